@@ -460,6 +460,7 @@ READS: Mapping[str, tuple[str, ...]] = {
     "fixed_resize": (),
     "nearest_by_step": ("quantize", "dequantize"),
     "raw_mean": (),
+    "raw_mean_of_all": (),
     "float_cell": (),
     "blocks_of_terms": (),
     "sums_in_turn": ("dequantize", "quantize"),

@@ -218,8 +218,7 @@ def _widened(
     least: Reals, most: Reals, rule: Choose, kind: np.dtype[np.floating], *, symmetric: bool
 ) -> tuple[Reals, Reals]:
     """The range that is stored: written with few digits, with zero in it, not too narrow."""
-    if rule.decimals != "exact":
-        least, most = (_written(end, int(rule.decimals)) for end in (least, most))
+    least, most = (as_written(end, rule) for end in (least, most))
     if rule.range == "widen_to_zero":
         least, most = np.minimum(least, 0), np.maximum(most, 0)
     least, most = least.astype(kind), most.astype(kind)
@@ -258,8 +257,11 @@ def _amplified(
     return least, most, scale
 
 
-def _written(end: Reals, digits: int) -> Reals:
-    """A number as it is read back after `%.nf`."""
+def as_written(end: Reals, rule: Choose) -> Reals:
+    """Returns an end of a range as it is read back from a file with so many decimals."""
+    if rule.decimals == "exact":
+        return end
+    digits = int(rule.decimals)
     return np.char.mod(f"%.{digits}f", end.astype(np.float64)).astype(np.float64)
 
 

@@ -58,6 +58,7 @@ PARAMS: Mapping[str, Mapping[str, Param]] = {
     "dynamic_blocks": {"cut": _FLAG},
     "summed_rows": {"once": _FLAG},
     "raw_mean": {"divide": _FLAG},
+    "raw_mean_of_all": {"divide": _FLAG},
     "exponent_table": {
         "quotient": Param(("f32", "f64")),
         "overflow": Param(("saturate", "wrap")),
@@ -148,6 +149,7 @@ COMPUTES: Mapping[str, tuple[str, ...]] = {
     "mean_along": _AVERAGES,
     "mean_away": _AVERAGES,
     "raw_mean": _AVERAGES,
+    "raw_mean_of_all": ("global_avg_pool",),
     "cut_mean": _AVERAGES,
     "mean_of_codes": _WHOLE,
     "mean_of_steps": _ALL_MEANS,

@@ -45,6 +45,14 @@ def raw_mean(
     return channels_back(stored(whole, out), layout)
 
 
+def raw_mean_of_all(
+    x: Codes, x_map: Affine, out: Affine, *, layout: str = "NCHW", divide: bool = False
+) -> Codes:
+    """Global average pooling of raw codes: `raw_mean` of a window that is the whole image."""
+    sides = x.shape[1:-1] if layout == "NHWC" else x.shape[2:]
+    return raw_mean(x, x_map, out, kernel=sides, layout=layout, divide=divide)
+
+
 def sums_in_turn(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     """A product of reals in float32, one term after the other, each added in one rounding."""
     a, b = (dequantize(arrays[slot], call.map(slot), call.rule) for slot in ("a", "b"))
@@ -188,5 +196,6 @@ METHODS: Mapping[str, Method] = {
         attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout"),
         params=("divide",),
     ),
+    "raw_mean_of_all": Method(raw_mean_of_all, attrs=("layout",), params=("divide",)),
 }
 """The methods of the extension's profile."""

@@ -1,29 +1,38 @@
-"""From a graph to a symbol with its parameters, each node by its row."""
+"""From a graph to the two files of a model, each node by its row."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
+from qir.errors import InputError, Refused
+from qir.frontend import frontend_for
 from qir.ir.graph import Graph
 from qir.ir.node import Node
+from qir.ir.types import TensorType
 from qir.ledger import Change, Ledger
 from qir.passes.fold.fold_constants import FoldConstants
 from qir.passes.fold.fold_shapes import FoldShapes
+from qir.passes.forms.expand_qdq import expand
+from qir.passes.forms.group import Group
 from qir.passes.layout import Layout
 from qir.rewrite import run_passes
+from qir.source import untouched
 
-from . import elementwise, indexing, layers, movement, pooling, recurrent
+from . import elementwise, files, indexing, layers, movement, pooling, quantized, recurrent
 from .symbol import Entry
 from .writer import REMEDY, STEP, Row, Writer
 
+PROFILE = "mxnet-1.9"
 ROWS: dict[str, Row] = {
     op: row
     for family in (elementwise, indexing, layers, movement, pooling, recurrent)
     for op, row in family.ROWS.items()
 }
+_STRUCTURE = frozenset(("input", "constant", "output"))
 
 
 @dataclass(frozen=True)
@@ -34,29 +43,98 @@ class Model:
     parameters: dict[str, NDArray[Any]]
 
 
-def prepared(graph: Graph, ledger: Ledger) -> Graph:
-    """Returns the graph with channels first, and constants in place of what is known."""
-    last = any(n.attrs.get("layout") == "NHWC" for _, each in graph.walk() for n in each)
-    passes = [FoldConstants(), FoldShapes(), *([Layout("nchw")] if last else [])]
-    return run_passes(graph, passes, ledger)
+def emit(graph: Graph, path: Path, ledger: Ledger, format: str | None, *, lossy: bool) -> None:
+    """Writes both files; a model of MXNet that nobody changed is copied.
+
+    Raises Refused for what MXNet has no operator for, or what would be lost unasked.
+    """
+    if format is None and (pair := _kept(graph)) is not None:
+        ledger.check(lossy=lossy)
+        files.copy(pair, path)
+        return
+    integers = any(quantized.on_integers(node) for node in graph)
+    if format == "int8" and not integers:
+        said = "nothing is quantized, so there is no int8 form"
+        raise Refused(f"{graph.name}: {said}; quantize it first, or write --format float")
+    if format == "float" and integers:
+        said = "it holds quantized values; write --format int8"
+        raise Refused(f"{graph.name}: {said}, or write the float model that it was made of")
+    made = to_model(prepared(graph, ledger, integers=integers), ledger)
+    ledger.check(lossy=lossy)
+    files.write(path, made.symbol, made.parameters)
+
+
+def _kept(graph: Graph) -> tuple[Path, Path] | None:
+    """Returns the files of a graph that was read from MXNet's and not changed since."""
+    source = untouched(graph)
+    if source is None or source.suffix.lower() not in (".json", ".params"):
+        return None
+    try:
+        reader = frontend_for(source)
+        found = list(reader.files(source)) if reader.name == "mxnet" else []
+    except InputError:
+        return None
+    return (found[0], found[1]) if len(found) == 2 else None
+
+
+def prepared(graph: Graph, ledger: Ledger, *, integers: bool = False) -> Graph:
+    """Returns the graph as MXNet computes it: grouped, channels first, constants folded."""
+    last = any(n.attrs.get("layout") == "NHWC" for n in graph)
+    made = run_passes(graph, [Layout("nchw")], ledger) if last else graph.copy()
+    if integers:
+        aside = Ledger()
+        made = run_passes(made, [Group(PROFILE)], aside)
+        for entry in aside:
+            if entry.change is Change.UNVERIFIED:
+                ledger.add(entry.change, entry.step, entry.subject, entry.reason)
+        _open(made, ledger)
+    return run_passes(made, [FoldConstants(), FoldShapes()], ledger)
+
+
+def _open(graph: Graph, ledger: Ledger) -> None:
+    """Writes as floats between integers what MXNet has no operator on integers for."""
+    for node in list(graph):
+        if node.op in _STRUCTURE or not quantized.on_integers(node):
+            continue
+        if not (why := quantized.obstacle(node)):
+            continue
+        name = node.results[0].name
+        if node.op in ("quantize", "dequantize"):
+            if node.op == "dequantize" and node.operands["x"].constant is not None:
+                continue  # folded
+            said = f"{node.op}: {why}"
+            ledger.add(Change.REFUSED, STEP, name, said)
+            raise Refused(f"{name}: {said}; quantize with --target mxnet-onednn")
+        expand(graph, node)
+        ledger.add(Change.REGROUPED, STEP, name, f"float between integers: {why}")
+    graph.prune()
 
 
 def to_model(graph: Graph, ledger: Ledger) -> Model:
     """Writes a graph; Refused for what MXNet has no operator for, naming the node."""
     writer = Writer(graph, ledger)
+    ranges = quantized.Ranges(writer)
     for value in graph.inputs:
         writer.input(value)
+        _plain(writer, value.node, value.type)
     for node in graph:
-        if node.op in ("input", "constant", "output"):
+        if node.op in _STRUCTURE:
             continue
-        made = written(writer, node)
-        for value, entry in zip(node.results, made, strict=False):
+        if quantized.on_integers(node):
+            quantized.write(ranges, node)
+            continue
+        for value, entry in zip(node.results, written(writer, node), strict=False):
             writer.found[value] = entry
     return finished(writer)
 
 
+def _plain(writer: Writer, node: Node, kind: TensorType) -> None:
+    if kind.quant is not None:
+        raise writer.refuse(node, "an input of integers has no range in MXNet; dequantize it")
+
+
 def written(writer: Writer, node: Node) -> list[Entry]:
-    """Returns the results of a node."""
+    """Returns the results of a node of floats."""
     row = ROWS.get(node.op)
     if row is None:
         raise writer.refuse(node, f"MXNet 1.9 has no operator for it; {REMEDY}")
