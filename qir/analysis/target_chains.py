@@ -71,8 +71,8 @@ def _summand(row: ChainCapability, value: Value, node: Node) -> bool:
     """Reports whether a chain takes a value beside what flows through it."""
     if not row.summand or value.constant is not None or value.type != node.result.type:
         return False
-    signed = any(kind.bounds[0] < 0 for scheme in row.summand for kind in scheme.storages)
-    return signed or never_negative(value)
+    signs = {kind.bounds[0] < 0 for scheme in row.summand for kind in scheme.storages}
+    return (not never_negative(value)) in signs
 
 
 def _free(row: ChainCapability, value: Value, node: Node, head: Node, graph: Graph) -> bool:
