@@ -164,6 +164,8 @@ def save(
         return
     backend = named_target(target)
     backend = backend if opset is None else backend.at(opset)
+    for other in backend.files(path)[1:]:
+        claim(other, force=force)
     if backend.suffix and path.suffix.lower() != backend.suffix:
         raise UsageError(f"{path}: target {target} writes {backend.suffix} files")
     check(graph)

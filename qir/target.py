@@ -36,6 +36,10 @@ class Target(ABC):
         """The target that writes that operator set; UsageError where it has no such sets."""
         raise UsageError(f"target {self.name} has no operator sets to choose from")
 
+    def files(self, path: Path) -> Sequence[Path]:
+        """Returns the files that writing a model to a path makes, that path first."""
+        return (path,)
+
     @abstractmethod
     def capability(self) -> Capability:
         """What may be asked of this backend."""

@@ -154,5 +154,24 @@ def finished(writer: Writer) -> Model:
         if str(value.type.dtype) == "bool":
             said = "truth values are floats, 0 and 1, in MXNet"
             writer.ledger.add(Change.DROPPED, STEP, name, said)
-    heads = [writer.entry(value) for value in graph.outputs.values()]
+    heads = _heads(writer)
     return Model(writer.symbol.json(heads), writer.held)
+
+
+def _heads(writer: Writer) -> list[Entry]:
+    """Returns the results of the graph; their nodes carry names that MXNet would not give them."""
+    heads: list[Entry] = []
+    for name, value in writer.graph.outputs.items():
+        entry = writer.entry(value)
+        node = writer.symbol.nodes[entry[0]]
+        if entry in heads or (node["op"] == "null" and node["name"] != name):
+            copied = writer.fresh(name.removesuffix("_output"))
+            entry = writer.emit("_copy", [entry], name=copied)
+        heads.append(entry)
+    numbers = [index for index, _ in heads]
+    for name, (index, result) in zip(writer.graph.outputs, heads, strict=True):
+        node = writer.symbol.nodes[index]
+        given = f"{node['name']}_output{result if numbers.count(index) > 1 or result else ''}"
+        if node["op"] != "null" and given != name:
+            node.setdefault("attrs", {})[f"__output{result}__"] = name
+    return heads

@@ -152,9 +152,9 @@ def _emits(target: Target, programs: Sequence[Graph]) -> str:
                     demand(not list(Path(folder).iterdir()), f"{form}: refused, and a file is left")
                     continue
                 left = sorted(p.name for p in Path(folder).iterdir())
-                wrote = {p.stem for p in Path(folder).iterdir()}
-                demand(wrote == {"a", "b"}, f"{form}: {', '.join(left) or 'nothing'} is there")
-                a, b = (path.read_bytes() for path in paths)
+                wanted = sorted(p.name for path in paths for p in target.files(path))
+                demand(left == wanted, f"{form}: {', '.join(left) or 'nothing'} is there")
+                a, b = ([p.read_bytes() for p in target.files(path)] for path in paths)
                 demand(a == b, f"{form}: program {number} is written as other bytes again")
             demand(print_graph(graph) == text, f"{form}: program {number} has changed")
             count[form] += 1
