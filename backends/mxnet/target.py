@@ -8,7 +8,7 @@ from qir.capability import Capability, load
 from qir.errors import UsageError
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
-from qir.target import Target
+from qir.target import Executable, Target
 
 
 class MxnetTarget(Target):
@@ -50,3 +50,18 @@ class MxnetTarget(Target):
         from .writer import graph as writer
 
         writer.emit(graph, path, ledger, format, lossy=lossy)
+
+    def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
+        """Writes a graph and runs it in MXNet, in the Python that `QIR_MXNET` names.
+
+        Raises Refused for what MXNet has no operator for, PluginError where there is no MXNet.
+        """
+        from .session import written
+
+        return written(self, graph)
+
+    def compile_file(self, path: Path, *, threads: int | None = None) -> Executable:
+        """Runs files in MXNet; PluginError where there is none."""
+        from .session import Session
+
+        return Session(path)

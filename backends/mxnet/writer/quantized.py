@@ -282,6 +282,7 @@ def _convolution(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]
     writer, x, w = ranges.writer, first.operands["x"], first.operands["w"]
     weights = _weights(writer, node, w)
     weights, pad = _even(first, weights)
+    weights, groups = _undivided(weights, int(first.attrs["groups"]))  # type: ignore[call-overload]
     bias = _bias(writer, node, first)
     inside = _Inside(node)
     data = inside.variable(x.name)
@@ -296,7 +297,7 @@ def _convolution(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]
         "stride": _wholes(first, "stride"),
         "pad": pad,
         "dilate": _wholes(first, "dilation"),
-        "num_group": first.attrs["groups"],
+        "num_group": groups,
         "no_bias": bias is None,
     }
     made = inside.symbol.add("Convolution", f"{node.result.name}_conv", inner, attrs)
@@ -406,6 +407,23 @@ def _even(first: Stage, weights: np.ndarray) -> tuple[np.ndarray, tuple[int, ...
         gap = (b - a) // d
         grow.append((max(gap, 0), max(-gap, 0)))
     return np.pad(weights, grow), tuple(max(a, b) for a, b in zip(before, after, strict=True))
+
+
+def _undivided(weights: np.ndarray, groups: int) -> tuple[np.ndarray, int]:  # type: ignore[type-arg]
+    """Returns the weights of one group, with zeros where channels do not meet.
+
+    Of groups of several channels MXNet quantizes weights by the scales of other channels: it hands
+    oneDNN's reorder one scale a channel with a mask that reads one a group. Depthwise ones are right.
+    """
+    each = len(weights) // groups
+    if groups == 1 or each == 1:
+        return weights, groups
+    width = weights.shape[1]
+    made = np.zeros((len(weights), width * groups, *weights.shape[2:]), weights.dtype)
+    for group in range(groups):
+        rows = slice(group * each, (group + 1) * each)
+        made[rows, group * width : (group + 1) * width] = weights[rows]
+    return made, 1
 
 
 def _pair(op: str) -> Callable[[Ranges, Node, Stage, Sequence[Stage]], Entry]:
