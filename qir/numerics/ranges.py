@@ -218,7 +218,8 @@ def _widened(
     least: Reals, most: Reals, rule: Choose, kind: np.dtype[np.floating], *, symmetric: bool
 ) -> tuple[Reals, Reals]:
     """The range that is stored: written with few digits, with zero in it, not too narrow."""
-    least, most = (as_written(end, rule) for end in (least, most))
+    if rule.decimals != "exact":
+        least, most = (_written(end, int(rule.decimals)) for end in (least, most))
     if rule.range == "widen_to_zero":
         least, most = np.minimum(least, 0), np.maximum(most, 0)
     least, most = least.astype(kind), most.astype(kind)
@@ -257,11 +258,8 @@ def _amplified(
     return least, most, scale
 
 
-def as_written(end: Reals, rule: Choose) -> Reals:
-    """Returns an end of a range as it is read back from a file with so many decimals."""
-    if rule.decimals == "exact":
-        return end
-    digits = int(rule.decimals)
+def _written(end: Reals, digits: int) -> Reals:
+    """A number as it is read back after `%.nf`."""
     return np.char.mod(f"%.{digits}f", end.astype(np.float64)).astype(np.float64)
 
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
@@ -18,10 +17,10 @@ from numpy.typing import NDArray
 from qir import registry
 from qir.errors import PluginError, ProfileError
 from qir.ir.scheme import Scheme
-from qir.ir.types import Declared, QuantType, param
-from qir.numerics.fields import Rule, level_of
+from qir.ir.types import QuantType
+from qir.numerics.fields import Rule
 from qir.numerics.quantize import dequantize, quantize
-from qir.numerics.ranges import as_written, choose, named_scales
+from qir.numerics.ranges import choose, named_scales
 from qir.numerics.typed import map_of
 from qir.profiles.parser import load, parse
 from qir.profiles.profile import Profile, Query, choosing, dequantizing, quantizing
@@ -205,35 +204,6 @@ def numbers_for(
 _Asked: TypeAlias = "tuple[int, str, tuple[tuple[str, str], ...], str, str]"
 _RESOLVED: dict[_Asked, tuple[Profile, Rule]] = {}
 _MOST = 4096
-
-
-def declaring(
-    profile: Profile, kind: QuantType, low: NDArray[np.generic], high: NDArray[np.generic]
-) -> QuantType:
-    """Returns a type that declares the range it was made of, where a runtime's files hold ranges.
-
-    That is where a profile says with how many decimals ranges are written. Ranges are written so;
-    one of zeros alone becomes the one that its scale stands for.
-    """
-    storage = str(kind.storage)
-    files = _resolved(profile, choosing(storage)).choose
-    if files.decimals == "exact" or kind.kind != "uniform" or kind.dynamic:
-        return kind
-    rule = _resolved(profile, choosing(storage, "channel" if kind.grain else "tensor")).choose
-    level = level_of(files.levels, files.zero, kind.storage, (kind.low, kind.high), "tensor")
-    scales = np.asarray(kind.scales(), np.float32).reshape(-1)
-    ends = [as_written(np.asarray(end).reshape(-1), rule).astype(np.float32) for end in (low, high)]
-    if level is None or any(end.shape != scales.shape for end in ends):
-        return kind
-    reach = scales * np.float32(level)
-    none = np.maximum(np.abs(ends[0]), np.abs(ends[1])) == 0
-    ends = [np.where(none, far, end) for far, end in zip((-reach, reach), ends, strict=True)]
-    if not np.array_equal((np.maximum(np.abs(ends[0]), np.abs(ends[1])) / np.float32(level)), scales):
-        return kind
-    least, most = (param(end, kind.grain, "range") for end in ends)
-    assert least is not None
-    assert most is not None
-    return replace(kind, declared=Declared(least, most, level))
 
 
 def _resolved(profile: Profile, asked: Query) -> Rule:

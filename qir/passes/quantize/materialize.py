@@ -26,7 +26,7 @@ from qir.ledger import Change, Ledger
 from qir.numerics import affine, affine_of, bias_codes
 from qir.numerics.ranges import known_scales
 from qir.passes.quantize.quantize_dynamic import ends, finite
-from qir.profiles import codes_later, declaring, numbers_for, profile, query_on
+from qir.profiles import codes_later, numbers_for, profile, query_on
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.runner.options import option
 
@@ -165,8 +165,6 @@ class _Materializing:
         except ProfileError as error:
             raise ProfileError(f"{values[0].name}: {error}") from error
         kind = self._uncut(values, uniform(scheme.storage, scale, zero, bounds=scheme.bounds))
-        if self.scales == "profile":
-            kind = declaring(self.profile, kind, *ends)
         for value in values:
             self.ledger.add(
                 Change.QUANTIZED,
@@ -276,8 +274,6 @@ class _Materializing:
             kind = uniform(
                 scheme.storage, scales, zeros, axis=axis, bounds=scheme.bounds, name=weight.name
             )
-            if self.scales == "profile":
-                kind = declaring(self.profile, kind, *ends(finite(weight), axis))
             self.parameters[key] = self._constant(weight, weight.type.with_element(kind))
             self._say(weight, kind, scheme)
         self.graph.set_operand(node, slot, self.parameters[key])
