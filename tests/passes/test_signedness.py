@@ -14,7 +14,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import I8, U8
 from qir.ir.node import Node
 from qir.ir.scheme import Scheme, parse_scheme
-from qir.ir.types import uniform
+from qir.ir.types import Declared, QuantType, uniform
 from qir.passes.quantize.assign_schemes import AssignSchemes, assign
 from qir.passes.quantize.materialize import Materialize
 from qir.rewrite import run_passes
@@ -217,3 +217,48 @@ def test_existing_values_of_either_storage_suit_a_slot_by_sign() -> None:
     assert suits(uniform(U8, half), allowed)
     assert suits(uniform(I8, half), allowed)
     assert not suits(uniform(U8, half, 3), allowed)
+
+
+def types(made: qir.Graph) -> dict[str, QuantType]:
+    made_by = [n.results[0] for n in made if n.results]
+    return {v.name: v.type.quant for v in made_by if v.type.quant is not None}
+
+
+def test_runtimes_that_carry_ranges_get_them_beside_every_scale(
+    table: Capability, tmp_path: Path
+) -> None:
+    net = Net()
+    graph = net.ends(net.op("relu", "r", net.conv("x", "c")))
+    x = ramp(-1, 2)
+    statistics = qir.calibrate(graph, [{"x": x}])
+    made = run_passes(
+        graph, (AssignSchemes(table), Materialize(statistics, "tf-2.21.onednn")), qir.Ledger()
+    )
+    qir.save(made, tmp_path / "made.qir")
+    again = qir.load(tmp_path / "made.qir")
+    weights = np.asarray(next(v.constant.data for v in graph.values.values() if v.constant))
+    for held in (made, again):
+        found = types(held)
+        assert found["x.q"].declared == Declared((-2.0,), (2.0,), 127.0)
+        most = float(qir.run(graph, {"x": x}, values=["r"])["r"].max())
+        assert found["r.q"].declared == Declared((0.0,), (most,), 255.0)
+        far = tuple(np.abs(weights).max(axis=(1, 2, 3)).astype(float).tolist())
+        per_channel = [q.declared for q in found.values() if q.grain is not None]
+        assert per_channel == [Declared(tuple(-end for end in far), far, 127.0)]
+    for name, quant in types(made).items():
+        assert quant.declared is not None, name
+        high = np.asarray(quant.declared.high, np.float32).reshape(-1)
+        assert (high / np.float32(quant.declared.level or 0) == quant.scales().reshape(-1)).all()
+
+
+def test_other_runtimes_and_other_scales_get_no_ranges(table: Capability) -> None:
+    net = Net()
+    graph = net.ends(net.op("relu", "r", net.conv("x", "c")))
+    statistics = qir.calibrate(graph, [{"x": ramp(-1, 2)}])
+    for materialize in (
+        Materialize(statistics, "native"),
+        Materialize(statistics, "tf-2.21.onednn", scales="fbgemm.symmetric"),
+    ):
+        made = run_passes(graph, (AssignSchemes(table), materialize), qir.Ledger())
+        assert types(made)
+        assert all(quant.declared is None for quant in types(made).values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,7 +26,7 @@ from qir.ledger import Change, Ledger
 from qir.numerics import affine, affine_of, bias_codes
 from qir.numerics.ranges import known_scales
 from qir.passes.quantize.quantize_dynamic import ends, finite
-from qir.profiles import codes_later, numbers_for, profile, query_on
+from qir.profiles import codes_later, declared_for, numbers_for, profile, query_on
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.runner.options import option
 
@@ -165,6 +165,7 @@ class _Materializing:
         except ProfileError as error:
             raise ProfileError(f"{values[0].name}: {error}") from error
         kind = self._uncut(values, uniform(scheme.storage, scale, zero, bounds=scheme.bounds))
+        kind = self._declaring(kind, *ends, scheme, values[0].name)
         for value in values:
             self.ledger.add(
                 Change.QUANTIZED,
@@ -183,6 +184,18 @@ class _Materializing:
             for v in values
         )
         return scheme.stored(scheme.negative if below else scheme.storage)
+
+    def _declaring(
+        self,
+        kind: QuantType,
+        low: NDArray[np.generic],
+        high: NDArray[np.generic],
+        scheme: Scheme,
+        name: str,
+    ) -> QuantType:
+        """The type with its range beside its scale, where the runtime carries ranges."""
+        scales = np.asarray(kind.scales())
+        return replace(kind, declared=declared_for(self.profile, low, high, scheme, scales, name))
 
     def _uncut(self, values: list[Value], kind: QuantType) -> QuantType:
         """A map that clips before codes do not cut, where that lets a runtime drop them."""
@@ -274,6 +287,7 @@ class _Materializing:
             kind = uniform(
                 scheme.storage, scales, zeros, axis=axis, bounds=scheme.bounds, name=weight.name
             )
+            kind = self._declaring(kind, *ends(finite(weight), axis), scheme, weight.name)
             self.parameters[key] = self._constant(weight, weight.type.with_element(kind))
             self._say(weight, kind, scheme)
         self.graph.set_operand(node, slot, self.parameters[key])
