@@ -22,6 +22,7 @@ from qir.rewrite import run_passes
 DATA = '"u8|i8 by sign symmetric tensor zero(0)"'
 TABLE = f"""
 name = "onednn-like"
+rounding = {{ i8 = "away" }}
 
 [[op]]
 op = "conv2d"
@@ -32,6 +33,17 @@ constant = ["w", "bias"]
 op = ["max_pool2d"]
 slots = {{ x = {DATA}, result = {DATA} }}
 share = ["x", "result"]
+
+[[op]]
+op = "concat"
+slots = {{ xs = {DATA}, result = {DATA} }}
+share = ["xs", "result"]
+
+[[op]]
+op = "matmul"
+slots = {{ a = {DATA}, b = "i8<-127:127> symmetric channel", result = "i8 symmetric tensor" }}
+constant = ["b"]
+ranks = {{ a = 2 }}
 
 [[chain]]
 chain = ["conv2d", "relu"]
@@ -262,3 +274,38 @@ def test_other_runtimes_and_other_scales_get_no_ranges(table: Capability) -> Non
         made = run_passes(graph, (AssignSchemes(table), materialize), qir.Ledger())
         assert types(made)
         assert all(quant.declared is None for quant in types(made).values())
+
+
+def test_what_joins_storages_that_have_none_in_common_stays_float(table: Capability) -> None:
+    net = Net()
+    first, second = net.op("relu", "r", net.conv("x", "c")), net.conv("x", "d")
+    parts = {"xs.0": net.graph[first], "xs.1": net.graph[second]}
+    net.graph.add("concat", parts, {"axis": 1}, name="j")
+    graph = net.ends("j")
+    plan, _ = assign(graph, table)
+    why = {d.node: d.reason for d in plan.decisions}
+    assert why["j"] == "what it joins has no storage in common"
+    assert why["c"] == why["d"] == ""
+    found = planned(graph, table)
+    assert found["r"]["result"].startswith("u8 ")
+    assert found["d"]["result"].startswith("i8 ")
+
+
+def test_a_row_may_ask_for_a_number_of_axes(table: Capability) -> None:
+    net = Net()
+    w = net.graph.constant(np.eye(6, dtype=np.float32))
+    net.graph.add("matmul", {"a": net.graph["x"], "b": w}, name="m")
+    plan, _ = assign(net.ends("m"), table)
+    assert [d.reason for d in plan.decisions] == ["its a has 4 axes, onednn-like takes 2"]
+
+
+def test_a_quantize_that_no_kernel_absorbs_rounds_as_the_table_says(table: Capability) -> None:
+    net = Net()
+    graph = net.ends(net.op("relu", "r", net.conv("x", "c")))
+    statistics = qir.calibrate(graph, [{"x": ramp(-1, 2)}])
+    materialize = Materialize(statistics, "tf-2.21.onednn", rounding=tuple(table.rounding.items()))
+    made = run_passes(graph, (AssignSchemes(table), materialize), qir.Ledger())
+    assert {n.name: n.attrs["round"] for n in made if n.op == "quantize"} == {
+        "x.q": "away",
+        "r.q": "",
+    }

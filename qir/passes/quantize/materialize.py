@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from qir.analysis.group_conditions import drops_tails, uncut
 from qir.calibration import Key, Log, Statistics, Summary, parse_rule
 from qir.errors import DataError, ProfileError, SchemeError
+from qir.ir.attrs import Attr
 from qir.ir.calls import make_call
 from qir.ir.dtype import F32, U8
 from qir.ir.graph import Graph
@@ -41,6 +42,15 @@ def _statistics(path: str | list[str]) -> Statistics:
     return Statistics.load(Path(path))
 
 
+def _pairs(texts: str | list[str]) -> tuple[tuple[str, str], ...]:
+    found = [text.partition("=") for text in ([texts] if isinstance(texts, str) else texts)]
+    return tuple((storage, way) for storage, _, way in found)
+
+
+def _words(pairs: object) -> list[str]:
+    return [f"{a}={b}" for a, b in pairs] if isinstance(pairs, tuple) else []
+
+
 def _scales(text: str | list[str]) -> str:
     return known_scales(str(text))
 
@@ -61,6 +71,10 @@ class Materialize(Pass):
     """Whose rules the numbers are found by."""
     scales: str = field(default="profile", metadata=option(read=_scales))
     """The range rule, or the family of them, that takes the place of the profile's."""
+    rounding: tuple[tuple[str, str], ...] = field(
+        default=(), metadata=option(read=_pairs, write=_words, kind="list of storage=rounding")
+    )
+    """How a quantize of what no integer op makes rounds, by storage."""
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
@@ -83,6 +97,7 @@ class Materialize(Pass):
         work = _Materializing(
             graph, self.statistics, self.profile, ledger, self.name, known_scales(self.scales)
         )
+        work.rounding = dict(self.rounding)
         return work.run()
 
 
@@ -102,6 +117,7 @@ class _Materializing:
         self.ledger = ledger
         self.step = step
         self.scales = scales
+        self.rounding: dict[str, str] = {}
         self.types: dict[str, QuantType] = {}
         self.real: dict[Value, Value] = {}
         """Value -> what dequantizes its codes."""
@@ -247,9 +263,13 @@ class _Materializing:
             graph.set_lineage(found.result, value.lineage)
             return found.result
         first = min((u.node for u in value.uses), key=lambda n: n._rank, default=None)
+        attrs: dict[str, Attr] = {}
+        if RESULT not in value.node.schemes and kind.quant is not None:
+            attrs["round"] = self.rounding.get(str(kind.quant.storage), "")
         codes = graph.add(
             "quantize",
             {"x": value},
+            attrs,
             types=[kind],
             name=graph.fresh(f"{value.name}.q"),
             before=first,
