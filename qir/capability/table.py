@@ -55,7 +55,7 @@ class ChainCapability:
     last_reader: bool = False
     """Whether all other readers of that tensor must have run before, as the kernel writes to it."""
     when: Mapping[str, tuple[str | int | float | bool, ...]] = field(default_factory=dict)
-    """Attributes of the later ops and the values they may have."""
+    """Attributes of its ops and the values they may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,8 @@ def _slots(op: str, given: object) -> dict[str, tuple[Scheme, ...]]:
 def _when(table: object) -> dict[str, tuple[str | int | float | bool, ...]]:
     if not isinstance(table, dict):
         raise ParseError("when is a table of attributes")
-    return {k: tuple(v) if isinstance(v, list) else (v,) for k, v in table.items()}
+    held = {k: v if isinstance(v, list) else [v] for k, v in table.items()}
+    return {k: tuple(tuple(v) if isinstance(v, list) else v for v in vs) for k, vs in held.items()}
 
 
 def _texts(value: object) -> tuple[str, ...]:

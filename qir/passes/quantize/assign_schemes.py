@@ -538,7 +538,7 @@ class _Assignment:
         for node in self.graph:
             if self.reason.get(node, "float") == "":
                 for slot in node.operands:
-                    if self._parameter(node, slot):
+                    if self._parameter(node, slot) and self._allowed(node, slot):
                         out.setdefault(node, {})[slot] = self._parameter_scheme(node, slot)
         return out
 
