@@ -477,7 +477,7 @@ def quantize(
             groups,
             _masks(folded, statistics),
         ),
-        Materialize(statistics, named, scales),
+        Materialize(statistics, named, scales, tuple(table.rounding.items())),
         TurnSums(),
         Prune(),
     )

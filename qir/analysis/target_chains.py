@@ -54,7 +54,7 @@ def _longest(
 def _fits(row: ChainCapability, ops: tuple[Node, ...], graph: Graph) -> bool:
     """Reports whether attributes and summands of ops in a row are what a chain asks for."""
     for name, allowed in row.when.items():
-        held = [n.attrs[name] for n in ops[1:] if name in n.attrs]
+        held = [n.attrs[name] for n in ops if name in n.attrs]
         if not all(any(same(value, each) for each in allowed) for value in held):
             return False
     for before, node in pairwise(ops):

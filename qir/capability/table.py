@@ -31,6 +31,8 @@ class OpCapability:
     """Allowed schemes of slots in `constant` where what they hold is computed; none: it is not."""
     unasked: str = ""
     """Why no plan asks for codes that are there for its sake alone, though the target has it."""
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    """How many axes slots must have."""
 
     def must(self, slot: str, constant: bool) -> bool:
         """Whether a slot must hold a constant and does not."""
@@ -53,7 +55,7 @@ class ChainCapability:
     last_reader: bool = False
     """Whether all other readers of that tensor must have run before, as the kernel writes to it."""
     when: Mapping[str, tuple[str | int | float | bool, ...]] = field(default_factory=dict)
-    """Attributes of the later ops and the values they may have."""
+    """Attributes of its ops and the values they may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ class Capability:
     """Chains that are one kernel only where their activations cut no code."""
     rows: Mapping[tuple[str, ...], ChainCapability] = field(default_factory=dict)
     """What chains ask for that their first ops do not."""
+    rounding: Mapping[str, str] = field(default_factory=dict)
+    """How a quantize that no kernel absorbs rounds, by storage; others as the profile says."""
 
     def chain(self, ops: tuple[str, ...]) -> bool:
         """Whether one kernel computes these ops in a row."""
@@ -124,7 +128,8 @@ def load(path: Path) -> Capability:
         )
         rows = (row for row in data.get("chain", []) if not row.get("cuts", True))
         uncut = frozenset(_texts(row["chain"]) for row in rows)
-        return Capability(str(data["name"]), ops, chains, defects, uncut, more)
+        rounding = {str(storage): str(way) for storage, way in data.get("rounding", {}).items()}
+        return Capability(str(data["name"]), ops, chains, defects, uncut, more, rounding)
     except RecursionError as error:
         raise PluginError(f"{path.name}: its brackets lie too deep within each other") from error
     except UnicodeDecodeError as error:
@@ -143,7 +148,14 @@ def _op(op: str, row: Mapping[str, object]) -> OpCapability:
         _when(when) if when else None,
         _slots(op, row.get("computed", {})),
         str(row.get("unasked", "")),
+        _ranks(op, row.get("ranks", {})),
     )
+
+
+def _ranks(op: str, given: object) -> dict[str, int]:
+    if not isinstance(given, dict) or not all(type(rank) is int for rank in given.values()):
+        raise ParseError(f"{op}: ranks are a table of slots and whole numbers")
+    return dict(given)
 
 
 def _chain(row: Mapping[str, object]) -> ChainCapability:
@@ -169,7 +181,8 @@ def _slots(op: str, given: object) -> dict[str, tuple[Scheme, ...]]:
 def _when(table: object) -> dict[str, tuple[str | int | float | bool, ...]]:
     if not isinstance(table, dict):
         raise ParseError("when is a table of attributes")
-    return {k: tuple(v) if isinstance(v, list) else (v,) for k, v in table.items()}
+    held = {k: v if isinstance(v, list) else [v] for k, v in table.items()}
+    return {k: tuple(tuple(v) if isinstance(v, list) else v for v in vs) for k, vs in held.items()}
 
 
 def _texts(value: object) -> tuple[str, ...]:

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from qir import registry
 from qir.errors import PluginError, ProfileError
 from qir.ir.scheme import Scheme
-from qir.ir.types import QuantType
-from qir.numerics.fields import Rule
+from qir.ir.types import Declared, Grain, QuantType, param
+from qir.numerics.fields import Rule, level_of
 from qir.numerics.quantize import dequantize, quantize
-from qir.numerics.ranges import choose, named_scales
+from qir.numerics.ranges import choose, declared_ends, named_scales
 from qir.numerics.typed import map_of
 from qir.profiles.parser import load, parse
 from qir.profiles.profile import Profile, Query, choosing, dequantizing, quantizing
@@ -199,6 +199,34 @@ def numbers_for(
             f"with --rule, or take other --scales, such as torch.observer"
         )
     return scale, zero if scheme.zero is None else np.full_like(zero, scheme.zero)
+
+
+def declared_for(
+    profile: Profile,
+    low: NDArray[np.generic],
+    high: NDArray[np.generic],
+    scheme: Scheme,
+    scale: NDArray[np.floating],
+    name: str = "",
+) -> Declared | None:
+    """Returns the range that goes with a scale, where a profile's runtime carries ranges.
+
+    That is one without zero points that names a level; None for others, and for a scale that is not
+    what the range reaches over that level.
+    """
+    rule = _resolved(profile, choosing(str(scheme.storage), scheme.grain)).choose
+    codes = scheme.low, scheme.high
+    level = level_of(rule.levels, rule.zero, scheme.storage, codes, scheme.grain)
+    if not scheme.symmetric or rule.zero != "none" or level is None:
+        return None
+    ends = declared_ends(low, high, scheme.storage, rule)
+    if np.any((ends[1] / np.float32(level)).astype(np.float32) != scale):
+        return None
+    grain = Grain(((0, 1),)) if scale.size > 1 else None
+    held = [
+        param(end, grain, f"{name}.{at}") for end, at in zip(ends, ("low", "high"), strict=True)
+    ]
+    return Declared(held[0], held[1], level)
 
 
 _Asked: TypeAlias = "tuple[int, str, tuple[tuple[str, str], ...], str, str]"

@@ -14,7 +14,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import I8, U8
 from qir.ir.node import Node
 from qir.ir.scheme import Scheme, parse_scheme
-from qir.ir.types import uniform
+from qir.ir.types import Declared, QuantType, uniform
 from qir.passes.quantize.assign_schemes import AssignSchemes, assign
 from qir.passes.quantize.materialize import Materialize
 from qir.rewrite import run_passes
@@ -22,6 +22,7 @@ from qir.rewrite import run_passes
 DATA = '"u8|i8 by sign symmetric tensor zero(0)"'
 TABLE = f"""
 name = "onednn-like"
+rounding = {{ i8 = "away" }}
 
 [[op]]
 op = "conv2d"
@@ -32,6 +33,17 @@ constant = ["w", "bias"]
 op = ["max_pool2d"]
 slots = {{ x = {DATA}, result = {DATA} }}
 share = ["x", "result"]
+
+[[op]]
+op = "concat"
+slots = {{ xs = {DATA}, result = {DATA} }}
+share = ["xs", "result"]
+
+[[op]]
+op = "matmul"
+slots = {{ a = {DATA}, b = "i8<-127:127> symmetric channel", result = "i8 symmetric tensor" }}
+constant = ["b"]
+ranks = {{ a = 2 }}
 
 [[chain]]
 chain = ["conv2d", "relu"]
@@ -217,3 +229,83 @@ def test_existing_values_of_either_storage_suit_a_slot_by_sign() -> None:
     assert suits(uniform(U8, half), allowed)
     assert suits(uniform(I8, half), allowed)
     assert not suits(uniform(U8, half, 3), allowed)
+
+
+def types(made: qir.Graph) -> dict[str, QuantType]:
+    made_by = [n.results[0] for n in made if n.results]
+    return {v.name: v.type.quant for v in made_by if v.type.quant is not None}
+
+
+def test_runtimes_that_carry_ranges_get_them_beside_every_scale(
+    table: Capability, tmp_path: Path
+) -> None:
+    net = Net()
+    graph = net.ends(net.op("relu", "r", net.conv("x", "c")))
+    x = ramp(-1, 2)
+    statistics = qir.calibrate(graph, [{"x": x}])
+    made = run_passes(
+        graph, (AssignSchemes(table), Materialize(statistics, "tf-2.21.onednn")), qir.Ledger()
+    )
+    qir.save(made, tmp_path / "made.qir")
+    again = qir.load(tmp_path / "made.qir")
+    weights = np.asarray(next(v.constant.data for v in graph.values.values() if v.constant))
+    for held in (made, again):
+        found = types(held)
+        assert found["x.q"].declared == Declared((-2.0,), (2.0,), 127.0)
+        most = float(qir.run(graph, {"x": x}, values=["r"])["r"].max())
+        assert found["r.q"].declared == Declared((0.0,), (most,), 255.0)
+        far = tuple(np.abs(weights).max(axis=(1, 2, 3)).astype(float).tolist())
+        per_channel = [q.declared for q in found.values() if q.grain is not None]
+        assert per_channel == [Declared(tuple(-end for end in far), far, 127.0)]
+    for name, quant in types(made).items():
+        assert quant.declared is not None, name
+        high = np.asarray(quant.declared.high, np.float32).reshape(-1)
+        assert (high / np.float32(quant.declared.level or 0) == quant.scales().reshape(-1)).all()
+
+
+def test_other_runtimes_and_other_scales_get_no_ranges(table: Capability) -> None:
+    net = Net()
+    graph = net.ends(net.op("relu", "r", net.conv("x", "c")))
+    statistics = qir.calibrate(graph, [{"x": ramp(-1, 2)}])
+    for materialize in (
+        Materialize(statistics, "native"),
+        Materialize(statistics, "tf-2.21.onednn", scales="fbgemm.symmetric"),
+    ):
+        made = run_passes(graph, (AssignSchemes(table), materialize), qir.Ledger())
+        assert types(made)
+        assert all(quant.declared is None for quant in types(made).values())
+
+
+def test_what_joins_storages_that_have_none_in_common_stays_float(table: Capability) -> None:
+    net = Net()
+    first, second = net.op("relu", "r", net.conv("x", "c")), net.conv("x", "d")
+    parts = {"xs.0": net.graph[first], "xs.1": net.graph[second]}
+    net.graph.add("concat", parts, {"axis": 1}, name="j")
+    graph = net.ends("j")
+    plan, _ = assign(graph, table)
+    why = {d.node: d.reason for d in plan.decisions}
+    assert why["j"] == "what it joins has no storage in common"
+    assert why["c"] == why["d"] == ""
+    found = planned(graph, table)
+    assert found["r"]["result"].startswith("u8 ")
+    assert found["d"]["result"].startswith("i8 ")
+
+
+def test_a_row_may_ask_for_a_number_of_axes(table: Capability) -> None:
+    net = Net()
+    w = net.graph.constant(np.eye(6, dtype=np.float32))
+    net.graph.add("matmul", {"a": net.graph["x"], "b": w}, name="m")
+    plan, _ = assign(net.ends("m"), table)
+    assert [d.reason for d in plan.decisions] == ["its a has 4 axes, onednn-like takes 2"]
+
+
+def test_a_quantize_that_no_kernel_absorbs_rounds_as_the_table_says(table: Capability) -> None:
+    net = Net()
+    graph = net.ends(net.op("relu", "r", net.conv("x", "c")))
+    statistics = qir.calibrate(graph, [{"x": ramp(-1, 2)}])
+    materialize = Materialize(statistics, "tf-2.21.onednn", rounding=tuple(table.rounding.items()))
+    made = run_passes(graph, (AssignSchemes(table), materialize), qir.Ledger())
+    assert {n.name: n.attrs["round"] for n in made if n.op == "quantize"} == {
+        "x.q": "away",
+        "r.q": "",
+    }

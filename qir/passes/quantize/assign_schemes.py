@@ -18,6 +18,7 @@ from qir.analysis.group_conditions import why_cut
 from qir.analysis.kernel_groups import Kernel, kernels
 from qir.analysis.kernel_table import kernel_table
 from qir.analysis.masks import masks, merged, of_text, told, with_text
+from qir.analysis.obstacles import form_obstacle
 from qir.analysis.quantized_regions import coded, decoded
 from qir.analysis.sensitive_values import explain, sensitive
 from qir.analysis.signs import by_ops
@@ -26,8 +27,6 @@ from qir.analysis.user_rules import Wish, fitted
 from qir.calibration import parse_rule
 from qir.capability import Capability, OpCapability, no_row
 from qir.errors import SchemeError
-from qir.ir.attrs import same
-from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
@@ -162,8 +161,7 @@ def assign(
         work.masks = merged(work.masks, low)
         work.decide()
         work.check_wishes()
-        work.share()
-        found = work.cutting()
+        found = work.share() or work.cutting()
         if not found:
             return work.plan(), work.schemes()
         cut |= found
@@ -282,19 +280,13 @@ class _Assignment:
             return self._left_out(node) or no_row(self.table.name, node.op)
         if self._wished_float(node):
             return "a rule keeps it float"
+        if row.share and node in self.cut:
+            return self.cut[node]
         moved = [v for s, v in node.operands.items() if s.split(".")[0] in row.share]
         if moved and all(v.constant for v in moved):
             return "it moves a constant: what it takes of it is quantized behind it"
-        for name, allowed in (row.when or {}).items():
-            if not any(same(node.attrs.get(name), v) for v in allowed):
-                return f"{name} = {node.attrs.get(name)!r}: {self.table.name} takes {allowed[0]!r}"
-        for slot in row.constant:
-            value = node.operands.get(slot)
-            if value is not None and row.must(slot, value.constant is not None):
-                return f"{slot} is computed; the table of {self.table.name} has a constant there"
-        if any(v.type.dtype != F32 for v in (*node.results, *(v for _, v in self._data(node)))):
-            return "it does not compute in f32"
-        found = self._bias_obstacle(node) or self._codes_obstacle(node, row) or self._mask(node)
+        found = form_obstacle(node, row, self.table.name) or self._codes_obstacle(node, row)
+        found = found or self._mask(node)
         return found or self._too_coarse(node)
 
     def _mask(self, node: Node) -> str:
@@ -339,16 +331,6 @@ class _Assignment:
         before = self.reason.get(x.node) if x else None
         return f"its input comes from %{x.name}, which stays float" if x and before else ""
 
-    @staticmethod
-    def _bias_obstacle(node: Node) -> str:
-        traits = spec(node.op).traits
-        bias = node.operands.get(traits.bias or "")
-        if bias is None or traits.weight_axis is None:
-            return ""
-        if bias.type.rank != 1:
-            return f"its bias has {bias.type.rank} axes, a kernel takes 1"
-        return ""
-
     def _data(self, node: Node) -> list[tuple[str, Value]]:
         slots = self.table.ops[node.op].slots
         return [(slot, v) for slot, v in node.operands.items() if slot.split(".")[0] in slots]
@@ -367,8 +349,11 @@ class _Assignment:
             self.parent[value], value = root, self.parent.get(value, value)
         return root
 
-    def share(self) -> None:
-        """Unites what must hold one map, and gives each set its scheme."""
+    def share(self) -> dict[Node, str]:
+        """Unites what must hold one map, and gives each set its scheme.
+
+        Returns what must stay float, and why, where no scheme suits all of a set.
+        """
         members = self.members
         laws: dict[Value, Scheme] = {}
         for node in self.graph:
@@ -392,7 +377,19 @@ class _Assignment:
             if value in laws:
                 of_set.setdefault(root, laws[value])
         for root, users in sets.items():
-            self.chosen[root] = by_ops(self._scheme(users, of_set.get(root)), values[root])
+            found = self._scheme(users, of_set.get(root))
+            if found is None:
+                return self._apart(users)
+            self.chosen[root] = by_ops(found, values[root])
+        return {}
+
+    def _apart(self, users: list[tuple[Node, str]]) -> dict[Node, str]:
+        """The last of the ops that want one map of what allows no scheme in common."""
+        movers = [n for n, _ in users if self.table.ops[n.op].share]
+        if not movers:
+            n, slot = users[0]
+            raise SchemeError(f"{n.name}: no scheme in {slot} suits all that share it")
+        return {movers[-1]: "what it joins has no storage in common"}
 
     def _stored(self, node: Node, laws: dict[Value, Scheme]) -> list[tuple[str, Value]]:
         """Slots of an integer op that hold activations, with the values in them that get codes.
@@ -427,9 +424,9 @@ class _Assignment:
         """The last op of the kernel that this op heads."""
         return self.tails.get(node, [node])[-1]
 
-    def _scheme(self, users: list[tuple[Node, str]], law: Scheme | None) -> Scheme:
+    def _scheme(self, users: list[tuple[Node, str]], law: Scheme | None) -> Scheme | None:
         """One scheme for all members: what codes that exist, or a law, fix, what a user wants, what
-        all allow."""
+        all allow; None where there is none."""
         if law is not None and all(self._takes(n, slot, law) for n, slot in users):
             return law
         laws = {s for n, slot in users for s in self._allowed(n, slot) if s.scale is not None}
@@ -448,8 +445,7 @@ class _Assignment:
                 return found
         if wanted:
             raise self._untaken(*next((n, s) for n, s in users if not self._takes(n, s, wanted)))
-        n, slot = users[0]
-        raise SchemeError(f"{n.name}: no scheme in {slot} suits all that share it")
+        return None
 
     def cutting(self) -> dict[Node, str]:
         """Activations in kernels that cut no codes which cut those that were chosen, and why."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from qir.analysis.group_conditions import drops_tails, uncut
 from qir.calibration import Key, Log, Statistics, Summary, parse_rule
 from qir.errors import DataError, ProfileError, SchemeError
+from qir.ir.attrs import Attr
 from qir.ir.calls import make_call
 from qir.ir.dtype import F32, U8
 from qir.ir.graph import Graph
@@ -26,7 +27,7 @@ from qir.ledger import Change, Ledger
 from qir.numerics import affine, affine_of, bias_codes
 from qir.numerics.ranges import known_scales
 from qir.passes.quantize.quantize_dynamic import ends, finite
-from qir.profiles import codes_later, numbers_for, profile, query_on
+from qir.profiles import codes_later, declared_for, numbers_for, profile, query_on
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.runner.options import option
 
@@ -39,6 +40,15 @@ def _statistics(path: str | list[str]) -> Statistics:
     if isinstance(path, list):
         raise ValueError("a list")
     return Statistics.load(Path(path))
+
+
+def _pairs(texts: str | list[str]) -> tuple[tuple[str, str], ...]:
+    found = [text.partition("=") for text in ([texts] if isinstance(texts, str) else texts)]
+    return tuple((storage, way) for storage, _, way in found)
+
+
+def _words(pairs: object) -> list[str]:
+    return [f"{a}={b}" for a, b in pairs] if isinstance(pairs, tuple) else []
 
 
 def _scales(text: str | list[str]) -> str:
@@ -61,6 +71,10 @@ class Materialize(Pass):
     """Whose rules the numbers are found by."""
     scales: str = field(default="profile", metadata=option(read=_scales))
     """The range rule, or the family of them, that takes the place of the profile's."""
+    rounding: tuple[tuple[str, str], ...] = field(
+        default=(), metadata=option(read=_pairs, write=_words, kind="list of storage=rounding")
+    )
+    """How a quantize of what no integer op makes rounds, by storage."""
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
@@ -83,6 +97,7 @@ class Materialize(Pass):
         work = _Materializing(
             graph, self.statistics, self.profile, ledger, self.name, known_scales(self.scales)
         )
+        work.rounding = dict(self.rounding)
         return work.run()
 
 
@@ -102,6 +117,7 @@ class _Materializing:
         self.ledger = ledger
         self.step = step
         self.scales = scales
+        self.rounding: dict[str, str] = {}
         self.types: dict[str, QuantType] = {}
         self.real: dict[Value, Value] = {}
         """Value -> what dequantizes its codes."""
@@ -165,6 +181,7 @@ class _Materializing:
         except ProfileError as error:
             raise ProfileError(f"{values[0].name}: {error}") from error
         kind = self._uncut(values, uniform(scheme.storage, scale, zero, bounds=scheme.bounds))
+        kind = self._declaring(kind, *ends, scheme, values[0].name)
         for value in values:
             self.ledger.add(
                 Change.QUANTIZED,
@@ -183,6 +200,18 @@ class _Materializing:
             for v in values
         )
         return scheme.stored(scheme.negative if below else scheme.storage)
+
+    def _declaring(
+        self,
+        kind: QuantType,
+        low: NDArray[np.generic],
+        high: NDArray[np.generic],
+        scheme: Scheme,
+        name: str,
+    ) -> QuantType:
+        """The type with its range beside its scale, where the runtime carries ranges."""
+        scales = np.asarray(kind.scales())
+        return replace(kind, declared=declared_for(self.profile, low, high, scheme, scales, name))
 
     def _uncut(self, values: list[Value], kind: QuantType) -> QuantType:
         """A map that clips before codes do not cut, where that lets a runtime drop them."""
@@ -234,9 +263,13 @@ class _Materializing:
             graph.set_lineage(found.result, value.lineage)
             return found.result
         first = min((u.node for u in value.uses), key=lambda n: n._rank, default=None)
+        attrs: dict[str, Attr] = {}
+        if RESULT not in value.node.schemes and kind.quant is not None:
+            attrs["round"] = self.rounding.get(str(kind.quant.storage), "")
         codes = graph.add(
             "quantize",
             {"x": value},
+            attrs,
             types=[kind],
             name=graph.fresh(f"{value.name}.q"),
             before=first,
@@ -274,6 +307,7 @@ class _Materializing:
             kind = uniform(
                 scheme.storage, scales, zeros, axis=axis, bounds=scheme.bounds, name=weight.name
             )
+            kind = self._declaring(kind, *ends(finite(weight), axis), scheme, weight.name)
             self.parameters[key] = self._constant(weight, weight.type.with_element(kind))
             self._say(weight, kind, scheme)
         self.graph.set_operand(node, slot, self.parameters[key])

@@ -1,0 +1,35 @@
+"""Why an op is not one that a row of a target's table takes, as far as its own form shows."""
+
+from __future__ import annotations
+
+from qir.capability import OpCapability
+from qir.ir.attrs import same
+from qir.ir.dtype import F32
+from qir.ir.node import Node
+from qir.ir.ops import spec
+
+
+def form_obstacle(node: Node, row: OpCapability, name: str) -> str:
+    """Returns which attribute, rank, constant, type or bias the target `name` does not take."""
+    for slot, rank in row.ranks.items():
+        if slot in node.operands and node.operands[slot].type.rank != rank:
+            return f"its {slot} has {node.operands[slot].type.rank} axes, {name} takes {rank}"
+    for attr, allowed in (row.when or {}).items():
+        if not any(same(node.attrs.get(attr), v) for v in allowed):
+            return f"{attr} = {node.attrs.get(attr)!r}: {name} takes {allowed[0]!r}"
+    for slot in row.constant:
+        value = node.operands.get(slot)
+        if value is not None and row.must(slot, value.constant is not None):
+            return f"{slot} is computed; the table of {name} has a constant there"
+    data = [v for slot, v in node.operands.items() if slot.split(".")[0] in row.slots]
+    if any(value.type.dtype != F32 for value in (*node.results, *data)):
+        return "it does not compute in f32"
+    return _bias_obstacle(node)
+
+
+def _bias_obstacle(node: Node) -> str:
+    traits = spec(node.op).traits
+    bias = node.operands.get(traits.bias or "")
+    if bias is None or traits.weight_axis is None or bias.type.rank == 1:
+        return ""
+    return f"its bias has {bias.type.rank} axes, a kernel takes 1"
