@@ -212,14 +212,16 @@ def declared_for(
     """Returns the range that goes with a scale, where a profile's runtime carries ranges.
 
     That is one without zero points that names a level; None for others, and for a scale that is not
-    what the range reaches over that level.
+    what the range reaches over that level. Zeros alone have the range that their scale stands for.
     """
     rule = _resolved(profile, choosing(str(scheme.storage), scheme.grain)).choose
     codes = scheme.low, scheme.high
     level = level_of(rule.levels, rule.zero, scheme.storage, codes, scheme.grain)
     if not scheme.symmetric or rule.zero != "none" or level is None:
         return None
-    ends = declared_ends(low, high, scheme.storage, rule)
+    low_end, high_end = declared_ends(low, high, scheme.storage, rule)
+    reach = np.where(high_end == 0, (scale * np.float32(level)).astype(np.float32), high_end)
+    ends = np.where(low_end == high_end, -reach if scheme.low < 0 else low_end, low_end), reach
     if np.any((ends[1] / np.float32(level)).astype(np.float32) != scale):
         return None
     grain = Grain(((0, 1),)) if scale.size > 1 else None
