@@ -129,7 +129,8 @@ oracle-mxnet:  ## record what MXNet 1.9.1 computes, in an environment of its own
 		$$lab/bin/python -W ignore -m tests.oracles.mxnet_vectors tests/differential/vectors/mxnet && \
 		for part in operators quantized files zoo; do \
 			$$lab/bin/python -W ignore -m tests.oracles.mxnet_$$part tests/frontends/mxnet/recorded || exit; \
-		done
+		done && \
+		QIR_MXNET=$$lab/bin/python $(BIN)/python -m tests.oracles.mxnet_written tests/backends/mxnet/recorded
 
 clean:  ## remove all that was built, .venv too
 	@rm -rf .venv build dist *.egg-info .hypothesis
