@@ -109,13 +109,25 @@ def _conv2d(w: Nodes, n: Node) -> str:
         "data_format": "NHWC",
         **padding(spatial(n, x), data.shape[:2], stride, wholes(n, "pad"), dilation),
     }
-    given = (last(w, n, x), w.constant(data, kind(weight).name, weight.name))
     if deep and stride[0] != stride[1]:
         raise refused(n, "TensorFlow's depthwise convolution has one stride for both axes")
+    image = last(w, n, x)
+    if deep and attrs["padding"] == "EXPLICIT":  # its fusion with a bias aborts on these
+        image = _padded(w, n, image, x, wholes(n, "pad"))
+        del attrs["explicit_paddings"]
+        attrs["padding"] = "VALID"
+    given = (image, w.constant(data, kind(weight).name, weight.name))
     made = w.add("DepthwiseConv2dNative" if deep else "Conv2D", given, n.name, **attrs)
     if bias := n.operands.get("bias"):
         made = w.add("BiasAdd", (made, w.read(bias)), n.name, T=kind(x), data_format="NHWC")
     return back(w, n, made, n.result)
+
+
+def _padded(w: Nodes, n: Node, image: str, x: Value, pad: Sequence[int]) -> str:
+    """Adds zeros around images whose channels stand last."""
+    top, left, bottom, right = pad
+    rows = np.asarray([[0, 0], [top, bottom], [left, right], [0, 0]], np.int32)
+    return w.add("PadV2", (image, w.constant(rows), scalar(w, 0, x)), n.name, T=kind(x))
 
 
 def _conv1d(w: Nodes, n: Node) -> str:
@@ -171,14 +183,7 @@ def _avg_pool(w: Nodes, n: Node) -> str:
     if pads["padding"] == "EXPLICIT" or (any(pad) and n.attrs["count_pad"]):
         if not n.attrs["count_pad"] or n.attrs["ceil"]:
             raise refused(n, "TensorFlow's average pools count no padding but that of SAME")
-        top, left, bottom, right = pad
-        rows = np.asarray([[0, 0], [top, bottom], [left, right], [0, 0]], np.int32)
-        given = w.add(
-            "PadV2",
-            (given, w.constant(rows), scalar(w, 0, x)),
-            n.name,
-            T=kind(x),
-        )
+        given = _padded(w, n, given, x, pad)
         pads = {"padding": "VALID"}
     made = w.add("AvgPool", (given,), n.name, T=kind(x), **sides, **pads)
     return back(w, n, made, n.result)
