@@ -24,6 +24,19 @@ class Target(ABC):
     formats: ClassVar[tuple[str, ...]] = ()
     """Forms it can be written in, the default first; none: it runs and is not written."""
     suffix: ClassVar[str] = ""
+    folders: ClassVar[tuple[str, ...]] = ()
+    """The forms that are folders, whose names take no suffix."""
+
+    def owns(self, path: Path) -> bool:
+        """Reports whether a file is of the kind that it writes, and runs as it is."""
+        return bool(self.suffix) and path.suffix.lower() == self.suffix
+
+    def require_name(self, path: Path, format: str | None) -> None:
+        """Raises UsageError for a name that no file of a form has."""
+        if self.suffix and format not in self.folders and path.suffix.lower() != self.suffix:
+            forms = "".join(f"; --format {form} writes a folder" for form in self.folders)
+            said = f"target {self.name} writes {self.suffix} files, and .qir ones{forms}"
+            raise UsageError(f"{path}: {said}")
 
     def samples(self) -> Sequence[Graph]:
         """Returns small float graphs that it takes; `qir plugins check` quantizes and runs them.

@@ -39,7 +39,9 @@ def quant_of(node: Node, value: Value) -> QuantType:
         why = f"is stored as {quant.storage}"
     if why:
         said = "TensorFlow's kernels have one scale, no zero point, u8 or i8"
-        raise refused(node, f"%{value.name} {why}; {said}: quantize the float model for this target")
+        raise refused(
+            node, f"%{value.name} {why}; {said}: quantize the float model for this target"
+        )
     return quant
 
 

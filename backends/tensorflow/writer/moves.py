@@ -132,7 +132,9 @@ def _split(w: Nodes, n: Node) -> list[str]:
 
 
 def _gather(w: Nodes, n: Node) -> str:
-    x, at = (n.operands[slot] for slot in (("w", "indices") if n.op == "embedding" else ("x", "indices")))
+    x, at = (
+        n.operands[slot] for slot in (("w", "indices") if n.op == "embedding" else ("x", "indices"))
+    )
     axis = whole(n, "axis") if n.op == "gather" else 0
     size = x.type.shape[axis % x.type.rank]
     indices = w.read(at)
@@ -243,7 +245,9 @@ def _linear(w: Nodes, n: Node) -> str:
 def _resized(w: Nodes, n: Node, op: str, *, half: bool, corners: bool = False) -> str:
     """An image of four axes of which two that stand together are resized."""
     x, made = n.operands["x"], n.result
-    changed = [i for i, (a, b) in enumerate(zip(x.type.shape, made.type.shape, strict=True)) if a != b]
+    changed = [
+        i for i, (a, b) in enumerate(zip(x.type.shape, made.type.shape, strict=True)) if a != b
+    ]
     last = set(changed) <= {1, 2}
     if x.type.rank != 4 or not (last or set(changed) <= {2, 3}):
         raise refused(n, "TensorFlow resizes height and width of images of four axes")

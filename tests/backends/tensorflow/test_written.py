@@ -1,15 +1,14 @@
 """Models written for TensorFlow compute there what QIR's reference predicts, to the bit."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-import qir
 from qir.backends.tensorflow import session
 
-from .networks import Net, branches, inverted, residual
-from .written import TARGET, close, compared, quantized
+from .networks import branches, inverted, residual
+from .written import close, compared, quantized
 
 pytest.importorskip("tensorflow")
 NETWORKS = {"residual": residual, "inverted": inverted, "branches": branches}
