@@ -136,7 +136,11 @@ def _dequantize(call: Call) -> Value:
         raise Keep("only SCALED ranges of whole tensors are read")
     if call.has("dtype") and call.kind("dtype") != F32:
         raise Keep("its result is not float32")
-    return call.add("dequantize", {"x": _read(call, call[0], _range(call, 1))})
+    found, storage = _range(call, 1), _storage(call, "T")
+    if storage == "i8" and (-found.low > found.high).any():  # Dequantize reads the end of -128
+        reach = np.maximum(found.low / F(-128), found.high / F(127)) * F(127)
+        found = Range(-reach, reach)
+    return call.add("dequantize", {"x": _read(call, call[0], found)})
 
 
 def _pool(op: str) -> Callable[[Call], Sequence[Value]]:
