@@ -90,6 +90,8 @@ class _Running(Executable):
 
     def values(self, inputs: Mapping[str, object], places: Mapping[str, str]) -> dict[str, object]:
         """Returns tensors of the graph, each named by a key."""
+        if not places:
+            return {}
         if unknown := set(inputs) ^ set(self.inputs):
             raise DataError(f"inputs {', '.join(sorted(unknown))} are missing or unknown")
         feeds = {self.inputs[name]: np.asarray(data) for name, data in inputs.items()}
