@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from qir.errors import ParseError, PluginError
 from qir.ir.attrs import same
@@ -182,7 +183,12 @@ def _when(table: object) -> dict[str, tuple[str | int | float | bool, ...]]:
     if not isinstance(table, dict):
         raise ParseError("when is a table of attributes")
     held = {k: v if isinstance(v, list) else [v] for k, v in table.items()}
-    return {k: tuple(tuple(v) if isinstance(v, list) else v for v in vs) for k, vs in held.items()}
+    return {k: tuple(map(_value, values)) for k, values in held.items()}
+
+
+def _value(value: Any) -> Any:
+    """A value of an attribute, rows as attributes hold them."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _texts(value: object) -> tuple[str, ...]:

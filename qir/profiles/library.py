@@ -219,7 +219,7 @@ def declared_for(
     level = level_of(rule.levels, rule.zero, scheme.storage, codes, scheme.grain)
     if not scheme.symmetric or rule.zero != "none" or level is None:
         return None
-    ends = declared_ends(low, high, scheme.storage, rule)
+    ends = declared_ends(low.astype(np.float32), high.astype(np.float32), scheme.storage, rule)
     if np.any((ends[1] / np.float32(level)).astype(np.float32) != scale):
         return None
     grain = Grain(((0, 1),)) if scale.size > 1 else None
