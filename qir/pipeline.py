@@ -154,9 +154,10 @@ def save(
     lost that nobody agreed to lose, unless `lossy`; then nothing is written.
     """
     path = Path(destination)
-    claim(path, force=force)
+    own = path.suffix.lower() == SUFFIX
+    claim(path, force=force, folder=not own and format in named_target(target).folders)
     ledger = ledger if ledger is not None else Ledger()
-    if path.suffix.lower() == SUFFIX:
+    if own:
         ledger.check(lossy=lossy)
         profiles = {name: profile_text(name) for name in _profiles(graph)}
         told = journal.to_json() if journal is not None else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from qir.errors import ParseError
 from qir.ir.attrs import same
@@ -137,7 +138,12 @@ def values_of(table: object) -> dict[str, tuple[str | int | float | bool, ...]]:
     if not isinstance(table, dict):
         raise ParseError("when is a table of attributes")
     held = {k: v if isinstance(v, list) else [v] for k, v in table.items()}
-    return {k: tuple(tuple(v) if isinstance(v, list) else v for v in vs) for k, vs in held.items()}
+    return {k: tuple(map(_value, values)) for k, values in held.items()}
+
+
+def _value(value: Any) -> Any:
+    """A value of an attribute, rows as attributes hold them."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def texts(value: object) -> tuple[str, ...]:

@@ -52,9 +52,9 @@ def claim_model(path: Path, target: str, form: str | None, *, force: bool) -> No
     from qir.errors import UsageError
     from qir.target import target as named
 
-    claim(path, force=force)
-    backend = named(target)
-    if path.suffix.lower() == pipeline.SUFFIX:
+    backend, own = named(target), path.suffix.lower() == pipeline.SUFFIX
+    claim(path, force=force, folder=not own and form in backend.folders)
+    if own:
         if form is not None:
             raise UsageError(f"{path}: a .qir file has no form {form}; leave --format out")
         return

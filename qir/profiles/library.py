@@ -219,6 +219,7 @@ def declared_for(
     level = level_of(rule.levels, rule.zero, scheme.storage, codes, scheme.grain)
     if not scheme.symmetric or rule.zero != "none" or level is None:
         return None
+    low, high = low.astype(np.float32), high.astype(np.float32)
     low_end, high_end = declared_ends(low, high, scheme.storage, rule)
     reach = np.where(high_end == 0, (scale * np.float32(level)).astype(np.float32), high_end)
     ends = np.where(low_end == high_end, -reach if scheme.low < 0 else low_end, low_end), reach

@@ -36,6 +36,8 @@ _QUANTIZED = {"u8": "quint8", "i8": "qint8", "i32": "qint32"}
 _LEVELS = {"u8": 255.0, "i8": 127.0, "i32": 2.0**31}
 """What the greatest reach of a range is divided by, by storage."""
 F32 = np.float32
+PROFILE = "tf-2.21.onednn"
+"""The numerics of what is written."""
 
 
 def refused(node: Node, why: str) -> Refused:
