@@ -191,9 +191,19 @@ def _sizes_of(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "slice_axis", [made], {"axis": 0, "begin": start, "end": end})
 
 
+def _new_sizes(writer: Writer, node: Node) -> tuple[int, ...]:
+    """Returns the sizes that a resize is given, or that its result has."""
+    sizes = node.operands.get("sizes")
+    axes = tuple(a % node.result.type.rank for a in numbers(node, "axes"))
+    if sizes is None or sizes.constant is None or axes != (2, 3):
+        return writer.sizes(node, node.result)
+    first = tuple(writer.size(node, node.result, axis) for axis in (0, 1))
+    return (*first, *(int(size) for size in sizes.constant.data))
+
+
 def _nearest(writer: Writer, node: Node) -> Entry:
     x = node.operands["x"]
-    old, new = writer.sizes(node, x), writer.sizes(node, node.result)
+    old, new = writer.sizes(node, x), _new_sizes(writer, node)
     scale = new[2] // old[2] if len(new) == 4 and old[2] else 0
     whole = old[:2] == new[:2] and tuple(s * scale for s in old[2:]) == new[2:]
     kinds = {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")}
@@ -205,7 +215,7 @@ def _nearest(writer: Writer, node: Node) -> Entry:
 
 def _resize(writer: Writer, node: Node) -> Entry:
     x = node.operands["x"]
-    old, new = writer.sizes(node, x), writer.sizes(node, node.result)
+    old, new = writer.sizes(node, x), _new_sizes(writer, node)
     aligned = {"align_corners": True, "half_pixel": False}.get(str(node.attrs["coordinates"]))
     plain = node.attrs["mode"] == "linear" and not node.attrs["antialias"]
     if not plain or aligned is None or len(new) != 4 or old[:2] != new[:2]:
