@@ -106,8 +106,21 @@ def norms() -> Graph:
     return net.ends(net.conv(net.op("relu", net.norm(signed))), unsigned)
 
 
+def dense() -> Graph:
+    """Products as other frameworks have them: gemm with weights by row and column, and matmul."""
+    net = Net("dense")
+    x = net.op("flatten", net.op("max_pool2d", net.data, kernel=(4, 4), stride=(4, 4)), axis=1)
+    width = x.type.shape[1]
+    assert isinstance(width, int)
+    rows = {"a": x, "b": net.held(8, width), "c": net.held(8)}
+    x = net.op("relu", net.graph.add("gemm", rows, {"trans_b": True}).result)
+    x = net.op("matmul", x, net.held(8, 7))
+    columns = {"a": x, "b": net.held(7, 5), "c": net.held(5)}
+    return net.ends(net.op("relu", net.graph.add("gemm", columns).result))
+
+
 NETWORKS: dict[str, Callable[[], Graph]] = {
-    made.__name__: made for made in (residual, mobile, fire, norms)
+    made.__name__: made for made in (residual, mobile, fire, norms, dense)
 }
 
 
