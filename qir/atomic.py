@@ -20,8 +20,13 @@ from qir.errors import InputError, UsageError
 _PREFIX, _SUFFIX = ".qir-", ".draft"
 
 
-def claim(path: Path, *, force: bool = False) -> None:
-    """UsageError unless the path may be written: no file is there, unless `force`."""
+def claim(*paths: Path, force: bool = False) -> None:
+    """UsageError unless the paths may be written: no file is there, unless `force`."""
+    for path in paths:
+        _claim(path, force=force)
+
+
+def _claim(path: Path, *, force: bool) -> None:
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):

@@ -162,10 +162,8 @@ def save(
         told = journal.to_json() if journal is not None else ""
         file.write(path, file.Bundle(graph, profiles, ledger.to_json(), told))
         return
-    backend = named_target(target)
-    backend = backend if opset is None else backend.at(opset)
-    for other in backend.files(path)[1:]:
-        claim(other, force=force)
+    backend = named_target(target) if opset is None else named_target(target).at(opset)
+    claim(*backend.files(path)[1:], force=force)
     if backend.suffix and path.suffix.lower() != backend.suffix:
         raise UsageError(f"{path}: target {target} writes {backend.suffix} files")
     check(graph)

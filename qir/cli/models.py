@@ -62,8 +62,7 @@ def claim_model(path: Path, target: str, form: str | None, *, force: bool) -> No
         raise UsageError(f"target {target} writes no files; write a .qir file, or name another")
     if path.suffix.lower() != backend.suffix:
         raise UsageError(f"{path}: target {target} writes {backend.suffix} files, and .qir ones")
-    for other in backend.files(path)[1:]:
-        claim(other, force=force)
+    claim(*backend.files(path)[1:], force=force)
     if form is not None and form not in backend.formats:
         known = ", ".join(backend.formats) or "none"
         raise UsageError(f"target {target} has no form {form!r}; its forms: {known}")

@@ -12,7 +12,7 @@ from qir.ir.node import Node
 from .elementwise import wide
 from .layers import numbers
 from .symbol import Entry
-from .writer import FIXED, Row, Writer
+from .writer import FIXED, Row, Writer, integer, real
 
 _FAR = 1 << 31
 """Where a slice ends that ends nowhere."""
@@ -43,7 +43,7 @@ def _reshape(writer: Writer, node: Node) -> Entry:
 
 
 def _flatten(writer: Writer, node: Node) -> Entry:
-    x, axis = node.operands["x"].type, int(node.attrs["axis"])  # type: ignore[call-overload]
+    x, axis = node.operands["x"].type, integer(node.attrs, "axis")
     axis = axis + x.rank if axis < 0 else axis
     if axis == 1:
         return writer.last(node, "Flatten", [writer.operand(node)])
@@ -52,9 +52,7 @@ def _flatten(writer: Writer, node: Node) -> Entry:
 
 
 def _transpose(writer: Writer, node: Node) -> Entry:
-    return writer.last(
-        node, "transpose", [writer.operand(node)], {"axes": numbers(node, "perm")}
-    )
+    return writer.last(node, "transpose", [writer.operand(node)], {"axes": numbers(node, "perm")})
 
 
 def _axes(node: Node, rank: int) -> list[int]:
@@ -83,7 +81,7 @@ def _unsqueeze(writer: Writer, node: Node) -> Entry:
 
 def _concat(writer: Writer, node: Node) -> Entry:
     parts = [writer.entry(v) for v in node.operands.values()]
-    axis = int(node.attrs["axis"])  # type: ignore[call-overload]
+    axis = integer(node.attrs, "axis")
     axis = axis + node.result.type.rank if axis < 0 else axis
     return writer.last(node, "Concat", parts, {"dim": axis, "num_args": len(parts)})
 
@@ -158,7 +156,7 @@ def _pad(writer: Writer, node: Node) -> Entry:
     if mode != "constant" or min(pads) < 0:
         raise writer.refuse(node, f"MXNet pads 4 and 5 axes by {mode}, the first two not at all")
     shape = list(writer.sizes(node, x))
-    kind, value = x.type.dtype.carrier, float(node.attrs["value"])  # type: ignore[arg-type]
+    kind, value = x.type.dtype.carrier, real(node.attrs, "value")
     for axis, pair in enumerate(pairs):
         if not any(pair):
             continue
@@ -227,9 +225,7 @@ def _resize(writer: Writer, node: Node) -> Entry:
 def _reverse_sequence(writer: Writer, node: Node) -> Entry:
     if (node.attrs["time"], node.attrs["batch"]) != (0, 1):
         raise writer.refuse(node, "MXNet has the steps first and the batch second")
-    lengths = writer.step(
-        node, "Cast", [writer.operand(node, "lengths")], {"dtype": "float32"}
-    )
+    lengths = writer.step(node, "Cast", [writer.operand(node, "lengths")], {"dtype": "float32"})
     attrs = {"use_sequence_length": True}
     return writer.last(node, "SequenceReverse", [writer.operand(node), lengths], attrs)
 

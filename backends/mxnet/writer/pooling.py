@@ -108,9 +108,7 @@ def _adaptive(writer: Writer, node: Node) -> Entry:
 
 
 ROWS: dict[str, Row] = {
-    **{
-        f"{kind}_pool{axes}d": _pool(kind) for kind in ("max", "avg", "lp") for axes in (1, 2, 3)
-    },
+    **{f"{kind}_pool{axes}d": _pool(kind) for kind in ("max", "avg", "lp") for axes in (1, 2, 3)},
     **{f"global_{kind}_pool": _global(kind) for kind in ("max", "avg", "lp")},
     "adaptive_avg_pool": _adaptive,
 }

@@ -1,6 +1,6 @@
 """Ops on integers as MXNet's quantized operators, each with the range of its result.
 
-A quantized tensor of MXNet is three results: integers, and the ends of the range that they stand for.
+A quantized tensor of MXNet is three results: integers, and the ends of the range they stand for.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from qir.ir.node import Node, Value
 from qir.ir.types import Array, QuantType
 from qir.ledger import Change
 
-from . import layers, pooling
+from . import pooling
 from .symbol import Entry, Symbol
-from .weights import real_bias, real_weights
-from .writer import STEP, Writer
+from .weights import Reals, real_bias, real_weights
+from .writer import STEP, Writer, integer, integers
 
 _LEVELS = {I8: np.float32(127.5), U8: np.float32(255.5)}
 
@@ -237,9 +237,7 @@ class Ranges:
             kind = value.type.quant
             assert kind is not None
             low, high = (
-                self.writer.constant(
-                    f"{value.name}_{n}", np.asarray([end], np.float32), value.node
-                )
+                self.writer.constant(f"{value.name}_{n}", np.asarray([end], np.float32), value.node)
                 for n, end in zip(("min", "max"), range_of(kind), strict=True)
             )
             self.ends[value] = low, high
@@ -298,7 +296,7 @@ def _convolution(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]
     writer, x, w = ranges.writer, first.operands["x"], first.operands["w"]
     weights = _weights(writer, node, first)
     weights, pad = _even(first, weights)
-    weights, groups = _undivided(weights, int(first.attrs["groups"]))  # type: ignore[call-overload]
+    weights, groups = _undivided(weights, integer(first.attrs, "groups"))
     bias = _bias(writer, node, first)
     inside = _Inside(node)
     data = inside.variable(x.name)
@@ -370,12 +368,12 @@ def _linear(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> 
     )
 
 
-def _parameter(writer: Writer, w: Value, reals: np.ndarray, node: Node) -> Entry:  # type: ignore[type-arg]
+def _parameter(writer: Writer, w: Value, reals: Reals, node: Node) -> Entry:
     name = w.name.removesuffix(".q")
     return writer.parameter(writer.fresh(name), reals, node)
 
 
-def _weights(writer: Writer, node: Node, first: Stage) -> np.ndarray:  # type: ignore[type-arg]
+def _weights(writer: Writer, node: Node, first: Stage) -> Reals:
     """Returns float weights, and says what MXNet makes of them."""
     w = first.operands["w"]
     assert w.constant is not None
@@ -414,7 +412,7 @@ def _bias(writer: Writer, node: Node, first: Stage) -> Entry | None:
     return writer.parameter(writer.fresh(name), made, node)
 
 
-def _even(first: Stage, weights: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:  # type: ignore[type-arg]
+def _even(first: Stage, weights: Reals) -> tuple[Reals, tuple[int, ...]]:
     """Returns weights and padding that is the same on both sides.
 
     Where one side has more, the kernel gets rows of zeros at the other: they begin in padding.
@@ -427,11 +425,11 @@ def _even(first: Stage, weights: np.ndarray) -> tuple[np.ndarray, tuple[int, ...
     return np.pad(weights, grow), tuple(max(a, b) for a, b in zip(before, after, strict=True))
 
 
-def _undivided(weights: np.ndarray, groups: int) -> tuple[np.ndarray, int]:  # type: ignore[type-arg]
+def _undivided(weights: Reals, groups: int) -> tuple[Reals, int]:
     """Returns the weights of one group, with zeros where channels do not meet.
 
     Of groups of several channels MXNet quantizes weights by the scales of other channels: it hands
-    oneDNN's reorder one scale a channel with a mask that reads one a group. Depthwise ones are right.
+    oneDNN's reorder one scale a channel, and a mask that reads one a group.
     """
     each = len(weights) // groups
     if groups == 1 or each == 1:
@@ -486,9 +484,7 @@ def _pads(first: Stage) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _wholes(first: Stage, name: str) -> tuple[int, ...]:
-    found = first.attrs.get(name, ())
-    assert isinstance(found, tuple)
-    return tuple(int(v) for v in found)  # type: ignore[arg-type]
+    return integers(first.attrs, name) if name in first.attrs else ()
 
 
 _WRITERS: Mapping[str, Callable[[Ranges, Node, Stage, Sequence[Stage]], Entry]] = {
@@ -506,4 +502,3 @@ _WRITERS: Mapping[str, Callable[[Ranges, Node, Stage, Sequence[Stage]], Entry]] 
     ),
     "batch_norm": _norm_layer,
 }
-__all__ = ["Ranges", "layers", "obstacle", "on_integers", "write"]

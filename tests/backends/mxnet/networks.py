@@ -34,7 +34,9 @@ class Net:
         slots = slots or (["x"] if len(values) == 1 else ["a", "b"])
         return self.graph.add(op, dict(zip(slots, values, strict=True)), attrs).result
 
-    def conv(self, x: Value, count: int = 6, *, side: int = 3, bias: bool = True, **attrs: Attr) -> Value:
+    def conv(
+        self, x: Value, count: int = 6, *, side: int = 3, bias: bool = True, **attrs: Attr
+    ) -> Value:
         groups = attrs.get("groups", 1)
         width = x.type.shape[1]
         assert isinstance(groups, int)
@@ -67,7 +69,7 @@ class Net:
 
 
 def residual() -> Graph:
-    """Sums in the kernel of a convolution: of unsigned and signed tensors, with relu and without."""
+    """Sums in the kernel of a convolution, of unsigned and signed tensors, relu behind or not."""
     net = Net("residual")
     first = net.op("relu", net.conv(net.data))
     both = net.op("relu", net.op("add", net.conv(first), first))
