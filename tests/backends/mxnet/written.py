@@ -20,6 +20,7 @@ from qir.rewrite import run_passes
 
 TARGET = "mxnet-onednn"
 PROFILE = "mxnet-1.9"
+RECORDED = Path(__file__).with_name("recorded") / "int8.npz"
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -72,3 +73,11 @@ def differing(ours: Arrays, theirs: Arrays) -> list[str]:
         or ours[name].dtype != wanted.dtype
         or not np.array_equal(ours[name], wanted)
     ]
+
+
+def recorded(name: str) -> tuple[str, Arrays]:
+    """Returns the digest of the files that MXNet ran, and the tensors it made."""
+    start = f"{name}.tensor."
+    with np.load(RECORDED) as held:
+        tensors = {k.removeprefix(start): held[k] for k in held.files if k.startswith(start)}
+        return str(held[f"{name}.digest"]), tensors
