@@ -21,11 +21,16 @@ from qir.errors import InputError, UsageError
 _PREFIX, _SUFFIX = ".qir-", ".draft"
 
 
-def claim(path: Path, *, force: bool = False, folder: bool = False) -> None:
-    """UsageError unless the path may be written: no file is there, unless `force`.
+def claim(*paths: Path, force: bool = False, folder: bool = False) -> None:
+    """UsageError unless the paths may be written: no file is there, unless `force`.
 
     With `folder` it is a folder that is written, and takes the place of another.
     """
+    for path in paths:
+        _claim(path, force=force, folder=folder)
+
+
+def _claim(path: Path, *, force: bool, folder: bool) -> None:
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):

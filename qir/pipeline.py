@@ -163,11 +163,9 @@ def save(
         told = journal.to_json() if journal is not None else ""
         file.write(path, file.Bundle(graph, profiles, ledger.to_json(), told))
         return
-    backend = named_target(target)
-    backend = backend if opset is None else backend.at(opset)
+    backend = named_target(target) if opset is None else named_target(target).at(opset)
     format = backend.form_of(path, format)
-    for other in backend.files(path)[1:]:
-        claim(other, force=force)
+    claim(*backend.files(path)[1:], force=force)
     check(graph)
     backend.emit(graph, path, ledger, format=format, lossy=lossy)
 

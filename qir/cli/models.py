@@ -64,8 +64,7 @@ def claim_model(path: Path, target: str, form: str | None, *, force: bool) -> No
         known = ", ".join(backend.formats) or "none"
         raise UsageError(f"target {target} has no form {form!r}; its forms: {known}")
     backend.form_of(path, form)
-    for other in backend.files(path)[1:]:
-        claim(other, force=force)
+    claim(*backend.files(path)[1:], force=force)
 
 
 def claim_files(*paths: Path | None, force: bool) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
@@ -173,6 +174,7 @@ def numbers_for(
     if named is None:
         rule = _resolved(profile, choosing(storage, scheme.grain)).choose
         symmetric = scheme.symmetric
+        rule = replace(rule, decimals="exact") if weight else rule  # they are in no file
     else:
         rule, symmetric = named
         if rule.reach == "max" and np.min(low, initial=0) < 0:
@@ -208,6 +210,8 @@ def declared_for(
     scheme: Scheme,
     scale: NDArray[np.floating],
     name: str = "",
+    *,
+    weight: bool = False,
 ) -> Declared | None:
     """Returns the range that goes with a scale, where a profile's runtime carries ranges.
 
@@ -219,17 +223,21 @@ def declared_for(
     level = level_of(rule.levels, rule.zero, scheme.storage, codes, scheme.grain)
     if not scheme.symmetric or rule.zero != "none" or level is None:
         return None
-    low, high = low.astype(np.float32), high.astype(np.float32)
-    low_end, high_end = declared_ends(low, high, scheme.storage, rule)
+    rule = replace(rule, decimals="exact") if weight else rule
+    low_end, high_end = declared_ends(
+        low.astype(np.float32), high.astype(np.float32), scheme.storage, rule
+    )
     reach = np.where(high_end == 0, (scale * np.float32(level)).astype(np.float32), high_end)
     ends = np.where(low_end == high_end, -reach if scheme.low < 0 else low_end, low_end), reach
     if np.any((ends[1] / np.float32(level)).astype(np.float32) != scale):
         return None
     grain = Grain(((0, 1),)) if scale.size > 1 else None
-    held = [
+    held_low, held_high = (
         param(end, grain, f"{name}.{at}") for end, at in zip(ends, ("low", "high"), strict=True)
-    ]
-    return Declared(held[0], held[1], level)
+    )
+    assert held_low is not None
+    assert held_high is not None
+    return Declared(held_low, held_high, level)
 
 
 _Asked: TypeAlias = "tuple[int, str, tuple[tuple[str, str], ...], str, str]"

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy as np
-
 from qir.ir.node import Node, Value
 
 from .symbol import Entry
-from .writer import KINDS, Row, Writer, number
+from .writer import KINDS, Row, Writer, number, real
 
 Step = Callable[[Writer, Node, Entry], Entry]
 
@@ -75,7 +73,7 @@ def _not(writer: Writer, node: Node) -> Entry:
 def _mod(writer: Writer, node: Node) -> Entry:
     if node.attrs["fmod"]:
         raise writer.refuse(node, "MXNet's mod has the sign of b, fmod that of a")
-    return _binary("mod")(writer, node)
+    return applied(writer, node, "mod", node.operands["a"], node.operands["b"], writer.last)
 
 
 def _floor_div(writer: Writer, node: Node) -> Entry:
@@ -124,7 +122,7 @@ def _clip(writer: Writer, node: Node) -> Entry:
         return writer.last(node, "_copy", x)
     if low is None:
         return writer.last(node, "_minimum_scalar", x, {"scalar": high})
-    if high is None or math.isinf(float(high)):  # type: ignore[arg-type]
+    if high is None or math.isinf(real(node.attrs, "max")):
         return writer.last(node, "_maximum_scalar", x, {"scalar": low})
     return writer.last(node, "clip", x, {"a_min": low, "a_max": high})
 
@@ -140,17 +138,16 @@ def _leaky(kind: str, slope: str = "") -> Row:
 def _prelu(writer: Writer, node: Node) -> Entry:
     x, slope = node.operands["x"].type, node.operands["slope"]
     data = writer.held_in(node, "slope")
-    channel = (1,) * max(x.rank - 2 - slope.type.rank + 1, 0)
     aligned = data.reshape((1,) * max(x.rank - data.ndim, 0) + data.shape)
     if x.rank < 2 or (data.size != 1 and aligned.shape[1] != data.size):
-        raise writer.refuse(node, "its slope does not lie along the channels" + "".join(channel))
+        raise writer.refuse(node, "its slope does not lie along the channels")
     flat = writer.constant(f"{slope.name}_flat", data.reshape(-1), node)
     return writer.last(node, "LeakyReLU", [writer.operand(node), flat], {"act_type": "prelu"})
 
 
 def _selu(writer: Writer, node: Node) -> Entry:
     x = writer.operand(node)
-    alpha, gamma = (float(node.attrs[n]) for n in ("alpha", "gamma"))  # type: ignore[arg-type]
+    alpha, gamma = (real(node.attrs, n) for n in ("alpha", "gamma"))
     if abs(alpha - 1.6732632) < 1e-6 and abs(gamma - 1.050701) < 1e-6:
         return writer.last(node, "LeakyReLU", [x], {"act_type": "selu"})
     made = writer.step(node, "LeakyReLU", [x], {"act_type": "elu", "slope": alpha})
@@ -158,7 +155,7 @@ def _selu(writer: Writer, node: Node) -> Entry:
 
 
 def _celu(writer: Writer, node: Node) -> Entry:
-    alpha = float(node.attrs["alpha"])  # type: ignore[arg-type]
+    alpha = real(node.attrs, "alpha")
     made = writer.step(node, "_div_scalar", [writer.operand(node)], {"scalar": alpha})
     made = writer.step(node, "LeakyReLU", [made], {"act_type": "elu", "slope": 1.0})
     return writer.last(node, "_mul_scalar", [made], {"scalar": alpha})
@@ -188,7 +185,7 @@ def _gated(gate: Step) -> Row:
 
 
 def _silu_gate(writer: Writer, node: Node, x: Entry) -> Entry:
-    alpha = float(node.attrs["alpha"])  # type: ignore[arg-type]
+    alpha = real(node.attrs, "alpha")
     if alpha != 1:
         x = writer.step(node, "_mul_scalar", [x], {"scalar": alpha})
     return writer.step(node, "sigmoid", [x])
@@ -362,4 +359,3 @@ ROWS: dict[str, Row] = {
     "identity": _unary("_copy"),
     "dropout": _unary("_copy"),
 }
-__all__ = ["ROWS", "applied", "np", "wide"]

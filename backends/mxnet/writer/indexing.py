@@ -8,7 +8,7 @@ from qir.ir.node import Node
 
 from .layers import numbers
 from .symbol import Entry
-from .writer import KINDS, Row, Writer
+from .writer import KINDS, Row, Writer, integer
 
 
 def _embedding(writer: Writer, node: Node) -> Entry:
@@ -25,7 +25,7 @@ def _gather(writer: Writer, node: Node) -> Entry:
     if indices.type.rank:
         return writer.last(node, "take", operands, attrs)
     made = writer.step(node, "take", operands, attrs)  # an index alone is an array of one here
-    axis = int(node.attrs["axis"])  # type: ignore[call-overload]
+    axis = integer(node.attrs, "axis")
     axis = axis + node.operands["x"].type.rank if axis < 0 else axis
     if not node.result.type.shape:
         return writer.last(node, "_copy", [made])
@@ -34,7 +34,7 @@ def _gather(writer: Writer, node: Node) -> Entry:
 
 def _gather_elements(writer: Writer, node: Node) -> Entry:
     """Writes an index a row as a pick, the only form of it that MXNet has."""
-    axis = int(node.attrs["axis"])  # type: ignore[call-overload]
+    axis = integer(node.attrs, "axis")
     x, indices = node.operands["x"].type, node.operands["indices"].type
     axis = axis + x.rank if axis < 0 else axis
     rest = [i for i in range(x.rank) if i != axis]

@@ -10,30 +10,18 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Node, Value
 
 from .symbol import Entry
-from .writer import Row, Writer, number
+from .writer import Row, Writer, integer, integers, real
 
 
 def numbers(node: Node, name: str) -> tuple[int, ...]:
     """Returns an attribute that is a list of integers."""
-    found = node.attrs[name]
-    assert isinstance(found, tuple)
-    return tuple(int(v) for v in found)  # type: ignore[arg-type]
+    return integers(node.attrs, name)
 
 
 def paddings(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Returns the padding before and after the data, axis by axis."""
     pad = numbers(node, "pad")
     return pad[: len(pad) // 2], pad[len(pad) // 2 :]
-
-
-def channels_first(writer: Writer, node: Node, row: Row) -> Entry:
-    """Writes an op that has channels last as one between transposes: MXNet's are first."""
-    raise writer.refuse(node, "its channels are last; run the pass layout with to = nchw")
-
-
-def windows(node: Node, before: Sequence[int]) -> dict[str, object]:
-    """Returns the attributes that convolutions and pools along the same axes share."""
-    return {"stride": numbers(node, "stride"), "pad": tuple(before)}
 
 
 def padded(
@@ -48,23 +36,22 @@ def padded(
     return writer.step(node, "Pad", [x], attrs)
 
 
-def convolution_attrs(node: Node, filters: int, kernel: Sequence[int]) -> dict[str, object]:
+def _attributes(node: Node, filters: int, kernel: Sequence[int]) -> dict[str, object]:
     """Returns the attributes of a convolution, its padding aside."""
-    made: dict[str, object] = {
+    return {
         "kernel": tuple(kernel),
         "num_filter": filters,
         "stride": numbers(node, "stride"),
         "dilate": numbers(node, "dilation"),
-        "num_group": int(node.attrs["groups"]),  # type: ignore[arg-type]
+        "num_group": integer(node.attrs, "groups"),
         "no_bias": "bias" not in node.operands,
     }
-    return made
 
 
 def _convolution(writer: Writer, node: Node) -> Entry:
     w = node.operands["w"].type.shape
     filters, *rest = writer.sizes(node, node.operands["w"])
-    attrs = convolution_attrs(node, filters, rest[1:])
+    attrs = _attributes(node, filters, rest[1:])
     before, after = paddings(node)
     x = writer.operand(node)
     if before != after:
@@ -76,8 +63,8 @@ def _convolution(writer: Writer, node: Node) -> Entry:
 
 def _transposed(writer: Writer, node: Node) -> Entry:
     _, each, *kernel = writer.sizes(node, node.operands["w"])
-    groups = int(node.attrs["groups"])  # type: ignore[call-overload]
-    attrs = convolution_attrs(node, each * groups, kernel)
+    groups = integer(node.attrs, "groups")
+    attrs = _attributes(node, each * groups, kernel)
     before, after = paddings(node)
     extra = numbers(node, "output_pad")
     if before != after:  # less is cut off at the end, as if more were added there
@@ -141,7 +128,7 @@ def _by_layer(writer: Writer, node: Node, a: Value, b: Value, bias: Value | None
 
 
 def _gemm(writer: Writer, node: Node) -> Entry:
-    alpha, beta = (float(node.attrs[n]) for n in ("alpha", "beta"))  # type: ignore[arg-type]
+    alpha, beta = (real(node.attrs, n) for n in ("alpha", "beta"))
     c = node.operands.get("c")
     b = node.operands["b"]
     if alpha == 1 and (c is None or beta == 1) and b.constant and not node.attrs["trans_a"]:
@@ -208,7 +195,7 @@ def _instance_norm(writer: Writer, node: Node) -> Entry:
 
 def _group_norm(writer: Writer, node: Node) -> Entry:
     """Writes a group norm with factors of 1, and those of the channels behind it."""
-    x, groups = node.operands["x"], int(node.attrs["groups"])  # type: ignore[call-overload]
+    x, groups = node.operands["x"], integer(node.attrs, "groups")
     ones = writer.constant("gamma", np.ones(groups, np.float32), node)
     zeros = writer.constant("beta", np.zeros(groups, np.float32), node)
     attrs = {"num_groups": groups, "eps": node.attrs["eps"]}
@@ -262,4 +249,3 @@ ROWS: dict[str, Row] = {
     "softmax": _softmax("softmax"),
     "log_softmax": _softmax("log_softmax"),
 }
-__all__ = ["ROWS", "convolution_attrs", "number", "numbers", "padded", "paddings", "windows"]

@@ -12,7 +12,7 @@ from qir.ir.node import Node
 from .elementwise import wide
 from .layers import numbers
 from .symbol import Entry
-from .writer import FIXED, Row, Writer
+from .writer import FIXED, Row, Writer, integer, real
 
 _FAR = 1 << 31
 """Where a slice ends that ends nowhere."""
@@ -43,7 +43,7 @@ def _reshape(writer: Writer, node: Node) -> Entry:
 
 
 def _flatten(writer: Writer, node: Node) -> Entry:
-    x, axis = node.operands["x"].type, int(node.attrs["axis"])  # type: ignore[call-overload]
+    x, axis = node.operands["x"].type, integer(node.attrs, "axis")
     axis = axis + x.rank if axis < 0 else axis
     if axis == 1:
         return writer.last(node, "Flatten", [writer.operand(node)])
@@ -81,7 +81,7 @@ def _unsqueeze(writer: Writer, node: Node) -> Entry:
 
 def _concat(writer: Writer, node: Node) -> Entry:
     parts = [writer.entry(v) for v in node.operands.values()]
-    axis = int(node.attrs["axis"])  # type: ignore[call-overload]
+    axis = integer(node.attrs, "axis")
     axis = axis + node.result.type.rank if axis < 0 else axis
     return writer.last(node, "Concat", parts, {"dim": axis, "num_args": len(parts)})
 
@@ -156,7 +156,7 @@ def _pad(writer: Writer, node: Node) -> Entry:
     if mode != "constant" or min(pads) < 0:
         raise writer.refuse(node, f"MXNet pads 4 and 5 axes by {mode}, the first two not at all")
     shape = list(writer.sizes(node, x))
-    kind, value = x.type.dtype.carrier, float(node.attrs["value"])  # type: ignore[arg-type]
+    kind, value = x.type.dtype.carrier, real(node.attrs, "value")
     for axis, pair in enumerate(pairs):
         if not any(pair):
             continue
@@ -189,9 +189,19 @@ def _sizes_of(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "slice_axis", [made], {"axis": 0, "begin": start, "end": end})
 
 
+def _new_sizes(writer: Writer, node: Node) -> tuple[int, ...]:
+    """Returns the sizes that a resize is given, or that its result has."""
+    sizes = node.operands.get("sizes")
+    axes = tuple(a % node.result.type.rank for a in numbers(node, "axes"))
+    if sizes is None or sizes.constant is None or axes != (2, 3):
+        return writer.sizes(node, node.result)
+    first = tuple(writer.size(node, node.result, axis) for axis in (0, 1))
+    return (*first, *(int(size) for size in sizes.constant.data))
+
+
 def _nearest(writer: Writer, node: Node) -> Entry:
     x = node.operands["x"]
-    old, new = writer.sizes(node, x), writer.sizes(node, node.result)
+    old, new = writer.sizes(node, x), _new_sizes(writer, node)
     scale = new[2] // old[2] if len(new) == 4 and old[2] else 0
     whole = old[:2] == new[:2] and tuple(s * scale for s in old[2:]) == new[2:]
     kinds = {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")}
@@ -203,7 +213,7 @@ def _nearest(writer: Writer, node: Node) -> Entry:
 
 def _resize(writer: Writer, node: Node) -> Entry:
     x = node.operands["x"]
-    old, new = writer.sizes(node, x), writer.sizes(node, node.result)
+    old, new = writer.sizes(node, x), _new_sizes(writer, node)
     aligned = {"align_corners": True, "half_pixel": False}.get(str(node.attrs["coordinates"]))
     plain = node.attrs["mode"] == "linear" and not node.attrs["antialias"]
     if not plain or aligned is None or len(new) != 4 or old[:2] != new[:2]:

@@ -1,6 +1,6 @@
 """Ops on integers as MXNet's quantized operators, each with the range of its result.
 
-A quantized tensor of MXNet is three results: integers, and the ends of the range that they stand for.
+A quantized tensor of MXNet is three results: integers, and the ends of the range they stand for.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from qir.ir.node import Node, Value
 from qir.ir.types import Array, QuantType
 from qir.ledger import Change
 
-from . import layers, pooling
+from . import pooling
 from .symbol import Entry, Symbol
-from .weights import real_bias, real_weights
-from .writer import STEP, Writer
+from .weights import Reals, real_bias, real_weights
+from .writer import STEP, Writer, integer, integers
 
 _LEVELS = {I8: np.float32(127.5), U8: np.float32(255.5)}
 
@@ -31,17 +31,31 @@ class Stage:
     op: str
     attrs: Mapping[str, Attr]
     operands: Mapping[str, Value]
+    turned: bool = False
+    """Whether the weights stand as columns."""
 
 
 def stages(node: Node) -> list[Stage]:
     """Returns the ops of a kernel in order; an op alone is a kernel of one."""
     if not node.stages:
-        return [Stage(node.op, node.attrs, node.operands)]
+        return [_layered(Stage(node.op, node.attrs, node.operands))]
     made = []
     for index, stage in enumerate(node.stages):
         names = zip(stage.slots, stage.group_slots(index), strict=True)
         made.append(Stage(stage.op, stage.attrs, {s: node.operands[g] for s, g in names}))
-    return made
+    return [_layered(made[0]), *made[1:]]
+
+
+def _layered(stage: Stage) -> Stage:
+    """Returns a product of constant weights as the linear layer that it is."""
+    attrs = stage.attrs
+    if stage.op not in ("gemm", "matmul") or attrs["trans_a"] or "b" not in stage.operands:
+        return stage
+    if stage.op == "gemm" and (attrs["alpha"], attrs["beta"]) != (1.0, 1.0):
+        return stage
+    names = {"a": "x", "b": "w", "c": "bias", "bias": "bias"}
+    held = {names[slot]: value for slot, value in stage.operands.items() if slot in names}
+    return Stage("linear", attrs, held, turned=not attrs["trans_b"])
 
 
 def on_integers(node: Node) -> bool:
@@ -93,10 +107,12 @@ def _layer(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
     if w.type.quant is not None:
         axis = w.type.quant.axis
         stored = w.type.quant.storage == I8 and not np.any(np.asarray(w.type.quant.zeros()))
-        if not stored or (w.type.quant.grain is not None and axis != 0):
+        if not stored or (w.type.quant.grain is not None and axis != int(first.turned)):
             return "its weights are not int8 without zero points, by channel or tensor"
     if bias is not None and bias.type.rank != 1:
         return "its bias has several axes"
+    if first.op == "linear" and w.type.rank != 2:
+        return "its weights are no matrix"
     ops = [stage.op for stage in rest]
     if first.op == "linear":
         if ops not in ([], ["relu"]):
@@ -278,9 +294,9 @@ class _Inside:
 
 def _convolution(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> Entry:
     writer, x, w = ranges.writer, first.operands["x"], first.operands["w"]
-    weights = _weights(writer, node, w)
+    weights = _weights(writer, node, first)
     weights, pad = _even(first, weights)
-    weights, groups = _undivided(weights, int(first.attrs["groups"]))  # type: ignore[call-overload]
+    weights, groups = _undivided(weights, integer(first.attrs, "groups"))
     bias = _bias(writer, node, first)
     inside = _Inside(node)
     data = inside.variable(x.name)
@@ -324,7 +340,7 @@ def _convolution(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]
 
 def _linear(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> Entry:
     writer, x, w = ranges.writer, first.operands["x"], first.operands["w"]
-    weights, bias = _weights(writer, node, w), _bias(writer, node, first)
+    weights, bias = _weights(writer, node, first), _bias(writer, node, first)
     inside = _Inside(node)
     operands = [writer.entry(x), _parameter(writer, w, weights, node)]
     inner = [inside.variable(x.name), inside.variable(w.name)]
@@ -352,17 +368,19 @@ def _linear(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> 
     )
 
 
-def _parameter(writer: Writer, w: Value, reals: np.ndarray, node: Node) -> Entry:  # type: ignore[type-arg]
+def _parameter(writer: Writer, w: Value, reals: Reals, node: Node) -> Entry:
     name = w.name.removesuffix(".q")
     return writer.parameter(writer.fresh(name), reals, node)
 
 
-def _weights(writer: Writer, node: Node, w: Value) -> np.ndarray:  # type: ignore[type-arg]
+def _weights(writer: Writer, node: Node, first: Stage) -> Reals:
     """Returns float weights, and says what MXNet makes of them."""
+    w = first.operands["w"]
     assert w.constant is not None
+    held = np.ascontiguousarray(w.constant.data.T) if first.turned else w.constant.data
     if w.type.quant is None:
-        return w.constant.data.astype(np.float32)
-    found = real_weights(w.constant.data.astype(np.int8), w.type.quant)
+        return held.astype(np.float32)
+    found = real_weights(held.astype(np.int8), w.type.quant)
     name = node.result.name
     if found.moved or found.scales:
         said = f"MXNet quantizes float weights when it loads them: {found.moved} integers move, "
@@ -394,7 +412,7 @@ def _bias(writer: Writer, node: Node, first: Stage) -> Entry | None:
     return writer.parameter(writer.fresh(name), made, node)
 
 
-def _even(first: Stage, weights: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:  # type: ignore[type-arg]
+def _even(first: Stage, weights: Reals) -> tuple[Reals, tuple[int, ...]]:
     """Returns weights and padding that is the same on both sides.
 
     Where one side has more, the kernel gets rows of zeros at the other: they begin in padding.
@@ -407,11 +425,11 @@ def _even(first: Stage, weights: np.ndarray) -> tuple[np.ndarray, tuple[int, ...
     return np.pad(weights, grow), tuple(max(a, b) for a, b in zip(before, after, strict=True))
 
 
-def _undivided(weights: np.ndarray, groups: int) -> tuple[np.ndarray, int]:  # type: ignore[type-arg]
+def _undivided(weights: Reals, groups: int) -> tuple[Reals, int]:
     """Returns the weights of one group, with zeros where channels do not meet.
 
     Of groups of several channels MXNet quantizes weights by the scales of other channels: it hands
-    oneDNN's reorder one scale a channel with a mask that reads one a group. Depthwise ones are right.
+    oneDNN's reorder one scale a channel, and a mask that reads one a group.
     """
     each = len(weights) // groups
     if groups == 1 or each == 1:
@@ -466,9 +484,7 @@ def _pads(first: Stage) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _wholes(first: Stage, name: str) -> tuple[int, ...]:
-    found = first.attrs.get(name, ())
-    assert isinstance(found, tuple)
-    return tuple(int(v) for v in found)  # type: ignore[arg-type]
+    return integers(first.attrs, name) if name in first.attrs else ()
 
 
 _WRITERS: Mapping[str, Callable[[Ranges, Node, Stage, Sequence[Stage]], Entry]] = {
@@ -486,4 +502,3 @@ _WRITERS: Mapping[str, Callable[[Ranges, Node, Stage, Sequence[Stage]], Entry]] 
     ),
     "batch_norm": _norm_layer,
 }
-__all__ = ["Ranges", "layers", "obstacle", "on_integers", "write"]

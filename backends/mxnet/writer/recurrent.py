@@ -14,7 +14,7 @@ from .symbol import Entry
 from .writer import Row, Writer
 
 _GATES = {"lstm": (0, 2, 3, 1), "gru": (1, 0, 2), "rnn": (0,)}
-"""Where each gate of MXNet's is among the language's: i f c o there, i o f c here; r z h and z r h."""
+"""Where each gate of MXNet's is among the language's: i f c o for i o f c, r z h for z r h."""
 _SLOTS = ("h0", "c0")
 Weights = NDArray[Any]
 
@@ -77,7 +77,7 @@ def _mode(writer: Writer, node: Node) -> str:
     found = node.attrs["activations"]
     assert isinstance(found, tuple)
     if node.op == "rnn":
-        kinds = set(found) or {"tanh"}
+        kinds = {str(kind) for kind in found} or {"tanh"}
         if len(kinds) == 1 and kinds <= {"tanh", "relu"}:
             return f"rnn_{kinds.pop()}"
     elif node.op == "gru":

@@ -1,7 +1,7 @@
 """The float weights from which MXNet's kernels make the integers of a model again.
 
-`_sg_mkldnn_conv`, and `_sg_mkldnn_fully_connected` by channel, quantize float weights themselves when
-a model is loaded: one scale a channel, 127.5 over the largest weight.
+`_sg_mkldnn_conv`, and `_sg_mkldnn_fully_connected` by channel, quantize float weights themselves
+when a model is loaded: one scale a channel, 127.5 over the largest weight.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import Refused
-from qir.ir.dims import Dim
+from qir.ir.attrs import Attr
 from qir.ir.dtype import BOOL, F32, DType
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -30,7 +30,7 @@ KINDS: Mapping[str, str] = {
     "i64": "int64",
     "bool": "float32",
 }
-"""MXNet's name of each element type; truth values are floats, 0 and 1, as its operators have them."""
+"""MXNet's name of each element type; truth values are floats, as its operators have them."""
 Row: TypeAlias = Callable[["Writer", Node], Entry | Sequence[Entry]]
 """Writes a node and returns its results."""
 REMEDY = "write it as ops that MXNet has, or cut the model before it"
@@ -183,9 +183,25 @@ class Writer:
 FIXED = "give inputs of fixed sizes"
 
 
-def whole(shape: Sequence[Dim]) -> tuple[int, ...]:
-    """Returns a shape as MXNet has it: an open size is 0, a number alone has one axis."""
-    return tuple(size if isinstance(size, int) else 0 for size in shape) or (1,)
+def integer(attrs: Mapping[str, Attr], name: str) -> int:
+    """Returns an attribute that is an integer."""
+    found = attrs[name]
+    assert isinstance(found, int)
+    return found
+
+
+def real(attrs: Mapping[str, Attr], name: str) -> float:
+    """Returns an attribute that is a number."""
+    found = attrs[name]
+    assert isinstance(found, (int, float))
+    return float(found)
+
+
+def integers(attrs: Mapping[str, Attr], name: str) -> tuple[int, ...]:
+    """Returns an attribute that is a list of integers."""
+    found = attrs[name]
+    assert isinstance(found, tuple)
+    return tuple(v for v in found if isinstance(v, int))
 
 
 def number(value: Value) -> float | None:

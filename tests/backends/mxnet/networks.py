@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.attrs import Attr
-from qir.ir.dtype import F32
+from qir.ir.dtype import F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Value
-from qir.ir.types import TensorType
+from qir.ir.types import Array as Stored
+from qir.ir.types import Declared, TensorType, uniform
 
 SEED = 20261201
 SHAPE = (4, 6, 9, 9)
@@ -69,7 +71,7 @@ class Net:
 
 
 def residual() -> Graph:
-    """Sums in the kernel of a convolution: of unsigned and signed tensors, with relu and without."""
+    """Sums in the kernel of a convolution, of unsigned and signed tensors, relu behind or not."""
     net = Net("residual")
     first = net.op("relu", net.conv(net.data))
     both = net.op("relu", net.op("add", net.conv(first), first))
@@ -83,7 +85,7 @@ def mobile() -> Graph:
     net = Net("mobile")
     x = net.op("clip", net.conv(net.data, 8, stride=(2, 2), pad=(0, 0, 1, 1)), min=0.0, max=6.0)
     x = net.op("clip", net.conv(x, 8, groups=8), min=0.0, max=6.0)
-    x = net.op("relu", net.conv(x, 4, groups=2, pad=(2, 1, 0, 1)))
+    x = net.op("relu", net.conv(x, 4, groups=2, pad=(2, 1, 1, 1)))
     x = net.op("flatten", net.op("global_avg_pool", x), axis=1)
     return net.ends(net.linear(net.op("relu", net.linear(x, 7)), 5, bias=False))
 
@@ -108,8 +110,53 @@ def norms() -> Graph:
     return net.ends(net.conv(net.op("relu", net.norm(signed))), unsigned)
 
 
+def dense() -> Graph:
+    """Products as other frameworks have them: gemm with weights by row and column, and matmul."""
+    net = Net("dense")
+    x = net.op("flatten", net.op("max_pool2d", net.data, kernel=(4, 4), stride=(4, 4)), axis=1)
+    width = x.type.shape[1]
+    assert isinstance(width, int)
+    rows = {"a": x, "b": net.held(8, width), "c": net.held(8)}
+    x = net.op("relu", net.graph.add("gemm", rows, {"trans_b": True}).result)
+    x = net.op("matmul", x, net.held(8, 7))
+    columns = {"a": x, "b": net.held(7, 5), "c": net.held(5)}
+    return net.ends(net.op("relu", net.graph.add("gemm", columns).result))
+
+
+def edges() -> Graph:
+    """A quantized network whose results lie on ties and beyond both ends, by scales of 1 and 2."""
+    net = Net("edges")
+    graph, kinds = net.graph, (dtype("i8"), dtype("u8"))
+
+    def coded(value: Value, scale: float, *, signed: bool = True) -> Value:
+        level = 127.5 if signed else 255.5
+        made = uniform(kinds[not signed], np.asarray(scale, np.float32))
+        ends = (-scale * level if signed else 0.0,), (scale * level,)
+        kind = value.type.with_element(replace(made, declared=Declared(*ends, level)))
+        if value.constant is not None:
+            data = np.clip(np.rint(value.constant.data / scale), -128, 127).astype(np.int8)
+            held = graph.constant(Stored(data, kind))
+            return graph.add("dequantize", {"x": held}).result
+        held = graph.add("quantize", {"x": value}, types=[kind]).result
+        return graph.add("dequantize", {"x": held}).result
+
+    few, many = (graph.constant(np.float32(factor)) for factor in (6, 80))
+    x = coded(net.op("mul", net.data, many), 1.0)
+    small = coded(net.op("mul", net.data, few), 1.0)
+    data = net.rng.integers(-3, 4, (6, 6, 1, 1)).astype(np.float32)
+    data[:, 0] = 127
+    w = coded(graph.constant(data), 1.0)
+    conv = graph.add("conv2d", {"x": small, "w": w}).result
+    clipped = coded(net.op("clip", conv, min=0.0, max=6000.0), 4.0, signed=False)
+    both = coded(net.op("add", x, coded(graph.add("neg", {"x": net.data}).result, 0.25)), 0.5)
+    means = coded(net.op("avg_pool2d", x, kernel=(8, 8)), 1.0)
+    pooled = coded(net.op("global_avg_pool", means), 1.0)
+    graph.profile = "mxnet-1.9"
+    return net.ends(clipped, both, pooled)
+
+
 NETWORKS: dict[str, Callable[[], Graph]] = {
-    made.__name__: made for made in (residual, mobile, fire, norms)
+    made.__name__: made for made in (residual, mobile, fire, norms, dense, edges)
 }
 
 

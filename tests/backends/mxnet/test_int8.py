@@ -22,9 +22,8 @@ from tests.frontends.mxnet.test_networks import network
 from tests.oracles.mxnet_weights import images
 
 from .networks import NETWORKS, data
-from .written import Arrays, differing, digest, files, integers, of_mxnet, quantized
+from .written import differing, digest, files, integers, of_mxnet, quantized, recorded
 
-RECORDED = Path(__file__).with_name("recorded") / "int8.npz"
 ROOT = Path(__file__).parents[3]
 PYTHON = Path(os.environ.get("QIR_MXNET", ROOT / "build/oracles/mxnet/bin/python"))
 ZOO = ("mobilenet0_25", "mobilenet_v2_0_25", "resnet18_v1", "resnet18_v2", "squeezenet1_1")
@@ -43,14 +42,6 @@ def mxnet(monkeypatch: pytest.MonkeyPatch) -> None:
 @lru_cache
 def quantized_network(name: str) -> qir.Graph:
     return quantized(NETWORKS[name](), data())
-
-
-def recorded(name: str) -> tuple[str, Arrays]:
-    """Returns the digest of the files that MXNet ran, and the tensors it made."""
-    start = f"{name}.tensor."
-    with np.load(RECORDED) as held:
-        tensors = {k.removeprefix(start): held[k] for k in held.files if k.startswith(start)}
-        return str(held[f"{name}.digest"]), tensors
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import qir
 from qir.backends.tensorflow import session
 from qir.backends.tensorflow.writer.forms import formed
 from qir.backends.tensorflow.writer.graphdef import to_graphdef
