@@ -40,8 +40,9 @@ from qir.profiles import Profile, bring, given, profile_text
 from qir.profiles import profile as named_profile
 from qir.profiles.processor import on_processor
 from qir.quantizing import (
-    CORRECTIONS,
+    DEFAULT,
     Numbers,
+    equalized,
     grouped_by,
     known_corrections,
     quantizing_steps,
@@ -418,7 +419,7 @@ def quantize(
     ledger: Ledger | None = None,
     journal: Journal | None = None,
     profile: str = "",
-    corrections: Iterable[str] | str = CORRECTIONS,
+    corrections: Iterable[str] | str = DEFAULT,
 ) -> Graph:
     """The quantized graph in QDQ form, for a target; the graph given stays as it was.
 
@@ -426,7 +427,7 @@ def quantize(
     A graph that was grouped by a profile gets no codes within that profile's kernels. With a
     `profile` no target is asked: codes lie on the edges of that profile's kernels and are those
     that these take, found by its rules; grouped by it (again), it gives its runtime's bytes.
-    `corrections` names the passes that make up for rounding, all by default; "none" is none.
+    `corrections` names the passes that make up for rounding (docs/guide/accuracy.md), or "none".
 
     Raises DataError where the statistics are of another model, UsageError for a model whose
     codes leave nothing to do; of a model that has some, what is real is quantized, codes stay.
@@ -452,11 +453,12 @@ def quantize(
         of = _kernels_of(graph, profile)
         table, groups, named = kernel_table(of), of.name, of.name
     folded = lowered(folded, table, ledger, journal=journal, sums=not groups)
+    corrected = known_corrections(corrections, table, granularity)
+    if "equalize" in corrected:
+        folded, statistics = equalized(folded, statistics, ledger, journal=journal)
     low, asked_for = _masks(folded, statistics), _granularity(granularity)
     planned = AssignSchemes(table, asked_for, wishes, range_rule, groups, low)
-    made = quantizing_steps(
-        planned, Numbers(statistics, named, scales), known_corrections(corrections)
-    )
+    made = quantizing_steps(planned, Numbers(statistics, named, scales), corrected)
     out = run_passes(folded, made, ledger, journal=journal)
     out.profile = named
     return out

@@ -9,8 +9,11 @@ from qir.analysis.kernel_groups import of_reals
 from qir.analysis.quantized_regions import held
 from qir.arguments import checked
 from qir.calibration import Statistics
+from qir.calibration.scaling import with_scaled
+from qir.capability import Capability
 from qir.errors import UsageError
 from qir.ir.graph import Graph
+from qir.ir.ops.layers import LAYERS
 from qir.ledger import Ledger
 from qir.passes.cleanup.prune import Prune
 from qir.passes.fold.fold_batch_norm import FoldBatchNorm
@@ -21,13 +24,15 @@ from qir.passes.forms.turn_sums import TurnSums
 from qir.passes.forms.widen_reals import WidenReals, narrow
 from qir.passes.quantize.assign_schemes import AssignSchemes
 from qir.passes.quantize.correct_bias import CorrectBias
+from qir.passes.quantize.equalize import Equalize, scaled_tensors
 from qir.passes.quantize.materialize import Materialize
 from qir.passes.recover import Recover
 from qir.rewrite import Pass, run_passes
 from qir.rewrite.runner.journal import Journal
 
-CORRECTIONS = ("correct-bias",)
-"""The corrections that quantizing with data makes unless others are named, in order."""
+CORRECTIONS = ("equalize", "correct-bias")
+"""The corrections that there are, in the order in which they run."""
+DEFAULT = "default"
 _ROWS = "* |> *"
 """The groups that are ops in a row."""
 
@@ -62,21 +67,41 @@ def grouped_by(graph: Graph) -> str:
     return graph.profile if any(of_reals(node) for node in graph) else ""
 
 
-def known_corrections(names: Iterable[str] | str) -> tuple[str, ...]:
+def known_corrections(
+    names: Iterable[str] | str, table: Capability | None = None, granularity: str = "channel"
+) -> tuple[str, ...]:
     """Reads names of corrections, in the order in which they run.
 
-    "default" stands for those of `CORRECTIONS`, "none" for no correction. Raises UsageError for a
-    name that there is not.
+    "default" stands for `correct-bias`, and `equalize` where all weights of a layer share one
+    scale; "none" for no correction. Raises UsageError for a name that there is not.
     """
     given = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
-    if given == ["default"]:
-        return CORRECTIONS
+    if given == [DEFAULT]:
+        coarse = granularity == "tensor" or (table is not None and not _by_channel(table))
+        return CORRECTIONS if coarse else ("correct-bias",)
     wanted = [] if given == ["none"] else given
     for name in wanted:
         if name not in CORRECTIONS:
             said = f"there are {', '.join(CORRECTIONS)}; default; and none"
             raise UsageError(f"no correction {name!r}: {said}")
     return tuple(name for name in CORRECTIONS if name in wanted)
+
+
+def _by_channel(table: Capability) -> bool:
+    """Whether a target takes weights with a scale for each channel."""
+    rows = (table.ops[op] for op in LAYERS if op in table.ops)
+    return any(s.grain == "channel" for row in rows for kinds in row.slots.values() for s in kinds)
+
+
+def equalized(
+    graph: Graph, statistics: Statistics, ledger: Ledger, *, journal: Journal | None = None
+) -> tuple[Graph, Statistics]:
+    """A prepared graph whose channels are equalized between layers, and its statistics."""
+    tensors = scaled_tensors(graph, statistics)
+    if not tensors:
+        return graph, statistics
+    made = run_passes(graph, (Equalize(statistics),), ledger, journal=journal)
+    return made, with_scaled(statistics, tensors)
 
 
 @dataclass(frozen=True)

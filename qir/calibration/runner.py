@@ -18,6 +18,7 @@ from qir.ir.layer_channels import layer_data, summed_axis
 from qir.ir.node import Value
 from qir.ir.printer import print_graph
 from qir.reference.interpreter import run
+from qir.rewrite.channel_groups import channel_groups, stored_values
 
 
 class GraphProgram:
@@ -34,7 +35,8 @@ class GraphProgram:
         return input_specs(self.graph)
 
     def keys(self) -> list[Key]:
-        """Every float tensor that is computed, and the data of layers by channel too."""
+        """Every float tensor that is computed; by channel too the data of layers, and what stands
+        between layers whose channels may be scaled."""
         tensors = Counter(
             value.lineage.tensor
             for node in self.graph
@@ -50,6 +52,9 @@ class GraphProgram:
             axis = summed_axis(node, data)
             if axis is not None and isinstance(data.type.shape[axis], int):
                 axes.setdefault(data.lineage.tensor, axis)
+        for group in channel_groups(self.graph):
+            for value in stored_values(group):
+                axes.setdefault(value.lineage.tensor, group.axis)
         apart = [Key(tensor, axis) for tensor, axis in axes.items() if tensors[tensor] == 1]
         return [*(Key(tensor, None) for tensor in tensors), *apart]
 

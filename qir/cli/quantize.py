@@ -177,7 +177,7 @@ def quantize(
         raise UsageError(
             "--scales goes with samples: --dynamic and --weights choose by the profile"
         )
-    corrected = known_corrections(corrections)
+    known_corrections(corrections)
     if alone and corrections != "default":
         raise UsageError("--corrections goes with samples: they tell what rounding costs")
     screen = Screen(quiet=quiet)
@@ -230,7 +230,7 @@ def quantize(
             range_rule=range_rule,
             scales=scales,
             profile=profile or "",
-            corrections=corrected,
+            corrections=corrections,
             **common,
         )
     elif weights is not None:
