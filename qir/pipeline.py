@@ -322,7 +322,8 @@ def plan(
         groups = grouped_by(graph)
         rows = kernels(folded, named_profile(groups)) if groups else None
         low = _masks(folded, statistics)
-        found = assign(folded, table, _granularity(granularity), wishes, rows, low)[0]
+        own = backend.planned(folded)
+        found = assign(folded, own, _granularity(granularity), wishes, rows, low)[0]
         if statistics is None:
             planned = {d.node for d in found.decisions if d.becomes == "integer"}
             found = replace(found, maybe_masks=unseen(folded, planned))
@@ -467,7 +468,7 @@ def quantize(
     folded = lowered(folded, table, ledger, journal=journal)
     steps = (
         AssignSchemes(
-            table,
+            table if profile else backend.planned(folded),
             _granularity(granularity),
             wishes,
             range_rule,

@@ -147,7 +147,7 @@ class _File:
             tuple(self.defects),
             frozenset(chain for chain, cuts in self.chains.items() if not cuts),
             tuple(self.floats),
-            self.text("profile", base.profile if base else ""),
+            profile=self.text("profile", base.profile if base else ""),
         )
 
     def version(self) -> None:
