@@ -1,4 +1,4 @@
-"""Ops whose kernels the profile does not claim where they stand stay float, and the plan says why."""
+"""Ops whose kernels the profile does not claim where they stand: float, and the plan says why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ ARRAYS: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]] = {
     "one": RNG.normal(size=(3, 3, 1, 1)).astype(np.float32),
     "three": RNG.normal(size=(3, 3, 3, 3)).astype(np.float32),
 }
-HEAD = "graph main as native {\n  %x = input() : (N)x3x9x7xf32\n  %w = constant(@one) : 3x3x1x1xf32\n"
+HEAD = "graph main as native {\n  %x = input() : (N)x3x9x7xf32\n"
+HEAD += "  %w = constant(@one) : 3x3x1x1xf32\n"
 HEAD += "  %v = constant(@three) : 3x3x3x3xf32\n"
 WINDOWS_OF_PADDING = f"""{HEAD}
   %y = conv2d(%x, %w) {{pad = (1, 1, 1, 1)}} : (N)x3x11x9xf32
@@ -38,7 +39,7 @@ def planned(text: str, name: str) -> tuple[Graph, dict[str, str]]:
 
 
 def test_windows_that_hold_padding_alone_are_float_in_onednn() -> None:
-    graph, reasons = planned(WINDOWS_OF_PADDING, "pytorch-x86")
+    _, reasons = planned(WINDOWS_OF_PADDING, "pytorch-x86")
     assert list(reasons) == ["y"]
     assert reasons["y"].endswith("nothing is claimed of its bytes")
     assert planned(WINDOWS_OF_PADDING, "pytorch-fbgemm")[1] == {}
