@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,9 @@ LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
     "pad": moves.pad,
 }
 
+CHOICES = {"softmax": frozenset({"quotient"})}
+"""Parameters of an op's method that its kernel takes in every value."""
+
 
 def lower(graph: Graph) -> Builder:
     """Every node of the graph as steps; its results are marked as the program's outputs."""
@@ -60,8 +64,7 @@ def _lower(b: Builder, node: Node) -> None:
         _fall_back(b, node, "it has more than one result")
         return
     try:
-        _check_profile(b, node)
-        asked = job(node)
+        asked = replace(job(node), params=_params(b, node))
         if asked.op in elementwise.UNARY:
             elementwise.unary(b, node)
         elif asked.op in LOWERINGS:
@@ -72,16 +75,25 @@ def _lower(b: Builder, node: Node) -> None:
         _fall_back(b, node, str(reason))
 
 
-def _check_profile(b: Builder, node: Node) -> None:
-    """CannotLower for a node whose profile computes it otherwise than the kernels do."""
+def _params(b: Builder, node: Node) -> Mapping[str, object]:
+    """Returns the parameters of the method by which a node is computed.
+
+    CannotLower for a node whose profile computes it otherwise than the kernels do.
+    """
     if node.op in ("quantize", "requantize") and node.attrs["round"]:
         raise CannotLower("it states itself how it rounds")
     name = profile_of(b.graph, node)
     query = query_of(node)
     with on_processor([name]):  # as the reference computes it here
-        other = differences(profile(PROFILE).resolve(query), profile(name).resolve(query))
+        ours, theirs = profile(PROFILE).resolve(query), profile(name).resolve(query)
+    other = differences(ours, theirs)
+    if ours.method and theirs.method and ours.method.name == theirs.method.name:
+        changed = dict(ours.method.params.items() ^ theirs.method.params.items())
+        if changed.keys() <= CHOICES.get(node.op, frozenset()):
+            other.pop("method", None)
     if name != PROFILE and other:
         raise CannotLower(f"profile {name} computes it otherwise: {', '.join(other)}")
+    return theirs.method.params if theirs.method else {}
 
 
 def _fall_back(b: Builder, node: Node, reason: str) -> None:

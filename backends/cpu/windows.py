@@ -156,5 +156,6 @@ def softmax(b: Builder, job: Job) -> None:
             y_zero=y.zero,
             x_type=x.kind,
             y_type=y.kind,
+            wide=job.params.get("quotient") == "f64",
         ),
     )

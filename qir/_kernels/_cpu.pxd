@@ -104,7 +104,7 @@ cdef extern from "softmax/softmax.h" nogil:
         size_t rows, width
         float table[256]
         float gain
-        uint8_t x_flip
+        uint8_t x_flip, wide
         qir_code code
     int qir_softmax_make(const qir_softmax *, int x, int y, qir_step *)
 

@@ -277,8 +277,12 @@ class Plan:
         y_zero: int,
         x_type: _Codes = "u8",
         y_type: _Codes = "u8",
+        wide: bool = False,
     ) -> None:
-        """Softmax of each row of `width` codes, as QLinearSoftmax computes it by a table."""
+        """Softmax of each row of `width` codes, as QLinearSoftmax computes it by a table.
+
+        `wide`: shares are divided in float64, as onnxruntime 1.32 does, else in float32.
+        """
 
     # ---- bytes ------------------------------------------------------------------------------
 

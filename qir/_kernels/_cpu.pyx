@@ -415,7 +415,7 @@ cdef class Plan:
 
     def softmax(
         self, str name, x, y, *, rows, width, x_scale, y_scale, y_zero,
-        str x_type="u8", str y_type="u8",
+        str x_type="u8", str y_type="u8", bint wide=False,
     ):
         cdef qir_softmax s
         cdef qir_step step
@@ -430,7 +430,7 @@ cdef class Plan:
         for i in range(256):
             s.table[i] = <float>exp((i - 255 + shift) * x_scale)
         s.gain = floorf(<float>1 / <float>scale_of(name, "y_scale", y_scale))
-        s.x_flip = flip_of(name, x_type)
+        s.x_flip, s.wide = flip_of(name, x_type), wide
         s.code = code_of(name, y_type, y_zero, None, None)
         made = qir_softmax_make(&s, x, y, &step)
         self.append(name, "softmax", step, made, 2 * rows * width, (y,))

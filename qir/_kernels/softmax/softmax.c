@@ -15,6 +15,14 @@ static uint8_t encode(float real, const struct qir_code *to) {
   return qir_encode(real, to);
 }
 
+/* real >= 0 */
+static uint8_t encode_wide(double real, const struct qir_code *to) {
+  const double high = to->high - to->zero;
+  const double whole = 6755399441055744.0; /* 1.5 * 2^52, see qir_round */
+  real = real < high ? real : high;
+  return (uint8_t)((int32_t)((real + whole) - whole) + to->zero);
+}
+
 static void run_row(const struct qir_softmax *s, const uint8_t *x, uint8_t *y) {
   uint8_t most = 0;
   for (size_t i = 0; i < s->width; ++i) {
@@ -28,7 +36,12 @@ static void run_row(const struct qir_softmax *s, const uint8_t *x, uint8_t *y) {
 #if defined(QIR_FAULT_TAIL_SOFTMAX) /* never in a build to use, as in gemm.c */
   --end;
 #endif
-  for (size_t i = 0; i < end; ++i) y[i] = encode(table[x[i] ^ s->x_flip] * s->gain / sum, &s->code);
+  if (s->wide)
+    for (size_t i = 0; i < end; ++i)
+      y[i] = encode_wide((double)table[x[i] ^ s->x_flip] * s->gain / sum, &s->code);
+  else
+    for (size_t i = 0; i < end; ++i)
+      y[i] = encode(table[x[i] ^ s->x_flip] * s->gain / sum, &s->code);
 }
 
 static void run(const void *params, void *const *buffers, void *scratch, long task) {

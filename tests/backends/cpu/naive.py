@@ -323,6 +323,11 @@ def _pad(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
 
 
 def _softmax(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
+    return softmax(x, types, result, a, F)
+
+
+def softmax(x: Arrays, types: Values, result: Value, a: Attrs, kind: type[np.floating]) -> Array:
+    """Softmax whose shares are divided in float32 or float64."""
     sx = np.float64(quant(types["x"])[0])
     so, zo, low, high = quant(result)
     codes = np.moveaxis(x["x"].astype(np.int64), a["axis"], -1)
@@ -333,5 +338,5 @@ def _softmax(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
     total = np.zeros(v.shape[:-1], F)
     for i in range(width):
         total = total + v[..., i]
-    y = np.rint(v * np.floor(F(1) / so) / total[..., None]).astype(np.int64) + zo
-    return np.moveaxis(y.clip(low, high), -1, a["axis"])
+    share = v.astype(kind) * np.floor(F(1) / so).astype(kind) / total[..., None].astype(kind)
+    return np.moveaxis((np.rint(share).astype(np.int64) + zo).clip(low, high), -1, a["axis"])

@@ -216,6 +216,24 @@ def test_softmax_equals_its_formula(shape: tuple[int, ...], axis: int) -> None:
     agrees(net, net.done(y=net.op("softmax", {"x": net.input(*shape)}, (), kind=kind, axis=axis)))
 
 
+def test_softmax_divides_in_the_type_of_its_profile() -> None:
+    net = Net(8)
+    x = net.input(999, 1000)
+    kind = TensorType((999, 1000), uniform(U8, np.array(1 / 20000, np.float32)))
+    graph = net.done(y=net.op("softmax", {"x": x}, (), kind=kind, axis=-1))
+    data = net.data()
+    made = {}
+    for profile, real in (("ort-1.31", np.float32), ("ort-1.32", np.float64)):
+        graph.profile = profile
+        compiled = CpuTarget().compile(graph)
+        assert compiled.fallbacks == ()
+        made[profile] = compiled(**data)["y"]
+        codes = next(iter(data.values()))
+        expected = naive.softmax({"x": codes}, {"x": x}, graph.outputs["y"], {"axis": -1}, real)
+        assert np.array_equal(made[profile], expected), profile
+    assert not np.array_equal(made["ort-1.31"], made["ort-1.32"]), "no quotient lay near a tie"
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2, 3, -1])
 @pytest.mark.parametrize("spatial", [False, True])
 def test_concat_converts_parts_of_another_map(axis: int, spatial: bool) -> None:

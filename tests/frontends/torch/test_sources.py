@@ -147,6 +147,8 @@ def test_a_module_is_exported_with_its_inputs_and_keeps_its_mode() -> None:
 def test_sources_that_cannot_be_read_say_what_to_do() -> None:
     with pytest.raises(InputError, match=r"give inputs=\(x, \.\.\.\)"):
         qir.load(nn.Linear(4, 2))
+    with pytest.raises(InputError, match=r"^None: no frontend reads this"):
+        qir.load(None)
     with pytest.raises(InputError, match="object of type OrderedDict: no frontend reads this"):
         qir.load(nn.Linear(4, 2).state_dict())
     with pytest.raises(UsageError, match="leave out inputs"):

@@ -13,17 +13,13 @@ from qir.errors import OpError
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.rounding import shift_right_away
-from qir.reference.method import Call, Codes, Method, stored
+from qir.profiles.methods import FLAG, Param, PluginMethod
+from qir.reference.fixed_point import Whole, multiplier
+from qir.reference.method import Call, Codes, stored
 from qir.reference.products import Kernel, product
-from qir.reference.tflite_methods import (
-    DOUBLE,
-    Whole,
-    eighth,
-    fixed_recode,
-    fixed_sum,
-    multiplier,
-)
-from qir.reference.torch_layers import transposed
+from qir.reference.transposed import transposed
+
+from .sums_and_means import DOUBLE, eighth, fixed_recode, fixed_sum
 
 
 def _up(rule: Rule) -> Rule:
@@ -129,11 +125,32 @@ def _shifted(x: Whole, by: int) -> Whole:
     return np.asarray(x << by if by >= 0 else x >> -by)
 
 
-METHODS: Mapping[str, Method] = {
-    "short_recode": Method(short_recode),
-    "recode_vectors": Method(recode_vectors, params=("lanes",), rule=True),
-    "sum_vectors": Method(sum_vectors, ("a", "b"), params=("lanes", "after")),
-    "depth_vectors": Method(depth_vectors, params=("lanes",), whole=True),
-    "transposed_vectors": Method(transposed_vectors, params=("lanes", "rows"), whole=True),
+METHODS: Mapping[str, PluginMethod] = {
+    "short_recode": PluginMethod(short_recode, ("requantize",), slots=("x",)),
+    "recode_vectors": PluginMethod(
+        recode_vectors,
+        ("requantize",),
+        reads=("requant",),
+        slots=("x",),
+        params={"lanes": Param(needed=True, least=1)},
+    ),
+    "sum_vectors": PluginMethod(
+        sum_vectors,
+        ("add",),
+        slots=("a", "b"),
+        params={"lanes": Param(needed=True, least=1), "after": FLAG},
+    ),
+    "depth_vectors": PluginMethod(
+        depth_vectors,
+        ("conv2d",),
+        reads=("acc", "bias", "requant", "stage"),
+        params={"lanes": Param(needed=True, least=1)},
+    ),
+    "transposed_vectors": PluginMethod(
+        transposed_vectors,
+        ("conv_transpose2d",),
+        reads=("acc", "bias", "requant", "stage"),
+        params={"lanes": Param(needed=True, least=1), "rows": FLAG},
+    ),
 }
-"""What `methods` knows of these functions."""
+"""The methods of this module, by the name that profiles use."""

@@ -15,9 +15,11 @@ from qir.errors import OpError
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.rounding import ROUNDINGS
-from qir.reference.method import Codes, F, Method, one_scale, stored
-from qir.reference.tflite_fixed import SHORT
-from qir.reference.tflite_methods import multiplier, scaled
+from qir.profiles.methods import FLAG, PluginMethod
+from qir.reference.fixed_point import multiplier, scaled
+from qir.reference.method import Codes, F, one_scale, stored
+
+from .fixed import SHORT
 
 Whole = NDArray[np.int64]
 Real64 = NDArray[np.float64]
@@ -185,11 +187,17 @@ def fixed_slope(
     return stored(np.where(value >= 0, above, below) + int(out.zero), out)
 
 
-METHODS: Mapping[str, Method] = {
-    "fixed_total": Method(fixed_total, attrs=("axes", "keep"), rule=True),
-    "fixed_slope": Method(fixed_slope, ("x", "slope"), rule=True),
-    "logistic_between": Method(logistic_between, params=("newton",)),
-    "tanh_between": Method(tanh_between, params=("newton",)),
-    "share_between": Method(share_between, attrs=("axis",), rule=True),
+METHODS: Mapping[str, PluginMethod] = {
+    "fixed_total": PluginMethod(
+        fixed_total, ("reduce_sum",), reads=("requant",), slots=("x",), attrs=("axes", "keep")
+    ),
+    "fixed_slope": PluginMethod(fixed_slope, ("prelu",), reads=("requant",), slots=("x", "slope")),
+    "logistic_between": PluginMethod(
+        logistic_between, ("sigmoid",), slots=("x",), params={"newton": FLAG}
+    ),
+    "tanh_between": PluginMethod(tanh_between, ("tanh",), slots=("x",), params={"newton": FLAG}),
+    "share_between": PluginMethod(
+        share_between, ("softmax",), reads=("requant",), slots=("x",), attrs=("axis",)
+    ),
 }
-"""What `methods` knows of these functions."""
+"""The methods of this module, by the name that profiles use."""

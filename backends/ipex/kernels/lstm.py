@@ -6,7 +6,7 @@ and the state is rounded to the codes that x has after each step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,8 @@ from qir.ir.ops.recurrent import DIRECTIONS
 from qir.ir.types import TensorType
 from qir.numerics import Affine, affine_of
 from qir.numerics.rounding import fma
-from qir.reference.method import Call, Codes, F, Method, Real32
+from qir.profiles.methods import PluginMethod
+from qir.reference.method import Call, Codes, F, Real32
 
 Whole = NDArray[np.int64]
 Arrays = Mapping[str, Codes]
@@ -132,10 +133,7 @@ def _one_result(call: Call, arrays: Arrays) -> Codes:
     raise OpError(f"{call.op}: float_cell makes all results of an lstm whose x is codes")
 
 
-METHODS: Mapping[str, Method] = {"float_cell": Method(_one_result, whole=True)}
-"""What `methods` knows of these functions."""
-
-MANY: Mapping[str, Callable[[Call, Arrays, Results], tuple[Codes, ...]]] = {
-    "float_cell": float_cell
+METHODS: Mapping[str, PluginMethod] = {
+    "float_cell": PluginMethod(_one_result, ("lstm",), every_result=float_cell),
 }
-"""Methods that make all results of an op."""
+"""The methods of this module, by the name that profiles use."""

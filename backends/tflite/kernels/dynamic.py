@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.numerics import accumulate
 from qir.numerics.rounding import ROUNDINGS, fma
-from qir.reference.method import Call, Codes, F, Method, Real32
+from qir.profiles.methods import FLAG, Param, PluginMethod
+from qir.reference.method import Call, Codes, F, Real32
 
 _AWAY = ROUNDINGS["away"]
 _LONG, _MANY = 32, 4
@@ -299,15 +300,22 @@ def _steps(call: Call, *, cut: bool) -> tuple[Real32, int]:
     return ((bits + up) & np.uint32(0xFFFF0000)).view(F), size
 
 
-METHODS: Mapping[str, Method] = {
-    "dynamic_blocks": Method(dynamic_blocks, params=("cut",), whole=True, any_map=True, reals=True),
-    "dynamic_rows": Method(dynamic_rows, params=("reach",), whole=True, reals=True),
-    "dynamic_conv": Method(dynamic_conv, params=("lanes",), whole=True, reals=True),
-    "dynamic_fused": Method(dynamic_fused, whole=True, reals=True),
-    "dynamic_fused_conv": Method(
-        dynamic_fused_conv, params=("lanes", "unread"), whole=True, reals=True
+METHODS: Mapping[str, PluginMethod] = {
+    "dynamic_blocks": PluginMethod(
+        dynamic_blocks, ("linear",), params={"cut": FLAG}, any_map=True, reals=True
     ),
-    "dynamic_even": Method(dynamic_even, whole=True, reals=True),
-    "dynamic_packed": Method(dynamic_packed, whole=True, reals=True),
+    "dynamic_rows": PluginMethod(
+        dynamic_rows, ("linear", "matmul"), params={"reach": FLAG}, reals=True
+    ),
+    "dynamic_conv": PluginMethod(dynamic_conv, ("conv2d",), params={"lanes": Param()}, reals=True),
+    "dynamic_fused": PluginMethod(dynamic_fused, ("linear", "matmul"), reals=True),
+    "dynamic_fused_conv": PluginMethod(
+        dynamic_fused_conv,
+        ("conv2d",),
+        params={"lanes": Param(needed=True, least=1), "unread": FLAG},
+        reals=True,
+    ),
+    "dynamic_even": PluginMethod(dynamic_even, ("linear",), reals=True),
+    "dynamic_packed": PluginMethod(dynamic_packed, ("linear",), reals=True),
 }
-"""What `methods` knows of these functions."""
+"""The methods of this module, by the name that profiles use."""

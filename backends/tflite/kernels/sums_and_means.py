@@ -18,10 +18,13 @@ from qir.errors import OpError
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Requant, Rule
 from qir.numerics.quantize import dequantize, quantize
-from qir.numerics.rounding import ROUNDINGS, TWICE, Reals, high_multiply
-from qir.reference.method import Method
+from qir.numerics.rounding import ROUNDINGS, Reals
+from qir.profiles.methods import FLAG, Param, PluginMethod
+from qir.reference.code_means import AVERAGES, code_sums
+from qir.reference.fixed_point import multiplier, scaled
 from qir.reference.powers import expf
-from qir.reference.windows import channels_back, channels_first, padded, windows
+from qir.reference.resize import resized
+from qir.reference.windows import channels_back
 
 Codes = NDArray[np.generic]
 Whole = NDArray[np.int64]
@@ -36,33 +39,6 @@ def _centred(codes: Codes, of: Affine, name: str) -> Whole:
     if of.axis is not None:
         raise OpError(f"{name}: one scale a tensor, not one a channel")
     return np.asarray(codes.astype(np.int64) - int(of.zero))
-
-
-def multiplier(m: float) -> tuple[int, int]:
-    """A 31-bit whole number and an exponent: m is q * 2^(exponent - 31)."""
-    if m == 0 or not math.isfinite(m):
-        return 0, 0
-    if m < 0:
-        q, exponent = multiplier(-m)
-        return -q, exponent
-    fraction, exponent = math.frexp(m)
-    q = math.floor(fraction * 2.0**31 + 0.5)
-    if q == 1 << 31:
-        q, exponent = q // 2, exponent + 1
-    return (0, 0) if exponent < -31 else (q, exponent)
-
-
-def scaled(x: Whole, q: int, exponent: int, rule: Rule) -> Whole:
-    """x * q * 2^(exponent - 31), 32-bit numbers that wrap, rounded twice or once; once by no
-    exponent above 30."""
-    if rule.requant.round not in TWICE:
-        if exponent > 30:
-            q, exponent = (2**31 - 1 if q > 0 else 1 - 2**31), 30
-        shift = 31 - exponent
-        return np.asarray((x * q + (1 << (shift - 1))) >> shift)
-    shifted = (x << max(exponent, 0)).astype(np.int32)
-    high = high_multiply(shifted, np.array(q, np.int32))
-    return TWICE[rule.requant.round](high, np.array(max(-exponent, 0))).astype(np.int64)
 
 
 # -- two operands ---------------------------------------------------------------------------------
@@ -256,32 +232,6 @@ def _quotient_away(total: Whole, count: Whole | int) -> Whole:
     return np.asarray(np.where(near >= 0, near // count, -(-near // count)))
 
 
-def code_sums(
-    x: Codes,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    pad: Sequence[int],
-    *,
-    ceil: bool,
-    layout: str,
-) -> tuple[Whole, Whole]:
-    """The sum of raw codes in each window, channels first, and how many there are."""
-    codes = channels_first("avg_pool2d", x, layout).astype(np.int64)
-    sizes = (codes.shape[2], codes.shape[3])
-    height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)
-    outside = np.zeros((), np.int64)
-    ones = np.ones((1, 1, *sizes), np.int64)
-    inside, framed = (
-        padded(part, height, width, outside).astype(np.int64) for part in (ones, codes)
-    )
-    total = np.zeros((*codes.shape[:2], height.count, width.count), np.int64)
-    count = np.zeros((1, 1, height.count, width.count), np.int64)
-    for i, j in np.ndindex(*kernel):
-        total += framed[..., height.tap(i), width.tap(j)]
-        count += inside[..., height.tap(i), width.tap(j)]
-    return total, count
-
-
 def mean_away(
     x: Codes,
     x_map: Affine,
@@ -447,21 +397,6 @@ def _real_places(size: int, to: int, coordinates: str) -> list[tuple[Whole, NDAr
     return [(below, F(1) - rest), (above, rest)]
 
 
-def resized(
-    x: Codes, sizes: Codes | None, scales: Sequence[float], axes: Sequence[int]
-) -> tuple[list[int], list[int]]:
-    """The axes whose size changes, and what it becomes."""
-    over = [a % x.ndim for a in axes] or list(range(x.ndim))
-    if sizes is not None:
-        made = [int(n) for n in sizes.ravel()]
-    else:
-        made = [math.floor(x.shape[a] * s) for a, s in zip(over, scales, strict=True)]
-    if not axes:
-        pairs = [(a, n) for a, n in zip(over, made, strict=True) if n != x.shape[a]]
-        over, made = [a for a, _ in pairs], [n for _, n in pairs]
-    return over, made
-
-
 Weights = TypeVar("Weights", Whole, NDArray[np.float32])
 
 
@@ -501,30 +436,67 @@ def _fine_places(size: int, to: int, coordinates: str) -> list[tuple[Whole, Whol
     return [(below, 2048 - rest), (np.minimum(below + 1, size - 1), rest)]
 
 
-METHODS: Mapping[str, Method] = {
-    "fixed_sum": Method(fixed_sum, ("a", "b"), params=("sign", "once"), rule=True),
-    "aligned_sum": Method(aligned_sum, ("a", "b"), params=("sign",)),
-    "fixed_product": Method(fixed_product, ("a", "b"), rule=True),
-    "fixed_recode": Method(fixed_recode, rule=True),
-    "fixed_leaky_relu": Method(fixed_leaky_relu, attrs=("alpha",), rule=True),
-    "short_leaky_relu": Method(short_leaky_relu, attrs=("alpha",)),
-    "fixed_hard_swish": Method(fixed_hard_swish),
-    "logistic_steps": Method(logistic_steps, rule=True),
-    "share_table": Method(share_table, attrs=("axis",)),
-    "mean_away": Method(
-        mean_away, attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout")
+METHODS: Mapping[str, PluginMethod] = {
+    "fixed_sum": PluginMethod(
+        fixed_sum,
+        ("add", "sub"),
+        reads=("requant",),
+        slots=("a", "b"),
+        params={"sign": Param((1, -1)), "once": FLAG},
     ),
-    "fixed_mean": Method(fixed_mean, attrs=("axes", "keep"), rule=True),
-    "mean_before": Method(mean_before, attrs=("axes", "keep"), params=("round",)),
-    "total_before": Method(total_before, attrs=("axes", "keep"), params=("round",)),
-    "real_resize": Method(
-        real_resize, attrs=("scales", "axes", "coordinates", "mode"), beside=("sizes",)
+    "aligned_sum": PluginMethod(
+        aligned_sum, ("add", "sub"), slots=("a", "b"), params={"sign": Param((1, -1))}
     ),
-    "fixed_resize": Method(
-        fixed_resize,
+    "fixed_product": PluginMethod(fixed_product, ("mul",), reads=("requant",), slots=("a", "b")),
+    "fixed_recode": PluginMethod(fixed_recode, ("requantize",), reads=("requant",), slots=("x",)),
+    "fixed_leaky_relu": PluginMethod(
+        fixed_leaky_relu, ("leaky_relu",), reads=("requant",), slots=("x",), attrs=("alpha",)
+    ),
+    "short_leaky_relu": PluginMethod(
+        short_leaky_relu, ("leaky_relu",), slots=("x",), attrs=("alpha",)
+    ),
+    "fixed_hard_swish": PluginMethod(fixed_hard_swish, ("hard_swish",), slots=("x",)),
+    "logistic_steps": PluginMethod(
+        logistic_steps, ("sigmoid",), reads=("quantize", "dequantize"), slots=("x",)
+    ),
+    "share_table": PluginMethod(share_table, ("softmax",), slots=("x",), attrs=("axis",)),
+    "mean_away": PluginMethod(
+        mean_away,
+        AVERAGES,
+        slots=("x",),
+        attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout"),
+    ),
+    "fixed_mean": PluginMethod(
+        fixed_mean, ("reduce_mean",), reads=("requant",), slots=("x",), attrs=("axes", "keep")
+    ),
+    "mean_before": PluginMethod(
+        mean_before,
+        ("reduce_mean",),
+        slots=("x",),
+        attrs=("axes", "keep"),
+        params={"round": Param(("away", "even"))},
+    ),
+    "total_before": PluginMethod(
+        total_before,
+        ("reduce_sum",),
+        slots=("x",),
+        attrs=("axes", "keep"),
+        params={"round": Param(("away", "even"))},
+    ),
+    "real_resize": PluginMethod(
+        real_resize,
+        ("resize",),
+        slots=("x",),
         attrs=("scales", "axes", "coordinates", "mode"),
-        params=("bits",),
         beside=("sizes",),
     ),
+    "fixed_resize": PluginMethod(
+        fixed_resize,
+        ("resize",),
+        slots=("x",),
+        attrs=("scales", "axes", "coordinates", "mode"),
+        beside=("sizes",),
+        params={"bits": Param((10, 11))},
+    ),
 }
-"""What `methods` knows of these functions."""
+"""The methods of this module, by the name that profiles use."""

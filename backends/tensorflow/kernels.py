@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.numerics.affine import Affine
 from qir.numerics.rounding import ROUNDINGS
-from qir.reference.method import Call, Codes, F, Method, handed_on, one_scale, stored, variadic
-from qir.reference.tflite_methods import multiplier
+from qir.profiles.methods import PluginMethod
+from qir.reference.code_means import AVERAGES
+from qir.reference.fixed_point import multiplier
+from qir.reference.method import Call, Codes, F, handed_on, one_scale, stored, variadic
 from qir.reference.windows import channels_back, channels_first, padded, windows
 
 Arrays = Mapping[str, Codes]
@@ -260,13 +262,18 @@ def cut_mean(
     return channels_back(stored(whole, out), layout)
 
 
-METHODS: Mapping[str, Method] = {
-    "range_recode": Method(range_recode, whole=True),
-    "wrapped_recode": Method(wrapped_recode, whole=True),
-    "range_recode_all": Method(range_recode_all, whole=True),
-    "range_product": Method(range_product, whole=True),
-    "range_sum": Method(range_sum, whole=True),
-    "range_bounds": Method(range_bounds, whole=True),
-    "cut_mean": Method(cut_mean, attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout")),
+METHODS: Mapping[str, PluginMethod] = {
+    "range_recode": PluginMethod(range_recode, ("requantize",)),
+    "wrapped_recode": PluginMethod(wrapped_recode, ("requantize",)),
+    "range_recode_all": PluginMethod(range_recode_all, ("concat",)),
+    "range_product": PluginMethod(range_product, ("mul",)),
+    "range_sum": PluginMethod(range_sum, ("add",)),
+    "range_bounds": PluginMethod(range_bounds, ("relu", "clip")),
+    "cut_mean": PluginMethod(
+        cut_mean,
+        AVERAGES,
+        slots=("x",),
+        attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout"),
+    ),
 }
-"""The methods of TensorFlow's profiles."""
+"""The methods of this module, by the name that profiles use."""

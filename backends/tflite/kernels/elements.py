@@ -18,11 +18,13 @@ from qir.numerics.affine import Affine
 from qir.numerics.fields import Requant, Rule
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import ROUNDINGS
-from qir.reference.method import Call, Codes, F, Method, Real32, one_scale, stored
+from qir.profiles.methods import FLAG, PluginMethod
+from qir.reference.fixed_point import multiplier, scaled
+from qir.reference.method import Call, Codes, F, Real32, one_scale, stored
 from qir.reference.products import Kernel, product
 from qir.reference.table import compute
-from qir.reference.tflite_fixed import LONG, away, bits_of, reciprocal
-from qir.reference.tflite_methods import multiplier, scaled
+
+from .fixed import LONG, away, bits_of, reciprocal
 
 Whole = NDArray[np.int64]
 _AWAY = ROUNDINGS["away"]
@@ -303,21 +305,42 @@ def between(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     return stored(table[at] + ((slope + 64) >> 7), out)
 
 
-METHODS: Mapping[str, Method] = {
-    "fixed_abs": Method(fixed_abs, rule=True),
-    "fixed_clip": Method(fixed_clip, attrs=("min", "max"), rule=True),
-    "fixed_relu": Method(fixed_relu, rule=True),
-    "fixed_compare": Method(fixed_compare, whole=True, reals=True),
-    "code_compare": Method(code_compare, whole=True, reals=True),
-    "fixed_square": Method(fixed_square, ("a", "b"), rule=True),
-    "cut_root": Method(cut_root),
-    "fixed_quotient": Method(fixed_quotient, ("a", "b")),
-    "fixed_powers": Method(fixed_powers, attrs=("axes", "keep")),
-    "between": Method(between, whole=True),
-    "each_code": Method(each_code, whole=True),
-    "unshifted": Method(unshifted, params=("apart",), whole=True),
-    "padding_alone": Method(padding_alone, whole=True),
-    "even_table": Method(even_table, whole=True, reals=True),
-    "quantize_vectors": Method(quantize_vectors, whole=True),
+METHODS: Mapping[str, PluginMethod] = {
+    "fixed_abs": PluginMethod(fixed_abs, ("abs",), reads=("requant",), slots=("x",)),
+    "fixed_clip": PluginMethod(
+        fixed_clip, ("clip",), reads=("requant",), slots=("x",), attrs=("min", "max")
+    ),
+    "fixed_relu": PluginMethod(fixed_relu, ("relu",), reads=("requant",), slots=("x",)),
+    "fixed_compare": PluginMethod(
+        fixed_compare,
+        ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal"),
+        reads=("requant",),
+        reals=True,
+    ),
+    "code_compare": PluginMethod(
+        code_compare,
+        ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal"),
+        reals=True,
+    ),
+    "fixed_square": PluginMethod(
+        fixed_square, ("squared_difference",), reads=("requant",), slots=("a", "b")
+    ),
+    "cut_root": PluginMethod(cut_root, ("sqrt",), slots=("x",)),
+    "fixed_quotient": PluginMethod(fixed_quotient, ("div",), slots=("a", "b")),
+    "fixed_powers": PluginMethod(
+        fixed_powers, ("reduce_prod",), slots=("x",), attrs=("axes", "keep")
+    ),
+    "between": PluginMethod(between, ("exp", "log", "rsqrt", "gelu", "elu")),
+    "each_code": PluginMethod(
+        each_code, ("exp", "log", "elu", "gelu"), reads=("quantize", "dequantize")
+    ),
+    "unshifted": PluginMethod(
+        unshifted, ("matmul",), reads=("acc", "bias", "requant", "stage"), params={"apart": FLAG}
+    ),
+    "padding_alone": PluginMethod(
+        padding_alone, ("conv2d",), reads=("acc", "bias", "requant", "stage")
+    ),
+    "even_table": PluginMethod(even_table, ("embedding",), reads=("dequantize",), reals=True),
+    "quantize_vectors": PluginMethod(quantize_vectors, ("quantize",)),
 }
-"""What `methods` knows of these functions."""
+"""The methods of this module, by the name that profiles use."""

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.numerics.affine import Affine
 from qir.numerics.definition import F32, gains
-from qir.reference.method import Call, Codes, F, Method, one_scale, stored, variadic
+from qir.profiles.methods import PluginMethod
+from qir.reference.method import Call, Codes, F, one_scale, stored, variadic
 
 Arrays = Mapping[str, Codes]
 Real32 = NDArray[np.float32]
@@ -127,11 +128,11 @@ def folded_norm(call: Call, arrays: Arrays) -> Codes:
     return stored(_whole(codes * factor.reshape(shape) + offset.reshape(shape)), out)
 
 
-METHODS: Mapping[str, Method] = {
-    "gain_recode": Method(gain_recode, whole=True),
-    "gain_recode_all": Method(gain_recode_all, whole=True, rule=True),
-    "gain_sum": Method(gain_sum, whole=True, rule=True),
-    "gain_product": Method(gain_product, whole=True, rule=True, reals=True),
-    "folded_norm": Method(folded_norm, whole=True),
+METHODS: Mapping[str, PluginMethod] = {
+    "gain_recode": PluginMethod(gain_recode, ("requantize",)),
+    "gain_recode_all": PluginMethod(gain_recode_all, ("concat",), reads=("choose",)),
+    "gain_sum": PluginMethod(gain_sum, ("add",), reads=("choose",)),
+    "gain_product": PluginMethod(gain_product, ("mul",), reads=("choose",), reals=True),
+    "folded_norm": PluginMethod(folded_norm, ("batch_norm",)),
 }
-"""The methods of MXNet's profile."""
+"""The methods of this module, by the name that profiles use."""

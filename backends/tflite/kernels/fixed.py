@@ -18,8 +18,9 @@ from qir.errors import OpError
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.rounding import shift_right_away
-from qir.reference.method import Codes, F, Method, one_scale, stored
-from qir.reference.tflite_methods import multiplier, scaled
+from qir.profiles.methods import PluginMethod
+from qir.reference.fixed_point import multiplier, scaled
+from qir.reference.method import Codes, F, one_scale, stored
 
 Whole = NDArray[np.int64]
 
@@ -218,9 +219,11 @@ def fixed_inverse_root(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> C
     return stored(np.where(value == 0, out.high, made), out)
 
 
-METHODS: Mapping[str, Method] = {
-    "share_fixed": Method(share_fixed, attrs=("axis",)),
-    "unit_fixed": Method(unit_fixed, attrs=("axis", "p")),
-    "fixed_inverse_root": Method(fixed_inverse_root, rule=True),
+METHODS: Mapping[str, PluginMethod] = {
+    "share_fixed": PluginMethod(share_fixed, ("softmax",), slots=("x",), attrs=("axis",)),
+    "unit_fixed": PluginMethod(unit_fixed, ("lp_normalize",), slots=("x",), attrs=("axis", "p")),
+    "fixed_inverse_root": PluginMethod(
+        fixed_inverse_root, ("rsqrt",), reads=("requant",), slots=("x",)
+    ),
 }
-"""What `methods` knows of these functions."""
+"""The methods of this module, by the name that profiles use."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from qir.ir.ops import spec
-from qir.reference.onednn_curves import STEPS, exponential
+from qir.reference.curves import STEPS, exponential
 from qir.reference.table import compute
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -13,36 +12,9 @@ from qir.errors import OpError
 from qir.numerics import dequantize, quantize
 from qir.numerics.affine import Affine
 from qir.numerics.rounding import fma
+from qir.profiles.methods import FLAG, Param, PluginMethod
 from qir.reference.embedding import starts_of
-from qir.reference.method import Call, Codes, F, Method, Real32, handed_on, one_scale, stored
-from qir.reference.tflite_methods import code_sums
-from qir.reference.windows import channels_back
-
-
-def raw_mean(
-    x: Codes,
-    x_map: Affine,
-    out: Affine,
-    *,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (1, 1),
-    pad: Sequence[int] = (0, 0, 0, 0),
-    ceil: bool = False,
-    count_pad: bool = False,
-    layout: str = "NCHW",
-    divide: bool = False,
-) -> Codes:
-    """Average pooling of raw codes, halves to even; padding that counts counts as code zero.
-
-    A sum is divided by their number in float32, or multiplied by what 1 divided by it is there.
-    """
-    one_scale("raw_mean", x_map, out)
-    handed_on("avg_pool2d", x_map, out)
-    total, count = code_sums(x, kernel, stride, pad, ceil=ceil, layout=layout)
-    divisor = math.prod(kernel) if count_pad else count
-    sums, divisor = total.astype(F), np.asarray(divisor, F)
-    whole = np.rint(sums / divisor if divide else sums * (F(1) / divisor)).astype(np.int64)
-    return channels_back(stored(whole, out), layout)
+from qir.reference.method import Call, Codes, F, Real32, one_scale, stored
 
 
 def sums_in_turn(call: Call, arrays: Mapping[str, Codes]) -> Codes:
@@ -170,23 +142,25 @@ def _coded(x: Real32, seen: Real32, *, affine: bool) -> tuple[NDArray[np.int64],
     return (np.clip(np.rint(x * (F(1) / step) + zero), 0, 255) - zero).astype(np.int64), step
 
 
-METHODS: Mapping[str, Method] = {
-    "blocks_of_terms": Method(
-        blocks_of_terms, params=("scales", "affine"), whole=True, any_map=True, reals=True
+METHODS: Mapping[str, PluginMethod] = {
+    "blocks_of_terms": PluginMethod(
+        blocks_of_terms,
+        ("linear",),
+        params={"scales": Param(("block", "row", "tensor")), "affine": FLAG},
+        any_map=True,
+        reals=True,
     ),
-    "by_one_factor": Method(by_one_factor),
-    "sums_in_turn": Method(sums_in_turn, whole=True, reals=True),
-    "summed_rows": Method(
+    "by_one_factor": PluginMethod(by_one_factor, ("requantize",), slots=("x",)),
+    "sums_in_turn": PluginMethod(
+        sums_in_turn, ("matmul",), reads=("dequantize", "quantize"), reals=True
+    ),
+    "summed_rows": PluginMethod(
         summed_rows,
-        ("w",),
+        ("embedding_bag",),
+        slots=("w",),
         attrs=("mode", "last", "padding"),
-        params=("once",),
         beside=("indices", "offsets", "weights"),
-    ),
-    "raw_mean": Method(
-        raw_mean,
-        attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout"),
-        params=("divide",),
+        params={"once": FLAG},
     ),
 }
-"""The methods of the extension's profile."""
+"""The methods of this module, by the name that profiles use."""

@@ -8,7 +8,7 @@ division. The cell's scale is a power of two; the state is in the map of the res
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,9 +18,11 @@ from qir.errors import OpError
 from qir.ir.types import TensorType
 from qir.numerics import Affine, affine_of
 from qir.numerics.fields import Rule
-from qir.reference.method import Call, Codes, F, Method
-from qir.reference.tflite_fixed import SHORT, away
-from qir.reference.tflite_methods import multiplier, scaled
+from qir.profiles.methods import PluginMethod
+from qir.reference.fixed_point import multiplier, scaled
+from qir.reference.method import Call, Codes, F
+
+from .fixed import SHORT, away
 
 Whole = NDArray[np.int64]
 Arrays = Mapping[str, Codes]
@@ -141,10 +143,7 @@ def _one_result(call: Call, arrays: Arrays) -> Codes:
     raise OpError(f"{call.op}: fixed_cell makes all results of an lstm whose x is codes")
 
 
-METHODS: Mapping[str, Method] = {"fixed_cell": Method(_one_result, whole=True)}
-"""What `methods` knows of these functions."""
-
-MANY: Mapping[str, Callable[[Call, Arrays, Results], tuple[Codes, ...]]] = {
-    "fixed_cell": fixed_cell
+METHODS: Mapping[str, PluginMethod] = {
+    "fixed_cell": PluginMethod(_one_result, ("lstm",), reads=("requant",), every_result=fixed_cell),
 }
-"""Methods that make all results of an op."""
+"""The methods of this module, by the name that profiles use."""
