@@ -308,7 +308,8 @@ def plan(
         groups = grouped_by(graph)
         rows = kernels(folded, named_profile(groups)) if groups else None
         low = _masks(folded, statistics)
-        found = assign(folded, table, _granularity(granularity), wishes, rows, low)[0]
+        own = backend.planned(folded)
+        found = assign(folded, own, _granularity(granularity), wishes, rows, low)[0]
         if statistics is None:
             planned = {d.node for d in found.decisions if d.becomes == "integer"}
             found = replace(found, maybe_masks=unseen(folded, planned))
@@ -457,7 +458,8 @@ def quantize(
     if "equalize" in corrected:
         folded, statistics = equalized(folded, statistics, ledger, journal=journal)
     low, asked_for = _masks(folded, statistics), _granularity(granularity)
-    planned = AssignSchemes(table, asked_for, wishes, range_rule, groups, low)
+    by = table if profile else backend.planned(folded)
+    planned = AssignSchemes(by, asked_for, wishes, range_rule, groups, low)
     made = quantizing_steps(planned, Numbers(statistics, named, scales), corrected)
     out = run_passes(folded, made, ledger, journal=journal)
     out.profile = named

@@ -76,6 +76,10 @@ class Target(ABC):
     def capability(self) -> Capability:
         """What may be asked of this backend."""
 
+    def planned(self, graph: Graph) -> Capability:
+        """What may be asked of it for one float graph; its table unless a target says otherwise."""
+        return self.capability()
+
     def emit(
         self,
         graph: Graph,

@@ -35,6 +35,12 @@ class PyTorchTarget(Target):
         """What is computed on quantized tensors, as far as the profile claims it."""
         return load(Path(__file__).with_name(self.table))
 
+    def planned(self, graph: Graph) -> Capability:
+        """The table, but for kernels of a graph of which the profile claims nothing there."""
+        from .unclaimed import without_unclaimed
+
+        return without_unclaimed(graph, self.capability(), self.profile)
+
     def computed(self, graph: Graph, ledger: Ledger) -> Graph:
         """The graph with one group for each kernel that runs its files."""
         from qir.rewrite import run_passes

@@ -152,7 +152,7 @@ class _File:
             self.rows_of_chains,
             {**(base.rounding if base else {}), **self.rounding()},
             tuple(self.floats),
-            self.text("profile", base.profile if base else ""),
+            profile=self.text("profile", base.profile if base else ""),
         )
 
     def rounding(self) -> dict[str, str]:

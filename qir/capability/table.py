@@ -94,12 +94,15 @@ class Capability:
     """How a quantize that no kernel absorbs rounds, by storage; others as the profile says."""
     floats: tuple[Condition, ...] = ()
     """Ops that stay float, though some kernel may take them, and why."""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """Ops of one graph that stay float, by name, and why."""
     profile: str = ""
     """The numerics profile that a file names in the place of its target's; empty: that one."""
 
     def float_reason(self, node: Node) -> str:
         """Returns why the target keeps an op in float on purpose; empty where it does not."""
-        return next((each.reason for each in self.floats if each.hits(node)), "")
+        kept = self.kept.get(node.name, "")
+        return kept or next((each.reason for each in self.floats if each.hits(node)), "")
 
     def chain(self, ops: tuple[str, ...]) -> bool:
         """Whether one kernel computes these ops in a row."""

@@ -13,7 +13,7 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Node, Value
 from qir.ir.types import QuantType
 
-from . import elementwise, layers, movement
+from . import elementwise, layers, movement, recurrent
 from .elements import STORED, channel_parameters, fits, parameters
 from .layers import sides, whole
 from .program import Handler, Program
@@ -31,7 +31,8 @@ def handler(node: Node) -> Handler | None:
 
 def operators(node: Node) -> Handler | None:
     """Returns what writes a node by operators of floats."""
-    found = (table.get(node.op) for table in (elementwise.OPS, layers.OPS, movement.OPS))
+    tables = (elementwise.OPS, layers.OPS, movement.OPS, recurrent.OPS)
+    found = (table.get(node.op) for table in tables)
     return next((each for each in found if each is not None), None)
 
 

@@ -131,6 +131,7 @@ def _attention(program: Program, node: Node) -> fx.Node:
         "aten.scaled_dot_product_attention",
         *(q, k, v, mask, 0.0, bool(attrs.get("causal"))),
         scale=attrs.get("scale"),
+        enable_gqa=node.operands["q"].type.shape[1] != node.operands["k"].type.shape[1],
     )
 
 

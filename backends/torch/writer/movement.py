@@ -127,6 +127,14 @@ def _gather_elements(program: Program, node: Node) -> fx.Node:
     return program.call("aten.gather", program.of(x), axis, found)
 
 
+def _gather_nd(program: Program, node: Node) -> fx.Node:
+    indices, count = node.operands["indices"], node.operands["indices"].type.shape[-1]
+    if node.attrs["batch"] or not isinstance(count, int):
+        raise program.refuse(node, "its indices have axes of batches, or nobody knows how many")
+    parts = [program.call("aten.select", program.of(indices), -1, i) for i in range(count)]
+    return program.call("aten.index", program.operand(node, "x"), parts)
+
+
 def _embedding(program: Program, node: Node) -> fx.Node:
     w = node.operands["w"]
     found = _indices(program, node, w.type.shape[0])
@@ -187,8 +195,11 @@ _CORNERS = {"half_pixel": False, "pytorch_half_pixel": False, "align_corners": T
 def _resize(program: Program, node: Node) -> fx.Node:
     sizes, attrs = _resized(program, node), node.attrs
     corners = _CORNERS.get(str(attrs["coordinates"]))
-    if attrs["mode"] != "linear" or attrs["antialias"] or corners is None:
-        raise program.refuse(node, "PyTorch interpolates by lines, from half pixels or corners")
+    cubic = attrs["mode"] == "cubic" and len(sizes) == 2 and attrs["cubic_a"] == -0.75
+    if not (cubic or attrs["mode"] == "linear") or attrs["antialias"] or corners is None:
+        raise program.refuse(node, "PyTorch does not interpolate so")
+    if cubic:
+        return program.call("aten.upsample_bicubic2d", program.operand(node, "x"), sizes, corners)
     name = f"aten.upsample_{_LINEAR[len(sizes)]}"
     return program.call(name, program.operand(node, "x"), sizes, corners)
 
@@ -232,6 +243,7 @@ OPS: dict[str, Handler] = {
     "split": _split,
     "gather": _gather,
     "gather_elements": _gather_elements,
+    "gather_nd": _gather_nd,
     "embedding": _embedding,
     "expand": _expand,
     "tile": _tile,
