@@ -22,6 +22,7 @@ from qir.ledger import Change, Ledger
 
 from . import foreign, sizes
 from .call import Call, Keep, type_of
+from .control import CONTROL
 from .elements import array, element
 from .operators import MOVES, OPS
 from .program import Program, gives_back
@@ -52,10 +53,18 @@ def read(program: Program, name: str, ledger: Ledger, *, share: bool) -> Graph:
 class Reader:
     """The graph that is built, and what each node of the program has become in it."""
 
-    def __init__(self, program: Program, name: str, ledger: Ledger, share: bool) -> None:
+    def __init__(
+        self,
+        program: Program,
+        name: str,
+        ledger: Ledger,
+        share: bool,
+        *,
+        graph: Graph | None = None,
+    ) -> None:
         self.program = program
         self.share = share
-        self.graph = Graph(name)
+        self.graph = Graph(name) if graph is None else graph
         self.ledger = ledger
         self.found: dict[str, Any] = {}
         """By node: a value, a list of them, or None for a node that computes nothing."""
@@ -145,9 +154,12 @@ class Reader:
         if sizes.is_size(node):
             return  # computed where something reads it
         target: Any = node.target
+        if target in CONTROL:
+            self.found[node.name] = CONTROL[target](self, node)
+            return
         if not isinstance(target, torch._ops.OpOverload):
             name = getattr(target, "__name__", str(target))
-            raise self.fail(node, f"calls {name}; control flow and custom calls are not read yet")
+            raise self.fail(node, f"calls {name}; which is not read; export a part without it")
         if str(target).removeprefix("aten.").startswith(_ASSERTIONS):
             return
         call = Call(self, node, moves=_plain(target) in MOVES)
