@@ -360,7 +360,8 @@ def test_what_numpy_saves_as_bare_bytes_is_of_the_input_s_type(
 
 def test_tuples_and_lists_hold_inputs_in_order_and_labels_after_them() -> None:
     batches = [(X[:6], IDS[:6]), (X[6:], IDS[6:])]
-    for items in (batches, [list(b) for b in batches], iter(batches)):
+    ways: list[Any] = [batches, [list(b) for b in batches], iter(batches)]
+    for items in ways:
         found = list(open_data(items, ONE))
         assert np.array_equal(np.concatenate([b["x"] for b in found]), X)
         assert all(list(b) == ["x"] for b in found)
