@@ -12,7 +12,7 @@ from torch import fx
 from qir.errors import InputError
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
-from qir.ir.node import Value
+from qir.ir.node import Stage, Value
 from qir.ir.types import TensorType
 
 from .elements import element
@@ -81,6 +81,14 @@ class Call:
     ) -> Value:
         """Adds an op whose result type does not follow from its operands."""
         return self.reader.add(self.node, op, operands, attrs or {}, kind).result
+
+    def add_group(
+        self, stages: Sequence[Stage], operands: Mapping[str, Value], kind: TensorType
+    ) -> Value:
+        """Adds ops that one kernel computes; one alone is no group."""
+        if len(stages) == 1:
+            return self.add_typed(stages[0].op, operands, kind, stages[0].attrs)
+        return self.reader.add_group(self.node, stages, operands, kind)
 
     # -- operands -------------------------------------------------------------------------------
 

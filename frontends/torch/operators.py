@@ -14,6 +14,7 @@ from . import (
     indexing,
     movement,
     normalization,
+    pointwise,
     pooling,
     products,
     quantization,
@@ -45,6 +46,7 @@ OPS: dict[str, Callable[[Call], Any]] = (
     }
     | quantization.DECOMPOSED
     | dynamic.OPS
+    | pointwise.OPS
 )
 _MIXES = ("cat.default", "stack.default", "pad.default", "constant_pad_nd.default")
 MOVES = frozenset(f"aten.{name}" for name in movement.OPS if name not in _MIXES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import fx
@@ -87,15 +88,14 @@ def mutates_views(graph: fx.Graph) -> bool:
             aliased |= {node.name for name in read if name in aliased}
         if not isinstance(node.target, torch._ops.OpOverload):
             continue
-        first = node.args[0] if node.args else None
         if gives_back(node):
             same[node.name] = read[0]
         elif not node.target._schema.is_mutable:
             if _may_alias(node.target):
                 aliased |= {node.name, *read}
-        elif _changes_its_first_operand_alone(node.target) and isinstance(first, torch.fx.Node):
-            same[node.name] = same.get(first.name, first.name)
-            if first.op == "placeholder" or same[node.name] in aliased:
+        elif (changed := written(node)) is not None:
+            same[node.name] = same.get(changed.name, changed.name)
+            if changed.op == "placeholder" or same[node.name] in aliased:
                 return True
         else:
             return True
@@ -115,9 +115,15 @@ def _may_alias(target: torch._ops.OpOverload) -> bool:
     return target.is_view or (target._can_decompose() and str(target) not in _ALLOCATES)
 
 
-def _changes_its_first_operand_alone(target: torch._ops.OpOverload) -> bool:
-    """Returns whether this is `relu_` and the like, and not `add.out` or `_foreach_add_`."""
-    return len(target._schema.returns) == 1 and not any(
-        formal.alias_info is not None and formal.alias_info.is_write
-        for formal in target._schema.arguments[1:]
-    )
+def written(node: fx.Node) -> fx.Node | None:
+    """Returns the operand that a call changes and gives back, as `relu_` does.
+
+    None for calls that change nothing, and for `add.out` or `_foreach_add_`.
+    """
+    target: Any = node.target
+    formals = target._schema.arguments
+    found = [i for i, f in enumerate(formals) if f.alias_info is not None and f.alias_info.is_write]
+    if len(found) != 1 or found[0] >= len(node.args) or len(target._schema.returns) != 1:
+        return None
+    operand = node.args[found[0]]
+    return operand if isinstance(operand, fx.Node) else None

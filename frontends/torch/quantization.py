@@ -91,7 +91,8 @@ def _bounds(call: Call) -> tuple[int, int] | None:
     return low, high
 
 
-def _note_profile(call: Call) -> None:
+def note_exported(call: Call) -> None:
+    """Names the profile of exported programs, unless an engine's is named."""
     if not call.reader.graph.profile or call.reader.graph.profile == "native":
         call.reader.graph.profile = profile_name(EXPORTED)
 
@@ -101,12 +102,12 @@ def _axis(call: Call) -> int:
 
 
 def _quantize(call: Call) -> Value:
-    _note_profile(call)
+    note_exported(call)
     return _quantized(call, _integer_type(call))
 
 
 def _quantize_channels(call: Call) -> Value:
-    _note_profile(call)
+    note_exported(call)
     return _quantized(call, _integer_type(call, _axis(call)))
 
 
@@ -141,12 +142,12 @@ def _chosen(call: Call) -> dict[str, Value]:
 
 
 def _dequantize(call: Call) -> Value:
-    _note_profile(call)
+    note_exported(call)
     return _real(call, _integer_type(call))
 
 
 def _dequantize_channels(call: Call) -> Value:
-    _note_profile(call)
+    note_exported(call)
     return _real(call, _integer_type(call, _axis(call)))
 
 
@@ -189,7 +190,7 @@ def _choose(call: Call) -> list[Value]:
         attrs["bounds"] = bounds
     kinds = [known(fake.dtype) for fake in call.node.meta["val"]]
     attrs |= {"scale_type": kinds[0], "zero_type": kinds[1]}
-    _note_profile(call)
+    note_exported(call)
     made = call.add_many("choose_qparams", {"x": call.value("input")}, attrs)
     return [_shaped(call, v, f) for v, f in zip(made, call.node.meta["val"], strict=True)]
 
@@ -230,7 +231,7 @@ def _fake_with_switch(call: Call) -> list[Value | None]:
 
 def _pair(call: Call, scale: str, zero: str, axis: int | None) -> Value:
     """Adds quantize and dequantize."""
-    _note_profile(call)
+    note_exported(call)
     bounds = call.whole("quant_min"), call.whole("quant_max")
     scales, zeros = _numbers(call, scale), _numbers(call, zero)
     if scales is None or zeros is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,17 @@ from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
 from qir.ir.graph import Graph
-from qir.ir.node import Node, Value
+from qir.ir.node import Node, Stage, Value
 from qir.ir.origin import Origin
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
 
 from . import foreign, sizes
 from .call import Call, Keep, type_of
+from .control import CONTROL
 from .elements import array, element
 from .operators import MOVES, OPS
-from .program import Program, gives_back
+from .program import Program, gives_back, written
 from .symbols import shape_of
 
 STEP = "read torch"
@@ -52,10 +53,18 @@ def read(program: Program, name: str, ledger: Ledger, *, share: bool) -> Graph:
 class Reader:
     """The graph that is built, and what each node of the program has become in it."""
 
-    def __init__(self, program: Program, name: str, ledger: Ledger, share: bool) -> None:
+    def __init__(
+        self,
+        program: Program,
+        name: str,
+        ledger: Ledger,
+        share: bool,
+        *,
+        graph: Graph | None = None,
+    ) -> None:
         self.program = program
         self.share = share
-        self.graph = Graph(name)
+        self.graph = Graph(name) if graph is None else graph
         self.ledger = ledger
         self.found: dict[str, Any] = {}
         """By node: a value, a list of them, or None for a node that computes nothing."""
@@ -107,7 +116,8 @@ class Reader:
         if isinstance(held, torch.Tensor):  # else a body, which its call is refused for
             self.stored[node.name] = str(node.target), held
 
-    def _constant(self, name: str, held: torch.Tensor, quant: QuantType | None = None) -> Value:
+    def constant(self, name: str, held: torch.Tensor, quant: QuantType | None = None) -> Value:
+        """Adds a stored tensor as a constant; InputError for one that no array holds."""
         kind = element(held.dtype)
         if kind is None or held.layout != torch.strided:
             said = f"{held.dtype}, {str(held.layout).removeprefix('torch.')}"
@@ -145,9 +155,12 @@ class Reader:
         if sizes.is_size(node):
             return  # computed where something reads it
         target: Any = node.target
+        if target in CONTROL:
+            self.found[node.name] = CONTROL[target](self, node)
+            return
         if not isinstance(target, torch._ops.OpOverload):
             name = getattr(target, "__name__", str(target))
-            raise self.fail(node, f"calls {name}; control flow and custom calls are not read yet")
+            raise self.fail(node, f"calls {name}; which is not read; export a part without it")
         if str(target).removeprefix("aten.").startswith(_ASSERTIONS):
             return
         call = Call(self, node, moves=_plain(target) in MOVES)
@@ -158,9 +171,9 @@ class Reader:
             self._undo(before)
             made = foreign.keep(call, str(why))
         self.found[node.name] = made
-        given_back = target._schema.is_mutable or gives_back(node)
-        if given_back and isinstance(node.args[0], fx.Node):
-            self._changed(node.args[0].name, node.name, made)
+        first = node.args[0] if gives_back(node) else written(node)
+        if isinstance(first, fx.Node):
+            self._changed(first.name, node.name, made)
         if isinstance(made, Value):
             self._name(made, node.name)
 
@@ -232,6 +245,19 @@ class Reader:
         self.unnamed.update(made.results)
         return made
 
+    def add_group(
+        self,
+        node: fx.Node,
+        stages: Sequence[Stage],
+        operands: Mapping[str, Value],
+        kind: TensorType,
+    ) -> Value:
+        """Adds a group of ops that stems from a node of the program."""
+        origins, name = [self.origin(node)], self.names(node, stages[0].op)
+        made = self.graph.add_chain(stages, operands, kind, name=name, origins=origins).result
+        self.unnamed.add(made)
+        return made
+
     def names(self, node: fx.Node, op: str) -> str:
         """Returns a name for a value that the program does not name."""
         return self.graph.fresh(f"{node.name}.{op}")
@@ -255,7 +281,7 @@ class Reader:
         if node.name not in self.found:
             if node.name not in self.stored:
                 raise Keep
-            self.found[node.name] = self._constant(*self.stored[node.name])
+            self.found[node.name] = self.constant(*self.stored[node.name])
         found = self.found[node.name]
         if not isinstance(found, Value):
             raise Keep
@@ -280,7 +306,7 @@ class Reader:
             raise Keep(f"its data are not stored as {quant.storage}")
         same = [v for v in self.quantized.get(found[0], []) if v.type.quant == quant]
         if not same:
-            same = [self._constant(*found, quant)]
+            same = [self.constant(*found, quant)]
             self.quantized.setdefault(found[0], []).extend(same)
         return same[0]
 

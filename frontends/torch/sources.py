@@ -26,6 +26,8 @@ from .script.shapes import examples
 
 _SCRIPT = ("constants.pkl", "code/")
 """Members that TorchScript archives have and pickles do not."""
+_EXPORTED = "archive_format"
+"""A member of exported programs."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def opened(source: object, inputs: Sequence[object] | None) -> Opened:
 def _file(path: Path, inputs: Sequence[object] | None) -> Opened:
     held = _members(path)
     if held is None or not _holds(held, *_SCRIPT):
-        if path.suffix.lower() != ".pt2" and (held is None or _holds(held, "data.pkl")):
+        if path.suffix.lower() != ".pt2" and (held is None or not _holds(held, _EXPORTED)):
             raise InputError(_pickled(path, held))
         if inputs is not None:
             raise UsageError(f"{path}: an exported program has its own inputs; leave out inputs=")
@@ -81,7 +83,13 @@ def _file(path: Path, inputs: Sequence[object] | None) -> Opened:
         raise InputError(
             f"{path}: PyTorch {torch.__version__} cannot read this TorchScript: {said.strip()}"
         ) from error
-    return _script(module.eval(), path.stem, inputs)
+    try:
+        return _script(module.eval(), path.stem, inputs)
+    except QirError:
+        raise
+    except Exception as error:  # what a damaged archive holds fails where it is first looked at
+        said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
+        raise InputError(f"{path}: is damaged or not read: {said.strip()}") from error
 
 
 def _members(path: Path) -> list[str] | None:

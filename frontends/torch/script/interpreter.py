@@ -81,7 +81,7 @@ class Interpreter:
         """Runs one node."""
         kind = node.kind()
         given = [env[value.unique()] for value in node.inputs()]
-        self.builder.line = node.sourceRange()
+        self.builder.line = _line(node)
         special = _SPECIAL.get(kind)
         made = special(self, node, given, env) if special else self.op(node, kind, given)
         values = list(node.outputs())
@@ -225,6 +225,14 @@ _OF_LISTS = frozenset(
     ).split()
 ) | {"prim::unchecked_cast", "prim::unchecked_unwrap_optional", "prim::TupleIndex", "prim::Print"}
 """Ops that hold tensors and do not look at them."""
+
+
+def _line(node: Any) -> str:
+    """Returns where a node stands in the user's files; empty where the archive does not say."""
+    try:
+        return str(node.sourceRange())
+    except RuntimeError:  # its record in the archive is damaged
+        return ""
 
 
 def _numbers(given: list[Any]) -> list[Any]:
