@@ -48,6 +48,24 @@ cdef extern from "depthwise/depthwise.h" nogil:
         uint32_t isa, const qir_conv_shape *, const qir_conv_operands *, qir_step *
     )
 
+cdef extern from "matmul/matmul.h" nogil:
+    cdef struct qir_matmul_shape:
+        size_t batches, m, k, n
+        const size_t *a_at
+        const size_t *b_at
+        const size_t *y_at
+        size_t a_row, b_value, b_column, y_row, a_end
+    cdef struct qir_matmul_operands:
+        int a, b, y
+        int32_t a_zero, b_zero
+        uint8_t a_flip, b_flip
+        float multiplier
+        qir_code code
+        int to_float
+    int qir_matmul_make(
+        uint32_t isa, const qir_matmul_shape *, const qir_matmul_operands *, qir_step *
+    )
+
 cdef extern from "elementwise/elementwise.h" nogil:
     cdef struct qir_binary:
         float a_gain, b_gain, offset

@@ -13,7 +13,7 @@ import numpy as np
 from qir._kernels._calls import call_of
 from qir._kernels._checks import (
     LARGEST_STEP, LARGEST_WINDOW, code_in, entries_of, external_of, flip_of, floats_of, integer, limits,
-    of_length, permutation, real_of, scale_of, split_planes, table_of, whole, windows,
+    of_length, offsets_of, permutation, real_of, scale_of, split_planes, table_of, whole, windows,
 )
 from qir._kernels._environment import (
     InstructionSets, SettingError, default_threads, usable_cores,
@@ -299,6 +299,47 @@ cdef class Plan:
         else:
             made = qir_conv_make(self.bits, &s, &o, &step)
         return self.append(name, kind, step, made, read + wrote + weights.shape[0], (y,))
+
+    def matmul(
+        self, str name, a, b, y, *, sizes, a_at, b_at, y_at, a_row, b_steps, y_row, multiplier,
+        str a_type="u8", a_zero=0, str b_type="u8", b_zero=0,
+        str y_type="u8", y_zero=0, low=None, high=None,
+    ):
+        cdef qir_matmul_shape s
+        cdef qir_matmul_operands o
+        cdef qir_step step
+        cdef const size_t[::1] offsets
+        s.m, s.k, s.n = m, k, n = of_length(name, "sizes", sizes, 3, 0)
+        a_row = integer(name, "a_row", a_row, 0)
+        value, column = of_length(name, "b_steps", b_steps, 2, 0)
+        y_row = integer(name, "y_row", y_row, 0)
+        if m > 1 and y_row < n:
+            raise ValueError(f"{name}: rows of {n} results overlap at a stride of {y_row}")
+        at = offsets_of(name, a_at, b_at, y_at)
+        some = m * n > 0  # else no tasks
+        s.batches = at.shape[1] if some else 0
+        starts = at.max(axis=1).tolist() if s.batches else None
+        o.to_float = y_type == "f32"
+        o.a, o.b, o.y = a, b, y
+        if starts is not None:
+            a_end = starts[0] + (m - 1) * a_row + k
+            b_end = starts[1] + (k - 1) * value + (n - 1) * column + 1 if k else 0
+            y_end = (starts[2] + (m - 1) * y_row + n) * (4 if o.to_float else 1)
+            o.a, o.b = self.needs(name, "a", a, a_end), self.needs(name, "b", b, b_end)
+            o.y = self.needs(name, "y", y, y_end)
+            s.a_end = a_end
+        offsets = at.reshape(-1)
+        s.a_at = s.b_at = s.y_at = NULL
+        if s.batches:
+            s.a_at, s.b_at = &offsets[0], &offsets[s.batches]
+            s.y_at = &offsets[2 * s.batches]
+        s.a_row, s.b_value, s.b_column, s.y_row = a_row, value, column, y_row
+        o.a_zero, o.a_flip = code_in(name, "a_zero", a_type, a_zero), flip_of(name, a_type)
+        o.b_zero, o.b_flip = code_in(name, "b_zero", b_type, b_zero), flip_of(name, b_type)
+        o.multiplier = real_of(name, "multiplier", multiplier)
+        o.code = code_of(name, "u8" if o.to_float else y_type, y_zero, low, high)
+        made = qir_matmul_make(self.bits, &s, &o, &step)
+        self.append(name, "matmul", step, made, s.batches * (m * k + k * n + m * n), (y,))
 
     # ---- elementwise ----
 

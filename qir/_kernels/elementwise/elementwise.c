@@ -30,7 +30,7 @@ const struct qir_elementwise_kernel qir_elementwise_kernels[] = {
 const size_t qir_elementwise_kernel_count =
     sizeof qir_elementwise_kernels / sizeof *qir_elementwise_kernels;
 
-enum { CHUNK = 32 * 1024 /* bytes of a task */ };
+enum { CHUNK = 32 * 1024 /* bytes of a task */, REPEATED = 4 * 1024 /* of a shared operand */ };
 
 /* How many of those that are left a task takes. */
 static size_t taken(size_t left, size_t chunk) {
@@ -48,20 +48,37 @@ struct binary {
   struct qir_binary_shape s;
   int a, b, y;
   size_t per_task; /* rows */
+  size_t copies;   /* of a shared operand, which one call takes */
 };
 
+/* Copies of one run of bytes, one after the other; the copies double. */
+static const uint8_t *repeat(const uint8_t *x, size_t size, size_t copies, uint8_t *to) {
+  memcpy(to, x, size);
+  for (size_t done = 1; done < copies; done *= 2)
+    memcpy(to + done * size, to, (copies - done < done ? copies - done : done) * size);
+  return to;
+}
+
+/* A shared operand that is short is repeated, so that a call does many rows. */
 static void run_binary(const void *params, void *const *buffers, void *scratch, long task) {
-  (void)scratch;
   const struct binary *v = params;
   const size_t inner = v->s.inner, all = v->s.outer * v->s.rows;
   const size_t first = (size_t)task * v->per_task;
   const size_t end = first + v->per_task < all ? first + v->per_task : all;
   const uint8_t *a = buffers[v->a], *b = buffers[v->b];
   uint8_t *y = buffers[v->y];
-  for (size_t row = first; row < end; ++row) {
-    const size_t shared = row / v->s.rows;
-    v->fn(&v->op, a + (v->s.a_shared ? shared : row) * inner,
-          b + (v->s.b_shared ? shared : row) * inner, y + row * inner, inner);
+  for (size_t row = first; row < end;) {
+    const size_t shared = row / v->s.rows, last = (shared + 1) * v->s.rows;
+    const size_t stop = last < end ? last : end;
+    const size_t copies = stop - row < v->copies ? stop - row : v->copies;
+    const uint8_t *one = (v->s.a_shared ? a : b) + shared * inner;
+    if (copies > 1) one = repeat(one, inner, copies, scratch);
+    while (row < stop) {
+      const size_t count = stop - row < copies ? stop - row : copies;
+      v->fn(&v->op, v->s.a_shared ? one : a + row * inner, v->s.b_shared ? one : b + row * inner,
+            y + row * inner, count * inner);
+      row += count;
+    }
   }
 }
 
@@ -87,8 +104,11 @@ static int make_binary(qir_binary_fn fn, const struct qir_binary_shape *shape,
     step->tasks = (long)((v->s.inner + CHUNK - 1) / CHUNK);
     return 1;
   }
-  v->per_task = CHUNK / (shape->inner ? shape->inner : 1) + 1;
+  const size_t inner = shape->inner ? shape->inner : 1, fit = REPEATED / inner;
+  v->per_task = CHUNK / inner + 1;
+  v->copies = fit < 1 ? 1 : fit < shape->rows ? fit : shape->rows;
   step->run = run_binary;
+  step->scratch = v->copies > 1 ? qir_round_up(v->copies * inner, 64) : 0;
   step->tasks = (long)((shape->outer * shape->rows + v->per_task - 1) / v->per_task);
   return 1;
 }

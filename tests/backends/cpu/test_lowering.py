@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from qir._kernels._cpu import isa
 from qir.backends.cpu import CpuTarget
 from qir.ir.attrs import Attr
-from qir.ir.dtype import F32, I8, I32, U8
+from qir.ir.dtype import F32, I8, I32, U8, DType
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.text import parse
@@ -124,6 +125,76 @@ def test_a_matmul_by_a_constant_matrix_equals_its_formula(
     w = net.weight(6, 9, axis=0) if trans_b else net.weight(9, 6, axis=1)
     y = net.op("matmul", {"a": x, "b": w}, (*shape[:-1], 6), 0.3, trans_b=trans_b)
     agrees(net, net.done(y=y))
+
+
+COMPUTED = [
+    ((5, 9), (9, 6)),
+    ((2, 3, 17, 33), (2, 3, 33, 70)),
+    ((3, 17, 8), (8, 65)),
+    ((4, 8), (3, 8, 5)),
+    ((2, 1, 5, 12), (3, 12, 7)),
+    ((1, 1), (1, 1)),
+]
+
+
+@pytest.mark.parametrize("shapes", COMPUTED, ids=str)
+@pytest.mark.parametrize("storages", [(U8, U8), (U8, I8), (I8, U8), (I8, I8)], ids=str)
+@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
+def test_a_product_of_two_computed_matrices_equals_its_formula(
+    shapes: tuple[tuple[int, ...], tuple[int, ...]], storages: tuple[DType, DType], turned: str
+) -> None:
+    net = Net(21)
+    operands: dict[str, Value] = {}
+    attrs: dict[str, Attr] = {}
+    for slot, shape, net.storage in zip("ab", shapes, storages, strict=True):
+        if slot in turned:
+            shape, attrs[f"trans_{slot}"] = (*shape[:-2], shape[-1], shape[-2]), True
+        operands[slot] = net.input(*shape, name=slot)
+    made = (np.zeros(shapes[0]) @ np.zeros(shapes[1])).shape
+    scale = 0.0007 * math.sqrt(shapes[0][-1])
+    y = net.op("matmul", operands, made, scale, given=attrs)
+    f = net.op("matmul", operands, (), kind=TensorType(made, F32), given=attrs)
+    cap = ISAS[len(turned) % len(ISAS)]
+    agrees(net, net.done(y=y, f=f), isa=cap, threads=1 + len(turned) % 2)
+
+
+@pytest.mark.parametrize("cap", ISAS)
+@pytest.mark.parametrize("length", [5, 40])
+def test_the_transpositions_of_attention_need_no_step(cap: str, length: int) -> None:
+    net = Net(22)
+    x = net.input(2, length, 24)
+    heads = net.shape(2, length, 3, 8)
+    split = [
+        net.op("reshape", {"x": v, "shape": heads}, (), kind=like(v, 2, length, 3, 8))
+        for v in (net.op("matmul", {"a": x, "b": net.weight(24, 24, axis=1)}, (2, length, 24), 0.1)
+                  for _ in "qkv")
+    ]  # fmt: skip
+    perms = (0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)
+    q, k, v = (
+        net.op("transpose", {"x": s}, (), kind=like(s, *(sizes(s)[i] for i in perm)), perm=perm)
+        for s, perm in zip(split, perms, strict=True)
+    )
+    scores = net.op("matmul", {"a": q, "b": k}, (2, 3, length, length), 0.1)
+    mixed = net.op("matmul", {"a": scores, "b": v}, (2, 3, length, 8), 0.1)
+    kind = like(mixed, 2, length, 3, 8)
+    turned = net.op("transpose", {"x": mixed}, (), kind=kind, perm=(0, 2, 1, 3))
+    whole = net.shape(2, length, 24)
+    y = net.op("reshape", {"x": turned, "shape": whole}, (), kind=like(turned, 2, length, 24))
+    graph = net.done(y=net.op("matmul", {"a": y, "b": net.weight(24, 9, axis=1)}, (2, length, 9)))
+    kinds = [row.kind for row in CpuTarget().compile(graph).describe()]
+    assert kinds == ["linear"] * 3 + ["matmul"] * 2 + ["linear"]
+    agrees(net, graph, isa=cap, threads=2)
+
+
+def test_a_transposed_value_that_others_read_too_is_made() -> None:
+    net = Net(23)
+    a, c = net.input(2, 5, 4, name="a"), net.input(5, 2, 6, name="c")
+    t = net.op("transpose", {"x": c}, (), kind=like(c, 2, 5, 6), perm=(1, 0, 2))
+    u = net.op("transpose", {"x": a}, (), kind=like(a, 2, 4, 5), perm=(0, 2, 1))
+    y = net.op("matmul", {"a": u, "b": t}, (2, 4, 6), 0.02)
+    z = net.op("transpose", {"x": y}, (), kind=like(y, 4, 2, 6), perm=(1, 0, 2))
+    graph = net.done(t=t, y=y, z=z, r=net.op("relu", {"x": t}, (2, 5, 6)))
+    agrees(net, graph)
 
 
 def test_a_linear_layer_keeps_leading_axes() -> None:
