@@ -18,9 +18,20 @@ from .sizes import Sizes
 
 Tensor = NDArray[np.generic]
 VECTOR = frozenset(
-    {"conv2d", "depthwise", "linear", "matmul", "max_pool2d", "avg_pool2d", "global_avg_pool"}
+    {
+        "conv2d",
+        "depthwise",
+        "linear",
+        "matmul",
+        "softmax",
+        "real_softmax",
+        "layer_norm",
+        "max_pool2d",
+        "avg_pool2d",
+        "global_avg_pool",
+    }
 )
-BYTEWISE = frozenset({"add", "mul", "lookup", "quantize", "dequantize"})
+BYTEWISE = frozenset({"add", "mul", "real", "lookup", "quantize", "dequantize"})
 """Kinds of steps with a kernel for each instruction set; these have one for AVX512-VBMI too."""
 
 

@@ -87,6 +87,11 @@ cdef extern from "elementwise/elementwise.h" nogil:
     int qir_mul_make(
         uint32_t isa, const qir_binary_shape *, const qir_binary *, int a, int b, int y, qir_step *
     )
+    cdef enum qir_real:
+        pass
+    int qir_real_make(
+        uint32_t isa, qir_real op, const qir_binary_shape *, int a, int b, int y, qir_step *
+    )
     int qir_lookup_make(
         uint32_t isa, size_t size, const void *table, size_t entry, int x, int y, qir_step *
     )
@@ -124,7 +129,18 @@ cdef extern from "softmax/softmax.h" nogil:
         float gain
         uint8_t x_flip, wide
         qir_code code
-    int qir_softmax_make(const qir_softmax *, int x, int y, qir_step *)
+    int qir_softmax_make(uint32_t isa, const qir_softmax *, int x, int y, qir_step *)
+
+cdef extern from "rows/rows.h" nogil:
+    cdef struct qir_layer_norm:
+        size_t width
+        const float *gamma
+        const float *beta
+        double eps
+    int qir_layer_norm_make(
+        uint32_t isa, size_t rows, const qir_layer_norm *, int x, int y, qir_step *
+    )
+    int qir_row_softmax_make(uint32_t isa, size_t rows, size_t width, int x, int y, qir_step *)
 
 cdef extern from "layout/layout.h" nogil:
     int QIR_MAX_RANK

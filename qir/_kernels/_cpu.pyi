@@ -229,6 +229,19 @@ class Plan:
         The zero point is added in f32, before rounding.
         """
 
+    def real(
+        self,
+        name: str,
+        a: int,
+        b: int,
+        y: int,
+        *,
+        op: Literal["add", "sub", "mul", "div"],
+        shape: tuple[int, int, int],
+        broadcast: Literal["a", "b"] | None = None,
+    ) -> None:
+        """y = a + b, a - b, a * b or a / b of float32; shape and broadcast as in add."""
+
     def lookup(self, name: str, x: int, y: int, *, size: int, table: NDArray[np.generic]) -> None:
         """y = table[x]; the table has 256 entries, indexed by the byte of x (i8 -1 is 255).
 
@@ -317,6 +330,29 @@ class Plan:
         """Softmax of each row of `width` codes, as QLinearSoftmax computes it by a table.
 
         `wide`: shares are divided in float64, as onnxruntime 1.32 does, else in float32.
+        """
+
+    def layer_norm(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        *,
+        rows: int,
+        gamma: NDArray[np.float32],
+        beta: NDArray[np.float32] | None = None,
+        eps: float,
+    ) -> None:
+        """y = (x - mean) / sqrt(variance + eps) * gamma + beta for rows of float32.
+
+        Computed in float64 and rounded once; sums are added in 16 lanes, as
+        `qir.reference.lanes` says.
+        """
+
+    def real_softmax(self, name: str, x: int, y: int, *, rows: int, width: int) -> None:
+        """y = exp(x - max) / sum of these for rows of float32.
+
+        Computed in float64 and rounded once; within one unit of the last place of the exact result.
         """
 
     # ---- bytes ------------------------------------------------------------------------------

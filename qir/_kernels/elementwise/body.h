@@ -31,6 +31,20 @@ void QIR_NAME(mul)(const struct qir_binary *op, const uint8_t *restrict a,
   }
 }
 
+#define QIR_REAL(op, sign)                                                              \
+  void QIR_NAME(real_##op)(const struct qir_binary *ignored, const uint8_t *restrict a, \
+                           const uint8_t *restrict b, uint8_t *restrict y, size_t n) {  \
+    (void)ignored;                                                                      \
+    const float *restrict left = (const float *)a, *restrict right = (const float *)b;  \
+    float *restrict to = (float *)y;                                                    \
+    for (size_t i = 0; i < n; ++i) to[i] = left[i] sign right[i];                       \
+  }
+QIR_REAL(add, +)
+QIR_REAL(sub, -)
+QIR_REAL(mul, *)
+QIR_REAL(div, /)
+#undef QIR_REAL
+
 void QIR_NAME(quantize)(const struct qir_affine *to, const float *restrict x, uint8_t *restrict y,
                         size_t n) {
   const float scale = to->scale;

@@ -17,6 +17,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.text import parse
 from qir.ir.types import Array, TensorType, uniform
+from qir.reference import interpreter
 
 from . import naive
 from .nets import Net
@@ -435,3 +436,103 @@ def test_results_may_be_inputs_constants_and_one_value_twice() -> None:
     y = net.op("relu", {"x": x}, sizes(x))
     flat = net.op("flatten", {"x": y}, (), kind=like(y, 2, 60))
     agrees(net, net.done(x=x, constant=net.codes(3, 4), y=y, again=y, flat=flat))
+
+
+FLOATS = [
+    ((2, 5, 4, 3), (2, 5, 4, 3)),
+    ((2, 5, 4, 3), (1, 5, 1, 1)),
+    ((1, 1, 1, 9), (2, 3, 4, 9)),
+    ((2, 3), ()),
+    ((), (2, 3)),
+    ((4, 1, 6), (4, 3, 6)),
+]
+
+
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "div"])
+@pytest.mark.parametrize("shapes", FLOATS, ids=str)
+def test_floats_are_computed_by_kernels(
+    op: str, shapes: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    net = Net(31)
+    a, b = (net.real(*shape, name=name) for shape, name in zip(shapes, "ab", strict=True))
+    kind = TensorType(np.broadcast_shapes(*shapes), F32)
+    graph = net.done(y=net.op(op, {"a": a, "b": b}, (), kind=kind))
+    compiled, data = CpuTarget().compile(graph, threads=2), net.data()
+    assert compiled.fallbacks == ()
+    by_name: Any = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+    assert np.array_equal(compiled(**data)["y"], by_name[op](data["a"], data["b"]))
+
+
+NORMS = """
+graph main {{
+  %x = input() : 2x7x5x33xf32
+  %gamma = constant({gamma}) : {kind}
+  %beta = constant({gamma}) : {kind}
+  %y = layer_norm(%x, %gamma, beta=%beta) {{axis = {axis}, eps = 1e-6}} : 2x7x5x33xf32
+  %z = layer_norm(%x, %gamma) {{axis = {axis}}} : 2x7x5x33xf32
+  output(y=%y, z=%z)
+}}
+"""
+
+
+@pytest.mark.parametrize("cap", ISAS)
+@pytest.mark.parametrize(("axis", "kind"), [(-1, "33xf32"), (2, "5x33xf32"), (1, "1xf32")])
+def test_layer_norm_gives_the_bytes_of_the_reference(cap: str, axis: int, kind: str) -> None:
+    size = math.prod(int(n) for n in kind.split("x")[:-1])
+    gamma = [round(float(v), 3) for v in np.random.default_rng(32).normal(1, 1, size)]
+    graph = parse(NORMS.format(gamma=gamma, kind=kind, axis=axis))
+    x = np.random.default_rng(33).normal(1, 4, (2, 7, 5, 33)).astype(np.float32)
+    compiled = CpuTarget().compile(graph, isa=cap, threads=2)
+    assert [row.kind for row in compiled.describe()] == ["layer_norm"] * 2
+    wide, over = x.astype(np.float64), tuple(range(axis % 4, 4))
+    away = wide - wide.mean(over, keepdims=True)
+    row = np.array(gamma, np.float32).reshape([int(n) for n in kind.split("x")[:-1]])
+    wanted = away / np.sqrt((away**2).mean(over, keepdims=True) + 1e-6) * row + row
+    expected = interpreter.run(graph, {"x": x})
+    got = compiled(x=x)
+    assert np.allclose(np.asarray(got["y"]), wanted, rtol=1e-6, atol=1e-7)
+    for name in "yz":
+        assert np.asarray(got[name]).tobytes() == expected[name].tobytes()
+
+
+@pytest.mark.parametrize("cap", ISAS)
+def test_a_masked_softmax_of_floats_is_exact_to_a_unit_of_the_last_place(cap: str) -> None:
+    text = """
+    graph main {
+      %x = input() : 2x3x5x33x!quant.uniform<u8:f32, 0.047:131>
+      %m = input() : 2x1x1x33xf32
+      %d = dequantize(%x) : 2x3x5x33xf32
+      %a = add(%d, %m) : 2x3x5x33xf32
+      %s = softmax(%a) : 2x3x5x33xf32
+      %y = quantize(%s) : 2x3x5x33x!quant.uniform<u8:f32, 0.0039>
+      output(s=%s, y=%y)
+    }
+    """
+    rng = np.random.default_rng(34)
+    x = rng.integers(0, 256, (2, 3, 5, 33)).astype(np.uint8)
+    m = np.where(rng.random((2, 1, 1, 33)) < 0.3, -10_000.0, 0).astype(np.float32)
+    compiled = CpuTarget().compile(parse(text), isa=cap, threads=2)
+    assert compiled.fallbacks == ()
+    got = compiled(x=x, m=m)
+    real = (x.astype(np.float32) - 131) * np.float32(0.047) + m
+    powers = np.exp(real.astype(np.longdouble) - real.max(-1, keepdims=True))
+    wanted = (powers / powers.sum(-1, keepdims=True)).astype(np.float32)
+    apart = np.asarray(got["s"]).view(np.int32).astype(np.int64) - wanted.view(np.int32)
+    assert np.abs(apart).max() <= 1
+    assert np.array_equal(np.asarray(got["y"]), np.rint(wanted / np.float32(0.0039)).clip(0, 255))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "%y = unsqueeze(%x) {axes = (1, 3)} : 2x1x3x1x4xf32",
+        "%y = squeeze(%x) : 2x3x4xf32",
+        "%y = identity(%x) : 2x3x4xf32",
+    ],
+)
+def test_ops_that_only_change_the_shape_are_no_steps(step: str) -> None:
+    text = f"graph main {{ %x = input() : 2x3x4xf32 {step} %z = add(%y, %y) : {step.split(': ')[1]}"
+    compiled = CpuTarget().compile(parse(text + " output(z = %z) }"))
+    assert [row.kind for row in compiled.describe()] == ["real"]
+    x = np.random.default_rng(35).normal(size=(2, 3, 4)).astype(np.float32)
+    assert np.array_equal(np.asarray(compiled(x=x)["z"]).ravel(), (x + x).ravel())
