@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.ir.dtype import F32
 from qir.ir.node import Node, Value
 from qir.reference.methods import runs_of_one
 
@@ -50,6 +51,9 @@ def look_up(
 def add(b: Builder, job: Job) -> None:
     """Lowers a sum; onnxruntime takes the operands in turn where the first is the scalar."""
     first, second = job.operands["a"], job.operands["b"]
+    if _real(job):
+        real(b, job)
+        return
     if runs_of_one(sizes(first), sizes(second)):
         first, second = second, first
     a, c, y = codes(first, "a"), codes(second, "b"), codes(job.result, "the result")
@@ -86,6 +90,9 @@ def add(b: Builder, job: Job) -> None:
 def mul(b: Builder, job: Job) -> None:
     """Lowers a product."""
     first, second = job.operands["a"], job.operands["b"]
+    if _real(job):
+        real(b, job)
+        return
     a, c, y = codes(first, "a"), codes(second, "b"), codes(job.result, "the result")
     low, high = job.bounds(y)
     with np.errstate(all="ignore"):
@@ -117,6 +124,30 @@ def mul(b: Builder, job: Job) -> None:
     )
 
 
+def _real(job: Job) -> bool:
+    return all(value.type.element == F32 for value in (*job.operands.values(), job.result))
+
+
+def real(b: Builder, job: Job) -> None:
+    """Lowers a sum, difference, product or quotient of float32, each rounded once."""
+    if not _real(job):
+        raise CannotLower(f"no kernel computes {job.op} but of float32")
+    if job.tail:
+        raise CannotLower(f"no kernel bounds a float result by {job.tail[0].op}")
+    op: Any = job.op
+    x, z, made, held, shape, wide = _operands(b, job, job.operands["a"], job.operands["b"])
+    b.add(
+        job.name,
+        "real",
+        [x, z],
+        [made],
+        held,
+        lambda plan, at: plan.real(
+            job.name, at(x), at(z), at(made), op=op, shape=shape, broadcast=wide
+        ),
+    )
+
+
 def _operands(
     b: Builder, job: Job, first: Value, second: Value
 ) -> tuple[Buffer, Buffer, Buffer, Sizes, tuple[int, int, int], Broadcast]:
@@ -142,7 +173,7 @@ def _ordered(b: Builder, value: Value, last: bool) -> Buffer:
     if sum(size != 1 for size in shape) < 2:
         return held
     turned = b.scratch(held.size)
-    b.transpose(f"{value.name} to NHWC", held, turned, shape, LAST, 1)
+    b.transpose(f"{value.name} to NHWC", held, turned, shape, LAST, itemsize(value))
     return turned
 
 

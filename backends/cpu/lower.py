@@ -16,7 +16,7 @@ from qir.profiles.processor import on_processor
 from qir.profiles.profile import differences
 from qir.reference.interpreter import profile_of, run_node
 
-from . import elementwise, moves, products, tables, windows
+from . import elementwise, moves, products, rows, tables, windows
 from .builder import Buffer, Builder, CannotLower, Fallback, sizes
 from .codes import PROFILE, Job, codes, job
 from .sizes import Sizes
@@ -28,14 +28,20 @@ LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
     "linear": products.linear,
     "add": elementwise.add,
     "mul": elementwise.mul,
+    "sub": elementwise.real,
+    "div": elementwise.real,
     "max_pool2d": windows.max_pool2d,
     "avg_pool2d": windows.avg_pool2d,
     "global_avg_pool": windows.global_avg_pool,
-    "softmax": windows.softmax,
+    "softmax": rows.softmax,
+    "layer_norm": rows.layer_norm,
     "quantize": moves.quantize,
     "dequantize": moves.dequantize,
     "reshape": moves.reshape,
     "flatten": moves.reshape,
+    "identity": moves.reshape,
+    "squeeze": moves.reshape,
+    "unsqueeze": moves.reshape,
     "transpose": moves.transpose,
     "concat": moves.concat,
     "pad": moves.pad,

@@ -191,7 +191,7 @@ def test_reals_of_constant_codes_are_made_once() -> None:
     }
     """
     compiled = CpuTarget().compile(parse(text))
-    assert [row.kind for row in compiled.describe()] == ["call", "copy"]
+    assert [row.kind for row in compiled.describe()] == ["real", "copy"]
     x = np.array([[1, 2, 3], [4, 5, 6]], F)
     got = compiled(x=x)
     assert np.array_equal(np.asarray(got["y"]), x + np.array([-2, -1.5, 121.5], F))
