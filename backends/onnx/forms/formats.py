@@ -21,6 +21,7 @@ from qir.passes.forms.lift_dynamic import LiftDynamic
 from qir.passes.forms.lower_integer import LowerInteger
 from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.raise_integer import RaiseInteger
+from qir.passes.layout import Layout
 from qir.reference.constants import computed
 from qir.rewrite.patterns.why import nearest
 from qir.rewrite.runner.contract import Pass
@@ -55,6 +56,8 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
         return graph
     out = graph.copy()
     held = fix_defaults(out, ledger)
+    if _channels_last(out):
+        _run(Layout("nchw"), out, ledger)
     _run(OpenGroups(_ROWS, chains=True), out, ledger)
     if not standard:
         opened(out, ledger)
@@ -97,6 +100,19 @@ def _open(graph: Graph, ledger: Ledger) -> None:
     for each in bodies(graph):
         if trim(each, [n for n in each if n.op == "scan" and n not in before]):
             each.prune()
+
+
+def _channels_last(graph: Graph) -> bool:
+    """Whether another framework laid images out with channels last.
+
+    ONNX has them first: transposes about each layer would keep its runtimes from computing it on
+    codes.
+    """
+    return any(
+        node.attrs.get("layout") == "NHWC" and all(o.framework != "onnx" for o in node.origins)
+        for _, each in graph.walk()
+        for node in each
+    )
 
 
 def _bare(graph: Graph) -> bool:
