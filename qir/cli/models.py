@@ -42,7 +42,8 @@ def file_bytes(path: Path) -> int:
     files: Sequence[Path] = (path,)
     with suppress(InputError):  # what no frontend reads has nothing beside it that we know of
         files = frontend_for(path).files(path)
-    return sum(file.stat().st_size for file in files)
+    held = (each for file in files for each in (file.rglob("*") if file.is_dir() else (file,)))
+    return sum(each.stat().st_size for each in held if each.is_file())
 
 
 def claim_model(path: Path, target: str, form: str | None, *, force: bool) -> None:

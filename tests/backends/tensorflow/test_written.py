@@ -12,6 +12,7 @@ import qir
 from qir.backends.tensorflow import session
 from qir.backends.tensorflow.writer.forms import formed
 from qir.backends.tensorflow.writer.graphdef import to_graphdef
+from qir.cli.models import file_bytes
 from qir.errors import Refused, UsageError
 from qir.ir.types import Declared
 from qir.target import target
@@ -181,6 +182,8 @@ def test_a_name_must_fit_the_form(tmp_path: Path) -> None:
         qir.save(graph, tmp_path / "out", target=TARGET, format="savedmodel")
     qir.save(graph, tmp_path / "out", target=TARGET, format="savedmodel", force=True)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    written = (path for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert file_bytes(tmp_path / "out") == sum(path.stat().st_size for path in written) > 1000
 
 
 @pytest.mark.parametrize("ceil", [False, True])
