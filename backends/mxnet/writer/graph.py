@@ -106,7 +106,8 @@ def _open(graph: Graph, ledger: Ledger) -> None:
             ledger.add(Change.REFUSED, STEP, name, said)
             raise Refused(f"{name}: {said}; quantize with --target mxnet-onednn")
         expand(graph, node)
-        ledger.add(Change.REGROUPED, STEP, name, f"float between integers: {why}")
+        change = Change.APPROXIMATED if why == quantized.DEFECT else Change.REGROUPED
+        ledger.add(change, STEP, name, f"float between integers: {why}")
     graph.prune()
 
 
