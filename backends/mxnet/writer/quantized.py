@@ -485,7 +485,9 @@ def _pair(op: str) -> Callable[[Ranges, Node, Stage, Sequence[Stage]], Entry]:
         ends = [end for part in parts for end in ranges.of(part)]
         operands = [*(ranges.writer.entry(p) for p in parts), *ends]
         kind = node.result.type.quant
-        attrs = {"enable_float_output": "True"} if kind is None else calibrated(kind)
+        attrs: dict[str, object] = {"enable_float_output": "True"}
+        if kind is not None:
+            attrs = calibrated(kind)
         if op == "concat":
             attrs = {"dim": first.attrs["axis"], "num_args": len(parts)}
         count = 1 if kind is None else 3
