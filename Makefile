@@ -16,7 +16,7 @@ BIN    := .venv/bin
 STAMP  := .venv/stamp
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile -ra
 # Compiled code is built at installation, so a change of it installs again.
-BUILT  := pyproject.toml setup.py $(shell find qir -name '*.[chi]' -o -name '*.inc' -o -name '*.pyx' -o -name '*.pxd')
+BUILT  := pyproject.toml setup.py $(shell find qir -name '*.[chi]' -o -name '*.inc' -o -name '*.pyx' -o -name '*.px[di]')
 C      := $(shell find qir/_kernels -name '*.[ch]' -o -name '*.inc')
 # What runs steps and statistics in threads, for the thread sanitizer.
 THREADED := tests/kernels/test_plan.py tests/kernels/test_misuse.py

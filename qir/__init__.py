@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         verify,
     )
     from qir.query.diff import diff
+    from qir.target import build
 
 __version__ = "0.1.0"
 qir_api = 1
@@ -36,6 +37,7 @@ _HOMES = {
     "Ledger": "qir.ledger",
     "Statistics": "qir.calibration",
     "TensorType": "qir.ir.types",
+    "build": "qir.target",
     "calibrate": "qir.pipeline",
     "certify": "qir.inspect.certificates",
     "compile": "qir.pipeline",
@@ -76,6 +78,7 @@ __all__ = [
     "Ledger",
     "Statistics",
     "TensorType",
+    "build",
     "calibrate",
     "certify",
     "compile",

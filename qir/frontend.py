@@ -95,7 +95,7 @@ def frontend_for(source: object) -> Frontend:
             return found
         known += found.suffixes
     kinds = ", ".join(sorted({".qir", *known}))
-    said = (
-        source if isinstance(source, (str, Path)) else f"an object of type {type(source).__name__}"
-    )
+    said = f"an object of type {type(source).__name__}"
+    if source is None or isinstance(source, (str, Path)):
+        said = str(source)
     raise InputError(f"{said}: no frontend reads this; known kinds of file: {kinds}")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from qir import registry
-from qir.capability import Capability, Verdict, verdicts
+from qir.arguments import checked
+from qir.capability import Capability, Verdict, load, verdicts
+from qir.capability.files import SUFFIX, extended
 from qir.errors import PluginError, UsageError
 from qir.ir.graph import Graph
-from qir.ir.verify import Finding
+from qir.ir.verify import Finding, check
 from qir.ledger import Ledger
+from qir.profiles import profile
 
 
 class Target(ABC):
@@ -24,6 +27,35 @@ class Target(ABC):
     formats: ClassVar[tuple[str, ...]] = ()
     """Forms it can be written in, the default first; none: it runs and is not written."""
     suffix: ClassVar[str] = ""
+    suffixes: ClassVar[Mapping[str, str]] = {}
+    """The suffixes of forms that have another than `suffix`."""
+    folders: ClassVar[tuple[str, ...]] = ()
+    """The forms that are folders, whose names take no suffix."""
+
+    def suffix_of(self, format: str | None) -> str:
+        """Returns the suffix of files in a form, or in the default one; folders have none."""
+        if format in self.folders:
+            return ""
+        return self.suffixes.get(format or "", self.suffix)
+
+    def owns(self, path: Path) -> bool:
+        """Reports whether a file is of the kind that it writes, and runs as it is."""
+        return bool(self.suffix) and path.suffix.lower() in {self.suffix, *self.suffixes.values()}
+
+    def form_of(self, path: Path, format: str | None) -> str | None:
+        """Returns the form to write to a file: the one asked for, else the one of its suffix.
+
+        None is the default form. Raises UsageError for a suffix that files of the form do not have.
+        """
+        given = path.suffix.lower()
+        if format is None and given and given != self.suffix:
+            format = next((form for form in self.formats if self.suffix_of(form) == given), None)
+        if (wanted := self.suffix_of(format)) and given != wanted:
+            kind = f"{format} files" if format in self.suffixes else "files"
+            forms = "".join(f"; --format {form} writes a folder" for form in self.folders)
+            said = f"target {self.name} writes {wanted} {kind}, and .qir ones{forms}"
+            raise UsageError(f"{path}: {said}")
+        return format
 
     def samples(self) -> Sequence[Graph]:
         """Returns small float graphs that it takes; `qir plugins check` quantizes and runs them.
@@ -44,6 +76,10 @@ class Target(ABC):
     def capability(self) -> Capability:
         """What may be asked of this backend."""
 
+    def planned(self, graph: Graph) -> Capability:
+        """What may be asked of it for one float graph; its table unless a target says otherwise."""
+        return self.capability()
+
     def emit(
         self,
         graph: Graph,
@@ -58,6 +94,12 @@ class Target(ABC):
         Calls `ledger.check(lossy=lossy)` before the file takes its place.
         """
         raise UsageError(f"target {self.name} writes no files")
+
+    def build(
+        self, graph: Graph, ledger: Ledger, *, format: str | None = None, lossy: bool = False
+    ) -> object:
+        """Returns the object that `emit` would write; UsageError where it has none."""
+        raise UsageError(f"target {self.name} builds no objects; qir.save writes files for it")
 
     def verify(self, graph: Graph) -> list[Finding]:
         """What this target cannot take, as findings: a defect is an error, codes that it has no
@@ -81,6 +123,13 @@ class Target(ABC):
         """Which ops it takes in integers as they stand, and why not the others."""
         return list(verdicts(self.capability(), graph))
 
+    def computed(self, graph: Graph, ledger: Ledger) -> Graph | None:
+        """Returns a graph as the files of this target compute it, each kernel a group.
+
+        None, which stands unless a target says otherwise, means all groups of its profile.
+        """
+        return None
+
     def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
         """Makes a model ready to run; UsageError where the target only writes files."""
         raise UsageError(f"target {self.name} does not run models")
@@ -101,10 +150,81 @@ class Executable(ABC):
         """Runs it on arrays by input name; results by output name."""
 
 
+@checked
+def build(
+    graph: Graph,
+    *,
+    target: str,
+    format: str | None = None,
+    ledger: Ledger | None = None,
+    lossy: bool = False,
+) -> object:
+    """Returns the object that `qir.save` would write for a target, such as a module of PyTorch.
+
+    Raises UsageError for a target that has only files, and otherwise as `qir.save`.
+    """
+    check(graph)
+    ledger = ledger if ledger is not None else Ledger()
+    return _named(target).build(graph, ledger, format=format, lossy=lossy)
+
+
 def target(name: str) -> Target:
-    """The target of that name; PluginError if there is none."""
+    """Returns the target of a name, or the one that a `.toml` file derives from an installed one.
+
+    Raises PluginError if there is none, and for a file that is no target file.
+    """
+    if name.endswith(SUFFIX):
+        return _from_file(Path(name), ())
     found = registry.find("qir.targets", name)
     if not (isinstance(found, type) and issubclass(found, Target)):
         by = registry.owner("qir.targets", name)
         raise PluginError(f"target {name!r} of {by} is no class derived from qir.target.Target")
     return found()
+
+
+_named = target
+
+
+def _from_file(path: Path, above: tuple[Path, ...]) -> Target:
+    """Returns the target of a user's file: an installed one with the table of the file.
+
+    `above` are the files on whose behalf it is read.
+    """
+    base = _extended(path, above)
+    table = load(path, lambda name: target(name).capability())
+    if table.name in registry.names("qir.targets"):
+        said = f"an installed target is named {table.name}; give this one another name"
+        raise PluginError(f"{path.name}: {said}")
+    if table.profile:
+        profile(table.profile)
+
+    class FromFile(type(base)):  # type: ignore[misc]
+        """An installed target with the table of a user's file."""
+
+        name = table.name
+
+        def __init__(self, *args: object) -> None:
+            super().__init__(*args)
+            if table.profile:
+                self.profile: str = table.profile
+
+        def capability(self) -> Capability:
+            return table
+
+    made: Target = FromFile()
+    return made
+
+
+def _extended(path: Path, above: tuple[Path, ...]) -> Target:
+    named = extended(path)
+    if not named:
+        said = (
+            "it extends no target; say extends = NAME, the installed target that writes its files"
+        )
+        raise PluginError(f"{path.name}: {said}")
+    if not named.endswith(SUFFIX):
+        return target(named)
+    other = path.parent / named
+    if other.resolve() in above:
+        raise PluginError(f"{path.name}: it extends {named}, which extends it, in a circle")
+    return _from_file(other, (*above, path.resolve()))

@@ -23,11 +23,11 @@ CORE = {
     "query": "errors arguments ir",
     "ledger": "errors arguments atomic ir",
     "source": "ir",
-    "capability": "errors ir query",
+    "capability": "errors ir query profiles",
     "numerics": "errors ir registry _kernels",
     "profiles": "errors ir registry numerics",
     "frontend": "errors ir ledger registry profiles",
-    "target": "errors ir ledger registry profiles capability",
+    "target": "errors arguments ir ledger registry profiles capability",
     "reference": "errors ir ledger registry numerics profiles frontend",
     "rewrite": "errors ir query ledger registry numerics profiles frontend",
     "analysis": "errors ir query ledger registry numerics profiles capability reference "
@@ -40,9 +40,10 @@ CORE = {
 }
 BELOW = " ".join(CORE)
 CORE |= {
-    "pipeline": BELOW,
+    "quantizing": BELOW,
+    "pipeline": f"{BELOW} quantizing",
     "inspect": BELOW,
-    "cli": f"{BELOW} pipeline inspect testing __init__",
+    "cli": f"{BELOW} quantizing pipeline inspect testing __init__",
     "testing": f"{BELOW} pipeline inspect",
     "__init__": f"{BELOW} pipeline inspect testing",
     "__main__": "cli",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -184,6 +184,8 @@ class Job:
     operands: Mapping[str, Value]
     result: Value
     tail: tuple[Stage, ...] = ()
+    params: Mapping[str, object] = field(default_factory=dict)
+    """Parameters of the method that its profile names."""
 
     def bounds(self, y: Map) -> tuple[int, int]:
         """Lowest and highest code of the result, by its type and by relu and clip after the op.

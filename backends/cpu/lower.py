@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,9 @@ from qir.profiles.processor import on_processor
 from qir.profiles.profile import differences
 from qir.reference.interpreter import profile_of, run_node
 
-from . import elementwise, moves, products, windows
+from . import elementwise, moves, products, rows, tables, windows
 from .builder import Buffer, Builder, CannotLower, Fallback, sizes
-from .codes import PROFILE, Job, job
+from .codes import PROFILE, Job, codes, job
 from .sizes import Sizes
 
 LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
@@ -27,32 +28,52 @@ LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
     "linear": products.linear,
     "add": elementwise.add,
     "mul": elementwise.mul,
+    "sub": elementwise.real,
+    "div": elementwise.real,
     "max_pool2d": windows.max_pool2d,
     "avg_pool2d": windows.avg_pool2d,
     "global_avg_pool": windows.global_avg_pool,
-    "softmax": windows.softmax,
+    "softmax": rows.softmax,
+    "layer_norm": rows.layer_norm,
     "quantize": moves.quantize,
     "dequantize": moves.dequantize,
     "reshape": moves.reshape,
     "flatten": moves.reshape,
+    "identity": moves.reshape,
+    "squeeze": moves.reshape,
+    "unsqueeze": moves.reshape,
     "transpose": moves.transpose,
     "concat": moves.concat,
     "pad": moves.pad,
 }
 
+CHOICES = {"softmax": frozenset({"quotient"})}
+"""Parameters of an op's method that its kernel takes in every value."""
+
 
 def lower(graph: Graph) -> Builder:
-    """Every node of the graph as steps; its results are marked as the program's outputs."""
+    """Every node that is needed as steps; its results are marked as the program's outputs."""
     b = Builder(graph)
+    images = tables.images(graph)
+    needed = tables.needed(graph, images)
     for node in graph:
         if node.op == "input":
             value = node.result
             b.make(value).input = value.name
-        elif node.op not in ("constant", "output"):
-            _lower(b, node)
+        elif node.op not in ("constant", "output") and not needed.isdisjoint(node.results):
+            image = images.get(node.results[0])
+            if image is None or _converts(node, image):
+                _lower(b, node)
+            else:
+                elementwise.by_table(b, node, image)
     for name, value in graph.outputs.items():
         _give(b, name, value)
     return b
+
+
+def _converts(node: Node, image: tables.Image) -> bool:
+    """Returns whether a node is a plain dequantize, whose kernel also changes the layout."""
+    return node.op == "dequantize" and node.operands["x"] is image.root
 
 
 def _lower(b: Builder, node: Node) -> None:
@@ -60,28 +81,41 @@ def _lower(b: Builder, node: Node) -> None:
         _fall_back(b, node, "it has more than one result")
         return
     try:
-        _check_profile(b, node)
-        asked = job(node)
-        if asked.op in elementwise.UNARY:
-            elementwise.unary(b, node)
-        elif asked.op in LOWERINGS:
+        asked = replace(job(node), params=_params(b, node))
+        if asked.op in LOWERINGS:
             LOWERINGS[asked.op](b, asked)
         else:
-            raise CannotLower("it has no kernel")
+            raise CannotLower(_lacking(node))
     except CannotLower as reason:
         _fall_back(b, node, str(reason))
 
 
-def _check_profile(b: Builder, node: Node) -> None:
-    """CannotLower for a node whose profile computes it otherwise than the kernels do."""
+def _lacking(node: Node) -> str:
+    """Returns why an op without a kernel of its own is no table either."""
+    if tables.pointwise(node.op) and len(node.operands) == 1:
+        codes(node.operands["x"], "x")
+    return "it has no kernel"
+
+
+def _params(b: Builder, node: Node) -> Mapping[str, object]:
+    """Returns the parameters of the method by which a node is computed.
+
+    CannotLower for a node whose profile computes it otherwise than the kernels do.
+    """
     if node.op in ("quantize", "requantize") and node.attrs["round"]:
         raise CannotLower("it states itself how it rounds")
     name = profile_of(b.graph, node)
     query = query_of(node)
     with on_processor([name]):  # as the reference computes it here
-        other = differences(profile(PROFILE).resolve(query), profile(name).resolve(query))
+        ours, theirs = profile(PROFILE).resolve(query), profile(name).resolve(query)
+    other = differences(ours, theirs)
+    if ours.method and theirs.method and ours.method.name == theirs.method.name:
+        changed = dict(ours.method.params.items() ^ theirs.method.params.items())
+        if changed.keys() <= CHOICES.get(node.op, frozenset()):
+            other.pop("method", None)
     if name != PROFILE and other:
         raise CannotLower(f"profile {name} computes it otherwise: {', '.join(other)}")
+    return theirs.method.params if theirs.method else {}
 
 
 def _fall_back(b: Builder, node: Node, reason: str) -> None:

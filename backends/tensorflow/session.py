@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
@@ -67,33 +68,33 @@ def _ask(question: Plain) -> Plain:
             raise DataError(f"TensorFlow ended with status {status}") from None
 
 
-class Session(Executable):
-    """A frozen graph in TensorFlow."""
+class _Running(Executable):
+    """A model in the process in which TensorFlow runs."""
 
-    def __init__(self, model: Written, threads: int | None = None) -> None:
-        self.model = model
-        self.threads = threads or len(os.sched_getaffinity(0))
-        self._load(model)
-
-    def _load(self, model: Written) -> None:
+    def __init__(self, source: Plain, name: str, threads: int | None) -> None:
         """Lets TensorFlow build the graph; InputError for one that it does not take."""
-        if isinstance(said := self._run({}, ()), str):
-            raise InputError(f"TensorFlow does not take it: {said}")
+        self.source = source
+        self.threads = threads or len(os.sched_getaffinity(0))
+        found = _ask((source, self.threads, {}, ()))
+        if isinstance(found, str):
+            raise InputError(f"{name}TensorFlow does not take it: {found}")
+        assert isinstance(found, dict)
+        self.inputs, self.outputs = (_places(found[key]) for key in ("inputs", "outputs"))
 
     def __call__(self, **inputs: object) -> dict[str, object]:
         """Runs it on arrays by input name; results by output name.
 
         Raises DataError for inputs that TensorFlow does not take.
         """
-        return self.values(inputs, self.model.outputs)
+        return self.values(inputs, self.outputs)
 
-    def values(
-        self, inputs: Mapping[str, object], places: Mapping[str, str]
-    ) -> dict[str, object]:
+    def values(self, inputs: Mapping[str, object], places: Mapping[str, str]) -> dict[str, object]:
         """Returns tensors of the graph, each named by a key."""
-        if unknown := set(inputs) ^ set(self.model.inputs):
+        if not places:
+            return {}
+        if unknown := set(inputs) ^ set(self.inputs):
             raise DataError(f"inputs {', '.join(sorted(unknown))} are missing or unknown")
-        feeds = {self.model.inputs[name]: np.asarray(data) for name, data in inputs.items()}
+        feeds = {self.inputs[name]: np.asarray(data) for name, data in inputs.items()}
         found = self._run(feeds, tuple(places.values()))
         if isinstance(found, str):
             raise DataError(f"TensorFlow cannot run it: {found}")
@@ -101,4 +102,28 @@ class Session(Executable):
         return dict(zip(places, found, strict=True))
 
     def _run(self, feeds: dict[str, np.ndarray], fetches: tuple[str, ...]) -> Plain:
-        return _ask((np.frombuffer(self.model.data, np.uint8), self.threads, feeds, fetches))
+        return _ask((self.source, self.threads, feeds, fetches))
+
+
+def _places(found: Plain) -> dict[str, str]:
+    assert isinstance(found, dict)
+    return {name: str(place) for name, place in found.items()}
+
+
+class Session(_Running):
+    """A graph that was written, in TensorFlow; inputs and outputs have the names of the graph."""
+
+    def __init__(self, model: Written, threads: int | None = None) -> None:
+        super().__init__(np.frombuffer(model.data, np.uint8), "", threads)
+        self.inputs, self.outputs = dict(model.inputs), dict(model.outputs)
+
+
+class FileSession(_Running):
+    """A frozen graph or a SavedModel folder as it is."""
+
+    def __init__(self, path: Path, threads: int | None = None) -> None:
+        try:
+            whole = np.fromfile(path, np.uint8) if path.is_file() else str(path.resolve())
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror or error}") from error
+        super().__init__(whole, f"{path}: ", threads)

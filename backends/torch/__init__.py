@@ -1,8 +1,13 @@
-"""What PyTorch's quantized engines compute: numerics profiles, no target yet."""
+"""PyTorch: its engines for quantized tensors as targets, and the profiles of what they compute."""
 
-from pathlib import Path
+from .target import ExportedTarget, FbgemmTarget, OnednnTarget, QnnpackTarget, X86Target
+from .versions import PROFILES
 
-PROFILES = Path(__file__).with_name("profiles")
-"""Where the numerics profiles of PyTorch lie."""
-
-__all__ = ["PROFILES"]
+__all__ = [
+    "PROFILES",
+    "ExportedTarget",
+    "FbgemmTarget",
+    "OnednnTarget",
+    "QnnpackTarget",
+    "X86Target",
+]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 from qir.inspect import versions
 
-from . import PROFILES
-
+PROFILES = Path(__file__).with_name("profiles")
+"""Where the numerics profiles of PyTorch lie."""
 ENGINES = ("fbgemm", "x86", "onednn", "qnnpack", "pt2e")
 """What torch runs quantized ops by: its engines, and exported programs."""
 DISTRIBUTIONS = ("torch",)

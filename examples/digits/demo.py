@@ -48,10 +48,7 @@ def runner(path: Path) -> Run:
 def kernels(graph: Graph) -> Run:
     """The network run by QIR's own kernels on one thread."""
     compiled = qir.compile(graph, threads=1)
-    # The softmax of onnxruntime 1.32 has no kernel yet: the reference computes its ten numbers.
-    known = {"softmax"} if graph.profile.startswith("ort-1.32") else set()
-    left = [row for row in compiled.fallbacks if row.op not in known]  # type: ignore[attr-defined]
-    assert not left, left
+    assert not compiled.fallbacks, compiled.fallbacks  # type: ignore[attr-defined]
     return lambda x: compiled(images=x)["probabilities"]  # type: ignore[return-value]
 
 

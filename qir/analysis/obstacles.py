@@ -24,12 +24,16 @@ def form_obstacle(node: Node, row: OpCapability, name: str) -> str:
     data = [v for slot, v in node.operands.items() if slot.split(".")[0] in row.slots]
     if any(value.type.dtype != F32 for value in (*node.results, *data)):
         return "it does not compute in f32"
-    return _bias_obstacle(node)
+    return _bias_obstacle(node, row, name)
 
 
-def _bias_obstacle(node: Node) -> str:
+def _bias_obstacle(node: Node, row: OpCapability, name: str) -> str:
     traits = spec(node.op).traits
-    bias = node.operands.get(traits.bias or "")
-    if bias is None or traits.weight_axis is None or bias.type.rank == 1:
+    slot = traits.bias or ""
+    if slot not in node.operands or traits.weight_axis is None:
         return ""
-    return f"its bias has {bias.type.rank} axes, a kernel takes 1"
+    if (rank := node.operands[slot].type.rank) != 1:
+        return f"its bias has {rank} axes, a kernel takes 1"
+    if slot not in row.slots and slot not in row.constant:  # a constant may stay real
+        return f"{name} has no {node.op} with a bias: add it after the {node.op}"
+    return ""

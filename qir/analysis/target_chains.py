@@ -14,6 +14,7 @@ from qir.ir.attrs import same
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.rewrite.linear_layers import adds_row
 
 
 def target_chains(
@@ -31,7 +32,8 @@ def target_chains(
         found = _longest(node, table, lambda n: n in taken or stays(n), graph)
         if found:
             taken.update(found)
-            yield Kernel(found, tuple(n.op for n in found))
+            names = tuple(n.op for n in found)
+            yield Kernel(found, (names[0], *names[2:]) if _biases(*found[:2]) else names)
 
 
 def _longest(
@@ -58,6 +60,8 @@ def _fits(row: ChainCapability, ops: tuple[Node, ...], graph: Graph) -> bool:
         if not all(any(same(value, each) for each in allowed) for value in held):
             return False
     for before, node in pairwise(ops):
+        if before is ops[0] and _biases(before, node):
+            continue
         flowing = [slot for slot, v in node.operands.items() if v is before.result]
         others = [v for v in node.operands.values() if v is not before.result]
         if len(flowing) != 1 or (not others and not spec(node.op).traits.elementwise):
@@ -65,6 +69,13 @@ def _fits(row: ChainCapability, ops: tuple[Node, ...], graph: Graph) -> bool:
         if not all(_summand(row, v, node) and _free(row, v, node, ops[0], graph) for v in others):
             return False
     return True
+
+
+def _biases(product: Node, node: Node) -> bool:
+    """Reports whether a sum adds the bias of the product before it, a constant row."""
+    if product.op != "matmul" or node.op != "add":
+        return False
+    return adds_row(product, real=True) is node
 
 
 def _summand(row: ChainCapability, value: Value, node: Node) -> bool:

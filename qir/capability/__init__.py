@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from qir.capability.table import Capability, ChainCapability, Defect, OpCapability, load
+from qir.capability.files import load
+from qir.capability.table import (
+    Capability,
+    ChainCapability,
+    Condition,
+    Defect,
+    OpCapability,
+)
 from qir.capability.verdicts import REAL, Verdict, no_row, verdicts
 
 __all__ = [
     "REAL",
     "Capability",
     "ChainCapability",
+    "Condition",
     "Defect",
     "OpCapability",
     "Verdict",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from typing import Any
 
-from qir.errors import ParseError, PluginError
+from qir.errors import ParseError
 from qir.ir.attrs import same
 from qir.ir.node import Node
 from qir.ir.ops import OPS
@@ -59,8 +58,8 @@ class ChainCapability:
 
 
 @dataclass(frozen=True, slots=True)
-class Defect:
-    """A known fault of the target: an op it would compute wrongly, refused with the reason."""
+class Condition:
+    """An op, the attributes of which something is said, and the reason."""
 
     op: str
     reason: str
@@ -71,6 +70,11 @@ class Defect:
         return node.op == self.op and all(
             any(same(node.attrs.get(name), v) for v in values) for name, values in self.when.items()
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Defect(Condition):
+    """A known fault of the target: an op it would compute wrongly, refused with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,17 @@ class Capability:
     """What chains ask for that their first ops do not."""
     rounding: Mapping[str, str] = field(default_factory=dict)
     """How a quantize that no kernel absorbs rounds, by storage; others as the profile says."""
+    floats: tuple[Condition, ...] = ()
+    """Ops that stay float, though some kernel may take them, and why."""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """Ops of one graph that stay float, by name, and why."""
+    profile: str = ""
+    """The numerics profile that a file names in the place of its target's; empty: that one."""
+
+    def float_reason(self, node: Node) -> str:
+        """Returns why the target keeps an op in float on purpose; empty where it does not."""
+        kept = self.kept.get(node.name, "")
+        return kept or next((each.reason for each in self.floats if each.hits(node)), "")
 
     def chain(self, ops: tuple[str, ...]) -> bool:
         """Whether one kernel computes these ops in a row."""
@@ -109,83 +124,33 @@ class Capability:
         return replace(row, slots={**row.slots, RESULT: more.result})
 
 
-def load(path: Path) -> Capability:
-    """Reads a table; PluginError naming the file and what is wrong."""
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-        ops: dict[str, OpCapability] = {}
-        for row in data.get("op", []):
-            for op in _texts(row["op"]):
-                if op not in OPS:
-                    raise ParseError(f"no op {op!r}")
-                ops[op] = _op(op, row)
-        chains = tuple(_texts(row["chain"]) for row in data.get("chain", []))
-        more = {_texts(row["chain"]): _chain(row) for row in data.get("chain", [])}
-        defects = tuple(
-            Defect(op, str(row["reason"]), _when(row.get("when", {})))
-            for row in data.get("defect", [])
-            for op in _texts(row["op"])
-        )
-        rows = (row for row in data.get("chain", []) if not row.get("cuts", True))
-        uncut = frozenset(_texts(row["chain"]) for row in rows)
-        rounding = {str(storage): str(way) for storage, way in data.get("rounding", {}).items()}
-        return Capability(str(data["name"]), ops, chains, defects, uncut, more, rounding)
-    except RecursionError as error:
-        raise PluginError(f"{path.name}: its brackets lie too deep within each other") from error
-    except UnicodeDecodeError as error:
-        raise PluginError(f"{path.name}: it is no UTF-8 text") from error
-    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, ParseError) as error:
-        raise PluginError(f"{path.name}: {error}") from error
-
-
-def _op(op: str, row: Mapping[str, object]) -> OpCapability:
-    when = row.get("when")
-    return OpCapability(
-        op,
-        _slots(op, row.get("slots", {})),
-        _texts(row.get("share", ())),
-        _texts(row.get("constant", ())),
-        _when(when) if when else None,
-        _slots(op, row.get("computed", {})),
-        str(row.get("unasked", "")),
-        _ranks(op, row.get("ranks", {})),
-    )
-
-
-def _ranks(op: str, given: object) -> dict[str, int]:
-    if not isinstance(given, dict) or not all(type(rank) is int for rank in given.values()):
-        raise ParseError(f"{op}: ranks are a table of slots and whole numbers")
-    return dict(given)
-
-
-def _chain(row: Mapping[str, object]) -> ChainCapability:
-    result, summand = (
-        tuple(parse_scheme(text) for text in _texts(row.get(name, ())))
-        for name in (RESULT, "summand")
-    )
-    alone = bool(row.get("last_reader", False))
-    return ChainCapability(result, summand, alone, _when(row.get("when", {})))
-
-
-def _slots(op: str, given: object) -> dict[str, tuple[Scheme, ...]]:
+def slots_of(op: str, given: object) -> dict[str, tuple[Scheme, ...]]:
+    """Reads the schemes of slots; ParseError for what is none."""
     if not isinstance(given, dict):
         raise ParseError(f"{op}: slots are a table")
     slots: dict[str, tuple[Scheme, ...]] = {}
-    for slot, texts in given.items():
+    for slot, schemes in given.items():
         if slot != RESULT and OPS[op].slot(slot if slot != "xs" else "xs.0") is None:
             raise ParseError(f"{op} has no slot {slot}")
-        slots[slot] = tuple(parse_scheme(t) for t in _texts(texts))
+        slots[slot] = tuple(parse_scheme(t) for t in texts(schemes))
     return slots
 
 
-def _when(table: object) -> dict[str, tuple[str | int | float | bool, ...]]:
+def values_of(table: object) -> dict[str, tuple[str | int | float | bool, ...]]:
+    """Reads attributes and the values that they may have; ParseError for what is no table."""
     if not isinstance(table, dict):
         raise ParseError("when is a table of attributes")
     held = {k: v if isinstance(v, list) else [v] for k, v in table.items()}
-    return {k: tuple(tuple(v) if isinstance(v, list) else v for v in vs) for k, vs in held.items()}
+    return {k: tuple(map(_value, values)) for k, values in held.items()}
 
 
-def _texts(value: object) -> tuple[str, ...]:
+def _value(value: Any) -> Any:
+    """A value of an attribute, rows as attributes hold them."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """Reads one text or a list of texts; ParseError for something else."""
     if isinstance(value, str):
         return (value,)
     if isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value):

@@ -144,6 +144,8 @@ class _Judge:
 
     def _obstacle(self, node: Node, result: QuantType | None, tails: Sequence[Node]) -> str:
         """Why the target does not take an op as it stands; empty where it does."""
+        if said := self.table.float_reason(node):
+            return said
         row = self.table.kernel((node.op, *(tail.op for tail in tails)))
         if row is None:
             return no_row(self.table.name, node.op)

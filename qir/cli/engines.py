@@ -84,8 +84,9 @@ def engine(
     if colon and (how != PLAIN or not isinstance(backend, Session)):
         raise UsageError(f"engine {name!r}: only {base} itself, or onnxruntime:{PLAIN}")
     if isinstance(backend, Session):
-        own = path.suffix.lower() == backend.suffix
-        made = backend.session(path if own else graph, threads=threads, optimize=not colon)
+        made = backend.session(
+            path if backend.owns(path) else graph, threads=threads, optimize=not colon
+        )
     else:
         try:
             made = pipeline.compile(graph, target=base, threads=threads)
@@ -154,7 +155,9 @@ def _as_computed(made: Engine, graph: Graph) -> Graph:
         return grouped(made) or graph
     if made.executable is None or colon or is_float(graph):
         return graph
-    return run_passes(graph, [Group(named(base).profile)], Ledger())
+    backend = named(base)
+    own = backend.computed(graph, Ledger())
+    return own or run_passes(graph, [Group(backend.profile)], Ledger())
 
 
 def _called(executable: Executable, inputs: Tensors, lists: Collection[str]) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,7 +14,7 @@ from qir.frontend import Frontend
 from qir.inspect.metrics import Metric
 from qir.inspect.probing import Probe
 from qir.ir.ops import plugin_op
-from qir.profiles.plugin_methods import plugin_method
+from qir.profiles.methods import checked, own
 from qir.rewrite import Pass
 from qir.target import Target
 
@@ -61,9 +62,11 @@ def load_plugin(group: str, name: str) -> object:
     found = registry.find(group, name)
     said = f"{registry.KINDS[group]} {name!r} of {registry.owner(group, name)}"
     if group == "qir.methods":
-        if (method := plugin_method(name)) is None:
+        if isinstance(found, Mapping):
+            return {key: checked(one, f"{said}: {key!r}") for key, one in found.items()}
+        if own(name):
             raise PluginError(f"{said} has the name of a method of qir itself")
-        return method
+        return checked(found, said)
     if group in _DERIVED:
         wanted, derived = _DERIVED[group]
         if not (isinstance(found, type) and issubclass(found, wanted)):

@@ -26,11 +26,12 @@ from qir.inspect.versions import covers
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.numerics import Method, Rule
-from qir.numerics.fields import BLOCKS, READS, field_types
+from qir.numerics.fields import BLOCKS, field_types
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.group import Group
 from qir.profiles import Profile, Query, choosing, profile, profile_names, query_of
 from qir.profiles.library import replaced
+from qir.profiles.methods import reads
 from qir.profiles.processor import best_isa
 from qir.profiles.profile import Entry, Field, Fields, Head, When
 from qir.reference.interpreter import run
@@ -452,7 +453,7 @@ def _read_fields(rule: Rule, answers: Sequence[_Answer]) -> Iterator[tuple[Key, 
     op, tail = answers[0].case.op, answers[0].case.tail
     if rule.method is not None:
         yield ("", "method"), rule.method
-        blocks = READS[rule.method.name]
+        blocks = reads(rule.method.name)
     elif op == "choose_qparams":
         blocks = ("choose",)
     elif op in PRODUCTS:

@@ -16,9 +16,8 @@ from qir.profiles.library import (
     reals_of,
     replaced,
 )
-from qir.profiles.method_parameters import Param
+from qir.profiles.methods import Param, PluginMethod
 from qir.profiles.parser import dumps, load, parse
-from qir.profiles.plugin_methods import PluginMethod
 from qir.profiles.profile import (
     Group,
     Profile,

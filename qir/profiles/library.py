@@ -224,16 +224,20 @@ def declared_for(
     if not scheme.symmetric or rule.zero != "none" or level is None:
         return None
     rule = replace(rule, decimals="exact") if weight else rule
-    low_end, high_end = declared_ends(low, high, scheme.storage, rule)
+    low_end, high_end = declared_ends(
+        low.astype(np.float32), high.astype(np.float32), scheme.storage, rule
+    )
     reach = np.where(high_end == 0, (scale * np.float32(level)).astype(np.float32), high_end)
     ends = np.where(low_end == high_end, -reach if scheme.low < 0 else low_end, low_end), reach
     if np.any((ends[1] / np.float32(level)).astype(np.float32) != scale):
         return None
     grain = Grain(((0, 1),)) if scale.size > 1 else None
-    held = [
+    held_low, held_high = (
         param(end, grain, f"{name}.{at}") for end, at in zip(ends, ("low", "high"), strict=True)
-    ]
-    return Declared(held[0], held[1], level)
+    )
+    assert held_low is not None
+    assert held_high is not None
+    return Declared(held_low, held_high, level)
 
 
 _Asked: TypeAlias = "tuple[int, str, tuple[tuple[str, str], ...], str, str]"

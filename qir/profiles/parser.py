@@ -34,8 +34,7 @@ from qir.numerics.fields import (
 from qir.profiles.evidence import counted, lacking
 from qir.profiles.kernel_forms import FORMS
 from qir.profiles.measured import has_numbers, measured, otherwise, rests
-from qir.profiles.method_parameters import fault
-from qir.profiles.plugin_methods import computes, method_names, moving, params, reads
+from qir.profiles.methods import computes, fault, method_names, moving, reads
 from qir.profiles.profile import (
     NEEDS,
     REAL,
@@ -426,7 +425,7 @@ class _Reader:
 
     def complete(self, method: Method) -> Method:
         """A method with the parameters that it needs and no others; else ProfileError."""
-        if wrong := fault(method, params(method.name)):
+        if wrong := fault(method):
             raise self.error("method", wrong)
         return method
 

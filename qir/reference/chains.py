@@ -17,8 +17,8 @@ from qir.numerics.rounding import fma
 from qir.numerics.sums import Summand, from_ends, from_reals
 from qir.profiles import dequantizing, profile, quantizing, query_on
 from qir.reference.companions import resolved
+from qir.reference.curves import STEPS
 from qir.reference.methods import bounding
-from qir.reference.onednn_curves import STEPS
 from qir.reference.operands import wrapped
 from qir.reference.products import PRODUCTS, Kernel, any_map, between_ends, integral, plain, product
 from qir.reference.quantized import bounds, in_reals, run_op

@@ -20,7 +20,7 @@ from qir.ir.scheme import Scheme
 from qir.ir.types import QuantType
 from qir.numerics import Map, dequantize, map_of, quantize
 from qir.profiles import Profile, dequantizing, numbers_for, profile, quantizing, query_on
-from qir.reference import ipex_lstm, tflite_lstm
+from qir.profiles.methods import plugin_method
 from qir.reference.companions import Resolved, concrete, resolved
 from qir.reference.operands import narrow, wide
 from qir.reference.products import Kernel
@@ -28,8 +28,6 @@ from qir.reference.table import FUNCTIONS, Operands
 
 Tensor = NDArray[np.generic]
 Wide = NDArray[np.float64]
-_MANY = {**tflite_lstm.MANY, **ipex_lstm.MANY}
-"""Methods that make all results of an op."""
 WITHIN = frozenset({"rnn", "lstm", "gru", "attention"})
 """Ops whose functions take what rounds at each place."""
 
@@ -68,11 +66,11 @@ def _by_method(node: Node, given: Resolved, profile_name: str) -> tuple[Tensor, 
     """All results by the method that a profile names for such codes; None where it names none."""
     asked = query_on(node.op, node.attrs, given.types, given.results[0])
     rule = profile(profile_name).resolve(asked)
-    method = _MANY.get(rule.method.name) if rule.method else None
-    if method is None:
+    method = plugin_method(rule.method.name) if rule.method else None
+    if method is None or method.every_result is None:
         return None
     kernel = Kernel(node.op, node.attrs, given.types, given.results[0], rule)
-    return method(kernel, given.arrays, given.results)
+    return method.every_result(kernel, given.arrays, given.results)
 
 
 def _cast(kind: DType) -> Callable[[Wide], Wide]:

@@ -76,6 +76,20 @@ def stored(codes: NDArray[np.int64], out: Affine) -> Codes:
     return np.clip(codes, out.low, out.high).astype(out.carrier)
 
 
+def coded(call: Call) -> Affine:
+    """Returns the map of a result; OpError where the result is real."""
+    if call.out is None:
+        raise OpError(f"{call.op}: the method makes codes, the result is real")
+    return call.out
+
+
+def integers(attrs: Mapping[str, Attr], name: str) -> list[int]:
+    """Returns an attribute that is a list of integers."""
+    value = attrs[name]
+    assert isinstance(value, tuple)
+    return [v for v in value if isinstance(v, int)]
+
+
 def one_scale(name: str, *maps: Affine) -> None:
     """OpError for a map that has scales along an axis."""
     if any(m.axis is not None for m in maps):

@@ -19,29 +19,13 @@ from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import fma
-from qir.profiles.method_parameters import MOST_BITS, fault
-from qir.profiles.plugin_methods import params, plugin_method
-from qir.reference import (
-    ipex_lstm,
-    ipex_methods,
-    mxnet_methods,
-    resize,
-    tensorflow_methods,
-    tflite_curves,
-    tflite_dynamic,
-    tflite_elements,
-    tflite_fixed,
-    tflite_lstm,
-    tflite_methods,
-    tflite_vectors,
-    torch_layers,
-    torch_methods,
-)
+from qir.profiles.methods import Param, PluginMethod, fault, method_names, plugin_method
+from qir.reference import code_means, conv_of_other_ranks, means, resize, transposed, vectors
+from qir.reference.code_means import AVERAGES, WHOLE_MEANS
 from qir.reference.method import (
     Call,
     Codes,
     F,
-    Method,
     Real32,
     one_scale,
     stored,
@@ -172,6 +156,10 @@ def recode_all(
     return np.concatenate([recode(x, of, out, rule=rule) for x, of in maps], axis)
 
 
+_BITS = 8
+"""The widest codes that a table of 256 exponents takes."""
+
+
 def exponent_table(
     x: Codes,
     x_map: Affine,
@@ -191,7 +179,7 @@ def exponent_table(
     one, and gives -1 for one above 255.
     """
     one_scale("exponent_table", x_map, out)
-    if x_map.storage.bits > MOST_BITS["exponent_table"]:
+    if x_map.storage.bits > _BITS:
         raise OpError(
             f"softmax: exponent_table has an exponent for each of 256 codes, {x_map.storage} has "
             "more; dequantize before it and quantize after it"
@@ -299,46 +287,58 @@ def nearest_by_step(call: Call, arrays: Mapping[str, Codes]) -> Codes:
 # -- by name --------------------------------------------------------------------------------------
 
 
-METHODS: Mapping[str, Method] = {
-    "fma_sum": Method(fma_sum, ("a", "b")),
-    "scaled_product": Method(scaled_product, ("a", "b")),
-    "logistic_table": Method(logistic_table, rule=True),
-    "recode": Method(recode, rule=True),
-    "recode_all": Method(recode_all, ("xs",), ("axis",), rule=True),
-    "exponent_table": Method(exponent_table, attrs=("axis",), params=("quotient", "overflow")),
-    "mean_of_reals": Method(
-        mean_of_reals, attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout")
+METHODS: Mapping[str, PluginMethod] = {
+    "fma_sum": PluginMethod(fma_sum, ("add",), slots=("a", "b")),
+    "scaled_product": PluginMethod(scaled_product, ("mul",), slots=("a", "b")),
+    "logistic_table": PluginMethod(
+        logistic_table, ("sigmoid",), reads=("quantize", "dequantize"), slots=("x",)
     ),
-    "mean_along": Method(mean_of_reals, attrs=("kernel", "stride", "pad", "ceil", "count_pad")),
-    "mean_of_codes": Method(mean_of_codes, attrs=("layout",)),
-    "nearest_by_step": Method(nearest_by_step, whole=True, reals=True),
-    **ipex_lstm.METHODS,
-    **ipex_methods.METHODS,
-    **tflite_methods.METHODS,
-    **tflite_curves.METHODS,
-    **tflite_elements.METHODS,
-    **tflite_fixed.METHODS,
-    **tflite_lstm.METHODS,
-    **tflite_vectors.METHODS,
-    **tflite_dynamic.METHODS,
-    **torch_methods.METHODS,
-    **torch_layers.METHODS,
-    **tensorflow_methods.METHODS,
-    **mxnet_methods.METHODS,
+    "recode": PluginMethod(recode, ("requantize",), reads=("quantize", "dequantize"), slots=("x",)),
+    "recode_all": PluginMethod(
+        recode_all, ("concat",), reads=("quantize", "dequantize"), slots=("xs",), attrs=("axis",)
+    ),
+    "exponent_table": PluginMethod(
+        exponent_table,
+        ("softmax",),
+        slots=("x",),
+        attrs=("axis",),
+        params={"quotient": Param(("f32", "f64")), "overflow": Param(("saturate", "wrap"))},
+        bits=_BITS,
+    ),
+    "mean_of_reals": PluginMethod(
+        mean_of_reals,
+        AVERAGES,
+        slots=("x",),
+        attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout"),
+    ),
+    "mean_along": PluginMethod(
+        mean_of_reals,
+        AVERAGES,
+        slots=("x",),
+        attrs=("kernel", "stride", "pad", "ceil", "count_pad"),
+    ),
+    "mean_of_codes": PluginMethod(mean_of_codes, WHOLE_MEANS, slots=("x",), attrs=("layout",)),
+    "nearest_by_step": PluginMethod(
+        nearest_by_step, ("resize_nearest",), reads=("quantize", "dequantize"), reals=True
+    ),
+    **code_means.METHODS,
+    **conv_of_other_ranks.METHODS,
+    **means.METHODS,
+    **transposed.METHODS,
+    **vectors.METHODS,
 }
-"""The functions that work on codes. Two more names are executed by `run` itself: `reals`
-(dequantize, the real op, quantize) and `move` (the result's map first, then the op on codes)."""
+"""The methods that profiles of several runtimes name; those of one lie in its backend's folder."""
 
 
 def for_reals(rule: Rule) -> bool:
     """Whether the method that a rule names makes reals of codes of any map."""
-    method = METHODS.get(rule.method.name) if rule.method else None
+    method = plugin_method(rule.method.name) if rule.method else None
     return method is not None and method.any_map
 
 
 def bounding(rule: Rule) -> bool:
     """Whether the method that a rule names sees to a relu that follows."""
-    method = METHODS.get(rule.method.name) if rule.method else None
+    method = plugin_method(rule.method.name) if rule.method else None
     return method is not None and method.tails
 
 
@@ -356,23 +356,23 @@ def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
         return _reals(call, arrays)
     if wanted.name == "move":
         return _move(call, arrays, partial(compute, call.op))
-    method = METHODS.get(wanted.name) or _of_plugin(wanted.name)
+    method = plugin_method(wanted.name)
     if method is None:
-        known = ", ".join((*METHODS, "reals", "move"))
+        known = ", ".join(method_names())
         raise ProfileError(
             f"profile {call.rule.profile}: no method {wanted.name!r}; known: {known}"
         )
-    if wrong := fault(wanted, params(wanted.name)):
+    if wrong := fault(wanted):
         raise ProfileError(f"profile {call.rule.profile}: {wrong}")
     if call.out is None and not (method.any_map or method.reals):
         raise OpError(f"{call.op}: {wanted.name} makes codes, the result is real")
+    if method.slots is None:
+        return method.function(call, arrays, **wanted.params)
     lacks = {s for s in method.slots if s != "xs" and s not in arrays}
     lacks |= {"xs"} if "xs" in method.slots and "xs.0" not in arrays else set()
     lacks |= {name for name in method.attrs if name not in call.attrs}
-    if lacks and not method.whole:
+    if lacks:
         raise OpError(f"{call.op} has no {min(lacks)}, which method {wanted.name} needs")
-    if method.whole:
-        return method.function(call, arrays, **wanted.params)
     operands: list[object] = [arrays[s] for s in method.slots if s != "xs"]
     maps: list[object] = [call.affine(s) for s in method.slots if s != "xs"]
     if "xs" in method.slots:
@@ -380,14 +380,9 @@ def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
         operands.append([arrays[s] for s in many])
         maps.append([call.affine(s) for s in many])
     named = {name: call.attrs[name] for name in method.attrs}
-    rule = {"rule": call.rule} if method.rule else {}
+    rule = {"rule": call.rule} if method.reads else {}
     beside = {slot: arrays[slot] for slot in method.beside if slot in arrays}
     return method.function(*operands, *maps, call.out, **named, **wanted.params, **rule, **beside)
-
-
-def _of_plugin(name: str) -> Method | None:
-    found = plugin_method(name)
-    return None if found is None else Method(found.function, whole=True)
 
 
 def _reals(call: Call, arrays: Mapping[str, Codes]) -> Codes:

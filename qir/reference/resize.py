@@ -7,6 +7,7 @@ rounded once. What lies outside repeats the edge, unless it is left out or extra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -281,8 +282,10 @@ def _made(
         made = [scaled(h, s) for h, s in zip(held, scales, strict=True)]
         return made, [F(s) for s in scales]
     wanted = [int(s) for s in sizes.reshape(-1)]
-    if sizes.ndim != 1 or len(wanted) != len(held) or min(wanted, default=1) < 1:
-        raise OpError(f"{op}: sizes {wanted} for {len(held)} axes, each must be 1 or more")
+    if sizes.ndim != 1 or len(wanted) != len(held):
+        raise OpError(f"{op}: {len(wanted)} sizes for {len(held)} axes")
+    if min(wanted, default=1) < 1:
+        raise OpError(f"{op}: sizes {wanted}: each must be 1 or more")
     if policy != "stretch":
         if 0 in held:
             raise OpError(f"{op}: x has no elements, whose proportions could be kept")
@@ -293,3 +296,18 @@ def _made(
 
 STEPPED: Callable[..., Array] = nearest_by_step
 FUNCTIONS: dict[str, Callable[..., Array]] = {"resize_nearest": resize_nearest, "resize": resize}
+
+
+def resized(
+    x: Array, sizes: Array | None, scales: Sequence[float], axes: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """The axes whose size changes, and what it becomes."""
+    over = [a % x.ndim for a in axes] or list(range(x.ndim))
+    if sizes is not None:
+        made = [int(n) for n in sizes.ravel()]
+    else:
+        made = [math.floor(x.shape[a] * s) for a, s in zip(over, scales, strict=True)]
+    if not axes:
+        pairs = [(a, n) for a, n in zip(over, made, strict=True) if n != x.shape[a]]
+        over, made = [a for a, _ in pairs], [n for _, n in pairs]
+    return over, made

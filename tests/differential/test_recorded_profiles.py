@@ -9,11 +9,12 @@ import pytest
 
 from qir.ir.node import Value
 from qir.ledger import Ledger
-from qir.numerics.fields import READS, Method
+from qir.numerics.fields import Method
 from qir.numerics.rounding import TWICE
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.group import Group
 from qir.profiles import Query, dumps, parse, profile
+from qir.profiles.methods import reads as method_reads
 from qir.reference.interpreter import run
 from tests.differential.ipex import test_ipex_vectors as ipex
 from tests.differential.one_op import graph_of
@@ -61,7 +62,7 @@ def test_one_rounding_is_claimed_by_nobody() -> None:
     assert set(claims.values()) == {"unknown"}
     for entry in profile(REFERENCE).rules:
         method = entry.fields.get(("", "method"))
-        reads = READS[method.name] if isinstance(method, Method) else ("requant",)
+        reads = method_reads(method.name) if isinstance(method, Method) else ("requant",)
         other = entry.fields.get(("requant", "round")) or entry.fields.get(
             ("requant", "multiplier")
         )

@@ -10,7 +10,7 @@ from qir.errors import QirError
 from qir.numerics.fields import Method, field_types
 from qir.profiles import Profile
 from qir.profiles.library import replaced
-from qir.profiles.method_parameters import PARAMS
+from qir.profiles.methods import params
 from qir.profiles.profile import Entry, Field, Fields, When
 
 _WORDS: dict[str, tuple[Field, ...]] = {
@@ -96,7 +96,7 @@ def others(block: str, name: str, now: Field) -> Iterator[Field]:
         yield from (value for value in known if value != now)
     elif isinstance(now, Method):
         yield Method("move" if now.name == "reals" else "reals")
-        for param, kind in PARAMS.get(now.name, {}).items():
+        for param, kind in params(now.name).items():
             first = kind.values[0] if kind.values else 0
             said = now.params.get(param, first)
             for value in kind.values or (8 if said != 8 else 16,):

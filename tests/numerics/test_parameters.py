@@ -7,12 +7,12 @@ import pytest
 
 import qir
 from qir.errors import ProfileError
+from qir.ir.ops import spec
 from qir.numerics import Method
 from qir.profiles import parse, profile
 from qir.profiles.library import replaced
-from qir.profiles.method_parameters import PARAMS, fault
+from qir.profiles.methods import fault, tabled
 from qir.profiles.profile import Entry, Head, Profile, When
-from qir.reference.methods import METHODS
 
 HEAD = 'name = "p"\nextends = "native"\n[[rule]]\nop = "add"\n'
 _MORE = "method mean_of_steps has no parameter 'lane'; it has lanes, fused, raw, divide"
@@ -41,11 +41,13 @@ def test_a_wrong_parameter_is_told_with_its_line(said: str) -> None:
 
 
 def test_parameters_are_those_of_the_functions_that_are_executed() -> None:
-    assert {name: tuple(row) for name, row in PARAMS.items()} == {
-        name: method.params for name, method in METHODS.items() if method.params
-    }
-    for name, row in PARAMS.items():
-        taken = inspect.signature(METHODS[name].function).parameters
+    for name, method in tabled().items():
+        row, taken = method.params, inspect.signature(method.function).parameters
+        first = 2 if method.slots is None else 2 * len(method.slots) + 1
+        more = set([*taken][first:]) - {*method.attrs, *method.beside}
+        attrs = {attr.name for op in method.ops for attr in spec(op).attrs}
+        assert row.keys() <= more <= {*row, *attrs, "rule"}, name
+        assert method.slots is None or ("rule" in taken) == bool(method.reads), name
         for key, param in row.items():
             default = taken[key].default
             assert (default is inspect.Parameter.empty) == param.needed, (name, key)

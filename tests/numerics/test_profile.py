@@ -1,6 +1,7 @@
 """Profile files: read, resolved, written back; and every mistake told with its line."""
 
 import itertools
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import get_args, get_origin
@@ -9,11 +10,12 @@ import pytest
 
 from qir.errors import ProfileError
 from qir.ir.text import parse as parse_graph
-from qir.numerics.fields import BLOCKS, READS, field_types, fits, levels_of, said
+from qir.numerics.fields import BLOCKS, field_types, fits, levels_of, said
 from qir.profiles import Profile, Query, dumps, given, load, parse, profile, profile_names, resolve
+from qir.profiles.methods import tabled
 from qir.profiles.profile import differences
-from qir.reference.methods import METHODS
 
+ROOT = Path(__file__).parents[2]
 NAMES = ("native", "ort-1.31", "ort-1.31.noopt")
 BASE = """name = "base"
 [quantize]
@@ -74,10 +76,24 @@ def test_a_profile_reads_back_equal_from_what_it_writes(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_that_a_profile_names_exists(name: str) -> None:
+    known = {*tabled(), "reals", "move"}
     for layer in profile(name).layers:
         for entry in layer.rules:
             method = profile(name).resolve(Query(entry.ops[0])).method
-            assert method is None or method.name in {*METHODS, "reals", "move"}
+            assert method is None or method.name in known
+
+
+def test_a_method_that_one_runtime_names_lives_in_the_folder_of_its_backend() -> None:
+    users: dict[str, set[str]] = {}
+    for path in (*ROOT.glob("backends/*/profiles/*.toml"), *ROOT.glob("qir/profiles/*.toml")):
+        for rule in tomllib.loads(path.read_text(encoding="utf-8")).get("rule", ()):
+            said = rule.get("method", "none")
+            named = said if isinstance(said, str) else said["name"]
+            users.setdefault(named, set()).add(path.relative_to(ROOT).parts[1])
+    for name, method in tabled().items():
+        one = [*users[name]] if len(users[name]) == 1 else ["profiles"]
+        home = "qir.reference." if one == ["profiles"] else f"qir.backends.{one[0]}.kernels"
+        assert method.function.__module__.startswith(home), f"{name}: {users[name]} name it"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -432,12 +448,6 @@ def test_a_field_that_the_method_from_below_does_not_read_is_refused() -> None:
         'op = "*"\nwhen = {storage = "i8"}\nrequant = {round = "away"}\n',
     ):
         parse(head + text, "p", profile)
-
-
-def test_the_methods_that_a_file_may_name_are_those_that_are_executed() -> None:
-    assert READS.keys() == METHODS.keys() | {"reals", "move"}
-    for name, method in METHODS.items():
-        assert method.whole or bool(READS[name]) == method.rule, name
 
 
 def test_conditions_name_any_slot_and_attribute_that_one_of_the_ops_has() -> None:

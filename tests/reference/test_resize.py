@@ -174,6 +174,12 @@ def test_what_does_not_fit_is_told(attrs: dict[str, Attr], why: str) -> None:
         graph.add("resize", {"x": value}, attrs)
 
 
+def test_sizes_of_other_axes_are_counted_not_listed() -> None:
+    x, sizes = np.ones((2, 2), np.float32), np.ones(1000, np.int64)
+    with pytest.raises(OpError, match=r"^resize: 1000 sizes for 2 axes$"):
+        compute("resize", {"x": x, "sizes": sizes}, spec("resize").complete({}))
+
+
 def test_lanes_of_channels_need_channels_last() -> None:
     """Torch's kernel on channels last, asked for an image that has none."""
     codes = uniform(dtype("u8"), np.float32(0.5), 3)

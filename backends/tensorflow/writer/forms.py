@@ -101,7 +101,9 @@ def _in_float(graph: Graph, node: Node) -> None:
     made = graph.add(node.op, {"x": real}, node.attrs, before=node, origins=node.origins).result
     assert kind.quant is not None
     attrs = {"round": "away" if str(kind.quant.storage) == "i8" else ""}
-    graph.substitute(node, graph.add("quantize", {"x": made}, attrs, types=[kind], before=node).result)
+    graph.substitute(
+        node, graph.add("quantize", {"x": made}, attrs, types=[kind], before=node).result
+    )
 
 
 def _tell(graph: Graph, ledger: Ledger) -> None:

@@ -28,6 +28,8 @@ class Written:
     outputs: Mapping[str, str]
     values: Mapping[str, str]
     """The tensor of each value that the graph computes."""
+    types: Mapping[str, tuple[str, tuple[int, ...]]]
+    """The element type and the shape of each input and output, by its tensor."""
 
 
 def to_graphdef(graph: Graph) -> Written:
@@ -49,7 +51,10 @@ def to_graphdef(graph: Graph) -> Written:
     for name, value in graph.outputs.items():
         outputs[name] = w.put("Identity", name, (w.read(value),), T=kind(value))
     values = {v.name: place for v, place in w.places.items() if v.constant is None}
-    return Written(wire.graph(w.made), inputs, outputs, values)
+    ends = [(inputs[value.name], value) for value in graph.inputs]
+    ends += [(outputs[name], value) for name, value in graph.outputs.items()]
+    types = {place: (kind(value).name, sizes(value).sizes) for place, value in ends}
+    return Written(wire.graph(w.made), inputs, outputs, values, types)
 
 
 def _set(w: Nodes, node: Node, made: str | Sequence[str]) -> None:
@@ -65,7 +70,9 @@ def _write(w: Nodes, graph: Graph, node: Node) -> str | Sequence[str]:
     if head not in table or node.bodies:
         ops = " |> ".join(stage.op for stage in node.stages) or node.op
         on = " on quantized values" if quantized else ""
-        raise refused(node, f"{ops}{on} is not written for TensorFlow; write ONNX, or run it by cpu")
+        raise refused(
+            node, f"{ops}{on} is not written for TensorFlow; write ONNX, or run it by cpu"
+        )
     if node.stages:
         kernels.check_summand(graph, node)
     return table[head](w, node)

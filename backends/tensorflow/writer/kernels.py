@@ -14,10 +14,9 @@ from qir.profiles import profile, reals_of
 
 from .layers import constant_weights, filters, padding
 from .moves import reshaped
-from .nodes import F32, Nodes, kind, kind_of, refused
+from .nodes import F32, PROFILE, Nodes, kind, kind_of, refused
 from .wire import Attr, Kind, Kinds
 
-PROFILE = "tf-2.21.onednn"
 Write = Callable[[Nodes, Node], str]
 _ROUND = {"": "HALF_TO_EVEN", "even": "HALF_TO_EVEN", "away": "HALF_AWAY_FROM_ZERO"}
 _BEHIND = {"relu": "Relu", "add": "Sum", "leaky_relu": "LeakyRelu"}
@@ -39,7 +38,9 @@ def quant_of(node: Node, value: Value) -> QuantType:
         why = f"is stored as {quant.storage}"
     if why:
         said = "TensorFlow's kernels have one scale, no zero point, u8 or i8"
-        raise refused(node, f"%{value.name} {why}; {said}: quantize the float model for this target")
+        raise refused(
+            node, f"%{value.name} {why}; {said}: quantize the float model for this target"
+        )
     return quant
 
 

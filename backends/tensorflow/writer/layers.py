@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from qir.ir.node import Node, Value
+from qir.profiles import profile, reals_of
 
 from .elementwise import binary, number, scalar, unary
 from .moves import transposed
-from .nodes import Nodes, kind, refused
+from .nodes import PROFILE, Nodes, kind, refused
 from .wire import Attr
 
 Write = Callable[[Nodes, Node], str]
@@ -92,7 +93,10 @@ def filters(data: np.ndarray, groups: int) -> tuple[np.ndarray, bool]:
 
 
 def constant_weights(n: Node, value: Value) -> np.ndarray:
-    """Returns weights that are constant; Refused where they are computed."""
+    """Returns weights that are constant, or constant once dequantized; Refused for others."""
+    x = value.node.operands.get("x") if value.node.op == "dequantize" else None
+    if x is not None and x.constant is not None and x.type.quant is not None:
+        return reals_of(profile(n.profile or PROFILE), x.constant.data, x.type.quant)
     if value.constant is None:
         raise refused(n, "TensorFlow's filters are written as constants, these are computed")
     return np.asarray(value.constant.data)
@@ -109,13 +113,25 @@ def _conv2d(w: Nodes, n: Node) -> str:
         "data_format": "NHWC",
         **padding(spatial(n, x), data.shape[:2], stride, wholes(n, "pad"), dilation),
     }
-    given = (last(w, n, x), w.constant(data, kind(weight).name, weight.name))
     if deep and stride[0] != stride[1]:
         raise refused(n, "TensorFlow's depthwise convolution has one stride for both axes")
+    image = last(w, n, x)
+    if deep and attrs["padding"] == "EXPLICIT":  # its fusion with a bias aborts on these
+        image = _padded(w, n, image, x, wholes(n, "pad"))
+        del attrs["explicit_paddings"]
+        attrs["padding"] = "VALID"
+    given = (image, w.constant(data, kind(weight).name, weight.name))
     made = w.add("DepthwiseConv2dNative" if deep else "Conv2D", given, n.name, **attrs)
     if bias := n.operands.get("bias"):
         made = w.add("BiasAdd", (made, w.read(bias)), n.name, T=kind(x), data_format="NHWC")
     return back(w, n, made, n.result)
+
+
+def _padded(w: Nodes, n: Node, image: str, x: Value, pad: Sequence[int]) -> str:
+    """Adds zeros around images whose channels stand last."""
+    top, left, bottom, right = pad
+    rows = np.asarray([[0, 0], [top, bottom], [left, right], [0, 0]], np.int32)
+    return w.add("PadV2", (image, w.constant(rows), scalar(w, 0, x)), n.name, T=kind(x))
 
 
 def _conv1d(w: Nodes, n: Node) -> str:
@@ -168,20 +184,30 @@ def _avg_pool(w: Nodes, n: Node) -> str:
     pad, given = _pads(n, x), last(w, n, x)
     sides: dict[str, Attr] = {"ksize": (1, *kernel, 1), "strides": (1, *stride, 1)}
     pads = padding(spatial(n, x), kernel, stride, pad)
-    if pads["padding"] == "EXPLICIT" or (any(pad) and n.attrs["count_pad"]):
-        if not n.attrs["count_pad"] or n.attrs["ceil"]:
-            raise refused(n, "TensorFlow's average pools count no padding but that of SAME")
-        top, left, bottom, right = pad
-        rows = np.asarray([[0, 0], [top, bottom], [left, right], [0, 0]], np.int32)
-        given = w.add(
-            "PadV2",
-            (given, w.constant(rows), scalar(w, 0, x)),
-            n.name,
-            T=kind(x),
-        )
+    apart = pads["padding"] == "EXPLICIT" or (any(pad) and n.attrs["count_pad"])
+    if apart:
+        given = _padded(w, n, given, x, pad)
         pads = {"padding": "VALID"}
     made = w.add("AvgPool", (given,), n.name, T=kind(x), **sides, **pads)
+    if apart:
+        counts = np.outer(*(_counted(n, x, axis) for axis in (0, 1)))
+        factor = (kernel[0] * kernel[1] / counts).astype(x.type.dtype.carrier)
+        if np.any(factor != 1):
+            by = w.constant(factor[None, :, :, None], kind(x).name)
+            made = binary(w, "Mul", made, by, x, n.name)
     return back(w, n, made, n.result)
+
+
+def _counted(n: Node, x: Value, axis: int) -> np.ndarray:
+    """Returns how many elements along an axis each window of an average pool counts."""
+    size, made = spatial(n, x)[axis], spatial(n, n.result)[axis]
+    if not isinstance(size, int) or not isinstance(made, int):
+        raise refused(n, "an average pool with padding needs the size of the image")
+    pad, kernel, stride = wholes(n, "pad"), wholes(n, "kernel"), wholes(n, "stride")
+    low, high = (-pad[axis], size + pad[axis + 2]) if n.attrs["count_pad"] else (0, size)
+    starts = np.arange(made) * stride[axis] - pad[axis]
+    ends = np.minimum(starts + kernel[axis], high)
+    return np.asarray(ends - np.maximum(starts, low), np.float64)
 
 
 def _global(op: str) -> Write:

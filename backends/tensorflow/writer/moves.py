@@ -32,9 +32,35 @@ def _reshape(w: Nodes, n: Node) -> str:
     if made := reshaped(w, n, w.read(x), x, n.result):
         return made
     shape = n.operands.get("shape")
-    if shape is None or shape.constant is not None:
+    if shape is not None and shape.constant is None:
+        return w.add("Reshape", (w.read(x), w.read(shape)), n.name, T=kind(x), Tshape=kind(shape))
+    if shape is not None and shape.constant is not None and not n.attrs.get("allow_zero"):
+        row = [int(size) for size in np.asarray(shape.constant.data)]
+    elif n.op == "flatten" and n.attrs["axis"] == 1:
+        row = [0, -1]
+    else:
         raise refused(n, "more than one size of its result is open; state the sizes")
-    return w.add("Reshape", (w.read(x), w.read(shape)), n.name, T=kind(x), Tshape=kind(shape))
+    given = (w.read(x), _copied(w, n, x, row))
+    return w.add("Reshape", given, n.name, T=kind(x), Tshape=Kind("int32"))
+
+
+def _copied(w: Nodes, n: Node, x: Value, row: Sequence[int]) -> str:
+    """Returns computed sizes: 0 is that of the operand's axis in its place."""
+    own = w.add("Shape", (w.read(x),), n.name, T=kind(x), out_type=Kind("int32"))
+    parts = [
+        w.add(
+            "StridedSlice",
+            (own, *(w.row([each]) for each in (i, i + 1, 1))),
+            n.name,
+            T=Kind("int32"),
+            Index=Kind("int32"),
+            shrink_axis_mask=1,
+        )
+        if size == 0
+        else w.constant(np.asarray(size, np.int32))
+        for i, size in enumerate(row)
+    ]
+    return w.add("Pack", parts, n.name, N=len(parts), T=Kind("int32"), axis=0)
 
 
 def wholes(n: Node, name: str) -> list[int]:
@@ -132,7 +158,9 @@ def _split(w: Nodes, n: Node) -> list[str]:
 
 
 def _gather(w: Nodes, n: Node) -> str:
-    x, at = (n.operands[slot] for slot in (("w", "indices") if n.op == "embedding" else ("x", "indices")))
+    x, at = (
+        n.operands[slot] for slot in (("w", "indices") if n.op == "embedding" else ("x", "indices"))
+    )
     axis = whole(n, "axis") if n.op == "gather" else 0
     size = x.type.shape[axis % x.type.rank]
     indices = w.read(at)
@@ -192,6 +220,20 @@ def _size(w: Nodes, n: Node) -> str:
     return w.add("Size", (w.read(x),), n.name, T=kind(x), out_type=kind(n.result))
 
 
+def _fill(w: Nodes, n: Node) -> str:
+    shape, value = n.operands["shape"], n.attrs["value"]
+    data = np.asarray(getattr(value, "data", 0)).reshape(-1)[:1].astype(n.result.type.dtype.carrier)
+    filled = w.constant(data.reshape(()), kind_of(n.result.type.element, n.result))
+    given = (w.read(shape), filled)
+    return w.add("Fill", given, n.name, T=kind(n.result), index_type=kind(shape))
+
+
+def _einsum(w: Nodes, n: Node) -> str:
+    parts = tuple(map(w.read, n.operands.values()))
+    equation = str(n.attrs["equation"]).replace(" ", "")
+    return w.add("Einsum", parts, n.name, N=len(parts), T=kind(n.result), equation=equation)
+
+
 def _range(w: Nodes, n: Node) -> str:
     given = tuple(w.read(n.operands[slot]) for slot in ("start", "limit", "step"))
     return w.add("Range", given, n.name, Tidx=kind(n.result))
@@ -243,7 +285,9 @@ def _linear(w: Nodes, n: Node) -> str:
 def _resized(w: Nodes, n: Node, op: str, *, half: bool, corners: bool = False) -> str:
     """An image of four axes of which two that stand together are resized."""
     x, made = n.operands["x"], n.result
-    changed = [i for i, (a, b) in enumerate(zip(x.type.shape, made.type.shape, strict=True)) if a != b]
+    changed = [
+        i for i, (a, b) in enumerate(zip(x.type.shape, made.type.shape, strict=True)) if a != b
+    ]
     last = set(changed) <= {1, 2}
     if x.type.rank != 4 or not (last or set(changed) <= {2, 3}):
         raise refused(n, "TensorFlow resizes height and width of images of four axes")
@@ -276,6 +320,8 @@ OPS: Mapping[str, Write] = {
     "shape": _shape,
     "size": _size,
     "range": _range,
+    "constant_of_shape": _fill,
+    "einsum": _einsum,
     "depth_to_space": _depth("DepthToSpace"),
     "space_to_depth": _depth("SpaceToDepth"),
     "resize_nearest": _nearest,

@@ -36,6 +36,8 @@ _QUANTIZED = {"u8": "quint8", "i8": "qint8", "i32": "qint32"}
 _LEVELS = {"u8": 255.0, "i8": 127.0, "i32": 2.0**31}
 """What the greatest reach of a range is divided by, by storage."""
 F32 = np.float32
+PROFILE = "tf-2.21.onednn"
+"""The numerics of what is written."""
 
 
 def refused(node: Node, why: str) -> Refused:
@@ -109,7 +111,9 @@ class Nodes:
     def ends(self, quant: QuantType, like: str) -> tuple[str, str]:
         """Returns the constants that are the range of a quantized type."""
         low, high = range_of(quant)
-        return self.constant(low, "float", f"{like}/min"), self.constant(high, "float", f"{like}/max")
+        return self.constant(low, "float", f"{like}/min"), self.constant(
+            high, "float", f"{like}/max"
+        )
 
 
 _SHORT = 64
@@ -130,7 +134,9 @@ def kind_of(element: DType | QuantType, value: Value) -> str:
     """Returns TensorFlow's name of an element type; Refused for one that it has no kernels for."""
     if isinstance(element, QuantType):
         if str(element.storage) not in _QUANTIZED:
-            raise refused(value.node, f"TensorFlow has no values of {element.storage}; take u8 or i8")
+            raise refused(
+                value.node, f"TensorFlow has no values of {element.storage}; take u8 or i8"
+            )
         return _QUANTIZED[str(element.storage)]
     if str(element) not in _KINDS:
         raise refused(value.node, f"TensorFlow has no tensors of {element}")
@@ -162,7 +168,9 @@ def range_of(quant: QuantType) -> tuple[Data, Data]:
         scales = np.asarray(quant.scales(), F32).reshape(-1)
         high = scales * level
         for other in (np.nextafter(high, F32(np.inf)), np.nextafter(high, F32(0))):
-            high = np.where(high / level == scales, high, np.where(other / level == scales, other, high))
+            high = np.where(
+                high / level == scales, high, np.where(other / level == scales, other, high)
+            )
         low = -high if quant.storage.bounds[0] < 0 else high * F32(0)
     low, high = low.astype(F32), high.astype(F32)
     return (low, high) if high.size > 1 else (low.reshape(()), high.reshape(()))

@@ -89,7 +89,8 @@ def held(field: int, data: bytes | str) -> bytes:
     return varint(field << 3 | 2) + varint(len(data)) + data
 
 
-def _shape(sizes: Iterable[int]) -> bytes:
+def shape(sizes: Iterable[int]) -> bytes:
+    """Returns a TensorShapeProto."""
     return b"".join(held(2, whole(1, size)) for size in sizes)
 
 
@@ -97,9 +98,7 @@ def _tensor(tensor: Tensor) -> bytes:
     data = np.ascontiguousarray(tensor.data)
     little = data.astype(data.dtype.newbyteorder("<"), copy=False)
     return (
-        whole(1, TYPES[tensor.kind])
-        + held(2, _shape(tensor.data.shape))
-        + held(4, little.tobytes())
+        whole(1, TYPES[tensor.kind]) + held(2, shape(tensor.data.shape)) + held(4, little.tobytes())
     )
 
 
@@ -110,7 +109,7 @@ def _value(value: Attr) -> bytes:
         case Kinds(names):
             return held(1, held(6, b"".join(varint(TYPES[name]) for name in names)))
         case Sizes(sizes):
-            return held(7, _shape(sizes))
+            return held(7, shape(sizes))
         case Tensor():
             return held(8, _tensor(value))
         case bool():

@@ -7,7 +7,10 @@
  * of exponentials, scaled up as far as their sum allows, and gain is floor(1 / y_scale).
  *
  * In a row of one element v * gain is infinite; its conversion gives INT_MIN, to which zero is
- * added modulo 2^32, and u8 keeps the low byte: so does onnxruntime, whose bytes these are.
+ * added modulo 2^32, and u8 keeps the low byte: so does onnxruntime up to 1.31.
+ *
+ * With `wide`, v, gain and sum are multiplied and divided in f64, as onnxruntime 1.32 does: nothing
+ * overflows, and what lies beyond the codes becomes their end.
  */
 
 #include "requant.h"
@@ -17,11 +20,12 @@ struct qir_softmax {
   size_t rows, width;
   float table[256];
   float gain;
-  uint8_t x_flip;
+  uint8_t x_flip, wide;
   struct qir_code code;
 };
 
 /* Makes a step; 0 if there is no memory. x and y are buffers. */
-int qir_softmax_make(const struct qir_softmax *softmax, int x, int y, struct qir_step *step);
+int qir_softmax_make(uint32_t isa, const struct qir_softmax *softmax, int x, int y,
+                     struct qir_step *step);
 
 #endif

@@ -12,7 +12,7 @@ from qir.ir.ops import spec
 from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
 from qir.profiles import profile
-from qir.profiles.method_parameters import MOST_BITS
+from qir.profiles.methods import widest
 from qir.rewrite.fusing import (
     INTEGER,
     LINES,
@@ -114,7 +114,7 @@ class FuseQdq(Fusing):
                 return False
             wide = bits.get(traits.data, 0) + bits.get(traits.weight or "", 0) > _BITS
             return wide or bool(wrapping(graph, head))
-        most = MOST_BITS.get(rule.method.name) if rule.method else None
+        most = widest(rule.method.name) if rule.method else None
         return most is not None and max(bits.values(), default=0) > most
 
 

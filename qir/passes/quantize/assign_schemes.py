@@ -44,13 +44,13 @@ STRUCTURE = frozenset({"input", "constant", "output"})
 """Ops that compute nothing."""
 
 
-def _capability(name: str | list[str]) -> Capability:
+def read_capability(name: str | list[str]) -> Capability:
     if str(name) in profile_names():
         return kernel_table(profile(str(name)))
     return target(str(name)).capability()
 
 
-def _name(table: object) -> str:
+def write_capability(table: object) -> str:
     return table.name if isinstance(table, Capability) else ""
 
 
@@ -76,7 +76,7 @@ class AssignSchemes(Pass):
     tolerance = Tolerance(why="it writes plans; no number moves")
     capability: Capability = field(
         default_factory=lambda: Capability("none", {}),
-        metadata=option(name="target", read=_capability, write=_name, kind="target"),
+        metadata=option(name="target", read=read_capability, write=write_capability, kind="target"),
     )
     """What the target takes in integers, or the kernels of a profile."""
     granularity: Literal["channel", "tensor"] = "channel"
@@ -106,7 +106,7 @@ class AssignSchemes(Pass):
             "  %w = constant([1.0, 0.5, -1.0]) : 1x3xf32\n  %m = linear(%x, %w) : 2x1xf32\n"
             "  %r = relu(%m) : 2x1xf32\n  output(y=%r)\n}\n"
         )
-        yield cls(_capability("cpu")), parse(text)
+        yield cls(read_capability("cpu")), parse(text)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         found = kernels(graph, profile(self.groups)) if self.groups else None
@@ -276,6 +276,8 @@ class _Assignment:
             return f"it stays {op_name(node)}, as the file has it"
         if node.bodies:
             return WITHIN
+        if said := self.table.float_reason(node):
+            return said
         if row is None:
             return self._left_out(node) or no_row(self.table.name, node.op)
         if self._wished_float(node):

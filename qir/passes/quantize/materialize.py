@@ -27,7 +27,7 @@ from qir.ledger import Change, Ledger
 from qir.numerics import affine, affine_of, bias_codes
 from qir.numerics.ranges import known_scales
 from qir.passes.quantize.quantize_dynamic import ends, finite
-from qir.profiles import codes_later, declared_for, numbers_for, profile, query_on
+from qir.profiles import Profile, codes_later, declared_for, numbers_for, profile, query_on
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.runner.options import option
 
@@ -36,7 +36,7 @@ Range: TypeAlias = "tuple[float, float]"
 _INT32 = 2**31 - 1
 
 
-def _statistics(path: str | list[str]) -> Statistics:
+def read_statistics(path: str | list[str]) -> Statistics:
     if isinstance(path, list):
         raise ValueError("a list")
     return Statistics.load(Path(path))
@@ -64,7 +64,7 @@ class Materialize(Pass):
     ensures = ("no-schemes",)
     tolerance = ANOTHER
     statistics: Statistics = field(
-        default_factory=lambda: Statistics(""), metadata=option(read=_statistics, kind="file")
+        default_factory=lambda: Statistics(""), metadata=option(read=read_statistics, kind="file")
     )
     """Of the float model; a file that `qir calibrate` wrote."""
     profile: str = "native"
@@ -300,11 +300,11 @@ class _Materializing:
             return
         weight, scheme = node.operands[slot], node.schemes[slot]
         bias = node.operands.get(traits.bias or "")
-        axis = self._axis(node, scheme)
+        axis = _axis(node, scheme)
         key = (weight, scheme)
         data = self._data_scale(node)
         if key not in self.parameters or bias is not None:
-            scales, zeros = self._weight_numbers(weight, scheme, axis)
+            scales, zeros = _weight_numbers(self.profile, weight, scheme, axis, self.scales)
             if bias is not None and traits.bias in node.schemes:
                 scales = self._room_for_bias(node, bias, data, scales)
             kind = uniform(
@@ -320,26 +320,11 @@ class _Materializing:
             assert source is not None
             self._bias(node, traits.bias, bias, data, source)
 
-    def _axis(self, node: Node, scheme: Scheme) -> int | None:
-        rule = spec(node.op).traits.weight_axis
-        if scheme.grain != "channel" or rule is None:
-            return None
-        return rule(make_call(node.op, node.operands, node.attrs))
-
     def _data_scale(self, node: Node) -> np.float32:
         value = node.operands[spec(node.op).traits.data]
         if value.node.op != "dequantize" or (quant := value.node.operands["x"].type.quant) is None:
             raise SchemeError(f"{node.name}: its weights are planned, its data is not")
         return np.float32(quant.scales())
-
-    def _weight_numbers(
-        self, weight: Value, scheme: Scheme, axis: int | None
-    ) -> tuple[NDArray[np.floating], NDArray[np.integer]]:
-        low, high = ends(finite(weight), axis)
-        try:
-            return numbers_for(self.profile, low, high, scheme, weight=True, scales=self.scales)
-        except ProfileError as error:
-            raise ProfileError(f"{weight.name}: {error}") from error
 
     def _room_for_bias(
         self, node: Node, bias: Value, data: np.float32, scales: NDArray[np.floating]
@@ -395,6 +380,32 @@ class _Materializing:
         self.ledger.add(
             Change.QUANTIZED, self.step, weight.name, f"{scheme.storage} {scheme.grain}, {text}"
         )
+
+
+def weight_type(
+    profile: Profile, node: Node, weight: Value, scheme: Scheme, scales: str = "profile"
+) -> QuantType:
+    """The type that a layer's weights get, unless its bias asks for larger scales."""
+    axis = _axis(node, scheme)
+    numbers = _weight_numbers(profile, weight, scheme, axis, scales)
+    return uniform(scheme.storage, *numbers, axis=axis, bounds=scheme.bounds, name=weight.name)
+
+
+def _axis(node: Node, scheme: Scheme) -> int | None:
+    rule = spec(node.op).traits.weight_axis
+    if scheme.grain != "channel" or rule is None:
+        return None
+    return rule(make_call(node.op, node.operands, node.attrs))
+
+
+def _weight_numbers(
+    profile: Profile, weight: Value, scheme: Scheme, axis: int | None, scales: str
+) -> tuple[NDArray[np.floating], NDArray[np.integer]]:
+    low, high = ends(finite(weight), axis)
+    try:
+        return numbers_for(profile, low, high, scheme, weight=True, scales=scales)
+    except ProfileError as error:
+        raise ProfileError(f"{weight.name}: {error}") from error
 
 
 def _known_codes(value: Value, kind: TensorType) -> Value | None:

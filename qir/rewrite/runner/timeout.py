@@ -49,7 +49,7 @@ def within(seconds: float | None) -> Iterator[None]:
                 raised = True
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(TooLong))
 
-    timer = threading.Timer(seconds, stop)
+    timer = threading.Timer(float(seconds), stop)
     timer.daemon = True
     timer.start()
     try:

@@ -6,6 +6,7 @@ those that failed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from qir import registry
@@ -20,7 +21,7 @@ from qir.rewrite import Pass
 from qir.target import Target
 from qir.testing.conformance.checklist import Broken, Check, Checklist, demand, require
 from qir.testing.conformance.frontends import check_frontend
-from qir.testing.conformance.methods import check_method
+from qir.testing.conformance.methods import check_method, check_methods
 from qir.testing.conformance.metrics import check_metric
 from qir.testing.conformance.observers import check_observer
 from qir.testing.conformance.ops import check_op
@@ -63,6 +64,8 @@ def _checked(name: str, found: object) -> tuple[Check, ...]:
         return check_op(found)
     if isinstance(found, PluginMethod):
         return check_method(name, found)
+    if isinstance(found, Mapping):
+        return check_methods(found)
     if isinstance(found, Path):
         return _check_profiles(found)
     if isinstance(found, tuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from qir.ir.ops import spec
 from qir.ir.types import TensorType
 from qir.numerics import Method
 from qir.profiles import PluginMethod, profile, query_on
-from qir.profiles.plugin_methods import plugin_method
+from qir.profiles.methods import own
 from qir.reference import methods
 from qir.reference.products import PRODUCTS, Kernel
 from qir.reference.quantized import in_reals
@@ -53,8 +54,20 @@ def check_method(name: str, given: PluginMethod) -> tuple[Check, ...]:
     return checks.told()
 
 
+def check_methods(table: Mapping[str, PluginMethod]) -> tuple[Check, ...]:
+    """Holds a table of methods to what their profiles rely on."""
+    checks = Checklist()
+    for name, given in table.items():
+        checks.check(f"{name}: names ops that there are", partial(_ops, given))
+    return checks.told()
+
+
+def _ops(given: PluginMethod) -> str:
+    return ", ".join(spec(op).name for op in given.ops) or "any"
+
+
 def _form(name: str, given: PluginMethod) -> str:
-    demand(plugin_method(name), f"{name} is the name of a method of qir itself")
+    demand(not own(name), f"{name} is the name of a method of qir itself")
     demand(given.ops, "ops is empty: no profile could use it")
     for op in given.ops:
         spec(op)
@@ -130,4 +143,4 @@ def _pure(calls: list[tuple[Kernel, Codes]]) -> None:
         demand(before == after, f"{kernel.op}: an operand has changed")
 
 
-__all__ = ["check_method"]
+__all__ = ["check_method", "check_methods"]

@@ -145,7 +145,7 @@ def _product(
     result: Value,
 ) -> Array:
     w, scales = _weights(b_value, matrix, axis)
-    acc = (left.astype(np.int64) - quant(a_value)[1]) @ (w if axis else w.T)
+    acc = (left.astype(np.int64) - quant(a_value)[1]) @ (w if axis else w.swapaxes(-1, -2))
     if added is not None:
         acc = acc + added.astype(np.int64)
     return once(acc, _multiplier(a_value, scales, result), result)
@@ -159,7 +159,8 @@ def _gemm(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
 
 def _matmul(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
     axis = 0 if a["trans_b"] else 1
-    return _product(x["a"], x["b"], axis, types["a"], types["b"], x.get("bias"), result)
+    left = x["a"].swapaxes(-1, -2) if a["trans_a"] else x["a"]
+    return _product(left, x["b"], axis, types["a"], types["b"], x.get("bias"), result)
 
 
 def _linear(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
@@ -323,6 +324,11 @@ def _pad(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
 
 
 def _softmax(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
+    return softmax(x, types, result, a, F)
+
+
+def softmax(x: Arrays, types: Values, result: Value, a: Attrs, kind: type[np.floating]) -> Array:
+    """Softmax whose shares are divided in float32 or float64."""
     sx = np.float64(quant(types["x"])[0])
     so, zo, low, high = quant(result)
     codes = np.moveaxis(x["x"].astype(np.int64), a["axis"], -1)
@@ -333,5 +339,5 @@ def _softmax(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
     total = np.zeros(v.shape[:-1], F)
     for i in range(width):
         total = total + v[..., i]
-    y = np.rint(v * np.floor(F(1) / so) / total[..., None]).astype(np.int64) + zo
-    return np.moveaxis(y.clip(low, high), -1, a["axis"])
+    share = v.astype(kind) * np.floor(F(1) / so).astype(kind) / total[..., None].astype(kind)
+    return np.moveaxis((np.rint(share).astype(np.int64) + zo).clip(low, high), -1, a["axis"])

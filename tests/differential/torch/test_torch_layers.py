@@ -12,6 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from qir.backends.torch.kernels.layers import packed_rows, unpacked_rows
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F16, F32, dtype
 from qir.ir.graph import Graph
@@ -21,7 +22,6 @@ from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.profiles import Query, profile
 from qir.reference.interpreter import run
-from qir.reference.torch_layers import packed_rows, unpacked_rows
 from tests.differential.kernels_of_torch import (
     Array,
     Asked,

@@ -49,14 +49,18 @@ class Group(Fusing):
         else:
             count = fold_loaded(graph, named, ledger) + remove_no_ops(graph, named, ledger)
             count += join_tails(graph, named, ledger) + load(graph, named, ledger)
-            if named.memory == "channels_last":
-                wrap = partial(self._wrap, graph.profile)
-                count += lay_out(graph, named, ledger, self.name, wrap)
+            count += self.order(graph, named, ledger)
             count += super().run(graph, ledger)
         if self.profile and self.profile != graph.profile:
             graph.profile = self.profile
             count += 1
         return count
+
+    def order(self, graph: Graph, named: Profile, ledger: Ledger) -> int:
+        """Turns what the runtime puts in another order in memory; says how many ops changed."""
+        if named.memory != "channels_last":
+            return 0
+        return lay_out(graph, named, ledger, self.name, partial(self._wrap, graph.profile))
 
     def _wrap(self, name: str, made: Graph) -> None:
         """Wraps what stands by itself, to be tried: nobody is asked."""

@@ -1,0 +1,279 @@
+"""How TensorFlow's own quantized kernels compute what is not "accumulate and round once".
+
+They work by the ranges that types declare, low and high, some in float64, some in float32 as Eigen
+writes it, one in fixed point of 16 bits. Where a type declares no range, it is what the ends of the
+codes mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.numerics.affine import Affine
+from qir.numerics.rounding import ROUNDINGS
+from qir.profiles.methods import PluginMethod
+from qir.reference.code_means import AVERAGES
+from qir.reference.fixed_point import multiplier
+from qir.reference.method import Call, Codes, F, handed_on, one_scale, stored, variadic
+from qir.reference.windows import channels_back, channels_first, padded, windows
+
+Arrays = Mapping[str, Codes]
+Real64 = NDArray[np.float64]
+_AWAY = ROUNDINGS["away"]
+_WORD = 2**31
+"""What 32 bits end before."""
+_POINT = 16
+"""Binary places of the fixed point that 32-bit sums are brought to bytes in."""
+
+
+def ends(of: Affine) -> tuple[np.float32, np.float32]:
+    """The range that a map declares, else what its lowest and highest code mean."""
+    if of.ends is not None:
+        return F(of.ends.low), F(of.ends.high)
+    low, high = ((code - of.zero) * of.scale for code in (of.low, of.high))
+    return F(low), F(high)
+
+
+def _steps(of: Affine) -> float:
+    """How many codes the storage type has, narrow or not."""
+    return 2.0**of.storage.bits
+
+
+# -- in float64 -----------------------------------------------------------------------------------
+
+
+def to_reals(codes: Codes, of: Affine, kind: type[np.floating] = np.float64) -> NDArray[np.float32]:
+    """What codes mean between the ends of their range: QuantizedToFloat, the low end in a type."""
+    low, high = ends(of)
+    if low == high:
+        return np.full(codes.shape, low)
+    count = _steps(of)
+    step = float(high - low) * (count / (count - 1)) / count
+    start = float(kind(_AWAY(np.asarray(low / F(step), F))) * kind(step))
+    from_low = codes.astype(np.float64) - of.storage.bounds[0]
+    return np.asarray((start + from_low * step).astype(F))
+
+
+def to_codes(
+    reals: NDArray[np.float32], of: Affine, kind: type[np.floating] = np.float64
+) -> NDArray[np.int64]:
+    """The codes of reals, counted from the rounded low end: FloatToQuantized, in a type."""
+    low, high = ends(of)
+    least, most = of.storage.bounds
+    if low == high:
+        return np.full(reals.shape, least, np.int64)
+    count = _steps(of)
+    gain = kind(count / (float(high - low) * (count / (count - 1))))
+    start = _AWAY(np.asarray(kind(low) * gain, kind))
+    from_low = _AWAY(np.asarray(reals.astype(kind) * gain, kind)).astype(np.float64) - start
+    return np.asarray(np.clip(from_low + least, least, most)).astype(np.int64)
+
+
+# -- in float32 -----------------------------------------------------------------------------------
+
+
+def _reals_by_eigen(codes: Codes, of: Affine) -> NDArray[np.float32]:
+    low, high = ends(of)
+    step = (high - low) / F(_steps(of) - 1)
+    start = F(_AWAY(np.asarray(low / step, F))) * step - F(of.storage.bounds[0]) * step
+    return np.asarray(start + codes.astype(F) * step)
+
+
+def _codes_by_eigen(
+    reals: NDArray[np.float32], of: Affine, *, cut: bool = True
+) -> NDArray[np.int64]:
+    """The codes of reals, which may be cut to the ends first."""
+    low, high = ends(of)
+    least, most = of.storage.bounds
+    gain = F(_steps(of) - 1) / (high - low)
+    start = F(_AWAY(np.asarray(low * gain, F)))
+    held = np.clip(reals, low, high) if cut else reals
+    steps = _AWAY(np.asarray(held * gain, F)) - (start - F(least))
+    return np.asarray(np.clip(steps, least, most)).astype(np.int64)
+
+
+def range_recode_all(call: Call, arrays: Arrays) -> Codes:
+    """Concat: what has the result's range is copied, the rest goes through reals, each step in
+    float32."""
+    out = call.out
+    assert out is not None
+    parts = []
+    for slot in variadic(arrays):
+        of, codes = call.affine(slot), arrays[slot]
+        one_scale("range_recode_all", of, out)
+        if ends(of) != ends(out):
+            codes = stored(_codes_by_eigen(_reals_by_eigen(codes, of), out), out)
+        parts.append(codes)
+    axis = call.attrs["axis"]
+    assert isinstance(axis, int)
+    return np.concatenate(parts, axis)
+
+
+# -- 32 bits to bytes -----------------------------------------------------------------------------
+
+
+def range_recode(call: Call, arrays: Arrays) -> Codes:
+    """Requantize. One scale a channel: one float32 factor, halves to even. Else to u8 by 16-bit
+    fixed point, and to i8 through reals, each step in float32."""
+    x, out = call.affine("x"), call.out
+    assert out is not None
+    if out.axis is not None or out.storage.bits != 8 or x.storage.bits != 32:
+        raise OpError("range_recode: 32-bit codes become bytes of one scale")
+    if x.axis is not None:
+        return _by_channels(arrays["x"], x, out)
+    if out.storage.bounds[0] < 0:
+        reals = _reals_by_eigen(arrays["x"], x)
+        return stored(_codes_by_eigen(reals, out, cut=False), out)
+    return stored(_fixed(arrays["x"], x, out), out)
+
+
+def wrapped_recode(call: Call, arrays: Arrays) -> Codes:
+    """Requantize of uniform ops: codes that were made float32, and what 32 bits do not hold of
+    these the lowest of them; less a zero point by a 31-bit multiplier, rounded once, halves up, and
+    cut to 32 bits; sums with either zero point wrap."""
+    x, out = call.affine("x"), call.out
+    assert out is not None
+    one_scale("wrapped_recode", x, out)
+    by, exponent = multiplier(float(x.scale) / float(out.scale))
+    by, exponent = (by, exponent) if exponent <= 30 else (_WORD - 1, 30)
+    held = arrays["x"].astype(F).astype(np.int64)
+    held = np.where(held < _WORD, held, -_WORD) - int(x.zero)
+    product = held.astype(np.int32).astype(np.int64) * by
+    steps = (product + (1 << (30 - exponent))) >> (31 - exponent)
+    whole = np.clip(steps, -_WORD, _WORD - 1) + int(out.zero)
+    return stored(whole.astype(np.int32).astype(np.int64), out)
+
+
+def _by_channels(codes: Codes, x: Affine, out: Affine) -> Codes:
+    scale, _ = x.along(codes.ndim)
+    reach = scale.astype(F) * F(2.0**31)
+    if x.ends is not None:
+        shape = np.shape(scale)
+        reach = np.maximum(np.abs(x.ends.low), np.abs(x.ends.high)).astype(F).reshape(shape)
+    factor = F(out.storage.bounds[1]) * (reach / ends(out)[1]) / F(2.0**31)
+    return stored(np.rint(codes.astype(F) * factor).astype(np.int64), out)
+
+
+def _fixed(codes: Codes, x: Affine, out: Affine) -> NDArray[np.int64]:
+    """64-bit arithmetic that wraps, on codes that have been float32 numbers."""
+    (low, high), (least, most) = ends(x), ends(out)
+    one = 1 << _POINT
+    span = float(most - least)
+    factor = int(255.0 * one * float(high - low) / span)
+    middle = (low + high) / F(2) * F(255.0 / (most - least))
+    start = int(F(middle * F(one))) - int(_AWAY(np.asarray(one * (float(least) * 255.0) / span)))
+    with np.errstate(over="ignore"):
+        products = codes.astype(F).astype(np.int64) * np.int64(factor)
+    return np.asarray((products >> 32) + start + one // 2 >> _POINT)
+
+
+# -- products of two tensors ----------------------------------------------------------------------
+
+
+def range_product(call: Call, arrays: Arrays) -> Codes:
+    """QuantizedMul: the product of codes less the codes of zero, as it is, in 32 bits."""
+    a, b, out = call.affine("a"), call.affine("b"), call.out
+    if out is None or out.storage.bits != 32:
+        raise OpError("range_product: products of codes have 32 bits")
+    left, right = (
+        arrays[s].astype(np.int64) - int(to_codes(np.asarray(0, F), of))
+        for s, of in (("a", a), ("b", b))
+    )
+    return stored(left * right, out)
+
+
+def range_sum(call: Call, arrays: Arrays) -> Codes:
+    """QuantizedAdd: codes of 32 bits a step of each operand, made whole once, and added.
+
+    The first operand that is a single number is brought to the result's range through reals.
+    """
+    out = call.out
+    if out is None or out.storage.bits != 32:
+        raise OpError("range_sum: sums of codes have 32 bits")
+    alone = next((slot for slot in ("a", "b") if arrays[slot].size == 1), "")
+    total: NDArray[np.int64] = np.zeros((), np.int64)
+    for slot in ("a", "b"):
+        of, codes = call.affine(slot), arrays[slot]
+        one_scale("range_sum", of, out)
+        if of.storage.bits > 8 or of.storage.bounds[0] < 0:
+            raise OpError(f"range_sum: {slot} holds {of.storage}, not u8")
+        if slot == alone:
+            total = total + to_codes(to_reals(codes, of, F), out)
+        else:
+            first, second = to_codes(to_reals(np.arange(2, dtype=np.uint8), of, F), out)
+            scaled = first + codes.astype(np.int64) * (second - first)
+            total = total + np.clip(scaled, *out.storage.bounds)
+    return np.asarray(total).astype(np.int32)
+
+
+# -- activations and pools ------------------------------------------------------------------------
+
+
+def range_bounds(call: Call, arrays: Arrays) -> Codes:
+    """Relu and clip: codes are held between those of the bounds."""
+    x, out = call.affine("x"), call.out
+    assert out is not None
+    handed_on(call.op, x, out)
+    low, high = (0.0, None) if call.op == "relu" else (call.attrs["min"], call.attrs["max"])
+    codes = arrays["x"]
+    if isinstance(low, float):
+        codes = np.maximum(codes, _code(low, x))
+    return np.minimum(codes, _code(high, x)) if isinstance(high, float) else codes
+
+
+def _code(real: float, of: Affine) -> np.generic:
+    return of.carrier.type(int(to_codes(np.asarray(real, F), of)))
+
+
+def cut_mean(
+    x: Codes,
+    x_map: Affine,
+    out: Affine,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (1, 1),
+    pad: Sequence[int] = (0, 0, 0, 0),
+    ceil: bool = False,
+    count_pad: bool = False,
+    layout: str = "NCHW",
+) -> Codes:
+    """Average pooling of raw codes in integers, what is left of the division cut off."""
+    one_scale("cut_mean", x_map, out)
+    handed_on("avg_pool2d", x_map, out)
+    codes: NDArray[np.int64] = channels_first("avg_pool2d", x, layout).astype(np.int64)
+    sizes = (codes.shape[2], codes.shape[3])
+    height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)
+    outside = np.zeros((), np.int64)
+    inside = padded(np.ones((1, 1, *sizes), np.int64), height, width, outside)
+    framed = padded(codes, height, width, outside)
+    total = np.zeros((*codes.shape[:2], height.count, width.count), np.int64)
+    count = np.zeros((1, 1, height.count, width.count), np.int64)
+    for i, j in np.ndindex(*kernel):
+        taps = (..., height.tap(i), width.tap(j))
+        total += framed[taps].astype(np.int64)
+        count += inside[taps].astype(np.int64)
+    divisor = np.full((), math.prod(kernel)) if count_pad else count
+    whole = np.sign(total) * (np.abs(total) // divisor)
+    return channels_back(stored(whole, out), layout)
+
+
+METHODS: Mapping[str, PluginMethod] = {
+    "range_recode": PluginMethod(range_recode, ("requantize",)),
+    "wrapped_recode": PluginMethod(wrapped_recode, ("requantize",)),
+    "range_recode_all": PluginMethod(range_recode_all, ("concat",)),
+    "range_product": PluginMethod(range_product, ("mul",)),
+    "range_sum": PluginMethod(range_sum, ("add",)),
+    "range_bounds": PluginMethod(range_bounds, ("relu", "clip")),
+    "cut_mean": PluginMethod(
+        cut_mean,
+        AVERAGES,
+        slots=("x",),
+        attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout"),
+    ),
+}
+"""The methods of this module, by the name that profiles use."""

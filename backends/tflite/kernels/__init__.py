@@ -1,0 +1,22 @@
+"""What TensorFlow Lite's kernels compute beside "accumulate and round once"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qir.profiles.methods import PluginMethod
+
+from . import curves, dynamic, elements, fixed, lstm, sums_and_means, vectors
+
+METHODS: Mapping[str, PluginMethod] = {
+    **curves.METHODS,
+    **dynamic.METHODS,
+    **elements.METHODS,
+    **fixed.METHODS,
+    **lstm.METHODS,
+    **sums_and_means.METHODS,
+    **vectors.METHODS,
+}
+"""All methods that profiles of this runtime alone name."""
+
+__all__ = ["METHODS"]

@@ -1,0 +1,321 @@
+"""TensorFlow Lite's layers of real data and weights of 8 or 4 bits: data become codes while the
+layer runs, each row or image by numbers of its own, and sums of codes become reals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.numerics import accumulate
+from qir.numerics.rounding import ROUNDINGS, fma
+from qir.profiles.methods import FLAG, Param, PluginMethod
+from qir.reference.method import Call, Codes, F, Real32
+
+_AWAY = ROUNDINGS["away"]
+_LONG, _MANY = 32, 4
+"""Four-bit weights are packed in rows of so many, where there are as many rows."""
+Arrays = Mapping[str, Codes]
+Numbers = tuple[Real32, Real32, Real32]
+"""Codes as float32, a scale and a zero point a row."""
+
+
+# -- data as codes --------------------------------------------------------------------------------
+
+
+def _clear(rows: Codes) -> Real32:
+    """Rows of float32 that have a least and a greatest number."""
+    reals: Real32 = rows.astype(F)
+    if reals.size and not np.isfinite(reals).all():
+        raise OpError("data that become codes while a layer runs are finite numbers")
+    return reals
+
+
+def reached(rows: Codes) -> Numbers:
+    """Codes from -127 to 127 around zero."""
+    reals = _clear(rows)
+    reach = np.abs(reals).max(1, initial=0, keepdims=True)
+    still = reach == 0
+    kept = np.where(still, F(1), reach)
+    codes = np.clip(_AWAY(reals * (F(127) / kept)), -127, 127)
+    scale = np.where(still, F(1), kept / F(127))
+    return codes.astype(F), scale, np.zeros_like(scale)
+
+
+def _ends(reals: Real32) -> tuple[Real32, Real32, NDArray[np.bool_]]:
+    least = np.minimum(reals.min(1, initial=0, keepdims=True), F(0))
+    most = np.maximum(reals.max(1, initial=0, keepdims=True), F(0))
+    return least, most, least == most
+
+
+def spanned(rows: Codes) -> Numbers:
+    """Codes from -128 to 127 between the ends, in float64 but for the scale."""
+    reals = _clear(rows)
+    least, most, still = _ends(reals)
+    step = np.where(still, 1.0, np.asarray(most - least, np.float64) / 255.0)
+    low, high = least / step, most / step
+    nearer = 128 + np.abs(low) < 127 + np.abs(high)
+    zero = np.clip(_AWAY(np.where(nearer, -128 - low, 127 - high)), -128, 127)
+    zero = np.where(still, 0.0, zero).astype(F)
+    scale = step.astype(F)
+    codes = np.clip(zero + _AWAY(reals * (F(1) / scale)), -128, 127)
+    return np.where(still, F(0), codes), scale, zero
+
+
+def inverted(rows: Codes) -> Numbers:
+    """The same in float32, by a gain whose inverse is the scale: XNNPACK's."""
+    reals = _clear(rows)
+    least, most, still = _ends(reals)
+    gain = np.where(still, F(1), F(255) / np.where(still, F(1), most - least))
+    low, high = least * gain, most * gain
+    above = (low + F(-128)) + (high + F(127)) > 0
+    zero = np.rint(np.clip(np.where(above, F(-128) - low, F(127) - high), F(-128), F(127)))
+    codes = np.clip(np.rint(reals * gain) + zero, -128, 127)
+    return codes.astype(F), np.asarray(F(1) / gain, F), zero.astype(F)
+
+
+# -- layers ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Sums of codes, channels last, with the scales of data and weights, and the bias."""
+
+    sums: Real32
+    data: Real32
+    weights: Real32
+    bias: Real32 | None
+
+    def plus(self, product: Real32) -> Real32:
+        return product if self.bias is None else np.asarray(self.bias + product, F)
+
+    def together(self) -> Real32:
+        """By the product of both scales."""
+        return self.plus(self.sums * (self.data * self.weights))
+
+    def apart(self) -> Real32:
+        """By the weights' scale first."""
+        return self.plus((self.sums * self.weights) * self.data)
+
+    def data_first(self) -> Real32:
+        """By the data's scale first."""
+        return self.plus((self.sums * self.data) * self.weights)
+
+    def fused(self) -> Real32:
+        """By the data's scale first, then a multiply-add."""
+        parts = (self.sums * self.data, self.weights)
+        zero = np.zeros((), F) if self.bias is None else self.bias
+        return fma(*np.broadcast_arrays(*parts, zero))
+
+
+def _summed(
+    call: Call, arrays: Arrays, how: Callable[[Codes], Numbers], *, pixels: bool = False
+) -> _Sums:
+    data, weight = ("a", "b") if call.op == "matmul" else ("x", "w")
+    quant = call.types[weight].quant
+    if quant is not None and quant.grain is not None and quant.axis is None:
+        raise OpError(
+            f"{call.op}: with scales in blocks these kernels give no such product; XNNPACK's do"
+        )
+    w, of = arrays[weight].astype(np.int64), call.affine(weight)
+    if call.result.quant is not None or call.types[data].quant is not None:
+        raise OpError(f"{call.op}: dynamic layers take reals and give reals")
+    if np.any(of.zero):
+        raise OpError(f"{call.op}: weights of dynamic layers have no zero point")
+    axis = w.ndim - 1 if call.op == "matmul" else 0
+    if of.axis is not None and of.axis != axis:
+        raise OpError(f"{call.op}: scales of weights lie along output channels")
+    scales: Real32 = np.asarray(of.scale, F)
+    bias = arrays["bias"].astype(F) if "bias" in arrays else None
+    if pixels:
+        sums, scale = _multiplied(call, arrays["x"], w[:, :, 0, 0].T, how)
+    elif call.op == "conv2d":
+        sums, scale = _convolved(call, arrays["x"], w, how)
+    else:
+        sums, scale = _multiplied(call, arrays[data], w, how)
+    return _Sums(sums, scale, scales, bias)
+
+
+def _multiplied(
+    call: Call, x: Codes, w: Codes, how: Callable[[Codes], Numbers]
+) -> tuple[Real32, Real32]:
+    codes, scale, zero = how(x.reshape(-1, x.shape[-1]))
+    whole = (codes - zero).astype(np.int64).reshape(x.shape)
+    right = w.swapaxes(-1, -2) if call.op == "linear" else w
+    return accumulate.matmul(whole, right).astype(F), scale.reshape(*x.shape[:-1], 1)
+
+
+def _convolved(
+    call: Call, x: Codes, w: Codes, how: Callable[[Codes], Numbers]
+) -> tuple[Real32, Real32]:
+    """Sums with their channels last; padding is what zero means."""
+    codes, scale, zero = how(x.reshape(len(x), -1))
+    whole = (codes - zero).astype(np.int64).reshape(x.shape)
+    named = {n: call.attrs[n] for n in ("stride", "pad", "dilation", "groups", "layout")}
+    sums = accumulate.conv2d(whole, w, **named)  # type: ignore[arg-type]
+    last = sums if named["layout"] == "NHWC" else np.moveaxis(sums, 1, -1)
+    return last.astype(F), scale.reshape(-1, 1, 1, 1)
+
+
+def _pointwise(call: Call) -> bool:
+    """Whether a convolution looks at each pixel alone, and at every one."""
+    attrs, kernel = call.attrs, tuple(call.types["w"].shape[2:])
+    steps = [attrs[name] for name in ("stride", "pad")]
+    return kernel == (1, 1) and steps == [(1, 1), (0, 0, 0, 0)] and attrs["groups"] == 1
+
+
+def _of_pixels(call: Call, arrays: Arrays) -> Codes:
+    """A convolution of pixels alone, each with a scale and a zero point of its own."""
+    last = call.attrs["layout"] == "NHWC"
+    x = arrays["x"] if last else np.moveaxis(arrays["x"], 1, -1)
+    made = _summed(call, {**arrays, "x": x}, inverted, pixels=True)
+    return _laid(call, made.fused())
+
+
+def _laid(call: Call, made: Codes) -> Codes:
+    """A result with its channels where the layout has them."""
+    if call.op != "conv2d" or call.attrs["layout"] == "NHWC":
+        return made
+    return np.ascontiguousarray(np.moveaxis(made, -1, 1))
+
+
+def _alone(call: Call) -> bool:
+    """Whether a convolution's channels are each convolved by itself."""
+    return call.op == "conv2d" and call.types["w"].shape[1] == 1 and call.attrs["groups"] != 1
+
+
+def dynamic_rows(call: Call, arrays: Arrays, *, reach: bool = False) -> Codes:
+    """As the kernels have it: data between their ends, or around zero where files say so."""
+    return _summed(call, arrays, reached if reach else spanned).together()
+
+
+def dynamic_conv(call: Call, arrays: Arrays, *, lanes: int = 0) -> Codes:
+    """As the kernels have it: data around zero where weights have one scale, or equal ones, else
+    between their ends, and sums times the weights' scales first, but for channels convolved by
+    themselves.
+
+    With vectors of `lanes` that is so of vectors of such channels alone, and beside these the
+    data's scale is first.
+    """
+    scales = np.ravel(call.affine("w").scale)
+    if len(scales) == 1 or (not _alone(call) and np.all(scales == scales[0])):
+        return _laid(call, _summed(call, arrays, reached).together())
+    made = _summed(call, arrays, spanned)
+    if _alone(call) == (lanes == 0):
+        return _laid(call, made.together())
+    if not lanes:
+        return _laid(call, made.apart())
+    channels = made.sums.shape[-1]
+    body = np.arange(channels) < channels // lanes * lanes
+    return _laid(call, np.where(body, made.apart(), made.data_first()))
+
+
+def dynamic_fused(call: Call, arrays: Arrays) -> Codes:
+    """As XNNPACK has it."""
+    return _laid(call, _summed(call, arrays, inverted).fused())
+
+
+def dynamic_fused_conv(call: Call, arrays: Arrays, *, lanes: int, unread: bool = False) -> Codes:
+    """As XNNPACK has it, which leaves channels convolved by themselves to a kernel of `lanes`, and
+    brings pixels that are looked at alone to codes one by one; `unread`: it reads nothing but
+    padding."""
+    if _alone(call):
+        return dynamic_conv(call, arrays, lanes=lanes)
+    if unread:
+        arrays = {**arrays, "x": np.zeros_like(arrays["x"])}
+    if _pointwise(call):
+        return _of_pixels(call, arrays)
+    return dynamic_fused(call, arrays)
+
+
+def dynamic_even(call: Call, arrays: Arrays) -> Codes:
+    """As XNNPACK has it of rows of weights of even length, and as the kernels have others."""
+    if arrays["w"].shape[-1] % 2:
+        return dynamic_rows(call, arrays)
+    return dynamic_fused(call, arrays)
+
+
+def dynamic_packed(call: Call, arrays: Arrays) -> Codes:
+    """Of four-bit weights with one scale: of one row that is a scale a row, which XNNPACK takes;
+    four and more even rows of 32 and more count them from -7 up, and what that is too much is
+    added to the bias first; others are as `dynamic_rows` has them."""
+    count, size = arrays["w"].shape
+    if count == 1:
+        return dynamic_even(call, arrays)
+    if count < _MANY or size < _LONG or size % 2:
+        return dynamic_rows(call, arrays)
+    if np.any(arrays["w"].astype(np.int64) < -7):
+        raise OpError(f"{call.op}: where four-bit weights are packed, -8 spills into another")
+    seen: list[Real32] = []
+
+    def rows(x: Codes) -> Numbers:
+        codes, scale, zero = reached(x)
+        seen.append(codes)
+        return codes, scale, zero
+
+    made = _summed(call, {**arrays, "w": arrays["w"].astype(np.int16) + 7}, rows)
+    total = (F(-7) * seen[0].sum(1, keepdims=True)).reshape(made.data.shape)
+    start = made.plus((total * made.data) * made.weights)
+    return np.asarray(start + (made.sums * made.data) * made.weights, F)
+
+
+def dynamic_blocks(call: Call, arrays: Arrays, *, cut: bool = False) -> Codes:
+    """Of four-bit weights with scales in blocks of terms, as XNNPACK has them on processors with
+    VNNI: scales are rounded to bfloat16, or `cut` to it, codes of data are counted from -128, and a
+    block's sum is added in one rounding to those before."""
+    terms, (steps, size) = arrays["w"].shape[1], _steps(call, cut=cut)
+    whole = arrays["w"].astype(np.int64)
+    codes, scale, zero = inverted(arrays["x"].reshape(-1, terms))
+    counted = codes.astype(np.int64) + 128
+    start = np.zeros(len(whole), F)
+    for number in range(steps.shape[1]):
+        block = whole[:, number * size : (number + 1) * size]
+        start = start - block.sum(1).astype(F) * steps[:, number]
+    total = np.asarray(start * (zero + F(128)), F)
+    for number in range(steps.shape[1]):
+        part = slice(number * size, (number + 1) * size)
+        sums = (counted[:, part] @ whole[:, part].T).astype(F)
+        total = fma(sums, np.broadcast_to(steps[:, number], sums.shape), total)
+    made = total * scale
+    if "bias" in arrays:
+        made = made + arrays["bias"].astype(F)
+    return np.asarray(made.reshape(*arrays["x"].shape[:-1], len(whole)), F)
+
+
+def _steps(call: Call, *, cut: bool) -> tuple[Real32, int]:
+    """The scales of a row's blocks as bfloat16, and how many terms a block has."""
+    quant, of = call.types["w"].quant, call.map("w")
+    blocks = {} if quant is None or quant.grain is None else dict(quant.grain.blocks)
+    size, terms = blocks.get(1, 0), call.types["w"].shape[1]
+    if blocks.get(0) != 1 or not size or size % 32 or not isinstance(terms, int) or terms % size:
+        raise OpError(f"{call.op}: the runtime takes blocks of 32 terms of a row, or 64, 96 ...")
+    scales: Real32 = np.asarray(of.scale, F).reshape(-1, terms // size)
+    if np.any(of.zero) or np.any(scales.astype(np.float16) != scales) or np.any(scales < 2.0**-14):
+        raise OpError(f"{call.op}: the runtime's blocks have normal float16 scales, no zero points")
+    bits = scales.view(np.uint32)
+    up = np.uint32(0) if cut else np.uint32(0x7FFF) + ((bits >> 16) & 1)
+    return ((bits + up) & np.uint32(0xFFFF0000)).view(F), size
+
+
+METHODS: Mapping[str, PluginMethod] = {
+    "dynamic_blocks": PluginMethod(
+        dynamic_blocks, ("linear",), params={"cut": FLAG}, any_map=True, reals=True
+    ),
+    "dynamic_rows": PluginMethod(
+        dynamic_rows, ("linear", "matmul"), params={"reach": FLAG}, reals=True
+    ),
+    "dynamic_conv": PluginMethod(dynamic_conv, ("conv2d",), params={"lanes": Param()}, reals=True),
+    "dynamic_fused": PluginMethod(dynamic_fused, ("linear", "matmul"), reals=True),
+    "dynamic_fused_conv": PluginMethod(
+        dynamic_fused_conv,
+        ("conv2d",),
+        params={"lanes": Param(needed=True, least=1), "unread": FLAG},
+        reals=True,
+    ),
+    "dynamic_even": PluginMethod(dynamic_even, ("linear",), reals=True),
+    "dynamic_packed": PluginMethod(dynamic_packed, ("linear",), reals=True),
+}
+"""The methods of this module, by the name that profiles use."""

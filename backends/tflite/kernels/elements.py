@@ -1,0 +1,346 @@
+"""What TensorFlow Lite's integer kernels do to elements one by one, and to products along an axis.
+
+Whole numbers are scaled by 31-bit multipliers with a shift, rounded twice or once as the rule's
+`requant.round` says; curves of 16-bit codes lie between 513 numbers of a table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.numerics.affine import Affine
+from qir.numerics.fields import Requant, Rule
+from qir.numerics.quantize import dequantize, quantize
+from qir.numerics.rounding import ROUNDINGS
+from qir.profiles.methods import FLAG, PluginMethod
+from qir.reference.fixed_point import multiplier, scaled
+from qir.reference.method import Call, Codes, F, Real32, one_scale, stored
+from qir.reference.products import Kernel, product
+from qir.reference.table import compute
+
+from .fixed import LONG, away, bits_of, reciprocal
+
+Whole = NDArray[np.int64]
+_AWAY = ROUNDINGS["away"]
+
+
+def _centred(codes: Codes, of: Affine) -> Whole:
+    return np.asarray(codes.astype(np.int64) - int(of.zero))
+
+
+# -- by one multiplier ----------------------------------------------------------------------------
+
+
+def fixed_abs(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
+    """|q - z| by the multiplier of the scales' quotient."""
+    one_scale("fixed_abs", x_map, out)
+    value = np.abs(_centred(x, x_map))
+    if F(x_map.scale) != F(out.scale):
+        value = scaled(value, *multiplier(float(F(x_map.scale) / F(out.scale))), rule)
+    return stored(value + int(out.zero), out)
+
+
+def fixed_clip(
+    x: Codes,
+    x_map: Affine,
+    out: Affine,
+    *,
+    rule: Rule,
+    min: float | None = None,
+    max: float | None = None,
+) -> Codes:
+    """(q - z) by the multiplier of the scales' quotient, between the codes of two ends."""
+    one_scale("fixed_clip", x_map, out)
+    by = multiplier(float(F(x_map.scale) / F(out.scale)))
+    whole = scaled(_centred(x, x_map), *by, rule) + int(out.zero)
+    low, high = (
+        end if value is None else int(_AWAY(np.asarray(F(value) / F(out.scale)))) + int(out.zero)
+        for value, end in ((min, out.low), (max, out.high))
+    )
+    return stored(np.clip(whole, low, high), out)
+
+
+def fixed_relu(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
+    """`fixed_clip` from zero up."""
+    return fixed_clip(x, x_map, out, rule=rule, min=0.0)
+
+
+# -- two operands ---------------------------------------------------------------------------------
+
+
+def fixed_compare(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """A comparison of q - z with eight more bits, each by the multiplier of its own scale."""
+    sides = {slot: _compared(call, slot, arrays[slot]) for slot in ("a", "b")}
+    return compute(call.op, sides, call.attrs)
+
+
+def _compared(call: Call, slot: str, codes: Codes) -> Whole:
+    of = call.affine(slot)
+    one_scale("fixed_compare", of)
+    q, exponent = multiplier(float(F(of.scale)))
+    if exponent > 0:
+        raise OpError(f"fixed_compare: {slot} has scale {float(of.scale)}; it takes less than 1")
+    return scaled(_centred(codes, of) << 8, q, exponent, call.rule)
+
+
+def code_compare(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """A comparison of the codes, whatever their scales."""
+    return compute(call.op, arrays, call.attrs)
+
+
+def fixed_quotient(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -> Codes:
+    """a / b by a reciprocal of 31 bits, then by the multiplier of sa / (sb * sc)."""
+    one_scale("fixed_quotient", a_map, b_map, out)
+    over, under = np.broadcast_arrays(_centred(a, a_map), _centred(b, b_map))
+    if not under.all():
+        raise OpError("fixed_quotient: a divisor is zero")
+    over, under = np.where(under < 0, -over, over), np.abs(under)
+    inverse, shift = reciprocal(under, 31)
+    room = 31 - bits_of(np.where(over < 0, -over - 1, over) * 2 + 1) + 1
+    quotient = LONG.times(LONG.wrap(over << room), inverse)
+    by = float(F(a_map.scale) / F(F(b_map.scale) * F(out.scale)))
+    factor, exponent = multiplier(by)
+    made = _down(LONG.times(quotient, factor), shift + room - exponent)
+    return stored(made + int(out.zero), out)
+
+
+def _down(x: Whole, by: Whole) -> Whole:
+    """x / 2^by, halves away from zero; beyond 31 a shift counts from zero again, as on x86."""
+    beyond = by > 31
+    near = away(x, np.where(beyond, 0, by))
+    return np.where(beyond, (x >> (by & 31)) + (x >= 0), near)
+
+
+def unshifted(call: Call, arrays: Mapping[str, Codes], *, apart: bool = False) -> Codes:
+    """A product of two tensors in which the zero point of b counts as 0.
+
+    `apart`: it counts, and where it is not 0 sums are rounded twice by a 31-bit multiplier.
+    """
+    if not isinstance(call, Kernel) or "b" not in arrays:
+        raise OpError(f"{call.op}: unshifted is of products of two tensors, a and b")
+    b = call.affine("b")
+    rule = replace(call.rule, method=None)
+    if apart and b.zero.any():
+        twice = Requant(multiplier="q31", compute="f64", unit="f32", round="double")
+        return product(replace(call, rule=replace(rule, requant=twice)), arrays)
+    maps = {**call.maps, "b": replace(b, zero=b.zero * 0)}
+    return product(replace(call, rule=rule, maps=maps), arrays)
+
+
+def padding_alone(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """A convolution that reads nothing but padding."""
+    if not isinstance(call, Kernel) or "x" not in arrays:
+        raise OpError(f"{call.op}: padding_alone is of convolutions of codes")
+    x = np.full_like(arrays["x"], int(call.affine("x").zero))
+    return product(replace(call, rule=replace(call.rule, method=None)), {**arrays, "x": x})
+
+
+# -- along axes -----------------------------------------------------------------------------------
+
+
+def fixed_square(
+    a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine, *, rule: Rule
+) -> Codes:
+    """(a - b)^2: both with 7 more bits in units of twice the larger scale, then scaled to the
+    result."""
+    one_scale("fixed_square", a_map, b_map, out)
+    twice = 2 * max(float(a_map.scale), float(b_map.scale))
+    left, right = (
+        scaled(_centred(x, of) << 7, *multiplier(float(of.scale) / twice), rule)
+        for x, of in ((a, a_map), (b, b_map))
+    )
+    by = twice * twice / ((1 << 14) * float(out.scale))
+    made = scaled((left - right) ** 2, *multiplier(by), rule)
+    return stored(made + int(out.zero), out)
+
+
+def cut_root(x: Codes, x_map: Affine, out: Affine) -> Codes:
+    """The root in float32 in steps of the result, what is behind the point left out."""
+    one_scale("cut_root", x_map, out)
+    if np.any(_centred(x, x_map) < 0):
+        raise OpError("cut_root: a code below the zero point has no root")
+    steps = np.sqrt(_centred(x, x_map).astype(F) * F(x_map.scale)) / F(out.scale)
+    return stored(steps.astype(np.int64) + int(out.zero), out)
+
+
+def fixed_powers(
+    x: Codes,
+    x_map: Affine,
+    out: Affine,
+    *,
+    axes: Sequence[int] = (),
+    keep: bool = True,
+) -> Codes:
+    """The product of q - z, one after the other, by a 15-bit multiplier after each."""
+    one_scale("fixed_powers", x_map, out)
+    over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
+    kept = [a for a in range(x.ndim) if a not in over]
+    count = math.prod(x.shape[a] for a in over)
+    value = _centred(x, x_map).transpose(*kept, *over)
+    value = value.reshape(*(x.shape[a] for a in kept), count)
+    if not count:
+        raise OpError("fixed_powers: a product of no codes")
+    by = float(F(x_map.scale)) / float(F(out.scale)) ** (1.0 / count)
+    q, exponent = multiplier(by)
+    short = min((q + (1 << 15)) >> 16, (1 << 15) - 1)
+    rest, half = 15 - exponent, np.int64(1) << (14 - exponent)
+    total = value[..., 0]
+    for index in range(1, count + 1):
+        product = total * value[..., index] if index < count else total
+        total = LONG.wrap((product * short + half) >> rest)
+    made = stored(total + int(out.zero), out)
+    return np.expand_dims(made, over) if keep else made
+
+
+# -- rows of a table -----------------------------------------------------------------------------
+
+
+def even_table(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """Rows of codes as they are, or as reals; four-bit rows of odd length share a byte, which is
+    read wrongly."""
+    w, out = call.affine("w"), call.out
+    if w.storage.bits == 4 and arrays["w"].shape[-1] % 2:
+        raise OpError("even_table: four-bit rows of odd length, of which the wrong half is read")
+    if out is not None and (w.axis is not None or not w.same_map(out)):
+        raise OpError("even_table: rows keep their map, which is one for all")
+    table = arrays["w"] if out is not None else dequantize(arrays["w"], w, call.rule)
+    made = compute(call.op, {**arrays, "w": table}, call.attrs)
+    assert isinstance(made, np.ndarray)
+    return made
+
+
+# -- in vectors -----------------------------------------------------------------------------------
+
+
+def quantize_vectors(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """Reals to codes: eight at a time by 1 / s, halves to even; those left over by s in
+    float64, away."""
+    out = call.out
+    if out is None or call.types["x"].quant is not None:
+        raise OpError("quantize_vectors: makes codes of reals")
+    one_scale("quantize_vectors", out)
+    x = arrays["x"].astype(F)
+    with np.errstate(all="ignore"):
+        body = np.rint(x * (F(1) / F(out.scale)))
+        tail = _AWAY(x.astype(np.float64) / float(out.scale)).astype(F)
+    places = np.arange(x.size).reshape(x.shape) < x.size // 8 * 8
+    made = np.where(places, body, tail) + F(out.zero)
+    return np.clip(np.nan_to_num(made), out.low, out.high).astype(out.carrier)
+
+
+# -- curves of 16-bit codes -----------------------------------------------------------------------
+
+
+def _table(call: Call, function: Callable[[Real32], Real32]) -> Whole:
+    """513 numbers in float32, each moved by half of what the middle after it would be off."""
+    x, out = call.affine("x"), call.out
+    assert out is not None
+    low, high = x.storage.bounds
+    start, end = (F(F(x.scale) * F(code - int(x.zero))) for code in (low, high))
+    least, most = (F(F(out.scale) * F(code - int(out.zero))) for code in (low, high))
+    step = F(end - start) / F(512)
+    steps = F(65536) / F(most - least)
+    places = np.arange(512, dtype=F) * step
+    after = np.arange(1, 513, dtype=F) * step
+    here = function(start + places) * steps
+    middle = _AWAY(function(start + places + step / F(2)) * steps)
+    first = _AWAY(here)
+    off = _AWAY((function(start + after) * steps + first) / F(2)) - middle
+    last = _AWAY(function(np.array([end], F)) * steps)
+    made = np.append(first - _AWAY(off / F(2)), last)
+    return np.asarray(np.clip(made, low, high), np.int64)
+
+
+def _curve(call: Call, x: Real32) -> Real32:
+    """A function in float32; where it has no value, the end of the codes that it goes to."""
+    out = call.out
+    assert out is not None
+    made: Real32
+    with np.errstate(all="ignore"):
+        if call.op == "rsqrt":
+            made = np.asarray(F(1) / np.sqrt(x), F)
+        elif call.op == "gelu" and call.attrs["approximate"] == "none":
+            tail = compute("erfc", {"x": x * F(-math.sqrt(0.5))}, {}).astype(F)
+            made = F(0.5) * x * tail
+        elif call.op == "gelu":
+            wide = (F(_GELU) * (x + F(0.044715) * x * x * x)).astype(np.float64)
+            made = F(0.5) * x * (F(1) + np.tanh(wide).astype(F))
+        else:
+            made = compute(call.op, {"x": x}, call.attrs).astype(F)
+    if call.op in ("log", "rsqrt"):
+        end = out.low if call.op == "log" else out.high
+        made = np.where(x <= 0, F(out.scale) * F(end - int(out.zero)), made).astype(F)
+    return np.asarray(made, F)
+
+
+_GELU = math.sqrt(2 / math.pi)
+
+
+def each_code(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """A curve in float32 of what codes mean; of what has no value, the end that it goes to."""
+    out = call.out
+    if out is None:
+        raise OpError("each_code: makes codes")
+    return quantize(
+        _curve(call, dequantize(arrays["x"], call.affine("x"), call.rule)), out, call.rule
+    )
+
+
+def between(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """A curve of 16-bit codes between 513 numbers; of what has no value, the end it goes to."""
+    out = call.out
+    if out is None or out.storage.bits != 16 or call.affine("x").storage.bits != 16:
+        raise OpError("between: 16-bit codes")
+    one_scale("between", call.affine("x"), out)
+    table = _table(call, lambda x: _curve(call, x))
+    codes = arrays["x"].astype(np.int64)
+    at, rest = 256 + (codes >> 7), codes & 0x7F
+    slope = (table[at + 1] - table[at]) * rest
+    return stored(table[at] + ((slope + 64) >> 7), out)
+
+
+METHODS: Mapping[str, PluginMethod] = {
+    "fixed_abs": PluginMethod(fixed_abs, ("abs",), reads=("requant",), slots=("x",)),
+    "fixed_clip": PluginMethod(
+        fixed_clip, ("clip",), reads=("requant",), slots=("x",), attrs=("min", "max")
+    ),
+    "fixed_relu": PluginMethod(fixed_relu, ("relu",), reads=("requant",), slots=("x",)),
+    "fixed_compare": PluginMethod(
+        fixed_compare,
+        ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal"),
+        reads=("requant",),
+        reals=True,
+    ),
+    "code_compare": PluginMethod(
+        code_compare,
+        ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal"),
+        reals=True,
+    ),
+    "fixed_square": PluginMethod(
+        fixed_square, ("squared_difference",), reads=("requant",), slots=("a", "b")
+    ),
+    "cut_root": PluginMethod(cut_root, ("sqrt",), slots=("x",)),
+    "fixed_quotient": PluginMethod(fixed_quotient, ("div",), slots=("a", "b")),
+    "fixed_powers": PluginMethod(
+        fixed_powers, ("reduce_prod",), slots=("x",), attrs=("axes", "keep")
+    ),
+    "between": PluginMethod(between, ("exp", "log", "rsqrt", "gelu", "elu")),
+    "each_code": PluginMethod(
+        each_code, ("exp", "log", "elu", "gelu"), reads=("quantize", "dequantize")
+    ),
+    "unshifted": PluginMethod(
+        unshifted, ("matmul",), reads=("acc", "bias", "requant", "stage"), params={"apart": FLAG}
+    ),
+    "padding_alone": PluginMethod(
+        padding_alone, ("conv2d",), reads=("acc", "bias", "requant", "stage")
+    ),
+    "even_table": PluginMethod(even_table, ("embedding",), reads=("dequantize",), reals=True),
+    "quantize_vectors": PluginMethod(quantize_vectors, ("quantize",)),
+}
+"""The methods of this module, by the name that profiles use."""

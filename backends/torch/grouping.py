@@ -1,0 +1,75 @@
+"""Which ops of a graph in QDQ form become one kernel each in the files of a target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from qir.capability import Capability
+from qir.ir.graph import Graph
+from qir.ir.ops import spec
+from qir.ir.scheme import RESULT, Scheme
+from qir.ir.text import parse
+from qir.ir.types import QuantType
+from qir.ledger import Ledger
+from qir.passes.forms.group import Group
+from qir.profiles import Profile
+from qir.rewrite import Pass
+from qir.rewrite.fusing import Match
+
+
+@dataclass(frozen=True)
+class Kernels(Group):
+    """Wraps the groups of a profile that a target's table has too, as the reference computes them.
+
+    The others stay between dequantize and quantize, which is what the target's files have there.
+    """
+
+    table: Capability = field(default_factory=lambda: Capability("none", {}))
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """A function whose kernel the table lacks."""
+        text = (
+            "graph main as torch-2.13.x86 {\n  %x = input() : 2x3xf32\n"
+            "  %y = sigmoid(%x) : 2x3xf32\n  output(y=%y)\n}\n"
+        )
+        yield cls(), parse(text)
+
+    def allows(self, match: Match, graph: Graph) -> bool:
+        return super().allows(match, graph) and self._has(match)
+
+    def _has(self, match: Match) -> bool:
+        ops = tuple(node.op for node in match.ops)
+        row = self.table.ops.get(ops[0])
+        if row is None or (len(ops) > 1 and not self.table.chain(ops)):
+            return False
+        if match.result is None or self.table.float_reason(match.head):
+            return False
+        if not any(_fixed(scheme, match.result) for scheme in row.slots.get(RESULT, ())):
+            return False
+        weight = spec(ops[0]).traits.weight
+        held = match.codes.get(weight or "")
+        quant = held.type.quant if held is not None else None
+        if quant is None:
+            return True
+        grains = {scheme.grain for scheme in row.slots.get(weight or "", ())}
+        return (quant.grain is None and "tensor" in grains) or "channel" in grains
+
+
+class Written(Kernels):
+    """The same kernels of tensors that lie as the graph says: PyTorch itself puts channels last."""
+
+    def order(self, graph: Graph, named: Profile, ledger: Ledger) -> int:
+        return 0
+
+
+def _fixed(scheme: Scheme, quant: QuantType) -> bool:
+    """Returns whether a result has the scale and zero point that a scheme fixes, if it does."""
+    if scheme.storage != quant.storage or quant.grain is not None:
+        return False
+    scale = scheme.scale is None or bool((quant.scales() == scheme.scale).all())
+    return scale and (scheme.zero is None or bool((quant.zeros() == scheme.zero).all()))
+
+
+__all__ = ["Kernels", "Written"]

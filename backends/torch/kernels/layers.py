@@ -1,0 +1,249 @@
+"""Torch's quantized layers that are not sums rounded once: transposed convolutions, rows of a
+table and bags of them, bilinear resizing. Every step rounds to float32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError
+from qir.ir.attrs import Attr
+from qir.numerics.affine import Affine
+from qir.numerics.rounding import fma
+from qir.profiles.methods import FLAG, Param, PluginMethod
+from qir.reference.embedding import starts_of
+from qir.reference.means import handed_on
+from qir.reference.method import (
+    Call,
+    Codes,
+    F,
+    Real32,
+    coded,
+    integers,
+    one_scale,
+    stored,
+    to_whole,
+)
+from qir.reference.resize import resized
+
+Arrays = Mapping[str, Codes]
+
+# -- transposed convolutions ----------------------------------------------------------------------
+
+
+# -- rows of a table ------------------------------------------------------------------------------
+
+
+def packed_rows(table: Real32, bits: int) -> tuple[Codes, Real32, Real32]:
+    """Codes, scales and offsets that packing makes of rows of reals: 8 bits, or 4 or 2 whose
+    numbers are held in half precision."""
+    least, most = table.min(1, keepdims=True), table.max(1, keepdims=True)
+    steps = F((1 << bits) - 1)
+    if bits == 8:
+        scale, plus = (most - least) / steps, least
+        by = steps / ((most - least) + F(1e-8))
+    else:
+        plus = least.astype(np.float16).astype(F)
+        span = most - plus
+        scale = np.where(span == 0, F(1), span / steps).astype(np.float16).astype(F)
+        scale = np.where(scale == 0, F(1), scale)
+        by = F(1) / scale
+    codes = np.clip(np.rint((table - plus) * by), 0, steps).astype(np.uint8)
+    return codes, scale.reshape(-1), plus.reshape(-1)
+
+
+def unpacked_rows(codes: Codes, scale: Real32, plus: Real32) -> Real32:
+    """The reals of packed rows: codes times scale and the offset, in one rounding."""
+    parts = np.broadcast_arrays(codes.astype(F), scale.astype(F)[:, None], plus.astype(F)[:, None])
+    return fma(*parts)
+
+
+def rows_of_codes(call: Call, arrays: Arrays) -> Codes:
+    """Rows as reals, or their sums bag by bag: each adds its offset to the sum, then its codes
+    times its scale, in one rounding. A weight is multiplied into both numbers first."""
+    if call.result.quant is not None:
+        raise OpError(f"{call.op}: torch makes reals of rows of codes")
+    if call.attrs["padding"] is not None:
+        raise OpError(f"{call.op}: torch's tables of codes know no padding")
+    scale, plus = _numbers(call, arrays["w"].shape)
+    rows = arrays["indices"].astype(np.int64)
+    if rows.size and not 0 <= rows.min() <= rows.max() < len(arrays["w"]):
+        raise OpError(f"{call.op}: a row is not there")
+    if call.op == "embedding":
+        starts = np.arange(rows.size + 1)
+    else:
+        if call.attrs["mode"] != "sum":
+            raise OpError(
+                f"{call.op}: torch's bags of codes are sums, not mode {call.attrs['mode']!r}"
+            )
+        starts = np.array(
+            starts_of(call.op, rows, arrays.get("offsets"), call.attrs["last"] is True)
+        )
+    made = _summed(arrays["w"], rows.reshape(-1), starts, scale, plus, arrays.get("weights"))
+    return made.reshape(*rows.shape, -1) if call.op == "embedding" else made
+
+
+def _numbers(call: Call, shape: tuple[int, ...]) -> tuple[Real32, Real32]:
+    """The scale and offset of each row, as packing leaves them."""
+    held = call.map("w").over(shape)
+    kind = np.dtype(np.float16) if call.rule.params.round == "f16" else np.dtype(np.float32)
+    scale, zero = held.scale.astype(F), held.zero.astype(F)
+    plus = (zero * -scale) if held.plus is None else held.plus.astype(F)
+    if held.plus is not None and np.any(zero):
+        raise OpError(f"{call.op}: a row has an offset or a zero point, not both")
+    if any(a.ndim and a.shape[1:] != (1,) for a in (scale, plus)):
+        raise OpError(f"{call.op}: the numbers of w lie along its rows")
+    full = (np.broadcast_to(a.astype(kind).astype(F).reshape(-1), shape[:1]) for a in (scale, plus))
+    one, other = full
+    return one, other
+
+
+def _summed(
+    w: Codes,
+    rows: NDArray[np.int64],
+    starts: Codes,
+    scale: Real32,
+    plus: Real32,
+    share: Codes | None,
+) -> Real32:
+    """All bags at once, one of their rows after the other."""
+    lengths = np.diff(starts)
+    total = np.zeros((len(lengths), w.shape[1]), F)
+    with np.errstate(all="ignore"):
+        for place in range(int(lengths.max(initial=0))):
+            bags = np.flatnonzero(lengths > place)
+            at = starts[bags] + place
+            row = rows[at]
+            by, more = scale[row], plus[row]
+            if share is not None:
+                own = share.reshape(-1)[at].astype(F)
+                by, more = by * own, more * own
+            codes = w[row].astype(F)
+            start = total[bags] + more[:, None]
+            total[bags] = fma(codes, np.broadcast_to(by[:, None], codes.shape), start)
+    return total
+
+
+# -- resizing -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """Where results lie along an axis: between which elements, and how near to each."""
+
+    low: NDArray[np.int64]
+    high: NDArray[np.int64]
+    near: Real32
+    far: Real32
+
+
+def bilinear(call: Call, arrays: Arrays, *, lanes: int = 0, after: bool = False) -> Codes:
+    """Codes interpolated in float32, along height and then width, the zero point off and on again;
+    `after`: on again after rounding.
+
+    `lanes` channels make a vector, where channels are last in memory: vectors and what is left
+    over multiply and add in one rounding, each in turns of its own.
+    """
+    x, out = call.affine("x"), coded(call)
+    one_scale(call.op, x, out)
+    if not x.same_map(out):
+        return handed_on(partial(bilinear, lanes=lanes, after=after), call, arrays)
+    scales = [float(s) for s in _reals(call.attrs, "scales")]
+    over, made = resized(arrays["x"], arrays.get("sizes"), scales, integers(call.attrs, "axes"))
+    _check(call, over)
+    codes = arrays["x"]
+    if lanes and codes.ndim - 1 in over:
+        raise OpError(
+            f"{call.op}: method bilinear with lanes is that of channels last, and the last axis "
+            f"is resized; without lanes it is that of others"
+        )
+    height, width = (
+        _side(codes.shape[a], n, call.attrs["coordinates"] == "align_corners", fused=lanes > 0)
+        for a, n in zip(over, made, strict=True)
+    )
+
+    def take(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Real32:
+        return codes.take(rows, over[0]).take(columns, over[1]).astype(F)
+
+    corners = [take(r, c) for r in (height.low, height.high) for c in (width.low, width.high)]
+    down = [_along(v, over[0], codes.ndim) for v in (height.near, height.far)]
+    right = [_along(v, over[1], codes.ndim) for v in (width.near, width.far)]
+    if not lanes:
+        return _finished(_plain(corners, down, right), out, after=after)
+    channels = codes.shape[-1]
+    body = np.arange(channels) < channels // lanes * lanes
+    vectors = _fused(corners[::-1], down[::-1], right[::-1])
+    rest = _fused(corners, down, right)
+    return _finished(np.where(body, vectors, rest), out, after=after)
+
+
+def _check(call: Call, over: Sequence[int]) -> None:
+    attrs = call.attrs
+    known = attrs["mode"] == "linear" and attrs["antialias"] is False
+    if not known or attrs["policy"] != "stretch" or len(over) != 2:
+        raise OpError(f"{call.op}: torch's kernel on codes is bilinear, along two axes")
+    if attrs["coordinates"] not in ("half_pixel", "align_corners"):
+        raise OpError(f"{call.op}: torch knows no coordinates {attrs['coordinates']!r}")
+
+
+def _side(size: int, to: int, corners: bool, *, fused: bool) -> _Side:
+    """Places in float32, those of halves by one multiply-add where it is `fused`."""
+    number = np.arange(to).astype(F)
+    if corners:
+        place = number * (F(size - 1) / F(to - 1) if to > 1 else F(0))
+    else:
+        step, half = F(size) / F(to), F(0.5)
+        moved = number + half
+        place = fma(moved, step, -half) if fused else moved * step - half
+        place = np.maximum(place, F(0))
+    low = np.minimum(place.astype(np.int64), size - 1)
+    far = np.asarray(place - low.astype(F), F)
+    return _Side(low, np.minimum(low + 1, size - 1), F(1) - far, far)
+
+
+def _plain(corners: Sequence[Real32], down: Sequence[Real32], right: Sequence[Real32]) -> Real32:
+    a, b, c, d = corners
+    upper, lower = right[0] * a + right[1] * b, right[0] * c + right[1] * d
+    return np.asarray(down[0] * upper + down[1] * lower, F)
+
+
+def _fused(corners: Sequence[Real32], down: Sequence[Real32], right: Sequence[Real32]) -> Real32:
+    """The same where the first product of each sum is not rounded."""
+    a, b, c, d = corners
+    upper = _multiply_add(right[0], a, right[1] * b)
+    lower = _multiply_add(right[0], c, right[1] * d)
+    return _multiply_add(down[0], upper, down[1] * lower)
+
+
+def _multiply_add(a: Real32, b: Real32, c: Real32) -> Real32:
+    return fma(*np.broadcast_arrays(a, b, c))
+
+
+def _finished(reals: Real32, out: Affine, *, after: bool) -> Codes:
+    zero = F(out.zero)
+    if after:
+        return stored(to_whole(reals - zero) + int(out.zero), out)
+    return stored(to_whole((reals - zero) + zero), out)
+
+
+def _along(values: Real32, axis: int, rank: int) -> Real32:
+    return values.reshape([-1 if a == axis else 1 for a in range(rank)])
+
+
+def _reals(attrs: Mapping[str, Attr], name: str) -> list[float]:
+    value = attrs[name]
+    assert isinstance(value, tuple)
+    return [v for v in value if isinstance(v, int | float)]
+
+
+METHODS: Mapping[str, PluginMethod] = {
+    "rows_of_codes": PluginMethod(
+        rows_of_codes, ("embedding", "embedding_bag"), reads=("params",), any_map=True
+    ),
+    "bilinear": PluginMethod(bilinear, ("resize",), params={"lanes": Param(), "after": FLAG}),
+}
+"""The methods of this module, by the name that profiles use."""

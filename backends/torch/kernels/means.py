@@ -1,0 +1,77 @@
+"""Means of u8 as QNNPACK makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import cast
+
+import numpy as np
+
+from qir.profiles.methods import FLAG, PluginMethod
+from qir.reference.code_means import ALL_MEANS
+from qir.reference.means import divisors, handed_on, mean_of_steps
+from qir.reference.method import (
+    Call,
+    Codes,
+    F,
+    coded,
+    integers,
+    one_scale,
+    stored,
+    to_whole,
+)
+from qir.reference.products import Kernel
+from qir.reference.table import compute
+
+Arrays = Mapping[str, Codes]
+
+
+def mean_by_ratio(call: Call, arrays: Arrays, *, after: bool = False) -> Codes:
+    """Means of u8 as QNNPACK makes them: sums of q - z times s / (s * n) in float32, the zero
+    point added after rounding; padding counts always.
+
+    What QNNPACK does not take is left to torch: windows that `ceil` adds, parts of an image that
+    do not divide it, volumes, means over other axes than 2 and 3, which torch compares as they are
+    written.
+    """
+    x, out = call.affine("x"), coded(call)
+    data = arrays["x"]
+    last = call.attrs.get("layout") == "NHWC"
+    if not _taken(call, data.shape, last=last):
+        raw = call.op in ("global_avg_pool", "adaptive_avg_pool")
+        lanes, divide = 16 if last else 0, call.op == "reduce_mean"
+        return mean_of_steps(call, arrays, lanes=lanes, raw=raw, divide=divide, after=after)
+    one_scale(call.op, x, out)
+    if not x.same_map(out):
+        return handed_on(partial(mean_by_ratio, after=after), call, arrays)
+    steps = (data.astype(np.int64) - int(x.zero)).astype(np.float64)
+    attrs = dict(call.attrs) | ({"count_pad": True} if "count_pad" in call.attrs else {})
+    counted = replace(cast("Kernel", call), attrs=attrs)
+    number = divisors(counted, steps.shape)
+    total = np.rint(compute(call.op, {"x": steps}, attrs).astype(np.float64) * number).astype(F)
+    scale = F(x.scale)
+    return stored(to_whole(total * (scale / (scale * number.astype(F)))) + int(out.zero), out)
+
+
+def _taken(call: Call, shape: tuple[int, ...], *, last: bool) -> bool:
+    """Whether QNNPACK computes a mean."""
+    if call.op.startswith("avg_pool"):
+        return call.attrs["ceil"] is not True
+    if call.op == "reduce_mean":
+        return len(shape) == 4 and sorted(integers(call.attrs, "axes")) == [2, 3]
+    sides = shape[1:-1] if last else shape[2:]
+    if len(sides) > 2:
+        return False
+    if call.op == "global_avg_pool":
+        return True
+    return all(a % b == 0 for a, b in zip(sides, integers(call.attrs, "size"), strict=True))
+
+
+METHODS: Mapping[str, PluginMethod] = {
+    "mean_by_ratio": PluginMethod(
+        mean_by_ratio, ALL_MEANS, reads=("quantize",), params={"after": FLAG}
+    ),
+}
+"""The methods of this module, by the name that profiles use."""

@@ -1,0 +1,43 @@
+"""Functions of u8 as tables of 256 entries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from qir.errors import OpError
+from qir.profiles.methods import PluginMethod
+from qir.reference.method import Call, Codes, F, one_scale, stored, to_whole
+from qir.reference.vector_functions import hard_sigmoid, slope_of_torch
+
+
+def float_table(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+    """QNNPACK's tables of u8 codes: sigmoid and hard sigmoid in steps of 1/256, tanh in those of
+    1/128 about 128; the zero point is in the float that is rounded."""
+    x, out = call.affine("x"), call.out
+    assert out is not None
+    one_scale(call.op, x, out)
+    steps, zero = (128, 128) if call.op == "tanh" else (256, 0)
+    if out.scale != 1 / steps or out.zero != zero:
+        raise OpError(
+            f"{call.op}: QNNPACK's table is of codes of scale 1/{steps} and zero point {zero}"
+        )
+    codes = np.arange(x.low, x.high + 1)
+    with np.errstate(all="ignore"):
+        reals = (codes - int(x.zero)).astype(F) * F(x.scale)
+        if call.op == "tanh":
+            placed = F(128) * np.tanh(reals.astype(np.float64)) + 128.0
+        elif call.op == "hard_sigmoid":
+            slope_of_torch(call.attrs)
+            placed = hard_sigmoid(reals) * F(256)
+        else:
+            placed = F(256) / (F(1) + np.exp(-reals.astype(np.float64)).astype(F))
+        table = stored(to_whole(np.asarray(placed, F)), out)
+    return table[arrays["x"].astype(np.int64) - int(x.low)]
+
+
+METHODS: Mapping[str, PluginMethod] = {
+    "float_table": PluginMethod(float_table, ("sigmoid", "tanh", "hard_sigmoid")),
+}
+"""The methods of this module, by the name that profiles use."""

@@ -1,0 +1,113 @@
+"""Runs programs of PyTorch on arrays by name."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from qir.errors import DataError, InputError, QirError
+from qir.ir.graph import Graph
+from qir.ir.types import TensorType
+from qir.ir.typetext import parse_type
+from qir.target import Executable
+
+from .writer.elements import array, quantized, tensor
+
+_DEPRECATED = ".*quantized tensor creation functions"
+"""Of each program once: quantized tensors will go, which is why there is the format pt2."""
+
+
+@contextmanager
+def engine(name: str) -> Iterator[None]:
+    """Within this PyTorch computes by an engine for quantized tensors, on one thread.
+
+    More threads end vectors elsewhere; what is left over there rounds in a way no profile claims.
+
+    Raises InputError for an engine that this PyTorch has not.
+    """
+    backend: Any = torch.backends.quantized
+    before, had = backend.engine, torch.get_num_threads()
+    if name not in backend.supported_engines:
+        known = ", ".join(backend.supported_engines)
+        raise InputError(f"this PyTorch has no engine {name}; it has {known}")
+    backend.engine = name
+    torch.set_num_threads(1)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=_DEPRECATED)
+            yield
+    finally:
+        backend.engine = before
+        torch.set_num_threads(had)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The inputs and results of a program, in order."""
+
+    inputs: dict[str, TensorType]
+    outputs: tuple[str, ...]
+
+    @classmethod
+    def of(cls, graph: Graph) -> Signature:
+        """Returns that of a graph."""
+        return cls({value.name: value.type for value in graph.inputs}, tuple(graph.outputs))
+
+    def plain(self) -> Signature:
+        """Returns that of a program whose quantized values are tensors of plain integers."""
+        kinds = {name: kind.with_element(kind.dtype) for name, kind in self.inputs.items()}
+        return Signature(kinds, self.outputs)
+
+    def text(self) -> str:
+        """Returns it as JSON."""
+        inputs = {name: str(kind) for name, kind in self.inputs.items()}
+        return json.dumps({"inputs": inputs, "outputs": list(self.outputs)})
+
+    @classmethod
+    def parse(cls, text: str) -> Signature:
+        """Reads the JSON; InputError for something else."""
+        try:
+            told = json.loads(text)
+            inputs = {str(name): parse_type(str(kind)) for name, kind in told["inputs"].items()}
+            return cls(inputs, tuple(map(str, told["outputs"])))
+        except (ValueError, KeyError, TypeError, AttributeError, QirError) as error:
+            raise InputError("QIR did not write the file: it names no inputs") from error
+
+
+@dataclass(frozen=True)
+class Session(Executable):
+    """A program that is ready to run."""
+
+    run: Callable[..., Any]
+    engine: str
+    signature: Signature
+
+    def __call__(self, /, **inputs: object) -> dict[str, object]:
+        """Runs it on arrays by input name; DataError for one that is missing or unknown.
+
+        Quantized tensors are their stored integers.
+        """
+        known = self.signature.inputs
+        if wrong := set(inputs) ^ set(known):
+            word = "no" if next(iter(sorted(wrong))) in inputs else "missing"
+            raise DataError(f"{word} input {min(wrong)!r}; the model takes {', '.join(known)}")
+        given = [self._tensor(kind, inputs[name]) for name, kind in known.items()]
+        with engine(self.engine), torch.no_grad():
+            try:
+                made = self.run(*given)
+            except (RuntimeError, ValueError) as error:
+                raise DataError(f"PyTorch: {' '.join(str(error).split())[-300:]}") from error
+        results = list(made) if isinstance(made, (tuple, list)) else [made]
+        return {name: array(one) for name, one in zip(self.signature.outputs, results, strict=True)}
+
+    @staticmethod
+    def _tensor(kind: TensorType, given: object) -> torch.Tensor:
+        data = tensor(np.asarray(given))
+        return data if kind.quant is None else quantized(data, kind.quant)

@@ -1,0 +1,154 @@
+"""The targets: PyTorch's engines for quantized tensors, and how models are written for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from qir.capability import Capability, load
+from qir.errors import PluginError, UsageError
+from qir.ir.graph import Graph
+from qir.ledger import Ledger
+from qir.target import Executable, Target
+
+from .versions import profile_name
+
+
+class PyTorchTarget(Target):
+    """What all targets of PyTorch share: programs of its operators, and who runs them."""
+
+    engine: ClassVar[str]
+    """Which of PyTorch's engines computes with quantized tensors."""
+    numerics: ClassVar[str]
+    """What its profiles are called, behind the version."""
+    decomposed: ClassVar[bool] = False
+    """Whether quantized values are plain integers, between operators that say what they mean."""
+    table: ClassVar[str]
+    """The target file, beside this one."""
+    suffixes: ClassVar[Mapping[str, str]] = {"torchscript": ".pt", "pt2": ".pt2", "float": ".pt2"}
+
+    def __init__(self) -> None:
+        self.profile = profile_name(self.numerics)
+
+    def capability(self) -> Capability:
+        """What is computed on quantized tensors, as far as the profile claims it."""
+        return load(Path(__file__).with_name(self.table))
+
+    def planned(self, graph: Graph) -> Capability:
+        """The table, but for kernels of a graph of which the profile claims nothing there."""
+        from .unclaimed import without_unclaimed
+
+        return without_unclaimed(graph, self.capability(), self.profile)
+
+    def computed(self, graph: Graph, ledger: Ledger) -> Graph:
+        """The graph with one group for each kernel that runs its files."""
+        from qir.rewrite import run_passes
+
+        from .grouping import Kernels
+
+        return run_passes(graph, [Kernels(self.profile, table=self.capability())], ledger)
+
+    def build(
+        self, graph: Graph, ledger: Ledger, *, format: str | None = None, lossy: bool = False
+    ) -> object:
+        """Returns the module or the exported program that `emit` would write.
+
+        Raises UsageError for a form that there is not, Refused for what PyTorch cannot say.
+        """
+        form = self._form(format)
+        self._require_torch()
+        from .writing import build
+
+        return build(self, graph, ledger, form, lossy=lossy)
+
+    def emit(
+        self,
+        graph: Graph,
+        path: Path,
+        ledger: Ledger,
+        *,
+        format: str | None = None,
+        lossy: bool = False,
+    ) -> None:
+        """Writes a model, by rename; UsageError and Refused as `build`."""
+        made = self.build(graph, ledger, format=format, lossy=lossy)
+        from .writing import save
+
+        save(made, graph, path)
+
+    def _form(self, format: str | None) -> str:
+        if format is not None and format not in self.formats:
+            known = ", ".join(self.formats)
+            raise UsageError(f"target {self.name} has no format {format!r}; it has {known}")
+        return format or self.formats[0]
+
+    def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
+        """Runs a graph in PyTorch on one thread, by the kernels that would run its file.
+
+        Raises Refused for what PyTorch cannot say, PluginError without PyTorch.
+        """
+        self._require_torch()
+        from .writing import session
+
+        return session(self, graph)
+
+    def compile_file(self, path: Path, *, threads: int | None = None) -> Executable:
+        """Runs a file that this target wrote; InputError for one that is not."""
+        self._require_torch()
+        from .writing import file_session
+
+        return file_session(self, path)
+
+    def _require_torch(self) -> None:
+        try:
+            import torch  # noqa: F401
+        except ImportError as error:
+            raise PluginError(f"target {self.name} needs PyTorch: {error}") from error
+
+
+class X86Target(PyTorchTarget):
+    """PyTorch's default engine on x86-64, by one call of a kernel for each group."""
+
+    name = "pytorch-x86"
+    formats = ("torchscript", "pt2", "fx", "float")
+    suffix = ".pt"
+    engine = "x86"
+    numerics = "x86"
+    table = "x86.toml"
+
+
+class FbgemmTarget(X86Target):
+    """PyTorch's engine fbgemm."""
+
+    name = "pytorch-fbgemm"
+    engine = numerics = "fbgemm"
+    table = "fbgemm.toml"
+
+
+class OnednnTarget(X86Target):
+    """PyTorch's engine onednn."""
+
+    name = "pytorch-onednn"
+    engine = numerics = "onednn"
+    table = "onednn.toml"
+
+
+class QnnpackTarget(X86Target):
+    """PyTorch's engine qnnpack, as mobile models have it."""
+
+    name = "pytorch-qnnpack"
+    engine = numerics = "qnnpack"
+    table = "qnnpack.toml"
+
+
+class ExportedTarget(PyTorchTarget):
+    """Exported programs in QDQ form, whose layers inductor makes kernels of oneDNN."""
+
+    name = "pt2e"
+    formats = ("pt2", "fx", "float")
+    suffix = ".pt2"
+    engine = "onednn"
+    numerics = "pt2e"
+    decomposed = True
+    table = "pt2e.toml"

@@ -1,0 +1,67 @@
+"""Ops of a float graph whose kernels a profile does not claim where they stand.
+
+That depends on sizes and on where tensors lie in memory, which no row of a table says. So a copy of
+the graph is quantized with any numbers and grouped, and what is told of its kernels is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from qir.analysis.quantized_regions import held
+from qir.calibration import Statistics
+from qir.capability import Capability
+from qir.ir.graph import Graph
+from qir.ledger import Change, Ledger
+from qir.passes.quantize.assign_schemes import assign
+from qir.passes.quantize.materialize import Materialize
+
+from .grouping import Kernels
+
+_ROUNDS = 4
+"""An op that stays float moves what stands behind it; so often the rest is looked at again."""
+
+
+def without_unclaimed(graph: Graph, table: Capability, profile: str) -> Capability:
+    """Returns a table that keeps the unclaimed ops of a float graph in float, and says why."""
+    if held(graph):
+        return table
+    for _ in range(_ROUNDS):
+        found = dict(_unclaimed(graph, table, profile))
+        if not found:
+            break
+        table = replace(table, kept={**table.kept, **found})
+    return table
+
+
+def _unclaimed(graph: Graph, table: Capability, profile: str) -> Iterator[tuple[str, str]]:
+    work, ledger = graph.copy(), Ledger()
+    _, schemes = assign(work, table)
+    for node, slots in schemes.items():
+        for slot, scheme in slots.items():
+            work.set_scheme(node, slot, scheme)
+    Materialize(_statistics(work), profile).run(work, Ledger())
+    Kernels(profile, table=table).run(work, ledger)
+    names = {node.name for node in graph}
+    for entry in ledger:
+        if entry.change is Change.UNVERIFIED and entry.subject in names - set(table.kept):
+            yield entry.subject, f"{profile}: {entry.reason}"
+
+
+def _statistics(graph: Graph) -> Statistics:
+    """Ranges of all tensors, no two alike, so that no scale is another's by chance."""
+    made = Statistics("any numbers")
+    rng = np.random.default_rng(0)
+    with made.batch("any", 0) as batch:
+        for tensor in {
+            v.lineage.tensor: None for v in graph.values.values() if v.type.express.is_float
+        }:
+            low, high = -rng.uniform(0.5, 3), rng.uniform(0.5, 3)
+            batch.update(tensor, np.linspace(low, high, 4, dtype=np.float32))
+    return made
+
+
+__all__ = ["without_unclaimed"]

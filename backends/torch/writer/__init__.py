@@ -1,0 +1,1 @@
+"""Writes graphs as programs of PyTorch: operators of reals, kernels on quantized tensors."""

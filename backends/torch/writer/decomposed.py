@@ -1,0 +1,174 @@
+"""QDQ form in operators of `quantized_decomposed`, and the kernels that inductor makes of it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+from torch import fx
+
+from qir.ir.node import Node
+from qir.ir.types import QuantType
+
+from . import movement
+from .elements import KINDS, channel_parameters, parameters
+from .kernels import attrs_of, bias_of, operands_of, operators, ops_of
+from .layers import padded, whole
+from .program import Handler, Program
+
+importlib.import_module("torch.ao.quantization.fx._decomposed")  # which makes its operators known
+
+_MOVES = frozenset(
+    "reshape flatten transpose concat squeeze unsqueeze slice split gather expand tile".split()
+)
+"""Ops that move plain integers as they move floats."""
+
+
+def handler(node: Node) -> Handler | None:
+    """Returns what writes a node in QDQ form."""
+    if node.op in _BETWEEN:
+        return _BETWEEN[node.op]
+    if any(v.type.quant for v in (*node.operands.values(), *node.results)):
+        return movement.OPS.get(node.op) if node.op in _MOVES else None
+    return operators(node)
+
+
+def lowered(node: Node) -> Handler | None:
+    """Returns what writes a node where groups are calls of oneDNN's kernels."""
+    on_integers = any(v.type.quant for v in operands_of(node).values())
+    if on_integers and ops_of(node)[0] in _KERNELS:
+        return _KERNELS[ops_of(node)[0]]
+    return handler(node)
+
+
+def _numbers(program: Program, node: Node, quant: QuantType) -> tuple[Any, ...]:
+    """The arguments that say what integers mean."""
+    if quant.kind != "uniform" or quant.plus is not None or quant.dynamic or quant.real_zero:
+        raise program.refuse(node, f"quantized_decomposed has no type {quant}")
+    kind = KINDS.get(str(quant.storage))
+    if kind is None or (quant.grain is not None and quant.axis is None):
+        raise program.refuse(node, f"quantized_decomposed has no type {quant}")
+    if quant.axis is None:
+        return (*parameters(quant), quant.low, quant.high, kind)
+    scales, zeros = channel_parameters(quant)
+    held = program.hold(scales.float(), f"{node.name}_scale")
+    return (held, program.hold(zeros, f"{node.name}_zero"), quant.axis, quant.low, quant.high, kind)
+
+
+def _call(program: Program, node: Node, verb: str, x: fx.Node, quant: QuantType | None) -> fx.Node:
+    assert quant is not None
+    grain = "tensor" if quant.axis is None else "channel"
+    numbers = _numbers(program, node, quant)
+    return program.call(f"quantized_decomposed.{verb}_per_{grain}", x, *numbers)
+
+
+def _quantize(program: Program, node: Node) -> fx.Node:
+    if node.attrs["round"] not in ("", "even") or not node.attrs["saturate"]:
+        raise program.refuse(node, "PyTorch rounds to the nearest, ties to even, and saturates")
+    x = program.operand(node, "x")
+    return _call(program, node, "quantize", x, node.result.type.quant)
+
+
+def _dequantize(program: Program, node: Node) -> fx.Node:
+    x = node.operands["x"]
+    return _call(program, node, "dequantize", program.of(x), x.type.quant)
+
+
+def _requantize(program: Program, node: Node) -> fx.Node:
+    made = _dequantize(program, node)
+    return _call(program, node, "quantize", made, node.result.type.quant)
+
+
+_BETWEEN: dict[str, Handler] = {
+    "quantize": _quantize,
+    "dequantize": _dequantize,
+    "requantize": _requantize,
+}
+
+# -- the kernels that inductor calls --------------------------------------------------------------
+
+_TAILS = {
+    "relu": "relu",
+    "hard_swish": "hardswish",
+    "silu": "swish",
+    "gelu": "gelu",
+}
+
+
+def _tail(program: Program, node: Node) -> tuple[str, list[float], str]:
+    """What a kernel computes behind its sum, as oneDNN's post-ops have it."""
+    rest = ops_of(node)[1:]
+    if not rest:
+        return "none", [], ""
+    attrs = node.stages[1].attrs
+    if len(rest) > 1 or rest[0] not in (*_TAILS, "clip"):
+        raise program.refuse(node, "oneDNN computes nothing like it in one kernel")
+    if rest == ("clip",):
+        low, high = attrs.get("min"), attrs.get("max")
+        if not isinstance(low, float) or not isinstance(high, float):
+            raise program.refuse(node, "oneDNN clips between two numbers")
+        return "hardtanh", [low, high], ""
+    if rest == ("gelu",):
+        return "gelu", [], str(attrs["approximate"])
+    return _TAILS[rest[0]], [1.0] if rest == ("silu",) else [], ""
+
+
+def _parameters(program: Program, node: Node) -> tuple[Any, ...]:
+    """Weights with scales and zero points, one each a channel, and the bias."""
+    held = operands_of(node)
+    quant = held["w"].type.quant
+    if quant is None:
+        raise program.refuse(node, "its weights are floats")
+    w = program.constant(held["w"])
+    scales, zeros = channel_parameters(quant)
+    scales, zeros = scales.float().expand(len(w)).contiguous(), zeros.expand(len(w)).contiguous()
+    return w, scales, zeros, bias_of(program, node)
+
+
+def _result(program: Program, node: Node) -> tuple[Any, ...]:
+    quant = node.result.type.quant
+    if quant is None:
+        return 1.0, 0, torch.float32
+    return (*parameters(quant), KINDS[str(quant.storage)])
+
+
+def _data(program: Program, node: Node) -> tuple[float, int]:
+    quant = operands_of(node)["x"].type.quant
+    if quant is None:
+        raise program.refuse(node, "its data are floats")
+    return parameters(quant)
+
+
+def _convolution(program: Program, node: Node) -> fx.Node:
+    attrs, x = attrs_of(node), operands_of(node)["x"]
+    given, pad = padded(program, program.of(x), whole(attrs["pad"]), _data(program, node)[1])
+    shape = (whole(attrs["stride"]), pad, whole(attrs["dilation"]), attrs["groups"])
+    w, scales, zeros, bias = _parameters(program, node)
+    at = _data(program, node)
+    packed = torch.ops.onednn.qconv_prepack(w, scales, *at, *shape, None)
+    held = _hold(program, node, packed, scales, zeros, bias)
+    end = (*_result(program, node), *_tail(program, node))
+    return program.call("onednn.qconv_pointwise", given, *at, *held, *shape, *end)
+
+
+def _hold(program: Program, node: Node, *numbers: torch.Tensor | None) -> list[fx.Node | None]:
+    """The weights and numbers of a layer as attributes."""
+    name = operands_of(node)["w"].name
+    names = (name, f"{name}_scale", f"{name}_zero", f"{name}_bias")
+    return [
+        None if given is None else program.hold(given, each)
+        for each, given in zip(names, numbers, strict=True)
+    ]
+
+
+def _linear(program: Program, node: Node) -> fx.Node:
+    w, scales, zeros, bias = _parameters(program, node)
+    packed = torch.ops.onednn.qlinear_prepack(w, None)
+    held = _hold(program, node, packed, scales, zeros, bias)
+    end = (*_result(program, node), *_tail(program, node))
+    x, at = program.of(operands_of(node)["x"]), _data(program, node)
+    return program.call("onednn.qlinear_pointwise", x, *at, *held, *end)
+
+
+_KERNELS: dict[str, Handler] = {"conv2d": _convolution, "linear": _linear}

@@ -1,0 +1,80 @@
+"""Element types and arrays of the language, as PyTorch has them."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from qir.errors import Refused
+from qir.ir.dtype import DType
+from qir.ir.types import QuantType
+
+KINDS = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i16": torch.int16,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "bool": torch.bool,
+}
+"""PyTorch's element types."""
+STORED = {"u8": torch.quint8, "i8": torch.qint8, "i32": torch.qint32}
+"""Those of quantized tensors."""
+
+
+def kind(found: DType, place: str) -> torch.dtype:
+    """Returns PyTorch's element type; Refused where it has none."""
+    if str(found) not in KINDS:
+        raise Refused(f"{place}: PyTorch has no element type {found}; convert it to another first")
+    return KINDS[str(found)]
+
+
+def tensor(data: NDArray[np.generic]) -> torch.Tensor:
+    """Returns elements as a tensor of its own."""
+    held = np.array(data, order="C")
+    if held.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(held.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(held)
+
+
+def array(made: torch.Tensor) -> NDArray[np.generic]:
+    """Returns a tensor's elements; of a quantized tensor its stored integers."""
+    held = (made.int_repr() if made.is_quantized else made).detach().contiguous()
+    if held.dtype == torch.bfloat16:
+        return held.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return held.numpy()
+
+
+def fits(quant: QuantType) -> bool:
+    """Returns whether a quantized tensor of PyTorch can be of that type."""
+    if quant.kind != "uniform" or quant.plus is not None or quant.dynamic or quant.real_zero:
+        return False
+    return str(quant.storage) in STORED and (quant.grain is None or quant.axis is not None)
+
+
+def parameters(quant: QuantType) -> tuple[float, int]:
+    """Returns scale and zero point of one scale for a tensor."""
+    return float(np.asarray(quant.scales()).item()), int(np.asarray(quant.zeros()).item())
+
+
+def channel_parameters(quant: QuantType) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the scales, as doubles, and zero points of one scale for each index."""
+    scales = np.atleast_1d(np.asarray(quant.scales())).astype(np.float64)
+    zeros = np.broadcast_to(np.asarray(quant.zeros()).astype(np.int64), scales.shape)
+    return torch.from_numpy(scales.copy()), torch.from_numpy(zeros.copy())
+
+
+def quantized(data: torch.Tensor, quant: QuantType) -> torch.Tensor:
+    """Returns stored integers as a quantized tensor."""
+    if quant.axis is None:
+        made: torch.Tensor = torch._make_per_tensor_quantized_tensor(data, *parameters(quant))
+        return made
+    scales, zeros = channel_parameters(quant)
+    made = torch._make_per_channel_quantized_tensor(data, scales, zeros, quant.axis)
+    return made

@@ -1,0 +1,80 @@
+"""Exported programs: a program as `torch.export` has it, and its `.pt2` file."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import Dim, ExportedProgram
+
+from qir.atomic import replacing
+from qir.errors import InputError, Refused
+from qir.ir import dims
+from qir.ir.types import TensorType
+
+from .elements import kind
+from .program import Program
+
+TOLD = "qir.json"
+"""The member of a file that has the names and types of inputs and results."""
+_LEAST = 32
+"""Sizes of examples begin here where the model leaves them open: large enough for most windows."""
+
+
+def module(program: Program) -> fx.GraphModule:
+    """Returns a program as a module of `torch.fx`."""
+    return fx.GraphModule(program.held, program.graph, "Program")
+
+
+def exported(program: Program) -> ExportedProgram:
+    """Returns a program as an exported one; sizes that the graph leaves open stay open.
+
+    Raises Refused where `torch.export` does not take it.
+    """
+    kinds = [value.type for value in program.source.inputs]
+    names = sorted(dims.names(tuple(dim for kind in kinds for dim in kind.shape)))
+    sizes = {name: _LEAST + place for place, name in enumerate(names)}
+    examples = tuple(_example(kind, sizes) for kind in kinds)
+    open_ones = tuple(_open(kind) for kind in kinds)
+    try:
+        made = torch.export.export(module(program), examples, dynamic_shapes=open_ones)
+    except Exception as error:  # whatever it is: PyTorch's own tracing failed
+        said = " ".join(str(error).split())[:300]
+        raise Refused(f"{program.source.name}: torch.export does not take it: {said}") from error
+    for node in made.graph.nodes:  # traces of this process's own source
+        for key in ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn"):
+            node.meta.pop(key, None)
+    return made
+
+
+def _example(given: TensorType, sizes: dict[str, int]) -> torch.Tensor:
+    """Zeros of a type; sizes that are symbols are those of the names in them."""
+    bound = [dims.bind(dim, sizes) for dim in given.shape]
+    shape = [dim if isinstance(dim, int) else _LEAST for dim in bound]
+    return torch.zeros(shape, dtype=kind(given.dtype, "an input"))
+
+
+def _open(given: TensorType) -> dict[int, Any]:
+    return {axis: Dim.AUTO for axis, dim in enumerate(given.shape) if not isinstance(dim, int)}
+
+
+def save(made: ExportedProgram, path: Path, told: str) -> None:
+    """Writes an exported program by rename, with a text beside it that QIR reads again."""
+    stream = io.BytesIO()
+    torch.export.save(made, stream, extra_files={TOLD: told})
+    with replacing(path) as draft:
+        draft.write_bytes(stream.getvalue())
+
+
+def load(path: Path) -> tuple[Any, str]:
+    """Loads a file that `save` wrote, and the text beside it; InputError for another."""
+    extra = {TOLD: ""}
+    try:
+        made = torch.export.load(str(path), extra_files=extra)
+    except Exception as error:  # PyTorch raises what it likes for a damaged file
+        said = " ".join(str(error).split())[:200]
+        raise InputError(f"{path}: PyTorch does not load it: {said}") from error
+    return made.module(), str(extra[TOLD])

@@ -1,0 +1,258 @@
+"""Ops that move, pick and repeat elements, as operators of PyTorch; on quantized tensors too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from qir.ir.dims import Dim
+from qir.ir.node import Node, Value
+
+from .elements import kind
+from .layers import around, integer, whole
+from .program import Handler, Program
+
+
+def _sizes(program: Program, node: Node) -> list[Any]:
+    """The sizes of a result; one that is not known is -1, which takes what is left."""
+    shape = node.result.type.shape
+    open_ones = [dim for dim in shape if not isinstance(dim, int)]
+    if len(open_ones) == 1 and 0 not in shape:
+        return [dim if isinstance(dim, int) else -1 for dim in shape]
+    return [program.size(dim, node) for dim in shape]
+
+
+def _reshape(program: Program, node: Node) -> fx.Node:
+    return program.call("aten.reshape", program.operand(node, "x"), _sizes(program, node))
+
+
+def _flatten(program: Program, node: Node) -> fx.Node:
+    axis, x = node.attrs["axis"], program.operand(node, "x")
+    if axis == 1 and node.operands["x"].type.rank > 1:
+        return program.call("aten.flatten", x, 1)
+    return program.call("aten.reshape", x, _sizes(program, node))
+
+
+def _transpose(program: Program, node: Node) -> fx.Node:
+    return program.call("aten.permute", program.operand(node, "x"), whole(node.attrs["perm"]))
+
+
+def _concat(program: Program, node: Node) -> fx.Node:
+    return program.call("aten.cat", program.listed(node), node.attrs["axis"])
+
+
+_MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
+
+
+def _pad(program: Program, node: Node) -> fx.Node:
+    x, attrs = program.operand(node, "x"), node.attrs
+    pads = around(whole(attrs["pads"]))
+    while pads[-2:] == [0, 0]:
+        pads = pads[:-2]
+    if not pads:
+        return x
+    if attrs["mode"] == "constant":
+        return program.call("aten.constant_pad_nd", x, pads, attrs["value"])
+    mode = _MODES.get(str(attrs["mode"]))
+    if mode is None or min(pads) < 0 or len(pads) // 2 > node.result.type.rank - 2:
+        raise program.refuse(node, f"PyTorch does not pad so: {attrs['mode']!r} of these axes")
+    return program.call("aten.pad", x, pads, mode)
+
+
+def _squeeze(program: Program, node: Node) -> fx.Node:
+    x, axes = node.operands["x"], whole(node.attrs["axes"])
+    axes = axes or [i for i, dim in enumerate(x.type.shape) if dim == 1]
+    made = program.of(x)
+    for axis in sorted((a % x.type.rank for a in axes), reverse=True):
+        made = program.call("aten.squeeze", made, axis)
+    return made
+
+
+def _unsqueeze(program: Program, node: Node) -> fx.Node:
+    made, rank = program.operand(node, "x"), node.result.type.rank
+    for axis in sorted(a % rank for a in whole(node.attrs["axes"])):
+        made = program.call("aten.unsqueeze", made, axis)
+    return made
+
+
+def _slice(program: Program, node: Node) -> fx.Node:
+    made, attrs = program.operand(node, "x"), node.attrs
+    for start, end, axis, step in zip(
+        *(whole(attrs[key]) for key in ("starts", "ends", "axes", "steps")), strict=True
+    ):
+        if step < 1:
+            raise program.refuse(node, f"PyTorch slices in steps of 1 and more, not {step}")
+        made = program.call("aten.slice", made, axis, start, end, step)
+    return made
+
+
+def _split(program: Program, node: Node) -> list[fx.Node]:
+    sizes, axis = whole(node.attrs["sizes"]), node.attrs["axis"]
+    made = program.call("aten.split_with_sizes", program.operand(node, "x"), sizes, axis)
+    return [program.item(made, index) for index in range(len(node.results))]
+
+
+def _indices(program: Program, node: Node, size: Dim) -> fx.Node:
+    """Indices from 0 on: negative ones count from the end."""
+    value: Value = node.operands["indices"]
+    if value.constant is not None and (np.asarray(value.constant.data, np.int64) >= 0).all():
+        return program.call("aten.to", program.of(value), torch.int64)
+    found = program.call("aten.to", program.of(value), torch.int64)
+    if value.constant is None and value.node.op in ("arg_max", "arg_min"):
+        return found
+    counted = program.call("aten.add", found, program.size(size, node))
+    return program.call("aten.where", program.call("aten.lt", found, 0), counted, found)
+
+
+def _gather(program: Program, node: Node) -> fx.Node:
+    x, indices = node.operands["x"], node.operands["indices"]
+    axis = integer(node.attrs["axis"]) % x.type.rank
+    if indices.constant is not None and indices.type.rank == 0:
+        return program.call("aten.select", program.of(x), axis, int(indices.constant.data))
+    found = _indices(program, node, x.type.shape[axis])
+    if indices.type.rank == 1:
+        return program.call("aten.index_select", program.of(x), axis, found)
+    flat = program.call("aten.reshape", found, [-1])
+    made = program.call("aten.index_select", program.of(x), axis, flat)
+    return program.call("aten.reshape", made, _sizes(program, node))
+
+
+def _gather_elements(program: Program, node: Node) -> fx.Node:
+    x = node.operands["x"]
+    axis = integer(node.attrs["axis"]) % x.type.rank
+    found = _indices(program, node, x.type.shape[axis])
+    return program.call("aten.gather", program.of(x), axis, found)
+
+
+def _gather_nd(program: Program, node: Node) -> fx.Node:
+    indices, count = node.operands["indices"], node.operands["indices"].type.shape[-1]
+    if node.attrs["batch"] or not isinstance(count, int):
+        raise program.refuse(node, "its indices have axes of batches, or nobody knows how many")
+    parts = [program.call("aten.select", program.of(indices), -1, i) for i in range(count)]
+    return program.call("aten.index", program.operand(node, "x"), parts)
+
+
+def _embedding(program: Program, node: Node) -> fx.Node:
+    w = node.operands["w"]
+    found = _indices(program, node, w.type.shape[0])
+    return program.call("aten.embedding", program.of(w), found)
+
+
+def _expand(program: Program, node: Node) -> fx.Node:
+    sizes = [program.size(dim, node) for dim in node.result.type.shape]
+    return program.call("aten.expand", program.operand(node, "x"), sizes)
+
+
+def _tile(program: Program, node: Node) -> fx.Node:
+    return program.call("aten.repeat", program.operand(node, "x"), whole(node.attrs["repeats"]))
+
+
+def _depth_to_space(program: Program, node: Node) -> fx.Node:
+    x, block = node.operands["x"], integer(node.attrs["block"])
+    if node.attrs["layout"] == "NHWC":
+        raise program.refuse(node, "its channels stand last")
+    if node.attrs["mode"] == "CRD":
+        return program.call("aten.pixel_shuffle", program.of(x), block)
+    batch, channels, high, wide = (program.size(dim, node) for dim in x.type.shape)
+    if not isinstance(channels, int):
+        raise program.refuse(node, "its number of channels is not known")
+    inner = channels // block**2
+    made = program.call("aten.reshape", program.of(x), [batch, block**2, inner, high, wide])
+    made = program.call("aten.transpose", made, 1, 2)
+    made = program.call("aten.reshape", made, [batch, channels, high, wide])
+    return program.call("aten.pixel_shuffle", made, block)
+
+
+def _resized(program: Program, node: Node) -> list[Any]:
+    """The new sizes of the axes behind the channels."""
+    shape = node.result.type.shape
+    before = node.operands["x"].type.shape
+    if not 3 <= len(shape) <= 5 or shape[:2] != before[:2]:
+        raise program.refuse(node, "PyTorch resizes the axes behind the channels")
+    return [program.size(dim, node) for dim in shape[2:]]
+
+
+def _resize_nearest(program: Program, node: Node) -> fx.Node:
+    sizes, attrs = _resized(program, node), node.attrs
+    shape, before = node.result.type.shape[2:], node.operands["x"].type.shape[2:]
+    whole_steps = all(
+        isinstance(a, int) and isinstance(b, int) and a % b == 0
+        for a, b in zip(shape, before, strict=True)
+    )
+    floors = (attrs["coordinates"], attrs["rounding"]) == ("asymmetric", "floor")
+    if not floors and not (whole_steps and attrs["coordinates"] in ("half_pixel", "asymmetric")):
+        raise program.refuse(node, "PyTorch takes the element at or before the place")
+    return program.call(f"aten.upsample_nearest{len(sizes)}d", program.operand(node, "x"), sizes)
+
+
+_LINEAR = {1: "linear1d", 2: "bilinear2d", 3: "trilinear3d"}
+_CORNERS = {"half_pixel": False, "pytorch_half_pixel": False, "align_corners": True}
+
+
+def _resize(program: Program, node: Node) -> fx.Node:
+    sizes, attrs = _resized(program, node), node.attrs
+    corners = _CORNERS.get(str(attrs["coordinates"]))
+    cubic = attrs["mode"] == "cubic" and len(sizes) == 2 and attrs["cubic_a"] == -0.75
+    if not (cubic or attrs["mode"] == "linear") or attrs["antialias"] or corners is None:
+        raise program.refuse(node, "PyTorch does not interpolate so")
+    if cubic:
+        return program.call("aten.upsample_bicubic2d", program.operand(node, "x"), sizes, corners)
+    name = f"aten.upsample_{_LINEAR[len(sizes)]}"
+    return program.call(name, program.operand(node, "x"), sizes, corners)
+
+
+def _triangle(program: Program, node: Node) -> fx.Node:
+    name = "aten.triu" if node.attrs["upper"] else "aten.tril"
+    return program.call(name, program.operand(node, "x"), node.attrs["k"])
+
+
+def _flip(program: Program, node: Node) -> fx.Node:
+    return program.call("aten.flip", program.operand(node, "x"), whole(node.attrs["axes"]))
+
+
+def _cast(program: Program, node: Node) -> fx.Node:
+    to = kind(node.result.type.dtype, node.name)
+    return program.call("aten.to", program.operand(node, "x"), to)
+
+
+def _shape(program: Program, node: Node) -> fx.Node:
+    made = program.call("aten._shape_as_tensor", program.operand(node, "x"))
+    start, end = node.attrs["start"], node.attrs.get("end")
+    return program.call("aten.slice", made, 0, start, end, 1)
+
+
+def _filled(program: Program, node: Node) -> fx.Node:
+    sizes = [program.size(dim, node) for dim in node.result.type.shape]
+    held: Any = node.attrs["value"]
+    number = np.asarray(getattr(held, "data", held)).reshape(-1)[0].item()
+    return program.call("aten.full", sizes, number, dtype=kind(node.result.type.dtype, node.name))
+
+
+OPS: dict[str, Handler] = {
+    "reshape": _reshape,
+    "flatten": _flatten,
+    "transpose": _transpose,
+    "concat": _concat,
+    "pad": _pad,
+    "squeeze": _squeeze,
+    "unsqueeze": _unsqueeze,
+    "slice": _slice,
+    "split": _split,
+    "gather": _gather,
+    "gather_elements": _gather_elements,
+    "gather_nd": _gather_nd,
+    "embedding": _embedding,
+    "expand": _expand,
+    "tile": _tile,
+    "depth_to_space": _depth_to_space,
+    "resize_nearest": _resize_nearest,
+    "resize": _resize,
+    "trilu": _triangle,
+    "flip": _flip,
+    "cast": _cast,
+    "shape": _shape,
+    "constant_of_shape": _filled,
+}

@@ -1,0 +1,167 @@
+"""A graph as a program of PyTorch: calls of operators in an `fx.Graph`, and what these hold."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import fx
+
+from qir.errors import Refused
+from qir.ir.dims import Dim, Sym
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.query.display import op_name
+
+from .elements import fits, kind, quantized, tensor
+
+Handler: TypeAlias = "Callable[[Program, Node], Any]"
+"""Writes a node: its result, or a sequence of its results."""
+_NAME = re.compile(r"\W")
+_RESERVED = frozenset({"self", "torch", "x", "inf", "nan"})
+
+
+@dataclass
+class Program:
+    """Calls as they are written; each value of the graph is the `fx.Node` that computes it."""
+
+    source: Graph
+    plain: bool = False
+    """Whether quantized values are tensors of plain integers, whose meaning their readers know."""
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    held: dict[str, Any] = field(default_factory=dict)
+    """What the program has as attributes: tensors, packed weights."""
+    values: dict[Value, fx.Node] = field(default_factory=dict)
+    _sizes: dict[str, fx.Node] = field(default_factory=dict)
+    """The call that gives a symbolic size."""
+
+    # -- what a program is made of ------------------------------------------------------------
+
+    def call(self, name: str, *given: Any, **named: Any) -> fx.Node:
+        """Adds a call of an operator such as `aten.relu`, on nodes, numbers and lists of these."""
+        space, _, packet = name.partition(".")
+        return self.graph.call_function(getattr(getattr(torch.ops, space), packet), given, named)
+
+    def item(self, many: fx.Node, index: int) -> fx.Node:
+        """Adds what takes one result of several."""
+        return self.graph.call_function(operator.getitem, (many, index))
+
+    def hold(self, thing: Any, name: str) -> fx.Node:
+        """Gives the program an attribute and adds what reads it."""
+        stem = _NAME.sub("_", name) or "held"
+        stem = f"_{stem}" if stem[0].isdigit() or stem in _RESERVED else stem
+        found, number = stem, 1
+        while found in self.held:
+            found, number = f"{stem}_{number}", number + 1
+        self.held[found] = thing
+        return self.graph.create_node("get_attr", found)
+
+    # -- values -------------------------------------------------------------------------------
+
+    def of(self, value: Value) -> fx.Node:
+        """Returns what computes a value; a constant is held where it is first read."""
+        if value not in self.values:
+            self.values[value] = self.hold(self.constant(value), value.name)
+        return self.values[value]
+
+    def constant(self, value: Value) -> torch.Tensor:
+        """Returns the tensor of a constant; Refused for one of a type that PyTorch lacks."""
+        array, quant = value.constant, value.type.quant
+        if array is None:
+            raise self.refuse(value.node, f"%{value.name} is computed, and must be a constant here")
+        if quant is None or self.plain:
+            self.require(value)
+            return tensor(array.data)
+        if not fits(quant):
+            raise self.refuse(value.node, f"PyTorch has no quantized tensor of type {quant}")
+        return quantized(tensor(array.data), quant)
+
+    def require(self, value: Value) -> None:
+        """Raises Refused for a value of a type that PyTorch lacks."""
+        quant = value.type.quant
+        if quant is not None and not self.plain and not fits(quant):
+            raise self.refuse(value.node, f"PyTorch has no quantized tensor of type {quant}")
+        if quant is None or self.plain:
+            kind(value.type.dtype, value.node.name)
+
+    def operand(self, node: Node, slot: str) -> fx.Node:
+        """Returns what computes an operand."""
+        return self.of(node.operands[slot])
+
+    def optional(self, node: Node, slot: str) -> fx.Node | None:
+        """Returns what computes an operand, or None where there is none."""
+        value = node.operands.get(slot)
+        return None if value is None else self.of(value)
+
+    def listed(self, node: Node) -> list[fx.Node]:
+        """Returns what computes the operands of an op that takes any number."""
+        return [self.of(v) for s, v in node.operands.items() if s.startswith("xs.")]
+
+    def size(self, dim: Dim, node: Node) -> Any:
+        """Returns a size: a number, or the call that computes it from sizes of inputs."""
+        if isinstance(dim, int):
+            return dim
+        if not isinstance(dim, Sym):
+            raise self.refuse(node, "its shape has a size that nothing says")
+        total: Any = None
+        for atoms, count in dim.terms:
+            term: Any = count
+            for atom in atoms:
+                if not isinstance(atom, str):
+                    raise self.refuse(node, f"its shape has the size {dim}")
+                term = self._product(term, self._named(atom, node))
+            plus = (total, term)
+            total = term if total is None else self.graph.call_function(operator.add, plus)
+        return total
+
+    def _product(self, a: Any, b: fx.Node) -> Any:
+        return b if a == 1 else self.graph.call_function(operator.mul, (a, b))
+
+    def _named(self, name: str, node: Node) -> fx.Node:
+        if name not in self._sizes:
+            for value in self.source.inputs:
+                for axis, dim in enumerate(value.type.shape):
+                    if isinstance(dim, Sym) and str(dim) == name:
+                        found = self.graph.call_method("size", (self.values[value], axis))
+                        self._sizes[name] = found
+                        return found
+            raise self.refuse(node, f"its shape has the size {name}, which no input has")
+        return self._sizes[name]
+
+    def refuse(self, node: Node, why: str) -> Refused:
+        """Returns the refusal of a node, with its origin in the user's model."""
+        origin = f" ({node.origins[0]})" if node.origins else ""
+        return Refused(f"{node.name}{origin}: {op_name(node)} cannot be written for PyTorch: {why}")
+
+    # -- the whole ----------------------------------------------------------------------------
+
+    def write(self, choose: Callable[[Node], Handler | None]) -> None:
+        """Writes every node by what is chosen for it.
+
+        Raises Refused for one for which there is nothing.
+        """
+        for value in self.source.inputs:
+            self._input(value)
+        for node in self.source:
+            if node.op in ("input", "constant", "output"):
+                continue
+            handler = choose(node)
+            if handler is None:
+                raise self.refuse(node, "QIR knows no operator of PyTorch for it")
+            made = handler(self, node)
+            results = (made,) if len(node.results) == 1 else made
+            self.values |= zip(node.results, results, strict=True)
+        made = [self.of(value) for value in self.source.outputs.values()]
+        self.graph.output(made[0] if len(made) == 1 else tuple(made))
+
+    def _input(self, value: Value) -> None:
+        self.require(value)
+        name = _NAME.sub("_", value.name) or "x"
+        self.values[value] = self.graph.placeholder(f"_{name}" if name[0].isdigit() else name)
+
+
+__all__ = ["Handler", "Program"]

@@ -1,0 +1,108 @@
+"""LSTM, GRU and RNN layers, whose gates PyTorch orders in its own way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from qir.ir.node import Node
+from qir.ir.ops.recurrent import DIRECTIONS, USUAL
+
+from .program import Handler, Program
+
+_GATES = {"lstm": (0, 2, 3, 1), "gru": (1, 0, 2), "rnn": (0,)}
+"""Where each of PyTorch's gates is among ours: i o f g and z r n here, i f g o and r z n there."""
+_TAKEN = frozenset({"x", "w", "r", "bias", "h0", "c0"})
+
+
+def _layer(kind: str) -> Handler:
+    def write(program: Program, node: Node) -> list[fx.Node]:
+        name = _operator(program, node, kind)
+        ways = DIRECTIONS[str(node.attrs["direction"])]
+        first, turned = bool(node.attrs["batch_first"]), ways == (True,)
+        steps = 1 if first else 0
+        x = program.operand(node, "x")
+        x = program.call("aten.flip", x, [steps]) if turned else x
+        states = [_state(program, node, slot) for slot in _states(kind)]
+        params = [p for way in range(len(ways)) for p in _parameters(program, node, kind, way)]
+        given = states if kind == "lstm" else states[0]
+        end = ("bias" in node.operands, 1, 0.0, False, len(ways) == 2, first)
+        made = program.call(name, x, given, params, *end)
+        sizes = [program.size(dim, node) for dim in node.results[0].type.shape]
+        flat = program.item(made, 0)
+        if first:
+            y = program.call("aten.reshape", flat, sizes)
+        else:
+            count, many, batch, hidden = sizes
+            y = program.call("aten.reshape", flat, [count, batch, many, hidden])
+            y = program.call("aten.transpose", y, 1, 2)
+        y = program.call("aten.flip", y, [steps]) if turned else y
+        ends = [program.item(made, index) for index in range(1, len(node.results))]
+        turn = [program.call("aten.transpose", each, 0, 1) if first else each for each in ends]
+        return [y, *turn]
+
+    return write
+
+
+def _operator(program: Program, node: Node, kind: str) -> str:
+    """PyTorch's name of a layer; Refused for one that it lacks."""
+    attrs, ways = node.attrs, len(DIRECTIONS[str(node.attrs["direction"])])
+    if more := sorted(set(node.operands) - _TAKEN):
+        raise program.refuse(node, f"PyTorch's layer takes no {more[0]}")
+    if attrs.get("clip") is not None or attrs.get("input_forget"):
+        raise program.refuse(node, "PyTorch's layer neither clips nor couples its gates")
+    if kind == "gru" and not attrs["linear_before_reset"]:
+        raise program.refuse(node, "PyTorch resets what the product gives, not what it reads")
+    named = attrs["activations"] or USUAL[kind] * ways
+    if kind == "rnn" and named in (("tanh",) * ways, ("relu",) * ways):
+        return f"aten.rnn_{named[0]}"
+    if named != USUAL[kind] * ways:
+        raise program.refuse(node, "PyTorch's layer has other activations")
+    return f"aten.{kind}"
+
+
+def _states(kind: str) -> tuple[str, ...]:
+    return ("h0", "c0") if kind == "lstm" else ("h0",)
+
+
+def _state(program: Program, node: Node, slot: str) -> fx.Node:
+    """The state that a layer begins with, the direction first; zeros unless it is given."""
+    first, value = bool(node.attrs["batch_first"]), node.operands.get(slot)
+    if value is not None:
+        given = program.of(value)
+        return program.call("aten.transpose", given, 0, 1) if first else given
+    sizes = [program.size(dim, node) for dim in node.results[1].type.shape]
+    sizes = [sizes[1], sizes[0], sizes[2]] if first else sizes
+    return program.call("aten.zeros", sizes)
+
+
+def _parameters(program: Program, node: Node, kind: str, way: int) -> list[Any]:
+    """Weights and biases of one direction, with PyTorch's order of gates."""
+    rows = node.operands["w"].type.shape[1]
+    made = [_ordered(program, node, kind, slot, way) for slot in ("w", "r")]
+    bias = node.operands.get("bias")
+    if bias is None or not isinstance(rows, int):
+        return made
+    held = program.call("aten.select", program.of(bias), 0, way)
+    if bias.type.shape[1] == rows:
+        one = _gates(program, kind, held)
+        return [*made, one, program.call("aten.zeros_like", one)]
+    halves = program.call("aten.split_with_sizes", held, [rows, rows], 0)
+    return [*made, *(_gates(program, kind, program.item(halves, index)) for index in (0, 1))]
+
+
+def _ordered(program: Program, node: Node, kind: str, slot: str, way: int) -> fx.Node:
+    held = program.call("aten.select", program.operand(node, slot), 0, way)
+    return _gates(program, kind, held)
+
+
+def _gates(program: Program, kind: str, held: fx.Node) -> fx.Node:
+    order = _GATES[kind]
+    if len(order) == 1:
+        return held
+    parts = program.call("aten.chunk", held, len(order), 0)
+    return program.call("aten.cat", [program.item(parts, index) for index in order], 0)
+
+
+OPS: dict[str, Handler] = {kind: _layer(kind) for kind in _GATES}

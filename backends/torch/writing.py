@@ -1,0 +1,99 @@
+"""How the targets make a model of a graph: its kernels, the program of it, and the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import jit
+from torch.export import ExportedProgram
+
+from qir.analysis.quantized_regions import held
+from qir.errors import Refused
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ledger import Ledger
+from qir.passes.forms.expand_qdq import ExpandQdq
+from qir.passes.forms.open_groups import OpenGroups
+from qir.rewrite import run_passes
+
+from .grouping import Written
+from .session import Session, Signature, engine
+from .writer import decomposed, exported, kernels, torchscript
+from .writer.program import Handler, Program
+
+if TYPE_CHECKING:
+    from .target import PyTorchTarget
+
+
+def build(target: PyTorchTarget, graph: Graph, ledger: Ledger, form: str, *, lossy: bool) -> object:
+    """Returns the model of a graph in one of a target's forms; Refused for what has no form."""
+    flat = run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], ledger)
+    if form == "float" and (found := held(flat)):
+        raise Refused(f"{graph.name}: {found[0]} is quantized; write the float model instead")
+    plain = target.decomposed or form in ("pt2", "float")
+    choose = decomposed.handler if plain else kernels.handler
+    with engine(target.engine):
+        program = _program(flat if plain else _grouped(target, flat, ledger), choose, plain=plain)
+        ledger.check(lossy=lossy)
+        return _FORMS.get(form, exported.exported)(program)
+
+
+_FORMS: Mapping[str, Callable[[Program], object]] = {
+    "fx": exported.module,
+    "torchscript": torchscript.scripted,
+}
+"""What makes a model of a program; exported programs are the rest."""
+
+
+def _program(graph: Graph, choose: Callable[[Node], Handler | None], *, plain: bool) -> Program:
+    made = Program(graph, plain)
+    made.write(choose)
+    return made
+
+
+def _grouped(target: PyTorchTarget, flat: Graph, ledger: Ledger) -> Graph:
+    """The graph with one group for each kernel that is called."""
+    if not held(flat):
+        return flat
+    return run_passes(flat, [Written(target.profile, table=target.capability())], ledger)
+
+
+def save(made: object, graph: Graph, path: Path) -> None:
+    """Writes what `build` made of a graph; Refused for a module that is no file."""
+    told = Signature.of(graph).text()
+    if isinstance(made, ExportedProgram):
+        exported.save(made, path, told)
+    elif isinstance(made, jit.ScriptModule):
+        torchscript.save(made, path, told)
+    else:
+        said = "a module of torch.fx is no file"
+        raise Refused(f"{path}: {said}: qir.build(graph, format='fx') returns it")
+
+
+def session(target: PyTorchTarget, graph: Graph) -> Session:
+    """Makes a graph ready to run by a target's engine, by the kernels that run its files."""
+    flat = run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], Ledger())
+    grouped = _grouped(target, flat, Ledger())
+    choose = decomposed.lowered if target.decomposed else kernels.handler
+    with engine(target.engine):
+        program = _program(grouped, choose, plain=target.decomposed)
+    return Session(exported.module(program), target.engine, _signature(target, graph))
+
+
+def file_session(target: PyTorchTarget, path: Path) -> Session:
+    """Makes a file that a target wrote ready to run; InputError for one that is none."""
+    whole = path.suffix.lower() == ".pt2"
+    made, told = exported.load(path) if whole else torchscript.load(path)
+    run: Callable[..., object] = made
+    signature = Signature.parse(told)
+    return Session(run, target.engine, signature.plain() if whole else signature)
+
+
+def _signature(target: PyTorchTarget, graph: Graph) -> Signature:
+    found = Signature.of(graph)
+    return found.plain() if target.decomposed else found
+
+
+__all__ = ["build", "file_session", "save", "session"]

@@ -1,0 +1,202 @@
+"""Methods: how a runtime computes an op on codes, under a name for profiles.
+
+All are found by entry point, those of QIR's own backends too. An entry point names one
+`PluginMethod`, or a table of them by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir import registry
+from qir.errors import PluginError
+from qir.ir.ops import OPS
+from qir.numerics.fields import BLOCKS, Method
+
+Value: TypeAlias = "str | int | float | bool"
+KIND = "qir.methods"
+"""The entry points of methods."""
+BUILT_IN: Mapping[str, tuple[str, ...]] = {
+    "reals": ("quantize", "dequantize"),
+    "move": ("quantize", "dequantize"),
+}
+"""Names that need no function, and the blocks of a rule that they work by: `reals` is dequantize,
+the op in reals, quantize; `move` is the op on codes of the result's map."""
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One parameter of a method."""
+
+    values: tuple[Value, ...] = ()
+    """All it may be; whole numbers from `least` on where none is named."""
+    needed: bool = False
+    """Whether the method says nothing without it."""
+    least: int = 0
+
+    def takes(self, value: Value) -> bool:
+        """Whether it may be that."""
+        if not self.values:
+            return isinstance(value, int) and not isinstance(value, bool) and value >= self.least
+        return any(value == v and type(value) is type(v) for v in self.values)
+
+    @property
+    def said(self) -> str:
+        """What it may be, as errors say it."""
+        if not self.values:
+            return f"a whole number, {self.least} or more"
+        return " or ".join(str(v).lower() if isinstance(v, bool) else str(v) for v in self.values)
+
+
+FLAG = Param((False, True))
+"""A parameter that is true or false."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginMethod:
+    """What a runtime does for an op on codes, to the last bit.
+
+    `function(call, arrays)` is given the op, its attributes, types and rule (`qir.reference.method.
+    Call`) and the codes by slot, and parameters by name; it gives the codes of the result. It must
+    be a function of these alone, and leave them as they are.
+    """
+
+    function: Callable[..., NDArray[np.generic]]
+    ops: tuple[str, ...]
+    """The ops that it computes; none: any."""
+    reads: tuple[str, ...] = ()
+    """Blocks of the rule that it works by, such as `requant`; others may not be set beside it."""
+    params: Mapping[str, Param] = field(default_factory=dict)
+    within: int = 1
+    """It never lies further than so many codes from the op in reals, rounded once."""
+    slots: tuple[str, ...] | None = None
+    """Where these are named, `function` is given the codes of these operands, their maps, the
+    result's map, and by name the attributes in `attrs`, parameters, and the rule if it reads it."""
+    attrs: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    """Operands that hold no codes, given by name where there are any."""
+    bits: int | None = None
+    """The width of the widest codes that it takes; None: any."""
+    any_map: bool = False
+    """Whether it takes codes of maps of every kind, and makes reals of them."""
+    tails: bool = False
+    """Whether it bounds reals itself where a relu follows, before they become codes."""
+    reals: bool = False
+    """Whether it may make reals where the result is to be real."""
+    every_result: Callable[..., tuple[NDArray[np.generic], ...]] | None = None
+    """Makes all results of an op that has several: `every_result(call, arrays, result types)`."""
+
+
+def plugin_method(name: str) -> PluginMethod | None:
+    """The method of that name; None if there is none.
+
+    Raises PluginError for one that is not what a method must be.
+    """
+    for table in _tables():
+        if name in table:
+            return table[name]
+    if name in BUILT_IN or name not in registry.names(KIND):
+        return None
+    found = registry.find(KIND, name)
+    if isinstance(found, Mapping):
+        return None
+    return checked(found, f"method {name!r} of {registry.owner(KIND, name)}")
+
+
+def checked(found: object, said: str) -> PluginMethod:
+    """PluginError for what is no method, or reads blocks that no rule has."""
+    if not isinstance(found, PluginMethod):
+        raise PluginError(f"{said} is no qir.profiles.PluginMethod")
+    if strange := [block for block in found.reads if block not in BLOCKS]:
+        raise PluginError(f"{said} reads {strange[0]!r}; blocks are {', '.join(BLOCKS)}")
+    return found
+
+
+def _tables() -> Iterator[Mapping[str, PluginMethod]]:
+    """The tables of methods that there are; a plugin that does not load has none."""
+    for name in registry.names(KIND):
+        try:
+            found = registry.find(KIND, name)
+        except PluginError:
+            continue
+        if isinstance(found, Mapping):
+            yield found
+
+
+def own(name: str) -> bool:
+    """Whether a name is built in, or that of a method in a table."""
+    return name in BUILT_IN or any(name in table for table in _tables())
+
+
+def reads(name: str) -> tuple[str, ...]:
+    """The blocks of a rule that a method looks at."""
+    return BUILT_IN[name] if name in BUILT_IN else _known(name).reads
+
+
+def computes(name: str) -> tuple[str, ...]:
+    """The ops that a method computes; nothing for one that computes any."""
+    if name in BUILT_IN:
+        return moving() if name == "move" else ()
+    return _known(name).ops
+
+
+def moving() -> tuple[str, ...]:
+    """The ops whose codes are codes of their operands, moved or picked by comparison."""
+    held = (op for op, row in OPS.items() if row.traits.value_preserving)
+    return (*held, "max", "min", "reduce_max", "reduce_min", "relu", "where")
+
+
+def tabled() -> Mapping[str, PluginMethod]:
+    """The methods of all tables."""
+    return {name: method for table in _tables() for name, method in table.items()}
+
+
+def method_names() -> tuple[str, ...]:
+    """All that a profile may name."""
+    return (*BUILT_IN, *tabled(), *(n for n in registry.names(KIND) if _single(n)))
+
+
+def params(name: str) -> Mapping[str, Param]:
+    """The parameters that a method takes."""
+    found = plugin_method(name)
+    return {} if found is None else found.params
+
+
+def widest(name: str) -> int | None:
+    """The width of the widest codes that a method takes; None: any."""
+    found = plugin_method(name)
+    return None if found is None else found.bits
+
+
+def fault(method: Method) -> str:
+    """What is wrong with a method's parameters, in a line; nothing where all is well."""
+    known = params(method.name)
+    for name, value in method.params.items():
+        if name not in known:
+            has = f"; it has {', '.join(known)}" if known else ""
+            return f"method {method.name} has no parameter {name!r}{has}"
+        if not known[name].takes(value):
+            return f"method {method.name}: {name} = {value!r}; it is {known[name].said}"
+    lacks = [name for name, one in known.items() if one.needed and name not in method.params]
+    if lacks:
+        return f"method {method.name} needs {lacks[0]}, which is {known[lacks[0]].said}"
+    return ""
+
+
+def _known(name: str) -> PluginMethod:
+    found = plugin_method(name)
+    if found is None:
+        raise PluginError(f"no method {name!r}")
+    return found
+
+
+def _single(name: str) -> bool:
+    try:
+        return not isinstance(registry.find(KIND, name), Mapping)
+    except PluginError:
+        return True  # it is known by name; asked for, it says why it does not load

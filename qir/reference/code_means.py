@@ -1,0 +1,83 @@
+"""Means of windows from sums of raw codes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.numerics.affine import Affine
+from qir.profiles.methods import FLAG, PluginMethod
+from qir.reference.method import Codes, F, handed_on, one_scale, stored
+from qir.reference.windows import channels_back, channels_first, padded, windows
+
+Whole = NDArray[np.int64]
+AVERAGES = ("avg_pool1d", "avg_pool2d", "avg_pool3d")
+WHOLE_MEANS = ("global_avg_pool", "adaptive_avg_pool")
+ALL_MEANS = (*AVERAGES, *WHOLE_MEANS, "reduce_mean")
+
+
+def code_sums(
+    x: Codes,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+    *,
+    ceil: bool,
+    layout: str,
+) -> tuple[Whole, Whole]:
+    """The sum of raw codes in each window, channels first, and how many there are."""
+    codes = channels_first("avg_pool2d", x, layout).astype(np.int64)
+    sizes = (codes.shape[2], codes.shape[3])
+    height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)
+    outside = np.zeros((), np.int64)
+    ones = np.ones((1, 1, *sizes), np.int64)
+    inside, framed = (
+        padded(part, height, width, outside).astype(np.int64) for part in (ones, codes)
+    )
+    total = np.zeros((*codes.shape[:2], height.count, width.count), np.int64)
+    count = np.zeros((1, 1, height.count, width.count), np.int64)
+    for i, j in np.ndindex(*kernel):
+        total += framed[..., height.tap(i), width.tap(j)]
+        count += inside[..., height.tap(i), width.tap(j)]
+    return total, count
+
+
+def raw_mean(
+    x: Codes,
+    x_map: Affine,
+    out: Affine,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (1, 1),
+    pad: Sequence[int] = (0, 0, 0, 0),
+    ceil: bool = False,
+    count_pad: bool = False,
+    layout: str = "NCHW",
+    divide: bool = False,
+) -> Codes:
+    """Average pooling of raw codes, halves to even; padding that counts counts as code zero.
+
+    A sum is divided by their number in float32, or multiplied by what 1 divided by it is there.
+    """
+    one_scale("raw_mean", x_map, out)
+    handed_on("avg_pool2d", x_map, out)
+    total, count = code_sums(x, kernel, stride, pad, ceil=ceil, layout=layout)
+    divisor = math.prod(kernel) if count_pad else count
+    sums, divisor = total.astype(F), np.asarray(divisor, F)
+    whole = np.rint(sums / divisor if divide else sums * (F(1) / divisor)).astype(np.int64)
+    return channels_back(stored(whole, out), layout)
+
+
+METHODS: Mapping[str, PluginMethod] = {
+    "raw_mean": PluginMethod(
+        raw_mean,
+        AVERAGES,
+        slots=("x",),
+        attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout"),
+        params={"divide": FLAG},
+    ),
+}
+"""The methods of this module, by the name that profiles use."""

@@ -1,0 +1,115 @@
+"""Convolutions over one and three axes, computed as convolutions over two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from qir.errors import OpError
+from qir.ir.types import TensorType
+from qir.profiles.methods import PluginMethod
+from qir.reference.method import (
+    Call,
+    Codes,
+    integers,
+)
+from qir.reference.products import Kernel, product
+
+Arrays = Mapping[str, Codes]
+
+
+def as_conv2d(call: Call, arrays: Arrays) -> Codes:
+    """conv1d and conv3d as the convolution of images that they are: one sum, rounded once."""
+    x, w = arrays["x"], arrays["w"]
+    stride, pad, dilation = (integers(call.attrs, name) for name in ("stride", "pad", "dilation"))
+    depth: tuple[int, ...] | None = None
+    if call.op == "conv1d":
+        x, w = x[:, :, None], w[:, :, None]
+        stride, dilation, pad = [1, *stride], [1, *dilation], [0, pad[0], 0, pad[1]]
+    elif call.rule.acc.pairs == "saturate_rows" and w.shape[1] % 2:  # pairs of two slices
+        x, w, depth = _windows(x, w, call, stride, pad, dilation)
+        stride, dilation, pad = [1, 1], [1, 1], [0] * 4
+    else:
+        x, w, depth = _slices(x, w, call, stride[0], (pad[0], pad[3]), dilation[0])
+        stride, dilation, pad = stride[1:], dilation[1:], [*pad[1:3], *pad[4:]]
+    attrs = {
+        "stride": tuple(stride),
+        "pad": tuple(pad),
+        "dilation": tuple(dilation),
+        "groups": call.attrs["groups"],
+        "layout": "NCHW",
+    }
+    types = dict(call.types)
+    types["x"], types["w"] = (
+        TensorType(a.shape, call.types[s].element) for s, a in (("x", x), ("w", w))
+    )
+    result = TensorType((1,) * 4, call.result.element)
+    image = Kernel("conv2d", attrs, types, result, replace(call.rule, method=None))
+    made = product(image, {**arrays, "x": x, "w": w})
+    if depth is None:
+        return made[:, :, 0]
+    batch, sides = len(arrays["x"]), depth[1:] or made.shape[2:]
+    split = made.reshape(batch, depth[0], made.shape[1], *sides)
+    return np.ascontiguousarray(np.moveaxis(split, 1, 2))
+
+
+def _slices(
+    x: Codes, w: Codes, call: Call, stride: int, pad: tuple[int, int], dilation: int
+) -> tuple[Codes, Codes, tuple[int]]:
+    """Each place along the depth as an image whose channels are those of the slices it sees, of
+    each group those of one slice after those of another."""
+    (channels, taps), zero = w.shape[1:3], call.affine("x").zero
+    held = np.pad(x, ((0, 0), (0, 0), pad, (0, 0), (0, 0)), constant_values=int(zero))
+    count = _places(held.shape[2], taps, stride, dilation)
+    places = np.arange(count)[:, None] * stride + np.arange(taps) * dilation
+    seen = np.moveaxis(held[:, :, places], 2, 1)
+    groups = x.shape[1] // channels
+    split = seen.reshape(*seen.shape[:2], groups, channels, *seen.shape[3:]).swapaxes(3, 4)
+    flat = split.reshape(x.shape[0] * count, x.shape[1] * taps, *x.shape[3:])
+    turned = w.swapaxes(1, 2)
+    return flat, turned.reshape(w.shape[0], taps * channels, *w.shape[3:]), (count,)
+
+
+def _windows(
+    x: Codes, w: Codes, call: Call, stride: list[int], pad: list[int], dilation: list[int]
+) -> tuple[Codes, Codes, tuple[int, ...]]:
+    """Each place as one element whose channels are what its window sees, of each group the
+    channels of one tap after those of another."""
+    sides = [(0, 0), (0, 0), *zip(pad[:3], pad[3:], strict=True)]
+    held = np.pad(x, sides, constant_values=int(call.affine("x").zero))
+    steps = list(zip(held.shape[2:], w.shape[2:], stride, dilation, strict=True))
+    counts = tuple(_places(*step) for step in steps)
+    groups, channels = x.shape[1] // w.shape[1], w.shape[1]
+    taps = math.prod(w.shape[2:])
+    made = np.empty((len(x), groups, taps, channels, *counts), x.dtype)
+    for number, at in enumerate(np.ndindex(*w.shape[2:])):
+        depth, rows, columns = (
+            slice(t * d, t * d + (n - 1) * s + 1, s)
+            for t, d, n, s in zip(at, dilation, counts, stride, strict=True)
+        )
+        seen = held[:, :, depth, rows, columns]
+        made[:, :, number] = seen.reshape(len(x), groups, channels, *counts)
+    wide = taps * channels
+    flat = np.moveaxis(made.reshape(len(x), groups * wide, *counts), 2, 1)
+    image = flat.reshape(len(x) * counts[0], groups * wide, counts[1] * counts[2], 1)
+    turned = np.moveaxis(w, 1, -1).reshape(len(w), wide, 1, 1)
+    return image, turned, counts
+
+
+def _places(size: int, taps: int, stride: int, dilation: int) -> int:
+    """How many windows there are along a padded axis; OpError for none."""
+    count = (size - (taps - 1) * dilation - 1) // stride + 1
+    if count < 1:
+        raise OpError(f"a kernel of {taps} does not fit a padded side of {size}")
+    return count
+
+
+METHODS: Mapping[str, PluginMethod] = {
+    "as_conv2d": PluginMethod(
+        as_conv2d, ("conv1d", "conv3d"), reads=("acc", "bias", "requant", "stage"), reals=True
+    ),
+}
+"""The methods of this module, by the name that profiles use."""

@@ -1,0 +1,175 @@
+"""How torch's quantized kernels make means: of windows, of whole images, along lines, over volumes.
+
+Where it is said float32, every step rounds to float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial, reduce
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.types import TensorType
+from qir.numerics.quantize import dequantize, quantize
+from qir.numerics.rounding import fma
+from qir.profiles.methods import FLAG, Param, PluginMethod
+from qir.reference.code_means import ALL_MEANS
+from qir.reference.method import (
+    Call,
+    Codes,
+    F,
+    Real32,
+    coded,
+    integers,
+    one_scale,
+    stored,
+    to_whole,
+)
+from qir.reference.pool import counts
+from qir.reference.products import Kernel
+from qir.reference.table import compute
+from qir.reference.volume_means import mean_of_volumes
+from qir.reference.windows import windows_along
+
+Arrays = Mapping[str, Codes]
+
+
+def handed_on(kernel: Callable[[Call, Arrays], Codes], call: Call, arrays: Arrays) -> Codes:
+    """What a kernel makes in its operand's map, dequantized and quantized to the result's: all that
+    a model can do, as the kernel makes no other."""
+    x, out = call.affine("x"), coded(call)
+    kept = TensorType(call.result.shape, call.types["x"].element)
+    made = kernel(replace(cast("Kernel", call), result=kept), arrays)
+    return quantize(dequantize(made, x, call.rule), out, call.rule)
+
+
+def mean_of_steps(
+    call: Call,
+    arrays: Arrays,
+    *,
+    lanes: int = 0,
+    fused: bool = False,
+    raw: bool = False,
+    divide: bool = False,
+    after: bool = False,
+) -> Codes:
+    """Means in steps of the code: the sum of q - z is whole, times 1 / n in float32.
+
+    Single elements add the zero point before rounding. `lanes` channels make a vector, which adds
+    it after rounding, or before by one multiply-add where it is `fused`. `after`: single
+    elements of channels-last data, and of whole means, add it after rounding too. `raw`: the zero
+    point is in the sum from the start, and 1 is divided by one side of a window after the other,
+    in float32; not so for images of one channel, which lie in memory as channels-last ones do.
+    `divide`: the
+    sum is divided by n. A volume's whole mean is one over its last axes; with channels last, and
+    over axes that are not the last ones, means pass through reals.
+    """
+    x, out = call.affine("x"), coded(call)
+    one_scale(call.op, x, out)
+    if not x.same_map(out):
+        kernel = partial(
+            mean_of_steps, lanes=lanes, fused=fused, raw=raw, divide=divide, after=after
+        )
+        return handed_on(kernel, call, arrays)
+    if call.op == "reduce_mean" and not _inner(call, arrays["x"].ndim):
+        reals = (arrays["x"].astype(np.int32) - int(x.zero)).astype(F) * F(x.scale)
+        return quantize(compute(call.op, {"x": reals}, call.attrs), out, call.rule)
+    raw = raw and arrays["x"].shape[1] > 1
+    if arrays["x"].ndim == 5 and _whole(call):
+        if _channels(call, 5) == 4 and arrays["x"].shape[4] > 1:
+            return mean_of_volumes(arrays["x"], x, out, call.rule)
+        raw, divide, lanes, after = False, True, 0, False
+    steps = (arrays["x"].astype(np.int64) - int(x.zero)).astype(np.float64)
+    mean = compute(call.op, {"x": steps}, call.attrs).astype(np.float64)
+    number = divisors(call, steps.shape)
+    whole, zero = np.rint(mean * number), F(out.zero)
+    if raw:
+        whole, zero = whole + float(out.zero) * number, F(0)
+    total, n = whole.astype(F), number.astype(F)
+    sides = _sides(call, steps.shape) if raw and call.op != "reduce_mean" else [n]
+    scaled = total / n if divide else total * reduce(np.divide, sides, np.ones((), F))
+    placed = after and not raw and _apart(call, arrays["x"].shape)
+    tail = to_whole(scaled) + int(out.zero) if placed else to_whole(np.asarray(scaled + zero, F))
+    if not lanes:
+        return stored(tail, out)
+    body = to_whole(fma(total, F(1) / n, zero)) if fused else to_whole(scaled) + int(out.zero)
+    channels = _channels(call, mean.ndim)
+    places = np.arange(mean.shape[channels]) < mean.shape[channels] // lanes * lanes
+    shape = [-1 if axis == channels else 1 for axis in range(mean.ndim)]
+    return stored(np.where(places.reshape(shape), body, tail), out)
+
+
+def _inner(call: Call, rank: int) -> bool:
+    """Whether a mean is over the last axes, all of them."""
+    axes = sorted(a % rank for a in integers(call.attrs, "axes")) or list(range(rank))
+    return axes == list(range(rank - len(axes), rank))
+
+
+def _apart(call: Call, shape: tuple[int, ...]) -> bool:
+    """Whether a mean is of data with channels last, or of a whole image: windows of images in the
+    plain order have a loop of their own, in which zero points are added before rounding."""
+    if call.op in ("avg_pool1d", "avg_pool2d"):
+        return call.attrs.get("layout") == "NHWC" or shape[1] == 1
+    return call.op != "reduce_mean"
+
+
+def _whole(call: Call) -> bool:
+    """Whether each image has one mean."""
+    if call.op == "adaptive_avg_pool":
+        return set(integers(call.attrs, "size")) == {1}
+    return call.op == "global_avg_pool"
+
+
+def _channels(call: Call, rank: int) -> int:
+    return rank - 1 if call.attrs.get("layout") == "NHWC" else 1
+
+
+def divisors(call: Call, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """By how many elements each sum is divided, shaped to go with the result."""
+    if call.op == "reduce_mean":
+        axes = [a % len(shape) for a in integers(call.attrs, "axes")] or list(range(len(shape)))
+        return np.array(float(math.prod(shape[a] for a in axes)))
+    return reduce(np.multiply, _sides(call, shape), np.ones(()))
+
+
+def _sides(call: Call, shape: tuple[int, ...]) -> list[Real32]:
+    """How many elements windows take of each axis of an image, shaped to go with the result."""
+    channels = _channels(call, len(shape))
+    sides = [size for axis, size in enumerate(shape) if axis not in (0, channels)]
+    if call.op == "global_avg_pool":
+        each = [np.array([float(size)]) for size in sides]
+    elif call.op == "adaptive_avg_pool":
+        each = [_shares(a, b) for a, b in zip(sides, integers(call.attrs, "size"), strict=True)]
+    else:
+        kernel, stride, pad = (integers(call.attrs, name) for name in ("kernel", "stride", "pad"))
+        ceil, still = call.attrs["ceil"] is True, (1,) * len(sides)
+        along = windows_along(call.op, sides, kernel, stride, pad, still, ceil=ceil)
+        each = [counts(window, call.attrs["count_pad"] is True) for window in along]
+    return [_placed(one.astype(F), i, len(sides), channels != 1) for i, one in enumerate(each)]
+
+
+def _placed(numbers: Real32, index: int, rank: int, last: bool) -> Real32:
+    """Numbers along one of the sides of a result, whose channels may be last."""
+    return numbers.reshape(-1, *(1,) * (rank - 1 - index + last))
+
+
+def _shares(size: int, count: int) -> NDArray[np.float64]:
+    """How many elements of an axis each of `count` means takes."""
+    index = np.arange(count)
+    return (-(-(index + 1) * size // count) - index * size // count).astype(np.float64)
+
+
+METHODS: Mapping[str, PluginMethod] = {
+    "mean_of_steps": PluginMethod(
+        mean_of_steps,
+        ALL_MEANS,
+        reads=("quantize",),
+        params={"lanes": Param(), "fused": FLAG, "raw": FLAG, "divide": FLAG, "after": FLAG},
+    ),
+}
+"""The methods of this module, by the name that profiles use."""

@@ -1,0 +1,121 @@
+"""Transposed convolutions of codes, as the convolutions that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from qir.errors import OpError
+from qir.ir.attrs import Attr
+from qir.ir.types import Element, TensorType, uniform
+from qir.numerics.affine import Affine
+from qir.profiles.methods import FLAG, PluginMethod
+from qir.reference.conv_of_other_ranks import as_conv2d
+from qir.reference.method import (
+    Call,
+    Codes,
+    integers,
+    one_scale,
+)
+from qir.reference.products import Kernel, product
+
+Arrays = Mapping[str, Codes]
+
+
+def transposed(call: Call, arrays: Arrays, *, misread: bool = False) -> Codes:
+    """A transposed convolution as the convolution that it is: of data with room between its
+    elements, which holds the zero point, back to front; `misread` as torch hands them to oneDNN,
+    other weights wherever as many channels do not come in as go out. So the terms of a sum keep
+    the order that the weights have."""
+    n = call.types["x"].rank - 2
+    x, of = call.affine("x"), call.affine("w")
+    one_scale(call.op, x)
+    attrs, groups = call.attrs, call.attrs["groups"]
+    assert isinstance(groups, int)
+    w = _turned(_misread(arrays["w"], groups) if misread else arrays["w"], groups)
+    room = _back(_spaced(arrays["x"], attrs, w.shape[2:], int(x.zero)))
+    if (
+        min(
+            room.shape[2 + i] - (w.shape[2 + i] - 1) * d
+            for i, d in enumerate(integers(attrs, "dilation"))
+        )
+        < 1
+    ):
+        raise OpError(f"{call.op}: pad takes away more than there is")
+    types = dict(call.types)
+    types["x"] = TensorType(room.shape, call.types["x"].element)
+    types["w"] = TensorType(w.shape, _tiled(call, of, groups))
+    still: dict[str, Attr] = {
+        "stride": (1,) * n,
+        "pad": (0,) * 2 * n,
+        "dilation": attrs["dilation"],
+        "groups": groups,
+    }
+    given = {**arrays, "x": room, "w": w}
+    if n == 2:
+        result = TensorType((1,) * 4, call.result.element)
+        rule = replace(call.rule, method=None)
+        image = Kernel("conv2d", {**still, "layout": "NCHW"}, types, result, rule)
+        return _back(product(image, given))
+    flat = Kernel(f"conv{n}d", still, types, call.result, call.rule)
+    return _back(as_conv2d(flat, given))
+
+
+def _misread(w: Codes, groups: int) -> Codes:
+    """Weights whose two axes of channels were turned in memory and yet are said to lie as before,
+    twice: the same again where both are of one length."""
+    into, outof = w.shape[0] // groups, w.shape[1]
+    kernel = w.shape[2:]
+    held = w.reshape(groups, outof, into, *kernel).swapaxes(1, 2)
+    held = held.reshape(groups, outof, into, *kernel).swapaxes(1, 2)
+    return held.reshape(w.shape)
+
+
+def _tiled(call: Call, of: Affine, groups: int) -> Element:
+    """The map of weights that are turned round: each group has the same scales."""
+    if of.axis is None:
+        return call.types["w"].element
+    if of.axis != 1:
+        raise OpError(f"{call.op}: scales of weights lie along output channels, axis 1")
+    return uniform(of.storage, np.tile(of.scale, groups), np.tile(of.zero, groups), axis=0)
+
+
+def _turned(w: Codes, groups: int) -> Codes:
+    """Weights [in, out / groups, ...] as [out, in / groups, ...]."""
+    split = w.reshape(groups, len(w) // groups, *w.shape[1:]).swapaxes(1, 2)
+    return split.reshape(groups * w.shape[1], len(w) // groups, *w.shape[2:])
+
+
+def _back(x: Codes) -> Codes:
+    """An image or volume with its last element first."""
+    return np.ascontiguousarray(np.flip(x, tuple(range(2, x.ndim))))
+
+
+def _spaced(x: Codes, attrs: Mapping[str, Attr], kernel: Sequence[int], zero: int) -> Codes:
+    """The data with a stride of room between its elements, and as much beside them as is seen."""
+    n = x.ndim - 2
+    stride, pad, dilation, more = (
+        integers(attrs, name) for name in ("stride", "pad", "dilation", "output_pad")
+    )
+    sides = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
+    sizes = [(size - 1) * s + 1 for size, s in zip(x.shape[2:], stride, strict=True)]
+    made = [size + 2 * side + m for size, side, m in zip(sizes, sides, more, strict=True)]
+    out = np.full((*x.shape[:2], *made), zero, x.dtype)
+    at = tuple(slice(b, b + size, s) for b, size, s in zip(sides, sizes, stride, strict=True))
+    out[(slice(None), slice(None), *at)] = x
+    kept = tuple(slice(pad[i], made[i] - pad[i + n]) for i in range(n))
+    return np.ascontiguousarray(out[(slice(None), slice(None), *kept)])
+
+
+METHODS: Mapping[str, PluginMethod] = {
+    "transposed": PluginMethod(
+        transposed,
+        ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+        reads=("acc", "bias", "requant", "stage"),
+        params={"misread": FLAG},
+        reals=True,
+    ),
+}
+"""The methods of this module, by the name that profiles use."""

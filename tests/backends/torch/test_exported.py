@@ -1,0 +1,126 @@
+"""Networks written as exported programs in QDQ form, which inductor makes oneDNN's kernels of."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+from torch.jit import ScriptModule
+
+import qir
+from qir import pipeline
+from qir.errors import Refused, UsageError
+from qir.target import target
+
+from .networks import differing, export, make, quantized, watched
+
+pytestmark = pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() != "AVX512",
+    reason="torch's profiles speak of AVX512 with VNNI, which this processor has not",
+)
+
+
+@pytest.mark.parametrize("name", ["resnet", "mobile", "encoder"])
+def test_every_quantized_tensor_is_that_of_onednns_kernels(name: str) -> None:
+    graph, data = quantized(name, "pt2e")
+    inputs = {graph.inputs[0].name: data[:3]}
+    wrong, total = differing(target("pt2e"), watched(graph), inputs)
+    assert total > 5_000
+    assert wrong == 0, f"{wrong} of {total} integers differ"
+
+
+def test_the_file_is_a_program_of_decomposed_operators_with_an_open_batch(tmp_path: Path) -> None:
+    graph, data = quantized("resnet", "pt2e")
+    pipeline.save(graph, tmp_path / "int8.pt2", target="pt2e")
+    program = torch.export.load(str(tmp_path / "int8.pt2"))
+    called = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert called.count("quantized_decomposed.dequantize_per_channel.default") == 21
+    assert not [name for name in called if name.startswith(("quantized.", "aten.dequantize"))]
+    for batch in (1, 5):
+        assert program.module()(torch.from_numpy(data[:batch])).shape == (batch, 100)
+
+
+def test_a_float_network_is_an_exported_program_that_computes_the_same() -> None:
+    net, data = make("encoder")
+    program, _ = export("encoder")
+    made = qir.build(qir.load(program), target="pt2e", format="float")
+    assert isinstance(made, ExportedProgram)
+    found, wanted = made.module()(data), net(data)
+    assert float((found - wanted).abs().max()) <= 1e-4 * float(wanted.abs().max())
+
+
+def test_a_module_of_fx_calls_one_kernel_for_each_group() -> None:
+    graph, data = quantized("resnet", "pytorch-x86")
+    made = qir.build(graph, target="pytorch-x86", format="fx")
+    assert isinstance(made, GraphModule)
+    called = [str(node.target) for node in made.graph.nodes if node.op == "call_function"]
+    assert called.count("quantized.conv2d_relu") + called.count("quantized.conv2d") == 20
+    assert called.count("quantized.add_relu") == 8
+    assert called.count("aten.quantize_per_tensor") == called.count("aten.dequantize") == 1
+    torch.set_num_threads(1)
+    (wanted,) = target("pytorch-x86").compile(graph)(**{graph.inputs[0].name: data}).values()
+    assert np.array_equal(made(torch.from_numpy(data)).numpy(), np.asarray(wanted))
+
+
+def test_forms_that_are_no_files_or_not_of_the_graph_are_refused(tmp_path: Path) -> None:
+    graph, _ = quantized("resnet", "pt2e")
+    with pytest.raises(Refused, match=r"a module of torch\.fx is no file"):
+        pipeline.save(graph, tmp_path / "a.pt2", target="pt2e", format="fx")
+    with pytest.raises(Refused, match="write the float model instead"):
+        pipeline.save(graph, tmp_path / "a.pt2", target="pt2e", format="float")
+    with pytest.raises(UsageError, match=r"writes \.pt2 files"):
+        pipeline.save(graph, tmp_path / "a.pt", target="pt2e")
+    with pytest.raises(UsageError, match=r"writes \.pt torchscript files"):
+        pipeline.save(graph, tmp_path / "a.pt2", target="pytorch-x86", format="torchscript")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_form_follows_the_suffix(tmp_path: Path) -> None:
+    graph, _ = quantized("resnet", "pytorch-x86")
+    pipeline.save(graph, tmp_path / "a.pt", target="pytorch-x86")
+    pipeline.save(graph, tmp_path / "a.pt2", target="pytorch-x86")
+    opened: Callable[[str], ScriptModule] = torch.jit.load
+    assert isinstance(opened(str(tmp_path / "a.pt")), ScriptModule)
+    assert isinstance(torch.export.load(str(tmp_path / "a.pt2")), ExportedProgram)
+
+
+SCRIPT = """
+import numpy, re, sys, torch
+import torch.ao.quantization.fx._decomposed
+import torch._inductor.config as config
+from torch._inductor.utils import run_and_get_code
+config.freezing = True
+torch.set_num_threads(1)
+module = torch.export.load("int8.pt2").module()
+data = torch.from_numpy(numpy.load("x.npy"))
+with torch.no_grad():
+    made, code = run_and_get_code(torch.compile(module), data)
+numpy.save("y.npy", made.numpy())
+found = [len(re.findall(rf"torch.ops.onednn.{name}", "".join(code))) for name in sys.argv[1:]]
+print(*found)
+"""
+
+
+@pytest.mark.long
+def test_inductor_makes_kernels_of_onednn_of_it(tmp_path: Path) -> None:
+    graph, data = quantized("resnet", "pt2e")
+    pipeline.save(graph, tmp_path / "int8.pt2", target="pt2e")
+    np.save(tmp_path / "x.npy", data[:4])
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, "qconv_pointwise", "qlinear_pointwise"]
+    around = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, env=around
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["20", "1"]
+    session = target("pt2e").compile(graph)
+    (wanted,) = session(**{graph.inputs[0].name: data[:4]}).values()
+    assert np.array_equal(np.load(tmp_path / "y.npy"), np.asarray(wanted))

@@ -1,0 +1,46 @@
+"""Each operator that is read from PyTorch is written for it again, and computes the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import qir
+from qir.backends.torch.session import Session, Signature
+from qir.errors import Refused
+from qir.ir.text import parse
+from tests.frontends.torch.cases import Case, cases
+from tests.frontends.torch.comparison import difference, export, wanted
+
+NEAR = 1e-5
+"""Results may be off by so much of the largest one: sums are made in another order."""
+
+
+@pytest.mark.sampled(40)
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+@pytest.mark.parametrize("form", ["torchscript", "fx"])
+def test_an_operator_is_written_as_what_pytorch_computes(case: Case, form: str) -> None:
+    graph = qir.load(export(case.module(), case.inputs))
+    made = qir.build(graph, target="pytorch-x86", format=form)
+    given = {v.name: x.numpy() for v, x in zip(graph.inputs, case.inputs, strict=True)}
+    assert callable(made)
+    found = Session(made, "x86", Signature.of(graph))(**given).values()
+    pairs = zip(map(np.asarray, found), wanted(case.module(), case.inputs), strict=True)
+    assert [why for a, b in pairs if (why := difference(a, b, max(case.near, NEAR)))] == []
+
+
+REFUSED = {
+    "%y = det(%x) : f32": "y: det cannot be written for PyTorch: QIR knows no operator",
+    "%y = slice(%x) {starts = (2,), ends = (0,), axes = (0,), steps = (-1,)} : 2x3xf32": (
+        "y: slice cannot be written for PyTorch: PyTorch slices in steps of 1 and more, not -1"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_an_op_that_pytorch_lacks_is_refused_by_name(text: str) -> None:
+    size = "3x3" if "det" in text else "4x3"
+    graph = parse(f"graph main as native {{ %x = input() : {size}xf32 {text} output(y=%y) }}")
+    with pytest.raises(Refused) as raised:
+        qir.build(graph, target="pytorch-x86")
+    assert str(raised.value).startswith(REFUSED[text])

@@ -1,0 +1,69 @@
+"""Networks written as TorchScript that calls PyTorch's kernels on quantized tensors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import qir
+from qir import pipeline
+from qir.target import target
+
+from .networks import differing, export, make, quantized, save_exported, watched
+
+pytestmark = pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() != "AVX512",
+    reason="torch's profiles speak of AVX512 with VNNI, which this processor has not",
+)
+ENGINES = ("x86", "fbgemm", "onednn", "qnnpack")
+NETWORKS = ("resnet", "mobile", "encoder")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_quantized_tensor_is_pytorchs(name: str, engine: str) -> None:
+    graph, data = quantized(name, f"pytorch-{engine}")
+    inputs = {graph.inputs[0].name: data[:3]}
+    wrong, total = differing(target(f"pytorch-{engine}"), watched(graph), inputs)
+    assert total > 5_000
+    assert wrong == 0, f"{wrong} of {total} integers differ"
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_float_network_is_written_as_pytorch_computes_it(name: str) -> None:
+    net, data = make(name)
+    program, _ = export(name)
+    graph = qir.load(program)
+    made = target("pytorch-x86").compile(graph)(**{graph.inputs[0].name: data.numpy()})
+    (found,) = (np.asarray(array) for array in made.values())
+    wanted = net(data).detach().numpy()
+    assert float(np.abs(found - wanted).max()) <= 1e-4 * float(np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("name", ["resnet", "mobile"])
+def test_nearly_all_multiply_adds_are_on_integers(name: str) -> None:
+    graph, _ = export(name)
+    plan = pipeline.plan(qir.load(graph), target="pytorch-x86")
+    assert plan.integer_macs >= 0.95
+
+
+def test_the_command_line_writes_a_file_that_pytorch_alone_loads(tmp_path: Path) -> None:
+    save_exported("resnet", tmp_path)
+    line = "quantize model.pt2 --data x.npy --target pytorch-x86 --format torchscript -o int8.pt"
+    command = [sys.executable, "-m", "qir", *line.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    script = "import numpy, sys, torch; torch.set_num_threads(1); m = torch.jit.load('int8.pt'); "
+    script += "y = m(torch.from_numpy(numpy.load('x.npy'))); numpy.save('y.npy', y.numpy()); "
+    script += "assert not [n for n in sys.modules if n.startswith('qir')]"
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    graph, data = quantized("resnet", "pytorch-x86")
+    (wanted,) = target("pytorch-x86").compile(graph)(**{graph.inputs[0].name: data}).values()
+    assert np.array_equal(np.load(tmp_path / "y.npy"), np.asarray(wanted))
