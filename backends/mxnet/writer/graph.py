@@ -22,14 +22,24 @@ from qir.passes.layout import Layout
 from qir.rewrite import run_passes
 from qir.source import untouched
 
-from . import elementwise, files, indexing, layers, movement, pooling, quantized, recurrent
+from . import (
+    attention,
+    elementwise,
+    files,
+    indexing,
+    layers,
+    movement,
+    pooling,
+    quantized,
+    recurrent,
+)
 from .symbol import Entry
 from .writer import REMEDY, STEP, Row, Writer
 
 PROFILE = "mxnet-1.9"
 ROWS: dict[str, Row] = {
     op: row
-    for family in (elementwise, indexing, layers, movement, pooling, recurrent)
+    for family in (attention, elementwise, indexing, layers, movement, pooling, recurrent)
     for op, row in family.ROWS.items()
 }
 _STRUCTURE = frozenset(("input", "constant", "output"))
