@@ -64,6 +64,8 @@ def model(symbol: str, parameters: str, feeds: Any, every: bool) -> Any:
     # mx.nd.load gives a list for a file without arrays
     pairs = stored.items() if isinstance(stored, dict) else ()
     held = {name.split(":", 1)[-1]: array for name, array in pairs}
+    # fusing what is asked for would take it away
+    os.environ["MXNET_SUBGRAPH_BACKEND"] = "NONE" if every else "MKLDNN"
     if every:
         within = graph.get_internals()
         names = [n for n in within.list_outputs() if n not in held and n not in feeds]

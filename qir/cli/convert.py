@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
+
 from qir.cli import verb as shared
 from qir.cli.models import (
     claim_files,
@@ -21,10 +23,18 @@ from qir.cli.screen import Screen, size
 @shared.verb(
     "qir convert model.onnx -o model.qir",
     "qir convert quantized.onnx -o operators.onnx --format qoperator",
+    "qir convert net-symbol.json -o net.onnx --shape n,3,224,224",
     "qir convert quantized.onnx -o again.onnx --target onnx --opset 21 --ledger ledger.json",
 )
 @shared.model
 @shared.output("Where to write it: a .qir file, or the target's own kind.")
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="SIZES",
+    help="Sizes of an input, such as n,3,224,224, for files without them; once an input, in order.",
+)
 @shared.target
 @shared.format_
 @shared.opset
@@ -36,6 +46,7 @@ from qir.cli.screen import Screen, size
 def convert(
     model: Path,
     output: Path,
+    shapes: tuple[str, ...],
     target: str,
     form: str | None,
     opset: int | None,
@@ -59,7 +70,7 @@ def convert(
     claim_model(output, target, form, force=force)
     claim_files(ledger_file, force=force)
     ledger = Ledger()
-    graph = open_model(model, ledger)
+    graph = open_model(model, ledger, [_sizes(text) for text in shapes])
     pipeline.save(
         graph,
         output,
@@ -89,3 +100,15 @@ def convert(
     if not len(ledger):
         screen.line("  nothing changed on the way")
     show_ledger(screen, ledger)
+
+
+def _sizes(text: str) -> tuple[int | str, ...]:
+    """Returns a shape; UsageError where a size is neither a number nor a name."""
+    from qir.errors import UsageError
+
+    made: list[int | str] = []
+    for word in (part.strip() for part in text.split(",") if part.strip()):
+        if not word.isdecimal() and not word.isidentifier():
+            raise UsageError(f"--shape {text!r}: {word!r} is neither a size nor the name of one")
+        made.append(int(word) if word.isdecimal() else word)
+    return tuple(made)

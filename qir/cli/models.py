@@ -16,14 +16,17 @@ if TYPE_CHECKING:
     from qir.ledger import Entry, Ledger
 
 
-def open_model(path: Path, ledger: Ledger | None = None) -> Graph:
-    """Reads a model; a `.qir` file's own ledger goes before what reading adds."""
+def open_model(path: Path, ledger: Ledger | None = None, inputs: Sequence[object] = ()) -> Graph:
+    """Reads a model; a `.qir` file's own ledger goes before what reading adds.
+
+    `inputs` are the shapes of inputs of files that do not hold them.
+    """
     from qir import pipeline
 
     require_file(path)
     if ledger is not None:
         ledger.extend(pipeline.read_ledger(path))
-    return pipeline.load(path, ledger=ledger)
+    return pipeline.load(path, ledger=ledger, inputs=list(inputs) or None)
 
 
 def require_file(path: Path) -> None:

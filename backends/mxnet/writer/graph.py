@@ -22,14 +22,24 @@ from qir.passes.layout import Layout
 from qir.rewrite import run_passes
 from qir.source import untouched
 
-from . import elementwise, files, indexing, layers, movement, pooling, quantized, recurrent
+from . import (
+    attention,
+    elementwise,
+    files,
+    indexing,
+    layers,
+    movement,
+    pooling,
+    quantized,
+    recurrent,
+)
 from .symbol import Entry
 from .writer import REMEDY, STEP, Row, Writer
 
 PROFILE = "mxnet-1.9"
 ROWS: dict[str, Row] = {
     op: row
-    for family in (elementwise, indexing, layers, movement, pooling, recurrent)
+    for family in (attention, elementwise, indexing, layers, movement, pooling, recurrent)
     for op, row in family.ROWS.items()
 }
 _STRUCTURE = frozenset(("input", "constant", "output"))
@@ -106,7 +116,8 @@ def _open(graph: Graph, ledger: Ledger) -> None:
             ledger.add(Change.REFUSED, STEP, name, said)
             raise Refused(f"{name}: {said}; quantize with --target mxnet-onednn")
         expand(graph, node)
-        ledger.add(Change.REGROUPED, STEP, name, f"float between integers: {why}")
+        change = Change.APPROXIMATED if why == quantized.DEFECT else Change.REGROUPED
+        ledger.add(change, STEP, name, f"float between integers: {why}")
     graph.prune()
 
 

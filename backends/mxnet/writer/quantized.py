@@ -21,6 +21,7 @@ from .symbol import Entry, Symbol
 from .weights import Reals, real_bias, real_weights
 from .writer import STEP, Writer, integer, integers
 
+DEFECT = "MXNet adds uint8 wrongly where no activation follows"
 _LEVELS = {I8: np.float32(127.5), U8: np.float32(255.5)}
 
 
@@ -130,7 +131,7 @@ def _layer(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
             if kind is None or (why := _odd(kind)):
                 return "what it adds is float" if kind is None else why
             if ops[-1] == "add" and kind.storage == U8:
-                return "MXNet adds uint8 wrongly where no activation follows"
+                return DEFECT
     if first.op == "conv2d":
         before, after = _pads(first)
         gaps = [b - a for a, b in zip(before, after, strict=True)]
@@ -179,6 +180,21 @@ def _norm(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
     return "" if first.attrs["axis"] == 1 else "MXNet's batch norm is along axis 1"
 
 
+def _product(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
+    kinds = [*(v.type.quant for v in first.operands.values()), node.result.type.quant]
+    shapes = {v.type.shape for v in first.operands.values()}
+    if rest or len(shapes) != 1 or any(k is None or k.storage != I8 for k in kinds[:2]):
+        return "MXNet multiplies int8 tensors of one shape"
+    return "" if kinds[2] is None or kinds[2].storage == I8 else "MXNet's product is int8"
+
+
+def _rows(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
+    w, result = first.operands["w"].type.quant, node.result.type.quant
+    if rest or w is None or result is None or not w.same_map(result) or w.grain is not None:
+        return "its result has another scale than its table"
+    return _odd(w)
+
+
 _RULES: Mapping[str, Callable[[Node, Stage, Sequence[Stage]], str]] = {
     "conv2d": _layer,
     "linear": _layer,
@@ -190,6 +206,8 @@ _RULES: Mapping[str, Callable[[Node, Stage, Sequence[Stage]], str]] = {
     "flatten": _kept,
     "relu": _kept,
     "batch_norm": _norm,
+    "mul": _product,
+    "embedding": _rows,
 }
 
 
@@ -340,32 +358,51 @@ def _convolution(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]
 
 def _linear(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> Entry:
     writer, x, w = ranges.writer, first.operands["x"], first.operands["w"]
-    weights, bias = _weights(writer, node, first), _bias(writer, node, first)
+    stored = _stored(first)
+    operands, more = [writer.entry(x)], list(ranges.of(x))
+    if stored:
+        operands += [writer.entry(v) for v in stored]
+        more += [end for v in stored for end in ranges.of(v)]
+    else:
+        bias = _bias(writer, node, first)
+        operands.append(_parameter(writer, w, _weights(writer, node, first), node))
+        operands += [] if bias is None else [bias]
     inside = _Inside(node)
-    operands = [writer.entry(x), _parameter(writer, w, weights, node)]
     inner = [inside.variable(x.name), inside.variable(w.name)]
-    if bias is not None:
-        operands.append(bias)
+    if "bias" in first.operands:
         inner.append(inside.variable(f"{node.result.name}_bias"))
-    attrs: dict[str, object] = {"num_hidden": len(weights), "no_bias": bias is None}
+    attrs: dict[str, object] = {
+        "num_hidden": w.type.shape[int(first.turned)],
+        "no_bias": "bias" not in first.operands,
+    }
     if x.type.rank != 2:
         attrs["flatten"] = False
     made = inside.symbol.add("FullyConnected", f"{node.result.name}_fc", inner, attrs)
     for stage in rest:
         made = inside.function(stage, made)
-    said: dict[str, object] = {"quantized": "True", "channel_wise_quantize": "True"}
+    said: dict[str, object] = {"quantized": "True"}
+    if not stored:
+        said["channel_wise_quantize"] = "True"
     if rest:
         said["with_eltwise"] = "True"
     kind = node.result.type.quant
     said |= {"enable_float_output": "True"} if kind is None else calibrated(kind)
     return writer.emit(
         "_sg_mkldnn_fully_connected",
-        [*operands, *ranges.of(x)],
+        [*operands, *more],
         said,
         name=node.result.name,
         results=1 if kind is None else 3,
         subgraph=inside.symbol,
     )
+
+
+def _stored(first: Stage) -> list[Value]:
+    """Returns weights and bias that one scale each lets MXNet's file hold as integers."""
+    held = [first.operands[slot] for slot in ("w", "bias") if slot in first.operands]
+    kinds = [value.type.quant for value in held]
+    whole = all(k is not None and k.grain is None and k.storage == I8 for k in kinds)
+    return held if whole and not first.turned else []
 
 
 def _parameter(writer: Writer, w: Value, reals: Reals, node: Node) -> Entry:
@@ -447,12 +484,24 @@ def _pair(op: str) -> Callable[[Ranges, Node, Stage, Sequence[Stage]], Entry]:
         parts = list(first.operands.values())
         ends = [end for part in parts for end in ranges.of(part)]
         operands = [*(ranges.writer.entry(p) for p in parts), *ends]
-        attrs = calibrated(_kind(node))
+        kind = node.result.type.quant
+        attrs: dict[str, object] = {"enable_float_output": "True"}
+        if kind is not None:
+            attrs = calibrated(kind)
         if op == "concat":
             attrs = {"dim": first.attrs["axis"], "num_args": len(parts)}
-        return ranges.writer.last(node, f"_contrib_quantized_{op}", operands, attrs, results=3)
+        count = 1 if kind is None else 3
+        return ranges.writer.last(node, f"_contrib_quantized_{op}", operands, attrs, results=count)
 
     return write
+
+
+def _embedding(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> Entry:
+    writer, w = ranges.writer, first.operands["w"]
+    operands = [writer.entry(first.operands["indices"]), writer.entry(w), *ranges.of(w)]
+    count, width = writer.sizes(node, w)
+    attrs = {"input_dim": count, "output_dim": width}
+    return writer.last(node, "_contrib_quantized_embedding", operands, attrs, results=3)
 
 
 def _of_one(ranges: Ranges, node: Node, first: Stage, op: str, attrs: dict[str, object]) -> Entry:
@@ -501,4 +550,6 @@ _WRITERS: Mapping[str, Callable[[Ranges, Node, Stage, Sequence[Stage]], Entry]] 
         ranges, node, first, "act", {"act_type": "relu"}
     ),
     "batch_norm": _norm_layer,
+    "mul": _pair("elemwise_mul"),
+    "embedding": _embedding,
 }

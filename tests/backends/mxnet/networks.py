@@ -134,7 +134,8 @@ def edges() -> Graph:
         ends = (-scale * level if signed else 0.0,), (scale * level,)
         kind = value.type.with_element(replace(made, declared=Declared(*ends, level)))
         if value.constant is not None:
-            data = np.clip(np.rint(value.constant.data / scale), -128, 127).astype(np.int8)
+            reals = np.asarray(value.constant.data, np.float32)
+            data = np.clip(np.rint(reals / scale), -128, 127).astype(np.int8)
             held = graph.constant(Stored(data, kind))
             return graph.add("dequantize", {"x": held}).result
         held = graph.add("quantize", {"x": value}, types=[kind]).result

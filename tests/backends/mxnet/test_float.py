@@ -14,6 +14,10 @@ import qir
 from qir.backends.mxnet.session import Session
 from qir.errors import Refused, UsageError
 from qir.frontends.mxnet import MxnetFrontend
+from qir.ir.attrs import Attr
+from qir.ir.dtype import F32
+from qir.ir.graph import Graph
+from qir.ir.types import TensorType
 from qir.ledger import Change, Ledger
 from qir.reference.interpreter import run
 from tests.frontends.mxnet.recorded_cases import Case, cases, difference
@@ -150,3 +154,36 @@ def test_truth_values_and_numbers_alone_are_noted(tmp_path: Path) -> None:
     made = run(qir.load(path), {"x": x})
     assert made["y"].tolist() == [0, 1, 0, 1]
     assert made["s"].tolist() == [3.5]
+
+
+@pytest.mark.parametrize("flat", [True, False], ids=["flat", "by head"])
+@pytest.mark.parametrize("mask", ["none", "float", "bool", "causal"])
+def test_attention_is_written_as_products_and_a_softmax(
+    flat: bool, mask: str, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(7)
+    shape = (2, 5, 8) if flat else (2, 2, 5, 4)
+    graph = Graph("attention")
+    held = {s: graph.add("input", types=[TensorType(shape, F32)], name=s).result for s in "qkv"}
+    allowed = np.tril(np.ones((5, 5), bool)) if mask == "causal" else rng.random((5, 5)) < 0.7
+    allowed |= np.eye(5, dtype=bool)
+    added = rng.normal(size=(5, 5)).astype(np.float32)
+    if mask in ("float", "bool"):
+        held["mask"] = graph.constant(added if mask == "float" else allowed)
+    attrs: dict[str, Attr] = {"heads": 2 if flat else None, "causal": mask == "causal"}
+    graph.add("output", {"y": graph.add("attention", held, attrs).result})
+    path = tmp_path / "model-symbol.json"
+    qir.save(graph, path, target=TARGET)
+    x = {s: rng.normal(size=shape).astype(np.float32) for s in "qkv"}
+    (made,) = run(qir.load(path), x).values()
+
+    q, k, v = (a.astype(np.float64) for a in x.values())
+    if flat:
+        q, k, v = (a.reshape(2, 5, 2, 4).swapaxes(1, 2) for a in (q, k, v))
+    scores = q @ k.swapaxes(2, 3) / 2
+    scores = scores + added if mask == "float" else scores
+    scores = np.where(allowed, scores, -np.inf) if mask in ("bool", "causal") else scores
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    wanted = shares / shares.sum(-1, keepdims=True) @ v
+    wanted = wanted.swapaxes(1, 2).reshape(shape) if flat else wanted
+    assert np.abs(made - wanted).max() < 1e-6

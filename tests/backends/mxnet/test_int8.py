@@ -18,14 +18,18 @@ from qir.errors import Refused
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 from qir.reference.interpreter import run
+from tests.frontends.mxnet.recorded_cases import Case, cases
 from tests.frontends.mxnet.test_networks import network
 from tests.oracles.mxnet_weights import images
 
 from .networks import NETWORKS, data
-from .written import differing, digest, files, integers, of_mxnet, quantized, recorded
+from .written import TARGET, differing, digest, files, integers, of_mxnet, quantized, recorded
 
 ROOT = Path(__file__).parents[3]
 PYTHON = Path(os.environ.get("QIR_MXNET", ROOT / "build/oracles/mxnet/bin/python"))
+DEFECT = "conv2d_add_unsigned"
+"""A recorded model in which MXNet writes unsigned integers and calls them signed."""
+CASES = [c for c in cases("quantized") if c.name not in (DEFECT, "residual in float")]
 ZOO = ("mobilenet0_25", "mobilenet_v2_0_25", "resnet18_v1", "resnet18_v2", "squeezenet1_1")
 
 
@@ -89,6 +93,28 @@ def test_layers_are_fused_as_mxnet_fuses_them(tmp_path: Path) -> None:
     ]
     kinds = {n["op"] for n in nodes} - {"null"}
     assert kinds == {"_contrib_quantize_v2", "_sg_mkldnn_conv", "_contrib_dequantize"}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_model_that_mxnet_quantized_is_written_with_its_integers(
+    case: Case, tmp_path: Path
+) -> None:
+    graph = qir.load(case.write(tmp_path), inputs=case.given())
+    path = tmp_path / "again-symbol.json"
+    qir.save(graph, path, target=TARGET, format="int8")
+    back = qir.load(path, inputs=case.given())
+    made: dict[str, Any] = {}
+    run(back, case.inputs, observe=lambda value, d: made.update({value.name: np.asarray(d)}))
+    wanted = of_mxnet(case.inner)
+    assert wanted
+    assert differing(made, wanted) == []
+
+
+def test_what_mxnet_adds_wrongly_is_not_written_unasked(tmp_path: Path) -> None:
+    case = next(case for case in cases("quantized") if case.name == DEFECT)
+    graph = qir.load(case.write(tmp_path), inputs=case.given())
+    with pytest.raises(Refused, match="MXNet adds uint8 wrongly where no activation follows"):
+        qir.save(graph, tmp_path / "again-symbol.json", target=TARGET, format="int8")
 
 
 def test_weights_that_no_kernel_makes_again_are_nudged(tmp_path: Path) -> None:

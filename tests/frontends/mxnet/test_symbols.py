@@ -17,6 +17,7 @@ from qir.frontends.mxnet import MxnetFrontend
 from qir.frontends.mxnet.samples import parameter_bytes, write
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
+from tests.cli.command import qir as command
 
 from .recorded_cases import cases
 
@@ -318,3 +319,26 @@ def test_damaged_symbols_are_input_errors_or_programs(tmp_path: Path) -> None:
         path.write_text("".join(held))
         with suppress(InputError):  # what is damaged may still be a program
             MxnetFrontend().load(path, Ledger())
+
+
+def test_shapes_are_given_on_the_command_line(tmp_path: Path) -> None:
+    output = tmp_path / "shaped.qir"
+    told = command("convert", network(tmp_path), "--shape", "batch, 3,16,16", "-o", output)
+    assert told.status == 0, told.err
+    assert str(qir.load(output).inputs[0].type) == "(batch)x3x16x16xf32"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--shape", "2,x y"), "'x y' is neither a size nor the name of one"),
+        (("--shape", "1,3,8,8", "--shape", "2"), "2 inputs are given, the model has: data"),
+    ],
+)
+def test_a_shape_that_does_not_fit_is_one_line(
+    words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    told = command("convert", network(tmp_path), *words, "-o", tmp_path / "shaped.qir")
+    assert told.status == 2
+    assert said in told.err
+    assert not (tmp_path / "shaped.qir").exists()
