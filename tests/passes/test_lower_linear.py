@@ -67,3 +67,21 @@ def test_a_layer_of_three_axes_is_one_int8_product_in_onnxruntime(tmp_path: Path
     ops = [node.op_type for node in onnx.load(tmp_path / "y.onnx").graph.node]
     assert ops.count("QGemm") == 1
     assert not {"MatMul", "Gemm", "Add"} & set(ops)
+
+
+@pytest.mark.parametrize("row", [True, False])
+def test_products_of_stacks_become_gemm_where_it_is_asked(row: bool) -> None:
+    rng = np.random.default_rng(6)
+    w, b = rng.normal(size=(5, 7)).astype(np.float32), rng.normal(size=7).astype(np.float32)
+    graph = qir.parse("graph main as native { %x = input() : (N)x4x5xf32  output(y=%x) }")
+    made = graph.add("matmul", {"a": graph["x"], "b": graph.constant(w)}, name="m").result
+    if row:
+        made = graph.add("add", {"a": made, "b": graph.constant(b)}, name="y").result
+    graph.set_operand(graph.output, "y", made)
+    assert LowerLinear().run(graph.copy(), qir.Ledger()) == 0
+    lowered = run_passes(graph, [LowerLinear(products=True)], qir.Ledger())
+    assert [n.op for n in lowered if n.op in ("add", "gemm", "matmul")] == ["gemm"]
+    assert lowered.outputs["y"].type == made.type
+    x = rng.normal(size=(3, 4, 5)).astype(np.float32)
+    wanted = x.astype(np.float64) @ w + (b if row else 0)
+    assert np.abs(qir.run(lowered, {"x": x})["y"] - wanted).max() < 1e-5

@@ -23,9 +23,13 @@ from qir.ir.node import Node, Value
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass, run_passes
+from qir.rewrite.linear_layers import adds_row
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.journal import Journal
 from qir.rewrite.runner.tolerance import REGROUPED
+
+_MATRIX = 2
+"""Axes of a matrix."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,9 @@ class LowerLinear(Pass):
 
     name = "lower-linear"
     tolerance = REGROUPED
+    products: bool = False
+    """Whether products of stacks of rows with a constant matrix, and the row that is added to them,
+    become `gemm` too, for targets whose kernels take matrices alone."""
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
@@ -54,10 +61,13 @@ class LowerLinear(Pass):
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
         for node in list(graph):
-            if node.op != "linear" or not _is_float(node) or not may(self.name, "lower", node):
+            if node not in graph or not (_layer(node) or (self.products and _stacked(node))):
                 continue
-            name = node.name
-            graph.substitute(node, _product(graph, node))
+            if not may(self.name, "lower", node):
+                continue
+            last = _with_row(node)
+            name = last.name
+            graph.substitute(last, _product(graph, node, last))
             ledger.add(Change.REGROUPED, self.name, name, "a linear layer as a matrix product")
             count += 1
         return count + (graph.prune() if count else 0)
@@ -69,7 +79,34 @@ def lowered(
     """Returns a float graph in the ops of a target: one without `linear` has `gemm`."""
     if "linear" in table.ops or "gemm" not in table.ops:
         return graph
-    return run_passes(graph, (LowerLinear(),), ledger, journal=journal)
+    products = "matmul" in table.ops and table.ops["matmul"].ranks.get("a") == _MATRIX
+    return run_passes(graph, (LowerLinear(products),), ledger, journal=journal)
+
+
+def _layer(node: Node) -> bool:
+    return node.op == "linear" and _is_float(node)
+
+
+def _stacked(node: Node) -> bool:
+    """Whether it is a product of stacks of rows with a constant matrix, neither transposed."""
+    if node.op != "matmul" or node.attrs["trans_a"] or node.attrs["trans_b"] or node.stages:
+        return False
+    a, b = node.operands["a"], node.operands["b"]
+    stacked = a.type.rank > _MATRIX == b.type.rank and b.constant is not None
+    plain = not any(v.type.quant for v in (*node.operands.values(), node.result))
+    return stacked and plain and "bias" not in node.operands and a.constant is None
+
+
+def _with_row(node: Node) -> Node:
+    """The op that adds a constant row to a product, or the layer itself."""
+    behind = adds_row(node, real=True) if node.op == "matmul" else None
+    if behind is None or behind.result.type != node.result.type:
+        return node
+    return behind if _row(node, behind).type.rank == 1 else node
+
+
+def _row(node: Node, behind: Node) -> Value:
+    return next(v for v in behind.operands.values() if v is not node.result)
 
 
 def _is_float(node: Node) -> bool:
@@ -81,23 +118,26 @@ def _is_float(node: Node) -> bool:
     )
 
 
-def _product(graph: Graph, node: Node) -> Value:
+def _product(graph: Graph, node: Node, last: Node) -> Value:
     """Adds the product before the layer; returns what replaces the layer's result."""
-    x, w, bias = (node.operands.get(slot) for slot in ("x", "w", "bias"))
+    slots = ("x", "w", "bias") if node.op == "linear" else ("a", "b", "bias")
+    x, w, bias = (node.operands.get(slot) for slot in slots)
     assert x is not None
     assert w is not None
+    turned = node.op == "linear"
+    bias = bias if last is node else _row(node, last)
     operands = {"a": x, "b": w} | ({"c": bias} if bias is not None else {})
-    if x.type.rank > 2:
-        operands["a"] = _reshaped(
-            graph, node, x, graph.constant(np.asarray([-1, w.type.shape[1]], np.int64), before=node)
-        )
-    product = _added(graph, node, "gemm", operands, {"trans_b": True})
-    if x.type.rank == 2:
+    if x.type.rank > _MATRIX:
+        inner = w.type.shape[1 if turned else 0]
+        shape = graph.constant(np.asarray([-1, inner], np.int64), before=node)
+        operands["a"] = _reshaped(graph, node, x, shape)
+    product = _added(graph, last, "gemm", operands, {"trans_b": turned})
+    if x.type.rank == _MATRIX:
         return product
-    graph.set_lineage(product, node.result.lineage.then("reshaped"))
-    made = _reshaped(graph, node, product, _shape(graph, node, x))
-    if made.type != node.result.type:  # sizes that are computed say less
-        graph.set_type(made, node.result.type)
+    graph.set_lineage(product, last.result.lineage.then("reshaped"))
+    made = _reshaped(graph, last, product, _shape(graph, last, x))
+    if made.type != last.result.type:  # sizes that are computed say less
+        graph.set_type(made, last.result.type)
     return made
 
 

@@ -111,7 +111,7 @@ def test_tensorflow_runs_what_is_written(form: str, tmp_path: Path) -> None:
     assert list(qir.load(path).outputs) == ["y"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tensorflow_loads_the_folder_by_its_signature(tmp_path: Path) -> None:
     net = inverted(7)
     qir.save(net.graph, tmp_path / "out", target=TARGET, format="savedmodel")
@@ -190,3 +190,20 @@ def test_average_pools_count_their_padding_as_they_say(count: bool, ceil: bool) 
     sides = {"kernel": (3, 3), "stride": (2, 2), "pad": (1, 1, 1, 1)}
     net.ends(net.op("avg_pool2d", net.x, count_pad=count, ceil=ceil, **sides))
     close(net.graph, net.feeds(2))
+
+
+def test_products_of_stacks_of_rows_run_in_int8() -> None:
+    rng = np.random.default_rng(6)
+    graph = qir.parse("graph main as native { %x = input() : (N)x6x8xf32  output(y=%x) }")
+    x = graph["x"]
+    for i in range(2):
+        w = graph.constant(rng.normal(0, 0.5, (8, 8)).astype(np.float32))
+        b = graph.constant(rng.normal(0, 0.1, 8).astype(np.float32))
+        x = graph.add("matmul", {"a": x, "b": w}).result
+        x = graph.add("relu", {"x": graph.add("add", {"a": x, "b": b}).result}).result
+    graph.set_operand(graph.output, "y", x)
+    feeds = {"x": rng.normal(0, 1, (5, 6, 8)).astype(np.float32)}
+    made = quantized(graph, feeds)
+    kernels = [n for n in formed(made, qir.Ledger(), kernels=True) if n.op == "fused"]
+    assert [[stage.op for stage in n.stages] for n in kernels] == [["linear", "relu"]] * 2
+    assert compared(made, feeds) > 400
