@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 
-from . import elementwise, kernels, layers, moves, reductions, wire
+from . import attention, elementwise, kernels, layers, moves, reductions, wire
 from .nodes import Nodes, kind, refused, sizes
 
 _FLOAT: Mapping[str, moves.Write] = {
@@ -16,6 +16,7 @@ _FLOAT: Mapping[str, moves.Write] = {
     **layers.OPS,
     **moves.OPS,
     **reductions.OPS,
+    **attention.OPS,
 }
 
 
