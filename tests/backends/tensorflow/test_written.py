@@ -2,14 +2,12 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import qir
-from qir.backends.tensorflow import session
 from qir.backends.tensorflow.writer.forms import formed
 from qir.backends.tensorflow.writer.graphdef import to_graphdef
 from qir.errors import Refused, UsageError
@@ -24,12 +22,6 @@ from .written import TARGET, close, compared, quantized, sums
 pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of processors with VNNI")
 NETWORKS = {"residual": residual, "inverted": inverted, "branches": branches}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_process() -> Iterator[None]:
-    yield
-    session.close()
 
 
 @pytest.mark.parametrize("name", NETWORKS)
