@@ -138,7 +138,7 @@ FOLDERS = (
 """Packages that hold modules and no names."""
 INNER = (
     *("attrs attrtext calls garbage lexer numerals order parser printer".split()),
-    *("quantized_ops store structure typetext".split()),
+    *("quantized_ops result_bounds store structure typetext".split()),
 )
 """Modules of `qir.ir` that only the core imports."""
 
