@@ -4,17 +4,25 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import qir
 from qir.backends.tensorflow import session
 from qir.backends.tensorflow.writer.forms import formed
 from qir.backends.tensorflow.writer.graphdef import FLOAT, to_graphdef
+from qir.ir import types
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I64, dtype
-from qir.ir.types import Array, TensorType
+from qir.ir.node import Value
+from qir.ir.types import TensorType
 
 pytest.importorskip("tensorflow")
+Array = NDArray[np.generic]
 SEED = 23
+
+
+def whole(numbers: object) -> Array:
+    return np.asarray(numbers, np.int64)
 
 
 @dataclass
@@ -35,6 +43,7 @@ POSITIVE = ("log", "sqrt", "rsqrt", "reciprocal", "log2", "log10", "log1p", "pow
 UNIT = ("asin", "acos", "atanh")
 KERNEL: dict[str, Attr] = {"kernel": (3, 2), "stride": (2, 2), "pad": (1, 0, 1, 1)}
 ROW = np.linspace(0.5, 1.5, 3).astype(np.float32)
+FILL = types.Array.of(np.array([2.5], np.float32), "v")
 CASES = {
     "add": Case("add", ((2, 3, 4), (3, 1))),
     "int div": Case("div", ((2, 3), (2, 3)), kind="i64", low=1, high=9),
@@ -53,7 +62,7 @@ CASES = {
     "below": Case("clip", X, {"max": 1.0}),
     "gelu tanh": Case("gelu", X, {"approximate": "tanh"}),
     "silu of more": Case("silu", X, {"alpha": 1.7}),
-    "prelu": Case("prelu", X, constants={"slope": np.float32([0.1, 0.2, 0.3, 0.4])}),
+    "prelu": Case("prelu", X, constants={"slope": np.array([0.1, 0.2, 0.3, 0.4], np.float32)}),
     "where": Case("where", ((2, 3), (2, 3)), constants={"condition": np.eye(2, 3, dtype=bool)}),
     "cast": Case("cast", X, {"to": I64}, low=-9, high=9),
     "min": Case("min", ((2, 3), (2, 3), (2, 3))),
@@ -79,7 +88,7 @@ CASES = {
     "linear": Case("linear", ((2, 3, 4),), {}, {"w": (5, 4), "bias": (5,)}),
     "softmax": Case("softmax", X, {"axis": 1}),
     "log_softmax": Case("log_softmax", X),
-    "reshape": Case("reshape", X, {}, {"shape": np.int64([3, -1])}),
+    "reshape": Case("reshape", X, {}, {"shape": whole([3, -1])}),
     "flatten": Case("flatten", IMAGE, {"axis": 2}),
     "transpose": Case("transpose", X, {"perm": (2, 0, 1)}),
     "concat": Case("concat", ((2, 3), (2, 5)), {"axis": -1}),
@@ -90,10 +99,10 @@ CASES = {
     "slice": Case("slice", X, {"starts": (1, -1), "ends": (9, -9), "axes": (1, 2),
                                "steps": (1, -2)}),
     "split": Case("split", X, {"sizes": (1, 3), "axis": 2}),
-    "gather": Case("gather", X, {"axis": 1}, {"indices": np.int64([2, -1, 0])}),
-    "gather_nd": Case("gather_nd", X, {}, {"indices": np.int64([[1, 2], [0, 0]])}),
-    "embedding": Case("embedding", ((6, 4),), {}, {"indices": np.int64([[1, 5], [0, 2]])}),
-    "expand": Case("expand", ((3, 1),), {}, {"shape": np.int64([2, 1, 4])}),
+    "gather": Case("gather", X, {"axis": 1}, {"indices": whole([2, -1, 0])}),
+    "gather_nd": Case("gather_nd", X, {}, {"indices": whole([[1, 2], [0, 0]])}),
+    "embedding": Case("embedding", ((6, 4),), {}, {"indices": whole([[1, 5], [0, 2]])}),
+    "expand": Case("expand", ((3, 1),), {}, {"shape": whole([2, 1, 4])}),
     "tile": Case("tile", X, {"repeats": (1, 2, 3)}),
     "flip": Case("flip", X, {"axes": (0, 2)}),
     "shape": Case("shape", X, {"start": 1}),
@@ -102,8 +111,8 @@ CASES = {
     "space_to_depth": Case("space_to_depth", ((2, 3, 4, 6),), {"block": 2}),
     "resize_nearest": Case("resize_nearest", IMAGE, {"scales": (1.0, 1.0, 2.0, 3.0)}),
     "resize": Case("resize", IMAGE, {"scales": (1.0, 1.0, 2.0, 2.0)}),
-    "constant_of_shape": Case("constant_of_shape", (), {"value": Array.of(np.float32([2.5]), "v")},
-                              {"shape": np.int64([2, 3])}),
+    "constant_of_shape": Case("constant_of_shape", (), {"value": FILL},
+                              {"shape": whole([2, 3])}),
     "einsum": Case("einsum", ((2, 3, 4), (2, 4, 5)), {"equation": "abc,acd->abd"}),
     "range": Case("range", (), {}, {"start": np.int64(1), "limit": np.int64(9),
                                     "step": np.int64(3)}),
@@ -130,13 +139,14 @@ for name in sorted(set(FLOAT) - _BY_NAME - {"attention"}):
     CASES[name] = Case(name, X * slots, low=low, high=high)
 
 
-def build(case: Case) -> tuple[qir.Graph, dict[str, np.ndarray]]:
+def build(case: Case) -> tuple[qir.Graph, dict[str, Array]]:
     rng = np.random.default_rng(SEED)
     graph = qir.parse("graph main as native { %z = input() : 1xf32  output(y=%z) }")
     names = [slot.name for slot in qir.ir.ops.spec(case.op).operands]
     names = [f"xs.{i}" for i in range(len(case.shapes))] if names == ["xs"] else names
     free = iter(name for name in names if name not in case.constants)
-    operands, feeds = {}, {"z": np.zeros(1, np.float32)}
+    operands: dict[str, Value] = {}
+    feeds: dict[str, Array] = {"z": np.zeros(1, np.float32)}
     for shape in case.shapes:
         slot = next(free)
         drawn = rng.uniform(case.low, case.high, shape)
@@ -147,8 +157,8 @@ def build(case: Case) -> tuple[qir.Graph, dict[str, np.ndarray]]:
         operands[slot] = graph.add("input", types=[kind], name=name).result
         feeds[name] = data
     for slot, held in case.constants.items():
-        drawn = rng.normal(size=held).astype(np.float32) if isinstance(held, tuple) else held
-        operands[slot] = graph.constant(np.asarray(drawn))
+        given = rng.normal(size=held).astype(np.float32) if isinstance(held, tuple) else held
+        operands[slot] = graph.constant(np.asarray(given))
     operands = {name: operands[name] for name in sorted(operands, key=lambda s: _place(s, names))}
     made = graph.add(case.op, operands, case.attrs)
     for i, value in enumerate(made.results):
