@@ -208,6 +208,8 @@ def declared_for(
     scheme: Scheme,
     scale: NDArray[np.floating],
     name: str = "",
+    *,
+    weight: bool = False,
 ) -> Declared | None:
     """Returns the range that goes with a scale, where a profile's runtime carries ranges.
 
@@ -219,7 +221,8 @@ def declared_for(
     level = level_of(rule.levels, rule.zero, scheme.storage, codes, scheme.grain)
     if not scheme.symmetric or rule.zero != "none" or level is None:
         return None
-    ends = declared_ends(low.astype(np.float32), high.astype(np.float32), scheme.storage, rule)
+    given = low.astype(np.float32), high.astype(np.float32)
+    ends = declared_ends(*given, scheme.storage, rule, weight=weight)
     if np.any((ends[1] / np.float32(level)).astype(np.float32) != scale):
         return None
     grain = Grain(((0, 1),)) if scale.size > 1 else None

@@ -208,10 +208,13 @@ class _Materializing:
         high: NDArray[np.generic],
         scheme: Scheme,
         name: str,
+        *,
+        weight: bool = False,
     ) -> QuantType:
         """The type with its range beside its scale, where the runtime carries ranges."""
         scales = np.asarray(kind.scales())
-        return replace(kind, declared=declared_for(self.profile, low, high, scheme, scales, name))
+        found = declared_for(self.profile, low, high, scheme, scales, name, weight=weight)
+        return replace(kind, declared=found)
 
     def _uncut(self, values: list[Value], kind: QuantType) -> QuantType:
         """A map that clips before codes do not cut, where that lets a runtime drop them."""
@@ -307,7 +310,9 @@ class _Materializing:
             kind = uniform(
                 scheme.storage, scales, zeros, axis=axis, bounds=scheme.bounds, name=weight.name
             )
-            kind = self._declaring(kind, *ends(finite(weight), axis), scheme, weight.name)
+            kind = self._declaring(
+                kind, *ends(finite(weight), axis), scheme, weight.name, weight=True
+            )
             self.parameters[key] = self._constant(weight, weight.type.with_element(kind))
             self._say(weight, kind, scheme)
         self.graph.set_operand(node, slot, self.parameters[key])
