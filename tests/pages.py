@@ -141,7 +141,7 @@ FOLDERS = (
 """Packages that hold modules and no names."""
 INNER = (
     *("attrs attrtext calls garbage layer_channels lexer numerals order parser".split()),
-    *("printer quantized_ops store structure typetext".split()),
+    *("printer quantized_ops result_bounds store structure typetext".split()),
 )
 """Modules of `qir.ir` that only the core imports."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from qir.atomic import clear_drafts, replacing, write_text
+from qir.atomic import clear_drafts, replacing, replacing_folder, write_text
 from qir.errors import InputError
 
 SEED = random.SystemRandom().randrange(2**32)
@@ -117,3 +117,26 @@ def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot write .*No such file"):
         write_text(tmp_path / "missing" / "x", "")
     assert names(tmp_path) == []
+
+
+def test_a_folder_arrives_whole_or_not_at_all(tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    with replacing_folder(folder) as draft:
+        (draft / "a").write_text("one")
+        assert not folder.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+    def interrupted() -> None:
+        with replacing_folder(folder) as draft:
+            (draft / "a").write_text("half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        interrupted()
+    assert (folder / "a").read_text() == "one"
+    with replacing_folder(folder) as draft:
+        (draft / "b").write_text("two")
+    assert [path.name for path in folder.iterdir()] == ["b"]
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+    with pytest.raises(InputError, match="cannot write"), replacing_folder(tmp_path / "no" / "x"):
+        pass

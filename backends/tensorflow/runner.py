@@ -78,7 +78,7 @@ def ends(graph: Any) -> dict[str, dict[str, str]]:
 def plain(found: Any) -> Any:
     """Returns a result as plain numbers: quantized types are records of one field."""
     held = np.asarray(found)
-    return np.ascontiguousarray(held.view(held.dtype[0]) if held.dtype.names else held)
+    return np.asarray(held.view(held.dtype[0]) if held.dtype.names else held, order="C")
 
 
 def tensor(name: str) -> str:

@@ -102,7 +102,8 @@ class _Running(Executable):
         return dict(zip(places, found, strict=True))
 
     def _run(self, feeds: dict[str, np.ndarray], fetches: tuple[str, ...]) -> Plain:
-        return _ask((self.source, self.threads, feeds, fetches))
+        given: dict[str, Plain] = dict(feeds)
+        return _ask((self.source, self.threads, given, fetches))
 
 
 def _places(found: Plain) -> dict[str, str]:

@@ -174,7 +174,7 @@ def choose(
     seven = _reduced(rule, storage, codes, weight)
     codes = seven or codes
     fixed = _fixed(rule, storage, codes, profile)
-    least, most = _widened(least, most, rule, kind, symmetric=symmetric)
+    least, most = _widened(least, most, rule, kind, symmetric=symmetric, weight=weight)
     if rule.nudge == "range_to_grid" and not symmetric:
         least, most = _on_grid(least, most, codes)
     low_end, high_end = least, most
@@ -199,7 +199,12 @@ def choose(
 
 
 def declared_ends(
-    low: Reals | float, high: Reals | float, storage: DType, rule: Choose
+    low: Reals | float,
+    high: Reals | float,
+    storage: DType,
+    rule: Choose,
+    *,
+    weight: bool = False,
 ) -> tuple[Reals, Reals]:
     """Returns the range of a symmetric scheme as runtimes that carry ranges declare it, in float32.
 
@@ -207,7 +212,8 @@ def declared_ends(
     values begin at 0.
     """
     kind = _REALS.get(rule.compute, _F32)
-    least, most = _widened(np.asarray(low), np.asarray(high), rule, kind, symmetric=True)
+    given = np.asarray(low), np.asarray(high)
+    least, most = _widened(*given, rule, kind, symmetric=True, weight=weight)
     reach = np.maximum(np.abs(least), np.abs(most)).astype(_F32)
     return (np.zeros_like(reach) if storage.bounds[0] >= 0 else -reach), reach
 
@@ -229,20 +235,31 @@ def _reduced(
 
 
 def _widened(
-    least: Reals, most: Reals, rule: Choose, kind: np.dtype[np.floating], *, symmetric: bool
+    least: Reals,
+    most: Reals,
+    rule: Choose,
+    kind: np.dtype[np.floating],
+    *,
+    symmetric: bool,
+    weight: bool = False,
 ) -> tuple[Reals, Reals]:
-    """The range that is stored: written with few digits, with zero in it, not too narrow."""
+    """The range that is stored: written with few digits, with zero in it, not too narrow.
+
+    Kernels that quantize data widen narrow ranges; weights are quantized before, and only a range
+    of zeros alone is widened.
+    """
     if rule.decimals != "exact":
         least, most = (_written(end, int(rule.decimals)) for end in (least, most))
     if rule.range == "widen_to_zero":
         least, most = np.minimum(least, 0), np.maximum(most, 0)
     least, most = least.astype(kind), most.astype(kind)
     word, _, share = rule.small.partition(":")
+    narrow = (least == most) | (not weight)
     if word == "widen_abs":
-        most = np.maximum(most, least + kind.type(share))
+        most = np.where(narrow, np.maximum(most, least + kind.type(share)), most)
     if word == "widen_rel":
         size = np.maximum(np.maximum(np.abs(least), np.abs(most)), kind.type(1))
-        most = np.maximum(most, least + kind.type(share) * size)
+        most = np.where(narrow, np.maximum(most, least + kind.type(share) * size), most)
     if word == "open_below":
         limit, _, more = share.partition(":")
         if symmetric:

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from qir import registry
 from qir.errors import PluginError, ProfileError
 from qir.ir.scheme import Scheme
-from qir.ir.types import Declared, Grain, QuantType, param
+from qir.ir.types import Array, Declared, Grain, QuantType, param
 from qir.numerics.fields import Rule, level_of
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.ranges import choose, declared_ends, named_scales
@@ -232,12 +232,11 @@ def declared_for(
     if np.any((ends[1] / np.float32(level)).astype(np.float32) != scale):
         return None
     grain = Grain(((0, 1),)) if scale.size > 1 else None
-    held_low, held_high = (
-        param(end, grain, f"{name}.{at}") for end, at in zip(ends, ("low", "high"), strict=True)
+    lows, highs = (
+        cast("tuple[float, ...] | Array", param(end, grain, f"{name}.{which}"))
+        for which, end in zip(("low", "high"), ends, strict=True)
     )
-    assert held_low is not None
-    assert held_high is not None
-    return Declared(held_low, held_high, level)
+    return Declared(lows, highs, level)
 
 
 _Asked: TypeAlias = "tuple[int, str, tuple[tuple[str, str], ...], str, str]"

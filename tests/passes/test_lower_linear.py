@@ -107,3 +107,22 @@ def test_a_matmul_with_a_bias_that_a_target_has_no_place_for_stays_float() -> No
     (made,) = pipeline.plan(parse(text)).decisions
     assert made.becomes == "float"
     assert made.reason == "onnxruntime has no matmul with a bias: add it after the matmul"
+
+
+@pytest.mark.parametrize("row", [True, False])
+def test_products_of_stacks_become_gemm_where_it_is_asked(row: bool) -> None:
+    rng = np.random.default_rng(6)
+    w, b = rng.normal(size=(5, 7)).astype(np.float32), rng.normal(size=7).astype(np.float32)
+    graph = qir.parse("graph main as native { %x = input() : (N)x4x5xf32  output(y=%x) }")
+    made = graph.add("matmul", {"a": graph["x"], "b": graph.constant(w)}, name="m").result
+    if row:
+        made = graph.add("add", {"a": made, "b": graph.constant(b)}, name="y").result
+    graph.set_operand(graph.output, "y", made)
+    assert LowerLinear().run(graph.copy(), qir.Ledger()) == 0
+    lowered = run_passes(graph, [LowerLinear(products=True)], qir.Ledger())
+    assert [n.op for n in lowered if n.op in ("add", "gemm", "matmul")] == ["gemm"]
+    assert lowered.outputs["y"].type == made.type
+    x = rng.normal(size=(3, 4, 5)).astype(np.float32)
+    wanted = x.astype(np.float64) @ w + (b if row else 0)
+    made_of = np.asarray(qir.run(lowered, {"x": x})["y"], np.float64)
+    assert np.abs(made_of - wanted).max() < 1e-5

@@ -309,3 +309,21 @@ def test_a_quantize_that_no_kernel_absorbs_rounds_as_the_table_says(table: Capab
         "x.q": "away",
         "r.q": "",
     }
+
+
+def test_small_weights_keep_their_range_where_data_are_widened(table: Capability) -> None:
+    net = Net()
+    graph = net.ends(net.conv("x", "c"))
+    (node,) = (n for n in graph if n.op == "conv2d")
+    w = np.zeros((4, 4, 1, 1), np.float32)
+    w[0, 0], w[1, :2, 0, 0] = 0.5, (0.003, -0.001)
+    graph.set_operand(node, "w", graph.constant(w, before=node))
+    statistics = qir.calibrate(graph, [{"x": ramp(-1, 2)}])
+    steps = (AssignSchemes(table), Materialize(statistics, "tf-2.21.onednn"))
+    made = run_passes(graph, steps, qir.Ledger())
+    (quant,) = (q for q in types(made).values() if q.grain is not None)
+    assert quant.declared is not None
+    found = np.asarray(quant.declared.high, np.float32)
+    assert found[:2].tolist() == [np.float32(0.5), np.float32(0.003)]
+    assert (found[2:] > 0).all()
+    assert (quant.scales() == found / np.float32(127)).all()

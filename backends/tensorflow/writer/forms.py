@@ -63,7 +63,7 @@ def _relus(graph: Graph) -> None:
         most = node.attrs.get("max")
         if quant is None or node.attrs.get("min") != 0 or not _from_zero(quant):
             continue
-        if most is None or (isinstance(most, float) and np.all(range_of(quant)[1] <= most)):
+        if most is None or (isinstance(most, float) and float(range_of(quant)[1].max()) <= most):
             made = graph.add(
                 "relu", {"x": node.operands["x"]}, before=node, origins=node.origins
             ).result

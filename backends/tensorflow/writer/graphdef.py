@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 
-from . import elementwise, kernels, layers, moves, reductions, wire
+from . import attention, elementwise, kernels, layers, moves, reductions, wire
 from .nodes import Nodes, kind, refused, sizes
 
-_FLOAT: Mapping[str, moves.Write] = {
+FLOAT: Mapping[str, moves.Write] = {
     **elementwise.OPS,
     **layers.OPS,
     **moves.OPS,
     **reductions.OPS,
+    **attention.OPS,
 }
 
 
@@ -66,7 +67,7 @@ def _set(w: Nodes, node: Node, made: str | Sequence[str]) -> None:
 def _write(w: Nodes, graph: Graph, node: Node) -> str | Sequence[str]:
     quantized = any(v.type.quant for v in (*node.operands.values(), *node.results))
     head = node.stages[0].op if node.stages else node.op
-    table = kernels.OPS if quantized or node.stages else _FLOAT
+    table = kernels.OPS if quantized or node.stages else FLOAT
     if head not in table or node.bodies:
         ops = " |> ".join(stage.op for stage in node.stages) or node.op
         on = " on quantized values" if quantized else ""

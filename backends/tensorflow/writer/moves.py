@@ -291,14 +291,15 @@ def _resized(w: Nodes, n: Node, op: str, *, half: bool, corners: bool = False) -
     last = set(changed) <= {1, 2}
     if x.type.rank != 4 or not (last or set(changed) <= {2, 3}):
         raise refused(n, "TensorFlow resizes height and width of images of four axes")
-    sizes = made.type.shape[1:3] if last else made.type.shape[2:4]
-    if not all(isinstance(size, int) for size in sizes):
+    found = made.type.shape[1:3] if last else made.type.shape[2:4]
+    sizes = [size for size in found if isinstance(size, int)]
+    if len(sizes) < 2:
         raise refused(n, "the size of its result is open; state the size of the input")
     image = w.read(x) if last else transposed(w, w.read(x), (0, 2, 3, 1), x, n.name)
-    given = (image, w.row([int(size) for size in sizes]))  # type: ignore[call-overload]
+    given = (image, w.row(sizes))
     attrs = {"align_corners": corners, "half_pixel_centers": half}
-    found = w.add(op, given, n.name, T=kind(x), **attrs)
-    return found if last else transposed(w, found, (0, 3, 1, 2), x, n.name)
+    image = w.add(op, given, n.name, T=kind(x), **attrs)
+    return image if last else transposed(w, image, (0, 3, 1, 2), x, n.name)
 
 
 OPS: Mapping[str, Write] = {

@@ -26,9 +26,13 @@ from qir.ledger import Change, Ledger
 from qir.passes.fold.fold_bias import FoldBias
 from qir.rewrite import Pass, run_passes
 from qir.rewrite.layer_weights import operands, slots
+from qir.rewrite.linear_layers import adds_row
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.journal import Journal
 from qir.rewrite.runner.tolerance import REGROUPED
+
+_MATRIX = 2
+"""Axes of a matrix."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,9 @@ class LowerLinear(Pass):
     tolerance = REGROUPED
     ops: tuple[str, ...] = ("linear", "matmul")
     """The ops to rewrite."""
+    products: bool = False
+    """Whether products of stacks of rows with a constant matrix, and the row that is added to them,
+    become `gemm` too, for targets whose kernels take matrices alone."""
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
@@ -60,12 +67,19 @@ class LowerLinear(Pass):
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
         for node in list(graph):
-            known = node.op in self.ops and (node.op == "linear" or _has_row(node))
-            if not known or not _is_float(node) or not may(self.name, "lower", node):
+            if node not in graph:
                 continue
-            name, made = node.name, _product(graph, node)
-            graph.substitute(node, made)
-            _activate_first(graph, made)
+            layer = node.op in self.ops and (node.op == "linear" or _has_row(node))
+            layer = layer and _is_float(node)
+            if not (layer or (self.products and _stacked(node))):
+                continue
+            if not may(self.name, "lower", node):
+                continue
+            last = node if layer else _with_row(node)
+            name, made = last.name, _product(graph, node, last)
+            graph.substitute(last, made)
+            if layer:
+                _activate_first(graph, made)
             ledger.add(Change.REGROUPED, self.name, name, "a linear layer as a matrix product")
             count += 1
         return count + (graph.prune() if count else 0)
@@ -89,7 +103,8 @@ def lowered(
     if not ops or "gemm" not in table.ops:
         return graph
     added_to = (FoldBias(layers=True),) if sums and added else ()
-    return run_passes(graph, (*added_to, LowerLinear(ops)), ledger, journal=journal)
+    stacked = "matmul" in table.ops and table.ops["matmul"].ranks.get("a") == _MATRIX
+    return run_passes(graph, (*added_to, LowerLinear(ops, stacked)), ledger, journal=journal)
 
 
 def _has_row(node: Node) -> bool:
@@ -101,6 +116,28 @@ def _has_row(node: Node) -> bool:
     return weight.type.rank == 2 and bias.type.rank == 1
 
 
+def _stacked(node: Node) -> bool:
+    """Whether it is a product of stacks of rows with a constant matrix, neither transposed."""
+    if node.op != "matmul" or node.attrs["trans_a"] or node.attrs["trans_b"] or node.stages:
+        return False
+    a, b = node.operands["a"], node.operands["b"]
+    stacked = a.type.rank > _MATRIX == b.type.rank and b.constant is not None
+    plain = not any(v.type.quant for v in (*node.operands.values(), node.result))
+    return stacked and plain and "bias" not in node.operands and a.constant is None
+
+
+def _with_row(node: Node) -> Node:
+    """The op that adds a constant row to a product, or the layer itself."""
+    behind = adds_row(node, real=True) if node.op == "matmul" else None
+    if behind is None or behind.result.type != node.result.type:
+        return node
+    return behind if _row(node, behind).type.rank == 1 else node
+
+
+def _row(node: Node, behind: Node) -> Value:
+    return next(v for v in behind.operands.values() if v is not node.result)
+
+
 def _is_float(node: Node) -> bool:
     values = (*node.operands.values(), node.result)
     if node.schemes or any(value.type.quant for value in values):
@@ -110,21 +147,22 @@ def _is_float(node: Node) -> bool:
     )
 
 
-def _product(graph: Graph, node: Node) -> Value:
+def _product(graph: Graph, node: Node, last: Node) -> Value:
     """Adds the product before the layer; returns what replaces the layer's result."""
     x, w, bias = operands(node)
     turned = node.op == "linear" or bool(node.attrs["trans_b"])
+    bias = bias if last is node else _row(node, last)
     given = {"a": x, "b": w} | ({"c": bias} if bias is not None else {})
-    if x.type.rank > 2:
+    if x.type.rank > _MATRIX:
         rows = np.asarray([-1, w.type.shape[1 if turned else 0]], np.int64)
         given["a"] = _reshaped(graph, node, x, graph.constant(rows, before=node))
-    product = _added(graph, node, "gemm", given, {"trans_b": turned})
-    if x.type.rank == 2:
+    product = _added(graph, last, "gemm", given, {"trans_b": turned})
+    if x.type.rank == _MATRIX:
         return product
-    graph.set_lineage(product, node.result.lineage.then("reshaped"))
-    made = _reshaped(graph, node, product, _shape(graph, node, x))
-    if made.type != node.result.type:  # sizes that are computed say less
-        graph.set_type(made, node.result.type)
+    graph.set_lineage(product, last.result.lineage.then("reshaped"))
+    made = _reshaped(graph, last, product, _shape(graph, last, x))
+    if made.type != last.result.type:  # sizes that are computed say less
+        graph.set_type(made, last.result.type)
     return made
 
 

@@ -2,14 +2,12 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import qir
-from qir.backends.tensorflow import session
 from qir.backends.tensorflow.writer.forms import formed
 from qir.backends.tensorflow.writer.graphdef import to_graphdef
 from qir.cli.models import file_bytes
@@ -25,12 +23,6 @@ from .written import TARGET, close, compared, quantized, sums
 pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of processors with VNNI")
 NETWORKS = {"residual": residual, "inverted": inverted, "branches": branches}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_process() -> Iterator[None]:
-    yield
-    session.close()
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -112,7 +104,7 @@ def test_tensorflow_runs_what_is_written(form: str, tmp_path: Path) -> None:
     assert list(qir.load(path).outputs) == ["y"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tensorflow_loads_the_folder_by_its_signature(tmp_path: Path) -> None:
     net = inverted(7)
     qir.save(net.graph, tmp_path / "out", target=TARGET, format="savedmodel")
@@ -193,3 +185,37 @@ def test_average_pools_count_their_padding_as_they_say(count: bool, ceil: bool) 
     sides = {"kernel": (3, 3), "stride": (2, 2), "pad": (1, 1, 1, 1)}
     net.ends(net.op("avg_pool2d", net.x, count_pad=count, ceil=ceil, **sides))
     close(net.graph, net.feeds(2))
+
+
+def test_products_of_stacks_of_rows_run_in_int8() -> None:
+    rng = np.random.default_rng(6)
+    graph = qir.parse("graph main as native { %x = input() : (N)x6x8xf32  output(y=%x) }")
+    x = graph["x"]
+    for _ in range(2):
+        w = graph.constant(rng.normal(0, 0.5, (8, 8)).astype(np.float32))
+        b = graph.constant(rng.normal(0, 0.1, 8).astype(np.float32))
+        x = graph.add("matmul", {"a": x, "b": w}).result
+        x = graph.add("relu", {"x": graph.add("add", {"a": x, "b": b}).result}).result
+    graph.set_operand(graph.output, "y", x)
+    feeds = {"x": rng.normal(0, 1, (5, 6, 8)).astype(np.float32)}
+    made = quantized(graph, feeds)
+    whole = formed(made, qir.Ledger(), kernels=True)
+    assert sum(n.op == "linear" for n in whole) == 2
+    assert compared(made, feeds) > 400
+
+
+@pytest.mark.parametrize("way", ["plain", "masked", "chosen", "causal"])
+def test_attention_is_close(way: str) -> None:
+    rng = np.random.default_rng(2)
+    text = (
+        "%q = input() : (N)x2x5x4xf32  %k = input() : (N)x2x6x4xf32  %v = input() : (N)x2x6x3xf32"
+    )
+    graph = qir.parse(f"graph main as native {{ {text}  output(y=%q) }}")
+    given = {slot: graph[slot] for slot in "qkv"}
+    if way in ("masked", "chosen"):
+        mask = rng.normal(size=(5, 6))
+        given["mask"] = graph.constant(mask > -1 if way == "chosen" else mask.astype(np.float32))
+    made = graph.add("attention", given, {"causal": way == "causal"}).result
+    graph.set_operand(graph.output, "y", made)
+    shapes = {"q": (3, 2, 5, 4), "k": (3, 2, 6, 4), "v": (3, 2, 6, 3)}
+    close(graph, {name: rng.normal(size=s).astype(np.float32) for name, s in shapes.items()})

@@ -33,7 +33,8 @@ def sums(graph: qir.Graph) -> Iterator[tuple[Node, Value]]:
 
 def in_a_child(written: Written, feeds: Feeds, places: Mapping[str, str]) -> Mapping[str, object]:
     """Runs a graph in the process that all sessions share."""
-    return Session(written, 1).values(feeds, places)
+    found: Mapping[str, object] = Session(written, 1).values(feeds, places)
+    return found
 
 
 def compared(made: qir.Graph, feeds: Feeds, run: Run = in_a_child) -> int:

@@ -247,7 +247,7 @@ def test_quantizing_by_the_own_kernel_and_its_stated_range(
     node = b.proto.node[-1]
     node.attr["round_mode"].s = how.encode()
     node.attr["narrow_range"].b = narrow
-    b.feeds["x.x"] = (b.feeds["x.x"] * F(1.2)).astype(F)
+    b.feeds["x.x"] = np.multiply(b.feeds["x.x"], F(1.2), dtype=F)
     b.node("Dequantize", "y", ["x", "x:1", "x:2"], T=S, mode="SCALED")  # of the range it states
     b.node("Dequantize", "z", ["x", "x.low", "x.high"], T=S, mode="SCALED")
     b.states_shapes()
