@@ -16,7 +16,18 @@ from numpy.typing import ArrayLike
 
 from qir import registry
 from qir.calibration.record import Log
-from qir.calibration.rules import Range, entropy, minmax, moving_average, mse, percentile
+from qir.calibration.rules import (
+    Range,
+    entropy,
+    mae,
+    mean_extremes,
+    median_extremes,
+    minmax,
+    moving_average,
+    mse,
+    percentile,
+    sigma,
+)
 from qir.calibration.summary import Summary
 from qir.errors import DataError, PluginError, QirError, UsageError
 
@@ -104,6 +115,45 @@ class Mse(Observer):
         return mse(seen.summary, seen.levels, seen.symmetric)
 
 
+class Mae(Observer):
+    """The range whose codes have the least mean absolute error."""
+
+    name = "mae"
+
+    def range(self, seen: Seen) -> Range:
+        return mae(seen.summary, seen.levels, seen.symmetric)
+
+
+class Sigma(Observer):
+    """The mean of the values and so many standard deviations to both sides."""
+
+    name = "k-sigma"
+    parameter = Parameter(4.0, 1000.0)
+
+    def range(self, seen: Seen) -> Range:
+        return sigma(seen.summary, seen.parameter)
+
+
+class Mean(Observer):
+    """The means of the extremes of the batches."""
+
+    name = "mean"
+    ordered = True
+
+    def range(self, seen: Seen) -> Range:
+        return mean_extremes(_log(seen))
+
+
+class Median(Observer):
+    """The medians of the extremes of the batches."""
+
+    name = "median"
+    ordered = True
+
+    def range(self, seen: Seen) -> Range:
+        return median_extremes(_log(seen))
+
+
 class Average(Observer):
     """Averages that follow the extremes of each batch."""
 
@@ -112,9 +162,13 @@ class Average(Observer):
     ordered = True
 
     def range(self, seen: Seen) -> Range:
-        if seen.log is None:
-            raise DataError("a moving average needs the log of the batches")
-        return moving_average(seen.log, seen.parameter)
+        return moving_average(_log(seen), seen.parameter)
+
+
+def _log(seen: Seen) -> Log:
+    if seen.log is None:
+        raise DataError("an average of the batches needs their log")
+    return seen.log
 
 
 def observer(name: str) -> Observer:

@@ -76,13 +76,50 @@ def mse(summary: Summary, levels: int = 256, symmetric: bool = False) -> Range:
     UsageError when there are fewer than two levels.
     """
     require_histogram(summary, "mse")
+    return least_error(summary, levels, symmetric, 2)
+
+
+def mae(summary: Summary, levels: int = 256, symmetric: bool = False) -> Range:
+    """The range whose codes have the least mean absolute error, found as `mse` finds its own."""
+    require_histogram(summary, "mae")
+    return least_error(summary, levels, symmetric, 1)
+
+
+def sigma(summary: Summary, count: float) -> Range:
+    """The mean and so many standard deviations to both sides, no wider than what was seen.
+
+    UsageError unless the count is positive and finite.
+    """
+    require_histogram(summary, "k-sigma")
+    if not 0 < count < math.inf:
+        raise UsageError(f"k-sigma {count:g}: give a positive number of standard deviations")
+    reach = count * math.sqrt(summary.variance)
+    return within(summary, summary.mean - reach, summary.mean + reach)
+
+
+def mean_extremes(log: Log) -> Range:
+    """The means of the batches' extremes; DataError when no batch had finite values."""
+    require_log(log, "mean")
+    low, high = (math.fsum(side.tolist()) / side.size for side in (log.low, log.high))
+    return Range(np.asarray(low, np.float32), np.asarray(high, np.float32))
+
+
+def median_extremes(log: Log) -> Range:
+    """The medians of the batches' extremes; DataError when no batch had finite values."""
+    require_log(log, "median")
+    low, high = (np.median(side.astype(np.float64)) for side in (log.low, log.high))
+    return Range(np.asarray(low, np.float32), np.asarray(high, np.float32))
+
+
+def least_error(summary: Summary, levels: int, symmetric: bool, power: int) -> Range:
+    """The range whose codes have the least error of that power; UsageError for under two levels."""
     require_levels(levels)
     values, weights = middles(summary)
     low, high = min(0.0, summary.low), max(0.0, summary.high)
     sizes = (np.arange(CANDIDATES, 0, -1) / CANDIDATES).tolist()
 
     def best(ranges: list[tuple[float, float]]) -> tuple[float, float]:
-        return least(ranges, lambda end: squared_error(values, weights, *end, levels))
+        return least(ranges, lambda end: error(values, weights, *end, levels, power))
 
     if symmetric:
         reach = max(-low, high)
@@ -140,8 +177,7 @@ def moving_average(log: Log, constant: float = 0.01) -> Range:
     """
     if not 0 < constant <= 1:
         raise UsageError(f"moving average constant {constant:g}: give more than 0, at most 1")
-    if not log.low.size:
-        raise DataError("no batch with finite values to average over")
+    require_log(log, "average")
     step = np.float32(constant)
     low, high = log.low[0], log.high[0]
     for batch_low, batch_high in zip(log.low[1:], log.high[1:], strict=True):
@@ -154,6 +190,12 @@ def require_values(summary: Summary) -> None:
     """DataError when nothing finite was seen."""
     if not summary.finite:
         raise DataError("no finite value was seen, so there is no range")
+
+
+def require_log(log: Log, rule: str) -> None:
+    """DataError when no batch had finite values."""
+    if not log.low.size:
+        raise DataError(f"no batch with finite values for range rule {rule} to average over")
 
 
 def require_histogram(summary: Summary, rule: str) -> None:
@@ -215,7 +257,9 @@ def line_from_zero(summary: Summary) -> tuple[Doubles, int, float]:
     return line, below, math.ldexp(1.0, exponent)
 
 
-def squared_error(values: Doubles, weights: Doubles, low: float, high: float, levels: int) -> float:
+def error(
+    values: Doubles, weights: Doubles, low: float, high: float, levels: int, power: int
+) -> float:
     """What rounding to evenly spaced levels costs, zero among them; infinite for no range."""
     scale = (high - low) / (levels - 1)
     if not scale > 0:
@@ -223,7 +267,7 @@ def squared_error(values: Doubles, weights: Doubles, low: float, high: float, le
     codes = np.rint(values / scale)
     lowest = np.rint(low / scale)
     coded = np.clip(codes, lowest, lowest + levels - 1) * scale
-    return float((weights * (values - coded) ** 2).sum())
+    return float((weights * np.abs(values - coded) ** power).sum())
 
 
 def kl_divergence(line: Doubles, start: int, stop: int, levels: int) -> float:

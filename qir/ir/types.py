@@ -457,7 +457,7 @@ def uniform(
 ) -> QuantType:
     """The uniform type with these numbers, whole-tensor or one scale an index of `axis`.
 
-    TypeRuleError for a zero point that the storage type cannot hold.
+    TypeRuleError for a zero point that the storage type cannot hold, and a scale that is NaN.
     """
     grain = None if axis is None else Grain(((axis, 1),))
     scale, zeros = np.asarray(scale), np.asarray(zero)
@@ -466,6 +466,8 @@ def uniform(
         scale, kind = scale.astype(np.float64), F64
     if not kind.is_float:
         raise TypeRuleError(f"scales are floats, and {kind} is none")
+    if np.isnan(scale).any():
+        raise TypeRuleError("a scale is NaN: no number is what its codes mean")
     if storage.is_integer:
         check_zeros(zeros, storage)
     try:

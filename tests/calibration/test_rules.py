@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from qir.calibration import Key, Log, Rule, Statistics, Summary, parse_rule
 from qir.calibration.record import BatchId
-from qir.calibration.rules import entropy, minmax, moving_average, mse, percentile
+from qir.calibration.rules import entropy, mae, minmax, moving_average, mse, percentile
 from qir.errors import DataError, UsageError
 
 Floats = NDArray[np.float32]
@@ -176,7 +176,7 @@ def test_entropy_takes_the_range_of_the_least_divergence() -> None:
 
 
 @pytest.mark.parametrize("kind", SHAPES)
-@pytest.mark.parametrize("text", ["minmax", "percentile:99", "entropy", "mse"])
+@pytest.mark.parametrize("text", ["minmax", "percentile:99", "entropy", "mse", "mae", "k-sigma:2"])
 def test_ranges_lie_within_the_extremes_and_are_the_same_again(kind: str, text: str) -> None:
     x = sample(kind, 0)
     rule = parse_rule(text)
@@ -187,7 +187,7 @@ def test_ranges_lie_within_the_extremes_and_are_the_same_again(kind: str, text: 
         assert (low, high) == again
 
 
-@pytest.mark.parametrize("text", ["minmax", "percentile", "entropy", "mse"])
+@pytest.mark.parametrize("text", ["minmax", "percentile", "entropy", "mse", "mae", "k-sigma"])
 @pytest.mark.parametrize("value", [0.0, -0.0, 3.0, -3.0, 1e-45, 3e38, -3e38])
 def test_a_constant_tensor_has_the_range_of_its_value(text: str, value: float) -> None:
     x = np.full(100, value, np.float32)
@@ -221,7 +221,9 @@ def test_rules_are_read_from_text_and_print_as_it() -> None:
     assert str(parse_rule("percentile:99.999")) == "percentile:99.999"
     assert parse_rule("average:0.1").parameter == 0.1
     for text, said in {
-        "median": "no range rule 'median': there are average, entropy, minmax, mse",
+        "middle": "no range rule 'middle': there are average, entropy, k-sigma, mae, mean, median",
+        "k-sigma:0": "more than 0",
+        "mae:3": "takes no parameter",
         "minmax:3": "takes no parameter",
         "percentile:many": "'many' is not a number",
         "percentile:": "'' is not a number",
@@ -236,16 +238,65 @@ def test_rules_are_read_from_text_and_print_as_it() -> None:
 def test_what_has_no_range_is_refused_in_words() -> None:
     nothing, channels = summary_of(np.full(3, np.nan, np.float32)), Summary(1)
     channels.update(np.ones((2, 3)))
-    for text in ("minmax", "percentile", "entropy", "mse"):
+    for text in ("minmax", "percentile", "entropy", "mse", "mae", "k-sigma"):
         with pytest.raises(DataError, match="no finite value"):
             parse_rule(text).range(nothing)
         if text != "minmax":
             with pytest.raises(UsageError, match="whole tensors"):
                 parse_rule(text).range(channels)
-    with pytest.raises(DataError, match="the log of the batches"):
-        parse_rule("average").range(channels)
+    for text in ("average", "mean", "median"):
+        with pytest.raises(DataError, match="an average of the batches needs their log"):
+            parse_rule(text).range(channels)
+        with pytest.raises(DataError, match="no batch"):
+            parse_rule(text).range(
+                channels, log_of(np.empty(0, np.float32), np.empty(0, np.float32))
+            )
     with pytest.raises(DataError, match="no batch"):
         moving_average(log_of(np.empty(0, np.float32), np.empty(0, np.float32)))
     for levels in (1, 0, -1):
         with pytest.raises(UsageError, match="at least 2"):
             mse(summary_of(np.ones(3, np.float32)), levels)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_mae_comes_close_to_the_best_range_for_the_raw_data(kind: str) -> None:
+    x = sample(kind, 1).astype(float)
+    low, high = min(0.0, x.min()), max(0.0, x.max())
+
+    def cost(least: float, most: float) -> float:
+        least, most = min(least, 0.0), max(most, 0.0)
+        scale = (most - least) / 255
+        zero = round(-least / scale)
+        codes = np.clip(np.round(x / scale) + zero, 0, 255)
+        return float(np.mean(np.abs(x - (codes - zero) * scale)))
+
+    found = cost(*map(float, mae(summary_of(x.astype(np.float32)))))
+    grid = np.linspace(1, 0.02, 20)
+    ends = [(a, b) for a in (grid if low else [1.0]) for b in (grid if high else [1.0])]
+    assert found <= min(cost(low * a, high * b) for a, b in ends) * 1.05
+
+
+def test_k_sigma_is_the_mean_and_so_many_deviations_within_the_extremes() -> None:
+    x = np.random.default_rng(7).standard_normal(5000).astype(np.float32) * 3 + 1
+    low, high = parse_rule("k-sigma:2").range(summary_of(x))
+    mean, deviation = x.astype(float).mean(), x.astype(float).std()
+    np.testing.assert_allclose([low, high], [mean - 2 * deviation, mean + 2 * deviation], rtol=1e-6)
+    assert parse_rule("k-sigma:100").range(summary_of(x)) == minmax(summary_of(x))
+
+
+def test_mean_and_median_are_those_of_the_extremes_of_batches_in_any_order() -> None:
+    rng = np.random.default_rng(8)
+    batches = [(rng.standard_normal(9) * rng.random() * 9).astype(np.float32) for _ in range(7)]
+    lows, highs = ([f(b).astype(float) for b in batches] for f in (np.min, np.max))
+    ranges = set()
+    for order in (range(7), reversed(range(7))):
+        statistics = Statistics("model")
+        for number in order:
+            with statistics.batch("data", number) as batch:
+                batch.update("t", batches[number])
+        log = statistics.log(Key("t"))
+        for text, middle in (("mean", np.mean), ("median", np.median)):
+            found = parse_rule(text).range(statistics[Key("t")], log)
+            np.testing.assert_allclose(found, [middle(lows), middle(highs)], rtol=1e-6)
+            ranges.add((text, float(found.low), float(found.high)))
+    assert len(ranges) == 2

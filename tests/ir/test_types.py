@@ -316,3 +316,9 @@ def test_a_list_is_taken_for_a_shape() -> None:
     shape: Any = [2, 3]
     assert TensorType(shape, F32) == TensorType((2, 3), F32)
     assert hash(TensorType(shape, F32)) == hash(TensorType((2, 3), F32))
+
+
+@pytest.mark.parametrize("scale", [np.float32("nan"), np.array([1.0, np.nan]), np.full(9, np.nan)])
+def test_a_scale_that_is_nan_is_refused(scale: NDArray[np.floating]) -> None:
+    with pytest.raises(TypeRuleError, match="a scale is NaN"):
+        uniform(U8, scale, axis=0 if np.ndim(scale) else None)

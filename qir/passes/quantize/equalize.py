@@ -34,6 +34,8 @@ from qir.rewrite.runner.tolerance import Tolerance
 
 SWEEPS = 40
 """Rounds over all groups; each makes neighbours a little more alike."""
+SETTLED = 0.01
+"""The rounds end where no scale changed by more than so much of itself."""
 REACH = 1024.0
 """No channel is scaled by more than this, up or down: dead channels have no scale of their own."""
 STEP = "scaled"
@@ -130,6 +132,7 @@ def scales(graph: Graph, statistics: Statistics) -> list[tuple[ChannelGroup, Rea
         return size if node not in outs else outward(node)(size, 1 / rows[outs[node]])
 
     for _ in range(SWEEPS):
+        moved = 0.0
         for i, (group, (least, most)) in enumerate(wide):
             held = _unit(ranges[i] / rows[i])
             made = _largest([held, *(_outputs(n, now(n)) for n in group.producers)])
@@ -137,7 +140,11 @@ def scales(graph: Graph, statistics: Statistics) -> list[tuple[ChannelGroup, Rea
             with np.errstate(divide="ignore", invalid="ignore"):
                 factor = np.sqrt(made / read)
             factor[~np.isfinite(factor) | (factor == 0)] = 1.0
-            rows[i] = np.clip(rows[i] * factor, least, most)
+            row = np.clip(rows[i] * factor, least, most)
+            moved = max(moved, float(np.abs(np.log(row / rows[i])).max(initial=0)))
+            rows[i] = row
+        if moved < SETTLED:
+            break
     return [
         (group, row)
         for (group, _), row in zip(wide, rows, strict=True)

@@ -1,0 +1,376 @@
+"""What quantizing costs in accuracy: QIR's default beside onnxruntime's and NNCF's, on real models.
+
+Each method gets the same calibration samples and is run by onnxruntime. A row says the metric in
+float and in int8, how often both agree, the signal-to-noise ratio of the output, and the seconds of
+calibrating and quantizing. Models and labelled data are looked for in the folder that QIR_ASSETS
+names, else in ../shared/assets; rows of what is not there are left out. Rows are kept in a cache:
+a run that was interrupted goes on. Images need pillow; NNCF's rows appear where it is installed.
+
+    python benchmarks/bench_quality.py --quick
+    python benchmarks/bench_quality.py --samples 1,16,64 --models mobilenet_v2 --markdown
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import io
+import json
+import os
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization.calibrate import CalibrationDataReader
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+import qir
+
+Floats = NDArray[np.float32]
+HOME = Path(__file__).resolve().parents[1]
+ASSETS = Path(os.environ.get("QIR_ASSETS") or HOME.parent / "shared" / "assets")
+SEED = 20261123
+BATCH = 10
+
+
+@dataclass(frozen=True)
+class Data:
+    """Samples to calibrate with, and labelled ones."""
+
+    calibration: Floats
+    inputs: Floats
+    labels: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A model with its data."""
+
+    name: str
+    model: str
+    data: Callable[[], Data]
+    depthwise: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one method made of one model."""
+
+    model: str
+    weights: str
+    samples: int
+    method: str
+    labelled: int
+    exact: float
+    metric: float
+    agreement: float
+    sqnr: float
+    seconds: float
+
+
+# -- data -----------------------------------------------------------------------------------------
+
+
+def images(pack: str, size: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The images of a pack, cropped in the middle, and their labels."""
+    from PIL import Image
+
+    found, labels = [], []
+    with zipfile.ZipFile(ASSETS / "packs" / "dev" / pack) as held:
+        listed = "labels.csv" in held.namelist()
+        if listed:
+            lines = held.read("labels.csv").decode().split()
+            names = [(f"images/{n}", int(y)) for n, y in (s.rsplit(",", 1) for s in lines)]
+        else:
+            names = [(n, -1) for n in sorted(held.namelist()) if not n.endswith("/")]
+        for name, label in names:
+            image = Image.open(io.BytesIO(held.read(name))).convert("RGB")
+            edge = (image.width - size) // 2
+            found.append(np.asarray(image.crop((edge, edge, edge + size, edge + size))))
+            labels.append(label)
+    return np.stack(found), np.array(labels)
+
+
+def imagenet(size: int, prepare: Callable[[Floats], Floats]) -> Callable[[], Data]:
+    """ImageNet's images, prepared, channels first."""
+
+    def load() -> Data:
+        def made(pixels: NDArray[np.uint8]) -> Floats:
+            return np.ascontiguousarray(prepare(pixels.astype(np.float32)).transpose(0, 3, 1, 2))
+
+        calibration, _ = images("imagenet_calib_256.zip", size)
+        inputs, labels = images("imagenet_val_500.zip", size)
+        return Data(made(calibration), made(inputs), labels)
+
+    return load
+
+
+def cifar(prepare: Callable[[Floats], Floats]) -> Callable[[], Data]:
+    def load() -> Data:
+        held = np.load(ASSETS / "packs" / "dev" / "cifar10_dev.npz")
+        parts = (prepare(held[name].astype(np.float32)) for name in ("calib_x", "test_x"))
+        calibration, inputs = parts
+        return Data(calibration, inputs, held["test_y"].astype(np.int64))
+
+    return load
+
+
+def keywords() -> Data:
+    held = np.load(ASSETS / "packs" / "dev" / "mlperf_kws01.npz")
+    return Data(held["x"][:200], held["x"][200:], held["y"][200:].astype(np.int64))
+
+
+def spoken() -> Data:
+    held = np.load(ASSETS / "packs" / "dev" / "speech_kws_dev.npz")
+    x = held["kwt_98x40"].astype(np.float32)
+    return Data(x[:200], x[200:], held["kwt_y"][200:].astype(np.int64))
+
+
+def _caffe(x: Floats) -> Floats:
+    return x[..., ::-1] - np.array([104, 117, 123], np.float32)
+
+
+def _torch(x: Floats) -> Floats:
+    mean, deviation = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    made = (x / 255 - np.array(mean, np.float32)) / np.array(deviation, np.float32)
+    return np.ascontiguousarray(made.transpose(0, 3, 1, 2), np.float32)
+
+
+MODELS = (
+    Asset(
+        "mobilenet_v1_025",
+        "imagenet/mobilenet_v1_025_224/mobilenet_v1_025_224.onnx",
+        imagenet(224, lambda x: x / np.float32(127.5) - 1),
+        depthwise=True,
+    ),
+    Asset(
+        "mobilenet_v2_keras",
+        "imagenet_recon/mobilenet_v2_100_keras_224/mobilenet_v2_100_keras_224.onnx",
+        imagenet(224, lambda x: x / np.float32(127.5) - 1),
+        depthwise=True,
+    ),
+    Asset(
+        "tiny_darknet",
+        "imagenet/tiny_darknet_224/tiny_darknet_224.onnx",
+        imagenet(224, lambda x: x / np.float32(255)),
+    ),
+    Asset(
+        "squeezenet_v1_1",
+        "imagenet/squeezenet_v1_1_227/squeezenet_v1_1_227.onnx",
+        imagenet(227, _caffe),
+    ),
+    Asset("cifar_resnet20", "cifar10/resnet20.onnx", cifar(_torch)),
+    Asset("mlperf_resnet8", "mlperf_tiny/ic_resnet8.onnx", cifar(lambda x: x)),
+    Asset("mlperf_dscnn", "mlperf_tiny/kws_dscnn.onnx", keywords, depthwise=True),
+    Asset("kwt1_transformer", "kwt1/kwt1.onnx", spoken),
+)
+QUICK = ("mobilenet_v1_025", "mobilenet_v2_keras", "mlperf_dscnn")
+
+
+# -- methods --------------------------------------------------------------------------------------
+
+
+class Reader(CalibrationDataReader):  # type: ignore[misc]
+    """Calibration samples for onnxruntime's quantizer, one a run."""
+
+    def __init__(self, name: str, samples: Floats) -> None:
+        self.left = iter([{name: samples[i : i + 1]} for i in range(len(samples))])
+
+    def get_next(self) -> dict[str, Floats] | None:
+        return next(self.left, None)
+
+
+def by_qir(corrections: str) -> Callable[[Path, Floats, str, Path], None]:
+    def make(model: Path, samples: Floats, weights: str, out: Path) -> None:
+        graph = qir.load(model)
+        seen = qir.calibrate(graph, samples)
+        made = qir.quantize(graph, seen, granularity=weights, corrections=corrections)
+        qir.save(made, out, force=True)
+
+    return make
+
+
+def by_onnxruntime(method: CalibrationMethod) -> Callable[[Path, Floats, str, Path], None]:
+    def make(model: Path, samples: Floats, weights: str, out: Path) -> None:
+        ready = out.with_suffix(".ready.onnx")
+        quant_pre_process(str(model), str(ready), skip_symbolic_shape=True)
+        name = onnx.load(ready).graph.input[0].name
+        quantize_static(
+            str(ready),
+            str(out),
+            Reader(name, samples),
+            quant_format=QuantFormat.QDQ,
+            per_channel=weights == "channel",
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            calibrate_method=method,
+        )
+        ready.unlink()
+
+    return make
+
+
+def by_nncf(model: Path, samples: Floats, weights: str, out: Path) -> None:
+    import nncf
+
+    proto = onnx.load(model)
+    name = proto.graph.input[0].name
+    data = nncf.Dataset([samples[i : i + 1] for i in range(len(samples))], lambda x: {name: x})
+    onnx.save(nncf.quantize(proto, data, subset_size=len(samples)), out)
+
+
+METHODS: dict[str, Callable[[Path, Floats, str, Path], None]] = {
+    "QIR": by_qir("default"),
+    "QIR, no corrections": by_qir("none"),
+    "QIR, correct-bias alone": by_qir("correct-bias"),
+    "QIR, equalize alone": by_qir("equalize"),
+    "onnxruntime minmax": by_onnxruntime(CalibrationMethod.MinMax),
+    "onnxruntime entropy": by_onnxruntime(CalibrationMethod.Entropy),
+    "onnxruntime percentile": by_onnxruntime(CalibrationMethod.Percentile),
+}
+if importlib.util.find_spec("nncf"):
+    METHODS["NNCF"] = by_nncf
+
+
+# -- measuring ------------------------------------------------------------------------------------
+
+
+def outputs(model: Path, inputs: Floats) -> NDArray[np.float64]:
+    """The first output for all inputs, by onnxruntime on one thread."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 3
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    taken = session.get_inputs()[0]
+    size = taken.shape[0] if isinstance(taken.shape[0], int) else BATCH
+    parts = [
+        session.run(None, {taken.name: inputs[i : i + size]})[0]
+        for i in range(0, len(inputs) - len(inputs) % size, size)
+    ]
+    found = np.concatenate(parts)
+    return found.reshape(len(found), -1).astype(np.float64)
+
+
+def measured(asset: Asset, data: Data, weights: str, samples: int, method: str, work: Path) -> Row:
+    model, out = ASSETS / "models" / asset.model, work / "quantized.onnx"
+    exact = cached_floats(asset, data, work)
+    chosen = np.random.default_rng(SEED).permutation(len(data.calibration))[:samples]
+    began = time.perf_counter()
+    with redirect_stdout(io.StringIO()):  # the peers report their progress there
+        METHODS[method](model, data.calibration[chosen], weights, out)
+    seconds = time.perf_counter() - began
+    found = outputs(out, data.inputs)
+    exact, labels = exact[: len(found)], data.labels[: len(found)]
+    signal, noise = float(np.sum(exact**2)), float(np.sum((exact - found) ** 2))
+    best, wanted = found.argmax(axis=1), exact.argmax(axis=1)
+    return Row(
+        asset.name,
+        weights,
+        samples,
+        method,
+        len(found),
+        100 * float(np.mean(wanted == labels)),
+        100 * float(np.mean(best == labels)),
+        100 * float(np.mean(best == wanted)),
+        10 * float(np.log10(signal / noise)) if noise else float("inf"),
+        seconds,
+    )
+
+
+def cached_floats(asset: Asset, data: Data, work: Path) -> NDArray[np.float64]:
+    """The float model's outputs, computed once."""
+    path = work / f"{asset.name}-{len(data.inputs)}.npy"
+    if not path.exists():
+        np.save(path, outputs(ASSETS / "models" / asset.model, data.inputs))
+    return np.asarray(np.load(path))
+
+
+def code_digest() -> str:
+    """A hash of QIR's sources: rows of another version are measured again."""
+    state = hashlib.blake2b(digest_size=8)
+    for path in sorted([*(HOME / "qir").rglob("*.py"), *(HOME / "backends").rglob("*.toml")]):
+        state.update(path.read_bytes())
+    return state.hexdigest()
+
+
+def rows(asked: argparse.Namespace) -> Iterator[Row]:
+    """Measures what the cache does not hold, and gives each row."""
+    work = asked.cache
+    work.mkdir(parents=True, exist_ok=True)
+    own = code_digest()
+    for asset in MODELS:
+        if not any(name in asset.name for name in asked.models):
+            continue
+        if not (ASSETS / "models" / asset.model).exists():
+            print(f"{asset.name}: not in {ASSETS}, left out")
+            continue
+        data: Data | None = None
+        for weights in asked.weights:
+            for samples in asked.samples:
+                for method in METHODS:
+                    if method == "NNCF" and weights == "tensor":
+                        continue  # it knows weights by channel alone
+                    by = own if method.startswith("QIR") else version(method.split()[0].lower())
+                    key = f"{asset.name}|{weights}|{samples}|{asked.limit}|{method}|{by}"
+                    name = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+                    path = work / f"{name}.json"
+                    if not path.exists():
+                        data = data or limited(asset.data(), asked.limit)
+                        row = measured(asset, data, weights, samples, method, work)
+                        draft = path.with_suffix(".draft")
+                        draft.write_text(json.dumps(asdict(row)))
+                        draft.replace(path)
+                    yield Row(**json.loads(path.read_text()))
+
+
+def limited(data: Data, limit: int | None) -> Data:
+    """So many labelled samples, spread over all."""
+    if limit is None or limit >= len(data.inputs):
+        return data
+    at = np.linspace(0, len(data.inputs) - 1, limit).round().astype(int)
+    return Data(data.calibration, data.inputs[at], data.labels[at])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    split = lambda text: tuple(text.split(","))  # noqa: E731
+    numbers = lambda text: tuple(map(int, text.split(",")))  # noqa: E731
+    parser.add_argument("--quick", action="store_true", help="three models, 16 samples")
+    parser.add_argument("--models", type=split, default=None, help="parts of names, with commas")
+    parser.add_argument("--weights", type=split, default=("channel", "tensor"))
+    parser.add_argument("--samples", type=numbers, default=None)
+    parser.add_argument("--limit", type=int, default=None, help="labelled samples of each model")
+    parser.add_argument("--cache", type=Path, default=HOME / "build" / "bench_quality")
+    parser.add_argument("--markdown", action="store_true")
+    asked = parser.parse_args()
+    asked.models = asked.models or (QUICK if asked.quick else ("",))
+    asked.samples = asked.samples or ((16,) if asked.quick else (1, 4, 16, 64))
+    asked.limit = asked.limit or (200 if asked.quick else None)
+    heads = ("model", "weights", "samples", "method", "float", "int8", "agree", "SQNR", "seconds")
+    print(("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|") if asked.markdown else "")
+    for row in rows(asked):
+        cells = (row.model, row.weights, str(row.samples), row.method, f"{row.exact:.1f}")
+        more = (
+            f"{row.metric:.1f}",
+            f"{row.agreement:.1f}",
+            f"{row.sqnr:.1f}",
+            f"{row.seconds:.1f}",
+        )
+        if asked.markdown:
+            print("| " + " | ".join((*cells, *more)) + " |", flush=True)
+        else:
+            widths = (20, 8, 8, 24, 6, 6, 6, 6, 8)
+            print(*(c.ljust(w) for c, w in zip((*cells, *more), widths, strict=True)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
