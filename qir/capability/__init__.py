@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qir.capability.files import load
-from qir.capability.table import Capability, Condition, Defect, OpCapability
+from qir.capability.table import Capability, Condition, Defect, Dynamic, OpCapability
 from qir.capability.verdicts import REAL, Verdict, no_row, verdicts
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Capability",
     "Condition",
     "Defect",
+    "Dynamic",
     "OpCapability",
     "Verdict",
     "load",
