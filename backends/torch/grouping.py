@@ -19,6 +19,8 @@ from qir.profiles import Profile
 from qir.rewrite import Pass
 from qir.rewrite.fusing import Match
 
+_MOVES = frozenset({"quantize", "dequantize", "requantize"})
+
 
 @dataclass(frozen=True)
 class Kernels(Group):
@@ -42,7 +44,27 @@ class Kernels(Group):
         return super().allows(match, graph) and self._has(match)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        return dynamic_layers(graph, self.name, ledger) + super().run(graph, ledger)
+        count = dynamic_layers(graph, self.name, ledger) + self._bar(graph)
+        return count + super().run(graph, ledger)
+
+    def _bar(self, graph: Graph) -> int:
+        """Parts ops that stay float from the dequantize before them by an identity.
+
+        So they are no kernels on integers for anybody who looks at the graph, as for where kernels
+        put their results in memory.
+        """
+        heads, count = {group.chain[0] for group in self.named(graph).groups}, 0
+        for node in list(graph):
+            known = node.op in self.table.ops and not self.table.float_reason(node)
+            if known or node.stages or node.op not in heads - _MOVES:
+                continue
+            for slot, value in list(node.operands.items()):
+                if value.node.op == "dequantize":
+                    name = graph.fresh(f"{value.name}.float")
+                    bar = graph.add("identity", {"x": value}, name=name, before=node)
+                    graph.set_operand(node, slot, bar.result)
+                    count += 1
+        return count
 
     def _has(self, match: Match) -> bool:
         ops = tuple(node.op for node in match.ops)
