@@ -220,8 +220,8 @@ def _cast(program: Program, node: Node) -> fx.Node:
 
 def _shape(program: Program, node: Node) -> fx.Node:
     x, end = node.operands["x"], node.attrs.get("end")
-    given, wanted = program.of(x), slice(node.attrs["start"], end)
-    axes = range(x.type.rank)[wanted]
+    given, start = program.of(x), integer(node.attrs["start"])
+    axes = range(x.type.rank)[start : None if end is None else integer(end)]
     sizes = [program.graph.call_method("size", (given, axis)) for axis in axes]
     parts = [program.call("aten.scalar_tensor", size, dtype=torch.int64) for size in sizes]
     return program.call("aten.stack", parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch.fx import GraphModule
 
 import qir
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.skipif(
     reason="torch's profiles speak of AVX512 with VNNI, which this processor has not",
 )
 RNG = np.random.default_rng(11)
-ARRAYS = {
+ARRAYS: dict[str, NDArray[np.generic]] = {
     "w": RNG.integers(-90, 90, (4, 4, 3, 3)).astype(np.int8),
     "s": RNG.uniform(0.002, 0.02, 4).astype(np.float32),
 }
