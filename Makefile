@@ -16,7 +16,7 @@ BIN    := .venv/bin
 STAMP  := .venv/stamp
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile -ra
 # Compiled code is built at installation, so a change of it installs again.
-BUILT  := pyproject.toml setup.py $(shell find qir -name '*.[chi]' -o -name '*.inc' -o -name '*.pyx' -o -name '*.pxd')
+BUILT  := pyproject.toml setup.py $(shell find qir -name '*.[chi]' -o -name '*.inc' -o -name '*.pyx' -o -name '*.px[di]')
 C      := $(shell find qir/_kernels -name '*.[ch]' -o -name '*.inc')
 # What runs steps and statistics in threads, for the thread sanitizer.
 THREADED := tests/kernels/test_plan.py tests/kernels/test_misuse.py
@@ -129,7 +129,8 @@ oracle-mxnet:  ## record what MXNet 1.9.1 computes, in an environment of its own
 		$$lab/bin/python -W ignore -m tests.oracles.mxnet_vectors tests/differential/vectors/mxnet && \
 		for part in operators quantized files zoo; do \
 			$$lab/bin/python -W ignore -m tests.oracles.mxnet_$$part tests/frontends/mxnet/recorded || exit; \
-		done
+		done && \
+		QIR_MXNET=$$lab/bin/python $(BIN)/python -m tests.oracles.mxnet_written tests/backends/mxnet/recorded
 
 clean:  ## remove all that was built, .venv too
 	@rm -rf .venv build dist *.egg-info .hypothesis

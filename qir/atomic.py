@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,8 +21,16 @@ from qir.errors import InputError, UsageError
 _PREFIX, _SUFFIX = ".qir-", ".draft"
 
 
-def claim(path: Path, *, force: bool = False) -> None:
-    """UsageError unless the path may be written: no file is there, unless `force`."""
+def claim(*paths: Path, force: bool = False, folder: bool = False) -> None:
+    """UsageError unless the paths may be written: no file is there, unless `force`.
+
+    With `folder` it is a folder that is written, and takes the place of another.
+    """
+    for path in paths:
+        _claim(path, force=force, folder=folder)
+
+
+def _claim(path: Path, *, force: bool, folder: bool) -> None:
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -29,8 +38,9 @@ def claim(path: Path, *, force: bool = False) -> None:
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or "it is no name of a file"
         raise UsageError(f"{str(path)[:100]!r} cannot name a file: {said}") from None
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder; name a file")
+    if path.exists() and path.is_dir() != folder:
+        there, asked = ("a file", "a folder") if folder else ("a folder", "a file")
+        raise UsageError(f"{path} is {there}; name {asked}")
     if not path.parent.is_dir():
         raise UsageError(f"{path}: there is no folder {path.parent}")
     if path.exists() and not force:
@@ -67,6 +77,30 @@ def replacing(path: Path) -> Iterator[Path]:
                 draft.unlink()
         if lock is not None:
             os.close(lock)
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Gives a folder to fill beside the wanted one; it takes its place when all went well.
+
+    Raises InputError where the system refuses, leaving nothing.
+    """
+    draft: Path | None = None
+    try:
+        draft = Path(tempfile.mkdtemp(prefix=_PREFIX, suffix=_SUFFIX, dir=path.parent))
+        yield draft
+        os.chmod(draft, 0o777 & ~_umask())
+        if path.is_dir():
+            old = Path(tempfile.mkdtemp(prefix=_PREFIX, suffix=_SUFFIX, dir=path.parent))
+            os.replace(path, old)
+            shutil.rmtree(old, ignore_errors=True)
+        os.replace(draft, path)
+        draft = None
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        if draft is not None:
+            shutil.rmtree(draft, ignore_errors=True)
 
 
 def clear_drafts(folder: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.analysis.decisions import Plan, as_moved, as_taken, as_written
-from qir.analysis.kernel_groups import kernels, of_reals
+from qir.analysis.kernel_groups import kernels
 from qir.analysis.kernel_table import kernel_table
 from qir.analysis.masks import refuted, seen, unseen
 from qir.analysis.quantized_regions import held
@@ -32,19 +32,22 @@ from qir.ir.verify import Finding, check
 from qir.ir.verify import verify as verify_graph
 from qir.ledger import Change, Ledger
 from qir.passes.cleanup.prune import Prune
-from qir.passes.fold.fold_batch_norm import FoldBatchNorm
-from qir.passes.fold.fold_constants import FoldConstants
 from qir.passes.forms.lower_linear import lowered
-from qir.passes.forms.open_groups import OpenGroups
-from qir.passes.forms.turn_sums import TurnSums
-from qir.passes.forms.widen_reals import WidenReals, narrow
 from qir.passes.quantize.assign_schemes import AssignSchemes, Wish, assign
-from qir.passes.quantize.materialize import Materialize
 from qir.passes.quantize.quantize_dynamic import QuantizeDynamic, plan_dynamic
 from qir.passes.quantize.quantize_weights import Blocks, QuantizeWeights, plan_weights
 from qir.profiles import Profile, bring, given, profile_text
 from qir.profiles import profile as named_profile
 from qir.profiles.processor import on_processor
+from qir.quantizing import (
+    DEFAULT,
+    Numbers,
+    equalized,
+    grouped_by,
+    known_corrections,
+    quantizing_steps,
+)
+from qir.quantizing import fold as fold
 from qir.reference.constants import computed
 from qir.reference.interpreter import find
 from qir.reference.interpreter import run as run_reference
@@ -61,8 +64,6 @@ SUFFIX = ".qir"
 """Of QIR's own files."""
 _STEM = re.compile(r"[0-9]{2,}-.+")
 """Of the names of a dump's files."""
-_ROWS = "* |> *"
-"""The groups that are ops in a row."""
 GRANULARITIES = ("channel", "tensor")
 """What one scale of a weight may stand for."""
 
@@ -154,17 +155,18 @@ def save(
     lost that nobody agreed to lose, unless `lossy`; then nothing is written.
     """
     path = Path(destination)
-    claim(path, force=force)
+    own = path.suffix.lower() == SUFFIX
+    claim(path, force=force, folder=not own and format in named_target(target).folders)
     ledger = ledger if ledger is not None else Ledger()
-    if path.suffix.lower() == SUFFIX:
+    if own:
         ledger.check(lossy=lossy)
         profiles = {name: profile_text(name) for name in _profiles(graph)}
         told = journal.to_json() if journal is not None else ""
         file.write(path, file.Bundle(graph, profiles, ledger.to_json(), told))
         return
-    backend = named_target(target)
-    backend = backend if opset is None else backend.at(opset)
+    backend = named_target(target) if opset is None else named_target(target).at(opset)
     format = backend.form_of(path, format)
+    claim(*backend.files(path)[1:], force=force)
     check(graph)
     backend.emit(graph, path, ledger, format=format, lossy=lossy)
 
@@ -273,24 +275,6 @@ class Dump:
 
 
 @checked
-def fold(graph: Graph, ledger: Ledger | None = None, *, journal: Journal | None = None) -> Graph:
-    """The float graph as it will be quantized: pruned, constants and batch norms folded.
-
-    Reals of 16 bits become float32, where nothing is codes yet: no kernel on codes takes them.
-    Groups of reals are opened; where codes may lie, `quantize` finds again (see `grouped_by`).
-    """
-    opened = (OpenGroups(_ROWS, chains=True),) if grouped_by(graph) else ()
-    wide = (WidenReals(),) if narrow(graph) and not held(graph) else ()
-    steps = (*opened, *wide, Prune(), FoldConstants(), FoldBatchNorm())
-    return run_passes(graph, steps, ledger if ledger is not None else Ledger(), journal=journal)
-
-
-def grouped_by(graph: Graph) -> str:
-    """The profile by whose kernels a float graph is grouped; empty where it is not."""
-    return graph.profile if any(of_reals(node) for node in graph) else ""
-
-
-@checked
 def plan(
     graph: Graph,
     *,
@@ -312,7 +296,9 @@ def plan(
         return _planned_as(graph, profile, _granularity(granularity), rules, statistics)
     backend = named_target(target)
     table = backend.capability()
-    folded = lowered(fold(graph), table, Ledger())
+    data = not dynamic and weights is None
+    sums = data and not grouped_by(graph)
+    folded = lowered(fold(graph, data=data), table, Ledger(), sums=sums)
     wishes = [Wish.parse(text) for text in rules]
     if weights is not None:
         found = plan_weights(folded, table.name, Blocks.parse(weights), wishes)[0]
@@ -434,6 +420,7 @@ def quantize(
     ledger: Ledger | None = None,
     journal: Journal | None = None,
     profile: str = "",
+    corrections: Iterable[str] | str = DEFAULT,
 ) -> Graph:
     """The quantized graph in QDQ form, for a target; the graph given stays as it was.
 
@@ -441,6 +428,7 @@ def quantize(
     A graph that was grouped by a profile gets no codes within that profile's kernels. With a
     `profile` no target is asked: codes lie on the edges of that profile's kernels and are those
     that these take, found by its rules; grouped by it (again), it gives its runtime's bytes.
+    `corrections` names the passes that make up for rounding (docs/guide/accuracy.md), or "none".
 
     Raises DataError where the statistics are of another model, UsageError for a model whose
     codes leave nothing to do; of a model that has some, what is real is quantized, codes stay.
@@ -465,21 +453,15 @@ def quantize(
     if profile:
         of = _kernels_of(graph, profile)
         table, groups, named = kernel_table(of), of.name, of.name
-    folded = lowered(folded, table, ledger, journal=journal)
-    steps = (
-        AssignSchemes(
-            table if profile else backend.planned(folded),
-            _granularity(granularity),
-            wishes,
-            range_rule,
-            groups,
-            _masks(folded, statistics),
-        ),
-        Materialize(statistics, named, scales),
-        TurnSums(),
-        Prune(),
-    )
-    out = run_passes(folded, steps, ledger, journal=journal)
+    folded = lowered(folded, table, ledger, journal=journal, sums=not groups)
+    corrected = known_corrections(corrections, table, granularity)
+    if "equalize" in corrected:
+        folded, statistics = equalized(folded, statistics, ledger, journal=journal)
+    low, asked_for = _masks(folded, statistics), _granularity(granularity)
+    by = table if profile else backend.planned(folded)
+    planned = AssignSchemes(by, asked_for, wishes, range_rule, groups, low)
+    made = quantizing_steps(planned, Numbers(statistics, named, scales), corrected)
+    out = run_passes(folded, made, ledger, journal=journal)
     out.profile = named
     return out
 
@@ -553,7 +535,7 @@ def _without_data(
     graph: Graph, made: Pass, backend: Target, ledger: Ledger | None, journal: Journal | None
 ) -> Graph:
     ledger = ledger if ledger is not None else Ledger()
-    folded = fold(graph, ledger, journal=journal)
+    folded = fold(graph, ledger, journal=journal, data=False)
     folded = lowered(folded, backend.capability(), ledger, journal=journal)
     out = run_passes(folded, (made, Prune()), ledger, journal=journal)
     out.profile = backend.profile

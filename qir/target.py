@@ -29,10 +29,18 @@ class Target(ABC):
     suffix: ClassVar[str] = ""
     suffixes: ClassVar[Mapping[str, str]] = {}
     """The suffixes of forms that have another than `suffix`."""
+    folders: ClassVar[tuple[str, ...]] = ()
+    """The forms that are folders, whose names take no suffix."""
 
     def suffix_of(self, format: str | None) -> str:
-        """Returns the suffix of files in a form, or in the default one."""
+        """Returns the suffix of files in a form, or in the default one; folders have none."""
+        if format in self.folders:
+            return ""
         return self.suffixes.get(format or "", self.suffix)
+
+    def owns(self, path: Path) -> bool:
+        """Reports whether a file is of the kind that it writes, and runs as it is."""
+        return bool(self.suffix) and path.suffix.lower() in {self.suffix, *self.suffixes.values()}
 
     def form_of(self, path: Path, format: str | None) -> str | None:
         """Returns the form to write to a file: the one asked for, else the one of its suffix.
@@ -40,11 +48,13 @@ class Target(ABC):
         None is the default form. Raises UsageError for a suffix that files of the form do not have.
         """
         given = path.suffix.lower()
-        if format is None and given != self.suffix:
+        if format is None and given and given != self.suffix:
             format = next((form for form in self.formats if self.suffix_of(form) == given), None)
         if (wanted := self.suffix_of(format)) and given != wanted:
             kind = f"{format} files" if format in self.suffixes else "files"
-            raise UsageError(f"{path}: target {self.name} writes {wanted} {kind}")
+            forms = "".join(f"; --format {form} writes a folder" for form in self.folders)
+            said = f"target {self.name} writes {wanted} {kind}, and .qir ones{forms}"
+            raise UsageError(f"{path}: {said}")
         return format
 
     def samples(self) -> Sequence[Graph]:
@@ -57,6 +67,10 @@ class Target(ABC):
     def at(self, opset: int) -> Target:
         """The target that writes that operator set; UsageError where it has no such sets."""
         raise UsageError(f"target {self.name} has no operator sets to choose from")
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """Returns the files that writing a model to a path makes, that path first."""
+        return (path,)
 
     @abstractmethod
     def capability(self) -> Capability:

@@ -83,6 +83,8 @@ MODULES = (
     "qir.passes.forms.lower_integer",
     "qir.passes.forms.lower_linear",
     "qir.passes.forms.open_groups",
+    "qir.passes.quantize.correct_bias",
+    "qir.passes.quantize.equalize",
     "qir.passes.quantize.quantize_dynamic",
     "qir.passes.quantize.quantize_weights",
     "qir.passes.forms.raise_integer",
@@ -97,6 +99,7 @@ MODULES = (
     "qir.passes.forms.widen_reals",
     "qir.inspect",
     "qir.inspect.pipe",
+    "qir.quantizing",
     "qir.frontend",
     "qir.target",
     "qir.capability",
@@ -137,8 +140,8 @@ FOLDERS = (
 )
 """Packages that hold modules and no names."""
 INNER = (
-    *("attrs attrtext calls garbage lexer numerals order parser printer".split()),
-    *("quantized_ops store structure typetext".split()),
+    *("attrs attrtext calls garbage layer_channels lexer numerals order parser".split()),
+    *("printer quantized_ops store structure typetext".split()),
 )
 """Modules of `qir.ir` that only the core imports."""
 

@@ -40,9 +40,10 @@ CORE = {
 }
 BELOW = " ".join(CORE)
 CORE |= {
-    "pipeline": BELOW,
+    "quantizing": BELOW,
+    "pipeline": f"{BELOW} quantizing",
     "inspect": BELOW,
-    "cli": f"{BELOW} pipeline inspect testing __init__",
+    "cli": f"{BELOW} quantizing pipeline inspect testing __init__",
     "testing": f"{BELOW} pipeline inspect",
     "__init__": f"{BELOW} pipeline inspect testing",
     "__main__": "cli",

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 MAPPED = {"qir": "qir", "frontends": "qir/frontends", "backends": "qir/backends"}
 SHIPPED = {".json", ".py", ".pyi", ".toml", ".typed"}
-SOURCES = {".c", ".h", ".inc", ".pyx", ".pxd"}
+SOURCES = {".c", ".h", ".inc", ".pyx", ".pxd", ".pxi"}
 UNTRACKED = (".git", ".venv", "build", "dist", "*.egg-info", "*.so", "__pycache__", ".*_cache")
 
 pytestmark = pytest.mark.slow

@@ -60,7 +60,7 @@ def test_c_is_formatted() -> None:
 def test_every_file_can_be_held_in_the_head() -> None:
     lengths = {
         name: len((ROOT / name).read_text(encoding="utf-8").splitlines())
-        for name in files(".py", ".pyi", ".pyx", ".pxd", ".c", ".h", ".inc")
+        for name in files(".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h", ".inc")
     }
     assert lengths
     long = {name: lines for name, lines in lengths.items() if lines > LONGEST}

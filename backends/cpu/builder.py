@@ -87,10 +87,32 @@ def moved(shape: Sizes, order: Sequence[int]) -> Sizes:
     return tuple(shape[axis] for axis in order)
 
 
+def strides(shape: Sizes) -> Sizes:
+    """Elements from one index of each axis to the next, where the last is innermost."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
 def still(shape: Sizes, order: Sequence[int]) -> bool:
     """Whether a transposition leaves the bytes where they are."""
     wide = [axis for axis in order if shape[axis] != 1]
     return wide == sorted(wide)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Elements of a buffer in an order of their own: a step for each axis, in elements."""
+
+    buffer: Buffer
+    steps: Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A transposition that is not made before somebody needs its result as it is typed."""
+
+    name: str
+    source: Value
+    perm: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -101,6 +123,7 @@ class Builder:
     steps: list[Step] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
     _held: dict[tuple[Value, bool], Buffer] = field(default_factory=dict)
+    _waiting: dict[Value, _Waiting] = field(default_factory=dict)
 
     def add(
         self,
@@ -147,6 +170,9 @@ class Builder:
             elements = np.ascontiguousarray(data.data)
             found = self.hold(value, Buffer(elements.nbytes, data=elements))
             return found if not last else self.need(value, last=True)
+        if value in self._waiting and (value, not last) not in self._held:
+            self._transposed(value)
+            return self.need(value, last=last)
         x = self._held[value, not last]
         y = self.make(value, last=last)
         shape = sizes(value) if last else moved(sizes(value), LAST)
@@ -155,6 +181,23 @@ class Builder:
             f"{value.name} to {'NHWC' if last else 'NCHW'}", x, y, shape, order, itemsize(value)
         )
         return y
+
+    def defer(self, name: str, source: Value, perm: tuple[int, ...], value: Value) -> None:
+        """Says that a value is another with its axes permuted; `view` may spare the step."""
+        self._waiting[value] = _Waiting(name, source, perm)
+
+    def _transposed(self, value: Value) -> None:
+        given = self._waiting.pop(value)
+        x, y = self.need(given.source), self.make(value)
+        self.transpose(given.name, x, y, sizes(given.source), given.perm, itemsize(value))
+
+    def view(self, value: Value) -> View:
+        """Where the elements of a value are, for steps that take any order of axes."""
+        given = self._waiting.get(value)
+        if given is None or (value, False) in self._held:
+            return View(self.need(value), strides(sizes(value)))
+        steps = moved(strides(sizes(given.source)), given.perm)
+        return View(self.need(given.source), steps)
 
     def transpose(
         self, name: str, x: Buffer, y: Buffer, shape: Sizes, order: Sequence[int], width: int

@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from qir.ir.dtype import F32
 from qir.ir.node import Node, Value
 from qir.reference.methods import runs_of_one
 
-from .builder import LAST, Buffer, Builder, CannotLower, moved, sizes
-from .codes import Job, Table, codes, table
+from .builder import LAST, Buffer, Builder, CannotLower, itemsize, moved, sizes
+from .codes import Job, codes
 from .sizes import Sizes
+from .tables import Image
 
 Broadcast = Literal["a", "b"] | None
-UNARY = frozenset({"relu", "clip", "sigmoid", "requantize"})
 
 
-def unary(b: Builder, node: Node) -> None:
-    """Lowers an op, or a chain, of one operand: what the reference makes of each code."""
-    value = node.operands["x"]
-    x, y = codes(value, "x"), codes(node.result, "the result")
-    entries = table(x, y, node.op, node.attrs, node.stages)
-    last = value.type.rank == 4 and b.holds(value, last=True)
-    shape = moved(sizes(value), LAST) if last else sizes(value)
-    source, made = b.need(value, last=last), b.make(node.result, last=last)
-    look_up(b, node.name, source, made, shape, entries)
+def by_table(b: Builder, node: Node, image: Image) -> None:
+    """Lowers what a table of 256 entries gives, in the order of axes in which its root is held.
+
+    Wider entries than bytes are given as they are typed: bytes are the cheapest to transpose.
+    """
+    root, result = image.root, node.result
+    last = root.type.rank == result.type.rank == 4 and b.holds(root, last=True)
+    last = last and itemsize(result) == 1
+    shape = moved(sizes(result), LAST) if last else sizes(result)
+    source, made = b.need(root, last=last), b.make(result, last=last)
+    look_up(b, node.name, source, made, shape, image.table)
 
 
-def look_up(b: Builder, name: str, x: Buffer, y: Buffer, shape: Sizes, entries: Table) -> None:
+def look_up(
+    b: Builder, name: str, x: Buffer, y: Buffer, shape: Sizes, entries: NDArray[np.generic]
+) -> None:
     """Adds a step that sends each code through a table."""
     size = math.prod(shape)
     b.add(
@@ -45,6 +51,9 @@ def look_up(b: Builder, name: str, x: Buffer, y: Buffer, shape: Sizes, entries: 
 def add(b: Builder, job: Job) -> None:
     """Lowers a sum; onnxruntime takes the operands in turn where the first is the scalar."""
     first, second = job.operands["a"], job.operands["b"]
+    if _real(job):
+        real(b, job)
+        return
     if runs_of_one(sizes(first), sizes(second)):
         first, second = second, first
     a, c, y = codes(first, "a"), codes(second, "b"), codes(job.result, "the result")
@@ -81,6 +90,9 @@ def add(b: Builder, job: Job) -> None:
 def mul(b: Builder, job: Job) -> None:
     """Lowers a product."""
     first, second = job.operands["a"], job.operands["b"]
+    if _real(job):
+        real(b, job)
+        return
     a, c, y = codes(first, "a"), codes(second, "b"), codes(job.result, "the result")
     low, high = job.bounds(y)
     with np.errstate(all="ignore"):
@@ -112,6 +124,30 @@ def mul(b: Builder, job: Job) -> None:
     )
 
 
+def _real(job: Job) -> bool:
+    return all(value.type.element == F32 for value in (*job.operands.values(), job.result))
+
+
+def real(b: Builder, job: Job) -> None:
+    """Lowers a sum, difference, product or quotient of float32, each rounded once."""
+    if not _real(job):
+        raise CannotLower(f"no kernel computes {job.op} but of float32")
+    if job.tail:
+        raise CannotLower(f"no kernel bounds a float result by {job.tail[0].op}")
+    op: Any = job.op
+    x, z, made, held, shape, wide = _operands(b, job, job.operands["a"], job.operands["b"])
+    b.add(
+        job.name,
+        "real",
+        [x, z],
+        [made],
+        held,
+        lambda plan, at: plan.real(
+            job.name, at(x), at(z), at(made), op=op, shape=shape, broadcast=wide
+        ),
+    )
+
+
 def _operands(
     b: Builder, job: Job, first: Value, second: Value
 ) -> tuple[Buffer, Buffer, Buffer, Sizes, tuple[int, int, int], Broadcast]:
@@ -137,7 +173,7 @@ def _ordered(b: Builder, value: Value, last: bool) -> Buffer:
     if sum(size != 1 for size in shape) < 2:
         return held
     turned = b.scratch(held.size)
-    b.transpose(f"{value.name} to NHWC", held, turned, shape, LAST, 1)
+    b.transpose(f"{value.name} to NHWC", held, turned, shape, LAST, itemsize(value))
     return turned
 
 

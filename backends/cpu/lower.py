@@ -16,9 +16,9 @@ from qir.profiles.processor import on_processor
 from qir.profiles.profile import differences
 from qir.reference.interpreter import profile_of, run_node
 
-from . import elementwise, moves, products, windows
+from . import elementwise, moves, products, rows, tables, windows
 from .builder import Buffer, Builder, CannotLower, Fallback, sizes
-from .codes import PROFILE, Job, job
+from .codes import PROFILE, Job, codes, job
 from .sizes import Sizes
 
 LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
@@ -28,14 +28,20 @@ LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
     "linear": products.linear,
     "add": elementwise.add,
     "mul": elementwise.mul,
+    "sub": elementwise.real,
+    "div": elementwise.real,
     "max_pool2d": windows.max_pool2d,
     "avg_pool2d": windows.avg_pool2d,
     "global_avg_pool": windows.global_avg_pool,
-    "softmax": windows.softmax,
+    "softmax": rows.softmax,
+    "layer_norm": rows.layer_norm,
     "quantize": moves.quantize,
     "dequantize": moves.dequantize,
     "reshape": moves.reshape,
     "flatten": moves.reshape,
+    "identity": moves.reshape,
+    "squeeze": moves.reshape,
+    "unsqueeze": moves.reshape,
     "transpose": moves.transpose,
     "concat": moves.concat,
     "pad": moves.pad,
@@ -46,17 +52,28 @@ CHOICES = {"softmax": frozenset({"quotient"})}
 
 
 def lower(graph: Graph) -> Builder:
-    """Every node of the graph as steps; its results are marked as the program's outputs."""
+    """Every node that is needed as steps; its results are marked as the program's outputs."""
     b = Builder(graph)
+    images = tables.images(graph)
+    needed = tables.needed(graph, images)
     for node in graph:
         if node.op == "input":
             value = node.result
             b.make(value).input = value.name
-        elif node.op not in ("constant", "output"):
-            _lower(b, node)
+        elif node.op not in ("constant", "output") and not needed.isdisjoint(node.results):
+            image = images.get(node.results[0])
+            if image is None or _converts(node, image):
+                _lower(b, node)
+            else:
+                elementwise.by_table(b, node, image)
     for name, value in graph.outputs.items():
         _give(b, name, value)
     return b
+
+
+def _converts(node: Node, image: tables.Image) -> bool:
+    """Returns whether a node is a plain dequantize, whose kernel also changes the layout."""
+    return node.op == "dequantize" and node.operands["x"] is image.root
 
 
 def _lower(b: Builder, node: Node) -> None:
@@ -65,14 +82,19 @@ def _lower(b: Builder, node: Node) -> None:
         return
     try:
         asked = replace(job(node), params=_params(b, node))
-        if asked.op in elementwise.UNARY:
-            elementwise.unary(b, node)
-        elif asked.op in LOWERINGS:
+        if asked.op in LOWERINGS:
             LOWERINGS[asked.op](b, asked)
         else:
-            raise CannotLower("it has no kernel")
+            raise CannotLower(_lacking(node))
     except CannotLower as reason:
         _fall_back(b, node, str(reason))
+
+
+def _lacking(node: Node) -> str:
+    """Returns why an op without a kernel of its own is no table either."""
+    if tables.pointwise(node.op) and len(node.operands) == 1:
+        codes(node.operands["x"], "x")
+    return "it has no kernel"
 
 
 def _params(b: Builder, node: Node) -> Mapping[str, object]:

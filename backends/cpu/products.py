@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from qir.ir.dtype import F32
 from qir.ir.node import Value
 
-from .builder import LAST, Buffer, Builder, CannotLower, itemsize, moved, sizes
+from .builder import LAST, Buffer, Builder, CannotLower, itemsize, moved, sizes, strides
 from .codes import Job, Map, Weight, bias, codes, multiplier, weight
+from .sizes import Sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,12 @@ def gemm(b: Builder, job: Job) -> None:
 
 
 def matmul(b: Builder, job: Job) -> None:
-    """Lowers a product with one constant matrix."""
-    _product(b, job, "a", "b", job.operands.get("bias"))
+    """Lowers a product with one constant matrix, or of matrices that are both computed."""
+    right = job.operands["b"]
+    if right.constant is not None and right.type.rank == 2:
+        _product(b, job, "a", "b", job.operands.get("bias"))
+    else:
+        computed_product(b, job)
 
 
 def linear(b: Builder, job: Job) -> None:
@@ -144,3 +149,122 @@ def _crossed(b: Builder, job: Job, value: Value) -> Buffer:
     held, turned = b.need(value), b.scratch(math.prod(sizes(value)) * itemsize(value))
     b.transpose(f"{value.name} transposed", held, turned, sizes(value), (1, 0), itemsize(value))
     return turned
+
+
+# -- of two computed operands ---------------------------------------------------------------------
+
+
+def computed_product(b: Builder, job: Job) -> None:
+    """Lowers a product whose right operand is packed while it runs."""
+    left, right = job.operands["a"], job.operands["b"]
+    if "bias" in job.operands:
+        raise CannotLower("no kernel adds a bias to a product of two computed matrices")
+    if left.type.rank < 2 or right.type.rank < 2:
+        raise CannotLower("an operand is a vector, the kernels take matrices")
+    x, w = codes(left, "a"), codes(right, "b")
+    rounding = _rounding(job, x, Weight(_NONE, np.asarray([w.scale])), None, 1)
+    a, c = _matrices(b, job, left, "trans_a"), _matrices(b, job, right, "trans_b")
+    target, order = _target(job)
+    made = b.make(target)
+    out = moved(strides(sizes(target)), order)
+    batch = sizes(job.result)[:-2]
+    m, n, k = *sizes(job.result)[-2:], a.sizes[-1]
+    if a.steps[-1] != 1:  # rows of a are read as they are: put them in order
+        a = _ordered(b, job, left, a)
+    b.add(
+        job.name,
+        "matmul",
+        [a.buffer, c.buffer],
+        [made],
+        sizes(job.result),
+        lambda plan, at: plan.matmul(
+            job.name,
+            at(a.buffer),
+            at(c.buffer),
+            at(made),
+            sizes=(m, k, n),
+            a_at=a.offsets(batch),
+            b_at=c.offsets(batch),
+            y_at=_offsets(out[:-2], batch),
+            a_row=a.steps[-2],
+            b_steps=c.steps[-2:],
+            y_row=out[-2],
+            multiplier=float(rounding.multiplier[0]),
+            a_type=x.kind,
+            a_zero=x.zero,
+            b_type=w.kind,
+            b_zero=w.zero,
+            y_type=rounding.kind,
+            y_zero=rounding.zero,
+            low=rounding.low,
+            high=rounding.high,
+        ),
+    )
+
+
+_NONE = np.zeros((0, 0), np.int8)
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """A batch of matrices in a buffer."""
+
+    buffer: Buffer
+    sizes: Sizes
+    steps: Sizes
+
+    def offsets(self, batch: Sizes) -> NDArray[np.uint64]:
+        """Where each matrix of a batch begins, of which this one may repeat some."""
+        missing = len(batch) - (len(self.sizes) - 2)
+        pairs = zip(self.sizes[:-2], self.steps[:-2], strict=True)
+        steps = tuple(0 if size == 1 else step for size, step in pairs)
+        return _offsets((0,) * missing + steps, batch)
+
+
+def _offsets(steps: Sizes, batch: Sizes) -> NDArray[np.uint64]:
+    total = np.zeros(batch, np.uint64)
+    for axis, (step, size) in enumerate(zip(steps, batch, strict=True)):
+        along = np.arange(size, dtype=np.uint64) * np.uint64(step)
+        total += along.reshape([-1 if i == axis else 1 for i in range(len(batch))])
+    return total.reshape(-1)
+
+
+def _matrices(b: Builder, job: Job, value: Value, turn: str) -> Matrices:
+    view, shape = b.view(value), sizes(value)
+    steps = view.steps
+    if job.attrs[turn] is True:
+        shape, steps = _swapped(shape), _swapped(steps)
+    return Matrices(view.buffer, shape, steps)
+
+
+def _swapped(axes: Sizes) -> Sizes:
+    return (*axes[:-2], axes[-1], axes[-2])
+
+
+def _ordered(b: Builder, job: Job, value: Value, a: Matrices) -> Matrices:
+    """The left matrices row by row."""
+    source = b.need(value)
+    if job.attrs["trans_a"] is not True:
+        return Matrices(source, a.sizes, strides(a.sizes))
+    turned = b.scratch(math.prod(a.sizes))
+    perm = _swapped(tuple(range(len(a.sizes))))
+    b.transpose(f"{value.name} transposed", source, turned, sizes(value), perm, 1)
+    return Matrices(turned, a.sizes, strides(a.sizes))
+
+
+def _target(job: Job) -> tuple[Value, tuple[int, ...]]:
+    """The value to write, and which of its axes is each axis of the result.
+
+    Where the only user transposes the result and leaves its last axis, that is done in passing.
+    """
+    plain = tuple(range(job.result.type.rank))
+    if len(job.result.uses) != 1:
+        return job.result, plain
+    (user,) = job.result.users
+    if user.op != "transpose" or user.result.type.element != job.result.type.element:
+        return job.result, plain
+    perm = user.attrs["perm"]
+    assert isinstance(perm, tuple)
+    if perm[-1] != plain[-1]:
+        return job.result, plain
+    return user.result, tuple(perm.index(axis) for axis in plain)

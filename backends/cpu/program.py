@@ -17,8 +17,21 @@ from .memory import Life, place
 from .sizes import Sizes
 
 Tensor = NDArray[np.generic]
-VECTOR = frozenset({"conv2d", "depthwise", "linear", "max_pool2d", "avg_pool2d", "global_avg_pool"})
-BYTEWISE = frozenset({"add", "mul", "lookup", "quantize", "dequantize"})
+VECTOR = frozenset(
+    {
+        "conv2d",
+        "depthwise",
+        "linear",
+        "matmul",
+        "softmax",
+        "real_softmax",
+        "layer_norm",
+        "max_pool2d",
+        "avg_pool2d",
+        "global_avg_pool",
+    }
+)
+BYTEWISE = frozenset({"add", "mul", "real", "lookup", "quantize", "dequantize"})
 """Kinds of steps with a kernel for each instruction set; these have one for AVX512-VBMI too."""
 
 

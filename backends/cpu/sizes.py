@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.errors import DataError, Refused, TypeRuleError
+from qir.errors import DataError, QirError, Refused, TypeRuleError
 from qir.ir import dims
 from qir.ir.calls import make_call
 from qir.ir.dims import Dim, Shape, Sym
@@ -16,6 +16,8 @@ from qir.ir.node import Node
 from qir.ir.ops import Call, spec
 from qir.ir.ops.graph import GIVEN
 from qir.ir.types import Array, TensorType
+from qir.profiles.processor import on_processor
+from qir.reference.interpreter import profile_of, run_node
 from qir.reference.table import compute
 
 Sizes = tuple[int, ...]
@@ -79,28 +81,54 @@ def at_sizes(graph: Graph, sizes: Mapping[str, Sizes]) -> Graph:
 
 def _fold(graph: Graph, node: Node) -> bool:
     """Replaces what sizes and constants alone decide by its value, so that shapes become plain."""
-    if node.op in GIVEN or len(node.results) != 1 or node.result.type.quant:
+    if node.op in GIVEN or len(node.results) != 1:
         return False
     given: dict[str, NDArray[np.generic]] = {}
     for slot, value in node.operands.items():
         known = dims.known(value.type.shape)
         if known is None:
             return False
-        if value.constant is not None and not value.type.quant:
+        if value.constant is not None:
             given[slot] = value.constant.data
         elif node.op in ("shape", "size"):
             given[slot] = np.broadcast_to(np.zeros((), value.type.dtype.carrier), known)
         else:
             return False
-    if not given:
-        return False
+    kinds = [value.type for value in (*node.operands.values(), node.result)]
+    if not given or node.stages or any(kind.quant for kind in kinds):
+        return bool(given) and _fold_codes(graph, node, given)
     data = compute(node.op, given, node.attrs)
+    _replace(graph, node, Array.of(np.asarray(data, order="C"), node.name))
+    return True
+
+
+LARGEST_FOLD = 1 << 20
+"""Most elements of a result that is computed from codes once and kept: reals take more room."""
+
+
+def _fold_codes(graph: Graph, node: Node, given: Mapping[str, NDArray[np.generic]]) -> bool:
+    """Replaces what constant codes decide, such as dequantized biases, by the reference's value."""
+    if sum(data.size for data in given.values()) > LARGEST_FOLD or node.bodies:
+        return False
+    computes_as = profile_of(graph, node)
+    try:
+        with on_processor([computes_as]):
+            (data,) = run_node(node, given, computes_as)
+    except QirError:  # a run says so if it comes to that node
+        return False
+    if data.size > LARGEST_FOLD:
+        return False
+    kind = node.result.type.with_shape(data.shape)
+    _replace(graph, node, Array(np.asarray(data, order="C"), kind, node.name))
+    return True
+
+
+def _replace(graph: Graph, node: Node, array: Array) -> None:
     name = node.name
     graph.rename(node.result, graph.fresh(f"{name}.folded"))
-    made = graph.constant(Array.of(np.asarray(data, order="C"), name), name=name, before=node)
+    made = graph.constant(array, name=name, before=node)
     graph.replace(node.result, made)
     graph.remove(node)
-    return True
 
 
 def _shapes(node: Node, found: dict[str, int], sizes: Mapping[str, Sizes]) -> list[Shape]:

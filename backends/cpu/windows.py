@@ -1,8 +1,6 @@
-"""Pools, and softmax."""
+"""Pools."""
 
 from __future__ import annotations
-
-import math
 
 from .builder import LAST, Builder, CannotLower, moved, sizes
 from .codes import Job, codes, requantized
@@ -122,40 +120,5 @@ def global_avg_pool(b: Builder, job: Job) -> None:
             y_zero=y.zero,
             x_type=x.kind,
             y_type=y.kind,
-        ),
-    )
-
-
-def softmax(b: Builder, job: Job) -> None:
-    """Lowers softmax along the axis that is innermost, or that is innermost channels last."""
-    value = job.operands["x"]
-    x, y = codes(value, "x"), codes(job.result, "the result")
-    job.full(y)
-    shape = sizes(value)
-    axis = job.number("axis") % len(shape)
-    inner = math.prod(shape[axis + 1 :]) == 1
-    if not inner and not (len(shape) == 4 and axis == 1):
-        raise CannotLower(f"no kernel takes softmax along axis {axis} of {len(shape)}")
-    width = shape[axis]
-    rows = math.prod(shape) // width
-    source, made = b.need(value, last=not inner), b.make(job.result, last=not inner)
-    b.add(
-        job.name,
-        "softmax",
-        [source],
-        [made],
-        shape,
-        lambda plan, at: plan.softmax(
-            job.name,
-            at(source),
-            at(made),
-            rows=rows,
-            width=width,
-            x_scale=float(x.scale),
-            y_scale=float(y.scale),
-            y_zero=y.zero,
-            x_type=x.kind,
-            y_type=y.kind,
-            wide=job.params.get("quotient") == "f64",
         ),
     )

@@ -1,8 +1,10 @@
-"""What MXNet's kernels compute: numerics profiles, no target yet."""
+"""MXNet: numerics profiles, and the target that writes its files."""
 
 from pathlib import Path
+
+from .target import MxnetTarget
 
 PROFILES = Path(__file__).with_name("profiles")
 """Where the numerics profiles of MXNet lie."""
 
-__all__ = ["PROFILES"]
+__all__ = ["PROFILES", "MxnetTarget"]

@@ -1,7 +1,7 @@
-"""Runs MXNet's kernels on codes, which come in on standard input, in a Python that has MXNet.
+"""Runs MXNet's kernels and whole models, as standard input asks, in a Python that has MXNet.
 
 `python child.py PIPE`, with the path of `qir/inspect/pipe.py`: QIR itself is not imported, as MXNet
-wants an older Python and an older NumPy. Started by `probe`.
+wants an older Python and an older NumPy. Started by `probe` and `session`.
 """
 
 from __future__ import annotations
@@ -58,8 +58,32 @@ def avg_pool2d(arrays: Any, ranges: Any, made: Any, **attrs: Any) -> Any:
 OPS = {f.__name__: f for f in (quantize, dequantize, add, concat, avg_pool2d)}
 
 
+def model(symbol: str, parameters: str, feeds: Any, every: bool) -> Any:
+    """Returns the results of a model by name; with `every`, those of all its nodes."""
+    graph, stored = mx.sym.load(symbol), mx.nd.load(parameters)
+    # mx.nd.load gives a list for a file without arrays
+    pairs = stored.items() if isinstance(stored, dict) else ()
+    held = {name.split(":", 1)[-1]: array for name, array in pairs}
+    if every:
+        within = graph.get_internals()
+        names = [n for n in within.list_outputs() if n not in held and n not in feeds]
+        graph = mx.sym.Group([within[n] for n in names])
+    else:
+        names = [str(number) for number in range(len(graph.list_outputs()))]
+    held.update({name: nd(array) for name, array in feeds.items()})
+    given = {name: held[name] for name in graph.list_arguments()}
+    states = {name: held[name] for name in graph.list_auxiliary_states()}
+    made = graph.bind(mx.cpu(), given, aux_states=states, grad_req="null").forward(is_train=False)
+    return {name: array.asnumpy() for name, array in zip(names, made)}  # noqa: B905 of Python 3.8
+
+
 def run(asked: Any) -> Any:
-    """What an op gives: its name, arrays, ranges, the range of the result, attributes."""
+    """What is asked for: the results of a model, or of an op.
+
+    Of an op come its name, arrays, ranges, the range of the result, and attributes.
+    """
+    if asked[0] == "model":
+        return model(*asked[1:])
     op, arrays, ranges, made, attrs = asked
     return OPS[op](arrays, ranges, made, **attrs).asnumpy()
 

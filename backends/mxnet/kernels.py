@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.numerics.affine import Affine
 from qir.numerics.definition import F32, gains
-from qir.profiles.methods import PluginMethod
+from qir.profiles.methods import FLAG, PluginMethod
+from qir.reference.code_means import raw_mean
 from qir.reference.method import Call, Codes, F, one_scale, stored, variadic
 
 Arrays = Mapping[str, Codes]
@@ -128,11 +129,26 @@ def folded_norm(call: Call, arrays: Arrays) -> Codes:
     return stored(_whole(codes * factor.reshape(shape) + offset.reshape(shape)), out)
 
 
+def raw_mean_of_all(
+    x: Codes, x_map: Affine, out: Affine, *, layout: str = "NCHW", divide: bool = False
+) -> Codes:
+    """Global average pooling of raw codes: `raw_mean` of a window that is the whole image."""
+    sides = x.shape[1:-1] if layout == "NHWC" else x.shape[2:]
+    return raw_mean(x, x_map, out, kernel=sides, layout=layout, divide=divide)
+
+
 METHODS: Mapping[str, PluginMethod] = {
     "gain_recode": PluginMethod(gain_recode, ("requantize",)),
     "gain_recode_all": PluginMethod(gain_recode_all, ("concat",), reads=("choose",)),
     "gain_sum": PluginMethod(gain_sum, ("add",), reads=("choose",)),
     "gain_product": PluginMethod(gain_product, ("mul",), reads=("choose",), reals=True),
     "folded_norm": PluginMethod(folded_norm, ("batch_norm",)),
+    "raw_mean_of_all": PluginMethod(
+        raw_mean_of_all,
+        ("global_avg_pool",),
+        slots=("x",),
+        attrs=("layout",),
+        params={"divide": FLAG},
+    ),
 }
 """The methods of this module, by the name that profiles use."""

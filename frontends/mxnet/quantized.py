@@ -72,6 +72,8 @@ def _pooling(call: Call) -> list[Made]:
         raise Unsupported(f"its data have {x.type.rank} axes; 4 are read")
     if call.attrs.flag("global_pool"):
         call.skip("kernel", "stride", "pad", "pooling_convention", "count_include_pad")
+        if kind == "avg":
+            return with_range(typed(call, "global_avg_pool", {"x": x}, {}, x.type.quant))
         sides = (call.size(x, 2), call.size(x, 3))
         attrs: dict[str, Attr] = {"kernel": sides}
     else:

@@ -41,13 +41,17 @@ class Symbol:
     heads: tuple[Entry, ...]
 
     def output_names(self) -> list[str]:
-        """Returns the names that MXNet gives the results."""
+        """Returns the names of the results: MXNet's, unless their nodes say others.
+
+        What wrote the file may have noted `__output0__` on a node.
+        """
         found: list[str] = []
         for index, result in self.heads:
             node = self.nodes[index]
             several = sum(index == other for other, _ in self.heads) > 1 or result
             plain = node.name if node.is_variable else f"{node.name}_output"
-            found.append(f"{plain}{result}" if several and not node.is_variable else plain)
+            given = f"{plain}{result}" if several and not node.is_variable else plain
+            found.append(node.attrs.get(f"__output{result}__", given))
         return found
 
 

@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
 from qir.errors import InputError
 
 from .graphdef import Place, Source, place_of, source_from
-from .messages import GRAPH
+from .messages import GRAPH, SAVED
+
+_DEFAULT = "serving_default"
 
 
 @dataclass
@@ -26,8 +30,31 @@ class Model:
     outputs: dict[str, Place]
 
 
+def frozen_folder(path: Path) -> Model | None:
+    """Reads a SavedModel folder that holds a frozen graph: no variables, no functions.
+
+    Returns None for others, which TensorFlow has to freeze first.
+    """
+    try:
+        saved = SAVED.FromString((path / "saved_model.pb").read_bytes())
+    except (OSError, DecodeError):
+        return None  # TensorFlow says what is wrong with it
+    if len(saved.meta_graphs) != 1:
+        return None
+    graph, known = saved.meta_graphs[0].graph_def, saved.meta_graphs[0].signature_def
+    variables = any(node.op.startswith(("Var", "Restore")) for node in graph.node)
+    if _DEFAULT not in known or graph.library.function or variables or not graph.node:
+        return None
+    sides = known[_DEFAULT]
+    inputs = {place_of(info.name)[0]: name for name, info in sides.inputs.items()}
+    outputs = {name: place_of(sides.outputs[name].name) for name in sorted(sides.outputs)}
+    return Model(source_from(graph, str(path)), inputs, outputs)
+
+
 def freeze_file(path: Path) -> Model:
     """Freezes a SavedModel folder or a Keras file; InputError with what TensorFlow says."""
+    if path.is_dir() and (found := frozen_folder(path)) is not None:
+        return found
     _require_tensorflow(str(path))
     if path.is_dir() and not (path / "variables").is_dir() and _has_variables(path):
         raise InputError(f"{path}: the folder lacks variables/, which holds the model's weights")

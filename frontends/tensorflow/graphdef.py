@@ -28,6 +28,9 @@ _RESULTS: Mapping[str, tuple[str, ...]] = {
     "TopKV2": ("values", "indices"),
     "Unique": ("y", "idx"),
     "QuantizeV2": ("output", "output_min", "output_max"),
+    "QuantizedMaxPool": ("output", "min_output", "max_output"),
+    "QuantizedAvgPool": ("output", "min_output", "max_output"),
+    "QuantizedConcatV2": ("output", "output_min", "output_max"),
     "Requantize": ("output", "output_min", "output_max"),
     "TensorArrayV3": ("handle", "flow"),
 }

@@ -7,7 +7,7 @@ type that declares the range, and fused kernels become groups under the profile 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,16 +96,38 @@ def _quantize(call: Call) -> Sequence[Value]:
         call.text("round_mode", "HALF_AWAY_FROM_ZERO"),
     )
     storage = _storage(call, "T")
-    if mode != "SCALED" or rounding != "HALF_TO_EVEN" or call.flag("narrow_range"):
-        raise Keep(f"it is {mode}, {rounding}; SCALED with HALF_TO_EVEN is read")
+    if mode != "SCALED":
+        raise Keep(f"it is {mode}; SCALED is read")
     if call.whole("axis", -1) != -1:
         raise Keep("it has ranges along an axis")
-    given = _range(call, 1)
-    reach = given.reach
+    given, narrow = _range(call, 1), call.flag("narrow_range") and storage == "i8"
+    reach, away = given.reach, rounding == "HALF_AWAY_FROM_ZERO"
     found = Range(-reach if storage == "i8" else F(0) * reach, reach)
-    kind = call[0].type.with_element(found.type(storage))
-    made = call.add_typed("quantize", {"x": call[0]}, {}, kind)
-    return [made, *_ends(call, found)]
+    stated, attrs = found, {}
+    if away or narrow:
+        if (given.low != found.low).any() or (given.high != found.high).any():
+            raise Keep("its range is not even; only HALF_TO_EVEN without narrow_range reads others")
+        if (given.high - given.low < F(0.01) * np.maximum(F(1), reach)).any():
+            raise Keep("its range is so small that TensorFlow widens it")
+        attrs = {"round": "away"} if away else {}
+    if away and storage == "i8" and not narrow:  # the range of -128 is stated
+        gain = F(127) / reach
+        stated = Range(F(-128) / gain, F(127) / gain)
+    of = found.type(storage)
+    kind = call[0].type.with_element(replace(of, bounds=(-127, 127)) if narrow else of)
+    made = call.add_typed("quantize", {"x": call[0]}, dict(attrs), kind)
+    return [made, *_ends(call, stated)]
+
+
+def _read(call: Call, x: Value, stated: Range) -> Value:
+    """Returns a quantized value as its reader takes it, by the range that this is given."""
+    held = x.type.quant
+    if held is None or str(held.storage) not in _LEVELS:
+        raise Keep("its data are not quantized by constant ranges")
+    said = replace(stated.type(str(held.storage)), bounds=held.bounds)
+    if held.same_map(said):
+        return x
+    return call.add_typed("recode", {"x": x}, {}, x.type.with_element(said))
 
 
 def _dequantize(call: Call) -> Value:
@@ -114,13 +136,49 @@ def _dequantize(call: Call) -> Value:
         raise Keep("only SCALED ranges of whole tensors are read")
     if call.has("dtype") and call.kind("dtype") != F32:
         raise Keep("its result is not float32")
-    x = call[0]
-    said = _range(call, 1).type(_storage(call, "T"))
-    if x.type.quant is None:
-        raise Keep("its data have no range")
-    if not x.type.quant.same_map(said):
-        x = call.add_typed("recode", {"x": x}, {}, x.type.with_element(said))
-    return call.add("dequantize", {"x": x})
+    found, storage = _range(call, 1), _storage(call, "T")
+    if storage == "i8" and (-found.low > found.high).any():  # Dequantize reads the end of -128
+        reach = np.maximum(found.low / F(-128), found.high / F(127)) * F(127)
+        found = Range(-reach, reach)
+    return call.add("dequantize", {"x": _read(call, call[0], found)})
+
+
+def _pool(op: str) -> Callable[[Call], Sequence[Value]]:
+    def read(call: Call) -> Sequence[Value]:
+        call.reader.graph.profile = PROFILE
+        stated, where = _range(call, 1), images(call)
+        x = _read(call, call[0], stated)
+        kernel, stride = where.sides(call, "ksize"), where.sides(call, "strides")
+        attrs: dict[str, Attr] = {
+            "kernel": kernel,
+            "stride": stride,
+            "pad": pads(call, where, x.type.shape[1:3], kernel, stride),
+            "layout": "NHWC",
+        }
+        (real,) = infer(op, {"x": x}, spec(op).complete(attrs), {})
+        made = call.add_typed(op, {"x": x}, attrs, real.with_element(x.type.element))
+        return [made, *_ends(call, stated)]
+
+    return read
+
+
+def _concat(call: Call) -> Sequence[Value]:
+    call.reader.graph.profile = PROFILE
+    count = call.whole("N")
+    ends = [call.known(i).astype(F).reshape(-1) for i in range(count + 1, 3 * count + 1)]
+    ranges = [Range(ends[i], ends[i + count]) for i in range(count)]
+    parts = [_read(call, call[i], ranges[i]) for i in range(count)]
+    axis = call.axis(count, parts[0].type.rank)
+    low = np.min([r.low for r in ranges], axis=0)
+    found = Range(low, np.max([r.high for r in ranges], axis=0))
+    given = {f"xs.{i}": part for i, part in enumerate(parts)}
+    attrs: dict[str, Attr] = {"axis": axis}
+    (real,) = infer("concat", given, spec("concat").complete(attrs), {})
+    kind = found.type(_storage(call, "T"))
+    held = parts[0].type.quant
+    if held is not None and held.same_map(kind):
+        kind = held
+    return [call.add_typed("concat", given, attrs, real.with_element(kind)), *_ends(call, found)]
 
 
 @dataclass(frozen=True)
@@ -187,7 +245,10 @@ def _stages(
         if name in ("BiasAdd", "Requantize", "Dequantize"):
             continue
         if name in ("Sum", "Add"):
-            yield Stage("add", spec("add").complete({}), ("b",), flow="a"), call[places["summand"]]
+            other = call[places["summand"]]
+            if name == "Sum":
+                other = _read(call, other, _range(call, places["summand.range"]))
+            yield Stage("add", spec("add").complete({}), ("b",), flow="a"), other
         elif name == "LeakyRelu":
             alpha = call.real("leakyrelu_alpha", 0.2)
             attrs = spec("leaky_relu").complete({"alpha": alpha})
@@ -210,10 +271,10 @@ def _kernel(
     """Adds a fused kernel; returns its result and the ends of the result's range."""
     graph, places = call.reader.graph, form.places()
     graph.profile = PROFILE
-    x = call[places["x"]]
-    data = x.type.quant
+    data = call[places["x"]].type.quant
     if data is None or str(data.storage) not in ("u8", "i8"):
         raise Keep("its data are not quantized by constant ranges")
+    x = _read(call, call[places["x"]], _range(call, places["x.range"]))
     of_x, of_w = _range(call, places["x.range"]), _range(call, places["w.range"])
     w = _weights(call, places["w"], of_w, perm)
     level = _LEVELS[str(data.storage)]
@@ -324,6 +385,9 @@ _OUT = {
 OPS: dict[str, Callable[[Call], Value | Sequence[Value]]] = {
     "QuantizeV2": _quantize,
     "Dequantize": _dequantize,
+    "QuantizedMaxPool": _pool("max_pool2d"),
+    "QuantizedAvgPool": _pool("avg_pool2d"),
+    "QuantizedConcatV2": _concat,
     "_FusedQuantizedConv2D": _convolution(_stated),
     "_FusedQuantizedDepthwiseConv2D": _convolution(_stated),
     "_QuantizedMatMul": _product,

@@ -35,6 +35,10 @@ FunctionDef: signature 1 OpDef, node_def 3 *NodeDef, ret 4 %string, attr 5 %Attr
 OpDef: name 1 string, input_arg 2 *ArgDef, output_arg 3 *ArgDef
 ArgDef: name 1 string, type 3 int32, type_attr 4 string, number_attr 5 string, \
 type_list_attr 6 string
+SavedModel: meta_graphs 2 *MetaGraphDef
+MetaGraphDef: graph_def 2 GraphDef, signature_def 5 %SignatureDef
+SignatureDef: inputs 1 %TensorInfo, outputs 2 %TensorInfo
+TensorInfo: name 1 string, dtype 2 int32
 """
 """Each message with its fields: name, number, type. `*` is repeated, `%` a map from strings."""
 
@@ -76,7 +80,8 @@ def _add(message: Any, name: str, number: int, kind: str) -> None:
     if kind[0] in "*%":
         field.label = _Field.LABEL_REPEATED
     if kind[0] == "%":
-        entry = message.nested_type.add(name=f"{name.title()}Entry")
+        words = "".join(word.title() for word in name.split("_"))
+        entry = message.nested_type.add(name=f"{words}Entry")
         entry.options.map_entry = True
         _add(entry, "key", 1, "string")
         _add(entry, "value", 2, kind[1:])
@@ -93,3 +98,5 @@ _POOL = descriptor_pool.DescriptorPool()
 _POOL.Add(_file())
 GRAPH = message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_PACKAGE}.GraphDef"))
 """The class of a whole graph; `GRAPH.FromString` raises DecodeError for damaged bytes."""
+SAVED = message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_PACKAGE}.SavedModel"))
+"""The class of what a SavedModel folder holds; `FromString` as that of a graph."""

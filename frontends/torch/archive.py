@@ -63,7 +63,10 @@ def open_archive(path: Path) -> ExportedProgram:
             f"{path}: is no .pt2 archive: {str(error) or type(error).__name__}"
         ) from error
     try:
-        return torch.export.load(path)
+        if path.suffix.lower() == ".pt2":
+            return torch.export.load(path)
+        with path.open("rb") as file:  # PyTorch takes other names for another kind of file
+            return torch.export.load(io.BytesIO(file.read()))
     except Exception as error:  # PyTorch raises what it likes for a damaged file
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(

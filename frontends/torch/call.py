@@ -12,7 +12,7 @@ from torch import fx
 from qir.errors import InputError
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
-from qir.ir.node import Value
+from qir.ir.node import Stage, Value
 from qir.ir.types import TensorType
 
 from .elements import element
@@ -31,9 +31,11 @@ class Keep(Exception):
 class Call:
     """A call of an overload such as `aten.conv2d.default`."""
 
-    def __init__(self, reader: Reader, node: fx.Node) -> None:
+    def __init__(self, reader: Reader, node: fx.Node, *, moves: bool = False) -> None:
         self.reader = reader
         self.node = node
+        self.moves = moves
+        """Whether the op only moves elements, and so keeps a quantized type."""
         target = node.target
         schema = target._schema  # type: ignore[union-attr]
         self.given: dict[str, Any] = {}
@@ -70,6 +72,24 @@ class Call:
         held = {slot: value for slot, value in operands.items() if value is not None}
         return self.reader.add(self.node, op, held, attrs or {}).results
 
+    def add_typed(
+        self,
+        op: str,
+        operands: Mapping[str, Value],
+        kind: TensorType,
+        attrs: Mapping[str, Attr] | None = None,
+    ) -> Value:
+        """Adds an op whose result type does not follow from its operands."""
+        return self.reader.add(self.node, op, operands, attrs or {}, kind).result
+
+    def add_group(
+        self, stages: Sequence[Stage], operands: Mapping[str, Value], kind: TensorType
+    ) -> Value:
+        """Adds ops that one kernel computes; one alone is no group."""
+        if len(stages) == 1:
+            return self.add_typed(stages[0].op, operands, kind, stages[0].attrs)
+        return self.reader.add_group(self.node, stages, operands, kind)
+
     # -- operands -------------------------------------------------------------------------------
 
     def value(self, name: str) -> Value:
@@ -82,11 +102,27 @@ class Call:
     def optional(self, name: str) -> Value | None:
         """Returns a tensor argument, or None where it is left out."""
         held = self.given[name]
-        return None if held is None else self.reader.tensor(held)
+        return None if held is None else self._tensor(held)
+
+    def integers(self, name: str) -> Value:
+        """Returns a tensor argument with the quantized type that it may have."""
+        return self.reader.tensor(self.given[name])
+
+    def _tensor(self, held: Any) -> Value:
+        """Returns a tensor; quantized ones as plain integers, except for ops that move them."""
+        found = self.reader.tensor(held)
+        if found.type.quant is None or self.moves:
+            return found
+        return self.add("recode", {"x": found})
 
     def values(self, name: str) -> list[Value]:
         """Returns the tensors of a list."""
-        return [self.reader.tensor(held) for held in self.given[name]]
+        return [self._tensor(held) for held in self.given[name]]
+
+    def scalar(self, value: Value) -> Value:
+        """Returns the only element of a tensor without its axes."""
+        shape = self.reader.graph.constant(np.zeros(0, np.int64))
+        return self.add("reshape", {"x": value, "shape": shape})
 
     def fake(self, name: str) -> torch.Tensor:
         """Returns the fake tensor of an argument: its shape and element type."""
@@ -117,7 +153,7 @@ class Call:
         """Returns an argument in an element type."""
         wanted = known(kind)
         if isinstance(held, fx.Node):
-            found = self.reader.tensor(held)
+            found = self._tensor(held)
             if found.type.dtype == wanted:
                 return found
             return self.add("cast", {"x": found}, {"to": wanted})

@@ -186,11 +186,22 @@ def _softplus(call: Call) -> Value:
     return call.add("softplus", {"x": call.value("self")})
 
 
+def _threshold(call: Call) -> Value:
+    if call.real("value"):
+        raise Keep("what lies below the threshold does not become 0")
+    x = call.value("self")
+    return call.add("thresholded_relu", {"x": x}, {"alpha": call.real("threshold")})
+
+
 def _prelu(call: Call) -> Value:
     slope, x = call.value("weight"), call.value("self")
     if x.type.rank > 2 and slope.type.shape != (1,):
-        sides = tuple(range(1, x.type.rank - 1))
-        slope = call.add("unsqueeze", {"x": slope}, {"axes": sides})
+        sides = {"axes": tuple(range(1, x.type.rank - 1))}
+        if slope.node.op == "dequantize":  # so that kernels find the integers
+            wide = call.add("unsqueeze", {"x": slope.node.operands["x"]}, sides)
+            slope = call.add("dequantize", {"x": wide})
+        else:
+            slope = call.add("unsqueeze", {"x": slope}, sides)
     return call.add("prelu", {"x": x, "slope": slope})
 
 
@@ -259,6 +270,7 @@ _COMPARISONS = {
     "ge": "greater_equal",
 }
 OPS: dict[str, Handler] = {
+    "threshold.default": _threshold,
     **{f"{name}.default": _unary(name) for name in _FUNCTIONS},
     **{f"{n}.default": _whole_unary(n) for n in ("floor", "ceil", "round", "trunc", "neg", "sign")},
     "abs.default": _whole_unary("abs"),

@@ -29,7 +29,8 @@ def keep(call: Call, why: str = "") -> Value | list[Value]:
     node, reader = call.node, call.reader
     target: Any = node.target
     if target.namespace != _NAMESPACE:
-        raise reader.fail(node, f"calls {target}, an operator that only its library can run")
+        said = why or "an operator that only its library can run"
+        raise reader.fail(node, f"calls {target}: {said}")
     fakes: Any = node.meta.get("val")
     many = isinstance(fakes, (list, tuple))
     results: list[Any] = list(fakes) if many else [fakes]

@@ -1,4 +1,4 @@
-"""The entry: an exported program becomes a graph. PyTorch is imported when a model is read."""
+"""The entry: a model of PyTorch becomes a graph. PyTorch is imported when a model is read."""
 
 from __future__ import annotations
 
@@ -15,43 +15,50 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.verify import errors
 from qir.ledger import Ledger
+from qir.passes.forms.group import Group
 
 _ROOTS = ("torch.nn.modules.module.Module", "torch.export.exported_program.ExportedProgram")
 
 
 class TorchFrontend(Frontend):
-    """Reads exported programs of PyTorch, as objects and as `.pt2` files."""
+    """Reads exported programs, TorchScript and modules of PyTorch, from files and from memory."""
 
     name = "torch"
-    suffixes = (".pt2",)
+    suffixes = (".pt2", ".pt", ".pth", ".torchscript")
+    files_take_inputs = True
 
     def accepts(self, source: object) -> bool:
-        """Returns whether this is a `.pt2` file, an exported program, or a module."""
+        """Returns whether this is a file of PyTorch, an exported program, or a module."""
         if isinstance(source, (str, Path)):
             return super().accepts(source)
         return any(f"{c.__module__}.{c.__qualname__}" in _ROOTS for c in type(source).__mro__)
 
     def load(self, source: object, ledger: Ledger) -> Graph:
-        """Reads a `.pt2` file; InputError for one that is damaged or unsafe to open."""
+        """Reads a file; InputError for one that is damaged, unsafe to open, or no program."""
         return self.load_object(source, ledger)
 
     def load_object(
         self, source: object, ledger: Ledger, inputs: Sequence[object] | None = None
     ) -> Graph:
-        """Reads an exported program; a module is exported with the example inputs first.
+        """Reads a program; `inputs` are examples, or shapes for a TorchScript archive.
 
+        A quantized module is traced and another one exported, both with the example inputs.
+        Quantized kernels become groups under the profile of the engine that PyTorch has chosen.
         Raises InputError for a module without example inputs, and for one that PyTorch cannot
         export, such as one with control flow that depends on data.
         """
         _require_torch()
-        from .program import program_of
         from .reader import read
+        from .sources import opened
 
-        program, name = program_of(source, inputs)
+        found = opened(source, inputs)
         with growth():
-            graph = read(program, name, ledger, share=inputs is None)
-        if found := errors(graph):
-            raise InputError(f"{name}: {found[0]}")
+            graph = read(found.program, found.name, ledger, share=found.share)
+            graph.profile = found.profile or graph.profile
+            if found.kernels:
+                Group(found.profile).run(graph, ledger)
+        if wrong := errors(graph):
+            raise InputError(f"{found.name}: {wrong[0]}")
         return graph
 
     def samples(self, folder: Path) -> Sequence[Path]:

@@ -9,33 +9,45 @@ from . import (
     attention,
     convolution,
     creation,
+    dynamic,
     elementwise,
     indexing,
     movement,
     normalization,
+    pointwise,
     pooling,
     products,
+    quantization,
     recurrent,
     reduction,
     resizing,
 )
 from .call import Call
 
-OPS: dict[str, Callable[[Call], Any]] = {
-    f"aten.{name}": handler
-    for family in (
-        attention,
-        convolution,
-        creation,
-        elementwise,
-        indexing,
-        movement,
-        normalization,
-        pooling,
-        products,
-        recurrent,
-        reduction,
-        resizing,
-    )
-    for name, handler in family.OPS.items()
-}
+OPS: dict[str, Callable[[Call], Any]] = (
+    {
+        f"aten.{name}": handler
+        for family in (
+            attention,
+            convolution,
+            creation,
+            elementwise,
+            indexing,
+            movement,
+            normalization,
+            pooling,
+            products,
+            quantization,
+            recurrent,
+            reduction,
+            resizing,
+        )
+        for name, handler in family.OPS.items()
+    }
+    | quantization.DECOMPOSED
+    | dynamic.OPS
+    | pointwise.OPS
+)
+_MIXES = ("cat.default", "stack.default", "pad.default", "constant_pad_nd.default")
+MOVES = frozenset(f"aten.{name}" for name in movement.OPS if name not in _MIXES)
+"""Operators that only move elements: of quantized integers they keep the type."""

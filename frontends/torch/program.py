@@ -1,18 +1,16 @@
-"""What is read: an exported program, from a file, from memory, or from a module and its inputs."""
+"""What the reader reads: calls of operators, none of which changes a tensor that others see."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import fx
 from torch.export import ExportedProgram
-
-from qir.errors import InputError
-
-from .archive import open_archive
+from torch.export.graph_signature import InputKind, OutputKind
 
 _ALLOCATES = frozenset(
     f"aten.{name}"
@@ -30,37 +28,45 @@ _DROPOUTS = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class Program:
+    """What is read: calls of operators, and the tensors that some of their operands stand for."""
+
+    graph: fx.Graph
+    stored: Mapping[str, tuple[str, torch.Tensor]]
+    """By placeholder: the name and the elements of a tensor that the program stores."""
+    attribute: Callable[[str], object]
+    """Returns what the target of a `get_attr` node stands for."""
+    updated: Mapping[int, str] = field(default_factory=dict)
+    """By place of a result: the state that it updates, and which nobody is given."""
+    notes: Sequence[tuple[str, str]] = ()
+    """What is read otherwise than PyTorch computes it: the name of a call, and how."""
+
+
+def as_program(exported: ExportedProgram) -> Program:
+    """Returns the graph of an exported program, and what it stores."""
+    stored = {}
+    for spec in exported.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT:
+            continue
+        target = spec.target or ""
+        held = exported.state_dict.get(target)
+        held = exported.constants.get(target) if held is None else held
+        if isinstance(held, torch.Tensor):
+            stored[spec.arg.name] = target, held
+    given = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+    specs = enumerate(exported.graph_signature.output_specs)
+    updated = {i: str(spec.target) for i, spec in specs if spec.kind not in given}
+
+    def attribute(name: str) -> object:
+        return operator.attrgetter(name)(exported.graph_module)
+
+    return Program(exported.graph, stored, attribute, updated)
+
+
 def gives_back(node: torch.fx.Node) -> bool:
     """Returns whether a call gives back its operand itself, as dropout does in inference."""
     return str(node.target) in _DROPOUTS and node.args[2:] == (False,)
-
-
-def program_of(source: object, inputs: Sequence[object] | None) -> tuple[ExportedProgram, str]:
-    """Returns the exported program and a name for it; InputError where there is none."""
-    if isinstance(source, (str, Path)):
-        path = Path(source)
-        return functional(open_archive(path)), path.stem
-    if isinstance(source, ExportedProgram):
-        return functional(source), "main"
-    if not isinstance(source, torch.nn.Module):
-        raise InputError(f"{type(source).__name__} is neither a module nor an exported program")
-    name = type(source).__name__
-    if inputs is None:
-        raise InputError(f"{name}: a module is exported with example inputs; give inputs=(x, ...)")
-    return functional(_exported(source, tuple(inputs), name)), name
-
-
-def _exported(module: torch.nn.Module, inputs: tuple[Any, ...], name: str) -> ExportedProgram:
-    training = [n or name for n, m in module.named_modules() if m.training]
-    module.eval()
-    try:
-        return torch.export.export(module, inputs)
-    except Exception as error:  # the user's own code runs here
-        said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
-        raise InputError(f"{name}: torch.export does not take it: {said.strip()}") from error
-    finally:
-        for path, part in module.named_modules():
-            part.training = (path or name) in training
 
 
 def functional(program: ExportedProgram) -> ExportedProgram:
@@ -69,27 +75,31 @@ def functional(program: ExportedProgram) -> ExportedProgram:
     An op in place whose operand has no other view only gives its result a new name, which the
     reader follows. Where a view may see the change, PyTorch's functionalization rewrites the graph.
     """
+    return _rewritten(program) if mutates_views(program.graph) else program
+
+
+def mutates_views(graph: fx.Graph) -> bool:
+    """Returns whether an op in place may change what another tensor is a view of."""
     aliased: set[str] = set()
     same: dict[str, str] = {}  # by call that gives back its operand, as ops in place do: which
-    for node in program.graph.nodes:
+    for node in graph.nodes:
         read = [same.get(operand.name, operand.name) for operand in node.all_input_nodes]
         if node.target is operator.getitem:
             aliased |= {node.name for name in read if name in aliased}
         if not isinstance(node.target, torch._ops.OpOverload):
             continue
-        first = node.args[0] if node.args else None
         if gives_back(node):
             same[node.name] = read[0]
         elif not node.target._schema.is_mutable:
             if _may_alias(node.target):
                 aliased |= {node.name, *read}
-        elif _changes_its_first_operand_alone(node.target) and isinstance(first, torch.fx.Node):
-            same[node.name] = same.get(first.name, first.name)
-            if first.op == "placeholder" or same[node.name] in aliased:
-                return _rewritten(program)
+        elif (changed := written(node)) is not None:
+            same[node.name] = same.get(changed.name, changed.name)
+            if changed.op == "placeholder" or same[node.name] in aliased:
+                return True
         else:
-            return _rewritten(program)
-    return program
+            return True
+    return False
 
 
 def _rewritten(program: ExportedProgram) -> ExportedProgram:
@@ -105,9 +115,15 @@ def _may_alias(target: torch._ops.OpOverload) -> bool:
     return target.is_view or (target._can_decompose() and str(target) not in _ALLOCATES)
 
 
-def _changes_its_first_operand_alone(target: torch._ops.OpOverload) -> bool:
-    """Returns whether this is `relu_` and the like, and not `add.out` or `_foreach_add_`."""
-    return len(target._schema.returns) == 1 and not any(
-        formal.alias_info is not None and formal.alias_info.is_write
-        for formal in target._schema.arguments[1:]
-    )
+def written(node: fx.Node) -> fx.Node | None:
+    """Returns the operand that a call changes and gives back, as `relu_` does.
+
+    None for calls that change nothing, and for `add.out` or `_foreach_add_`.
+    """
+    target: Any = node.target
+    formals = target._schema.arguments
+    found = [i for i, f in enumerate(formals) if f.alias_info is not None and f.alias_info.is_write]
+    if len(found) != 1 or found[0] >= len(node.args) or len(target._schema.returns) != 1:
+        return None
+    operand = node.args[found[0]]
+    return operand if isinstance(operand, fx.Node) else None

@@ -3,78 +3,82 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import fx
-from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
 
 from qir.errors import InputError, TypeRuleError
 from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
 from qir.ir.graph import Graph
-from qir.ir.node import Node, Value
+from qir.ir.node import Node, Stage, Value
 from qir.ir.origin import Origin
-from qir.ir.types import Array, TensorType
+from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
 
 from . import foreign, sizes
 from .call import Call, Keep, type_of
+from .control import CONTROL
 from .elements import array, element
-from .operators import OPS
-from .program import gives_back
+from .operators import MOVES, OPS
+from .program import Program, gives_back, written
 from .symbols import shape_of
 
 STEP = "read torch"
+_SAME = frozenset(
+    f"aten.{name}.default" for name in ("clone", "detach", "detach_", "lift_fresh_copy", "alias")
+)
 _ASSERTIONS = ("_assert", "sym_constrain_range", "_check")
 """How the names of operators begin that check sizes and compute nothing."""
 
 
-def read(program: ExportedProgram, name: str, ledger: Ledger, *, share: bool) -> Graph:
-    """Returns the graph of an exported program; InputError names what it cannot read.
+def read(program: Program, name: str, ledger: Ledger, *, share: bool) -> Graph:
+    """Returns the graph of a program; InputError names what it cannot read.
 
     Parameters share the program's memory where `share` says that nobody writes to it any more.
     """
     reader = Reader(program, name, ledger, share)
     for node in program.graph.nodes:
         reader.read(node)
+    for subject, said in program.notes:
+        ledger.add(Change.APPROXIMATED, STEP, subject, said)
+    reader.graph.prune()
     return reader.graph
 
 
 class Reader:
     """The graph that is built, and what each node of the program has become in it."""
 
-    def __init__(self, program: ExportedProgram, name: str, ledger: Ledger, share: bool) -> None:
+    def __init__(
+        self,
+        program: Program,
+        name: str,
+        ledger: Ledger,
+        share: bool,
+        *,
+        graph: Graph | None = None,
+    ) -> None:
         self.program = program
         self.share = share
-        self.graph = Graph(name)
+        self.graph = Graph(name) if graph is None else graph
         self.ledger = ledger
         self.found: dict[str, Any] = {}
         """By node: a value, a list of them, or None for a node that computes nothing."""
         self.sizes: dict[str, Value] = {}
         """By node that is a size: the i64 tensor of one element that holds it."""
+        self.quantized: dict[str, list[Value]] = {}
+        """By stored tensor: the constants of quantized types that it became."""
         self.unnamed: set[Value] = set()
         """Values that may still take the name of the node whose result they are."""
         self.same: dict[str, list[str]] = {}
         """By node: those that are the same tensor, as ops in place give back their operand."""
-        self.stored = self._stored()
-        """By placeholder: the tensor of the program that it stands for, and its name there."""
-
-    def _stored(self) -> dict[str, tuple[str, torch.Tensor]]:
-        program, found = self.program, {}
-        for spec in program.graph_signature.input_specs:
-            if spec.kind == InputKind.USER_INPUT:
-                continue
-            target = spec.target or ""
-            held = program.state_dict.get(target)
-            held = program.constants.get(target) if held is None else held
-            if isinstance(held, torch.Tensor):
-                found[spec.arg.name] = target, held
-        return found
+        self.stored = dict(program.stored)
+        """By placeholder or attribute: the tensor of the program that it stands for, and its
+        name there."""
 
     # -- nodes ----------------------------------------------------------------------------------
 
@@ -108,11 +112,12 @@ class Reader:
         self.found[node.name] = made.result
 
     def _attribute(self, node: fx.Node) -> None:
-        held = operator.attrgetter(str(node.target))(self.program.graph_module)
+        held = self.program.attribute(str(node.target))
         if isinstance(held, torch.Tensor):  # else a body, which its call is refused for
-            self.found[node.name] = self._constant(str(node.target), held)
+            self.stored[node.name] = str(node.target), held
 
-    def _constant(self, name: str, held: torch.Tensor) -> Value:
+    def constant(self, name: str, held: torch.Tensor, quant: QuantType | None = None) -> Value:
+        """Adds a stored tensor as a constant; InputError for one that no array holds."""
         kind = element(held.dtype)
         if kind is None or held.layout != torch.strided:
             said = f"{held.dtype}, {str(held.layout).removeprefix('torch.')}"
@@ -120,16 +125,17 @@ class Reader:
         data = array(held)
         if self.share:
             data.flags.writeable = False
-        made = Array(data, TensorType(data.shape, kind), name)
+        made = Array(data, TensorType(data.shape, quant or kind), name)
         return self.graph.constant(made, name=name)
 
     def _output(self, node: fx.Node) -> None:
         operands: dict[str, Value] = {}
-        specs = self.program.graph_signature.output_specs
-        for spec, held in zip(specs, node.args[0], strict=True):  # type: ignore[arg-type]
-            if spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
-                said = f"{spec.target} is not updated: a graph has no state"
-                self.ledger.add(Change.DROPPED, STEP, str(spec.target), said)
+        updated = self.program.updated
+        results: Any = node.args[0]
+        for i, held in enumerate(results):
+            if i in updated:
+                said = f"{updated[i]} is not updated: a graph has no state"
+                self.ledger.add(Change.DROPPED, STEP, updated[i], said)
                 continue
             if held is None:
                 continue
@@ -149,12 +155,15 @@ class Reader:
         if sizes.is_size(node):
             return  # computed where something reads it
         target: Any = node.target
+        if target in CONTROL:
+            self.found[node.name] = CONTROL[target](self, node)
+            return
         if not isinstance(target, torch._ops.OpOverload):
             name = getattr(target, "__name__", str(target))
-            raise self.fail(node, f"calls {name}; control flow and custom calls are not read yet")
+            raise self.fail(node, f"calls {name}; which is not read; export a part without it")
         if str(target).removeprefix("aten.").startswith(_ASSERTIONS):
             return
-        call = Call(self, node)
+        call = Call(self, node, moves=_plain(target) in MOVES)
         before = len(self.graph)
         try:
             made = self._converted(call, str(target))
@@ -162,9 +171,9 @@ class Reader:
             self._undo(before)
             made = foreign.keep(call, str(why))
         self.found[node.name] = made
-        given_back = target._schema.is_mutable or gives_back(node)
-        if given_back and isinstance(node.args[0], fx.Node):
-            self._changed(node.args[0].name, node.name, made)
+        first = node.args[0] if gives_back(node) else written(node)
+        if isinstance(first, fx.Node):
+            self._changed(first.name, node.name, made)
         if isinstance(made, Value):
             self._name(made, node.name)
 
@@ -177,8 +186,7 @@ class Reader:
 
     def _converted(self, call: Call, name: str) -> Any:
         """Returns what a known operator becomes; Keep for one that is not known."""
-        plain = name.replace("_.", ".") if call.node.target._schema.is_mutable else name  # type: ignore[union-attr]
-        handler = OPS.get(plain)
+        handler = OPS.get(_plain(call.node.target))
         if handler is None:
             raise Keep(f"{name} is no operator of the language")
         made = handler(call)
@@ -188,7 +196,8 @@ class Reader:
             fakes if isinstance(fakes, (list, tuple)) else [fakes],
             strict=True,
         ):
-            self._check(value, fake)
+            if value is not None:
+                self._check(value, fake)
         return made
 
     def _check(self, value: Value, fake: torch.Tensor) -> None:
@@ -222,12 +231,31 @@ class Reader:
     # -- what converters ask for ----------------------------------------------------------------
 
     def add(
-        self, node: fx.Node, op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]
+        self,
+        node: fx.Node,
+        op: str,
+        operands: Mapping[str, Value],
+        attrs: Mapping[str, Attr],
+        kind: TensorType | None = None,
     ) -> Node:
-        """Adds an op that stems from a node of the program."""
-        origins = [self.origin(node)]
-        made = self.graph.add(op, operands, attrs, name=self.names(node, op), origins=origins)
+        """Adds an op that stems from a node of the program; `kind` is its only result's type."""
+        origins, name = [self.origin(node)], self.names(node, op)
+        types = None if kind is None else [kind]
+        made = self.graph.add(op, operands, attrs, types=types, name=name, origins=origins)
         self.unnamed.update(made.results)
+        return made
+
+    def add_group(
+        self,
+        node: fx.Node,
+        stages: Sequence[Stage],
+        operands: Mapping[str, Value],
+        kind: TensorType,
+    ) -> Value:
+        """Adds a group of ops that stems from a node of the program."""
+        origins, name = [self.origin(node)], self.names(node, stages[0].op)
+        made = self.graph.add_chain(stages, operands, kind, name=name, origins=origins).result
+        self.unnamed.add(made)
         return made
 
     def names(self, node: fx.Node, op: str) -> str:
@@ -253,11 +281,34 @@ class Reader:
         if node.name not in self.found:
             if node.name not in self.stored:
                 raise Keep
-            self.found[node.name] = self._constant(*self.stored[node.name])
+            self.found[node.name] = self.constant(*self.stored[node.name])
         found = self.found[node.name]
         if not isinstance(found, Value):
             raise Keep
         return found
+
+    def held(self, node: Any) -> tuple[str, torch.Tensor] | None:
+        """Returns the name and the elements of a tensor that the program stores; None for others.
+
+        One that is cloned or detached is still the stored one.
+        """
+        while isinstance(node, fx.Node) and str(node.target) in _SAME:
+            node = node.args[0]
+        return self.stored.get(node.name) if isinstance(node, fx.Node) else None
+
+    def integers(self, node: fx.Node, quant: QuantType) -> Value:
+        """Returns a stored tensor as a constant of a quantized type.
+
+        Raises Keep where its elements are of another type.
+        """
+        found = self.held(node)
+        if found is None or element(found[1].dtype) != quant.storage:
+            raise Keep(f"its data are not stored as {quant.storage}")
+        same = [v for v in self.quantized.get(found[0], []) if v.type.quant == quant]
+        if not same:
+            same = [self.constant(*found, quant)]
+            self.quantized.setdefault(found[0], []).extend(same)
+        return same[0]
 
     def size(self, held: int | fx.Node) -> Value:
         """Returns a size as an i64 tensor of one element."""
@@ -279,3 +330,9 @@ class Reader:
         line = next((s.strip() for s in reversed(trace) if s.strip().startswith("File")), "")
         where = f" ({line})" if line else ""
         return InputError(f"{self.graph.name}: {node.name} {what}{where}")
+
+
+def _plain(target: Any) -> str:
+    """Returns an operator's name; an op in place has that of the functional one."""
+    name = str(target)
+    return name.replace("_.", ".") if target._schema.is_mutable else name

@@ -19,12 +19,9 @@ def _resize(axes: int, mode: str) -> Callable[[Call], Value]:
             raise Keep
         attrs: dict[str, Attr] = {"axes": spatial, "coordinates": "asymmetric", "rounding": "floor"}
         if mode != "nearest":
-            aligned = call.flag("align_corners")
-            attrs = {
-                "axes": spatial,
-                "coordinates": "align_corners" if aligned else "pytorch_half_pixel",
-                "mode": mode,
-            }
+            half = "pytorch_half_pixel" if 1 in wanted else "half_pixel"  # differ in sizes of 1
+            coordinates = "align_corners" if call.flag("align_corners") else half
+            attrs = {"axes": spatial, "coordinates": coordinates, "mode": mode}
         operands = {"x": x}
         if scales := _scales(call, axes):
             attrs["scales"] = scales

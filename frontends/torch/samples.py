@@ -1,4 +1,4 @@
-"""Small exported programs that hold what the frontend reads, for those who check it."""
+"""Small exported programs and an archive that hold what the frontend reads, to check it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,19 @@ class _Recurrent(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.linear(self.lstm(x)[0][:, -1])  # type: ignore[no-any-return]
+
+
+class _Layer(nn.Module):
+    """A quantized linear layer on data that it quantizes."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self._packed_params = torch.ops.quantized.linear_prepack(weight, torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q = torch.quantize_per_tensor(x, 0.02, 128, torch.quint8)
+        made = torch.ops.quantized.linear(q, self._packed_params, 0.05, 100)
+        return made.dequantize()
 
 
 def write(folder: Path) -> Sequence[Path]:
@@ -49,4 +62,16 @@ def write(folder: Path) -> Sequence[Path]:
             for parameter in network.parameters():
                 nn.init.normal_(parameter, std=0.3)
         torch.export.save(torch.export.export(network.eval(), (x,)), paths[-1])
+    paths.append(folder / "int8.pt")
+    torch.jit.save(_int8(), paths[-1])  # type: ignore[no-untyped-call]
     return paths
+
+
+def _int8() -> torch.jit.ScriptModule:
+    """Returns a traced module with a quantized layer."""
+    weights = torch.linspace(-1, 1, 24).reshape(4, 6)
+    held = torch.quantize_per_tensor(weights, 0.01, 0, torch.qint8)
+    made: torch.jit.ScriptModule = torch.jit.trace(  # type: ignore[no-untyped-call]
+        _Layer(held).eval(), torch.zeros(2, 6), check_trace=False
+    )
+    return made

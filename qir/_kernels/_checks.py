@@ -157,6 +157,25 @@ def table_of(step: str, table: NDArray[np.uint8 | np.int8]) -> NDArray[np.uint8]
     return flat.view(np.uint8)
 
 
+def offsets_of(step: str, *many: ArrayLike) -> NDArray[np.uintp]:
+    """Where the matrices of each operand begin, one row an operand."""
+    plain = [np.asarray(offsets) for offsets in many]
+    for offsets in plain:
+        if offsets.dtype.kind not in "iu" or offsets.shape != plain[0].shape or offsets.ndim != 1:
+            raise ValueError(f"{step}: offsets are {offsets.dtype} {offsets.shape}, not integers")
+        if offsets.size and not 0 <= int(offsets.min()) <= int(offsets.max()) <= LARGEST:
+            raise ValueError(f"{step}: an offset is below 0 or above {LARGEST}")
+    return np.ascontiguousarray(np.stack(plain), np.uintp)
+
+
+def entries_of(step: str, table: NDArray[np.generic]) -> tuple[NDArray[np.uint8], int]:
+    """The bytes of a table of 256 entries, and the size of an entry."""
+    flat = np.ascontiguousarray(table).reshape(-1)
+    if flat.dtype.hasobject or flat.dtype.itemsize not in (1, 2, 4, 8) or flat.size != 256:
+        raise ValueError(f"{step}: table has {flat.size} {flat.dtype}, 256 entries are needed")
+    return flat.view(np.uint8), flat.dtype.itemsize
+
+
 def windows(
     step: str,
     sizes: Sequence[int],

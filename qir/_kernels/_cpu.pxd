@@ -48,6 +48,24 @@ cdef extern from "depthwise/depthwise.h" nogil:
         uint32_t isa, const qir_conv_shape *, const qir_conv_operands *, qir_step *
     )
 
+cdef extern from "matmul/matmul.h" nogil:
+    cdef struct qir_matmul_shape:
+        size_t batches, m, k, n
+        const size_t *a_at
+        const size_t *b_at
+        const size_t *y_at
+        size_t a_row, b_value, b_column, y_row, a_end
+    cdef struct qir_matmul_operands:
+        int a, b, y
+        int32_t a_zero, b_zero
+        uint8_t a_flip, b_flip
+        float multiplier
+        qir_code code
+        int to_float
+    int qir_matmul_make(
+        uint32_t isa, const qir_matmul_shape *, const qir_matmul_operands *, qir_step *
+    )
+
 cdef extern from "elementwise/elementwise.h" nogil:
     cdef struct qir_binary:
         float a_gain, b_gain, offset
@@ -69,8 +87,13 @@ cdef extern from "elementwise/elementwise.h" nogil:
     int qir_mul_make(
         uint32_t isa, const qir_binary_shape *, const qir_binary *, int a, int b, int y, qir_step *
     )
+    cdef enum qir_real:
+        pass
+    int qir_real_make(
+        uint32_t isa, qir_real op, const qir_binary_shape *, int a, int b, int y, qir_step *
+    )
     int qir_lookup_make(
-        uint32_t isa, size_t size, const uint8_t *table, int x, int y, qir_step *
+        uint32_t isa, size_t size, const void *table, size_t entry, int x, int y, qir_step *
     )
     int qir_quantize_make(
         uint32_t isa, const qir_planes *, const qir_affine *, int x, int y, qir_step *
@@ -106,7 +129,18 @@ cdef extern from "softmax/softmax.h" nogil:
         float gain
         uint8_t x_flip, wide
         qir_code code
-    int qir_softmax_make(const qir_softmax *, int x, int y, qir_step *)
+    int qir_softmax_make(uint32_t isa, const qir_softmax *, int x, int y, qir_step *)
+
+cdef extern from "rows/rows.h" nogil:
+    cdef struct qir_layer_norm:
+        size_t width
+        const float *gamma
+        const float *beta
+        double eps
+    int qir_layer_norm_make(
+        uint32_t isa, size_t rows, const qir_layer_norm *, int x, int y, qir_step *
+    )
+    int qir_row_softmax_make(uint32_t isa, size_t rows, size_t width, int x, int y, qir_step *)
 
 cdef extern from "layout/layout.h" nogil:
     int QIR_MAX_RANK

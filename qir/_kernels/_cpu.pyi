@@ -15,14 +15,15 @@ Requantization is everywhere `clamp(rne(f32(acc + bias) * multiplier[c]) + zero,
 acc and bias are added modulo 2^32, rne rounds halves to even, and low and high are codes (default:
 the bounds of the storage type), so that relu and clip cost nothing.
 
-add, mul, lookup and copy may write over an operand of the same place; other steps may not.
+add, mul, copy and lookup of single bytes may write over an operand of the same place; other steps
+may not.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from qir._kernels._environment import SettingError as SettingError
 from qir._kernels._environment import default_threads as default_threads
@@ -146,6 +147,39 @@ class Plan:
     ) -> None:
         """x (rows, k) times weight (n, k) transposed; otherwise as conv2d."""
 
+    def matmul(
+        self,
+        name: str,
+        a: int,
+        b: int,
+        y: int,
+        *,
+        sizes: tuple[int, ...],
+        a_at: ArrayLike,
+        b_at: ArrayLike,
+        y_at: ArrayLike,
+        a_row: int,
+        b_steps: tuple[int, ...],
+        y_row: int,
+        multiplier: float,
+        a_type: _Codes = "u8",
+        a_zero: int = 0,
+        b_type: _Codes = "u8",
+        b_zero: int = 0,
+        y_type: _Codes | Literal["f32"] = "u8",
+        y_zero: int = 0,
+        low: int | None = None,
+        high: int | None = None,
+    ) -> None:
+        """Products of matrices that are both computed: sizes are (m, k, n) of each.
+
+        Matrix t has element (i, p) of a at `a_at[t] + i * a_row + p`, (p, j) of b at
+        `b_at[t] + p * b_steps[0] + j * b_steps[1]`, and (i, j) of y at `y_at[t] + i * y_row + j`.
+
+        y = clamp(rne(f32(sum of (a - a_zero) * (b - b_zero)) * multiplier) + y_zero, low, high);
+        where y_type is f32 it is the product alone.
+        """
+
     # ---- elementwise ------------------------------------------------------------------------
 
     def add(
@@ -195,10 +229,24 @@ class Plan:
         The zero point is added in f32, before rounding.
         """
 
-    def lookup(
-        self, name: str, x: int, y: int, *, size: int, table: NDArray[np.uint8 | np.int8]
+    def real(
+        self,
+        name: str,
+        a: int,
+        b: int,
+        y: int,
+        *,
+        op: Literal["add", "sub", "mul", "div"],
+        shape: tuple[int, int, int],
+        broadcast: Literal["a", "b"] | None = None,
     ) -> None:
-        """y = table[x]; the table has 256 entries, indexed by the byte of x (i8 -1 is 255)."""
+        """y = a + b, a - b, a * b or a / b of float32; shape and broadcast as in add."""
+
+    def lookup(self, name: str, x: int, y: int, *, size: int, table: NDArray[np.generic]) -> None:
+        """y = table[x]; the table has 256 entries, indexed by the byte of x (i8 -1 is 255).
+
+        An entry has 1, 2, 4 or 8 bytes.
+        """
 
     # ---- pooling ----------------------------------------------------------------------------
 
@@ -282,6 +330,29 @@ class Plan:
         """Softmax of each row of `width` codes, as QLinearSoftmax computes it by a table.
 
         `wide`: shares are divided in float64, as onnxruntime 1.32 does, else in float32.
+        """
+
+    def layer_norm(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        *,
+        rows: int,
+        gamma: NDArray[np.float32],
+        beta: NDArray[np.float32] | None = None,
+        eps: float,
+    ) -> None:
+        """y = (x - mean) / sqrt(variance + eps) * gamma + beta for rows of float32.
+
+        Computed in float64 and rounded once; sums are added in 16 lanes, as
+        `qir.reference.lanes` says.
+        """
+
+    def real_softmax(self, name: str, x: int, y: int, *, rows: int, width: int) -> None:
+        """y = exp(x - max) / sum of these for rows of float32.
+
+        Computed in float64 and rounded once; within one unit of the last place of the exact result.
         """
 
     # ---- bytes ------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ import numpy as np
 
 from qir._kernels._calls import call_of
 from qir._kernels._checks import (
-    LARGEST_STEP, LARGEST_WINDOW, code_in, external_of, flip_of, floats_of, integer, limits,
-    of_length, permutation, real_of, scale_of, split_planes, table_of, whole, windows,
+    LARGEST_STEP, LARGEST_WINDOW, code_in, entries_of, external_of, flip_of, floats_of, integer, limits,
+    of_length, offsets_of, permutation, real_of, scale_of, split_planes, table_of, whole, windows,
 )
 from qir._kernels._environment import (
     InstructionSets, SettingError, default_threads, usable_cores,
@@ -30,6 +30,7 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 __all__ = ["EXTERNAL", "Plan", "SettingError", "cpu_features", "default_threads", "isa"]
 
 EXTERNAL = -1
+REALS = ("add", "sub", "mul", "div")  # as enum qir_real has them
 
 
 # ---- instruction sets ------------------------------------------------------------------------
@@ -80,112 +81,13 @@ cdef qir_average average_of(
     return how
 
 
+include "_running.pxi"
+
+
 # ---- plans -----------------------------------------------------------------------------------
 
 
-PLANS = WeakSet()
-"""All plans, for children that are forked."""
-
-
-cdef class Plan:
-    cdef object __weakref__
-    cdef uint32_t bits
-    cdef object memory  # the arena, a uint8 array, and where in it 64-byte alignment begins
-    cdef Py_ssize_t base
-    cdef list offsets, sizes, externals  # of buffers; of these, the external ones
-    cdef set written
-    cdef object lock
-    cdef unsigned long owner  # the thread that holds the lock, or 0
-    cdef list calls, added  # for each step: its Call or None; (name, kind, traffic)
-    cdef timed_step *list
-    cdef void **pointers
-    cdef Py_ssize_t count
-    cdef size_t scratch_bytes  # what one thread needs
-    cdef object scratch
-
-    def __cinit__(self, arena, buffers, *, isa=None):
-        self.bits = SETS.allowed(isa)
-        arena = integer("plan", "arena", arena, 0)
-        places = [of_length("plan", "a buffer", place, 2, EXTERNAL) for place in buffers]
-        self.offsets = [offset for offset, _ in places]
-        self.sizes = [size for _, size in places]
-        self.externals = [i for i, offset in enumerate(self.offsets) if offset == EXTERNAL]
-        for i, (offset, size) in enumerate(places):
-            if size < 0 or (offset != EXTERNAL and offset + size > arena):
-                raise ValueError(
-                    f"buffer {i} of {size} bytes at {offset} does not lie in the arena of {arena}"
-                )
-        self.memory = np.zeros(arena + 64, np.uint8)
-        self.base = -self.memory.ctypes.data % 64
-        self.written = set()
-        self.lock = threading.Lock()
-        self.calls, self.added = [], []
-        self.scratch = np.empty(0, np.uint8)
-        self.pointers = <void **>malloc(max(1, len(places)) * sizeof(void *))
-        if self.pointers == NULL:
-            raise MemoryError
-        cdef uint8_t[::1] start = self.memory[self.base:]
-        for i, offset in enumerate(self.offsets):
-            self.pointers[i] = NULL if offset == EXTERNAL else <void *>(&start[0] + <size_t>offset)
-        PLANS.add(self)
-
-    def __dealloc__(self):
-        for i in range(self.count):
-            free(self.list[i].step.params)
-        free(self.list)
-        free(self.pointers)
-
-    cdef int enter(self) except -1:
-        """Waits until no other thread uses the plan; `leave` ends that."""
-        if self.owner == PyThread_get_thread_ident():
-            raise ValueError("a step of a plan may not use that plan")
-        self.lock.acquire()
-        self.owner = PyThread_get_thread_ident()
-        return 0
-
-    cdef int leave(self) except -1:
-        self.owner = 0
-        self.lock.release()
-        return 0
-
-    cdef int needs(self, str name, str what, buffer, size) except -1:
-        """Returns the number of a buffer that exists and holds `size` bytes."""
-        cdef int number = integer(name, what, buffer, -LARGEST_STEP, LARGEST_STEP)
-        if not 0 <= number < len(self.sizes):
-            raise ValueError(f"{name}: {what} is buffer {number} of {len(self.sizes)}")
-        if self.sizes[number] < size:
-            raise ValueError(
-                f"{name}: {what} is buffer {number} of {self.sizes[number]} bytes, "
-                f"{size} are needed"
-            )
-        return number
-
-    cdef int append(
-        self, str name, str kind, qir_step step, int made, traffic, writes, call=None
-    ) except -1:
-        """Takes over a step that a make function made, and that writes to these buffers."""
-        if not made:
-            raise MemoryError(f"{name}: no memory for its parameters")
-        try:
-            self.enter()
-            try:
-                grown = <timed_step *>realloc(self.list, (self.count + 1) * sizeof(timed_step))
-                if grown == NULL:
-                    raise MemoryError(f"{name}: no memory for one more step")
-                self.list = grown
-                self.list[self.count].step, self.list[self.count].nanoseconds = step, 0
-                self.scratch_bytes = max(self.scratch_bytes, step.scratch)
-                self.written.update(writes)
-                self.calls.append(call)
-                self.added.append((name, kind, traffic))
-                self.count += 1
-            finally:
-                self.leave()
-        except BaseException:
-            free(step.params)
-            raise
-        return 0
-
+cdef class Plan(Running):
     # ---- float to codes and back ----
 
     def quantize(
@@ -300,6 +202,47 @@ cdef class Plan:
             made = qir_conv_make(self.bits, &s, &o, &step)
         return self.append(name, kind, step, made, read + wrote + weights.shape[0], (y,))
 
+    def matmul(
+        self, str name, a, b, y, *, sizes, a_at, b_at, y_at, a_row, b_steps, y_row, multiplier,
+        str a_type="u8", a_zero=0, str b_type="u8", b_zero=0,
+        str y_type="u8", y_zero=0, low=None, high=None,
+    ):
+        cdef qir_matmul_shape s
+        cdef qir_matmul_operands o
+        cdef qir_step step
+        cdef const size_t[::1] offsets
+        s.m, s.k, s.n = m, k, n = of_length(name, "sizes", sizes, 3, 0)
+        a_row = integer(name, "a_row", a_row, 0)
+        value, column = of_length(name, "b_steps", b_steps, 2, 0)
+        y_row = integer(name, "y_row", y_row, 0)
+        if m > 1 and y_row < n:
+            raise ValueError(f"{name}: rows of {n} results overlap at a stride of {y_row}")
+        at = offsets_of(name, a_at, b_at, y_at)
+        some = m * n > 0  # else no tasks
+        s.batches = at.shape[1] if some else 0
+        starts = at.max(axis=1).tolist() if s.batches else None
+        o.to_float = y_type == "f32"
+        o.a, o.b, o.y = a, b, y
+        if starts is not None:
+            a_end = starts[0] + (m - 1) * a_row + k
+            b_end = starts[1] + (k - 1) * value + (n - 1) * column + 1 if k else 0
+            y_end = (starts[2] + (m - 1) * y_row + n) * (4 if o.to_float else 1)
+            o.a, o.b = self.needs(name, "a", a, a_end), self.needs(name, "b", b, b_end)
+            o.y = self.needs(name, "y", y, y_end)
+            s.a_end = a_end
+        offsets = at.reshape(-1)
+        s.a_at = s.b_at = s.y_at = NULL
+        if s.batches:
+            s.a_at, s.b_at = &offsets[0], &offsets[s.batches]
+            s.y_at = &offsets[2 * s.batches]
+        s.a_row, s.b_value, s.b_column, s.y_row = a_row, value, column, y_row
+        o.a_zero, o.a_flip = code_in(name, "a_zero", a_type, a_zero), flip_of(name, a_type)
+        o.b_zero, o.b_flip = code_in(name, "b_zero", b_type, b_zero), flip_of(name, b_type)
+        o.multiplier = real_of(name, "multiplier", multiplier)
+        o.code = code_of(name, "u8" if o.to_float else y_type, y_zero, low, high)
+        made = qir_matmul_make(self.bits, &s, &o, &step)
+        self.append(name, "matmul", step, made, s.batches * (m * k + k * n + m * n), (y,))
+
     # ---- elementwise ----
 
     def add(
@@ -332,7 +275,15 @@ cdef class Plan:
         made = qir_mul_make(self.bits, &s, &op, a, b, y, &step)
         self.append(name, "mul", step, made, 3 * s.outer * s.rows * s.inner, (y,))
 
-    cdef qir_binary_shape pair(self, str name, a, b, y, shape, broadcast) except *:
+    def real(self, str name, a, b, y, *, str op, shape, broadcast=None):
+        cdef qir_step step
+        if op not in REALS:
+            raise ValueError(f"{name}: no op {op!r} on floats; known are {', '.join(REALS)}")
+        cdef qir_binary_shape s = self.pair(name, a, b, y, shape, broadcast, 4)
+        made = qir_real_make(self.bits, REALS.index(op), &s, a, b, y, &step)
+        self.append(name, "real", step, made, 12 * s.outer * s.rows * s.inner, (y,))
+
+    cdef qir_binary_shape pair(self, str name, a, b, y, shape, broadcast, size=1) except *:
         cdef qir_binary_shape s
         outer, rows, inner = of_length(name, "shape", shape, 3, 0)
         if broadcast is not None and broadcast not in ("a", "b"):
@@ -340,18 +291,21 @@ cdef class Plan:
         some = outer * rows * inner > 0  # else no tasks
         s.outer, s.rows, s.inner = (outer, rows, inner) if some else (0, 0, 0)
         s.a_shared, s.b_shared = broadcast == "a", broadcast == "b"
-        self.needs(name, "a", a, outer * inner * (1 if s.a_shared else rows))
-        self.needs(name, "b", b, outer * inner * (1 if s.b_shared else rows))
-        self.needs(name, "y", y, outer * rows * inner)
+        self.needs(name, "a", a, outer * inner * (1 if s.a_shared else rows) * size)
+        self.needs(name, "b", b, outer * inner * (1 if s.b_shared else rows) * size)
+        self.needs(name, "y", y, outer * rows * inner * size)
         return s
 
     def lookup(self, str name, x, y, *, size, table):
         cdef qir_step step
-        cdef const uint8_t[::1] entries = table_of(name, table)
+        cdef const uint8_t[::1] entries
+        cdef size_t entry
+        bytes, entry = entries_of(name, table)
+        entries = bytes
         size = integer(name, "size", size, 0)
-        x, y = self.needs(name, "x", x, size), self.needs(name, "y", y, size)
-        made = qir_lookup_make(self.bits, size, &entries[0], x, y, &step)
-        self.append(name, "lookup", step, made, 2 * size, (y,))
+        x, y = self.needs(name, "x", x, size), self.needs(name, "y", y, size * entry)
+        made = qir_lookup_make(self.bits, size, &entries[0], entry, x, y, &step)
+        self.append(name, "lookup", step, made, size * (1 + entry), (y,))
 
     # ---- pooling ----
 
@@ -432,8 +386,35 @@ cdef class Plan:
         s.gain = floorf(<float>1 / <float>scale_of(name, "y_scale", y_scale))
         s.x_flip, s.wide = flip_of(name, x_type), wide
         s.code = code_of(name, y_type, y_zero, None, None)
-        made = qir_softmax_make(&s, x, y, &step)
+        made = qir_softmax_make(self.bits, &s, x, y, &step)
         self.append(name, "softmax", step, made, 2 * rows * width, (y,))
+
+    def layer_norm(self, str name, x, y, *, rows, gamma, beta=None, eps):
+        cdef qir_layer_norm s
+        cdef qir_step step
+        cdef const float[::1] slopes, shifts
+        slopes = floats_of(name, "gamma", gamma)
+        width, rows = slopes.shape[0], integer(name, "rows", rows, 0)
+        s.width, s.eps = width, float(eps)
+        s.gamma = &slopes[0] if width else NULL
+        s.beta = NULL
+        if beta is not None:
+            shifts = floats_of(name, "beta", beta)
+            if shifts.shape[0] != width:
+                raise ValueError(f"{name}: {shifts.shape[0]} numbers of beta, {width} of gamma")
+            s.beta = &shifts[0] if width else NULL
+        size = 4 * rows * width
+        x, y = self.needs(name, "x", x, size), self.needs(name, "y", y, size)
+        made = qir_layer_norm_make(self.bits, rows, &s, x, y, &step)
+        self.append(name, "layer_norm", step, made, 2 * size, (y,))
+
+    def real_softmax(self, str name, x, y, *, rows, width):
+        cdef qir_step step
+        rows, width = whole(name, "rows and width", (rows, width), 0)
+        size = 4 * rows * width
+        x, y = self.needs(name, "x", x, size), self.needs(name, "y", y, size)
+        made = qir_row_softmax_make(self.bits, rows, width, x, y, &step)
+        self.append(name, "real_softmax", step, made, 2 * size, (y,))
 
     # ---- bytes ----
 
@@ -500,100 +481,3 @@ cdef class Plan:
         writes = [operand.buffer for operand in call.operands if operand.written]
         step.run, step.params, step.tasks, step.scratch = NULL, NULL, 0, 0
         self.append(name, "call", step, 1, traffic, writes, call)
-
-    # ---- running ----
-
-    def run(self, arrays, *, threads=1, profile=False):
-        threads = min(integer("run", "threads", threads, 1, math.inf), QIR_POOL_MAX_THREADS)
-        threads = min(threads, usable_cores()) if threads > 1 else 1
-        given = list(arrays)
-        if len(given) != len(self.externals):
-            raise ValueError(f"{len(given)} arrays for {len(self.externals)} external buffers")
-        self.enter()
-        try:
-            self.bind(given, threads, profile)
-        finally:
-            self.leave()
-
-    cdef int bind(self, list arrays, int threads, bint profile) except -1:
-        """Points external buffers to the arrays for the length of one run."""
-        cdef Py_ssize_t held = 0
-        cdef Py_buffer *views = <Py_buffer *>malloc((len(arrays) + 1) * sizeof(Py_buffer))
-        if views == NULL:
-            raise MemoryError
-        try:
-            for i, buffer in enumerate(self.externals):
-                write = buffer in self.written
-                array = external_of(f"array {i}", arrays[i], self.sizes[buffer], write)
-                PyObject_GetBuffer(array, &views[held], PyBUF_WRITABLE if write else PyBUF_SIMPLE)
-                held += 1
-                arrays[i] = array
-                self.pointers[<Py_ssize_t>buffer] = views[held - 1].buf
-            self.execute(arrays, threads, profile)
-        finally:
-            for i in range(held):
-                PyBuffer_Release(&views[i])
-            free(views)
-        return 0
-
-    cdef int call_back(self, call, list arrays) except -1:
-        """Runs one Python step."""
-        memories = []
-        for operand in call.operands:
-            if self.offsets[operand.buffer] == EXTERNAL:
-                array = arrays[self.externals.index(operand.buffer)]
-                memories.append(array.reshape(-1).view(np.uint8))
-            else:
-                memories.append(self.memory[self.base + self.offsets[operand.buffer]:])
-        call.run(memories)
-        return 0
-
-    cdef int execute(self, list arrays, int threads, bint profile) except -1:
-        cdef timespec begin, end
-        cdef Py_ssize_t i
-        cdef char *scratch
-        cdef uint8_t[::1] memory
-        if self.scratch.size < self.scratch_bytes * threads + 64:
-            self.scratch = np.empty(self.scratch_bytes * threads + 64, np.uint8)
-        memory = self.scratch
-        scratch = <char *>qir_round_up(<size_t>&memory[0], 64)
-        with nogil:
-            for i in range(self.count):
-                if profile:
-                    clock_gettime(CLOCK_MONOTONIC, &begin)
-                if self.list[i].step.run != NULL:
-                    qir_step_run(&self.list[i].step, self.pointers, scratch, threads)
-                else:
-                    with gil:
-                        self.call_back(self.calls[i], arrays)
-                if profile:
-                    clock_gettime(CLOCK_MONOTONIC, &end)
-                    self.list[i].nanoseconds += (
-                        (end.tv_sec - begin.tv_sec) * 1000000000 + end.tv_nsec - begin.tv_nsec
-                    )
-        return 0
-
-    def profile(self):
-        self.enter()
-        try:
-            return [
-                (name, kind, self.list[i].nanoseconds * 1e-9, traffic)
-                for i, (name, kind, traffic) in enumerate(self.added)
-            ]
-        finally:
-            self.leave()
-
-    @property
-    def steps(self):
-        return [(name, kind) for name, kind, _ in self.added]
-
-
-def after_fork():
-    """Frees plans in a forked child: what held them was another thread of its parent."""
-    cdef Plan plan
-    for plan in list(PLANS):
-        if plan.owner != PyThread_get_thread_ident():
-            plan.lock, plan.owner = threading.Lock(), 0
-
-
-os.register_at_fork(after_in_child=after_fork)

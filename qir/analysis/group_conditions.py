@@ -107,7 +107,8 @@ def why_cut(node: Node, scheme: Scheme) -> str:
         cut = not _cuts_nothing(node, kind)
     else:
         far = [abs(end) for end in (low, high) if isinstance(end, float)]
-        cut = scheme.symmetric and bool(far) and (len(far) < 2 or far[0] != far[1])
+        even = scheme.symmetric and scheme.zero != scheme.low
+        cut = even and bool(far) and (len(far) < 2 or far[0] != far[1])
     return f"it cuts codes that are {scheme}" if cut else ""
 
 

@@ -29,7 +29,8 @@ class Kernel:
     ops: tuple[Node, ...]
     chain: tuple[str, ...]
     """As the profile names them: a product and the add of its bias are one linear layer."""
-    row: Row
+    row: Row | None = None
+    """None where a target's table has the chain."""
 
     @property
     def head(self) -> Node:

@@ -47,12 +47,13 @@ def suits(quant: QuantType, allowed: Scheme) -> bool:
     """Whether codes that are there are such as a slot takes."""
     if quant.dynamic or quant.kind != "uniform" or quant.grain is not None or quant.real_zero:
         return False
-    if quant.storage != allowed.storage or allowed.grain != "tensor":
+    if quant.storage not in allowed.storages or allowed.grain != "tensor":
         return False
     scale, zero = np.float32(quant.scales()), int(np.asarray(quant.zeros()))
     if allowed.scale is not None:
         return scale == np.float32(allowed.scale) and zero == (allowed.zero or 0)
-    return not allowed.symmetric or zero == 0
+    wanted = 0 if allowed.symmetric else allowed.zero
+    return wanted is None or zero == wanted
 
 
 def held(graph: Graph) -> list[str]:

@@ -57,13 +57,19 @@ class Wish:
 def fitted(allowed: Scheme, wanted: Scheme) -> Scheme | None:
     """What is wanted, as a slot takes it that allows a scheme; None where it does not.
 
-    Symmetric codes are affine ones too; bounds that are not said are the slot's.
+    Symmetric codes are affine ones too; bounds and a zero point that are not said are the slot's.
+    A storage by sign is narrowed to what both have.
     """
-    if allowed.storage != wanted.storage or allowed.grain != wanted.grain:
+    both = [storage for storage in wanted.storages if storage in allowed.storages]
+    if not both or allowed.grain != wanted.grain:
         return None
+    if len(both) == 1:
+        allowed, wanted = allowed.stored(both[0]), wanted.stored(both[0])
     if allowed.scale is not None and (allowed.scale, allowed.zero) != (wanted.scale, wanted.zero):
         return None
     if allowed.symmetric and not wanted.symmetric:
         return None
     made = replace(wanted, bounds=allowed.bounds) if wanted.bounds is None else wanted
+    if made.scale is None and made.zero is None:
+        made = replace(made, zero=allowed.zero)
     return made if allowed.low <= made.low and made.high <= allowed.high else None

@@ -101,6 +101,21 @@ def require_channels(summary: Summary) -> None:
         raise ValueError("more channels than finite values")
     if lows.min() != summary.low or highs.max() != summary.high:
         raise ValueError("the extremes of the channels are not those of the tensor")
+    require_channel_sums(summary)
+
+
+def require_channel_sums(summary: Summary) -> None:
+    """ValueError unless the sum of each channel lies where its extremes put it."""
+    sums = summary.channel_totals or ()
+    each = Fraction(summary.count, max(1, len(sums)))
+    if sums and each.denominator != 1:
+        raise ValueError(f"{summary.count} values in {len(sums)} channels")
+    for total, low, high in zip(sums, summary.channel_low, summary.channel_high, strict=False):
+        ends = (0, 0) if low > high else (Fraction(float(low)), Fraction(float(high)))
+        least, most = min(ends[0], 0) * each, max(ends[1], 0) * each  # infinities count as 0
+        slack = Fraction(ROUNDING) * (most - least)
+        if not least - slack <= Fraction(total, 1 << SUM_BITS) <= most + slack:
+            raise ValueError("the sum of a channel does not fit its extremes")
 
 
 def require_trace(trace: Trace, summary: Summary, batches: int) -> None:

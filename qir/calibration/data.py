@@ -29,7 +29,7 @@ from qir.errors import DataError, UsageError
 from qir.ir.dtype import texts
 from qir.ir.types import Array as Held
 
-Item = Array | Mapping[str, Array]
+Item = Array | Mapping[str, Array] | Sequence[Array]
 Data = str | Path | Item | Iterable[Item]
 DEFAULT_BATCH = 32
 HINT = "calibrate, quantize and run take complete inputs with --feeds (feeds=True)"
@@ -248,7 +248,7 @@ class ItemPieces:
     def __iter__(self) -> Iterator[Piece]:
         for index, item in enumerate(self._items):
             where = f"{self.name}[{index}]"
-            named = item if isinstance(item, Mapping) else {"": item}
+            named = named_arrays(item, self._inputs)
             arrays: dict[str, Rows] = {}
             for name, value in named.items():
                 array = as_array(value, where, name)
@@ -383,6 +383,25 @@ def as_rows(rows: Rows, spec: InputSpec, where: str) -> Rows:
 def matches(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
     """Whether sizes are those wanted, wherever these are known."""
     return all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
+
+
+def named_arrays(item: Item, inputs: Mapping[str, InputSpec]) -> Mapping[str, Array]:
+    """Returns the arrays of an item by name; one alone has none.
+
+    A tuple holds arrays in the order of the inputs, as a DataLoader gives them; so does a list that
+    is no array itself. What is left over is ignored, such as labels.
+    """
+    if isinstance(item, Mapping):
+        return item
+    if isinstance(item, (tuple, list)) and item and all(map(_is_array, item)):
+        alike = len({np.shape(part) for part in item}) == 1
+        if isinstance(item, tuple) or len(inputs) > 1 or not alike:
+            return dict(zip(inputs, item, strict=False))
+    return {"": item}  # type: ignore[dict-item]
+
+
+def _is_array(part: object) -> bool:
+    return hasattr(part, "__array__") and hasattr(part, "shape")
 
 
 def as_array(value: Array, where: str, name: str) -> Array:

@@ -24,6 +24,7 @@ from qir.calibration.data import (
     data_files,
     digest_of,
     matches,
+    named_arrays,
     open_file,
     refuse_nan,
 )
@@ -119,10 +120,12 @@ class FileFeeds:
 
 
 class ItemFeeds:
-    """Feeds as Python gives them: mappings of names to arrays, or arrays for a single input."""
+    """Feeds as Python gives them: mappings of names to arrays, tuples of arrays in the order of the
+    inputs, or arrays for a single input."""
 
-    def __init__(self, items: Iterable[Item], name: str) -> None:
+    def __init__(self, items: Iterable[Item], inputs: Mapping[str, InputSpec], name: str) -> None:
         self.name = name
+        self._inputs = inputs
         self.identity = None if isinstance(items, Sequence) else f"stream {name}"
         self.count = len(items) if isinstance(items, Sequence) else None
         self._items = items
@@ -130,7 +133,7 @@ class ItemFeeds:
     def __iter__(self) -> Iterator[Found]:
         for index, item in enumerate(self._items):
             where = f"{self.name}[{index}]"
-            named = item if isinstance(item, Mapping) else {"": item}
+            named = named_arrays(item, self._inputs)
             yield where, {n: HeldRows(as_array(value, where, n)) for n, value in named.items()}
 
 
@@ -149,8 +152,8 @@ def open_feeds(
     if isinstance(data, str | Path):
         return Feeds(FileFeeds(Path(data)), inputs, limit)
     if isinstance(data, np.ndarray | Mapping):
-        return Feeds(ItemFeeds([data], name), inputs, limit)
+        return Feeds(ItemFeeds([data], inputs, name), inputs, limit)
     if isinstance(data, Iterable):
-        return Feeds(ItemFeeds(data, name), inputs, limit)
+        return Feeds(ItemFeeds(data, inputs, name), inputs, limit)
     kind = type(data).__name__
     raise DataError(f"feeds are {kind}: not a file, nor an iterable of mappings of arrays")

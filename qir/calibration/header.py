@@ -9,7 +9,9 @@ from typing import NotRequired, TypedDict, cast
 
 from qir.calibration.record import MOST_BATCHES, BatchId, Key, sort_key
 
-FORMAT, VERSION = "qir.statistics", 1
+FORMAT, VERSION = "qir.statistics", 2
+KNOWN = (1, VERSION)
+"""Versions that are read; those before 2 hold no sums of channels."""
 MOST_AXES = 64
 """No array of NumPy's has more axes."""
 MOST_CHARACTERS = 128
@@ -27,6 +29,8 @@ class TensorHead(TypedDict):
     squares: str
     bins: int
     channels: int
+    sums: int
+    """Channels whose sums are held: all, or none where a file of version 1 is included."""
     log: int
 
 
@@ -51,14 +55,16 @@ def parse(text: str) -> Head:
     if head.get("format") != FORMAT:
         raise ValueError(f"the format is {shown(head.get('format'))}, not {FORMAT!r}")
     version = head.get("version")
-    if type(version) is not int or version != VERSION:
-        raise ValueError(f"format version {shown(version)}, this QIR reads {VERSION}")
+    if type(version) is not int or version not in KNOWN:
+        raise ValueError(f"format version {shown(version)}, this QIR reads up to {VERSION}")
     require_fields(head, Head.__annotations__.keys() - OPTIONAL, OPTIONAL, "the header")
     require(is_digest(head["model"]), "model", head["model"])
     require(head.get("unfinished", True) is True, "unfinished", head.get("unfinished"))
     require(isinstance(head["batches"], dict), "batches", head["batches"])
     require(isinstance(head["tensors"], list), "tensors", head["tensors"])
     for number, tensor in enumerate(cast("list[object]", head["tensors"])):
+        if version == 1 and isinstance(tensor, dict):
+            tensor.setdefault("sums", 0)
         require_tensor(tensor, f"tensor {number}")
     checked = cast("Head", head)
     keys = [sort_key(key_of(tensor)) for tensor in checked["tensors"]]
@@ -86,7 +92,7 @@ def require_tensor(tensor: object, what: str) -> None:
     name, axis = tensor["tensor"], tensor["axis"]
     require(isinstance(name, str), f"{what}: tensor", name)
     require(axis is None or (is_count(axis) and axis < MOST_AXES), f"{what}: axis", axis)
-    for field in ("bins", "channels", "log"):
+    for field in ("bins", "channels", "sums", "log"):
         require(is_count(tensor[field]), f"{what}: {field}", tensor[field])
     for field in ("total", "squares"):
         number(tensor[field], f"{what}: {field}")

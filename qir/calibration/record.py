@@ -54,6 +54,21 @@ class Trace:
             self.low.append(extremes.low)
             self.high.append(extremes.high)
 
+    def stretched(self, before: Summary, after: Summary) -> Trace:
+        """The log of a tensor whose summary changed, each side of zero in proportion."""
+        ends = {before.low: after.low, before.high: after.high}
+        down, up = (
+            now / was if was else 0.0
+            for was, now in ((before.low, after.low), (before.high, after.high))
+        )
+
+        def moved(value: float) -> float:
+            found = ends.get(value, value * (down if value < 0 else up))
+            return min(max(found, after.low), after.high)
+
+        low, high = (Packed("f", map(moved, side)) for side in (self.low, self.high))
+        return Trace(Packed("L", self.batch), low, high)
+
     def log(self, batches: tuple[BatchId, ...]) -> Log:
         """The log in the order of the data; `batches` are all batches in the order of arrival."""
         order = sorted(range(len(self.batch)), key=lambda i: batches[self.batch[i]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,9 +14,11 @@ from qir.calibration.data import InputSpec
 from qir.calibration.record import Key
 from qir.errors import DataError
 from qir.ir.graph import Graph
+from qir.ir.layer_channels import layer_data, summed_axis
 from qir.ir.node import Value
 from qir.ir.printer import print_graph
 from qir.reference.interpreter import run
+from qir.rewrite.channel_groups import channel_groups, stored_values
 
 
 class GraphProgram:
@@ -32,15 +35,28 @@ class GraphProgram:
         return input_specs(self.graph)
 
     def keys(self) -> list[Key]:
-        """Every float tensor that is computed."""
-        tensors = dict.fromkeys(
+        """Every float tensor that is computed; by channel too the data of layers, and what stands
+        between layers whose channels may be scaled."""
+        tensors = Counter(
             value.lineage.tensor
             for node in self.graph
             if node.op not in ("constant", "output")
             for value in node.results
             if watched(value)
         )
-        return [Key(tensor, None) for tensor in tensors]
+        axes: dict[str, int] = {}
+        for node in self.graph:
+            data = layer_data(node)
+            if data is None or not watched(data) or data.constant is not None:
+                continue
+            axis = summed_axis(node, data)
+            if axis is not None and isinstance(data.type.shape[axis], int):
+                axes.setdefault(data.lineage.tensor, axis)
+        for group in channel_groups(self.graph):
+            for value in stored_values(group):
+                axes.setdefault(value.lineage.tensor, group.axis)
+        apart = [Key(tensor, axis) for tensor, axis in axes.items() if tensors[tensor] == 1]
+        return [*(Key(tensor, None) for tensor in tensors), *apart]
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]], observe: Observe) -> None:
         """Runs once, calling `observe` with tensor id and value for every float tensor."""

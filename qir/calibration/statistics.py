@@ -133,6 +133,21 @@ class Statistics(Mapping[Key, Summary]):
                 mine.low.extend(trace.low)
                 mine.high.extend(trace.high)
 
+    def derived(self, more: Mapping[Key, tuple[Summary, Key]]) -> Statistics:
+        """These statistics and more: summaries, each with the key of what it was derived from.
+
+        What is there already stays shared.
+        """
+        with self._lock:
+            made = Statistics(self.model)
+            made.source, made._done = self.source, dict(self._done)
+            made._summaries, made._traces = dict(self._summaries), dict(self._traces)
+            for key, (summary, source) in more.items():
+                made._summaries[key] = summary
+                log = self._traces[source].stretched(self._summaries[source], summary)
+                made._traces[key] = log
+            return made
+
     def log(self, key: Key) -> Log:
         """The extremes of one tensor batch by batch; KeyError when it was not watched."""
         with self._lock:

@@ -34,10 +34,13 @@ TYPES = {
     "bins": np.uint64,
     "channel.low": np.float32,
     "channel.high": np.float32,
+    "channel.sum": np.uint8,
     "log.batch": np.uint32,
     "log.low": np.float32,
     "log.high": np.float32,
 }
+SUM_BYTES = 48
+"""Of a channel's sum: 2**62 float32 numbers in units of 2**-149 have 340 bits."""
 
 
 def pack(contents: Contents) -> bytes:
@@ -54,6 +57,7 @@ def pack(contents: Contents) -> bytes:
             "bins": summary.bins,
             "channel.low": summary.channel_low,
             "channel.high": summary.channel_high,
+            "channel.sum": sum_bytes(summary.channel_totals or ()),
             "log.batch": np.array([number[batch] for batch in log.batches], np.uint32),
             "log.low": log.low,
             "log.high": log.high,
@@ -68,6 +72,7 @@ def pack(contents: Contents) -> bytes:
                 "squares": hex(summary.total_squares),
                 "bins": summary.bins.size,
                 "channels": summary.channel_low.size,
+                "sums": len(summary.channel_totals or ()),
                 "log": log.low.size,
             }
         )
@@ -124,6 +129,9 @@ def unpack(metadata: str, arrays: Arrays) -> Contents:
     head = header.parse(str(text))
     if outer["digest"] != digest(str(text), arrays):
         raise ValueError("the content does not have the digest that was written with it")
+    if head["version"] == 1:
+        header.require("channel.sum" not in arrays, "version", 1)
+        arrays = {**arrays, "channel.sum": np.empty(0, np.uint8)}
     batches = header.batches_of(head["batches"])
     found = tuple(entries(head["tensors"], arrays, len(batches)))
     return Contents(head["model"], batches, found, head.get("unfinished", False))
@@ -154,13 +162,17 @@ def entries(heads: Sequence[TensorHead], arrays: Arrays, batches: int) -> Iterat
 def entry(head: TensorHead, take: Callable[[str, int], NDArray[Any]], batches: int) -> Entry:
     """One tensor, of the parts that `take` gives in order; ValueError where they do not fit."""
     counts, extremes = take("counts", 5), take("extremes", 2)
+    channels, sums = head["channels"], head["sums"]
+    if sums not in (0, channels):
+        raise ValueError(f"{sums} sums of {channels} channels")
     summary = Summary.restore(
         head["axis"],
         counts,
         extremes,
         take("bins", head["bins"]),
         (int(head["total"], 16), int(head["squares"], 16)),
-        (take("channel.low", head["channels"]), take("channel.high", head["channels"])),
+        (take("channel.low", channels), take("channel.high", channels)),
+        sums_of(take("channel.sum", sums * SUM_BYTES)) if sums == channels else None,
     )
     require_summary(summary, counts, extremes)
     trace = Trace(
@@ -170,6 +182,17 @@ def entry(head: TensorHead, take: Callable[[str, int], NDArray[Any]], batches: i
     )
     require_trace(trace, summary, batches)
     return Entry(header.key_of(head), summary, trace)
+
+
+def sum_bytes(sums: Sequence[int]) -> NDArray[np.uint8]:
+    """Sums as little-endian integers of `SUM_BYTES` bytes."""
+    return np.frombuffer(b"".join(s.to_bytes(SUM_BYTES, "little", signed=True) for s in sums), "B")
+
+
+def sums_of(data: NDArray[np.uint8]) -> tuple[int, ...]:
+    """The sums that `sum_bytes` wrote."""
+    rows = data.reshape(-1, SUM_BYTES)
+    return tuple(int.from_bytes(row.tobytes(), "little", signed=True) for row in rows)
 
 
 def require_arrays(arrays: Arrays) -> None:

@@ -19,6 +19,8 @@ Floats = NDArray[np.float32]
 # integers in these units they add exactly, so in any order and grouping.
 SUM_BITS, SQUARE_BITS = 149, 298
 
+Sums = tuple[int, ...]
+
 
 class Extremes(NamedTuple):
     """The least and the largest finite value; +inf and -inf when there is none."""
@@ -37,8 +39,8 @@ class Summary:
     """One tensor's statistics; equal for the same batches, whatever the order they came in.
 
     Counts, extremes and bins are functions of the values alone. Each `update` sums its array in a
-    fixed order to one float64, and these add as integers. With an axis, each channel's extremes are
-    kept too.
+    fixed order to one float64, and these add as integers. With an axis, each channel's extremes and
+    sum are kept too.
     """
 
     def __init__(self, axis: int | None = None) -> None:
@@ -50,6 +52,7 @@ class Summary:
         self._tally = Tally()
         self._lows: Floats = np.empty(0, np.float32)
         self._highs: Floats = np.empty(0, np.float32)
+        self._sums: Sums | None = ()
         self._lock = threading.Lock()
 
     def update(self, array: NDArray[np.generic]) -> Extremes:
@@ -62,6 +65,7 @@ class Summary:
         channels, inner = self._channels_of(values)
         if values.size == 0:
             return Extremes(math.inf, -math.inf)
+        sums = () if channels is None else channel_sums(values, channels, inner)
         with self._lock:
             if channels is None:
                 low, high, total, squares = self._tally.add(values.reshape(-1))
@@ -70,6 +74,7 @@ class Summary:
                 low, high, total, squares = self._tally.add(
                     values.reshape(-1), self._lows, self._highs, inner
                 )
+                self._add_sums(sums)
             self.total += fixed(total, SUM_BITS)
             self.total_squares += fixed(squares, SQUARE_BITS)
         return Extremes(low, high)
@@ -86,6 +91,7 @@ class Summary:
                 self._require_channels(other._lows.size)
                 np.minimum(self._lows, other._lows, out=self._lows)
                 np.maximum(self._highs, other._highs, out=self._highs)
+                self._add_sums(other._sums)
             self._tally.merge(other._tally)
             self.total += other.total
             self.total_squares += other.total_squares
@@ -112,8 +118,16 @@ class Summary:
         if not self._lows.size:
             self._lows = np.full(count, np.inf, np.float32)
             self._highs = np.full(count, -np.inf, np.float32)
+            self._sums = (0,) * count
         elif self._lows.size != count:
             raise DataError(self._other_channels(count))
+
+    def _add_sums(self, sums: Sums | None) -> None:
+        """Adds to the sums of the channels; they stay unknown where a part of them is."""
+        if self._sums is None or sums is None:
+            self._sums = None
+        else:
+            self._sums = tuple(a + b for a, b in zip(self._sums, sums, strict=True))
 
     @property
     def finite(self) -> int:
@@ -172,6 +186,22 @@ class Summary:
         return self._highs + np.float32(0)
 
     @property
+    def channel_totals(self) -> Sums | None:
+        """The exact sum of each channel in units of 2**-SUM_BITS.
+
+        Empty without an axis; None where a file of version 1 is included, which holds no sums.
+        """
+        return self._sums
+
+    @property
+    def channel_mean(self) -> NDArray[np.float64] | None:
+        """The mean of each channel; None without channels, with infinities, or without sums."""
+        if not self._sums or self.finite != self.count:
+            return None
+        each = self.count // len(self._sums)
+        return np.array([float(Fraction(total, each << SUM_BITS)) for total in self._sums])
+
+    @property
     def mean(self) -> float:
         """The mean of the finite values; NaN when there is none."""
         if not self.finite:
@@ -218,6 +248,7 @@ class Summary:
         bins: NDArray[np.uint64],
         totals: tuple[int, int],
         channels: tuple[Floats, Floats],
+        sums: Sums | None = (),
     ) -> Summary:
         """A summary of the parts that were read from it.
 
@@ -227,10 +258,12 @@ class Summary:
         lows, highs = channels
         if lows.size != highs.size or (lows.size and axis is None):
             raise ValueError("the channels' extremes do not fit")
+        if sums is not None and len(sums) != lows.size:
+            raise ValueError("the channels' sums do not fit")
         if np.isnan(lows).any() or np.isnan(highs).any():
             raise ValueError("the extremes of a channel are no range")
         summary._tally = Tally.restore(counts, extremes, bins)
-        summary._lows, summary._highs = lows.copy(), highs.copy()
+        summary._lows, summary._highs, summary._sums = lows.copy(), highs.copy(), sums
         summary.total, summary.total_squares = totals
         return summary
 
@@ -241,11 +274,12 @@ class Summary:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _state(self) -> tuple[int | None, int, int, bytes, bytes, bytes, bytes, bytes]:
+    def _state(self) -> tuple[int | None, int, int, Sums | None, bytes, bytes, bytes, bytes, bytes]:
         return (
             self.axis,
             self.total,
             self.total_squares,
+            self._sums,
             self.counts().tobytes(),
             self.extremes.tobytes(),
             self.bins.tobytes(),
@@ -256,6 +290,15 @@ class Summary:
     def __repr__(self) -> str:
         axis = "" if self.axis is None else f", axis {self.axis}"
         return f"<Summary of {self.count} values in {self.low:g}..{self.high:g}{axis}>"
+
+
+def channel_sums(values: Floats, channels: int, inner: int) -> Sums:
+    """The sum of each channel's finite values, added in a fixed order in float64."""
+    parts = values.reshape(-1, channels, inner)
+    if not np.isfinite(parts).all():
+        parts = np.where(np.isfinite(parts), parts, np.float32(0))
+    rows = np.add.reduce(parts, axis=2, dtype=np.float64)
+    return tuple(fixed(total, SUM_BITS) for total in np.add.reduce(rows, axis=0).tolist())
 
 
 def as_float32(array: NDArray[np.generic]) -> Floats:

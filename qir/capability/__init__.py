@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from qir.capability.files import load
-from qir.capability.table import Capability, Condition, Defect, Dynamic, OpCapability
+from qir.capability.table import (
+    Capability,
+    ChainCapability,
+    Condition,
+    Defect,
+    Dynamic,
+    OpCapability,
+)
 from qir.capability.verdicts import REAL, Verdict, no_row, verdicts
 
 __all__ = [
     "REAL",
     "Capability",
+    "ChainCapability",
     "Condition",
     "Defect",
     "Dynamic",

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from qir.capability.table import (
     Capability,
+    ChainCapability,
     Condition,
     Defect,
     Dynamic,
@@ -24,7 +25,7 @@ from qir.capability.table import (
 )
 from qir.errors import ParseError, PluginError
 from qir.ir.ops import OPS
-from qir.ir.scheme import Scheme
+from qir.ir.scheme import Scheme, parse_scheme
 from qir.profiles.toml_positions import Path as Keys
 from qir.profiles.toml_positions import places
 
@@ -36,14 +37,14 @@ Installed: TypeAlias = Callable[[str], Capability]
 """Gives the table of an installed target, by name."""
 
 _TABLES = {
-    "op": ("op", "slots", "share", "constant", "when", "computed", "unasked"),
-    "chain": ("chain", "cuts"),
+    "op": ("op", "slots", "share", "constant", "when", "computed", "unasked", "ranks"),
+    "chain": ("chain", "cuts", "result", "summand", "last_reader", "when"),
     "float": ("op", "reason", "when"),
     "defect": ("op", "reason", "when"),
     "remove": ("op", "chain"),
 }
 """The keys of each table of rows."""
-_HEAD = ("name", "extends", "version", "profile", "dynamic", *_TABLES)
+_HEAD = ("name", "extends", "version", "profile", "rounding", "dynamic", *_TABLES)
 _PLACE = re.compile(r"(?P<said>.*) \(at (?:line (?P<line>\d+).*|end of document)\)", re.DOTALL)
 
 
@@ -72,6 +73,7 @@ class _File:
     ops: dict[str, OpCapability] = field(default_factory=dict)
     chains: dict[tuple[str, ...], bool] = field(default_factory=dict)
     """Each with whether its activations may cut values."""
+    rows_of_chains: dict[tuple[str, ...], ChainCapability] = field(default_factory=dict)
     floats: list[Condition] = field(default_factory=list)
     defects: list[Defect] = field(default_factory=list)
 
@@ -131,6 +133,7 @@ class _File:
         if base is not None:
             self.ops |= base.ops
             self.chains |= {chain: chain not in base.uncut for chain in base.chains}
+            self.rows_of_chains |= base.rows
             self.floats += base.floats
             self.defects += base.defects
         for table, keys in _TABLES.items():
@@ -147,6 +150,8 @@ class _File:
             tuple(self.chains),
             tuple(self.defects),
             frozenset(chain for chain, cuts in self.chains.items() if not cuts),
+            self.rows_of_chains,
+            {**(base.rounding if base else {}), **self.rounding()},
             tuple(self.floats),
             dynamic=self.dynamic(base.dynamic if base else Dynamic()),
             profile=self.text("profile", base.profile if base else ""),
@@ -163,6 +168,14 @@ class _File:
             self.known("key of dynamic", found, ("rule", "scale", "ops"), "dynamic")
             rule, scale = (texts(found.get(k, getattr(base, k)))[0] for k in ("rule", "scale"))
             return Dynamic(rule, scale, texts(found.get("ops", base.ops)))
+
+    def rounding(self) -> dict[str, str]:
+        """How a quantize that no kernel absorbs rounds, by storage."""
+        with self.at("rounding"):
+            found = self.data.get("rounding", {})
+            if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+                raise ParseError("rounding is a table of storage types and their roundings")
+            return dict(found)
 
     def version(self) -> None:
         with self.at("version"):
@@ -239,6 +252,7 @@ class _File:
                 when or None,
                 self.slots(op, row, index, "computed"),
                 str(row.get("unasked", "")),
+                self.ranks(op, row, index),
             )
             self.floats = [each for each in self.floats if each.op != op or each.when]
 
@@ -255,6 +269,13 @@ class _File:
                 out |= slots_of(op, {slot: schemes})
         return out
 
+    def ranks(self, op: str, row: Mapping[str, object], index: int) -> dict[str, int]:
+        with self.at("op", index, "ranks"):
+            found = row.get("ranks", {})
+            if not isinstance(found, dict) or not all(type(v) is int for v in found.values()):
+                raise ParseError(f"{op}: ranks are a table of slots and whole numbers")
+            return dict(found)
+
     def listed(self, row: Mapping[str, object], index: int, key: str) -> tuple[str, ...]:
         with self.at("op", index, key):
             return texts(row.get(key, ()))
@@ -266,7 +287,17 @@ class _File:
             return values_of(row.get("when", {}))
 
     def take_chain(self, row: Mapping[str, object], index: int) -> None:
-        self.chains[self.chain("chain", row, index)] = bool(row.get("cuts", True))
+        chain = self.chain("chain", row, index)
+        self.chains[chain] = bool(row.get("cuts", True))
+        result, summand = (self.schemes(row, index, key) for key in ("result", "summand"))
+        alone = bool(row.get("last_reader", False))
+        self.rows_of_chains[chain] = ChainCapability(
+            result, summand, alone, self.values("chain", row, index)
+        )
+
+    def schemes(self, row: Mapping[str, object], index: int, key: str) -> tuple[Scheme, ...]:
+        with self.at("chain", index, key):
+            return tuple(parse_scheme(text) for text in texts(row.get(key, ())))
 
     def chain(self, table: str, row: Mapping[str, object], index: int) -> tuple[str, ...]:
         if "chain" not in row:
@@ -303,6 +334,7 @@ class _File:
                     raise ParseError(f"what it extends has no row of op {op!r}")
         if "chain" in row:
             chain = self.chain("remove", row, index)
+            self.rows_of_chains.pop(chain, None)
             if self.chains.pop(chain, None) is None:
                 raise ParseError(f"what it extends has no chain {' |> '.join(chain)}")
 

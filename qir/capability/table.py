@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from qir.errors import ParseError
 from qir.ir.attrs import same
@@ -29,6 +30,8 @@ class OpCapability:
     """Allowed schemes of slots in `constant` where what they hold is computed; none: it is not."""
     unasked: str = ""
     """Why no plan asks for codes that are there for its sake alone, though the target has it."""
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    """How many axes slots must have."""
 
     def must(self, slot: str, constant: bool) -> bool:
         """Whether a slot must hold a constant and does not."""
@@ -38,6 +41,20 @@ class OpCapability:
         """The schemes of a slot, whose operand is a constant or not."""
         rest = self.slots.get(slot, ())
         return rest if constant else self.computed.get(slot, rest)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainCapability:
+    """What one kernel of several ops asks for, beside what its first op does."""
+
+    result: tuple[Scheme, ...] = ()
+    """Allowed schemes of its result; none: those of its first op."""
+    summand: tuple[Scheme, ...] = ()
+    """Allowed schemes of the tensor that a later op adds; none: it adds none."""
+    last_reader: bool = False
+    """Whether all other readers of that tensor must have run before, as the kernel writes to it."""
+    when: Mapping[str, tuple[str | int | float | bool, ...]] = field(default_factory=dict)
+    """Attributes of its ops and the values they may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +100,10 @@ class Capability:
     defects: tuple[Defect, ...] = ()
     uncut: frozenset[tuple[str, ...]] = frozenset()
     """Chains that are one kernel only where their activations cut no code."""
+    rows: Mapping[tuple[str, ...], ChainCapability] = field(default_factory=dict)
+    """What chains ask for that their first ops do not."""
+    rounding: Mapping[str, str] = field(default_factory=dict)
+    """How a quantize that no kernel absorbs rounds, by storage; others as the profile says."""
     floats: tuple[Condition, ...] = ()
     """Ops that stay float, though some kernel may take them, and why."""
     kept: Mapping[str, str] = field(default_factory=dict)
@@ -101,6 +122,21 @@ class Capability:
         """Whether one kernel computes these ops in a row."""
         return ops in self.chains
 
+    def leads(self, ops: tuple[str, ...]) -> bool:
+        """Reports whether a chain begins with these ops."""
+        return any(chain[: len(ops)] == ops for chain in self.chains)
+
+    def chain_row(self, ops: tuple[str, ...]) -> ChainCapability | None:
+        """Returns what a chain asks for; None where there is no such chain."""
+        return self.rows.get(ops, ChainCapability()) if self.chain(ops) else None
+
+    def kernel(self, ops: tuple[str, ...]) -> OpCapability | None:
+        """Returns the row of an op, its result as the chain has it where more ops follow."""
+        row, more = self.ops.get(ops[0]), self.rows.get(ops)
+        if row is None or more is None or not more.result:
+            return row
+        return replace(row, slots={**row.slots, RESULT: more.result})
+
 
 def slots_of(op: str, given: object) -> dict[str, tuple[Scheme, ...]]:
     """Reads the schemes of slots; ParseError for what is none."""
@@ -118,7 +154,13 @@ def values_of(table: object) -> dict[str, tuple[str | int | float | bool, ...]]:
     """Reads attributes and the values that they may have; ParseError for what is no table."""
     if not isinstance(table, dict):
         raise ParseError("when is a table of attributes")
-    return {k: tuple(v) if isinstance(v, list) else (v,) for k, v in table.items()}
+    held = {k: v if isinstance(v, list) else [v] for k, v in table.items()}
+    return {k: tuple(map(_value, values)) for k, values in held.items()}
+
+
+def _value(value: Any) -> Any:
+    """A value of an attribute, rows as attributes hold them."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def texts(value: object) -> tuple[str, ...]:

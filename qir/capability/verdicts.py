@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeAlias
@@ -108,7 +108,7 @@ class _Judge:
             tails, result = [], node.results[0].type.quant if node.results else None
         if not on_codes and not self._meant(node, result):
             return "float", REAL
-        said = self._obstacle(node, result)
+        said = self._obstacle(node, result, tails)
         if not said:
             self.heads.update(dict.fromkeys(tails, node))
             return "integer", ""
@@ -124,10 +124,11 @@ class _Judge:
             return tails, _alike(node)
         value = node.results[0] if node.results else None
         while value is not None and (use := value.only_use) is not None:
+            ops = (node.op, *(t.op for t in tails))
             if use.node.op == "quantize":
-                return tails, use.node.result.type.quant
-            ops = (node.op, *(t.op for t in tails), use.node.op)
-            if not use.node.results or not self.table.chain(ops):
+                whole = not tails or self.table.chain(ops)
+                return (tails, use.node.result.type.quant) if whole else ([], None)
+            if not use.node.results or not self.table.leads((*ops, use.node.op)):
                 break
             tails.append(use.node)
             value = use.node.results[0]
@@ -141,11 +142,11 @@ class _Judge:
 
     # -- one op -------------------------------------------------------------------------------
 
-    def _obstacle(self, node: Node, result: QuantType | None) -> str:
+    def _obstacle(self, node: Node, result: QuantType | None, tails: Sequence[Node]) -> str:
         """Why the target does not take an op as it stands; empty where it does."""
         if said := self.table.float_reason(node):
             return said
-        row = self.table.ops.get(node.op)
+        row = self.table.kernel((node.op, *(tail.op for tail in tails)))
         if row is None:
             return no_row(self.table.name, node.op)
         held = _slots(node.op, node.operands, node.attrs)
@@ -155,7 +156,7 @@ class _Judge:
     def _chain(self, node: Node) -> str:
         """Why the target has no such kernel of several ops; empty where it has."""
         ops = tuple(stage.op for stage in node.stages)
-        row = self.table.ops.get(ops[0])
+        row = self.table.kernel(ops)
         if row is None:
             return no_row(self.table.name, ops[0])
         if not self.table.chain(ops):
@@ -241,8 +242,9 @@ def _fits(scheme: Scheme, held: _Held) -> bool:
     quant = held.quant
     if quant is None:
         return held.count and scheme.storage.bits == 32
-    if quant.storage != scheme.storage or quant.dynamic or quant.real_zero:
+    if quant.storage not in scheme.storages or quant.dynamic or quant.real_zero:
         return False
+    scheme = scheme.stored(quant.storage)
     if quant.kind != "uniform" or quant.plus is not None:
         return False
     if not _within(scheme, quant, held.constant):
@@ -251,7 +253,7 @@ def _fits(scheme: Scheme, held: _Held) -> bool:
     if quant.grain is not None and not per_channel:
         return False
     zeros = np.asarray(quant.zeros())
-    if scheme.symmetric and (zeros != _middle(quant)).any():
+    if scheme.symmetric and scheme.zero is None and (zeros != _middle(quant)).any():
         return False
     if scheme.zero is not None and (zeros != scheme.zero).any():
         return False

@@ -84,8 +84,9 @@ def engine(
     if colon and (how != PLAIN or not isinstance(backend, Session)):
         raise UsageError(f"engine {name!r}: only {base} itself, or onnxruntime:{PLAIN}")
     if isinstance(backend, Session):
-        own = path.suffix.lower() == backend.suffix
-        made = backend.session(path if own else graph, threads=threads, optimize=not colon)
+        made = backend.session(
+            path if backend.owns(path) else graph, threads=threads, optimize=not colon
+        )
     else:
         try:
             made = pipeline.compile(graph, target=base, threads=threads)

@@ -52,9 +52,9 @@ def claim_model(path: Path, target: str, form: str | None, *, force: bool) -> No
     from qir.errors import UsageError
     from qir.target import target as named
 
-    claim(path, force=force)
-    backend = named(target)
-    if path.suffix.lower() == pipeline.SUFFIX:
+    backend, own = named(target), path.suffix.lower() == pipeline.SUFFIX
+    claim(path, force=force, folder=not own and form in backend.folders)
+    if own:
         if form is not None:
             raise UsageError(f"{path}: a .qir file has no form {form}; leave --format out")
         return
@@ -64,6 +64,7 @@ def claim_model(path: Path, target: str, form: str | None, *, force: bool) -> No
         known = ", ".join(backend.formats) or "none"
         raise UsageError(f"target {target} has no form {form!r}; its forms: {known}")
     backend.form_of(path, form)
+    claim(*backend.files(path)[1:], force=force)
 
 
 def claim_files(*paths: Path | None, force: bool) -> None:

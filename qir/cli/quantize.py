@@ -83,6 +83,14 @@ class Common(TypedDict):
     help="How a range gives scale and zero point: as the target's profile says, or by a named"
     " formula, such as onednn, fbgemm or torch.observer (`qir doctor` lists them).",
 )
+@click.option(
+    "--corrections",
+    default="default",
+    show_default=True,
+    metavar="NAMES",
+    help="What makes up for the error of rounding: names with commas, such as correct-bias, or none"
+    " (docs/guide/accuracy.md).",
+)
 @shared.rules
 @shared.keep_float
 @shared.dynamic
@@ -108,6 +116,7 @@ def quantize(
     granularity: str,
     range_rule: str,
     scales: str,
+    corrections: str,
     rules: tuple[str, ...],
     floats: tuple[str, ...],
     dynamic: bool,
@@ -143,6 +152,7 @@ def quantize(
     from qir.errors import UsageError
     from qir.ledger import Ledger
     from qir.numerics.ranges import known_scales
+    from qir.quantizing import known_corrections
     from qir.target import target as named_target
 
     alone = dynamic or weights is not None
@@ -167,6 +177,9 @@ def quantize(
         raise UsageError(
             "--scales goes with samples: --dynamic and --weights choose by the profile"
         )
+    known_corrections(corrections)
+    if alone and corrections != "default":
+        raise UsageError("--corrections goes with samples: they tell what rounding costs")
     screen = Screen(quiet=quiet)
     ledger = Ledger()
     graph = open_model(model, ledger)
@@ -217,6 +230,7 @@ def quantize(
             range_rule=range_rule,
             scales=scales,
             profile=profile or "",
+            corrections=corrections,
             **common,
         )
     elif weights is not None:

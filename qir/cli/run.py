@@ -42,7 +42,11 @@ Result = tuple[str, str, "Tensor"]
     metavar="ENGINE",
     help="What runs it: reference, cpu, onnxruntime, or onnxruntime:plain, without its optimizer.",
 )
-@click.option("--compare", metavar="A,B", help="Run two engines and tell how their results differ.")
+@click.option(
+    "--compare",
+    metavar="A,B",
+    help="Run two engines, or one and the reference, and tell how their results differ.",
+)
 @click.option(
     "--metric",
     "metrics",
@@ -190,6 +194,7 @@ def _pair(text: str) -> list[str]:
     from qir.errors import UsageError
 
     names = [name.strip() for name in text.split(",")]
+    names = ["reference", *names] if len(names) == 1 else names
     if len(names) != 2 or not all(names):
         raise UsageError(f"--compare {text!r}: name two engines, such as cpu,onnxruntime")
     return names

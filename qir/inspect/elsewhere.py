@@ -38,6 +38,10 @@ class Elsewhere(Probe):
 
     def ask(self, question: pipe.Plain) -> Tensor:
         """The array that the program answers; OpError where it has none, or has ended."""
+        return np.asarray(self.answer(question))
+
+    def answer(self, question: pipe.Plain) -> pipe.Plain:
+        """What the program answers; OpError where that is a text of why not, or it has ended."""
         self.begin()
         child = self.child
         assert child is not None
@@ -52,7 +56,7 @@ class Elsewhere(Probe):
             raise OpError(f"{self.python} ended: {child.wait()}") from None
         if isinstance(answer, str):
             raise OpError(answer[:160])
-        return np.asarray(answer)
+        return answer
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

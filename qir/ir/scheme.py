@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from qir.errors import ParseError, SchemeError
@@ -31,9 +31,19 @@ class Scheme:
     """A scale that the op or target fixes."""
     share: str = ""
     """Name of the share set: slots of one set hold one map."""
+    negative: DType | None = None
+    """The storage where some value is negative, `storage` being that where none is; None: one
+    storage, whatever the sign."""
 
     def __post_init__(self) -> None:
         low, high = self.storage.bounds
+        if self.negative is not None and (low != 0 or self.negative.bounds[0] >= 0 or self.bounds):
+            raise SchemeError(
+                f"{self.storage}|{self.negative} by sign: name an unsigned storage first, a signed "
+                "one second, and no bounds"
+            )
+        if self.negative is not None and self.scale is not None:
+            raise SchemeError("a storage by sign has no fixed scale")
         if self.bounds == (low, high):
             object.__setattr__(self, "bounds", None)
         if not low <= self.low < self.high <= high:
@@ -54,12 +64,23 @@ class Scheme:
         """Greatest code."""
         return (self.bounds or self.storage.bounds)[1]
 
+    @property
+    def storages(self) -> tuple[DType, ...]:
+        """The storages it allows: two where the sign of the values decides."""
+        return (self.storage,) if self.negative is None else (self.storage, self.negative)
+
+    def stored(self, storage: DType) -> Scheme:
+        """Returns the scheme with one of its storages decided."""
+        return replace(self, storage=storage, negative=None)
+
     def __repr__(self) -> str:
         return f"<scheme {self}>"
 
     def __str__(self) -> str:
         bounds = f"<{self.bounds[0]}:{self.bounds[1]}>" if self.bounds else ""
-        parts = [f"{self.storage}{bounds}", "symmetric" if self.symmetric else "affine", self.grain]
+        sign = f"|{self.negative} by sign" if self.negative else ""
+        symmetry = "symmetric" if self.symmetric else "affine"
+        parts = [f"{self.storage}{bounds}{sign}", symmetry, self.grain]
         if self.scale is not None:
             parts.append(f"fixed({self.scale!r}:{self.zero or 0})")
         else:
@@ -71,6 +92,7 @@ class Scheme:
 
 _SCHEME = re.compile(
     r"(?P<storage>\w+)(?:<(?P<low>-?\d{1,20}):(?P<high>-?\d{1,20})>)?"
+    r"(?:\|(?P<negative>\w+) by sign)?"
     r"(?: (?P<symmetry>symmetric|affine))?(?: (?P<grain>tensor|channel))?"
     rf"(?: fixed\((?P<scale>[^:()]+):(?P<fixed>-?\d{{1,20}})\)| (?!share\()(?P<rule>{_RANGE}))?"
     r"(?: zero\((?P<zero>-?\d{1,20})\))?"
@@ -80,7 +102,10 @@ _SCHEME = re.compile(
 
 
 def parse_scheme(text: str) -> Scheme:
-    """Reads such as `i8<-127:127> symmetric channel`; ParseError for text that is no scheme."""
+    """Reads such as `i8<-127:127> symmetric channel`; ParseError for text that is no scheme.
+
+    `u8|i8 by sign` is u8 where no value is negative, else i8.
+    """
     found = _SCHEME.fullmatch(text.strip())
     if not found:
         raise ParseError(f"{text[:60]!r} is no scheme, such as 'u8 affine tensor minmax'")
@@ -104,6 +129,7 @@ def parse_scheme(text: str) -> Scheme:
             int(zero) if zero else None,
             scale,
             parts["share"] or "",
+            dtype(parts["negative"]) if parts["negative"] else None,
         )
     except (ValueError, SchemeError) as error:
         raise ParseError(f"{text[:60]!r}: {error}") from None

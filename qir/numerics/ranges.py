@@ -198,6 +198,20 @@ def choose(
     return _replaced(scale, zero, rule)
 
 
+def declared_ends(
+    low: Reals | float, high: Reals | float, storage: DType, rule: Choose
+) -> tuple[Reals, Reals]:
+    """Returns the range of a symmetric scheme as runtimes that carry ranges declare it, in float32.
+
+    It reaches as far to either side as the data do, widened as `choose` widens them; unsigned
+    values begin at 0.
+    """
+    kind = _REALS.get(rule.compute, _F32)
+    least, most = _widened(np.asarray(low), np.asarray(high), rule, kind, symmetric=True)
+    reach = np.maximum(np.abs(least), np.abs(most)).astype(_F32)
+    return (np.zeros_like(reach) if storage.bounds[0] >= 0 else -reach), reach
+
+
 def _reduced(
     rule: Choose, storage: DType, codes: tuple[int, int], weight: bool
 ) -> tuple[int, int] | None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
@@ -17,10 +18,10 @@ from numpy.typing import NDArray
 from qir import registry
 from qir.errors import PluginError, ProfileError
 from qir.ir.scheme import Scheme
-from qir.ir.types import QuantType
-from qir.numerics.fields import Rule
+from qir.ir.types import Declared, Grain, QuantType, param
+from qir.numerics.fields import Rule, level_of
 from qir.numerics.quantize import dequantize, quantize
-from qir.numerics.ranges import choose, named_scales
+from qir.numerics.ranges import choose, declared_ends, named_scales
 from qir.numerics.typed import map_of
 from qir.profiles.parser import load, parse
 from qir.profiles.profile import Profile, Query, choosing, dequantizing, quantizing
@@ -173,6 +174,7 @@ def numbers_for(
     if named is None:
         rule = _resolved(profile, choosing(storage, scheme.grain)).choose
         symmetric = scheme.symmetric
+        rule = replace(rule, decimals="exact") if weight else rule  # they are in no file
     else:
         rule, symmetric = named
         if rule.reach == "max" and np.min(low, initial=0) < 0:
@@ -199,6 +201,43 @@ def numbers_for(
             f"with --rule, or take other --scales, such as torch.observer"
         )
     return scale, zero if scheme.zero is None else np.full_like(zero, scheme.zero)
+
+
+def declared_for(
+    profile: Profile,
+    low: NDArray[np.generic],
+    high: NDArray[np.generic],
+    scheme: Scheme,
+    scale: NDArray[np.floating],
+    name: str = "",
+    *,
+    weight: bool = False,
+) -> Declared | None:
+    """Returns the range that goes with a scale, where a profile's runtime carries ranges.
+
+    That is one without zero points that names a level; None for others, and for a scale that is not
+    what the range reaches over that level. Zeros alone have the range that their scale stands for.
+    """
+    rule = _resolved(profile, choosing(str(scheme.storage), scheme.grain)).choose
+    codes = scheme.low, scheme.high
+    level = level_of(rule.levels, rule.zero, scheme.storage, codes, scheme.grain)
+    if not scheme.symmetric or rule.zero != "none" or level is None:
+        return None
+    rule = replace(rule, decimals="exact") if weight else rule
+    low_end, high_end = declared_ends(
+        low.astype(np.float32), high.astype(np.float32), scheme.storage, rule
+    )
+    reach = np.where(high_end == 0, (scale * np.float32(level)).astype(np.float32), high_end)
+    ends = np.where(low_end == high_end, -reach if scheme.low < 0 else low_end, low_end), reach
+    if np.any((ends[1] / np.float32(level)).astype(np.float32) != scale):
+        return None
+    grain = Grain(((0, 1),)) if scale.size > 1 else None
+    held_low, held_high = (
+        param(end, grain, f"{name}.{at}") for end, at in zip(ends, ("low", "high"), strict=True)
+    )
+    assert held_low is not None
+    assert held_high is not None
+    return Declared(held_low, held_high, level)
 
 
 _Asked: TypeAlias = "tuple[int, str, tuple[tuple[str, str], ...], str, str]"

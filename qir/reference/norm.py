@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from qir.errors import OpError
+from qir.reference.lanes import lane_sum
 from qir.reference.operands import Array, Wide, axis_of, floats, narrow, wide
 
 
@@ -79,8 +80,8 @@ def layer_norm(
     Raises OpError where gamma or beta does not broadcast to those axes, or for no floats.
     """
     floats("layer_norm", x=x, gamma=gamma, beta=beta)
-    over = tuple(range(axis_of("layer_norm", axis, x.ndim), x.ndim))
-    made = np.multiply(_normalized(wide(x), over, eps), _spread("layer_norm", "gamma", gamma, x))
+    first = axis_of("layer_norm", axis, x.ndim)
+    made = np.multiply(_normalized(wide(x), first, eps), _spread("layer_norm", "gamma", gamma, x))
     if beta is not None:
         made = np.add(made, _spread("layer_norm", "beta", beta, x))
     return narrow(np.asarray(made), x.dtype)
@@ -134,10 +135,13 @@ def lrn(
     return narrow(np.asarray(value / (bias + alpha / size * total) ** beta), x.dtype)
 
 
-def _normalized(x: Array, over: tuple[int, ...], eps: float) -> Wide:
-    value = x.astype(np.float64, copy=False)
-    centred = value - np.mean(value, axis=over, keepdims=True)
-    return np.asarray(centred / np.sqrt(np.mean(centred**2, axis=over, keepdims=True) + eps))
+def _normalized(x: Array, first: int, eps: float) -> Wide:
+    """Mean 0 and variance 1 over the axes from `first` on; sums as `lane_sum` adds them."""
+    count = math.prod(x.shape[first:])
+    value = x.astype(np.float64, copy=False).reshape(*x.shape[:first], count)
+    centred = value - lane_sum(value) / count
+    made = centred / np.sqrt(lane_sum(centred * centred) / count + eps)
+    return np.asarray(made.reshape(x.shape))
 
 
 def _by_channel(op: str, x: Array, gamma: Array, beta: Array, groups: int, eps: float) -> Array:
@@ -147,7 +151,7 @@ def _by_channel(op: str, x: Array, gamma: Array, beta: Array, groups: int, eps: 
             raise OpError(f"{op}: {slot} has {list(row.shape)}, x has {count} channels")
     each = math.prod(x.shape[1:]) // max(groups, 1)
     split = wide(x).reshape(x.shape[0], groups, each)
-    made = _normalized(split, (2,), eps).reshape(x.shape)
+    made = _normalized(split, 2, eps).reshape(x.shape)
     shape = (count, *(1,) * (x.ndim - 2))
     return narrow(
         np.add(np.multiply(made, wide(gamma).reshape(shape)), wide(beta).reshape(shape)), x.dtype

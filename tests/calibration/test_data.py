@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from qir.calibration import InputSpec, Source, open_data
+from qir.calibration import InputSpec, Source, open_data, open_feeds
 from qir.calibration.data import Data
 from qir.errors import DataError, UsageError
 
@@ -356,3 +356,21 @@ def test_what_numpy_saves_as_bare_bytes_is_of_the_input_s_type(
     said = r"'x' is float32, the data are \|V[12], bytes of a type that NumPy has not: save them as"
     with pytest.raises(DataError, match=said):
         list(open_data(tmp_path / "x.npy", ONE))
+
+
+def test_tuples_and_lists_hold_inputs_in_order_and_labels_after_them() -> None:
+    batches = [(X[:6], IDS[:6]), (X[6:], IDS[6:])]
+    ways: list[Any] = [batches, [list(b) for b in batches], iter(batches)]
+    for items in ways:
+        found = list(open_data(items, ONE))
+        assert np.array_equal(np.concatenate([b["x"] for b in found]), X)
+        assert all(list(b) == ["x"] for b in found)
+    (both,) = open_data([(X, IDS, IDS)], TWO)
+    assert np.array_equal(both["x"], X)
+    assert np.array_equal(both["ids"], IDS)
+    (rows,) = open_data([list(X)], ONE)
+    assert np.array_equal(rows["x"], X), "a list of rows is one array, as it always was"
+    (feed,) = open_feeds([(X, IDS, IDS)], TWO)
+    assert np.array_equal(feed["ids"], IDS)
+    with pytest.raises(DataError, match="no array for input 'ids'"):
+        list(open_data([(X,)], TWO))

@@ -73,7 +73,7 @@ def number(head: Head, tensor: str) -> int:
         ),
         (lambda h, a: h["tensors"][-1].update(squares="-0x1"), "of squares does not fit the bins"),
         (lambda h, a: h["tensors"][-1].update(axis=10**9), "axis is 1000000000"),
-        (lambda h, a: h.update(version=True), "format version true, this QIR reads 1"),
+        (lambda h, a: h.update(version=True), "format version true, this QIR reads up to 2"),
         (lambda h, a: h.update(model="m" * 129), "model is 'mmm"),
         (lambda h, a: h.update(more=1), "the header has an unknown field 'more'"),
     ],
@@ -151,3 +151,58 @@ def test_random_changes_are_refused_clearly_or_harmless(tmp_path: Path) -> None:
     for number_ in range(300):
         said = fuzz.attempt("statistics", SEED, number_, tmp_path)
         assert not said, f"--seed {SEED} --case statistics:{number_}\n{said}"
+
+
+def as_version_1(head: Head, arrays: Arrays) -> None:
+    """Takes what version 2 added out of a file."""
+    head["version"] = 1
+    arrays.pop("channel.sum")
+    for tensor in head["tensors"]:
+        del tensor["sums"]
+
+
+def test_files_of_version_1_load_and_leave_sums_of_channels_unknown(tmp_path: Path) -> None:
+    whole = made(tmp_path / "s")
+    forge(tmp_path / "s", as_version_1)
+    old = Statistics.load(tmp_path / "s")
+    for key, summary in whole.items():
+        assert old[key].counts().tolist() == summary.counts().tolist()
+        assert old[key].channel_high.tolist() == summary.channel_high.tolist()
+    assert whole[Key("x", 1)].channel_mean is not None
+    assert old[Key("x", 1)].channel_mean is None
+    old.save(tmp_path / "again")
+    assert Statistics.load(tmp_path / "again") == old
+
+
+def test_sums_stay_unknown_when_files_of_both_versions_are_merged(tmp_path: Path) -> None:
+    made(tmp_path / "s")
+    forge(tmp_path / "s", as_version_1)
+    halves = [Statistics("program"), Statistics("program")]
+    for number, half in enumerate(halves):
+        with half.batch("other", number) as batch:
+            batch.update("x", DATA[2 * number : 2 * number + 2], 1)
+    first, second = Statistics.load(tmp_path / "s"), Statistics.load(tmp_path / "s")
+    first.merge(halves[0])
+    first.merge(halves[1])
+    halves[1].merge(second)
+    halves[1].merge(halves[0])
+    assert first == halves[1]
+    assert first[Key("x", 1)].channel_mean is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda h, a: a["channel.sum"].fill(127), "sum of a channel does not fit its extremes"),
+        (lambda h, a: h.update(version=1), "version is 1"),
+        (lambda h, a: [t.update(sums=2) for t in h["tensors"]], "2 sums of 0 channels"),
+        (lambda h, a: h["tensors"][-1].update(sums=-1), "sums is -1"),
+    ],
+)
+def test_sums_that_no_run_writes_are_refused(
+    tmp_path: Path, change: Callable[[Head, Arrays], object], said: str
+) -> None:
+    made(tmp_path / "s")
+    forge(tmp_path / "s", change)
+    with pytest.raises(InputError, match=said):
+        Statistics.load(tmp_path / "s")

@@ -166,3 +166,31 @@ def test_channels_and_arrays_that_do_not_fit_are_refused() -> None:
         with pytest.raises(DataError, match="real numbers"):
             summary_of(array)
     assert summary == summary_of(np.ones((2, 3)), axis=1)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+def test_channel_means_are_those_of_exact_sums(axis: int) -> None:
+    rng = np.random.default_rng(axis)
+    arrays = [rng.standard_normal((n, 3, 4, 2)).astype(np.float32) for n in (2, 5)]
+    if axis == 0:
+        arrays = [a[:2] for a in arrays]
+    summary = Summary(axis)
+    for array in arrays:
+        summary.update(array)
+    exact = [
+        sum((Fraction(float(v)) for a in arrays for v in np.take(a, i, axis).ravel()), Fraction(0))
+        for i in range(arrays[0].shape[axis])
+    ]
+    each = sum(a.size for a in arrays) // len(exact)
+    assert summary.channel_mean is not None
+    np.testing.assert_allclose(
+        summary.channel_mean, [float(total / each) for total in exact], rtol=1e-12, atol=1e-15
+    )
+
+
+def test_a_channel_has_no_mean_where_values_are_infinite_or_sums_are_unknown() -> None:
+    summary = Summary(0)
+    assert summary.channel_mean is None
+    summary.update(np.array([[1.0, np.inf], [2.0, 3.0]], np.float32))
+    assert summary.channel_mean is None
+    assert summary.channel_totals == (1 << 149, 5 << 149)

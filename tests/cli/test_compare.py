@@ -25,6 +25,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("qdq.onnx", ("--format", "qdq")),
         ("qoperator.onnx", ("--format", "qoperator")),
         ("made.qir", ()),
+        ("plain.onnx", ("--format", "qdq", "--corrections", "none")),
     ):
         made = qir("quantize", *given, "-o", folder / name, *more)
         assert made.status == 0, made
@@ -45,7 +46,7 @@ def test_engines_agree_on_every_byte_of_depthwise_networks(
 
 def test_without_its_optimizer_a_runtime_is_compared_as_the_model_stands(written: Path) -> None:
     words = ("--data", written / "x.npy", "--compare", "reference,onnxruntime:plain", "--json")
-    outcome = qir("run", written / "qdq.onnx", *words)
+    outcome = qir("run", written / "plain.onnx", *words)
     (output,) = json.loads(outcome.out)["outputs"]
     assert output["differ"] > 0  # float sums, in each engine's own order
     assert output["codes"] < 2

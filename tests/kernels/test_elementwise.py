@@ -120,6 +120,33 @@ def test_one_operand_may_be_shared_by_rows(isa: str, kind: str, broadcast: str |
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "div"])
+def test_floats_are_computed_as_numpy_does(isa: str, op: str) -> None:
+    rng = np.random.default_rng(72)
+    by_name = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+    special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38, 1e-45, -1e-40], F32)
+    for shape in ((1, 1, 1), (1, 1, 70_001), (2, 5, 17), (3, 40, 1), (1, 3, 4000), (2, 1, 3)):
+        for broadcast in (None, "a", "b"):
+            one_row = (shape[0], 1, shape[2])
+            a, b = (
+                rng.normal(0, 3, one_row if broadcast == slot else shape).astype(F32)
+                for slot in "ab"
+            )
+            for x in (a, b):
+                flat = x.reshape(-1)
+                flat[: len(special)] = rng.permutation(special)[: flat.size]
+            got = one(
+                "real", [a, b], shape, F32, isa=isa, threads=2, op=op, shape=shape,
+                broadcast=broadcast,
+            )  # fmt: skip
+            with np.errstate(all="ignore"):
+                wanted = by_name[op](a, b)
+            assert np.array_equal(got, wanted, equal_nan=True), (shape, broadcast)
+            numbers = ~np.isnan(wanted)
+            assert np.array_equal(np.signbit(got)[numbers], np.signbit(wanted)[numbers])
+
+
+@pytest.mark.parametrize("isa", ISAS)
 def test_lookup_reads_the_table_by_byte(isa: str) -> None:
     rng = np.random.default_rng(7)
     for kind in ("u8", "i8"):
@@ -130,6 +157,17 @@ def test_lookup_reads_the_table_by_byte(isa: str) -> None:
                 "lookup", [x], x.shape, table.dtype.type, isa=isa, threads=2, size=size, table=table
             )
             assert np.array_equal(got, table[x.view(np.uint8)])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("entry", [np.float16, np.float32, np.int64, np.bool_])
+def test_entries_of_a_table_may_be_wider_than_a_byte(isa: str, entry: type[np.generic]) -> None:
+    rng = np.random.default_rng(71)
+    table = rng.normal(0, 40, 256).astype(entry)
+    for size in [1, 63, 64, 65, 100_000]:
+        x = codes(rng, "i8", (size,))
+        got = one("lookup", [x], x.shape, entry, isa=isa, threads=2, size=size, table=table)
+        assert np.array_equal(got, table[x.view(np.uint8)])
 
 
 SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 3.4e38, -3.4e38, 1e-45, -1e-45, 1e10, -1e10]

@@ -208,7 +208,7 @@ def convolution(**changes: object) -> Callable[[Plan], None]:
         ),
         (
             lambda plan: plan.lookup("l", 0, 1, size=1, table=np.zeros(9, np.uint8)),
-            "l: table has 9 uint8, 256 bytes are needed",
+            "l: table has 9 uint8, 256 entries are needed",
         ),
         (
             lambda plan: plan.quantize("q", 0, 1, shape=(4,), scale=0, zero=0),

@@ -158,32 +158,38 @@ def test_global_avg_pool_sums_exactly(isa: str, kind: str) -> None:
         assert np.array_equal(got, formulas.rounded(real, y_zero, *BOUNDS[kind])), c
 
 
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", ["u8", "i8"])
-def test_softmax_is_a_table_and_one_division(kind: str) -> None:
+@pytest.mark.parametrize("wide", [False, True])
+def test_softmax_is_a_table_and_one_division(isa: str, kind: str, wide: bool) -> None:
     rng = np.random.default_rng(13)
     zero = BOUNDS[kind][0]
     for width in [*range(2, 71), 1000]:
-        x = codes(rng, kind, (5, width))
+        x = codes(rng, kind, (21, width))
         scale = F32(rng.uniform(0.01, 0.3))
         shift = max(0.0, float(np.log(np.finfo(F32).max / F32(width))) - 5) / float(scale)
         table = np.exp((np.arange(256) - 255 + shift) * float(scale)).astype(F32)
         v = table[x.astype(np.int64) - x.max(axis=1, keepdims=True) + 255]
-        total = np.zeros((5, 1), F32)
+        total = np.zeros((21, 1), F32)
         for i in range(width):
             total = total + v[:, i : i + 1]
-        expected = formulas.rounded(v * F32(256) / total, zero, *BOUNDS[kind])
+        real = np.float64 if wide else F32
+        share = v.astype(real) * real(256) / total.astype(real)
+        expected = formulas.rounded(share, zero, *BOUNDS[kind])
         got = one(
             "softmax",
             [x],
             x.shape,
             CODES[kind],
-            rows=5,
+            rows=21,
             width=width,
             x_scale=scale,
             y_scale=1 / 256,
             y_zero=zero,
             x_type=kind,
             y_type=kind,
+            isa=isa,
             threads=2,
+            wide=wide,
         )
         assert np.array_equal(got, expected), width

@@ -10,9 +10,11 @@ import onnx
 import pytest
 
 import qir
+from qir import pipeline
 from qir.ir.dims import symbol
 from qir.ir.dtype import dtype
 from qir.ir.graph import Graph
+from qir.ir.text import parse
 from qir.ir.types import TensorType
 from qir.passes.forms.lower_linear import LowerLinear
 from qir.reference.interpreter import run
@@ -67,3 +69,41 @@ def test_a_layer_of_three_axes_is_one_int8_product_in_onnxruntime(tmp_path: Path
     ops = [node.op_type for node in onnx.load(tmp_path / "y.onnx").graph.node]
     assert ops.count("QGemm") == 1
     assert not {"MatMul", "Gemm", "Add"} & set(ops)
+
+
+ADDED = """graph main {
+  %x = input() : 2x4x3xf32
+  %w = constant(@w) : 3x5xf32
+  %b = constant(@b) : 5xf32
+  %m = matmul(%x, %w) : 2x4x5xf32
+  %s = add(%m, %b) : 2x4x5xf32
+  %r = relu(%s) : 2x4x5xf32
+  output(y=%r)
+}"""
+
+
+def test_a_matmul_with_what_is_added_to_it_is_one_product_where_the_target_has_one() -> None:
+    rng = np.random.default_rng(5)
+    arrays = {n: rng.standard_normal(s).astype(np.float32) for n, s in (("w", (3, 5)), ("b", 5))}
+    graph = parse(ADDED, arrays)
+    x = rng.standard_normal((2, 4, 3)).astype(np.float32)
+    plan = pipeline.plan(graph)
+    assert {d.op for d in plan.decisions if d.integer} == {"gemm", "relu", "reshape"}
+    made = pipeline.quantize(graph, pipeline.calibrate(graph, [{"x": x}]))
+    (product,) = (n for n in made if n.op == "gemm")
+    assert product.operands["c"].node.operands["x"].type.quant is not None
+    wanted = np.maximum(x.astype(np.float64) @ arrays["w"] + arrays["b"], 0)
+    found = pipeline.run(made, {"x": x})["y"]
+    assert np.abs(found - wanted).max() < 0.05 * wanted.max()
+
+
+def test_a_matmul_with_a_bias_that_a_target_has_no_place_for_stays_float() -> None:
+    """Its weights are computed, so that no product with a bias can take its place."""
+    text = (
+        "graph main {\n  %x = input() : 4x3xf32\n  %w = input() : 3x5xf32\n"
+        "  %b = constant([1.0, 2.0, 3.0, 4.0, 5.0]) : 5xf32\n"
+        "  %y = matmul(%x, %w, bias=%b) : 4x5xf32\n  output(y=%y)\n}"
+    )
+    (made,) = pipeline.plan(parse(text)).decisions
+    assert made.becomes == "float"
+    assert made.reason == "onnxruntime has no matmul with a bias: add it after the matmul"

@@ -54,6 +54,13 @@ def early(quant: QuantType, name: str | None) -> bool:
     return rule.quantize.zero == "before" and bool(np.asarray(quant.zeros()).any())
 
 
+def by_gain(quant: QuantType, name: str) -> bool:
+    """Whether a profile multiplies by a gain that its range gives, which is 1 / scale but for the
+    last bit."""
+    rule = profile(name).resolve(quantizing(quant)).quantize
+    return rule.by == "gain" and rule.zero == "none" and quant.kind == "uniform"
+
+
 def blocks(grain: Grain, shape: Shape) -> tuple[int, int] | None:
     """The axis and size of blocks that are of one element along every other axis.
 

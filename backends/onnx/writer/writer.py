@@ -443,6 +443,11 @@ class Writer:
     ) -> None:
         """Writes a call of the function that quantizes or dequantizes by a map that ONNX lacks."""
         name = node.profile or self.graph.profile or "native"
+        quant = kind.quant
+        if op == "Quantize" and quant is not None and custom.by_gain(quant, name):
+            said = f"divided by its scale; {name} multiplies by a gain, which may round otherwise"
+            self.ledger.add(Change.NUDGED, "onnx emitter", out, said, codes=1.0)
+            name = "native"
         try:
             function, arrays = custom.made(op, kind, name, self.opset, rounding)
         except Refused as error:

@@ -25,11 +25,25 @@ void QIR_NAME(mul)(const struct qir_binary *op, const uint8_t *restrict a,
   const uint8_t a_flip = op->a_flip, b_flip = op->b_flip;
   const struct qir_code code = op->code;
   for (size_t i = 0; i < n; ++i) {
-    const int32_t left = qir_decode(a[i], a_flip) - a_zero;
-    const int32_t right = qir_decode(b[i], b_flip) - b_zero;
-    y[i] = qir_encode_converted((float)(left * right) * multiplier + zero, &code);
+    const float left = (float)(qir_decode(a[i], a_flip) - a_zero);
+    const float right = (float)(qir_decode(b[i], b_flip) - b_zero);
+    y[i] = qir_encode_converted(left * right * multiplier + zero, &code); /* the product is exact */
   }
 }
+
+#define QIR_REAL(op, sign)                                                              \
+  void QIR_NAME(real_##op)(const struct qir_binary *ignored, const uint8_t *restrict a, \
+                           const uint8_t *restrict b, uint8_t *restrict y, size_t n) {  \
+    (void)ignored;                                                                      \
+    const float *restrict left = (const float *)a, *restrict right = (const float *)b;  \
+    float *restrict to = (float *)y;                                                    \
+    for (size_t i = 0; i < n; ++i) to[i] = left[i] sign right[i];                       \
+  }
+QIR_REAL(add, +)
+QIR_REAL(sub, -)
+QIR_REAL(mul, *)
+QIR_REAL(div, /)
+#undef QIR_REAL
 
 void QIR_NAME(quantize)(const struct qir_affine *to, const float *restrict x, uint8_t *restrict y,
                         size_t n) {

@@ -4,25 +4,35 @@
 
 #include "layout/layout.h"
 
-#define QIR_ELEMENTWISE_KERNEL(name, isa)                                                      \
-  void qir_elementwise_add_##name(const struct qir_binary *, const uint8_t *, const uint8_t *, \
-                                  uint8_t *, size_t);                                          \
-  void qir_elementwise_mul_##name(const struct qir_binary *, const uint8_t *, const uint8_t *, \
-                                  uint8_t *, size_t);                                          \
-  void qir_elementwise_quantize_##name(const struct qir_affine *, const float *, uint8_t *,    \
-                                       size_t);                                                \
-  void qir_elementwise_dequantize_##name(const struct qir_affine *, const uint8_t *, float *,  \
-                                         size_t);                                              \
-  void qir_elementwise_lookup_##name(const uint8_t *, const uint8_t *, uint8_t *, size_t);     \
+#define QIR_BINARY(function) \
+  void function(const struct qir_binary *, const uint8_t *, const uint8_t *, uint8_t *, size_t);
+#define QIR_ELEMENTWISE_KERNEL(name, isa)                                                     \
+  QIR_BINARY(qir_elementwise_add_##name)                                                      \
+  QIR_BINARY(qir_elementwise_mul_##name)                                                      \
+  QIR_BINARY(qir_elementwise_real_add_##name)                                                 \
+  QIR_BINARY(qir_elementwise_real_sub_##name)                                                 \
+  QIR_BINARY(qir_elementwise_real_mul_##name)                                                 \
+  QIR_BINARY(qir_elementwise_real_div_##name)                                                 \
+  void qir_elementwise_quantize_##name(const struct qir_affine *, const float *, uint8_t *,   \
+                                       size_t);                                               \
+  void qir_elementwise_dequantize_##name(const struct qir_affine *, const uint8_t *, float *, \
+                                         size_t);                                             \
+  void qir_elementwise_lookup_##name(const uint8_t *, const uint8_t *, uint8_t *, size_t);    \
   void qir_elementwise_interleave3_##name(const uint8_t *, size_t, uint8_t *);
 #include "kernels.inc"
 #undef QIR_ELEMENTWISE_KERNEL
 
-#define QIR_ELEMENTWISE_KERNEL(name, isa)                              \
-  {"qir_elementwise_" #name,        isa,                               \
-   qir_elementwise_add_##name,      qir_elementwise_mul_##name,        \
-   qir_elementwise_quantize_##name, qir_elementwise_dequantize_##name, \
-   qir_elementwise_lookup_##name,   qir_elementwise_interleave3_##name},
+#define QIR_ELEMENTWISE_KERNEL(name_, isa_)                                      \
+  {.name = "qir_elementwise_" #name_,                                            \
+   .isa = isa_,                                                                  \
+   .add = qir_elementwise_add_##name_,                                           \
+   .mul = qir_elementwise_mul_##name_,                                           \
+   .real = {qir_elementwise_real_add_##name_, qir_elementwise_real_sub_##name_,  \
+            qir_elementwise_real_mul_##name_, qir_elementwise_real_div_##name_}, \
+   .quantize = qir_elementwise_quantize_##name_,                                 \
+   .dequantize = qir_elementwise_dequantize_##name_,                             \
+   .lookup = qir_elementwise_lookup_##name_,                                     \
+   .interleave3 = qir_elementwise_interleave3_##name_},
 const struct qir_elementwise_kernel qir_elementwise_kernels[] = {
 #include "kernels.inc"
 };
@@ -30,7 +40,7 @@ const struct qir_elementwise_kernel qir_elementwise_kernels[] = {
 const size_t qir_elementwise_kernel_count =
     sizeof qir_elementwise_kernels / sizeof *qir_elementwise_kernels;
 
-enum { CHUNK = 32 * 1024 /* bytes of a task */ };
+enum { CHUNK = 32 * 1024 /* elements of a task */, REPEATED = 4 * 1024 /* of a shared operand */ };
 
 /* How many of those that are left a task takes. */
 static size_t taken(size_t left, size_t chunk) {
@@ -46,22 +56,40 @@ struct binary {
   qir_binary_fn fn;
   struct qir_binary op;
   struct qir_binary_shape s;
+  size_t size; /* bytes of an element */
   int a, b, y;
   size_t per_task; /* rows */
+  size_t copies;   /* of a shared operand, which one call takes */
 };
 
+/* Copies of one run of bytes, one after the other; the copies double. */
+static const uint8_t *repeat(const uint8_t *x, size_t size, size_t copies, uint8_t *to) {
+  memcpy(to, x, size);
+  for (size_t done = 1; done < copies; done *= 2)
+    memcpy(to + done * size, to, (copies - done < done ? copies - done : done) * size);
+  return to;
+}
+
+/* A shared operand that is short is repeated, so that a call does many rows. */
 static void run_binary(const void *params, void *const *buffers, void *scratch, long task) {
-  (void)scratch;
   const struct binary *v = params;
-  const size_t inner = v->s.inner, all = v->s.outer * v->s.rows;
+  const size_t inner = v->s.inner, line = inner * v->size, all = v->s.outer * v->s.rows;
   const size_t first = (size_t)task * v->per_task;
   const size_t end = first + v->per_task < all ? first + v->per_task : all;
   const uint8_t *a = buffers[v->a], *b = buffers[v->b];
   uint8_t *y = buffers[v->y];
-  for (size_t row = first; row < end; ++row) {
-    const size_t shared = row / v->s.rows;
-    v->fn(&v->op, a + (v->s.a_shared ? shared : row) * inner,
-          b + (v->s.b_shared ? shared : row) * inner, y + row * inner, inner);
+  for (size_t row = first; row < end;) {
+    const size_t shared = row / v->s.rows, last = (shared + 1) * v->s.rows;
+    const size_t stop = last < end ? last : end;
+    const size_t copies = stop - row < v->copies ? stop - row : v->copies;
+    const uint8_t *one = (v->s.a_shared ? a : b) + shared * line;
+    if (copies > 1) one = repeat(one, line, copies, scratch);
+    while (row < stop) {
+      const size_t count = stop - row < copies ? stop - row : copies;
+      v->fn(&v->op, v->s.a_shared ? one : a + row * line, v->s.b_shared ? one : b + row * line,
+            y + row * line, count * inner);
+      row += count;
+    }
   }
 }
 
@@ -69,16 +97,17 @@ static void run_binary(const void *params, void *const *buffers, void *scratch, 
 static void run_sequence(const void *params, void *const *buffers, void *scratch, long task) {
   (void)scratch;
   const struct binary *v = params;
-  const size_t at = (size_t)task * CHUNK;
+  const size_t first = (size_t)task * CHUNK, at = first * v->size;
   v->fn(&v->op, (uint8_t *)buffers[v->a] + at, (uint8_t *)buffers[v->b] + at,
-        (uint8_t *)buffers[v->y] + at, taken(v->s.inner - at, CHUNK));
+        (uint8_t *)buffers[v->y] + at, taken(v->s.inner - first, CHUNK));
 }
 
-static int make_binary(qir_binary_fn fn, const struct qir_binary_shape *shape,
+static int make_binary(qir_binary_fn fn, size_t size, const struct qir_binary_shape *shape,
                        const struct qir_binary *op, int a, int b, int y, struct qir_step *step) {
   struct binary *v = qir_step_alloc(sizeof *v);
   if (!v) return 0;
-  *v = (struct binary){.fn = fn, .op = *op, .s = *shape, .a = a, .b = b, .y = y};
+  *v = (struct binary){.fn = fn, .s = *shape, .size = size, .a = a, .b = b, .y = y};
+  if (op) v->op = *op;
   step->params = v;
   step->scratch = 0;
   if (!shape->a_shared && !shape->b_shared) {
@@ -87,46 +116,72 @@ static int make_binary(qir_binary_fn fn, const struct qir_binary_shape *shape,
     step->tasks = (long)((v->s.inner + CHUNK - 1) / CHUNK);
     return 1;
   }
-  v->per_task = CHUNK / (shape->inner ? shape->inner : 1) + 1;
+  const size_t inner = shape->inner ? shape->inner : 1, fit = REPEATED / (inner * size);
+  v->per_task = CHUNK / inner + 1;
+  v->copies = fit < 1 ? 1 : fit < shape->rows ? fit : shape->rows;
   step->run = run_binary;
+  step->scratch = v->copies > 1 ? qir_round_up(v->copies * inner * size, 64) : 0;
   step->tasks = (long)((shape->outer * shape->rows + v->per_task - 1) / v->per_task);
   return 1;
 }
 
 int qir_add_make(uint32_t isa, const struct qir_binary_shape *shape, const struct qir_binary *op,
                  int a, int b, int y, struct qir_step *step) {
-  return make_binary(QIR_SELECT(qir_elementwise_kernels, isa)->add, shape, op, a, b, y, step);
+  return make_binary(QIR_SELECT(qir_elementwise_kernels, isa)->add, 1, shape, op, a, b, y, step);
 }
 
 int qir_mul_make(uint32_t isa, const struct qir_binary_shape *shape, const struct qir_binary *op,
                  int a, int b, int y, struct qir_step *step) {
-  return make_binary(QIR_SELECT(qir_elementwise_kernels, isa)->mul, shape, op, a, b, y, step);
+  return make_binary(QIR_SELECT(qir_elementwise_kernels, isa)->mul, 1, shape, op, a, b, y, step);
+}
+
+int qir_real_make(uint32_t isa, enum qir_real op, const struct qir_binary_shape *shape, int a,
+                  int b, int y, struct qir_step *step) {
+  const struct qir_elementwise_kernel *kernel = QIR_SELECT(qir_elementwise_kernels, isa);
+  return make_binary(kernel->real[op], sizeof(float), shape, NULL, a, b, y, step);
 }
 
 /* ---- lookup ---- */
 
 struct lookup {
-  qir_lookup_fn fn;
-  uint8_t table[256];
-  size_t size;
+  qir_lookup_fn fn; /* of entries of one byte */
+  size_t size, entry;
   int x, y;
+  uint8_t table[]; /* 256 entries */
 };
+
+/* Entries of other sizes are copied as integers of that size. */
+#define SPREAD(type)                                          \
+  {                                                           \
+    const type *restrict entries = (const type *)v->table;    \
+    type *restrict to = (type *)buffers[v->y] + at;           \
+    for (size_t i = 0; i < count; ++i) to[i] = entries[x[i]]; \
+    break;                                                    \
+  }
 
 static void run_lookup(const void *params, void *const *buffers, void *scratch, long task) {
   (void)scratch;
   const struct lookup *v = params;
-  const size_t at = (size_t)task * CHUNK;
-  v->fn(v->table, (uint8_t *)buffers[v->x] + at, (uint8_t *)buffers[v->y] + at,
-        taken(v->size - at, CHUNK));
+  const size_t at = (size_t)task * CHUNK, count = taken(v->size - at, CHUNK);
+  const uint8_t *restrict x = (const uint8_t *)buffers[v->x] + at;
+  switch (v->entry) {
+    case 2: SPREAD(uint16_t)
+    case 4: SPREAD(uint32_t)
+    case 8: SPREAD(uint64_t)
+    default: v->fn(v->table, x, (uint8_t *)buffers[v->y] + at, count);
+  }
 }
 
-int qir_lookup_make(uint32_t isa, size_t size, const uint8_t table[256], int x, int y,
+int qir_lookup_make(uint32_t isa, size_t size, const void *table, size_t entry, int x, int y,
                     struct qir_step *step) {
-  struct lookup *v = qir_step_alloc(sizeof *v);
+  struct lookup *v = qir_step_alloc(sizeof *v + 256 * entry);
   if (!v) return 0;
-  *v = (struct lookup){
-      .fn = QIR_SELECT(qir_elementwise_kernels, isa)->lookup, .size = size, .x = x, .y = y};
-  memcpy(v->table, table, sizeof v->table);
+  *v = (struct lookup){.fn = QIR_SELECT(qir_elementwise_kernels, isa)->lookup,
+                       .size = size,
+                       .entry = entry,
+                       .x = x,
+                       .y = y};
+  memcpy(v->table, table, 256 * entry);
   *step = (struct qir_step){run_lookup, v, (long)((size + CHUNK - 1) / CHUNK), 0};
   return 1;
 }

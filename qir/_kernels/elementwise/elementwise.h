@@ -6,6 +6,7 @@
  *
  *   add         y = clamp(rne(fma(a, a_gain, fma(b, b_gain, offset))), low, high)
  *   mul         y = clamp(rne((a - a_zero) * (b - b_zero) * multiplier + zero), low, high)
+ *   real        y = a + b, a - b, a * b or a / b, of f32
  *   quantize    y = clamp(rne(x / scale) + zero, low, high)
  *   dequantize  y = (x - zero) * scale
  *   lookup      y = table[x]
@@ -33,6 +34,8 @@ struct qir_affine {
   struct qir_code code;
 };
 
+enum qir_real { QIR_REAL_ADD, QIR_REAL_SUB, QIR_REAL_MUL, QIR_REAL_DIV };
+
 typedef void (*qir_binary_fn)(const struct qir_binary *op, const uint8_t *a, const uint8_t *b,
                               uint8_t *y, size_t n);
 typedef void (*qir_quantize_fn)(const struct qir_affine *to, const float *x, uint8_t *y, size_t n);
@@ -45,6 +48,7 @@ struct qir_elementwise_kernel {
   const char *name;
   uint32_t isa;
   qir_binary_fn add, mul;
+  qir_binary_fn real[4]; /* by enum qir_real: a, b and y are f32, n of them, and op is not used */
   qir_quantize_fn quantize;
   qir_dequantize_fn dequantize;
   qir_lookup_fn lookup;
@@ -66,7 +70,10 @@ int qir_add_make(uint32_t isa, const struct qir_binary_shape *shape, const struc
                  int a, int b, int y, struct qir_step *step);
 int qir_mul_make(uint32_t isa, const struct qir_binary_shape *shape, const struct qir_binary *op,
                  int a, int b, int y, struct qir_step *step);
-int qir_lookup_make(uint32_t isa, size_t size, const uint8_t table[256], int x, int y,
+int qir_real_make(uint32_t isa, enum qir_real op, const struct qir_binary_shape *shape, int a,
+                  int b, int y, struct qir_step *step);
+/* `table` has 256 entries of 1, 2, 4 or 8 bytes. */
+int qir_lookup_make(uint32_t isa, size_t size, const void *table, size_t entry, int x, int y,
                     struct qir_step *step);
 
 /*

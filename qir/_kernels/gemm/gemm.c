@@ -27,7 +27,7 @@ size_t qir_gemm_packed_size(const struct qir_gemm_kernel *kernel, size_t n, size
  * instructions that work in 128-bit lanes, so in a panel of four vectors of sixteen, vector v
  * holds in lane l the columns 16 l + 4 v onwards, and the bytes come out in order.
  */
-static size_t place(size_t width, int to_float, size_t j) {
+size_t qir_gemm_place(size_t width, int to_float, size_t j) {
   if (width != 64 || to_float) return j;
   return j / 4 % 4 * 16 + j / 16 * 4 + j % 4;
 }
@@ -54,7 +54,7 @@ void qir_gemm_pack(const struct qir_gemm_kernel *kernel, const struct qir_gemm_w
   for (size_t j = 0; j < n; ++j) {
     const size_t first = j / (kernel->nr * kernel->nv) * (kernel->nr * kernel->nv);
     const size_t width = qir_gemm_width(kernel, n, first);
-    const size_t to = place(width, to_float, j - first);
+    const size_t to = qir_gemm_place(width, to_float, j - first);
     char *panel = packed->panels + first * packed->k * bytes;
     const int8_t *column = weights->data + j * weights->column;
     uint32_t sum = 0;

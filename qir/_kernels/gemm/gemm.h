@@ -2,7 +2,7 @@
 #define QIR_GEMM_H
 
 /*
- * acc[i, j] = bias[j] + sum over t, p of A[i, t, p] * B[t, p, j]       (modulo 2^32)
+ * acc[i, j] = bias[j] + shift[i] + sum over t, p of A[i, t, p] * B[t, p, j]   (modulo 2^32)
  * y[i, j]   = clamp(rne(f32(acc[i, j]) * multiplier[j]) + zero, low, high)
  *       or  = f32(acc[i, j]) * multiplier[j]
  *
@@ -28,7 +28,8 @@ struct qir_gemm_block {
   size_t row_stride, count; /* count of rows */
   size_t taps, depth;       /* depth in values, a multiple of kr */
   const void *panel;
-  const int32_t *bias; /* in panel order, like multiplier */
+  const int32_t *bias;  /* in panel order, like multiplier */
+  const int32_t *shift; /* of each row, or NULL */
   const float *multiplier;
   size_t width;   /* columns of the panel: a multiple of nr */
   size_t columns; /* of these, columns that exist */
@@ -76,6 +77,9 @@ struct qir_gemm_packed {
   int32_t *bias;
   float *multiplier;
 };
+
+/* Where column j of a panel of that width is stored. */
+size_t qir_gemm_place(size_t width, int to_float, size_t j);
 
 /* Columns of the panel that starts at column j. */
 size_t qir_gemm_width(const struct qir_gemm_kernel *kernel, size_t n, size_t j);

@@ -16,7 +16,8 @@ void qir_gemm_scalar(const struct qir_gemm_block *b) {
   for (size_t i = 0; i < b->count; ++i) {
     const int16_t *w = b->panel;
     uint32_t acc[NR];
-    for (size_t j = 0; j < NR; ++j) acc[j] = (uint32_t)b->bias[j];
+    const uint32_t shift = b->shift ? (uint32_t)b->shift[i] : 0;
+    for (size_t j = 0; j < NR; ++j) acc[j] = (uint32_t)b->bias[j] + shift;
     for (size_t t = 0; t < b->taps; ++t) {
       const int16_t *a = b->rows[t * b->row_stride + i];
       for (size_t p = 0; p < b->depth; ++p, w += NR)

@@ -24,6 +24,12 @@ QIR_INLINE void accumulate(const struct qir_gemm_block *b, size_t i, int m, int 
     const __m512i bias = _mm512_loadu_si512(b->bias + j * NR);
     UNROLL for (int r = 0; r < m; ++r) acc[r][j] = bias;
   }
+  if (b->shift) {
+    UNROLL for (int r = 0; r < m; ++r) {
+      const __m512i shift = _mm512_set1_epi32(b->shift[i + (size_t)r]);
+      UNROLL for (int j = 0; j < v; ++j) acc[r][j] = _mm512_add_epi32(acc[r][j], shift);
+    }
+  }
   const __m512i flip = _mm512_set1_epi8((char)0x80);
   const int8_t *w = b->panel;
   for (size_t t = 0; t < b->taps; ++t) {

@@ -25,6 +25,7 @@ struct qir_softmax {
 };
 
 /* Makes a step; 0 if there is no memory. x and y are buffers. */
-int qir_softmax_make(const struct qir_softmax *softmax, int x, int y, struct qir_step *step);
+int qir_softmax_make(uint32_t isa, const struct qir_softmax *softmax, int x, int y,
+                     struct qir_step *step);
 
 #endif

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from qir.errors import TypeRuleError
 from qir.ir import dims
-from qir.ir.attrs import Attr
 from qir.ir.calls import make_call
 from qir.ir.node import Node, Value
 from qir.ir.ops import OPS
 from qir.ir.ops.plugin import having
+from qir.ir.result_bounds import result_bounds
 from qir.ir.types import Array, QuantType, TensorType
 
 Compute: TypeAlias = Callable[
@@ -240,26 +240,5 @@ def _reals(look: Sight, value: Value) -> Ends:
         if before is None:
             return _ALL
         value = look.source(before)
-    low, high = _range(value.node)
+    low, high = result_bounds(value.node)
     return (min(low, 0.0), max(high, 0.0)) if filled else (low, high)
-
-
-def _range(node: Node) -> Ends:
-    """Bounds that an op, or the last stage of a chain, gives its result."""
-    stage = node.stages[-1] if node.stages else None
-    op, attrs = (stage.op, stage.attrs) if stage else (node.op, node._attrs)
-    match op:
-        case "relu" | "abs":
-            return 0.0, math.inf
-        case "sigmoid" | "hard_sigmoid" | "softmax":
-            return 0.0, 1.0
-        case "clip":
-            low, high = (_bound(attrs, name) for name in ("min", "max"))
-            high = math.inf if high is None else high
-            return min(-math.inf if low is None else low, high), high
-    return _ALL
-
-
-def _bound(attrs: Mapping[str, Attr], name: str) -> float | None:
-    found = attrs.get(name)
-    return found if isinstance(found, float) and not math.isnan(found) else None

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from qir.ir.calls import make_call
 from qir.ir.graph import Graph
-from qir.ir.node import Node, Value
-from qir.ir.ops import spec
-from qir.ir.ops.layers import CONVOLUTIONS, LAYERS, MATRIX_PRODUCTS, TRANSPOSED
-from qir.ir.types import Array
+from qir.ir.layer_channels import summed_axis
+from qir.ir.node import Node
+from qir.ir.ops.layers import CONVOLUTIONS, LAYERS, MATRIX_PRODUCTS
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
+from qir.rewrite.layer_weights import (
+    Reals,
+    inward,
+    operands,
+    outward,
+    reals,
+    result_axis,
+    store,
+    through,
+)
 from qir.rewrite.patterns.conditions import Condition, Place, first_failed
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import Tolerance
-
-Reals: TypeAlias = NDArray[np.float64]
-"""Numbers as they are reckoned with, before they are rounded once."""
-
-_SLOTS = {"gemm": ("a", "b", "c"), "matmul": ("a", "b", "bias")}
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,10 @@ class FoldBatchNorm(Pass):
         assert parts is not None
         if not may(self.name, "after", norm, node):
             return False
-        _, w, b = _operands(node)
+        _, w, b = operands(node)
         subject, into = norm.name, node.name
-        bias = parts.beta + ((_reals(b) if b else 0.0) - parts.mean) * parts.gain
-        _store(graph, node, w, _outward(node)(_reals(w), parts.gain), bias)
+        bias = parts.beta + ((reals(b) if b else 0.0) - parts.mean) * parts.gain
+        store(graph, node, outward(node)(reals(w), parts.gain), bias, "folded")
         _take_over(graph, node, norm)
         ledger.add(Change.REGROUPED, self.name, subject, f"folded into {into}'s weights")
         return True
@@ -72,14 +73,14 @@ class FoldBatchNorm(Pass):
         node, gain, shift = use.node, parts.gain, parts.beta - parts.mean * parts.gain
         if not may(self.name, "before", norm, node):
             return False
-        _, w, b = _operands(node)
-        weights, name = _reals(w), norm.name
-        scaled = _inward(node)(weights, gain)
-        bias = None if b is None else _reals(b)
+        _, w, b = operands(node)
+        weights, name = reals(w), norm.name
+        scaled = inward(node)(weights, gain)
+        bias = None if b is None else reals(b)
         if shift.any():
-            more = _through(node, _inward(node)(weights, shift))
+            more = through(node, inward(node)(weights, shift))
             bias = more if bias is None else bias + more
-        _store(graph, node, w, scaled, bias)
+        store(graph, node, scaled, bias, "folded")
         graph.replace(norm.result, norm.operands["x"])
         graph.set_origins(node, (*norm.origins, *node.origins))
         graph.remove(norm)
@@ -90,12 +91,6 @@ class FoldBatchNorm(Pass):
 # -- which op takes a normalization in ------------------------------------------------------------
 
 
-def _operands(node: Node) -> tuple[Value, Value, Value | None]:
-    """Data, weights and bias, the last one where there is one."""
-    x, w, bias = _SLOTS.get(node.op, ("x", "w", "bias"))
-    return node.operands[x], node.operands[w], node.operands.get(bias)
-
-
 def _takes(norm: Node, node: Node) -> Iterator[Condition]:
     """What is asked of the op beside a normalization, that is to take it in."""
     known = node.op in LAYERS
@@ -103,7 +98,7 @@ def _takes(norm: Node, node: Node) -> Iterator[Condition]:
     stands = f"{article} {node.op} stands there, which takes in no batch norm"
     yield Condition(known, node, _between(norm, node) or stands)
     yield Condition(not node.schemes and not norm.schemes, node, "a scheme is planned for it")
-    _, weight, bias = _operands(node)
+    _, weight, bias = operands(node)
     yield Condition(weight.constant is not None, node, f"its weight %{weight.name} is not constant")
     if bias is not None:
         said = f"its bias %{bias.name} is no constant row"
@@ -147,7 +142,7 @@ def _asked_after(norm: Node) -> Iterator[Condition]:
         others = ", ".join(user.name for user in x.users if user is not norm) or "it twice"
         yield Condition(x.only_use is not None, node, f"%{x.name} is also read by {others}")
     yield from _takes(norm, node)
-    along = _axis(norm) == _result_axis(node)
+    along = _axis(norm) == result_axis(node)
     yield Condition(along, norm, f"it goes along another axis than the channels of {node.name}")
     yield from _plain(norm)
 
@@ -160,11 +155,11 @@ def _asked_before(norm: Node) -> Iterator[Condition]:
     assert use is not None
     node = use.node
     yield from _takes(norm, node)
-    x, w, _ = _operands(node)
+    x, w, _ = operands(node)
     data = x is norm.result and w is not norm.result
     yield Condition(data, node, f"%{norm.result.name} is not its data")
     channels = f"it goes along another axis than the one that {node.name} sums over"
-    yield Condition(_axis(norm) == _summed(node, x), norm, channels)
+    yield Condition(_axis(norm) == summed_axis(node, x), norm, channels)
     yield from _plain(norm)
     parts = _affine(norm)
     assert parts is not None
@@ -173,27 +168,10 @@ def _asked_before(norm: Node) -> Iterator[Condition]:
     yield Condition(not shifts or _even(node), node, padded)
 
 
-def _summed(node: Node, x: Value) -> int | None:
-    """The axis of its data that an op sums over; None where it is none that weights lie along."""
-    if node.op in MATRIX_PRODUCTS:
-        return (
-            x.type.rank - 1 if node.attrs.get("trans_a") is not True and x.type.rank > 1 else None
-        )
-    return x.type.rank - 1 if node.attrs.get("layout") == "NHWC" else 1
-
-
 def _axis(norm: Node) -> int:
     axis = norm.attrs["axis"]
     assert isinstance(axis, int)
     return axis % norm.result.type.rank
-
-
-def _result_axis(node: Node) -> int:
-    if node.op in TRANSPOSED:
-        return 1
-    found = spec(node.op).traits.result_axis
-    assert found is not None
-    return found(make_call(node.op, node.operands, node.attrs))
 
 
 def _even(node: Node) -> bool:
@@ -218,7 +196,7 @@ def _affine(norm: Node) -> _Affine | None:
     parts = [norm.operands[slot] for slot in ("gamma", "beta", "mean", "var")]
     if any(p.constant is None or p.type.quant for p in parts) or norm.result.type.quant:
         return None
-    gamma, beta, mean, var = map(_reals, parts)
+    gamma, beta, mean, var = map(reals, parts)
     eps = norm.attrs["eps"]
     assert isinstance(eps, float)
     with np.errstate(all="ignore"):
@@ -228,84 +206,10 @@ def _affine(norm: Node) -> _Affine | None:
     return found if finite else None
 
 
-# -- weights --------------------------------------------------------------------------------------
-
-
-def _groups(node: Node) -> int:
-    groups = node.attrs["groups"]
-    assert isinstance(groups, int)
-    return groups
-
-
-def _along(weights: Reals, row: Reals, axis: int) -> Reals:
-    shape = [1] * weights.ndim
-    shape[axis] = -1
-    return weights * row.reshape(shape)
-
-
-def _by_group(weights: Reals, row: Reals, groups: int) -> Reals:
-    """Weights whose second axis is of one group, times a row of all groups."""
-    rest = weights.shape[2:]
-    split = weights.reshape(groups, weights.shape[0] // groups, weights.shape[1], *rest)
-    return (split * row.reshape(groups, 1, -1, *(1,) * len(rest))).reshape(weights.shape)
-
-
-def _outward(node: Node) -> Callable[[Reals, Reals], Reals]:
-    """How weights are multiplied by a row of output channels."""
-    if node.op in TRANSPOSED:
-        return lambda weights, row: _by_group(weights, row, _groups(node))
-    found = spec(node.op).traits.weight_axis
-    assert found is not None
-    axis = found(make_call(node.op, node.operands, node.attrs))
-    return lambda weights, row: _along(weights, row, axis)
-
-
-def _inward(node: Node) -> Callable[[Reals, Reals], Reals]:
-    """How weights are multiplied by a row of input channels."""
-    if node.op in CONVOLUTIONS:
-        return lambda weights, row: _by_group(weights, row, _groups(node))
-    if node.op in TRANSPOSED:
-        return lambda weights, row: _along(weights, row, 0)
-    axis = 1 if node.op == "linear" or node.attrs.get("trans_b") is True else 0
-    return lambda weights, row: _along(weights, row, axis)
-
-
-def _through(node: Node, products: Reals) -> Reals:
-    """What a shift of the input channels adds to each output channel."""
-    if node.op in CONVOLUTIONS:
-        return np.asarray(np.sum(products.reshape(products.shape[0], -1), axis=1))
-    turned = node.op == "linear" or node.attrs.get("trans_b") is True
-    alpha = node.attrs.get("alpha", 1.0)
-    assert isinstance(alpha, float)
-    return np.asarray(alpha * np.sum(products, axis=1 if turned else 0))
-
-
-def _store(graph: Graph, node: Node, old: Value, weights: Reals, bias: Reals | None) -> None:
-    kind = old.type.dtype.carrier
-    _, w, b = _SLOTS.get(node.op, ("x", "w", "bias"))
-    new = graph.constant(
-        Array.of(weights.astype(kind), old.name),
-        name=graph.fresh(f"{old.name}.folded"),
-        before=node,
-    )
-    graph.set_lineage(new, old.lineage.then("scaled"))
-    graph.set_operand(node, w, new)
-    if bias is not None:
-        name = f"{node.name}.bias"
-        elements = Array.of(np.ascontiguousarray(bias.astype(kind)), name)
-        made = graph.constant(elements, name=graph.fresh(name), before=node)
-        graph.set_operand(node, b, made)
-
-
 def _take_over(graph: Graph, node: Node, norm: Node) -> None:
     """The producer's result becomes the normalization's, name and lineage included."""
     graph.substitute(norm, node.result)
     graph.set_origins(node, (*node.origins, *norm.origins))
-
-
-def _reals(value: Value) -> Reals:
-    assert value.constant is not None
-    return value.constant.data.astype(np.float64)
 
 
 FoldBatchNorm.places = (

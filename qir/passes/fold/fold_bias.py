@@ -86,6 +86,13 @@ def _rewrite(name: str, made: Op) -> Rewrite:
     return Rewrite(Pattern(name, (term | op.add(known, made),), doc=doc), _added, Change.REGROUPED)
 
 
+_WEIGHT = Var("w").where("constant")
+_OF_LAYERS = (
+    _rewrite("bias", op.any_of(*_CONVS)(Var("x"), _WEIGHT, ...)),
+    _rewrite("product-bias", op.any_of("matmul", "gemm")(Var("x"), _WEIGHT, ...)),
+)
+
+
 @dataclass(frozen=True)
 class FoldBias(PatternPass):
     """conv2d, then add of a constant a channel, becomes conv2d with a bias.
@@ -101,6 +108,15 @@ class FoldBias(PatternPass):
         _rewrite("bias", op.any_of(*_CONVS)(Var("x"), ...)),
         _rewrite("product-bias", op.any_of("matmul", "gemm")(Var("x"), ...)),
     )
+    layers: bool = False
+    """Only where the weights are constants: what is added to other products may be a mask."""
+
+    products: bool = True
+    """Behind matmul and gemm too."""
+
+    def chosen(self) -> tuple[Rewrite, ...]:
+        all_of = _OF_LAYERS if self.layers else self.rewrites
+        return all_of if self.products else all_of[:1]
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:

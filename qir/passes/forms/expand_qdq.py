@@ -64,6 +64,11 @@ class ExpandQdq(Pass):
         return count + (graph.prune() if count else 0)
 
 
+def expand(graph: Graph, node: Node) -> None:
+    """Unwraps one op on codes; Refused where reals cannot stand between its codes."""
+    _expand(graph, node, {})
+
+
 def _on_codes(node: Node) -> bool:
     return any(v.type.quant for v in (*node.operands.values(), *node.results))
 

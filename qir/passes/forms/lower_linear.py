@@ -1,4 +1,4 @@
-"""Rewrites `linear` as `gemm`, for targets that have no linear layers of their own.
+"""Rewrites `linear`, and `matmul` with a bias, as `gemm`, for targets that have none of their own.
 
     %y = linear(%x, %w, bias=%b) : 2x3xf32
 
@@ -20,9 +20,12 @@ from qir.capability import Capability
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.ops import spec
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
+from qir.passes.fold.fold_bias import FoldBias
 from qir.rewrite import Pass, run_passes
+from qir.rewrite.layer_weights import operands, slots
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.journal import Journal
 from qir.rewrite.runner.tolerance import REGROUPED
@@ -32,11 +35,14 @@ from qir.rewrite.runner.tolerance import REGROUPED
 class LowerLinear(Pass):
     """Rewrites float `linear` as `gemm`, between reshapes where x has more than two axes.
 
-    Layers on quantized values, and planned ones, stay: their schemes name the slots of `linear`.
+    Likewise `matmul` of data with a matrix that is a constant, where it has a bias. Layers on
+    quantized values, and planned ones, stay: their schemes name the slots of `linear`.
     """
 
     name = "lower-linear"
     tolerance = REGROUPED
+    ops: tuple[str, ...] = ("linear", "matmul")
+    """The ops to rewrite."""
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
@@ -54,22 +60,45 @@ class LowerLinear(Pass):
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
         for node in list(graph):
-            if node.op != "linear" or not _is_float(node) or not may(self.name, "lower", node):
+            known = node.op in self.ops and (node.op == "linear" or _has_row(node))
+            if not known or not _is_float(node) or not may(self.name, "lower", node):
                 continue
-            name = node.name
-            graph.substitute(node, _product(graph, node))
+            name, made = node.name, _product(graph, node)
+            graph.substitute(node, made)
+            _activate_first(graph, made)
             ledger.add(Change.REGROUPED, self.name, name, "a linear layer as a matrix product")
             count += 1
         return count + (graph.prune() if count else 0)
 
 
 def lowered(
-    graph: Graph, table: Capability, ledger: Ledger, *, journal: Journal | None = None
+    graph: Graph,
+    table: Capability,
+    ledger: Ledger,
+    *,
+    journal: Journal | None = None,
+    sums: bool = False,
 ) -> Graph:
-    """Returns a float graph in the ops of a target: one without `linear` has `gemm`."""
-    if "linear" in table.ops or "gemm" not in table.ops:
+    """Returns a float graph in the ops of a target: one without `linear` has `gemm`.
+
+    With `sums` a constant that is added to a product goes with it, where the product takes none.
+    """
+    product = table.ops.get("matmul")
+    added = "matmul" if product is None or "bias" not in product.slots else ""
+    ops = tuple(op for op in ("linear", added) if op and (op == added or op not in table.ops))
+    if not ops or "gemm" not in table.ops:
         return graph
-    return run_passes(graph, (LowerLinear(),), ledger, journal=journal)
+    added_to = (FoldBias(layers=True),) if sums and added else ()
+    return run_passes(graph, (*added_to, LowerLinear(ops)), ledger, journal=journal)
+
+
+def _has_row(node: Node) -> bool:
+    """Whether a matmul is of data with a constant matrix, and has a bias of one axis."""
+    weight, bias = node.operands["b"], node.operands.get("bias")
+    turned = bool(node.attrs["trans_a"])
+    if bias is None or weight.constant is None or turned:
+        return False
+    return weight.type.rank == 2 and bias.type.rank == 1
 
 
 def _is_float(node: Node) -> bool:
@@ -77,21 +106,19 @@ def _is_float(node: Node) -> bool:
     if node.schemes or any(value.type.quant for value in values):
         return False
     return node.result.type.rank >= 2 and all(
-        isinstance(size, int) for size in node.operands["w"].type.shape
+        isinstance(size, int) for size in node.operands[slots(node)[1]].type.shape
     )
 
 
 def _product(graph: Graph, node: Node) -> Value:
     """Adds the product before the layer; returns what replaces the layer's result."""
-    x, w, bias = (node.operands.get(slot) for slot in ("x", "w", "bias"))
-    assert x is not None
-    assert w is not None
-    operands = {"a": x, "b": w} | ({"c": bias} if bias is not None else {})
+    x, w, bias = operands(node)
+    turned = node.op == "linear" or bool(node.attrs["trans_b"])
+    given = {"a": x, "b": w} | ({"c": bias} if bias is not None else {})
     if x.type.rank > 2:
-        operands["a"] = _reshaped(
-            graph, node, x, graph.constant(np.asarray([-1, w.type.shape[1]], np.int64), before=node)
-        )
-    product = _added(graph, node, "gemm", operands, {"trans_b": True})
+        rows = np.asarray([-1, w.type.shape[1 if turned else 0]], np.int64)
+        given["a"] = _reshaped(graph, node, x, graph.constant(rows, before=node))
+    product = _added(graph, node, "gemm", given, {"trans_b": turned})
     if x.type.rank == 2:
         return product
     graph.set_lineage(product, node.result.lineage.then("reshaped"))
@@ -99,6 +126,21 @@ def _product(graph: Graph, node: Node) -> Value:
     if made.type != node.result.type:  # sizes that are computed say less
         graph.set_type(made, node.result.type)
     return made
+
+
+def _activate_first(graph: Graph, made: Value) -> None:
+    """Moves ops on each element before the reshape behind a product: one kernel computes both."""
+    while made.node.op == "reshape" and (use := made.only_use) is not None:
+        node, back = use.node, made.node
+        if not spec(node.op).traits.elementwise or len(node.operands) > 1 or node.schemes:
+            return
+        early = _added(graph, node, node.op, {use.slot: back.operands["x"]}, node.attrs)
+        graph.set_lineage(early, node.result.lineage.then("reshaped"))
+        operands = {"x": early, "shape": back.operands["shape"]}
+        made = _added(graph, node, "reshape", operands, back.attrs)
+        if made.type != node.result.type:
+            graph.set_type(made, node.result.type)
+        graph.substitute(node, made)
 
 
 def _reshaped(graph: Graph, node: Node, value: Value, shape: Value) -> Value:

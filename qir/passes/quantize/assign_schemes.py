@@ -18,14 +18,15 @@ from qir.analysis.group_conditions import why_cut
 from qir.analysis.kernel_groups import Kernel, kernels
 from qir.analysis.kernel_table import kernel_table
 from qir.analysis.masks import masks, merged, of_text, told, with_text
+from qir.analysis.obstacles import form_obstacle
 from qir.analysis.quantized_regions import coded, decoded
 from qir.analysis.sensitive_values import explain, sensitive
+from qir.analysis.signs import by_ops
+from qir.analysis.target_chains import target_chains
 from qir.analysis.user_rules import Wish, fitted
 from qir.calibration import parse_rule
 from qir.capability import Capability, OpCapability, no_row
 from qir.errors import SchemeError
-from qir.ir.attrs import same
-from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
@@ -43,13 +44,13 @@ STRUCTURE = frozenset({"input", "constant", "output"})
 """Ops that compute nothing."""
 
 
-def _capability(name: str | list[str]) -> Capability:
+def read_capability(name: str | list[str]) -> Capability:
     if str(name) in profile_names():
         return kernel_table(profile(str(name)))
     return target(str(name)).capability()
 
 
-def _name(table: object) -> str:
+def write_capability(table: object) -> str:
     return table.name if isinstance(table, Capability) else ""
 
 
@@ -75,7 +76,7 @@ class AssignSchemes(Pass):
     tolerance = Tolerance(why="it writes plans; no number moves")
     capability: Capability = field(
         default_factory=lambda: Capability("none", {}),
-        metadata=option(name="target", read=_capability, write=_name, kind="target"),
+        metadata=option(name="target", read=read_capability, write=write_capability, kind="target"),
     )
     """What the target takes in integers, or the kernels of a profile."""
     granularity: Literal["channel", "tensor"] = "channel"
@@ -105,7 +106,7 @@ class AssignSchemes(Pass):
             "  %w = constant([1.0, 0.5, -1.0]) : 1x3xf32\n  %m = linear(%x, %w) : 2x1xf32\n"
             "  %r = relu(%m) : 2x1xf32\n  output(y=%r)\n}\n"
         )
-        yield cls(_capability("cpu")), parse(text)
+        yield cls(read_capability("cpu")), parse(text)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         found = kernels(graph, profile(self.groups)) if self.groups else None
@@ -160,8 +161,7 @@ def assign(
         work.masks = merged(work.masks, low)
         work.decide()
         work.check_wishes()
-        work.share()
-        found = work.cutting()
+        found = work.share() or work.cutting()
         if not found:
             return work.plan(), work.schemes()
         cut |= found
@@ -200,6 +200,9 @@ class _Assignment:
     # -- which ops ----------------------------------------------------------------------------
 
     def decide(self) -> None:
+        if self.rows is None:
+            found = target_chains(self.graph, self.table, self._kept_out)
+            self.rows = {n: k for k in found for n in k.ops[1:]}
         movers: list[Node] = []
         for node in self.graph:
             if node.op in STRUCTURE:
@@ -248,21 +251,8 @@ class _Assignment:
         return self.reason.get(node, "float") == ""
 
     def _head(self, node: Node) -> Node | None:
-        """The integer op that computes this activation in its own kernel, if one does."""
-        if self.rows is not None:
-            return self._in_row(node, self.rows)
-        x = node.operands.get("x")
-        if x is None or not spec(node.op).traits.elementwise or x.only_use is None:
-            return None
-        head = self.inside.get(x.node, x.node)
-        if self.reason.get(head) != "" or head not in self.reason:
-            return None
-        tail = [n.op for n in self.tails.get(head, ())]
-        return head if self.table.chain((head.op, *tail, node.op)) else None
-
-    def _in_row(self, node: Node, rows: Mapping[Node, Kernel]) -> Node | None:
-        """The integer op in whose row this one stands, if all between them do."""
-        kernel = rows.get(node)
+        """The integer op in whose kernel this one is computed, if all between them are."""
+        kernel = (self.rows or {}).get(node)
         if kernel is None or self.reason.get(kernel.head) != "":
             return None
         between = kernel.ops[1 : kernel.ops.index(node)]
@@ -270,7 +260,7 @@ class _Assignment:
 
     def _summands(self, node: Node) -> dict[str, Value]:
         """What an op within a row adds to what flows through it, where that is stored as codes."""
-        kernel = self.rows.get(node) if self.rows is not None and node in self.inside else None
+        kernel = (self.rows or {}).get(node) if node in self.inside else None
         slots = [slot for n, slot in kernel.summands() if n is node] if kernel else []
         return {slot: node.operands[slot] for slot in slots}
 
@@ -292,19 +282,13 @@ class _Assignment:
             return self._left_out(node) or no_row(self.table.name, node.op)
         if self._wished_float(node):
             return "a rule keeps it float"
+        if row.share and node in self.cut:
+            return self.cut[node]
         moved = [v for s, v in node.operands.items() if s.split(".")[0] in row.share]
         if moved and all(v.constant for v in moved):
             return "it moves a constant: what it takes of it is quantized behind it"
-        for name, allowed in (row.when or {}).items():
-            if not any(same(node.attrs.get(name), v) for v in allowed):
-                return f"{name} = {node.attrs.get(name)!r}: {self.table.name} takes {allowed[0]!r}"
-        for slot in row.constant:
-            value = node.operands.get(slot)
-            if value is not None and row.must(slot, value.constant is not None):
-                return f"{slot} is computed; the table of {self.table.name} has a constant there"
-        if any(v.type.dtype != F32 for v in (*node.results, *(v for _, v in self._data(node)))):
-            return "it does not compute in f32"
-        found = self._bias_obstacle(node) or self._codes_obstacle(node, row) or self._mask(node)
+        found = form_obstacle(node, row, self.table.name) or self._codes_obstacle(node, row)
+        found = found or self._mask(node)
         return found or self._too_coarse(node)
 
     def _mask(self, node: Node) -> str:
@@ -349,16 +333,6 @@ class _Assignment:
         before = self.reason.get(x.node) if x else None
         return f"its input comes from %{x.name}, which stays float" if x and before else ""
 
-    @staticmethod
-    def _bias_obstacle(node: Node) -> str:
-        traits = spec(node.op).traits
-        bias = node.operands.get(traits.bias or "")
-        if bias is None or traits.weight_axis is None:
-            return ""
-        if bias.type.rank != 1:
-            return f"its bias has {bias.type.rank} axes, a kernel takes 1"
-        return ""
-
     def _data(self, node: Node) -> list[tuple[str, Value]]:
         slots = self.table.ops[node.op].slots
         return [(slot, v) for slot, v in node.operands.items() if slot.split(".")[0] in slots]
@@ -377,8 +351,11 @@ class _Assignment:
             self.parent[value], value = root, self.parent.get(value, value)
         return root
 
-    def share(self) -> None:
-        """Unites what must hold one map, and gives each set its scheme."""
+    def share(self) -> dict[Node, str]:
+        """Unites what must hold one map, and gives each set its scheme.
+
+        Returns what must stay float, and why, where no scheme suits all of a set.
+        """
         members = self.members
         laws: dict[Value, Scheme] = {}
         for node in self.graph:
@@ -394,13 +371,27 @@ class _Assignment:
                 members.setdefault(value, []).append((node, slot))
         sets: dict[Value, list[tuple[Node, str]]] = {}
         of_set: dict[Value, Scheme] = {}
+        values: dict[Value, list[Value]] = {}
         for value, slots_ in members.items():
             root = self.find(value)
             sets.setdefault(root, []).extend(slots_)
+            values.setdefault(root, []).append(value)
             if value in laws:
                 of_set.setdefault(root, laws[value])
         for root, users in sets.items():
-            self.chosen[root] = self._scheme(users, of_set.get(root))
+            found = self._scheme(users, of_set.get(root))
+            if found is None:
+                return self._apart(users)
+            self.chosen[root] = by_ops(found, values[root])
+        return {}
+
+    def _apart(self, users: list[tuple[Node, str]]) -> dict[Node, str]:
+        """The last of the ops that want one map of what allows no scheme in common."""
+        movers = [n for n, _ in users if self.table.ops[n.op].share]
+        if not movers:
+            n, slot = users[0]
+            raise SchemeError(f"{n.name}: no scheme in {slot} suits all that share it")
+        return {movers[-1]: "what it joins has no storage in common"}
 
     def _stored(self, node: Node, laws: dict[Value, Scheme]) -> list[tuple[str, Value]]:
         """Slots of an integer op that hold activations, with the values in them that get codes.
@@ -435,9 +426,9 @@ class _Assignment:
         """The last op of the kernel that this op heads."""
         return self.tails.get(node, [node])[-1]
 
-    def _scheme(self, users: list[tuple[Node, str]], law: Scheme | None) -> Scheme:
+    def _scheme(self, users: list[tuple[Node, str]], law: Scheme | None) -> Scheme | None:
         """One scheme for all members: what codes that exist, or a law, fix, what a user wants, what
-        all allow."""
+        all allow; None where there is none."""
         if law is not None and all(self._takes(n, slot, law) for n, slot in users):
             return law
         laws = {s for n, slot in users for s in self._allowed(n, slot) if s.scale is not None}
@@ -456,8 +447,7 @@ class _Assignment:
                 return found
         if wanted:
             raise self._untaken(*next((n, s) for n, s in users if not self._takes(n, s, wanted)))
-        n, slot = users[0]
-        raise SchemeError(f"{n.name}: no scheme in {slot} suits all that share it")
+        return None
 
     def cutting(self) -> dict[Node, str]:
         """Activations in kernels that cut no codes which cut those that were chosen, and why."""
@@ -517,12 +507,18 @@ class _Assignment:
                 raise SchemeError(f"rule {wish}: {first.name} stays {stays}: {why}")
 
     def _allowed(self, node: Node, slot: str) -> tuple[Scheme, ...]:
-        if node in self.inside and node.op not in self.table.ops:
-            node = self.inside[node]
-            slot = spec(node.op).traits.data
+        ops = (node.op, *(tail.op for tail in self.tails.get(node, ())))
+        if node in self.inside:
+            head = self.inside[node]
+            chain = self.table.chain_row((head.op, *(tail.op for tail in self.tails[head])))
+            if chain is not None and chain.summand:
+                return chain.summand
+            if node.op not in self.table.ops:
+                node, slot = head, spec(head.op).traits.data
         value = node.operands.get(slot)
         constant = value is not None and value.constant is not None
-        return self.table.ops[node.op].allowed(slot.split(".")[0], constant)
+        row = self.table.kernel(ops) or self.table.ops[node.op]
+        return row.allowed(slot.split(".")[0], constant)
 
     # -- the answer ---------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from qir.analysis.group_conditions import drops_tails, uncut
 from qir.calibration import Key, Log, Statistics, Summary, parse_rule
 from qir.errors import DataError, ProfileError, SchemeError
+from qir.ir.attrs import Attr
 from qir.ir.calls import make_call
 from qir.ir.dtype import F32, U8
 from qir.ir.graph import Graph
@@ -26,7 +27,7 @@ from qir.ledger import Change, Ledger
 from qir.numerics import affine, affine_of, bias_codes
 from qir.numerics.ranges import known_scales
 from qir.passes.quantize.quantize_dynamic import ends, finite
-from qir.profiles import codes_later, numbers_for, profile, query_on
+from qir.profiles import Profile, codes_later, declared_for, numbers_for, profile, query_on
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.runner.options import option
 
@@ -35,10 +36,19 @@ Range: TypeAlias = "tuple[float, float]"
 _INT32 = 2**31 - 1
 
 
-def _statistics(path: str | list[str]) -> Statistics:
+def read_statistics(path: str | list[str]) -> Statistics:
     if isinstance(path, list):
         raise ValueError("a list")
     return Statistics.load(Path(path))
+
+
+def _pairs(texts: str | list[str]) -> tuple[tuple[str, str], ...]:
+    found = [text.partition("=") for text in ([texts] if isinstance(texts, str) else texts)]
+    return tuple((storage, way) for storage, _, way in found)
+
+
+def _words(pairs: object) -> list[str]:
+    return [f"{a}={b}" for a, b in pairs] if isinstance(pairs, tuple) else []
 
 
 def _scales(text: str | list[str]) -> str:
@@ -54,13 +64,17 @@ class Materialize(Pass):
     ensures = ("no-schemes",)
     tolerance = ANOTHER
     statistics: Statistics = field(
-        default_factory=lambda: Statistics(""), metadata=option(read=_statistics, kind="file")
+        default_factory=lambda: Statistics(""), metadata=option(read=read_statistics, kind="file")
     )
     """Of the float model; a file that `qir calibrate` wrote."""
     profile: str = "native"
     """Whose rules the numbers are found by."""
     scales: str = field(default="profile", metadata=option(read=_scales))
     """The range rule, or the family of them, that takes the place of the profile's."""
+    rounding: tuple[tuple[str, str], ...] = field(
+        default=(), metadata=option(read=_pairs, write=_words, kind="list of storage=rounding")
+    )
+    """How a quantize of what no integer op makes rounds, by storage."""
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
@@ -83,6 +97,7 @@ class Materialize(Pass):
         work = _Materializing(
             graph, self.statistics, self.profile, ledger, self.name, known_scales(self.scales)
         )
+        work.rounding = dict(self.rounding)
         return work.run()
 
 
@@ -102,6 +117,7 @@ class _Materializing:
         self.ledger = ledger
         self.step = step
         self.scales = scales
+        self.rounding: dict[str, str] = {}
         self.types: dict[str, QuantType] = {}
         self.real: dict[Value, Value] = {}
         """Value -> what dequantizes its codes."""
@@ -149,6 +165,7 @@ class _Materializing:
 
     def _type(self, values: list[Value], scheme: Scheme) -> QuantType:
         """One map for values that share it: the range covers them all."""
+        scheme = self._signed(values, scheme)
         if scheme.scale is not None:
             return uniform(
                 scheme.storage,
@@ -164,6 +181,7 @@ class _Materializing:
         except ProfileError as error:
             raise ProfileError(f"{values[0].name}: {error}") from error
         kind = self._uncut(values, uniform(scheme.storage, scale, zero, bounds=scheme.bounds))
+        kind = self._declaring(kind, *ends, scheme, values[0].name)
         for value in values:
             self.ledger.add(
                 Change.QUANTIZED,
@@ -172,6 +190,31 @@ class _Materializing:
                 f"{scheme.storage} {_numbers(kind)} for {low:.6g}..{high:.6g} ({scheme.range})",
             )
         return kind
+
+    def _signed(self, values: list[Value], scheme: Scheme) -> Scheme:
+        """The storage that the sign of what was seen decides, where the scheme leaves it open."""
+        if scheme.negative is None:
+            return scheme
+        below = any(
+            bool(v.constant.data.min(initial=0) < 0) if v.constant else self._summary(v).low < 0
+            for v in values
+        )
+        return scheme.stored(scheme.negative if below else scheme.storage)
+
+    def _declaring(
+        self,
+        kind: QuantType,
+        low: NDArray[np.generic],
+        high: NDArray[np.generic],
+        scheme: Scheme,
+        name: str,
+        *,
+        weight: bool = False,
+    ) -> QuantType:
+        """The type with its range beside its scale, where the runtime carries ranges."""
+        scales = np.asarray(kind.scales())
+        found = declared_for(self.profile, low, high, scheme, scales, name, weight=weight)
+        return replace(kind, declared=found)
 
     def _uncut(self, values: list[Value], kind: QuantType) -> QuantType:
         """A map that clips before codes do not cut, where that lets a runtime drop them."""
@@ -223,9 +266,13 @@ class _Materializing:
             graph.set_lineage(found.result, value.lineage)
             return found.result
         first = min((u.node for u in value.uses), key=lambda n: n._rank, default=None)
+        attrs: dict[str, Attr] = {}
+        if RESULT not in value.node.schemes and kind.quant is not None:
+            attrs["round"] = self.rounding.get(str(kind.quant.storage), "")
         codes = graph.add(
             "quantize",
             {"x": value},
+            attrs,
             types=[kind],
             name=graph.fresh(f"{value.name}.q"),
             before=first,
@@ -253,16 +300,18 @@ class _Materializing:
             return
         weight, scheme = node.operands[slot], node.schemes[slot]
         bias = node.operands.get(traits.bias or "")
-        axis = self._axis(node, scheme)
+        axis = _axis(node, scheme)
         key = (weight, scheme)
         data = self._data_scale(node)
         if key not in self.parameters or bias is not None:
-            scales, zeros = self._weight_numbers(weight, scheme, axis)
+            scales, zeros = _weight_numbers(self.profile, weight, scheme, axis, self.scales)
             if bias is not None and traits.bias in node.schemes:
                 scales = self._room_for_bias(node, bias, data, scales)
             kind = uniform(
                 scheme.storage, scales, zeros, axis=axis, bounds=scheme.bounds, name=weight.name
             )
+            found = ends(finite(weight), axis)
+            kind = self._declaring(kind, *found, scheme, weight.name, weight=True)
             self.parameters[key] = self._constant(weight, weight.type.with_element(kind))
             self._say(weight, kind, scheme)
         self.graph.set_operand(node, slot, self.parameters[key])
@@ -271,26 +320,11 @@ class _Materializing:
             assert source is not None
             self._bias(node, traits.bias, bias, data, source)
 
-    def _axis(self, node: Node, scheme: Scheme) -> int | None:
-        rule = spec(node.op).traits.weight_axis
-        if scheme.grain != "channel" or rule is None:
-            return None
-        return rule(make_call(node.op, node.operands, node.attrs))
-
     def _data_scale(self, node: Node) -> np.float32:
         value = node.operands[spec(node.op).traits.data]
         if value.node.op != "dequantize" or (quant := value.node.operands["x"].type.quant) is None:
             raise SchemeError(f"{node.name}: its weights are planned, its data is not")
         return np.float32(quant.scales())
-
-    def _weight_numbers(
-        self, weight: Value, scheme: Scheme, axis: int | None
-    ) -> tuple[NDArray[np.floating], NDArray[np.integer]]:
-        low, high = ends(finite(weight), axis)
-        try:
-            return numbers_for(self.profile, low, high, scheme, weight=True, scales=self.scales)
-        except ProfileError as error:
-            raise ProfileError(f"{weight.name}: {error}") from error
 
     def _room_for_bias(
         self, node: Node, bias: Value, data: np.float32, scales: NDArray[np.floating]
@@ -346,6 +380,32 @@ class _Materializing:
         self.ledger.add(
             Change.QUANTIZED, self.step, weight.name, f"{scheme.storage} {scheme.grain}, {text}"
         )
+
+
+def weight_type(
+    profile: Profile, node: Node, weight: Value, scheme: Scheme, scales: str = "profile"
+) -> QuantType:
+    """The type that a layer's weights get, unless its bias asks for larger scales."""
+    axis = _axis(node, scheme)
+    numbers = _weight_numbers(profile, weight, scheme, axis, scales)
+    return uniform(scheme.storage, *numbers, axis=axis, bounds=scheme.bounds, name=weight.name)
+
+
+def _axis(node: Node, scheme: Scheme) -> int | None:
+    rule = spec(node.op).traits.weight_axis
+    if scheme.grain != "channel" or rule is None:
+        return None
+    return rule(make_call(node.op, node.operands, node.attrs))
+
+
+def _weight_numbers(
+    profile: Profile, weight: Value, scheme: Scheme, axis: int | None, scales: str
+) -> tuple[NDArray[np.floating], NDArray[np.integer]]:
+    low, high = ends(finite(weight), axis)
+    try:
+        return numbers_for(profile, low, high, scheme, weight=True, scales=scales)
+    except ProfileError as error:
+        raise ProfileError(f"{weight.name}: {error}") from error
 
 
 def _known_codes(value: Value, kind: TensorType) -> Value | None:

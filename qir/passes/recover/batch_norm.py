@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.graph import Graph
-from qir.ir.node import Value
+from qir.ir.node import Node, Value
 from qir.ir.ops.layers import LAYERS
 from qir.passes.recover.making import fits, stored
+from qir.rewrite.layer_weights import operands
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Ops, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite
@@ -21,7 +22,7 @@ def batch_norm(op: Ops, x: Var) -> Term:
     """(x - mean) / spread * gain + beta, all of them constants that lie along the channels.
 
     What it becomes has eps 0 and the variance 1, so that nothing is approximated. Channels are the
-    second axis of an image, and the last one behind a product.
+    second axis of an image, and the last one behind a product with weights.
     """
     mean, spread, gain, beta = (Var(name).where("constant") for name in _ROWS)
     less = op.sub(x, mean)
@@ -42,9 +43,17 @@ def _axis(match: Match) -> int | None:
     if len(found) != 1 or x.rank < 2:
         return None
     axis = found.pop()
-    behind = match["x"].node.op in LAYERS
+    behind = _of_weights(match["x"].node)
     image = x.rank > 2 and axis == 1
     return axis if image or (behind and axis == x.rank - 1) else None
+
+
+def _of_weights(node: Node) -> bool:
+    """Whether a node is a layer with weights: a product of two computed values has no channels."""
+    if node.op not in LAYERS:
+        return False
+    weight = operands(node)[1]
+    return weight.constant is not None or weight.node.op == "dequantize"
 
 
 def _along_channels(match: Match) -> bool:

@@ -17,6 +17,7 @@ from qir.errors import InputError, PluginError, QirError, Refused, UsageError
 from qir.frontend import Frontend, frontend_for
 from qir.inspect.compare import compare
 from qir.ir.graph import Graph
+from qir.ir.quantized_ops import BRIDGES
 from qir.ir.text import print_graph
 from qir.ir.verify import errors
 from qir.ledger import Ledger
@@ -147,20 +148,33 @@ def _emits(target: Target, programs: Sequence[Graph]) -> str:
         for number, graph in enumerate(programs):
             text = print_graph(graph)
             with tempfile.TemporaryDirectory() as folder:
-                paths = [Path(folder, f"{name}{target.suffix_of(form)}") for name in "ab"]
+                paths = [Path(folder, _name(target, form, name)) for name in "ab"]
                 if not all([_written(target, graph, path, form) for path in paths]):
                     demand(not list(Path(folder).iterdir()), f"{form}: refused, and a file is left")
                     continue
                 left = sorted(p.name for p in Path(folder).iterdir())
-                wrote = {p.stem for p in Path(folder).iterdir()}
-                demand(wrote == {"a", "b"}, f"{form}: {', '.join(left) or 'nothing'} is there")
-                a, b = (path.read_bytes() for path in paths)
+                wanted = sorted(p.name for path in paths for p in target.files(path))
+                demand(left == wanted, f"{form}: {', '.join(left) or 'nothing'} is there")
+                a, b = ([_bytes(p) for p in target.files(path)] for path in paths)
                 demand(a == b, f"{form}: program {number} is written as other bytes again")
             demand(print_graph(graph) == text, f"{form}: program {number} has changed")
             count[form] += 1
     form = target.formats[0]
     demand(count[form], f"{form}, the default form, is refused for all networks; {_HINT}")
     return ", ".join(f"{many} {form}" for form, many in count.items())
+
+
+def _name(target: Target, form: str, stem: str) -> str:
+    """The name of a file of a form; of a folder it is the stem alone."""
+    return stem if form in target.folders else f"{stem}{target.suffix_of(form)}"
+
+
+def _bytes(path: Path) -> bytes:
+    """What was written: a file, or all files of a folder with their names."""
+    if path.is_file():
+        return path.read_bytes()
+    files = sorted(each for each in path.rglob("*") if each.is_file())
+    return b"".join(str(f.relative_to(path)).encode() + f.read_bytes() for f in files)
 
 
 def _written(target: Target, graph: Graph, path: Path, form: str) -> bool:
@@ -203,7 +217,7 @@ def _reads_back(target: Target, programs: Sequence[Graph], codes: int) -> str:
     for form in target.formats:
         for number, graph in enumerate(programs):
             with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder, f"a{target.suffix_of(form)}")
+                path = Path(folder, _name(target, form, "a"))
                 if not _written(target, graph, path, form):
                     continue
                 inputs, what = sample_inputs(graph, number), f"{form}: program {number}"
@@ -216,7 +230,8 @@ def _reads_back(target: Target, programs: Sequence[Graph], codes: int) -> str:
                     continue
             names = dict(zip(inputs, (v.name for v in back.inputs), strict=True))
             again = {names[name]: data for name, data in inputs.items()}
-            wanted, made = pipeline.run(graph, inputs), pipeline.run(back, again)
+            meant = _grouped(target, graph) if _integer(back) and not _integer(graph) else graph
+            wanted, made = pipeline.run(meant, inputs), pipeline.run(back, again)
             demand(len(made) == len(wanted), f"{what}, read back, has {len(made)} outputs")
             given = dict(zip(wanted, made.values(), strict=True))  # formats may name them anew
             _near(graph, wanted, given, codes, f"{what}, read back,")
@@ -224,6 +239,12 @@ def _reads_back(target: Target, programs: Sequence[Graph], codes: int) -> str:
     if not count:
         raise Unseen(f"the target writes none of the networks; {_HINT}")
     return f"{count} files, by {by}"
+
+
+def _integer(graph: Graph) -> bool:
+    """Whether ops of a program compute on quantized values: it rounds where its kernels do."""
+    computing = [node for node in graph if node.op not in BRIDGES and node.results]
+    return any(value.type.quant for node in computing for value in node.operands.values())
 
 
 def _from_file(target: Target, path: Path, inputs: Arrays) -> Arrays:

@@ -145,7 +145,7 @@ def _product(
     result: Value,
 ) -> Array:
     w, scales = _weights(b_value, matrix, axis)
-    acc = (left.astype(np.int64) - quant(a_value)[1]) @ (w if axis else w.T)
+    acc = (left.astype(np.int64) - quant(a_value)[1]) @ (w if axis else w.swapaxes(-1, -2))
     if added is not None:
         acc = acc + added.astype(np.int64)
     return once(acc, _multiplier(a_value, scales, result), result)
@@ -159,7 +159,8 @@ def _gemm(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
 
 def _matmul(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:
     axis = 0 if a["trans_b"] else 1
-    return _product(x["a"], x["b"], axis, types["a"], types["b"], x.get("bias"), result)
+    left = x["a"].swapaxes(-1, -2) if a["trans_a"] else x["a"]
+    return _product(left, x["b"], axis, types["a"], types["b"], x.get("bias"), result)
 
 
 def _linear(x: Arrays, types: Values, result: Value, a: Attrs) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,12 @@ import pytest
 from qir._kernels._cpu import isa
 from qir.backends.cpu import CpuTarget
 from qir.ir.attrs import Attr
-from qir.ir.dtype import F32, I8, I32, U8
+from qir.ir.dtype import F32, I8, I32, U8, DType
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.text import parse
 from qir.ir.types import Array, TensorType, uniform
+from qir.reference import interpreter
 
 from . import naive
 from .nets import Net
@@ -124,6 +126,76 @@ def test_a_matmul_by_a_constant_matrix_equals_its_formula(
     w = net.weight(6, 9, axis=0) if trans_b else net.weight(9, 6, axis=1)
     y = net.op("matmul", {"a": x, "b": w}, (*shape[:-1], 6), 0.3, trans_b=trans_b)
     agrees(net, net.done(y=y))
+
+
+COMPUTED = [
+    ((5, 9), (9, 6)),
+    ((2, 3, 17, 33), (2, 3, 33, 70)),
+    ((3, 17, 8), (8, 65)),
+    ((4, 8), (3, 8, 5)),
+    ((2, 1, 5, 12), (3, 12, 7)),
+    ((1, 1), (1, 1)),
+]
+
+
+@pytest.mark.parametrize("shapes", COMPUTED, ids=str)
+@pytest.mark.parametrize("storages", [(U8, U8), (U8, I8), (I8, U8), (I8, I8)], ids=str)
+@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
+def test_a_product_of_two_computed_matrices_equals_its_formula(
+    shapes: tuple[tuple[int, ...], tuple[int, ...]], storages: tuple[DType, DType], turned: str
+) -> None:
+    net = Net(21)
+    operands: dict[str, Value] = {}
+    attrs: dict[str, Attr] = {}
+    for slot, shape, net.storage in zip("ab", shapes, storages, strict=True):
+        if slot in turned:
+            shape, attrs[f"trans_{slot}"] = (*shape[:-2], shape[-1], shape[-2]), True
+        operands[slot] = net.input(*shape, name=slot)
+    made = (np.zeros(shapes[0]) @ np.zeros(shapes[1])).shape
+    scale = 0.0007 * math.sqrt(shapes[0][-1])
+    y = net.op("matmul", operands, made, scale, given=attrs)
+    f = net.op("matmul", operands, (), kind=TensorType(made, F32), given=attrs)
+    cap = ISAS[len(turned) % len(ISAS)]
+    agrees(net, net.done(y=y, f=f), isa=cap, threads=1 + len(turned) % 2)
+
+
+@pytest.mark.parametrize("cap", ISAS)
+@pytest.mark.parametrize("length", [5, 40])
+def test_the_transpositions_of_attention_need_no_step(cap: str, length: int) -> None:
+    net = Net(22)
+    x = net.input(2, length, 24)
+    heads = net.shape(2, length, 3, 8)
+    split = [
+        net.op("reshape", {"x": v, "shape": heads}, (), kind=like(v, 2, length, 3, 8))
+        for v in (net.op("matmul", {"a": x, "b": net.weight(24, 24, axis=1)}, (2, length, 24), 0.1)
+                  for _ in "qkv")
+    ]  # fmt: skip
+    perms = (0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)
+    q, k, v = (
+        net.op("transpose", {"x": s}, (), kind=like(s, *(sizes(s)[i] for i in perm)), perm=perm)
+        for s, perm in zip(split, perms, strict=True)
+    )
+    scores = net.op("matmul", {"a": q, "b": k}, (2, 3, length, length), 0.1)
+    mixed = net.op("matmul", {"a": scores, "b": v}, (2, 3, length, 8), 0.1)
+    kind = like(mixed, 2, length, 3, 8)
+    turned = net.op("transpose", {"x": mixed}, (), kind=kind, perm=(0, 2, 1, 3))
+    whole = net.shape(2, length, 24)
+    y = net.op("reshape", {"x": turned, "shape": whole}, (), kind=like(turned, 2, length, 24))
+    graph = net.done(y=net.op("matmul", {"a": y, "b": net.weight(24, 9, axis=1)}, (2, length, 9)))
+    kinds = [row.kind for row in CpuTarget().compile(graph).describe()]
+    assert kinds == ["linear"] * 3 + ["matmul"] * 2 + ["linear"]
+    agrees(net, graph, isa=cap, threads=2)
+
+
+def test_a_transposed_value_that_others_read_too_is_made() -> None:
+    net = Net(23)
+    a, c = net.input(2, 5, 4, name="a"), net.input(5, 2, 6, name="c")
+    t = net.op("transpose", {"x": c}, (), kind=like(c, 2, 5, 6), perm=(1, 0, 2))
+    u = net.op("transpose", {"x": a}, (), kind=like(a, 2, 4, 5), perm=(0, 2, 1))
+    y = net.op("matmul", {"a": u, "b": t}, (2, 4, 6), 0.02)
+    z = net.op("transpose", {"x": y}, (), kind=like(y, 4, 2, 6), perm=(1, 0, 2))
+    graph = net.done(t=t, y=y, z=z, r=net.op("relu", {"x": t}, (2, 5, 6)))
+    agrees(net, graph)
 
 
 def test_a_linear_layer_keeps_leading_axes() -> None:
@@ -364,3 +436,103 @@ def test_results_may_be_inputs_constants_and_one_value_twice() -> None:
     y = net.op("relu", {"x": x}, sizes(x))
     flat = net.op("flatten", {"x": y}, (), kind=like(y, 2, 60))
     agrees(net, net.done(x=x, constant=net.codes(3, 4), y=y, again=y, flat=flat))
+
+
+FLOATS = [
+    ((2, 5, 4, 3), (2, 5, 4, 3)),
+    ((2, 5, 4, 3), (1, 5, 1, 1)),
+    ((1, 1, 1, 9), (2, 3, 4, 9)),
+    ((2, 3), ()),
+    ((), (2, 3)),
+    ((4, 1, 6), (4, 3, 6)),
+]
+
+
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "div"])
+@pytest.mark.parametrize("shapes", FLOATS, ids=str)
+def test_floats_are_computed_by_kernels(
+    op: str, shapes: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    net = Net(31)
+    a, b = (net.real(*shape, name=name) for shape, name in zip(shapes, "ab", strict=True))
+    kind = TensorType(np.broadcast_shapes(*shapes), F32)
+    graph = net.done(y=net.op(op, {"a": a, "b": b}, (), kind=kind))
+    compiled, data = CpuTarget().compile(graph, threads=2), net.data()
+    assert compiled.fallbacks == ()
+    by_name: Any = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+    assert np.array_equal(compiled(**data)["y"], by_name[op](data["a"], data["b"]))
+
+
+NORMS = """
+graph main {{
+  %x = input() : 2x7x5x33xf32
+  %gamma = constant({gamma}) : {kind}
+  %beta = constant({gamma}) : {kind}
+  %y = layer_norm(%x, %gamma, beta=%beta) {{axis = {axis}, eps = 1e-6}} : 2x7x5x33xf32
+  %z = layer_norm(%x, %gamma) {{axis = {axis}}} : 2x7x5x33xf32
+  output(y=%y, z=%z)
+}}
+"""
+
+
+@pytest.mark.parametrize("cap", ISAS)
+@pytest.mark.parametrize(("axis", "kind"), [(-1, "33xf32"), (2, "5x33xf32"), (1, "1xf32")])
+def test_layer_norm_gives_the_bytes_of_the_reference(cap: str, axis: int, kind: str) -> None:
+    size = math.prod(int(n) for n in kind.split("x")[:-1])
+    gamma = [round(float(v), 3) for v in np.random.default_rng(32).normal(1, 1, size)]
+    graph = parse(NORMS.format(gamma=gamma, kind=kind, axis=axis))
+    x = np.random.default_rng(33).normal(1, 4, (2, 7, 5, 33)).astype(np.float32)
+    compiled = CpuTarget().compile(graph, isa=cap, threads=2)
+    assert [row.kind for row in compiled.describe()] == ["layer_norm"] * 2
+    wide, over = x.astype(np.float64), tuple(range(axis % 4, 4))
+    away = wide - wide.mean(over, keepdims=True)
+    row = np.array(gamma, np.float32).reshape([int(n) for n in kind.split("x")[:-1]])
+    wanted = away / np.sqrt((away**2).mean(over, keepdims=True) + 1e-6) * row + row
+    expected = interpreter.run(graph, {"x": x})
+    got = compiled(x=x)
+    assert np.allclose(np.asarray(got["y"]), wanted, rtol=1e-6, atol=1e-7)
+    for name in "yz":
+        assert np.asarray(got[name]).tobytes() == expected[name].tobytes()
+
+
+@pytest.mark.parametrize("cap", ISAS)
+def test_a_masked_softmax_of_floats_is_exact_to_a_unit_of_the_last_place(cap: str) -> None:
+    text = """
+    graph main {
+      %x = input() : 2x3x5x33x!quant.uniform<u8:f32, 0.047:131>
+      %m = input() : 2x1x1x33xf32
+      %d = dequantize(%x) : 2x3x5x33xf32
+      %a = add(%d, %m) : 2x3x5x33xf32
+      %s = softmax(%a) : 2x3x5x33xf32
+      %y = quantize(%s) : 2x3x5x33x!quant.uniform<u8:f32, 0.0039>
+      output(s=%s, y=%y)
+    }
+    """
+    rng = np.random.default_rng(34)
+    x = rng.integers(0, 256, (2, 3, 5, 33)).astype(np.uint8)
+    m = np.where(rng.random((2, 1, 1, 33)) < 0.3, -10_000.0, 0).astype(np.float32)
+    compiled = CpuTarget().compile(parse(text), isa=cap, threads=2)
+    assert compiled.fallbacks == ()
+    got = compiled(x=x, m=m)
+    real = (x.astype(np.float32) - 131) * np.float32(0.047) + m
+    powers = np.exp(real.astype(np.longdouble) - real.max(-1, keepdims=True))
+    wanted = (powers / powers.sum(-1, keepdims=True)).astype(np.float32)
+    apart = np.asarray(got["s"]).view(np.int32).astype(np.int64) - wanted.view(np.int32)
+    assert np.abs(apart).max() <= 1
+    assert np.array_equal(np.asarray(got["y"]), np.rint(wanted / np.float32(0.0039)).clip(0, 255))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "%y = unsqueeze(%x) {axes = (1, 3)} : 2x1x3x1x4xf32",
+        "%y = squeeze(%x) : 2x3x4xf32",
+        "%y = identity(%x) : 2x3x4xf32",
+    ],
+)
+def test_ops_that_only_change_the_shape_are_no_steps(step: str) -> None:
+    text = f"graph main {{ %x = input() : 2x3x4xf32 {step} %z = add(%y, %y) : {step.split(': ')[1]}"
+    compiled = CpuTarget().compile(parse(text + " output(z = %z) }"))
+    assert [row.kind for row in compiled.describe()] == ["real"]
+    x = np.random.default_rng(35).normal(size=(2, 3, 4)).astype(np.float32)
+    assert np.array_equal(np.asarray(compiled(x=x)["z"]).ravel(), (x + x).ravel())

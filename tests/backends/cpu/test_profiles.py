@@ -13,7 +13,8 @@ from qir.reference.interpreter import run
 TEXT = """
 graph main as {profile} {{
   %x = input() : 2x3x!quant.uniform<u8:f32, 1.0:3>
-  %y = mul(%x, %x) : 2x3x!quant.uniform<u8:f32, 2.0:5>
+  %z = input() : 2x3x!quant.uniform<u8:f32, 1.0:3>
+  %y = mul(%x, %z) : 2x3x!quant.uniform<u8:f32, 2.0:5>
   output(y=%y)
 }}
 """
@@ -33,4 +34,4 @@ def test_a_profile_that_computes_otherwise_is_run_by_the_reference() -> None:
         (row,) = compiled.fallbacks
         assert row.reason == "profile odd computes it otherwise: method"
         x = np.arange(6, dtype=np.uint8).reshape(2, 3)
-        assert np.array_equal(compiled(x=x)["y"], run(graph, {"x": x})["y"])
+        assert np.array_equal(compiled(x=x, z=x)["y"], run(graph, {"x": x, "z": x})["y"])

@@ -78,6 +78,14 @@ class Builder:
         how = {"mode": "SCALED", "round_mode": "HALF_TO_EVEN", "T": kind}
         return self.node("QuantizeV2", name, [f"{name}.x", *ends], **how)
 
+    def states_shapes(self) -> None:
+        """States the shapes of inputs."""
+        for node in self.proto.node:
+            if node.name in self.feeds:
+                node.attr["shape"].shape.CopyFrom(
+                    tf.TensorShape(self.feeds[node.name].shape).as_proto()
+                )
+
     def wanted(self, *fetches: str) -> list[Array]:
         graph = tf.Graph()
         with graph.as_default():
@@ -199,5 +207,56 @@ def test_chains_of_kernels_pass_their_ranges_on(tmp_path: Path) -> None:
     assert np.array_equal(qir.run(graph, b.feeds)["z"], b.wanted("z")[0])
 
 
+MOVES = ("QuantizedMaxPool", "QuantizedAvgPool", "QuantizedConcatV2")
+
+
+@pytest.mark.parametrize("kind", [U, S], ids=["u8", "i8"])
+@pytest.mark.parametrize("op", MOVES)
+def test_pools_and_joins_of_quantized_values_are_tensorflows(
+    op: str, kind: tf.DType, tmp_path: Path
+) -> None:
+    b = Builder()
+    x = b.quantized("x", (2, 9, 8, 6), kind, 4.0)
+    if op == "QuantizedConcatV2":
+        other = b.quantized("z", (2, 9, 8, 3), kind, 2.5)
+        axis = b.proto.node.add(op="Const", name="axis")
+        axis.attr["dtype"].type = tf.int32.as_datatype_enum
+        axis.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(np.int32(3)))
+        given = [x, other, "axis", "x:1", "z:1", "x:2", "z:2"]
+        b.node(op, "y", given, T=kind, Tidx=tf.int32)
+        b.proto.node[-1].attr["N"].i = 2
+    else:
+        sides = {"ksize": [1, 3, 2, 1], "strides": [1, 2, 2, 1]}
+        padding = "SAME" if op == "QuantizedMaxPool" else "VALID"
+        b.node(op, "y", [x, "x:1", "x:2"], T=kind, padding=padding, **sides)
+    b.states_shapes()
+    graph = qir.load(saved(b.proto, tmp_path / "g.pb"))
+    (ours,) = qir.run(graph, b.feeds).values()
+    assert np.array_equal(ours, b.wanted("y")[0])
+    assert len(np.unique(ours)) > 20
+
+
+@pytest.mark.parametrize(
+    ("how", "narrow"), [("HALF_AWAY_FROM_ZERO", False), ("HALF_TO_EVEN", True)]
+)
+def test_quantizing_by_the_own_kernel_and_its_stated_range(
+    how: str, narrow: bool, tmp_path: Path
+) -> None:
+    b = Builder()
+    b.quantized("x", (40, 50), S, 3.0)
+    node = b.proto.node[-1]
+    node.attr["round_mode"].s = how.encode()
+    node.attr["narrow_range"].b = narrow
+    b.feeds["x.x"] = (b.feeds["x.x"] * F(1.2)).astype(F)
+    b.node("Dequantize", "y", ["x", "x:1", "x:2"], T=S, mode="SCALED")  # of the range it states
+    b.node("Dequantize", "z", ["x", "x.low", "x.high"], T=S, mode="SCALED")
+    b.states_shapes()
+    graph = qir.load(saved(b.proto, tmp_path / "g.pb"))
+    ours = qir.run(graph, b.feeds)
+    for name, wanted in zip("yz", b.wanted("y", "z"), strict=True):
+        assert np.array_equal(ours[name], wanted), name
+
+
 def test_every_kernel_that_is_read_is_compared() -> None:
-    assert kernels.OPS.keys() - {"QuantizeV2", "Dequantize"} == {k[0] for k in KERNELS.values()}
+    compared = {k[0] for k in KERNELS.values()} | set(MOVES)
+    assert kernels.OPS.keys() - {"QuantizeV2", "Dequantize"} == compared

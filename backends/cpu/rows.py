@@ -1,0 +1,114 @@
+"""Normalizations of rows: softmax, and layer norm."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.dtype import F32
+from qir.ir.node import Value
+
+from .builder import Builder, CannotLower, sizes
+from .codes import Job, codes
+
+
+def softmax(b: Builder, job: Job) -> None:
+    """Lowers softmax along the axis that is innermost, or that is innermost channels last."""
+    value = job.operands["x"]
+    if value.type.element == job.result.type.element == F32:
+        _real_softmax(b, job)
+        return
+    x, y = codes(value, "x"), codes(job.result, "the result")
+    job.full(y)
+    shape = sizes(value)
+    axis = job.number("axis") % len(shape)
+    inner = math.prod(shape[axis + 1 :]) == 1
+    if not inner and not (len(shape) == 4 and axis == 1):
+        raise CannotLower(f"no kernel takes softmax along axis {axis} of {len(shape)}")
+    width = shape[axis]
+    rows = math.prod(shape) // width
+    source, made = b.need(value, last=not inner), b.make(job.result, last=not inner)
+    b.add(
+        job.name,
+        "softmax",
+        [source],
+        [made],
+        shape,
+        lambda plan, at: plan.softmax(
+            job.name,
+            at(source),
+            at(made),
+            rows=rows,
+            width=width,
+            x_scale=float(x.scale),
+            y_scale=float(y.scale),
+            y_zero=y.zero,
+            x_type=x.kind,
+            y_type=y.kind,
+            wide=job.params.get("quotient") == "f64",
+        ),
+    )
+
+
+def _real_softmax(b: Builder, job: Job) -> None:
+    value = job.operands["x"]
+    shape = sizes(value)
+    axis = job.number("axis") % len(shape)
+    if math.prod(shape[axis + 1 :]) != 1:
+        raise CannotLower(f"no kernel takes softmax of float32 along axis {axis} of {len(shape)}")
+    width = shape[axis]
+    rows = math.prod(shape) // width
+    source, made = b.need(value), b.make(job.result)
+    b.add(
+        job.name,
+        "real_softmax",
+        [source],
+        [made],
+        shape,
+        lambda plan, at: plan.real_softmax(job.name, at(source), at(made), rows=rows, width=width),
+    )
+
+
+def layer_norm(b: Builder, job: Job) -> None:
+    """Lowers layer norm of float32 by constants."""
+    value = job.operands["x"]
+    kinds = [value.type.element for value in (*job.operands.values(), job.result)]
+    if any(kind != F32 for kind in kinds):
+        raise CannotLower("no kernel normalizes but float32")
+    shape = sizes(value)
+    axis = job.number("axis") % len(shape)
+    inner = shape[axis:]
+    gamma = _row(job.operands["gamma"], inner)
+    beta = None if "beta" not in job.operands else _row(job.operands["beta"], inner)
+    eps = job.attrs["eps"]
+    assert isinstance(eps, float)
+    source, made = b.need(value), b.make(job.result)
+    b.add(
+        job.name,
+        "layer_norm",
+        [source],
+        [made],
+        shape,
+        lambda plan, at: plan.layer_norm(
+            job.name,
+            at(source),
+            at(made),
+            rows=math.prod(shape[:axis]),
+            gamma=gamma,
+            beta=beta,
+            eps=eps,
+        ),
+    )
+
+
+def _row(value: Value, inner: tuple[int, ...]) -> NDArray[np.float32]:
+    """A constant that is the same for every row."""
+    if value.constant is None:
+        raise CannotLower(f"%{value.name} is no constant")
+    data = np.asarray(value.constant.data, np.float32)
+    if math.prod(data.shape[: data.ndim - len(inner)]) != 1:
+        raise CannotLower(f"%{value.name} has another value for each row")
+    data = data.reshape(data.shape[-len(inner) :])
+    return np.ascontiguousarray(np.broadcast_to(data, inner)).reshape(-1)

@@ -1,0 +1,78 @@
+"""Runs whole models in MXNet, in a Python of its own, which `QIR_MXNET` names."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import InputError, OpError, PluginError
+from qir.frontend import frontend
+from qir.inspect import pipe
+from qir.ir.graph import Graph
+from qir.ledger import Ledger
+from qir.target import Executable
+
+from .probe import MxNet
+from .writer.files import parameters_path
+
+if TYPE_CHECKING:
+    from .target import MxnetTarget
+
+Arrays = Mapping[str, NDArray[np.generic]]
+
+
+class Session(Executable):
+    """A model in MXNet's files, ready to run."""
+
+    def __init__(self, path: Path, names: tuple[str, ...] = ()) -> None:
+        self.path = path
+        self.names = names or tuple(frontend("mxnet").load(path, Ledger()).outputs)
+        self.mxnet = _mxnet(os.environ.get(MxNet.elsewhere, ""))
+
+    def __call__(self, **inputs: object) -> dict[str, object]:
+        """Runs it; InputError with what MXNet says where it refuses."""
+        made = self.run({name: np.asarray(data) for name, data in inputs.items()})
+        return dict(zip(self.names, made.values(), strict=True))
+
+    def run(self, inputs: Arrays, *, every: bool = False) -> Arrays:
+        """Returns the results by their numbers; with `every`, those of all nodes by name."""
+        feeds: dict[str, pipe.Plain] = dict(inputs)
+        files = str(self.path), str(parameters_path(self.path))
+        try:
+            made = self.mxnet.answer(("model", *files, feeds, every))
+        except OpError as error:
+            raise InputError(f"{self.path}: MXNet does not run it: {error}") from error
+        assert isinstance(made, dict)
+        return {name: np.asarray(array) for name, array in made.items()}
+
+
+@lru_cache(maxsize=1)
+def _mxnet(_python: str) -> MxNet:
+    """Returns the MXNet of this process; PluginError where there is none."""
+    made = MxNet()
+    if made.version is None:
+        said = "MXNet runs in a Python that the environment variable QIR_MXNET names"
+        raise PluginError(f"{said}; {made.python} has no mxnet 1.9")
+    return made
+
+
+class _Written(Session):
+    """A graph that was written for MXNet; its files go with it."""
+
+    def __init__(self, folder: tempfile.TemporaryDirectory[str], names: tuple[str, ...]) -> None:
+        super().__init__(Path(folder.name, "model-symbol.json"), names)
+        self.folder = folder
+
+
+def written(target: MxnetTarget, graph: Graph) -> Session:
+    """Returns a graph ready to run, written to files for as long as it is there."""
+    folder = tempfile.TemporaryDirectory()
+    target.emit(graph, Path(folder.name, "model-symbol.json"), Ledger(), lossy=True)
+    return _Written(folder, tuple(graph.outputs))

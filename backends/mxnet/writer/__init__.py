@@ -1,0 +1,1 @@
+"""Writes graphs as MXNet's symbols with their parameters, without MXNet."""

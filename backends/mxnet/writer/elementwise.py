@@ -1,0 +1,361 @@
+"""Arithmetic, comparisons, functions and activations that work element by element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from qir.ir.node import Node, Value
+
+from .symbol import Entry
+from .writer import KINDS, Row, Writer, number, real
+
+Step = Callable[[Writer, Node, Entry], Entry]
+
+
+def _unary(op: str, **attrs: object) -> Row:
+    return lambda writer, node: writer.last(node, op, [writer.operand(node)], attrs)
+
+
+def _steps(*steps: tuple[str, dict[str, object]]) -> Row:
+    """Returns the row of operators one after the other."""
+
+    def write(writer: Writer, node: Node) -> Entry:
+        made = writer.operand(node)
+        for op, attrs in steps[:-1]:
+            made = writer.step(node, op, [made], attrs)
+        return writer.last(node, steps[-1][0], [made], steps[-1][1])
+
+    return write
+
+
+def applied(
+    writer: Writer, node: Node, op: str, a: Value, b: Value, emit: Callable[..., Entry]
+) -> Entry:
+    """Writes an op of two operands: by a number, of equal shapes, or one that broadcasts."""
+    left, right = number(a), number(b)
+    wide = (b.type.rank <= a.type.rank, a.type.rank <= b.type.rank)
+    scalar, swapped = _SCALARS.get(op, ("", ""))
+    if right is not None and a.constant is None and scalar and wide[0]:
+        return emit(node, scalar, [writer.entry(a)], {"scalar": right})
+    if left is not None and b.constant is None and swapped and wide[1]:
+        return emit(node, swapped, [writer.entry(b)], {"scalar": left})
+    same = a.type.shape == b.type.shape and all(isinstance(s, int) for s in a.type.shape)
+    name = f"elemwise_{op}" if same and op in _ELEMENTWISE else f"broadcast_{_NAMES[op]}"
+    return emit(node, name, [writer.entry(a), writer.entry(b)])
+
+
+def _binary(op: str) -> Row:
+    def write(writer: Writer, node: Node) -> Entry:
+        a, b = node.operands["a"], node.operands["b"]
+        return applied(writer, node, op, a, b, writer.last)
+
+    return write
+
+
+def _compared(op: str) -> Row:
+    """Returns the row of a comparison, whose truth values are floats."""
+
+    def write(writer: Writer, node: Node) -> Entry:
+        a, b = node.operands["a"], node.operands["b"]
+        if KINDS[str(a.type.dtype)] == "float32":
+            return applied(writer, node, op, a, b, writer.last)
+        made = applied(writer, node, op, a, b, writer.step)
+        return writer.last(node, "Cast", [made], {"dtype": "float32"})
+
+    return write
+
+
+def _not(writer: Writer, node: Node) -> Entry:
+    return writer.last(node, "_equal_scalar", [writer.operand(node)], {"scalar": 0.0})
+
+
+def _mod(writer: Writer, node: Node) -> Entry:
+    if node.attrs["fmod"]:
+        raise writer.refuse(node, "MXNet's mod has the sign of b, fmod that of a")
+    return applied(writer, node, "mod", node.operands["a"], node.operands["b"], writer.last)
+
+
+def _floor_div(writer: Writer, node: Node) -> Entry:
+    a, b = node.operands["a"], node.operands["b"]
+    made = applied(writer, node, "div", a, b, writer.step)
+    return writer.last(node, "floor", [made])
+
+
+def _squared_difference(writer: Writer, node: Node) -> Entry:
+    made = applied(writer, node, "sub", node.operands["a"], node.operands["b"], writer.step)
+    return writer.last(node, "square", [made])
+
+
+def _several(op: str) -> Row:
+    """Returns the row of an op of any number of operands."""
+
+    def write(writer: Writer, node: Node) -> Entry:
+        parts = list(node.operands.values())
+        if len(parts) == 1:
+            return writer.last(node, "_copy", [writer.entry(parts[0])])
+        if op == "add" and len({p.type.shape for p in parts}) == 1:
+            entries = [writer.entry(p) for p in parts]
+            return writer.last(node, "add_n", entries, {"num_args": len(parts)})
+        if len(parts) == 2:
+            return applied(writer, node, op, parts[0], parts[1], writer.last)
+        made = applied(writer, node, op, parts[0], parts[1], writer.step)
+        for part in parts[2:-1]:
+            made = writer.step(node, f"broadcast_{_NAMES[op]}", [made, writer.entry(part)])
+        operands = [made, writer.entry(parts[-1])]
+        return writer.last(node, f"broadcast_{_NAMES[op]}", operands)
+
+    return write
+
+
+def _mean(writer: Writer, node: Node) -> Entry:
+    made, *rest = (writer.entry(v) for v in node.operands.values())
+    for part in rest:
+        made = writer.step(node, "broadcast_add", [made, part])
+    return writer.last(node, "_div_scalar", [made], {"scalar": float(len(rest) + 1)})
+
+
+def _clip(writer: Writer, node: Node) -> Entry:
+    low, high = node.attrs["min"], node.attrs["max"]
+    x = [writer.operand(node)]
+    if low is None and high is None:
+        return writer.last(node, "_copy", x)
+    if low is None:
+        return writer.last(node, "_minimum_scalar", x, {"scalar": high})
+    if high is None or math.isinf(real(node.attrs, "max")):
+        return writer.last(node, "_maximum_scalar", x, {"scalar": low})
+    return writer.last(node, "clip", x, {"a_min": low, "a_max": high})
+
+
+def _leaky(kind: str, slope: str = "") -> Row:
+    def write(writer: Writer, node: Node) -> Entry:
+        attrs = {"act_type": kind} | ({"slope": node.attrs[slope]} if slope else {})
+        return writer.last(node, "LeakyReLU", [writer.operand(node)], attrs)
+
+    return write
+
+
+def _prelu(writer: Writer, node: Node) -> Entry:
+    x, slope = node.operands["x"].type, node.operands["slope"]
+    data = writer.held_in(node, "slope")
+    aligned = data.reshape((1,) * max(x.rank - data.ndim, 0) + data.shape)
+    if x.rank < 2 or (data.size != 1 and aligned.shape[1] != data.size):
+        raise writer.refuse(node, "its slope does not lie along the channels")
+    flat = writer.constant(f"{slope.name}_flat", data.reshape(-1), node)
+    return writer.last(node, "LeakyReLU", [writer.operand(node), flat], {"act_type": "prelu"})
+
+
+def _selu(writer: Writer, node: Node) -> Entry:
+    x = writer.operand(node)
+    alpha, gamma = (real(node.attrs, n) for n in ("alpha", "gamma"))
+    if abs(alpha - 1.6732632) < 1e-6 and abs(gamma - 1.050701) < 1e-6:
+        return writer.last(node, "LeakyReLU", [x], {"act_type": "selu"})
+    made = writer.step(node, "LeakyReLU", [x], {"act_type": "elu", "slope": alpha})
+    return writer.last(node, "_mul_scalar", [made], {"scalar": gamma})
+
+
+def _celu(writer: Writer, node: Node) -> Entry:
+    alpha = real(node.attrs, "alpha")
+    made = writer.step(node, "_div_scalar", [writer.operand(node)], {"scalar": alpha})
+    made = writer.step(node, "LeakyReLU", [made], {"act_type": "elu", "slope": 1.0})
+    return writer.last(node, "_mul_scalar", [made], {"scalar": alpha})
+
+
+def _gelu(writer: Writer, node: Node) -> Entry:
+    x = writer.operand(node)
+    if node.attrs["approximate"] == "none":
+        return writer.last(node, "LeakyReLU", [x], {"act_type": "gelu"})
+    cube = writer.step(node, "_power_scalar", [x], {"scalar": 3.0})
+    cube = writer.step(node, "_mul_scalar", [cube], {"scalar": 0.044715})
+    inner = writer.step(node, "elemwise_add", [x, cube])
+    inner = writer.step(node, "_mul_scalar", [inner], {"scalar": math.sqrt(2 / math.pi)})
+    above = writer.step(node, "_plus_scalar", [writer.step(node, "tanh", [inner])], {"scalar": 1.0})
+    half = writer.step(node, "_mul_scalar", [x], {"scalar": 0.5})
+    return writer.last(node, "elemwise_mul", [half, above])
+
+
+def _gated(gate: Step) -> Row:
+    """Returns the row of an activation that multiplies its operand by a gate."""
+
+    def write(writer: Writer, node: Node) -> Entry:
+        x = writer.operand(node)
+        return writer.last(node, "elemwise_mul", [x, gate(writer, node, x)])
+
+    return write
+
+
+def _silu_gate(writer: Writer, node: Node, x: Entry) -> Entry:
+    alpha = real(node.attrs, "alpha")
+    if alpha != 1:
+        x = writer.step(node, "_mul_scalar", [x], {"scalar": alpha})
+    return writer.step(node, "sigmoid", [x])
+
+
+def _hard_gate(writer: Writer, node: Node, x: Entry) -> Entry:
+    return writer.step(node, "hard_sigmoid", [x], {"alpha": 1 / 6, "beta": 0.5})
+
+
+def _above_gate(writer: Writer, node: Node, x: Entry) -> Entry:
+    attrs = {"scalar": node.attrs["alpha"]}
+    return writer.step(node, "_greater_scalar", [x], attrs)
+
+
+def _hard_sigmoid(writer: Writer, node: Node) -> Entry:
+    attrs = {n: node.attrs[n] for n in ("alpha", "beta")}
+    return writer.last(node, "hard_sigmoid", [writer.operand(node)], attrs)
+
+
+def _tanh_shrink(writer: Writer, node: Node) -> Entry:
+    x = writer.operand(node)
+    return writer.last(node, "elemwise_sub", [x, writer.step(node, "tanh", [x])])
+
+
+def _round(writer: Writer, node: Node) -> Entry:
+    """Writes a rounding with ties to even: MXNet's rint takes them down."""
+    x = writer.operand(node)
+    low = writer.step(node, "floor", [x])
+    rest = writer.step(node, "elemwise_sub", [x, low])
+    tie = writer.step(node, "_equal_scalar", [rest], {"scalar": 0.5})
+    odd = writer.step(node, "_mod_scalar", [low], {"scalar": 2.0})
+    up = writer.step(node, "elemwise_mul", [tie, odd])
+    return writer.last(node, "elemwise_add", [writer.step(node, "rint", [x]), up])
+
+
+def _cast(writer: Writer, node: Node) -> Entry:
+    x, to = node.operands["x"], str(node.result.type.dtype)
+    if to == "bool":
+        row = [writer.entry(x)]
+        if KINDS[str(x.type.dtype)] == "float32":
+            return writer.last(node, "_not_equal_scalar", row, {"scalar": 0.0})
+        truth = writer.step(node, "_not_equal_scalar", row, {"scalar": 0.0})
+        return writer.last(node, "Cast", [truth], {"dtype": "float32"})
+    writer.carrier(node.result.type.dtype, node)
+    return writer.last(node, "Cast", [writer.entry(x)], {"dtype": KINDS[to]})
+
+
+def _where(writer: Writer, node: Node) -> Entry:
+    shape = node.result.type.shape
+    made = []
+    for slot in ("condition", "a", "b"):
+        value = node.operands[slot]
+        entry = writer.entry(value)
+        if value.type.shape != shape:
+            entry = wide(writer, node, value, entry)
+        made.append(entry)
+    return writer.last(node, "where", made)
+
+
+def wide(writer: Writer, node: Node, value: Value, entry: Entry) -> Entry:
+    """Returns a value as large as the result of a node."""
+    sizes = writer.sizes(node, node.result)
+    lead = len(sizes) - max(value.type.rank, 1)
+    if lead > 0:
+        shape = (*(1,) * lead, *(writer.sizes(node, value) or (1,)))
+        entry = writer.step(node, "Reshape", [entry], {"shape": shape})
+    return writer.step(node, "broadcast_to", [entry], {"shape": sizes or (1,)})
+
+
+def _is_nan(writer: Writer, node: Node) -> Entry:
+    x = writer.operand(node)
+    return writer.last(node, "_not_equal", [x, x])
+
+
+_NAMES = {
+    "add": "add",
+    "sub": "sub",
+    "mul": "mul",
+    "div": "div",
+    "mod": "mod",
+    "pow": "power",
+    "max": "maximum",
+    "min": "minimum",
+    "equal": "equal",
+    "not_equal": "not_equal",
+    "greater": "greater",
+    "greater_equal": "greater_equal",
+    "less": "lesser",
+    "less_equal": "lesser_equal",
+    "logical_and": "logical_and",
+    "logical_or": "logical_or",
+    "logical_xor": "logical_xor",
+}
+_COMPARISONS = (
+    "equal not_equal greater greater_equal less less_equal logical_and logical_or logical_xor"
+).split()
+_ELEMENTWISE = frozenset(("add", "sub", "mul", "div"))
+_SCALARS = {
+    "add": ("_plus_scalar", "_plus_scalar"),
+    "sub": ("_minus_scalar", "_rminus_scalar"),
+    "mul": ("_mul_scalar", "_mul_scalar"),
+    "div": ("_div_scalar", "_rdiv_scalar"),
+    "mod": ("_mod_scalar", "_rmod_scalar"),
+    "pow": ("_power_scalar", "_rpower_scalar"),
+    "max": ("_maximum_scalar", "_maximum_scalar"),
+    "min": ("_minimum_scalar", "_minimum_scalar"),
+    "equal": ("_equal_scalar", "_equal_scalar"),
+    "not_equal": ("_not_equal_scalar", "_not_equal_scalar"),
+    "greater": ("_greater_scalar", "_lesser_scalar"),
+    "greater_equal": ("_greater_equal_scalar", "_lesser_equal_scalar"),
+    "less": ("_lesser_scalar", "_greater_scalar"),
+    "less_equal": ("_lesser_equal_scalar", "_greater_equal_scalar"),
+}
+"""The operator that takes b as a number, and the one that takes a."""
+_FUNCTIONS = {
+    **{
+        name: name
+        for name in (
+            "abs ceil cos cosh erf exp expm1 floor log log10 log1p log2 reciprocal rsqrt"
+            " sign sin sinh sqrt square tan trunc"
+        ).split()
+    },
+    "neg": "negative",
+    "acos": "arccos",
+    "acosh": "arccosh",
+    "asin": "arcsin",
+    "asinh": "arcsinh",
+    "atan": "arctan",
+    "atanh": "arctanh",
+}
+_ACTIVATIONS = {
+    "relu": "relu",
+    "sigmoid": "sigmoid",
+    "tanh": "tanh",
+    "softplus": "softrelu",
+    "softsign": "softsign",
+    "log_sigmoid": "log_sigmoid",
+    "mish": "mish",
+}
+ROWS: dict[str, Row] = {
+    **{ours: _unary(theirs) for ours, theirs in _FUNCTIONS.items()},
+    **{ours: _unary("Activation", act_type=kind) for ours, kind in _ACTIVATIONS.items()},
+    **{op: _binary(op) for op in ("add", "sub", "mul", "div", "pow")},
+    **{op: _compared(op) for op in _COMPARISONS},
+    "logical_not": _not,
+    "mod": _mod,
+    "floor_div": _floor_div,
+    "squared_difference": _squared_difference,
+    "min": _several("min"),
+    "max": _several("max"),
+    "sum": _several("add"),
+    "mean": _mean,
+    "clip": _clip,
+    "leaky_relu": _leaky("leaky", "alpha"),
+    "elu": _leaky("elu", "alpha"),
+    "prelu": _prelu,
+    "selu": _selu,
+    "celu": _celu,
+    "gelu": _gelu,
+    "silu": _gated(_silu_gate),
+    "hard_swish": _gated(_hard_gate),
+    "thresholded_relu": _gated(_above_gate),
+    "hard_sigmoid": _hard_sigmoid,
+    "tanh_shrink": _tanh_shrink,
+    "exp2": _unary("_rpower_scalar", scalar=2.0),
+    "erfc": _steps(("erf", {}), ("_rminus_scalar", {"scalar": 1.0})),
+    "round": _round,
+    "cast": _cast,
+    "where": _where,
+    "is_nan": _is_nan,
+    "identity": _unary("_copy"),
+    "dropout": _unary("_copy"),
+}

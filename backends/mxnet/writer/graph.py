@@ -1,0 +1,177 @@
+"""From a graph to the two files of a model, each node by its row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from qir.errors import InputError, Refused
+from qir.frontend import frontend_for
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ir.types import TensorType
+from qir.ledger import Change, Ledger
+from qir.passes.fold.fold_constants import FoldConstants
+from qir.passes.fold.fold_shapes import FoldShapes
+from qir.passes.forms.expand_qdq import expand
+from qir.passes.forms.group import Group
+from qir.passes.layout import Layout
+from qir.rewrite import run_passes
+from qir.source import untouched
+
+from . import elementwise, files, indexing, layers, movement, pooling, quantized, recurrent
+from .symbol import Entry
+from .writer import REMEDY, STEP, Row, Writer
+
+PROFILE = "mxnet-1.9"
+ROWS: dict[str, Row] = {
+    op: row
+    for family in (elementwise, indexing, layers, movement, pooling, recurrent)
+    for op, row in family.ROWS.items()
+}
+_STRUCTURE = frozenset(("input", "constant", "output"))
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the two files of a model hold."""
+
+    symbol: str
+    parameters: dict[str, NDArray[Any]]
+
+
+def emit(graph: Graph, path: Path, ledger: Ledger, format: str | None, *, lossy: bool) -> None:
+    """Writes both files; a model of MXNet that nobody changed is copied.
+
+    Raises Refused for what MXNet has no operator for, or what would be lost unasked.
+    """
+    if format is None and (pair := _kept(graph)) is not None:
+        ledger.check(lossy=lossy)
+        files.copy(pair, path)
+        return
+    integers = any(quantized.on_integers(node) for node in graph)
+    if format == "int8" and not integers:
+        said = "nothing is quantized, so there is no int8 form"
+        raise Refused(f"{graph.name}: {said}; quantize it first, or write --format float")
+    if format == "float" and integers:
+        said = "it holds quantized values; write --format int8"
+        raise Refused(f"{graph.name}: {said}, or write the float model that it was made of")
+    made = to_model(prepared(graph, ledger, integers=integers), ledger)
+    ledger.check(lossy=lossy)
+    files.write(path, made.symbol, made.parameters)
+
+
+def _kept(graph: Graph) -> tuple[Path, Path] | None:
+    """Returns the files of a graph that was read from MXNet's and not changed since."""
+    source = untouched(graph)
+    if source is None or source.suffix.lower() not in (".json", ".params"):
+        return None
+    try:
+        reader = frontend_for(source)
+        found = list(reader.files(source)) if reader.name == "mxnet" else []
+    except InputError:
+        return None
+    return (found[0], found[1]) if len(found) == 2 else None
+
+
+def prepared(graph: Graph, ledger: Ledger, *, integers: bool = False) -> Graph:
+    """Returns the graph as MXNet computes it: grouped, channels first, constants folded."""
+    last = any(n.attrs.get("layout") == "NHWC" for n in graph)
+    made = run_passes(graph, [Layout("nchw")], ledger) if last else graph.copy()
+    if integers:
+        aside = Ledger()
+        made = run_passes(made, [Group(PROFILE)], aside)
+        for entry in aside:
+            if entry.change is Change.UNVERIFIED:
+                ledger.add(entry.change, entry.step, entry.subject, entry.reason)
+        _open(made, ledger)
+    return run_passes(made, [FoldConstants(), FoldShapes()], ledger)
+
+
+def _open(graph: Graph, ledger: Ledger) -> None:
+    """Writes as floats between integers what MXNet has no operator on integers for."""
+    for node in list(graph):
+        if node.op in _STRUCTURE or not quantized.on_integers(node):
+            continue
+        if not (why := quantized.obstacle(node)):
+            continue
+        name = node.results[0].name
+        if node.op in ("quantize", "dequantize"):
+            if node.op == "dequantize" and node.operands["x"].constant is not None:
+                continue  # folded
+            said = f"{node.op}: {why}"
+            ledger.add(Change.REFUSED, STEP, name, said)
+            raise Refused(f"{name}: {said}; quantize with --target mxnet-onednn")
+        expand(graph, node)
+        ledger.add(Change.REGROUPED, STEP, name, f"float between integers: {why}")
+    graph.prune()
+
+
+def to_model(graph: Graph, ledger: Ledger) -> Model:
+    """Writes a graph; Refused for what MXNet has no operator for, naming the node."""
+    writer = Writer(graph, ledger)
+    ranges = quantized.Ranges(writer)
+    for value in graph.inputs:
+        writer.input(value)
+        _plain(writer, value.node, value.type)
+    for node in graph:
+        if node.op in _STRUCTURE:
+            continue
+        if quantized.on_integers(node):
+            quantized.write(ranges, node)
+            continue
+        for value, entry in zip(node.results, written(writer, node), strict=False):
+            writer.found[value] = entry
+    return finished(writer)
+
+
+def _plain(writer: Writer, node: Node, kind: TensorType) -> None:
+    if kind.quant is not None:
+        raise writer.refuse(node, "an input of integers has no range in MXNet; dequantize it")
+
+
+def written(writer: Writer, node: Node) -> list[Entry]:
+    """Returns the results of a node of floats."""
+    row = ROWS.get(node.op)
+    if row is None:
+        raise writer.refuse(node, f"MXNet 1.9 has no operator for it; {REMEDY}")
+    if node.attrs.get("layout", "NCHW") != "NCHW":
+        raise writer.refuse(node, "its channels are last; run the pass layout with to = nchw")
+    made = row(writer, node)
+    return [made] if isinstance(made, tuple) else list(made)
+
+
+def finished(writer: Writer) -> Model:
+    """Returns the symbol with the results of the graph as its heads."""
+    graph = writer.graph
+    for name, value in graph.outputs.items():
+        if not value.type.shape:
+            said = "a number alone is an array of one element in MXNet"
+            writer.ledger.add(Change.DROPPED, STEP, name, said)
+        if str(value.type.dtype) == "bool":
+            said = "truth values are floats, 0 and 1, in MXNet"
+            writer.ledger.add(Change.DROPPED, STEP, name, said)
+    heads = _heads(writer)
+    return Model(writer.symbol.json(heads), writer.held)
+
+
+def _heads(writer: Writer) -> list[Entry]:
+    """Returns the results of the graph; their nodes carry names that MXNet would not give them."""
+    heads: list[Entry] = []
+    for name, value in writer.graph.outputs.items():
+        entry = writer.entry(value)
+        node = writer.symbol.nodes[entry[0]]
+        if entry in heads or (node["op"] == "null" and node["name"] != name):
+            copied = writer.fresh(name.removesuffix("_output"))
+            entry = writer.emit("_copy", [entry], name=copied)
+        heads.append(entry)
+    numbers = [index for index, _ in heads]
+    for name, (index, result) in zip(writer.graph.outputs, heads, strict=True):
+        node = writer.symbol.nodes[index]
+        given = f"{node['name']}_output{result if numbers.count(index) > 1 or result else ''}"
+        if node["op"] != "null" and given != name:
+            node.setdefault("attrs", {})[f"__output{result}__"] = name
+    return heads

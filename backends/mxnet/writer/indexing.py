@@ -1,0 +1,124 @@
+"""Ops that pick elements by indices, and reductions over axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qir.ir.node import Node
+
+from .layers import numbers
+from .symbol import Entry
+from .writer import KINDS, Row, Writer, integer
+
+
+def _embedding(writer: Writer, node: Node) -> Entry:
+    rows, width = writer.sizes(node, node.operands["w"])
+    attrs = {"input_dim": rows, "output_dim": width}
+    operands = [writer.operand(node, "indices"), writer.operand(node, "w")]
+    return writer.last(node, "Embedding", operands, attrs)
+
+
+def _gather(writer: Writer, node: Node) -> Entry:
+    indices = node.operands["indices"]
+    operands = [writer.operand(node), writer.entry(indices)]
+    attrs = {"axis": node.attrs["axis"], "mode": "wrap"}
+    if indices.type.rank:
+        return writer.last(node, "take", operands, attrs)
+    made = writer.step(node, "take", operands, attrs)  # an index alone is an array of one here
+    axis = integer(node.attrs, "axis")
+    axis = axis + node.operands["x"].type.rank if axis < 0 else axis
+    if not node.result.type.shape:
+        return writer.last(node, "_copy", [made])
+    return writer.last(node, "squeeze", [made], {"axis": (axis,)})
+
+
+def _gather_elements(writer: Writer, node: Node) -> Entry:
+    """Writes an index a row as a pick, the only form of it that MXNet has."""
+    axis = integer(node.attrs, "axis")
+    x, indices = node.operands["x"].type, node.operands["indices"].type
+    axis = axis + x.rank if axis < 0 else axis
+    rest = [i for i in range(x.rank) if i != axis]
+    if indices.shape[axis] != 1 or any(x.shape[i] != indices.shape[i] for i in rest):
+        raise writer.refuse(node, "MXNet picks one element of each row")
+    attrs = {"axis": axis, "keepdims": True, "mode": "wrap"}
+    operands = [writer.operand(node), writer.operand(node, "indices")]
+    return writer.last(node, "pick", operands, attrs)
+
+
+def _gather_nd(writer: Writer, node: Node) -> Entry:
+    if node.attrs["batch"]:
+        raise writer.refuse(node, "MXNet's gather_nd has no batch axes")
+    rank = node.operands["indices"].type.rank
+    order = (rank - 1, *range(rank - 1))
+    turned = writer.step(node, "transpose", [writer.operand(node, "indices")], {"axes": order})
+    return writer.last(node, "gather_nd", [writer.operand(node), turned])
+
+
+def _one_hot(writer: Writer, node: Node) -> Entry:
+    off, on = writer.held_in(node, "values").reshape(-1).tolist()
+    rank = node.result.type.rank
+    if node.attrs["axis"] not in (-1, rank - 1):
+        raise writer.refuse(node, "MXNet has the new axis last")
+    attrs = {
+        "depth": node.attrs["depth"],
+        "off_value": float(off),
+        "on_value": float(on),
+        "dtype": KINDS[str(node.result.type.dtype)],
+    }
+    return writer.last(node, "one_hot", [writer.operand(node, "indices")], attrs)
+
+
+def _top_k(writer: Writer, node: Node) -> Sequence[Entry]:
+    attrs = {
+        "axis": node.attrs["axis"],
+        "k": node.attrs["k"],
+        "ret_typ": "both",
+        "is_ascend": not node.attrs["largest"],
+        "dtype": KINDS[str(node.results[1].type.dtype)],
+    }
+    index, _ = writer.last(node, "topk", [writer.operand(node)], attrs, results=2)
+    return [(index, 0), (index, 1)]
+
+
+def _place(op: str) -> Row:
+    def write(writer: Writer, node: Node) -> Entry:
+        if node.attrs["last"]:
+            raise writer.refuse(node, "MXNet takes the first of equal elements")
+        attrs = {"axis": node.attrs["axis"], "keepdims": node.attrs["keep"]}
+        made = writer.step(node, op, [writer.operand(node)], attrs)
+        kind = KINDS[str(node.result.type.dtype)]
+        return writer.last(node, "Cast", [made], {"dtype": kind})
+
+    return write
+
+
+def _reduce(op: str, before: str = "", after: str = "") -> Row:
+    def write(writer: Writer, node: Node) -> Entry:
+        x = writer.operand(node)
+        if before:
+            x = writer.step(node, before, [x])
+        axes = numbers(node, "axes") or tuple(range(node.operands["x"].type.rank))
+        attrs = {"axis": axes, "keepdims": node.attrs["keep"]}
+        if not after:
+            return writer.last(node, op, [x], attrs)
+        return writer.last(node, after, [writer.step(node, op, [x], attrs)])
+
+    return write
+
+
+ROWS: dict[str, Row] = {
+    "embedding": _embedding,
+    "gather": _gather,
+    "gather_elements": _gather_elements,
+    "gather_nd": _gather_nd,
+    "one_hot": _one_hot,
+    "top_k": _top_k,
+    "arg_max": _place("argmax"),
+    "arg_min": _place("argmin"),
+    **{f"reduce_{op}": _reduce(op) for op in ("mean", "sum", "prod", "max", "min")},
+    "reduce_l1": _reduce("sum", "abs"),
+    "reduce_l2": _reduce("sum", "square", "sqrt"),
+    "reduce_sum_square": _reduce("sum", "square"),
+    "reduce_log_sum": _reduce("sum", "", "log"),
+    "reduce_log_sum_exp": _reduce("sum", "exp", "log"),
+}

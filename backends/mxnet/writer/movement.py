@@ -1,0 +1,252 @@
+"""Ops that move elements and compute none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from qir.ir.node import Node
+
+from .elementwise import wide
+from .layers import numbers
+from .symbol import Entry
+from .writer import FIXED, Row, Writer, integer, real
+
+_FAR = 1 << 31
+"""Where a slice ends that ends nowhere."""
+
+
+def _shape(writer: Writer, node: Node) -> tuple[int, ...]:
+    """Returns the shape that a reshape is given, in codes that MXNet has too."""
+    held = node.operands["shape"].constant
+    x, made = node.operands["x"].type, node.result.type.shape
+    if held is not None and not node.attrs["allow_zero"]:
+        return tuple(int(v) for v in held.data) or (1,)
+    known = [size if isinstance(size, int) else None for size in made]
+    open_axes = [i for i, size in enumerate(known) if size is None]
+    if len(open_axes) <= 1:
+        return tuple(-1 if size is None else size for size in known) or (1,)
+    kept = [
+        0 if i < x.rank and size is not None and made[i] == x.shape[i] else size
+        for i, size in enumerate(made)
+    ]
+    left = [i for i, size in enumerate(kept) if not isinstance(size, int)]
+    if len(left) <= 1:
+        return tuple(size if isinstance(size, int) else -1 for size in kept)
+    raise writer.refuse(node, f"its shape is computed; {FIXED}")
+
+
+def _reshape(writer: Writer, node: Node) -> Entry:
+    return writer.last(node, "Reshape", [writer.operand(node)], {"shape": _shape(writer, node)})
+
+
+def _flatten(writer: Writer, node: Node) -> Entry:
+    x, axis = node.operands["x"].type, integer(node.attrs, "axis")
+    axis = axis + x.rank if axis < 0 else axis
+    if axis == 1:
+        return writer.last(node, "Flatten", [writer.operand(node)])
+    rows = [writer.size(node, node.operands["x"], i) for i in range(axis)]
+    return writer.last(node, "Reshape", [writer.operand(node)], {"shape": (prod(rows), -1)})
+
+
+def _transpose(writer: Writer, node: Node) -> Entry:
+    return writer.last(node, "transpose", [writer.operand(node)], {"axes": numbers(node, "perm")})
+
+
+def _axes(node: Node, rank: int) -> list[int]:
+    return sorted(a + rank if a < 0 else a for a in numbers(node, "axes"))
+
+
+def _squeeze(writer: Writer, node: Node) -> Entry:
+    x = node.operands["x"].type
+    if not node.result.type.shape:
+        return writer.last(node, "Reshape", [writer.operand(node)], {"shape": (1,)})
+    axes = _axes(node, x.rank) or [i for i, size in enumerate(x.shape) if size == 1]
+    if not axes:
+        return writer.last(node, "_copy", [writer.operand(node)])
+    return writer.last(node, "squeeze", [writer.operand(node)], {"axis": tuple(axes)})
+
+
+def _unsqueeze(writer: Writer, node: Node) -> Entry:
+    x, rank = node.operands["x"], node.result.type.rank
+    made, axes = writer.entry(x), _axes(node, rank)
+    if not x.type.shape:
+        return writer.last(node, "Reshape", [made], {"shape": (1,) * rank})
+    for axis in axes[:-1]:
+        made = writer.step(node, "expand_dims", [made], {"axis": axis})
+    return writer.last(node, "expand_dims", [made], {"axis": axes[-1]})
+
+
+def _concat(writer: Writer, node: Node) -> Entry:
+    parts = [writer.entry(v) for v in node.operands.values()]
+    axis = integer(node.attrs, "axis")
+    axis = axis + node.result.type.rank if axis < 0 else axis
+    return writer.last(node, "Concat", parts, {"dim": axis, "num_args": len(parts)})
+
+
+def _split(writer: Writer, node: Node) -> Sequence[Entry]:
+    sizes, axis = numbers(node, "sizes"), node.attrs["axis"]
+    x = writer.operand(node)
+    if len(set(sizes)) == 1:
+        attrs = {"num_outputs": len(sizes), "axis": axis, "squeeze_axis": False}
+        if len(sizes) == 1:
+            return [writer.last(node, "_copy", [x])]
+        index, _ = writer.last(node, "SliceChannel", [x], attrs, results=len(sizes))
+        return [(index, i) for i in range(len(sizes))]
+    made, start = [], 0
+    for value, size in zip(node.results, sizes, strict=True):
+        attrs = {"axis": axis, "begin": start, "end": start + size}
+        made.append(writer.emit("slice_axis", [x], attrs, name=value.name))
+        start += size
+    return made
+
+
+def _slice(writer: Writer, node: Node) -> Entry:
+    x = node.operands["x"].type
+    rows: list[list[int | None]] = [[None] * x.rank for _ in range(3)]
+    fields = (numbers(node, name) for name in ("axes", "starts", "ends", "steps"))
+    for axis, start, end, step in zip(*fields, strict=True):
+        at, size = axis % x.rank, x.shape[axis % x.rank]
+        if isinstance(size, int):
+            found: list[int | None] = list(slice(start, end, step).indices(size))
+            if step < 0 and found[1] == -1:
+                found[1] = None
+            if step > 0 and found[0] == found[1]:
+                raise writer.refuse(node, "its result has no elements")
+        else:
+            found = [start, end if abs(end) < _FAR else None, step]
+            found[0] = None if abs(start) >= _FAR else start
+        for row, one in zip(rows, found, strict=True):
+            row[at] = one
+    attrs = {n: tuple(r) for n, r in zip(("begin", "end", "step"), rows, strict=True)}
+    return writer.last(node, "slice", [writer.operand(node)], attrs)
+
+
+def _expand(writer: Writer, node: Node) -> Entry:
+    x = node.operands["x"]
+    entry = wide(writer, node, x, writer.entry(x))
+    return writer.last(node, "_copy", [entry])
+
+
+def _tile(writer: Writer, node: Node) -> Entry:
+    attrs = {"reps": numbers(node, "repeats")}
+    return writer.last(node, "tile", [writer.operand(node)], attrs)
+
+
+def _flip(writer: Writer, node: Node) -> Entry:
+    attrs = {"axis": tuple(_axes(node, node.operands["x"].type.rank))}
+    return writer.last(node, "reverse", [writer.operand(node)], attrs)
+
+
+def _pad(writer: Writer, node: Node) -> Entry:
+    """Writes padding: MXNet's pads images and volumes, behind the channels alone."""
+    x, pads, mode = node.operands["x"], numbers(node, "pads"), str(node.attrs["mode"])
+    rank = x.type.rank
+    pairs = list(zip(pads[:rank], pads[rank:], strict=True))
+    made = writer.entry(x)
+    if rank in (4, 5) and not any(map(any, pairs[:2])) and min(pads) >= 0:
+        if mode not in ("constant", "edge", "reflect"):
+            raise writer.refuse(node, f"MXNet does not pad with {mode}")
+        attrs: dict[str, object] = {"mode": mode, "pad_width": tuple(p for q in pairs for p in q)}
+        if mode == "constant":
+            attrs["constant_value"] = node.attrs["value"]
+        return writer.last(node, "Pad", [made], attrs)
+    if mode != "constant" or min(pads) < 0:
+        raise writer.refuse(node, f"MXNet pads 4 and 5 axes by {mode}, the first two not at all")
+    shape = list(writer.sizes(node, x))
+    kind, value = x.type.dtype.carrier, real(node.attrs, "value")
+    for axis, pair in enumerate(pairs):
+        if not any(pair):
+            continue
+        blocks = []
+        for count in pair:
+            held = np.full([*shape[:axis], count, *shape[axis + 1 :]], value, kind)
+            blocks.append(writer.constant(f"{x.name}_pad", held, node) if count else None)
+        parts = [p for p in (blocks[0], made, blocks[1]) if p is not None]
+        made = writer.step(node, "Concat", parts, {"dim": axis, "num_args": len(parts)})
+        shape[axis] += sum(pair)
+    return writer.last(node, "_copy", [made])
+
+
+def _blocks(op: str) -> Row:
+    def write(writer: Writer, node: Node) -> Entry:
+        if node.attrs.get("mode", "DCR") != "DCR":
+            raise writer.refuse(node, "MXNet's depth_to_space has the blocks first (DCR)")
+        attrs = {"block_size": node.attrs["block"]}
+        return writer.last(node, op, [writer.operand(node)], attrs)
+
+    return write
+
+
+def _sizes_of(writer: Writer, node: Node) -> Entry:
+    start, end = node.attrs["start"], node.attrs["end"]
+    x = writer.operand(node)
+    if not start and end is None:
+        return writer.last(node, "shape_array", [x])
+    made = writer.step(node, "shape_array", [x])
+    return writer.last(node, "slice_axis", [made], {"axis": 0, "begin": start, "end": end})
+
+
+def _new_sizes(writer: Writer, node: Node) -> tuple[int, ...]:
+    """Returns the sizes that a resize is given, or that its result has."""
+    sizes = node.operands.get("sizes")
+    axes = tuple(a % node.result.type.rank for a in numbers(node, "axes"))
+    if sizes is None or sizes.constant is None or axes != (2, 3):
+        return writer.sizes(node, node.result)
+    first = tuple(writer.size(node, node.result, axis) for axis in (0, 1))
+    return (*first, *(int(size) for size in sizes.constant.data))
+
+
+def _nearest(writer: Writer, node: Node) -> Entry:
+    x = node.operands["x"]
+    old, new = writer.sizes(node, x), _new_sizes(writer, node)
+    scale = new[2] // old[2] if len(new) == 4 and old[2] else 0
+    whole = old[:2] == new[:2] and tuple(s * scale for s in old[2:]) == new[2:]
+    kinds = {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")}
+    if not whole or scale < 1 or (node.attrs["coordinates"], node.attrs["rounding"]) not in kinds:
+        raise writer.refuse(node, "MXNet's UpSampling makes images larger by one whole factor")
+    attrs = {"scale": scale, "sample_type": "nearest", "num_args": 1}
+    return writer.last(node, "UpSampling", [writer.entry(x)], attrs)
+
+
+def _resize(writer: Writer, node: Node) -> Entry:
+    x = node.operands["x"]
+    old, new = writer.sizes(node, x), _new_sizes(writer, node)
+    aligned = {"align_corners": True, "half_pixel": False}.get(str(node.attrs["coordinates"]))
+    plain = node.attrs["mode"] == "linear" and not node.attrs["antialias"]
+    if not plain or aligned is None or len(new) != 4 or old[:2] != new[:2]:
+        raise writer.refuse(node, "MXNet resizes images bilinearly, by half pixels or corners")
+    attrs = {"height": new[2], "width": new[3], "align_corners": aligned}
+    return writer.last(node, "_contrib_BilinearResize2D", [writer.entry(x)], attrs)
+
+
+def _reverse_sequence(writer: Writer, node: Node) -> Entry:
+    if (node.attrs["time"], node.attrs["batch"]) != (0, 1):
+        raise writer.refuse(node, "MXNet has the steps first and the batch second")
+    lengths = writer.step(node, "Cast", [writer.operand(node, "lengths")], {"dtype": "float32"})
+    attrs = {"use_sequence_length": True}
+    return writer.last(node, "SequenceReverse", [writer.operand(node), lengths], attrs)
+
+
+ROWS: dict[str, Row] = {
+    "reshape": _reshape,
+    "flatten": _flatten,
+    "transpose": _transpose,
+    "squeeze": _squeeze,
+    "unsqueeze": _unsqueeze,
+    "concat": _concat,
+    "split": _split,
+    "slice": _slice,
+    "expand": _expand,
+    "tile": _tile,
+    "flip": _flip,
+    "pad": _pad,
+    "depth_to_space": _blocks("depth_to_space"),
+    "space_to_depth": _blocks("space_to_depth"),
+    "shape": _sizes_of,
+    "resize_nearest": _nearest,
+    "resize": _resize,
+    "reverse_sequence": _reverse_sequence,
+}

@@ -1,0 +1,114 @@
+"""Pooling over windows and over whole images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qir.ir.node import Node
+
+from .layers import numbers, padded, paddings
+from .symbol import Entry
+from .writer import Row, Writer
+
+_LEAST = -3.4028234663852886e38
+
+
+def attributes(writer: Writer, node: Node, kind: str) -> dict[str, object]:
+    """Returns the attributes of a pool with the same padding on both sides."""
+    before, _ = paddings(node)
+    attrs: dict[str, object] = {
+        "kernel": numbers(node, "kernel"),
+        "stride": numbers(node, "stride"),
+        "pad": before,
+        "pool_type": kind,
+        "pooling_convention": _convention(writer, node),
+    }
+    if kind == "avg":
+        attrs["count_include_pad"] = node.attrs["count_pad"]
+    return attrs
+
+
+def refuse_odd(writer: Writer, node: Node) -> None:
+    """Refuses windows that MXNet's pools do not have."""
+    if any(step != 1 for step in numbers(node, "dilation") if "dilation" in node.attrs):
+        raise writer.refuse(node, "MXNet's pools have no dilation")
+
+
+def _convention(writer: Writer, node: Node) -> str:
+    """Returns how windows are counted that hang over the end of the data."""
+    if not node.attrs["ceil"]:
+        return "valid"
+    before, after = paddings(node)
+    kernel, stride = numbers(node, "kernel"), numbers(node, "stride")
+    x = node.operands["x"]
+    sides = zip(kernel, stride, before, after, range(2, x.type.rank), strict=True)
+    if all(s <= k - b for k, s, b, _, _ in sides):
+        return "full"
+    full = True
+    for k, s, b, a, axis in zip(kernel, stride, before, after, range(2, x.type.rank), strict=True):
+        room = writer.size(node, x, axis) + b + a - k
+        count = -(-room // s) + 1
+        full = full and count == writer.size(node, node.result, axis)
+    if full:
+        return "full"
+    if _counts(writer, node, kernel, stride, before, after):
+        return "valid"
+    raise writer.refuse(node, "its last window begins beyond the data, for which MXNet has a row")
+
+
+def _counts(
+    writer: Writer, node: Node, kernel: Sequence[int], stride: Sequence[int], *pads: Sequence[int]
+) -> bool:
+    """Returns whether no window hangs over the end of the data."""
+    x = node.operands["x"]
+    return all(
+        (writer.size(node, x, axis) + b + a - k) // s + 1 == writer.size(node, node.result, axis)
+        for k, s, b, a, axis in zip(kernel, stride, *pads, range(2, x.type.rank), strict=True)
+    )
+
+
+def _pool(kind: str) -> Row:
+    def write(writer: Writer, node: Node) -> Entry:
+        if "dilation" in node.attrs:
+            refuse_odd(writer, node)
+        x, attrs = writer.operand(node), attributes(writer, node, kind)
+        before, after = paddings(node)
+        if kind == "lp":
+            attrs["p_value"] = node.attrs["p"]
+        if before != after:
+            if kind != "max" and not (kind == "avg" and node.attrs["count_pad"]):
+                raise writer.refuse(node, "it pads one side more than the other")
+            x = padded(writer, node, x, (before, after), _LEAST if kind == "max" else 0.0)
+            attrs["pad"] = (0,) * len(before)
+        return writer.last(node, "Pooling", [x], attrs)
+
+    return write
+
+
+def _global(kind: str) -> Row:
+    def write(writer: Writer, node: Node) -> Entry:
+        return writer.last(node, "Pooling", [writer.operand(node)], whole(node, kind))
+
+    return write
+
+
+def whole(node: Node, kind: str) -> dict[str, object]:
+    """Returns the attributes of a pool over whole images."""
+    axes = node.operands["x"].type.rank - 2
+    attrs: dict[str, object] = {"kernel": (1,) * axes, "global_pool": True, "pool_type": kind}
+    return attrs | ({"p_value": node.attrs["p"]} if kind == "lp" else {})
+
+
+def _adaptive(writer: Writer, node: Node) -> Entry:
+    size = numbers(node, "size")
+    if len(size) == 2:
+        attrs = {"output_size": size}
+        return writer.last(node, "_contrib_AdaptiveAvgPooling2D", [writer.operand(node)], attrs)
+    raise writer.refuse(node, f"MXNet has adaptive pools along 2 axes, this has {len(size)}")
+
+
+ROWS: dict[str, Row] = {
+    **{f"{kind}_pool{axes}d": _pool(kind) for kind in ("max", "avg", "lp") for axes in (1, 2, 3)},
+    **{f"global_{kind}_pool": _global(kind) for kind in ("max", "avg", "lp")},
+    "adaptive_avg_pool": _adaptive,
+}

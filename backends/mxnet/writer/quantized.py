@@ -1,0 +1,504 @@
+"""Ops on integers as MXNet's quantized operators, each with the range of its result.
+
+A quantized tensor of MXNet is three results: integers, and the ends of the range they stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from qir.ir.attrs import Attr
+from qir.ir.dtype import I8, U8
+from qir.ir.node import Node, Value
+from qir.ir.types import Array, QuantType
+from qir.ledger import Change
+
+from . import pooling
+from .symbol import Entry, Symbol
+from .weights import Reals, real_bias, real_weights
+from .writer import STEP, Writer, integer, integers
+
+_LEVELS = {I8: np.float32(127.5), U8: np.float32(255.5)}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One op of a kernel, with its operands from outside the kernel."""
+
+    op: str
+    attrs: Mapping[str, Attr]
+    operands: Mapping[str, Value]
+    turned: bool = False
+    """Whether the weights stand as columns."""
+
+
+def stages(node: Node) -> list[Stage]:
+    """Returns the ops of a kernel in order; an op alone is a kernel of one."""
+    if not node.stages:
+        return [_layered(Stage(node.op, node.attrs, node.operands))]
+    made = []
+    for index, stage in enumerate(node.stages):
+        names = zip(stage.slots, stage.group_slots(index), strict=True)
+        made.append(Stage(stage.op, stage.attrs, {s: node.operands[g] for s, g in names}))
+    return [_layered(made[0]), *made[1:]]
+
+
+def _layered(stage: Stage) -> Stage:
+    """Returns a product of constant weights as the linear layer that it is."""
+    attrs = stage.attrs
+    if stage.op not in ("gemm", "matmul") or attrs["trans_a"] or "b" not in stage.operands:
+        return stage
+    if stage.op == "gemm" and (attrs["alpha"], attrs["beta"]) != (1.0, 1.0):
+        return stage
+    names = {"a": "x", "b": "w", "c": "bias", "bias": "bias"}
+    held = {names[slot]: value for slot, value in stage.operands.items() if slot in names}
+    return Stage("linear", attrs, held, turned=not attrs["trans_b"])
+
+
+def on_integers(node: Node) -> bool:
+    """Returns whether an op reads or makes quantized values."""
+    return any(v.type.quant for v in (*node.operands.values(), *node.results))
+
+
+# -- what MXNet has a kernel for ------------------------------------------------------------------
+
+
+def obstacle(node: Node) -> str:
+    """Returns why MXNet has no quantized operator for a kernel; empty where it has."""
+    if node.op in ("quantize", "dequantize"):
+        kinds = [v.type.quant for v in (*node.operands.values(), *node.results) if v.type.quant]
+        return next((why for kind in kinds if (why := _odd(kind))), "")
+    first, *rest = stages(node)
+    rule = _RULES.get(first.op)
+    if rule is None:
+        return f"MXNet has no {first.op} on integers"
+    data = [v.type.quant for s, v in first.operands.items() if s not in ("w", "bias")]
+    for kind in [*data, *(v.type.quant for v in node.results)]:
+        if kind is not None and (why := _odd(kind)):
+            return why
+    return rule(node, first, rest)
+
+
+def _odd(kind: QuantType) -> str:
+    """Returns why a tensor is none of MXNet's."""
+    if kind.kind != "uniform" or kind.dynamic or kind.plus is not None or kind.grain is not None:
+        return "MXNet's tensors have one scale each"
+    if kind.storage not in _LEVELS:
+        return f"MXNet's tensors are int8 or uint8, not {kind.storage}"
+    if kind.real_zero or np.any(np.asarray(kind.zeros()) != 0):
+        return "MXNet's tensors have no zero point"
+    if kind.bounds:
+        return f"MXNet's tensors have all values of {kind.storage}"
+    return ""
+
+
+def _layer(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
+    x, w, bias = (first.operands.get(s) for s in ("x", "w", "bias"))
+    result = node.result.type.quant
+    assert x is not None
+    assert w is not None
+    if x.type.quant is None:
+        return "its data are float"
+    if w.constant is None or (bias is not None and bias.constant is None):
+        return "its weights are computed"
+    if w.type.quant is not None:
+        axis = w.type.quant.axis
+        stored = w.type.quant.storage == I8 and not np.any(np.asarray(w.type.quant.zeros()))
+        if not stored or (w.type.quant.grain is not None and axis != int(first.turned)):
+            return "its weights are not int8 without zero points, by channel or tensor"
+    if bias is not None and bias.type.rank != 1:
+        return "its bias has several axes"
+    if first.op == "linear" and w.type.rank != 2:
+        return "its weights are no matrix"
+    ops = [stage.op for stage in rest]
+    if first.op == "linear":
+        if ops not in ([], ["relu"]):
+            return f"MXNet's layer does not end in {' and '.join(ops)}"
+    elif ops not in ([], ["relu"], ["clip"], ["add"], ["add", "relu"]) or result is None:
+        return f"MXNet's convolution does not end in {' and '.join(ops) or 'float'}"
+    if any(s.op == "clip" and s.attrs["min"] != 0 for s in rest):
+        return "MXNet fuses clips that begin at 0"
+    wanted = U8 if ops and ops[-1] != "add" else I8
+    if result is not None and result.storage != wanted:
+        return f"MXNet's layer gives {wanted} here, not {result.storage}"
+    for stage in rest:
+        for value in stage.operands.values():
+            kind = value.type.quant
+            if kind is None or (why := _odd(kind)):
+                return "what it adds is float" if kind is None else why
+            if ops[-1] == "add" and kind.storage == U8:
+                return "MXNet adds uint8 wrongly where no activation follows"
+    if first.op == "conv2d":
+        before, after = _pads(first)
+        gaps = [b - a for a, b in zip(before, after, strict=True)]
+        if any(gap % d for gap, d in zip(gaps, _wholes(first, "dilation"), strict=True)):
+            return "it pads one side more than the other, by no multiple of its dilation"
+    return ""
+
+
+def _joined(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
+    kinds = [v.type.quant for v in first.operands.values()]
+    result = node.result.type.quant
+    if rest or result is None or any(kind is None for kind in kinds):
+        return "it reads or makes floats"
+    wanted = I8 if any(k and k.storage == I8 for k in kinds) else U8
+    if result.storage != wanted:
+        return f"MXNet gives {wanted} here, not {result.storage}"
+    if first.op != "concat":
+        shapes = {v.type.shape for v in first.operands.values()}
+        return "" if len(shapes) == 1 else "its operands have different shapes"
+    ends = [range_of(kind) for kind in kinds if kind is not None]
+    union = min(0.0, *(low for low, _ in ends)), max(0.0, *(high for _, high in ends))
+    low, high = range_of(result)
+    if max(map(abs, union)) != max(abs(low), abs(high)):
+        return "MXNet's concat has the range in which those of its operands lie"
+    return ""
+
+
+def _kept(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
+    x, result = first.operands["x"].type, node.result.type.quant
+    if rest or x.quant is None or result is None or not x.quant.same_map(result):
+        return "its result has another scale than its data"
+    if first.op.endswith("_pool2d"):
+        before, after = _pads(first)
+        if before != after or any(d != 1 for d in _wholes(first, "dilation")):
+            return "MXNet's pools pad both sides alike and have no dilation"
+    if first.op == "flatten" and first.attrs["axis"] != 1:
+        return "MXNet flattens from axis 1 on"
+    return ""
+
+
+def _norm(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
+    constant = all(v.constant is not None for s, v in first.operands.items() if s != "x")
+    x, result = first.operands["x"].type.quant, node.result.type.quant
+    if rest or x is None or result is None or result.storage != I8 or not constant:
+        return "MXNet's batch norm reads integers and gives int8"
+    return "" if first.attrs["axis"] == 1 else "MXNet's batch norm is along axis 1"
+
+
+_RULES: Mapping[str, Callable[[Node, Stage, Sequence[Stage]], str]] = {
+    "conv2d": _layer,
+    "linear": _layer,
+    "add": _joined,
+    "concat": _joined,
+    "max_pool2d": _kept,
+    "avg_pool2d": _kept,
+    "global_avg_pool": _kept,
+    "flatten": _kept,
+    "relu": _kept,
+    "batch_norm": _norm,
+}
+
+
+# -- ranges ---------------------------------------------------------------------------------------
+
+
+def range_of(kind: QuantType) -> tuple[float, float]:
+    """Returns the range that a type declares, or the one that its scale stands for."""
+    if kind.declared is not None:
+        low, high = (np.asarray(_plain(e)) for e in (kind.declared.low, kind.declared.high))
+        return float(low.reshape(-1)[0]), float(high.reshape(-1)[0])
+    scale, level = np.asarray(kind.scales(), np.float32), _LEVELS[kind.storage]
+    reach = np.float32(scale * level)
+    near = (reach, np.nextafter(reach, np.float32(0)), np.nextafter(reach, np.float32(np.inf)))
+    reach = next((r for r in near if np.float32(r / level) == scale), reach)
+    return (0.0 if kind.storage == U8 else -float(reach)), float(reach)
+
+
+def _plain(end: object) -> object:
+    return end.data if isinstance(end, Array) else end
+
+
+def calibrated(kind: QuantType) -> dict[str, object]:
+    """Returns the attributes that tell a range; their text reads back to the same float32."""
+    low, high = range_of(kind)
+    return {f"{n}_calib_range": str(np.float32(v)) for n, v in (("min", low), ("max", high))}
+
+
+class Ranges:
+    """Quantized values of a model that is written: their integers and ends."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+        self.ends: dict[Value, tuple[Entry, Entry]] = {}
+
+    def made(self, value: Value, entry: Entry) -> None:
+        """Notes the three results of a quantized operator."""
+        index, _ = entry
+        self.writer.found[value] = entry
+        self.ends[value] = (index, 1), (index, 2)
+
+    def of(self, value: Value) -> tuple[Entry, Entry]:
+        """Returns the ends of a range; those of stored integers become parameters."""
+        if value not in self.ends:
+            kind = value.type.quant
+            assert kind is not None
+            low, high = (
+                self.writer.constant(f"{value.name}_{n}", np.asarray([end], np.float32), value.node)
+                for n, end in zip(("min", "max"), range_of(kind), strict=True)
+            )
+            self.ends[value] = low, high
+        return self.ends[value]
+
+
+# -- operators ------------------------------------------------------------------------------------
+
+
+def write(ranges: Ranges, node: Node) -> None:
+    """Writes a kernel that MXNet has."""
+    first, *rest = stages(node)
+    if node.op == "dequantize":
+        x = node.operands["x"]
+        operands = [ranges.writer.entry(x), *ranges.of(x)]
+        ranges.writer.found[node.result] = ranges.writer.last(node, "_contrib_dequantize", operands)
+        return
+    made = _WRITERS[first.op](ranges, node, first, rest)
+    if node.result.type.quant is None:
+        ranges.writer.found[node.result] = made
+    else:
+        ranges.made(node.result, made)
+
+
+def _kind(node: Node) -> QuantType:
+    kind = node.result.type.quant
+    assert kind is not None
+    return kind
+
+
+def _quantize(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> Entry:
+    kind = _kind(node)
+    attrs = {"out_type": "uint8" if kind.storage == U8 else "int8", **calibrated(kind)}
+    x = ranges.writer.entry(first.operands["x"])
+    return ranges.writer.last(node, "_contrib_quantize_v2", [x], attrs, results=3)
+
+
+class _Inside:
+    """The subgraph of a fused layer: variables named as MXNet names them, in operand order."""
+
+    def __init__(self, node: Node) -> None:
+        self.symbol, self.name = Symbol(), node.result.name
+
+    def variable(self, name: str) -> Entry:
+        return self.symbol.variable(f"{name}0")
+
+    def function(self, stage: Stage, x: Entry) -> Entry:
+        """Adds the activation that ends a layer."""
+        if stage.op == "relu":
+            return self.symbol.add("Activation", f"{self.name}_act", [x], {"act_type": "relu"})
+        attrs = {"a_min": stage.attrs["min"], "a_max": stage.attrs["max"]}
+        return self.symbol.add("clip", f"{self.name}_act", [x], attrs)
+
+
+def _convolution(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> Entry:
+    writer, x, w = ranges.writer, first.operands["x"], first.operands["w"]
+    weights = _weights(writer, node, first)
+    weights, pad = _even(first, weights)
+    weights, groups = _undivided(weights, integer(first.attrs, "groups"))
+    bias = _bias(writer, node, first)
+    inside = _Inside(node)
+    data = inside.variable(x.name)
+    operands = [writer.entry(x), _parameter(writer, w, weights, node)]
+    inner = [data, inside.variable(w.name)]
+    if bias is not None:
+        operands.append(bias)
+        inner.append(inside.variable(f"{node.result.name}_bias"))
+    attrs = {
+        "kernel": weights.shape[2:],
+        "num_filter": len(weights),
+        "stride": _wholes(first, "stride"),
+        "pad": pad,
+        "dilate": _wholes(first, "dilation"),
+        "num_group": groups,
+        "no_bias": bias is None,
+    }
+    made = inside.symbol.add("Convolution", f"{node.result.name}_conv", inner, attrs)
+    said: dict[str, object] = {"quantized": "true", **calibrated(_kind(node))}
+    more: list[Entry] = list(ranges.of(x))
+    for index, stage in enumerate(rest):
+        if stage.op == "add":
+            (other,) = stage.operands.values()
+            operands.append(writer.entry(other))
+            more += ranges.of(other)
+            pair = [made, inside.variable(f"{other.name}_sum")]
+            made = inside.symbol.add("elemwise_add", f"{node.result.name}_sum", pair)
+            said["with_sum"] = "true"
+        else:
+            made = inside.function(stage, made)
+            said["with_postsum_act" if index else "with_act"] = "true"
+    return writer.emit(
+        "_sg_mkldnn_conv",
+        [*operands, *more],
+        said,
+        name=node.result.name,
+        results=3,
+        subgraph=inside.symbol,
+    )
+
+
+def _linear(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> Entry:
+    writer, x, w = ranges.writer, first.operands["x"], first.operands["w"]
+    weights, bias = _weights(writer, node, first), _bias(writer, node, first)
+    inside = _Inside(node)
+    operands = [writer.entry(x), _parameter(writer, w, weights, node)]
+    inner = [inside.variable(x.name), inside.variable(w.name)]
+    if bias is not None:
+        operands.append(bias)
+        inner.append(inside.variable(f"{node.result.name}_bias"))
+    attrs: dict[str, object] = {"num_hidden": len(weights), "no_bias": bias is None}
+    if x.type.rank != 2:
+        attrs["flatten"] = False
+    made = inside.symbol.add("FullyConnected", f"{node.result.name}_fc", inner, attrs)
+    for stage in rest:
+        made = inside.function(stage, made)
+    said: dict[str, object] = {"quantized": "True", "channel_wise_quantize": "True"}
+    if rest:
+        said["with_eltwise"] = "True"
+    kind = node.result.type.quant
+    said |= {"enable_float_output": "True"} if kind is None else calibrated(kind)
+    return writer.emit(
+        "_sg_mkldnn_fully_connected",
+        [*operands, *ranges.of(x)],
+        said,
+        name=node.result.name,
+        results=1 if kind is None else 3,
+        subgraph=inside.symbol,
+    )
+
+
+def _parameter(writer: Writer, w: Value, reals: Reals, node: Node) -> Entry:
+    name = w.name.removesuffix(".q")
+    return writer.parameter(writer.fresh(name), reals, node)
+
+
+def _weights(writer: Writer, node: Node, first: Stage) -> Reals:
+    """Returns float weights, and says what MXNet makes of them."""
+    w = first.operands["w"]
+    assert w.constant is not None
+    held = np.ascontiguousarray(w.constant.data.T) if first.turned else w.constant.data
+    if w.type.quant is None:
+        return held.astype(np.float32)
+    found = real_weights(held.astype(np.int8), w.type.quant)
+    name = node.result.name
+    if found.moved or found.scales:
+        said = f"MXNet quantizes float weights when it loads them: {found.moved} integers move, "
+        said += f"{found.scales} channels get another scale"
+        writer.ledger.add(Change.NUDGED, STEP, name, said, codes=float(max(found.steps, 1)))
+    else:
+        said = "the weights that MXNet quantizes when it loads them become the same integers"
+        writer.ledger.add(Change.EXACT, STEP, name, said, basis="test")
+    return found.reals
+
+
+def _bias(writer: Writer, node: Node, first: Stage) -> Entry | None:
+    value = first.operands.get("bias")
+    if value is None:
+        return None
+    data = value.constant
+    assert data is not None
+    if value.type.quant is None and value.type.dtype.is_float:
+        return writer.entry(value)
+    x, w = first.operands["x"].type.quant, first.operands["w"].type.quant
+    assert x is not None
+    if w is None:
+        raise writer.refuse(node, "its bias is integer, its weights are float")
+    made, moved = real_bias(data.data.astype(np.int32), x, w)
+    if moved:
+        said = f"{moved} integers of its bias move by the rounding of floats"
+        writer.ledger.add(Change.NUDGED, STEP, node.result.name, said, codes=1.0)
+    name = value.name.removesuffix(".raw").removesuffix(".q")
+    return writer.parameter(writer.fresh(name), made, node)
+
+
+def _even(first: Stage, weights: Reals) -> tuple[Reals, tuple[int, ...]]:
+    """Returns weights and padding that is the same on both sides.
+
+    Where one side has more, the kernel gets rows of zeros at the other: they begin in padding.
+    """
+    before, after = _pads(first)
+    grow = [(0, 0), (0, 0)]
+    for a, b, d in zip(before, after, _wholes(first, "dilation"), strict=True):
+        gap = (b - a) // d
+        grow.append((max(gap, 0), max(-gap, 0)))
+    return np.pad(weights, grow), tuple(max(a, b) for a, b in zip(before, after, strict=True))
+
+
+def _undivided(weights: Reals, groups: int) -> tuple[Reals, int]:
+    """Returns the weights of one group, with zeros where channels do not meet.
+
+    Of groups of several channels MXNet quantizes weights by the scales of other channels: it hands
+    oneDNN's reorder one scale a channel, and a mask that reads one a group.
+    """
+    each = len(weights) // groups
+    if groups == 1 or each == 1:
+        return weights, groups
+    width = weights.shape[1]
+    made = np.zeros((len(weights), width * groups, *weights.shape[2:]), weights.dtype)
+    for group in range(groups):
+        rows = slice(group * each, (group + 1) * each)
+        made[rows, group * width : (group + 1) * width] = weights[rows]
+    return made, 1
+
+
+def _pair(op: str) -> Callable[[Ranges, Node, Stage, Sequence[Stage]], Entry]:
+    def write(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> Entry:
+        parts = list(first.operands.values())
+        ends = [end for part in parts for end in ranges.of(part)]
+        operands = [*(ranges.writer.entry(p) for p in parts), *ends]
+        attrs = calibrated(_kind(node))
+        if op == "concat":
+            attrs = {"dim": first.attrs["axis"], "num_args": len(parts)}
+        return ranges.writer.last(node, f"_contrib_quantized_{op}", operands, attrs, results=3)
+
+    return write
+
+
+def _of_one(ranges: Ranges, node: Node, first: Stage, op: str, attrs: dict[str, object]) -> Entry:
+    x = first.operands["x"]
+    operands = [ranges.writer.entry(x), *ranges.of(x)]
+    return ranges.writer.last(node, f"_contrib_quantized_{op}", operands, attrs, results=3)
+
+
+def _pool(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> Entry:
+    if first.op == "global_avg_pool":
+        attrs = pooling.whole(node, "avg")
+    else:
+        attrs = pooling.attributes(ranges.writer, node, first.op.partition("_")[0])
+    return _of_one(ranges, node, first, "pooling", attrs)
+
+
+def _norm_layer(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> Entry:
+    writer = ranges.writer
+    operands = [writer.entry(first.operands[s]) for s in ("x", "gamma", "beta")]
+    operands += [writer.state(first.operands[s]) for s in ("mean", "var")]
+    operands += ranges.of(first.operands["x"])
+    attrs = {"eps": first.attrs["eps"], "fix_gamma": False, **calibrated(_kind(node))}
+    return writer.last(node, "_contrib_quantized_batch_norm", operands, attrs, results=3)
+
+
+def _pads(first: Stage) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    pad = _wholes(first, "pad")
+    return pad[: len(pad) // 2], pad[len(pad) // 2 :]
+
+
+def _wholes(first: Stage, name: str) -> tuple[int, ...]:
+    return integers(first.attrs, name) if name in first.attrs else ()
+
+
+_WRITERS: Mapping[str, Callable[[Ranges, Node, Stage, Sequence[Stage]], Entry]] = {
+    "quantize": _quantize,
+    "conv2d": _convolution,
+    "linear": _linear,
+    "add": _pair("elemwise_add"),
+    "concat": _pair("concat"),
+    "max_pool2d": _pool,
+    "avg_pool2d": _pool,
+    "global_avg_pool": _pool,
+    "flatten": lambda ranges, node, first, rest: _of_one(ranges, node, first, "flatten", {}),
+    "relu": lambda ranges, node, first, rest: _of_one(
+        ranges, node, first, "act", {"act_type": "relu"}
+    ),
+    "batch_norm": _norm_layer,
+}

@@ -1,0 +1,93 @@
+"""LSTM, GRU and RNN layers, whose parameters MXNet keeps in one flat vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.node import Node
+
+from .symbol import Entry
+from .writer import Row, Writer
+
+_GATES = {"lstm": (0, 2, 3, 1), "gru": (1, 0, 2), "rnn": (0,)}
+"""Where each gate of MXNet's is among the language's: i f c o for i o f c, r z h for z r h."""
+_SLOTS = ("h0", "c0")
+Weights = NDArray[Any]
+
+
+def _flat(node: Node, writer: Writer, size: int) -> Weights:
+    """Returns the parameters of a layer as one vector: all weights, then all biases."""
+    gates = len(_GATES[node.op])
+
+    def ordered(part: Weights) -> Weights:
+        return part.reshape(gates, size, -1)[list(_GATES[node.op])].reshape(-1)
+
+    w, r = writer.held_in(node, "w"), writer.held_in(node, "r")
+    bias: Weights = np.zeros((len(w), 2 * gates * size), w.dtype)
+    if "bias" in node.operands:
+        held = writer.held_in(node, "bias")
+        bias[:, : held.shape[1]] = held
+    ways = range(len(w))
+    parts = [ordered(each[way]) for way in ways for each in (w, r)]
+    parts += [ordered(half) for way in ways for half in np.split(bias[way], 2)]
+    return np.concatenate(parts)
+
+
+def _layer(writer: Writer, node: Node) -> Sequence[Entry]:
+    kind, attrs = node.op, node.attrs
+    for slot in ("lengths", "peephole", "proj"):
+        if slot in node.operands:
+            raise writer.refuse(node, f"MXNet's RNN has no {slot} here")
+    if attrs["batch_first"] or attrs["clip"] is not None or attrs["direction"] == "reverse":
+        raise writer.refuse(
+            node, "MXNet's RNN has steps first, no clip, and goes forward or both ways"
+        )
+    mode = _mode(writer, node)
+    ways = 2 if attrs["direction"] == "bidirectional" else 1
+    size = writer.size(node, node.operands["r"], 2)
+    flat = writer.constant(f"{node.results[0].name}_parameters", _flat(node, writer, size), node)
+    operands = [writer.operand(node), flat]
+    states = _SLOTS if kind == "lstm" else _SLOTS[:1]
+    for slot in states:
+        if slot in node.operands:
+            operands.append(writer.operand(node, slot))
+        else:  # MXNet infers the batch of zeros
+            zeros = {"shape": (ways, 0, size), "dtype": "float32"}
+            operands.append(writer.step(node, "_zeros", [], zeros))
+    given = {
+        "mode": mode,
+        "state_size": size,
+        "num_layers": 1,
+        "bidirectional": ways == 2,
+        "state_outputs": True,
+    }
+    index, _ = writer.step(node, "RNN", operands, given, results=1 + len(states))
+    # MXNet has the directions beside each other at the end: [steps, batch, ways * hidden]
+    split = writer.step(node, "Reshape", [(index, 0)], {"shape": (0, 0, -4, ways, -1)})
+    turned = {"axes": (0, 2, 1, 3)}
+    first = writer.last(node, "transpose", [split], turned)
+    return [first, *((index, 1 + i) for i in range(len(states)))]
+
+
+def _mode(writer: Writer, node: Node) -> str:
+    found = node.attrs["activations"]
+    assert isinstance(found, tuple)
+    if node.op == "rnn":
+        kinds = {str(kind) for kind in found} or {"tanh"}
+        if len(kinds) == 1 and kinds <= {"tanh", "relu"}:
+            return f"rnn_{kinds.pop()}"
+    elif node.op == "gru":
+        if not node.attrs["linear_before_reset"]:
+            raise writer.refuse(node, "MXNet's GRU resets behind its product (linear_before_reset)")
+        if set(found) <= {"sigmoid", "tanh"}:
+            return "gru"
+    elif set(found) <= {"sigmoid", "tanh"} and not node.attrs["input_forget"]:
+        return "lstm"
+    raise writer.refuse(node, "MXNet's RNN has other functions")
+
+
+ROWS: dict[str, Row] = dict.fromkeys(("lstm", "gru", "rnn"), _layer)

@@ -1,0 +1,93 @@
+"""The float weights from which MXNet's kernels make the integers of a model again.
+
+`_sg_mkldnn_conv`, and `_sg_mkldnn_fully_connected` by channel, quantize float weights themselves
+when a model is loaded: one scale a channel, 127.5 over the largest weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.types import Array, QuantType
+
+_F = np.float32
+_LEVEL = _F(127.5)
+Reals = NDArray[np.float32]
+Integers = NDArray[np.int8]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Float weights, and how far what MXNet makes of them is from the integers of the graph."""
+
+    reals: Reals
+    moved: int
+    """How many integers differ."""
+    steps: int
+    """By how much at most."""
+    scales: int
+    """How many channels have another scale."""
+
+
+def real_weights(integers: Integers, kind: QuantType) -> Weights:
+    """Returns float weights whose largest of each channel has the reach of its type.
+
+    The integer that MXNet makes of that reach, 127 or -128 but for rounding, becomes the reach.
+    """
+    rows = integers.reshape(len(integers), -1)
+    reach = _reach(kind, len(rows))
+    made: Reals = rows.astype(_F) * (reach / _LEVEL).astype(_F)[:, None]
+    for far in (reach, -reach):
+        ends, _ = quantized(far[:, None])
+        made = np.where((rows == ends) & (rows != 0), far[:, None], made).astype(_F)
+    again, found = quantized(made)
+    far = np.abs(again.astype(np.int32) - rows.astype(np.int32))
+    return Weights(
+        made.reshape(integers.shape),
+        int((far > 0).sum()),
+        int(far.max(initial=0)),
+        int(((found != reach) & (rows != 0).any(axis=1)).sum()),
+    )
+
+
+def real_bias(integers: NDArray[np.int32], data: QuantType, kind: QuantType) -> tuple[Reals, int]:
+    """Returns a float bias, and how many of its integers MXNet rounds to another number.
+
+    Its unit is what 1 in the sums of a layer means.
+    """
+    gain = _gain(data) * (_LEVEL / _reach(kind, len(integers))).astype(_F)
+    made = (integers.astype(np.float64) / gain.astype(np.float64)).astype(_F)
+    return made, int((np.rint(made * gain).astype(np.int64) != integers).sum())
+
+
+def _gain(data: QuantType) -> np.float32:
+    level = _LEVEL if data.low < 0 else _F(255.5)
+    if data.declared is None:
+        return _F(1) / _F(data.scales())
+    low, high = (_numbers(end) for end in (data.declared.low, data.declared.high))
+    return _F(level / max(abs(low[0]), abs(high[0])))
+
+
+def quantized(reals: Reals) -> tuple[Integers, Reals]:
+    """Returns the integers that MXNet makes of rows of weights, and how far each row reaches."""
+    reach = np.abs(reals).max(axis=1, initial=0).astype(_F)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        found = np.rint(reals * (_LEVEL / reach)[:, None])
+    return np.clip(np.nan_to_num(found), -128, 127).astype(np.int8), reach
+
+
+def _reach(kind: QuantType, rows: int) -> Reals:
+    """Returns what 127.5 steps of each channel mean: the declared range, where there is one."""
+    if kind.declared is not None:
+        low, high = (_numbers(end) for end in (kind.declared.low, kind.declared.high))
+        return np.broadcast_to(np.maximum(np.abs(low), np.abs(high)), (rows,)).astype(_F)
+    scales = np.asarray(kind.scales(), _F).reshape(-1)
+    return np.broadcast_to(scales * _LEVEL, (rows,)).astype(_F)
+
+
+def _numbers(end: Any) -> Reals:
+    return np.asarray(end.data if isinstance(end, Array) else end, _F).reshape(-1)

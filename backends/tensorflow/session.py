@@ -1,0 +1,129 @@
+"""Frozen graphs that TensorFlow runs, in a child process that all sessions share."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from qir.errors import DataError, InputError, PluginError
+from qir.inspect.pipe import Plain, pack, receive
+from qir.target import Executable
+
+from .writer.graphdef import Written
+
+_LOCK = threading.Lock()
+_CHILDREN: list[subprocess.Popen[bytes]] = []
+
+
+def _child() -> subprocess.Popen[bytes]:
+    """Returns the process in which TensorFlow runs, started where there is none."""
+    if _CHILDREN and _CHILDREN[0].poll() is None:
+        return _CHILDREN[0]
+    if find_spec("tensorflow") is None:
+        said = 'TensorFlow runs its models, and is missing: pip install "qir[tensorflow]"'
+        raise PluginError(said)
+    _CHILDREN[:] = [
+        subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.runner"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
+        )
+    ]
+    atexit.register(close)
+    return _CHILDREN[0]
+
+
+def close() -> None:
+    """Ends the process in which TensorFlow runs."""
+    with _LOCK:
+        for child in _CHILDREN:
+            assert child.stdin is not None
+            child.stdin.close()
+            child.wait(60)
+        _CHILDREN.clear()
+
+
+def _ask(question: Plain) -> Plain:
+    with _LOCK:
+        child = _child()
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            child.stdin.write(pack(question))
+            child.stdin.flush()
+            return receive(child.stdout)
+        except (EOFError, BrokenPipeError):
+            status = child.wait()
+            _CHILDREN.clear()
+            raise DataError(f"TensorFlow ended with status {status}") from None
+
+
+class _Running(Executable):
+    """A model in the process in which TensorFlow runs."""
+
+    def __init__(self, source: Plain, name: str, threads: int | None) -> None:
+        """Lets TensorFlow build the graph; InputError for one that it does not take."""
+        self.source = source
+        self.threads = threads or len(os.sched_getaffinity(0))
+        found = _ask((source, self.threads, {}, ()))
+        if isinstance(found, str):
+            raise InputError(f"{name}TensorFlow does not take it: {found}")
+        assert isinstance(found, dict)
+        self.inputs, self.outputs = (_places(found[key]) for key in ("inputs", "outputs"))
+
+    def __call__(self, **inputs: object) -> dict[str, object]:
+        """Runs it on arrays by input name; results by output name.
+
+        Raises DataError for inputs that TensorFlow does not take.
+        """
+        return self.values(inputs, self.outputs)
+
+    def values(self, inputs: Mapping[str, object], places: Mapping[str, str]) -> dict[str, object]:
+        """Returns tensors of the graph, each named by a key."""
+        if not places:
+            return {}
+        if unknown := set(inputs) ^ set(self.inputs):
+            raise DataError(f"inputs {', '.join(sorted(unknown))} are missing or unknown")
+        feeds = {self.inputs[name]: np.asarray(data) for name, data in inputs.items()}
+        found = self._run(feeds, tuple(places.values()))
+        if isinstance(found, str):
+            raise DataError(f"TensorFlow cannot run it: {found}")
+        assert isinstance(found, list)
+        return dict(zip(places, found, strict=True))
+
+    def _run(self, feeds: dict[str, np.ndarray], fetches: tuple[str, ...]) -> Plain:
+        return _ask((self.source, self.threads, feeds, fetches))
+
+
+def _places(found: Plain) -> dict[str, str]:
+    assert isinstance(found, dict)
+    return {name: str(place) for name, place in found.items()}
+
+
+class Session(_Running):
+    """A graph that was written, in TensorFlow; inputs and outputs have the names of the graph."""
+
+    def __init__(self, model: Written, threads: int | None = None) -> None:
+        super().__init__(np.frombuffer(model.data, np.uint8), "", threads)
+        self.inputs, self.outputs = dict(model.inputs), dict(model.outputs)
+
+
+class FileSession(_Running):
+    """A frozen graph or a SavedModel folder as it is."""
+
+    def __init__(self, path: Path, threads: int | None = None) -> None:
+        try:
+            whole = np.fromfile(path, np.uint8) if path.is_file() else str(path.resolve())
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror or error}") from error
+        super().__init__(whole, f"{path}: ", threads)

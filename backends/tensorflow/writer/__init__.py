@@ -1,0 +1,1 @@
+"""Writes graphs as TensorFlow's GraphDef, without TensorFlow."""

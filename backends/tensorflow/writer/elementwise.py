@@ -1,0 +1,290 @@
+"""Arithmetic, comparisons and activations as TensorFlow's ops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from qir.ir.node import Node, Value
+
+from .nodes import Nodes, kind, kind_of, refused
+
+Write = Callable[[Nodes, Node], str]
+F32 = np.float32
+
+
+def unary(w: Nodes, op: str, x: str, value: Value, like: str = "") -> str:
+    """Adds an op of one operand."""
+    return w.add(op, (x,), like, T=kind(value))
+
+
+def binary(w: Nodes, op: str, a: str, b: str, value: Value, like: str = "") -> str:
+    """Adds an op of two operands of the type of `value`."""
+    return w.add(op, (a, b), like, T=kind(value))
+
+
+def scalar(w: Nodes, number: float, value: Value) -> str:
+    """Returns a constant number of the type of a value."""
+    carrier = value.type.dtype.carrier
+    return w.constant(np.asarray(number, carrier), kind_of(value.type.element, value))
+
+
+def _one(op: str) -> Write:
+    return lambda w, n: unary(w, op, w.read(n.operands["x"]), n.operands["x"], n.name)
+
+
+def _two(op: str) -> Write:
+    def write(w: Nodes, n: Node) -> str:
+        a, b = n.operands["a"], n.operands["b"]
+        return binary(w, op, w.read(a), w.read(b), a, n.name)
+
+    return write
+
+
+def _plain(op: str) -> Write:
+    """An op without a type attribute."""
+    return lambda w, n: w.add(op, tuple(map(w.read, n.operands.values())), n.name)
+
+
+def _many(op: str) -> Write:
+    def write(w: Nodes, n: Node) -> str:
+        first, *rest = n.operands.values()
+        made = w.read(first)
+        for value in rest:
+            made = binary(w, op, made, w.read(value), n.result, n.name)
+        return made if rest else unary(w, "Identity", made, first, n.name)
+
+    return write
+
+
+def _mean(w: Nodes, n: Node) -> str:
+    made = _many("AddV2")(w, n)
+    return binary(w, "RealDiv", made, scalar(w, len(n.operands), n.result), n.result, n.name)
+
+
+def _div(w: Nodes, n: Node) -> str:
+    return _two("RealDiv" if n.result.type.dtype.is_float else "TruncateDiv")(w, n)
+
+
+def _mod(w: Nodes, n: Node) -> str:
+    return _two("TruncateMod" if n.attrs["fmod"] else "FloorMod")(w, n)
+
+
+def _clip(w: Nodes, n: Node) -> str:
+    x, low, high = n.operands["x"], n.attrs["min"], n.attrs["max"]
+    made = w.read(x)
+    if (low, high) == (0.0, 6.0) and x.type.dtype.is_float:
+        return unary(w, "Relu6", made, x, n.name)
+    if isinstance(low, int | float):
+        made = binary(w, "Maximum", made, scalar(w, low, x), x, n.name)
+    if isinstance(high, int | float):
+        made = binary(w, "Minimum", made, scalar(w, high, x), x, n.name)
+    return made
+
+
+def _leaky_relu(w: Nodes, n: Node) -> str:
+    x = n.operands["x"]
+    return w.add("LeakyRelu", (w.read(x),), n.name, T=kind(x), alpha=number(n, "alpha"))
+
+
+def number(n: Node, name: str) -> float:
+    """Returns an attribute that is a number."""
+    value = n.attrs[name]
+    assert isinstance(value, int | float)
+    return float(value)
+
+
+def _elu(w: Nodes, n: Node) -> str:
+    if number(n, "alpha") != 1:
+        raise refused(n, "TensorFlow's Elu has alpha = 1")
+    return _one("Elu")(w, n)
+
+
+class Steps:
+    """Element by element arithmetic on values of one type."""
+
+    def __init__(self, w: Nodes, n: Node, slot: str = "x") -> None:
+        self.w, self.value, self.like = w, n.operands[slot], n.name
+        self.x = w.read(self.value)
+
+    def number(self, number: float) -> str:
+        return scalar(self.w, number, self.value)
+
+    def f(self, op: str, *operands: str) -> str:
+        """Adds an op of one or two operands."""
+        return self.w.add(op, operands, self.like, T=kind(self.value))
+
+
+def _gelu(w: Nodes, n: Node) -> str:
+    s = Steps(w, n)
+    half = s.f("Mul", s.number(0.5), s.x)
+    if n.attrs["approximate"] == "tanh":
+        cube = s.f("Mul", s.f("Mul", s.x, s.f("Square", s.x)), s.number(0.044715))
+        inner = s.f("Mul", s.f("AddV2", s.x, cube), s.number(math.sqrt(2 / math.pi)))
+        gate = s.f("Tanh", inner)
+    else:
+        gate = s.f("Erf", s.f("Mul", s.x, s.number(math.sqrt(0.5))))
+    return s.f("Mul", half, s.f("AddV2", s.number(1), gate))
+
+
+def _hard_sigmoid(w: Nodes, n: Node) -> str:
+    s = Steps(w, n)
+    line = s.f("Mul", s.x, s.number(number(n, "alpha")))
+    line = s.f("AddV2", line, s.number(number(n, "beta")))
+    return s.f("Minimum", s.f("Maximum", line, s.number(0)), s.number(1))
+
+
+def _hard_swish(w: Nodes, n: Node) -> str:
+    s = Steps(w, n)
+    gate = s.f("Relu6", s.f("AddV2", s.x, s.number(3)))
+    return s.f("Mul", s.f("Mul", s.x, gate), s.number(1 / 6))
+
+
+def _silu(w: Nodes, n: Node) -> str:
+    s, alpha = Steps(w, n), number(n, "alpha")
+    return s.f("Mul", s.x, s.f("Sigmoid", s.x if alpha == 1 else s.f("Mul", s.x, s.number(alpha))))
+
+
+def _mish(w: Nodes, n: Node) -> str:
+    s = Steps(w, n)
+    return s.f("Mul", s.x, s.f("Tanh", s.f("Softplus", s.x)))
+
+
+def _log_sigmoid(w: Nodes, n: Node) -> str:
+    s = Steps(w, n)
+    return s.f("Neg", s.f("Softplus", s.f("Neg", s.x)))
+
+
+def _prelu(w: Nodes, n: Node) -> str:
+    s = Steps(w, n)
+    below = s.f("Mul", w.read(n.operands["slope"]), s.f("Minimum", s.x, s.number(0)))
+    return s.f("AddV2", s.f("Relu", s.x), below)
+
+
+def _selu(w: Nodes, n: Node) -> str:
+    s = Steps(w, n)
+    alpha, gamma = number(n, "alpha"), number(n, "gamma")
+    below = s.f("Mul", s.number(alpha), s.f("Expm1", s.f("Minimum", s.x, s.number(0))))
+    return s.f("Mul", s.number(gamma), s.f("AddV2", s.f("Relu", s.x), below))
+
+
+def _by_factor(op: str, factor: float) -> Write:
+    """A function of a product, or a product of a function, with a constant."""
+
+    def write(w: Nodes, n: Node) -> str:
+        s = Steps(w, n)
+        return s.f("Mul", s.f(op, s.x), s.number(factor))
+
+    return write
+
+
+def _exp2(w: Nodes, n: Node) -> str:
+    s = Steps(w, n)
+    return s.f("Exp", s.f("Mul", s.x, s.number(math.log(2))))
+
+
+def _trunc(w: Nodes, n: Node) -> str:
+    s = Steps(w, n)
+    return s.f("Mul", s.f("Sign", s.x), s.f("Floor", s.f("Abs", s.x)))
+
+
+def _where(w: Nodes, n: Node) -> str:
+    a = n.operands["a"]
+    given = tuple(w.read(n.operands[slot]) for slot in ("condition", "a", "b"))
+    return w.add("SelectV2", given, n.name, T=kind(a))
+
+
+def _cast(w: Nodes, n: Node) -> str:
+    x = n.operands["x"]
+    return w.add("Cast", (w.read(x),), n.name, SrcT=kind(x), DstT=kind(n.result))
+
+
+_ONE = {
+    "relu": "Relu",
+    "sigmoid": "Sigmoid",
+    "tanh": "Tanh",
+    "softplus": "Softplus",
+    "softsign": "Softsign",
+    "exp": "Exp",
+    "log": "Log",
+    "sqrt": "Sqrt",
+    "rsqrt": "Rsqrt",
+    "reciprocal": "Reciprocal",
+    "erf": "Erf",
+    "erfc": "Erfc",
+    "floor": "Floor",
+    "ceil": "Ceil",
+    "round": "Round",
+    "sin": "Sin",
+    "cos": "Cos",
+    "tan": "Tan",
+    "asin": "Asin",
+    "acos": "Acos",
+    "atan": "Atan",
+    "sinh": "Sinh",
+    "cosh": "Cosh",
+    "asinh": "Asinh",
+    "acosh": "Acosh",
+    "atanh": "Atanh",
+    "expm1": "Expm1",
+    "log1p": "Log1p",
+    "square": "Square",
+    "abs": "Abs",
+    "neg": "Neg",
+    "sign": "Sign",
+    "is_nan": "IsNan",
+    "bit_not": "Invert",
+    "identity": "Identity",
+    "dropout": "Identity",
+}
+_TWO = {
+    "add": "AddV2",
+    "sub": "Sub",
+    "mul": "Mul",
+    "pow": "Pow",
+    "floor_div": "FloorDiv",
+    "squared_difference": "SquaredDifference",
+    "atan2": "Atan2",
+    "equal": "Equal",
+    "not_equal": "NotEqual",
+    "less": "Less",
+    "less_equal": "LessEqual",
+    "greater": "Greater",
+    "greater_equal": "GreaterEqual",
+    "bit_and": "BitwiseAnd",
+    "bit_or": "BitwiseOr",
+    "bit_xor": "BitwiseXor",
+}
+OPS: Mapping[str, Write] = {
+    **{op: _one(name) for op, name in _ONE.items()},
+    **{op: _two(name) for op, name in _TWO.items()},
+    "div": _div,
+    "mod": _mod,
+    "min": _many("Minimum"),
+    "max": _many("Maximum"),
+    "sum": _many("AddV2"),
+    "mean": _mean,
+    "logical_and": _plain("LogicalAnd"),
+    "logical_or": _plain("LogicalOr"),
+    "logical_xor": _two("NotEqual"),
+    "logical_not": _plain("LogicalNot"),
+    "clip": _clip,
+    "leaky_relu": _leaky_relu,
+    "elu": _elu,
+    "selu": _selu,
+    "gelu": _gelu,
+    "hard_sigmoid": _hard_sigmoid,
+    "hard_swish": _hard_swish,
+    "silu": _silu,
+    "mish": _mish,
+    "log_sigmoid": _log_sigmoid,
+    "prelu": _prelu,
+    "log2": _by_factor("Log", 1 / math.log(2)),
+    "log10": _by_factor("Log", 1 / math.log(10)),
+    "exp2": _exp2,
+    "trunc": _trunc,
+    "where": _where,
+    "cast": _cast,
+}

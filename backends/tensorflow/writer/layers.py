@@ -1,0 +1,287 @@
+"""Convolutions, pools and matrix products on floats as TensorFlow's ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from qir.ir.node import Node, Value
+from qir.profiles import profile, reals_of
+
+from .elementwise import binary, number, scalar, unary
+from .moves import transposed
+from .nodes import PROFILE, Nodes, kind, refused
+from .wire import Attr
+
+Write = Callable[[Nodes, Node], str]
+_FIRST, _LAST = (0, 3, 1, 2), (0, 2, 3, 1)
+
+
+def wholes(n: Node, name: str) -> tuple[int, ...]:
+    """Returns an attribute that is a row of whole numbers."""
+    value = n.attrs[name]
+    assert isinstance(value, tuple)
+    return tuple(int(each) for each in value)  # type: ignore[arg-type]
+
+
+def padding(
+    sizes: Sequence[object],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+    dilation: Sequence[int] = (1, 1),
+) -> dict[str, Attr]:
+    """Returns the padding attributes of windows on channels that stand last."""
+    if not any(pad):
+        return {"padding": "VALID"}
+    if all(_same(sizes[i], kernel[i], stride[i], dilation[i], pad[i], pad[i + 2]) for i in (0, 1)):
+        return {"padding": "SAME"}
+    top, left, bottom, right = pad
+    return {"padding": "EXPLICIT", "explicit_paddings": (0, 0, top, bottom, left, right, 0, 0)}
+
+
+def _same(size: object, kernel: int, stride: int, dilation: int, before: int, after: int) -> bool:
+    span = (kernel - 1) * dilation + 1
+    if isinstance(size, int):
+        total = max((-(-size // stride) - 1) * stride + span - size, 0)
+    elif stride == 1:
+        total = span - 1
+    else:
+        return False
+    return before == total // 2 and after == total - before
+
+
+def spatial(n: Node, x: Value) -> tuple[object, ...]:
+    """Returns height and width of images."""
+    shape = x.type.shape
+    return tuple(shape[1:3] if n.attrs["layout"] == "NHWC" else shape[2:4])
+
+
+def last(w: Nodes, n: Node, x: Value) -> str:
+    """Returns images with their channels last."""
+    made = w.read(x)
+    return made if n.attrs["layout"] == "NHWC" else transposed(w, made, _LAST, x, n.name)
+
+
+def back(w: Nodes, n: Node, made: str, value: Value) -> str:
+    """Returns images in the layout that the op names."""
+    return made if n.attrs["layout"] == "NHWC" else transposed(w, made, _FIRST, value, n.name)
+
+
+def is_depthwise(groups: int, weights: Sequence[int]) -> bool:
+    """Reports whether each channel has filters of its own."""
+    return groups > 1 and weights[1] == 1
+
+
+def filters(data: np.ndarray, groups: int) -> tuple[np.ndarray, bool]:
+    """Returns constant filters as TensorFlow has them, and whether they are depthwise.
+
+    Of other groups they become one convolution with zeros between the groups.
+    """
+    outer, inner, *window = data.shape
+    if is_depthwise(groups, data.shape):
+        each = data.reshape(groups, outer // groups, *window)
+        return np.ascontiguousarray(each.transpose(2, 3, 0, 1)), True
+    if groups > 1:
+        wide = np.zeros((outer, inner * groups, *window), data.dtype)
+        for g in range(groups):
+            rows = slice(g * outer // groups, (g + 1) * outer // groups)
+            wide[rows, g * inner : (g + 1) * inner] = data[rows]
+        data = wide
+    return np.ascontiguousarray(data.transpose(2, 3, 1, 0)), False
+
+
+def constant_weights(n: Node, value: Value) -> np.ndarray:
+    """Returns weights that are constant, or constant once dequantized; Refused for others."""
+    x = value.node.operands.get("x") if value.node.op == "dequantize" else None
+    if x is not None and x.constant is not None and x.type.quant is not None:
+        return reals_of(profile(n.profile or PROFILE), x.constant.data, x.type.quant)
+    if value.constant is None:
+        raise refused(n, "TensorFlow's filters are written as constants, these are computed")
+    return np.asarray(value.constant.data)
+
+
+def _conv2d(w: Nodes, n: Node) -> str:
+    x, weight, groups = n.operands["x"], n.operands["w"], int(number(n, "groups"))
+    data, deep = filters(constant_weights(n, weight), groups)
+    stride, dilation = wholes(n, "stride"), wholes(n, "dilation")
+    attrs: dict[str, Attr] = {
+        "T": kind(x),
+        "strides": (1, *stride, 1),
+        "dilations": (1, *dilation, 1),
+        "data_format": "NHWC",
+        **padding(spatial(n, x), data.shape[:2], stride, wholes(n, "pad"), dilation),
+    }
+    if deep and stride[0] != stride[1]:
+        raise refused(n, "TensorFlow's depthwise convolution has one stride for both axes")
+    image = last(w, n, x)
+    if deep and attrs["padding"] == "EXPLICIT":  # its fusion with a bias aborts on these
+        image = _padded(w, n, image, x, wholes(n, "pad"))
+        del attrs["explicit_paddings"]
+        attrs["padding"] = "VALID"
+    given = (image, w.constant(data, kind(weight).name, weight.name))
+    made = w.add("DepthwiseConv2dNative" if deep else "Conv2D", given, n.name, **attrs)
+    if bias := n.operands.get("bias"):
+        made = w.add("BiasAdd", (made, w.read(bias)), n.name, T=kind(x), data_format="NHWC")
+    return back(w, n, made, n.result)
+
+
+def _padded(w: Nodes, n: Node, image: str, x: Value, pad: Sequence[int]) -> str:
+    """Adds zeros around images whose channels stand last."""
+    top, left, bottom, right = pad
+    rows = np.asarray([[0, 0], [top, bottom], [left, right], [0, 0]], np.int32)
+    return w.add("PadV2", (image, w.constant(rows), scalar(w, 0, x)), n.name, T=kind(x))
+
+
+def _conv1d(w: Nodes, n: Node) -> str:
+    """One row of an image: [batch, channels, width] is [batch, 1, width, channels]."""
+    x, weight = n.operands["x"], n.operands["w"]
+    held = constant_weights(n, weight)[:, :, None]
+    data, deep = filters(held, int(number(n, "groups")))
+    (stride,), (dilation,) = wholes(n, "stride"), wholes(n, "dilation")
+    before, after = wholes(n, "pad")
+    image = transposed(w, w.read(x), (0, 2, 1), x, n.name)
+    image = w.add("ExpandDims", (image, w.row([1])), n.name, T=kind(x))
+    steps = (stride, stride) if deep else (1, stride)
+    attrs: dict[str, Attr] = {
+        "T": kind(x),
+        "strides": (1, *steps, 1),
+        "dilations": (1, 1, dilation, 1),
+        **padding((1, None), data.shape[:2], steps, (0, before, 0, after), (1, dilation)),
+    }
+    filled = w.constant(data, kind(weight).name, weight.name)
+    made = w.add("DepthwiseConv2dNative" if deep else "Conv2D", (image, filled), n.name, **attrs)
+    if bias := n.operands.get("bias"):
+        made = w.add("BiasAdd", (made, w.read(bias)), n.name, T=kind(x))
+    made = w.add("Squeeze", (made,), n.name, T=kind(x), squeeze_dims=(1,))
+    return transposed(w, made, (0, 2, 1), n.result, n.name)
+
+
+def _max_pool(w: Nodes, n: Node) -> str:
+    x, kernel, stride = n.operands["x"], wholes(n, "kernel"), wholes(n, "stride")
+    if wholes(n, "dilation") != (1, 1):
+        raise refused(n, "TensorFlow's pools have no dilation")
+    pads = padding(spatial(n, x), kernel, stride, _pads(n, x))
+    sides: dict[str, Attr] = {"ksize": (1, *kernel, 1), "strides": (1, *stride, 1)}
+    made = w.add("MaxPool", (last(w, n, x),), n.name, T=kind(x), **sides, **pads)
+    return back(w, n, made, n.result)
+
+
+def _pads(n: Node, x: Value) -> tuple[int, ...]:
+    """Returns the padding, with what a rounded up size of the result adds at the end."""
+    pad, kernel, stride = list(wholes(n, "pad")), wholes(n, "kernel"), wholes(n, "stride")
+    if n.attrs["ceil"]:
+        for i, (size, made) in enumerate(zip(spatial(n, x), spatial(n, n.result), strict=True)):
+            if not isinstance(size, int) or not isinstance(made, int):
+                raise refused(n, "sizes that are rounded up need the size of the image")
+            pad[i + 2] = max(pad[i + 2], (made - 1) * stride[i] + kernel[i] - size - pad[i])
+    return tuple(pad)
+
+
+def _avg_pool(w: Nodes, n: Node) -> str:
+    x, kernel, stride = n.operands["x"], wholes(n, "kernel"), wholes(n, "stride")
+    pad, given = _pads(n, x), last(w, n, x)
+    sides: dict[str, Attr] = {"ksize": (1, *kernel, 1), "strides": (1, *stride, 1)}
+    pads = padding(spatial(n, x), kernel, stride, pad)
+    apart = pads["padding"] == "EXPLICIT" or (any(pad) and n.attrs["count_pad"])
+    if apart:
+        given = _padded(w, n, given, x, pad)
+        pads = {"padding": "VALID"}
+    made = w.add("AvgPool", (given,), n.name, T=kind(x), **sides, **pads)
+    if apart:
+        counts = np.outer(*(_counted(n, x, axis) for axis in (0, 1)))
+        factor = (kernel[0] * kernel[1] / counts).astype(x.type.dtype.carrier)
+        if np.any(factor != 1):
+            by = w.constant(factor[None, :, :, None], kind(x).name)
+            made = binary(w, "Mul", made, by, x, n.name)
+    return back(w, n, made, n.result)
+
+
+def _counted(n: Node, x: Value, axis: int) -> np.ndarray:
+    """Returns how many elements along an axis each window of an average pool counts."""
+    size, made = spatial(n, x)[axis], spatial(n, n.result)[axis]
+    if not isinstance(size, int) or not isinstance(made, int):
+        raise refused(n, "an average pool with padding needs the size of the image")
+    pad, kernel, stride = wholes(n, "pad"), wholes(n, "kernel"), wholes(n, "stride")
+    low, high = (-pad[axis], size + pad[axis + 2]) if n.attrs["count_pad"] else (0, size)
+    starts = np.arange(made) * stride[axis] - pad[axis]
+    ends = np.minimum(starts + kernel[axis], high)
+    return np.asarray(ends - np.maximum(starts, low), np.float64)
+
+
+def _global(op: str) -> Write:
+    def write(w: Nodes, n: Node) -> str:
+        x = n.operands["x"]
+        axes = range(1, 3) if n.attrs["layout"] == "NHWC" else range(2, x.type.rank)
+        given = (w.read(x), w.row(list(axes)))
+        return w.add(op, given, n.name, T=kind(x), keep_dims=True)
+
+    return write
+
+
+def _product(w: Nodes, n: Node, a: Value, b: Value, *, left: bool, right: bool) -> str:
+    """A product of matrices, or of stacks of them, which may be transposed."""
+    given = (w.read(a), w.read(b))
+    if a.type.rank == b.type.rank == 2:
+        turned = {"transpose_a": left, "transpose_b": right}
+        return w.add("MatMul", given, n.name, T=kind(a), **turned)
+    if 1 in (a.type.rank, b.type.rank):
+        raise refused(n, "a product with a vector is not written; reshape it to a matrix")
+    return w.add("BatchMatMulV2", given, n.name, T=kind(a), adj_x=left, adj_y=right)
+
+
+def _matmul(w: Nodes, n: Node) -> str:
+    a, b = n.operands["a"], n.operands["b"]
+    left, right = bool(n.attrs["trans_a"]), bool(n.attrs["trans_b"])
+    return _biased(w, n, _product(w, n, a, b, left=left, right=right), n.operands.get("bias"))
+
+
+def _gemm(w: Nodes, n: Node) -> str:
+    a, b, c = n.operands["a"], n.operands["b"], n.operands.get("c")
+    left, right = bool(n.attrs["trans_a"]), bool(n.attrs["trans_b"])
+    made = _product(w, n, a, b, left=left, right=right)
+    alpha, beta = number(n, "alpha"), number(n, "beta")
+    if alpha != 1:
+        made = binary(w, "Mul", made, scalar(w, alpha, a), a, n.name)
+    if c is None:
+        return made
+    add = w.read(c) if beta == 1 else binary(w, "Mul", w.read(c), scalar(w, beta, a), a, n.name)
+    return binary(w, "AddV2", made, add, a, n.name)
+
+
+def _linear(w: Nodes, n: Node) -> str:
+    made = _product(w, n, n.operands["x"], n.operands["w"], left=False, right=True)
+    return _biased(w, n, made, n.operands.get("bias"))
+
+
+def _biased(w: Nodes, n: Node, made: str, bias: Value | None) -> str:
+    return made if bias is None else binary(w, "AddV2", made, w.read(bias), n.result, n.name)
+
+
+def _softmax(w: Nodes, n: Node) -> str:
+    op = {"softmax": "Softmax", "log_softmax": "LogSoftmax"}[n.op]
+    x, axis = n.operands["x"], int(number(n, "axis"))
+    rank = x.type.rank
+    axis %= rank
+    if axis == rank - 1:
+        return unary(w, op, w.read(x), x, n.name)
+    perm = list(range(rank))
+    perm[axis], perm[-1] = perm[-1], perm[axis]
+    made = unary(w, op, transposed(w, w.read(x), perm, x, n.name), x, n.name)
+    return transposed(w, made, perm, x, n.name)
+
+
+OPS: Mapping[str, Write] = {
+    "conv2d": _conv2d,
+    "conv1d": _conv1d,
+    "max_pool2d": _max_pool,
+    "avg_pool2d": _avg_pool,
+    "global_avg_pool": _global("Mean"),
+    "global_max_pool": _global("Max"),
+    "matmul": _matmul,
+    "gemm": _gemm,
+    "linear": _linear,
+    "softmax": _softmax,
+    "log_softmax": _softmax,
+}

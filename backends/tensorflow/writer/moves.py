@@ -1,0 +1,329 @@
+"""Ops that move elements, and sizes, as TensorFlow's ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from qir.ir.node import Node, Value
+
+from .nodes import Nodes, kind, kind_of, refused
+from .wire import Kind
+
+Write = Callable[[Nodes, Node], "str | Sequence[str]"]
+
+
+def transposed(w: Nodes, x: str, perm: Sequence[int], value: Value, like: str) -> str:
+    """Adds a transpose."""
+    return w.add("Transpose", (x, w.row(list(perm))), like, T=kind(value), Tperm=Kind("int32"))
+
+
+def reshaped(w: Nodes, n: Node, x: str, value: Value, result: Value) -> str:
+    """Adds a reshape to the sizes of a result, of which one may be open."""
+    row = [size if isinstance(size, int) else -1 for size in result.type.shape]
+    if row.count(-1) > 1:
+        return ""
+    return w.add("Reshape", (x, w.row(row)), n.name, T=kind(value), Tshape=Kind("int32"))
+
+
+def _reshape(w: Nodes, n: Node) -> str:
+    x = n.operands["x"]
+    if made := reshaped(w, n, w.read(x), x, n.result):
+        return made
+    shape = n.operands.get("shape")
+    if shape is not None and shape.constant is None:
+        return w.add("Reshape", (w.read(x), w.read(shape)), n.name, T=kind(x), Tshape=kind(shape))
+    if shape is not None and shape.constant is not None and not n.attrs.get("allow_zero"):
+        row = [int(size) for size in np.asarray(shape.constant.data)]
+    elif n.op == "flatten" and n.attrs["axis"] == 1:
+        row = [0, -1]
+    else:
+        raise refused(n, "more than one size of its result is open; state the sizes")
+    given = (w.read(x), _copied(w, n, x, row))
+    return w.add("Reshape", given, n.name, T=kind(x), Tshape=Kind("int32"))
+
+
+def _copied(w: Nodes, n: Node, x: Value, row: Sequence[int]) -> str:
+    """Returns computed sizes: 0 is that of the operand's axis in its place."""
+    own = w.add("Shape", (w.read(x),), n.name, T=kind(x), out_type=Kind("int32"))
+    parts = [
+        w.add(
+            "StridedSlice",
+            (own, *(w.row([each]) for each in (i, i + 1, 1))),
+            n.name,
+            T=Kind("int32"),
+            Index=Kind("int32"),
+            shrink_axis_mask=1,
+        )
+        if size == 0
+        else w.constant(np.asarray(size, np.int32))
+        for i, size in enumerate(row)
+    ]
+    return w.add("Pack", parts, n.name, N=len(parts), T=Kind("int32"), axis=0)
+
+
+def wholes(n: Node, name: str) -> list[int]:
+    """Returns an attribute that is a row of whole numbers."""
+    value = n.attrs[name]
+    assert isinstance(value, tuple)
+    return [int(each) for each in value]  # type: ignore[arg-type]
+
+
+def whole(n: Node, name: str) -> int:
+    """Returns an attribute that is a whole number."""
+    value = n.attrs[name]
+    assert isinstance(value, int)
+    return value
+
+
+def _transpose(w: Nodes, n: Node) -> str:
+    x = n.operands["x"]
+    return transposed(w, w.read(x), wholes(n, "perm"), x, n.name)
+
+
+def _concat(w: Nodes, n: Node) -> str:
+    parts = list(n.operands.values())
+    if len(parts) == 1:
+        return w.add("Identity", (w.read(parts[0]),), n.name, T=kind(n.result))
+    axis = w.constant(np.asarray(whole(n, "axis"), np.int32))
+    given = (*map(w.read, parts), axis)
+    return w.add("ConcatV2", given, n.name, N=len(parts), T=kind(n.result), Tidx=Kind("int32"))
+
+
+def _pad(w: Nodes, n: Node) -> str:
+    x, pads, mode = n.operands["x"], wholes(n, "pads"), n.attrs["mode"]
+    rank = x.type.rank
+    rows = w.constant(np.asarray([pads[:rank], pads[rank:]], np.int32).T.copy())
+    if min(pads) < 0:
+        raise refused(n, "padding below zero is not written; slice instead")
+    if mode == "constant":
+        value = w.constant(
+            np.asarray(n.attrs["value"], x.type.dtype.carrier), kind_of(x.type.element, x)
+        )
+        return w.add("PadV2", (w.read(x), rows, value), n.name, T=kind(x))
+    if mode not in ("reflect", "symmetric"):
+        raise refused(n, f"TensorFlow has no padding {mode!r}")
+    return w.add("MirrorPad", (w.read(x), rows), n.name, T=kind(x), mode=str(mode).upper())
+
+
+def _squeeze(w: Nodes, n: Node) -> str:
+    x, rank = n.operands["x"], n.operands["x"].type.rank
+    axes = [axis % rank for axis in wholes(n, "axes")]
+    axes = axes or [i for i, size in enumerate(x.type.shape) if size == 1]
+    return w.add("Squeeze", (w.read(x),), n.name, T=kind(x), squeeze_dims=tuple(axes))
+
+
+def _unsqueeze(w: Nodes, n: Node) -> str:
+    x, made = n.operands["x"], w.read(n.operands["x"])
+    for axis in sorted(axis % n.result.type.rank for axis in wholes(n, "axes")):
+        given = (made, w.constant(np.asarray(axis, np.int32)))
+        made = w.add("ExpandDims", given, n.name, T=kind(x), Tdim=Kind("int32"))
+    return made
+
+
+_FAR = 2**31 - 1
+
+
+def _slice(w: Nodes, n: Node) -> str:
+    x, rank = n.operands["x"], n.operands["x"].type.rank
+    starts, ends = wholes(n, "starts"), wholes(n, "ends")
+    axes = wholes(n, "axes") if n.attrs["axes"] is not None else list(range(len(starts)))
+    steps = wholes(n, "steps") if n.attrs["steps"] else [1] * len(starts)
+    rows = [[0] * rank, [0] * rank, [1] * rank]
+    open_start = open_end = (1 << rank) - 1
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        at = axis % rank
+        size = x.type.shape[at]
+        rows[0][at], rows[1][at], rows[2][at] = _cut(start), _cut(end), step
+        open_start &= ~(1 << at)
+        past = isinstance(size, int) and step < 0 and end < -size
+        if not past:
+            open_end &= ~(1 << at)
+    given = (w.read(x), *(w.row(row) for row in rows))
+    masks = {"begin_mask": open_start, "end_mask": open_end}
+    return w.add("StridedSlice", given, n.name, T=kind(x), Index=Kind("int32"), **masks)
+
+
+def _cut(number: int) -> int:
+    return max(min(number, _FAR), -_FAR)
+
+
+def _split(w: Nodes, n: Node) -> list[str]:
+    x, sizes = n.operands["x"], wholes(n, "sizes")
+    axis = w.constant(np.asarray(whole(n, "axis"), np.int32))
+    given = (w.read(x), w.row(sizes), axis)
+    made = w.add("SplitV", given, n.name, T=kind(x), Tlen=Kind("int32"), num_split=len(sizes))
+    return [f"{made}:{i}" if i else made for i in range(len(sizes))]
+
+
+def _gather(w: Nodes, n: Node) -> str:
+    x, at = (
+        n.operands[slot] for slot in (("w", "indices") if n.op == "embedding" else ("x", "indices"))
+    )
+    axis = whole(n, "axis") if n.op == "gather" else 0
+    size = x.type.shape[axis % x.type.rank]
+    indices = w.read(at)
+    if at.constant is not None:
+        held = np.asarray(at.constant.data)
+        if (held < 0).any() and isinstance(size, int):
+            indices = w.constant(np.where(held < 0, held + size, held))
+    given = (w.read(x), indices, w.constant(np.asarray(axis, np.int32)))
+    types = {"Tparams": kind(x), "Tindices": kind(at), "Taxis": Kind("int32")}
+    return w.add("GatherV2", given, n.name, **types)
+
+
+def _gather_nd(w: Nodes, n: Node) -> str:
+    x, at = n.operands["x"], n.operands["indices"]
+    if n.attrs["batch"]:
+        raise refused(n, "gather_nd with batch axes is not written")
+    return w.add("GatherNd", (w.read(x), w.read(at)), n.name, Tparams=kind(x), Tindices=kind(at))
+
+
+def _expand(w: Nodes, n: Node) -> str:
+    x, shape = n.operands["x"], n.operands["shape"]
+    if all(isinstance(size, int) for size in n.result.type.shape):
+        wanted = w.row([size for size in n.result.type.shape if isinstance(size, int)])
+        return w.add("BroadcastTo", (w.read(x), wanted), n.name, T=kind(x), Tidx=Kind("int32"))
+    own = w.add("Shape", (w.read(x),), n.name, T=kind(x), out_type=kind(shape))
+    wanted = w.add("BroadcastArgs", (own, w.read(shape)), n.name, T=kind(shape))
+    return w.add("BroadcastTo", (w.read(x), wanted), n.name, T=kind(x), Tidx=kind(shape))
+
+
+def _tile(w: Nodes, n: Node) -> str:
+    x = n.operands["x"]
+    given = (w.read(x), w.row(wholes(n, "repeats")))
+    return w.add("Tile", given, n.name, T=kind(x), Tmultiples=Kind("int32"))
+
+
+def _flip(w: Nodes, n: Node) -> str:
+    x = n.operands["x"]
+    given = (w.read(x), w.row([axis % x.type.rank for axis in wholes(n, "axes")]))
+    return w.add("ReverseV2", given, n.name, T=kind(x), Tidx=Kind("int32"))
+
+
+def _shape(w: Nodes, n: Node) -> str:
+    x = n.operands["x"]
+    made = w.add("Shape", (w.read(x),), n.name, T=kind(x), out_type=kind(n.result))
+    start, end = n.attrs["start"], n.attrs["end"]
+    if not start and end is None:
+        return made
+    rank = x.type.rank
+    first = int(start) if isinstance(start, int) else 0
+    stop = int(end) if isinstance(end, int) else rank
+    row = [w.row([each]) for each in (first, stop, 1)]
+    return w.add("StridedSlice", (made, *row), n.name, T=kind(n.result), Index=Kind("int32"))
+
+
+def _size(w: Nodes, n: Node) -> str:
+    x = n.operands["x"]
+    return w.add("Size", (w.read(x),), n.name, T=kind(x), out_type=kind(n.result))
+
+
+def _fill(w: Nodes, n: Node) -> str:
+    shape, value = n.operands["shape"], n.attrs["value"]
+    data = np.asarray(getattr(value, "data", 0)).reshape(-1)[:1].astype(n.result.type.dtype.carrier)
+    filled = w.constant(data.reshape(()), kind_of(n.result.type.element, n.result))
+    given = (w.read(shape), filled)
+    return w.add("Fill", given, n.name, T=kind(n.result), index_type=kind(shape))
+
+
+def _einsum(w: Nodes, n: Node) -> str:
+    parts = tuple(map(w.read, n.operands.values()))
+    equation = str(n.attrs["equation"]).replace(" ", "")
+    return w.add("Einsum", parts, n.name, N=len(parts), T=kind(n.result), equation=equation)
+
+
+def _range(w: Nodes, n: Node) -> str:
+    given = tuple(w.read(n.operands[slot]) for slot in ("start", "limit", "step"))
+    return w.add("Range", given, n.name, Tidx=kind(n.result))
+
+
+def _depth(op: str) -> Write:
+    def write(w: Nodes, n: Node) -> str:
+        x = n.operands["x"]
+        if n.attrs.get("mode", "DCR") != "DCR":
+            raise refused(n, "TensorFlow's DepthToSpace has mode DCR")
+        first = n.attrs["layout"] != "NHWC"
+        made = w.read(x)
+        if first:
+            made = transposed(w, made, (0, 2, 3, 1), x, n.name)
+        made = w.add(op, (made,), n.name, T=kind(x), block_size=whole(n, "block"))
+        return transposed(w, made, (0, 3, 1, 2), x, n.name) if first else made
+
+    return write
+
+
+def _nearest(w: Nodes, n: Node) -> str:
+    attrs = n.attrs
+    if attrs["rounding"] != "floor" or attrs["coordinates"] not in ("asymmetric", "half_pixel"):
+        if not _doubled(n):
+            raise refused(n, "TensorFlow rounds places otherwise")
+        return _resized(w, n, "ResizeNearestNeighbor", half=False)
+    return _resized(w, n, "ResizeNearestNeighbor", half=attrs["coordinates"] == "half_pixel")
+
+
+def _doubled(n: Node) -> bool:
+    """Reports whether each element is repeated a whole number of times, however places round."""
+    pairs = list(zip(n.operands["x"].type.shape, n.result.type.shape, strict=True))
+    known = all(isinstance(a, int) and isinstance(b, int) for a, b in pairs if a != b)
+    asked = n.attrs["coordinates"] in ("asymmetric", "half_pixel")
+    return known and asked and all(b % a == 0 for a, b in pairs if a != b)  # type: ignore[operator]
+
+
+def _linear(w: Nodes, n: Node) -> str:
+    attrs = n.attrs
+    if attrs["mode"] != "linear" or attrs["antialias"] or attrs["policy"] != "stretch":
+        raise refused(n, "only linear interpolation without antialiasing is written")
+    half = attrs["coordinates"] == "half_pixel"
+    corners = attrs["coordinates"] == "align_corners"
+    if not half and not corners and attrs["coordinates"] != "asymmetric":
+        raise refused(n, f"TensorFlow has no coordinates {attrs['coordinates']!r}")
+    return _resized(w, n, "ResizeBilinear", half=half, corners=corners)
+
+
+def _resized(w: Nodes, n: Node, op: str, *, half: bool, corners: bool = False) -> str:
+    """An image of four axes of which two that stand together are resized."""
+    x, made = n.operands["x"], n.result
+    changed = [
+        i for i, (a, b) in enumerate(zip(x.type.shape, made.type.shape, strict=True)) if a != b
+    ]
+    last = set(changed) <= {1, 2}
+    if x.type.rank != 4 or not (last or set(changed) <= {2, 3}):
+        raise refused(n, "TensorFlow resizes height and width of images of four axes")
+    sizes = made.type.shape[1:3] if last else made.type.shape[2:4]
+    if not all(isinstance(size, int) for size in sizes):
+        raise refused(n, "the size of its result is open; state the size of the input")
+    image = w.read(x) if last else transposed(w, w.read(x), (0, 2, 3, 1), x, n.name)
+    given = (image, w.row([int(size) for size in sizes]))  # type: ignore[call-overload]
+    attrs = {"align_corners": corners, "half_pixel_centers": half}
+    found = w.add(op, given, n.name, T=kind(x), **attrs)
+    return found if last else transposed(w, found, (0, 3, 1, 2), x, n.name)
+
+
+OPS: Mapping[str, Write] = {
+    "reshape": _reshape,
+    "flatten": _reshape,
+    "transpose": _transpose,
+    "concat": _concat,
+    "pad": _pad,
+    "squeeze": _squeeze,
+    "unsqueeze": _unsqueeze,
+    "slice": _slice,
+    "split": _split,
+    "gather": _gather,
+    "embedding": _gather,
+    "gather_nd": _gather_nd,
+    "expand": _expand,
+    "tile": _tile,
+    "flip": _flip,
+    "shape": _shape,
+    "size": _size,
+    "range": _range,
+    "constant_of_shape": _fill,
+    "einsum": _einsum,
+    "depth_to_space": _depth("DepthToSpace"),
+    "space_to_depth": _depth("SpaceToDepth"),
+    "resize_nearest": _nearest,
+    "resize": _linear,
+}

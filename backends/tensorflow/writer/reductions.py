@@ -1,0 +1,136 @@
+"""Reductions and normalization as TensorFlow's ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from qir.ir.node import Node, Value
+
+from .elementwise import Steps, number
+from .moves import whole, wholes
+from .nodes import Nodes, kind, kind_of, refused
+from .wire import Kind
+
+Write = Callable[[Nodes, Node], str]
+
+
+def _axes(n: Node) -> list[int]:
+    rank = n.operands["x"].type.rank
+    return [axis % rank for axis in wholes(n, "axes")] or list(range(rank))
+
+
+def reduced(
+    w: Nodes, op: str, x: str, value: Value, axes: Sequence[int], like: str, *, keep: bool = True
+) -> str:
+    """Adds a reduction along axes."""
+    given = (x, w.row(list(axes)))
+    return w.add(op, given, like, T=kind(value), Tidx=Kind("int32"), keep_dims=keep)
+
+
+def _reduce(op: str, before: str = "", after: str = "") -> Write:
+    """A reduction of a function of each element, and a function of what comes out."""
+
+    def write(w: Nodes, n: Node) -> str:
+        s = Steps(w, n)
+        x = s.f(before, s.x) if before else s.x
+        made = reduced(w, op, x, s.value, _axes(n), n.name, keep=bool(n.attrs["keep"]))
+        return s.f(after, made) if after else made
+
+    return write
+
+
+def _arg(op: str) -> Write:
+    def write(w: Nodes, n: Node) -> str:
+        x, axis = n.operands["x"], whole(n, "axis")
+        if n.attrs["last"]:
+            raise refused(n, "TensorFlow tells the first of equal elements")
+        at = w.constant(np.asarray(axis, np.int32))
+        types = {"T": kind(x), "Tidx": Kind("int32"), "output_type": kind(n.result)}
+        made = w.add(op, (w.read(x), at), n.name, **types)
+        if not n.attrs["keep"]:
+            return made
+        at = w.constant(np.asarray(axis % x.type.rank, np.int32))
+        return w.add("ExpandDims", (made, at), n.name, T=kind(n.result), Tdim=Kind("int32"))
+
+    return write
+
+
+def _cumulated(op: str) -> Write:
+    def write(w: Nodes, n: Node) -> str:
+        x, axis = n.operands["x"], w.constant(np.asarray(whole(n, "axis"), np.int32))
+        ways = {name: bool(n.attrs[name]) for name in ("exclusive", "reverse")}
+        return w.add(op, (w.read(x), axis), n.name, T=kind(x), Tidx=Kind("int32"), **ways)
+
+    return write
+
+
+def _parameters(n: Node, *slots: str) -> list[np.ndarray]:
+    found = [n.operands[slot].constant for slot in slots]
+    if any(held is None for held in found):
+        raise refused(n, "normalization with computed parameters is not written")
+    return [np.asarray(held.data, np.float64) for held in found if held is not None]
+
+
+def _batch_norm(w: Nodes, n: Node) -> str:
+    gamma, beta, mean, var = _parameters(n, "gamma", "beta", "mean", "var")
+    s, axis = Steps(w, n), whole(n, "axis") % n.operands["x"].type.rank
+    factor = gamma / np.sqrt(var + number(n, "eps"))
+    row = [-1 if i == axis else 1 for i in range(s.value.type.rank)]
+    name, carrier = kind_of(s.value.type.element, s.value), s.value.type.dtype.carrier
+    by, plus = (
+        w.constant(np.asarray(each.reshape(row), carrier), name, n.name)
+        for each in (factor, beta - mean * factor)
+    )
+    return s.f("AddV2", s.f("Mul", s.x, by), plus)
+
+
+def _centered(w: Nodes, s: Steps, axes: Sequence[int], eps: float, *, mean: bool) -> str:
+    """Elements less their mean, over the root of their variance."""
+    x = s.x
+    if mean:
+        x = s.f("Sub", x, reduced(w, "Mean", x, s.value, axes, s.like))
+    var = reduced(w, "Mean", s.f("Square", x), s.value, axes, s.like)
+    return s.f("Mul", x, s.f("Rsqrt", s.f("AddV2", var, s.number(eps))))
+
+
+def _layer_norm(w: Nodes, n: Node) -> str:
+    s, rank = Steps(w, n), n.operands["x"].type.rank
+    axes = list(range(whole(n, "axis") % rank, rank))
+    made = _centered(w, s, axes, number(n, "eps"), mean=n.op == "layer_norm")
+    made = s.f("Mul", made, w.read(n.operands["gamma"]))
+    beta = n.operands.get("beta")
+    return made if beta is None else s.f("AddV2", made, w.read(beta))
+
+
+def _instance_norm(w: Nodes, n: Node) -> str:
+    s, rank = Steps(w, n), n.operands["x"].type.rank
+    made = _centered(w, s, list(range(2, rank)), number(n, "eps"), mean=True)
+    row = [-1, *[1] * (rank - 2)]
+    gamma, beta = _parameters(n, "gamma", "beta")
+    carrier = s.value.type.dtype.carrier
+    made = s.f("Mul", made, w.constant(np.asarray(gamma.reshape(row), carrier)))
+    return s.f("AddV2", made, w.constant(np.asarray(beta.reshape(row), carrier)))
+
+
+OPS: Mapping[str, Write] = {
+    "reduce_mean": _reduce("Mean"),
+    "reduce_sum": _reduce("Sum"),
+    "reduce_prod": _reduce("Prod"),
+    "reduce_max": _reduce("Max"),
+    "reduce_min": _reduce("Min"),
+    "reduce_l1": _reduce("Sum", "Abs"),
+    "reduce_l2": _reduce("Sum", "Square", "Sqrt"),
+    "reduce_sum_square": _reduce("Sum", "Square"),
+    "reduce_log_sum": _reduce("Sum", "", "Log"),
+    "reduce_log_sum_exp": _reduce("Sum", "Exp", "Log"),
+    "arg_max": _arg("ArgMax"),
+    "arg_min": _arg("ArgMin"),
+    "cumsum": _cumulated("Cumsum"),
+    "cumprod": _cumulated("Cumprod"),
+    "batch_norm": _batch_norm,
+    "layer_norm": _layer_norm,
+    "rms_norm": _layer_norm,
+    "instance_norm": _instance_norm,
+}

@@ -1,0 +1,143 @@
+"""Control flow: `torch.cond` becomes `if`, `while_loop` becomes `loop`, with closed bodies."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from qir.ir.dtype import BOOL, I64
+from qir.ir.graph import Graph
+from qir.ir.node import Value
+from qir.ir.types import TensorType
+
+from . import sizes
+from .program import Program
+
+if TYPE_CHECKING:
+    from .reader import Reader
+
+
+def cond(reader: Reader, node: fx.Node) -> list[Value]:
+    """Reads `torch.cond`; what both branches are given comes into them as inputs."""
+    condition, then, other, *rest = node.args
+    given: Sequence[Any] = rest[0] if rest else ()  # type: ignore[assignment]
+    outside = _outside(reader, given)
+    bodies = {}
+    for name, held in (("then", then), ("else", other)):
+        graph = Graph(name, profile="")
+        inputs = _inputs(graph, outside)
+        made = _inlined(reader, graph, _module(reader, held), given, inputs)
+        graph.add("output", {f"result_{i}": value for i, value in enumerate(made)})
+        bodies[name] = graph
+    if not isinstance(condition, fx.Node) or sizes.is_size(condition):
+        raise reader.fail(node, "branches by a size; export it with that size fixed")
+    operands = {"cond": reader.tensor(condition)}
+    operands |= {f"xs.{i}": value for i, value in enumerate(outside.values())}
+    return _added(reader, node, "if", operands, bodies)
+
+
+def while_loop(reader: Reader, node: fx.Node) -> list[Value]:
+    """Reads `while_loop`, whose condition is computed before the first round and after each."""
+    condition, body, carried, *rest = node.args
+    kept: Sequence[Any] = carried  # type: ignore[assignment]
+    more: Sequence[Any] = rest[0] if rest else ()  # type: ignore[assignment]
+    if not all(isinstance(held, fx.Node) and not sizes.is_size(held) for held in kept):
+        raise reader.fail(node, "carries a number around a loop; carry a tensor of one element")
+    given = [*kept, *more]
+    asks, runs = _module(reader, condition), _module(reader, body)
+    first = [reader.tensor(held) for held in kept]
+    outside = _outside(reader, more)
+    (before,) = _inlined(
+        reader, reader.graph, asks, given, [*first, *(outside.get(h) for h in more)]
+    )
+    graph = Graph("body", profile="")
+    graph.add("input", types=[TensorType((), I64)], name="round")
+    graph.add("input", types=[TensorType((), BOOL)], name="continues")
+    inner = [
+        graph.add("input", types=[value.type], name=f"carried_{i}").result
+        for i, value in enumerate(first)
+    ]
+    inputs = _inputs(graph, outside)
+    made = _inlined(reader, graph, runs, given, [*inner, *(inputs.get(h) for h in more)])
+    (after,) = _inlined(reader, graph, asks, given, [*made, *(inputs.get(h) for h in more)])
+    graph.add("output", {"after": after} | {f"kept_{i}": value for i, value in enumerate(made)})
+    operands = {"cond": before}
+    operands |= {f"vs.{i}": value for i, value in enumerate(first)}
+    operands |= {f"xs.{i}": value for i, value in enumerate(outside.values())}
+    return _added(reader, node, "loop", operands, {"body": graph})
+
+
+def _module(reader: Reader, held: Any) -> fx.GraphModule:
+    found = reader.program.attribute(str(held.target))
+    if not isinstance(found, fx.GraphModule):
+        raise reader.fail(held, "is no graph of calls")
+    return found
+
+
+def _outside(reader: Reader, given: Sequence[Any]) -> dict[fx.Node, Value]:
+    """Returns what comes into a body from outside; it has stored tensors itself."""
+    nodes = [held for held in given if isinstance(held, fx.Node) and reader.held(held) is None]
+    return {node: reader.tensor(node) for node in nodes}
+
+
+def _inputs(graph: Graph, outside: Mapping[fx.Node, Value]) -> dict[fx.Node, Value]:
+    """Adds an input to a body for each value from outside."""
+    return {
+        node: graph.add("input", types=[value.type], name=f"given_{i}").result
+        for i, (node, value) in enumerate(outside.items())
+    }
+
+
+def _inlined(
+    reader: Reader,
+    graph: Graph,
+    module: fx.GraphModule,
+    given: Sequence[Any],
+    values: Mapping[fx.Node, Value] | Sequence[Value | None],
+) -> list[Value]:
+    """Reads the calls of a graph into another; returns its results."""
+    places = [n for n in module.graph.nodes if n.op == "placeholder"]
+    stored = {}
+    for place, held in zip(places, given, strict=True):
+        found = reader.held(held) if isinstance(held, fx.Node) else None
+        if found is not None:
+            stored[place.name] = found
+    if isinstance(values, Mapping):
+        values = [values.get(held) if isinstance(held, fx.Node) else None for held in given]
+    program = Program(module.graph, stored, lambda name: operator.attrgetter(name)(module))
+    inner = type(reader)(program, reader.graph.name, reader.ledger, reader.share, graph=graph)
+    for place, value in zip(places, values, strict=True):
+        if value is not None and sizes.is_size(place):
+            inner.sizes[place.name] = value
+        elif value is not None:
+            inner.found[place.name] = value
+    results: Any = ()
+    for node in module.graph.nodes:
+        if node.op == "output":
+            results = node.args[0]
+        elif node.op != "placeholder":
+            inner.read(node)
+    held_results = results if isinstance(results, (list, tuple)) else [results]
+    return [inner.tensor(held) for held in held_results]
+
+
+def _added(
+    reader: Reader,
+    node: fx.Node,
+    op: str,
+    operands: Mapping[str, Value],
+    bodies: Mapping[str, Graph],
+) -> list[Value]:
+    """Adds the op that holds the bodies."""
+    origins, name = [reader.origin(node)], reader.names(node, op)
+    made = reader.graph.add(op, operands, name=name, origins=origins, bodies=bodies)
+    reader.unnamed.update(made.results)
+    return list(made.results)
+
+
+CONTROL = {torch.ops.higher_order.cond: cond, torch.ops.higher_order.while_loop: while_loop}
+"""The readers of control flow, by its operator."""

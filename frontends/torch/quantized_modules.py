@@ -1,0 +1,77 @@
+"""Modules of torch.ao: quantized ones, and those that are prepared and not converted yet."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+_QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
+_CALLS = ("quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic")
+
+
+def is_quantized(module: nn.Module) -> bool:
+    """Returns whether a module computes with quantized tensors, as converted ones do."""
+    for part in module.modules():
+        if any(kind.__module__.startswith(_QUANTIZED) for kind in type(part).__mro__):
+            return True
+        if isinstance(part, torch.fx.GraphModule) and any(map(_quantizes, part.graph.nodes)):
+            return True
+    return False
+
+
+def _quantizes(node: torch.fx.Node) -> bool:
+    if node.op != "call_function":
+        return False
+    target: Any = node.target
+    if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return str(target).startswith("quantized.")
+    return getattr(target, "__name__", "") in _CALLS
+
+
+def without_observers(module: nn.Module) -> nn.Module:
+    """Returns a module without its observers, fake quantization by the numbers that it has.
+
+    A module without either is returned as it is, another as a copy.
+    """
+    from torch.ao.quantization import FakeQuantizeBase, ObserverBase
+
+    kinds = (ObserverBase, FakeQuantizeBase)
+    if not any(isinstance(part, kinds) for part in module.modules()):
+        return module
+    module = copy.deepcopy(module)
+    for path, part in list(module.named_modules(remove_duplicate=False)):  # FX shares observers
+        if isinstance(part, kinds) and path:
+            owner, _, name = path.rpartition(".")
+            made = _Fake(part) if isinstance(part, FakeQuantizeBase) else nn.Identity()
+            setattr(module.get_submodule(owner), name, made)
+    return module
+
+
+class _Fake(nn.Module):
+    """Fake quantization with the scale and zero point that training or calibration has found."""
+
+    scale: torch.Tensor
+    zero_point: torch.Tensor
+
+    def __init__(self, made: Any) -> None:
+        super().__init__()
+        self.enabled = bool(made.fake_quant_enabled[0])
+        self.register_buffer("scale", made.scale.detach().float())
+        self.register_buffer("zero_point", made.zero_point.detach().to(torch.int32))
+        observer = made.activation_post_process
+        self.low, self.high = int(observer.quant_min), int(observer.quant_max)
+        self.axis = int(made.ch_axis) if made.is_per_channel else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.enabled:
+            return x
+        if self.axis is None:
+            return torch.fake_quantize_per_tensor_affine(
+                x, self.scale, self.zero_point, self.low, self.high
+            )
+        return torch.fake_quantize_per_channel_affine(
+            x, self.scale, self.zero_point, self.axis, self.low, self.high
+        )

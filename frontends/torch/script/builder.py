@@ -1,0 +1,175 @@
+"""Emits calls of operators, with the shapes and element types that PyTorch infers for them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+from qir.errors import InputError
+
+_COPIES = frozenset(
+    f"aten.{name}.default" for name in ("clone", "detach", "detach_", "lift_fresh_copy", "alias")
+)
+_SYMBOLIC = (torch.SymInt, torch.SymBool, torch.SymFloat)
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A tensor of the archive that is not quantized, and its name there."""
+
+    name: str
+    data: torch.Tensor
+
+
+class Builder:
+    """The graph of calls, and where in the user's model the present call comes from."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.graph = fx.Graph()
+        self.mode = FakeTensorMode(shape_env=ShapeEnv())
+        self.tensors: dict[str, torch.Tensor] = {}
+        """The stored tensors that are read, by the name of their node's target."""
+        self.path = ""
+        """The module whose code is read."""
+        self.line = ""
+        """Where in the user's files the present call stands."""
+        self.notes: list[tuple[str, str]] = []
+        """What is read otherwise than PyTorch computes it: the name of a call, and how."""
+        self.label = ""
+        """What the next call is named after, where that is not its operator."""
+        self._nodes: dict[int, fx.Node] = {}
+
+    def fail(self, what: str) -> InputError:
+        """Returns the error for the present call."""
+        lines = [s.strip() for s in self.line.splitlines() if s.strip().startswith("File")]
+        where = f" in {self.path}" if self.path else ""
+        return InputError(f"{self.name}{where}: {what}{f' ({lines[0]})' if lines else ''}")
+
+    def input(self, name: str, like: torch.Tensor, *, symbolic: bool) -> fx.Node:
+        """Adds an input; its sizes become symbols where only an example of them is known."""
+        node = self.graph.placeholder(name)
+        context: Any = None
+        if symbolic:
+            context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * like.dim())
+        source = ConstantSource(f"__{node.name}")
+        node.meta["val"] = self.mode.from_tensor(
+            like, static_shapes=not symbolic, symbolic_context=context, source=source
+        )
+        return node
+
+    def constant(self, name: str, data: torch.Tensor) -> fx.Node:
+        """Returns the node of a stored tensor."""
+        if id(data) in self._nodes:
+            return self._nodes[id(data)]
+        target, count = name, 0
+        while target in self.tensors:
+            count += 1
+            target = f"{name}_{count}"
+        self.tensors[target] = data  # keeps it alive, so its id stays its own
+        node = self.graph.get_attr(target)
+        node.meta["val"] = self.mode.from_tensor(data, static_shapes=True)
+        self._nodes[id(data)] = node
+        return node
+
+    def node(self, held: Any) -> Any:
+        """Returns what a call is given: tensors as nodes, also in lists."""
+        if isinstance(held, Stored):
+            return self.constant(held.name, held.data)
+        if isinstance(held, torch.Tensor):
+            return self.constant(f"{self.path}.constant".removeprefix("."), held)
+        if isinstance(held, (list, tuple)):
+            return [self.node(item) for item in held]
+        return held
+
+    def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Adds a call; returns its node, a list of them, or the number that it comes to."""
+        args = tuple(self.node(held) for held in args)
+        kwargs = {name: self.node(held) for name, held in kwargs.items()}
+        fakes = fx.map_arg(args, lambda n: n.meta["val"])
+        more = fx.map_arg(kwargs, lambda n: n.meta["val"])
+        try:
+            with self.mode, torch.no_grad():
+                made = target(*fakes, **more)
+        except Exception as error:  # PyTorch raises what it likes
+            said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
+            raise self.fail(f"{_named(target)} does not take its operands: {said}") from error
+        if isinstance(made, _SYMBOLIC) and made.node.expr.is_number:
+            made = made.node.expr
+            return bool(made) if made.is_Boolean else int(made) if made.is_Integer else float(made)
+        if not isinstance(made, (torch.Tensor, list, tuple, *_SYMBOLIC)):
+            return made
+        return self.emit(target, args, kwargs, made)
+
+    def emit(
+        self, target: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], made: Any
+    ) -> Any:
+        """Adds a call whose results are known; returns its node, or a list of them."""
+        label = f"{self.path}_{self.label or _short(target)}".strip("_").replace(".", "_")
+        node = self.graph.create_node("call_function", target, tuple(args), kwargs, name=label)
+        self._describe(node, made)
+        if not isinstance(made, (list, tuple)):
+            return node
+        parts = []
+        for i, part in enumerate(made):
+            item = self.graph.call_function(operator.getitem, (node, i))
+            self._describe(item, part)
+            parts.append(item)
+        return parts
+
+    def _describe(self, node: fx.Node, made: Any) -> None:
+        node.meta["val"] = made
+        node.meta["nn_module_stack"] = {self.path: (self.path, None)}
+        node.meta["stack_trace"] = self.line
+
+    def known(self, held: Any) -> torch.Tensor | None:
+        """Returns the elements of a stored tensor, also of a copy of it; None for others."""
+        while isinstance(held, fx.Node) and _copies(held):
+            held = held.args[0]
+        if isinstance(held, fx.Node):
+            return self.tensors.get(str(held.target)) if held.op == "get_attr" else None
+        return held.data if isinstance(held, Stored) else held
+
+    def size(self, held: fx.Node, axis: int) -> Any:
+        """Returns a size of a tensor: an integer, or the node of one that is not known."""
+        shape = held.meta["val"].shape
+        found = shape[axis]
+        if isinstance(found, int):
+            return int(found)
+        return self.call(torch.ops.aten.sym_size.int, held, axis % len(shape))
+
+
+def _copies(node: fx.Node) -> bool:
+    """Returns whether a call only copies its operand."""
+    if str(node.target) in _COPIES:
+        return True
+    first: Any = node.args[0] if node.args else None
+    if not str(node.target).startswith("aten.to.") or not isinstance(first, fx.Node):
+        return False
+    return bool(first.meta["val"].dtype == node.meta["val"].dtype)
+
+
+def _short(target: Callable[..., Any]) -> str:
+    """Returns an operator's name without its namespace and overload."""
+    return (
+        _named(target).removeprefix("quantized_decomposed.").removeprefix("aten.").partition(".")[0]
+    )
+
+
+def _named(target: Callable[..., Any]) -> str:
+    return str(target) if isinstance(target, torch._ops.OpOverload) else target.__name__
+
+
+def is_tensor(held: Any) -> bool:
+    """Returns whether it is a tensor that is not quantized."""
+    if isinstance(held, fx.Node):
+        return isinstance(held.meta["val"], torch.Tensor)
+    return isinstance(held, (Stored, torch.Tensor))

@@ -1,0 +1,60 @@
+"""Turns a TorchScript module into calls of operators, with its tensors and results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from qir.errors import InputError
+
+from ..program import Program
+from .builder import Builder
+from .interpreter import Interpreter, Module
+from .quantized import Quantized
+
+
+def script_program(
+    module: torch.jit.ScriptModule,
+    name: str,
+    inputs: Sequence[torch.Tensor],
+    *,
+    symbolic: bool,
+) -> tuple[Program, Interpreter]:
+    """Returns the program of a module's `forward`, and who has read it.
+
+    With `symbolic` the sizes of the inputs are examples, and become symbols.
+    """
+    builder = Builder(name)
+    graph: Any = module.forward.graph  # type: ignore[attr-defined]
+    names = [value.debugName().partition(".")[0] for value in list(graph.inputs())[1:]]
+    if len(inputs) != len(names):
+        said = f"takes {len(names)} inputs ({', '.join(names)}), not {len(inputs)}"
+        raise InputError(f"{name}: {said}")
+    given = [
+        builder.input(label, like, symbolic=symbolic)
+        for label, like in zip(names, inputs, strict=True)
+    ]
+    interpreter = Interpreter(builder)
+    made = interpreter.call(Module("", module), "forward", given)
+    builder.graph.output(tuple(builder.node(_result(held)) for held in _results(builder, made)))
+    attribute = builder.tensors.__getitem__
+    program = Program(builder.graph, {}, attribute, notes=builder.notes)
+    return program, interpreter
+
+
+def _results(builder: Builder, made: Any) -> list[Any]:
+    """Returns the tensors of nested results, in order."""
+    if isinstance(made, dict):
+        made = list(made.values())
+    if isinstance(made, (list, tuple)):
+        return [part for held in made for part in _results(builder, held)]
+    if made is None:
+        return []
+    return [made]
+
+
+def _result(held: Any) -> Any:
+    """Returns a result; a quantized tensor is given back as its integers, typed."""
+    return held.node if isinstance(held, Quantized) else held

@@ -1,0 +1,548 @@
+"""PyTorch's quantized kernels: each as float operators between dequantize and quantize.
+
+Which of them one kernel computes at once, and how it rounds, is what the profiles of PyTorch's
+engines say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.ao.quantization.fx._decomposed
+from torch import fx
+
+from .builder import Builder, Stored, is_tensor
+
+ATEN = torch.ops.aten
+_DECOMPOSED = torch.ops.quantized_decomposed
+_STORAGE = {torch.quint8: torch.uint8, torch.qint8: torch.int8, torch.qint32: torch.int32}
+
+
+@dataclass(eq=False)
+class Quantized:
+    """A quantized tensor with one scale; an op in place gives it another node."""
+
+    node: fx.Node
+    scale: float
+    zero: int
+    kind: torch.dtype
+
+    def with_node(self, node: fx.Node) -> Quantized:
+        """Returns other integers of the same meaning."""
+        return Quantized(node, self.scale, self.zero, self.kind)
+
+
+@dataclass(frozen=True, eq=False)
+class Channels:
+    """A tensor that is quantized with a scale for each index of an axis."""
+
+    node: fx.Node
+    scales: Any
+    zeros: Any
+    axis: int
+    kind: torch.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """An object of the archive that holds weights in the form of an engine."""
+
+    name: str
+    object: Any
+
+
+def _range(kind: torch.dtype) -> tuple[int, int, torch.dtype]:
+    storage = _STORAGE[kind]
+    info = torch.iinfo(storage)
+    return info.min, info.max, storage
+
+
+def quantize(
+    builder: Builder, x: Any, scale: float, zero: int, kind: torch.dtype, label: str = ""
+) -> Quantized:
+    """Quantizes a float tensor; the result is named after the kernel that makes it."""
+    if kind not in _STORAGE:
+        raise builder.fail(f"quantizes to {str(kind).removeprefix('torch.')}, which is not read")
+    call = _DECOMPOSED.quantize_per_tensor.default
+    builder.label = label.partition("::")[2]
+    node = builder.call(call, x, float(scale), int(zero), *_range(kind))
+    builder.label = ""
+    return Quantized(node, float(scale), int(zero), kind)
+
+
+def quantize_channels(
+    builder: Builder, x: Any, scales: Any, zeros: Any, axis: int, kind: torch.dtype
+) -> Channels:
+    """Quantizes a float tensor, with a scale for each index of an axis."""
+    scales, zeros = builder.node(scales), builder.node(zeros)
+    call = _DECOMPOSED.quantize_per_channel.default
+    node = builder.call(call, x, scales, zeros, axis, *_range(kind))
+    return Channels(node, scales, zeros, axis, kind)
+
+
+def dequantize(builder: Builder, held: Any) -> Any:
+    """Dequantizes a quantized tensor; others stay as they are."""
+    if isinstance(held, Channels):
+        numbers = held.node, held.scales, held.zeros, held.axis, *_range(held.kind)
+        return builder.call(_DECOMPOSED.dequantize_per_channel.default, *numbers)
+    if not isinstance(held, Quantized):
+        return held
+    call = _DECOMPOSED.dequantize_per_tensor.default
+    return builder.call(call, held.node, held.scale, held.zero, *_range(held.kind))
+
+
+def stored(builder: Builder, name: str, data: torch.Tensor) -> Any:
+    """Returns a tensor of the archive: with one scale, dequantized for each channel, or plain."""
+    if not data.is_quantized:
+        return Stored(name, data)
+    if data.qscheme() == torch.per_tensor_affine:
+        node = builder.constant(name, data.int_repr())
+        return Quantized(node, data.q_scale(), data.q_zero_point(), data.dtype)
+    return weights(builder, name, data)
+
+
+def weights(builder: Builder, name: str, data: torch.Tensor) -> fx.Node:
+    """Returns the floats that quantized weights mean."""
+    if data.dtype not in _STORAGE:
+        raise builder.fail(f"{name} holds {str(data.dtype).removeprefix('torch.')}")
+    if data.qscheme() == torch.per_tensor_affine:
+        held: fx.Node = dequantize(builder, stored(builder, name, data))
+        return held
+    if data.qscheme() != torch.per_channel_affine:
+        raise builder.fail(f"{name} has zero points that are no integers")
+    node = builder.constant(name, data.int_repr())
+    scales = builder.constant(f"{name}.scale", data.q_per_channel_scales())
+    zeros = builder.constant(f"{name}.zero_point", data.q_per_channel_zero_points())
+    channels = Channels(node, scales, zeros, data.q_per_channel_axis(), data.dtype)
+    made: fx.Node = dequantize(builder, channels)
+    return made
+
+
+class Kernel:
+    """A call of a quantized kernel, its arguments by the names of its schema."""
+
+    def __init__(self, builder: Builder, name: str, given: dict[str, Any]) -> None:
+        self.builder = builder
+        self.name = name
+        self.given = given
+
+    def __getitem__(self, name: str) -> Any:
+        """Returns an argument."""
+        return self.given[name]
+
+    def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Adds a call of a float operator."""
+        return self.builder.call(target, *args, **kwargs)
+
+    def quantized(self, name: str) -> Quantized:
+        """Returns a quantized argument; InputError for one that is not quantized."""
+        found = self.given[name]
+        if not isinstance(found, Quantized):
+            raise self.builder.fail(f"{self.name} is given a tensor that is not quantized")
+        return found
+
+    def real(self, name: str) -> fx.Node:
+        """Returns a quantized argument, dequantized."""
+        made: fx.Node = dequantize(self.builder, self.quantized(name))
+        return made
+
+    def result(self, made: fx.Node, like: str) -> Quantized:
+        """Quantizes a result by the numbers that the call states."""
+        short = "zero_point" in self.given
+        scale = self.given["scale" if short else "output_scale"]
+        zero = self.given["zero_point" if short else "output_zero_point"]
+        held = self.given[like]
+        first = held[0] if isinstance(held, list) else held
+        scale = first.scale if scale is None else scale
+        zero = first.zero if zero is None else zero
+        return quantize(self.builder, made, scale, zero, first.kind, self.name)
+
+    def kept(self, made: fx.Node, like: str) -> Quantized:
+        """Quantizes a result by the scale and zero point of an argument."""
+        x = self.quantized(like)
+        return quantize(self.builder, made, x.scale, x.zero, x.kind, self.name)
+
+
+def _ended(kernel: Kernel, made: fx.Node) -> fx.Node:
+    """Adds the activation that the kernel's name ends in."""
+    if "_relu" in kernel.name:
+        made = kernel.call(ATEN.relu.default, made)
+    return made
+
+
+# -- convolutions and linear layers ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """What a packed convolution holds."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    output_padding: list[int]
+    groups: int
+
+
+def _unpacked(kernel: Kernel, held: Any) -> _Layer:
+    """Returns what a packed convolution holds; lines are packed as images of one row."""
+    stem = kernel.name.removeprefix("quantized::").removesuffix("_dynamic")
+    stem = stem.removesuffix("_relu").removesuffix("_add")
+    axes, ops = int(stem[-2]), torch.ops.quantized
+    packed = held.object
+    weight, bias = getattr(ops, f"{stem}_unpack")(packed)
+    seen = stem.replace("1d", "2d")
+
+    def sides(name: str) -> list[int]:
+        found = [int(v) for v in getattr(ops, f"{seen}_{name}")(packed)]
+        return found[-axes:]
+
+    outer = sides("output_padding") if "transpose" in stem else [0] * axes
+    groups = int(getattr(ops, f"{seen}_groups")(packed))
+    return _Layer(weight, bias, sides("stride"), sides("padding"), sides("dilation"), outer, groups)
+
+
+def _owner(held: Packed) -> str:
+    """Returns the path of the module whose weights are packed."""
+    path = held.name
+    while path.rpartition(".")[2].startswith("_packed_params"):
+        path = path.rpartition(".")[0]
+    return path
+
+
+def _named(held: Packed, part: str) -> str:
+    return f"{_owner(held)}.{part}".removeprefix(".")
+
+
+def _bias(kernel: Kernel, held: Packed, bias: torch.Tensor | None) -> Any:
+    return None if bias is None else Stored(_named(held, "bias"), bias.detach())
+
+
+def _convolution(kernel: Kernel) -> Quantized:
+    name = "packed_weight" if "packed_weight" in kernel.given else "weight"
+    held = kernel[name]
+    layer = _unpacked(kernel, held)
+    w = weights(kernel.builder, _named(held, "weight"), layer.weight)
+    transposed = "transpose" in kernel.name
+    made = kernel.call(
+        ATEN.convolution.default,
+        kernel.real("qx"),
+        w,
+        _bias(kernel, held, layer.bias),
+        layer.stride,
+        layer.padding,
+        layer.dilation,
+        transposed,
+        layer.output_padding,
+        layer.groups,
+    )
+    if "qaccum" in kernel.given:
+        made = kernel.call(ATEN.add.Tensor, made, kernel.real("qaccum"))
+    return kernel.result(_ended(kernel, made), "qx")
+
+
+def _linear(kernel: Kernel) -> Quantized:
+    held = kernel["W_prepack"]
+    weight, bias = torch.ops.quantized.linear_unpack(held.object)
+    w = weights(kernel.builder, _named(held, "weight"), weight)
+    x = next(name for name in ("X", "qx") if name in kernel.given)
+    made = kernel.call(ATEN.linear.default, kernel.real(x), w, _bias(kernel, held, bias))
+    if kernel.name.endswith("linear_leaky_relu"):
+        made = kernel.call(ATEN.leaky_relu.default, made, kernel["negative_slope"])
+    elif kernel.name.endswith("linear_tanh"):
+        made = kernel.call(ATEN.tanh.default, made)
+    else:
+        made = _ended(kernel, made)
+    kernel.given.setdefault("output_scale", kernel.given.get("Y_scale_i"))
+    kernel.given.setdefault("output_zero_point", kernel.given.get("Y_zero_point_i"))
+    return kernel.result(made, x)
+
+
+def _dynamic_linear(kernel: Kernel) -> fx.Node:
+    """Keeps the call: the scale of its data is chosen while it runs."""
+    held, x = kernel["W_prepack"], kernel.builder.node(kernel["X"])
+    weight, bias = torch.ops.quantized.linear_unpack(held.object)
+    if weight.dtype != torch.qint8:
+        raise kernel.builder.fail(f"{kernel.name} of weights in half precision is not read")
+    return dynamic_linear(
+        kernel.builder,
+        x,
+        (_named(held, "weight"), weight),
+        _bias(kernel, held, bias),
+        reduce_range=kernel["reduce_range"],
+        relu="_relu" in kernel.name,
+    )
+
+
+def dynamic_linear(
+    builder: Builder,
+    x: fx.Node,
+    weight: tuple[str, torch.Tensor],
+    bias: Any,
+    *,
+    reduce_range: bool,
+    relu: bool = False,
+) -> fx.Node:
+    """Adds a linear layer that quantizes its data by the range that they have."""
+    w = weights(builder, *weight)
+    row = builder.node(bias)
+    shaped = [builder.mode.from_tensor(torch.empty(0)), *(n.meta["val"] for n in (x, w))]
+    with builder.mode:
+        made = ATEN.linear.default(shaped[1], shaped[2])
+    target = torch.ops.quantized.linear_dynamic.default
+    node: fx.Node = builder.emit(target, (x, (w, row), reduce_range), {}, made)
+    return builder.call(ATEN.relu.default, node) if relu else node
+
+
+def recurrent(
+    builder: Builder, target: Any, x: Any, states: Any, cells: Any, rest: Sequence[Any]
+) -> Any:
+    """Reads a dynamic LSTM or GRU: its quantized weights, with states that stay floats."""
+    params: list[Any] = []
+    for cell in cells:
+        kind, biases, _, _, packed = cell.object.__getstate__()[0]
+        if kind != "quantized_dynamic":
+            raise builder.fail(f"holds a recurrent layer of kind {kind}, which is not read")
+        owner = cell.name.removesuffix(".param")
+        for part, held in zip(("ih", "hh"), packed, strict=True):
+            weight = torch.ops.quantized.linear_unpack(held)[0]
+            params.append(weights(builder, f"{owner}.weight_{part}", weight))
+        params += [
+            Stored(f"{owner}.bias_{i}", b.detach()) for i, b in zip("ih", biases, strict=True)
+        ]
+    made = builder.call(target, x, states, params, *rest)
+    said = "PyTorch quantizes its data and states at each step; here they stay float"
+    builder.notes.append((made[0].args[0].name, said))
+    return made
+
+
+# -- one element at a time ------------------------------------------------------------------------
+
+
+def _pair(target: Callable[..., Any]) -> Callable[[Kernel], Quantized]:
+    def read(kernel: Kernel) -> Quantized:
+        made = kernel.call(target, kernel.real("qa"), kernel.real("qb"))
+        return kernel.result(_ended(kernel, made), "qa")
+
+    return read
+
+
+def _number(kernel: Kernel) -> float:
+    held = kernel["b"]
+    if isinstance(held, Stored):
+        held = held.data.item()
+    if isinstance(held, fx.Node):
+        raise kernel.builder.fail(f"{kernel.name} is given a number that is computed")
+    return float(held)
+
+
+def _times_number(kernel: Kernel) -> Quantized:
+    """Multiplies the scale: the integers stay, or are mirrored by a negative number."""
+    x, factor = kernel.quantized("qa"), _number(kernel)
+    if factor <= 0:
+        raise kernel.builder.fail(f"{kernel.name} by {factor:g} is not read; by more than 0 is")
+    made = Quantized(x.node, x.scale * factor, x.zero, x.kind)
+    if "_relu" not in kernel.name:
+        return made
+    real = kernel.call(ATEN.relu.default, dequantize(kernel.builder, made))
+    return quantize(kernel.builder, real, made.scale, made.zero, made.kind)
+
+
+def _plus_number(kernel: Kernel) -> Quantized:
+    """Moves the zero point, as QuantizedOpKernels' add_scalar does where it stays in range."""
+    x, addend = kernel.quantized("qa"), _number(kernel)
+    low, high, _ = _range(x.kind)
+    moved = x.zero - round(addend / x.scale)
+    if not low <= moved <= high:
+        raise kernel.builder.fail(f"{kernel.name} of {addend:g} leaves the range of its integers")
+    made = Quantized(x.node, x.scale, moved, x.kind)
+    if "_relu" not in kernel.name:
+        return made
+    real = kernel.call(ATEN.relu.default, dequantize(kernel.builder, made))
+    return quantize(kernel.builder, real, made.scale, made.zero, made.kind)
+
+
+def _unary(target: Callable[..., Any], data: str, *more: str) -> Callable[[Kernel], Quantized]:
+    """Returns the reader of a function whose result has a scale of its own."""
+
+    def read(kernel: Kernel) -> Quantized:
+        made = kernel.call(target, kernel.real(data), *(kernel[name] for name in more))
+        return kernel.result(made, data)
+
+    return read
+
+
+def _same_scale(target: Callable[..., Any], data: str, *more: Any) -> Callable[[Kernel], Quantized]:
+    """Returns the reader of a function that keeps the scale; texts name arguments."""
+
+    def read(kernel: Kernel) -> Quantized:
+        rest = [kernel[m] if isinstance(m, str) else m for m in more]
+        return kernel.kept(kernel.call(target, kernel.real(data), *rest), data)
+
+    return read
+
+
+def _prelu(kernel: Kernel) -> Quantized:
+    slope = dequantize(kernel.builder, kernel["weight"])
+    return kernel.result(kernel.call(ATEN.prelu.default, kernel.real("qx"), slope), "qx")
+
+
+def _concat(kernel: Kernel) -> Quantized:
+    parts = [dequantize(kernel.builder, part) for part in kernel["qx"]]
+    made = kernel.call(ATEN.cat.default, parts, kernel["dim"])
+    return kernel.result(_ended(kernel, made), "qx")
+
+
+def _batch_norm(kernel: Kernel) -> Quantized:
+    made = kernel.call(
+        ATEN.batch_norm.default,
+        kernel.real("qx"),
+        kernel["weight"],
+        kernel["bias"],
+        kernel["mean"],
+        kernel["var"],
+        False,
+        0.0,
+        kernel["eps"],
+        False,
+    )
+    return kernel.result(_ended(kernel, made), "qx")
+
+
+def _norm(kernel: Kernel) -> Quantized:
+    """Reads layer_norm, group_norm and instance_norm."""
+    x, scale, bias, eps = kernel.real("input"), kernel["weight"], kernel["bias"], kernel["eps"]
+    if "normalized_shape" in kernel.given:
+        shape = kernel["normalized_shape"]
+        made = kernel.call(ATEN.layer_norm.default, x, shape, scale, bias, eps, False)
+    elif "num_groups" in kernel.given:
+        groups = kernel["num_groups"]
+        made = kernel.call(ATEN.group_norm.default, x, groups, scale, bias, eps, False)
+    else:
+        rest = (None, None, True, 0.0, eps, False)
+        made = kernel.call(ATEN.instance_norm.default, x, scale, bias, *rest)
+    return kernel.result(made, "input")
+
+
+def _embedding(kernel: Kernel) -> fx.Node:
+    """Reads embedding_byte: rows of a table, each with a scale and a zero point that is a float."""
+    held = kernel["weight"]
+    data = torch.ops.quantized.embedding_bag_unpack(held.object)
+    table = Stored(_named(held, "weight"), data.dequantize())
+    made: fx.Node = kernel.call(ATEN.embedding.default, table, kernel["indices"])
+    return made
+
+
+def _fixed(
+    target: Callable[..., Any], scale: float, zero: int
+) -> Callable[[Builder, Quantized], Quantized]:
+    """Returns the reader of a function whose result always has the same scale."""
+
+    def read(builder: Builder, x: Quantized, *rest: Any) -> Quantized:
+        name = str(target).replace(".", "::", 1).partition(".")[0]
+        signed = x.kind == torch.qint8
+        at = zero - 128 if signed else zero
+        made = builder.call(target, dequantize(builder, x), *rest)
+        return quantize(builder, made, scale, at, x.kind, name)
+
+    return read
+
+
+FIXED: dict[str, Callable[..., Quantized]] = {
+    "aten::sigmoid": _fixed(ATEN.sigmoid.default, 1 / 256, 0),
+    "aten::hardsigmoid": _fixed(ATEN.hardsigmoid.default, 1 / 256, 0),
+    "aten::tanh": _fixed(ATEN.tanh.default, 2 / 256, 128),
+}
+"""Functions of PyTorch's own namespace whose quantized results have a scale that is theirs."""
+KEPT = frozenset(
+    f"aten::{name}"
+    for name in (
+        "relu clamp hardtanh leaky_relu gelu avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d"
+        " adaptive_avg_pool2d adaptive_avg_pool3d max_pool1d max_pool2d max_pool3d mean"
+        " upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_bilinear2d cat"
+        " pad constant_pad_nd reflection_pad1d reflection_pad2d replication_pad1d"
+        " replication_pad2d elu celu masked_fill relu6 clamp_min clamp_max stack"
+        " grid_sampler grid_sampler_2d"
+    ).split()
+)
+"""Operators whose quantized results have the scale and zero point of their first operand."""
+MOVED = frozenset(
+    f"aten::{name}"
+    for name in (
+        "view reshape flatten unflatten transpose permute t squeeze unsqueeze slice select narrow"
+        " chunk split split_with_sizes tensor_split unbind expand expand_as repeat contiguous clone"
+        " detach alias flip roll dropout feature_dropout alpha_dropout pixel_shuffle to"
+        " view_as reshape_as index_select"
+    ).split()
+)
+"""Operators that move integers and compute none."""
+
+KERNELS: dict[str, Callable[[Kernel], Any]] = {
+    **{
+        f"quantized::conv{axes}d{end}": _convolution
+        for axes in (1, 2, 3)
+        for end in ("", "_relu", "_add", "_add_relu")
+    },
+    **{f"quantized::conv_transpose{axes}d": _convolution for axes in (1, 2, 3)},
+    **{f"quantized::linear{end}": _linear for end in ("", "_relu", "_leaky_relu", "_tanh")},
+    "quantized::linear_dynamic": _dynamic_linear,
+    "quantized::linear_relu_dynamic": _dynamic_linear,
+    **{
+        f"quantized::{op}{end}": _pair(target)
+        for end in ("", "_relu")
+        for op, target in (("add", ATEN.add.Tensor), ("mul", ATEN.mul.Tensor))
+    },
+    "quantized::matmul": _pair(ATEN.matmul.default),
+    "quantized::add_scalar": _plus_number,
+    "quantized::add_scalar_relu": _plus_number,
+    "quantized::mul_scalar": _times_number,
+    "quantized::mul_scalar_relu": _times_number,
+    "quantized::cat": _concat,
+    "quantized::cat_relu": _concat,
+    **{
+        f"quantized::batch_norm{axes}{end}": _batch_norm
+        for axes in ("", "1d", "2d", "3d")
+        for end in ("", "_relu")
+    },
+    "quantized::layer_norm": _norm,
+    "quantized::group_norm": _norm,
+    "quantized::instance_norm": _norm,
+    "quantized::hardswish": _unary(ATEN.hardswish.default, "input"),
+    "quantized::sigmoid": _unary(ATEN.sigmoid.default, "qx"),
+    "quantized::leaky_relu": _unary(ATEN.leaky_relu.default, "qx", "negative_slope"),
+    "quantized::elu": _unary(ATEN.elu.default, "self", "alpha", "scale", "input_scale"),
+    "quantized::celu": _unary(ATEN.celu.default, "self", "alpha"),
+    "quantized::softmax": _unary(ATEN.softmax.int, "qx", "dim"),
+    "quantized::prelu": _prelu,
+    "quantized::relu6": _same_scale(ATEN.hardtanh.default, "qx", 0.0, 6.0),
+    "quantized::clamp": _same_scale(ATEN.clamp.default, "qx", "min", "max"),
+    "quantized::threshold": _same_scale(ATEN.threshold.default, "qx", "threshold", "value"),
+    "quantized::max_pool1d": _same_scale(
+        ATEN.max_pool1d.default, "qx", "kernel_size", "stride", "padding", "dilation", "ceil_mode"
+    ),
+    "quantized::max_pool2d": _same_scale(
+        ATEN.max_pool2d.default, "qx", "kernel_size", "stride", "padding", "dilation", "ceil_mode"
+    ),
+    "quantized::dropout": lambda kernel: kernel.quantized("self"),
+    "quantized::embedding_byte": _embedding,
+    "quantized::embedding_4bit": _embedding,
+}
+
+__all__ = [
+    "FIXED",
+    "KEPT",
+    "KERNELS",
+    "MOVED",
+    "Kernel",
+    "Packed",
+    "Quantized",
+    "dequantize",
+    "is_tensor",
+    "quantize",
+    "stored",
+]

@@ -1,0 +1,196 @@
+"""What TorchScript computes with numbers, texts and lists: evaluated while a program is read."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+DTYPES: Mapping[int, torch.dtype] = {
+    0: torch.uint8,
+    1: torch.int8,
+    2: torch.int16,
+    3: torch.int32,
+    4: torch.int64,
+    5: torch.float16,
+    6: torch.float32,
+    7: torch.float64,
+    8: torch.complex32,
+    9: torch.complex64,
+    10: torch.complex128,
+    11: torch.bool,
+    12: torch.qint8,
+    13: torch.quint8,
+    14: torch.qint32,
+    15: torch.bfloat16,
+}
+"""Element types by the numbers that TorchScript has for them."""
+NUMBERS = {kind: number for number, kind in DTYPES.items()}
+FORMATS = (
+    torch.contiguous_format,
+    torch.preserve_format,
+    torch.channels_last,
+    torch.channels_last_3d,
+)
+"""Memory formats by number."""
+
+
+def _slice(held: Any, start: Any, end: Any, step: int) -> Any:
+    return held[slice(start, end, step)]
+
+
+def _append(held: list[Any], item: Any) -> list[Any]:
+    held.append(item)
+    return held
+
+
+def _extend(held: list[Any], more: list[Any]) -> None:
+    held.extend(more)
+
+
+def _insert(held: list[Any], at: int, item: Any) -> None:
+    held.insert(at, item)
+
+
+def _pop(held: list[Any], at: int = -1) -> Any:
+    return held.pop(at)
+
+
+def _put(held: Any, at: Any, item: Any) -> Any:
+    held[at] = item
+    return held
+
+
+def _range_length(low: int, high: int, step: int) -> int:
+    return len(range(low, high, step))
+
+
+def _least(a: Any, b: Any = None) -> Any:
+    return min(a) if b is None else min(a, b)
+
+
+def _most(a: Any, b: Any = None) -> Any:
+    return max(a) if b is None else max(a, b)
+
+
+def _add(a: Any, b: Any, alpha: Any = 1) -> Any:
+    return a + (b if alpha == 1 else b * alpha)
+
+
+def _subtract(a: Any, b: Any, alpha: Any = 1) -> Any:
+    return a - (b if alpha == 1 else b * alpha)
+
+
+def _divide(a: Any, b: Any, mode: str | None = None) -> Any:
+    if mode == "floor":
+        return a // b
+    return a / b if mode is None else math.trunc(a / b)
+
+
+def _formatted(text: str, *held: Any) -> str:
+    return text.format(*held)
+
+
+SCALARS: dict[str, Callable[..., Any]] = {
+    "aten::add": _add,
+    "aten::sub": _subtract,
+    "aten::mul": operator.mul,
+    "aten::div": _divide,
+    "aten::floordiv": operator.floordiv,
+    "aten::floor_divide": operator.floordiv,
+    "aten::remainder": operator.mod,
+    "aten::neg": operator.neg,
+    "aten::abs": abs,
+    "aten::pow": pow,
+    "aten::sqrt": math.sqrt,
+    "aten::log": math.log,
+    "aten::exp": math.exp,
+    "aten::floor": math.floor,
+    "aten::ceil": math.ceil,
+    "aten::round": round,
+    "aten::eq": operator.eq,
+    "aten::ne": operator.ne,
+    "aten::lt": operator.lt,
+    "aten::le": operator.le,
+    "aten::gt": operator.gt,
+    "aten::ge": operator.ge,
+    "aten::__and__": operator.and_,
+    "aten::__or__": operator.or_,
+    "aten::__xor__": operator.xor,
+    "aten::__not__": operator.not_,
+    "aten::__is__": operator.is_,
+    "aten::__isnot__": operator.is_not,
+    "aten::__contains__": operator.contains,
+    "aten::__getitem__": operator.getitem,
+    "aten::_set_item": _put,
+    "aten::__range_length": _range_length,
+    "aten::__derive_index": lambda index, start, step: start + index * step,
+    "aten::len": len,
+    "aten::list": list,
+    "aten::dict": dict,
+    "aten::keys": lambda held: list(held.keys()),
+    "aten::values": lambda held: list(held.values()),
+    "aten::items": lambda held: list(held.items()),
+    "aten::get": lambda held, key, default=None: held.get(key, default),
+    "aten::append": _append,
+    "aten::extend": _extend,
+    "aten::insert": _insert,
+    "aten::pop": _pop,
+    "aten::reverse": lambda held: held.reverse(),
+    "aten::copy": lambda held: held.copy(),
+    "aten::index": lambda held, item: held.index(item),
+    "aten::slice": _slice,
+    "aten::format": _formatted,
+    "aten::str": str,
+    "aten::Int": int,
+    "aten::Float": float,
+    "aten::Bool": bool,
+    "aten::IntImplicit": int,
+    "aten::FloatImplicit": float,
+    "aten::ScalarImplicit": lambda held: held,
+    "aten::scalar_tensor": lambda held, *rest: held,
+    "aten::item": lambda held: held,
+    "aten::warn": lambda *rest: None,
+    "aten::Size": list,
+    "aten::_unwrap_optional": lambda held: held,
+    "prim::min": _least,
+    "prim::max": _most,
+    "prim::abs": abs,
+    "prim::NumToTensor": lambda held: held,
+    "prim::unchecked_cast": lambda held: held,
+    "prim::unchecked_unwrap_optional": lambda held: held,
+    "prim::rangelist": lambda count: list(range(count)),
+    "prim::TupleIndex": operator.getitem,
+    "prim::Print": lambda *rest: None,
+    "prim::StringIndex": operator.getitem,
+}
+"""Functions of numbers, texts and lists, by the name of the op."""
+
+SYMBOLIC: dict[str, Callable[..., Any]] = {
+    "aten::add": operator.add,
+    "aten::sub": operator.sub,
+    "aten::mul": operator.mul,
+    "aten::floordiv": operator.floordiv,
+    "aten::floor_divide": operator.floordiv,
+    "prim::min": torch.sym_min,
+    "prim::max": torch.sym_max,
+}
+"""Those that may be given sizes that are not known, as calls of the program."""
+COMPARED = frozenset(f"aten::{name}" for name in ("eq", "ne", "lt", "le", "gt", "ge"))
+"""Comparisons, which are decided for sizes that are not known as for the example's."""
+SAME = frozenset(
+    (
+        "aten::Int",
+        "aten::IntImplicit",
+        "aten::ScalarImplicit",
+        "aten::item",
+        "prim::NumToTensor",
+        "prim::unchecked_cast",
+        "aten::_unwrap_optional",
+        "prim::unchecked_unwrap_optional",
+    )
+)
+"""Ops that give an integer back as it is."""

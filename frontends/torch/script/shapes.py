@@ -1,0 +1,130 @@
+"""Example inputs for archives, which do not say what shapes they take: by the first layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from qir.errors import InputError
+
+_PASSED = frozenset(
+    f"aten::{name}"
+    for name in (
+        "quantize_per_tensor dequantize relu relu_ contiguous to detach clone mul add sub div"
+        " dropout hardtanh float quantize_per_tensor_dynamic"
+    ).split()
+)
+"""Operators whose result has the shape of their first operand."""
+_SIDES = (224, 64, 32)
+"""Sizes of images that are tried."""
+_BATCH, _LENGTH = 2, 16
+
+
+def examples(module: torch.jit.ScriptModule, name: str) -> Iterator[list[torch.Tensor]]:
+    """Yields inputs that a module may take; all their sizes but channels stand for any.
+
+    Raises InputError where no layer says what an input is.
+    """
+    graph: Any = module.forward.graph.copy()  # type: ignore[attr-defined]
+    torch._C._jit_pass_inline(graph)
+    values = list(graph.inputs())
+    search = _Search(module, values[0], _given_back(graph))
+    layers = [search.layer(value) for value in values[1:]]
+    for value, layer in zip(values[1:], layers, strict=True):
+        if layer is None:
+            raise InputError(
+                f"{name}: does not say the shape of {value.debugName().partition('.')[0]};"
+                " give example inputs or shapes: qir.load(..., inputs=[(1, 3, 224, 224)])"
+            )
+    for side in _SIDES:
+        yield [_example(*layer, side) for layer in layers if layer is not None]
+
+
+def _example(kind: str, rank: int, channels: int, side: int) -> torch.Tensor:
+    if kind == "embedding":
+        return torch.zeros(_BATCH, _LENGTH, dtype=torch.int64)
+    if kind == "linear":
+        return torch.zeros(_BATCH, channels)
+    if kind == "recurrent":
+        return torch.zeros(_LENGTH, _BATCH, channels)
+    return torch.zeros(_BATCH, channels, *[side] * (rank - 2))
+
+
+def _given_back(block: Any) -> dict[int, list[Any]]:
+    """Returns the results of branches, by the values that their blocks give back."""
+    found: dict[int, list[Any]] = {}
+    for node in block.nodes():
+        for inner in node.blocks():
+            for unique, values in _given_back(inner).items():
+                found.setdefault(unique, []).extend(values)
+            if node.kind() == "prim::If":
+                for value, made in zip(inner.outputs(), node.outputs(), strict=True):
+                    found.setdefault(value.unique(), []).append(made)
+    return found
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Looks for the first layer that reads a value."""
+
+    module: Any
+    owner: Any
+    given_back: Mapping[int, list[Any]]
+
+    def layer(self, value: Any) -> tuple[str, int, int] | None:
+        """Returns the kind of layer that reads a value, its data's rank, and their channels."""
+        for use in value.uses():
+            node = use.user
+            kind = node.kind()
+            passed = kind in _PASSED and use.offset == 0
+            found = self.layer(node.output()) if passed else self._known(node, kind)
+            if found:
+                return found
+        after = (self.layer(made) for made in self.given_back.get(value.unique(), ()))
+        return next((found for found in after if found), None)
+
+    def _known(self, node: Any, kind: str) -> tuple[str, int, int] | None:
+        inputs = list(node.inputs())
+        base = kind.partition("::")[2]
+        if kind.startswith("quantized::conv") or kind.startswith("quantized::linear"):
+            packed = next((h for v in inputs[1:3] if (h := self._held(v)) is not None), None)
+            if packed is None:
+                return None
+            if base.startswith("linear"):
+                weight = torch.ops.quantized.linear_unpack(packed)[0]
+                return "linear", 2, int(weight.shape[1])
+            axes = int(next(c for c in base if c.isdigit()))
+            stem = f"conv{'_transpose' if 'transpose' in base else ''}{axes}d"
+            weight = getattr(torch.ops.quantized, f"{stem}_unpack")(packed)[0]
+            groups = int(getattr(torch.ops.quantized, f"{stem.replace('1d', '2d')}_groups")(packed))
+            channels = weight.shape[0] if "transpose" in base else weight.shape[1] * groups
+            return "conv", axes + 2, int(channels)
+        if base in ("_convolution", "convolution", "conv1d", "conv2d", "conv3d"):
+            weight = self._held(inputs[1])
+            groups = inputs[8 if base in ("_convolution", "convolution") else 6].toIValue()
+            if isinstance(weight, torch.Tensor) and isinstance(groups, int):
+                return "conv", weight.dim(), int(weight.shape[1]) * groups
+        if base == "linear":
+            weight = self._held(inputs[1])
+            if isinstance(weight, torch.Tensor):
+                return "linear", 2, int(weight.shape[1])
+        if base == "embedding":
+            return "embedding", 2, 0
+        return None
+
+    def _held(self, value: Any) -> Any:
+        """Returns the attribute that a value is; None where it is computed."""
+        names: list[str] = []
+        while value.unique() != self.owner.unique():
+            node = value.node()
+            if node.kind() != "prim::GetAttr":
+                return None
+            names.append(node.s("name"))
+            value = next(iter(node.inputs()))
+        module = self.module
+        for name in reversed(names):
+            module = getattr(module, name)
+        return module

@@ -1,0 +1,211 @@
+"""What a source is: an exported program, a TorchScript archive or module, or a plain module."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from qir.errors import InputError, QirError, UsageError
+
+from .archive import open_archive
+from .profiles import profile_name, running_engine
+from .program import Program, as_program, functional, mutates_views
+from .quantized_modules import is_quantized, without_observers
+from .script.interpreter import Interpreter
+from .script.opened import script_program
+from .script.shapes import examples
+
+_SCRIPT = ("constants.pkl", "code/")
+"""Members that TorchScript archives have and pickles do not."""
+_EXPORTED = "archive_format"
+"""A member of exported programs."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What is read, its name, and how."""
+
+    program: Program
+    name: str
+    share: bool
+    """Whether parameters may share the program's memory."""
+    profile: str = ""
+    """The profile of the engine that quantizes; empty where nothing is quantized by one."""
+    kernels: bool = False
+    """Whether float operators between quantize and dequantize are kernels of that engine."""
+
+
+def opened(source: object, inputs: Sequence[object] | None) -> Opened:
+    """Opens a file or a model in memory; InputError says what cannot be read and what would do."""
+    if isinstance(source, (str, Path)):
+        return _file(Path(source), inputs)
+    if isinstance(source, ExportedProgram):
+        return Opened(as_program(functional(source)), "main", share=inputs is None)
+    if isinstance(source, torch.jit.ScriptModule):
+        return _script(source, getattr(source, "original_name", "main"), inputs)
+    if not isinstance(source, nn.Module):
+        raise InputError(f"{type(source).__name__} is neither a module nor an exported program")
+    name = type(source).__name__
+    if inputs is None:
+        raise InputError(f"{name}: a module is exported with example inputs; give inputs=(x, ...)")
+    given = tuple(inputs)
+    with _inference(source, name):
+        if is_quantized(source):
+            return _script(_traced(source, given, name), name, given)
+        module = without_observers(source)
+        return Opened(as_program(functional(_exported(module, given, name))), name, share=False)
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def _file(path: Path, inputs: Sequence[object] | None) -> Opened:
+    held = _members(path)
+    if held is None or not _holds(held, *_SCRIPT):
+        if path.suffix.lower() != ".pt2" and (held is None or not _holds(held, _EXPORTED)):
+            raise InputError(_pickled(path, held))
+        if inputs is not None:
+            raise UsageError(f"{path}: an exported program has its own inputs; leave out inputs=")
+        return Opened(as_program(functional(open_archive(path))), path.stem, share=True)
+    try:
+        module: Any = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+    except Exception as error:  # PyTorch raises what it likes for a damaged file
+        said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
+        raise InputError(
+            f"{path}: PyTorch {torch.__version__} cannot read this TorchScript: {said.strip()}"
+        ) from error
+    try:
+        return _script(module.eval(), path.stem, inputs)
+    except QirError:
+        raise
+    except Exception as error:  # what a damaged archive holds fails where it is first looked at
+        said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
+        raise InputError(f"{path}: is damaged or not read: {said.strip()}") from error
+
+
+def _members(path: Path) -> list[str] | None:
+    """Returns the names in an archive; None for a file that is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError):
+        return None
+
+
+def _holds(members: Sequence[str], *parts: str) -> bool:
+    """Returns whether an archive has such members, below the folder that is named after it."""
+    inner = [name.partition("/")[2] for name in members]
+    return all(any(name.startswith(part) for name in inner) for part in parts)
+
+
+def _pickled(path: Path, members: Sequence[str] | None) -> str:
+    """Returns why a pickle is not opened, and what to do."""
+    if members is None:
+        with path.open("rb") as file:
+            if file.read(1) != b"\x80":
+                return f"{path}: is neither a TorchScript archive nor an exported program"
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
+    except Exception:  # more than tensors, or damaged: either way it is not opened
+        return (
+            f"{path}: a pickled module or a damaged file; unpickling runs code that the file names,"
+            " so it is not done. Load it in PyTorch if you trust it, and pass the module:"
+            " qir.load(torch.load(path, weights_only=False), inputs=(x, ...))"
+        )
+    kind = "a state dict" if isinstance(held, dict) else f"a {type(held).__name__}"
+    return (
+        f"{path}: holds {kind} and no program; build the module, load the state dict into it,"
+        " and pass the module: qir.load(module, inputs=(x, ...))"
+    )
+
+
+# -- TorchScript ----------------------------------------------------------------------------------
+
+
+def _script(module: torch.jit.ScriptModule, name: str, inputs: Sequence[object] | None) -> Opened:
+    """Reads the graphs of a TorchScript module; nothing of it is called."""
+    if inputs is not None:
+        program, reader = script_program(module, name, _tensors(name, inputs), symbolic=False)
+    else:
+        program, reader = _guessed(module, name)
+    if mutates_views(program.graph):
+        raise InputError(
+            f"{name}: changes a tensor of which it also has a view; read it through torch.export:"
+            " qir.load(module, inputs=(x, ...))"
+        )
+    profile = profile_name(running_engine()) if reader.quantizes or reader.kernels else ""
+    return Opened(program, name, share=False, profile=profile, kernels=reader.kernels)
+
+
+def _guessed(module: torch.jit.ScriptModule, name: str) -> tuple[Program, Interpreter]:
+    """Reads a module with inputs of open sizes, as its first layers take them."""
+    failed: QirError | None = None
+    for inputs in examples(module, name):
+        try:
+            return script_program(module, name, inputs, symbolic=True)
+        except InputError as error:
+            failed = failed or error
+    raise InputError(f"{failed}; with inputs of that shape; give others: inputs=[...]")
+
+
+def _tensors(name: str, inputs: Sequence[object]) -> list[torch.Tensor]:
+    """Returns examples of inputs, of which some may be given as shapes or arrays."""
+    found = []
+    for held in inputs:
+        if isinstance(held, torch.Tensor):
+            found.append(held)
+        elif isinstance(held, np.ndarray):
+            found.append(torch.from_numpy(held))
+        elif isinstance(held, (list, tuple)) and all(isinstance(n, int) for n in held):
+            found.append(torch.zeros(*held))
+        else:
+            raise InputError(f"{name}: {type(held).__name__} is no tensor, array or shape")
+    return found
+
+
+# -- modules --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _inference(module: nn.Module, name: str) -> Iterator[None]:
+    """Puts a module into inference mode for a while."""
+    training = [n or name for n, m in module.named_modules() if m.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for path, part in module.named_modules():
+            part.training = (path or name) in training
+
+
+def _exported(module: nn.Module, inputs: tuple[Any, ...], name: str) -> ExportedProgram:
+    made: ExportedProgram = _run(lambda: torch.export.export(module, inputs), name, "torch.export")
+    return made
+
+
+def _traced(module: nn.Module, inputs: tuple[Any, ...], name: str) -> torch.jit.ScriptModule:
+    def trace() -> Any:
+        with torch.no_grad():
+            return torch.jit.trace(  # type: ignore[no-untyped-call]
+                module, inputs, check_trace=False, strict=False
+            )
+
+    made: torch.jit.ScriptModule = _run(trace, name, "torch.jit.trace")
+    return made
+
+
+def _run(make: Callable[[], Any], name: str, what: str) -> Any:
+    try:
+        return make()
+    except Exception as error:  # the user's own code runs here
+        said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
+        raise InputError(f"{name}: {what} does not take it: {said.strip()}") from error

@@ -1,0 +1,33 @@
+"""Which values are never negative, as far as the ops that make them show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from qir.ir.node import Value
+from qir.ir.ops import spec
+from qir.ir.result_bounds import result_bounds
+from qir.ir.scheme import Scheme
+
+_MOST = 64
+"""Ops that are followed one after the other."""
+
+
+def never_negative(value: Value, steps: int = _MOST) -> bool:
+    """Reports whether no element of a value can be negative: a relu's result, also once moved."""
+    node = value.node
+    if value.constant is not None:
+        return bool(value.constant.data.min(initial=0) >= 0)
+    if result_bounds(node)[0] >= 0:
+        return True
+    if node.stages or not steps or not spec(node.op).traits.value_preserving:
+        return False
+    read = [v for v in node.operands.values() if v.type.express.is_float]
+    return bool(read) and all(never_negative(v, steps - 1) for v in read)
+
+
+def by_ops(scheme: Scheme, values: Iterable[Value]) -> Scheme:
+    """Returns a scheme by sign with its unsigned storage decided, where the ops show it."""
+    if scheme.negative is None or not all(map(never_negative, values)):
+        return scheme
+    return scheme.stored(scheme.storage)

@@ -1,0 +1,95 @@
+"""Which float ops in a row a target computes as one kernel, as its table says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import networkx as nx
+
+from qir.analysis.kernel_groups import Kernel
+from qir.analysis.signs import never_negative
+from qir.capability import Capability, ChainCapability
+from qir.ir.attrs import same
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.rewrite.linear_layers import adds_row
+
+
+def target_chains(
+    graph: Graph, table: Capability, stays: Callable[[Node], bool]
+) -> Iterator[Kernel]:
+    """Yields the longest chain of a table that each op begins.
+
+    A chain ends where another op reads what lies between, and before an op that `stays` out. Of
+    two ops that one sum adds, the first that may take it has it.
+    """
+    taken: set[Node] = set()
+    for node in graph:
+        if node in taken or not table.leads((node.op,)):
+            continue
+        found = _longest(node, table, lambda n: n in taken or stays(n), graph)
+        if found:
+            taken.update(found)
+            names = tuple(n.op for n in found)
+            yield Kernel(found, (names[0], *names[2:]) if _biases(*found[:2]) else names)
+
+
+def _longest(
+    head: Node, table: Capability, stays: Callable[[Node], bool], graph: Graph
+) -> tuple[Node, ...]:
+    ops: tuple[Node, ...] = (head,)
+    found: tuple[Node, ...] = ()
+    while len(ops[-1].results) == 1 and (use := ops[-1].result.only_use) is not None:
+        if not use.node.results or stays(use.node):
+            break
+        ops = (*ops, use.node)
+        names = tuple(n.op for n in ops)
+        if not table.leads(names):
+            break
+        if (row := table.chain_row(names)) is not None and _fits(row, ops, graph):
+            found = ops
+    return found
+
+
+def _fits(row: ChainCapability, ops: tuple[Node, ...], graph: Graph) -> bool:
+    """Reports whether attributes and summands of ops in a row are what a chain asks for."""
+    for name, allowed in row.when.items():
+        held = [n.attrs[name] for n in ops if name in n.attrs]
+        if not all(any(same(value, each) for each in allowed) for value in held):
+            return False
+    for before, node in pairwise(ops):
+        if before is ops[0] and _biases(before, node):
+            continue
+        flowing = [slot for slot, v in node.operands.items() if v is before.result]
+        others = [v for v in node.operands.values() if v is not before.result]
+        if len(flowing) != 1 or (not others and not spec(node.op).traits.elementwise):
+            return False
+        if not all(_summand(row, v, node) and _free(row, v, node, ops[0], graph) for v in others):
+            return False
+    return True
+
+
+def _biases(product: Node, node: Node) -> bool:
+    """Reports whether a sum adds the bias of the product before it, a constant row."""
+    if product.op != "matmul" or node.op != "add":
+        return False
+    return adds_row(product, real=True) is node
+
+
+def _summand(row: ChainCapability, value: Value, node: Node) -> bool:
+    """Reports whether a chain takes a value beside what flows through it."""
+    if not row.summand or value.constant is not None or value.type != node.result.type:
+        return False
+    signs = {kind.bounds[0] < 0 for scheme in row.summand for kind in scheme.storages}
+    return (not never_negative(value)) in signs
+
+
+def _free(row: ChainCapability, value: Value, node: Node, head: Node, graph: Graph) -> bool:
+    """Reports whether all other readers of a value have run when the kernel starts."""
+    others = {use.node for use in value.uses} - {node}
+    return not (row.last_reader and others) or others <= nx.ancestors(graph.nx, head)
+
+
+__all__ = ["target_chains"]

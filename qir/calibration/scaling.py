@@ -1,0 +1,108 @@
+"""Statistics of tensors whose channels were divided by constants, derived from those before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir._kernels._statistics import Tally
+from qir.calibration.record import Key
+from qir.calibration.statistics import Statistics
+from qir.calibration.summary import SQUARE_BITS, SUM_BITS, Floats, Summary, fixed
+
+Doubles = NDArray[np.float64]
+
+
+class Scaled(NamedTuple):
+    """A tensor, and what each index of an axis of it was divided by."""
+
+    tensor: str
+    axis: int
+    scale: Doubles
+
+
+def with_scaled(statistics: Statistics, tensors: Mapping[str, Scaled]) -> Statistics:
+    """The statistics, and those of scaled tensors under their new ids.
+
+    Extremes, and sums by channel, are exact up to rounding. Of a tensor whose channels were not
+    kept apart, extremes are those that the least scale gives. The histogram of a whole tensor keeps
+    its shape between zero and each extreme, and so does the log of batches.
+    """
+    found: dict[Key, tuple[Summary, Key]] = {}
+    for name, each in tensors.items():
+        apart = statistics.get(Key(each.tensor, each.axis))
+        whole = statistics.get(Key(each.tensor))
+        if whole is None or not whole.finite or whole.finite != whole.count:
+            continue
+        if apart is None:
+            ratio = float(1 / each.scale.min())
+            low, high = (np.float32(end * ratio) for end in (whole.low, whole.high))
+            found[Key(name)] = _stretched(whole, low, high), Key(each.tensor)
+            continue
+        lows, highs = (
+            (np.asarray(side, np.float64) / each.scale).astype(np.float32) + np.float32(0)
+            for side in (apart.channel_low, apart.channel_high)
+        )
+        sums = apart.channel_totals
+        if sums:
+            sums = tuple(
+                fixed(s / 2.0**SUM_BITS / c, SUM_BITS)
+                for s, c in zip(sums, each.scale.tolist(), strict=True)
+            )
+        low, high = lows.min(), highs.max()
+        summary = _stretched(whole, low, high)
+        channels = Summary.restore(
+            each.axis,
+            summary.counts(),
+            summary.extremes,
+            summary.bins,
+            (summary.total, summary.total_squares),
+            (lows, highs),
+            sums,
+        )
+        found[Key(name)] = summary, Key(each.tensor)
+        found[Key(name, each.axis)] = channels, Key(each.tensor, each.axis)
+    return statistics.derived(found)
+
+
+def _ratio(now: float, before: float) -> float:
+    return float(now) / float(before) if before else 0.0
+
+
+def _stretched(whole: Summary, low: np.float32, high: np.float32) -> Summary:
+    """A summary of other extremes whose histogram has the same shape on each side of zero."""
+    edges, counts = whole.edges, whole.bins
+    if whole.zeros:
+        counts[int(np.searchsorted(edges, 0.0, side="right")) - 1] -= np.uint64(whole.zeros)
+    middles = np.clip((edges[:-1] + edges[1:]) / 2, whole.low, whole.high)
+    down, up = _ratio(float(low), whole.low), _ratio(float(high), whole.high)
+    moved = np.where(middles < 0, middles * down, middles * up)
+    moved = np.clip(moved, low, high)
+    tally = Tally()
+    tally.add(np.array([low, high], np.float32))
+    bins = np.zeros(tally.bins().size, np.uint64)
+    at = np.floor(np.ldexp(moved, -tally.exponent)).astype(np.int64) - tally.first
+    at = np.clip(at, 0, bins.size - 1)
+    at[0], at[-1] = 0, bins.size - 1
+    np.add.at(bins, at, counts)
+    if whole.zeros:
+        bins[-tally.first] += np.uint64(whole.zeros)
+    if bins.size > 1 and counts.size == 1:  # one bin cannot fill both ends
+        bins[0], bins[-1] = counts[0] - min(1, int(counts[0]) - 1), min(1, int(counts[0]) - 1)
+    total = float(moved @ counts.astype(np.float64))
+    squares = float((moved**2) @ counts.astype(np.float64))
+    return Summary.restore(
+        None,
+        whole.counts(),
+        _extremes(low, high),
+        bins,
+        (fixed(total, SUM_BITS), fixed(squares, SQUARE_BITS)),
+        (np.empty(0, np.float32), np.empty(0, np.float32)),
+    )
+
+
+def _extremes(low: np.float32, high: np.float32) -> Floats:
+    return np.array([low, high], np.float32)

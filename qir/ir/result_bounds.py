@@ -1,0 +1,30 @@
+"""Bounds that an op gives its result, whatever it reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Node
+
+
+def result_bounds(node: Node) -> tuple[float, float]:
+    """Returns the least and the greatest real of an op's result, or of a chain's last stage."""
+    stage = node.stages[-1] if node.stages else None
+    op, attrs = (stage.op, stage.attrs) if stage else (node.op, node._attrs)
+    match op:
+        case "relu" | "abs":
+            return 0.0, math.inf
+        case "sigmoid" | "hard_sigmoid" | "softmax":
+            return 0.0, 1.0
+        case "clip":
+            low, high = (_bound(attrs, name) for name in ("min", "max"))
+            high = math.inf if high is None else high
+            return min(-math.inf if low is None else low, high), high
+    return -math.inf, math.inf
+
+
+def _bound(attrs: Mapping[str, Attr], name: str) -> float | None:
+    found = attrs.get(name)
+    return found if isinstance(found, float) and not math.isnan(found) else None

@@ -1,0 +1,126 @@
+"""The passes that quantize a float graph: its preparation, corrections, schemes and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from qir.analysis.kernel_groups import of_reals
+from qir.analysis.quantized_regions import held
+from qir.arguments import checked
+from qir.calibration import Statistics
+from qir.calibration.scaling import with_scaled
+from qir.capability import Capability
+from qir.errors import UsageError
+from qir.ir.graph import Graph
+from qir.ir.ops.layers import LAYERS
+from qir.ledger import Ledger
+from qir.passes.cleanup.prune import Prune
+from qir.passes.fold.fold_batch_norm import FoldBatchNorm
+from qir.passes.fold.fold_bias import FoldBias
+from qir.passes.fold.fold_constants import FoldConstants
+from qir.passes.forms.open_groups import OpenGroups
+from qir.passes.forms.turn_sums import TurnSums
+from qir.passes.forms.widen_reals import WidenReals, narrow
+from qir.passes.quantize.assign_schemes import AssignSchemes
+from qir.passes.quantize.correct_bias import CorrectBias
+from qir.passes.quantize.equalize import Equalize, scaled_tensors
+from qir.passes.quantize.materialize import Materialize
+from qir.passes.recover import Recover
+from qir.rewrite import Pass, run_passes
+from qir.rewrite.runner.journal import Journal
+
+CORRECTIONS = ("equalize", "correct-bias")
+"""The corrections that there are, in the order in which they run."""
+DEFAULT = "default"
+_ROWS = "* |> *"
+"""The groups that are ops in a row."""
+
+
+@checked
+def fold(
+    graph: Graph,
+    ledger: Ledger | None = None,
+    *,
+    journal: Journal | None = None,
+    data: bool = True,
+) -> Graph:
+    """The float graph as it will be quantized: pruned, constants and batch norms folded.
+
+    Factors and summands of a convolution's channels are folded into it, and means over all pixels
+    become global pools; not where it will be quantized without `data`, which leaves these float.
+    Reals of 16 bits become float32, where nothing is codes yet: no kernel on codes takes them.
+    Groups of reals are opened; where codes may lie, `quantize` finds again (see `grouped_by`).
+    """
+    opened = (OpenGroups(_ROWS, chains=True),) if grouped_by(graph) else ()
+    wide = (WidenReals(),) if narrow(graph) and not held(graph) else ()
+    # Where kernels were found already, what they hold is not rewritten.
+    found: tuple[Pass, ...] = ()
+    if data and not opened:
+        found = FoldBias(layers=True, products=False), Recover(("batch-norm", "pools"))
+    steps = (*opened, *wide, Prune(), FoldConstants(), *found, FoldBatchNorm())
+    return run_passes(graph, steps, ledger if ledger is not None else Ledger(), journal=journal)
+
+
+def grouped_by(graph: Graph) -> str:
+    """The profile by whose kernels a float graph is grouped; empty where it is not."""
+    return graph.profile if any(of_reals(node) for node in graph) else ""
+
+
+def known_corrections(
+    names: Iterable[str] | str, table: Capability | None = None, granularity: str = "channel"
+) -> tuple[str, ...]:
+    """Reads names of corrections, in the order in which they run.
+
+    "default" stands for `correct-bias`, and `equalize` where all weights of a layer share one
+    scale; "none" for no correction. Raises UsageError for a name that there is not.
+    """
+    given = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
+    if given == [DEFAULT]:
+        coarse = granularity == "tensor" or (table is not None and not _by_channel(table))
+        return CORRECTIONS if coarse else ("correct-bias",)
+    wanted = [] if given == ["none"] else given
+    for name in wanted:
+        if name not in CORRECTIONS:
+            said = f"there are {', '.join(CORRECTIONS)}; default; and none"
+            raise UsageError(f"no correction {name!r}: {said}")
+    return tuple(name for name in CORRECTIONS if name in wanted)
+
+
+def _by_channel(table: Capability) -> bool:
+    """Whether a target takes weights with a scale for each channel."""
+    rows = (table.ops[op] for op in LAYERS if op in table.ops)
+    return any(s.grain == "channel" for row in rows for kinds in row.slots.values() for s in kinds)
+
+
+def equalized(
+    graph: Graph, statistics: Statistics, ledger: Ledger, *, journal: Journal | None = None
+) -> tuple[Graph, Statistics]:
+    """A prepared graph whose channels are equalized between layers, and its statistics."""
+    tensors = scaled_tensors(graph, statistics)
+    if not tensors:
+        return graph, statistics
+    made = run_passes(graph, (Equalize(statistics),), ledger, journal=journal)
+    return made, with_scaled(statistics, tensors)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """By whose rules numbers are found, from which statistics."""
+
+    statistics: Statistics
+    profile: str
+    scales: str = "profile"
+
+
+def quantizing_steps(
+    planned: AssignSchemes, numbers: Numbers, corrections: tuple[str, ...]
+) -> list[Pass]:
+    """The passes that quantize a prepared graph, in order."""
+    found, by, scales = numbers.statistics, numbers.profile, numbers.scales
+    corrected: list[Pass] = []
+    if "correct-bias" in corrections:
+        corrected.append(CorrectBias(found, planned.capability, by, scales))
+    rounding = tuple(planned.capability.rounding.items())
+    made = Materialize(found, by, scales, rounding)
+    return [planned, *corrected, made, TurnSums(), Prune()]

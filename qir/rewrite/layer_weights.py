@@ -1,0 +1,128 @@
+"""How the weights of a layer depend on its input and output channels, for passes that scale them.
+
+All of it is computed in float64 and rounded once, when `store` writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.calls import make_call
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED
+from qir.ir.types import Array
+
+Reals: TypeAlias = NDArray[np.float64]
+"""Numbers as they are computed with, before they are rounded once."""
+
+
+def slots(node: Node) -> tuple[str, str, str]:
+    """The slots of a layer's data, weights and bias; transposed convolutions have no traits."""
+    traits = spec(node.op).traits
+    return traits.data, traits.weight or "w", traits.bias or "bias"
+
+
+def operands(node: Node) -> tuple[Value, Value, Value | None]:
+    """Data, weights and bias, the last one where there is one."""
+    x, w, bias = slots(node)
+    return node.operands[x], node.operands[w], node.operands.get(bias)
+
+
+def reals(value: Value) -> Reals:
+    """The elements of a constant in float64."""
+    assert value.constant is not None
+    return value.constant.data.astype(np.float64)
+
+
+def groups(node: Node) -> int:
+    """How many groups a convolution's channels are split into."""
+    found = node.attrs["groups"]
+    assert isinstance(found, int)
+    return found
+
+
+def result_axis(node: Node) -> int:
+    """Where the output channels stand in the result."""
+    if node.op in TRANSPOSED:
+        return 1
+    found = spec(node.op).traits.result_axis
+    assert found is not None
+    return found(make_call(node.op, node.operands, node.attrs))
+
+
+def _along(weights: Reals, row: Reals, axis: int) -> Reals:
+    shape = [1] * weights.ndim
+    shape[axis] = -1
+    return weights * row.reshape(shape)
+
+
+def _by_group(weights: Reals, row: Reals, groups: int) -> Reals:
+    """Weights whose second axis is of one group, times a row of all groups."""
+    rest = weights.shape[2:]
+    split = weights.reshape(groups, weights.shape[0] // groups, weights.shape[1], *rest)
+    return (split * row.reshape(groups, 1, -1, *(1,) * len(rest))).reshape(weights.shape)
+
+
+def outward(node: Node) -> Callable[[Reals, Reals], Reals]:
+    """How weights are multiplied by a row of output channels."""
+    if node.op in TRANSPOSED:
+        return lambda weights, row: _by_group(weights, row, groups(node))
+    found = spec(node.op).traits.weight_axis
+    assert found is not None
+    axis = found(make_call(node.op, node.operands, node.attrs))
+    return lambda weights, row: _along(weights, row, axis)
+
+
+def inward(node: Node) -> Callable[[Reals, Reals], Reals]:
+    """How weights are multiplied by a row of input channels."""
+    if node.op in CONVOLUTIONS:
+        return lambda weights, row: _by_group(weights, row, groups(node))
+    if node.op in TRANSPOSED:
+        return lambda weights, row: _along(weights, row, 0)
+    axis = 1 if node.op == "linear" or node.attrs.get("trans_b") is True else 0
+    return lambda weights, row: _along(weights, row, axis)
+
+
+def through(node: Node, products: Reals) -> Reals:
+    """The sum of products of weights for each output channel, over input channels and taps."""
+    if node.op in CONVOLUTIONS:
+        return np.asarray(np.sum(products.reshape(products.shape[0], -1), axis=1))
+    if node.op in TRANSPOSED:
+        rows = products.reshape(
+            groups(node), -1, products.shape[1], int(np.prod(products.shape[2:]))
+        )
+        return np.asarray(np.sum(rows, axis=(1, 3)).reshape(-1))
+    turned = node.op == "linear" or node.attrs.get("trans_b") is True
+    alpha = node.attrs.get("alpha", 1.0)
+    assert isinstance(alpha, float)
+    return np.asarray(alpha * np.sum(products, axis=1 if turned else 0))
+
+
+def store(graph: Graph, node: Node, weights: Reals, bias: Reals | None, step: str) -> None:
+    """Gives a layer new weights, and a new bias where there is one; `step` names the change."""
+    _, old, _ = operands(node)
+    kind = old.type.dtype.carrier
+    new = graph.constant(
+        Array.of(weights.astype(kind), old.name),
+        name=graph.fresh(f"{old.name}.{step}"),
+        before=node,
+    )
+    graph.set_lineage(new, old.lineage.then("scaled"))
+    graph.set_operand(node, slots(node)[1], new)
+    if bias is not None:
+        store_bias(graph, node, bias.astype(kind))
+
+
+def store_bias(graph: Graph, node: Node, bias: NDArray[np.floating]) -> Value:
+    """Gives a layer a new bias; returns it."""
+    name = f"{node.name}.bias"
+    elements = Array.of(np.ascontiguousarray(bias), name)
+    made = graph.constant(elements, name=graph.fresh(name), before=node)
+    graph.set_operand(node, slots(node)[2], made)
+    return made

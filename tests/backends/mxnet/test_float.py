@@ -1,0 +1,152 @@
+"""Float models in MXNet's files: each operator that is read is written, and means the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qir
+from qir.backends.mxnet.session import Session
+from qir.errors import Refused, UsageError
+from qir.frontends.mxnet import MxnetFrontend
+from qir.ledger import Change, Ledger
+from qir.reference.interpreter import run
+from tests.frontends.mxnet.recorded_cases import Case, cases, difference
+
+TARGET = "mxnet-onednn"
+ROOT = Path(__file__).parents[3]
+PYTHON = Path(os.environ.get("QIR_MXNET", ROOT / "build/oracles/mxnet/bin/python"))
+CASES = [case for family in ("layers", "moves", "points") for case in cases(family)]
+NEAR = 1e-5
+
+
+def written(case: Case, folder: Path) -> Path:
+    """Returns the symbol of a case that was read and written anew."""
+    graph = qir.load(case.write(folder), inputs=case.given())
+    path = folder / "again-symbol.json"
+    qir.save(graph, path, target=TARGET, format="float", force=True)
+    return path
+
+
+def read_by_nodes(path: Path) -> set[str]:
+    """Returns the variables of a symbol that some node reads."""
+    nodes = json.loads(path.read_text())["nodes"]
+    return {nodes[i]["name"] for node in nodes for i, _, _ in node["inputs"]}
+
+
+@pytest.mark.sampled(80)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_an_operator_is_written_and_computes_the_same(case: Case, tmp_path: Path) -> None:
+    path = written(case, tmp_path)
+    used = {name: x for name, x in case.inputs.items() if name in read_by_nodes(path)}
+    names = [n["name"] for n in json.loads(path.read_text())["nodes"] if n["name"] in used]
+    graph = qir.load(path, inputs=[used[name] for name in names])
+    pairs = zip(run(graph, used).values(), case.results, strict=True)
+    assert [why for ours, theirs in pairs if (why := difference(ours, theirs, NEAR))] == []
+
+
+@pytest.mark.slow
+def test_mxnet_runs_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not PYTHON.exists():
+        told = f"MXNet is not at {PYTHON} (make oracle-mxnet): files are read back alone"
+        warnings.warn(told, stacklevel=1)
+        pytest.skip(told)
+    monkeypatch.setenv("QIR_MXNET", str(PYTHON))
+    for case in CASES:
+        made = Session(written(case, tmp_path)).run(case.inputs)
+        pairs = zip(made.values(), case.results, strict=True)
+        said = [why for ours, theirs in pairs if (why := difference(ours, theirs, NEAR))]
+        assert said == [], case.name
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> Path:
+    """The files of a small network that QIR brings along."""
+    paths = MxnetFrontend().samples(tmp_path)
+    return tmp_path / Path(paths[0]).name
+
+
+def test_an_untouched_model_comes_back_byte_for_byte(sample: Path, tmp_path: Path) -> None:
+    graph = qir.load(sample)
+    qir.save(graph, tmp_path / "copy-symbol.json", target=TARGET)
+    for end in ("symbol.json", "0000.params"):
+        old, new = (tmp_path / f"{name}-{end}" for name in ("network", "copy"))
+        assert old.read_bytes() == new.read_bytes()
+
+
+def test_a_changed_model_is_written_anew(sample: Path, tmp_path: Path) -> None:
+    graph = qir.load(sample)
+    graph.rename(graph["relu0"], "gate")
+    qir.save(graph, tmp_path / "copy-symbol.json", target=TARGET)
+    names = {n["name"] for n in json.loads((tmp_path / "copy-symbol.json").read_text())["nodes"]}
+    assert "gate" in names
+    again = qir.load(tmp_path / "copy-symbol.json")
+    assert list(again.outputs) == ["fc0_output"]
+    x = np.random.default_rng(0).normal(size=(2, 3, 8, 8)).astype(np.float32)
+    (ours,), (theirs,) = (run(g, {"data": x}).values() for g in (graph, again))
+    assert np.array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("taken", ["new-symbol.json", "new-0000.params"])
+def test_neither_file_is_overwritten_unasked(taken: str, sample: Path, tmp_path: Path) -> None:
+    graph = qir.load(sample)
+    (tmp_path / taken).write_text("mine")
+    with pytest.raises(UsageError, match=f"{taken} exists"):
+        qir.save(graph, tmp_path / "new-symbol.json", target=TARGET)
+    assert (tmp_path / taken).read_text() == "mine"
+    qir.save(graph, tmp_path / "new-symbol.json", target=TARGET, force=True)
+    assert (tmp_path / taken).read_bytes() != b"mine"
+
+
+def test_results_keep_the_names_that_mxnet_would_not_give(tmp_path: Path) -> None:
+    text = (
+        "graph main as native {\n  %x = input() : 2x3xf32\n  %y = relu(%x) : 2x3xf32\n"
+        "  output(first=%y, second=%y, third=%x)\n}\n"
+    )
+    path = tmp_path / "named-symbol.json"
+    qir.save(qir.parse(text), path, target=TARGET)
+    graph = qir.load(path)
+    assert list(graph.outputs) == ["first", "second", "third"]
+    assert str(graph.inputs[0].type) == "2x3xf32"
+
+
+@pytest.mark.parametrize("format", ["int8", "other"])
+def test_a_format_that_does_not_fit_is_refused(format: str, sample: Path, tmp_path: Path) -> None:
+    graph, path = qir.load(sample), tmp_path / "new-symbol.json"
+    wanted = "nothing is quantized" if format == "int8" else "no format 'other'; it has int8 and"
+    with pytest.raises((Refused, UsageError), match=wanted):
+        qir.save(graph, path, target=TARGET, format=format)
+    assert not path.exists()
+
+
+def test_an_op_that_mxnet_does_not_have_is_refused_in_one_line(tmp_path: Path) -> None:
+    text = (
+        "graph main as native {\n  %x = input() : 4xf32\n"
+        "  %y = cumprod(%x) {axis = 0} : 4xf32\n  output(y=%y)\n}\n"
+    )
+    ledger = Ledger()
+    with pytest.raises(Refused, match=r"cumprod cannot be written for MXNet: .* cut the model"):
+        qir.save(qir.parse(text), tmp_path / "a-symbol.json", target=TARGET, ledger=ledger)
+    assert [entry.change for entry in ledger] == [Change.REFUSED]
+    assert not list(tmp_path.iterdir())
+
+
+def test_truth_values_and_numbers_alone_are_noted(tmp_path: Path) -> None:
+    text = (
+        "graph main as native {\n  %x = input() : 4xf32\n  %z = constant(0.5) : f32\n"
+        "  %y = greater(%x, %z) : 4xbool\n"
+        "  %s = reduce_sum(%x) {axes = (0,), keep = false} : f32\n  output(y=%y, s=%s)\n}\n"
+    )
+    ledger = Ledger()
+    path = tmp_path / "a-symbol.json"
+    qir.save(qir.parse(text), path, target=TARGET, ledger=ledger)
+    assert sorted(e.subject for e in ledger if e.change is Change.DROPPED) == ["s", "y"]
+    x = np.array([0.25, 0.75, 0.5, 2], np.float32)
+    made = run(qir.load(path), {"x": x})
+    assert made["y"].tolist() == [0, 1, 0, 1]
+    assert made["s"].tolist() == [3.5]

@@ -1,0 +1,126 @@
+"""Networks that QIR quantized for MXNet: each quantized tensor is the one that MXNet computes."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qir
+from qir.backends.mxnet.session import Session
+from qir.errors import Refused
+from qir.ir.types import Array, TensorType
+from qir.ledger import Change, Ledger
+from qir.reference.interpreter import run
+from tests.frontends.mxnet.test_networks import network
+from tests.oracles.mxnet_weights import images
+
+from .networks import NETWORKS, data
+from .written import differing, digest, files, integers, of_mxnet, quantized, recorded
+
+ROOT = Path(__file__).parents[3]
+PYTHON = Path(os.environ.get("QIR_MXNET", ROOT / "build/oracles/mxnet/bin/python"))
+ZOO = ("mobilenet0_25", "mobilenet_v2_0_25", "resnet18_v1", "resnet18_v2", "squeezenet1_1")
+
+
+@pytest.fixture
+def mxnet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skips where MXNet is not there, and says so in a line."""
+    if not PYTHON.exists():
+        told = f"MXNet is not at {PYTHON} (make oracle-mxnet): recorded results alone are held"
+        warnings.warn(told, stacklevel=1)
+        pytest.skip(told)
+    monkeypatch.setenv("QIR_MXNET", str(PYTHON))
+
+
+@lru_cache
+def quantized_network(name: str) -> qir.Graph:
+    return quantized(NETWORKS[name](), data())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_what_is_written_is_what_mxnet_ran(name: str, tmp_path: Path) -> None:
+    said, _ = recorded(name)
+    assert digest(files(quantized_network(name), tmp_path)) == said
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_each_quantized_tensor_is_that_of_mxnet(name: str) -> None:
+    _, tensors = recorded(name)
+    assert len(tensors) > 5
+    assert differing(integers(quantized_network(name), data()), tensors) == []
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_what_is_read_back_gives_the_same_integers(name: str, tmp_path: Path) -> None:
+    _, tensors = recorded(name)
+    path = files(quantized_network(name), tmp_path)
+    back = qir.load(path, inputs=[data()])
+    made: dict[str, Any] = {}
+    run(back, {"data": data()}, observe=lambda value, d: made.update({value.name: np.asarray(d)}))
+    assert differing(made, tensors) == []
+    assert list(back.outputs) == list(quantized_network(name).outputs)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_all_of_it_is_exact(name: str, tmp_path: Path) -> None:
+    ledger = Ledger()
+    files(quantized_network(name), tmp_path, ledger)
+    assert set(ledger.counts()) == {Change.EXACT}
+
+
+def test_layers_are_fused_as_mxnet_fuses_them(tmp_path: Path) -> None:
+    path = files(quantized_network("residual"), tmp_path)
+    nodes = json.loads(path.read_text())["nodes"]
+    layers = [n["attrs"] for n in nodes if n["op"] == "_sg_mkldnn_conv"]
+    flags = ("with_act", "with_sum", "with_postsum_act")
+    assert [[f for f in flags if a.get(f) == "true"] for a in layers] == [
+        ["with_act"],
+        ["with_sum", "with_postsum_act"],
+        [],
+        ["with_sum"],
+        ["with_sum", "with_postsum_act"],
+    ]
+    kinds = {n["op"] for n in nodes} - {"null"}
+    assert kinds == {"_contrib_quantize_v2", "_sg_mkldnn_conv", "_contrib_dequantize"}
+
+
+def test_weights_that_no_kernel_makes_again_are_nudged(tmp_path: Path) -> None:
+    """Weights of which none is 127 or -128, as other tools make them, get another scale."""
+    graph = quantized_network("residual").copy()
+    node = next(n for n in graph if n.op == "constant" and n.result.type.quant is not None)
+    held = node.attrs["data"]
+    assert isinstance(held, Array)
+    kind = TensorType(held.type.shape, held.type.element)
+    smaller = Array(np.clip(held.data, -90, 90).astype(np.int8), kind)
+    graph.set_attrs(node, data=smaller)
+    ledger = Ledger()
+    with pytest.raises(Refused, match="another scale"):
+        files(graph, tmp_path, ledger)
+    (entry,) = (e for e in ledger if e.change is Change.NUDGED)
+    assert entry.codes > 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("mxnet")
+@pytest.mark.parametrize("name", [*NETWORKS, *ZOO])
+def test_mxnet_computes_what_is_foreseen(name: str, tmp_path: Path) -> None:
+    if name in NETWORKS:
+        graph, x = quantized_network(name), data()
+    else:
+        held = network(name)
+        x = images(2, held.side)
+        graph = quantized(qir.load(held.write(tmp_path), inputs=[("n", *x.shape[1:])]), x)
+    ledger = Ledger()
+    path = files(graph, tmp_path, ledger)
+    assert set(ledger.counts()) == {Change.EXACT}
+    theirs = of_mxnet(Session(path).run({"data": x}, every=True))
+    assert len(theirs) > 5
+    assert differing(integers(graph, x), theirs) == []

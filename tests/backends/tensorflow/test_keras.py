@@ -1,0 +1,79 @@
+"""Keras networks, frozen, quantized, written, and run by TensorFlow again."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+import qir
+from qir.backends.tensorflow.writer.graphdef import Written
+from tests.differential.kernels_of_tensorflow import HAS_VNNI
+
+from .written import TARGET, Feeds, close, compared, quantized
+
+tf = pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of processors with VNNI")
+
+
+def here(written: Written, feeds: Feeds, places: Mapping[str, str]) -> Mapping[str, object]:
+    """Runs a graph in this process, which has TensorFlow loaded to build the networks."""
+    from qir.backends.tensorflow import runner
+
+    session, _ = runner.session_of(np.frombuffer(written.data, np.uint8), 1)
+    names = [runner.tensor(place) for place in places.values()]
+    given = {f"{written.inputs[name]}:0": array for name, array in feeds.items()}
+    found = session.run(names, given)
+    return dict(zip(places, map(runner.plain, found), strict=True))
+
+
+def mobilenet() -> qir.Graph:
+    """Depthwise convolutions with uneven SAME padding, batch normalization and relu6."""
+    layers = tf.keras.layers
+    x = given = layers.Input((33, 33, 3))
+    for outer, stride in ((8, 2), (16, 1), (24, 2)):
+        if x is not given:
+            x = layers.DepthwiseConv2D(3, stride, "same", use_bias=False)(x)
+            x = layers.ReLU(6.0)(layers.BatchNormalization()(x))
+        size = 3 if x is given else 1
+        x = layers.Conv2D(outer, size, stride if x is given else 1, "same", use_bias=False)(x)
+        x = layers.ReLU(6.0)(layers.BatchNormalization()(x))
+    x = layers.Dense(10, "softmax")(layers.GlobalAveragePooling2D()(x))
+    return loaded(tf.keras.Model(given, x))
+
+
+def resnet() -> qir.Graph:
+    """Residual blocks of convolutions with batch normalization, and a pool."""
+    layers = tf.keras.layers
+    given = layers.Input((24, 24, 3))
+    x = layers.ReLU()(layers.Conv2D(8, 3, padding="same")(given))
+    x = layers.MaxPooling2D(2)(x)
+    for outer, stride in ((8, 1), (16, 2)):
+        y = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(outer, 3, stride, "same")(x)))
+        y = layers.BatchNormalization()(layers.Conv2D(outer, 3, padding="same")(y))
+        x = layers.Conv2D(outer, 1, stride)(x) if stride > 1 else x
+        x = layers.ReLU()(layers.Add()([x, y]))
+    x = layers.Flatten()(layers.AveragePooling2D(2)(x))
+    x = layers.Dense(10)(layers.Dense(12, "relu")(x))
+    return loaded(tf.keras.Model(given, x))
+
+
+def loaded(model: object) -> qir.Graph:
+    """Reads a model whose statistics are not those of untrained layers."""
+    rng = np.random.default_rng(3)
+    for layer in model.layers:  # type: ignore[attr-defined]
+        weights = layer.get_weights()
+        if len(weights) == 4:
+            layer.set_weights([rng.uniform(0.5, 1.5, w.shape).astype(np.float32) for w in weights])
+    return qir.load(model)
+
+
+@pytest.mark.parametrize("build", [mobilenet, resnet])
+def test_a_keras_network_computes_in_int8_what_is_predicted(build: object) -> None:
+    tf.keras.utils.set_random_seed(5)
+    graph = build()  # type: ignore[operator]
+    (value,) = graph.inputs
+    rng = np.random.default_rng(4)
+    x = rng.normal(0, 1, (16, *value.type.shape[1:])).astype(np.float32)
+    assert qir.plan(graph, target=TARGET).integer_macs >= 0.95
+    assert compared(quantized(graph, {value.name: x[:4]}), {value.name: x}, here) > 10_000
+    close(graph, {value.name: x[:4]}, here)

@@ -1,0 +1,87 @@
+"""Branches and loops of exported programs, which become bodies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import torch
+from torch import Tensor, nn
+from torch._higher_order_ops.while_loop import while_loop
+
+import qir
+
+from .comparison import computed, difference, export, wanted
+
+X = torch.randn(3, 4, generator=torch.Generator().manual_seed(8))
+NEAR = 1e-6
+
+
+class Branches(nn.Module):
+    """Computes with one layer or another, as the sum of the data says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        def small(x: Tensor) -> Tensor:
+            return torch.cond(x.amax() > 1, torch.neg, lambda x: x * 3, (x,))  # type: ignore[no-any-return]
+
+        def large(x: Tensor) -> Tensor:
+            return self.linear(x).relu()  # type: ignore[no-any-return]
+
+        made: Tensor = torch.cond(x.sum() > 0, large, small, (x,))
+        return made + 1
+
+
+class Loops(nn.Module):
+    """Applies a layer until a count or the norm of the data ends it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
+        def goes_on(i: Tensor, x: Tensor) -> Tensor:
+            return (i < most) & (x.abs().sum() < 50)
+
+        def step(i: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+            return i + 1, self.linear(x) * 1.5 + most
+
+        i, made = while_loop(goes_on, step, (torch.zeros((), dtype=torch.int64), x))
+        return i, made
+
+
+def test_branches_become_if_with_closed_bodies() -> None:
+    module = Branches()
+    shapes = ({0: torch.export.Dim("rows", min=2)},)
+    for more in ({}, {"dynamic_shapes": shapes}):
+        graph = qir.load(export(module, (X,), **more))
+        (node,) = [n for n in graph if n.op == "if"]
+        assert any(n.op == "if" for n in graph.body(node, "else")), "a branch in a branch"
+        for x in (X.abs(), -X.abs(), X.abs() - 5, torch.tensor([[2.0, -9, 0, 0]] * 3)):
+            (ours,), (theirs,) = computed(graph, [x]), wanted(module, [x])
+            assert difference(ours, theirs, NEAR) == ""
+
+
+def test_loops_carry_their_values() -> None:
+    module = Loops()
+    graph = qir.load(export(module, (X, torch.tensor(3))))
+    assert [n.op for n in graph].count("loop") == 1
+    for count in (0, 1, 4, 100):
+        given = [X, torch.tensor(count)]
+        for ours, theirs in zip(computed(graph, given), wanted(module, given), strict=True):
+            assert difference(ours, theirs, 1e-5) == ""
+
+
+def test_bodies_are_written_to_onnx(tmp_path: Path) -> None:
+    module = Branches()
+    qir.save(qir.load(export(module, (X,))), tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(
+        str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"]
+    )
+    for x in (X.abs(), -X.abs()):
+        (ours,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+        assert difference(np.asarray(ours), wanted(module, [x])[0], 1e-5) == ""

@@ -1,0 +1,115 @@
+"""Modules that torch.ao has prepared and not converted: observers, and training aware of int8."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, ao, nn
+from torch.ao.quantization import QuantStub
+from torch.ao.quantization.quantize_fx import convert_to_reference_fx, prepare_fx, prepare_qat_fx
+
+import qir
+
+from .comparison import computed, difference, wanted
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+AO: Any = ao.quantization
+X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+NEAR = 1e-5
+
+
+class Net(nn.Module):
+    """A convolution with batch norm and relu, a pool, a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.quant = QuantStub()
+        self.conv, self.norm, self.relu = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()
+        self.linear = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.norm(self.conv(self.quant(x))))
+        made: Tensor = self.linear(nn.functional.adaptive_avg_pool2d(y, 1).flatten(1))
+        return made
+
+
+def observed_by_fx() -> nn.Module:
+    made = prepare_fx(Net().eval(), AO.get_default_qconfig_mapping("x86"), (X,))
+    made(X)
+    return made
+
+
+def observed_eagerly() -> nn.Module:
+    module = Net().eval()
+    module.qconfig = AO.get_default_qconfig("x86")
+    made: nn.Module = AO.prepare(module)
+    made(X)
+    return made
+
+
+def trained_by_fx() -> nn.Module:
+    made = prepare_qat_fx(Net().train(), AO.get_default_qat_qconfig_mapping("x86"), (X,))
+    made(X)
+    return made.eval()
+
+
+def trained_eagerly() -> nn.Module:
+    module = AO.fuse_modules_qat(Net().train(), [["conv", "norm", "relu"]])
+    module.qconfig = AO.get_default_qat_qconfig("x86")
+    made: nn.Module = AO.prepare_qat(module)
+    made(X)
+    return made.eval()
+
+
+@pytest.mark.parametrize("make", [observed_by_fx, observed_eagerly])
+def test_an_observed_module_is_read_as_the_float_one(make: Any) -> None:
+    module = make()
+    before = copy.deepcopy(module.state_dict())
+    graph = qir.load(module, inputs=(X,))
+    assert not [v for v in graph.values.values() if v.type.quant]
+    after = module.state_dict()
+    assert all(torch.equal(held, after[name]) for name, held in before.items())
+    (ours,), (theirs,) = computed(graph, [X]), wanted(Net(), [X])
+    assert difference(ours, theirs, NEAR) == ""
+
+
+@pytest.mark.parametrize("make", [trained_by_fx, trained_eagerly])
+def test_fake_quantization_becomes_types_with_its_scales(make: Any) -> None:
+    module = make()
+    module.apply(AO.disable_observer)
+    graph = qir.load(module, inputs=(X,))
+    fakes = [m for m in module.modules() if isinstance(m, AO.FakeQuantize)]
+    kinds = [n.result.type.quant for n in graph if n.op == "quantize"]
+    ours = {(np.asarray(k.scales()).tobytes(), k.bounds) for k in kinds if k is not None}
+    for fake in fakes:
+        low, high = fake.activation_post_process.quant_min, fake.activation_post_process.quant_max
+        scale = fake.scale.numpy() if fake.is_per_channel else fake.scale.numpy().reshape(())
+        full = (low, high) in ((0, 255), (-128, 127))
+        assert (scale.tobytes(), None if full else (low, high)) in ours
+    (made,), (theirs,) = computed(graph, [X]), wanted(module, [X])
+    assert difference(made, theirs, NEAR) == ""
+
+
+def test_fake_quantization_that_is_switched_off_leaves_floats() -> None:
+    module = trained_by_fx().apply(AO.disable_fake_quant).apply(AO.disable_observer)
+    graph = qir.load(module, inputs=(X,))
+    assert not [v for v in graph.values.values() if v.type.quant]
+    (ours,), (theirs,) = computed(graph, [X]), wanted(module, [X])
+    assert difference(ours, theirs, NEAR) == ""
+
+
+def test_a_reference_module_computes_floats_between_quantized_values() -> None:
+    module = convert_to_reference_fx(observed_by_fx())  # type: ignore[arg-type]
+    graph = qir.load(module, inputs=(X,))
+    assert not any(node.stages for node in graph), "nothing says that one kernel computes them"
+    assert [n.op for n in graph].count("conv2d") == 1
+    (ours,), (theirs,) = computed(graph, [X]), wanted(module, [X])
+    assert difference(ours, theirs, NEAR) == ""
