@@ -6,16 +6,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from qir.capability import Capability
+from qir.ir.dtype import U8
 from qir.ir.graph import Graph
+from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.text import parse
 from qir.ir.types import QuantType
-from qir.ledger import Ledger
+from qir.ledger import Change, Ledger
 from qir.passes.forms.group import Group
 from qir.profiles import Profile
 from qir.rewrite import Pass
 from qir.rewrite.fusing import Match
+
+_MOVES = frozenset({"quantize", "dequantize", "requantize"})
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,29 @@ class Kernels(Group):
 
     def allows(self, match: Match, graph: Graph) -> bool:
         return super().allows(match, graph) and self._has(match)
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        count = dynamic_layers(graph, self.name, ledger) + self._bar(graph)
+        return count + super().run(graph, ledger)
+
+    def _bar(self, graph: Graph) -> int:
+        """Parts ops that stay float from the dequantize before them by an identity.
+
+        So they are no kernels on integers for anybody who looks at the graph, as for where kernels
+        put their results in memory.
+        """
+        heads, count = {group.chain[0] for group in self.named(graph).groups}, 0
+        for node in list(graph):
+            known = node.op in self.table.ops and not self.table.float_reason(node)
+            if known or node.stages or node.op not in heads - _MOVES:
+                continue
+            for slot, value in list(node.operands.items()):
+                if value.node.op == "dequantize":
+                    name = graph.fresh(f"{value.name}.float")
+                    bar = graph.add("identity", {"x": value}, name=name, before=node)
+                    graph.set_operand(node, slot, bar.result)
+                    count += 1
+        return count
 
     def _has(self, match: Match) -> bool:
         ops = tuple(node.op for node in match.ops)
@@ -62,6 +89,63 @@ class Written(Kernels):
 
     def order(self, graph: Graph, named: Profile, ledger: Ledger) -> int:
         return 0
+
+
+def dynamic_layers(graph: Graph, step: str, ledger: Ledger) -> int:
+    """Makes linear layers of data that are quantized while the model runs work on the integers.
+
+        %d = dequantize(%q, x.scale=%s, x.zero=%z); %y = linear(%d, %w.dq, bias=%b)
+
+    becomes
+
+        %y = linear(%q, %w, x.scale=%s, x.zero=%z, bias=%b)
+
+    whose result is float, as that of quantized::linear_dynamic is.
+    """
+    count = 0
+    for node in [n for n in graph if n.op == "linear" and not n.stages]:
+        data, weight = (node.operands[slot].node for slot in ("x", "w"))
+        if not (_chosen(data) and weight.op == "dequantize" and len(weight.operands) == 1):
+            continue
+        codes = weight.operands["x"]
+        quant = codes.type.quant
+        if codes.constant is None or quant is None or str(quant.storage) != "i8":
+            continue
+        operands = {"x": data.operands["x"], "w": codes}
+        operands |= {slot: data.operands[slot] for slot in ("x.scale", "x.zero")}
+        operands |= {slot: v for slot, v in node.operands.items() if slot == "bias"}
+        made = graph.add(
+            "linear",
+            operands,
+            types=[node.result.type],
+            name=graph.fresh(node.name),
+            before=node,
+            origins=node.origins,
+            profile=node.profile,
+        )
+        name, lineage = node.result.name, node.result.lineage
+        graph.replace(node.result, made.result)
+        graph.remove(node)
+        graph.rename(made.result, name)
+        graph.set_lineage(made.result, lineage)
+        said = "a linear layer on integers that are chosen while the model runs, of float result"
+        ledger.add(Change.REGROUPED, step, name, said)
+        count += 1
+    return count + (graph.prune() if count else 0)
+
+
+def _chosen(data: Node) -> bool:
+    """Returns whether data are quantized by PyTorch's own rule while the model runs."""
+    if data.op != "dequantize" or "x.scale" not in data.operands:
+        return False
+    made = data.operands["x"].node
+    scale = data.operands["x.scale"].node
+    if made.op != "quantize" or scale.op != "choose_qparams":
+        return False
+    same = (
+        made.operands["x"] is scale.operands["x"] and made.operands.get("scale") is scale.results[0]
+    )
+    return same and scale.attrs["rule"] == "torch.dynamic" and scale.attrs["storage"] == U8
 
 
 def _fixed(scheme: Scheme, quant: QuantType) -> bool:

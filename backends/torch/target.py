@@ -46,8 +46,10 @@ class PyTorchTarget(Target):
         from qir.rewrite import run_passes
 
         from .grouping import Kernels
+        from .unclaimed import claimed
 
-        return run_passes(graph, [Kernels(self.profile, table=self.capability())], ledger)
+        table = claimed(graph, self.capability(), self.profile)
+        return run_passes(graph, [Kernels(self.profile, table=table)], ledger)
 
     def build(
         self, graph: Graph, ledger: Ledger, *, format: str | None = None, lossy: bool = False

@@ -37,15 +37,31 @@ def without_unclaimed(graph: Graph, table: Capability, profile: str) -> Capabili
     return table
 
 
+def claimed(graph: Graph, table: Capability, profile: str) -> Capability:
+    """Returns a table that keeps in float what is unclaimed in a graph that is quantized."""
+    for _ in range(_ROUNDS):
+        found = dict(_told(graph.copy(), table, profile))
+        if not found:
+            break
+        table = replace(table, kept={**table.kept, **found})
+    return table
+
+
 def _unclaimed(graph: Graph, table: Capability, profile: str) -> Iterator[tuple[str, str]]:
-    work, ledger = graph.copy(), Ledger()
+    """Yields the unclaimed ops of a float graph, and why."""
+    work = graph.copy()
     _, schemes = assign(work, table)
     for node, slots in schemes.items():
         for slot, scheme in slots.items():
             work.set_scheme(node, slot, scheme)
     Materialize(_statistics(work), profile).run(work, Ledger())
+    yield from _told(work, table, profile)
+
+
+def _told(work: Graph, table: Capability, profile: str) -> Iterator[tuple[str, str]]:
+    """Yields the unclaimed ops of a quantized graph, which is grouped, and why."""
+    ledger, names = Ledger(), {node.name for node in work}
     Kernels(profile, table=table).run(work, ledger)
-    names = {node.name for node in graph}
     for entry in ledger:
         if entry.change is Change.UNVERIFIED and entry.subject in names - set(table.kept):
             yield entry.subject, f"{profile}: {entry.reason}"

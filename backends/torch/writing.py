@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from qir.rewrite import run_passes
 
 from .grouping import Written
 from .session import Session, Signature, engine
+from .unclaimed import claimed
 from .writer import decomposed, exported, kernels, torchscript
 from .writer.program import Handler, Program
 
@@ -35,9 +37,21 @@ def build(target: PyTorchTarget, graph: Graph, ledger: Ledger, form: str, *, los
     plain = target.decomposed or form in ("pt2", "float")
     choose = decomposed.handler if plain else kernels.handler
     with engine(target.engine):
-        program = _program(flat if plain else _grouped(target, flat, ledger), choose, plain=plain)
+        made = flat if plain else _grouped(target, flat, ledger)
+        with _refusing(graph):
+            program = _program(made, choose, plain=plain)
         ledger.check(lossy=lossy)
         return _FORMS.get(form, exported.exported)(program)
+
+
+@contextmanager
+def _refusing(graph: Graph) -> Iterator[None]:
+    """Within this, what PyTorch does not take is Refused in one line."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = " ".join(str(error).split())[:300]
+        raise Refused(f"{graph.name}: PyTorch does not take it: {said}") from error
 
 
 _FORMS: Mapping[str, Callable[[Program], object]] = {
@@ -57,7 +71,8 @@ def _grouped(target: PyTorchTarget, flat: Graph, ledger: Ledger) -> Graph:
     """The graph with one group for each kernel that is called."""
     if not held(flat):
         return flat
-    return run_passes(flat, [Written(target.profile, table=target.capability())], ledger)
+    table = claimed(flat, target.capability(), target.profile)
+    return run_passes(flat, [Written(target.profile, table=table)], ledger)
 
 
 def save(made: object, graph: Graph, path: Path) -> None:
@@ -66,7 +81,8 @@ def save(made: object, graph: Graph, path: Path) -> None:
     if isinstance(made, ExportedProgram):
         exported.save(made, path, told)
     elif isinstance(made, jit.ScriptModule):
-        torchscript.save(made, path, told)
+        with _refusing(graph):
+            torchscript.save(made, path, told)
     else:
         said = "a module of torch.fx is no file"
         raise Refused(f"{path}: {said}: qir.build(graph, format='fx') returns it")

@@ -8,6 +8,7 @@ from qir.capability.table import (
     ChainCapability,
     Condition,
     Defect,
+    Dynamic,
     OpCapability,
 )
 from qir.capability.verdicts import REAL, Verdict, no_row, verdicts
@@ -18,6 +19,7 @@ __all__ = [
     "ChainCapability",
     "Condition",
     "Defect",
+    "Dynamic",
     "OpCapability",
     "Verdict",
     "load",

@@ -17,6 +17,7 @@ from qir.capability.table import (
     ChainCapability,
     Condition,
     Defect,
+    Dynamic,
     OpCapability,
     slots_of,
     texts,
@@ -43,7 +44,7 @@ _TABLES = {
     "remove": ("op", "chain"),
 }
 """The keys of each table of rows."""
-_HEAD = ("name", "extends", "version", "profile", "rounding", *_TABLES)
+_HEAD = ("name", "extends", "version", "profile", "rounding", "dynamic", *_TABLES)
 _PLACE = re.compile(r"(?P<said>.*) \(at (?:line (?P<line>\d+).*|end of document)\)", re.DOTALL)
 
 
@@ -152,8 +153,21 @@ class _File:
             self.rows_of_chains,
             {**(base.rounding if base else {}), **self.rounding()},
             tuple(self.floats),
+            dynamic=self.dynamic(base.dynamic if base else Dynamic()),
             profile=self.text("profile", base.profile if base else ""),
         )
+
+    def dynamic(self, base: Dynamic) -> Dynamic:
+        """What the file says of quantizing while a model runs, else what it extends says."""
+        found = self.data.get("dynamic")
+        if found is None:
+            return base
+        with self.at("dynamic"):
+            if not isinstance(found, dict):
+                raise ParseError("dynamic is a table")
+            self.known("key of dynamic", found, ("rule", "scale", "ops"), "dynamic")
+            rule, scale = (texts(found.get(k, getattr(base, k)))[0] for k in ("rule", "scale"))
+            return Dynamic(rule, scale, texts(found.get("ops", base.ops)))
 
     def rounding(self) -> dict[str, str]:
         """How a quantize that no kernel absorbs rounds, by storage."""

@@ -78,6 +78,18 @@ class Defect(Condition):
 
 
 @dataclass(frozen=True, slots=True)
+class Dynamic:
+    """How a target quantizes data while a model runs."""
+
+    rule: str = "onnx.dynamic"
+    """The range rule that chooses scale and zero point."""
+    scale: str = "f32"
+    """The element type of the scale that is chosen."""
+    ops: tuple[str, ...] = ()
+    """The products that have such kernels; none: all of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Capability:
     """One target's table."""
 
@@ -96,6 +108,8 @@ class Capability:
     """Ops that stay float, though some kernel may take them, and why."""
     kept: Mapping[str, str] = field(default_factory=dict)
     """Ops of one graph that stay float, by name, and why."""
+    dynamic: Dynamic = Dynamic()
+    """How data are quantized while a model runs."""
     profile: str = ""
     """The numerics profile that a file names in the place of its target's; empty: that one."""
 

@@ -24,9 +24,25 @@ _AXES = {f"conv{n}d": n for n in (1, 2, 3)} | {f"conv_transpose{n}d": n for n in
 def handler(node: Node) -> Handler | None:
     """Returns what writes a node: a kernel where it works on quantized values, else operators of
     floats."""
+    if node.op == "choose_qparams":
+        return _left if all(map(_by_kernels, node.results[0].users)) else None
     if not any(v.type.quant for v in (*node.operands.values(), *node.results)):
         return operators(node)
+    if node.op == "quantize" and "scale" in node.operands:
+        return _left if _by_kernels(node) else None
     return _KERNELS.get(ops_of(node)[0])
+
+
+def _by_kernels(node: Node) -> bool:
+    """Returns whether only layers that choose scale and zero point themselves ask for these."""
+    if node.op == "quantize":
+        return all(map(_by_kernels, node.result.users))
+    return node.op == "linear" and "x.scale" in node.operands
+
+
+def _left(program: Program, node: Node) -> Any:
+    """Nothing: the kernel that reads it does it itself."""
+    return None if len(node.results) == 1 else (None,) * len(node.results)
 
 
 def operators(node: Node) -> Handler | None:
@@ -186,6 +202,10 @@ def _linear(program: Program, node: Node) -> fx.Node:
     held = operands_of(node)
     made = torch.ops.quantized.linear_prepack(*_weights(program, node))
     packed = program.hold(made, held["w"].name)
+    data = held["x"].type.quant
+    if data is not None and data.dynamic:
+        x = held["x"].node.operands["x"]  # the kernel chooses scale and zero point itself
+        return program.call("quantized.linear_dynamic", program.of(x), packed, False)
     name = _kernel(program, node, "linear", ("relu",), ("leaky_relu",), ("tanh",))
     more = [node.stages[1].attrs["alpha"]] if name.endswith("leaky_relu") else []
     return program.call(name, program.of(held["x"]), packed, *_at(program, node), *more)

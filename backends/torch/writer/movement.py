@@ -219,9 +219,12 @@ def _cast(program: Program, node: Node) -> fx.Node:
 
 
 def _shape(program: Program, node: Node) -> fx.Node:
-    made = program.call("aten._shape_as_tensor", program.operand(node, "x"))
-    start, end = node.attrs["start"], node.attrs.get("end")
-    return program.call("aten.slice", made, 0, start, end, 1)
+    x, end = node.operands["x"], node.attrs.get("end")
+    given, start = program.of(x), integer(node.attrs["start"])
+    axes = range(x.type.rank)[start : None if end is None else integer(end)]
+    sizes = [program.graph.call_method("size", (given, axis)) for axis in axes]
+    parts = [program.call("aten.scalar_tensor", size, dtype=torch.int64) for size in sizes]
+    return program.call("aten.stack", parts)
 
 
 def _filled(program: Program, node: Node) -> fx.Node:

@@ -157,6 +157,9 @@ class Program:
             self.values |= zip(node.results, results, strict=True)
         made = [self.of(value) for value in self.source.outputs.values()]
         self.graph.output(made[0] if len(made) == 1 else tuple(made))
+        self.graph.eliminate_dead_code()  # such as sizes that PyTorch's calls take as numbers
+        read = {str(node.target) for node in self.graph.nodes if node.op == "get_attr"}
+        self.held = {name: thing for name, thing in self.held.items() if name in read}
 
     def _input(self, value: Value) -> None:
         self.require(value)

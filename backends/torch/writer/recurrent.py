@@ -55,8 +55,9 @@ def _operator(program: Program, node: Node, kind: str) -> str:
     if kind == "gru" and not attrs["linear_before_reset"]:
         raise program.refuse(node, "PyTorch resets what the product gives, not what it reads")
     named = attrs["activations"] or USUAL[kind] * ways
-    if kind == "rnn" and named in (("tanh",) * ways, ("relu",) * ways):
-        return f"aten.rnn_{named[0]}"
+    for only in ("tanh", "relu"):
+        if kind == "rnn" and named == (only,) * ways:
+            return f"aten.rnn_{only}"
     if named != USUAL[kind] * ways:
         raise program.refuse(node, "PyTorch's layer has other activations")
     return f"aten.{kind}"

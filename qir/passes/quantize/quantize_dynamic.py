@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from qir.analysis.bodies import bodies
 from qir.analysis.decisions import ALREADY, Decision, Known, Plan
 from qir.analysis.quantized_regions import already, decoded
-from qir.capability import Capability, OpCapability
+from qir.capability import Capability, Dynamic, OpCapability
 from qir.errors import DataError, SchemeError
 from qir.ir.attrs import Attr, same
 from qir.ir.calls import make_call
-from qir.ir.dtype import F32, I8, U8
+from qir.ir.dtype import F32, I8, U8, dtype
 from qir.ir.graph import Graph
 from qir.ir.lazy_arrays import Held, boxes, part, pieces
 from qir.ir.node import Node, Value
@@ -35,8 +35,6 @@ NO_PRODUCT = "only matrix products and convolutions are quantized without data"
 """The reason of what is no such product."""
 NO_MATRIX = "only matrix products have their weights alone stored in few bits"
 """The reason of what has no weights that are stored alone."""
-RULE = "onnx.dynamic"
-"""How numbers are chosen while a model runs."""
 
 
 def plan_dynamic(
@@ -53,7 +51,8 @@ def plan_dynamic(
         reasons[node] = "" if isinstance(found, Scheme) else found
     hits(graph, wished)
     known = Known(graph, bodies(graph))
-    decisions = tuple(decision(known, n, r, chosen.get(n)) for n, r in reasons.items())
+    rule = table.dynamic.rule
+    decisions = tuple(decision(known, n, r, chosen.get(n), rule) for n, r in reasons.items())
     return Plan(table.name, decisions, ()), chosen
 
 
@@ -98,6 +97,8 @@ def _scheme(
     """How an op's weights are stored, or why it stays float."""
     if reason := stays(node, wishes, PRODUCTS):
         return reason
+    if table.dynamic.ops and node.op not in table.dynamic.ops:
+        return f"without data {table.name} quantizes {', '.join(table.dynamic.ops)} alone"
     row = table.ops.get(node.op)
     if node.attrs.get("layout", "NCHW") != "NCHW":
         return "its channels stand last"
@@ -133,9 +134,11 @@ def _suits(node: Node, row: OpCapability) -> bool:
     )
 
 
-def decision(known: Known, node: Node, reason: str, scheme: Scheme | None) -> Decision:
+def decision(
+    known: Known, node: Node, reason: str, scheme: Scheme | None, rule: str = ""
+) -> Decision:
     traits = spec(node.op).traits
-    schemes = {} if scheme is None else {traits.data: f"u8 affine tensor {RULE}"}
+    schemes = {} if scheme is None else {traits.data: f"u8 affine tensor {rule}"}
     if scheme is not None and traits.weight:
         schemes[traits.weight] = str(scheme)
     return known.decision(node, reason, schemes)
@@ -178,8 +181,8 @@ class QuantizeDynamic(Pass):
             if decoded(data):
                 reals[data] = data
             if data not in reals:
-                reals[data] = _dynamic(graph, data)
-                reason = f"u8 by {RULE}, chosen while the model runs"
+                reals[data] = _dynamic(graph, data, self.capability.dynamic)
+                reason = f"u8 by {self.capability.dynamic.rule}, chosen while the model runs"
                 ledger.add(Change.QUANTIZED, self.name, data.name, reason)
             self._weight(graph, node, scheme, weights, ledger)
             graph.set_operand(node, traits.data, reals[data])
@@ -239,10 +242,10 @@ def _first(value: Value) -> Node:
     return min((u.node for u in value.uses), key=lambda n: n._rank)
 
 
-def _dynamic(graph: Graph, value: Value) -> Value:
+def _dynamic(graph: Graph, value: Value, how: Dynamic) -> Value:
     """Codes of a whole tensor by its own range, and what dequantizes them."""
     first, stem = _first(value), value.name
-    attrs: dict[str, Attr] = {"rule": RULE, "storage": U8}
+    attrs: dict[str, Attr] = {"rule": how.rule, "storage": U8, "scale_type": dtype(how.scale)}
     names = [graph.fresh(f"{stem}.scale"), graph.fresh(f"{stem}.zero")]
     made = graph.add("choose_qparams", {"x": value}, attrs, name=names, before=first)
     scale, zero = made.results
@@ -270,4 +273,4 @@ def stored(graph: Graph, value: Value, held: Array) -> Value:
     return reals
 
 
-__all__ = ["PRODUCTS", "RULE", "QuantizeDynamic", "plan_dynamic"]
+__all__ = ["PRODUCTS", "QuantizeDynamic", "plan_dynamic"]

@@ -113,16 +113,52 @@ class Encoder(nn.Module):
         return made
 
 
+class Plain(nn.Module):
+    """Ops of which some engine has no kernel, or one that goes wrong behind a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU6(), nn.AvgPool2d(2)),
+            *(nn.Conv2d(8, 8, 3, padding=1), nn.Hardtanh(), nn.MaxPool2d(2, ceil_mode=True)),
+            *(nn.Conv2d(8, 12, 3), nn.Sigmoid(), nn.AdaptiveAvgPool2d((2, 2)), nn.Flatten()),
+            *(nn.Linear(48, 20), nn.ReLU(), nn.Linear(20, 4), nn.Softmax(1)),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.layers(x)
+        return made
+
+
+class Steps(nn.Module):
+    """Convolutions along a line of channels, and a recurrent layer without a given state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(8, 16, 5, 2, 2), nn.Conv1d(16, 24, 1)
+        self.memory, self.classes = nn.LSTM(24, 12, batch_first=True), nn.Linear(12, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.elu(self.second(nn.functional.hardswish(self.first(x))))
+        made: torch.Tensor = self.classes(self.memory(x.transpose(1, 2))[0][:, -1])
+        return made
+
+
 def make(name: str, seed: int = 0) -> tuple[nn.Module, torch.Tensor]:
     """Returns a network in evaluation mode, and data for it."""
     torch.manual_seed(seed)
-    made: dict[str, nn.Module] = {"resnet": ResNet(8), "mobile": Mobile(), "encoder": Encoder()}
-    net = made[name].eval()
+    net: nn.Module = {
+        "resnet": lambda: ResNet(8),
+        "mobile": Mobile,
+        "encoder": Encoder,
+        "plain": Plain,
+        "steps": Steps,
+    }[name]().eval()
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean = torch.randn(module.num_features) / 10
             module.running_var = torch.rand(module.num_features) + 0.5
-    return net, torch.randn(8, 3, 32, 32)
+    return net, torch.randn(8, 8, 40) if name == "steps" else torch.randn(8, 3, 32, 32)
 
 
 def export(name: str) -> tuple[torch.export.ExportedProgram, Array]:

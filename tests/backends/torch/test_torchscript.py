@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
     reason="torch's profiles speak of AVX512 with VNNI, which this processor has not",
 )
 ENGINES = ("x86", "fbgemm", "onednn", "qnnpack")
-NETWORKS = ("resnet", "mobile", "encoder")
+NETWORKS = ("resnet", "mobile", "encoder", "plain", "steps")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -52,6 +52,7 @@ def test_nearly_all_multiply_adds_are_on_integers(name: str) -> None:
     assert plan.integer_macs >= 0.95
 
 
+@pytest.mark.slow
 def test_the_command_line_writes_a_file_that_pytorch_alone_loads(tmp_path: Path) -> None:
     save_exported("resnet", tmp_path)
     line = "quantize model.pt2 --data x.npy --target pytorch-x86 --format torchscript -o int8.pt"
