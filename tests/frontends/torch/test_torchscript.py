@@ -214,6 +214,27 @@ def test_a_dynamic_linear_layer_gives_pytorchs_floats() -> None:
         assert off("fbgemm", graph, made, [x]) == 0
 
 
+@pytest.mark.parametrize("bags", [False, True])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_tables_of_quantized_rows_keep_their_integers(bags: bool, bits: int) -> None:
+    torch.manual_seed(5)
+    kind = nn.EmbeddingBag if bags else nn.Embedding
+    more = {"mode": "sum", "include_last_offset": True} if bags else {}
+    module = nn.Sequential(kind(20, 8, **more)).eval()  # type: ignore[arg-type]
+    named = f"float_qparams_weight_only_qconfig{'' if bits == 8 else '_4bit'}"
+    module.qconfig = getattr(AO, named)
+    ids = torch.randint(0, 20, (12,)), torch.tensor([0, 5, 5, 12])
+    rows = ids[0].reshape(3, 4) if bits == 8 else ids[0]  # of 4 bits PyTorch loses the last axis
+    given = ids if bags else (rows,)
+    with engine("fbgemm"):
+        made = AO.convert(AO.prepare(module))[0]
+        graph = qir.load(made, inputs=given)
+        assert off("fbgemm", graph, made, given) == 0
+    quant = graph["weight"].type.quant
+    assert quant is not None
+    assert (str(quant.storage), quant.real_zero) == (f"u{bits}", True)
+
+
 def test_a_dynamic_lstm_keeps_its_weights_and_says_what_stays_float() -> None:
     module, inputs = NETWORKS["recurrent"]
     ledger = Ledger()
