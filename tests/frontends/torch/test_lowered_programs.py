@@ -56,7 +56,7 @@ class Lowered(nn.Module):
         b = OPS.qconv_pointwise(
             a, 0.2, 0, two, *numbers, *end, 0.3, 100, torch.uint8, self.tail, self.numbers, self.how
         )
-        summed = (0.3, 100, "sum", 1.0, "relu", [], "")
+        summed: tuple[Any, ...] = (0.3, 100, "sum", 1.0, "relu", [], "")
         scales = self.scales, self.zeros
         c = OPS.qconv2d_pointwise.binary(
             a, 0.2, 0, two, *scales, b, self.bias, *end, 0.4, 0, torch.uint8, *summed
