@@ -42,6 +42,8 @@ class Opened:
     """The profile of the engine that quantizes; empty where nothing is quantized by one."""
     kernels: bool = False
     """Whether float operators between quantize and dequantize are kernels of that engine."""
+    observers: int = 0
+    """How many observers the module has, which are left out."""
 
 
 def opened(source: object, inputs: Sequence[object] | None) -> Opened:
@@ -61,8 +63,9 @@ def opened(source: object, inputs: Sequence[object] | None) -> Opened:
     with _inference(source, name):
         if is_quantized(source):
             return _script(_traced(source, given, name), name, given)
-        module = without_observers(source)
-        return Opened(as_program(functional(_exported(module, given, name))), name, share=False)
+        module, observers = without_observers(source)
+        program = as_program(functional(_exported(module, given, name)))
+        return Opened(program, name, share=False, observers=observers)
 
 
 # -- files ----------------------------------------------------------------------------------------
