@@ -427,8 +427,9 @@ def _quantized() -> Iterator[Case]:
         yield Case(f"quantize by {name}", lambda x, op=there, held=held: op(x, *held), (X,))
         both = lambda x, a=there, b=back, held=held: b(a(x, *held), *held)  # noqa: E731
         yield Case(f"dequantize by {name}", both, (X,), 0.0)
-    chosen = lambda x: list(ops.choose_qparams(x, 0, 255, least, torch.uint8))  # noqa: E731
-    yield Case("choose_qparams", lambda x: [v.float() for v in chosen(x)], (ROW,), 0.0)
+    choose = ops.choose_qparams
+    chosen = lambda x: [v.float() for v in choose(x, 0, 255, least, torch.uint8)]  # noqa: E731
+    yield Case("choose_qparams", chosen, (ROW,), 0.0)
 
 
 def cases() -> list[Case]:

@@ -80,7 +80,7 @@ class Lowered(nn.Module):
         e = OPS.qlinear_pointwise(
             c, *self.at(0.4, 0), three, *scales, d.clone(), self.bias, 0.8, 0, u8, *added
         )
-        end_of = (1.0, 0, torch.float32, "none", [], "")
+        end_of: tuple[Any, ...] = (1.0, 0, torch.float32, "none", [], "")
         return c, e, OPS.qlinear_pointwise(c, *self.at(0.4, 0), three, *numbers, *end_of)
 
 

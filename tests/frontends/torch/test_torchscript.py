@@ -113,6 +113,15 @@ def test_a_quantized_layer_gives_pytorchs_integers(name: str, chosen: str) -> No
         assert np.array_equal(weight.constant.data, held.weight().int_repr().numpy())
 
 
+def test_float_operators_between_quantized_tensors_are_no_kernels() -> None:
+    with engine("fbgemm"):
+        module, x = Quantizing(FUNCTIONS["a float sum"]), data((64, 33))
+        graph = qir.load(traced(module, [x]), inputs=[x])
+        (sum_,) = [n for n in graph if n.op == "add"]
+        assert all(v.type.quant is None for v in (*sum_.operands.values(), *sum_.results))
+        assert off("fbgemm", graph, module, [x]) == 0
+
+
 def test_an_op_in_place_changes_what_is_read_later() -> None:
     with engine("fbgemm"):
         module, x = Quantizing(in_place), data(IMAGE)
