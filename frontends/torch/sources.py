@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -154,10 +155,22 @@ def _guessed(module: torch.jit.ScriptModule, name: str) -> tuple[Program, Interp
     failed: QirError | None = None
     for inputs in examples(module, name):
         try:
-            return script_program(module, name, inputs, symbolic=True)
+            with _without_log():
+                return script_program(module, name, inputs, symbolic=True)
         except InputError as error:
             failed = failed or error
     raise InputError(f"{failed}; with inputs of that shape; give others: inputs=[...]")
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """Keeps PyTorch from logging shapes that do not fit, while some are tried."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _tensors(name: str, inputs: Sequence[object]) -> list[torch.Tensor]:

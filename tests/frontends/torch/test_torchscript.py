@@ -312,6 +312,17 @@ def test_inputs_of_an_archive_are_examples_or_shapes(tmp_path: Path) -> None:
         qir.load(path, inputs=[(5, 3, 4), (1,)])
 
 
+def test_a_frozen_archive_says_its_shapes_too(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1)).eval()
+    freeze: Any = torch.jit.freeze
+    freeze(SCRIPT(module)).save(tmp_path / "m.pt")
+    x = data((2, 3, 9, 8))
+    graph = qir.load(tmp_path / "m.pt")
+    assert graph.inputs[0].type.rank == 4
+    (ours,), (theirs,) = computed(graph, [x]), wanted(module, [x])
+    assert difference(ours, theirs, NEAR) == ""
+
+
 class Unpickled:
     """Leaves a file when it is unpickled."""
 
