@@ -1,16 +1,19 @@
-"""Layers that quantize their data by the range that these have while the program runs."""
+"""Quantized kernels that no float operators state: dynamic layers, and rows of tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, F64, dtype
 from qir.ir.node import Value
-from qir.ir.types import QuantType
+from qir.ir.types import Array, Grain, QuantType, TensorType
 
-from .call import Call
+from .call import Call, Keep
+from .elements import array
 
 _STORAGE = dtype("u8")
 _SEVEN_BITS = (0, 127)
@@ -36,5 +39,46 @@ def _linear(call: Call) -> Value:
     return call.add("linear", operands)
 
 
-OPS: dict[str, Callable[[Call], Any]] = {"quantized.linear_dynamic.default": _linear}
+def _table(call: Call, name: str, storage: str) -> Value:
+    """Returns the rows of a table, each with a scale and a zero point that is a float."""
+    found = [call.reader.held(node) for node in call[name]]
+    rows, *numbers = [held for held in found if held is not None]
+    held = [array(data).astype(np.float32) for _, data in numbers]
+    scale, zero = (Array(data, TensorType(data.shape, F32)) for data in held)
+    kind = QuantType(dtype(storage), F32, scale, zero, Grain(((0, 1),)))
+    return call.reader.constant(*rows, kind)
+
+
+def _rows(storage: str) -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        table, indices = _table(call, "weight", storage), call.value("indices")
+        kind = TensorType((*indices.type.shape, table.type.shape[1]), F32)
+        return call.add_typed("embedding", {"w": table, "indices": indices}, kind)
+
+    return read
+
+
+def _bags(storage: str) -> Callable[[Call], Value]:
+    def read(call: Call) -> Value:
+        if call.whole("mode") or call["compressed_indices_mapping"] is not None:
+            raise Keep("its bags are not sums of the rows of a whole table")
+        operands = {
+            "w": _table(call, "weight", storage),
+            "indices": call.value("indices"),
+            "offsets": call.optional("offsets"),
+            "weights": call.optional("per_sample_weights"),
+        }
+        attrs: dict[str, Attr] = {"mode": "sum", "last": call.flag("include_last_offset")}
+        return call.add("embedding_bag", operands, attrs)
+
+    return read
+
+
+OPS: dict[str, Callable[[Call], Any]] = {
+    "quantized.linear_dynamic.default": _linear,
+    "quantized.embedding_byte.default": _rows("u8"),
+    "quantized.embedding_4bit.default": _rows("u4"),
+    "quantized.embedding_bag_byte.default": _bags("u8"),
+    "quantized.embedding_bag_4bit.default": _bags("u4"),
+}
 """Kernels of PyTorch's quantized engines that no float operators state."""

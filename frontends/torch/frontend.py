@@ -14,7 +14,7 @@ from qir.ir.garbage import growth
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.verify import errors
-from qir.ledger import Ledger
+from qir.ledger import Change, Ledger
 from qir.passes.forms.group import Group
 
 _ROOTS = ("torch.nn.modules.module.Module", "torch.export.exported_program.ExportedProgram")
@@ -55,6 +55,9 @@ class TorchFrontend(Frontend):
         with growth():
             graph = read(found.program, found.name, ledger, share=found.share)
             graph.profile = found.profile or graph.profile
+            if found.observers:
+                said = f"{found.observers} observers are left out; calibrate the float model"
+                ledger.add(Change.EXACT, "read torch", found.name, said)
             if found.kernels:
                 Group(found.profile).run(graph, ledger)
         if wrong := errors(graph):

@@ -165,18 +165,16 @@ def _result(call: Call) -> QuantType | None:
     return quant_type(known(kind), _known(call, "output_scale"), _known(call, "output_zero_point"))
 
 
+_CONVOLUTIONS = ("qconv_pointwise.default", "qconv_pointwise.tensor", "qconv2d_pointwise.default")
 OPS: dict[str, Callable[[Call], Value]] = {
-    f"onednn.{name}.{form}": _kernel(op, joins=form.startswith("binary"))
-    for op, names, forms in (
-        ("conv2d", ("qconv_pointwise", "qconv2d_pointwise"), ("default", "tensor")),
-        ("conv2d", ("qconv2d_pointwise",), ("binary", "binary_tensor")),
-        (
-            "linear",
-            ("qlinear_pointwise",),
-            ("default", "tensor", "binary", "binary_tensor"),
-        ),
-    )
-    for name in names
-    for form in forms
+    **{f"onednn.{name}": _kernel("conv2d", joins=False) for name in _CONVOLUTIONS},
+    **{
+        f"onednn.{name}_pointwise.{form}": _kernel(op, joins=form.startswith("binary"))
+        for name, op, forms in (
+            ("qconv2d", "conv2d", ("binary", "binary_tensor")),
+            ("qlinear", "linear", ("default", "tensor", "binary", "binary_tensor")),
+        )
+        for form in forms
+    },
 }
 """The converters of the kernels, by their overloads."""

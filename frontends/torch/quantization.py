@@ -214,7 +214,7 @@ def _fake_channels(call: Call) -> Value:
 
 def _fake_with_switch(call: Call) -> list[Value | None]:
     """Reads the forms that also give the mask of what was not cut off."""
-    if call.node.users and any(user.args[1] != 0 for user in call.node.users):
+    if any(user.users and user.args[1] != 0 for user in call.node.users):
         raise Keep("its mask is read")
     enabled = call.given.get("fake_quant_enabled")
     if enabled is not None:

@@ -31,23 +31,25 @@ def _quantizes(node: torch.fx.Node) -> bool:
     return getattr(target, "__name__", "") in _CALLS
 
 
-def without_observers(module: nn.Module) -> nn.Module:
-    """Returns a module without its observers, fake quantization by the numbers that it has.
+def without_observers(module: nn.Module) -> tuple[nn.Module, int]:
+    """Returns a module without its observers, and how many there were.
 
-    A module without either is returned as it is, another as a copy.
+    Fake quantization stays, by the numbers that it has. A module without either is returned as it
+    is, another as a copy.
     """
     from torch.ao.quantization import FakeQuantizeBase, ObserverBase
 
     kinds = (ObserverBase, FakeQuantizeBase)
     if not any(isinstance(part, kinds) for part in module.modules()):
-        return module
-    module = copy.deepcopy(module)
+        return module, 0
+    module, count = copy.deepcopy(module), 0
     for path, part in list(module.named_modules(remove_duplicate=False)):  # FX shares observers
         if isinstance(part, kinds) and path:
             owner, _, name = path.rpartition(".")
-            made = _Fake(part) if isinstance(part, FakeQuantizeBase) else nn.Identity()
-            setattr(module.get_submodule(owner), name, made)
-    return module
+            fakes = isinstance(part, FakeQuantizeBase)
+            setattr(module.get_submodule(owner), name, _Fake(part) if fakes else nn.Identity())
+            count += not fakes
+    return module, count
 
 
 class _Fake(nn.Module):

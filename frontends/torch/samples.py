@@ -30,7 +30,7 @@ class _Layer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q = torch.quantize_per_tensor(x, 0.02, 128, torch.quint8)
-        made = torch.ops.quantized.linear(q, self._packed_params, 0.05, 100)
+        made: torch.Tensor = torch.ops.quantized.linear(q, self._packed_params, 0.05, 100)
         return made.dequantize()
 
 
@@ -63,7 +63,7 @@ def write(folder: Path) -> Sequence[Path]:
                 nn.init.normal_(parameter, std=0.3)
         torch.export.save(torch.export.export(network.eval(), (x,)), paths[-1])
     paths.append(folder / "int8.pt")
-    torch.jit.save(_int8(), paths[-1])  # type: ignore[no-untyped-call]
+    torch.jit.save(_int8(), paths[-1])
     return paths
 
 

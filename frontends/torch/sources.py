@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,8 @@ class Opened:
     """The profile of the engine that quantizes; empty where nothing is quantized by one."""
     kernels: bool = False
     """Whether float operators between quantize and dequantize are kernels of that engine."""
+    observers: int = 0
+    """How many observers the module has, which are left out."""
 
 
 def opened(source: object, inputs: Sequence[object] | None) -> Opened:
@@ -61,8 +64,9 @@ def opened(source: object, inputs: Sequence[object] | None) -> Opened:
     with _inference(source, name):
         if is_quantized(source):
             return _script(_traced(source, given, name), name, given)
-        module = without_observers(source)
-        return Opened(as_program(functional(_exported(module, given, name))), name, share=False)
+        module, observers = without_observers(source)
+        program = as_program(functional(_exported(module, given, name)))
+        return Opened(program, name, share=False, observers=observers)
 
 
 # -- files ----------------------------------------------------------------------------------------
@@ -151,10 +155,22 @@ def _guessed(module: torch.jit.ScriptModule, name: str) -> tuple[Program, Interp
     failed: QirError | None = None
     for inputs in examples(module, name):
         try:
-            return script_program(module, name, inputs, symbolic=True)
+            with _without_log():
+                return script_program(module, name, inputs, symbolic=True)
         except InputError as error:
             failed = failed or error
     raise InputError(f"{failed}; with inputs of that shape; give others: inputs=[...]")
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """Keeps PyTorch from logging shapes that do not fit, while some are tried."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _tensors(name: str, inputs: Sequence[object]) -> list[torch.Tensor]:

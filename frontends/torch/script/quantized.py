@@ -210,7 +210,7 @@ def _unpacked(kernel: Kernel, held: Any) -> _Layer:
 def _owner(held: Packed) -> str:
     """Returns the path of the module whose weights are packed."""
     path = held.name
-    while path.rpartition(".")[2].startswith("_packed_params"):
+    while path.rpartition(".")[2].startswith("_packed"):
         path = path.rpartition(".")[0]
     return path
 
@@ -291,9 +291,8 @@ def dynamic_linear(
     """Adds a linear layer that quantizes its data by the range that they have."""
     w = weights(builder, *weight)
     row = builder.node(bias)
-    shaped = [builder.mode.from_tensor(torch.empty(0)), *(n.meta["val"] for n in (x, w))]
     with builder.mode:
-        made = ATEN.linear.default(shaped[1], shaped[2])
+        made = ATEN.linear.default(x.meta["val"], w.meta["val"])
     target = torch.ops.quantized.linear_dynamic.default
     node: fx.Node = builder.emit(target, (x, (w, row), reduce_range), {}, made)
     return builder.call(ATEN.relu.default, node) if relu else node
@@ -430,12 +429,33 @@ def _norm(kernel: Kernel) -> Quantized:
 
 
 def _embedding(kernel: Kernel) -> fx.Node:
-    """Reads embedding_byte: rows of a table, each with a scale and a zero point that is a float."""
-    held = kernel["weight"]
+    """Keeps a look-up in a table whose rows have scales, and zero points that are floats."""
+    builder, held = kernel.builder, kernel["weight"]
     data = torch.ops.quantized.embedding_bag_unpack(held.object)
-    table = Stored(_named(held, "weight"), data.dequantize())
-    made: fx.Node = kernel.call(ATEN.embedding.default, table, kernel["indices"])
-    return made
+    name, codes = _named(held, "weight"), data.int_repr()
+    if data.dtype == torch.quint4x2:
+        codes = torch.stack((codes & 15, codes >> 4), -1).reshape(data.shape)
+    numbers = (data.q_per_channel_scales(), data.q_per_channel_zero_points())
+    table = (
+        builder.constant(name, codes),
+        *(
+            builder.constant(f"{name}.{n}", t)
+            for n, t in zip(("scale", "zero"), numbers, strict=True)
+        ),
+    )
+    target = getattr(torch.ops.quantized, kernel.name.partition("::")[2]).default
+    formals = target._schema.arguments[1:]
+    given = [builder.node(kernel.given[formal.name]) for formal in formals]
+    fakes = fx.map_arg(given, lambda node: node.meta["val"])
+    with builder.mode:
+        rows = builder.mode.from_tensor(torch.empty(data.shape), static_shapes=True)
+        if "bag" in kernel.name:
+            last = bool(kernel["include_last_offset"])
+            made = ATEN.embedding_bag(rows, fakes[0], fakes[1], include_last_offset=last)[0]
+        else:
+            made = ATEN.embedding(rows, fakes[0])
+    node: fx.Node = builder.emit(target, (table, *given), {}, made)
+    return node
 
 
 def _fixed(
@@ -529,8 +549,11 @@ KERNELS: dict[str, Callable[[Kernel], Any]] = {
         ATEN.max_pool2d.default, "qx", "kernel_size", "stride", "padding", "dilation", "ceil_mode"
     ),
     "quantized::dropout": lambda kernel: kernel.quantized("self"),
-    "quantized::embedding_byte": _embedding,
-    "quantized::embedding_4bit": _embedding,
+    **{
+        f"quantized::embedding_{bag}{kind}": _embedding
+        for bag in ("", "bag_")
+        for kind in ("byte", "4bit")
+    },
 }
 
 __all__ = [

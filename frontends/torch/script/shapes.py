@@ -120,6 +120,8 @@ class _Search:
         names: list[str] = []
         while value.unique() != self.owner.unique():
             node = value.node()
+            if node.kind() == "prim::Constant" and not names:  # of a module that is frozen
+                return value.toIValue()
             if node.kind() != "prim::GetAttr":
                 return None
             names.append(node.s("name"))

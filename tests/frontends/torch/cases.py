@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.ao.quantization.fx._decomposed
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -127,6 +128,7 @@ def _activations() -> Iterator[Case]:
     yield Case("celu alpha", lambda x: F.celu(x, 0.5), (ROW,), 1e-5)
     yield Case("leaky", lambda x: F.leaky_relu(x, 0.25), (ROW,))
     yield Case("clamp", lambda x: x.clamp(-1, 2.5), (ROW,))
+    yield Case("threshold", lambda x: F.threshold(x, 0.4, 0.0), (ROW,))
     yield Case("clamp_min", lambda x: x.clamp_min(-0.5), (ROW,))
     yield Case("clamp_max", lambda x: x.clamp_max(0.5), (ROW,))
     yield Case("prelu one", lambda x: F.prelu(x, torch.tensor([0.3])), (X,))
@@ -378,10 +380,62 @@ def _decomposed() -> Iterator[Case]:
         yield Case(f"upsample_{name}", sized, (x,), 1e-5)
 
 
+def _fake_quantized() -> Iterator[Case]:
+    """Fake quantization, by numbers and by tensors, and the forms that also give a mask."""
+    aten = torch.ops.aten
+    scale, zero, on = (
+        torch.tensor([0.03]),
+        torch.tensor([3], dtype=torch.int32),
+        torch.ones(1).long(),
+    )
+    scales = torch.linspace(0.01, 0.2, 6)
+    zeros = torch.zeros(6, dtype=torch.int32)
+    tensor = aten.fake_quantize_per_tensor_affine
+    channel = aten.fake_quantize_per_channel_affine.default
+    masked = aten.fake_quantize_per_tensor_affine_cachemask.default
+    many = aten.fake_quantize_per_channel_affine_cachemask.default
+    switched = aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default
+    for name, fake in (
+        ("by numbers", lambda x: tensor.default(x, 0.03, 3, 0, 127)),
+        ("by tensors", lambda x: tensor.tensor_qparams(x, scale, zero, 0, 255)),
+        ("of channels", lambda x: channel(x, scales, zeros, 1, -128, 127)),
+        ("with a mask", lambda x: masked(x, 0.03, 3, 0, 127)[0]),
+        ("of channels with a mask", lambda x: many(x, scales, zeros, 1, -127, 127)[0]),
+        ("with a switch", lambda x: switched(x, scale, zero, on, 0, 255)[0]),
+    ):
+        yield Case(f"fake quantization {name}", fake, (X,), 0.0)
+
+
+def _quantized() -> Iterator[Case]:
+    """Quantize and dequantize as PT2E puts them into exported programs."""
+    ops = torch.ops.quantized_decomposed
+    scale, zero = torch.tensor(0.03), torch.tensor(117)
+    low, high = torch.tensor(0), torch.tensor(255)
+    scales, zeros = torch.linspace(0.01, 0.2, 6), torch.arange(6)
+    least = torch.finfo(torch.float32).eps
+    forms: dict[str, tuple[Any, ...]] = {
+        "numbers": (0.03, 117, 0, 255, torch.uint8),
+        "tensors": (scale, zero, 0, 255, torch.uint8),
+        "tensors and bounds": (scale, zero, low, high, torch.uint8),
+        "channels": (scales, zeros, 1, -128, 127, torch.int8),
+    }
+    for name, held in forms.items():
+        kind = "channel" if name == "channels" else "tensor"
+        form = {"tensors": "tensor", "tensors and bounds": "tensor2"}.get(name, "default")
+        there = getattr(getattr(ops, f"quantize_per_{kind}"), form)
+        back = getattr(getattr(ops, f"dequantize_per_{kind}"), form)
+        yield Case(f"quantize by {name}", lambda x, op=there, held=held: op(x, *held), (X,))
+        both = lambda x, a=there, b=back, held=held: b(a(x, *held), *held)  # noqa: E731
+        yield Case(f"dequantize by {name}", both, (X,), 0.0)
+    choose = ops.choose_qparams
+    chosen = lambda x: [v.float() for v in choose(x, 0, 255, least, torch.uint8)]  # noqa: E731
+    yield Case("choose_qparams", chosen, (ROW,), 0.0)
+
+
 def cases() -> list[Case]:
     """Returns all cases."""
     with torch.random.fork_rng():
         torch.manual_seed(5)
         families = (_functions, _arithmetic, _activations, _layers, _products, _moves)
-        more = (_reductions, _resizes, _recurrent, _decomposed)
+        more = (_reductions, _resizes, _recurrent, _decomposed, _fake_quantized, _quantized)
         return [case for family in (*families, *more) for case in family()]

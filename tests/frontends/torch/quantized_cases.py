@@ -91,6 +91,10 @@ FUNCTIONS: dict[str, Function] = {
     "pad": lambda q: F.pad(q, (1, 2, 0, 1)),
     "greater": lambda q: q > 0.5,
     "dequantize": lambda q: q.dequantize() * 2,
+    "floats between quantized tensors": lambda q: quantize(
+        q.dequantize() * 1.5 + _inverted(q).dequantize(), 0.07, 100
+    ),
+    "a float sum": lambda q: quantize(q.dequantize() + _inverted(q).dequantize(), 0.07, 101),
     "scales that are tensors": lambda q: torch.quantize_per_tensor(
         q.dequantize(), torch.tensor(0.03), torch.tensor(3), torch.qint8
     ),

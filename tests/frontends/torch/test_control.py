@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -50,7 +51,8 @@ class Loops(nn.Module):
         def step(i: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
             return i + 1, self.linear(x) * 1.5 + most
 
-        i, made = while_loop(goes_on, step, (torch.zeros((), dtype=torch.int64), x))
+        loop: Any = while_loop
+        i, made = loop(goes_on, step, (torch.zeros((), dtype=torch.int64), x))
         return i, made
 
 

@@ -73,7 +73,9 @@ def trained_eagerly() -> nn.Module:
 def test_an_observed_module_is_read_as_the_float_one(make: Any) -> None:
     module = make()
     before = copy.deepcopy(module.state_dict())
-    graph = qir.load(module, inputs=(X,))
+    ledger = qir.Ledger()
+    graph = qir.load(module, inputs=(X,), ledger=ledger)
+    assert [e.reason for e in ledger if "observers are left out; calibrate" in e.reason]
     assert not [v for v in graph.values.values() if v.type.quant]
     after = module.state_dict()
     assert all(torch.equal(held, after[name]) for name, held in before.items())

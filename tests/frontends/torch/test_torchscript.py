@@ -113,6 +113,15 @@ def test_a_quantized_layer_gives_pytorchs_integers(name: str, chosen: str) -> No
         assert np.array_equal(weight.constant.data, held.weight().int_repr().numpy())
 
 
+def test_float_operators_between_quantized_tensors_are_no_kernels() -> None:
+    with engine("fbgemm"):
+        module, x = Quantizing(FUNCTIONS["a float sum"]), data((64, 33))
+        graph = qir.load(traced(module, [x]), inputs=[x])
+        (sum_,) = [n for n in graph if n.op == "add"]
+        assert all(v.type.quant is None for v in (*sum_.operands.values(), *sum_.results))
+        assert off("fbgemm", graph, module, [x]) == 0
+
+
 def test_an_op_in_place_changes_what_is_read_later() -> None:
     with engine("fbgemm"):
         module, x = Quantizing(in_place), data(IMAGE)
@@ -214,6 +223,25 @@ def test_a_dynamic_linear_layer_gives_pytorchs_floats() -> None:
         assert off("fbgemm", graph, made, [x]) == 0
 
 
+@pytest.mark.parametrize(("bags", "bits"), [(False, 8), (True, 8), (True, 4)])
+def test_tables_of_quantized_rows_keep_their_integers(bags: bool, bits: int) -> None:
+    torch.manual_seed(5)
+    kind = nn.EmbeddingBag if bags else nn.Embedding
+    more = {"mode": "sum", "include_last_offset": True} if bags else {}
+    module = nn.Sequential(kind(20, 8, **more)).eval()  # type: ignore[arg-type]
+    named = f"float_qparams_weight_only_qconfig{'' if bits == 8 else '_4bit'}"
+    module.qconfig = getattr(AO, named)
+    ids = torch.randint(0, 20, (12,)), torch.tensor([0, 5, 5, 12])
+    given = ids if bags else (ids[0].reshape(3, 4),)
+    with engine("fbgemm"):
+        made = AO.convert(AO.prepare(module))[0]
+        graph = qir.load(made, inputs=given)
+        assert off("fbgemm", graph, made, given) == 0
+    quant = graph["weight"].type.quant
+    assert quant is not None
+    assert (str(quant.storage), quant.real_zero) == (f"u{bits}", True)
+
+
 def test_a_dynamic_lstm_keeps_its_weights_and_says_what_stays_float() -> None:
     module, inputs = NETWORKS["recurrent"]
     ledger = Ledger()
@@ -282,6 +310,17 @@ def test_inputs_of_an_archive_are_examples_or_shapes(tmp_path: Path) -> None:
         assert qir.load(path, inputs=given).inputs[0].type.shape == (5, 3, 4)
     with pytest.raises(InputError, match="takes 1 inputs"):
         qir.load(path, inputs=[(5, 3, 4), (1,)])
+
+
+def test_a_frozen_archive_says_its_shapes_too(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1)).eval()
+    freeze: Any = torch.jit.freeze
+    freeze(SCRIPT(module)).save(tmp_path / "m.pt")
+    x = data((2, 3, 9, 8))
+    graph = qir.load(tmp_path / "m.pt")
+    assert graph.inputs[0].type.rank == 4
+    (ours,), (theirs,) = computed(graph, [x]), wanted(module, [x])
+    assert difference(ours, theirs, NEAR) == ""
 
 
 class Unpickled:
