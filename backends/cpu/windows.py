@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
+from qir._kernels._checks import LARGEST_MEAN
+from qir.ir.dtype import F32
+from qir.ir.node import Node
+
 from .builder import LAST, Builder, CannotLower, moved, sizes
 from .codes import Job, codes, requantized
 from .elementwise import look_up
@@ -120,5 +126,62 @@ def global_avg_pool(b: Builder, job: Job) -> None:
             y_zero=y.zero,
             x_type=x.kind,
             y_type=y.kind,
+        ),
+    )
+
+
+def dequantized(node: Node) -> Node | None:
+    """Returns the dequantize whose result a node takes the mean of, where a kernel does both."""
+    if node.op != "reduce_mean" or node.operands["x"].type.element != F32:
+        return None
+    before = node.operands["x"].node
+    if before.op != "dequantize" or len(before.operands) != 1:
+        return None
+    axes = node.attrs["axes"]
+    assert isinstance(axes, tuple)
+    try:
+        codes(before.operands["x"], "x")
+        _split(sizes(before.operands["x"]), axes)
+    except CannotLower:
+        return None
+    return before
+
+
+def _split(shape: Sizes, axes: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
+    """Whether codes are best read channels last, and (outer, rows, inner) of a mean over rows."""
+    over = sorted({axis % len(shape) for axis in axes} or range(len(shape)))
+    last = len(shape) == 4 and over == [2, 3]
+    held = moved(shape, LAST) if last else shape
+    first, end = (1, 3) if last else (over[0], over[-1] + 1)
+    if over != list(range(over[0], over[-1] + 1)):
+        raise CannotLower("no kernel takes a mean over axes that do not stand together")
+    rows = math.prod(held[first:end])
+    if rows > LARGEST_MEAN:
+        raise CannotLower(f"no kernel takes a mean of {rows} numbers")
+    return last, (math.prod(held[:first]), rows, math.prod(held[end:]))
+
+
+def reduce_mean(b: Builder, job: Job) -> None:
+    """Lowers a mean of dequantized codes: their sum in float64 is exact, in any order."""
+    value = b.means.get(job.result)
+    if value is None:
+        raise CannotLower("x is not dequantized from codes of 8 bits, or its axes stand apart")
+    x = codes(value, "x")
+    last, shape = _split(sizes(value), job.ints("axes"))
+    source, made = b.need(value, last=last), b.make(job.result)
+    b.add(
+        job.name,
+        "mean",
+        [source],
+        [made],
+        sizes(job.result),
+        lambda plan, at: plan.mean(
+            job.name,
+            at(source),
+            at(made),
+            shape=shape,
+            x_scale=float(x.scale),
+            x_zero=x.zero,
+            x_type=x.kind,
         ),
     )

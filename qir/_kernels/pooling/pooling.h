@@ -9,6 +9,9 @@
  *            y = clamp(rne(sum / count / so + zo)), count = elements inside, or the whole window
  *   global   y = clamp(rne(f32(sum of x - z, exact) * f32(s / f32(so * pixels))) + zo)
  *
+ *   mean     y = f32(sum of f32((x - z) * s), in f64, / count); exact up to 2^20 numbers, for
+ *            each is a multiple of the same power of two and of 32 bits, so any order will do
+ *
  * The average adds in the order of the window, has its zero point inside of the rounding and gives
  * the lowest code where the rounded number does not fit 32 bits, as onnxruntime does. All else is
  * f32, one rounding an operation.
@@ -47,6 +50,8 @@ struct qir_pooling_kernel {
                   uint8_t *y);
   void (*global)(const uint8_t *x, size_t pixels, size_t c, const struct qir_average *how,
                  uint8_t *y);
+  void (*mean)(const uint8_t *x, size_t rows, size_t inner, const struct qir_average *how,
+               float *y);
 };
 
 /* Kernels of this build, best first; the last is scalar and always runs. */
@@ -60,5 +65,8 @@ int qir_average_pool_make(uint32_t isa, const struct qir_window *window,
                           const struct qir_average *how, int x, int y, struct qir_step *step);
 int qir_global_average_make(uint32_t isa, size_t n, size_t pixels, size_t c,
                             const struct qir_average *how, int x, int y, struct qir_step *step);
+/* y[o, i] = the mean over r of x[o, r, i]. */
+int qir_mean_make(uint32_t isa, size_t outer, size_t rows, size_t inner,
+                  const struct qir_average *how, int x, int y, struct qir_step *step);
 
 #endif
