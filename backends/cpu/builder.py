@@ -108,6 +108,14 @@ class Elements:
 
 
 @dataclass(frozen=True, slots=True)
+class Mean:
+    """What a mean is taken of: dequantized codes, or what a table says of each byte."""
+
+    source: Value
+    table: NDArray[np.generic] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """The same in a buffer."""
 
@@ -123,8 +131,8 @@ class Builder:
     graph: Graph
     steps: list[Step] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
-    means: dict[Value, Value] = field(default_factory=dict)
-    """The codes of which a result is the mean, so that nobody dequantizes them first."""
+    means: dict[Value, Mean] = field(default_factory=dict)
+    """Results that are means of numbers that codes stand for: nobody makes these first."""
     _held: dict[tuple[Value, bool], Buffer] = field(default_factory=dict)
     _waiting: dict[Value, Elements] = field(default_factory=dict)
 

@@ -18,7 +18,7 @@ from qir.profiles.profile import differences
 from qir.reference.interpreter import profile_of, run_node
 
 from . import elementwise, moves, products, rows, tables, windows
-from .builder import Buffer, Builder, CannotLower, Fallback, sizes
+from .builder import Buffer, Builder, CannotLower, Fallback, Mean, sizes
 from .codes import PROFILE, Job, codes, job
 from .sizes import Sizes
 
@@ -64,7 +64,7 @@ def lower(graph: Graph) -> Builder:
     """Every node that is needed as steps; its results are marked as the program's outputs."""
     b = Builder(graph)
     images = tables.images(graph)
-    b.means.update(_means(b))
+    b.means.update(_means(b, images))
     needed = tables.needed(graph, images, b.means)
     for node in graph:
         if node.op == "input":
@@ -81,14 +81,15 @@ def lower(graph: Graph) -> Builder:
     return b
 
 
-def _means(b: Builder) -> Iterator[tuple[Value, Value]]:
-    """The results that are means of dequantized codes, each with these."""
+def _means(b: Builder, images: Mapping[Value, tables.Image]) -> Iterator[tuple[Value, Mean]]:
+    """The results that are means of numbers that codes stand for."""
     for node in b.graph:
-        before = windows.dequantized(node)
-        if before is not None:
+        mean = windows.mean_of(node, images)
+        if mean is not None:
             with suppress(CannotLower):
-                _params(b, before)
-                yield node.result, before.operands["x"]
+                if mean.table is None:
+                    _params(b, node.operands["x"].node)
+                yield node.result, mean
 
 
 def _converts(node: Node, image: tables.Image) -> bool:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
 
 from qir._kernels._checks import LARGEST_MEAN
 from qir.ir.dtype import F32
-from qir.ir.node import Node
+from qir.ir.node import Node, Value
 
-from .builder import LAST, Builder, CannotLower, moved, sizes
+from .builder import LAST, Builder, CannotLower, Mean, moved, sizes
 from .codes import Job, codes, requantized
 from .elementwise import look_up
 from .sizes import Sizes
+from .tables import Image
 
 
 def _geometry(job: Job) -> tuple[tuple[int, int, int, int], tuple[int, int], Sizes]:
@@ -130,21 +135,33 @@ def global_avg_pool(b: Builder, job: Job) -> None:
     )
 
 
-def dequantized(node: Node) -> Node | None:
-    """Returns the dequantize whose result a node takes the mean of, where a kernel does both."""
+def mean_of(node: Node, images: Mapping[Value, Image]) -> Mean | None:
+    """Returns what a node takes the mean of, where a kernel reads that as codes."""
     if node.op != "reduce_mean" or node.operands["x"].type.element != F32:
         return None
-    before = node.operands["x"].node
-    if before.op != "dequantize" or len(before.operands) != 1:
-        return None
-    axes = node.attrs["axes"]
+    value, axes = node.operands["x"], node.attrs["axes"]
     assert isinstance(axes, tuple)
     try:
-        codes(before.operands["x"], "x")
-        _split(sizes(before.operands["x"]), axes)
+        _, (_, rows, _) = _split(sizes(value), axes)
+        if value.node.op == "dequantize" and len(value.node.operands) == 1:
+            codes(value.node.operands["x"])
+            return Mean(value.node.operands["x"])
     except CannotLower:
         return None
-    return before
+    image = images.get(value)
+    if image is None or sizes(image.root) != sizes(value) or not _exact(image.table, rows):
+        return None
+    return Mean(image.root, image.table)
+
+
+def _exact(table: NDArray[np.generic], count: int) -> bool:
+    """Returns whether float64 adds that many numbers of a float32 table without rounding."""
+    size = np.abs(table.astype(np.float64))
+    if not np.isfinite(size).all():
+        return False
+    least = np.min(size[size > 0], initial=1.0)
+    unit = max(math.ldexp(1, math.frexp(least)[1] - 24), 2.0**-149)  # all are multiples of it
+    return bool(size.max() * count <= 2.0**53 * unit)
 
 
 def _split(shape: Sizes, axes: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
@@ -162,13 +179,13 @@ def _split(shape: Sizes, axes: tuple[int, ...]) -> tuple[bool, tuple[int, int, i
 
 
 def reduce_mean(b: Builder, job: Job) -> None:
-    """Lowers a mean of dequantized codes: their sum in float64 is exact, in any order."""
-    value = b.means.get(job.result)
-    if value is None:
-        raise CannotLower("x is not dequantized from codes of 8 bits, or its axes stand apart")
-    x = codes(value, "x")
-    last, shape = _split(sizes(value), job.ints("axes"))
-    source, made = b.need(value, last=last), b.make(job.result)
+    """Lowers a mean of numbers that codes stand for, whose sum in float64 is exact."""
+    mean = b.means.get(job.result)
+    if mean is None:
+        raise CannotLower("x is not made from codes of 8 bits, or its axes stand apart")
+    x, table = codes(mean.source, "x"), mean.table
+    last, shape = _split(sizes(mean.source), job.ints("axes"))
+    source, made = b.need(mean.source, last=last), b.make(job.result)
     b.add(
         job.name,
         "mean",
@@ -183,5 +200,6 @@ def reduce_mean(b: Builder, job: Job) -> None:
             x_scale=float(x.scale),
             x_zero=x.zero,
             x_type=x.kind,
+            table=table,
         ),
     )

@@ -159,6 +159,14 @@ def table_of(step: str, table: NDArray[np.uint8 | np.int8]) -> NDArray[np.uint8]
     return flat.view(np.uint8)
 
 
+def reals_of(step: str, table: ArrayLike) -> NDArray[np.float32]:
+    """A table of 256 floats."""
+    numbers = floats_of(step, "table", table)
+    if numbers.size != 256:
+        raise ValueError(f"{step}: table has {numbers.size} float32, 256 are needed")
+    return numbers
+
+
 def item_of(step: str, itemsize: int) -> int:
     """A number of bytes that elements may have."""
     item = integer(step, "itemsize", itemsize, 1, 8)

@@ -122,8 +122,13 @@ cdef extern from "pooling/pooling.h" nogil:
         int x, int y, qir_step *,
     )
 
+    cdef struct qir_mean:
+        float x_scale
+        int32_t x_zero
+        uint8_t x_flip, tabled
+        float table[256]
     int qir_mean_make(
-        uint32_t isa, size_t outer, size_t rows, size_t inner, const qir_average *,
+        uint32_t isa, size_t outer, size_t rows, size_t inner, const qir_mean *,
         int x, int y, qir_step *,
     )
 

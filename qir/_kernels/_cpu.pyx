@@ -13,7 +13,7 @@ import numpy as np
 from qir._kernels._calls import call_of
 from qir._kernels._checks import (
     LARGEST_MEAN, LARGEST_STEP, LARGEST_WINDOW, code_in, entries_of, external_of, flip_of, floats_of, integer, item_of, joined, limits,
-    of_length, offsets_of, permutation, real_of, scale_of, split_planes, table_of, whole, windows,
+    of_length, offsets_of, permutation, real_of, reals_of, scale_of, split_planes, table_of, whole, windows,
 )
 from qir._kernels._environment import (
     InstructionSets, SettingError, default_threads, usable_cores,
@@ -345,11 +345,14 @@ cdef class Plan(Running):
         made = qir_global_average_make(self.bits, n, h * w if n else 0, c, &how, x, y, &step)
         self.append(name, "global_avg_pool", step, made, n * c * (h * w + 1), (y,))
 
-    def mean(
-        self, str name, x, y, *, shape, x_scale, x_zero, str x_type="u8",
-    ):
+    def mean(self, str name, x, y, *, shape, x_scale=1, x_zero=0, str x_type="u8", table=None):
+        cdef qir_mean how
         cdef qir_step step
-        cdef qir_average how = average_of(name, x_scale, x_zero, x_type, 1, 0, "u8", False)
+        how.x_scale = scale_of(name, "x_scale", x_scale)
+        how.x_zero = code_in(name, "x_zero", x_type, x_zero)
+        how.x_flip, how.tabled = flip_of(name, x_type), table is not None
+        for i, number in enumerate(reals_of(name, table) if how.tabled else ()):
+            how.table[i] = number
         outer, rows, inner = of_length(name, "shape", shape, 3, 0)
         if rows > LARGEST_MEAN:
             raise ValueError(f"{name}: a mean of {rows}; {LARGEST_MEAN} is the most possible")

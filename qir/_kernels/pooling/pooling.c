@@ -6,8 +6,7 @@
                                   const struct qir_average *, uint8_t *);                     \
   void qir_pooling_global_##name(const uint8_t *, size_t, size_t, const struct qir_average *, \
                                  uint8_t *);                                                  \
-  void qir_pooling_mean_##name(const uint8_t *, size_t, size_t, const struct qir_average *,   \
-                               float *);
+  void qir_pooling_mean_##name(const uint8_t *, size_t, size_t, const struct qir_mean *, float *);
 #include "kernels.inc"
 #undef QIR_POOLING_KERNEL
 
@@ -107,7 +106,7 @@ int qir_global_average_make(uint32_t isa, size_t n, size_t pixels, size_t c,
 
 struct mean {
   const struct qir_pooling_kernel *kernel;
-  struct qir_average how;
+  struct qir_mean how;
   size_t outer, rows, inner, per_task;
   int x, y;
 };
@@ -122,8 +121,8 @@ static void run_mean(const void *params, void *const *buffers, void *scratch, lo
                     &v->how, (float *)buffers[v->y] + o * v->inner);
 }
 
-int qir_mean_make(uint32_t isa, size_t outer, size_t rows, size_t inner,
-                  const struct qir_average *how, int x, int y, struct qir_step *step) {
+int qir_mean_make(uint32_t isa, size_t outer, size_t rows, size_t inner, const struct qir_mean *how,
+                  int x, int y, struct qir_step *step) {
   enum { CHUNK = 16 * 1024 /* codes of a task */ };
   struct mean *v = qir_step_alloc(sizeof *v);
   if (!v) return 0;
