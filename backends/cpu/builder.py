@@ -99,20 +99,29 @@ def still(shape: Sizes, order: Sequence[int]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """Elements of a buffer in an order of their own: a step for each axis, in elements."""
+class Elements:
+    """Elements of a value in an order of their own: a step for each axis, from an offset on."""
 
-    buffer: Buffer
+    source: Value
     steps: Sizes
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A transposition that is not made before somebody needs its result as it is typed."""
+class Mean:
+    """What a mean is taken of: dequantized codes, or what a table says of each byte."""
 
-    name: str
     source: Value
-    perm: tuple[int, ...]
+    table: NDArray[np.generic] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The same in a buffer."""
+
+    buffer: Buffer
+    steps: Sizes
+    offset: int
 
 
 @dataclass(slots=True)
@@ -122,8 +131,10 @@ class Builder:
     graph: Graph
     steps: list[Step] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
+    means: dict[Value, Mean] = field(default_factory=dict)
+    """Results that are means of numbers that codes stand for: nobody makes these first."""
     _held: dict[tuple[Value, bool], Buffer] = field(default_factory=dict)
-    _waiting: dict[Value, _Waiting] = field(default_factory=dict)
+    _waiting: dict[Value, Elements] = field(default_factory=dict)
 
     def add(
         self,
@@ -171,7 +182,7 @@ class Builder:
             found = self.hold(value, Buffer(elements.nbytes, data=elements))
             return found if not last else self.need(value, last=True)
         if value in self._waiting and (value, not last) not in self._held:
-            self._transposed(value)
+            self._copied(value)
             return self.need(value, last=last)
         x = self._held[value, not last]
         y = self.make(value, last=last)
@@ -182,22 +193,44 @@ class Builder:
         )
         return y
 
-    def defer(self, name: str, source: Value, perm: tuple[int, ...], value: Value) -> None:
-        """Says that a value is another with its axes permuted; `view` may spare the step."""
-        self._waiting[value] = _Waiting(name, source, perm)
+    def defer(self, value: Value, elements: Elements) -> None:
+        """Says that a value is elements of another; a step copies them if somebody needs that."""
+        self._waiting[value] = elements
 
-    def _transposed(self, value: Value) -> None:
-        given = self._waiting.pop(value)
-        x, y = self.need(given.source), self.make(value)
-        self.transpose(given.name, x, y, sizes(given.source), given.perm, itemsize(value))
+    def elements(self, value: Value) -> Elements:
+        """Where the elements of a value come from, as it is typed."""
+        if value in self._waiting and (value, False) not in self._held:
+            return self._waiting[value]
+        return Elements(value, strides(sizes(value)))
 
     def view(self, value: Value) -> View:
         """Where the elements of a value are, for steps that take any order of axes."""
-        given = self._waiting.get(value)
-        if given is None or (value, False) in self._held:
-            return View(self.need(value), strides(sizes(value)))
-        steps = moved(strides(sizes(given.source)), given.perm)
-        return View(self.need(given.source), steps)
+        found = self.elements(value)
+        return View(self.need(found.source), found.steps, found.offset)
+
+    def _copied(self, value: Value) -> None:
+        given = self._waiting.pop(value)
+        self.strided(value, self.need(given.source), self.make(value), sizes(value), given)
+
+    def strided(self, value: Value, x: Buffer, y: Buffer, shape: Sizes, elements: Elements) -> None:
+        """Adds a step that copies elements of a buffer, which need not be neighbours."""
+        name, width = value.name, itemsize(value)
+        self.add(
+            name,
+            "strided",
+            [x],
+            [y],
+            shape,
+            lambda plan, at: plan.strided(
+                name,
+                at(x),
+                at(y),
+                shape=shape,
+                steps=elements.steps,
+                offset=elements.offset,
+                itemsize=width,
+            ),
+        )
 
     def transpose(
         self, name: str, x: Buffer, y: Buffer, shape: Sizes, order: Sequence[int], width: int

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from qir.profiles.profile import differences
 from qir.reference.interpreter import profile_of, run_node
 
 from . import elementwise, moves, products, rows, tables, windows
-from .builder import Buffer, Builder, CannotLower, Fallback, sizes
+from .builder import Buffer, Builder, CannotLower, Fallback, Mean, sizes
 from .codes import PROFILE, Job, codes, job
 from .sizes import Sizes
 
@@ -33,6 +34,7 @@ LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
     "max_pool2d": windows.max_pool2d,
     "avg_pool2d": windows.avg_pool2d,
     "global_avg_pool": windows.global_avg_pool,
+    "reduce_mean": windows.reduce_mean,
     "softmax": rows.softmax,
     "layer_norm": rows.layer_norm,
     "quantize": moves.quantize,
@@ -43,6 +45,9 @@ LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
     "squeeze": moves.reshape,
     "unsqueeze": moves.reshape,
     "transpose": moves.transpose,
+    "slice": moves.part,
+    "gather": moves.gather,
+    "expand": moves.expand,
     "concat": moves.concat,
     "pad": moves.pad,
 }
@@ -51,11 +56,16 @@ CHOICES = {"softmax": frozenset({"quotient"})}
 """Parameters of an op's method that its kernel takes in every value."""
 
 
+MOVES = frozenset({"slice", "split", "gather", "squeeze", "unsqueeze", "expand", "identity"})
+"""Ops that only move codes of one map: a profile that says so and one that says nothing agree."""
+
+
 def lower(graph: Graph) -> Builder:
     """Every node that is needed as steps; its results are marked as the program's outputs."""
     b = Builder(graph)
     images = tables.images(graph)
-    needed = tables.needed(graph, images)
+    b.means.update(_means(b, images))
+    needed = tables.needed(graph, images, b.means)
     for node in graph:
         if node.op == "input":
             value = node.result
@@ -71,16 +81,30 @@ def lower(graph: Graph) -> Builder:
     return b
 
 
+def _means(b: Builder, images: Mapping[Value, tables.Image]) -> Iterator[tuple[Value, Mean]]:
+    """The results that are means of numbers that codes stand for."""
+    for node in b.graph:
+        mean = windows.mean_of(node, images)
+        if mean is not None:
+            with suppress(CannotLower):
+                if mean.table is None:
+                    _params(b, node.operands["x"].node)
+                yield node.result, mean
+
+
 def _converts(node: Node, image: tables.Image) -> bool:
     """Returns whether a node is a plain dequantize, whose kernel also changes the layout."""
     return node.op == "dequantize" and node.operands["x"] is image.root
 
 
 def _lower(b: Builder, node: Node) -> None:
-    if len(node.results) != 1:
-        _fall_back(b, node, "it has more than one result")
-        return
     try:
+        if node.op == "split":
+            _params(b, node)
+            moves.split(b, node)
+            return
+        if len(node.results) != 1:
+            raise CannotLower("it has more than one result")
         asked = replace(job(node), params=_params(b, node))
         if asked.op in LOWERINGS:
             LOWERINGS[asked.op](b, asked)
@@ -102,6 +126,9 @@ def _params(b: Builder, node: Node) -> Mapping[str, object]:
 
     CannotLower for a node whose profile computes it otherwise than the kernels do.
     """
+    kinds = [value.type for value in (*node.operands.values(), *node.results)]
+    if not any(kind.quant for kind in kinds):
+        return {}  # profiles speak of codes
     if node.op in ("quantize", "requantize") and node.attrs["round"]:
         raise CannotLower("it states itself how it rounds")
     name = profile_of(b.graph, node)
@@ -109,6 +136,8 @@ def _params(b: Builder, node: Node) -> Mapping[str, object]:
     with on_processor([name]):  # as the reference computes it here
         ours, theirs = profile(PROFILE).resolve(query), profile(name).resolve(query)
     other = differences(ours, theirs)
+    if node.op in MOVES and {r.method.name for r in (ours, theirs) if r.method} <= {"move"}:
+        other.pop("method", None)
     if ours.method and theirs.method and ours.method.name == theirs.method.name:
         changed = dict(ours.method.params.items() ^ theirs.method.params.items())
         if changed.keys() <= CHOICES.get(node.op, frozenset()):

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 
 from qir.ir.dtype import F32
-from qir.ir.node import Value
+from qir.ir.node import Node, Value
 
-from .builder import FIRST, LAST, Buffer, Builder, CannotLower, itemsize, moved, sizes, still
+from .builder import (
+    FIRST,
+    LAST,
+    Buffer,
+    Builder,
+    CannotLower,
+    Elements,
+    itemsize,
+    moved,
+    sizes,
+    still,
+    strides,
+)
 from .codes import Job, Map, coded, codes, requantized
 from .elementwise import look_up
 from .sizes import Sizes
@@ -91,6 +105,9 @@ def reshape(b: Builder, job: Job) -> None:
     maps = _maps(value, job.result)
     if itemsize(value) != itemsize(job.result):
         raise CannotLower("the result has other elements")
+    if maps is None and (apart := _with_ones(b, value, job.result)) is not None:
+        b.defer(job.result, apart)
+        return
     held = b.need(value)
     if maps is None:
         b.hold(job.result, held)
@@ -98,6 +115,18 @@ def reshape(b: Builder, job: Job) -> None:
     entries = requantized(*maps)
     assert entries is not None
     look_up(b, job.name, held, b.make(job.result), sizes(job.result), entries)
+
+
+def _with_ones(b: Builder, value: Value, result: Value) -> Elements | None:
+    """A view of a value whose axes of 1 alone change; None where it is no view, or others do."""
+    given = b.elements(value)
+    wide = [i for i, size in enumerate(sizes(value)) if size != 1]
+    if given.source is value or [sizes(value)[i] for i in wide] != [
+        size for size in sizes(result) if size != 1
+    ]:
+        return None
+    steps = iter(given.steps[i] for i in wide)
+    return replace(given, steps=tuple(0 if size == 1 else next(steps) for size in sizes(result)))
 
 
 def transpose(b: Builder, job: Job) -> None:
@@ -120,7 +149,93 @@ def transpose(b: Builder, job: Job) -> None:
                 b.hold(job.result, b.need(value, last=last), last=wanted)
                 return
     itemsize(value)  # refuses what has no fixed size
-    b.defer(job.name, value, perm, job.result)
+    given = b.elements(value)
+    b.defer(job.result, replace(given, steps=moved(given.steps, perm)))
+
+
+def part(b: Builder, job: Job) -> None:
+    """Lowers slice: elements at equal distances along some axes."""
+    names = ("starts", "ends", "axes", "steps")
+    cuts = zip(*(job.ints(name) for name in names), strict=True)
+    rank = job.operands["x"].type.rank
+    ranges: dict[int, range] = {}
+    for start, end, axis, step in cuts:
+        size = sizes(job.operands["x"])[axis % rank]
+        if step < 1:
+            raise CannotLower("no kernel takes elements backwards")
+        ranges[axis % rank] = range(*slice(start, end, step).indices(size))
+    _take(b, job.operands["x"], job.result, ranges)
+
+
+def split(b: Builder, node: Node) -> None:
+    """Lowers the parts of an axis, each by itself."""
+    value, along = node.operands["x"], node.attrs["axis"]
+    assert isinstance(along, int)
+    axis, start = along % value.type.rank, 0
+    for result in node.results:
+        if _maps(value, result) is not None:
+            raise CannotLower("a result has another map")
+    for result in node.results:
+        size = sizes(result)[axis]
+        _take(b, value, result, {axis: range(start, start + size)})
+        start += size
+
+
+def gather(b: Builder, job: Job) -> None:
+    """Lowers gather by one constant index: a slice whose axis is taken out, or stays as 1."""
+    value, indices = job.operands["x"], job.operands["indices"].constant
+    if indices is None or indices.data.size != 1:
+        raise CannotLower("indices are no single constant")
+    axis = job.number("axis") % value.type.rank
+    size, index = sizes(value)[axis], int(indices.data.reshape(-1)[0])
+    if not -size <= index < size:
+        raise CannotLower(f"index {index} is outside of axis {axis}, which has {size}")
+    if _maps(value, job.result) is not None:
+        raise CannotLower("the result has another map")
+    given = b.elements(value)
+    kept = (0,) * indices.data.ndim
+    b.defer(
+        job.result,
+        replace(
+            given,
+            steps=(*given.steps[:axis], *kept, *given.steps[axis + 1 :]),
+            offset=given.offset + index % size * given.steps[axis],
+        ),
+    )
+
+
+def expand(b: Builder, job: Job) -> None:
+    """Lowers broadcasting: a step of nothing along the axes that repeat."""
+    value = job.operands["x"]
+    if _maps(value, job.result) is not None:
+        raise CannotLower("the result has another map")
+    given, missing = b.elements(value), job.result.type.rank - value.type.rank
+    pairs = zip(given.steps, sizes(value), strict=True)
+    steps = tuple(0 if size == 1 else step for step, size in pairs)
+    b.defer(job.result, replace(given, steps=(0,) * missing + steps))
+
+
+def _take(b: Builder, value: Value, result: Value, ranges: Mapping[int, range]) -> None:
+    """Says which elements along each axis a result has; channels last where the value is."""
+    if _maps(value, result) is not None:
+        raise CannotLower("the result has another map")
+    last = value.type.rank == 4 and b.holds(value, last=True) and not b.holds(value, last=False)
+    if not last:
+        b.defer(result, _within(b.elements(value), ranges))
+        return
+    held = moved(sizes(value), LAST)
+    inside = {LAST.index(axis): along for axis, along in ranges.items()}
+    elements = _within(Elements(value, strides(held)), inside)
+    x, y = b.need(value, last=True), b.make(result, last=True)
+    b.strided(result, x, y, moved(sizes(result), LAST), elements)
+
+
+def _within(given: Elements, ranges: Mapping[int, range]) -> Elements:
+    steps, offset = list(given.steps), given.offset
+    for axis, along in ranges.items():
+        offset += along.start * steps[axis]
+        steps[axis] *= along.step
+    return replace(given, steps=tuple(steps), offset=offset)
 
 
 def concat(b: Builder, job: Job) -> None:

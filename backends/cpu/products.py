@@ -169,7 +169,7 @@ def computed_product(b: Builder, job: Job) -> None:
     out = moved(strides(sizes(target)), order)
     batch = sizes(job.result)[:-2]
     m, n, k = *sizes(job.result)[-2:], a.sizes[-1]
-    if a.steps[-1] != 1:  # rows of a are read as they are: put them in order
+    if a.steps[-1] != 1 and k > 1:  # rows of a are read as they are: put them in order
         a = _ordered(b, job, left, a)
     b.add(
         job.name,
@@ -185,7 +185,7 @@ def computed_product(b: Builder, job: Job) -> None:
             sizes=(m, k, n),
             a_at=a.offsets(batch),
             b_at=c.offsets(batch),
-            y_at=_offsets(out[:-2], batch),
+            y_at=_offsets(out[:-2], batch, 0),
             a_row=a.steps[-2],
             b_steps=c.steps[-2:],
             y_row=out[-2],
@@ -212,17 +212,18 @@ class Matrices:
     buffer: Buffer
     sizes: Sizes
     steps: Sizes
+    offset: int = 0
 
     def offsets(self, batch: Sizes) -> NDArray[np.uint64]:
         """Where each matrix of a batch begins, of which this one may repeat some."""
         missing = len(batch) - (len(self.sizes) - 2)
         pairs = zip(self.sizes[:-2], self.steps[:-2], strict=True)
         steps = tuple(0 if size == 1 else step for size, step in pairs)
-        return _offsets((0,) * missing + steps, batch)
+        return _offsets((0,) * missing + steps, batch, self.offset)
 
 
-def _offsets(steps: Sizes, batch: Sizes) -> NDArray[np.uint64]:
-    total = np.zeros(batch, np.uint64)
+def _offsets(steps: Sizes, batch: Sizes, start: int) -> NDArray[np.uint64]:
+    total = np.full(batch, start, np.uint64)
     for axis, (step, size) in enumerate(zip(steps, batch, strict=True)):
         along = np.arange(size, dtype=np.uint64) * np.uint64(step)
         total += along.reshape([-1 if i == axis else 1 for i in range(len(batch))])
@@ -234,7 +235,7 @@ def _matrices(b: Builder, job: Job, value: Value, turn: str) -> Matrices:
     steps = view.steps
     if job.attrs[turn] is True:
         shape, steps = _swapped(shape), _swapped(steps)
-    return Matrices(view.buffer, shape, steps)
+    return Matrices(view.buffer, shape, steps, view.offset)
 
 
 def _swapped(axes: Sizes) -> Sizes:

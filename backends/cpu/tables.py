@@ -23,7 +23,7 @@ from qir.profiles import profile, query_of
 from qir.profiles.processor import on_processor
 from qir.reference.interpreter import profile_of, run_node
 
-from .builder import CannotLower, sizes
+from .builder import CannotLower, Mean, sizes
 from .codes import BOUNDING, codes, every
 from .sizes import Sizes
 
@@ -67,15 +67,23 @@ def images(graph: Graph) -> dict[Value, Image]:
     return found
 
 
-def needed(graph: Graph, found: Mapping[Value, Image]) -> set[Value]:
-    """Returns the values that a run has to make: not those that only lead to tables."""
+def needed(graph: Graph, found: Mapping[Value, Image], instead: Mapping[Value, Mean]) -> set[Value]:
+    """Returns the values that a run has to make: not those that only lead to tables.
+
+    `instead` has the results whose step reads another value than the operands of their node.
+    """
     wanted: set[Value] = set()
     for node in reversed(list(graph)):
         if node.op == "output":
             wanted.update(node.operands.values())
         elif any(value in wanted for value in node.results):
-            image = found.get(node.result) if len(node.results) == 1 else None
-            wanted.update([image.root] if image else node.operands.values())
+            first = node.results[0]
+            if first in found:
+                wanted.add(found[first].root)
+            elif first in instead:
+                wanted.add(instead[first].source)
+            else:
+                wanted.update(node.operands.values())
     return wanted
 
 

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from .builder import LAST, Builder, CannotLower, moved, sizes
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir._kernels._checks import LARGEST_MEAN
+from qir.ir.dtype import F32
+from qir.ir.node import Node, Value
+
+from .builder import LAST, Builder, CannotLower, Mean, moved, sizes
 from .codes import Job, codes, requantized
 from .elementwise import look_up
 from .sizes import Sizes
+from .tables import Image
 
 
 def _geometry(job: Job) -> tuple[tuple[int, int, int, int], tuple[int, int], Sizes]:
@@ -120,5 +131,75 @@ def global_avg_pool(b: Builder, job: Job) -> None:
             y_zero=y.zero,
             x_type=x.kind,
             y_type=y.kind,
+        ),
+    )
+
+
+def mean_of(node: Node, images: Mapping[Value, Image]) -> Mean | None:
+    """Returns what a node takes the mean of, where a kernel reads that as codes."""
+    if node.op != "reduce_mean" or node.operands["x"].type.element != F32:
+        return None
+    value, axes = node.operands["x"], node.attrs["axes"]
+    assert isinstance(axes, tuple)
+    try:
+        _, (_, rows, _) = _split(sizes(value), axes)
+        if value.node.op == "dequantize" and len(value.node.operands) == 1:
+            codes(value.node.operands["x"])
+            return Mean(value.node.operands["x"])
+    except CannotLower:
+        return None
+    image = images.get(value)
+    if image is None or sizes(image.root) != sizes(value) or not _exact(image.table, rows):
+        return None
+    return Mean(image.root, image.table)
+
+
+def _exact(table: NDArray[np.generic], count: int) -> bool:
+    """Returns whether float64 adds that many numbers of a float32 table without rounding."""
+    size = np.abs(table.astype(np.float64))
+    if not np.isfinite(size).all():
+        return False
+    least = np.min(size[size > 0], initial=1.0)
+    unit = max(math.ldexp(1, math.frexp(least)[1] - 24), 2.0**-149)  # all are multiples of it
+    return bool(size.max() * count <= 2.0**53 * unit)
+
+
+def _split(shape: Sizes, axes: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
+    """Whether codes are best read channels last, and (outer, rows, inner) of a mean over rows."""
+    over = sorted({axis % len(shape) for axis in axes} or range(len(shape)))
+    last = len(shape) == 4 and over == [2, 3]
+    held = moved(shape, LAST) if last else shape
+    first, end = (1, 3) if last else (over[0], over[-1] + 1)
+    if over != list(range(over[0], over[-1] + 1)):
+        raise CannotLower("no kernel takes a mean over axes that do not stand together")
+    rows = math.prod(held[first:end])
+    if rows > LARGEST_MEAN:
+        raise CannotLower(f"no kernel takes a mean of {rows} numbers")
+    return last, (math.prod(held[:first]), rows, math.prod(held[end:]))
+
+
+def reduce_mean(b: Builder, job: Job) -> None:
+    """Lowers a mean of numbers that codes stand for, whose sum in float64 is exact."""
+    mean = b.means.get(job.result)
+    if mean is None:
+        raise CannotLower("x is not made from codes of 8 bits, or its axes stand apart")
+    x, table = codes(mean.source, "x"), mean.table
+    last, shape = _split(sizes(mean.source), job.ints("axes"))
+    source, made = b.need(mean.source, last=last), b.make(job.result)
+    b.add(
+        job.name,
+        "mean",
+        [source],
+        [made],
+        sizes(job.result),
+        lambda plan, at: plan.mean(
+            job.name,
+            at(source),
+            at(made),
+            shape=shape,
+            x_scale=float(x.scale),
+            x_zero=x.zero,
+            x_type=x.kind,
+            table=table,
         ),
     )

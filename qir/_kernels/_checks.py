@@ -15,6 +15,8 @@ LARGEST_STEP = 2**31 - 1
 """Largest size, stride, padding or dilation of a window: sums of their products fit 64 bits."""
 LARGEST_WINDOW = 2**24
 """Most elements of a window that is pooled: each is looked at, in padding too."""
+LARGEST_MEAN = 2**20
+"""Most codes of a mean: sums of as many of their float32 values are exact in float64."""
 LONGEST = 64
 """Most numbers in one operand, so that an endless iterator ends."""
 
@@ -155,6 +157,38 @@ def table_of(step: str, table: NDArray[np.uint8 | np.int8]) -> NDArray[np.uint8]
     if flat.dtype.itemsize != 1 or flat.size != 256:
         raise ValueError(f"{step}: table has {flat.size} {flat.dtype}, 256 bytes are needed")
     return flat.view(np.uint8)
+
+
+def reals_of(step: str, table: ArrayLike) -> NDArray[np.float32]:
+    """A table of 256 floats."""
+    numbers = floats_of(step, "table", table)
+    if numbers.size != 256:
+        raise ValueError(f"{step}: table has {numbers.size} float32, 256 are needed")
+    return numbers
+
+
+def item_of(step: str, itemsize: int) -> int:
+    """A number of bytes that elements may have."""
+    item = integer(step, "itemsize", itemsize, 1, 8)
+    if item not in (1, 2, 4, 8):
+        raise ValueError(f"{step}: itemsize is {item}, not 1, 2, 4 or 8")
+    return item
+
+
+def joined(shape: Sequence[int], steps: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The same elements with axes that follow each other in memory made one."""
+    sizes, strides = [1], [0]
+    for size, step in zip(shape, steps, strict=True):
+        if size == 1:
+            continue
+        if sizes[-1] != 1 and strides[-1] == size * step:
+            sizes[-1], strides[-1] = sizes[-1] * size, step
+        else:
+            sizes.append(size)
+            strides.append(step)
+    if len(sizes) > 2:  # its first axis makes the tasks
+        return sizes[1:], strides[1:]
+    return sizes, strides
 
 
 def offsets_of(step: str, *many: ArrayLike) -> NDArray[np.uintp]:

@@ -122,6 +122,16 @@ cdef extern from "pooling/pooling.h" nogil:
         int x, int y, qir_step *,
     )
 
+    cdef struct qir_mean:
+        float x_scale
+        int32_t x_zero
+        uint8_t x_flip, tabled
+        float table[256]
+    int qir_mean_make(
+        uint32_t isa, size_t outer, size_t rows, size_t inner, const qir_mean *,
+        int x, int y, qir_step *,
+    )
+
 cdef extern from "softmax/softmax.h" nogil:
     cdef struct qir_softmax:
         size_t rows, width
@@ -151,6 +161,12 @@ cdef extern from "layout/layout.h" nogil:
         size_t shape[8]
         size_t perm[8]
         size_t itemsize
+    cdef struct qir_strided:
+        size_t rank
+        size_t shape[8]
+        size_t steps[8]
+        size_t offset, itemsize
+    int qir_strided_make(const qir_strided *, int x, int y, qir_step *)
     int qir_copy_make(
         uint32_t isa, const qir_copy *, const uint8_t *table, int x, int y, qir_step *
     )

@@ -310,6 +310,24 @@ class Plan:
     ) -> None:
         """The mean over h and w of x (n, h, w, c) as QLinearGlobalAveragePool computes it."""
 
+    def mean(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        *,
+        shape: tuple[int, int, int],
+        x_scale: float = 1,
+        x_zero: int = 0,
+        x_type: _Codes = "u8",
+        table: NDArray[np.float32] | None = None,
+    ) -> None:
+        """y[o, i] = the mean over r of f32(x[o, r, i] - x_zero) * x_scale, or of table[x], as float32.
+
+        shape is (o, r, i). The numbers are added in float64, where their sum has to be exact, then
+        divided and rounded once. Without a table it is exact.
+        """
+
     # ---- rows -------------------------------------------------------------------------------
 
     def softmax(
@@ -379,6 +397,19 @@ class Plan:
 
     def fill(self, name: str, y: int, *, size: int, value: int, offset: int = 0) -> None:
         """Sets `size` bytes to one value, 0 to 255."""
+
+    def strided(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        *,
+        shape: tuple[int, ...],
+        steps: tuple[int, ...],
+        offset: int = 0,
+        itemsize: Literal[1, 2, 4, 8] | int = 1,
+    ) -> None:
+        """y[i, j ...] = x[offset + i * steps[0] + j * steps[1] ...], all in elements."""
 
     def transpose(
         self,

@@ -12,8 +12,8 @@ import numpy as np
 
 from qir._kernels._calls import call_of
 from qir._kernels._checks import (
-    LARGEST_STEP, LARGEST_WINDOW, code_in, entries_of, external_of, flip_of, floats_of, integer, limits,
-    of_length, offsets_of, permutation, real_of, scale_of, split_planes, table_of, whole, windows,
+    LARGEST_MEAN, LARGEST_STEP, LARGEST_WINDOW, code_in, entries_of, external_of, flip_of, floats_of, integer, item_of, joined, limits,
+    of_length, offsets_of, permutation, real_of, reals_of, scale_of, split_planes, table_of, whole, windows,
 )
 from qir._kernels._environment import (
     InstructionSets, SettingError, default_threads, usable_cores,
@@ -345,6 +345,22 @@ cdef class Plan(Running):
         made = qir_global_average_make(self.bits, n, h * w if n else 0, c, &how, x, y, &step)
         self.append(name, "global_avg_pool", step, made, n * c * (h * w + 1), (y,))
 
+    def mean(self, str name, x, y, *, shape, x_scale=1, x_zero=0, str x_type="u8", table=None):
+        cdef qir_mean how
+        cdef qir_step step
+        how.x_scale = scale_of(name, "x_scale", x_scale)
+        how.x_zero = code_in(name, "x_zero", x_type, x_zero)
+        how.x_flip, how.tabled = flip_of(name, x_type), table is not None
+        for i, number in enumerate(reals_of(name, table) if how.tabled else ()):
+            how.table[i] = number
+        outer, rows, inner = of_length(name, "shape", shape, 3, 0)
+        if rows > LARGEST_MEAN:
+            raise ValueError(f"{name}: a mean of {rows}; {LARGEST_MEAN} is the most possible")
+        size = outer * inner
+        x, y = self.needs(name, "x", x, size * rows), self.needs(name, "y", y, 4 * size)
+        made = qir_mean_make(self.bits, outer if inner else 0, rows, inner, &how, x, y, &step)
+        self.append(name, "mean", step, made, size * (rows + 4), (y,))
+
     cdef qir_window window(
         self, str name, x, y, shape, kernel, stride, pad, dilation, out
     ) except *:
@@ -452,13 +468,31 @@ cdef class Plan(Running):
         made = qir_fill_make(offset, size, value, y, &step)
         self.append(name, "fill", step, made, size, (y,))
 
+    def strided(self, str name, x, y, *, shape, steps, offset=0, itemsize=1):
+        cdef qir_strided s
+        cdef qir_step step
+        shape, steps = whole(name, "shape", shape, 0), whole(name, "steps", steps, 0)
+        offset, item = integer(name, "offset", offset, 0), item_of(name, itemsize)
+        if len(shape) != len(steps):
+            raise ValueError(f"{name}: {len(steps)} steps for {len(shape)} axes")
+        size = math.prod(shape) * item
+        last = offset + sum((n - 1) * by for n, by in zip(shape, steps))
+        x = self.needs(name, "x", x, (last + 1) * item if size else 0)
+        y = self.needs(name, "y", y, size)
+        shape, steps = joined(shape, steps)
+        if len(shape) > QIR_MAX_RANK:
+            raise ValueError(f"{name}: {len(shape)} axes, {QIR_MAX_RANK} are possible")
+        s.rank, s.offset, s.itemsize = len(shape), offset, item
+        for i in range(len(shape)):
+            s.shape[i], s.steps[i] = shape[i], steps[i]
+        made = qir_strided_make(&s, x, y, &step)
+        self.append(name, "strided", step, made, 2 * size, (y,))
+
     def transpose(self, str name, x, y, *, shape, perm, itemsize=1):
         cdef qir_permutation p
         cdef qir_step step
         shape = whole(name, "shape", shape, 0)
-        itemsize = integer(name, "itemsize", itemsize, 1, 8)
-        if itemsize not in (1, 2, 4, 8):
-            raise ValueError(f"{name}: itemsize is {itemsize}, not 1, 2, 4 or 8")
+        itemsize = item_of(name, itemsize)
         size = math.prod(shape) * itemsize
         x, y = self.needs(name, "x", x, size), self.needs(name, "y", y, size)
         shape, perm = permutation(name, shape, perm)

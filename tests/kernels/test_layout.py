@@ -84,3 +84,34 @@ def test_slices_and_padding_are_copies_and_fills() -> None:
     )
     plan.run([x, y])
     assert np.array_equal(y, np.pad(x[2:7, 3:9], 1, constant_values=-3))
+
+
+@pytest.mark.parametrize("item", [np.uint8, np.float16, np.float32, np.int64])
+def test_elements_at_any_steps_are_copied_in_order(item: type[np.generic]) -> None:
+    rng = np.random.default_rng(61)
+    x = rng.integers(0, 100, (4, 5, 6, 7)).astype(item)
+    views = [
+        x[1:3], x[:, 2:5:2, ::3], x[3, :, 1], x.transpose(3, 1, 0, 2)[2:, :, 1], x[2:3, 1:2, 3:4],
+        np.broadcast_to(x[1, 1:2], (3, 5, 6, 7)), x[..., 6], x, x[3:4, 4, 5, 6],
+    ]  # fmt: skip
+    for view in views:
+        steps = tuple(step // x.itemsize for step in view.strides)
+        offset = (view.__array_interface__["data"][0] - x.ctypes.data) // x.itemsize
+        got = one("strided", [x], view.shape, item, threads=2, shape=view.shape, steps=steps,
+                  offset=offset, itemsize=x.itemsize)  # fmt: skip
+        assert np.array_equal(got, view)
+
+
+def test_elements_beyond_the_buffer_are_refused() -> None:
+    x = np.zeros(24, np.uint8)
+    good = {"shape": (2, 3), "steps": (12, 4), "offset": 3}
+    one("strided", [x], (2, 3), np.uint8, **good)
+    for wrong, message in (
+        ({"offset": 4}, "step: x is buffer 0 of 24 bytes, 25 are needed"),
+        ({"steps": (12, 6)}, "step: x is buffer 0 of 24 bytes, 28 are needed"),
+        ({"steps": (12,)}, "step: 1 steps for 2 axes"),
+        ({"steps": (12, -4)}, r"step: steps is \(12, -4\); 0 is the least possible"),
+        ({"itemsize": 3}, "step: itemsize is 3, not 1, 2, 4 or 8"),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            one("strided", [x], (2, 3), np.uint8, **{**good, **wrong})

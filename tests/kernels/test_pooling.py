@@ -160,6 +160,26 @@ def test_global_avg_pool_sums_exactly(isa: str, kind: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", ["u8", "i8"])
+@pytest.mark.parametrize("by_table", [False, True])
+def test_a_mean_of_reals_is_rounded_once(isa: str, kind: str, by_table: bool) -> None:
+    rng = np.random.default_rng(14)
+    zero, scale = BOUNDS[kind][0] + 77, F32(0.0371)
+    every = np.arange(256, dtype=np.uint8).view(CODES[kind]).astype(np.int32)
+    table = (every - zero).astype(F32) * scale
+    table = table * F32(0.7) + F32(2) if by_table else table
+    options = {"table": table} if by_table else {"x_scale": scale, "x_zero": zero, "x_type": kind}
+    for inner in (1, 2, 16, 63, 64, 65, 130):
+        for rows in (1, 7, 16, 49, 1000):
+            x = codes(rng, kind, (3, rows, inner))
+            reals = table[x.view(np.uint8)]
+            total = [[math.fsum(column) for column in block.T.tolist()] for block in reals]
+            wanted = (np.array(total) / rows).astype(F32)
+            got = one("mean", [x], (3, inner), F32, isa=isa, threads=2, shape=x.shape, **options)
+            assert np.array_equal(got, wanted), (rows, inner)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", ["u8", "i8"])
 @pytest.mark.parametrize("wide", [False, True])
 def test_softmax_is_a_table_and_one_division(isa: str, kind: str, wide: bool) -> None:
     rng = np.random.default_rng(13)

@@ -83,8 +83,9 @@ int qir_fill_make(size_t offset, size_t size, uint8_t value, int y, struct qir_s
 /* ---- transpose ---- */
 
 struct transpose {
-  struct qir_permutation p;
+  size_t rank, itemsize;
   int x, y;
+  size_t offset;                /* of the first element in x */
   size_t plane;                 /* elements of y per index of its first axis */
   size_t shape[QIR_MAX_RANK];   /* of y */
   size_t strides[QIR_MAX_RANK]; /* in x, by the axes of y, in elements */
@@ -108,9 +109,10 @@ static void gather_row(const uint8_t *x, size_t stride, uint8_t *y, size_t n, si
 static void run_transpose(const void *params, void *const *buffers, void *scratch, long task) {
   (void)scratch;
   const struct transpose *v = params;
-  const size_t rank = v->p.rank, item = v->p.itemsize, last = v->shape[rank - 1];
+  const size_t rank = v->rank, item = v->itemsize, last = v->shape[rank - 1];
   size_t index[QIR_MAX_RANK] = {0};
-  const uint8_t *x = (const uint8_t *)buffers[v->x] + (size_t)task * v->strides[0] * item;
+  const uint8_t *x =
+      (const uint8_t *)buffers[v->x] + (v->offset + (size_t)task * v->strides[0]) * item;
   uint8_t *y = (uint8_t *)buffers[v->y] + (size_t)task * v->plane * item;
   for (size_t done = 0; done < v->plane; done += last) {
     size_t from = 0;
@@ -132,7 +134,7 @@ static void run_planes(const void *params, void *const *buffers, void *scratch, 
 int qir_transpose_make(const struct qir_permutation *p, int x, int y, struct qir_step *step) {
   struct transpose *v = qir_step_alloc(sizeof *v);
   if (!v) return 0;
-  *v = (struct transpose){.p = *p, .x = x, .y = y, .plane = 1};
+  *v = (struct transpose){.rank = p->rank, .itemsize = p->itemsize, .x = x, .y = y, .plane = 1};
   for (size_t d = 0; d < p->rank; ++d) {
     v->shape[d] = p->shape[p->perm[d]];
     v->strides[d] = 1;
@@ -142,5 +144,19 @@ int qir_transpose_make(const struct qir_permutation *p, int x, int y, struct qir
   const int planes = p->rank == 3 && p->itemsize == 1 && p->perm[0] == 0 && p->perm[1] == 2;
   *step = (struct qir_step){planes ? run_planes : run_transpose, v,
                             v->plane ? (long)v->shape[0] : 0, 0};
+  return 1;
+}
+
+int qir_strided_make(const struct qir_strided *s, int x, int y, struct qir_step *step) {
+  struct transpose *v = qir_step_alloc(sizeof *v);
+  if (!v) return 0;
+  *v = (struct transpose){
+      .rank = s->rank, .itemsize = s->itemsize, .x = x, .y = y, .offset = s->offset, .plane = 1};
+  for (size_t d = 0; d < s->rank; ++d) {
+    v->shape[d] = s->shape[d];
+    v->strides[d] = s->steps[d];
+    if (d > 0) v->plane *= v->shape[d];
+  }
+  *step = (struct qir_step){run_transpose, v, v->plane ? (long)v->shape[0] : 0, 0};
   return 1;
 }

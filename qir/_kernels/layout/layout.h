@@ -23,10 +23,18 @@ struct qir_permutation {
   size_t itemsize; /* 1, 2, 4 or 8 */
 };
 
+/* y[i, j ...] = x[offset + i * steps[0] + j * steps[1] ...]; all in elements. */
+struct qir_strided {
+  size_t rank; /* from 1 */
+  size_t shape[QIR_MAX_RANK], steps[QIR_MAX_RANK];
+  size_t offset, itemsize; /* 1, 2, 4 or 8 */
+};
+
 /* Each makes a step; 0 if there is no memory. `table` may be NULL. */
 int qir_copy_make(uint32_t isa, const struct qir_copy *copy, const uint8_t *table, int x, int y,
                   struct qir_step *step);
 int qir_fill_make(size_t offset, size_t size, uint8_t value, int y, struct qir_step *step);
+int qir_strided_make(const struct qir_strided *s, int x, int y, struct qir_step *step);
 int qir_transpose_make(const struct qir_permutation *p, int x, int y, struct qir_step *step);
 
 #endif

@@ -78,3 +78,50 @@ void QIR_NAME(global)(const uint8_t *x, size_t pixels, size_t c, const struct qi
   for (; first + BLOCK <= c; first += BLOCK) global_block(x, pixels, c, how, y, first, BLOCK);
   if (first < c) global_block(x, pixels, c, how, y, first, last(c - first));
 }
+
+/* Along the innermost axis, in lanes: the sum is exact, so any order will do. */
+static inline double sum_of(const uint8_t *restrict x, size_t rows, const struct qir_mean *how) {
+  const int32_t zero = how->x_zero;
+  const float scale = how->x_scale;
+  const uint8_t flip = how->x_flip;
+  double lanes[16] = {0}, sum = 0;
+  size_t i = 0;
+  for (; !how->tabled && i + 16 <= rows; i += 16)
+    for (size_t l = 0; l < 16; ++l)
+      lanes[l] += (double)((float)(qir_decode(x[i + l], flip) - zero) * scale);
+  for (; i < rows; ++i)
+    sum += how->tabled ? (double)how->table[x[i]]
+                       : (double)((float)(qir_decode(x[i], flip) - zero) * scale);
+  for (size_t l = 0; l < 16; ++l) sum += lanes[l];
+  return sum;
+}
+
+QIR_INLINE_BODY void mean_block(const uint8_t *restrict x, size_t rows, size_t inner,
+                                const struct qir_mean *how, float *restrict y, size_t first,
+                                size_t n) {
+  const int32_t zero = how->x_zero;
+  const float scale = how->x_scale;
+  const float *restrict table = how->table;
+  const uint8_t flip = how->x_flip;
+  double sum[BLOCK];
+  for (size_t j = 0; j < n; ++j) sum[j] = 0;
+  if (how->tabled)
+    for (size_t i = 0; i < rows; ++i)
+      for (size_t j = 0; j < n; ++j) sum[j] += (double)table[x[i * inner + first + j]];
+  else
+    for (size_t i = 0; i < rows; ++i)
+      for (size_t j = 0; j < n; ++j)
+        sum[j] += (double)((float)(qir_decode(x[i * inner + first + j], flip) - zero) * scale);
+  for (size_t j = 0; j < n; ++j) y[first + j] = (float)(sum[j] / (double)rows);
+}
+
+void QIR_NAME(mean)(const uint8_t *x, size_t rows, size_t inner, const struct qir_mean *how,
+                    float *y) {
+  if (inner == 1) {
+    y[0] = (float)(sum_of(x, rows, how) / (double)rows);
+    return;
+  }
+  size_t first = 0;
+  for (; first + BLOCK <= inner; first += BLOCK) mean_block(x, rows, inner, how, y, first, BLOCK);
+  if (first < inner) mean_block(x, rows, inner, how, y, first, last(inner - first));
+}

@@ -5,13 +5,15 @@
   void qir_pooling_average_##name(const struct qir_pooling_rows *, float,                     \
                                   const struct qir_average *, uint8_t *);                     \
   void qir_pooling_global_##name(const uint8_t *, size_t, size_t, const struct qir_average *, \
-                                 uint8_t *);
+                                 uint8_t *);                                                  \
+  void qir_pooling_mean_##name(const uint8_t *, size_t, size_t, const struct qir_mean *, float *);
 #include "kernels.inc"
 #undef QIR_POOLING_KERNEL
 
-#define QIR_POOLING_KERNEL(name, isa)                                             \
-  {"qir_pooling_" #name, isa, qir_pooling_max_##name, qir_pooling_average_##name, \
-   qir_pooling_global_##name},
+#define QIR_POOLING_KERNEL(name, isa)                     \
+  {"qir_pooling_" #name,      isa,                        \
+   qir_pooling_max_##name,    qir_pooling_average_##name, \
+   qir_pooling_global_##name, qir_pooling_mean_##name},
 const struct qir_pooling_kernel qir_pooling_kernels[] = {
 #include "kernels.inc"
 };
@@ -99,5 +101,39 @@ int qir_global_average_make(uint32_t isa, size_t n, size_t pixels, size_t c,
   if (!v) return 0;
   *v = (struct global){QIR_SELECT(qir_pooling_kernels, isa), *how, pixels, c, x, y};
   *step = (struct qir_step){run_global, v, (long)n, 0};
+  return 1;
+}
+
+struct mean {
+  const struct qir_pooling_kernel *kernel;
+  struct qir_mean how;
+  size_t outer, rows, inner, per_task;
+  int x, y;
+};
+
+static void run_mean(const void *params, void *const *buffers, void *scratch, long task) {
+  (void)scratch;
+  const struct mean *v = params;
+  const size_t first = (size_t)task * v->per_task;
+  const size_t end = first + v->per_task < v->outer ? first + v->per_task : v->outer;
+  for (size_t o = first; o < end; ++o)
+    v->kernel->mean((const uint8_t *)buffers[v->x] + o * v->rows * v->inner, v->rows, v->inner,
+                    &v->how, (float *)buffers[v->y] + o * v->inner);
+}
+
+int qir_mean_make(uint32_t isa, size_t outer, size_t rows, size_t inner, const struct qir_mean *how,
+                  int x, int y, struct qir_step *step) {
+  enum { CHUNK = 16 * 1024 /* codes of a task */ };
+  struct mean *v = qir_step_alloc(sizeof *v);
+  if (!v) return 0;
+  *v = (struct mean){.kernel = QIR_SELECT(qir_pooling_kernels, isa),
+                     .how = *how,
+                     .outer = outer,
+                     .rows = rows,
+                     .inner = inner,
+                     .per_task = CHUNK / (rows * inner + 1) + 1,
+                     .x = x,
+                     .y = y};
+  *step = (struct qir_step){run_mean, v, (long)((outer + v->per_task - 1) / v->per_task), 0};
   return 1;
 }

@@ -61,6 +61,9 @@ class Net:
     def shape(self, *sizes: int) -> Value:
         return self.graph.constant(Array.of(np.array(sizes, np.int64), ""))
 
+    def index(self, number: int) -> Value:
+        return self.graph.constant(Array.of(np.array(number, np.int64), ""))
+
     def scale(self, x: Value, depth: int) -> float:
         """An output scale at which an accumulator of that depth saturates now and then."""
         assert x.type.quant is not None
