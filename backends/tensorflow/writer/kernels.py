@@ -98,9 +98,9 @@ class _Fused:
         self.types = [kind(self.data).name, "qint8"]
         self.ends = [*w.ends(of_x, self.data.name), *w.ends(of_w, self.weights.name)]
         self.stages = ["BiasAdd"]
-        self._bias(first.get("bias"), len(of_w.scales().reshape(-1)), weights.shape)
+        self._bias(first.get("bias"), weights.shape)
 
-    def _bias(self, bias: Value | None, scales: int, shape: Sequence[int]) -> None:
+    def _bias(self, bias: Value | None, shape: Sequence[int]) -> None:
         """A bias is always given, and real: TensorFlow computes others wrong."""
         if bias is not None and bias.type.quant is not None:
             raise refused(self.n, "its bias is quantized; TensorFlow's kernels take a float bias")
@@ -226,14 +226,6 @@ class _Product(_Fused):
 
 
 # -- pools and moves of quantized values ----------------------------------------------------------
-
-
-def _through_floats(w: Nodes, n: Node, x: Value, write: Callable[[Nodes, Node], str]) -> str:
-    """An op that only moves quantized values as floats: TensorFlow has no kernel of this form.
-
-    Quantizing gives each value again what it was.
-    """
-    raise refused(n, "TensorFlow has no such kernel on quantized values")
 
 
 def pooled(n: Node) -> dict[str, Attr] | None:
