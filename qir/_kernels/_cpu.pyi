@@ -320,7 +320,7 @@ class Plan:
         x_scale: float = 1,
         x_zero: int = 0,
         x_type: _Codes = "u8",
-        table: NDArray[np.float32] | None = None,
+        table: NDArray[np.generic] | None = None,
     ) -> None:
         """y[o, i] = the mean over r of f32(x[o, r, i] - x_zero) * x_scale, or of table[x], as float32.
 
