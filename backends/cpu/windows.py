@@ -13,7 +13,7 @@ from qir.ir.dtype import F32
 from qir.ir.node import Node, Value
 
 from .builder import LAST, Builder, CannotLower, Mean, moved, sizes
-from .codes import Job, codes, requantized
+from .codes import Job, codes, job, requantized
 from .elementwise import look_up
 from .sizes import Sizes
 from .tables import Image
@@ -139,10 +139,9 @@ def mean_of(node: Node, images: Mapping[Value, Image]) -> Mean | None:
     """Returns what a node takes the mean of, where a kernel reads that as codes."""
     if node.op != "reduce_mean" or node.operands["x"].type.element != F32:
         return None
-    value, axes = node.operands["x"], node.attrs["axes"]
-    assert isinstance(axes, tuple)
+    value = node.operands["x"]
     try:
-        _, (_, rows, _) = _split(sizes(value), axes)
+        _, (_, rows, _) = _split(sizes(value), job(node).ints("axes"))
         if value.node.op == "dequantize" and len(value.node.operands) == 1:
             codes(value.node.operands["x"])
             return Mean(value.node.operands["x"])

@@ -320,12 +320,12 @@ class Plan:
         x_scale: float = 1,
         x_zero: int = 0,
         x_type: _Codes = "u8",
-        table: NDArray[np.float32] | None = None,
+        table: NDArray[np.generic] | None = None,
     ) -> None:
-        """y[o, i] = the mean over r of f32(x[o, r, i] - x_zero) * x_scale, or of table[x], as float32.
+        """y[o, i] = the mean over r of f32(x[o, r, i] - x_zero) * x_scale, or of table[x].
 
-        shape is (o, r, i). The numbers are added in float64, where their sum has to be exact, then
-        divided and rounded once. Without a table it is exact.
+        shape is (o, r, i), y is float32. The numbers are added in float64, where their sum has to
+        be exact, then divided and rounded once. Without a table it is exact.
         """
 
     # ---- rows -------------------------------------------------------------------------------

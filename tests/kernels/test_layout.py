@@ -1,6 +1,7 @@
 """Steps that move bytes."""
 
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,7 +105,7 @@ def test_elements_at_any_steps_are_copied_in_order(item: type[np.generic]) -> No
 
 def test_elements_beyond_the_buffer_are_refused() -> None:
     x = np.zeros(24, np.uint8)
-    good = {"shape": (2, 3), "steps": (12, 4), "offset": 3}
+    good: dict[str, Any] = {"shape": (2, 3), "steps": (12, 4), "offset": 3}
     one("strided", [x], (2, 3), np.uint8, **good)
     for wrong, message in (
         ({"offset": 4}, "step: x is buffer 0 of 24 bytes, 25 are needed"),

@@ -15,7 +15,8 @@ Codes = NDArray[np.uint8 | np.int8]
 
 
 def exact(a: Codes, b: Codes, a_zero: int, b_zero: int) -> NDArray[np.int64]:
-    return np.matmul(a.astype(np.int64) - a_zero, b.astype(np.int64) - b_zero)
+    sums: NDArray[np.int64] = np.matmul(a.astype(np.int64) - a_zero, b.astype(np.int64) - b_zero)
+    return sums
 
 
 def places(count: int, size: int) -> list[int]:
