@@ -38,8 +38,11 @@ def rows() -> list[tuple[str, str, list[str]]]:
     return [(str(e), str(op), list(fed)) for e, op, fed in json.loads(str(recorded()["rows"]))]
 
 
-def programs(name: str) -> int:
-    """How many recorded results of programs a profile of an engine does not give."""
+def programs(name: str, *, counted: bool = True) -> int:
+    """How many recorded results of programs a profile of an engine does not give.
+
+    `counted`: as comparisons that its claims rest on.
+    """
     differ = 0
     own = "" if "2.14" in name else name.rpartition(".")[2]
     for number, (engine, _, fed) in enumerate(rows()):
@@ -52,12 +55,13 @@ def programs(name: str) -> int:
         if engine != own and (node.stages[0].op if node.stages else node.op) in LAYERS:
             continue
         mine = run(graph, {slot: recorded()[f"{key}.{slot}"] for slot in fed}, profile=name)["y"]
-        note(mine, wanted)
+        if counted:
+            note(mine, wanted)
         differ += int(np.count_nonzero(mine != wanted))
     return differ
 
 
-def conversion(name: str) -> int:
+def conversion(name: str, *, counted: bool = True) -> int:
     """How many recorded codes of reals a profile does not give."""
     differ = 0
     for number, (kind, many, scale, zero, x) in enumerate(conversions()):
@@ -71,7 +75,8 @@ def conversion(name: str) -> int:
         graph.add("output", {"y": made})
         mine = run(graph, {"x": x})["y"]
         wanted = recorded()[f"c{number}"].view(mine.dtype)
-        note(mine, wanted)
+        if counted:
+            note(mine, wanted)
         differ += int(np.count_nonzero(mine != wanted))
     return differ
 
@@ -79,13 +84,13 @@ def conversion(name: str) -> int:
 @pytest.mark.parametrize("engine", ["fbgemm", "x86", "onednn", "qnnpack"])
 def test_programs_of_2_15_are_predicted_by_its_profile_alone(engine: str) -> None:
     assert not programs(f"torch-2.15.{engine}")
-    assert programs(f"torch-2.13.{engine}")
+    assert programs(f"torch-2.13.{engine}", counted=False)
 
 
 @pytest.mark.parametrize("engine", ["fbgemm", "x86", "onednn", "qnnpack"])
 def test_codes_of_reals_of_2_15_are_predicted_by_its_profile_alone(engine: str) -> None:
     assert not conversion(versions.profile_of(engine, VERSION))
-    assert conversion(f"torch-2.13.{engine}")
+    assert conversion(f"torch-2.13.{engine}", counted=False)
 
 
 @pytest.mark.parametrize(
