@@ -209,9 +209,11 @@ int qir_matmul_make(uint32_t isa, const struct qir_matmul_shape *shape,
   v->kernel = kernel;
   v->s = *shape;
   v->o = *o;
-  memcpy(v->offsets, shape->a_at, bytes);
-  memcpy(v->offsets + shape->batches, shape->b_at, bytes);
-  memcpy(v->offsets + 2 * shape->batches, shape->y_at, bytes);
+  if (bytes) {
+    memcpy(v->offsets, shape->a_at, bytes);
+    memcpy(v->offsets + shape->batches, shape->b_at, bytes);
+    memcpy(v->offsets + 2 * shape->batches, shape->y_at, bytes);
+  }
   v->a_zero = o->a_zero + o->a_flip;
   v->b_flip = o->b_flip ^ 0x80;
   v->b_zero = o->b_zero - v->b_flip;

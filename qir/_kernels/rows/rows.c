@@ -64,7 +64,7 @@ int qir_layer_norm_make(uint32_t isa, size_t rows, const struct qir_layer_norm *
   struct rows *v = make(isa, rows, width, 2 * width, x, y, step);
   if (!v) return 0;
   v->norm = *how;
-  v->norm.gamma = memcpy(v->numbers, how->gamma, width * sizeof(float));
+  if (width) v->norm.gamma = memcpy(v->numbers, how->gamma, width * sizeof(float));
   if (how->beta) v->norm.beta = memcpy(v->numbers + width, how->beta, width * sizeof(float));
   step->run = run_layer_norm;
   return 1;
