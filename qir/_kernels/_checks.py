@@ -176,7 +176,7 @@ def item_of(step: str, itemsize: int) -> int:
 
 
 def joined(shape: Sequence[int], steps: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The same elements with axes that follow each other in memory made one."""
+    """The same elements with axes that follow each other in memory made one; two axes or more."""
     sizes, strides = [1], [0]
     for size, step in zip(shape, steps, strict=True):
         if size == 1:
@@ -188,7 +188,7 @@ def joined(shape: Sequence[int], steps: Sequence[int]) -> tuple[list[int], list[
             strides.append(step)
     if len(sizes) > 2:  # its first axis makes the tasks
         return sizes[1:], strides[1:]
-    return sizes, strides
+    return ([1, *sizes], [0, *strides]) if len(sizes) == 1 else (sizes, strides)
 
 
 def offsets_of(step: str, *many: ArrayLike) -> NDArray[np.uintp]:

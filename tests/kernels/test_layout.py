@@ -93,7 +93,7 @@ def test_elements_at_any_steps_are_copied_in_order(item: type[np.generic]) -> No
     x = rng.integers(0, 100, (4, 5, 6, 7)).astype(item)
     views = [
         x[1:3], x[:, 2:5:2, ::3], x[3, :, 1], x.transpose(3, 1, 0, 2)[2:, :, 1], x[2:3, 1:2, 3:4],
-        np.broadcast_to(x[1, 1:2], (3, 5, 6, 7)), x[..., 6], x, x[3:4, 4, 5, 6],
+        np.broadcast_to(x[1, 1:2], (3, 5, 6, 7)), x[..., 6], x, x[3:4, 4, 5, 6], x[3:4, 4:5],
     ]  # fmt: skip
     for view in views:
         steps = tuple(step // x.itemsize for step in view.strides)

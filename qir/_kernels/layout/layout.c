@@ -118,7 +118,7 @@ static void run_transpose(const void *params, void *const *buffers, void *scratc
     size_t from = 0;
     for (size_t d = 1; d + 1 < rank; ++d) from += index[d] * v->strides[d];
     gather_row(x + from * item, v->strides[rank - 1], y + done * item, last, item);
-    for (size_t d = rank - 2; d > 0 && ++index[d] == v->shape[d]; --d) index[d] = 0;
+    for (size_t d = rank > 2 ? rank - 2 : 0; d > 0 && ++index[d] == v->shape[d]; --d) index[d] = 0;
   }
 }
 

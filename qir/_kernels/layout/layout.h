@@ -25,7 +25,7 @@ struct qir_permutation {
 
 /* y[i, j ...] = x[offset + i * steps[0] + j * steps[1] ...]; all in elements. */
 struct qir_strided {
-  size_t rank; /* from 1 */
+  size_t rank; /* 2 or more */
   size_t shape[QIR_MAX_RANK], steps[QIR_MAX_RANK];
   size_t offset, itemsize; /* 1, 2, 4 or 8 */
 };
