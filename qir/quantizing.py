@@ -33,6 +33,7 @@ from qir.rewrite.runner.journal import Journal
 CORRECTIONS = ("equalize", "correct-bias")
 """The corrections that there are, in the order in which they run."""
 DEFAULT = "default"
+"""All corrections that suit a target and its granularity."""
 _ROWS = "* |> *"
 """The groups that are ops in a row."""
 

@@ -117,7 +117,8 @@ def _lower(b: Builder, node: Node) -> None:
 def _lacking(node: Node) -> str:
     """Returns why an op without a kernel of its own is no table either."""
     if tables.pointwise(node.op) and len(node.operands) == 1:
-        codes(node.operands["x"], "x")
+        ((slot, value),) = node.operands.items()
+        codes(value, slot)
     return "it has no kernel"
 
 

@@ -109,6 +109,10 @@ class PyTorchTarget(Target):
             raise PluginError(f"target {self.name} needs PyTorch: {error}") from error
 
 
+_ENGINE = ("torchscript", "fx", "float")
+"""The forms that an engine runs; exported programs of quantized layers are oneDNN's."""
+
+
 class X86Target(PyTorchTarget):
     """PyTorch's default engine on x86-64, by one call of a kernel for each group."""
 
@@ -124,6 +128,7 @@ class FbgemmTarget(X86Target):
     """PyTorch's engine fbgemm."""
 
     name = "pytorch-fbgemm"
+    formats = _ENGINE
     engine = numerics = "fbgemm"
     table = "fbgemm.toml"
 
@@ -132,6 +137,7 @@ class OnednnTarget(X86Target):
     """PyTorch's engine onednn."""
 
     name = "pytorch-onednn"
+    formats = _ENGINE
     engine = numerics = "onednn"
     table = "onednn.toml"
 
@@ -140,6 +146,7 @@ class QnnpackTarget(X86Target):
     """PyTorch's engine qnnpack, as mobile models have it."""
 
     name = "pytorch-qnnpack"
+    formats = _ENGINE
     engine = numerics = "qnnpack"
     table = "qnnpack.toml"
 

@@ -23,7 +23,6 @@ from qir.cli.screen import Screen, size
 @shared.verb(
     "qir convert model.onnx -o model.qir",
     "qir convert quantized.onnx -o operators.onnx --format qoperator",
-    "qir convert net-symbol.json -o net.onnx --shape n,3,224,224",
     "qir convert quantized.onnx -o again.onnx --target onnx --opset 21 --ledger ledger.json",
 )
 @shared.model

@@ -224,9 +224,8 @@ def declared_for(
     if not scheme.symmetric or rule.zero != "none" or level is None:
         return None
     rule = replace(rule, decimals="exact") if weight else rule
-    low_end, high_end = declared_ends(
-        low.astype(np.float32), high.astype(np.float32), scheme.storage, rule
-    )
+    given = low.astype(np.float32), high.astype(np.float32)
+    low_end, high_end = declared_ends(*given, scheme.storage, rule, weight=weight)
     reach = np.where(high_end == 0, (scale * np.float32(level)).astype(np.float32), high_end)
     ends = np.where(low_end == high_end, -reach if scheme.low < 0 else low_end, low_end), reach
     if np.any((ends[1] / np.float32(level)).astype(np.float32) != scale):

@@ -321,7 +321,6 @@ USAGE = {
     "no threads": "bench model.onnx --threads 0",
     "a node that is not there": "show model.onnx --node /conv1/Con",
     "text and JSON": "show model.onnx --text --json",
-    "one engine to compare": "run model.onnx --data samples.npy --compare cpu",
     "an engine that is none": "run model.onnx --data samples.npy --with gpu",
     "a way that is none": "run model.onnx --data samples.npy --with cpu:plain",
     "a value that is not there": "run model.onnx --data samples.npy --values x",

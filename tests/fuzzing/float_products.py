@@ -187,7 +187,9 @@ def _attention(rng: Rng, number: int) -> Use:
 
 def _matrix(rng: Rng, number: int) -> Use:
     n = small(rng, 1, 12)
-    return Use({"x": np.add(normal(rng, small(rng, 1, 3), n, n), 4 * np.eye(n, dtype=np.float32))})
+    return Use(
+        {"x": np.add(normal(rng, small(rng, 1, 3), n, n), (n + 4) * np.eye(n, dtype=np.float32))}
+    )
 
 
 PRODUCTS: dict[str, Draw] = {

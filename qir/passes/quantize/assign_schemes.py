@@ -45,12 +45,14 @@ STRUCTURE = frozenset({"input", "constant", "output"})
 
 
 def read_capability(name: str | list[str]) -> Capability:
+    """Reads the table of a target, or of the kernels of a profile, by name."""
     if str(name) in profile_names():
         return kernel_table(profile(str(name)))
     return target(str(name)).capability()
 
 
 def write_capability(table: object) -> str:
+    """Returns the name of a table."""
     return table.name if isinstance(table, Capability) else ""
 
 

@@ -37,6 +37,7 @@ _INT32 = 2**31 - 1
 
 
 def read_statistics(path: str | list[str]) -> Statistics:
+    """Reads the statistics that a pass is given as a file."""
     if isinstance(path, list):
         raise ValueError("a list")
     return Statistics.load(Path(path))

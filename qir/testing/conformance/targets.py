@@ -203,6 +203,9 @@ def _read(target: Target, path: Path) -> tuple[Frontend | None, Graph | None]:
     """A file read by a frontend; nothing where none reads it, or not yet all that is in it."""
     try:
         reader = frontend_for(path)
+    except InputError:
+        return None, None
+    try:
         return reader, reader.load(path, Ledger())
     except InputError as error:
         if type(target).compile_file is not Target.compile_file:
