@@ -117,7 +117,7 @@ class X86Target(PyTorchTarget):
     """PyTorch's default engine on x86-64, by one call of a kernel for each group."""
 
     name = "pytorch-x86"
-    formats = ("torchscript", "pt2", "fx", "float")
+    formats: ClassVar[tuple[str, ...]] = ("torchscript", "pt2", "fx", "float")
     suffix = ".pt"
     engine = "x86"
     numerics = "x86"
