@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from qir.analysis.kernel_groups import of_reals
+from qir.analysis.kernel_table import kernel_table
+from qir.analysis.masks import refuted, seen
 from qir.analysis.quantized_regions import held
+from qir.analysis.user_rules import Wish
 from qir.arguments import checked
 from qir.calibration import Statistics
+from qir.calibration.runner import GraphProgram
 from qir.calibration.scaling import with_scaled
 from qir.capability import Capability
 from qir.errors import UsageError
@@ -19,6 +24,7 @@ from qir.passes.cleanup.prune import Prune
 from qir.passes.fold.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold.fold_bias import FoldBias
 from qir.passes.fold.fold_constants import FoldConstants
+from qir.passes.forms.lower_linear import lowered
 from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.turn_sums import TurnSums
 from qir.passes.forms.widen_reals import WidenReals, narrow
@@ -27,13 +33,19 @@ from qir.passes.quantize.correct_bias import CorrectBias
 from qir.passes.quantize.equalize import Equalize, scaled_tensors
 from qir.passes.quantize.materialize import Materialize
 from qir.passes.recover import Recover
+from qir.profiles import Profile, given
+from qir.profiles import profile as named_profile
+from qir.recipe import Recipe
 from qir.rewrite import Pass, run_passes
 from qir.rewrite.runner.journal import Journal
+from qir.target import target as named_target
 
 CORRECTIONS = ("equalize", "correct-bias")
 """The corrections that there are, in the order in which they run."""
 DEFAULT = "default"
 """All corrections that suit a target and its granularity."""
+GRANULARITIES = ("channel", "tensor")
+"""What one scale of a weight may stand for."""
 _ROWS = "* |> *"
 """The groups that are ops in a row."""
 
@@ -125,3 +137,91 @@ def quantizing_steps(
     rounding = tuple(planned.capability.rounding.items())
     made = Materialize(found, by, scales, rounding)
     return [planned, *corrected, made, TurnSums(), Prune()]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A float graph ready to be quantized by a recipe, as often as there are sets of rules."""
+
+    graph: Graph
+    """Folded, lowered for the target, and equalized where the recipe says so."""
+    statistics: Statistics
+    recipe: Recipe
+    capability: Capability
+    groups: str
+    """The profile whose kernels get no codes inside; empty: the target's own chains."""
+    profile: str
+    """Whose rules the numbers are found by."""
+    corrections: tuple[str, ...]
+
+    def planned(self, rules: Iterable[str]) -> AssignSchemes:
+        """The pass that plans, by these rules of the user."""
+        return AssignSchemes(
+            self.capability,
+            granularity_named(self.recipe.granularity),
+            tuple(Wish.parse(text) for text in rules),
+            self.recipe.range_rule,
+            self.groups,
+            mask_values(self.graph, self.statistics),
+        )
+
+    def quantized(
+        self, rules: Iterable[str], ledger: Ledger, *, journal: Journal | None = None
+    ) -> Graph:
+        """The quantized graph, by these rules of the user; the prepared one stays as it was."""
+        by = Numbers(self.statistics, self.profile, self.recipe.scales)
+        made = quantizing_steps(self.planned(rules), by, self.corrections)
+        out = run_passes(self.graph, made, ledger, journal=journal)
+        out.profile = self.profile
+        return out
+
+
+def prepare(
+    graph: Graph,
+    statistics: Statistics,
+    recipe: Recipe,
+    ledger: Ledger,
+    *,
+    journal: Journal | None = None,
+) -> Prepared:
+    """Prepares a float graph for a recipe; its rules play no part yet.
+
+    Raises DataError where the statistics are of another model.
+    """
+    backend = named_target(recipe.target)
+    folded = fold(graph, ledger, journal=journal)
+    statistics.require_model(GraphProgram(folded).digest)
+    table, groups, named = backend.capability(), grouped_by(graph), backend.profile
+    if recipe.profile:
+        of = kernels_of(graph, recipe.profile)
+        table, groups, named = kernel_table(of), of.name, of.name
+    folded = lowered(folded, table, ledger, journal=journal, sums=not groups)
+    corrections = known_corrections(recipe.corrections, table, recipe.granularity)
+    if "equalize" in corrections:
+        folded, statistics = equalized(folded, statistics, ledger, journal=journal)
+    by = table if recipe.profile else backend.planned(folded)
+    return Prepared(folded, statistics, recipe, by, groups, named, corrections)
+
+
+def mask_values(folded: Graph, statistics: Statistics | None) -> tuple[tuple[str, float], ...]:
+    """The values in which statistics show numbers of a mask, and the least of these; with 0 those
+    in which they show that a constant puts none."""
+    if statistics is None:
+        return ()
+    found = dict.fromkeys(refuted(folded, statistics), 0.0) | seen(folded, statistics)
+    return tuple(sorted((value.name, least) for value, least in found.items()))
+
+
+def kernels_of(graph: Graph, name: str) -> Profile:
+    """The named profile; UsageError where a graph is grouped by another."""
+    of, groups = named_profile(given(name)), grouped_by(graph)
+    if groups not in ("", of.name):
+        raise UsageError(f"the model is grouped as {groups}: quantize it as that, not as {of.name}")
+    return of
+
+
+def granularity_named(name: str) -> Literal["channel", "tensor"]:
+    """Reads a granularity; UsageError for another word."""
+    if name not in GRANULARITIES:
+        raise UsageError(f"granularity {name!r} is neither channel nor tensor")
+    return "tensor" if name == "tensor" else "channel"
