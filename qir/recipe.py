@@ -54,7 +54,7 @@ class Recipe:
         if found:
             lines += ["", "[found]"]
             lines += [
-                f"{key} = {_quoted(value) if isinstance(value, str) else value!r}"
+                f"{key} = {_quoted(value) if isinstance(value, str) else repr(value)}"
                 for key, value in found.items()
             ]
         return "\n".join(lines) + "\n"

@@ -100,6 +100,8 @@ MODULES = (
     "qir.inspect",
     "qir.inspect.pipe",
     "qir.quantizing",
+    "qir.mixed_precision",
+    "qir.recipe",
     "qir.frontend",
     "qir.target",
     "qir.capability",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
-from qir.cli import defaults
+from qir.cli import defaults, goals
 from qir.cli import verb as shared
 from qir.cli.calibrate import observe
 from qir.cli.measuring import number
@@ -52,6 +52,7 @@ class Common(TypedDict):
 @shared.verb(
     "qir quantize model.onnx --data samples.npy -o quantized.onnx",
     "qir quantize model.onnx --stats model.stats --keep-float '/fc/*' -o mixed.qir",
+    "qir quantize model.onnx --data samples.npy --sqnr 25 -o near.onnx",
     "qir quantize model.onnx --dynamic -o dynamic.onnx",
 )
 @shared.model
@@ -94,6 +95,7 @@ class Common(TypedDict):
 )
 @shared.rules
 @shared.keep_float
+@goals.options
 @shared.dynamic
 @shared.weights
 @shared.opset
@@ -120,6 +122,10 @@ def quantize(
     corrections: str,
     rules: tuple[str, ...],
     floats: tuple[str, ...],
+    drop: float | None,
+    sqnr: float | None,
+    labels: Path | None,
+    recipe_file: Path | None,
     dynamic: bool,
     weights: str | None,
     opset: int | None,
@@ -143,10 +149,16 @@ def quantize(
     and lie on the edges of these kernels; `qir group --as` of the same profile then foretells the
     runtime's bytes. Nothing is asked of a target; samples are needed.
 
+    --drop and --sqnr search for the fewest ops to keep in float, on --data; calibration may be on
+    other data, with --stats. What was found is written beside the output, as NAME.recipe.toml, and
+    --recipe gives the same bytes again. A search that was interrupted goes on. Where the goal is
+    out of reach the best model found is written, and the exit status is 3.
+
     --json prints {file, output, file_bytes, output_bytes, target, integer_macs, integer_ops,
     weight_ops, ops, sqnr: {output: decibels}, noisiest: [{node, op, sqnr, lost}],
-    ledger: {kind: count}}; weight_ops are those whose weights --weights stores. sqnr is measured
-    with --data, else null; where one is low, noisiest names the layers that lose most.
+    goal: {metric, value, float, wanted, reached, kept, of, recipe}, ledger: {kind: count}};
+    weight_ops are those whose weights --weights stores. sqnr is measured with --data, else null;
+    where one is low, noisiest names the layers that lose most. goal is null without a goal.
     """
     from qir import pipeline
     from qir.calibration import Statistics, parse_rule
@@ -154,14 +166,21 @@ def quantize(
     from qir.ledger import Ledger
     from qir.numerics.ranges import known_scales
     from qir.quantizing import known_corrections
+    from qir.recipe import Recipe
     from qir.target import target as named_target
 
     alone = dynamic or weights is not None
+    asked = goals.Asked(drop, sqnr, labels, output)
+    asked.require(data, alone=alone, feeds=feeds, force=force)
+    given = (target, profile or "", granularity, range_rule, scales, corrections)
+    recipe = goals.read_recipe(Recipe(*given, shared.all_rules(rules, floats)), recipe_file)
+    target, profile, granularity = recipe.target, recipe.profile or None, recipe.granularity
+    range_rule, scales, corrections = recipe.range_rule, recipe.scales, recipe.corrections
     if alone and (data or stats or (dynamic and weights)):
         raise UsageError("--dynamic and --weights stand alone: they take no --data and no --stats")
-    if not alone and (data is None) == (stats is None):
+    if not alone and (data is None) == (stats is None) and not (asked.goal and data):
         raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
-    if stats is not None and (limit or batch or feeds):
+    if data is None and stats is not None and (limit or batch or feeds):
         raise UsageError("--limit, --batch and --feeds go with --data: statistics are ready")
     defaults.require_whole(feeds, batch)
     require_apart([model, data, stats], [output, ledger_file])
@@ -184,7 +203,7 @@ def quantize(
     screen = Screen(quiet=quiet)
     ledger = Ledger()
     graph = open_model(model, ledger)
-    wishes = shared.all_rules(rules, floats)
+    wishes = recipe.rules
     plan = pipeline.plan(
         graph,
         target=target,
@@ -206,6 +225,13 @@ def quantize(
         statistics = observe(
             quietly, graph, data, limit=limit, batch=batch, feeds=feeds, threads=threads
         )
+    found = None
+    if statistics is not None and data is not None and asked.goal:
+        quietly = Screen(quiet=quiet or as_json)
+        found = goals.search(
+            quietly, graph, statistics, data, asked, recipe, limit=limit, batch=batch
+        )
+        wishes = found.recipe.rules
     if statistics is not None:
         plan = pipeline.plan(
             graph,
@@ -271,19 +297,23 @@ def quantize(
                 "weight_ops": sum(d.becomes == "weights" for d in plan.decisions),
                 "ops": sum(d.becomes != "as it is" for d in plan.decisions),
                 **_noise_json(noise),
+                "goal": goals.to_json(found, asked),
                 "ledger": ledger_json(ledger),
             }
         )
+        goals.finish(found, asked)
         return
     screen.line(f"{model.name} -> {output.name} for {profile or target}", "bold")
     change = f"{size(lengths[0])} -> {size(lengths[1])} ({percent(lengths[1] / lengths[0])})"
-    screen.facts({**summary(plan), "size": change})
+    searched = goals.facts(found, asked) if found is not None else {}
+    screen.facts({**summary(plan), "size": change, **searched})
     if data is not None:
         defaults.show_passed_over(screen, graph, data)
     if noise is not None and noise.low:
         screen.line(_warning(noise), "yellow")
     _show(screen, plan)
     show_ledger(screen, ledger)
+    goals.finish(found, asked)
 
 
 def _noise(
