@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from qir.arguments import checked
 from qir.atomic import write_text
 from qir.calibration import Source, Statistics, open_data
-from qir.calibration.data import Data, fixed_batch
+from qir.calibration.data import Data, first_batch, fixed_batch
 from qir.calibration.runner import GraphProgram, input_specs
 from qir.errors import DataError, UsageError
 from qir.inspect.metrics import Sqnr
@@ -30,6 +30,7 @@ from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.ledger import Ledger
 from qir.passes.quantize.assign_schemes import assign
+from qir.passes.quantize.round_weights import FEW
 from qir.quantizing import Prepared, prepare
 from qir.recipe import Recipe
 from qir.reference.cached_run import CachedRun
@@ -129,9 +130,9 @@ def search_recipe(
     recipe = recipe or Recipe()
     seen = None if labels is None else np.asarray(labels)
     key = _key(graph, statistics, source.digest(), seen, recipe)
-    trials = _Trials(
-        prepare(graph, statistics, recipe, Ledger()), source, goal, seen, _Cache(cache, key)
-    )
+    few = first_batch(data, input_specs(graph), FEW, batch=batch, limit=limit)
+    prepared = prepare(graph, statistics, recipe, Ledger(), samples=few)
+    trials = _Trials(prepared, source, goal, seen, _Cache(cache, key))
     return _Search(trials, progress or (lambda done, total, now: None)).run()
 
 

@@ -397,6 +397,7 @@ def quantize(
     journal: Journal | None = None,
     profile: str = "",
     corrections: Iterable[str] | str = DEFAULT,
+    samples: Mapping[str, NDArray[np.generic]] | None = None,
 ) -> Graph:
     """The quantized graph in QDQ form, for a target; the graph given stays as it was.
 
@@ -404,7 +405,8 @@ def quantize(
     A graph that was grouped by a profile gets no codes within that profile's kernels. With a
     `profile` no target is asked: codes lie on the edges of that profile's kernels and are those
     that these take, found by its rules; grouped by it (again), it gives its runtime's bytes.
-    `corrections` names the passes that make up for rounding (docs/guide/accuracy.md), or "none".
+    `corrections` names the passes that make up for rounding (docs/guide/accuracy.md), or "none";
+    `samples` are inputs of one run, for `round-weights`.
 
     Raises DataError where the statistics are of another model, UsageError for a model whose
     codes leave nothing to do; of a model that has some, what is real is quantized, codes stay.
@@ -423,7 +425,7 @@ def quantize(
     ledger = ledger if ledger is not None else Ledger()
     names = corrections if isinstance(corrections, str) else ",".join(corrections) or "none"
     recipe = Recipe(target, profile, granularity, range_rule, scales, names, rules)
-    prepared = prepare(graph, statistics, recipe, ledger, journal=journal)
+    prepared = prepare(graph, statistics, recipe, ledger, journal=journal, samples=samples)
     return prepared.quantized(rules, ledger, journal=journal)
 
 

@@ -27,7 +27,7 @@ from qir.cli.plan import summary
 from qir.cli.screen import Column, Screen, percent, plural, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -165,7 +165,8 @@ def quantize(
     from qir.errors import UsageError
     from qir.ledger import Ledger
     from qir.numerics.ranges import known_scales
-    from qir.quantizing import known_corrections
+    from qir.passes.quantize.round_weights import FEW
+    from qir.quantizing import ON_SAMPLES, known_corrections
     from qir.recipe import Recipe
     from qir.target import target as named_target
 
@@ -178,7 +179,9 @@ def quantize(
     range_rule, scales, corrections = recipe.range_rule, recipe.scales, recipe.corrections
     if alone and (data or stats or (dynamic and weights)):
         raise UsageError("--dynamic and --weights stand alone: they take no --data and no --stats")
-    if not alone and (data is None) == (stats is None) and not (asked.goal and data):
+    rounds = ON_SAMPLES in known_corrections(corrections)
+    both = data is not None and (asked.goal or rounds)
+    if not alone and (data is None) == (stats is None) and not both:
         raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
     if data is None and stats is not None and (limit or batch or feeds):
         raise UsageError("--limit, --batch and --feeds go with --data: statistics are ready")
@@ -197,7 +200,8 @@ def quantize(
         raise UsageError(
             "--scales goes with samples: --dynamic and --weights choose by the profile"
         )
-    known_corrections(corrections)
+    if rounds and data is None:
+        raise UsageError(f"--corrections {ON_SAMPLES} needs samples beside --stats: give --data")
     if alone and corrections != "default":
         raise UsageError("--corrections goes with samples: they tell what rounding costs")
     screen = Screen(quiet=quiet)
@@ -250,6 +254,9 @@ def quantize(
         "journal": journal,
     }
     if statistics is not None:
+        samples = None
+        if rounds and data is not None:
+            samples = _first(graph, data, FEW, limit=limit, batch=batch, feeds=feeds)
         quantized = pipeline.quantize(
             graph,
             statistics,
@@ -258,6 +265,7 @@ def quantize(
             scales=scales,
             profile=profile or "",
             corrections=corrections,
+            samples=samples,
             **common,
         )
     elif weights is not None:
@@ -326,20 +334,24 @@ def _noise(
     feeds: bool,
 ) -> QuantizationNoise | None:
     """Measures the outputs on the first calibration samples; None where these fill no batch."""
-    from qir.calibration import open_data, open_feeds
-    from qir.calibration.data import fixed_batch
-    from qir.calibration.runner import input_specs
     from qir.inspect.quantization_noise import SAMPLES, quantization_noise
 
-    inputs = input_specs(graph)
-    source: Iterable[Mapping[str, NDArray[np.generic]]]
-    if feeds:
-        source = open_feeds(data, inputs, limit=1)
-    else:
-        few = fixed_batch(inputs) or min(limit or SAMPLES, SAMPLES)
-        source = open_data(data, inputs, batch=batch, limit=few)
-    first = next(iter(source), None)
+    first = _first(graph, data, SAMPLES, limit=limit, batch=batch, feeds=feeds)
     return None if first is None else quantization_noise(graph, quantized, first)
+
+
+def _first(
+    graph: Graph, data: Path, most: int, *, limit: int | None, batch: int | None, feeds: bool
+) -> Mapping[str, NDArray[np.generic]] | None:
+    """The first calibration samples, as inputs of one run; None where these fill no batch."""
+    from qir.calibration import open_feeds
+    from qir.calibration.data import first_batch
+    from qir.calibration.runner import input_specs
+
+    inputs = input_specs(graph)
+    if feeds:
+        return next(iter(open_feeds(data, inputs, limit=1)), None)
+    return first_batch(data, inputs, most, batch=batch, limit=limit)
 
 
 def _noise_json(noise: QuantizationNoise | None) -> dict[str, object]:

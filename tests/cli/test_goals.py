@@ -30,7 +30,8 @@ def test_a_goal_writes_a_recipe_that_gives_the_same_bytes(folder: Path) -> None:
 def test_a_drop_is_measured_with_labels_and_statistics_of_other_data(folder: Path) -> None:
     model, data = folder / "model.onnx", folder / "samples.npy"
     np.savetxt(folder / "labels.txt", np.arange(24) % 5, fmt="%d")
-    words = ["quantize", model, "--stats", folder / "model.stats", "--data", data, "--drop", "100"]
+    stats = folder / "model.stats"
+    words = ("quantize", model, "--stats", stats, "--data", data, "--drop", "100")
     made = qir(*words, "--labels", folder / "labels.txt", "-o", folder / "out.onnx")
     assert made.status == 0, made
     assert "top1" in made.out
@@ -79,3 +80,15 @@ def test_an_option_that_a_recipe_says_is_refused(folder: Path) -> None:
     made = qir(*words, "--recipe", recipe, "--granularity", "channel", "-o", folder / "out.onnx")
     assert_one_line(made, 2)
     assert "--granularity" in made.err
+
+
+def test_weights_are_rounded_on_samples_beside_statistics(folder: Path) -> None:
+    model, stats = folder / "model.onnx", folder / "model.stats"
+    words = ("quantize", model, "--stats", stats, "--corrections", "round-weights,correct-bias")
+    made = qir(*words, "-o", folder / "out.onnx")
+    assert_one_line(made, 2)
+    assert "needs samples beside --stats" in made.err
+    data = ("--data", folder / "samples.npy", "--ledger", folder / "ledger.json")
+    made = qir(*words, *data, "-o", folder / "out.onnx")
+    assert made.status == 0, made
+    assert "round-weights" in (folder / "ledger.json").read_text()

@@ -301,7 +301,7 @@ class _Materializing:
             return
         weight, scheme = node.operands[slot], node.schemes[slot]
         bias = node.operands.get(traits.bias or "")
-        axis = _axis(node, scheme)
+        axis = channel_axis(node, scheme)
         key = (weight, scheme)
         data = self._data_scale(node)
         if key not in self.parameters or bias is not None:
@@ -387,12 +387,13 @@ def weight_type(
     profile: Profile, node: Node, weight: Value, scheme: Scheme, scales: str = "profile"
 ) -> QuantType:
     """The type that a layer's weights get, unless its bias asks for larger scales."""
-    axis = _axis(node, scheme)
+    axis = channel_axis(node, scheme)
     numbers = _weight_numbers(profile, weight, scheme, axis, scales)
     return uniform(scheme.storage, *numbers, axis=axis, bounds=scheme.bounds, name=weight.name)
 
 
-def _axis(node: Node, scheme: Scheme) -> int | None:
+def channel_axis(node: Node, scheme: Scheme) -> int | None:
+    """The axis of a layer's weights along which scales lie; None where there is one scale."""
     rule = spec(node.op).traits.weight_axis
     if scheme.grain != "channel" or rule is None:
         return None
