@@ -74,8 +74,8 @@ class Common(TypedDict):
     default="minmax",
     show_default=True,
     metavar="RULE",
-    help="How ranges are read off: minmax, percentile:99.99, entropy, mse, mae, k-sigma:4, mean,"
-    " median, average:0.01.",
+    help="How ranges are read off: minmax, auto, percentile:99.99, entropy, mse, mae, k-sigma:4,"
+    " mean, median, average:0.01.",
 )
 @click.option(
     "--scales",
