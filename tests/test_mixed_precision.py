@@ -60,6 +60,11 @@ def statistics(graph: Graph, samples: Floats) -> Statistics:
 
 
 @pytest.fixture(scope="module")
+def found(graph: Graph, samples: Floats, statistics: Statistics) -> Found:
+    return search_recipe(graph, statistics, samples, sqnr=29.0, recipe=PLAIN)
+
+
+@pytest.fixture(scope="module")
 def exact(graph: Graph, samples: Floats) -> NDArray[np.float64]:
     """The network in float64, in NumPy."""
     x = samples.astype(np.float64)
@@ -86,9 +91,9 @@ def test_no_fewer_ops_in_float_reach_the_goal_in_onnxruntime(
     samples: Floats,
     statistics: Statistics,
     exact: NDArray[np.float64],
+    found: Found,
     tmp_path: Path,
 ) -> None:
-    found = search_recipe(graph, statistics, samples, sqnr=29.0, recipe=PLAIN)
     assert found.reached
     ops = [n.name for n in graph if n.op == "gemm"]
     assert found.candidates == len(ops)
@@ -110,10 +115,7 @@ def test_no_fewer_ops_in_float_reach_the_goal_in_onnxruntime(
     assert {"fc0", "fc2"} & set(found.kept)
 
 
-def test_a_recipe_gives_the_same_graph_again(
-    graph: Graph, samples: Floats, statistics: Statistics, tmp_path: Path
-) -> None:
-    found = search_recipe(graph, statistics, samples, sqnr=29.0, recipe=PLAIN)
+def test_a_recipe_reads_back_and_names_what_stays_in_float(found: Found, tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     found.recipe.save(path, found.facts())
     again = Recipe.load(path)
@@ -142,23 +144,22 @@ def test_top1_of_labelled_samples_drops_by_no_more_than_was_allowed(
 
 
 def test_a_goal_out_of_reach_gives_the_best_of_the_trials(
-    graph: Graph, samples: Floats, statistics: Statistics
+    graph: Graph, samples: Floats, statistics: Statistics, found: Found
 ) -> None:
-    found = search_recipe(graph, statistics, samples, sqnr=300.0, recipe=PLAIN)
-    easier = search_recipe(graph, statistics, samples, sqnr=29.0, recipe=PLAIN)
-    assert not found.reached
-    assert 300 > found.value >= easier.value
-    assert 0 < len(found.kept) < found.candidates
+    best = search_recipe(graph, statistics, samples, sqnr=300.0, recipe=PLAIN)
+    assert not best.reached
+    assert 300 > best.value >= found.value
+    assert 0 < len(best.kept) < best.candidates
 
 
 def test_an_interrupted_search_goes_on_where_it_was(
     graph: Graph,
     samples: Floats,
     statistics: Statistics,
+    found: Found,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = search_recipe(graph, statistics, samples, sqnr=29.0, recipe=PLAIN)
     cache, runs = tmp_path / "trials", [0]
     plain = CachedRun.run
 
@@ -173,18 +174,18 @@ def test_an_interrupted_search_goes_on_where_it_was(
         search_recipe(graph, statistics, samples, sqnr=29.0, recipe=PLAIN, cache=cache)
     held = json.loads(cache.read_text())["numbers"]
     assert sum(name.startswith("noise ") for name in held) == 3
-    assert search_recipe(graph, statistics, samples, sqnr=29.0, recipe=PLAIN, cache=cache) == whole
-    assert runs[0] == 4 + whole.candidates - 3
+    assert search_recipe(graph, statistics, samples, sqnr=29.0, recipe=PLAIN, cache=cache) == found
+    assert runs[0] == 4 + found.candidates - 3
     cache.write_text("{")  # damaged: it starts anew
-    assert search_recipe(graph, statistics, samples, sqnr=29.0, recipe=PLAIN, cache=cache) == whole
-    assert runs[0] == 4 + 2 * whole.candidates - 3
+    assert search_recipe(graph, statistics, samples, sqnr=29.0, recipe=PLAIN, cache=cache) == found
+    assert runs[0] == 4 + 2 * found.candidates - 3
 
 
 def test_a_goal_that_is_reached_at_once_keeps_nothing_in_float(
     graph: Graph, samples: Floats, statistics: Statistics
 ) -> None:
-    found: Found = search_recipe(graph, statistics, samples, sqnr=1.0, recipe=PLAIN)
-    assert (found.kept, found.recipe) == ((), PLAIN)
+    made = search_recipe(graph, statistics, samples, sqnr=1.0, recipe=PLAIN)
+    assert (made.kept, made.recipe) == ((), PLAIN)
 
 
 @pytest.mark.parametrize(
