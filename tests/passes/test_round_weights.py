@@ -49,7 +49,8 @@ def test_few_weights_get_the_best_of_all_roundings_or_near_it() -> None:
         w = rng.uniform(-6.9, 6.9, (1, 6))
         x = correlated(rng, 40, 6).astype(np.float64)
         moments = x.T @ x / len(x)
-        made = chosen_codes(moments, w, np.rint(w).astype(np.int64), np.ones(1), 7)
+        near = np.rint(w).astype(np.int64)
+        made = chosen_codes(moments[None], w[None], near[None], np.ones((1, 1)), 7)[0]
         assert (np.abs(made - w) < 1).all()
 
         def cost(codes: Reals, w: Reals = w, x: Reals = x) -> float:

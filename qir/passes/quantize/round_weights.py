@@ -169,16 +169,15 @@ def _rows(node: Node, data: Reals) -> Reals:
     steps = [slice(None, None, s) for s in strides]
     taps = [slice(None, None, d) for d in dilations]
     windows = windows[(slice(None), slice(None), *steps, *taps)]
-    at = np.ndindex(windows.shape[0], *windows.shape[2 : 2 + rank])
-    total = windows.shape[0] * int(np.prod(windows.shape[2 : 2 + rank]))
-    step = max(1, -(-total // ROWS))
-    picked = [(n, slice(None), *place) for i, (n, *place) in enumerate(at) if i % step == 0]
-    rows = np.stack([windows[place] for place in picked])
+    windows = np.moveaxis(windows, 1, 1 + rank)
+    places = windows.shape[: 1 + rank]
+    picked = _spread(np.arange(int(np.prod(places))))
+    rows = windows[np.unravel_index(picked, places)]
     parts = rows.reshape(len(rows), groups(node), -1)
     return np.asarray(np.moveaxis(parts, 1, 0))
 
 
-def _spread(rows: Reals) -> Reals:
+def _spread(rows: NDArray[Number]) -> NDArray[Number]:
     """Rows evenly spread over all, at most `ROWS`."""
     return rows[:: max(1, -(-len(rows) // ROWS))]
 
@@ -202,9 +201,10 @@ def _round(
     if step.size not in (1, len(exact)):
         return 0
     step = np.broadcast_to(step, len(exact))
-    n = len(moments)
-    parts = zip(moments, *(np.split(a, n) for a in (exact, codes, step)), strict=True)
-    chosen = np.concatenate([chosen_codes(m, w, q, s, scheme.high) for m, w, q, s in parts])
+    parts = (len(moments), len(exact) // len(moments), -1)
+    chosen = chosen_codes(
+        moments, exact.reshape(parts), codes.reshape(parts), step.reshape(parts[:2]), scheme.high
+    ).reshape(codes.shape)
     moved = int((chosen != codes).sum())
     if not moved:
         return 0
@@ -224,28 +224,31 @@ def _round(
 def chosen_codes(
     moments: Reals, exact: Reals, nearest: NDArray[np.int64], step: Reals, high: int
 ) -> NDArray[np.int64]:
-    """The codes of rows of weights whose results have the least squared error that was found.
+    """The codes of weights whose results have the least squared error that was found.
 
-    The error of a row is `e @ moments @ e`, where e = codes * step - exact. Of each row the weight
-    whose other neighbour helps most is moved, until none helps.
+    Weights lie by group, result and number; steps by group and result. The error of a result is
+    `e @ moments @ e`, where e = codes * step - exact. Of each result the weight whose other
+    neighbour helps most is moved, until none helps.
     """
-    place = exact / step[:, None]
+    wide = step[..., None]
+    place = exact / wide
     low = np.floor(place)
     free = (np.abs(place - np.rint(place)) > 1e-4) & (low >= -high) & (low + 1 <= high)
     codes = np.where(free, np.clip(nearest, low, low + 1), nearest).astype(np.float64)
-    wide = step[:, None]
     slope = (codes * wide - exact) @ moments
-    own, rows = np.diag(moments), np.arange(len(exact))
-    for _ in range(SWEEPS * exact.shape[1]):
+    own = np.diagonal(moments, axis1=1, axis2=2)[:, None, :]
+    group, result = np.indices(step.shape)
+    for _ in range(SWEEPS * exact.shape[-1]):
         move = np.where(free, np.where(codes == low, wide, -wide), 0.0)
         gain = move * (2 * slope + move * own)
-        best = gain.argmin(axis=1)
-        moved = np.where(gain[rows, best] < -1e-12 * np.abs(own[best] * step**2), 1.0, 0.0)
-        if not moved.any():
+        best = gain.argmin(axis=-1)
+        at = group, result, best
+        helps = gain[at] < -1e-12 * own[group, 0, best] * step**2
+        if not helps.any():
             break
-        change = move[rows, best] * moved
-        codes[rows, best] = np.rint(codes[rows, best] + change / step)
-        slope += change[:, None] * moments[best]
+        change = np.where(helps, move[at], 0.0)
+        codes[at] = np.rint(codes[at] + change / step)
+        slope += change[..., None] * moments[group, best]
     return np.asarray(codes, np.int64)
 
 
