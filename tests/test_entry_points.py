@@ -24,6 +24,7 @@ KINDS = {
     "qir.observers",
     "qir.ops",
     "qir.methods",
+    "qir.forms",
     "qir.metrics",
 }
 

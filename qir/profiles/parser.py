@@ -32,7 +32,7 @@ from qir.numerics.fields import (
     said,
 )
 from qir.profiles.evidence import counted, lacking
-from qir.profiles.kernel_forms import FORMS
+from qir.profiles.kernel_forms import forms, why_never
 from qir.profiles.measured import has_numbers, measured, otherwise, rests
 from qir.profiles.methods import computes, fault, method_names, moving, reads
 from qir.profiles.profile import (
@@ -337,7 +337,7 @@ class _Reader:
         if not isinstance(settings, dict):
             raise self.error("settings", 'settings is a table, such as {optimizer = "all"}')
         found = {k: self.word(k, v) for k, v in settings.items()}
-        if (form := found.get("form", "")) in FORMS:
+        if (form := found.get("form", "")) in forms():
             raise self.error("settings", f"{form!r} is a form of layers: a condition of rules")
         return Head(**texts, settings=found, notes=self.words("notes", data.get("notes", [])))
 
@@ -481,10 +481,9 @@ class _Reader:
         self.known(when.grain, _GRAINS, "granularity", at="grain")
         self.known(when.isa, _HEAD_WORDS["isa"], "instruction set", at="isa")
         self.known(when.bounds, _BOUNDS, "bounds", at="bounds")
-        self.known(when.form, FORMS, "form", at="form")
-        for form, op in ((form, op) for form in when.form for op in ops if op != "*"):
-            if op not in FORMS[form].ops:
-                raise self.error("form", f"no {op} is {form}: {', '.join(FORMS[form].ops)} are")
+        self.known(when.form, forms() if when.form else (), "form", at="form")
+        if why := why_never(when.form, ops):
+            raise self.error("form", why)
         self.attributes(when.attrs, ops)
         return when
 

@@ -43,7 +43,7 @@ class Query:
     bounds: str = "full"
     """Whether the result's codes are all that its storage type has, or `narrow`."""
     forms: tuple[str, ...] = ()
-    """The forms that a convolution or product has: `qir.profiles.kernel_forms.FORMS`."""
+    """The forms that a convolution or product has: `qir.profiles.kernel_forms.forms`."""
 
     @property
     def data(self) -> str:
