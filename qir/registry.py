@@ -27,6 +27,7 @@ KINDS = {
     "qir.ops": "op",
     "qir.methods": "method",
     "qir.forms": "form",
+    "qir.conditions": "condition",
     "qir.metrics": "metric",
     "qir.probes": "probe",
 }

@@ -25,6 +25,7 @@ KINDS = {
     "qir.ops",
     "qir.methods",
     "qir.forms",
+    "qir.conditions",
     "qir.metrics",
 }
 

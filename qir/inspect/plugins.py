@@ -14,6 +14,7 @@ from qir.frontend import Frontend
 from qir.inspect.metrics import Metric
 from qir.inspect.probing import Probe
 from qir.ir.ops import plugin_op
+from qir.profiles.conditions import Condition
 from qir.profiles.kernel_forms import Form
 from qir.profiles.methods import checked, own
 from qir.rewrite import Pass
@@ -86,6 +87,7 @@ def load_plugin(group: str, name: str) -> object:
 
 
 _TABLES: dict[str, tuple[type, str]] = {
+    "qir.conditions": (Condition, "qir.profiles.conditions.Condition"),
     "qir.forms": (Form, "qir.profiles.kernel_forms.Form"),
 }
 """What plugins of a kind are, one or several by name, and the public name of that."""

@@ -31,12 +31,12 @@ from qir.numerics.fields import (
     no_code,
     said,
 )
+from qir.profiles.conditions import conditions
 from qir.profiles.evidence import counted, lacking
 from qir.profiles.kernel_forms import forms, why_never
 from qir.profiles.measured import has_numbers, measured, otherwise, rests
 from qir.profiles.methods import computes, fault, method_names, moving, reads
 from qir.profiles.profile import (
-    NEEDS,
     REAL,
     Entry,
     Field,
@@ -442,7 +442,7 @@ class _Reader:
                 raise self.error("chain", f"{op} takes more than what flows: it heads a kernel", op)
             if spec(op).results != 1:
                 raise self.error("chain", f"{op} gives more than one result: no kernel of a group")
-        self.known(needs, NEEDS, "condition")
+        self.known(needs, conditions() if needs else (), "condition")
         result = self.word("result", row.get("result", "codes"))
         if result not in ("codes", "real"):
             raise self.error("result", f"result = {result!r}; it is one of: codes, real")

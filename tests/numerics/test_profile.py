@@ -12,6 +12,7 @@ from qir.errors import ProfileError
 from qir.ir.text import parse as parse_graph
 from qir.numerics.fields import BLOCKS, field_types, fits, levels_of, said
 from qir.profiles import Profile, Query, dumps, given, load, parse, profile, profile_names, resolve
+from qir.profiles.conditions import conditions
 from qir.profiles.kernel_forms import forms
 from qir.profiles.methods import tabled
 from qir.profiles.profile import differences
@@ -123,6 +124,16 @@ def test_a_form_that_one_runtime_names_lives_in_the_folder_of_its_backend() -> N
     for name, form in forms().items():
         home = home_of(users[name], "forms", "qir.profiles.kernel_forms")
         assert form.has.__module__ == home, f"{name}: {users[name]} name it"
+
+
+def test_a_condition_that_one_runtime_names_lives_in_the_folder_of_its_backend() -> None:
+    users = users_of("needs")
+    assert users.keys() == conditions().keys()
+    for name, condition in conditions().items():
+        home = home_of(users[name], "conditions", "qir.analysis.group_conditions")
+        module = condition.met.__module__
+        said = f"{name}, of {module}: {users[name]} name it"
+        assert module == home or module == "qir.rewrite.fusing", said
 
 
 @pytest.mark.parametrize("name", NAMES)
