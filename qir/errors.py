@@ -31,6 +31,10 @@ class InputError(QirError):
     """A file that cannot be read, or is not what it says."""
 
 
+class ShapesNeeded(InputError):
+    """A file that does not say the shapes of its inputs, read without them."""
+
+
 class DataError(QirError):
     """Calibration or run data that do not fit the model."""
 

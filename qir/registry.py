@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import difflib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar, cast
 
 from qir.errors import ApiError, PluginError
 
@@ -24,14 +26,19 @@ KINDS = {
     "qir.observers": "observer",
     "qir.ops": "op",
     "qir.methods": "method",
+    "qir.forms": "form",
+    "qir.conditions": "condition",
     "qir.metrics": "metric",
     "qir.probes": "probe",
 }
 """The groups of entry points, and what each finds."""
 
 
+T = TypeVar("T")
+
 _LIST = 120  # letters of names that still fit a line
 _offered: dict[tuple[str, str], object] = {}
+_entries: dict[str, Mapping[str, object]] = {}
 
 
 @cache
@@ -91,6 +98,36 @@ def find(kind: str, name: str) -> object:
     another plugin API, or if it breaks.
     """
     return _offered[kind, name] if (kind, name) in _offered else _found(kind, name)
+
+
+def entries(kind: str, row: type[T]) -> Mapping[str, T]:
+    """Returns what the entry points of a kind name: each one `row`, or a table of rows by name.
+
+    A plugin that does not load brings none. Raises PluginError for what is neither, and for a name
+    that two of them bring.
+    """
+    if _offered:
+        return _gathered(kind, row)
+    if kind not in _entries:
+        _entries[kind] = _gathered(kind, row)
+    return cast("Mapping[str, T]", _entries[kind])
+
+
+def _gathered(kind: str, row: type[T]) -> Mapping[str, T]:
+    short, out = KINDS.get(kind, kind), dict[str, T]()
+    for name in names(kind):
+        try:
+            found = find(kind, name)
+        except PluginError:
+            continue
+        table = found if isinstance(found, Mapping) else {name: found}
+        for key, one in table.items():
+            if not isinstance(one, row):
+                raise PluginError(f"{short} {key!r} of {owner(kind, name)} is no {row.__name__}")
+            if key in out:
+                raise PluginError(f"{short} {key!r} of {owner(kind, name)} is there already")
+            out[key] = one
+    return MappingProxyType(out)
 
 
 @cache
@@ -180,3 +217,4 @@ def forget() -> None:
     """Forgets what was found, so that packages installed since are seen."""
     for kept in (_points, _names, _found):
         kept.cache_clear()
+    _entries.clear()

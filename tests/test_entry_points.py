@@ -24,6 +24,8 @@ KINDS = {
     "qir.observers",
     "qir.ops",
     "qir.methods",
+    "qir.forms",
+    "qir.conditions",
     "qir.metrics",
 }
 

@@ -107,6 +107,19 @@ def test_the_sdist_holds_every_source_and_nothing_built(sdist: Path) -> None:
     assert {n for n in names if n.endswith((".so", ".pyc")) or ".venv" in n} == set()
 
 
+def test_what_is_installed_holds_every_python_module_and_its_data(
+    sdist: Path, tmp_path: Path
+) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tree,) = tmp_path.iterdir()
+    run(sys.executable, "setup.py", "-q", "build_py", "--build-lib", tmp_path / "lib", cwd=tree)
+    files = (path for path in (tmp_path / "lib").rglob("*") if path.is_file())
+    found = {path.relative_to(tmp_path / "lib").as_posix() for path in files}
+    assert found == tree_files(SHIPPED)
+
+
+@pytest.mark.long
 def test_the_wheel_holds_every_module_and_no_c_source(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     code = {name for name in names if ".dist-info/" not in name}
@@ -134,6 +147,7 @@ print(len(points), distribution("qir").version, qir.__version__)
 """
 
 
+@pytest.mark.long
 def test_the_installed_wheel_works_from_another_folder(installed: Path, tmp_path: Path) -> None:
     lines = run(sys.executable, "-c", LOAD, cwd=tmp_path, PYTHONPATH=str(installed)).splitlines()
     assert [path for path in lines[:-1] if not path.startswith(str(installed))] == []
@@ -142,6 +156,7 @@ def test_the_installed_wheel_works_from_another_folder(installed: Path, tmp_path
     assert distributed == imported
 
 
+@pytest.mark.long
 def test_the_installed_command_line_tells_its_version(installed: Path, tmp_path: Path) -> None:
     output = run(
         *(sys.executable, "-m", "qir", "--version"), cwd=tmp_path, PYTHONPATH=str(installed)
@@ -149,6 +164,7 @@ def test_the_installed_command_line_tells_its_version(installed: Path, tmp_path:
     assert output.split()[-1] in next(installed.glob("qir-*.dist-info")).name
 
 
+@pytest.mark.long
 def test_the_installed_wheel_is_typed(installed: Path, tmp_path: Path) -> None:
     user = tmp_path / "user.py"
     user.write_text("import qir\n\nreveal_type(qir.__version__)\n", encoding="utf-8")

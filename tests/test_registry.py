@@ -179,3 +179,19 @@ def test_a_package_states_the_api_for_its_modules(installed: Path) -> None:
 
 def test_what_qir_brings_is_written_for_the_api_that_it_has() -> None:
     assert qir.qir_api == registry.API
+
+
+def test_entries_are_rows_and_tables_of_rows() -> None:
+    with registry.offer("qir.ops", "one", 1), registry.offer("qir.ops", "two", {"a": 2, "b": 3}):
+        found = {k: v for k, v in registry.entries("qir.ops", int).items() if k in "one a b"}
+        assert found == {"one": 1, "a": 2, "b": 3}
+        with (
+            registry.offer("qir.ops", "c", {"a": 4}),
+            pytest.raises(PluginError, match=r"'a'.*already"),
+        ):
+            registry.entries("qir.ops", int)
+        with (
+            registry.offer("qir.ops", "c", "text"),
+            pytest.raises(PluginError, match=r"'c'.*no int"),
+        ):
+            registry.entries("qir.ops", int)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qir.errors import InputError, QirError
+from qir.errors import InputError, QirError, ShapesNeeded
 from qir.ir import dims
 from qir.ir.dims import Dim
 from qir.ir.dtype import F32, F64, DType, dtype_of
@@ -91,7 +91,7 @@ class Inputs:
         if shape is None:
             said = f"input {node.name} has no shape in the file, and no layer that tells it"
             example = "(1, 3, 224, 224)"
-            raise InputError(
+            raise ShapesNeeded(
                 f"{self.path}: {said}; give one shape per input: qir.load(..., inputs=[{example}])"
             )
         return TensorType(self._open(node, shape), guessed[1] if guessed else F32)

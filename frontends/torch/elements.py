@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from qir.errors import InputError
 from qir.ir.dtype import DType, dtype
 
 NAMES = {
@@ -28,6 +29,14 @@ def element(kind: torch.dtype) -> DType | None:
     """Returns the language's element type; None where it has none."""
     name = NAMES.get(kind)
     return None if name is None else dtype(name)
+
+
+def torch_dtype(kind: DType) -> torch.dtype:
+    """Returns PyTorch's element type; InputError where it has none."""
+    for found, name in NAMES.items():
+        if name == str(kind):
+            return found
+    raise InputError(f"PyTorch has no {kind}")
 
 
 def array(tensor: torch.Tensor) -> NDArray[np.generic]:

@@ -23,8 +23,10 @@ from .program import Program, as_program, functional, mutates_views
 from .quantized_modules import is_quantized, without_observers
 from .script.interpreter import Interpreter
 from .script.opened import script_program
-from .script.shapes import examples
+from .script.shapes import Example, example, examples, stated
 
+_STATED = "qir.json"
+"""The member that states the types of inputs, in files that QIR writes."""
 _SCRIPT = ("constants.pkl", "code/")
 """Members that TorchScript archives have and pickles do not."""
 _EXPORTED = "archive_format"
@@ -80,15 +82,17 @@ def _file(path: Path, inputs: Sequence[object] | None) -> Opened:
         if inputs is not None:
             raise UsageError(f"{path}: an exported program has its own inputs; leave out inputs=")
         return Opened(as_program(functional(open_archive(path))), path.stem, share=True)
+    extra: dict[str, str | bytes] = {_STATED: ""}
     try:
-        module: Any = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+        opened: Any = torch.jit.load
+        module: Any = opened(str(path), map_location="cpu", _extra_files=extra)
     except Exception as error:  # PyTorch raises what it likes for a damaged file
         said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
         raise InputError(
             f"{path}: PyTorch {torch.__version__} cannot read this TorchScript: {said.strip()}"
         ) from error
     try:
-        return _script(module.eval(), path.stem, inputs)
+        return _script(module.eval(), path.stem, inputs, extra[_STATED])
     except QirError:
         raise
     except Exception as error:  # what a damaged archive holds fails where it is first looked at
@@ -135,10 +139,21 @@ def _pickled(path: Path, members: Sequence[str] | None) -> str:
 # -- TorchScript ----------------------------------------------------------------------------------
 
 
-def _script(module: torch.jit.ScriptModule, name: str, inputs: Sequence[object] | None) -> Opened:
-    """Reads the graphs of a TorchScript module; nothing of it is called."""
+def _script(
+    module: torch.jit.ScriptModule,
+    name: str,
+    inputs: Sequence[object] | None,
+    types: str | bytes = "",
+) -> Opened:
+    """Reads the graphs of a TorchScript module; nothing of it is called.
+
+    `types` is what the file states of its inputs, where QIR wrote it.
+    """
     if inputs is not None:
-        program, reader = script_program(module, name, _tensors(name, inputs), symbolic=False)
+        program, reader = script_program(module, name, _given(name, inputs))
+    elif types:
+        text = types.decode() if isinstance(types, bytes) else types
+        program, reader = script_program(module, name, stated(text, name))
     else:
         program, reader = _guessed(module, name)
     if mutates_views(program.graph):
@@ -156,7 +171,7 @@ def _guessed(module: torch.jit.ScriptModule, name: str) -> tuple[Program, Interp
     for inputs in examples(module, name):
         try:
             with _without_log():
-                return script_program(module, name, inputs, symbolic=True)
+                return script_program(module, name, inputs)
         except InputError as error:
             failed = failed or error
     raise InputError(f"{failed}; with inputs of that shape; give others: inputs=[...]")
@@ -173,16 +188,16 @@ def _without_log() -> Iterator[None]:
         logger.disabled = before
 
 
-def _tensors(name: str, inputs: Sequence[object]) -> list[torch.Tensor]:
+def _given(name: str, inputs: Sequence[object]) -> list[Example]:
     """Returns examples of inputs, of which some may be given as shapes or arrays."""
     found = []
     for held in inputs:
         if isinstance(held, torch.Tensor):
-            found.append(held)
+            found.append(Example(held))
         elif isinstance(held, np.ndarray):
-            found.append(torch.from_numpy(held))
-        elif isinstance(held, (list, tuple)) and all(isinstance(n, int) for n in held):
-            found.append(torch.zeros(*held))
+            found.append(Example(torch.from_numpy(held)))
+        elif isinstance(held, (list, tuple)) and all(isinstance(n, (int, str)) for n in held):
+            found.append(example(held))
         else:
             raise InputError(f"{name}: {type(held).__name__} is no tensor, array or shape")
     return found

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from qir.analysis.group_conditions import NEEDS, tails_of
+from qir.analysis.activations import tails_of
 from qir.ir.attrs import same
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Use, Value
 from qir.ir.ops import spec
 from qir.profiles import Profile
-from qir.profiles.profile import NEEDS as SAID
+from qir.profiles.conditions import conditions
 from qir.profiles.profile import Group as Row
 from qir.profiles.profile import When
 from qir.rewrite.fusing import NUMBERS, PLAIN, PRODUCTS, Match, bias_of
 from qir.rewrite.linear_layers import adds_row, knows_linear, plain_product
-
-_FREE = frozenset({"unit_gain_with_bias", "no_dilation"})
-"""Conditions that no codes are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +217,9 @@ class _Found:
                 return f"{name} is not {value!r}"
         if not _processor(row.when, self.profile.isa):
             return "the profile's condition on processors is not met"
-        lacks = (need for need in row.needs if need in _FREE and not NEEDS[need](match))
-        return next((f"needs that {SAID[need]}" for need in lacks), "")
+        asked = (conditions()[need] for need in row.needs)
+        lacks = (one for one in asked if not one.of_types and not one.met(match))
+        return next((f"needs that {one.said}" for one in lacks), "")
 
     def _joins(self, use: Use, op: str, chain: tuple[str, ...]) -> bool:
         """Whether a reader may be a later op of a row: an activation, or a sum with a product."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from qir.analysis.activations import drops_activations
 from qir.capability import Capability, OpCapability
 from qir.errors import UsageError
 from qir.ir.dtype import I8, I32, U8, DType
@@ -12,6 +13,7 @@ from qir.ir.ops import spec
 from qir.ir.ops.layers import MATRIX_PRODUCTS
 from qir.ir.scheme import RESULT, Scheme
 from qir.profiles import Profile, choosing
+from qir.profiles.conditions import conditions
 from qir.profiles.profile import DATA_SLOTS
 from qir.profiles.profile import Group as Row
 
@@ -19,7 +21,6 @@ _UNIT: Mapping[str, Mapping[str, tuple[bool, ...]]] = {
     "gemm": {"trans_a": (False,)},
     "matmul": {"trans_a": (False,)},
 }
-_ONE_MAP = frozenset({"same_map", "kept_map"})
 _ONE_OF_REALS = frozenset({"batch_norm", "instance_norm", "reshape"})
 """Ops of one tensor of codes, beside which stand numbers that stay as they are."""
 _PROBABILITIES = 256
@@ -45,7 +46,7 @@ def kernel_table(profile: Profile) -> Capability:
                     ops.setdefault(op, found)
     if not ops:
         raise UsageError(f"{profile.name} makes no kernels of 8-bit codes that a model could have")
-    uncut = (row for row in rows if "redundant_tail" in row.needs)
+    uncut = (row for row in rows if drops_activations(row.needs))
     chains = tuple(dict.fromkeys(_chains(rows, kind)))
     return Capability(profile.name, ops, chains, uncut=frozenset(_chains(uncut, kind)))
 
@@ -91,7 +92,8 @@ def _op(op: str, row: Row, data: Scheme) -> OpCapability | None:
     if op == "softmax" and not data.symmetric:
         result = replace(data, scale=1 / _PROBABILITIES, zero=data.low)
     held = {slot: (data,) for slot in slots} | {RESULT: (result,)}
-    share = (*slots, RESULT) if _ONE_MAP & set(row.needs) else ()
+    keeps = any(conditions()[need].keeps_map for need in row.needs)
+    share = (*slots, RESULT) if keeps else ()
     return OpCapability(op, held, share)
 
 

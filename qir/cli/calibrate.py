@@ -67,7 +67,7 @@ def calibrate(
     claim_files(output, force=force or resume)
     _claim_part(part_of(output), anew=force, resume=resume)
     screen = Screen(quiet=quiet)
-    graph = open_model(model)
+    graph = open_model(model, data=data)
     before = _saved(output) if resume else None
     resumed = len(before.batches) if before is not None else 0
     if resume and not as_json:

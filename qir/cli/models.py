@@ -16,17 +16,43 @@ if TYPE_CHECKING:
     from qir.ledger import Entry, Ledger
 
 
-def open_model(path: Path, ledger: Ledger | None = None, inputs: Sequence[object] = ()) -> Graph:
+def open_model(
+    path: Path,
+    ledger: Ledger | None = None,
+    inputs: Sequence[object] = (),
+    *,
+    data: Path | None = None,
+) -> Graph:
     """Reads a model; a `.qir` file's own ledger goes before what reading adds.
 
-    `inputs` are the shapes of inputs of files that do not hold them.
+    `inputs` are the shapes of inputs of files that do not hold them; without these, shapes are
+    those of the arrays in `data`.
     """
     from qir import pipeline
+    from qir.errors import ShapesNeeded
 
     require_file(path)
     if ledger is not None:
         ledger.extend(pipeline.read_ledger(path))
-    return pipeline.load(path, ledger=ledger, inputs=list(inputs) or None)
+    try:
+        return pipeline.load(path, ledger=ledger, inputs=list(inputs) or None)
+    except ShapesNeeded:
+        if data is None or inputs:
+            raise
+        return pipeline.load(path, ledger=ledger, inputs=shapes_of(data))
+
+
+def shapes_of(data: Path) -> list[tuple[int | str, ...]]:
+    """Returns the shapes of arrays in a file, or in a folder's first one, as of any batch."""
+    from qir.calibration.rows import open_npy, open_npz
+    from qir.errors import DataError
+
+    files = sorted(data.iterdir()) if data.is_dir() else [data]
+    file = next((file for file in files if file.suffix in (".npy", ".npz")), None)
+    if file is None:
+        raise DataError(f"{data}: holds no .npy or .npz file")
+    arrays = open_npz(file).values() if file.suffix == ".npz" else [open_npy(file)]
+    return [("batch", *array.shape[1:]) for array in arrays]
 
 
 def require_file(path: Path) -> None:

@@ -206,7 +206,7 @@ def quantize(
         raise UsageError("--corrections goes with samples: they tell what rounding costs")
     screen = Screen(quiet=quiet)
     ledger = Ledger()
-    graph = open_model(model, ledger)
+    graph = open_model(model, ledger, data=data)
     wishes = recipe.rules
     plan = pipeline.plan(
         graph,

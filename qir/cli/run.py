@@ -116,7 +116,7 @@ def run(
         raise UsageError("--metric measures two runs: give --compare A,B")
     chosen = [metric(name) for name in dict.fromkeys(metrics)]
     screen = Screen(quiet=quiet)
-    graph = open_model(model)
+    graph = open_model(model, data=data)
     names = _pair(compare) if compare else [engine]
     if isa is not None and "reference" not in names:
         raise UsageError("--isa is for the reference: other engines run on this processor")

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from qir.analysis.group_conditions import NEEDS, offset, tails_of
+from qir.analysis.activations import tails_of
+from qir.analysis.group_conditions import offset
 from qir.analysis.kernel_groups import Kernel, is_float, kernels, lacking, of_reals
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.origin import Origin
 from qir.passes.forms.group import told
 from qir.profiles import Profile, profile
-from qir.profiles.profile import NEEDS as SAID
+from qir.profiles.conditions import conditions
 from qir.profiles.profile import Group as Row
 from qir.profiles.profile import When
 from qir.rewrite.fusing import Match, match_of, source_of
@@ -163,5 +164,6 @@ def _condition(when: When, match: Match) -> str:
 
 
 def _need(row: Row, match: Match) -> str:
-    lacks = [need for need in row.needs if not NEEDS[need](match)]
-    return f"needs that {SAID[lacks[0]]}" if lacks else "a larger group took what it reads"
+    asked = (conditions()[need] for need in row.needs)
+    lacks = [one for one in asked if not one.met(match)]
+    return f"needs that {lacks[0].said}" if lacks else "a larger group took what it reads"

@@ -14,6 +14,8 @@ from qir.frontend import Frontend
 from qir.inspect.metrics import Metric
 from qir.inspect.probing import Probe
 from qir.ir.ops import plugin_op
+from qir.profiles.conditions import Condition
+from qir.profiles.kernel_forms import Form
 from qir.profiles.methods import checked, own
 from qir.rewrite import Pass
 from qir.target import Target
@@ -67,7 +69,12 @@ def load_plugin(group: str, name: str) -> object:
         if own(name):
             raise PluginError(f"{said} has the name of a method of qir itself")
         return checked(found, said)
-    if group in _DERIVED:
+    if group in _TABLES:
+        wanted, named = _TABLES[group]
+        rows = found.values() if isinstance(found, Mapping) else [found]
+        if not all(isinstance(row, wanted) for row in rows):
+            raise PluginError(f"{said} is no {named}, nor a table of them by name")
+    elif group in _DERIVED:
         wanted, derived = _DERIVED[group]
         if not (isinstance(found, type) and issubclass(found, wanted)):
             raise PluginError(f"{said} is no class derived from {derived}")
@@ -79,6 +86,11 @@ def load_plugin(group: str, name: str) -> object:
     return found
 
 
+_TABLES: dict[str, tuple[type, str]] = {
+    "qir.conditions": (Condition, "qir.profiles.conditions.Condition"),
+    "qir.forms": (Form, "qir.profiles.kernel_forms.Form"),
+}
+"""What plugins of a kind are, one or several by name, and the public name of that."""
 _DERIVED: dict[str, tuple[type, str]] = {
     "qir.frontends": (Frontend, "qir.frontend.Frontend"),
     "qir.targets": (Target, "qir.target.Target"),

@@ -31,12 +31,12 @@ from qir.numerics.fields import (
     no_code,
     said,
 )
+from qir.profiles.conditions import conditions
 from qir.profiles.evidence import counted, lacking
-from qir.profiles.kernel_forms import FORMS
+from qir.profiles.kernel_forms import forms, why_never
 from qir.profiles.measured import has_numbers, measured, otherwise, rests
 from qir.profiles.methods import computes, fault, method_names, moving, reads
 from qir.profiles.profile import (
-    NEEDS,
     REAL,
     Entry,
     Field,
@@ -337,7 +337,7 @@ class _Reader:
         if not isinstance(settings, dict):
             raise self.error("settings", 'settings is a table, such as {optimizer = "all"}')
         found = {k: self.word(k, v) for k, v in settings.items()}
-        if (form := found.get("form", "")) in FORMS:
+        if (form := found.get("form", "")) in forms():
             raise self.error("settings", f"{form!r} is a form of layers: a condition of rules")
         return Head(**texts, settings=found, notes=self.words("notes", data.get("notes", [])))
 
@@ -442,7 +442,7 @@ class _Reader:
                 raise self.error("chain", f"{op} takes more than what flows: it heads a kernel", op)
             if spec(op).results != 1:
                 raise self.error("chain", f"{op} gives more than one result: no kernel of a group")
-        self.known(needs, NEEDS, "condition")
+        self.known(needs, conditions() if needs else (), "condition")
         result = self.word("result", row.get("result", "codes"))
         if result not in ("codes", "real"):
             raise self.error("result", f"result = {result!r}; it is one of: codes, real")
@@ -481,10 +481,9 @@ class _Reader:
         self.known(when.grain, _GRAINS, "granularity", at="grain")
         self.known(when.isa, _HEAD_WORDS["isa"], "instruction set", at="isa")
         self.known(when.bounds, _BOUNDS, "bounds", at="bounds")
-        self.known(when.form, FORMS, "form", at="form")
-        for form, op in ((form, op) for form in when.form for op in ops if op != "*"):
-            if op not in FORMS[form].ops:
-                raise self.error("form", f"no {op} is {form}: {', '.join(FORMS[form].ops)} are")
+        self.known(when.form, forms() if when.form else (), "form", at="form")
+        if why := why_never(when.form, ops):
+            raise self.error("form", why)
         self.attributes(when.attrs, ops)
         return when
 

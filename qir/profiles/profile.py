@@ -43,7 +43,7 @@ class Query:
     bounds: str = "full"
     """Whether the result's codes are all that its storage type has, or `narrow`."""
     forms: tuple[str, ...] = ()
-    """The forms that a convolution or product has: `qir.profiles.kernel_forms.FORMS`."""
+    """The forms that a convolution or product has: `qir.profiles.kernel_forms.forms`."""
 
     @property
     def data(self) -> str:
@@ -199,7 +199,7 @@ class Group:
     chain: tuple[str, ...]
     when: When = field(default_factory=When)
     needs: tuple[str, ...] = ()
-    """Conditions on what surrounds the chain, by name: see `NEEDS`."""
+    """Conditions on what surrounds the chain, by name: see `qir.profiles.conditions`."""
     result: str = "codes"
     propagates: bool = False
     """Whether the runtime also moves quantize and dequantize over it to make it a group."""
@@ -211,28 +211,6 @@ class Group:
     def key(self) -> tuple[tuple[str, ...], str, str]:
         """What makes it one row of a profile: its chain, result and conditions."""
         return self.chain, self.result, repr(self.when)
-
-
-NEEDS: Mapping[str, str] = {
-    "same_map": "operand and result have one scale, zero point and storage",
-    "kept_map": "the result has the first operand's scale, zero point and storage",
-    "held_ranges": "the result's range reaches as far as that of each operand",
-    "same_storage": "the operands' and the result's storage types agree",
-    "redundant_tail": "the activations cut nothing that the result's codes could hold",
-    "bias_unit": "the bias is i32 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a real constant",
-    "bias_wide": "the bias is i32 or i64 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a real constant",
-    "bias_codes": "the bias is i32 codes, its scale not looked at, or a real constant of one axis, "
-    "with as many elements as the weights have scales, where these have one a channel",
-    "bias_i32": "the bias is i32 codes",
-    "unit_gain_with_bias": "with a bias, alpha and beta are 1",
-    "signed_pair": "signed data meet signed weights",
-    "one_scale": "all weights have one scale",
-    "left_real": "no quantize reads the result, nor does one relu or clip, that itself is read "
-    "once, read it alone",
-    "coded_operands": "every operand comes from codes, constants too",
-    "no_dilation": "dilations are 1",
-    "bilinear": "it is linear along two axes, from half pixels or corners, without antialias",
-}
 
 
 @dataclass(frozen=True, slots=True)

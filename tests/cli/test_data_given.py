@@ -166,3 +166,40 @@ def test_inputs_with_defaults_are_shown(tmp_path: Path) -> None:
     at = rows.index("inputs with a default")
     assert rows[at + 2].split() == ["d", "3", "f32"]
     assert "inputs with a default" not in qir("show", made(tmp_path, "x")).out
+
+
+TURNED = {
+    "nodes": [
+        {"op": "null", "name": "data", "inputs": []},
+        {
+            "op": "transpose",
+            "name": "turned",
+            "attrs": {"axes": "(0, 2, 1)"},
+            "inputs": [[0, 0, 0]],
+        },
+    ],
+    "arg_nodes": [0],
+    "node_row_ptr": [0, 1, 2],
+    "heads": [[1, 0, 0]],
+    "attrs": {"mxnet_version": ["int", 10901]},
+}
+"""A symbol of MXNet in which nothing tells the shape of the input."""
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_data_give_the_shapes_that_a_file_does_not_state(suffix: str, tmp_path: Path) -> None:
+    model = tmp_path / "turned-symbol.json"
+    model.write_text(json.dumps(TURNED), encoding="utf-8")
+    x = np.arange(30, dtype=np.float32).reshape(5, 3, 2)
+    if suffix == ".npy":
+        np.save(tmp_path / "x.npy", x)
+    else:
+        np.savez(tmp_path / "x.npz", data=x)
+    out = tmp_path / "y.npz"
+    done = qir("run", model, "--data", tmp_path / f"x{suffix}", "-o", out, "--batch", "2")
+    assert done.status == 0, done
+    (y,) = np.load(out).values()
+    assert np.array_equal(y, x.transpose(0, 2, 1))
+    refused = qir("show", model)
+    assert refused.status == 2
+    assert "has no shape in the file" in refused.err

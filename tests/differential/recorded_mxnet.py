@@ -79,6 +79,21 @@ def pooling(said: Said, arrays: Mapping[str, Array]) -> Array:
     return predicted(PROFILE, op, given, kind, arrays["y"].shape, attrs)
 
 
+def whole_means() -> Iterator[tuple[QuantType, Array, Array]]:
+    """Recorded means of windows without padding: each window an image of which there is one mean.
+
+    MXNet computes global pools by the kernel of other pools, with a window that is the image.
+    """
+    for said, arrays in cases("pooling_wide"):
+        if said["what"] == "avg" and not any(np.ravel(said["pad"])):
+            tall, wide = np.broadcast_to(said["size"], 2).tolist()
+            each = np.lib.stride_tricks.sliding_window_view(arrays["x"], (tall, wide), (2, 3))
+            each = each[:, :, :: said["stride"], :: said["stride"]].transpose(0, 2, 3, 1, 4, 5)
+            images = np.ascontiguousarray(each).reshape(-1, arrays["x"].shape[1], tall, wide)
+            means = arrays["y"].transpose(0, 2, 3, 1).reshape(len(images), -1, 1, 1)
+            yield bytes_of(said["kind"], 3.0), images, means
+
+
 def act(said: Said, arrays: Mapping[str, Array]) -> Array:
     kind = bytes_of(said["kind"], 3.0)
     return predicted(PROFILE, "relu", {"x": Held(arrays["x"], kind)}, kind, arrays["y"].shape)

@@ -9,6 +9,7 @@ import pytest
 
 from qir.profiles import profile
 from qir.profiles.library import replaced
+from tests.backends.mxnet.networks import NETWORKS
 from tests.differential import test_recorded_profiles as pairs
 from tests.differential.ipex import test_ipex_groups as ipex_groups
 from tests.differential.ipex import test_ipex_kernels as kernels
@@ -17,6 +18,7 @@ from tests.differential.ipex import test_ipex_vectors as ipex
 from tests.differential.ipex_programs import FAMILIES, PROCESSORS
 from tests.differential.mxnet import test_mxnet as mxnet
 from tests.differential.mxnet import test_mxnet_groups as mxnet_groups
+from tests.differential.mxnet import test_mxnet_written as mxnet_written
 from tests.differential.onnxruntime import test_qonnx_vectors as qonnx
 from tests.differential.recorded_mxnet import FORESEEN
 from tests.differential.recorded_mxnet import PROFILE as MXNET
@@ -47,6 +49,9 @@ def mxnet_agrees() -> Agrees:
             for name in mxnet_groups.HELD:
                 mxnet_groups.agree(name)
             mxnet_groups.test_what_gives_codes_of_another_range_is_no_kernel_on_codes()
+            mxnet_groups.test_means_of_whole_images_are_kernels_where_they_keep_the_range()
+            for name in NETWORKS:
+                mxnet_written.test_networks_that_were_written_give_the_bytes_of_mxnet(name)
         elif other:
             for name in FORESEEN:
                 if mxnet.rule_of(name) in mutant.ops:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.backends.mxnet.networks import NETWORKS
 from tests.differential.mxnet import test_mxnet as recorded
+from tests.differential.mxnet import test_mxnet_written as written
 from tests.differential.predictions import Count
 from tests.differential.recorded_mxnet import FORESEEN, PROFILE, cases
 from tests.mutation.fields import Mutant
@@ -25,6 +27,7 @@ def compared(name: str) -> None:
 def agreeing() -> Callable[[Mutant], None]:
     """Whether a changed profile still gives what was recorded."""
     replay = Replay()
+    replay.add(recorded.test_means_of_whole_images_are_mxnets)
     for name in FORESEEN:
         replay.add(lambda name=name: compared(name))  # type: ignore[misc]
 
@@ -32,6 +35,8 @@ def agreeing() -> Callable[[Mutant], None]:
         if mutant.block == "choose":
             recorded.test_scales_are_chosen_from_ranges_of_six_decimals()
         replay.agrees()
+        for name in NETWORKS:
+            written.test_networks_that_were_written_give_the_bytes_of_mxnet(name)
 
     return agrees
 

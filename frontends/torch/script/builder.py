@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,10 @@ from qir.errors import InputError
 _COPIES = frozenset(
     f"aten.{name}.default" for name in ("clone", "detach", "detach_", "lift_fresh_copy", "alias")
 )
+_IN_PYTHON: Mapping[str, Callable[..., Any]] = {
+    "aten.constant_pad_nd.default": torch._refs.constant_pad_nd,
+}
+"""Operators whose C++ code turns symbolic sizes into numbers, and the same in Python."""
 _SYMBOLIC = (torch.SymInt, torch.SymBool, torch.SymFloat)
 
 
@@ -54,15 +58,19 @@ class Builder:
         where = f" in {self.path}" if self.path else ""
         return InputError(f"{self.name}{where}: {what}{f' ({lines[0]})' if lines else ''}")
 
-    def input(self, name: str, like: torch.Tensor, *, symbolic: bool) -> fx.Node:
-        """Adds an input; its sizes become symbols where only an example of them is known."""
+    def input(self, name: str, like: torch.Tensor, open_axes: Collection[int]) -> fx.Node:
+        """Adds an input; the sizes along open axes are examples, and become symbols."""
         node = self.graph.placeholder(name)
         context: Any = None
-        if symbolic:
-            context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * like.dim())
+        if open_axes:
+            sizes = [
+                DimDynamic.DYNAMIC if axis in open_axes else DimDynamic.STATIC
+                for axis in range(like.dim())
+            ]
+            context = StatelessSymbolicContext(dynamic_sizes=sizes)
         source = ConstantSource(f"__{node.name}")
         node.meta["val"] = self.mode.from_tensor(
-            like, static_shapes=not symbolic, symbolic_context=context, source=source
+            like, static_shapes=not open_axes, symbolic_context=context, source=source
         )
         return node
 
@@ -98,7 +106,7 @@ class Builder:
         more = fx.map_arg(kwargs, lambda n: n.meta["val"])
         try:
             with self.mode, torch.no_grad():
-                made = target(*fakes, **more)
+                made = _IN_PYTHON.get(str(target), target)(*fakes, **more)
         except Exception as error:  # PyTorch raises what it likes
             said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
             raise self.fail(f"{_named(target)} does not take its operands: {said}") from error

@@ -13,19 +13,15 @@ from ..program import Program
 from .builder import Builder
 from .interpreter import Interpreter, Module
 from .quantized import Quantized
+from .shapes import Example
 
 
 def script_program(
     module: torch.jit.ScriptModule,
     name: str,
-    inputs: Sequence[torch.Tensor],
-    *,
-    symbolic: bool,
+    inputs: Sequence[Example],
 ) -> tuple[Program, Interpreter]:
-    """Returns the program of a module's `forward`, and who has read it.
-
-    With `symbolic` the sizes of the inputs are examples, and become symbols.
-    """
+    """Returns the program of a module's `forward`, and who has read it."""
     builder = Builder(name)
     graph: Any = module.forward.graph  # type: ignore[attr-defined]
     names = [value.debugName().partition(".")[0] for value in list(graph.inputs())[1:]]
@@ -33,8 +29,8 @@ def script_program(
         said = f"takes {len(names)} inputs ({', '.join(names)}), not {len(inputs)}"
         raise InputError(f"{name}: {said}")
     given = [
-        builder.input(label, like, symbolic=symbolic)
-        for label, like in zip(names, inputs, strict=True)
+        builder.input(label, example.tensor, example.open_axes)
+        for label, example in zip(names, inputs, strict=True)
     ]
     interpreter = Interpreter(builder)
     made = interpreter.call(Module("", module), "forward", given)

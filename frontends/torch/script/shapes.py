@@ -1,14 +1,18 @@
-"""Example inputs for archives, which do not say what shapes they take: by the first layer."""
+"""Example inputs for archives: by the types that a file of QIR states, else by the first layers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from qir.errors import InputError
+from qir.errors import InputError, QirError, ShapesNeeded
+from qir.ir.text import parse_type
+
+from ..elements import torch_dtype
 
 _PASSED = frozenset(
     f"aten::{name}"
@@ -23,8 +27,36 @@ _SIDES = (224, 64, 32)
 _BATCH, _LENGTH = 2, 16
 
 
-def examples(module: torch.jit.ScriptModule, name: str) -> Iterator[list[torch.Tensor]]:
-    """Yields inputs that a module may take; all their sizes but channels stand for any.
+@dataclass(frozen=True)
+class Example:
+    """A tensor that a module may take."""
+
+    tensor: torch.Tensor
+    open_axes: frozenset[int] = frozenset()
+    """The axes whose sizes may be others."""
+
+
+def stated(text: str, name: str) -> list[Example]:
+    """Returns examples of the types of inputs that QIR states in the files it writes."""
+    try:
+        kinds = [parse_type(kind) for kind in json.loads(text)["inputs"].values()]
+        return [example(kind.shape, torch_dtype(kind.dtype)) for kind in kinds]
+    except (ValueError, TypeError, LookupError, AttributeError, QirError) as error:
+        raise InputError(f"{name}: its inputs are not stated as types: {error}") from error
+
+
+def example(shape: Sequence[object], dtype: torch.dtype = torch.float32) -> Example:
+    """Returns an example of a shape, whose axes are open where it has no integer."""
+    sizes = [
+        size if isinstance(size, int) else _SIDES[1] if axis else _BATCH
+        for axis, size in enumerate(shape)
+    ]
+    open_axes = frozenset(axis for axis, size in enumerate(shape) if not isinstance(size, int))
+    return Example(torch.zeros(sizes, dtype=dtype), open_axes)
+
+
+def examples(module: torch.jit.ScriptModule, name: str) -> Iterator[list[Example]]:
+    """Yields inputs that a module may take, as its first layers tell.
 
     Raises InputError where no layer says what an input is.
     """
@@ -35,12 +67,13 @@ def examples(module: torch.jit.ScriptModule, name: str) -> Iterator[list[torch.T
     layers = [search.layer(value) for value in values[1:]]
     for value, layer in zip(values[1:], layers, strict=True):
         if layer is None:
-            raise InputError(
+            raise ShapesNeeded(
                 f"{name}: does not say the shape of {value.debugName().partition('.')[0]};"
                 " give example inputs or shapes: qir.load(..., inputs=[(1, 3, 224, 224)])"
             )
     for side in _SIDES:
-        yield [_example(*layer, side) for layer in layers if layer is not None]
+        tried = (_example(*layer, side) for layer in layers if layer is not None)
+        yield [Example(like, frozenset(range(like.dim()))) for like in tried]
 
 
 def _example(kind: str, rank: int, channels: int, side: int) -> torch.Tensor:

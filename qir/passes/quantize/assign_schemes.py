@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
+from qir.analysis.activations import why_cut
 from qir.analysis.decisions import ALREADY, WITHIN, Decision, Known, Plan
 from qir.analysis.existing_types import before_codes, held_map, kept, leaves_out, settled, takes
-from qir.analysis.group_conditions import why_cut
 from qir.analysis.kernel_groups import Kernel, kernels
 from qir.analysis.kernel_table import kernel_table
 from qir.analysis.masks import masks, merged, of_text, told, with_text

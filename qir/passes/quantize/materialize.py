@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.group_conditions import drops_tails, uncut
+from qir.analysis.activations import drops_tails, uncut
 from qir.calibration import Key, Log, Readers, Statistics, Summary, parse_rule
 from qir.errors import DataError, ProfileError, SchemeError
 from qir.ir.attrs import Attr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,3 +69,36 @@ def test_the_command_line_writes_a_file_that_pytorch_alone_loads(tmp_path: Path)
     graph, data = quantized("resnet", "pytorch-x86")
     (wanted,) = target("pytorch-x86").compile(graph)(**{graph.inputs[0].name: data}).values()
     assert np.array_equal(np.load(tmp_path / "y.npy"), np.asarray(wanted))
+
+
+opened: Any = torch.jit.load
+
+
+class ChannelsLast(torch.nn.Module):
+    """A network whose first layers do not tell the shape of its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 8, 3, stride=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        padded = torch.nn.functional.pad(x.permute(0, 3, 1, 2), (0, 1, 0, 1))
+        return torch.relu(self.conv(padded)).reshape(-1, 128)
+
+
+def test_a_written_file_states_shapes_that_its_layers_do_not(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    batch = torch.export.Dim("batch", min=1, max=64)
+    given = torch.randn(6, 8, 8, 3)
+    program = torch.export.export(ChannelsLast().eval(), (given,), dynamic_shapes=({0: batch},))
+    graph, data = qir.load(program), given.numpy()
+    made = qir.quantize(graph, qir.calibrate(graph, data), target="pytorch-x86")
+    qir.save(made, tmp_path / "int8.pt", target="pytorch-x86")
+    again = qir.load(tmp_path / "int8.pt")
+    first, *rest = again.inputs[0].type.shape
+    assert not isinstance(first, int)
+    assert rest == [8, 8, 3]
+    (found,) = qir.run(again, {again.inputs[0].name: data[:5]}).values()
+    module: torch.nn.Module = opened(tmp_path / "int8.pt")
+    wanted = module(given[:5]).numpy()
+    assert np.array_equal(found, wanted)

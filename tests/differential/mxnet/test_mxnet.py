@@ -18,8 +18,15 @@ import pytest
 from qir.ir.dtype import dtype
 from qir.ir.scheme import Scheme
 from qir.profiles import Query, numbers_for, profile
-from tests.differential.predictions import Array, Count, F
-from tests.differential.recorded_mxnet import FORESEEN, PROFILE, VECTORS, cases, in_steps
+from tests.differential.predictions import Array, Count, F, Held, predicted
+from tests.differential.recorded_mxnet import (
+    FORESEEN,
+    PROFILE,
+    VECTORS,
+    cases,
+    in_steps,
+    whole_means,
+)
 
 ROOT = Path(__file__).parents[3]
 PYTHON = Path(os.environ.get("QIR_MXNET", ROOT / "build/oracles/mxnet/bin/python"))
@@ -95,6 +102,15 @@ def test_recorded_inputs_are_rich_in_ties_and_ends(name: str) -> None:
         low, high = (-128, 127) if arrays["y"].dtype == np.int8 else (0, 255)
         count.see(in_steps(name, said, arrays), low, high)
     count.rich()
+
+
+def test_means_of_whole_images_are_mxnets() -> None:
+    count = Count()
+    for kind, images, means in whole_means():
+        x = Held(images, kind)
+        made = predicted(PROFILE, "global_avg_pool", {"x": x}, kind, means.shape)
+        count.add(made, means, f"{images.shape}")
+    count.holds("exact")
 
 
 def test_recorded_means_tell_a_product_from_a_quotient() -> None:

@@ -24,7 +24,7 @@ from qir.passes.forms.group import Group
 from qir.reference.interpreter import run
 from tests.counting import note
 from tests.differential.predictions import Array
-from tests.differential.recorded_mxnet import PROFILE, VECTORS, bytes_of, cases
+from tests.differential.recorded_mxnet import PROFILE, VECTORS, bytes_of, cases, whole_means
 
 LINES = (VECTORS / "kernels_made.txt").read_text(encoding="utf-8").splitlines()
 HELD = dict(line.split(" ", 1) for line in LINES)
@@ -182,6 +182,30 @@ def test_what_gives_codes_of_another_range_is_no_kernel_on_codes() -> None:
         maps += [bytes_of("int8", said["reach"])] * (said["what"] != "mul")
         to = bytes_of("int8", said["top"])
         same(ends(said["what"], arrays["x"], arrays["other"], tuple(maps), to), arrays["y"], said)
+
+
+POOL = """graph main {{
+  %x = input() : {shape}x{given}
+  %xr = dequantize(%x) : {shape}xf32
+  %y = global_avg_pool(%xr) : {made}xf32
+  %q = quantize(%y) : {made}x{taken}
+  output(q=%q)
+}}"""
+
+
+def test_means_of_whole_images_are_kernels_where_they_keep_the_range() -> None:
+    for kind, images, means in whole_means():
+        shape, made = ("x".join(map(str, a.shape)) for a in (images, means))
+        text = POOL.format(shape=shape, made=made, given=kind, taken=kind)
+        graph = parse(text)
+        Group(PROFILE).run(graph, Ledger())
+        assert foreseen(graph) == ["global_avg_pool"]
+        found = run(graph, {"x": images})["q"]
+        assert np.array_equal(found, means), f"{np.count_nonzero(found != means)} differ"
+        other = "!quant.uniform<u8:f32, 0.5>"
+        graph = parse(POOL.format(shape=shape, made=made, given=kind, taken=other))
+        Group(PROFILE).run(graph, Ledger())
+        assert foreseen(graph) == []
 
 
 ZEROS = """graph main {{

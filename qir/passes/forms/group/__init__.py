@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 
+from qir.analysis.activations import tails_of
 from qir.analysis.claims import entries
-from qir.analysis.group_conditions import NEEDS, join_tails, offset, tails_of
+from qir.analysis.group_conditions import offset
 from qir.analysis.kernel_groups import Kernel, is_float, kernels, wrap
 from qir.ir.graph import Graph
 from qir.ir.ops import spec
@@ -16,7 +17,9 @@ from qir.passes.forms.group.channels_last.inference import lay_out
 from qir.passes.forms.group.constants import fold_loaded
 from qir.passes.forms.group.loading import load
 from qir.passes.forms.group.no_ops import remove_no_ops
+from qir.passes.forms.group.tails import join_tails
 from qir.profiles import Profile, given, profile
+from qir.profiles.conditions import conditions
 from qir.profiles.profile import REAL
 from qir.profiles.profile import Group as Row
 from qir.rewrite import Tolerance
@@ -115,7 +118,7 @@ class Group(Fusing):
             return False
         if match.real and REAL not in row.when.storage.get(spec(match.head.op).traits.data, ()):
             return False
-        return all(NEEDS[need](match) for need in row.needs)
+        return all(conditions()[need].met(match) for need in row.needs)
 
     def _row(self, match: Match, graph: Graph) -> Row | None:
         """The row of the profile that speaks of these ops."""
@@ -136,4 +139,4 @@ def _says(named: Profile, row: Row | None) -> str:
     return f"{by}.toml:{row.line if row else 0}"
 
 
-__all__ = ["NEEDS", "Group", "tails_of", "told"]
+__all__ = ["Group", "tails_of", "told"]

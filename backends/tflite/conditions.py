@@ -1,0 +1,17 @@
+"""Conditions of the kernels of TensorFlow Lite and XNNPACK."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qir.analysis.group_conditions import bias_in_unit
+from qir.ir.dtype import I32, I64
+from qir.profiles.conditions import Condition
+
+CONDITIONS: Mapping[str, Condition] = {
+    "bias_wide": Condition(
+        "the bias is i32 or i64 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a real constant",
+        lambda match: bias_in_unit(match, (I32, I64)),
+    ),
+}
+"""The conditions that profiles of TensorFlow Lite name."""

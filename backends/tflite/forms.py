@@ -1,0 +1,98 @@
+"""Forms of layers that decide which kernel TensorFlow Lite takes, its own or XNNPACK's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from qir.profiles.kernel_forms import Form, Layer
+
+_SMALLEST_RATIO = 2.0**-10
+
+
+def _same_unpadded(of: Layer) -> bool:
+    """Whether padding may be stored as SAME, and leaves some rows or columns unread."""
+    if max(of.kernel) == 1:
+        return False
+    unread = False
+    for axis in of.axes:
+        reach = (axis.taps - 1) * axis.dilation + 1
+        if axis.size is None:
+            unread |= axis.stride > reach and not any(axis.pads)
+            continue
+        needed = (-(-axis.size // axis.stride) - 1) * axis.stride + reach - axis.size
+        total = max(needed, 0)
+        if axis.pads != (total // 2, total - total // 2):
+            return False
+        unread |= needed < 0
+    return unread
+
+
+def _has_fine_operand(of: Layer) -> bool:
+    """Whether an operand's scale is below 1/1024 of the result's, in float32."""
+    scales = []
+    for quant in (of.result, of.data, of.quant):
+        if quant is None or quant.scale is None or quant.grain is not None:
+            return False
+        scales.append(quant.scales().astype(np.float32))
+    with np.errstate(all="ignore"):
+        ratios = scales[1] / scales[0], scales[2] / scales[0]
+    return bool(min(ratios) < _SMALLEST_RATIO)
+
+
+def _steps_beyond_window(of: Layer) -> bool:
+    return any(s > k for s, k in zip(of.ints("stride"), of.ints("kernel"), strict=False))
+
+
+def _one_map(of: Layer) -> bool:
+    result = of.result
+    return result is not None and all(q is not None and q.same_map(result) for q in of.joined)
+
+
+def _weight_blocks(of: Layer) -> bool:
+    return of.quant is not None and of.quant.grain is not None and of.quant.axis is None
+
+
+FORMS: Mapping[str, Form] = {
+    "same_unpadded": Form(
+        "conv2d by more than one tap, padded as a file may say by SAME, with a stride that leaves "
+        "rows or columns unread: of XNNPACK's in TensorFlow 2.21",
+        _same_unpadded,
+        ("conv2d",),
+    ),
+    "far_operand": Form(
+        "add or sub of which an operand has a scale below 1/1024 of the result's: what XNNPACK "
+        "leaves to other kernels",
+        _has_fine_operand,
+        ("add", "sub"),
+    ),
+    "steps_beyond_window": Form(
+        "max_pool2d whose stride exceeds its window along some axis: what XNNPACK leaves to other "
+        "kernels",
+        _steps_beyond_window,
+        ("max_pool2d",),
+    ),
+    "one_map": Form(
+        "concat of operands that all have the result's map",
+        _one_map,
+        ("concat",),
+    ),
+    "weight_blocks": Form(
+        "linear whose weights have scales in blocks of terms",
+        _weight_blocks,
+        ("linear",),
+    ),
+    "odd_rows": Form(
+        "linear whose rows of weights have an odd length: of four-bit weights, what XNNPACK leaves "
+        "to other kernels",
+        lambda of: of.weights[-1] % 2 == 1,
+        ("linear",),
+    ),
+    "unbiased": Form(
+        "linear without a bias: of 16-bit codes, what TensorFlow Lite has another kernel for",
+        lambda of: not of.biased,
+        ("linear",),
+    ),
+}
+"""The forms that profiles of TensorFlow Lite name."""

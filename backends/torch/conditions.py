@@ -1,0 +1,32 @@
+"""Conditions of PyTorch's kernels on quantized tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qir.ir.ops import spec
+from qir.profiles.conditions import Condition
+from qir.rewrite.fusing import Match
+
+
+def _one_scale(match: Match) -> bool:
+    quant = match.codes[spec(match.head.op).traits.weight or "w"].type.quant
+    return quant is None or quant.grain is None
+
+
+def _bilinear(match: Match) -> bool:
+    attrs, x, y = match.head.attrs, match.head.operands["x"].type, match.head.result.type
+    axes = attrs["axes"] or [i for i, size in enumerate(x.shape) if size != y.shape[i]]
+    kinds = (attrs["mode"], attrs["antialias"], attrs["policy"])
+    places = attrs["coordinates"] in ("half_pixel", "align_corners")
+    assert isinstance(axes, list | tuple)
+    return kinds == ("linear", False, "stretch") and places and len(axes) == 2
+
+
+CONDITIONS: Mapping[str, Condition] = {
+    "one_scale": Condition("all weights have one scale", _one_scale),
+    "bilinear": Condition(
+        "it is linear along two axes, from half pixels or corners, without antialias", _bilinear
+    ),
+}
+"""The conditions that profiles of PyTorch name."""

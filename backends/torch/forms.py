@@ -1,0 +1,187 @@
+"""Forms of layers that decide which kernel PyTorch's engines take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from qir.profiles.kernel_forms import CONVOLUTIONS, TRANSPOSED, Axis, Form, Layer
+
+_GROUPS_OF_ONEDNN = 100
+_MOST_WINDOWS = 1 << 16
+
+
+def _fbgemm_depthwise(of: Layer) -> bool:
+    out, each = of.weights[:2]
+    return (
+        each == 1
+        and of.groups % 8 == 0
+        and out in (of.groups, 2 * of.groups)
+        and set(of.kernel) <= {3, 5, 7}
+        and of.kernel[-2] == of.kernel[-1]
+        and set(of.ints("stride")) <= {1, 2}
+        and set(of.ints("dilation")) <= {1}
+        and all(pads == ((k - 1) // 2,) * 2 for pads, k in zip(of.pads, of.kernel, strict=True))
+    )
+
+
+def _groups_left_over(of: Layer) -> bool:
+    out, each = of.weights[:2]
+    together = {2: 8, 4: 4}.get(each, 1)
+    return (
+        out == each * of.groups
+        and of.groups > together
+        and of.groups % together > 0
+        and set(of.kernel) == {3}
+        and set(of.pads) == {(1, 1)}
+        and set(of.ints("dilation")) == {1}
+        and of.ints("stride")[-2:] in ((1, 1), (2, 2))
+    )
+
+
+def _scattered_rows(of: Layer) -> bool:
+    into, out = of.weights[:2]
+    return (
+        of.groups == 1
+        and into % 8 == out % 8 == 0
+        and of.kernel[0] == 2
+        and of.kernel[1] <= 6
+        and set(of.ints("stride")) <= {1, 2}
+        and set(of.ints("dilation")) == {1}
+        and not any(map(any, of.pads))
+    )
+
+
+def _beyond_onednn(of: Layer) -> bool:
+    return of.groups > _GROUPS_OF_ONEDNN or _has_zero_points(of)
+
+
+def _has_zero_points(of: Layer) -> bool:
+    if of.quant is None or of.quant.zero is None or of.quant.dynamic:
+        return False
+    return bool(np.any(np.asarray(of.quant.zeros())))
+
+
+def _shorter_than_padding(of: Layer) -> bool:
+    return any(axis.count is not None and axis.count < axis.pads[0] for axis in of.axes)
+
+
+def _reads_beyond_data(of: Layer) -> bool:
+    one_padded_slice = of.op == "conv3d" and of.sizes[0] in (1, None) and any(of.pads[0])
+    return one_padded_slice or any(_has_window_of_padding(axis) for axis in of.axes)
+
+
+def _has_window_of_padding(axis: Axis) -> bool:
+    """Returns whether no tap of some window meets data."""
+    before, reach = axis.pads[0], (axis.taps - 1) * axis.dilation
+    if axis.count is None or axis.size is None:
+        return max(axis.pads) > reach
+    if axis.count == 0:
+        return False
+    if before > reach or (axis.count - 1) * axis.stride - before >= axis.size:
+        return True
+    if axis.dilation <= axis.size:
+        return False
+    # All data fit between two taps: only windows that start in the padding before can miss them.
+    early = min(axis.count, -(-before // axis.stride), _MOST_WINDOWS)
+    first_in = (np.arange(early) * axis.stride - before) % axis.dilation
+    return bool(np.any(first_in >= axis.size))
+
+
+def _one_column(of: Layer) -> bool:
+    if of.ints("stride")[-1] < 2 or of.axes[-1].count not in (1, None):
+        return False
+    rows = of.axes[0].count
+    tall = rows is None or rows >= 5 or max(of.ints("dilation")) > 1
+    one_each = of.weights[:2] == (of.groups, 1)
+    return of.op == "conv3d" or (of.kernel[-1] > 1 and tall and not one_each)
+
+
+def _steps_beyond_taps(of: Layer) -> bool:
+    return any(s > k for s, k in zip(of.ints("stride"), of.kernel, strict=False))
+
+
+def _known_rows(of: Layer) -> bool:
+    return None not in of.sizes and min(of.weights) > 0
+
+
+def _small_product(of: Layer) -> bool:
+    if None in of.sizes or 0 in of.weights:
+        return False
+    count, terms = of.weights
+    rows = int(np.prod([size or 0 for size in of.sizes], dtype=np.int64))
+    return terms <= 16 or (rows == 1 and terms == 256) or (rows <= 32 and rows * count <= 256)
+
+
+FORMS: Mapping[str, Form] = {
+    "depthwise": Form(
+        "conv2d or conv3d in as many groups as channels, a multiple of 8, with one result of each "
+        "or two; 3, 5 or 7 taps along each axis, as many along the last two, half of them "
+        "beyond each edge; strides 1 or 2, no dilation: what fbgemm has kernels of its own for",
+        _fbgemm_depthwise,
+        ("conv2d", "conv3d"),
+    ),
+    "volumes_apart": Form(
+        "conv3d of 3 taps along each axis in as many groups as channels, two or more, with one "
+        "result of each: what qnnpack has a kernel of its own for",
+        lambda of: of.weights == (of.groups, 1, 3, 3, 3) and of.groups > 1,
+        ("conv3d",),
+    ),
+    "beyond_onednn": Form(
+        "more than 100 groups, or weights with a zero point that is not 0: what torch's engine x86 "
+        "does not ask oneDNN for",
+        _beyond_onednn,
+        (*CONVOLUTIONS, *TRANSPOSED),
+    ),
+    "groups_left_over": Form(
+        "conv2d or conv3d whose groups have 2 channels, or 4, and as many results, 3 taps along "
+        "each axis, one beyond each edge, no dilation and both last strides 1 or 2: more than 8 "
+        "groups, or 4, and no multiple of that: fbgemm computes 8 at a time, or 4, and beyond "
+        "its memory",
+        _groups_left_over,
+        ("conv2d", "conv3d"),
+    ),
+    "scattered_rows": Form(
+        "conv_transpose2d of one group, channels in and out multiples of 8, 2 rows of up to 6 "
+        "taps, strides 1 or 2, no padding, no dilation: fbgemm has a kernel of its own for it, "
+        "whose sums are wrong but of one image in steps of 1",
+        _scattered_rows,
+        ("conv_transpose2d",),
+    ),
+    "short_result": Form(
+        "a result that is shorter along some axis than the padding before it",
+        _shorter_than_padding,
+        (*CONVOLUTIONS, *TRANSPOSED),
+    ),
+    "onednn_amiss": Form(
+        "no transposed one, of which some window holds padding alone, or a conv3d of one slice "
+        "with padding before or after it: oneDNN sums what lies beyond the data",
+        _reads_beyond_data,
+        CONVOLUTIONS,
+    ),
+    "one_column": Form(
+        "a result of width 1, in steps of 2 or more: conv3d, or conv2d of 2 taps and more along "
+        "its width that has 5 rows and more or a dilation, no result with a channel of its own",
+        _one_column,
+        ("conv2d", "conv3d"),
+    ),
+    "steps_beyond_taps": Form(
+        "conv_transpose2d or conv_transpose3d whose stride exceeds its taps along some axis, so "
+        "that no element of the data reaches some results: oneDNN 3.13 gets these wrong",
+        _steps_beyond_taps,
+        ("conv_transpose2d", "conv_transpose3d"),
+    ),
+    "known_rows": Form(
+        "linear of a number of rows that is known",
+        _known_rows,
+        ("linear",),
+    ),
+    "small_product": Form(
+        "linear of known rows, of 16 terms at most, of one row of 256 terms, or of 32 rows at most "
+        "with no more than 256 results: what oneDNN leaves to kernels for VNNI where there is AMX",
+        _small_product,
+        ("linear",),
+    ),
+}
+"""The forms that profiles of PyTorch name."""

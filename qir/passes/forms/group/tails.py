@@ -1,0 +1,46 @@
+"""Joins activations in a row, as a runtime does that drops those which cut nothing."""
+
+from __future__ import annotations
+
+from qir.analysis.activations import cuts_nothing, drops_tails
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ledger import Change, Ledger
+from qir.profiles import Profile
+from qir.rewrite.fusing import TAILS
+
+
+def join_tails(graph: Graph, found: Profile, ledger: Ledger) -> int:
+    """Makes one of two activations in a row, if a profile's runtime drops what cuts nothing: a relu
+    before a clip is part of it, and the last before a quantize goes where it cuts no code. Says
+    how many went."""
+    if not drops_tails(found):
+        return 0
+    count = 0
+    for last in [node for node in graph if node.op in TAILS]:
+        first = last.operands["x"].node
+        if first.op not in TAILS or first.result.only_use is None or first.stages or last.stages:
+            continue
+        if first.op == "relu" and last.op == "clip":
+            least = last.attrs.get("min")
+            least = max(least, 0.0) if isinstance(least, float) else 0.0
+            graph.set_attrs(last, **{**last.attrs, "min": least})
+            graph.set_operand(last, "x", first.operands["x"])
+            gone, said = first, "relu is part of the clip behind it"
+        elif _before_codes(last):
+            graph.replace(last.result, first.result)
+            gone, said = last, f"{last.op} cuts no code, and is dropped"
+        else:
+            continue
+        graph.remove(gone)
+        ledger.add(Change.EXACT, "group", gone.name, said)
+        count += 1
+    return count
+
+
+def _before_codes(node: Node) -> bool:
+    """Whether one quantize alone reads an activation that cuts none of its codes."""
+    use = node.result.only_use
+    quant = use.node.result.type.quant if use and use.node.op == "quantize" else None
+    static = quant is not None and not quant.dynamic and quant.grain is None
+    return quant is not None and static and cuts_nothing(node, quant)
