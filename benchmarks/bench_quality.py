@@ -35,6 +35,7 @@ from onnxruntime.quantization.calibrate import CalibrationDataReader
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 import qir
+from qir.passes.quantize.round_weights import FEW
 
 Floats = NDArray[np.float32]
 HOME = Path(__file__).resolve().parents[1]
@@ -190,14 +191,30 @@ class Reader(CalibrationDataReader):  # type: ignore[misc]
         return next(self.left, None)
 
 
-def by_qir(corrections: str) -> Callable[[Path, Floats, str, Path], None]:
+def by_qir(corrections: str, rule: str = "minmax") -> Callable[[Path, Floats, str, Path], None]:
+    """QIR with these corrections; `{default}` stands for those of the granularity."""
+
     def make(model: Path, samples: Floats, weights: str, out: Path) -> None:
         graph = qir.load(model)
         seen = qir.calibrate(graph, samples)
-        made = qir.quantize(graph, seen, granularity=weights, corrections=corrections)
+        default = "equalize,correct-bias" if weights == "tensor" else "correct-bias"
+        made = qir.quantize(
+            graph,
+            seen,
+            granularity=weights,
+            range_rule=rule,
+            corrections=corrections.format(default=default),
+            samples={graph.inputs[0].name: fixed(graph, samples[:FEW])},
+        )
         qir.save(made, out, force=True)
 
     return make
+
+
+def fixed(graph: qir.Graph, samples: Floats) -> Floats:
+    """So many of the samples as the model takes in one run."""
+    size = graph.inputs[0].type.shape[0]
+    return samples[:size] if isinstance(size, int) else samples
 
 
 def by_onnxruntime(method: CalibrationMethod) -> Callable[[Path, Floats, str, Path], None]:
@@ -234,6 +251,10 @@ METHODS: dict[str, Callable[[Path, Floats, str, Path], None]] = {
     "QIR, no corrections": by_qir("none"),
     "QIR, correct-bias alone": by_qir("correct-bias"),
     "QIR, equalize alone": by_qir("equalize"),
+    "QIR and smooth": by_qir("smooth,{default}"),
+    "QIR and clip-weights": by_qir("clip-weights,{default}"),
+    "QIR and round-weights": by_qir("round-weights,{default}"),
+    "QIR, range auto": by_qir("{default}", "auto"),
     "onnxruntime minmax": by_onnxruntime(CalibrationMethod.MinMax),
     "onnxruntime entropy": by_onnxruntime(CalibrationMethod.Entropy),
     "onnxruntime percentile": by_onnxruntime(CalibrationMethod.Percentile),
@@ -317,6 +338,8 @@ def rows(asked: argparse.Namespace) -> Iterator[Row]:
         for weights in asked.weights:
             for samples in asked.samples:
                 for method in METHODS:
+                    if not any(method.startswith(name) for name in asked.methods):
+                        continue
                     if method == "NNCF" and weights == "tensor":
                         continue  # it knows weights by channel alone
                     by = own if method.startswith("QIR") else version(method.split()[0].lower())
@@ -347,6 +370,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="three models, 16 samples")
     parser.add_argument("--models", type=split, default=None, help="parts of names, with commas")
     parser.add_argument("--weights", type=split, default=("channel", "tensor"))
+    parser.add_argument("--methods", type=split, default=("",), help="how names begin")
     parser.add_argument("--samples", type=numbers, default=None)
     parser.add_argument("--limit", type=int, default=None, help="labelled samples of each model")
     parser.add_argument("--cache", type=Path, default=HOME / "build" / "bench_quality")

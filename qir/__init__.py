@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from qir.ir.types import Array, TensorType, uniform
     from qir.ir.typetext import parse_type
     from qir.ledger import Ledger
+    from qir.mixed_precision import search_recipe
     from qir.pipeline import (
         calibrate,
         compile,
@@ -52,6 +53,7 @@ _HOMES = {
     "quantize": "qir.pipeline",
     "run": "qir.pipeline",
     "save": "qir.pipeline",
+    "search_recipe": "qir.mixed_precision",
     "uniform": "qir.ir.types",
     "verify": "qir.pipeline",
 }
@@ -93,6 +95,7 @@ __all__ = [
     "quantize",
     "run",
     "save",
+    "search_recipe",
     "uniform",
     "verify",
 ]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from qir.analysis.decisions import Plan, as_moved, as_taken, as_written
 from qir.analysis.kernel_groups import kernels
 from qir.analysis.kernel_table import kernel_table
-from qir.analysis.masks import refuted, seen, unseen
+from qir.analysis.masks import unseen
 from qir.analysis.quantized_regions import held
 from qir.arguments import checked
 from qir.atomic import claim, write_text
@@ -33,21 +33,22 @@ from qir.ir.verify import verify as verify_graph
 from qir.ledger import Change, Ledger
 from qir.passes.cleanup.prune import Prune
 from qir.passes.forms.lower_linear import lowered
-from qir.passes.quantize.assign_schemes import AssignSchemes, Wish, assign
+from qir.passes.quantize.assign_schemes import Wish, assign
 from qir.passes.quantize.quantize_dynamic import QuantizeDynamic, plan_dynamic
 from qir.passes.quantize.quantize_weights import Blocks, QuantizeWeights, plan_weights
-from qir.profiles import Profile, bring, given, profile_text
+from qir.profiles import bring, given, profile_text
 from qir.profiles import profile as named_profile
 from qir.profiles.processor import on_processor
 from qir.quantizing import (
     DEFAULT,
-    Numbers,
-    equalized,
+    granularity_named,
     grouped_by,
-    known_corrections,
-    quantizing_steps,
+    kernels_of,
+    mask_values,
+    prepare,
 )
 from qir.quantizing import fold as fold
+from qir.recipe import Recipe
 from qir.reference.constants import computed
 from qir.reference.interpreter import find
 from qir.reference.interpreter import run as run_reference
@@ -64,8 +65,6 @@ SUFFIX = ".qir"
 """Of QIR's own files."""
 _STEM = re.compile(r"[0-9]{2,}-.+")
 """Of the names of a dump's files."""
-GRANULARITIES = ("channel", "tensor")
-"""What one scale of a weight may stand for."""
 
 
 @checked
@@ -293,7 +292,7 @@ def plan(
     that put none there, which are told as masks without them.
     """
     if profile:
-        return _planned_as(graph, profile, _granularity(granularity), rules, statistics)
+        return _planned_as(graph, profile, granularity_named(granularity), rules, statistics)
     backend = named_target(target)
     table = backend.capability()
     data = not dynamic and weights is None
@@ -303,13 +302,13 @@ def plan(
     if weights is not None:
         found = plan_weights(folded, table.name, Blocks.parse(weights), wishes)[0]
     elif dynamic:
-        found = plan_dynamic(folded, table, _granularity(granularity), wishes)[0]
+        found = plan_dynamic(folded, table, granularity_named(granularity), wishes)[0]
     else:
         groups = grouped_by(graph)
         rows = kernels(folded, named_profile(groups)) if groups else None
-        low = _masks(folded, statistics)
+        low = mask_values(folded, statistics)
         own = backend.planned(folded)
-        found = assign(folded, own, _granularity(granularity), wishes, rows, low)[0]
+        found = assign(folded, own, granularity_named(granularity), wishes, rows, low)[0]
         if statistics is None:
             planned = {d.node for d in found.decisions if d.becomes == "integer"}
             found = replace(found, maybe_masks=unseen(folded, planned))
@@ -336,34 +335,11 @@ def _planned_as(
     rules: Iterable[str],
     statistics: Statistics | None,
 ) -> Plan:
-    of = _kernels_of(graph, name)
+    of = kernels_of(graph, name)
     table, wishes = kernel_table(of), [Wish.parse(text) for text in rules]
     folded = fold(graph)
-    low = _masks(folded, statistics)
+    low = mask_values(folded, statistics)
     return assign(folded, table, granularity, wishes, kernels(folded, of), low)[0]
-
-
-def _masks(folded: Graph, statistics: Statistics | None) -> tuple[tuple[str, float], ...]:
-    """The values in which statistics show numbers of a mask, and the least of these; with 0 those
-    in which they show that a constant puts none."""
-    if statistics is None:
-        return ()
-    found = dict.fromkeys(refuted(folded, statistics), 0.0) | seen(folded, statistics)
-    return tuple(sorted((value.name, least) for value, least in found.items()))
-
-
-def _kernels_of(graph: Graph, name: str) -> Profile:
-    """The named profile; UsageError where a graph is grouped by another."""
-    of, groups = named_profile(given(name)), grouped_by(graph)
-    if groups not in ("", of.name):
-        raise UsageError(f"the model is grouped as {groups}: quantize it as that, not as {of.name}")
-    return of
-
-
-def _granularity(name: str) -> Literal["channel", "tensor"]:
-    if name not in GRANULARITIES:
-        raise UsageError(f"granularity {name!r} is neither channel nor tensor")
-    return "tensor" if name == "tensor" else "channel"
 
 
 @checked
@@ -421,6 +397,7 @@ def quantize(
     journal: Journal | None = None,
     profile: str = "",
     corrections: Iterable[str] | str = DEFAULT,
+    samples: Mapping[str, NDArray[np.generic]] | None = None,
 ) -> Graph:
     """The quantized graph in QDQ form, for a target; the graph given stays as it was.
 
@@ -428,7 +405,8 @@ def quantize(
     A graph that was grouped by a profile gets no codes within that profile's kernels. With a
     `profile` no target is asked: codes lie on the edges of that profile's kernels and are those
     that these take, found by its rules; grouped by it (again), it gives its runtime's bytes.
-    `corrections` names the passes that make up for rounding (docs/guide/accuracy.md), or "none".
+    `corrections` names the passes that make up for rounding (docs/guide/accuracy.md), or "none";
+    `samples` are inputs of one run, for `round-weights`.
 
     Raises DataError where the statistics are of another model, UsageError for a model whose
     codes leave nothing to do; of a model that has some, what is real is quantized, codes stay.
@@ -445,25 +423,10 @@ def quantize(
         )
         _require_left(graph, asked, profile or named_target(target).profile)
     ledger = ledger if ledger is not None else Ledger()
-    backend = named_target(target)
-    folded = fold(graph, ledger, journal=journal)
-    statistics.require_model(GraphProgram(folded).digest)
-    wishes = tuple(Wish.parse(text) for text in rules)
-    table, groups, named = backend.capability(), grouped_by(graph), backend.profile
-    if profile:
-        of = _kernels_of(graph, profile)
-        table, groups, named = kernel_table(of), of.name, of.name
-    folded = lowered(folded, table, ledger, journal=journal, sums=not groups)
-    corrected = known_corrections(corrections, table, granularity)
-    if "equalize" in corrected:
-        folded, statistics = equalized(folded, statistics, ledger, journal=journal)
-    low, asked_for = _masks(folded, statistics), _granularity(granularity)
-    by = table if profile else backend.planned(folded)
-    planned = AssignSchemes(by, asked_for, wishes, range_rule, groups, low)
-    made = quantizing_steps(planned, Numbers(statistics, named, scales), corrected)
-    out = run_passes(folded, made, ledger, journal=journal)
-    out.profile = named
-    return out
+    names = corrections if isinstance(corrections, str) else ",".join(corrections) or "none"
+    recipe = Recipe(target, profile, granularity, range_rule, scales, names, rules)
+    prepared = prepare(graph, statistics, recipe, ledger, journal=journal, samples=samples)
+    return prepared.quantized(rules, ledger, journal=journal)
 
 
 def _require_left(graph: Graph, found: Plan, rules: str) -> None:
@@ -501,8 +464,8 @@ def quantize_dynamic(
         asked = plan(graph, target=target, granularity=granularity, rules=rules, dynamic=True)
         _require_left(graph, asked, named_target(target).profile)
     backend = named_target(target)
-    wishes = tuple(Wish.parse(text) for text in rules)
-    made = QuantizeDynamic(backend.capability(), _granularity(granularity), wishes, backend.profile)
+    wishes, by = tuple(Wish.parse(text) for text in rules), granularity_named(granularity)
+    made = QuantizeDynamic(backend.capability(), by, wishes, backend.profile)
     return _without_data(graph, made, backend, ledger, journal)
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from qir.analysis.kernel_groups import of_reals
+from qir.analysis.kernel_table import kernel_table
+from qir.analysis.masks import refuted, seen
 from qir.analysis.quantized_regions import held
+from qir.analysis.user_rules import Wish
 from qir.arguments import checked
 from qir.calibration import Statistics
-from qir.calibration.scaling import with_scaled
+from qir.calibration.runner import GraphProgram
+from qir.calibration.scaling import Scaled, with_scaled
 from qir.capability import Capability
 from qir.errors import UsageError
 from qir.ir.graph import Graph
@@ -19,21 +24,33 @@ from qir.passes.cleanup.prune import Prune
 from qir.passes.fold.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold.fold_bias import FoldBias
 from qir.passes.fold.fold_constants import FoldConstants
+from qir.passes.forms.lower_linear import lowered
 from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.turn_sums import TurnSums
 from qir.passes.forms.widen_reals import WidenReals, narrow
 from qir.passes.quantize.assign_schemes import AssignSchemes
+from qir.passes.quantize.clip_weights import ClipWeights
 from qir.passes.quantize.correct_bias import CorrectBias
 from qir.passes.quantize.equalize import Equalize, scaled_tensors
 from qir.passes.quantize.materialize import Materialize
+from qir.passes.quantize.round_weights import RoundWeights, Samples
+from qir.passes.quantize.smooth import Smooth, smoothed_tensors
 from qir.passes.recover import Recover
+from qir.profiles import Profile, given
+from qir.profiles import profile as named_profile
+from qir.recipe import Recipe
 from qir.rewrite import Pass, run_passes
 from qir.rewrite.runner.journal import Journal
+from qir.target import target as named_target
 
-CORRECTIONS = ("equalize", "correct-bias")
+CORRECTIONS = ("smooth", "equalize", "clip-weights", "round-weights", "correct-bias")
 """The corrections that there are, in the order in which they run."""
 DEFAULT = "default"
-"""All corrections that suit a target and its granularity."""
+"""The corrections that help, for a target and its granularity."""
+ON_SAMPLES = "round-weights"
+"""The correction that needs inputs of the model beside statistics."""
+GRANULARITIES = ("channel", "tensor")
+"""What one scale of a weight may stand for."""
 _ROWS = "* |> *"
 """The groups that are ops in a row."""
 
@@ -79,7 +96,7 @@ def known_corrections(
     given = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
     if given == [DEFAULT]:
         coarse = granularity == "tensor" or (table is not None and not _by_channel(table))
-        return CORRECTIONS if coarse else ("correct-bias",)
+        return ("equalize", "correct-bias") if coarse else ("correct-bias",)
     wanted = [] if given == ["none"] else given
     for name in wanted:
         if name not in CORRECTIONS:
@@ -99,9 +116,28 @@ def equalized(
 ) -> tuple[Graph, Statistics]:
     """A prepared graph whose channels are equalized between layers, and its statistics."""
     tensors = scaled_tensors(graph, statistics)
+    return _scaled(graph, statistics, Equalize(statistics), tensors, ledger, journal)
+
+
+def smoothed(
+    graph: Graph, statistics: Statistics, ledger: Ledger, *, journal: Journal | None = None
+) -> tuple[Graph, Statistics]:
+    """A prepared graph the channels of whose norms are smoothed, and its statistics."""
+    tensors = smoothed_tensors(graph, statistics)
+    return _scaled(graph, statistics, Smooth(statistics), tensors, ledger, journal)
+
+
+def _scaled(
+    graph: Graph,
+    statistics: Statistics,
+    one: Pass,
+    tensors: Mapping[str, Scaled],
+    ledger: Ledger,
+    journal: Journal | None,
+) -> tuple[Graph, Statistics]:
     if not tensors:
         return graph, statistics
-    made = run_passes(graph, (Equalize(statistics),), ledger, journal=journal)
+    made = run_passes(graph, (one,), ledger, journal=journal)
     return made, with_scaled(statistics, tensors)
 
 
@@ -115,13 +151,122 @@ class Numbers:
 
 
 def quantizing_steps(
-    planned: AssignSchemes, numbers: Numbers, corrections: tuple[str, ...]
+    planned: AssignSchemes,
+    numbers: Numbers,
+    corrections: tuple[str, ...],
+    exact: Graph | None = None,
+    samples: Samples | None = None,
 ) -> list[Pass]:
-    """The passes that quantize a prepared graph, in order."""
+    """The passes that quantize a prepared graph, in order.
+
+    `exact` is that graph, for biases; `samples` are inputs of one run, for `round-weights`.
+    """
     found, by, scales = numbers.statistics, numbers.profile, numbers.scales
     corrected: list[Pass] = []
+    if "clip-weights" in corrections:
+        corrected.append(ClipWeights())
+    if ON_SAMPLES in corrections:
+        corrected.append(RoundWeights(samples or {}, by, scales, "correct-bias" in corrections))
     if "correct-bias" in corrections:
-        corrected.append(CorrectBias(found, planned.capability, by, scales))
+        before = exact if corrected else None
+        corrected.append(CorrectBias(found, planned.capability, by, scales, before))
     rounding = tuple(planned.capability.rounding.items())
     made = Materialize(found, by, scales, rounding)
     return [planned, *corrected, made, TurnSums(), Prune()]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A float graph ready to be quantized by a recipe, as often as there are sets of rules."""
+
+    graph: Graph
+    """Folded, lowered for the target, and equalized where the recipe says so."""
+    statistics: Statistics
+    recipe: Recipe
+    capability: Capability
+    groups: str
+    """The profile whose kernels get no codes inside; empty: the target's own chains."""
+    profile: str
+    """Whose rules the numbers are found by."""
+    corrections: tuple[str, ...]
+    samples: Samples | None = None
+    """Inputs of one run, for `round-weights`."""
+
+    def planned(self, rules: Iterable[str]) -> AssignSchemes:
+        """The pass that plans, by these rules of the user."""
+        return AssignSchemes(
+            self.capability,
+            granularity_named(self.recipe.granularity),
+            tuple(Wish.parse(text) for text in rules),
+            self.recipe.range_rule,
+            self.groups,
+            mask_values(self.graph, self.statistics),
+        )
+
+    def quantized(
+        self, rules: Iterable[str], ledger: Ledger, *, journal: Journal | None = None
+    ) -> Graph:
+        """The quantized graph, by these rules of the user; the prepared one stays as it was."""
+        by = Numbers(self.statistics, self.profile, self.recipe.scales)
+        planned = self.planned(rules)
+        made = quantizing_steps(planned, by, self.corrections, self.graph, self.samples)
+        out = run_passes(self.graph, made, ledger, journal=journal)
+        out.profile = self.profile
+        return out
+
+
+def prepare(
+    graph: Graph,
+    statistics: Statistics,
+    recipe: Recipe,
+    ledger: Ledger,
+    *,
+    journal: Journal | None = None,
+    samples: Samples | None = None,
+) -> Prepared:
+    """Prepares a float graph for a recipe; its rules play no part yet.
+
+    Raises DataError where the statistics are of another model, UsageError where a correction needs
+    `samples`, the inputs of one run, and there are none.
+    """
+    backend = named_target(recipe.target)
+    folded = fold(graph, ledger, journal=journal)
+    statistics.require_model(GraphProgram(folded).digest)
+    table, groups, named = backend.capability(), grouped_by(graph), backend.profile
+    if recipe.profile:
+        of = kernels_of(graph, recipe.profile)
+        table, groups, named = kernel_table(of), of.name, of.name
+    corrections = known_corrections(recipe.corrections, table, recipe.granularity)
+    if ON_SAMPLES in corrections and not samples:
+        raise UsageError(f"{ON_SAMPLES} needs samples beside statistics: give some inputs")
+    if "smooth" in corrections:  # before linear layers are reshaped to products of matrices
+        folded, statistics = smoothed(folded, statistics, ledger, journal=journal)
+    folded = lowered(folded, table, ledger, journal=journal, sums=not groups)
+    if "equalize" in corrections:
+        folded, statistics = equalized(folded, statistics, ledger, journal=journal)
+    by = table if recipe.profile else backend.planned(folded)
+    return Prepared(folded, statistics, recipe, by, groups, named, corrections, samples)
+
+
+def mask_values(folded: Graph, statistics: Statistics | None) -> tuple[tuple[str, float], ...]:
+    """The values in which statistics show numbers of a mask, and the least of these; with 0 those
+    in which they show that a constant puts none."""
+    if statistics is None:
+        return ()
+    found = dict.fromkeys(refuted(folded, statistics), 0.0) | seen(folded, statistics)
+    return tuple(sorted((value.name, least) for value, least in found.items()))
+
+
+def kernels_of(graph: Graph, name: str) -> Profile:
+    """The named profile; UsageError where a graph is grouped by another."""
+    of, groups = named_profile(given(name)), grouped_by(graph)
+    if groups not in ("", of.name):
+        raise UsageError(f"the model is grouped as {groups}: quantize it as that, not as {of.name}")
+    return of
+
+
+def granularity_named(name: str) -> Literal["channel", "tensor"]:
+    """Reads a granularity; UsageError for another word."""
+    if name not in GRANULARITIES:
+        raise UsageError(f"granularity {name!r} is neither channel nor tensor")
+    return "tensor" if name == "tensor" else "channel"

@@ -23,6 +23,7 @@ CORE = {
     "query": "errors arguments ir",
     "ledger": "errors arguments atomic ir",
     "source": "ir",
+    "recipe": "errors atomic",
     "capability": "errors ir query profiles",
     "numerics": "errors ir registry _kernels",
     "profiles": "errors ir registry numerics",
@@ -43,9 +44,10 @@ CORE |= {
     "quantizing": BELOW,
     "pipeline": f"{BELOW} quantizing",
     "inspect": BELOW,
-    "cli": f"{BELOW} quantizing pipeline inspect testing __init__",
+    "mixed_precision": f"{BELOW} quantizing pipeline inspect",
+    "cli": f"{BELOW} quantizing pipeline inspect mixed_precision testing __init__",
     "testing": f"{BELOW} pipeline inspect",
-    "__init__": f"{BELOW} pipeline inspect testing",
+    "__init__": f"{BELOW} pipeline inspect mixed_precision testing",
     "__main__": "cli",
 }
 

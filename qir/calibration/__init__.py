@@ -3,7 +3,15 @@
 from qir.calibration.collect import Program, collect
 from qir.calibration.data import InputSpec, Source, open_data
 from qir.calibration.feeds import Feeds, open_feeds
-from qir.calibration.observers import Observer, Parameter, Rule, Seen, observer, parse_rule
+from qir.calibration.observers import (
+    Observer,
+    Parameter,
+    Readers,
+    Rule,
+    Seen,
+    observer,
+    parse_rule,
+)
 from qir.calibration.record import BatchId, Key, Log
 from qir.calibration.rules import Range
 from qir.calibration.statistics import Batch, Statistics
@@ -21,6 +29,7 @@ __all__ = [
     "Parameter",
     "Program",
     "Range",
+    "Readers",
     "Rule",
     "Seen",
     "Source",

@@ -453,3 +453,19 @@ def fixed_batch(inputs: Mapping[str, InputSpec]) -> int | None:
             raise DataError(f"{said}; {HINT}")
         found = size
     return found
+
+
+def first_batch(
+    data: Data,
+    inputs: Mapping[str, InputSpec],
+    most: int,
+    *,
+    batch: int | None = None,
+    limit: int | None = None,
+) -> dict[str, Array] | None:
+    """The first samples as inputs of one run, at most so many unless the model's batch is fixed.
+
+    None where they fill no batch; DataError as `Source` has it.
+    """
+    few = fixed_batch(inputs) or min(limit or most, most)
+    return next(iter(open_data(data, inputs, batch=batch, limit=few)), None)

@@ -12,26 +12,30 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from qir import registry
 from qir.calibration.record import Log
 from qir.calibration.rules import (
     Range,
     entropy,
+    least,
     mae,
     mean_extremes,
     median_extremes,
+    middles,
     minmax,
     moving_average,
     mse,
     percentile,
+    require_histogram,
     sigma,
 )
 from qir.calibration.summary import Summary
 from qir.errors import DataError, PluginError, QirError, UsageError
 
 KIND = "qir.observers"
+Floats = NDArray[np.float64]
 
 
 class Parameter(NamedTuple):
@@ -39,6 +43,18 @@ class Parameter(NamedTuple):
 
     default: float
     most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """The layers that read a tensor, channel by channel: what an error there costs."""
+
+    energy: Floats
+    """The sum of the squared weights that multiply each channel."""
+    low: Floats
+    """The least value that was seen of each channel."""
+    high: Floats
+    """The largest value that was seen of each channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +71,8 @@ class Seen:
     """Whether the codes lie around zero."""
     log: Log | None = None
     """The extremes of each batch, in order; for rules that say `ordered`."""
+    readers: Readers | None = None
+    """The layers that read the tensor; None where others do, or its channels were not kept."""
 
 
 class Observer(ABC):
@@ -165,6 +183,49 @@ class Average(Observer):
         return moving_average(_log(seen), seen.parameter)
 
 
+class Auto(Observer):
+    """Of other rules that with the least squared error, through the weights that read the tensor.
+
+    It costs what the rounded values lose, times the mean energy of weights, and what the clipped
+    values lose, times the energy in the channels that reach beyond the range. The tried rules are
+    minmax, percentile:99.999, percentile:99.99, mse and mae.
+    """
+
+    name = "auto"
+
+    def range(self, seen: Seen) -> Range:
+        require_histogram(seen.summary, self.name)
+        levels, symmetric = seen.levels, seen.symmetric
+        tried = [
+            minmax(seen.summary),
+            *(percentile(seen.summary, percent) for percent in (99.999, 99.99)),
+            *(rule(seen.summary, levels, symmetric) for rule in (mse, mae)),
+        ]
+        return least(tried, lambda ends: _cost(seen, ends))
+
+
+def _cost(seen: Seen, ends: Range) -> float:
+    """What a range costs, by the histogram and the readers' weights."""
+    values, counts = middles(seen.summary)
+    low, high = min(0.0, float(ends.low)), max(0.0, float(ends.high))
+    if seen.symmetric:
+        low, high = -max(-low, high), max(-low, high)
+    scale = (high - low) / (seen.levels - 1)
+    if not scale > 0:
+        return math.inf if seen.summary.high > seen.summary.low else 0.0
+    inside = (values >= low) & (values <= high)
+    coded = np.clip(np.rint(values / scale) * scale, low, high)
+    lost = counts * np.square(values - coded)
+    rounded, clipped = float(lost[inside].sum()), float(lost[~inside].sum())
+    if seen.readers is None:
+        return rounded + clipped
+    energy, least_seen, most_seen = seen.readers.energy, seen.readers.low, seen.readers.high
+    beyond = np.square(np.maximum(most_seen - high, 0)) + np.square(np.maximum(low - least_seen, 0))
+    mean = float(energy.mean())
+    share = float((beyond * energy).sum() / beyond.sum()) if beyond.any() else mean
+    return rounded * mean + clipped * share
+
+
 def _log(seen: Seen) -> Log:
     if seen.log is None:
         raise DataError("an average of the batches needs their log")
@@ -214,6 +275,7 @@ class Rule:
         *,
         levels: int = 256,
         symmetric: bool = False,
+        readers: Readers | None = None,
     ) -> Range:
         """Apply the rule; the rules that search do it for so many levels, with zero amid or not.
 
@@ -221,7 +283,7 @@ class Rule:
         UsageError for channels where the rule needs a histogram; PluginError for a rule that gives
         no range.
         """
-        seen = Seen(summary, self.parameter, levels, symmetric, log)
+        seen = Seen(summary, self.parameter, levels, symmetric, log, readers)
         try:
             low, high = map(_float32, observer(self.name).range(seen))
         except QirError:

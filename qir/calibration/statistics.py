@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -190,6 +191,11 @@ class Statistics(Mapping[Key, Summary]):
     @property
     def _where(self) -> str:
         return f"{self.source}: " if self.source else ""
+
+    @property
+    def digest(self) -> str:
+        """Returns a hash of all that was seen; equal statistics have equal ones."""
+        return hashlib.blake2b(self._packed(), digest_size=16).hexdigest()
 
     @checked
     def save(self, path: str | Path, *, unfinished: bool = False) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
-from qir.cli import defaults
+from qir.cli import defaults, goals
 from qir.cli import verb as shared
 from qir.cli.calibrate import observe
 from qir.cli.measuring import number
@@ -27,7 +27,7 @@ from qir.cli.plan import summary
 from qir.cli.screen import Column, Screen, percent, plural, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -52,6 +52,7 @@ class Common(TypedDict):
 @shared.verb(
     "qir quantize model.onnx --data samples.npy -o quantized.onnx",
     "qir quantize model.onnx --stats model.stats --keep-float '/fc/*' -o mixed.qir",
+    "qir quantize model.onnx --data samples.npy --sqnr 25 -o near.onnx",
     "qir quantize model.onnx --dynamic -o dynamic.onnx",
 )
 @shared.model
@@ -73,8 +74,8 @@ class Common(TypedDict):
     default="minmax",
     show_default=True,
     metavar="RULE",
-    help="How ranges are read off: minmax, percentile:99.99, entropy, mse, mae, k-sigma:4, mean,"
-    " median, average:0.01.",
+    help="How ranges are read off: minmax, auto, percentile:99.99, entropy, mse, mae, k-sigma:4,"
+    " mean, median, average:0.01.",
 )
 @click.option(
     "--scales",
@@ -94,6 +95,7 @@ class Common(TypedDict):
 )
 @shared.rules
 @shared.keep_float
+@goals.options
 @shared.dynamic
 @shared.weights
 @shared.opset
@@ -120,6 +122,10 @@ def quantize(
     corrections: str,
     rules: tuple[str, ...],
     floats: tuple[str, ...],
+    drop: float | None,
+    sqnr: float | None,
+    labels: Path | None,
+    recipe_file: Path | None,
     dynamic: bool,
     weights: str | None,
     opset: int | None,
@@ -143,25 +149,41 @@ def quantize(
     and lie on the edges of these kernels; `qir group --as` of the same profile then foretells the
     runtime's bytes. Nothing is asked of a target; samples are needed.
 
+    --drop and --sqnr search for the fewest ops to keep in float, on --data; calibration may be on
+    other data, with --stats. What was found is written beside the output, as NAME.recipe.toml, and
+    --recipe gives the same bytes again. A search that was interrupted goes on. Where the goal is
+    out of reach the best model found is written, and the exit status is 3.
+
     --json prints {file, output, file_bytes, output_bytes, target, integer_macs, integer_ops,
     weight_ops, ops, sqnr: {output: decibels}, noisiest: [{node, op, sqnr, lost}],
-    ledger: {kind: count}}; weight_ops are those whose weights --weights stores. sqnr is measured
-    with --data, else null; where one is low, noisiest names the layers that lose most.
+    goal: {metric, value, float, wanted, reached, kept, of, recipe}, ledger: {kind: count}};
+    weight_ops are those whose weights --weights stores. sqnr is measured with --data, else null;
+    where one is low, noisiest names the layers that lose most. goal is null without a goal.
     """
     from qir import pipeline
     from qir.calibration import Statistics, parse_rule
     from qir.errors import UsageError
     from qir.ledger import Ledger
     from qir.numerics.ranges import known_scales
-    from qir.quantizing import known_corrections
+    from qir.passes.quantize.round_weights import FEW
+    from qir.quantizing import ON_SAMPLES, known_corrections
+    from qir.recipe import Recipe
     from qir.target import target as named_target
 
     alone = dynamic or weights is not None
+    asked = goals.Asked(drop, sqnr, labels, output)
+    asked.require(data, alone=alone, feeds=feeds, force=force)
+    given = (target, profile or "", granularity, range_rule, scales, corrections)
+    recipe = goals.read_recipe(Recipe(*given, shared.all_rules(rules, floats)), recipe_file)
+    target, profile, granularity = recipe.target, recipe.profile or None, recipe.granularity
+    range_rule, scales, corrections = recipe.range_rule, recipe.scales, recipe.corrections
     if alone and (data or stats or (dynamic and weights)):
         raise UsageError("--dynamic and --weights stand alone: they take no --data and no --stats")
-    if not alone and (data is None) == (stats is None):
+    rounds = ON_SAMPLES in known_corrections(corrections)
+    both = data is not None and (asked.goal or rounds)
+    if not alone and (data is None) == (stats is None) and not both:
         raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
-    if stats is not None and (limit or batch or feeds):
+    if data is None and stats is not None and (limit or batch or feeds):
         raise UsageError("--limit, --batch and --feeds go with --data: statistics are ready")
     defaults.require_whole(feeds, batch)
     require_apart([model, data, stats], [output, ledger_file])
@@ -178,13 +200,14 @@ def quantize(
         raise UsageError(
             "--scales goes with samples: --dynamic and --weights choose by the profile"
         )
-    known_corrections(corrections)
+    if rounds and data is None:
+        raise UsageError(f"--corrections {ON_SAMPLES} needs samples beside --stats: give --data")
     if alone and corrections != "default":
         raise UsageError("--corrections goes with samples: they tell what rounding costs")
     screen = Screen(quiet=quiet)
     ledger = Ledger()
     graph = open_model(model, ledger, data=data)
-    wishes = shared.all_rules(rules, floats)
+    wishes = recipe.rules
     plan = pipeline.plan(
         graph,
         target=target,
@@ -206,6 +229,13 @@ def quantize(
         statistics = observe(
             quietly, graph, data, limit=limit, batch=batch, feeds=feeds, threads=threads
         )
+    found = None
+    if statistics is not None and data is not None and asked.goal:
+        quietly = Screen(quiet=quiet or as_json)
+        found = goals.search(
+            quietly, graph, statistics, data, asked, recipe, limit=limit, batch=batch
+        )
+        wishes = found.recipe.rules
     if statistics is not None:
         plan = pipeline.plan(
             graph,
@@ -224,6 +254,9 @@ def quantize(
         "journal": journal,
     }
     if statistics is not None:
+        samples = None
+        if rounds and data is not None:
+            samples = _first(graph, data, FEW, limit=limit, batch=batch, feeds=feeds)
         quantized = pipeline.quantize(
             graph,
             statistics,
@@ -232,6 +265,7 @@ def quantize(
             scales=scales,
             profile=profile or "",
             corrections=corrections,
+            samples=samples,
             **common,
         )
     elif weights is not None:
@@ -271,19 +305,23 @@ def quantize(
                 "weight_ops": sum(d.becomes == "weights" for d in plan.decisions),
                 "ops": sum(d.becomes != "as it is" for d in plan.decisions),
                 **_noise_json(noise),
+                "goal": goals.to_json(found, asked),
                 "ledger": ledger_json(ledger),
             }
         )
+        goals.finish(found, asked)
         return
     screen.line(f"{model.name} -> {output.name} for {profile or target}", "bold")
     change = f"{size(lengths[0])} -> {size(lengths[1])} ({percent(lengths[1] / lengths[0])})"
-    screen.facts({**summary(plan), "size": change})
+    searched = goals.facts(found, asked) if found is not None else {}
+    screen.facts({**summary(plan), "size": change, **searched})
     if data is not None:
         defaults.show_passed_over(screen, graph, data)
     if noise is not None and noise.low:
         screen.line(_warning(noise), "yellow")
     _show(screen, plan)
     show_ledger(screen, ledger)
+    goals.finish(found, asked)
 
 
 def _noise(
@@ -296,20 +334,24 @@ def _noise(
     feeds: bool,
 ) -> QuantizationNoise | None:
     """Measures the outputs on the first calibration samples; None where these fill no batch."""
-    from qir.calibration import open_data, open_feeds
-    from qir.calibration.data import fixed_batch
-    from qir.calibration.runner import input_specs
     from qir.inspect.quantization_noise import SAMPLES, quantization_noise
 
-    inputs = input_specs(graph)
-    source: Iterable[Mapping[str, NDArray[np.generic]]]
-    if feeds:
-        source = open_feeds(data, inputs, limit=1)
-    else:
-        few = fixed_batch(inputs) or min(limit or SAMPLES, SAMPLES)
-        source = open_data(data, inputs, batch=batch, limit=few)
-    first = next(iter(source), None)
+    first = _first(graph, data, SAMPLES, limit=limit, batch=batch, feeds=feeds)
     return None if first is None else quantization_noise(graph, quantized, first)
+
+
+def _first(
+    graph: Graph, data: Path, most: int, *, limit: int | None, batch: int | None, feeds: bool
+) -> Mapping[str, NDArray[np.generic]] | None:
+    """The first calibration samples, as inputs of one run; None where these fill no batch."""
+    from qir.calibration import open_feeds
+    from qir.calibration.data import first_batch
+    from qir.calibration.runner import input_specs
+
+    inputs = input_specs(graph)
+    if feeds:
+        return next(iter(open_feeds(data, inputs, limit=1)), None)
+    return first_batch(data, inputs, most, batch=batch, limit=limit)
 
 
 def _noise_json(noise: QuantizationNoise | None) -> dict[str, object]:

@@ -104,6 +104,18 @@ def through(node: Node, products: Reals) -> Reals:
     return np.asarray(alpha * np.sum(products, axis=1 if turned else 0))
 
 
+def energy(node: Node) -> Reals:
+    """The sum of the squared weights that multiply each input channel."""
+    squares = np.square(reals(operands(node)[1]))
+    if node.op in CONVOLUTIONS:
+        parts = squares.reshape(groups(node), -1, squares.shape[1], int(np.prod(squares.shape[2:])))
+        return np.asarray(parts.sum(axis=(1, 3)).reshape(-1))
+    if node.op in TRANSPOSED:
+        return np.asarray(squares.reshape(len(squares), -1).sum(axis=1))
+    turned = node.op == "linear" or node.attrs.get("trans_b") is True
+    return np.asarray(squares.sum(axis=0 if turned else 1))
+
+
 def store(graph: Graph, node: Node, weights: Reals, bias: Reals | None, step: str) -> None:
     """Gives a layer new weights, and a new bias where there is one; `step` names the change."""
     _, old, _ = operands(node)

@@ -221,7 +221,7 @@ def test_rules_are_read_from_text_and_print_as_it() -> None:
     assert str(parse_rule("percentile:99.999")) == "percentile:99.999"
     assert parse_rule("average:0.1").parameter == 0.1
     for text, said in {
-        "middle": "no range rule 'middle': there are average, entropy, k-sigma, mae, mean, median",
+        "middle": "no range rule 'middle': there are auto, average, entropy, k-sigma, mae",
         "k-sigma:0": "more than 0",
         "mae:3": "takes no parameter",
         "minmax:3": "takes no parameter",

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from qir.calibration import Key, Statistics
 from qir.capability import Capability
+from qir.ir import file
 from qir.ir.dtype import I8, I32
 from qir.ir.graph import Graph
 from qir.ir.layer_channels import layer_data, summed_axis
@@ -35,6 +37,13 @@ from qir.rewrite.runner.options import option
 
 CORRECTED = "corrected"
 """The step in the lineage of a bias that was corrected: it is not corrected again."""
+
+
+def read_graph(path: str | list[str]) -> Graph:
+    """Reads the graph of a .qir file."""
+    if isinstance(path, list):
+        raise ValueError("a list")
+    return file.read(Path(path)).graph
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,8 @@ class CorrectBias(Pass):
     """Whose rules the codes of weights are found by."""
     scales: str = field(default="profile", metadata=option(read=lambda t: known_scales(str(t))))
     """The range rule, or the family of them, that takes the place of the profile's."""
+    exact: Graph | None = field(default=None, metadata=option(read=read_graph, kind="file"))
+    """The graph before `clip-weights` and `round-weights` changed weights, as a .qir file."""
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
@@ -87,7 +98,7 @@ class CorrectBias(Pass):
             kind = self._bias_scheme(node)
             if kind is None or (mean := self._mean(node)) is None:
                 continue
-            shift = _shift(node, mean, of, self.scales)
+            shift = _shift(node, mean, of, self.scales, self._exact(node))
             if not shift.any() or not np.isfinite(shift).all():
                 continue
             _move(graph, node, shift)
@@ -116,6 +127,16 @@ class CorrectBias(Pass):
         allowed = row.allowed(bias, True) if row else ()
         grain = node.schemes[weight].grain
         return next((s for s in allowed if s.grain == grain), allowed[0] if allowed else None)
+
+    def _exact(self, node: Node) -> Reals:
+        """The weights of a layer before passes of quantizing changed them."""
+        before = self.exact.values.get(node.result.name) if self.exact is not None else None
+        weight = operands(node)[1]
+        if before is not None and before.node.op == node.op:
+            held = operands(before.node)[1]
+            if held.constant is not None and held.type == weight.type:
+                weight = held
+        return reals(weight)
 
     def _mean(self, node: Node) -> Reals | None:
         """The mean of each input channel, over all batches; None where it is not known."""
@@ -152,12 +173,11 @@ def _unreshaped(data: Value, axis: int) -> tuple[Value, int]:
     return data, axis
 
 
-def _shift(node: Node, mean: Reals, of: Profile, scales: str) -> Reals:
+def _shift(node: Node, mean: Reals, of: Profile, scales: str, exact: Reals) -> Reals:
     """The mean error of each output channel where the weights are rounded to their codes."""
     weight = operands(node)[1]
     scheme = node.schemes[slots(node)[1]]
     kind = weight_type(of, node, weight, scheme, scales)
-    exact = reals(weight)
     assert weight.constant is not None
     rounded = reals_of(of, codes_of(of, weight.constant.data, kind), kind).astype(np.float64)
     return through(node, inward(node)((rounded - exact) * _inside(node), mean))

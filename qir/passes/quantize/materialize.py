@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.analysis.activations import drops_tails, uncut
-from qir.calibration import Key, Log, Statistics, Summary, parse_rule
+from qir.calibration import Key, Log, Readers, Statistics, Summary, parse_rule
 from qir.errors import DataError, ProfileError, SchemeError
 from qir.ir.attrs import Attr
 from qir.ir.calls import make_call
 from qir.ir.dtype import F32, U8
 from qir.ir.graph import Graph
+from qir.ir.layer_channels import layer_data, summed_axis
 from qir.ir.lazy_arrays import Held
 from qir.ir.node import Node, Value
 from qir.ir.numerals import number
@@ -29,6 +30,7 @@ from qir.numerics.ranges import known_scales
 from qir.passes.quantize.quantize_dynamic import ends, finite
 from qir.profiles import Profile, codes_later, declared_for, numbers_for, profile, query_on
 from qir.rewrite import ANOTHER, Pass
+from qir.rewrite.layer_weights import energy
 from qir.rewrite.runner.options import option
 
 Range: TypeAlias = "tuple[float, float]"
@@ -236,8 +238,26 @@ class _Materializing:
             self._log(value) if rule.ordered else None,
             levels=levels,
             symmetric=scheme.symmetric,
+            readers=self._readers(value),
         )
         return float(found.low), float(found.high)
+
+    def _readers(self, value: Value) -> Readers | None:
+        """The weights of the layers that read a value, for rules that weigh channels."""
+        total, axes = np.zeros(()), set()
+        for use in value.uses:
+            if layer_data(use.node) is value:
+                axes.add(summed_axis(use.node, value))
+                made = energy(use.node)
+                if total.ndim and total.shape != made.shape:
+                    return None
+                total = total + made
+        axis = next(iter(axes), None)
+        summary = self.statistics.get(Key(value.lineage.tensor, axis)) if len(axes) == 1 else None
+        if summary is None or axis is None or summary.channel_low.shape != total.shape:
+            return None
+        low, high = (np.asarray(s, np.float64) for s in (summary.channel_low, summary.channel_high))
+        return Readers(total, low, high)
 
     def _summary(self, value: Value) -> Summary:
         key = Key(value.lineage.tensor, None)
@@ -301,7 +321,7 @@ class _Materializing:
             return
         weight, scheme = node.operands[slot], node.schemes[slot]
         bias = node.operands.get(traits.bias or "")
-        axis = _axis(node, scheme)
+        axis = channel_axis(node, scheme)
         key = (weight, scheme)
         data = self._data_scale(node)
         if key not in self.parameters or bias is not None:
@@ -387,12 +407,13 @@ def weight_type(
     profile: Profile, node: Node, weight: Value, scheme: Scheme, scales: str = "profile"
 ) -> QuantType:
     """The type that a layer's weights get, unless its bias asks for larger scales."""
-    axis = _axis(node, scheme)
+    axis = channel_axis(node, scheme)
     numbers = _weight_numbers(profile, weight, scheme, axis, scales)
     return uniform(scheme.storage, *numbers, axis=axis, bounds=scheme.bounds, name=weight.name)
 
 
-def _axis(node: Node, scheme: Scheme) -> int | None:
+def channel_axis(node: Node, scheme: Scheme) -> int | None:
+    """The axis of a layer's weights along which scales lie; None where there is one scale."""
     rule = spec(node.op).traits.weight_axis
     if scheme.grain != "channel" or rule is None:
         return None

@@ -1,0 +1,207 @@
+"""Goals of accuracy and recipes on the command line: their options, and the search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from qir.cli import verb as shared
+from qir.cli.measuring import number
+from qir.cli.screen import Screen, plural
+
+if TYPE_CHECKING:
+    from qir.calibration import Statistics
+    from qir.ir.graph import Graph
+    from qir.mixed_precision import Found
+    from qir.recipe import Recipe
+
+_SAID = ("target", "profile", "granularity", "range_rule", "scales", "corrections")
+"""The parameters that a recipe says, named as its fields."""
+
+
+def options(function: shared.Function) -> shared.Function:
+    """Adds the options of goals and recipes to a verb."""
+    for option in (
+        click.option(
+            "--recipe",
+            "recipe_file",
+            type=shared.PATH,
+            metavar="FILE",
+            help="Quantize as a recipe says, which --drop or --sqnr wrote; --rule adds to it.",
+        ),
+        click.option(
+            "--labels",
+            type=shared.PATH,
+            metavar="FILE",
+            help="The class of each sample of --data: an .npy file, or text with one a line.",
+        ),
+        click.option(
+            "--sqnr",
+            type=float,
+            metavar="DECIBELS",
+            help="Keep the fewest ops in float with which outputs keep this SQNR on --data.",
+        ),
+        click.option(
+            "--drop",
+            type=float,
+            metavar="POINTS",
+            help="Keep the fewest ops in float with which top-1 loses at most so many points on"
+            " --data with --labels.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A goal as it was asked for, and the files of the search."""
+
+    drop: float | None
+    sqnr: float | None
+    labels: Path | None
+    output: Path
+
+    @property
+    def goal(self) -> bool:
+        """Tells whether there is a goal to search for."""
+        return self.drop is not None or self.sqnr is not None
+
+    @property
+    def recipe(self) -> Path:
+        """Returns where the recipe is written."""
+        return self.output.with_name(f"{self.output.stem}.recipe.toml")
+
+    @property
+    def trials(self) -> Path:
+        """Returns where trials are kept for a search that goes on."""
+        return self.output.with_name(f"{self.output.name}.trials")
+
+    def require(self, data: Path | None, *, alone: bool, feeds: bool, force: bool) -> None:
+        """Raises UsageError where the goal lacks what it needs, or a file is in its way."""
+        from qir.atomic import claim
+        from qir.errors import UsageError
+        from qir.mixed_precision import Goal
+
+        if self.labels is not None and self.drop is None:
+            raise UsageError("--labels goes with --drop")
+        if not self.goal:
+            return
+        Goal(self.drop, self.sqnr)
+        if self.drop is not None and self.labels is None:
+            raise UsageError("--drop needs --labels, the class of each sample of --data")
+        if alone or feeds or data is None:
+            raise UsageError(
+                "--drop and --sqnr are measured on samples: give --data, without --dynamic,"
+                " --weights and --feeds"
+            )
+        claim(self.recipe, force=force)
+        claim(self.trials, force=True)
+
+
+def read_recipe(start: Recipe, path: Path | None) -> Recipe:
+    """Reads a recipe, whose rules come before those of the command line.
+
+    Raises UsageError where an option says what the recipe says.
+    """
+    from qir.errors import UsageError
+    from qir.recipe import Recipe
+
+    if path is None:
+        return start
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if parameter.name in _SAID and source is click.core.ParameterSource.COMMANDLINE:
+            raise UsageError(f"{parameter.opts[0]}: {path} says it; leave the option out")
+    for name in ("dynamic", "weights"):
+        if context.params.get(name):
+            raise UsageError(f"--recipe is for quantizing with samples, not --{name}")
+    made = Recipe.load(path)
+    return replace(made, rules=(*made.rules, *start.rules))
+
+
+def search(
+    screen: Screen,
+    graph: Graph,
+    statistics: Statistics,
+    data: Path,
+    asked: Asked,
+    recipe: Recipe,
+    *,
+    limit: int | None,
+    batch: int | None,
+) -> Found:
+    """Searches for a recipe that reaches the goal, and writes it beside the output."""
+    from qir.errors import Stopped
+    from qir.mixed_precision import read_labels, search_recipe
+
+    labels = None if asked.labels is None else read_labels(asked.labels)
+    if labels is not None and limit is not None:
+        labels = labels[:limit]
+    try:
+        with screen.progress("searching") as progress:
+            found = search_recipe(
+                graph,
+                statistics,
+                data,
+                drop=asked.drop,
+                sqnr=asked.sqnr,
+                labels=labels,
+                recipe=recipe,
+                limit=limit,
+                batch=batch,
+                cache=asked.trials,
+                progress=progress,
+            )
+    except (KeyboardInterrupt, Stopped) as stop:
+        if asked.trials.exists():
+            raise type(stop)(f"interrupted; the same command goes on from {asked.trials}") from None
+        raise
+    found.recipe.save(asked.recipe, found.facts())
+    return found
+
+
+def facts(found: Found, asked: Asked) -> Mapping[str, str]:
+    """Returns what the screen shows of a search."""
+    unit = " dB" if found.metric == "sqnr" else " %"
+    exact = f", float {found.exact:.1f}{unit}" if found.metric == "top1" else ""
+    kept = plural(len(found.kept), "op")
+    return {
+        found.metric: f"{found.value:.1f}{unit}{exact}, wanted {found.wanted:.1f}{unit}",
+        "kept in float": f"{kept} of {found.candidates}: {', '.join(found.kept) or 'none'}",
+        "recipe": asked.recipe.name,
+    }
+
+
+def to_json(found: Found | None, asked: Asked) -> dict[str, object] | None:
+    """Returns what --json prints of a search."""
+    if found is None:
+        return None
+    return {
+        "metric": found.metric,
+        "value": number(found.value),
+        "float": number(found.exact),
+        "wanted": found.wanted,
+        "reached": found.reached,
+        "kept": list(found.kept),
+        "of": found.candidates,
+        "recipe": str(asked.recipe),
+    }
+
+
+def finish(found: Found | None, asked: Asked) -> None:
+    """Removes the trials of a goal that was reached; raises Refused where it was not."""
+    from qir.errors import Refused
+
+    if found is None:
+        return
+    if not found.reached:
+        best = f"{found.value:.1f} with {plural(len(found.kept), 'op')} in float"
+        said = f"{found.metric} {found.wanted:.1f} is out of reach: the best of the trials has"
+        raise Refused(f"{said} {best}; {asked.output} and {asked.recipe} hold it")
+    asked.trials.unlink(missing_ok=True)

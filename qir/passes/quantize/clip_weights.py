@@ -1,0 +1,105 @@
+"""Clips outlying weights where all weights together lose less by that.
+
+    %y = conv2d(%x, %w, bias=%b) : 1x2x2x2xf32
+
+keeps its form. The largest weight decides the scale, so one outlier leaves the others few steps.
+The range with the least mean squared error is narrower then, and what lies outside is clipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from qir.ir.dtype import I8
+from qir.ir.graph import Graph
+from qir.ir.layer_channels import layer_data
+from qir.ir.node import Node
+from qir.ir.scheme import Scheme
+from qir.ir.text import parse
+from qir.ledger import Change, Ledger
+from qir.passes.quantize.materialize import channel_axis
+from qir.rewrite import ANOTHER, Pass
+from qir.rewrite.layer_weights import Reals, operands, reals, slots, store
+
+CANDIDATES = 96
+"""Ranges that are tried, from the full one in equal steps."""
+LEAST = 0.25
+"""No range is narrower than this share of the full one."""
+BETTER = 1 - 1e-9
+"""A narrower range must be better by more than rounding, which differs between processors."""
+
+
+@dataclass(frozen=True)
+class ClipWeights(Pass):
+    """Clips the weights of planned layers to the symmetric range with the least squared error.
+
+    It runs between `assign-schemes`, which says how weights will be stored, and `materialize`,
+    which takes the range from the largest weight that is left.
+    """
+
+    name = "clip-weights"
+    nested = False
+    tolerance = ANOTHER
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """A product one of whose weights is far larger than the others."""
+        rng = np.random.default_rng(1)
+        w = rng.standard_normal((1, 512)).astype(np.float32)
+        w[0, 0] = 6
+        text = (
+            "graph main as native {\n  %x = input() : 2x512xf32\n"
+            "  %w = constant(@w) : 1x512xf32\n  %y = linear(%x, %w) : 2x1xf32\n  output(y=%y)\n}\n"
+        )
+        graph = parse(text, {"w": w})
+        node = next(n for n in graph if n.op == "linear")
+        graph.set_scheme(node, "w", Scheme(I8, bounds=(-7, 7), symmetric=True))
+        yield cls(), graph
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        count = 0
+        for node, scheme in symmetric_layers(graph):
+            weight = operands(node)[1]
+            exact = reals(weight)
+            reach = clipped_reach(exact, channel_axis(node, scheme), scheme.high)
+            made = np.clip(exact, -reach, reach)
+            changed = int((made != exact).sum())
+            if changed:
+                store(graph, node, made, None, "clipped")
+                said = f"clips {changed} of {exact.size} weights, for the least squared error"
+                ledger.add(Change.QUANTIZED, self.name, node.name, said)
+                count += 1
+        return count + (graph.prune() if count else 0)
+
+
+def symmetric_layers(graph: Graph) -> Iterator[tuple[Node, Scheme]]:
+    """The layers whose weights are planned with a scale found from them and zero point 0."""
+    for node in list(graph):
+        if layer_data(node) is None:
+            continue
+        scheme = node.schemes.get(slots(node)[1])
+        plain = scheme is not None and scheme.symmetric and scheme.scale is None
+        if scheme is not None and plain and np.isfinite(reals(operands(node)[1])).all():
+            yield node, scheme
+
+
+def clipped_reach(weights: Reals, axis: int | None, high: int) -> Reals:
+    """The largest magnitude to keep, for each index of an axis or for all weights."""
+    rest = tuple(i for i in range(weights.ndim) if i != axis)
+    full = np.abs(weights).max(axis=rest if axis is not None else None, keepdims=True)
+    best, least = full, _error(weights, full, rest if axis is not None else None, high)
+    for share in np.linspace(1, LEAST, CANDIDATES, endpoint=False)[1:].tolist():
+        tried = full * share
+        cost = _error(weights, tried, rest if axis is not None else None, high)
+        better = cost < least * BETTER
+        best, least = np.where(better, tried, best), np.where(better, cost, least)
+    return np.asarray(best)
+
+
+def _error(weights: Reals, reach: Reals, axes: tuple[int, ...] | None, high: int) -> Reals:
+    scale = np.where(reach > 0, reach / high, 1.0)
+    codes = np.clip(np.rint(weights / scale), -high, high)
+    return np.asarray(np.square(codes * scale - weights).sum(axis=axes, keepdims=True))

@@ -1,0 +1,266 @@
+"""Rounds each weight up or down so that a layer's results stay nearest (AdaRound's objective).
+
+    %y = conv2d(%x, %w, bias=%b) : 1x2x2x2xf32
+
+keeps its form. Weights rounded to the nearest step have the least error each, but their errors add
+up over the inputs of a layer, which are correlated. So layer by layer, on samples, weights are
+moved to their other neighbour as long as the squared error of the results falls (Nagel et al., Up
+or Down?, 2020; here by coordinate descent, which needs no random numbers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import DataError
+from qir.ir.dtype import I8
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops.layers import CONVOLUTIONS, MATRIX_PRODUCTS
+from qir.ir.scheme import Scheme
+from qir.ir.text import parse
+from qir.ledger import Change, Ledger
+from qir.numerics.ranges import known_scales
+from qir.passes.quantize.clip_weights import symmetric_layers
+from qir.passes.quantize.materialize import weight_type
+from qir.profiles import Profile, codes_of, profile
+from qir.reference.interpreter import run as run_reference
+from qir.rewrite import ANOTHER, Pass
+from qir.rewrite.layer_weights import Reals, groups, operands, reals, slots, store
+from qir.rewrite.runner.options import option
+
+Tensor = NDArray[np.generic]
+Samples = Mapping[str, Tensor]
+Number = TypeVar("Number", np.float64, np.int64)
+FEW = 16
+"""So many samples of data are enough."""
+ROWS = 4096
+"""So many results of a layer are looked at, evenly spread over all."""
+LONGEST = 4608
+"""Layers whose results sum over more products keep nearest rounding: correlations would not fit."""
+SWEEPS = 4
+"""So often each weight may be moved, on average."""
+
+
+def read_samples(path: str | list[str]) -> Samples:
+    """Reads the inputs of one run from an .npz file."""
+    if isinstance(path, list):
+        raise ValueError("a list")
+    try:
+        with np.load(Path(path), allow_pickle=False) as held:
+            return {name: held[name] for name in held.files}
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: no .npz file of inputs: {error}") from error
+
+
+@dataclass(frozen=True)
+class RoundWeights(Pass):
+    """Chooses between the two neighbours of each weight of planned layers, on samples.
+
+    It runs between `assign-schemes`, which says how weights will be stored, and `materialize`,
+    which finds each weight on a step. Transposed convolutions keep nearest rounding.
+    """
+
+    name = "round-weights"
+    nested = False
+    tolerance = ANOTHER
+    inputs: Samples = field(
+        default_factory=dict, metadata=option(name="samples", read=read_samples, kind="file")
+    )
+    """Inputs of one run of the model."""
+    profile: str = "native"
+    """Whose rules the codes of weights are found by."""
+    scales: str = field(default="profile", metadata=option(read=lambda t: known_scales(str(t))))
+    """The range rule, or the family of them, that takes the place of the profile's."""
+    centered: bool = False
+    """Whether the mean error may stay, because `correct-bias` takes it away after this."""
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """A product of strongly correlated data, in few steps."""
+        text = (
+            "graph main as native {\n  %x = input() : 4x3xf32\n"
+            "  %w = constant([7.0, 2.4, 1.4]) : 1x3xf32\n  %y = linear(%x, %w) : 4x1xf32\n"
+            "  output(y=%y)\n}\n"
+        )
+        graph = parse(text)
+        node = next(n for n in graph if n.op == "linear")
+        graph.set_scheme(node, "w", Scheme(I8, bounds=(-7, 7), symmetric=True))
+        yield cls({"x": np.outer([1, 2, 3, 4], [1, 1, 1]).astype(np.float32)}), graph
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        if not self.inputs:
+            return 0
+        layers = [
+            (node, scheme)
+            for node, scheme in symmetric_layers(graph)
+            if node.op in CONVOLUTIONS | MATRIX_PRODUCTS and _length(node) <= LONGEST
+        ]
+        moments = _moments(graph, [node for node, _ in layers], self.inputs, self.centered)
+        of, count = profile(self.profile), 0
+        for node, scheme in layers:
+            moved = _round(graph, node, scheme, moments[node], of, self.scales)
+            if moved:
+                said = f"rounds {moved} weights to the other neighbour, for nearer results"
+                ledger.add(Change.QUANTIZED, self.name, node.name, said)
+                count += 1
+        return count + (graph.prune() if count else 0)
+
+
+def _length(node: Node) -> int:
+    """How many products a result sums over."""
+    shape = reals(operands(node)[1]).shape
+    return int(np.prod(shape[1:])) if node.op in CONVOLUTIONS else shape[1 if _turned(node) else 0]
+
+
+def _turned(node: Node) -> bool:
+    """Tells a matrix product whose weights have a row for each result."""
+    return node.op == "linear" or node.attrs.get("trans_b") is True
+
+
+def _moments(
+    graph: Graph, layers: Iterable[Node], inputs: Samples, centered: bool
+) -> dict[Node, Reals]:
+    """For each layer, by group, the mean products of each two of the numbers that it sums over."""
+    readers: dict[Value, list[Node]] = {}
+    for node in layers:
+        readers.setdefault(operands(node)[0], []).append(node)
+    found: dict[Node, Reals] = {}
+
+    def see(value: Value, data: Tensor) -> None:
+        for node in readers.get(value, ()):
+            without_mean = centered and slots(node)[2] in node.operands
+            found[node] = _products(_rows(node, data.astype(np.float64)), without_mean)
+
+    run_reference(graph, inputs, observe=see)
+    return found
+
+
+def _products(rows: Reals, centered: bool) -> Reals:
+    """Of an array of group, sample and number, the mean products of two numbers of a group."""
+    rows = rows - rows.mean(axis=1, keepdims=True) if centered else rows
+    made = np.stack([part.T @ part / max(1, len(part)) for part in rows])
+    # What the order of summing leaves open must not decide.
+    unit = np.abs(made).max(initial=0) * 2.0**-36
+    return np.asarray(np.rint(made / unit) * unit if unit else made)
+
+
+def _rows(node: Node, data: Reals) -> Reals:
+    """What results sum over: group, result and number, in the order of the weights."""
+    if node.op in MATRIX_PRODUCTS:
+        rows = data.T if node.attrs.get("trans_a") is True else data.reshape(-1, data.shape[-1])
+        return _spread(rows)[None]
+    shape = reals(operands(node)[1]).shape
+    rank = len(shape) - 2
+    if node.attrs.get("layout") == "NHWC":
+        data = np.moveaxis(data, -1, 1)
+    strides, dilations, pads = (_whole(node, name) for name in ("stride", "dilation", "pad"))
+    around = [(0, 0), (0, 0), *((pads[i], pads[i + rank]) for i in range(rank))]
+    data = np.pad(data, around)
+    size = [(k - 1) * d + 1 for k, d in zip(shape[2:], dilations, strict=True)]
+    axes = tuple(range(2, 2 + rank))
+    windows = np.lib.stride_tricks.sliding_window_view(data, size, axis=axes)
+    steps = [slice(None, None, s) for s in strides]
+    taps = [slice(None, None, d) for d in dilations]
+    windows = windows[(slice(None), slice(None), *steps, *taps)]
+    windows = np.moveaxis(windows, 1, 1 + rank)
+    places = windows.shape[: 1 + rank]
+    picked = _spread(np.arange(int(np.prod(places))))
+    rows = windows[np.unravel_index(picked, places)]
+    parts = rows.reshape(len(rows), groups(node), -1)
+    return np.asarray(np.moveaxis(parts, 1, 0))
+
+
+def _spread(rows: NDArray[Number]) -> NDArray[Number]:
+    """Rows evenly spread over all, at most `ROWS`."""
+    return rows[:: max(1, -(-len(rows) // ROWS))]
+
+
+def _whole(node: Node, name: str) -> tuple[int, ...]:
+    found = node.attrs[name]
+    assert isinstance(found, tuple)
+    return tuple(int(n) for n in found if isinstance(n, int))
+
+
+def _round(
+    graph: Graph, node: Node, scheme: Scheme, moments: Reals, of: Profile, scales: str
+) -> int:
+    """Stores the chosen weights of a layer; says how many are not the nearest."""
+    weight = operands(node)[1]
+    assert weight.constant is not None
+    kind = weight_type(of, node, weight, scheme, scales)
+    nearest = codes_of(of, weight.constant.data, kind).astype(np.int64)
+    exact, codes = _by_result(node, reals(weight)), _by_result(node, nearest)
+    step = np.asarray(kind.scales(), np.float64).reshape(-1)
+    if step.size not in (1, len(exact)):
+        return 0
+    step = np.broadcast_to(step, len(exact))
+    parts = (len(moments), len(exact) // len(moments), -1)
+    chosen = chosen_codes(
+        moments, exact.reshape(parts), codes.reshape(parts), step.reshape(parts[:2]), scheme.high
+    ).reshape(codes.shape)
+    moved = int((chosen != codes).sum())
+    if not moved:
+        return 0
+    slot = slots(node)[1]
+    made = _as_stored(node, chosen * step[:, None], nearest.shape)
+    store(graph, node, made, None, "rounded")
+    after = node.operands[slot]
+    assert after.constant is not None
+    kind = weight_type(of, node, after, scheme, scales)
+    found = codes_of(of, after.constant.data, kind).astype(np.int64)
+    if (_by_result(node, found) != chosen).any():  # a profile that would round them differently
+        graph.set_operand(node, slot, weight)
+        return 0
+    return moved
+
+
+def chosen_codes(
+    moments: Reals, exact: Reals, nearest: NDArray[np.int64], step: Reals, high: int
+) -> NDArray[np.int64]:
+    """The codes of weights whose results have the least squared error that was found.
+
+    Weights lie by group, result and number; steps by group and result. The error of a result is
+    `e @ moments @ e`, where e = codes * step - exact. Of each result the weight whose other
+    neighbour helps most is moved, until none helps.
+    """
+    wide = step[..., None]
+    place = exact / wide
+    low = np.floor(place)
+    free = (np.abs(place - np.rint(place)) > 1e-4) & (low >= -high) & (low + 1 <= high)
+    codes = np.where(free, np.clip(nearest, low, low + 1), nearest).astype(np.float64)
+    slope = (codes * wide - exact) @ moments
+    own = np.diagonal(moments, axis1=1, axis2=2)[:, None, :]
+    group, result = np.indices(step.shape)
+    for _ in range(SWEEPS * exact.shape[-1]):
+        move = np.where(free, np.where(codes == low, wide, -wide), 0.0)
+        gain = move * (2 * slope + move * own)
+        best = gain.argmin(axis=-1)
+        at = group, result, best
+        helps = gain[at] < -1e-12 * own[group, 0, best] * step**2
+        if not helps.any():
+            break
+        change = np.where(helps, move[at], 0.0)
+        codes[at] = np.rint(codes[at] + change / step)
+        slope += change[..., None] * moments[group, best]
+    return np.asarray(codes, np.int64)
+
+
+def _rows_first(node: Node) -> bool:
+    """Tells layers whose weights have a row for each result."""
+    return node.op in CONVOLUTIONS or _turned(node)
+
+
+def _by_result(node: Node, array: NDArray[Number]) -> NDArray[Number]:
+    """Weights with a row for each result."""
+    return np.asarray(array.reshape(len(array), -1) if _rows_first(node) else array.T)
+
+
+def _as_stored(node: Node, rows: Reals, shape: tuple[int, ...]) -> Reals:
+    return rows.reshape(shape) if _rows_first(node) else np.ascontiguousarray(rows.T)

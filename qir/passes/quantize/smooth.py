@@ -1,0 +1,163 @@
+"""Moves the spread of a norm's channels into the weights that read it (SmoothQuant).
+
+    %n = layer_norm(%x, %g, beta=%b) : 2x4xf32
+    %y = linear(%n, %w) : 2x3xf32
+
+keeps its form and what it computes. A few channels of a norm in a transformer are far larger than
+the others, and one scale for all leaves these few steps. So %g and %b are divided by one number a
+channel, and %w is multiplied by it (Xiao et al., SmoothQuant, 2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from qir.calibration import Key, Statistics
+from qir.calibration.scaling import Scaled
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops.layers import MATRIX_PRODUCTS
+from qir.ir.origin import Lineage
+from qir.ir.text import parse
+from qir.ir.types import Array
+from qir.ledger import Change, Ledger
+from qir.passes.quantize.equalize import REACH, STEP, scaled_name
+from qir.passes.quantize.materialize import read_statistics
+from qir.rewrite import Pass
+from qir.rewrite.channel_groups import plain_layer
+from qir.rewrite.layer_weights import Reals, inward, operands, reals, slots, store
+from qir.rewrite.runner.options import option
+from qir.rewrite.runner.tolerance import Tolerance
+
+NORMS = frozenset({"layer_norm", "rms_norm"})
+"""Ops that multiply each channel of the last axis by a factor, `gamma`, and may add `beta`."""
+
+
+@dataclass(frozen=True)
+class Smooth(Pass):
+    """Divides the channels of norms that only matrix products read, and multiplies their weights.
+
+    Values that it scaled are known by another name in statistics, since their range is another:
+    `qir quantize` derives it, other programs are to be calibrated again.
+    """
+
+    name = "smooth"
+    nested = False
+    tolerance = Tolerance(4096, 0, "equal in reals; weights are rounded")
+    statistics: Statistics = field(
+        default_factory=lambda: Statistics(""), metadata=option(read=read_statistics, kind="file")
+    )
+    """Of the float model; a file that `qir calibrate` wrote."""
+    strength: float = 0.5
+    """How much of the spread moves to the weights: 0 evens out the weights, 1 the data."""
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """A norm with one large channel before a product."""
+        text = (
+            "graph main as native {\n  %x = input() : 2x3xf32\n"
+            "  %g = constant([1.0, 40.0, 0.5]) : 3xf32\n"
+            "  %b = constant([0.0, 2.0, 0.1]) : 3xf32\n"
+            "  %n = layer_norm(%x, %g, beta=%b) : 2x3xf32\n"
+            "  %w = constant([1.0, 0.5, -1.0]) : 1x3xf32\n  %y = linear(%n, %w) : 2x1xf32\n"
+            "  output(y=%y)\n}\n"
+        )
+        statistics = Statistics("sample")
+        with statistics.batch("sample", 0) as batch:
+            batch.update("n", np.array([[1, 40, 0.5], [-1, 30, 0.25]], np.float32), 1)
+        yield cls(statistics), parse(text)
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        found = scales(graph, self.statistics, self.strength)
+        for value, row in found:
+            norm = value.node
+            for slot in ("gamma", "beta"):
+                if slot in norm.operands:
+                    _divide(graph, norm, slot, row)
+            for use in list(value.uses):
+                weight = reals(operands(use.node)[1])
+                store(graph, use.node, inward(use.node)(weight, row), None, "smoothed")
+            lineage = Lineage(scaled_name(value.lineage.tensor), value.lineage.how)
+            graph.set_lineage(value, lineage.then(STEP))
+            said = f"divides channels by {row.min():.3g} to {row.max():.3g}"
+            ledger.add(Change.REGROUPED, self.name, norm.name, said)
+        return len(found) + (graph.prune() if found else 0)
+
+
+def smoothed_tensors(
+    graph: Graph, statistics: Statistics, strength: float = Smooth.strength
+) -> Mapping[str, Scaled]:
+    """What `Smooth` will divide: new tensor id -> the old one, its channel axis and scales."""
+    return {
+        scaled_name(value.lineage.tensor): Scaled(value.lineage.tensor, value.type.rank - 1, row)
+        for value, row in scales(graph, statistics, strength)
+    }
+
+
+def scales(graph: Graph, statistics: Statistics, strength: float) -> list[tuple[Value, Reals]]:
+    """The results of norms whose channels are to be divided, and by what.
+
+    A channel's number is `max|x| ** strength / max|w| ** (1 - strength)`; channels of zeros alone
+    keep theirs.
+    """
+    found = []
+    for node in graph:
+        if node.op in NORMS and _scalable(node):
+            value = node.result
+            reach = _reach(value, statistics)
+            if reach is None or STEP in value.lineage.how:
+                continue
+            read = np.max([_rows(use.node) for use in value.uses], axis=0)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                row = reach**strength / read ** (1 - strength)
+            row[~np.isfinite(row) | (row == 0)] = 1.0
+            row = np.clip(row, 1 / REACH, REACH)
+            if np.abs(np.log(row)).max(initial=0) > 1e-3:
+                found.append((value, row))
+    return found
+
+
+def _scalable(node: Node) -> bool:
+    """Tells norms over the last axis, with constant factors, that only matrix products read."""
+    value = node.result
+    size = value.type.shape[-1] if value.type.rank else None
+    factors = [node.operands[slot] for slot in ("gamma", "beta") if slot in node.operands]
+    if "gamma" not in node.operands or not value.uses or value.type.quant is not None:
+        return False
+    if any(v.constant is None or v.type.shape != (size,) for v in factors):
+        return False
+    return all(
+        plain_layer(use.node)
+        and use.node.op in MATRIX_PRODUCTS
+        and use.slot == slots(use.node)[0]
+        and use.node.attrs.get("trans_a") is not True
+        for use in value.uses
+    )
+
+
+def _reach(value: Value, statistics: Statistics) -> Reals | None:
+    """The largest magnitude of each channel; None where statistics do not tell."""
+    summary = statistics.get(Key(value.lineage.tensor, value.type.rank - 1))
+    if summary is None or summary.channel_high.size != value.type.shape[-1]:
+        return None
+    ends = np.maximum(np.abs(summary.channel_low), np.abs(summary.channel_high))
+    return np.where(np.isfinite(ends), ends, 0).astype(np.float64)
+
+
+def _rows(node: Node) -> Reals:
+    """The largest weight of each input channel."""
+    weight = np.abs(reals(operands(node)[1]))
+    turned = node.op == "linear" or node.attrs.get("trans_b") is True
+    return np.asarray(weight.max(axis=0 if turned else 1))
+
+
+def _divide(graph: Graph, norm: Node, slot: str, row: Reals) -> None:
+    old = norm.operands[slot]
+    made = (reals(old) / row).astype(old.type.dtype.carrier)
+    name = graph.fresh(f"{old.name}.smoothed")
+    new = graph.constant(Array.of(made, old.name), name=name, before=norm)
+    graph.set_lineage(new, old.lineage.then(STEP))
+    graph.set_operand(norm, slot, new)

@@ -1,0 +1,110 @@
+"""Recipes: what was asked of quantizing, as a file that gives the same bytes again."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from qir.atomic import write_text
+from qir.errors import InputError
+
+FORMAT = 1
+"""The version of the file."""
+_KEYS = {
+    "target": "target",
+    "as": "profile",
+    "granularity": "granularity",
+    "range": "range_rule",
+    "scales": "scales",
+    "corrections": "corrections",
+    "rules": "rules",
+}
+"""Key of the file -> field."""
+_MOST = 1 << 24
+"""Bytes of a file that may be one."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The settings of quantizing with data; together with model and statistics they give a file."""
+
+    target: str = "onnxruntime"
+    profile: str = ""
+    """The profile whose kernels take the target's place; empty: none."""
+    granularity: str = "channel"
+    range_rule: str = "minmax"
+    scales: str = "profile"
+    corrections: str = "default"
+    rules: tuple[str, ...] = ()
+    """The user's rules, such as `name=conv1: float`; the last that speaks of a slot wins."""
+
+    def to_toml(self, found: Mapping[str, str | float | int] | None = None) -> str:
+        """The text of the file; `found` goes into a table that says how it came about."""
+        lines = ["# What `qir quantize --recipe` reads.", f"format = {FORMAT}"]
+        for key, name in _KEYS.items():
+            value = getattr(self, name)
+            if key == "rules":
+                listed = "".join(f"  {_quoted(rule)},\n" for rule in value)
+                lines.append(f"rules = [\n{listed}]" if value else "rules = []")
+            elif value:
+                lines.append(f"{key} = {_quoted(value)}")
+        if found:
+            lines += ["", "[found]"]
+            lines += [
+                f"{key} = {_quoted(value) if isinstance(value, str) else repr(value)}"
+                for key, value in found.items()
+            ]
+        return "\n".join(lines) + "\n"
+
+    @classmethod
+    def parse(cls, text: str, where: str = "recipe") -> Recipe:
+        """Reads the text of a file; InputError for what is no recipe, naming the key."""
+        try:
+            held = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise InputError(f"{where}: {error}") from error
+        held.pop("found", None)
+        if held.pop("format", None) != FORMAT:
+            raise InputError(f"{where}: a recipe starts with format = {FORMAT}")
+        made: dict[str, str | tuple[str, ...]] = {}
+        for key, value in held.items():
+            if key not in _KEYS:
+                raise InputError(f"{where}: no key {key!r}; a recipe has {', '.join(_KEYS)}")
+            if key == "rules":
+                if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+                    raise InputError(f"{where}: rules is a list of texts")
+                made["rules"] = tuple(value)
+            elif isinstance(value, str):
+                made[_KEYS[key]] = value
+            else:
+                raise InputError(f"{where}: {key} is a text")
+        return cls(**made)  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, path: Path) -> Recipe:
+        """Reads a file; InputError where it is missing, or no recipe."""
+        try:
+            if path.stat().st_size > _MOST:
+                raise InputError(f"{path}: too long for a recipe")
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror or error}") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: a recipe is text in UTF-8") from error
+        return cls.parse(text, str(path))
+
+    def save(self, path: Path, found: Mapping[str, str | float | int] | None = None) -> None:
+        """Writes the file, by rename."""
+        write_text(path, self.to_toml(found))
+
+    def key(self) -> tuple[object, ...]:
+        """What tells recipes apart."""
+        return tuple(getattr(self, f.name) for f in fields(self))
+
+
+def _quoted(text: str) -> str:
+    """A basic string of TOML; JSON's escapes are among its own."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,232 @@
+"""The search for the fewest ops to keep in float, against every choice that there is."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+
+from qir import pipeline
+from qir.calibration import Statistics
+from qir.errors import DataError, InputError, UsageError
+from qir.ir.graph import Graph
+from qir.ir.text import parse
+from qir.mixed_precision import Found, read_labels, search_recipe
+from qir.recipe import Recipe
+from qir.reference.cached_run import CachedRun
+
+Floats = NDArray[np.float32]
+SIZES = (8, 12, 12, 12, 6)
+PLAIN = Recipe(granularity="tensor", corrections="none")
+
+
+def network() -> Graph:
+    """Four layers; one channel of the first and the third is far larger than the others."""
+    rng = np.random.default_rng(5)
+    arrays, lines, value = {}, ["  %x = input() : (N)x8xf32"], "x"
+    for i, (inner, outer) in enumerate(pairwise(SIZES)):
+        w = rng.standard_normal((inner, outer)).astype(np.float32)
+        if i in (0, 2):
+            w[:, 0] *= 60
+        arrays[f"w{i}"] = w / np.sqrt(inner, dtype=np.float32)
+        lines.append(f"  %w{i} = constant(@w{i}) : {inner}x{outer}xf32")
+        lines.append(f"  %fc{i} = gemm(%{value}, %w{i}) : (N)x{outer}xf32")
+        value = f"fc{i}"
+        if i < 3:
+            lines.append(f"  %act{i} = tanh(%fc{i}) : (N)x{outer}xf32")
+            value = f"act{i}"
+    text = "\n".join(["graph main {", *lines, f"  output(y=%{value})", "}"])
+    return parse(text, arrays)
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return network()
+
+
+@pytest.fixture(scope="module")
+def samples() -> Floats:
+    return np.random.default_rng(6).standard_normal((96, 8)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def statistics(graph: Graph, samples: Floats) -> Statistics:
+    return pipeline.calibrate(graph, samples)
+
+
+@pytest.fixture(scope="module")
+def found(graph: Graph, samples: Floats, statistics: Statistics) -> Found:
+    return search_recipe(graph, statistics, samples, sqnr=29.0, recipe=PLAIN)
+
+
+@pytest.fixture(scope="module")
+def exact(graph: Graph, samples: Floats) -> NDArray[np.float64]:
+    """The network in float64, in NumPy."""
+    x = samples.astype(np.float64)
+    for i in range(4):
+        held = graph[f"w{i}"].constant
+        assert held is not None
+        x = x @ held.data.astype(np.float64)
+        x = np.tanh(x) if i < 3 else x
+    return np.asarray(x)
+
+
+def by_onnxruntime(graph: Graph, samples: Floats, path: Path) -> NDArray[np.float64]:
+    pipeline.save(graph, path, force=True)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"x": samples})[0], np.float64)
+
+
+def decibels(exact: NDArray[np.float64], found: NDArray[np.float64]) -> float:
+    return 10 * float(np.log10(np.square(exact).sum() / np.square(found - exact).sum()))
+
+
+def test_no_fewer_ops_in_float_reach_the_goal_in_onnxruntime(
+    graph: Graph,
+    samples: Floats,
+    statistics: Statistics,
+    exact: NDArray[np.float64],
+    found: Found,
+    tmp_path: Path,
+) -> None:
+    assert found.reached
+    ops = [n.name for n in graph if n.op == "gemm"]
+    assert found.candidates == len(ops)
+
+    def reached(kept: tuple[str, ...]) -> float:
+        made = pipeline.quantize(
+            graph,
+            statistics,
+            rules=[f"name={name}: float" for name in kept],
+            granularity="tensor",
+            corrections="none",
+        )
+        return decibels(exact, by_onnxruntime(made, samples, tmp_path / "made.onnx"))
+
+    assert reached(found.kept) >= 29.0
+    assert found.value == pytest.approx(reached(found.kept), abs=0.5)
+    best = {size: max(map(reached, combinations(ops, size))) for size in range(len(found.kept))}
+    assert all(value < 29.0 for value in best.values()), (best, found.kept)
+    assert {"fc0", "fc2"} & set(found.kept)
+
+
+def test_a_recipe_reads_back_and_names_what_stays_in_float(found: Found, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    found.recipe.save(path, found.facts())
+    again = Recipe.load(path)
+    assert again == found.recipe
+    assert all(f'"name={name}: float"' in path.read_text() for name in found.kept)
+
+
+def test_top1_of_labelled_samples_drops_by_no_more_than_was_allowed(
+    graph: Graph,
+    samples: Floats,
+    statistics: Statistics,
+    exact: NDArray[np.float64],
+    tmp_path: Path,
+) -> None:
+    labels = exact.argmax(axis=1)
+    found = search_recipe(graph, statistics, samples, drop=4.0, labels=labels, recipe=PLAIN)
+    assert found.reached
+    assert found.exact == 100.0
+    made = pipeline.quantize(
+        graph, statistics, rules=found.recipe.rules, granularity="tensor", corrections="none"
+    )
+    scores = by_onnxruntime(made, samples, tmp_path / "made.onnx")
+    assert 100 * np.mean(scores.argmax(axis=1) == labels) >= 96.0
+    with pytest.raises(DataError, match="95 labels for 96 samples"):
+        search_recipe(graph, statistics, samples, drop=4.0, labels=labels[:-1], recipe=PLAIN)
+
+
+def test_a_goal_out_of_reach_gives_the_best_of_the_trials(
+    graph: Graph, samples: Floats, statistics: Statistics, found: Found
+) -> None:
+    best = search_recipe(graph, statistics, samples, sqnr=300.0, recipe=PLAIN)
+    assert not best.reached
+    assert 300 > best.value >= found.value
+    assert 0 < len(best.kept) < best.candidates
+
+
+def test_an_interrupted_search_goes_on_where_it_was(
+    graph: Graph,
+    samples: Floats,
+    statistics: Statistics,
+    found: Found,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cache, runs = tmp_path / "trials", [0]
+    plain = CachedRun.run
+
+    def counted(self: CachedRun, graph: Graph) -> dict[str, NDArray[np.generic]]:
+        runs[0] += 1
+        if runs[0] == 4:
+            raise KeyboardInterrupt
+        return plain(self, graph)
+
+    monkeypatch.setattr(CachedRun, "run", counted)
+    with pytest.raises(KeyboardInterrupt):
+        search_recipe(graph, statistics, samples, sqnr=29.0, recipe=PLAIN, cache=cache)
+    held = json.loads(cache.read_text())["numbers"]
+    assert sum(name.startswith("noise ") for name in held) == 3
+    assert search_recipe(graph, statistics, samples, sqnr=29.0, recipe=PLAIN, cache=cache) == found
+    assert runs[0] == 4 + found.candidates - 3
+    cache.write_text("{")  # damaged: it starts anew
+    assert search_recipe(graph, statistics, samples, sqnr=29.0, recipe=PLAIN, cache=cache) == found
+    assert runs[0] == 4 + 2 * found.candidates - 3
+
+
+def test_a_goal_that_is_reached_at_once_keeps_nothing_in_float(
+    graph: Graph, samples: Floats, statistics: Statistics
+) -> None:
+    made = search_recipe(graph, statistics, samples, sqnr=1.0, recipe=PLAIN)
+    assert (made.kept, made.recipe) == ((), PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("goal", "said"),
+    [
+        ({}, "give one goal"),
+        ({"sqnr": 20.0, "drop": 1.0}, "give one goal"),
+        ({"drop": 1.0}, "labels go with a drop"),
+        ({"drop": -1.0, "labels": np.zeros(96, np.int64)}, "0 to 100 points"),
+        ({"sqnr": 20.0, "labels": np.zeros(96, np.int64)}, "labels go with a drop"),
+    ],
+)
+def test_a_goal_without_what_it_needs_is_refused(
+    graph: Graph, samples: Floats, statistics: Statistics, goal: dict[str, object], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        search_recipe(graph, statistics, samples, **goal)  # type: ignore[arg-type]
+
+
+def test_labels_are_read_from_arrays_and_text(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([3, 1, 2], np.int32))
+    (tmp_path / "b.txt").write_text("3\n1\n2\n")
+    for name in ("a.npy", "b.txt"):
+        assert read_labels(tmp_path / name).tolist() == [3, 1, 2]
+    np.save(tmp_path / "c.npy", np.array([0.5]))
+    (tmp_path / "d.txt").write_text("cat\n")
+    for name in ("c.npy", "d.txt", "missing.npy"):
+        with pytest.raises(DataError):
+            read_labels(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("format = 2\n", "format = 1"),
+        ("format = 1\ncolour = 'red'\n", "no key 'colour'"),
+        ("format = 1\nrules = 'x'\n", "rules is a list"),
+        ("format = 1\nrange = 3\n", "range is a text"),
+        ("format = \n", "recipe:"),
+    ],
+)
+def test_what_is_no_recipe_is_refused(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        Recipe.parse(text)
