@@ -23,7 +23,7 @@ CORE = {
     "query": "errors arguments ir",
     "ledger": "errors arguments atomic ir",
     "source": "ir",
-    "capability": "errors ir query profiles",
+    "capability": "errors ir query registry numerics profiles",
     "numerics": "errors ir registry _kernels",
     "profiles": "errors ir registry numerics",
     "frontend": "errors ir ledger registry profiles",

@@ -16,7 +16,7 @@ from qir.inspect.probing import Probe
 from qir.ir.ops import plugin_op
 from qir.profiles.methods import checked, own
 from qir.rewrite import Pass
-from qir.target import Target
+from qir.target import Target, target
 
 State = Literal["ok", "clashing", "other API", "not usable", "broken"]
 """`clashing`: two distributions claim its name; `not usable`: what it needs is not installed."""
@@ -67,6 +67,8 @@ def load_plugin(group: str, name: str) -> object:
         if own(name):
             raise PluginError(f"{said} has the name of a method of qir itself")
         return checked(found, said)
+    if group == "qir.targets" and isinstance(found, Path):
+        return type(target(name))
     if group in _DERIVED:
         wanted, derived = _DERIVED[group]
         if not (isinstance(found, type) and issubclass(found, wanted)):
