@@ -52,7 +52,18 @@ _TABLES = {
 }
 """The keys of each table of rows."""
 _ROW = ("framework", "extension", "library", "formulas")
-_HEAD = ("name", "extends", "version", "profile", "rounding", "dynamic", "replace", *_ROW, "forms", *_TABLES)
+_HEAD = (
+    "name",
+    "extends",
+    "version",
+    "profile",
+    "rounding",
+    "dynamic",
+    "replace",
+    *_ROW,
+    "forms",
+    *_TABLES,
+)
 _DYNAMIC = ("rule", "scale", "ops")
 _PLACE = re.compile(r"(?P<said>.*) \(at (?:line (?P<line>\d+).*|end of document)\)", re.DOTALL)
 
@@ -66,6 +77,11 @@ def load(
     gives. Raises PluginError naming file, line and what is wrong.
     """
     return _File(path, installed, above).capability()
+
+
+def schema_text() -> str:
+    """Returns the JSON Schema of target files, for editors and other tools."""
+    return Path(__file__).with_name("target.schema.json").read_text(encoding="utf-8")
 
 
 def extended(path: Path) -> str:
@@ -416,4 +432,4 @@ class _File:
                 raise ParseError(f"what it extends has no chain {' |> '.join(chain)}")
 
 
-__all__ = ["SUFFIX", "VERSION", "Installed", "extended", "load"]
+__all__ = ["SUFFIX", "VERSION", "Installed", "extended", "load", "schema_text"]
