@@ -142,7 +142,7 @@ def kinds(of: Target) -> tuple[KindOf, ...]:
         out.append(KindOf(name, "yes" if kind in forms and of.formats else ".qir files", how))
     trained = ", ".join(forms.get("training", ()))
     fake = "no form of models with fake quantization"
-    out.append(KindOf("trained", "yes" if "training" in forms else "no", trained or fake))
+    out.append(KindOf("training", "yes" if "training" in forms else "no", trained or fake))
     out.append(KindOf("float16", "no", "what stays float is float32"))
     return tuple(out)
 
