@@ -110,9 +110,12 @@ observers reduce activations to seven bits; onnxruntime's tool rounds after it s
 
 
 @pytest.mark.parametrize("place", TODAY, ids=" ".join)
-def test_where_todays_framework_differs_both_formulas_are_told(place: tuple[str, ...]) -> None:
-    found = {f.values: f.today for f in rows()[place[:2]].formulas}
-    assert found[place[2]] == TODAY[place]
+def test_where_todays_framework_differs_both_formulas_are_told(
+    place: tuple[str, str, str],
+) -> None:
+    framework, library, values = place
+    found = {f.values: f.today for f in rows()[framework, library].formulas}
+    assert found[values] == TODAY[place]
 
 
 def evaluated(text: str, rmin: float, rmax: float) -> tuple[float, float | None]:
@@ -129,12 +132,14 @@ def evaluated(text: str, rmin: float, rmax: float) -> tuple[float, float | None]
 
 
 def test_what_is_printed_of_today_is_what_quantizing_gives() -> None:
-    high, checked = np.float32(2.9), 0
+    high, checked = np.asarray(2.9, np.float32), 0
     for place, row in rows().items():
         for printed in row.formulas:
             for name in printed.profiles:
                 upward = printed.values == "uint8 symmetric" and place[0] != "PyTorch"
-                low = np.float32(0 if upward else -0.7)  # upward ones are never negative
+                low = np.asarray(
+                    0 if upward else -0.7, np.float32
+                )  # upward ones are never negative
                 scale, zero = evaluated(printed.today or printed.matrix, float(low), float(high))
                 storage, _, how = printed.values.partition(" ")
                 scheme = parse_scheme(f"{storage.replace('int', 'i').replace('ui', 'u')} {how}")

@@ -43,7 +43,7 @@ SUFFIX = ".toml"
 Installed: TypeAlias = Callable[[str], Capability]
 """Gives the table of an installed target, by name."""
 
-_TABLES = {
+TABLES = {
     "op": ("op", "slots", "share", "constant", "when", "computed", "unasked", "ranks"),
     "chain": ("chain", "cuts", "result", "summand", "last_reader", "when"),
     "float": ("op", "reason", "when"),
@@ -52,7 +52,7 @@ _TABLES = {
 }
 """The keys of each table of rows."""
 _ROW = ("framework", "extension", "library", "formulas")
-_HEAD = (
+HEAD = (
     "name",
     "extends",
     "version",
@@ -62,9 +62,9 @@ _HEAD = (
     "replace",
     *_ROW,
     "forms",
-    *_TABLES,
+    *TABLES,
 )
-_DYNAMIC = ("rule", "scale", "ops")
+DYNAMIC = ("rule", "scale", "ops")
 _PLACE = re.compile(r"(?P<said>.*) \(at (?:line (?P<line>\d+).*|end of document)\)", re.DOTALL)
 
 
@@ -153,7 +153,7 @@ class _File:
 
     def capability(self) -> Capability:
         self.version()
-        self.known("key", self.data, _HEAD)
+        self.known("key", self.data, HEAD)
         base = self.base()
         if base is not None:
             base = self.replaced(base)
@@ -162,7 +162,7 @@ class _File:
             self.rows_of_chains |= base.rows
             self.floats += base.floats
             self.defects += base.defects
-        for table, keys in _TABLES.items():
+        for table, keys in TABLES.items():
             for index, row in enumerate(self.rows(table)):
                 with self.at(table, index):
                     self.known(f"key of [[{table}]]", row, keys, table, index)
@@ -228,7 +228,7 @@ class _File:
     def dynamic(self, base: Dynamic) -> Dynamic:
         """What the file says of quantizing while a model runs, else what it extends says."""
         found = self.table("dynamic")
-        self.known("key of dynamic", found, _DYNAMIC, "dynamic")
+        self.known("key of dynamic", found, DYNAMIC, "dynamic")
         with self.at("dynamic", "rule"):
             rule = word(found.get("rule", base.rule))
             require(f"dynamic: no rule {rule!r}", rule, RANGE_RULES)
@@ -340,17 +340,19 @@ class _File:
             found = row.get("ranks", {})
             if not isinstance(found, dict) or not all(type(v) is int for v in found.values()):
                 raise ParseError(f"{op}: ranks are a table of slots and whole numbers")
-            for slot in found:
+        for slot in found:
+            with self.at("op", index, "ranks", slot):
                 require_slot(op, slot)
-            return dict(found)
+        return dict(found)
 
     def listed(self, op: str, row: Mapping[str, object], index: int, key: str) -> tuple[str, ...]:
         """The slots of an op that a key lists."""
         with self.at("op", index, key):
             found = texts(row.get(key, ()))
-            for slot in found:
+        for place, slot in enumerate(found):
+            with self.at("op", index, key, place):
                 require_slot(op, slot)
-            return found
+        return found
 
     def word(self, table: str, row: Mapping[str, object], index: int, key: str) -> str:
         with self.at(table, index, key):

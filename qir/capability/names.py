@@ -10,6 +10,7 @@ from qir.errors import ParseError
 from qir.ir.ops import OPS
 from qir.ir.scheme import RESULT, Scheme
 
+_WORDS = ("symmetric", "affine", "tensor", "channel")
 _LIST = 120  # letters of names that still fit a line
 
 
@@ -46,5 +47,6 @@ def require_attributes(ops: Collection[str], names: Iterable[str]) -> None:
 
 def require_range(scheme: Scheme) -> None:
     """Raises ParseError for a range rule that there is not."""
-    rule = scheme.range.partition(":")[0]
-    require(f"{str(scheme)!r}: no range rule {rule!r}", rule, registry.names("qir.observers"))
+    rule, known = scheme.range.partition(":")[0], registry.names("qir.observers")
+    if rule not in known:  # a misspelled word of a scheme is read as a range rule too
+        require(f"{str(scheme)!r}: no range rule {rule!r}", rule, [*known, *_WORDS])

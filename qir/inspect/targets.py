@@ -48,13 +48,16 @@ class Summary:
     """What it does: writes, runs, plans."""
 
 
+State = Literal["yes", ".qir files", "no"]
+"""`.qir files`: it plans and quantizes, and no framework's form holds the result."""
+
+
 @dataclass(frozen=True, slots=True)
 class KindOf:
     """How a target takes one kind of quantization."""
 
     kind: str
-    state: Literal["yes", ".qir files", "no"]
-    """`.qir files`: it plans and quantizes, and no framework's form holds the result."""
+    state: State
     how: str
 
 
@@ -127,7 +130,7 @@ def kinds(of: Target) -> tuple[KindOf, ...]:
         if role == "activation"
     }
     static = ", ".join(forms.get("static", ()))
-    written = "yes" if of.formats else ".qir files"
+    written: State = "yes" if of.formats else ".qir files"
     out = []
     for kind, width in (("w8a8", 8), ("w8a16", 16)):
         said = static or ("its files" if of.formats else "planned and quantized")

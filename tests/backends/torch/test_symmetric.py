@@ -30,4 +30,4 @@ def test_every_quantized_tensor_is_that_of_torch(tmp_path: Path) -> None:
     assert total > 5_000
     assert wrong == 0, f"{wrong} of {total} integers differ"
     pipeline.save(graph, tmp_path / "int8.pt", target=NAME)
-    assert torch.jit.load(str(tmp_path / "int8.pt")).code.count("conv2d") > 2
+    assert len(pipeline.load(tmp_path / "int8.pt")) > len(graph) // 2
