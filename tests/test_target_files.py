@@ -259,6 +259,29 @@ def test_a_file_finds_scales_by_the_profile_that_it_names(tmp_path: Path) -> Non
     assert kind.scales() == np.float32(2) / np.float32(127.5)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "low", "level"),
+    [
+        ("u8|i8 by sign symmetric tensor zero(0)", 0, 255),
+        ("u8|i8 by sign symmetric tensor zero(0)", -1, 127),
+        ("u8<0:127> symmetric tensor zero(0)", 0, 127),
+        ("u16 symmetric tensor zero(0)", 0, 65535),
+    ],
+)
+def test_values_from_zero_up_use_all_unsigned_values(
+    tmp_path: Path, scheme: str, low: float, level: int
+) -> None:
+    path = str(written(tmp_path, BASE.replace("u8 affine tensor", scheme), "other.toml"))
+    graph = network()
+    data = np.array([[low, 0, 3], [1, 2, 2]], np.float32)
+    made = pipeline.quantize(graph, pipeline.calibrate(graph, [data]), target=path)
+    kind = made["x.q"].type.quant
+    assert kind is not None
+    assert kind.scales() == np.float32(3 / level)
+    assert kind.zeros() == 0
+    assert kind.declared is None
+
+
 def test_schemes_are_replaced_wherever_they_occur(tmp_path: Path) -> None:
     text = '[replace]\n"u8 affine tensor" = "u16 affine tensor"\n'
     own = '[[op]]\nop = "tanh"\nslots = { x = "u8 affine tensor" }'
