@@ -16,9 +16,6 @@ from qir.ir.graph import Graph
 from qir.ir.verify import Finding, check
 from qir.ledger import Ledger
 
-OTHER = "write a .qir file, or name another target"
-"""What helps where a target writes no files."""
-
 
 class Target(ABC):
     """One backend: a capability table, the profile that will run it, and an emitter."""
@@ -95,7 +92,8 @@ class Target(ABC):
 
         Calls `ledger.check(lossy=lossy)` before the file takes its place.
         """
-        raise UsageError(f"target {self.name} writes no files; {OTHER}")
+        said = "write a .qir file, or name another target"
+        raise UsageError(f"target {self.name} writes no files; {said}")
 
     def build(
         self, graph: Graph, ledger: Ledger, *, format: str | None = None, lossy: bool = False

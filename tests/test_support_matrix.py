@@ -22,6 +22,7 @@ from qir.ir.scheme import parse_scheme
 from qir.ir.text import parse
 from qir.profiles import numbers_for, profile
 from qir.target import Plans, target
+from tests.cli.command import assert_one_line
 from tests.cli.command import qir as command
 
 INT8 = "scale = 2*max(|rmin|,|rmax|)/(127+128-1)"
@@ -315,3 +316,32 @@ def test_the_list_names_each_target_with_its_storage() -> None:
     assert listed["pytorch-fbgemm-symmetric"]["activations"] == ["u8 symmetric"]
     assert listed["tensorflow-onednn"]["activations"] == ["u8|i8 symmetric"]
     assert listed["cpu"]["status"] == "runs"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("onnxruntme",), "no target 'onnxruntme'; did you mean 'onnxruntime'?"),
+        (("./nobody.toml",), "nobody.toml: No such file"),
+        (("cpu", "--matrix"), "give one of NAME, --matrix and --schema"),
+    ],
+)
+def test_bad_words_get_one_line(words: tuple[str, ...], said: str) -> None:
+    outcome = command("targets", *words)
+    assert_one_line(outcome, 2)
+    assert said in outcome.err
+
+
+def test_one_target_is_shown_op_by_op_with_its_kinds() -> None:
+    shown = command("targets", "pytorch-fbgemm-symmetric").out
+    for said in (
+        "profile    torch-2.13.fbgemm",
+        r"w8a8                    yes",
+        "x/result u8 symmetric tensor; w i8<-127:127> symmetric channel or",
+        "conv2d |> relu",
+        "its kernel gives zero point 0, which no symmetric type has",
+    ):
+        assert said in shown
+    told = json.loads(command("targets", "pytorch-fbgemm-symmetric", "--json").out)
+    tanh = next(row for row in told["ops"] if row["op"] == "tanh")
+    assert tanh["slots"]["result"] == ["u8 symmetric tensor fixed(0.0078125:128)"]
