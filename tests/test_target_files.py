@@ -96,7 +96,7 @@ def test_files_extend_files_that_extend_files(tmp_path: Path) -> None:
 FAULTS = {
     'extends = "base.toml"\n[[op]]\nop = "relv"': "line 3: no op 'relv'; did you mean 'relu'?",
     'extends = "base.toml"\n[[op]]\nop = "relu"\n[op.slots]\nx = "u8 afine tensor"': (
-        "line 5: 'u8 afine tensor' is no scheme"
+        "line 5: slots.x: 'u8 afine tensor' is no scheme"
     ),
     'extends = "base.toml"\n[[op]]\nop = "relu"\nslots = { y = "u8 affine tensor" }': (
         "line 4: relu has no slot y; known: x, result"
@@ -106,22 +106,26 @@ FAULTS = {
     ),
     'extends = "base.toml"\n[[op]]\nslots = {}': "line 2: [[op]] says no op",
     'extends = "base.toml"\n[[float]]\nop = "relu"': "line 2: [[float]] says no reason",
-    'extends = "base.toml"\n[[remove]]\nop = "tanh"': "line 2: what it extends has no row of op",
-    'extends = "base.toml"\n[[remove]]\nchain = ["relu"]': "line 2: what it extends has no chain",
+    'extends = "base.toml"\n[[remove]]\nop = "tanh"': (
+        "line 2: remove: what it extends has no row of op 'tanh'"
+    ),
+    'extends = "base.toml"\n[[remove]]\nchain = ["relu"]': (
+        "line 2: remove: what it extends has no chain relu"
+    ),
     'extends = "base.toml"\n[op]\nop = "relu"': "line 2: op is written [[op]]",
-    'extends = "nobody.toml"': "line 1: there is no file nobody.toml beside it",
+    'extends = "nobody.toml"': "line 1: extends: there is no file nobody.toml beside it",
     '\nextends = "mine.toml"': "line 2: it extends mine.toml, which extends it, in a circle",
     'extends = "base.toml"\nversion = 2': "line 2: it is a target file of version 2",
     'extends = "base.toml"\nops = 3': "line 2: no key 'ops'; did you mean 'op'?",
     'extends = "base.toml"\n\n[[op]\n': "line 3: ",
     "extends = 3": "line 1: extends is a text, not 3",
     'name = "a"\nprofile = "ort-1.3"': "line 2: no profile 'ort-1.3'; did you mean 'ort-1.3",
-    'name = "a"\nformulas = "onedn"': "line 2: no rule of scales 'onedn'; known: profile, onednn",
+    'name = "a"\nformulas = "onedn"': "line 2: no formulas 'onedn'; did you mean 'onednn'?",
     'name = "a"\nlibrary = 3': "line 2: library is a text, not 3",
     'name = "a"\n[forms]\nstatic = ["a"]\ndinamic = []': (
         "line 4: no kind of forms 'dinamic'; did you mean 'dynamic'?"
     ),
-    'name = "a"\nforms = { static = 3 }': "line 2: 3 is no text or list of texts",
+    'name = "a"\nforms = { static = 3 }': "line 2: forms.static: 3 is no text or list of texts",
     'name = "a"\n[rounding]\ni8 = "evn"': (
         "line 3: rounding: no rounding 'evn' of i8; did you mean 'even'?"
     ),
@@ -130,10 +134,12 @@ FAULTS = {
     'name = "a"\n[dynamic]\nrule = "torch.dynamik"': (
         "line 3: dynamic: no rule 'torch.dynamik'; did you mean 'torch.dynamic'?"
     ),
-    'name = "a"\n[dynamic]\nops = ["linaer"]': "line 3: no op 'linaer'; did you mean 'linear'?",
-    'name = "a"\n[dynamic]\nscale = 2': "line 3: 2 is no text",
+    'name = "a"\n[dynamic]\nops = ["linaer"]': (
+        "line 3: dynamic.ops: no op 'linaer'; did you mean 'linear'?"
+    ),
+    'name = "a"\n[dynamic]\nscale = 2': "line 3: dynamic.scale: 2 is no text",
     'name = "a"\n[[chain]]\nchain = ["conv2d", "reluu"]': (
-        "line 3: no op 'reluu'; did you mean 'relu'?"
+        "line 3: chain: no op 'reluu'; did you mean 'relu'?"
     ),
     'name = "a"\n[[chain]]\nchain = ["conv2d", "relu"]\ncuts = "no"': (
         "line 4: cuts is true or false, not 'no'"
@@ -145,26 +151,29 @@ FAULTS = {
         "line 4: conv2d has no attribute 'layuot'; did you mean 'layout'?"
     ),
     'name = "a"\n[[op]]\nop = "add"\nshare = ["a", "resutl"]': (
-        "line 4: add has no slot resutl; did you mean 'result'?"
+        "line 4: share: add has no slot resutl; did you mean 'result'?"
     ),
     'name = "a"\n[[op]]\nop = "conv2d"\nconstant = "weight"': (
-        "line 4: conv2d has no slot weight; known: x, w, bias, result"
+        "line 4: constant: conv2d has no slot weight; known: x, w, bias, result"
     ),
     'name = "a"\n[[op]]\nop = "matmul"\n[op.ranks]\nc = 2': (
         "line 5: matmul has no slot c; known: a, b, bias, result"
     ),
     'name = "a"\n[[op]]\nop = "relu"\n[op.slots]\nx = "u8 affine tensor minmx"': (
-        "line 5: 'u8 affine tensor minmx': no range rule 'minmx'; did you mean 'minmax'?"
+        "line 5: slots.x: 'u8 affine tensor minmx': no range rule 'minmx'; did you mean 'minmax"
     ),
-    'name = "a"\n[[op]]\nop = "relu"\nunasked = 3': "line 4: 3 is no text",
-    'name = "a"\n[[defect]]\nop = "relu"\nreason = 3': "line 4: 3 is no text",
+    'name = "a"\n[[op]]\nop = "relu"\nunasked = 3': "line 4: unasked: 3 is no text",
+    'name = "a"\n[[defect]]\nop = "relu"\nreason = 3': "line 4: reason: 3 is no text",
     'extends = "base.toml"\n[replace]\n"u8 affine channel" = "i8"': (
         "line 3: what it extends has no scheme 'u8 affine channel'; did you mean 'u8 affine tensor"
     ),
     'extends = "base.toml"\n[replace]\n"u8 affine tensor" = "i8 symetric"': (
-        "line 3: 'i8 affine tensor symetric': no range rule 'symetric'; did you mean 'symmetric'?"
+        "line 3: replace.u8 affine tensor: 'i8 affine tensor symetric': no range rule "
     ),
-    'extends = "nobody"': "line 1: no target 'nobody'",
+    'name = "a"\n[[op]]\nop = "relu"\n[op.slots]\nx = "i8 symetric"': (
+        "line 5: slots.x: 'i8 affine tensor symetric': no range rule 'symetric'; did you mean 'sy"
+    ),
+    'extends = "nobody"': "line 1: extends: no target 'nobody'",
     "version = 1": "line 1: it says no name",
 }
 
@@ -303,7 +312,9 @@ def test_an_installed_target_may_be_a_file(tmp_path: Path) -> None:
 def test_names_that_are_taken_or_lead_nowhere_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PluginError, match="an installed target is named onnx;"):
         target(str(written(tmp_path, 'extends = "onnxruntime"\nname = "onnx"')))
-    with pytest.raises(PluginError, match=r"mine\.toml, line 1: no target 'onnxrntime'; did you"):
+    with pytest.raises(
+        PluginError, match=r"mine\.toml, line 1: extends: no target 'onnxrntime'; did you"
+    ):
         target(str(written(tmp_path, 'extends = "onnxrntime"')))
     with pytest.raises(PluginError, match=r"nobody\.toml: No such file"):
         target(str(tmp_path / "nobody.toml"))

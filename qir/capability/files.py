@@ -31,7 +31,7 @@ from qir.errors import ParseError, PluginError, ProfileError
 from qir.ir.dtype import dtype
 from qir.ir.ops.quantization import RANGE_RULES, ROUNDS
 from qir.ir.scheme import Scheme, parse_scheme
-from qir.numerics.ranges import known_scales
+from qir.numerics.ranges import FAMILIES, NAMED
 from qir.profiles import profile
 from qir.profiles.toml_positions import Path as Keys
 from qir.profiles.toml_positions import places
@@ -134,13 +134,16 @@ class _File:
 
     @contextmanager
     def at(self, *keys: str | int) -> Iterator[None]:
-        """Within this, errors name the line of a key; PluginErrors do already."""
+        """Within this, errors name the line of a key, and the key; PluginErrors do already."""
         try:
             yield
         except (ParseError, ProfileError, TypeError) as error:
             known = (keys[:length] for length in range(len(keys), 0, -1))
             line = next((self.lines[k] for k in known if k in self.lines), 1)
-            raise PluginError(f"{self.path.name}, line {line}: {error}") from error
+            names = [k for k in (keys[2:] or keys) if isinstance(k, str)]
+            told = not names or re.search(rf"\b{re.escape(names[-1])}\b", str(error))
+            said = f"{error}" if told else f"{'.'.join(names)}: {error}"
+            raise PluginError(f"{self.path.name}, line {line}: {said}") from error
 
     def text(self, key: str, default: str = "") -> str:
         with self.at(key):
@@ -197,7 +200,7 @@ class _File:
         )
         with self.at("formulas"):
             if formulas:
-                known_scales(formulas)
+                require(f"no formulas {formulas!r}", formulas, [*FAMILIES, *NAMED])
         forms = self.table("forms")
         self.known("kind of forms", forms, KINDS, "forms")
         own = {}
