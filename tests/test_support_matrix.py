@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -345,3 +346,32 @@ def test_one_target_is_shown_op_by_op_with_its_kinds() -> None:
     told = json.loads(command("targets", "pytorch-fbgemm-symmetric", "--json").out)
     tanh = next(row for row in told["ops"] if row["op"] == "tanh")
     assert tanh["slots"]["result"] == ["u8 symmetric tensor fixed(0.0078125:128)"]
+
+
+@pytest.mark.parametrize("name", ["onnx", "onnxruntime", "onnxruntime-w8a16"])
+def test_what_is_said_of_kinds_without_data_is_written(name: str, tmp_path: Path) -> None:
+    graph, _ = network()
+    state = {kind.kind: kind.state for kind in kinds(target(name))}
+    assert (state["dynamic"], state[FEW]) == ("yes", "yes")
+    made = pipeline.quantize_dynamic(graph, target=name)
+    pipeline.save(made, tmp_path / "dynamic.onnx", target=name, format="integer")
+    for weights in ("i8:16", "i4:16"):
+        made = pipeline.quantize_weights(graph, weights, target=name)
+        pipeline.save(made, tmp_path / f"{weights[:2]}.onnx", target=name, format="nbits")
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_activations_of_16_bits_run_in_onnxruntime_as_the_reference_says() -> None:
+    graph, statistics = network()
+    rng = np.random.default_rng(0)
+    for shape in ((3, 3, 3, 3), (3,)) * 2 + ((6, 5),):
+        rng.normal(0, 0.3, shape)  # the network's own weights, drawn before its data
+    seen = rng.normal(0, 1, (8, 3, 8, 8)).astype(np.float32)
+    made = pipeline.quantize(graph, statistics, target="onnxruntime-w8a16")
+    kind = made["x.q"].type.quant
+    assert kind is not None
+    width = seen.max().astype(np.float64) - seen.min().astype(np.float64)
+    assert kind.scales() == np.float32(width / 65535)
+    told = pipeline.run(made, {"x": seen[:2]})["y"]
+    ran = np.asarray(target("onnxruntime-w8a16").compile(made)(x=seen[:2])["y"])
+    assert np.abs(ran - told).max() <= 2 * 2**-16, "a value of 16 bits beside a tie"
