@@ -375,3 +375,33 @@ def test_activations_of_16_bits_run_in_onnxruntime_as_the_reference_says() -> No
     told = pipeline.run(made, {"x": seen[:2]})["y"]
     ran = np.asarray(target("onnxruntime-w8a16").compile(made)(x=seen[:2])["y"])
     assert np.abs(ran - told).max() <= 2 * 2**-16, "a value of 16 bits beside a tie"
+
+
+IPEX = """
+name = "{name}"
+profile = "ipex-2.8"
+framework = "PyTorch"
+extension = "IPEX"
+library = "oneDNN"
+formulas = "onednn"
+forms = {{ static = ["IPEX"], dynamic = ["IPEX"], training = ["IPEX"] }}
+[[op]]
+op = "linear"
+slots = {{ x = "{data}", w = "i8 symmetric channel", result = "{data}" }}
+"""
+
+
+def test_files_of_other_makers_fill_their_row(tmp_path: Path) -> None:
+    for name in ("u8", "i8"):
+        text = IPEX.format(name=name, data=f"{name} symmetric tensor")
+        (tmp_path / f"{name}.toml").write_text(text)
+    made = [target(str(tmp_path / f"{name}.toml")) for name in ("u8", "i8")]
+    (row,) = matrix(made)
+    place = ("PyTorch IPEX", "oneDNN")
+    assert (row.framework, row.library) == place
+    assert (row.symmetric, row.asymmetric) == ROWS[place]
+    assert {f.values: f.matrix for f in row.formulas} == FORMULAS[place[0]]
+    today = {f.values: f.today for f in row.formulas}
+    assert today["int8 symmetric"] == "scale = max(|rmin|,|rmax|)/127.5"
+    assert today["uint8 symmetric"] == "scale = max(|rmin|,|rmax|)/127.5, zero_point = 128"
+    assert forms(made)["training"] == "PyTorch: IPEX"
