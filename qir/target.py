@@ -15,7 +15,6 @@ from qir.errors import PluginError, UsageError
 from qir.ir.graph import Graph
 from qir.ir.verify import Finding, check
 from qir.ledger import Ledger
-from qir.profiles import profile
 
 
 class Target(ABC):
@@ -93,7 +92,8 @@ class Target(ABC):
 
         Calls `ledger.check(lossy=lossy)` before the file takes its place.
         """
-        raise UsageError(f"target {self.name} writes no files")
+        said = "write a .qir file, or name another target"
+        raise UsageError(f"target {self.name} writes no files; {said}")
 
     def build(
         self, graph: Graph, ledger: Ledger, *, format: str | None = None, lossy: bool = False
@@ -150,6 +150,12 @@ class Executable(ABC):
         """Runs it on arrays by input name; results by output name."""
 
 
+class Plans(Target):
+    """A target that a file alone describes: it plans and quantizes, and writes `.qir` files."""
+
+    profile = "native"
+
+
 @checked
 def build(
     graph: Graph,
@@ -169,37 +175,38 @@ def build(
 
 
 def target(name: str) -> Target:
-    """Returns the target of a name, or the one that a `.toml` file derives from an installed one.
+    """Returns the target of a name, or the one that a `.toml` file describes.
 
+    A file that extends an installed target writes what that one writes; one that extends none
+    plans and quantizes. What is installed is a class, or the path of such a file.
     Raises PluginError if there is none, and for a file that is no target file.
     """
     if name.endswith(SUFFIX):
-        return _from_file(Path(name), ())
+        path = Path(name)
+        made = _from_file(path)
+        if made.name in registry.names("qir.targets"):
+            said = f"an installed target is named {made.name}; give this one another name"
+            raise PluginError(f"{path.name}: {said}")
+        return made
     found = registry.find("qir.targets", name)
+    if isinstance(found, Path):
+        return _from_file(found)
     if not (isinstance(found, type) and issubclass(found, Target)):
         by = registry.owner("qir.targets", name)
-        raise PluginError(f"target {name!r} of {by} is no class derived from qir.target.Target")
+        said = "no class derived from qir.target.Target, and no pathlib.Path of a target file"
+        raise PluginError(f"target {name!r} of {by} is {said}")
     return found()
 
 
 _named = target
 
 
-def _from_file(path: Path, above: tuple[Path, ...]) -> Target:
-    """Returns the target of a user's file: an installed one with the table of the file.
-
-    `above` are the files on whose behalf it is read.
-    """
-    base = _extended(path, above)
+def _from_file(path: Path) -> Target:
+    """Returns the target of a file: the one that it extends with the table of the file."""
     table = load(path, lambda name: target(name).capability())
-    if table.name in registry.names("qir.targets"):
-        said = f"an installed target is named {table.name}; give this one another name"
-        raise PluginError(f"{path.name}: {said}")
-    if table.profile:
-        profile(table.profile)
 
-    class FromFile(type(base)):  # type: ignore[misc]
-        """An installed target with the table of a user's file."""
+    class FromFile(_extended(path)):  # type: ignore[misc]
+        """A target with the table of a file."""
 
         name = table.name
 
@@ -215,16 +222,12 @@ def _from_file(path: Path, above: tuple[Path, ...]) -> Target:
     return made
 
 
-def _extended(path: Path, above: tuple[Path, ...]) -> Target:
+def _extended(path: Path) -> type[Target]:
+    """Returns the installed target that a file extends, through other files or not; else `Plans`.
+
+    The file was read before, so what it extends is there.
+    """
     named = extended(path)
     if not named:
-        said = (
-            "it extends no target; say extends = NAME, the installed target that writes its files"
-        )
-        raise PluginError(f"{path.name}: {said}")
-    if not named.endswith(SUFFIX):
-        return target(named)
-    other = path.parent / named
-    if other.resolve() in above:
-        raise PluginError(f"{path.name}: it extends {named}, which extends it, in a circle")
-    return _from_file(other, (*above, path.resolve()))
+        return Plans
+    return _extended(path.parent / named) if named.endswith(SUFFIX) else type(target(named))

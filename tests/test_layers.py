@@ -24,7 +24,7 @@ CORE = {
     "ledger": "errors arguments atomic ir",
     "source": "ir",
     "recipe": "errors atomic",
-    "capability": "errors ir query profiles",
+    "capability": "errors ir query registry numerics profiles",
     "numerics": "errors ir registry _kernels",
     "profiles": "errors ir registry numerics",
     "frontend": "errors ir ledger registry profiles",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -12,20 +11,28 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
+from qir.capability.names import require, require_attributes, require_ops, require_slot
 from qir.capability.table import (
+    KINDS,
     Capability,
     ChainCapability,
     Condition,
     Defect,
     Dynamic,
     OpCapability,
+    Row,
+    schemes_of,
     slots_of,
     texts,
     values_of,
+    word,
 )
-from qir.errors import ParseError, PluginError
-from qir.ir.ops import OPS
+from qir.errors import ParseError, PluginError, ProfileError
+from qir.ir.dtype import dtype
+from qir.ir.ops.quantization import RANGE_RULES, ROUNDS
 from qir.ir.scheme import Scheme, parse_scheme
+from qir.numerics.ranges import FAMILIES, NAMED
+from qir.profiles import profile
 from qir.profiles.toml_positions import Path as Keys
 from qir.profiles.toml_positions import places
 
@@ -36,7 +43,7 @@ SUFFIX = ".toml"
 Installed: TypeAlias = Callable[[str], Capability]
 """Gives the table of an installed target, by name."""
 
-_TABLES = {
+TABLES = {
     "op": ("op", "slots", "share", "constant", "when", "computed", "unasked", "ranks"),
     "chain": ("chain", "cuts", "result", "summand", "last_reader", "when"),
     "float": ("op", "reason", "when"),
@@ -44,7 +51,20 @@ _TABLES = {
     "remove": ("op", "chain"),
 }
 """The keys of each table of rows."""
-_HEAD = ("name", "extends", "version", "profile", "rounding", "dynamic", *_TABLES)
+_ROW = ("framework", "extension", "library", "formulas")
+HEAD = (
+    "name",
+    "extends",
+    "version",
+    "profile",
+    "rounding",
+    "dynamic",
+    "replace",
+    *_ROW,
+    "forms",
+    *TABLES,
+)
+DYNAMIC = ("rule", "scale", "ops")
 _PLACE = re.compile(r"(?P<said>.*) \(at (?:line (?P<line>\d+).*|end of document)\)", re.DOTALL)
 
 
@@ -57,6 +77,11 @@ def load(
     gives. Raises PluginError naming file, line and what is wrong.
     """
     return _File(path, installed, above).capability()
+
+
+def schema_text() -> str:
+    """Returns the JSON Schema of target files, for editors and other tools."""
+    return Path(__file__).with_name("target.schema.json").read_text(encoding="utf-8")
 
 
 def extended(path: Path) -> str:
@@ -109,13 +134,16 @@ class _File:
 
     @contextmanager
     def at(self, *keys: str | int) -> Iterator[None]:
-        """Within this, errors name the line of a key; PluginErrors do already."""
+        """Within this, errors name the line of a key, and the key; PluginErrors do already."""
         try:
             yield
-        except (ParseError, TypeError) as error:
+        except (ParseError, ProfileError, TypeError) as error:
             known = (keys[:length] for length in range(len(keys), 0, -1))
             line = next((self.lines[k] for k in known if k in self.lines), 1)
-            raise PluginError(f"{self.path.name}, line {line}: {error}") from error
+            names = [k for k in (keys[2:] or keys) if isinstance(k, str)]
+            told = not names or re.search(rf"\b{re.escape(names[-1])}\b", str(error))
+            said = f"{error}" if told else f"{'.'.join(names)}: {error}"
+            raise PluginError(f"{self.path.name}, line {line}: {said}") from error
 
     def text(self, key: str, default: str = "") -> str:
         with self.at(key):
@@ -128,15 +156,16 @@ class _File:
 
     def capability(self) -> Capability:
         self.version()
-        self.known("key", self.data, _HEAD)
+        self.known("key", self.data, HEAD)
         base = self.base()
         if base is not None:
+            base = self.replaced(base)
             self.ops |= base.ops
             self.chains |= {chain: chain not in base.uncut for chain in base.chains}
             self.rows_of_chains |= base.rows
             self.floats += base.floats
             self.defects += base.defects
-        for table, keys in _TABLES.items():
+        for table, keys in TABLES.items():
             for index, row in enumerate(self.rows(table)):
                 with self.at(table, index):
                     self.known(f"key of [[{table}]]", row, keys, table, index)
@@ -154,28 +183,74 @@ class _File:
             {**(base.rounding if base else {}), **self.rounding()},
             tuple(self.floats),
             dynamic=self.dynamic(base.dynamic if base else Dynamic()),
-            profile=self.text("profile", base.profile if base else ""),
+            profile=self.profile() or (base.profile if base else ""),
+            row=self.row(base.row if base else Row()),
         )
+
+    def profile(self) -> str:
+        """The numerics profile that it names; ParseError for one that there is not."""
+        named = self.text("profile")
+        with self.at("profile"):
+            return profile(named).name if named else ""
+
+    def row(self, base: Row) -> Row:
+        """Its row of the support matrix, which says of what it leaves open what the base says."""
+        framework, extension, library, formulas = (
+            self.text(key, getattr(base, key)) for key in _ROW
+        )
+        with self.at("formulas"):
+            if formulas:
+                require(f"no formulas {formulas!r}", formulas, [*FAMILIES, *NAMED])
+        forms = self.table("forms")
+        self.known("kind of forms", forms, KINDS, "forms")
+        own = {}
+        for kind, names in forms.items():
+            with self.at("forms", kind):
+                own[kind] = texts(names)
+        return Row(framework, extension, library, formulas, {**base.forms, **own})
+
+    def table(self, key: str) -> Mapping[str, object]:
+        """A table of the head; empty where there is none."""
+        with self.at(key):
+            found = self.data.get(key, {})
+            if not isinstance(found, dict):
+                raise ParseError(f"{key} is a table, not {found!r}")
+            return found
+
+    def replaced(self, base: Capability) -> Capability:
+        """What it extends, with other schemes in the place of some."""
+        others: dict[Scheme, Scheme] = {}
+        known = {str(scheme): scheme for scheme in base.schemes()}
+        for old, new in self.table("replace").items():
+            with self.at("replace", old):
+                scheme = parse_scheme(old)
+                require(f"what it extends has no scheme {old!r}", str(scheme), known)
+                (others[scheme],) = schemes_of(word(new))
+        return base.with_schemes(others)
 
     def dynamic(self, base: Dynamic) -> Dynamic:
         """What the file says of quantizing while a model runs, else what it extends says."""
-        found = self.data.get("dynamic")
-        if found is None:
-            return base
-        with self.at("dynamic"):
-            if not isinstance(found, dict):
-                raise ParseError("dynamic is a table")
-            self.known("key of dynamic", found, ("rule", "scale", "ops"), "dynamic")
-            rule, scale = (texts(found.get(k, getattr(base, k)))[0] for k in ("rule", "scale"))
-            return Dynamic(rule, scale, texts(found.get("ops", base.ops)))
+        found = self.table("dynamic")
+        self.known("key of dynamic", found, DYNAMIC, "dynamic")
+        with self.at("dynamic", "rule"):
+            rule = word(found.get("rule", base.rule))
+            require(f"dynamic: no rule {rule!r}", rule, RANGE_RULES)
+        with self.at("dynamic", "scale"):
+            scale = str(dtype(word(found.get("scale", base.scale))))
+        with self.at("dynamic", "ops"):
+            ops = texts(found.get("ops", base.ops))
+            require_ops(ops)
+        return Dynamic(rule, scale, ops)
 
     def rounding(self) -> dict[str, str]:
         """How a quantize that no kernel absorbs rounds, by storage."""
-        with self.at("rounding"):
-            found = self.data.get("rounding", {})
-            if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
-                raise ParseError("rounding is a table of storage types and their roundings")
-            return dict(found)
+        out = {}
+        for storage, how in self.table("rounding").items():
+            with self.at("rounding", storage):
+                dtype(storage)
+                out[storage] = word(how)
+                require(f"rounding: no rounding {how!r} of {storage}", out[storage], ROUNDS)
+        return out
 
     def version(self) -> None:
         with self.at("version"):
@@ -219,11 +294,8 @@ class _File:
         self, what: str, given: Collection[str], names: Collection[str], *above: str | int
     ) -> None:
         for key in given:
-            if key not in names:
-                near = difflib.get_close_matches(key, names, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
-                with self.at(*above, key):
-                    raise ParseError(f"no {what} {key!r}; {hint}")
+            with self.at(*above, key):
+                require(f"no {what} {key!r}", key, names)
 
     def named(self, table: str, row: Mapping[str, object], index: int) -> tuple[str, ...]:
         """The ops that a row is about."""
@@ -231,27 +303,24 @@ class _File:
             raise ParseError(f"[[{table}]] says no op")
         with self.at(table, index, "op"):
             found = texts(row["op"])
-            for op in found:
-                if op not in OPS:
-                    near = difflib.get_close_matches(op, OPS, 1)
-                    hint = f"; did you mean {near[0]!r}?" if near else ""
-                    raise ParseError(f"no op {op!r}{hint}")
+            require_ops(found)
             return found
 
     # -- rows ---------------------------------------------------------------------------------
 
     def take_op(self, row: Mapping[str, object], index: int) -> None:
         """Adds a row, or puts it in the place of the one of the same op."""
-        for op in self.named("op", row, index):
-            when = self.values("op", row, index)
+        ops = self.named("op", row, index)
+        when = self.values("op", row, index, ops)
+        for op in ops:
             self.ops[op] = OpCapability(
                 op,
                 self.slots(op, row, index, "slots"),
-                self.listed(row, index, "share"),
-                self.listed(row, index, "constant"),
+                self.listed(op, row, index, "share"),
+                self.listed(op, row, index, "constant"),
                 when or None,
                 self.slots(op, row, index, "computed"),
-                str(row.get("unasked", "")),
+                self.word("op", row, index, "unasked"),
                 self.ranks(op, row, index),
             )
             self.floats = [each for each in self.floats if each.op != op or each.when]
@@ -274,55 +343,84 @@ class _File:
             found = row.get("ranks", {})
             if not isinstance(found, dict) or not all(type(v) is int for v in found.values()):
                 raise ParseError(f"{op}: ranks are a table of slots and whole numbers")
-            return dict(found)
+        for slot in found:
+            with self.at("op", index, "ranks", slot):
+                require_slot(op, slot)
+        return dict(found)
 
-    def listed(self, row: Mapping[str, object], index: int, key: str) -> tuple[str, ...]:
+    def listed(self, op: str, row: Mapping[str, object], index: int, key: str) -> tuple[str, ...]:
+        """The slots of an op that a key lists."""
         with self.at("op", index, key):
-            return texts(row.get(key, ()))
+            found = texts(row.get(key, ()))
+        for place, slot in enumerate(found):
+            with self.at("op", index, key, place):
+                require_slot(op, slot)
+        return found
+
+    def word(self, table: str, row: Mapping[str, object], index: int, key: str) -> str:
+        with self.at(table, index, key):
+            return word(row.get(key, ""))
+
+    def flag(
+        self, table: str, row: Mapping[str, object], index: int, key: str, usual: bool
+    ) -> bool:
+        with self.at(table, index, key):
+            found = row.get(key, usual)
+            if not isinstance(found, bool):
+                raise ParseError(f"{key} is true or false, not {found!r}")
+            return found
 
     def values(
-        self, table: str, row: Mapping[str, object], index: int
+        self, table: str, row: Mapping[str, object], index: int, ops: tuple[str, ...]
     ) -> dict[str, tuple[str | int | float | bool, ...]]:
+        """The attributes of `when` and their values; some op that the row is about has each."""
         with self.at(table, index, "when"):
-            return values_of(row.get("when", {}))
+            found = values_of(row.get("when", {}))
+        for name in found:
+            with self.at(table, index, "when", name):
+                require_attributes(ops, [name])
+        return found
 
     def take_chain(self, row: Mapping[str, object], index: int) -> None:
         chain = self.chain("chain", row, index)
-        self.chains[chain] = bool(row.get("cuts", True))
+        self.chains[chain] = self.flag("chain", row, index, "cuts", True)
         result, summand = (self.schemes(row, index, key) for key in ("result", "summand"))
-        alone = bool(row.get("last_reader", False))
+        alone = self.flag("chain", row, index, "last_reader", False)
         self.rows_of_chains[chain] = ChainCapability(
-            result, summand, alone, self.values("chain", row, index)
+            result, summand, alone, self.values("chain", row, index, chain)
         )
 
     def schemes(self, row: Mapping[str, object], index: int, key: str) -> tuple[Scheme, ...]:
         with self.at("chain", index, key):
-            return tuple(parse_scheme(text) for text in texts(row.get(key, ())))
+            return schemes_of(row.get(key, ()))
 
     def chain(self, table: str, row: Mapping[str, object], index: int) -> tuple[str, ...]:
         if "chain" not in row:
             raise ParseError(f"[[{table}]] says no chain")
         with self.at(table, index, "chain"):
-            return texts(row["chain"])
+            found = texts(row["chain"])
+            require_ops(found)
+            return found
 
     def take_float(self, row: Mapping[str, object], index: int) -> None:
         """Keeps an op in float: always, and then its row goes, or where attributes are so."""
-        when = self.values("float", row, index)
-        for op in self.named("float", row, index):
+        ops = self.named("float", row, index)
+        when = self.values("float", row, index, ops)
+        for op in ops:
             self.floats.append(Condition(op, self.reason("float", row, index), when))
             if not when:
                 self.ops.pop(op, None)
 
     def take_defect(self, row: Mapping[str, object], index: int) -> None:
-        when = self.values("defect", row, index)
-        for op in self.named("defect", row, index):
+        ops = self.named("defect", row, index)
+        when = self.values("defect", row, index, ops)
+        for op in ops:
             self.defects.append(Defect(op, self.reason("defect", row, index), when))
 
     def reason(self, table: str, row: Mapping[str, object], index: int) -> str:
         if "reason" not in row:
             raise ParseError(f"[[{table}]] says no reason")
-        with self.at(table, index, "reason"):
-            return texts(row["reason"])[0]
+        return self.word(table, row, index, "reason")
 
     def take_remove(self, row: Mapping[str, object], index: int) -> None:
         """Takes out rows that the extended file brought."""
@@ -339,4 +437,4 @@ class _File:
                 raise ParseError(f"what it extends has no chain {' |> '.join(chain)}")
 
 
-__all__ = ["SUFFIX", "VERSION", "Installed", "extended", "load"]
+__all__ = ["SUFFIX", "VERSION", "Installed", "extended", "load", "schema_text"]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from qir.capability.names import require_range, require_slot
 from qir.errors import ParseError
 from qir.ir.attrs import same
 from qir.ir.node import Node
-from qir.ir.ops import OPS
 from qir.ir.scheme import RESULT, Scheme, parse_scheme
 
 
@@ -89,6 +89,26 @@ class Dynamic:
     """The products that have such kernels; none: all of them."""
 
 
+KINDS = ("static", "dynamic", "training", "weights")
+"""Kinds of quantization that forms are named for: with calibration data, while the model runs,
+fine-tuned with fake quantization, and weights alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Where a target stands in the support matrix."""
+
+    framework: str = ""
+    extension: str = ""
+    """What of another maker extends the framework; empty: nothing."""
+    library: str = ""
+    """The library whose kernels compute."""
+    formulas: str = ""
+    """The range rule, or the family of them, that the support matrix prints; empty: none."""
+    forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """For each kind of `KINDS` that there is, what the framework calls its forms; none: nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Capability:
     """One target's table."""
@@ -112,6 +132,35 @@ class Capability:
     """How data are quantized while a model runs."""
     profile: str = ""
     """The numerics profile that a file names in the place of its target's; empty: that one."""
+    row: Row = Row()
+    """Its row of the support matrix."""
+
+    def schemes(self) -> Iterator[Scheme]:
+        """Yields every scheme of its rows and chains."""
+        for row in self.ops.values():
+            for kinds in (*row.slots.values(), *row.computed.values()):
+                yield from kinds
+        for chain in self.rows.values():
+            yield from (*chain.result, *chain.summand)
+
+    def with_schemes(self, others: Mapping[Scheme, Scheme]) -> Capability:
+        """Returns the table with other schemes in the place of some, wherever they occur."""
+
+        def of(kinds: tuple[Scheme, ...]) -> tuple[Scheme, ...]:
+            return tuple(dict.fromkeys(others.get(kind, kind) for kind in kinds))
+
+        def all_of(slots: Mapping[str, tuple[Scheme, ...]]) -> dict[str, tuple[Scheme, ...]]:
+            return {slot: of(kinds) for slot, kinds in slots.items()}
+
+        ops = {
+            op: replace(row, slots=all_of(row.slots), computed=all_of(row.computed))
+            for op, row in self.ops.items()
+        }
+        rows = {
+            chain: replace(row, result=of(row.result), summand=of(row.summand))
+            for chain, row in self.rows.items()
+        }
+        return replace(self, ops=ops, rows=rows)
 
     def float_reason(self, node: Node) -> str:
         """Returns why the target keeps an op in float on purpose; empty where it does not."""
@@ -144,10 +193,17 @@ def slots_of(op: str, given: object) -> dict[str, tuple[Scheme, ...]]:
         raise ParseError(f"{op}: slots are a table")
     slots: dict[str, tuple[Scheme, ...]] = {}
     for slot, schemes in given.items():
-        if slot != RESULT and OPS[op].slot(slot if slot != "xs" else "xs.0") is None:
-            raise ParseError(f"{op} has no slot {slot}")
-        slots[slot] = tuple(parse_scheme(t) for t in texts(schemes))
+        require_slot(op, slot)
+        slots[slot] = schemes_of(schemes)
     return slots
+
+
+def schemes_of(given: object) -> tuple[Scheme, ...]:
+    """Reads one scheme or a list of them; ParseError for what is none."""
+    found = tuple(parse_scheme(text) for text in texts(given))
+    for scheme in found:
+        require_range(scheme)
+    return found
 
 
 def values_of(table: object) -> dict[str, tuple[str | int | float | bool, ...]]:
@@ -161,6 +217,13 @@ def values_of(table: object) -> dict[str, tuple[str | int | float | bool, ...]]:
 def _value(value: Any) -> Any:
     """A value of an attribute, rows as attributes hold them."""
     return tuple(value) if isinstance(value, list) else value
+
+
+def word(value: object) -> str:
+    """Reads one text; ParseError for something else."""
+    if isinstance(value, str):
+        return value
+    raise ParseError(f"{value!r} is no text")
 
 
 def texts(value: object) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from qir.cli.quantize import quantize
 from qir.cli.query import query
 from qir.cli.run import run
 from qir.cli.show import show
+from qir.cli.targets import targets
 from qir.cli.verb import DEBUG
 from qir.cli.verify import verify
 from qir.cli.why_not import why_not
@@ -53,6 +54,7 @@ VERBS = (
     bench,
     export,
     probe,
+    targets,
     plugins,
     new,
     doctor,

@@ -72,7 +72,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
     known = runtimes()
     screen = Screen(elsewhere=PAGE)
     if as_json:
-        scales = [{"name": n, "codes": of.of, "formula": of.said} for n, of in FORMULAS.items()]
+        scales = [{"name": n, "codes": of.of, "formula": of.text} for n, of in FORMULAS.items()]
         told = {"runtimes": [asdict(r) for r in known], "scales": scales}
         screen.json({**found.to_json(), **told})
     else:
@@ -112,7 +112,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
         )
         screen.table(columns, plugins, title="plugins")
         _show_runtimes(screen, known)
-        rules = [(name, of.of, of.said) for name, of in FORMULAS.items()]
+        rules = [(name, of.of, of.text) for name, of in FORMULAS.items()]
         named = (Column("--scales"), Column("of codes"), Column("formula", fit="wrap"))
         screen.table(named, rules, title="named rules of scales")
         if found.faults:

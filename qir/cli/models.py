@@ -89,7 +89,8 @@ def claim_model(path: Path, target: str, form: str | None, *, force: bool) -> No
             raise UsageError(f"{path}: a .qir file has no form {form}; leave --format out")
         return
     if not backend.suffix:
-        raise UsageError(f"target {target} writes no files; write a .qir file, or name another")
+        said = "write a .qir file, or name another target"
+        raise UsageError(f"target {target} writes no files; {said}")
     if form is not None and form not in backend.formats:
         known = ", ".join(backend.formats) or "none"
         raise UsageError(f"target {target} has no form {form!r}; its forms: {known}")

@@ -163,6 +163,7 @@ def quantize(
     from qir import pipeline
     from qir.calibration import Statistics, parse_rule
     from qir.errors import UsageError
+    from qir.inspect.targets import require_kind
     from qir.ledger import Ledger
     from qir.numerics.ranges import known_scales
     from qir.passes.quantize.round_weights import FEW
@@ -189,6 +190,8 @@ def quantize(
     require_apart([model, data, stats], [output, ledger_file])
     if profile is not None:
         _require_alone(output, alone)
+    if alone and output.suffix.lower() != pipeline.SUFFIX:
+        require_kind(named_target(target), "dynamic" if dynamic else "weights")
     if alone and form is None and output.suffix.lower() != pipeline.SUFFIX:
         usual = "integer" if dynamic else "nbits"
         form = usual if usual in named_target(target).formats else None

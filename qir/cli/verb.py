@@ -131,7 +131,7 @@ target = click.option(
     default="onnxruntime",
     show_default=True,
     metavar="NAME",
-    help="Backend the model is for; `qir doctor` lists them; or a file that extends one.",
+    help="Backend the model is for; `qir targets` lists them; or a target file.",
 )
 format_ = click.option(
     "--format", "form", metavar="FORM", help="Form to write it in, such as qdq or qoperator."

@@ -18,7 +18,7 @@ from qir.profiles.conditions import Condition
 from qir.profiles.kernel_forms import Form
 from qir.profiles.methods import checked, own
 from qir.rewrite import Pass
-from qir.target import Target
+from qir.target import Target, target
 
 State = Literal["ok", "clashing", "other API", "not usable", "broken"]
 """`clashing`: two distributions claim its name; `not usable`: what it needs is not installed."""
@@ -69,6 +69,8 @@ def load_plugin(group: str, name: str) -> object:
         if own(name):
             raise PluginError(f"{said} has the name of a method of qir itself")
         return checked(found, said)
+    if group == "qir.targets" and isinstance(found, Path):
+        return type(target(name))
     if group in _TABLES:
         wanted, named = _TABLES[group]
         rows = found.values() if isinstance(found, Mapping) else [found]

@@ -50,11 +50,18 @@ class Formula:
     """Storage types; any where none is named."""
     symmetric: bool | None = None
     """Whether codes lie about zero, or from it; None where the formula has both."""
+    note: str = ""
+    """What is to be said beside it."""
 
     def fits(self, storage: str, symmetric: bool) -> bool:
         """Whether it says how such codes get their scale."""
         kinds = not self.storages or storage in self.storages
         return kinds and self.symmetric in (None, symmetric)
+
+    @property
+    def text(self) -> str:
+        """The formula and its note."""
+        return ", ".join(part for part in (self.said, self.note) if part)
 
     @property
     def of(self) -> str:
@@ -65,21 +72,25 @@ class Formula:
 
 _EIGHT = ("u8", "i8")
 _ABOUT = "scale = 2*max(|rmin|,|rmax|)/(127+128-1)"
-_AFFINE = "scale = (rmax-rmin)/255, zero = 0-round(rmin/scale)"
+_AFFINE = "scale = (rmax-rmin)/255, zero_point = 0 - round(rmin/scale)"
 FORMULAS: Mapping[str, Formula] = {
     "onednn.i8": Formula(_ABOUT, ("i8",), True),
     "onednn.u8": Formula("scale = max(rmin,rmax)/255", ("u8",), True),
     "fbgemm.symmetric": Formula(
-        "scale = max(|rmin|,|rmax|)/(255/2), zero = 128 of u8", _EIGHT, True
+        "scale = max(|rmin|,|rmax|)/(255/2)", _EIGHT, True, "zero_point = 128 of u8"
     ),
     "fbgemm.affine": Formula(_AFFINE, _EIGHT, False),
     "onnxruntime.i8": Formula(_ABOUT, ("i8",), True),
     "onnxruntime.u8": Formula(_AFFINE, ("u8",), False),
-    "onnxruntime.tool": Formula("in float64: scale = (rmax-rmin)/255, zero = round(0-rmin/scale)"),
-    "torch.observer": Formula("scale = max((rmax-rmin)/255, 2^-23), zero = 0-round(rmin/scale)"),
+    "onnxruntime.tool": Formula(
+        "in float64: scale = (rmax-rmin)/255, zero_point = round(0 - rmin/scale)"
+    ),
+    "torch.observer": Formula(
+        "scale = max((rmax-rmin)/255, 2^-23), zero_point = 0 - round(rmin/scale)"
+    ),
     "torch.qnnpack.symmetric": Formula(
-        "scale = max((rmax-rmin)/255, 2^-12), zero = 0-round(rmin/scale); of default_symmetric_"
-        "qnnpack_qconfig"
+        "scale = max((rmax-rmin)/255, 2^-12), zero_point = 0 - round(rmin/scale); of default_"
+        "symmetric_qnnpack_qconfig"
     ),
 }
 """The named range rules as they are printed."""
@@ -107,11 +118,20 @@ def named_scales(word: str, storage: str, symmetric: bool) -> tuple[Choose, bool
     """
     if known_scales(word) == "profile":
         return None
+    name, how = named_rule(word, storage, symmetric)
+    return NAMED[name], how
+
+
+def named_rule(word: str, storage: str, symmetric: bool) -> tuple[str, bool]:
+    """Returns the name of the rule of a family for such codes, and whether it has them symmetric.
+
+    Raises ProfileError where none says how such codes get their scale.
+    """
     names = FAMILIES.get(word, (word,))
     for how in dict.fromkeys((symmetric, storage.startswith("u") or symmetric)):
         for name in names:
             if FORMULAS[name].fits(storage, how):
-                return NAMED[name], how
+                return name, how
     said = ", ".join(f"{name} of {FORMULAS[name].of}" for name in names)
     raise ProfileError(
         f"{storage} {'symmetric' if symmetric else 'affine'} codes have no scale by {word} "
@@ -171,7 +191,7 @@ def choose(
             f"choose.reach = {rule.reach!r} gives it no scale"
         )
     custom = codes != storage.bounds
-    seven = _reduced(rule, storage, codes, weight)
+    seven = reduced(rule, storage, codes, weight)
     codes = seven or codes
     fixed = _fixed(rule, storage, codes, profile)
     least, most = _widened(least, most, rule, kind, symmetric=symmetric, weight=weight)
@@ -218,7 +238,7 @@ def declared_ends(
     return (np.zeros_like(reach) if storage.bounds[0] >= 0 else -reach), reach
 
 
-def _reduced(
+def reduced(
     rule: Choose, storage: DType, codes: tuple[int, int], weight: bool
 ) -> tuple[int, int] | None:
     """The codes of a tensor that is held to seven bits, which fewer are already; None for others.

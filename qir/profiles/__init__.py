@@ -6,6 +6,7 @@ from qir.profiles.deferred import codes_later, packed_later, packed_pieces, unpa
 from qir.profiles.library import (
     PROFILES,
     bring,
+    chosen_by,
     codes_of,
     declared_for,
     given,
@@ -41,6 +42,7 @@ __all__ = [
     "When",
     "bring",
     "choosing",
+    "chosen_by",
     "codes_later",
     "codes_of",
     "declared_for",

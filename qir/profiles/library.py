@@ -19,7 +19,7 @@ from qir import registry
 from qir.errors import PluginError, ProfileError
 from qir.ir.scheme import Scheme
 from qir.ir.types import Array, Declared, Grain, QuantType, param
-from qir.numerics.fields import Rule, level_of
+from qir.numerics.fields import Choose, Rule, level_of, levels_of
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.ranges import choose, declared_ends, named_scales
 from qir.numerics.typed import map_of
@@ -172,7 +172,7 @@ def numbers_for(
     storage = str(scheme.storage)
     named = named_scales(scales, storage, scheme.symmetric)
     if named is None:
-        rule = _resolved(profile, choosing(storage, scheme.grain)).choose
+        rule = chosen_by(profile, scheme)
         symmetric = scheme.symmetric
         rule = replace(rule, decimals="exact") if weight else rule  # they are in no file
     else:
@@ -203,6 +203,24 @@ def numbers_for(
     return scale, zero if scheme.zero is None else np.full_like(zero, scheme.zero)
 
 
+def chosen_by(profile: Profile, scheme: Scheme) -> Choose:
+    """Returns how a profile makes scale and zero point of a range for a scheme.
+
+    Symmetric values that all count from a fixed zero point up reach the greatest of them, unless
+    the profile names another level.
+    """
+    rule = _chosen(profile, scheme)
+    upward = scheme.symmetric and scheme.zero == scheme.low
+    if not upward or levels_of(rule.levels, str(scheme.storage), scheme.grain) is not None:
+        return rule
+    low, high = scheme.storage.bounds
+    return replace(rule, zero="none", levels=((str(scheme.storage), float(high - low)),))
+
+
+def _chosen(profile: Profile, scheme: Scheme) -> Choose:
+    return _resolved(profile, choosing(str(scheme.storage), scheme.grain)).choose
+
+
 def declared_for(
     profile: Profile,
     low: NDArray[np.generic],
@@ -218,7 +236,7 @@ def declared_for(
     That is one without zero points that names a level; None for others, and for a scale that is not
     what the range reaches over that level. Zeros alone have the range that their scale stands for.
     """
-    rule = _resolved(profile, choosing(str(scheme.storage), scheme.grain)).choose
+    rule = _chosen(profile, scheme)
     codes = scheme.low, scheme.high
     level = level_of(rule.levels, rule.zero, scheme.storage, codes, scheme.grain)
     if not scheme.symmetric or rule.zero != "none" or level is None:

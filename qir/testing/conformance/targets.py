@@ -24,7 +24,7 @@ from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.profiles import profile
 from qir.rewrite import run_passes
-from qir.target import Executable, Target
+from qir.target import Executable, Plans, Target
 from qir.testing.conformance.checklist import Broken, Check, Checklist, Unseen, demand, refusing
 from qir.testing.generated import random_graph, sample_inputs
 
@@ -81,12 +81,15 @@ def _form(target: Target) -> str:
     for name in ("name", "profile"):
         demand(isinstance(getattr(target, name, None), str), f"{kind.__name__} has no {name}")
     writes, runs = bool(kind.formats), kind.compile is not Target.compile
-    demand(writes or runs, "it has no formats and does not compile: nothing can be done with it")
+    plans = issubclass(kind, Plans)
+    said = "it has no formats and does not compile: nothing can be done with it"
+    demand(writes or runs or plans, said)
     demand(writes == (kind.emit is not Target.emit), "formats and emit are there together")
     demand(not writes or kind.suffix.startswith("."), f"suffix {kind.suffix!r} begins with a point")
     doing = [
         *(["writes " + ", ".join(kind.formats)] if writes else []),
         *(["runs"] if runs else []),
+        *(["plans"] if plans else []),
     ]
     return " and ".join(doing)
 
