@@ -11,8 +11,8 @@
 enum { LANES = 16 };
 
 /* erfc(x) for x >= 0 or NaN, to nine digits: exp(-x * x) times a function of 1 / (1 + x / 2). */
-QIR_INLINE_BODY double upper(double x) {
-  x = x > 15 ? 15 : x;
+QIR_INLINE_BODY double upper(double size) {
+  const double x = size > 15 ? 15 : size;
   const double t = 1 / (1 + 0.5 * x), u = (t - 0.5588235294117647) * (1 / 0.4411764705882353);
   double p = 0x1.d5254996e0b55p-25;
   p = p * u + -0x1.a6462d45cec5cp-24;
@@ -31,7 +31,7 @@ QIR_INLINE_BODY double upper(double x) {
   p = p * u + 0x1.cf1d3f9147242p-4;
   p = p * u + 0x1.54c28537bcf67p-2;
   p = p * u + 0x1.1b39a52d4013ap-1;
-  return p * t * power(-x * x);
+  return size > 15 ? 0 : p * t * power(-x * x);
 }
 
 /* erf(x) by its series, for |x| <= 1. */
@@ -62,7 +62,7 @@ QIR_INLINE_BODY double error(double x) {
 }
 
 QIR_INLINE_BODY double logistic(double x) {
-  const double small = power(-fabs(x));
+  const double small = fabs(x) > 700 ? 0 : power(-fabs(x));
   return (x < 0 ? small : 1.0) / (1.0 + small);
 }
 
@@ -101,7 +101,8 @@ void QIR_NAME(bound)(const struct qir_unary *how, const float *restrict x, float
     (void)b;                                                                                 \
     for (size_t i = 0; i < n; ++i) {                                                         \
       const double v = (double)x[i];                                                         \
-      y[i] = (float)(expression);                                                            \
+      const float made = (float)(expression);                                                \
+      y[i] = made != made ? NAN : made; /* of one sign everywhere */                         \
     }                                                                                        \
   }
 QIR_UNARY_BODY(sigmoid, logistic(v))

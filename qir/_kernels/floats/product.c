@@ -232,10 +232,11 @@ static void unfold(const struct conv *v, const float *x, size_t j, size_t column
       if (!begun || tap == 0) fill_frame(s, &v->frame, plane, first, rows, frame);
       begun = 1;
       const size_t across = tap % s->kw * s->dw;
-      const float *seen = frame + (tap < QIR_SGEMM_DEPTH
-                                       ? v->frame.shift[tap]
-                                       : (tap / s->kw * s->dh * s->sw + across % s->sw) *
-                                                 v->frame.pitch + across / s->sw);
+      const float *seen =
+          frame +
+          (tap < QIR_SGEMM_DEPTH
+               ? v->frame.shift[tap]
+               : (tap / s->kw * s->dh * s->sw + across % s->sw) * v->frame.pitch + across / s->sw);
       for (size_t done = 0, ox = start; done < columns; ox = 0, seen += below) {
         const size_t left = columns - done, count = s->ow - ox < left ? s->ow - ox : left;
         for (size_t i = 0; i < count; i += STRIDE)
