@@ -68,6 +68,10 @@ GRANULARITIES = ("channel", "tensor")
 """What one scale of a weight may stand for."""
 
 
+KERNELS = "cpu"
+"""The target that runs models on this machine."""
+
+
 @checked
 def load(
     source: object,
@@ -388,7 +392,7 @@ def calibrate(
     """
     if threads < 1:
         raise UsageError(f"threads {threads}: give at least 1")
-    program = GraphProgram(fold(graph))
+    program = GraphProgram(fold(graph), named_target(KERNELS).observed)
     source: Batches
     if feeds:
         if batch is not None:
@@ -577,6 +581,6 @@ def run(
 
 
 @checked
-def compile(graph: Graph, *, target: str = "cpu", threads: int | None = None) -> Executable:
+def compile(graph: Graph, *, target: str = KERNELS, threads: int | None = None) -> Executable:
     """Makes a graph ready to run on a target."""
     return named_target(target).compile(graph, threads=threads)
