@@ -4,54 +4,75 @@
  */
 
 #include <math.h>
+#include <stdint.h>
+#include <string.h>
 
-#include "rows/power.h"
 #include "unary.h"
 
 enum { LANES = 16 };
 
-/* erfc(x) for x >= 0 or NaN, to nine digits: exp(-x * x) times a function of 1 / (1 + x / 2). */
+#define QIR_INLINE_BODY static inline __attribute__((always_inline))
+
+/* exp(x) for x <= 0 or NaN, within 2^-36 of its value: 2^k * exp(r) with |r| <= ln(2) / 2; 0 below
+ * -700. */
+QIR_INLINE_BODY double power(double x) {
+  const double shift = 6755399441055744.0; /* 1.5 * 2^52: numbers of this size have no fraction */
+  const double kept = x < -700 ? -700 : x;
+  const double shifted = fma(kept, 1.4426950408889634, shift), k = shifted - shift;
+  const double r = fma(k, -0x1.62e42fefa39efp-1, kept);
+  double p = 1.0 / 362880;
+  p = fma(p, r, 1.0 / 40320);
+  p = fma(p, r, 1.0 / 5040);
+  p = fma(p, r, 1.0 / 720);
+  p = fma(p, r, 1.0 / 120);
+  p = fma(p, r, 1.0 / 24);
+  p = fma(p, r, 1.0 / 6);
+  p = fma(p, r, 1.0 / 2);
+  p = fma(p, r, 1.0);
+  p = fma(p, r, 1.0);
+  uint64_t bits;
+  memcpy(&bits, &shifted, sizeof bits);
+  bits = (bits + 1023) << 52; /* the low bits of `shifted` are k */
+  double scale;
+  memcpy(&scale, &bits, sizeof scale);
+  return x < -700 ? 0 : p * scale;
+}
+
+/* erfc(x) for x >= 0 or NaN, within 2^-28 of its value: exp(-x * x) times a function of 1 / (1 + x
+ * / 2). */
 QIR_INLINE_BODY double upper(double size) {
   const double x = size > 15 ? 15 : size;
   const double t = 1 / (1 + 0.5 * x), u = (t - 0.5588235294117647) * (1 / 0.4411764705882353);
-  double p = 0x1.d5254996e0b55p-25;
-  p = p * u + -0x1.a6462d45cec5cp-24;
-  p = p * u + -0x1.57d99e9d14afep-22;
-  p = p * u + 0x1.2f68754215744p-20;
-  p = p * u + -0x1.126c640a0e844p-23;
-  p = p * u + -0x1.a10563492bdffp-18;
-  p = p * u + 0x1.a5a0b2a41e39ap-17;
-  p = p * u + 0x1.1b10807bd4e58p-16;
-  p = p * u + -0x1.ddf9d25e5f87cp-14;
-  p = p * u + 0x1.83683f9432b91p-15;
-  p = p * u + 0x1.b3ee6588d105dp-11;
-  p = p * u + -0x1.2071d66793758p-10;
-  p = p * u + -0x1.e96cd77c2897ap-8;
-  p = p * u + 0x1.1f5231bb1107cp-7;
-  p = p * u + 0x1.cf1d3f9147242p-4;
-  p = p * u + 0x1.54c28537bcf67p-2;
-  p = p * u + 0x1.1b39a52d4013ap-1;
+  double p = -0x1.ab9a6d1d7d712p-19;
+  p = fma(p, u, 0x1.6baf7673b07c9p-17);
+  p = fma(p, u, 0x1.c02335023ce3dp-17);
+  p = fma(p, u, -0x1.d4172a30342a3p-14);
+  p = fma(p, u, 0x1.946deb5ecbf6bp-15);
+  p = fma(p, u, 0x1.b33dd4a772890p-11);
+  p = fma(p, u, -0x1.20989bd37c07dp-10);
+  p = fma(p, u, -0x1.e967786a0ecc9p-8);
+  p = fma(p, u, 0x1.1f52ca4a25d66p-7);
+  p = fma(p, u, 0x1.cf1d3808a97b5p-4);
+  p = fma(p, u, 0x1.54c2850caa541p-2);
+  p = fma(p, u, 0x1.1b39a530a5f4ap-1);
   return size > 15 ? 0 : p * t * power(-x * x);
 }
 
 /* erf(x) by its series, for |x| <= 1. */
 QIR_INLINE_BODY double middle(double x) {
   const double s = x * x;
-  double p = 0x1.f683ae4a97007p-42;
-  p = p * s + -0x1.d8453cb0c46eap-38;
-  p = p * s + 0x1.9e6ad5e55a730p-34;
-  p = p * s + -0x1.51d7181c5d36cp-30;
-  p = p * s + 0x1.fcc5720624c1cp-27;
-  p = p * s + -0x1.5f742ec43e71ap-23;
-  p = p * s + 0x1.b9e6c9dc651a2p-20;
-  p = p * s + -0x1.f4d25c3e0c2ebp-17;
-  p = p * s + 0x1.f9a326f9b89b7p-14;
-  p = p * s + -0x1.c02db40040b85p-11;
-  p = p * s + 0x1.565bcd0e6a53fp-8;
-  p = p * s + -0x1.b82ce31288b51p-6;
-  p = p * s + 0x1.ce2f21a042be2p-4;
-  p = p * s + -0x1.812746b0379e7p-2;
-  p = p * s + 0x1.20dd750429b6dp+0;
+  double p = -0x1.51d7181c5d36cp-30;
+  p = fma(p, s, 0x1.fcc5720624c1cp-27);
+  p = fma(p, s, -0x1.5f742ec43e71ap-23);
+  p = fma(p, s, 0x1.b9e6c9dc651a2p-20);
+  p = fma(p, s, -0x1.f4d25c3e0c2ebp-17);
+  p = fma(p, s, 0x1.f9a326f9b89b7p-14);
+  p = fma(p, s, -0x1.c02db40040b85p-11);
+  p = fma(p, s, 0x1.565bcd0e6a53fp-8);
+  p = fma(p, s, -0x1.b82ce31288b51p-6);
+  p = fma(p, s, 0x1.ce2f21a042be2p-4);
+  p = fma(p, s, -0x1.812746b0379e7p-2);
+  p = fma(p, s, 0x1.20dd750429b6dp+0);
   return p * x;
 }
 
@@ -62,7 +83,7 @@ QIR_INLINE_BODY double error(double x) {
 }
 
 QIR_INLINE_BODY double logistic(double x) {
-  const double small = fabs(x) > 700 ? 0 : power(-fabs(x));
+  const double small = power(-fabs(x));
   return (x < 0 ? small : 1.0) / (1.0 + small);
 }
 

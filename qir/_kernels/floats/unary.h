@@ -3,8 +3,8 @@
 
 /*
  * Functions of each float32 by itself, computed in f64 and rounded once, and what windows and rows
- * of them make. `power`, of rows/power.h, is within two units of the last place of f64, erfc within
- * 2^-30 of its value: so a result may be one unit of the last place of f32 from the C library's.
+ * of them make. The exponential and error functions are within 2^-28, so a result may be one unit
+ * of the last place of f32 from the C library's.
  *
  * A mean adds in sixteen lanes of f64, as rows.h says. In a maximum NaN wins, padding never does.
  */

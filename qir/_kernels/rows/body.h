@@ -6,8 +6,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "power.h"
 #include "rows.h"
+
+#define QIR_INLINE_BODY static inline __attribute__((always_inline))
 
 /* How many of the last numbers of a row there are. */
 static inline size_t last(size_t left) {
@@ -62,6 +63,37 @@ void QIR_NAME(layer_norm)(const struct qir_layer_norm *how, const float *restric
 }
 
 /* ---- softmax ---- */
+
+/*
+ * exp(x) for x <= 0 or NaN: 2^k * exp(r) with |r| <= ln(2) / 2, by thirteen terms of the series.
+ * Below -700 it is exp(-700), which is nothing beside 1.
+ */
+QIR_INLINE_BODY double power(double x) {
+  const double shift = 6755399441055744.0; /* 1.5 * 2^52: numbers of this size have no fraction */
+  x = x < -700 ? -700 : x;
+  const double shifted = x * 1.4426950408889634 + shift, k = shifted - shift;
+  const double r = (x - k * 0x1.62e42feep-1) - k * 0x1.a39ef35793c76p-33;
+  double p = 1.0 / 6227020800;
+  p = p * r + 1.0 / 479001600;
+  p = p * r + 1.0 / 39916800;
+  p = p * r + 1.0 / 3628800;
+  p = p * r + 1.0 / 362880;
+  p = p * r + 1.0 / 40320;
+  p = p * r + 1.0 / 5040;
+  p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24;
+  p = p * r + 1.0 / 6;
+  p = p * r + 0.5;
+  p = p * r + 1.0;
+  p = p * r + 1.0;
+  uint64_t bits;
+  memcpy(&bits, &shifted, sizeof bits);
+  bits = (bits + 1023) << 52; /* the low bits of `shifted` are k */
+  double scale;
+  memcpy(&scale, &bits, sizeof scale);
+  return p * scale;
+}
 
 void QIR_NAME(softmax)(const float *restrict x, size_t n, double *restrict powers,
                        float *restrict y) {
