@@ -135,7 +135,7 @@ def taps_of(x: Wide, k: tuple[int, int], how: dict[str, Any]) -> Wide:
 
 def convolved(x: Wide, w: Wide, how: dict[str, Any]) -> Wide:
     groups = how["groups"]
-    seen = taps_of(x, w.shape[2:], how)  # type: ignore[arg-type]
+    seen = taps_of(x, w.shape[2:], how)
     n, c, taps, oh, ow = seen.shape
     parts = seen.reshape(n, groups, c // groups, taps, oh, ow)
     kernels = w.reshape(groups, len(w) // groups, c // groups, taps)
@@ -145,7 +145,7 @@ def convolved(x: Wide, w: Wide, how: dict[str, Any]) -> Wide:
 
 def cases(seed: int, count: int) -> list[tuple[int, ...]]:
     """Random convolutions, after some that cross every size at which the kernels change."""
-    fixed = [
+    fixed: list[tuple[int, ...]] = [
         # n, groups, channels and results of a group, h, w, kh, kw, sh, sw, dh, dw, pads
         (1, 1, 64, 70, 7, 7, 1, 1, 1, 1, 1, 1, 0),
         (2, 1, 30, 9, 9, 9, 3, 3, 1, 1, 1, 1, 1),
@@ -244,18 +244,28 @@ def exactly(op: str, x: Wide) -> Wide:
     with np.errstate(all="ignore"):
         small = np.exp(-np.abs(x))
         logistic = np.where(x < 0, small, 1.0) / (1.0 + small)
-        return {
-            "bound": lambda: np.where(x < -1.5, -1.5, np.where(x > 2.25, 2.25, x)),
-            "sigmoid": lambda: logistic,
-            "tanh": lambda: np.tanh(x),
-            "erf": lambda: each(math.erf),
-            "gelu": lambda: x * 0.5 * each(lambda v: math.erfc(-v * math.sqrt(0.5))),
-            "silu": lambda: x * logistic,
-            "sqrt": lambda: np.sqrt(x),
-            "square": lambda: x * x,
-            "hard_sigmoid": lambda: np.clip(0.2 * x + 0.5, 0, 1),
-            "hard_swish": lambda: x * np.clip(x / 6 + 0.5, 0, 1),
-        }[op]()  # type: ignore[no-any-return]
+        match op:
+            case "bound":
+                return np.where(x < -1.5, -1.5, np.where(x > 2.25, 2.25, x))
+            case "sigmoid":
+                return logistic
+            case "tanh":
+                return np.asarray(np.tanh(x))
+            case "erf":
+                return each(math.erf)
+            case "gelu":
+                return np.asarray(x * 0.5 * each(lambda v: math.erfc(-v * math.sqrt(0.5))))
+            case "silu":
+                return np.asarray(x * logistic)
+            case "sqrt":
+                return np.asarray(np.sqrt(x))
+            case "square":
+                return np.asarray(x * x)
+            case "hard_sigmoid":
+                return np.asarray(np.clip(0.2 * x + 0.5, 0, 1))
+            case "hard_swish":
+                return np.asarray(x * np.clip(x / 6 + 0.5, 0, 1))
+    raise AssertionError(op)
 
 
 @pytest.mark.parametrize("op", UNARY)
