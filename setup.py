@@ -43,6 +43,9 @@ def extension(name: str, sources: list[Path]) -> Extension:
             "-fvisibility=hidden",
             # One rounding more and bytes differ: a*b+c is fused only where it is written so.
             "-ffp-contract=off",
+            # Nobody looks at traps or errno; loops with conditions are vectorized without them.
+            "-fno-trapping-math",
+            "-fno-math-errno",
             *flags(),
         ],
         extra_link_args=flags(),

@@ -67,6 +67,10 @@ _STEM = re.compile(r"[0-9]{2,}-.+")
 """Of the names of a dump's files."""
 
 
+KERNELS = "cpu"
+"""The target that runs models on this machine."""
+
+
 @checked
 def load(
     source: object,
@@ -364,7 +368,7 @@ def calibrate(
     """
     if threads < 1:
         raise UsageError(f"threads {threads}: give at least 1")
-    program = GraphProgram(fold(graph))
+    program = GraphProgram(fold(graph), named_target(KERNELS).observed)
     source: Batches
     if feeds:
         if batch is not None:
@@ -540,6 +544,6 @@ def run(
 
 
 @checked
-def compile(graph: Graph, *, target: str = "cpu", threads: int | None = None) -> Executable:
+def compile(graph: Graph, *, target: str = KERNELS, threads: int | None = None) -> Executable:
     """Makes a graph ready to run on a target."""
     return named_target(target).compile(graph, threads=threads)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from qir import registry
 from qir.arguments import checked
@@ -15,6 +18,11 @@ from qir.errors import PluginError, UsageError
 from qir.ir.graph import Graph
 from qir.ir.verify import Finding, check
 from qir.ledger import Ledger
+
+See: TypeAlias = "Callable[[str, NDArray[np.generic]], None]"
+"""Sees a value by its name; the array holds it until the function returns."""
+Observe: TypeAlias = "Callable[[Mapping[str, NDArray[np.generic]], See], bool]"
+"""Runs on inputs by name and shows values as they are made; False where it cannot, before any."""
 
 
 class Target(ABC):
@@ -127,6 +135,13 @@ class Target(ABC):
         """Returns a graph as the files of this target compute it, each kernel a group.
 
         None, which stands unless a target says otherwise, means all groups of its profile.
+        """
+        return None
+
+    def observed(self, graph: Graph, names: Collection[str]) -> Observe | None:
+        """Returns what runs a float graph and shows the named values, as calibration asks.
+
+        It is called from several threads at once. None: the reference runs it.
         """
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -133,6 +133,10 @@ class Builder:
     fallbacks: list[Fallback] = field(default_factory=list)
     means: dict[Value, Mean] = field(default_factory=dict)
     """Results that are means of numbers that codes stand for: nobody makes these first."""
+    real: bool = False
+    """Whether there are no codes in the graph, so that none can be moved by how reals are added."""
+    watched: Collection[str] = ()
+    """Names of values that are shown as they are made: no step leaves them out."""
     _held: dict[tuple[Value, bool], Buffer] = field(default_factory=dict)
     _waiting: dict[Value, Elements] = field(default_factory=dict)
 

@@ -12,7 +12,7 @@ from qir.ir.dtype import F32
 from qir.ir.node import Node, Value
 from qir.reference.methods import runs_of_one
 
-from .builder import LAST, Buffer, Builder, CannotLower, itemsize, moved, sizes
+from .builder import LAST, Buffer, Builder, CannotLower, itemsize, moved, sizes, still
 from .codes import Job, codes
 from .sizes import Sizes
 from .tables import Image
@@ -154,7 +154,8 @@ def _operands(
     """Operands and result in one order of axes, its sizes, and how the operands meet in it."""
     rank = job.result.type.rank
     fours = [v for v in (first, second) if v.type.rank == 4]
-    last = rank == 4 and any(b.holds(v, last=True) and v.constant is None for v in fours)
+    fours = [v for v in fours if v.constant is None and not still(sizes(v), LAST)]
+    last = rank == 4 and any(b.holds(v, last=True) for v in fours)
     try:
         shape, wide = _meet(first, second, rank, last)
     except CannotLower:

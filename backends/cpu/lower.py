@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qir._kernels._cpu import Plan
+from qir.analysis.kernel_groups import is_float
+from qir.errors import QirError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.profiles import profile, query_of
 from qir.profiles.processor import on_processor
 from qir.profiles.profile import differences
 from qir.reference.interpreter import profile_of, run_node
+from qir.target import See
 
-from . import elementwise, moves, products, rows, tables, windows
+from . import elementwise, floats, moves, products, rows, tables, windows
 from .builder import Buffer, Builder, CannotLower, Fallback, Mean, sizes
 from .codes import PROFILE, Job, codes, job
 from .sizes import Sizes
@@ -60,25 +64,48 @@ MOVES = frozenset({"slice", "split", "gather", "squeeze", "unsqueeze", "expand",
 """Ops that only move codes of one map: a profile that says so and one that says nothing agree."""
 
 
-def lower(graph: Graph) -> Builder:
-    """Every node that is needed as steps; its results are marked as the program's outputs."""
-    b = Builder(graph)
-    images = tables.images(graph)
+def lower(graph: Graph, watched: Collection[str] = (), see: See | None = None) -> Builder:
+    """Every node that is needed as steps; its results are marked as the program's outputs.
+
+    `see` is called with each of the watched values as it is made.
+    """
+    b = Builder(graph, real=is_float(graph), watched=frozenset(watched))
+    images = {} if watched else tables.images(graph)
     b.means.update(_means(b, images))
     needed = tables.needed(graph, images, b.means)
     for node in graph:
+        shown = [value for value in node.results if value.name in b.watched]
         if node.op == "input":
             value = node.result
             b.make(value).input = value.name
-        elif node.op not in ("constant", "output") and not needed.isdisjoint(node.results):
+        elif node.op not in ("constant", "output") and (
+            shown or not needed.isdisjoint(node.results)
+        ):
             image = images.get(node.results[0])
             if image is None or _converts(node, image):
                 _lower(b, node)
             else:
                 elementwise.by_table(b, node, image)
+        for value in shown:
+            assert see is not None
+            _show(b, value, see)
     for name, value in graph.outputs.items():
         _give(b, name, value)
     return b
+
+
+def _show(b: Builder, value: Value, see: See) -> None:
+    source, (kind, shape) = b.need(value), _operand(value)
+    b.add(
+        value.name,
+        "call",
+        [source],
+        [],
+        shape,
+        lambda plan, at: plan.call(
+            value.name, partial(see, value.name), [(at(source), kind, shape)], []
+        ),
+    )
 
 
 def _means(b: Builder, images: Mapping[Value, tables.Image]) -> Iterator[tuple[Value, Mean]]:
@@ -106,7 +133,9 @@ def _lower(b: Builder, node: Node) -> None:
         if len(node.results) != 1:
             raise CannotLower("it has more than one result")
         asked = replace(job(node), params=_params(b, node))
-        if asked.op in LOWERINGS:
+        if floats.takes(b, asked):
+            floats.LOWERINGS[asked.op](b, asked)
+        elif asked.op in LOWERINGS:
             LOWERINGS[asked.op](b, asked)
         else:
             raise CannotLower(_lacking(node))
@@ -161,8 +190,13 @@ def _fall_back(b: Builder, node: Node, reason: str) -> None:
 
     def call(*arrays: NDArray[np.generic]) -> None:
         given = constants | dict(zip(slots, arrays, strict=False))
-        with on_processor([computes_as]):
-            computed = run_node(node, {slot: given[slot] for slot in node.operands}, computes_as)
+        try:
+            with on_processor([computes_as]):
+                sorted_ones = {slot: given[slot] for slot in node.operands}
+                computed = run_node(node, sorted_ones, computes_as)
+        except QirError as error:
+            where = f" ({node.origins[0]})" if node.origins else ""
+            raise type(error)(f"{node.name}{where}: {error}") from error
         for out, result in zip(arrays[len(slots) :], computed, strict=True):
             out[...] = result
 

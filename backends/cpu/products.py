@@ -115,10 +115,10 @@ def _product(b: Builder, job: Job, left: str, right: str, added: Value | None) -
     x, w = codes(value, left), weight(matrix, 0 if turned else 1, right)
     columns = np.ascontiguousarray(w.data if turned else w.data.T)
     rounding = _rounding(job, x, w, added, len(columns))
-    crossed = job.op != "linear" and job.attrs["trans_a"] is True
-    if crossed and value.type.rank != 2:
+    across = job.op != "linear" and job.attrs["trans_a"] is True
+    if across and value.type.rank != 2:
         raise CannotLower(f"a transposed {left} has {value.type.rank} axes, the kernels take 2")
-    source = _crossed(b, job, value) if crossed else b.need(value)
+    source = crossed(b, value) if across else b.need(value)
     made = b.make(job.result)
     rows = math.prod(sizes(value)) // columns.shape[1]
     b.add(
@@ -145,7 +145,8 @@ def _product(b: Builder, job: Job, left: str, right: str, added: Value | None) -
     )
 
 
-def _crossed(b: Builder, job: Job, value: Value) -> Buffer:
+def crossed(b: Builder, value: Value) -> Buffer:
+    """A matrix transposed."""
     held, turned = b.need(value), b.scratch(math.prod(sizes(value)) * itemsize(value))
     b.transpose(f"{value.name} transposed", held, turned, sizes(value), (1, 0), itemsize(value))
     return turned
@@ -163,14 +164,14 @@ def computed_product(b: Builder, job: Job) -> None:
         raise CannotLower("an operand is a vector, the kernels take matrices")
     x, w = codes(left, "a"), codes(right, "b")
     rounding = _rounding(job, x, Weight(_NONE, np.asarray([w.scale])), None, 1)
-    a, c = _matrices(b, job, left, "trans_a"), _matrices(b, job, right, "trans_b")
-    target, order = _target(job)
-    made = b.make(target)
-    out = moved(strides(sizes(target)), order)
+    a, c = matrices(b, job, left, "trans_a"), matrices(b, job, right, "trans_b")
+    goal, order = target(b, job)
+    made = b.make(goal)
+    out = moved(strides(sizes(goal)), order)
     batch = sizes(job.result)[:-2]
     m, n, k = *sizes(job.result)[-2:], a.sizes[-1]
     if a.steps[-1] != 1 and k > 1:  # rows of a are read as they are: put them in order
-        a = _ordered(b, job, left, a)
+        a = ordered(b, job, left, a)
     b.add(
         job.name,
         "matmul",
@@ -185,7 +186,7 @@ def computed_product(b: Builder, job: Job) -> None:
             sizes=(m, k, n),
             a_at=a.offsets(batch),
             b_at=c.offsets(batch),
-            y_at=_offsets(out[:-2], batch, 0),
+            y_at=offsets(out[:-2], batch, 0),
             a_row=a.steps[-2],
             b_steps=c.steps[-2:],
             y_row=out[-2],
@@ -219,10 +220,11 @@ class Matrices:
         missing = len(batch) - (len(self.sizes) - 2)
         pairs = zip(self.sizes[:-2], self.steps[:-2], strict=True)
         steps = tuple(0 if size == 1 else step for size, step in pairs)
-        return _offsets((0,) * missing + steps, batch, self.offset)
+        return offsets((0,) * missing + steps, batch, self.offset)
 
 
-def _offsets(steps: Sizes, batch: Sizes, start: int) -> NDArray[np.uint64]:
+def offsets(steps: Sizes, batch: Sizes, start: int) -> NDArray[np.uint64]:
+    """Where each matrix of a batch begins."""
     total = np.full(batch, start, np.uint64)
     for axis, (step, size) in enumerate(zip(steps, batch, strict=True)):
         along = np.arange(size, dtype=np.uint64) * np.uint64(step)
@@ -230,7 +232,8 @@ def _offsets(steps: Sizes, batch: Sizes, start: int) -> NDArray[np.uint64]:
     return total.reshape(-1)
 
 
-def _matrices(b: Builder, job: Job, value: Value, turn: str) -> Matrices:
+def matrices(b: Builder, job: Job, value: Value, turn: str) -> Matrices:
+    """An operand as matrices, transposed where `turn` says so."""
     view, shape = b.view(value), sizes(value)
     steps = view.steps
     if job.attrs[turn] is True:
@@ -242,24 +245,25 @@ def _swapped(axes: Sizes) -> Sizes:
     return (*axes[:-2], axes[-1], axes[-2])
 
 
-def _ordered(b: Builder, job: Job, value: Value, a: Matrices) -> Matrices:
+def ordered(b: Builder, job: Job, value: Value, a: Matrices) -> Matrices:
     """The left matrices row by row."""
     source = b.need(value)
     if job.attrs["trans_a"] is not True:
         return Matrices(source, a.sizes, strides(a.sizes))
-    turned = b.scratch(math.prod(a.sizes))
+    width = itemsize(value)
+    turned = b.scratch(math.prod(a.sizes) * width)
     perm = _swapped(tuple(range(len(a.sizes))))
-    b.transpose(f"{value.name} transposed", source, turned, sizes(value), perm, 1)
+    b.transpose(f"{value.name} transposed", source, turned, sizes(value), perm, width)
     return Matrices(turned, a.sizes, strides(a.sizes))
 
 
-def _target(job: Job) -> tuple[Value, tuple[int, ...]]:
+def target(b: Builder, job: Job) -> tuple[Value, tuple[int, ...]]:
     """The value to write, and which of its axes is each axis of the result.
 
     Where the only user transposes the result and leaves its last axis, that is done in passing.
     """
     plain = tuple(range(job.result.type.rank))
-    if len(job.result.uses) != 1:
+    if len(job.result.uses) != 1 or job.result.name in b.watched:
         return job.result, plain
     (user,) = job.result.users
     if user.op != "transpose" or user.result.type.element != job.result.type.element:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from qir._kernels import _cpu
 from qir.ir.graph import Graph
+from qir.target import See
 
 from .builder import Buffer, Builder, Fallback, Step, sizes
 from .lower import lower
@@ -29,7 +30,14 @@ VECTOR = frozenset(
         "max_pool2d",
         "avg_pool2d",
         "global_avg_pool",
+        "float_linear",
+        "float_matmul",
+        "float_conv2d",
+        "float_depthwise",
+        "float_max_pool2d",
+        "float_mean",
     }
+    | {f"float_{op}" for op in _cpu.UNARY}
 )
 BYTEWISE = frozenset({"add", "mul", "real", "lookup", "quantize", "dequantize"})
 """Kinds of steps with a kernel for each instruction set; these have one for AVX512-VBMI too."""
@@ -60,8 +68,14 @@ class StepTime:
 class Program:
     """Steps over one arena, ready to run."""
 
-    def __init__(self, graph: Graph, isa: str | None = None) -> None:
-        lowered = lower(graph)
+    def __init__(
+        self,
+        graph: Graph,
+        isa: str | None = None,
+        watched: Collection[str] = (),
+        see: See | None = None,
+    ) -> None:
+        lowered = lower(graph, watched, see)
         self.steps: tuple[Step, ...] = tuple(lowered.steps)
         self.fallbacks: tuple[Fallback, ...] = tuple(lowered.fallbacks)
         self._isa = isa

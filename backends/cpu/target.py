@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,11 +16,12 @@ from qir.errors import DataError, UsageError
 from qir.ir.graph import Graph
 from qir.ir.origin import defaults
 from qir.ledger import Ledger
-from qir.target import Executable, Target
+from qir.target import Executable, Observe, Target
 
 from .builder import Fallback
 from .codes import PROFILE
 from .grouping import group
+from .observed import Observed
 from .program import Program, Row, StepTime, Tensor
 from .sizes import Sizes, at_sizes, text, trial
 
@@ -60,6 +61,10 @@ class CpuTarget(Target):
         grouped, ledger = graph.copy(), Ledger()
         group(grouped, ledger)
         return Compiled(grouped, threads, isa, ledger)
+
+    def observed(self, graph: Graph, names: Collection[str]) -> Observe:
+        """Runs a graph on one thread a call, each value shown as a step makes it."""
+        return Observed(graph, names)
 
 
 class Compiled(Executable):

@@ -62,16 +62,20 @@ def of_length(
     return result
 
 
-def real_of(step: str, what: str, value: object) -> np.float32:
-    """Returns a number in float32."""
+def number_of(step: str, what: str, value: object) -> float:
+    """Returns a number in float64."""
     try:
         if isinstance(value, str | bytes | bytearray):
             raise TypeError
-        number = float(value.item() if isinstance(value, np.ndarray) else value)  # type: ignore[arg-type]
+        return float(value.item() if isinstance(value, np.ndarray) else value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{step}: {what} is {shown(value)}, not a float") from None
+
+
+def real_of(step: str, what: str, value: object) -> np.float32:
+    """Returns a number in float32."""
     with np.errstate(over="ignore"):
-        return np.float32(number)
+        return np.float32(number_of(step, what, value))
 
 
 def floats_of(step: str, what: str, array: ArrayLike) -> NDArray[np.float32]:

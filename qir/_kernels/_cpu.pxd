@@ -173,6 +173,45 @@ cdef extern from "layout/layout.h" nogil:
     int qir_fill_make(size_t offset, size_t size, uint8_t value, int y, qir_step *)
     int qir_transpose_make(const qir_permutation *, int x, int y, qir_step *)
 
+cdef extern from "floats/product.h" nogil:
+    int QIR_SGEMM_DEPTH
+    cdef struct qir_bounds:
+        int bounded
+        float low, high
+    cdef struct qir_float_linear:
+        size_t rows, k, n
+        const float *weight
+        const float *bias
+        qir_bounds bounds
+        int x, y
+    cdef struct qir_float_matmul:
+        qir_matmul_shape s
+        int a, b, y
+    cdef struct qir_float_conv:
+        qir_conv_shape s
+        const float *bias
+        qir_bounds bounds
+        int x, weight, y
+    int qir_float_linear_make(uint32_t isa, const qir_float_linear *, qir_step *)
+    int qir_float_matmul_make(uint32_t isa, const qir_float_matmul *, qir_step *)
+    int qir_float_conv_make(uint32_t isa, const qir_float_conv *, qir_step *)
+    int qir_float_depthwise_make(uint32_t isa, const qir_float_conv *, qir_step *)
+
+cdef extern from "floats/unary.h" nogil:
+    cdef enum qir_unary_op:
+        pass
+    cdef struct qir_unary:
+        double a, b
+    cdef struct qir_float_window:
+        size_t planes, h, w, oh, ow, kh, kw, sh, sw, dh, dw, pt, pl
+    int qir_float_unary_make(
+        uint32_t isa, qir_unary_op op, const qir_unary *, size_t size, int x, int y, qir_step *
+    )
+    int qir_float_max_pool_make(
+        uint32_t isa, const qir_float_window *, int x, int y, qir_step *
+    )
+    int qir_float_mean_make(uint32_t isa, size_t rows, size_t width, int x, int y, qir_step *)
+
 cdef struct timed_step:
     qir_step step
     int64_t nanoseconds  # of all profiled runs

@@ -32,6 +32,9 @@ _Codes = Literal["u8", "i8"]
 EXTERNAL: int
 """As offset of a buffer: the caller gives its memory at each run."""
 
+UNARY: tuple[str, ...]
+"""What `Plan.float_unary` computes."""
+
 def cpu_features() -> list[str]:
     """The instruction sets this processor and system allow, of those that QIR knows."""
 
@@ -374,6 +377,90 @@ class Plan:
         """
 
     # ---- bytes ------------------------------------------------------------------------------
+
+    def float_linear(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        weight: ArrayLike,
+        bias: ArrayLike | None,
+        *,
+        rows: int,
+        low: float | None = None,
+        high: float | None = None,
+    ) -> None:
+        """y = x @ weight.T + bias in float32, between low and high; weight is (n, k).
+
+        All products of float32 add as said in `qir/_kernels/floats/sgemm.h`: blocks of 256 values,
+        each by one fused multiply-add a value from 0 on; then the blocks, then the bias.
+        """
+
+    def float_matmul(
+        self,
+        name: str,
+        a: int,
+        b: int,
+        y: int,
+        *,
+        sizes: Sequence[int],
+        a_at: ArrayLike,
+        b_at: ArrayLike,
+        y_at: ArrayLike,
+        a_row: int,
+        b_steps: Sequence[int],
+        y_row: int,
+    ) -> None:
+        """y[t] = a[t] @ b[t] in float32; operands as `matmul` has them, in floats."""
+
+    def float_conv2d(
+        self,
+        name: str,
+        x: int,
+        weight: int,
+        y: int,
+        bias: ArrayLike | None,
+        *,
+        shape: Sequence[int],
+        kernel: Sequence[int],
+        stride: Sequence[int] = (1, 1),
+        pad: Sequence[int] = (0, 0, 0, 0),
+        dilation: Sequence[int] = (1, 1),
+        groups: int = 1,
+        low: float | None = None,
+        high: float | None = None,
+    ) -> None:
+        """A convolution of float32; shape is NCHW, kernel (output channels, height, width).
+
+        The weights are a buffer, (output channels, channels of a group, height, width). Padding is
+        zeros that take part.
+        """
+
+    def float_unary(
+        self, name: str, x: int, y: int, *, op: str, size: int, a: float = 0.0, b: float = 0.0
+    ) -> None:
+        """A function of each float32, one of UNARY; computed in float64 and rounded once.
+
+        `a` and `b` are the bounds of `bound`, and alpha and beta of `hard_sigmoid`.
+        """
+
+    def float_max_pool2d(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        *,
+        shape: Sequence[int],
+        kernel: Sequence[int],
+        stride: Sequence[int] = (1, 1),
+        pad: Sequence[int] = (0, 0, 0, 0),
+        dilation: Sequence[int] = (1, 1),
+        out: Sequence[int] | None = None,
+    ) -> None:
+        """The greatest float32 of each window, NCHW; NaN wins, padding never does."""
+
+    def float_mean(self, name: str, x: int, y: int, *, rows: int, width: int) -> None:
+        """The mean of each row of float32, added in sixteen lanes of float64."""
 
     def copy(
         self,

@@ -1,10 +1,11 @@
-"""A graph as something that can be calibrated: run by the reference, its float values shown."""
+"""A graph as something that can be calibrated: run its float values shown."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +21,20 @@ from qir.ir.printer import print_graph
 from qir.reference.interpreter import run
 from qir.rewrite.channel_groups import channel_groups, stored_values
 
+Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
+Observed: TypeAlias = Callable[
+    [Graph, Collection[str]],
+    Callable[[Arrays, Callable[[str, NDArray[np.generic]], None]], bool] | None,
+]
+"""Makes what runs a graph and shows named values, as `qir.target.Target.observed` does."""
+
 
 class GraphProgram:
     """A float graph; tensors are known by the ids that passes keep."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, observed: Observed | None = None) -> None:
         self.graph = graph
+        self._observed = observed(graph, self._watched()) if observed is not None else None
         text = print_graph(graph, by_content=True).encode()
         self.digest = hashlib.blake2b(text, digest_size=16).hexdigest()
 
@@ -59,13 +68,30 @@ class GraphProgram:
         return [*(Key(tensor, None) for tensor in tensors), *apart]
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]], observe: Observe) -> None:
-        """Runs once, calling `observe` with tensor id and value for every float tensor."""
+        """Runs once, calling `observe` with tensor id and value for every float tensor.
+
+        By the kernels that were given, or by the reference where these do not take the inputs.
+        """
+        if self._observed is not None:
+            tensors = self._watched()
+            if self._observed(inputs, lambda name, data: observe(tensors[name], data)):
+                return
 
         def show(value: Value, data: NDArray[np.generic]) -> None:
             if watched(value) and value.constant is None:
                 observe(value.lineage.tensor, data)
 
         run(self.graph, inputs, observe=show)
+
+    def _watched(self) -> dict[str, str]:
+        """The tensor ids of values to be shown, by name."""
+        return {
+            value.name: value.lineage.tensor
+            for node in self.graph
+            if node.op != "output"
+            for value in node.results
+            if watched(value) and value.constant is None
+        }
 
 
 def watched(value: Value) -> bool:

@@ -1,0 +1,401 @@
+"""Ops of float32 alone: products and convolutions, functions of each element, pools and means.
+
+Sums are made in the order of `qir/_kernels/floats/sgemm.h`. Values are held as they are typed, and
+images channels first. A relu or clip that is the only user of a product bounds its results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.dtype import F32
+from qir.ir.node import Stage, Value
+
+from .builder import FIRST, LAST, Buffer, Builder, CannotLower, moved, sizes, strides
+from .codes import Job
+from .products import crossed, matrices, offsets, ordered, target
+from .sizes import Sizes
+
+Bounds = tuple[float | None, float | None]
+FLOAT = 4
+"""Bytes of an element."""
+
+
+def takes(b: Builder, job: Job) -> bool:
+    """Returns whether an op is lowered here: all that it reads and makes is float32.
+
+    Where there are codes too, they have to be those of the reference, which adds and computes in
+    float64: then only those ops are lowered here that give its bytes.
+    """
+    known = LOWERINGS if b.real else EXACT
+    values = (*job.operands.values(), job.result)
+    return job.op in known and all(value.type.element == F32 for value in values)
+
+
+# -- bounds ---------------------------------------------------------------------------------------
+
+
+def _bounds(stage: Stage | Job) -> Bounds:
+    if stage.op == "relu":
+        return 0.0, None
+    low, high = (stage.attrs[name] for name in ("min", "max"))
+    assert low is None or isinstance(low, float)
+    assert high is None or isinstance(high, float)
+    if any(end is not None and math.isnan(end) for end in (low, high)):
+        raise CannotLower("a bound is NaN")
+    return low, high
+
+
+def _ending(b: Builder, job: Job) -> tuple[Value, Bounds]:
+    """The value that a product makes, and its bounds: those of an only user are taken along."""
+    if len(job.tail) > 1:
+        raise CannotLower("no kernel bounds a float result twice")
+    if job.tail:
+        return job.result, _bounds(job.tail[0])
+    if len(job.result.uses) == 1 and job.result.name not in b.watched:
+        (user,) = job.result.users
+        if user.op in ("relu", "clip") and user.result.type.element == F32:
+            try:
+                return user.result, _bounds(Job(user.name, user.op, user.attrs, {}, user.result))
+            except CannotLower:
+                pass
+    return job.result, (None, None)
+
+
+def _row(value: Value | None, count: int, slot: str) -> NDArray[np.float32] | None:
+    """A constant with one number for each of the last axis, or one for all."""
+    if value is None:
+        return None
+    if value.constant is None:
+        raise CannotLower(f"{slot} is no constant")
+    data = np.asarray(value.constant.data, np.float32)
+    if data.size not in (1, count) or data.shape[-1:] not in ((), (1,), (count,)):
+        raise CannotLower(f"{slot} has another value for each row")
+    return np.ascontiguousarray(np.broadcast_to(data.reshape(-1), count))
+
+
+# -- products -------------------------------------------------------------------------------------
+
+
+def conv2d(b: Builder, job: Job) -> None:
+    """Lowers a convolution; an image that is typed channels last is put in order first."""
+    x, w = job.operands["x"], job.operands["w"]
+    made, (low, high) = _ending(b, job)
+    oc, depth, kh, kw = sizes(w)
+    if not depth:
+        raise CannotLower("w has no channels")
+    bias = job.operands.get("bias")
+    shift = None
+    if bias is not None:
+        if bias.constant is None:
+            raise CannotLower("bias is no constant")
+        shift = np.ascontiguousarray(bias.constant.data, np.float32).reshape(-1)
+    source, weights = _first(b, x, job.nchw), b.need(w)
+    shape = sizes(x) if job.nchw else moved(sizes(x), FIRST)
+    stride, pad, dilation = job.pair("stride"), job.pads(), job.pair("dilation")
+    groups = job.number("groups")
+
+    def step(result: Buffer, held: Sizes) -> None:
+        b.add(
+            job.name,
+            "float_conv2d",
+            [source, weights],
+            [result],
+            held,
+            lambda plan, at: plan.float_conv2d(
+                job.name,
+                at(source),
+                at(weights),
+                at(result),
+                shift,
+                shape=shape,
+                kernel=(oc, kh, kw),
+                stride=stride,
+                pad=pad,
+                dilation=dilation,
+                groups=groups,
+                low=low,
+                high=high,
+            ),
+        )
+
+    _give_first(b, made, job.nchw, step)
+
+
+def _first(b: Builder, value: Value, nchw: bool) -> Buffer:
+    """An image channels first."""
+    held = b.need(value)
+    if nchw:
+        return held
+    turned = b.scratch(held.size)
+    b.transpose(f"{value.name} to NCHW", held, turned, sizes(value), FIRST, FLOAT)
+    return turned
+
+
+def _give_first(
+    b: Builder, value: Value, nchw: bool, step: Callable[[Buffer, Sizes], None]
+) -> None:
+    """Lets a step make an image channels first, and puts it in the order in which it is typed."""
+    if nchw:
+        step(b.make(value), sizes(value))
+        return
+    shape = moved(sizes(value), FIRST)
+    turned = b.scratch(math.prod(shape) * FLOAT)
+    step(turned, shape)
+    b.transpose(f"{value.name} to NHWC", turned, b.make(value), shape, LAST, FLOAT)
+
+
+def linear(b: Builder, job: Job) -> None:
+    """Lowers x @ w.T + bias."""
+    _product(b, job, "x", "w", job.operands.get("bias"), turned=True)
+
+
+def gemm(b: Builder, job: Job) -> None:
+    """Lowers alpha = beta = 1; a transposed a is put in order first."""
+    added = job.operands.get("c")
+    if job.attrs["alpha"] != 1.0 or (added is not None and job.attrs["beta"] != 1.0):
+        raise CannotLower("alpha or beta is not 1")
+    _product(b, job, "a", "b", added, turned=job.attrs["trans_b"] is True)
+
+
+def matmul(b: Builder, job: Job) -> None:
+    """Lowers a product by one constant matrix, or of matrices that are both computed."""
+    right = job.operands["b"]
+    if right.constant is not None and right.type.rank == 2:
+        turned = job.attrs["trans_b"] is True
+        _product(b, job, "a", "b", job.operands.get("bias"), turned=turned)
+    else:
+        computed_product(b, job)
+
+
+def _product(
+    b: Builder, job: Job, left: str, right: str, added: Value | None, *, turned: bool
+) -> None:
+    value, matrix = job.operands[left], job.operands[right]
+    if matrix.constant is None or matrix.type.rank != 2:
+        raise CannotLower(f"{right} is no constant matrix")
+    data = np.asarray(matrix.constant.data, np.float32)
+    columns = np.ascontiguousarray(data if turned else data.T)
+    if not columns.size:
+        raise CannotLower(f"{right} is empty")
+    bias = _row(added, len(columns), "bias")
+    across = job.op != "linear" and job.attrs["trans_a"] is True
+    if across and value.type.rank != 2:
+        raise CannotLower(f"a transposed {left} has {value.type.rank} axes, the kernels take 2")
+    made, (low, high) = _ending(b, job)
+    source = crossed(b, value) if across else b.need(value)
+    rows = math.prod(sizes(value)) // columns.shape[1]
+    result = b.make(made)
+    b.add(
+        job.name,
+        "float_linear",
+        [source],
+        [result],
+        sizes(made),
+        lambda plan, at: plan.float_linear(
+            job.name, at(source), at(result), columns, bias, rows=rows, low=low, high=high
+        ),
+    )
+
+
+def computed_product(b: Builder, job: Job) -> None:
+    """Lowers a product whose right operand is packed while it runs."""
+    left, right = job.operands["a"], job.operands["b"]
+    if "bias" in job.operands or job.tail:
+        raise CannotLower("no kernel adds to a product of two computed matrices, or bounds it")
+    if left.type.rank < 2 or right.type.rank < 2:
+        raise CannotLower("an operand is a vector, the kernels take matrices")
+    a, c = matrices(b, job, left, "trans_a"), matrices(b, job, right, "trans_b")
+    made, order = target(b, job)
+    result = b.make(made)
+    out = moved(strides(sizes(made)), order)
+    batch = sizes(job.result)[:-2]
+    m, n, k = *sizes(job.result)[-2:], a.sizes[-1]
+    if a.steps[-1] != 1 and k > 1:  # rows of a are read as they are: put them in order
+        a = ordered(b, job, left, a)
+    b.add(
+        job.name,
+        "float_matmul",
+        [a.buffer, c.buffer],
+        [result],
+        sizes(job.result),
+        lambda plan, at: plan.float_matmul(
+            job.name,
+            at(a.buffer),
+            at(c.buffer),
+            at(result),
+            sizes=(m, k, n),
+            a_at=a.offsets(batch),
+            b_at=c.offsets(batch),
+            y_at=offsets(out[:-2], batch, 0),
+            a_row=a.steps[-2],
+            b_steps=c.steps[-2:],
+            y_row=out[-2],
+        ),
+    )
+
+
+# -- functions of each element --------------------------------------------------------------------
+
+
+def unary(b: Builder, job: Job) -> None:
+    """Lowers a function of each element; one that bounds may be done already, by a product."""
+    if b.holds(job.result, last=False):
+        return
+    if job.tail:
+        raise CannotLower(f"no kernel computes {job.op} |> {job.tail[0].op} as one")
+    op, low, high = job.op, 0.0, 0.0
+    if op in ("relu", "clip"):
+        ends = _bounds(job)
+        low = -math.inf if ends[0] is None else ends[0]
+        high = math.inf if ends[1] is None else ends[1]
+        op = "bound"
+    elif op == "hard_sigmoid":
+        low, high = (_number(job, name) for name in ("alpha", "beta"))
+    elif op == "gelu" and job.attrs["approximate"] != "none":
+        raise CannotLower("no kernel computes gelu by tanh")
+    elif op == "silu" and _number(job, "alpha") != 1.0:
+        raise CannotLower("alpha is not 1")
+    value = job.operands["x"]
+    source, made = b.need(value), b.make(job.result)
+    size = math.prod(sizes(value))
+    b.add(
+        job.name,
+        f"float_{op}",
+        [source],
+        [made],
+        sizes(value),
+        lambda plan, at: plan.float_unary(
+            job.name, at(source), at(made), op=op, size=size, a=low, b=high
+        ),
+    )
+
+
+def _number(job: Job, name: str) -> float:
+    value = job.attrs[name]
+    assert isinstance(value, float)
+    return value
+
+
+def power(b: Builder, job: Job) -> None:
+    """Lowers squares."""
+    exponent = job.operands["b"].constant
+    if exponent is None or exponent.data.size != 1 or sizes(job.result) != sizes(job.operands["a"]):
+        raise CannotLower("b is no single constant")
+    if (found := float(np.asarray(exponent.data, np.float64).reshape(-1)[0])) != 2:
+        raise CannotLower(f"no kernel raises to the power {found}")
+    unary(b, replace(job, op="square", operands={"x": job.operands["a"]}))
+
+
+# -- pools and means ------------------------------------------------------------------------------
+
+
+def max_pool2d(b: Builder, job: Job) -> None:
+    """Lowers the greatest of each window."""
+    if job.tail:
+        raise CannotLower(f"no kernel computes max_pool2d |> {job.tail[0].op} as one")
+    value = job.operands["x"]
+    x, y = sizes(value), sizes(job.result)
+    shape, out = (x, y[2:]) if job.nchw else (moved(x, FIRST), y[1:3])
+    kernel, stride, pad = job.pair("kernel"), job.pair("stride"), job.pads()
+    dilation = job.pair("dilation")
+    source = _first(b, value, job.nchw)
+
+    def step(result: Buffer, held: Sizes) -> None:
+        b.add(
+            job.name,
+            "float_max_pool2d",
+            [source],
+            [result],
+            held,
+            lambda plan, at: plan.float_max_pool2d(
+                job.name,
+                at(source),
+                at(result),
+                shape=shape,
+                kernel=kernel,
+                stride=stride,
+                pad=pad,
+                dilation=dilation,
+                out=out,
+            ),
+        )
+
+    _give_first(b, job.result, job.nchw, step)
+
+
+def avg_pool2d(b: Builder, job: Job) -> None:
+    """Lowers a mean of windows where one window is the whole image."""
+    shape = sizes(job.operands["x"])
+    image = shape[2:] if job.nchw else shape[1:3]
+    if job.pair("kernel") != image or any(job.pads()):
+        raise CannotLower("no kernel takes means of float32 but of the whole image")
+    global_avg_pool(b, job)
+
+
+def global_avg_pool(b: Builder, job: Job) -> None:
+    """Lowers a mean over all but batch and channels."""
+    rank = job.operands["x"].type.rank
+    _mean(b, job, tuple(range(2, rank) if job.nchw else range(1, rank - 1)))
+
+
+def reduce_mean(b: Builder, job: Job) -> None:
+    """Lowers a mean over axes that stand together."""
+    rank = job.operands["x"].type.rank
+    _mean(b, job, tuple(sorted({axis % rank for axis in job.ints("axes")})) or tuple(range(rank)))
+
+
+def _mean(b: Builder, job: Job, over: Sizes) -> None:
+    if job.tail:
+        raise CannotLower(f"no kernel bounds a float result by {job.tail[0].op}")
+    value = job.operands["x"]
+    shape = sizes(value)
+    kept = tuple(axis for axis in range(len(shape)) if axis not in over)
+    order = (*kept, *over)
+    source = b.need(value)
+    if order != tuple(range(len(shape))):
+        turned = b.scratch(source.size)
+        b.transpose(f"{value.name} for the mean", source, turned, shape, order, FLOAT)
+        source = turned
+    made = b.make(job.result)
+    rows, width = (math.prod(shape[axis] for axis in axes) for axes in (kept, over))
+    b.add(
+        job.name,
+        "float_mean",
+        [source],
+        [made],
+        sizes(job.result),
+        lambda plan, at: plan.float_mean(job.name, at(source), at(made), rows=rows, width=width),
+    )
+
+
+EXACT = frozenset({"max_pool2d", "relu", "clip", "sqrt", "square", "hard_sigmoid", "hard_swish"})
+"""Ops whose kernels give the bytes of the reference."""
+
+LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
+    "conv2d": conv2d,
+    "gemm": gemm,
+    "linear": linear,
+    "matmul": matmul,
+    "max_pool2d": max_pool2d,
+    "avg_pool2d": avg_pool2d,
+    "global_avg_pool": global_avg_pool,
+    "reduce_mean": reduce_mean,
+    "pow": power,
+    "relu": unary,
+    "clip": unary,
+    "sigmoid": unary,
+    "tanh": unary,
+    "erf": unary,
+    "gelu": unary,
+    "silu": unary,
+    "sqrt": unary,
+    "square": unary,
+    "hard_sigmoid": unary,
+    "hard_swish": unary,
+}

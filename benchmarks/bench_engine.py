@@ -1,0 +1,206 @@
+"""QIR's kernels beside other runtimes on seven networks, float32 and int8, in one run.
+
+Each network is made from one seed, run as it is and as QIR quantizes it for onnxruntime, by every
+runtime in turns; what is printed is how many times QIR's median time each of them takes. Above 1,
+QIR is faster. All run on the same cores and as many threads. `--check` runs nothing: it prints the
+steps that are Python calls, of these networks or of the files that are named, and fails if there
+are any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+import qir
+
+sys.path.insert(0, str(Path(__file__).parent))
+from engine_networks import IMAGE, NETWORKS, Size, inputs
+
+Run = Callable[[], object]
+Feed = Mapping[str, NDArray[np.generic]]
+WARM = 2
+
+
+def by_onnxruntime(path: Path, threads: int, feed: Feed) -> Run:
+    """Returns a run by onnxruntime with its optimizer."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return partial(session.run, None, dict(feed))
+
+
+def by_openvino(path: Path, threads: int, feed: Feed) -> Run:
+    """Returns a run by OpenVINO, in the precision that the file has."""
+    import openvino
+
+    settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+    request = openvino.Core().compile_model(str(path), "CPU", settings).create_infer_request()
+    return partial(request.infer, dict(feed))
+
+
+PEERS: dict[str, Callable[[Path, int, Feed], Run]] = {
+    "onnxruntime": by_onnxruntime,
+    "openvino": by_openvino,
+}
+
+
+def medians(runs: Mapping[str, Run], rounds: int, seconds: float) -> dict[str, float]:
+    """Returns the median seconds of each, taken in turns until the time is over."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    end = time.perf_counter() + seconds
+    for turn in range(rounds + WARM):
+        for name, run in runs.items():
+            started = time.perf_counter()
+            run()
+            if turn >= WARM:
+                times[name].append(time.perf_counter() - started)
+        if turn >= WARM + 2 and time.perf_counter() > end:
+            break
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def calls(graph: qir.Graph) -> Counter[str]:
+    """Returns the ops of a graph that are steps in Python, and how many of each there are."""
+    return Counter(fallback.op for fallback in qir.compile(graph).fallbacks)
+
+
+def told(found: Counter[str]) -> str:
+    """Returns them as a table has them."""
+    return ", ".join(f"{op} x{count}" for op, count in sorted(found.items())) or "-"
+
+
+class Table:
+    """Rows of ratios, aligned, and their geometric means."""
+
+    def __init__(self, peers: list[str]) -> None:
+        self._peers = peers
+        self._ratios: dict[tuple[str, str], list[float]] = {}
+        heads = "".join(f"{peer:>14}" for peer in peers)
+        print(f"{'times of QIR':20}{'':9}{heads}   in NumPy", flush=True)
+
+    def row(self, name: str, kind: str, ratios: Mapping[str, float], numpy: str) -> None:
+        """Prints one row."""
+        for peer, ratio in ratios.items():
+            self._ratios.setdefault((kind, peer), []).append(ratio)
+        cells = "".join(f"{ratios[peer]:13.2f}x" for peer in self._peers)
+        print(f"{name:20}{kind:9}{cells}   {numpy}", flush=True)
+
+    def means(self) -> None:
+        """Prints the geometric means."""
+        for kind in dict.fromkeys(kind for kind, _ in self._ratios):
+            found = (self._ratios[kind, peer] for peer in self._peers)
+            means = (math.exp(statistics.fmean(map(math.log, ratios))) for ratios in found)
+            print(f"{'geometric mean':20}{kind:9}" + "".join(f"{mean:13.2f}x" for mean in means))
+
+
+def quantized(path: Path, feed: Feed, to: Path) -> qir.Graph:
+    """Returns a network as QIR quantizes it for onnxruntime, which is written too."""
+    graph = qir.load(path)
+    data = feed if len(feed) > 1 else next(iter(feed.values()))
+    made = qir.quantize(graph, qir.calibrate(graph, data))
+    qir.save(made, to)
+    return made
+
+
+def measure(name: str, size: Size, args: argparse.Namespace, table: Table, folder: Path) -> None:
+    """Prints the rows of one network."""
+    model = NETWORKS[name](size)
+    feed = inputs(model, 1)
+    source, codes = folder / "float.onnx", folder / "int8.onnx"
+    onnx.save(model, source)
+    del model
+    for kind in args.kinds:
+        graph = qir.load(source) if kind == "float32" else quantized(source, feed, codes)
+        path = source if kind == "float32" else codes
+        runs = {peer: PEERS[peer](path, args.threads, feed) for peer in args.peers}
+        own = qir.compile(graph, threads=args.threads)
+        found = medians({**runs, "qir": partial(own, **feed)}, args.rounds, args.seconds)
+        ratios = {peer: found[peer] / found["qir"] for peer in args.peers}
+        table.row(name, kind, ratios, told(Counter(f.op for f in own.fallbacks)))
+    for path in (source, codes):
+        path.unlink(missing_ok=True)
+
+
+def check(args: argparse.Namespace, folder: Path) -> int:
+    """Prints the steps that are Python calls; returns 1 if there are any."""
+    failed = 0
+    print(f"{'':34}{'':9}   in NumPy")
+
+    def row(name: str, kind: str, make: Callable[[], qir.Graph]) -> None:
+        nonlocal failed
+        try:
+            found = told(calls(make()))
+        except qir.errors.QirError as error:
+            found = f"refused: {error}"
+        failed += found != "-"
+        print(f"{name[-33:]:34}{kind:9}   {found}", flush=True)
+
+    for file in args.files:
+        row(file.stem, "as it is", partial(qir.load, file))
+    for name in [] if args.files else args.networks:
+        model = NETWORKS[name](Size(1, 64, 1))
+        source, codes = folder / "float.onnx", folder / "int8.onnx"
+        onnx.save(model, source)
+        row(name, "float32", partial(qir.load, source))
+        row(name, "int8", partial(quantized, source, inputs(model, 1), codes))
+        codes.unlink(missing_ok=True)
+    return min(failed, 1)
+
+
+def arguments() -> argparse.Namespace:
+    """Returns what the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    here = [name for name in PEERS if importlib.util.find_spec(name) is not None]
+    parser.add_argument("files", nargs="*", type=Path, help="models for --check")
+    parser.add_argument("--check", action="store_true", help="list the steps in Python, run none")
+    parser.add_argument("--quick", action="store_true", help="two layers, small images, few runs")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
+    parser.add_argument("--kinds", nargs="+", choices=["float32", "int8"],
+                        default=["float32", "int8"])  # fmt: skip
+    parser.add_argument("--peers", nargs="+", choices=here, default=here)
+    parser.add_argument("--rounds", type=int, default=30, help="runs of each, at most")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of one row, about")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Prints a table."""
+    args = arguments()
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[: args.threads])
+    size = Size(args.batch, 96, 2) if args.quick else Size(args.batch, IMAGE)
+    if args.quick:
+        args.rounds, args.seconds = min(args.rounds, 9), min(args.seconds, 4.0)
+    with tempfile.TemporaryDirectory() as name:
+        if args.check:
+            return check(args, Path(name))
+        print(f"batch {args.batch}, {args.threads} threads, {size.image}x{size.image} images, "
+              f"{size.layers or 'all'} layers; medians, in turns")  # fmt: skip
+        table = Table(args.peers)
+        for network in args.networks:
+            measure(network, size, args, table, Path(name))
+        table.means()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

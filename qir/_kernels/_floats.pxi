@@ -1,0 +1,159 @@
+# Steps that compute with float32 alone: _cpu.pyx includes this, and its Plan has them too.
+
+
+UNARY = (
+    "bound", "sigmoid", "tanh", "erf", "gelu", "silu", "sqrt", "square", "hard_sigmoid",
+    "hard_swish",
+)  # as enum qir_unary_op has them
+
+
+LARGEST_FRAME = 1 << 28
+"""Most floats of an image with its padding."""
+
+
+cdef qir_bounds bounds_of(str name, low, high) except *:
+    cdef qir_bounds bounds
+    bounds.bounded = low is not None or high is not None
+    bounds.low = -math.inf if low is None else real_of(name, "low", low)
+    bounds.high = math.inf if high is None else real_of(name, "high", high)
+    return bounds
+
+
+cdef class Floats(Running):
+    def float_linear(self, str name, x, y, weight, bias, *, rows, low=None, high=None):
+        cdef qir_float_linear s
+        cdef qir_step step
+        cdef const float[::1] weights, biases
+        weight = np.asarray(weight)
+        if weight.ndim != 2 or weight.dtype != np.float32 or 0 in weight.shape:
+            raise ValueError(
+                f"{name}: weight is {weight.dtype} {weight.shape}, not float32 (n, k)"
+            )
+        n, k = weight.shape
+        s.n, s.k, s.rows = n, k, integer(name, "rows", rows, 0)
+        weights = np.ascontiguousarray(weight).reshape(-1)
+        s.weight, s.bias = &weights[0], NULL
+        if bias is not None:
+            biases = floats_of(name, "bias", bias)
+            if biases.shape[0] != n:
+                raise ValueError(f"{name}: bias has {biases.shape[0]} numbers, weight makes {n}")
+            s.bias = &biases[0]
+        s.bounds = bounds_of(name, low, high)
+        s.x = self.needs(name, "x", x, 4 * s.rows * k)
+        s.y = self.needs(name, "y", y, 4 * s.rows * n)
+        made = qir_float_linear_make(self.bits, &s, &step)
+        self.append(name, "float_linear", step, made, 4 * (s.rows * (k + n) + n * k), (y,))
+
+    def float_matmul(
+        self, str name, a, b, y, *, sizes, a_at, b_at, y_at, a_row, b_steps, y_row,
+    ):
+        cdef qir_float_matmul o
+        cdef qir_step step
+        cdef const size_t[::1] offsets
+        m, k, n = of_length(name, "sizes", sizes, 3, 0)
+        integer(name, "values of a sum", k, 1)
+        a_row = integer(name, "a_row", a_row, 0)
+        value, column = of_length(name, "b_steps", b_steps, 2, 0)
+        y_row = integer(name, "y_row", y_row, 0)
+        if m > 1 and y_row < n:
+            raise ValueError(f"{name}: rows of {n} results overlap at a stride of {y_row}")
+        at = offsets_of(name, a_at, b_at, y_at)
+        o.s.m, o.s.k, o.s.n, o.s.batches = m, k, n, at.shape[1] if m * n else 0  # else no tasks
+        o.s.a_row, o.s.b_value, o.s.b_column, o.s.y_row = a_row, value, column, y_row
+        offsets = at.reshape(-1)
+        o.s.a_at = o.s.b_at = o.s.y_at = NULL
+        o.a, o.b, o.y = a, b, y
+        if o.s.batches:
+            starts = at.max(axis=1).tolist()
+            a_end = starts[0] + (m - 1) * a_row + k
+            b_end = starts[1] + (k - 1) * value + (n - 1) * column + 1
+            o.a, o.b = self.needs(name, "a", a, 4 * a_end), self.needs(name, "b", b, 4 * b_end)
+            o.y = self.needs(name, "y", y, 4 * (starts[2] + (m - 1) * y_row + n))
+            o.s.a_at, o.s.b_at = &offsets[0], &offsets[o.s.batches]
+            o.s.y_at = &offsets[2 * o.s.batches]
+        made = qir_float_matmul_make(self.bits, &o, &step)
+        traffic = 4 * o.s.batches * (m * k + k * n + m * n)
+        self.append(name, "float_matmul", step, made, traffic, (y,))
+
+    def float_conv2d(
+        self, str name, x, weight, y, bias, *, shape, kernel,
+        stride=(1, 1), pad=(0, 0, 0, 0), dilation=(1, 1), groups=1, low=None, high=None,
+    ):
+        cdef qir_float_conv o
+        cdef qir_step step
+        cdef const float[::1] biases
+        n, c, h, w = of_length(name, "shape", shape, 4, 1)
+        oc, kh, kw = of_length(name, "kernel", kernel, 3, 1, LARGEST_STEP)
+        stride = of_length(name, "stride", stride, 2, 1, LARGEST_STEP)
+        pad = of_length(name, "pad", pad, 4, 0, LARGEST_STEP)
+        dilation = of_length(name, "dilation", dilation, 2, 1, LARGEST_STEP)
+        groups = integer(name, "groups", groups, 1)
+        if c % groups or oc % groups:
+            raise ValueError(f"{name}: {c} and {oc} channels do not split into {groups} groups")
+        oh, ow = windows(name, (h, w), (kh, kw), stride, pad, dilation)
+        if not oh * ow:
+            raise ValueError(f"{name}: no window fits")
+        frame = (h + pad[0] + pad[2]) * (w + pad[1] + pad[3])
+        integer(name, "size of an image with its padding", frame, 1, LARGEST_FRAME)
+        stride = [by if count > 1 else 1 for by, count in zip(stride, (oh, ow))]
+        weights = oc * (c // groups) * kh * kw
+        read, wrote = n * c * h * w, n * oc * oh * ow
+        o.x, o.y = self.needs(name, "x", x, 4 * read), self.needs(name, "y", y, 4 * wrote)
+        o.weight = self.needs(name, "weight", weight, 4 * weights)
+        o.s.n, o.s.h, o.s.w, o.s.c, o.s.oh, o.s.ow, o.s.oc = n, h, w, c, oh, ow, oc
+        o.s.kh, o.s.kw, o.s.groups = kh, kw, groups
+        (o.s.sh, o.s.sw), (o.s.dh, o.s.dw), (o.s.pt, o.s.pl) = stride, dilation, pad[:2]
+        o.bias = NULL
+        if bias is not None:
+            biases = floats_of(name, "bias", bias)
+            if biases.shape[0] != oc:
+                raise ValueError(f"{name}: bias has {biases.shape[0]} numbers for {oc} channels")
+            o.bias = &biases[0]
+        o.bounds = bounds_of(name, low, high)
+        kind = "float_conv2d"
+        if groups == c > 1 and kh * kw <= QIR_SGEMM_DEPTH:
+            kind = "float_depthwise"
+            made = qir_float_depthwise_make(self.bits, &o, &step)
+        else:
+            made = qir_float_conv_make(self.bits, &o, &step)
+        self.append(name, kind, step, made, 4 * (read + wrote + weights), (y,))
+
+    def float_unary(self, str name, x, y, *, str op, size, a=0.0, b=0.0):
+        cdef qir_unary how
+        cdef qir_step step
+        if op not in UNARY:
+            raise ValueError(f"{name}: no op {op!r} on a float; known are {', '.join(UNARY)}")
+        size = integer(name, "size", size, 0)
+        how.a, how.b = number_of(name, "a", a), number_of(name, "b", b)
+        x, y = self.needs(name, "x", x, 4 * size), self.needs(name, "y", y, 4 * size)
+        made = qir_float_unary_make(self.bits, UNARY.index(op), &how, size, x, y, &step)
+        self.append(name, f"float_{op}", step, made, 8 * size, (y,))
+
+    def float_max_pool2d(
+        self, str name, x, y, *, shape, kernel,
+        stride=(1, 1), pad=(0, 0, 0, 0), dilation=(1, 1), out=None,
+    ):
+        cdef qir_float_window s
+        cdef qir_step step
+        n, c, h, w = of_length(name, "shape", shape, 4, 0)
+        kernel = of_length(name, "kernel", kernel, 2, 1, LARGEST_STEP)
+        stride = of_length(name, "stride", stride, 2, 1, LARGEST_STEP)
+        pad = of_length(name, "pad", pad, 4, 0, LARGEST_STEP)
+        dilation = of_length(name, "dilation", dilation, 2, 1, LARGEST_STEP)
+        if out is None:
+            out = windows(name, (h, w), kernel, stride, pad, dilation)
+        oh, ow = of_length(name, "out", out, 2, 0, LARGEST_STEP)
+        s.planes, s.h, s.w, s.oh, s.ow = n * c if oh * ow else 0, h, w, oh, ow
+        (s.kh, s.kw), (s.sh, s.sw), (s.dh, s.dw) = kernel, stride, dilation
+        s.pt, s.pl = pad[:2]
+        x = self.needs(name, "x", x, 4 * n * c * h * w)
+        y = self.needs(name, "y", y, 4 * n * c * oh * ow)
+        made = qir_float_max_pool_make(self.bits, &s, x, y, &step)
+        self.append(name, "float_max_pool2d", step, made, 4 * n * c * (h * w + oh * ow), (y,))
+
+    def float_mean(self, str name, x, y, *, rows, width):
+        cdef qir_step step
+        rows, width = whole(name, "rows and width", (rows, width), 0)
+        x, y = self.needs(name, "x", x, 4 * rows * width), self.needs(name, "y", y, 4 * rows)
+        made = qir_float_mean_make(self.bits, rows, width, x, y, &step)
+        self.append(name, "float_mean", step, made, 4 * rows * (width + 1), (y,))

@@ -1,0 +1,153 @@
+/*
+ * The kernels of unary.h as plain loops, for the compiler to vectorize with the instructions of the
+ * file that includes this; QIR_NAME(relu) is the name of one there.
+ */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "unary.h"
+
+enum { LANES = 16 };
+
+#define QIR_INLINE_BODY static inline __attribute__((always_inline))
+
+/* exp(x) for x <= 0 or NaN, within 2^-36 of its value: 2^k * exp(r) with |r| <= ln(2) / 2; 0 below
+ * -700. */
+QIR_INLINE_BODY double power(double x) {
+  const double shift = 6755399441055744.0; /* 1.5 * 2^52: numbers of this size have no fraction */
+  const double kept = x < -700 ? -700 : x;
+  const double shifted = fma(kept, 1.4426950408889634, shift), k = shifted - shift;
+  const double r = fma(k, -0x1.62e42fefa39efp-1, kept);
+  double p = 1.0 / 362880;
+  p = fma(p, r, 1.0 / 40320);
+  p = fma(p, r, 1.0 / 5040);
+  p = fma(p, r, 1.0 / 720);
+  p = fma(p, r, 1.0 / 120);
+  p = fma(p, r, 1.0 / 24);
+  p = fma(p, r, 1.0 / 6);
+  p = fma(p, r, 1.0 / 2);
+  p = fma(p, r, 1.0);
+  p = fma(p, r, 1.0);
+  uint64_t bits;
+  memcpy(&bits, &shifted, sizeof bits);
+  bits = (bits + 1023) << 52; /* the low bits of `shifted` are k */
+  double scale;
+  memcpy(&scale, &bits, sizeof scale);
+  return x < -700 ? 0 : p * scale;
+}
+
+/* erfc(x) for x >= 0 or NaN, within 2^-28 of its value: exp(-x * x) times a function of 1 / (1 + x
+ * / 2). */
+QIR_INLINE_BODY double upper(double size) {
+  const double x = size > 15 ? 15 : size;
+  const double t = 1 / (1 + 0.5 * x), u = (t - 0.5588235294117647) * (1 / 0.4411764705882353);
+  double p = -0x1.ab9a6d1d7d712p-19;
+  p = fma(p, u, 0x1.6baf7673b07c9p-17);
+  p = fma(p, u, 0x1.c02335023ce3dp-17);
+  p = fma(p, u, -0x1.d4172a30342a3p-14);
+  p = fma(p, u, 0x1.946deb5ecbf6bp-15);
+  p = fma(p, u, 0x1.b33dd4a772890p-11);
+  p = fma(p, u, -0x1.20989bd37c07dp-10);
+  p = fma(p, u, -0x1.e967786a0ecc9p-8);
+  p = fma(p, u, 0x1.1f52ca4a25d66p-7);
+  p = fma(p, u, 0x1.cf1d3808a97b5p-4);
+  p = fma(p, u, 0x1.54c2850caa541p-2);
+  p = fma(p, u, 0x1.1b39a530a5f4ap-1);
+  return size > 15 ? 0 : p * t * power(-x * x);
+}
+
+/* erf(x) by its series, for |x| <= 1. */
+QIR_INLINE_BODY double middle(double x) {
+  const double s = x * x;
+  double p = -0x1.51d7181c5d36cp-30;
+  p = fma(p, s, 0x1.fcc5720624c1cp-27);
+  p = fma(p, s, -0x1.5f742ec43e71ap-23);
+  p = fma(p, s, 0x1.b9e6c9dc651a2p-20);
+  p = fma(p, s, -0x1.f4d25c3e0c2ebp-17);
+  p = fma(p, s, 0x1.f9a326f9b89b7p-14);
+  p = fma(p, s, -0x1.c02db40040b85p-11);
+  p = fma(p, s, 0x1.565bcd0e6a53fp-8);
+  p = fma(p, s, -0x1.b82ce31288b51p-6);
+  p = fma(p, s, 0x1.ce2f21a042be2p-4);
+  p = fma(p, s, -0x1.812746b0379e7p-2);
+  p = fma(p, s, 0x1.20dd750429b6dp+0);
+  return p * x;
+}
+
+QIR_INLINE_BODY double error(double x) {
+  const double size = fabs(x), near = middle(size > 1 ? 1 : size), far = 1 - upper(size);
+  const double y = size > 1 ? far : near;
+  return x != x ? x : x < 0 ? -y : y;
+}
+
+QIR_INLINE_BODY double logistic(double x) {
+  const double small = power(-fabs(x));
+  return (x < 0 ? small : 1.0) / (1.0 + small);
+}
+
+/* By two terms of the series where exp(-2 x) is nearly 1. */
+QIR_INLINE_BODY double tangent(double x) {
+  const double size = fabs(x), small = power(-2 * size), far = (1 - small) / (1 + small);
+  const double near = size * (1 - size * size / 3);
+  const double y = size < 0x1p-9 ? near : far;
+  return x != x ? x : x < 0 ? -y : x > 0 ? y : x;
+}
+
+QIR_INLINE_BODY double normal(double x) {
+  const double tail = upper(fabs(x) * 0x1.6a09e667f3bcdp-1);
+  return x * 0.5 * (x < 0 ? tail : 2 - tail);
+}
+
+QIR_INLINE_BODY double kept(double x, double low, double high) {
+  x = x < low ? low : x;
+  return x > high ? high : x;
+}
+
+void QIR_NAME(bound)(const struct qir_unary *how, const float *restrict x, float *restrict y,
+                     size_t n) {
+  const float low = (float)how->a, high = (float)how->b;
+  for (size_t i = 0; i < n; ++i) {
+    const float above = x[i] < low ? low : x[i];
+    y[i] = above > high ? high : above;
+  }
+}
+
+#define QIR_UNARY_BODY(op, expression)                                                       \
+  void QIR_NAME(op)(const struct qir_unary *how, const float *restrict x, float *restrict y, \
+                    size_t n) {                                                              \
+    const double a = how->a, b = how->b;                                                     \
+    (void)a;                                                                                 \
+    (void)b;                                                                                 \
+    for (size_t i = 0; i < n; ++i) {                                                         \
+      const double v = (double)x[i];                                                         \
+      const float made = (float)(expression);                                                \
+      y[i] = made != made ? NAN : made; /* of one sign everywhere */                         \
+    }                                                                                        \
+  }
+QIR_UNARY_BODY(sigmoid, logistic(v))
+QIR_UNARY_BODY(tanh, tangent(v))
+QIR_UNARY_BODY(erf, error(v))
+QIR_UNARY_BODY(gelu, normal(v))
+QIR_UNARY_BODY(silu, v *logistic(v))
+QIR_UNARY_BODY(sqrt, sqrt(v))
+QIR_UNARY_BODY(square, v *v)
+QIR_UNARY_BODY(hard_sigmoid, kept(a *v + b, 0, 1))
+QIR_UNARY_BODY(hard_swish, v *kept(v / 6 + 0.5, 0, 1))
+#undef QIR_UNARY_BODY
+
+void QIR_NAME(most)(const float *restrict x, float *restrict y, size_t n) {
+  for (size_t i = 0; i < n; ++i) y[i] = x[i] > y[i] || x[i] != x[i] ? x[i] : y[i];
+}
+
+double QIR_NAME(sum)(const float *restrict x, size_t n) {
+  const size_t whole = n / LANES * LANES;
+  double lanes[LANES] = {0};
+  for (size_t i = 0; i < whole; i += LANES)
+    for (size_t l = 0; l < LANES; ++l) lanes[l] += (double)x[i + l];
+  for (size_t l = 0; l < n - whole; ++l) lanes[l] += (double)x[whole + l];
+  for (size_t half = LANES / 2; half; half /= 2)
+    for (size_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  return lanes[0];
+}

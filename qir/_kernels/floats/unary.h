@@ -1,0 +1,61 @@
+#ifndef QIR_FLOAT_UNARY_H
+#define QIR_FLOAT_UNARY_H
+
+/*
+ * Functions of each float32 by itself, computed in f64 and rounded once, and what windows and rows
+ * of them make. The exponential and error functions are within 2^-28, so a result may be one unit
+ * of the last place of f32 from the C library's.
+ *
+ * A mean adds in sixteen lanes of f64, as rows.h says. In a maximum NaN wins, padding never does.
+ */
+
+#include "isa.h"
+#include "step.h"
+
+/* In the order of the functions of a kernel; bound is min(max(x, a), b), and NaN stays. */
+enum qir_unary_op {
+  QIR_BOUND,
+  QIR_SIGMOID,
+  QIR_TANH,
+  QIR_ERF,
+  QIR_GELU,
+  QIR_SILU,
+  QIR_SQRT,
+  QIR_SQUARE,
+  QIR_HARD_SIGMOID,
+  QIR_HARD_SWISH,
+  QIR_UNARY_OPS
+};
+
+struct qir_unary {
+  double a, b;
+};
+
+typedef void (*qir_unary_fn)(const struct qir_unary *how, const float *x, float *y, size_t n);
+
+struct qir_unary_kernel {
+  const char *name;
+  uint32_t isa;
+  qir_unary_fn ops[QIR_UNARY_OPS];
+  void (*most)(const float *x, float *y, size_t n); /* y = max(x, y) */
+  double (*sum)(const float *x, size_t n);
+};
+
+/* Kernels of this build, best first; the last is scalar and always runs. */
+extern const struct qir_unary_kernel qir_unary_kernels[];
+extern const size_t qir_unary_kernel_count;
+
+struct qir_float_window {
+  size_t planes, h, w, oh, ow, kh, kw, sh, sw, dh, dw, pt, pl;
+};
+
+/* Each makes a step over buffers of f32; 0 if there is no memory. */
+int qir_float_unary_make(uint32_t isa, enum qir_unary_op op, const struct qir_unary *how,
+                         size_t size, int x, int y, struct qir_step *step);
+int qir_float_max_pool_make(uint32_t isa, const struct qir_float_window *window, int x, int y,
+                            struct qir_step *step);
+/* y[i] = the mean of x[i * width] .. x[i * width + width - 1] */
+int qir_float_mean_make(uint32_t isa, size_t rows, size_t width, int x, int y,
+                        struct qir_step *step);
+
+#endif

@@ -1,0 +1,40 @@
+#include "sgemm.h"
+
+#if defined(QIR_X86)
+#include <immintrin.h>
+
+QIR_TARGET_BEGIN("avx2,fma")
+
+enum { NR = 8, VECS = 2 };
+#define VEC __m256
+#define ZERO _mm256_setzero_ps
+#define LOAD _mm256_loadu_ps
+#define SET1 _mm256_set1_ps
+#define FMA _mm256_fmadd_ps
+#define ADD _mm256_add_ps
+#define MAX _mm256_max_ps
+#define MIN _mm256_min_ps
+#define LOAD_FIRST(from, n) _mm256_maskload_ps(from, first8(n))
+#define STORE_FIRST(to, n, value) _mm256_maskstore_ps(to, first8(n), value)
+
+static inline __attribute__((always_inline)) __m256i first8(size_t n) {
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n < 8 ? (int)n : 8), lanes);
+}
+
+#include "tiles.h"
+
+TILES(1, 6, 4, 2)
+TILES(2, 6, 4, 2)
+
+void qir_sgemm_avx2(const struct qir_sgemm_block *b) {
+  if (b->width == NR)
+    panel_1(b);
+  else
+    panel_2(b);
+}
+
+void qir_taps_avx2(const struct qir_taps *how, float *y, size_t n) { all_taps(how, y, n); }
+
+QIR_TARGET_END
+#endif
