@@ -24,7 +24,7 @@ CYTHON := $(shell find qir -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check test-loopback test-all bench fuzz sanitize lint format docs counts train clean oracle-tflite oracle-ipex oracle-mxnet
+.PHONY: help demo test check test-zoo test-loopback test-all bench fuzz sanitize lint format docs counts train clean oracle-tflite oracle-ipex oracle-mxnet
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -38,6 +38,9 @@ test: $(STAMP)/test  ## every test but the long ones, samples of the exhaustive 
 
 check: $(STAMP)/test  ## the fast tests, under 2 minutes
 	@$(PYTEST) -m "not slow and not long"
+
+test-zoo: $(STAMP)/test  ## well-known networks for PyTorch and onnxruntime, under 4 minutes
+	@$(PYTEST) tests/zoo
 
 test-loopback: $(STAMP)/test  ## the fast tests that run programs, each sent out by a plugin's target and back; under 20 minutes
 	@$(PYTEST) -m "not slow and not long" --through loopback tests/reference tests/backends tests/differential
@@ -81,7 +84,7 @@ format: $(STAMP)/test  ## put Python and C into the house's form
 
 docs: $(STAMP)/test  ## write the pages that are made from the code
 	@for page in tests.pages tests.ir.test_ops_page tests.ir.test_verify_page \
-		tests.frontends.onnx.conformance tests.frontends.onnx.coverage tests.differential.onnxruntime.tools_page tests.numerics_page tests.versions_page tests.differential.registered tests.picture_of_steps \
+		tests.frontends.onnx.conformance tests.frontends.onnx.coverage tests.frontends.torch.support_page tests.differential.onnxruntime.tools_page tests.numerics_page tests.versions_page tests.differential.registered tests.picture_of_steps \
 		tests.mutation.page tests.mutation.indistinct; do \
 		$(BIN)/python -m $$page || exit; done
 

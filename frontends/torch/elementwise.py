@@ -348,6 +348,7 @@ OPS: dict[str, Handler] = {
     "lift_fresh_copy.default": _identity,
     "_to_copy.default": _cast,
     "to.dtype": _cast,
+    "to.dtype_layout": _cast,
     "to.device": _cast,
     "type_as.default": _cast,
 }

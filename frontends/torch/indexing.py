@@ -42,14 +42,27 @@ def _index(call: Call) -> Value:
         return call.add("gather", operands, {"axis": axis})
     if [i for i, _ in named] != list(range(len(named))):
         raise Keep
-    parts = [call.reader.tensor(node) for _, node in named]
-    shapes = {part.type.shape for part in parts}
-    if len(shapes) > 1:
-        raise Keep
+    parts = _broadcast(call, [call.reader.tensor(node) for _, node in named])
     rank = parts[0].type.rank
     rows = [call.add("unsqueeze", {"x": part}, {"axes": (rank,)}) for part in parts]
     indices = call.add("concat", {f"xs.{i}": r for i, r in enumerate(rows)}, {"axis": rank})
     return call.add("gather_nd", {"x": x, "indices": indices})
+
+
+def _broadcast(call: Call, parts: list[Value]) -> list[Value]:
+    """Returns tensors of indices expanded to one shape."""
+    whole = parts[0]
+    for part in parts[1:]:
+        if part.type.shape != whole.type.shape:
+            shape = call.add("shape", {"x": part})
+            whole = call.add("expand", {"x": whole, "shape": shape})
+    shape = call.add("shape", {"x": whole})
+    return [
+        part
+        if part.type.shape == whole.type.shape
+        else call.add("expand", {"x": part, "shape": shape})
+        for part in parts
+    ]
 
 
 def _is_mask(node: fx.Node) -> bool:

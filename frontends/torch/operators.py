@@ -49,5 +49,6 @@ OPS: dict[str, Callable[[Call], Any]] = (
     | pointwise.OPS
 )
 _MIXES = ("cat.default", "stack.default", "pad.default", "constant_pad_nd.default")
-MOVES = frozenset(f"aten.{name}" for name in movement.OPS if name not in _MIXES)
+_KEEPS = ("alias.default", "clone.default", "contiguous.default", "detach.default")
+MOVES = frozenset(f"aten.{name}" for name in (*movement.OPS, *_KEEPS) if name not in _MIXES)
 """Operators that only move elements: of quantized integers they keep the type."""

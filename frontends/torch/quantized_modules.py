@@ -22,6 +22,18 @@ def is_quantized(module: nn.Module) -> bool:
     return False
 
 
+def quantizes_tensors(node: torch.fx.Node) -> bool:
+    """Returns whether a node of an exported program makes a quantized tensor."""
+    return str(node.target).startswith(tuple(f"aten.{call}." for call in _CALLS))
+
+
+def quantizes(module: torch.jit.ScriptModule) -> bool:
+    """Returns whether a traced module computes with quantized tensors."""
+    graph: Any = module.inlined_graph
+    kinds = {str(node.kind()) for node in graph.nodes()}
+    return any(kind.startswith(("quantized::", "aten::quantize_per")) for kind in kinds)
+
+
 def _quantizes(node: torch.fx.Node) -> bool:
     if node.op != "call_function":
         return False
@@ -62,7 +74,8 @@ class _Fake(nn.Module):
         super().__init__()
         self.enabled = bool(made.fake_quant_enabled[0])
         self.register_buffer("scale", made.scale.detach().float())
-        self.register_buffer("zero_point", made.zero_point.detach().to(torch.int32))
+        zeros = made.zero_point.detach()
+        self.register_buffer("zero_point", zeros if zeros.is_floating_point() else zeros.int())
         observer = made.activation_post_process
         self.low, self.high = int(observer.quant_min), int(observer.quant_max)
         self.axis = int(made.ch_axis) if made.is_per_channel else None
@@ -74,6 +87,15 @@ class _Fake(nn.Module):
             return torch.fake_quantize_per_tensor_affine(
                 x, self.scale, self.zero_point, self.low, self.high
             )
+        if self.zero_point.is_floating_point():
+            return self._by_real_zeros(x)
         return torch.fake_quantize_per_channel_affine(
             x, self.scale, self.zero_point, self.axis, self.low, self.high
         )
+
+    def _by_real_zeros(self, x: torch.Tensor) -> torch.Tensor:
+        """Computes as PyTorch does where zero points are no integers, as those of tables are."""
+        shape = [-1 if axis == self.axis else 1 for axis in range(x.dim())]
+        scale, zero = self.scale.reshape(shape), self.zero_point.reshape(shape)
+        codes = torch.round(x * (1 / scale) + zero).clamp(self.low, self.high)
+        return (codes - zero) * scale

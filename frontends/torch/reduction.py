@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
 from .call import Call, Keep
+
+_LAST = 2**63 - 1
 
 
 def _over_axes(op: str, name: str = "dim") -> Callable[[Call], Value]:
@@ -96,6 +100,23 @@ def _running(op: str) -> Callable[[Call], Value]:
     return read
 
 
+def _difference(call: Call) -> Value:
+    """Reads differences of neighbors along an axis, `n` times over."""
+    held = [call[name] for name in ("prepend", "self", "append") if call[name] is not None]
+    kind, truth = call.result.dtype, call.result.dtype == torch.bool
+    parts = [call.cast_to(part, kind) for part in held]
+    axis = call.axis("dim", call.rank("self"))
+    x = parts[0]
+    if len(parts) > 1:
+        x = call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
+    for _ in range(call.whole("n")):
+        ends = {"axes": (axis,), "steps": (1,)}
+        later = call.add("slice", {"x": x}, {"starts": (1,), "ends": (_LAST,), **ends})
+        early = call.add("slice", {"x": x}, {"starts": (0,), "ends": (-1,), **ends})
+        x = call.add("logical_xor" if truth else "sub", {"a": later, "b": early})
+    return x
+
+
 def _top_k(call: Call) -> list[Value]:
     x = call.value("self")
     attrs: dict[str, Attr] = {
@@ -129,5 +150,6 @@ OPS: dict[str, Callable[[Call], Value | list[Value]]] = {
     "max.dim": _with_place("reduce_max", "arg_max"),
     "min.dim": _with_place("reduce_min", "arg_min"),
     "cumsum.default": _running("cumsum"),
+    "diff.default": _difference,
     "topk.default": _top_k,
 }

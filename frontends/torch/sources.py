@@ -20,7 +20,12 @@ from qir.errors import InputError, QirError, UsageError
 from .archive import open_archive
 from .profiles import profile_name, running_engine
 from .program import Program, as_program, functional, mutates_views
-from .quantized_modules import is_quantized, without_observers
+from .quantized_modules import (
+    is_quantized,
+    quantizes,
+    quantizes_tensors,
+    without_observers,
+)
 from .script.interpreter import Interpreter
 from .script.opened import script_program
 from .script.shapes import Example, example, examples, stated
@@ -67,8 +72,15 @@ def opened(source: object, inputs: Sequence[object] | None) -> Opened:
         if is_quantized(source):
             return _script(_traced(source, given, name), name, given)
         module, observers = without_observers(source)
-        program = as_program(functional(_exported(module, given, name)))
-        return Opened(program, name, share=False, observers=observers)
+        try:
+            exported = _exported(module, given, name)
+        except InputError:
+            if quantizes(script := _traced(module, given, name)):
+                return _script(script, name, given)
+            raise
+        if any(quantizes_tensors(node) for node in exported.graph.nodes):
+            return _script(_traced(module, given, name), name, given)
+        return Opened(as_program(functional(exported)), name, share=False, observers=observers)
 
 
 # -- files ----------------------------------------------------------------------------------------

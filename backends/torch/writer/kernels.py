@@ -205,7 +205,8 @@ def _linear(program: Program, node: Node) -> fx.Node:
     data = held["x"].type.quant
     if data is not None and data.dynamic:
         x = held["x"].node.operands["x"]  # the kernel chooses scale and zero point itself
-        return program.call("quantized.linear_dynamic", program.of(x), packed, False)
+        reduced = node.operands["x.scale"].node.attrs.get("bounds") is not None
+        return program.call("quantized.linear_dynamic", program.of(x), packed, reduced)
     name = _kernel(program, node, "linear", ("relu",), ("leaky_relu",), ("tanh",))
     more = [node.stages[1].attrs["alpha"]] if name.endswith("leaky_relu") else []
     return program.call(name, program.of(held["x"]), packed, *_at(program, node), *more)
@@ -307,7 +308,22 @@ _KEPT = {
         ).split()
     },
 }
+
+
+def _recode(program: Program, node: Node) -> fx.Node:
+    """Writes integers that are read plain, and plain integers that are read as quantized."""
+    x, quant = program.of(node.operands["x"]), node.result.type.quant
+    if node.operands["x"].type.quant is not None:
+        x = program.call("aten.int_repr", x)
+    if quant is None:
+        return x
+    if quant.axis is not None or not fits(quant):
+        raise program.refuse(node, f"PyTorch has no quantized tensor of type {quant}")
+    return program.call("aten._make_per_tensor_quantized_tensor", x, *parameters(quant))
+
+
 _KERNELS: dict[str, Handler] = {
+    "recode": _recode,
     "quantize": _quantize,
     "dequantize": _dequantize,
     "requantize": _requantize,

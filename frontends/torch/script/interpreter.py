@@ -18,6 +18,7 @@ from qir.errors import InputError
 from ..quantization import STATED
 from . import quantized
 from .builder import Builder, is_tensor
+from .cells import CELLS
 from .quantized import Kernel, Packed, Quantized
 from .scalars import COMPARED, DTYPES, FORMATS, NUMBERS, SAME, SCALARS, SYMBOLIC
 
@@ -147,7 +148,7 @@ class Interpreter:
         return target, named_arguments
 
     def _kernel(self, node: Any, kind: str, given: list[Any]) -> Any:
-        read = quantized.KERNELS.get(kind)
+        read = quantized.KERNELS.get(kind) or CELLS.get(kind)
         if read is None:
             raise self.fail(f"calls {kind}, which is not read")
         _, named = self._arguments(node, given)

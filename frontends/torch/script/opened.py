@@ -12,7 +12,7 @@ from qir.errors import InputError
 from ..program import Program
 from .builder import Builder
 from .interpreter import Interpreter, Module
-from .quantized import Quantized
+from .quantized import Channels, Quantized
 from .shapes import Example
 
 
@@ -53,4 +53,4 @@ def _results(builder: Builder, made: Any) -> list[Any]:
 
 def _result(held: Any) -> Any:
     """Returns a result; a quantized tensor is given back as its integers, typed."""
-    return held.node if isinstance(held, Quantized) else held
+    return held.node if isinstance(held, (Channels, Quantized)) else held

@@ -216,7 +216,10 @@ def _owner(held: Packed) -> str:
 
 
 def _named(held: Packed, part: str) -> str:
-    return f"{_owner(held)}.{part}".removeprefix(".")
+    """Returns the name of packed weights or a bias: cells have two of each, _ih and _hh."""
+    last = held.name.rpartition(".")[2]
+    end = last[-3:] if last.endswith(("_ih", "_hh")) else ""
+    return f"{_owner(held)}.{part}{end}".removeprefix(".")
 
 
 def _bias(kernel: Kernel, held: Packed, bias: torch.Tensor | None) -> Any:
@@ -265,37 +268,24 @@ def _linear(kernel: Kernel) -> Quantized:
 
 def _dynamic_linear(kernel: Kernel) -> fx.Node:
     """Keeps the call: the scale of its data is chosen while it runs."""
-    held, x = kernel["W_prepack"], kernel.builder.node(kernel["X"])
+    made = packed_linear(
+        kernel, kernel["W_prepack"], kernel["X"], reduce_range=kernel["reduce_range"]
+    )
+    return _ended(kernel, made)
+
+
+def packed_linear(kernel: Kernel, held: Packed, x: Any, *, reduce_range: bool) -> fx.Node:
+    """Adds a linear layer with packed weights that quantizes its data by their range."""
     weight, bias = torch.ops.quantized.linear_unpack(held.object)
     if weight.dtype != torch.qint8:
         raise kernel.builder.fail(f"{kernel.name} of weights in half precision is not read")
-    return dynamic_linear(
-        kernel.builder,
-        x,
-        (_named(held, "weight"), weight),
-        _bias(kernel, held, bias),
-        reduce_range=kernel["reduce_range"],
-        relu="_relu" in kernel.name,
-    )
-
-
-def dynamic_linear(
-    builder: Builder,
-    x: fx.Node,
-    weight: tuple[str, torch.Tensor],
-    bias: Any,
-    *,
-    reduce_range: bool,
-    relu: bool = False,
-) -> fx.Node:
-    """Adds a linear layer that quantizes its data by the range that they have."""
-    w = weights(builder, *weight)
-    row = builder.node(bias)
-    with builder.mode:
-        made = ATEN.linear.default(x.meta["val"], w.meta["val"])
+    w, row = weights(kernel.builder, _named(held, "weight"), weight), _bias(kernel, held, bias)
+    node, row = kernel.builder.node(x), kernel.builder.node(row)
+    with kernel.builder.mode:
+        made = ATEN.linear.default(node.meta["val"], w.meta["val"])
     target = torch.ops.quantized.linear_dynamic.default
-    node: fx.Node = builder.emit(target, (x, (w, row), reduce_range), {}, made)
-    return builder.call(ATEN.relu.default, node) if relu else node
+    linear: fx.Node = kernel.builder.emit(target, (node, (w, row), reduce_range), {}, made)
+    return linear
 
 
 def recurrent(
@@ -387,7 +377,10 @@ def _same_scale(target: Callable[..., Any], data: str, *more: Any) -> Callable[[
 
 
 def _prelu(kernel: Kernel) -> Quantized:
-    slope = dequantize(kernel.builder, kernel["weight"])
+    held = kernel["weight"]
+    if isinstance(held, torch.Tensor):  # an attribute of a module, which is no parameter
+        held = stored(kernel.builder, f"{kernel.builder.path}.weight".removeprefix("."), held)
+    slope = dequantize(kernel.builder, held)
     return kernel.result(kernel.call(ATEN.prelu.default, kernel.real("qx"), slope), "qx")
 
 

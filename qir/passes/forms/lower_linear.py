@@ -24,6 +24,7 @@ from qir.ir.ops import spec
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.passes.fold.fold_bias import FoldBias
+from qir.passes.forms.raise_linear import RaiseLinear
 from qir.rewrite import Pass, run_passes
 from qir.rewrite.layer_weights import operands, slots
 from qir.rewrite.linear_layers import adds_row
@@ -93,10 +94,13 @@ def lowered(
     journal: Journal | None = None,
     sums: bool = False,
 ) -> Graph:
-    """Returns a float graph in the ops of a target: one without `linear` has `gemm`.
+    """Returns a float graph in the ops of a target: of `linear` and `gemm` one stands for both.
 
     With `sums` a constant that is added to a product goes with it, where the product takes none.
     """
+    if "linear" in table.ops and not {"gemm", "matmul"} & set(table.ops):
+        raised = (RaiseLinear(), FoldBias(layers=True)) if sums else (RaiseLinear(),)
+        return run_passes(graph, raised, ledger, journal=journal)
     product = table.ops.get("matmul")
     added = "matmul" if product is None or "bias" not in product.slots else ""
     ops = tuple(op for op in ("linear", added) if op and (op == added or op not in table.ops))

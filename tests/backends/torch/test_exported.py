@@ -18,6 +18,7 @@ from torch.jit import ScriptModule
 import qir
 from qir import pipeline
 from qir.errors import Refused, UsageError
+from qir.ir.text import parse
 from qir.target import target
 
 from .networks import differing, export, make, quantized, watched
@@ -80,6 +81,30 @@ def test_a_module_of_fx_calls_one_kernel_for_each_group() -> None:
     torch.set_num_threads(1)
     (wanted,) = target("pytorch-x86").compile(graph)(**{graph.inputs[0].name: data}).values()
     assert np.array_equal(made(torch.from_numpy(data)).numpy(), np.asarray(wanted))
+
+
+TIES = """graph main as torch-2.13.x86 {
+  %x = input() : 1x2x2x1xf32
+  %q = quantize(%x) : 1x2x2x1x!quant.uniform<u8:f32, 1.0:3>
+  %d = dequantize(%q) : 1x2x2x1xf32
+  %m = global_avg_pool(%d) : 1x2x1x1xf32
+  %y = quantize(%m) : 1x2x1x1x!quant.uniform<u8:f32, 1.0:3>
+  output(y=%y)
+}"""
+
+
+def test_an_exported_program_of_an_engine_rounds_ties_by_the_rules_of_pt2e() -> None:
+    data = np.array([[[[1], [2]], [[4], [4]]]], np.float32)
+    graph = parse(TIES)
+    made = qir.build(graph, target="pytorch-x86", format="pt2")
+    assert isinstance(made, ExportedProgram)
+    found = made.module()(torch.from_numpy(data)).numpy()
+    by = {
+        p: qir.run(graph, {"x": data}, profile=p)["y"] for p in (graph.profile, "torch-2.13.pt2e")
+    }
+    assert np.ravel(by[graph.profile]).tolist() == [4, 7]
+    assert np.ravel(by["torch-2.13.pt2e"]).tolist() == [5, 7]
+    assert np.array_equal(found, by["torch-2.13.pt2e"])
 
 
 def test_forms_that_are_no_files_or_not_of_the_graph_are_refused(tmp_path: Path) -> None:

@@ -267,6 +267,8 @@ def _moves() -> Iterator[Case]:
     places = torch.tensor([[0, 2], [1, 1], [9, 4]])
     yield Case("gather", lambda x: x.gather(1, places), (ROW,))
     yield Case("index", lambda x: x[:, torch.tensor([1, 4])], (X,))
+    rows, columns = torch.arange(2).reshape(2, 1, 1), torch.tensor([[0, 5, -1]])
+    yield Case("index of two shapes", lambda x: x[rows, columns], (X,))
     yield Case("index two", lambda x: x[torch.tensor([0, 1]), torch.tensor([5, 2])], (X,))
     yield Case("tril", lambda x: x.tril(1), (X,))
     yield Case("triu", lambda x: x.triu(-1), (X,))
@@ -305,6 +307,14 @@ def _reductions() -> Iterator[Case]:
     yield Case("argmin", lambda x: x.argmin(-1, keepdim=True), (X,))
     yield Case("max", lambda x: x.max(1), (X,))
     yield Case("min", lambda x: x.min(-1, keepdim=True), (X,))
+    yield Case("diff", lambda x: x.diff(n=2, dim=1), (X,), 1e-5)
+    yield Case("diff of a step before", lambda x: x.diff(prepend=x[..., :1] - 1), (ROW,), 1e-5)
+    yield Case("diff of truths", lambda x: (x > 0).diff(append=x[..., :1] < 0), (ROW,))
+    yield Case(
+        "to with a layout",
+        lambda x: torch.ops.aten.to.dtype_layout(x, dtype=torch.bool),
+        (_whole(4, 3),),
+    )
     yield Case("cumsum", lambda x: x.cumsum(1), (X,), 1e-5)
     yield Case("topk", lambda x: x.topk(3), (X,))
 

@@ -1,0 +1,128 @@
+"""Reads observers, fake quantization and QConfigs of torch.ao as schemes and range rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.ao.quantization import FakeQuantizeBase, QConfig
+from torch.ao.quantization import observer as ao
+
+from qir.errors import Refused
+from qir.ir.dtype import DType, dtype
+from qir.ir.scheme import Scheme
+
+_STORAGE = {
+    torch.quint8: "u8",
+    torch.uint8: "u8",
+    torch.qint8: "i8",
+    torch.int8: "i8",
+    torch.qint32: "i32",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.uint16: "u16",
+    torch.quint4x2: "u4",
+}
+_SYMMETRIC = (torch.per_tensor_symmetric, torch.per_channel_symmetric)
+_LEAST = {2.0**-12: "torch.qnnpack.symmetric"}
+"""The rule of observers with a least scale other than float32's epsilon."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What an observer stands for."""
+
+    scheme: Scheme
+    """Storage, bounds, symmetry, granularity and range rule."""
+    scales: str
+    """The rule that turns a range into numbers, as `qir quantize --scales` has it."""
+
+
+def observed(given: object) -> Observed:
+    """Returns the scheme of an observer, of fake quantization, or of what makes one.
+
+    An observer whose search QIR has not, such as HistogramObserver, is read by the scale and zero
+    point that it has found. Raises Refused for one that finds none.
+    """
+    held: Any = given if isinstance(given, nn.Module) else _made(given)
+    if isinstance(held, FakeQuantizeBase):
+        held = getattr(held, "activation_post_process", held)
+    name = type(held).__name__
+    kinds = (ao.UniformQuantizationObserverBase, ao.FixedQParamsObserver, ao.PlaceholderObserver)
+    if not isinstance(held, kinds):
+        raise Refused(f"{name} finds no scale and zero point; name another observer")
+    storage = _storage(held, name)
+    if held.qscheme == torch.per_channel_affine_float_qparams:
+        raise Refused(
+            f"{name}: a scheme has no real zero points; quantize in PyTorch and read that"
+        )
+    if isinstance(held, ao.PlaceholderObserver):
+        return Observed(Scheme(storage), "torch.observer")
+    bounds = (int(held.quant_min), int(held.quant_max))
+    scales = _LEAST.get(float(getattr(held, "eps", 0.0)), "torch.observer")
+    if isinstance(held, (ao.FixedQParamsObserver, ao.HistogramObserver)):
+        return Observed(_fixed(held, storage, bounds), scales)
+    channels = hasattr(held, "ch_axis")
+    made = Scheme(
+        storage,
+        symmetric=held.qscheme in _SYMMETRIC,
+        grain="channel" if channels else "tensor",
+        bounds=bounds,
+        range="minmax" if channels else _range(held),
+    )
+    return Observed(made, scales)
+
+
+def observed_by(config: QConfig) -> dict[str, Observed | None]:
+    """Returns the schemes of a QConfig's activations and weights; None for those left float.
+
+    Raises Refused as `observed` does.
+    """
+    return {
+        role: None if _is_float(made := _made(getattr(config, role))) else observed(made)
+        for role in ("activation", "weight")
+    }
+
+
+def _made(factory: object) -> Any:
+    if not callable(factory):
+        raise Refused(f"{factory!r:.60} is no observer of torch.ao")
+    make: Callable[[], Any] = factory
+    return make()
+
+
+def _is_float(held: object) -> bool:
+    floats = isinstance(held, (nn.Identity, ao.NoopObserver))
+    placed = isinstance(held, ao.PlaceholderObserver)
+    return floats or (placed and getattr(held, "dtype", None) == torch.float32)
+
+
+def _storage(held: Any, name: str) -> DType:
+    if held.dtype not in _STORAGE:
+        raise Refused(f"{name} of {held.dtype} finds no integers; name one of quint8 or qint8")
+    return dtype(_STORAGE[held.dtype])
+
+
+def _range(held: Any) -> str:
+    """The range rule: an average keeps the constant with which it follows the batches."""
+    if isinstance(held, ao.MovingAverageMinMaxObserver):
+        return f"average:{held.averaging_constant:g}"
+    return "minmax"
+
+
+def _fixed(held: Any, storage: DType, bounds: tuple[int, int]) -> Scheme:
+    """The scheme with the numbers that an observer has found or was given."""
+    if isinstance(held, ao.HistogramObserver) and bool(torch.isinf(held.min_val).any()):
+        raise Refused(
+            "HistogramObserver has seen no data, and QIR has no rule of its numbers: run data "
+            "through it first, or take range rule mse"
+        )
+    scale, zero = held.calculate_qparams()
+    numbers = {"scale": float(scale), "zero": int(zero)}
+    return Scheme(storage, held.qscheme in _SYMMETRIC, "tensor", bounds, **numbers)
+
+
+__all__ = ["Observed", "observed", "observed_by"]

@@ -1,0 +1,62 @@
+"""Dynamic cells of recurrent layers: two linear layers that quantize data and state, and gates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .quantized import Kernel, packed_linear
+
+ATEN = torch.ops.aten
+
+
+def _gates(kernel: Kernel, state: Any) -> tuple[Any, Any]:
+    """Returns what the layers give of the data, and of the state."""
+    ours = packed_linear(kernel, kernel["w_ih"], kernel["input"], reduce_range=True)
+    return ours, packed_linear(kernel, kernel["w_hh"], state, reduce_range=True)
+
+
+def _lstm(kernel: Kernel) -> tuple[Any, Any]:
+    state, memory = kernel["hx"]
+    ours, theirs = _gates(kernel, state)
+    parts = kernel.call(ATEN.chunk.default, kernel.call(ATEN.add.Tensor, theirs, ours), 4, 1)
+    into, forget, new, out = parts
+    into, forget, out = (kernel.call(ATEN.sigmoid.default, g) for g in (into, forget, out))
+    kept = kernel.call(ATEN.mul.Tensor, forget, memory)
+    made = kernel.call(ATEN.mul.Tensor, into, kernel.call(ATEN.tanh.default, new))
+    memory = kernel.call(ATEN.add.Tensor, kept, made)
+    state = kernel.call(ATEN.mul.Tensor, out, kernel.call(ATEN.tanh.default, memory))
+    return state, memory
+
+
+def _gru(kernel: Kernel) -> Any:
+    state = kernel["hx"]
+    ours, theirs = (kernel.call(ATEN.chunk.default, g, 3, 1) for g in _gates(kernel, state))
+    reset, update = (
+        kernel.call(ATEN.sigmoid.default, kernel.call(ATEN.add.Tensor, a, b))
+        for a, b in zip(theirs[:2], ours[:2], strict=True)
+    )
+    held = kernel.call(ATEN.mul.Tensor, theirs[2], reset)
+    new = kernel.call(ATEN.tanh.default, kernel.call(ATEN.add.Tensor, held, ours[2]))
+    step = kernel.call(ATEN.mul.Tensor, kernel.call(ATEN.sub.Tensor, state, new), update)
+    return kernel.call(ATEN.add.Tensor, step, new)
+
+
+def _rnn(target: Callable[..., Any]) -> Callable[[Kernel], Any]:
+    def read(kernel: Kernel) -> Any:
+        ours, theirs = _gates(kernel, kernel["hx"])
+        return kernel.call(target, kernel.call(ATEN.add.Tensor, theirs, ours))
+
+    return read
+
+
+CELLS: dict[str, Callable[[Kernel], Any]] = {
+    "quantized::quantized_lstm_cell_dynamic": _lstm,
+    "quantized::quantized_gru_cell_dynamic": _gru,
+    "quantized::quantized_rnn_tanh_cell_dynamic": _rnn(ATEN.tanh.default),
+    "quantized::quantized_rnn_relu_cell_dynamic": _rnn(ATEN.relu.default),
+}
+
+__all__ = ["CELLS"]

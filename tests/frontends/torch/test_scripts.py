@@ -1,0 +1,30 @@
+"""The scripts of examples/torch, each as it stands; they assert what they say."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+from qir.backends.torch.session import engine
+from tests.processors import has
+
+SCRIPTS = sorted((Path(__file__).parents[3] / "examples" / "torch").glob("*.py"))
+MODES = {f"{mode}_{when}" for mode in ("eager", "fx", "pt2e") for when in ("static", "dynamic")}
+
+
+def test_there_is_a_script_of_every_mode() -> None:
+    assert {path.stem for path in SCRIPTS} == MODES
+    assert all(len(path.read_text().splitlines()) < 60 for path in SCRIPTS)
+
+
+@pytest.mark.skipif(not has("vnni"), reason="profiles of PyTorch speak of VNNI")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with engine("x86"), torch.random.fork_rng():
+        runpy.run_path(str(path))

@@ -1,0 +1,1 @@
+"""Well-known networks with seeded weights, through every target of PyTorch and onnxruntime."""
