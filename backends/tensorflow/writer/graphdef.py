@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 
-from . import attention, elementwise, kernels, layers, moves, reductions, wire
+from . import attention, control, elementwise, kernels, layers, moves, reductions, wire
 from .nodes import Nodes, kind, refused, sizes
 
 FLOAT: Mapping[str, moves.Write] = {
@@ -44,10 +44,7 @@ def to_graphdef(graph: Graph) -> Written:
     for value in graph.inputs:
         made = w.put("Placeholder", value.name, (), dtype=kind(value), shape=sizes(value))
         w.places[value] = inputs[value.name] = made
-    for node in graph:
-        if node.op in ("input", "constant", "output"):
-            continue
-        _set(w, node, _write(w, graph, node))
+    _nodes(w, graph)
     outputs = {}
     for name, value in graph.outputs.items():
         outputs[name] = w.put("Identity", name, (w.read(value),), T=kind(value))
@@ -56,6 +53,17 @@ def to_graphdef(graph: Graph) -> Written:
     ends += [(outputs[name], value) for name, value in graph.outputs.items()]
     types = {place: (kind(value).name, sizes(value).sizes) for place, value in ends}
     return Written(wire.graph(w.made), inputs, outputs, values, types)
+
+
+def _nodes(w: Nodes, graph: Graph) -> None:
+    """Writes all nodes of a graph, or of a body whose inputs have their tensors."""
+    for node in graph:
+        if node.op in ("input", "constant", "output"):
+            continue
+        if node.op in control.OPS:
+            _set(w, node, control.OPS[node.op](w, graph, node, _nodes))
+        else:
+            _set(w, node, _write(w, graph, node))
 
 
 def _set(w: Nodes, node: Node, made: str | Sequence[str]) -> None:
