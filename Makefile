@@ -24,7 +24,7 @@ CYTHON := $(shell find qir -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check test-loopback test-all bench fuzz sanitize lint format docs counts train clean oracle-tflite oracle-ipex oracle-mxnet
+.PHONY: help demo test check test-zoo test-loopback test-all bench fuzz sanitize lint format docs counts train clean oracle-tflite oracle-ipex oracle-mxnet
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -38,6 +38,9 @@ test: $(STAMP)/test  ## every test but the long ones, samples of the exhaustive 
 
 check: $(STAMP)/test  ## the fast tests, under 2 minutes
 	@$(PYTEST) -m "not slow and not long"
+
+test-zoo: $(STAMP)/test  ## Keras networks in TensorFlow's int8 kernels, one process; under 4 minutes
+	@$(BIN)/pytest -n 0 -q -s tests/backends/tensorflow/test_zoo.py
 
 test-loopback: $(STAMP)/test  ## the fast tests that run programs, each sent out by a plugin's target and back; under 20 minutes
 	@$(PYTEST) -m "not slow and not long" --through loopback tests/reference tests/backends tests/differential

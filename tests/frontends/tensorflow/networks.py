@@ -42,11 +42,27 @@ def _transformer() -> tuple[Any, Array]:
     return tf.keras.Model(ids, y), np.random.default_rng(7).integers(0, 50, (3, 12)).astype("i4")
 
 
+def _bert() -> tuple[Any, Array]:
+    """Two blocks as BERT has them: norms after the sums, a product four times as wide."""
+    ids = layers.Input((16,), dtype="int32")
+    places = layers.Embedding(16, 64)(np.arange(16)[None])
+    x = layers.LayerNormalization()(layers.Embedding(50, 64)(ids) + places)
+    for _ in range(2):
+        y = layers.MultiHeadAttention(4, 16)(x, x)
+        x = layers.LayerNormalization()(x + y)
+        y = layers.Dense(64)(layers.Dense(256, activation="gelu")(x))
+        x = layers.LayerNormalization()(x + y)
+    y = layers.Dense(2)(layers.Dense(64, activation="tanh")(x[:, 0]))
+    return tf.keras.Model(ids, y), np.random.default_rng(7).integers(0, 50, (3, 16)).astype("i4")
+
+
 NETWORKS: dict[str, Callable[[], tuple[Any, Array]]] = {
     "mobilenet": lambda: _applied("MobileNet", alpha=0.25),
     "mobilenet_v3": lambda: _applied("MobileNetV3Small"),
     "efficientnet": lambda: _applied("EfficientNetB0"),
+    "convnext": lambda: _applied("ConvNeXtTiny"),
     "lstm": _lstm,
+    "bert": _bert,
     "transformer": _transformer,
 }
 
