@@ -47,7 +47,7 @@ class Asset:
     data: Callable[[], Data]
 
 
-def _batches(x: Floats, size: int = 64) -> list[Floats]:
+def _batches(x: Floats, size: int) -> list[Floats]:
     return [x[i : i + size] for i in range(0, len(x), size)]
 
 
@@ -59,8 +59,8 @@ def _top1(labels: NDArray[np.generic]) -> Callable[[Sequence[Floats]], float]:
     return metric
 
 
-def _labelled(calibration: Floats, x: Floats, y: NDArray[np.generic]) -> Data:
-    return Data(_batches(calibration), _batches(x), _top1(y))
+def _labelled(calibration: Floats, x: Floats, y: NDArray[np.generic], size: int = 64) -> Data:
+    return Data(_batches(calibration, size), _batches(x, size), _top1(y))
 
 
 def _imagenet(prepare: Callable[[Floats], Floats]) -> Callable[[], Data]:
@@ -89,12 +89,14 @@ def _mlperf() -> Data:
     return _labelled(x[:200], x[200:], y[200:])
 
 
-def _speech(key: str) -> Callable[[], Data]:
+def _speech(key: str, size: int = 64) -> Callable[[], Data]:
+    """Spoken words; recurrent networks are frozen with the state of one of them."""
+
     def load() -> Data:
         held = _pack("speech_kws_dev.npz")
         x, y = held[key].astype(np.float32), held["y"]
         x = x.reshape(len(x), -1)
-        return _labelled(x[:200], x[200:], y[200:])
+        return _labelled(x[:200], x[200:], y[200:], size)
 
     return load
 

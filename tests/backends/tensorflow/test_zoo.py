@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import qir
@@ -12,7 +11,8 @@ from qir.passes.fold.fold_constants import FoldConstants
 from qir.passes.loops.unroll import Unroll
 from tests.differential.kernels_of_tensorflow import HAS_VNNI
 
-from .written import TARGET, Array, close, compared_by_regions, here, quantized
+from .applications import SEED, drawn
+from .written import TARGET, close, compared_by_regions, here, quantized
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of processors with VNNI")
@@ -20,7 +20,6 @@ QUICK = ("mobilenet", "lstm", "bert")
 SHARE = {"mobilenet_v3": 0.8}
 """The least share of multiply-adds in int8 kernels, where it is not 95 %."""
 LONG = ("mobilenet_v3", "efficientnet", "convnext")
-SEED = 4
 
 
 def frozen(model: object, path: Path) -> qir.Graph:
@@ -33,15 +32,6 @@ def frozen(model: object, path: Path) -> qir.Graph:
         FoldConstants().run(graph, qir.Ledger())
         graph.prune()
     return graph
-
-
-def drawn(x: Array, count: int) -> Array:
-    """Inputs that are like one that the network was built with."""
-    rng = np.random.default_rng(SEED)
-    shape = (count, *x.shape[1:])
-    if x.dtype.kind == "i":
-        return rng.integers(0, int(x.max()) + 1, shape).astype(x.dtype)
-    return (rng.uniform(-1, 1, shape) * np.abs(x).max()).astype(np.float32)
 
 
 @pytest.mark.slow

@@ -69,14 +69,24 @@ NETWORKS: dict[str, Callable[[], tuple[Any, Array]]] = {
 
 def network(name: str) -> tuple[Any, Array, Array]:
     """Returns a network with random weights, an input, and what Keras computes of it."""
+    return _seeded(NETWORKS[name])
+
+
+def application(name: str) -> tuple[Any, Array, Array]:
+    """Returns a network of keras.applications in the same way, by its name there."""
+    return _seeded(lambda: _applied(name))
+
+
+def _seeded(build: Callable[[], tuple[Any, Array]]) -> tuple[Any, Array, Array]:
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(7)
-    model, x = NETWORKS[name]()
+    model, x = build()
     random = np.random.default_rng(11)
     for layer in model.layers:  # statistics that are not those of an untrained layer
         if isinstance(layer, layers.BatchNormalization):
-            gamma, beta, mean, var = layer.get_weights()
-            draw = [random.uniform(0.6, 1.4, gamma.shape), *(0.1 * random.normal(size=s.shape)
-                    for s in (beta, mean)), random.uniform(0.5, 1.5, var.shape)]  # fmt: skip
+            *scales, beta, mean, var = layer.get_weights()  # some have no gamma
+            draw = [*(random.uniform(0.6, 1.4, s.shape) for s in scales),
+                    *(0.1 * random.normal(size=s.shape) for s in (beta, mean)),
+                    random.uniform(0.5, 1.5, var.shape)]  # fmt: skip
             layer.set_weights([d.astype(np.float32) for d in draw])
     return model, x, np.asarray(model(x, training=False))
