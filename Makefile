@@ -84,7 +84,7 @@ format: $(STAMP)/test  ## put Python and C into the house's form
 
 docs: $(STAMP)/test  ## write the pages that are made from the code
 	@for page in tests.pages tests.ir.test_ops_page tests.ir.test_verify_page \
-		tests.frontends.onnx.conformance tests.frontends.onnx.coverage tests.differential.onnxruntime.tools_page tests.numerics_page tests.versions_page tests.differential.registered tests.picture_of_steps \
+		tests.frontends.onnx.conformance tests.frontends.onnx.coverage tests.backends.tensorflow.coverage tests.differential.onnxruntime.tools_page tests.numerics_page tests.versions_page tests.differential.registered tests.picture_of_steps \
 		tests.mutation.page tests.mutation.indistinct; do \
 		$(BIN)/python -m $$page || exit; done
 
