@@ -175,7 +175,7 @@ def _row(asset: Asset, folder: Path) -> str:
         FoldConstants().run(graph, qir.Ledger())
         graph.prune()
     share = qir.plan(graph, target=TENSORFLOW).integer_macs
-    statistics = qir.calibrate(graph, [{given: x} for x in data.calibration])
+    statistics = qir.calibrate(graph, [{given: x} for x in data.calibration], feeds=True)
     for name in (TENSORFLOW, "onnxruntime"):
         made = qir.quantize(graph, statistics, target=name)
         runs.append(_one(target(name).compile(made), given))

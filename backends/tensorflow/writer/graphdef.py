@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 
-from . import attention, control, elementwise, kernels, layers, moves, reductions, wire
+from . import attention, control, elementwise, foreign, kernels, layers, moves, reductions, wire
 from .nodes import Nodes, kind, refused, sizes
 
 FLOAT: Mapping[str, moves.Write] = {
@@ -76,6 +76,8 @@ def _write(w: Nodes, graph: Graph, node: Node) -> str | Sequence[str]:
     quantized = any(v.type.quant for v in (*node.operands.values(), *node.results))
     head = node.stages[0].op if node.stages else node.op
     table = kernels.OPS if quantized or node.stages else FLOAT
+    if node.op == "foreign":
+        return foreign.write(w, node)
     if head not in table or node.bodies:
         ops = " |> ".join(stage.op for stage in node.stages) or node.op
         on = " on quantized values" if quantized else ""
