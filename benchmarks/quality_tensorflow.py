@@ -131,11 +131,10 @@ MODELS = (
     Asset(ZOO.format("tiny_darknet"), _imagenet(lambda x: x / 255)),
     Asset("mlperf_tiny/pretrainedResnet.h5", _cifar),
     Asset("mlperf_tiny/kws_dscnn_frozen.pb", _mlperf),
-    *(
-        Asset(f"kws_tf/{name}.pb", _speech("mfcc_49x10"))
-        for name in ("DS_CNN_S", "CNN_S", "CRNN_S")
-    ),
-    *(Asset(f"kws_tf/{name}.pb", _speech("mfcc_25x10")) for name in ("DNN_S", "LSTM_S", "GRU_S")),
+    *(Asset(f"kws_tf/{name}.pb", _speech("mfcc_49x10")) for name in ("DS_CNN_S", "CNN_S")),
+    Asset("kws_tf/CRNN_S.pb", _speech("mfcc_49x10", 1)),
+    Asset("kws_tf/DNN_S.pb", _speech("mfcc_25x10")),
+    *(Asset(f"kws_tf/{name}.pb", _speech("mfcc_25x10", 1)) for name in ("LSTM_S", "GRU_S")),
     Asset("superres/FSRCNN_x2.pb", _superres),
     Asset("superres/ESPCN_x2.pb", _superres),
 )
