@@ -24,7 +24,7 @@ from qir.ir.types import TensorType
 from qir.ledger import Change
 
 from .call import Keep
-from .graphdef import Node
+from .graphdef import FRAMES, Node
 
 if TYPE_CHECKING:
     from .reader import Reader
@@ -43,6 +43,8 @@ def keep(reader: Reader, node: Node, operands: Sequence[Value]) -> Sequence[Valu
     """Adds a node as a foreign op; Keep where TensorFlow is missing or cannot run it alone."""
     if find_spec("tensorflow") is None:
         raise Keep("TensorFlow, which would run it as it is, is missing")
+    if node.op in FRAMES:
+        raise Keep("it is control flow of TensorFlow 1 that is no loop")
     if any(value.type.quant is not None for value in operands):
         raise Keep("it reads quantized values")
     attrs = tuple((name, _plain(name, held)) for name, held in sorted(node.attrs.items()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -33,11 +34,14 @@ class _Ring:
         """Lets the value go round while a truth value holds; returns it as the body reads it."""
         given = (self.merged, go)
         self.switch = self.w.add("Switch", given, f"{self.like}/switch", T=self.kind)
-        return self.w.add("Identity", (f"{self.switch}:1",), f"{self.like}/round", T=self.kind)
+        return f"{self.switch}:1"
 
-    def close(self, after: str) -> str:
-        """Carries what the body gives; returns the value after the last round."""
+    def close(self, after: str) -> None:
+        """Carries what the body gives to the next round."""
         self.w.node("NextIteration", self.again, (after,), T=self.kind)
+
+    def last(self) -> str:
+        """Returns the value after the last round; nobody should ask who does not read it."""
         return self.w.add("Exit", (self.switch,), f"{self.like}/exit", T=self.kind)
 
 
@@ -82,32 +86,40 @@ def loop(w: Nodes, graph: Graph, n: Node, write: Body) -> list[str]:
     more = w.add("LoopCond", (more,), f"{frame}/cond")
 
     index, going = round_.split(more), condition.split(more)
-    w.places[first], w.places[flag] = _shaped(w, index, first), _shaped(w, going, flag)
+    index = w.add("Identity", (index,), f"{frame}/round", T=Kind("int64"))
+    for value, made in ((first, index), (flag, going)):
+        w.places[value] = _shaped(w, made, value, index) if value.uses else made
     inner = body.inputs[2:]
     for value, made in zip(inner, [*(r.split(more) for r in rings), *outside], strict=True):
         w.places[value] = made
     running = [flow.split(more) for flow in flows]
-    with w.pivot(index):
+    with w.pivot(lambda: index):
         write(w, body)
-        after, *made = (w.read(value) for value in body.outputs.values())
+        after, *values = (w.read(value) for value in body.outputs.values())
+        made, written = values[: len(rings)], values[len(rings) :]
         after = w.add("Reshape", (after, w.row([])), f"{frame}/after", T=Kind("bool"))
         next_ = w.add("AddV2", (index, _whole(w, 1)), f"{frame}/add", T=Kind("int64"))
         ends = [
             part.write(index, value, flow)
-            for part, value, flow in zip(parts, made[len(carried) :], running, strict=True)
+            for part, value, flow in zip(parts, written, running, strict=True)
         ]
-    rounds = round_.close(next_)
-    condition.close(after)
-    results = [ring.close(value) for ring, value in zip(rings, made, strict=False)]
-    stacked = (flow.close(end) for flow, end in zip(flows, ends, strict=True))
-    return results + [part.read(flow, rounds) for part, flow in zip(parts, stacked, strict=True)]
+    for ring, end in zip(
+        [round_, condition, *rings, *flows], [next_, after, *made, *ends], strict=True
+    ):
+        ring.close(end)
+    read = [bool(value.uses) for value in n.results]
+    results = [ring.last() if used else "" for ring, used in zip(rings, read, strict=False)]
+    rounds = round_.last() if any(read[len(rings) :]) else ""
+    for part, flow, used in zip(parts, flows, read[len(rings) :], strict=True):
+        results.append(part.read(flow.last(), rounds) if used else "")
+    return results
 
 
-def _shaped(w: Nodes, made: str, value: Value) -> str:
+def _shaped(w: Nodes, made: str, value: Value, of: str) -> str:
     """Returns one number in the shape that a body takes it in."""
     if not value.type.rank:
         return made
-    with w.pivot(made):
+    with w.pivot(lambda: of):
         row = w.row([1] * value.type.rank)
     return w.add("Reshape", (made, row), value.name, T=kind(value))
 
@@ -150,20 +162,20 @@ class Part:
 def branch(w: Nodes, graph: Graph, n: Node, write: Body) -> list[str]:
     """Writes both branches; of their results Merge takes those of the branch that ran."""
     pred = w.add("Reshape", (w.read(n.operands["cond"]), w.row([])), n.name, T=Kind("bool"))
-    given = n.variadic("xs")
-    held = [w.add("Switch", (w.read(v), pred), n.name, T=kind(v)) for v in given]
     pivot = w.add("Switch", (pred, pred), n.name, T=Kind("bool"))
+    bodies = [graph.body(n, name) for name in ("else", "then")]
+    for i, value in enumerate(n.variadic("xs")):
+        inner = [body.inputs[i] for body in bodies]
+        if any(each.uses for each in inner):
+            held = w.add("Switch", (w.read(value), pred), n.name, T=kind(value))
+            w.places |= {inner[0]: held, inner[1]: f"{held}:1"}
     made: list[list[str]] = []
-    for name, way in (("else", ""), ("then", ":1")):
-        body = graph.body(n, name)
-        for value, switch in zip(body.inputs, held, strict=True):
-            w.places[value] = f"{switch}{way}"
-        here = w.add("Identity", (f"{pivot}{way}",), f"{n.name}/{name}", T=Kind("bool"))
-        with w.pivot(here):
+    for body, way in zip(bodies, (pivot, f"{pivot}:1"), strict=True):
+        with w.pivot(partial(w.add, "Identity", (way,), f"{n.name}/{body.name}", T=Kind("bool"))):
             write(w, body)
             made.append([w.read(value) for value in body.outputs.values()])
     pairs = zip(n.results, *made, strict=True)
-    return [w.add("Merge", pair, v.name, T=kind(v), N=2) for v, *pair in pairs]
+    return [w.add("Merge", pair, v.name, T=kind(v), N=2) if v.uses else "" for v, *pair in pairs]
 
 
 OPS: Mapping[str, WriteControl] = {"loop": loop, "if": branch}

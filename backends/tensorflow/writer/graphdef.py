@@ -48,7 +48,7 @@ def to_graphdef(graph: Graph) -> Written:
     outputs = {}
     for name, value in graph.outputs.items():
         outputs[name] = w.put("Identity", name, (w.read(value),), T=kind(value))
-    values = {v.name: place for v, place in w.places.items() if v.constant is None}
+    values = {v.name: at for v, at in w.places.items() if at and v.constant is None}
     ends = [(inputs[value.name], value) for value in graph.inputs]
     ends += [(outputs[name], value) for name, value in graph.outputs.items()]
     types = {place: (kind(value).name, sizes(value).sizes) for place, value in ends}

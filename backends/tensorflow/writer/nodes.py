@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +58,8 @@ class Nodes:
         self.reserved = {clean(name).lower() for name in reserved}
         """Names of outputs, which only their own nodes take."""
         self.shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-        self.after: tuple[str, ...] = ()
-        """What constants wait for: they belong to the round or the branch of what they wait for."""
+        self.after: Callable[[], str] | None = None
+        """Names the node that constants wait for: they belong to its round, or to its branch."""
 
     # -- names and nodes ------------------------------------------------------------------------
 
@@ -83,10 +84,13 @@ class Nodes:
         self.made.append(wire.node(op, name, inputs, attrs))
 
     @contextmanager
-    def pivot(self, name: str) -> Iterator[None]:
-        """Makes constants part of the round or the branch that a node stands in."""
+    def pivot(self, node: Callable[[], str]) -> Iterator[None]:
+        """Makes constants part of the round or the branch of a node, which the first one asks for.
+
+        A node that nothing waits for would be taken for an output of the model.
+        """
         before = self.after, self.shared
-        self.after, self.shared = (f"^{name}",), {}
+        self.after, self.shared = cache(node), {}
         yield
         self.after, self.shared = before
 
@@ -103,7 +107,8 @@ class Nodes:
         key = (kind, array.shape, array.tobytes()) if array.size <= _SHORT else None
         if key is not None and key in self.shared:
             return self.shared[key]
-        name = self.add("Const", self.after, like, value=Tensor(array, kind), dtype=Kind(kind))
+        waits = () if self.after is None else (f"^{self.after()}",)
+        name = self.add("Const", waits, like, value=Tensor(array, kind), dtype=Kind(kind))
         if key is not None:
             self.shared[key] = name
         return name

@@ -14,7 +14,7 @@ import qir
 from qir.backends.tensorflow.writer.forms import formed
 from qir.backends.tensorflow.writer.graphdef import to_graphdef
 from qir.frontends.tensorflow import kernels, loops, quantization
-from qir.frontends.tensorflow.graphdef import BRANCHES, CALLS, LOOPS
+from qir.frontends.tensorflow.graphdef import BRANCHES, CALLS, FRAMES, LOOPS
 from qir.frontends.tensorflow.messages import GRAPH
 from qir.frontends.tensorflow.operators import OPS
 
@@ -23,7 +23,6 @@ from .written import quantized
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "reference" / "tensorflow-coverage.md"
-FRAMES = frozenset(("Enter", "Merge", "Switch", "LoopCond", "NextIteration", "Exit"))
 READ = "tests/frontends/tensorflow"
 WRITTEN = "tests/backends/tensorflow"
 REASONS: Mapping[str, str] = {
@@ -45,7 +44,9 @@ HEAD = """# TensorFlow, op by op
 Made by `python -m tests.backends.tensorflow.coverage`. *Read*: the test that reads a graph with the
 op and compares what the reference computes with TensorFlow: floats within 1e-4 of the largest,
 integers by `==`. *Written*: the test that writes the op and compares what TensorFlow computes with
-the reference in the same way. A graph with an op that is not read is refused by its name.
+the reference in the same way. Other ops are kept as they are where
+TensorFlow is installed, and run by it ([guide](../guide/tensorflow.md)); those with a state are
+refused by name.
 
 """
 

@@ -7,6 +7,7 @@ import pytest
 
 import qir
 from qir.backends.tensorflow.writer.control import OPS
+from qir.target import target
 
 from .written import close
 
@@ -88,12 +89,22 @@ def test_all_control_flow_that_is_written_is_compared() -> None:
     assert OPS.keys() <= heads
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_file_has_no_outputs_but_those_of_the_model(name: str, tmp_path: Path) -> None:
+    text, feeds = CASES[name]
+    graph = qir.parse(text)
+    qir.save(graph, tmp_path / "a.pb", target="tensorflow-onednn")
+    found = target("tensorflow-onednn").compile_file(tmp_path / "a.pb")(**feeds)
+    assert found.keys() == graph.outputs.keys()
+
+
 def test_a_loop_is_read_back(tmp_path: Path) -> None:
     text, feeds = CASES["counted"]
     graph = qir.parse(text)
     qir.save(graph, tmp_path / "a.pb", target="tensorflow-onednn")
     back = qir.load(tmp_path / "a.pb")
     assert sum(node.op == "loop" for node in back) == 1
+    assert back.outputs.keys() == graph.outputs.keys()
     wanted, found = qir.run(graph, feeds), qir.run(back, feeds)
     for name, array in wanted.items():
         assert np.abs(found[name] - array).max() <= 1e-6
