@@ -24,7 +24,7 @@ CYTHON := $(shell find qir -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check test-zoo test-loopback test-all bench fuzz sanitize lint format docs counts train clean oracle-tflite oracle-ipex oracle-mxnet
+.PHONY: help demo test check test-zoo test-loopback test-all bench fuzz sanitize lint format docs counts train clean oracle-tflite oracle-ipex oracle-itex oracle-mxnet
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -39,8 +39,8 @@ test: $(STAMP)/test  ## every test but the long ones, samples of the exhaustive 
 check: $(STAMP)/test  ## the fast tests, under 2 minutes
 	@$(PYTEST) -m "not slow and not long"
 
-test-zoo: $(STAMP)/test  ## well-known networks for PyTorch and onnxruntime, under 4 minutes
-	@$(PYTEST) tests/zoo
+test-zoo: $(STAMP)/test  ## well-known networks of each framework, run there and compared; under 8 minutes
+	@$(PYTEST) tests/zoo tests/backends/tensorflow/test_zoo.py
 
 test-loopback: $(STAMP)/test  ## the fast tests that run programs, each sent out by a plugin's target and back; under 20 minutes
 	@$(PYTEST) -m "not slow and not long" --through loopback tests/reference tests/backends tests/differential
@@ -84,7 +84,7 @@ format: $(STAMP)/test  ## put Python and C into the house's form
 
 docs: $(STAMP)/test  ## write the pages that are made from the code
 	@for page in tests.pages tests.ir.test_ops_page tests.ir.test_verify_page \
-		tests.frontends.onnx.conformance tests.frontends.onnx.coverage tests.frontends.torch.support_page tests.differential.onnxruntime.tools_page tests.numerics_page tests.versions_page tests.differential.registered tests.picture_of_steps \
+		tests.frontends.onnx.conformance tests.frontends.onnx.coverage tests.frontends.torch.support_page tests.backends.tensorflow.coverage tests.differential.onnxruntime.tools_page tests.numerics_page tests.versions_page tests.differential.registered tests.picture_of_steps \
 		tests.mutation.page tests.mutation.indistinct; do \
 		$(BIN)/python -m $$page || exit; done
 
@@ -123,6 +123,15 @@ oracle-ipex: $(STAMP)/test  ## record what IPEX 2.8 computes, in an environment 
 	test -n "$(FROM)" || $$lab/bin/python -m tests.oracles.ipex_registered \
 		tests/differential/vectors/ipex/registered.txt || exit; \
 	test -n "$(FROM)" || QIR_IPEX=$$lab/bin/python $(BIN)/python -m tests.oracles.ipex_programs
+
+oracle-itex: $(STAMP)/test  ## record what Intel's last TensorFlow wheel registers and computes (Python 3.11, 1.5 GB)
+	@lab=build/oracles/itex; out=tests/differential/vectors/itex; stay="the recorded results stay"; \
+	python3.11 -c '' 2>/dev/null || { echo "no Python 3.11 found: $$stay" >&2; exit 1; }; \
+	test -x $$lab/bin/python || python3.11 -m venv $$lab || exit; \
+	$$lab/bin/pip install -q intel-tensorflow==2.14.0 "numpy<2" || \
+		{ echo "intel-tensorflow 2.14.0 cannot be had: $$stay" >&2; exit 1; }; \
+	$(BIN)/python -m tests.oracles.itex_vectors write $$out && \
+		$$lab/bin/python -m tests.oracles.itex_vectors run $$out
 
 oracle-mxnet:  ## record what MXNet 1.9.1 computes, in an environment of its own (Python up to 3.11)
 	@lab=build/oracles/mxnet; old=$$(for name in python3.11 python3.10 python3.9 python3.8; do \

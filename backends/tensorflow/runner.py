@@ -65,10 +65,12 @@ def ends(graph: Any) -> dict[str, dict[str, str]]:
     """Returns the placeholders of a graph, and what no op reads."""
     ops = graph.get_operations()
     given = [op for op in ops if op.type.startswith("Placeholder")]
+    apart = ("Const", "Switch")  # a Switch gives one of its results alone
+    waited = {before for op in ops for before in op.control_inputs}
     last = [
         op
         for op in ops
-        if op.outputs and op.type != "Const" and op not in given
+        if op.outputs and op.type not in apart and op not in given and op not in waited
         if not any(tensor.consumers() for tensor in op.outputs)
     ]
     sides = {"inputs": given, "outputs": last}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qir.errors import InputError
 from qir.frontend import Frontend
 from qir.ir.garbage import growth
 from qir.ir.graph import Graph
+from qir.ir.node import Node
 from qir.ir.verify import errors
 from qir.ledger import Ledger
 from qir.passes.fold.fold_bias import FoldBias
@@ -96,6 +98,14 @@ class TensorFlowFrontend(Frontend):
             raise InputError("a Keras model has its own inputs; leave out inputs=")
         name = getattr(source, "name", "") or type(source).__name__
         return _read(freeze_object(source), str(name), ledger)
+
+    def run_foreign(
+        self, node: Node, operands: Mapping[str, NDArray[np.generic]]
+    ) -> tuple[NDArray[np.generic], ...]:
+        """Computes an op that was kept, by TensorFlow in a child; PluginError if it cannot."""
+        from .foreign import run
+
+        return run(node, operands)
 
     def samples(self, folder: Path) -> Sequence[Path]:
         """Writes a convolutional network and one that works element by element."""

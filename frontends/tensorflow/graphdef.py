@@ -18,6 +18,8 @@ Place: TypeAlias = "tuple[str, int]"
 CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
 LOOPS = frozenset(("While", "StatelessWhile"))
 BRANCHES = frozenset(("If", "StatelessIf"))
+FRAMES = frozenset(("Enter", "Exit", "LoopCond", "Merge", "NextIteration", "Switch"))
+"""The control flow of TensorFlow 1, of which single nodes mean nothing."""
 _RESULTS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"),

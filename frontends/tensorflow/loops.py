@@ -99,21 +99,26 @@ class _Loop:
     def read(self) -> list[Held]:
         body = self.inner.graph
         body.add("input", types=[TensorType((), I64)], name="round")
-        body.add("input", types=[TensorType((), BOOL)], name="continues")
+        continues = body.add("input", types=[TensorType((), BOOL)], name="continues").result
         self._give_arguments()
 
         results = self.inner.read_places(self.loop.body_results)
         carried = [results[i] for i in self.carried]
         writes = [i for i, held in enumerate(results) if isinstance(held, Written)]
         after = self._condition(self.inner, [*results, *self._inside(len(results))])
-        outputs = {"continues": after}
+        rounds = self._rounds(after, results)
+        outputs = {"continues": after if rounds is None else continues}
         for index, held in zip(self.carried, carried, strict=True):
             outputs[f"carried_{index}"] = self._value(held)
         for index in writes:
             outputs[f"written_{index}"] = self._part(index, results[index])
         body.add("output", outputs)
-        first = self._condition(self.reader, self.given)
-        operands = {"cond": first}
+        if rounds is None:
+            operands = {"cond": self._condition(self.reader, self.given)}
+        else:
+            name = self.reader.names(self.node, "rounds")
+            count = self.reader.graph.constant(np.asarray(rounds, np.int64), name=name)
+            operands = {"count": count}
         operands |= {f"vs.{n}": self._value(self.given[i]) for n, i in enumerate(self.carried)}
         operands |= {f"xs.{n}": value for n, value in enumerate(self.outside)}
         made = self.reader.add_control(self.node, "loop", operands, {"body": body})
@@ -175,16 +180,38 @@ class _Loop:
 
     def _counts(self, value: Value) -> bool:
         """Returns whether a carried value is the number of the round: from zero, by one."""
+        while value.node.op in ("cast", "identity"):
+            value = value.node.operands["x"]
         for index in self.carried:
-            if self.inner.found[self.loop.body_args[index][0]] is not value:
-                continue
-            first = self.reader.known.elements(self._value(self.given[index]))
-            after = self.inner.found[self._source(self.loop.body_results[index])]
-            if not isinstance(after, Value) or after.node.op != "add" or first is None:
-                return False
-            others = [v for v in after.node.operands.values() if v is not value]
-            return not first.any() and len(others) == 1 and self._number(others[0]) == 1
+            if self.inner.found[self.loop.body_args[index][0]] is value:
+                return self._start(index) == 0
         return False
+
+    def _start(self, index: int) -> int | None:
+        """Returns where a carried value starts that grows by one a round; None for others."""
+        value = self.inner.found[self.loop.body_args[index][0]]
+        first = self.reader.known.elements(self._value(self.given[index]))
+        after = self.inner.found[self._source(self.loop.body_results[index])]
+        if not isinstance(after, Value) or after.node.op != "add" or first is None:
+            return None
+        others = [v for v in after.node.operands.values() if v is not value]
+        grows = first.size == 1 and len(others) == 1 and self._number(others[0]) == 1
+        return int(first.reshape(-1)[0]) if grows else None
+
+    def _rounds(self, condition: Value, results: Sequence[Held]) -> int | None:
+        """Returns how often the body runs where counters below constants alone decide it."""
+        node = condition.node
+        if node.op == "logical_and":
+            sides = [self._rounds(side, results) for side in node.operands.values()]
+            known = [side for side in sides if side is not None]
+            return min(known) if len(known) == len(sides) else None
+        if node.op != "less":
+            return None
+        counter, limit = node.operands.values()
+        index = next((i for i in self.carried if results[i] is counter), None)
+        start = None if index is None else self._start(index)
+        end = self._number(limit) if limit.type.rank == 0 else None
+        return None if start is None or end is None else max(end - start, 0)
 
     def _results(
         self, made: Sequence[Value], results: Sequence[Held], writes: Sequence[int]
@@ -224,7 +251,8 @@ def _reserve(call: Call) -> Held:
 def _array(call: Call) -> Sequence[Held]:
     """Reads TensorArrayV3: a handle, and the list itself."""
     found = call.reader.known.elements(call[0])
-    pending = Pending(None if found is None else int(found))
+    grows = call.flag("dynamic_size")
+    pending = Pending(None if found is None or grows else int(found))
     return [pending, pending]
 
 

@@ -17,7 +17,7 @@ from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
 from qir.passes.fold.fold_shapes import MADE_TO, made_to
 
-from . import branches, loops
+from . import branches, foreign, loops
 from .call import Call, Keep
 from .elements import element, name_of, shape_of, tensor
 from .frames import LOOP, join_frames
@@ -91,12 +91,22 @@ class Reader:
             raise self.fail(node, "reads a list of tensors, which it cannot")
         handler = OPS.get(node.op)
         if handler is None:
-            raise self.fail(node, "is no op that is read; cut it off, or freeze a part without it")
+            self._set(node, self._kept(node, operands))
+            return
         try:
             made = handler(call)
         except (Keep, TypeRuleError) as why:
             raise self.fail(node, f"is not read: {why}") from why
         self._set(node, list(made) if isinstance(made, Sequence) else [made])
+
+    def _kept(self, node: Node, operands: Sequence[loops.Held]) -> Sequence[Value]:
+        """Returns the results of an op that is kept as it is."""
+        values = [held for held in operands if isinstance(held, Value)]
+        try:
+            return foreign.keep(self, node, values)
+        except Keep as why:
+            said = f"is no op that is read; cut it off, or freeze a part without it ({why})"
+            raise self.fail(node, said) from why
 
     def _set(self, node: Node, results: Sequence[loops.Held]) -> None:
         for index, held in enumerate(results):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 
-from . import attention, elementwise, kernels, layers, moves, reductions, wire
+from . import attention, control, elementwise, foreign, kernels, layers, moves, reductions, wire
 from .nodes import Nodes, kind, refused, sizes
 
 FLOAT: Mapping[str, moves.Write] = {
@@ -44,18 +44,26 @@ def to_graphdef(graph: Graph) -> Written:
     for value in graph.inputs:
         made = w.put("Placeholder", value.name, (), dtype=kind(value), shape=sizes(value))
         w.places[value] = inputs[value.name] = made
-    for node in graph:
-        if node.op in ("input", "constant", "output"):
-            continue
-        _set(w, node, _write(w, graph, node))
+    _nodes(w, graph)
     outputs = {}
     for name, value in graph.outputs.items():
         outputs[name] = w.put("Identity", name, (w.read(value),), T=kind(value))
-    values = {v.name: place for v, place in w.places.items() if v.constant is None}
+    values = {v.name: at for v, at in w.places.items() if at and v.constant is None}
     ends = [(inputs[value.name], value) for value in graph.inputs]
     ends += [(outputs[name], value) for name, value in graph.outputs.items()]
     types = {place: (kind(value).name, sizes(value).sizes) for place, value in ends}
     return Written(wire.graph(w.made), inputs, outputs, values, types)
+
+
+def _nodes(w: Nodes, graph: Graph) -> None:
+    """Writes all nodes of a graph, or of a body whose inputs have their tensors."""
+    for node in graph:
+        if node.op in ("input", "constant", "output"):
+            continue
+        if node.op in control.OPS:
+            _set(w, node, control.OPS[node.op](w, graph, node, _nodes))
+        else:
+            _set(w, node, _write(w, graph, node))
 
 
 def _set(w: Nodes, node: Node, made: str | Sequence[str]) -> None:
@@ -68,6 +76,8 @@ def _write(w: Nodes, graph: Graph, node: Node) -> str | Sequence[str]:
     quantized = any(v.type.quant for v in (*node.operands.values(), *node.results))
     head = node.stages[0].op if node.stages else node.op
     table = kernels.OPS if quantized or node.stages else FLOAT
+    if node.op == "foreign":
+        return foreign.write(w, node)
     if head not in table or node.bodies:
         ops = " |> ".join(stage.op for stage in node.stages) or node.op
         on = " on quantized values" if quantized else ""

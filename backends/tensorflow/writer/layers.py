@@ -213,7 +213,8 @@ def _counted(n: Node, x: Value, axis: int) -> np.ndarray:
 def _global(op: str) -> Write:
     def write(w: Nodes, n: Node) -> str:
         x = n.operands["x"]
-        axes = range(1, 3) if n.attrs["layout"] == "NHWC" else range(2, x.type.rank)
+        rank = x.type.rank
+        axes = range(1, rank - 1) if n.attrs["layout"] == "NHWC" else range(2, rank)
         given = (w.read(x), w.row(list(axes)))
         return w.add(op, given, n.name, T=kind(x), keep_dims=True)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +58,8 @@ class Nodes:
         self.reserved = {clean(name).lower() for name in reserved}
         """Names of outputs, which only their own nodes take."""
         self.shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self.after: Callable[[], str] | None = None
+        """Names the node that constants wait for: they belong to its round, or to its branch."""
 
     # -- names and nodes ------------------------------------------------------------------------
 
@@ -72,8 +76,23 @@ class Nodes:
     def add(self, op: str, inputs: Sequence[str], like: str = "", /, **attrs: Attr) -> str:
         """Adds a node, named like a value; returns its name, which is its first result's."""
         name = self.name(like or op)
-        self.made.append(wire.node(op, name, inputs, attrs))
+        self.node(op, name, inputs, **attrs)
         return name
+
+    def node(self, op: str, name: str, inputs: Sequence[str], /, **attrs: Attr) -> None:
+        """Adds a node whose name was taken before."""
+        self.made.append(wire.node(op, name, inputs, attrs))
+
+    @contextmanager
+    def pivot(self, node: Callable[[], str]) -> Iterator[None]:
+        """Makes constants part of the round or the branch of a node, which the first one asks for.
+
+        A node that nothing waits for would be taken for an output of the model.
+        """
+        before = self.after, self.shared
+        self.after, self.shared = cache(node), {}
+        yield
+        self.after, self.shared = before
 
     def put(self, op: str, name: str, inputs: Sequence[str], /, **attrs: Attr) -> str:
         """Adds a node of exactly that name, an input or output of the model."""
@@ -88,7 +107,8 @@ class Nodes:
         key = (kind, array.shape, array.tobytes()) if array.size <= _SHORT else None
         if key is not None and key in self.shared:
             return self.shared[key]
-        name = self.add("Const", (), like, value=Tensor(array, kind), dtype=Kind(kind))
+        waits = () if self.after is None else (f"^{self.after()}",)
+        name = self.add("Const", waits, like, value=Tensor(array, kind), dtype=Kind(kind))
         if key is not None:
             self.shared[key] = name
         return name

@@ -26,6 +26,7 @@ TYPES: Mapping[str, int] = {
     "bfloat16": 14,
     "uint16": 17,
     "half": 19,
+    "resource": 20,
     "uint32": 22,
     "uint64": 23,
 }

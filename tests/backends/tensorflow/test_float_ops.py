@@ -129,6 +129,8 @@ CASES = {
     "rms_norm": Case("rms_norm", ((2, 5, 3),), {}, {"gamma": ROW}),
     "instance_norm": Case("instance_norm", IMAGE, {}, {"gamma": ROW, "beta": ROW}),
     "global_avg_pool": Case("global_avg_pool", IMAGE),
+    "global_avg_pool of rows": Case("global_avg_pool", X, {"layout": "NHWC"}),
+    "global_max_pool of volumes": Case("global_max_pool", ((2, 3, 4, 5, 6),), {"layout": "NHWC"}),
     "global_max_pool": Case("global_max_pool", IMAGE),
 }  # fmt: skip
 _BY_NAME = {case.op for case in CASES.values()}

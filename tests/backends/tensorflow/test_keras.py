@@ -1,29 +1,15 @@
 """Keras networks, frozen, quantized, written, and run by TensorFlow again."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import pytest
 
 import qir
-from qir.backends.tensorflow.writer.graphdef import Written
 from tests.differential.kernels_of_tensorflow import HAS_VNNI
 
-from .written import TARGET, Feeds, close, compared, quantized
+from .written import TARGET, close, compared, here, quantized
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of processors with VNNI")
-
-
-def here(written: Written, feeds: Feeds, places: Mapping[str, str]) -> Mapping[str, object]:
-    """Runs a graph in this process, which has TensorFlow loaded to build the networks."""
-    from qir.backends.tensorflow import runner
-
-    session, _ = runner.session_of(np.frombuffer(written.data, np.uint8), 1)
-    names = [runner.tensor(place) for place in places.values()]
-    given = {f"{written.inputs[name]}:0": array for name, array in feeds.items()}
-    found = session.run(names, given)
-    return dict(zip(places, map(runner.plain, found), strict=True))
 
 
 def mobilenet() -> qir.Graph:

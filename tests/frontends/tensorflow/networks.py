@@ -42,25 +42,51 @@ def _transformer() -> tuple[Any, Array]:
     return tf.keras.Model(ids, y), np.random.default_rng(7).integers(0, 50, (3, 12)).astype("i4")
 
 
+def _bert() -> tuple[Any, Array]:
+    """Two blocks as BERT has them: norms after the sums, a product four times as wide."""
+    ids = layers.Input((16,), dtype="int32")
+    places = layers.Embedding(16, 64)(np.arange(16)[None])
+    x = layers.LayerNormalization()(layers.Embedding(50, 64)(ids) + places)
+    for _ in range(2):
+        y = layers.MultiHeadAttention(4, 16)(x, x)
+        x = layers.LayerNormalization()(x + y)
+        y = layers.Dense(64)(layers.Dense(256, activation="gelu")(x))
+        x = layers.LayerNormalization()(x + y)
+    y = layers.Dense(2)(layers.Dense(64, activation="tanh")(x[:, 0]))
+    return tf.keras.Model(ids, y), np.random.default_rng(7).integers(0, 50, (3, 16)).astype("i4")
+
+
 NETWORKS: dict[str, Callable[[], tuple[Any, Array]]] = {
     "mobilenet": lambda: _applied("MobileNet", alpha=0.25),
     "mobilenet_v3": lambda: _applied("MobileNetV3Small"),
     "efficientnet": lambda: _applied("EfficientNetB0"),
+    "convnext": lambda: _applied("ConvNeXtTiny"),
     "lstm": _lstm,
+    "bert": _bert,
     "transformer": _transformer,
 }
 
 
 def network(name: str) -> tuple[Any, Array, Array]:
     """Returns a network with random weights, an input, and what Keras computes of it."""
+    return _seeded(NETWORKS[name])
+
+
+def application(name: str) -> tuple[Any, Array, Array]:
+    """Returns a network of keras.applications in the same way, by its name there."""
+    return _seeded(lambda: _applied(name))
+
+
+def _seeded(build: Callable[[], tuple[Any, Array]]) -> tuple[Any, Array, Array]:
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(7)
-    model, x = NETWORKS[name]()
+    model, x = build()
     random = np.random.default_rng(11)
     for layer in model.layers:  # statistics that are not those of an untrained layer
         if isinstance(layer, layers.BatchNormalization):
-            gamma, beta, mean, var = layer.get_weights()
-            draw = [random.uniform(0.6, 1.4, gamma.shape), *(0.1 * random.normal(size=s.shape)
-                    for s in (beta, mean)), random.uniform(0.5, 1.5, var.shape)]  # fmt: skip
+            *scales, beta, mean, var = layer.get_weights()  # some have no gamma
+            draw = [*(random.uniform(0.6, 1.4, s.shape) for s in scales),
+                    *(0.1 * random.normal(size=s.shape) for s in (beta, mean)),
+                    random.uniform(0.5, 1.5, var.shape)]  # fmt: skip
             layer.set_weights([d.astype(np.float32) for d in draw])
     return model, x, np.asarray(model(x, training=False))

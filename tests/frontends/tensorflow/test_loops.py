@@ -13,6 +13,7 @@ import tensorflow as tf
 import qir
 from qir.errors import InputError
 from qir.frontends.tensorflow import loops
+from qir.passes.loops.unroll import Unroll
 from qir.reference.interpreter import run
 
 from .comparison import built, computed, difference, saved
@@ -76,7 +77,8 @@ def test_a_loop_computes_what_tensorflow_computes(
     ops = {node.op for node in proto.node}
     assert ("Enter" in ops) == (version == 1)
     graph = qir.load(saved(proto, tmp_path / "g.pb"))
-    assert sum(node.op == "loop" for node in graph) == 1
+    (loop,) = (node for node in graph if node.op == "loop")
+    assert ("count" in loop.operands) == (function is not until)
     pairs = zip(computed(graph, (X,)), wanted, strict=True)
     assert [why for ours, theirs in pairs if (why := difference(ours, theirs, 1e-5))] == []
 
@@ -111,6 +113,25 @@ def test_loops_are_written_to_onnx(tmp_path: Path) -> None:
         assert difference(np.asarray(ours), theirs, 1e-5) == ""
     made = run(graph, {"x0": X})
     assert difference(made["out1"], wanted[1], 1e-5) == ""
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("rounds", [3, 0])
+def test_loops_that_count_to_a_constant_are_unrolled(
+    version: int, rounds: int, tmp_path: Path
+) -> None:
+    def sums(x: Any) -> Any:
+        end = 2 + rounds
+        return tf.while_loop(
+            lambda i, _: i < end, lambda i, h: (i + 1, h + tf.gather(x, i)), (2, x[0])
+        )
+
+    proto, wanted = built_by(version, lambda x: sums(x)[1])
+    graph = qir.load(saved(proto, tmp_path / "g.pb"))
+    made = Unroll().run(graph, qir.Ledger())
+    assert bool(made) == bool(rounds)  # what has no round stays
+    (found,) = computed(graph, (X,))
+    assert difference(found, wanted[0], 1e-6) == ""
 
 
 def test_every_op_on_lists_is_compared() -> None:

@@ -1,0 +1,43 @@
+"""Ops of TensorFlow that QIR does not know, written back with the attributes that they had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qir.ir.node import Node
+
+from .nodes import Nodes, refused
+from .wire import TYPES, Attr, Kind, Kinds, Sizes
+
+_NAMES = {number: name for name, number in TYPES.items()}
+
+
+def write(w: Nodes, n: Node) -> list[str]:
+    """Writes a kept op as it was; Refused for one of another framework."""
+    op = str(n.attrs["op"])
+    if n.attrs["framework"] != "tensorflow":
+        raise refused(n, f"{n.attrs['framework']}'s {op} is not written for TensorFlow")
+    held: Any = n.attrs["attrs"]
+    attrs = {name: _attr(n, *pair) for name, pair in held}
+    name = w.add(op, [w.read(value) for value in n.operands.values()], n.name, **attrs)
+    return [f"{name}:{i}" if i else name for i in range(len(n.results))]
+
+
+def _attr(n: Node, field: str, value: Any) -> Attr:
+    match field:
+        case "type":
+            return Kind(_named(n, value))
+        case "list.type":
+            return Kinds(tuple(_named(n, each) for each in value))
+        case "shape":
+            return Sizes(tuple(value))
+        case "list.f" | "list.b":
+            raise refused(n, f"lists of {field[-1]} are not written for TensorFlow")
+    made: Attr = tuple(value) if field.startswith("list.") else value
+    return made
+
+
+def _named(n: Node, number: int) -> str:
+    if number not in _NAMES:
+        raise refused(n, f"TensorFlow's type number {number} is not written")
+    return _NAMES[number]

@@ -1,0 +1,123 @@
+"""Networks that cross from one framework to another: their bytes are what the profiles predict."""
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import qir
+from qir.target import target
+from tests.differential.kernels_of_tensorflow import HAS_VNNI
+
+from .written import TARGET, Array, compared_by_regions, in_a_child, quantized
+
+tf = pytest.importorskip("tensorflow")
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.skipif(not HAS_VNNI, reason="the profiles speak of processors with VNNI"),
+    pytest.mark.slow,
+]
+NEAR = 1e-4
+
+
+@pytest.fixture(scope="module")
+def keras() -> tuple[object, qir.Graph]:
+    """A network of convolutions, one of them depthwise, with batch normalization and relu6."""
+    layers = tf.keras.layers
+    tf.keras.utils.set_random_seed(5)
+    x = given = layers.Input((20, 20, 3), name="image")
+    x = layers.ReLU()(layers.Conv2D(8, 3, 2, "same")(x))
+    x = layers.DepthwiseConv2D(3, padding="same", use_bias=False)(x)
+    x = layers.ReLU(6.0)(layers.BatchNormalization()(x))
+    x = layers.MaxPooling2D(2)(layers.Conv2D(12, 1)(x))
+    model = tf.keras.Model(given, layers.Dense(10)(layers.Flatten()(x)))
+    return model, qir.load(model)
+
+
+def drawn(*shape: int) -> Array:
+    """Inputs beyond those that were calibrated with: values saturate."""
+    return (1.5 * np.random.default_rng(4).normal(size=shape)).astype(np.float32)
+
+
+X = drawn(128, 20, 20, 3)
+
+
+def one(found: object) -> Array:
+    """Returns the only result of a network."""
+    (array,) = found.values()  # type: ignore[attr-defined]
+    return np.asarray(array)
+
+
+def in_onnxruntime(path: Path) -> Array:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {session.get_inputs()[0].name: X})[0])
+
+
+def near(found: Array, wanted: Array) -> bool:
+    return bool(np.abs(found - wanted).max() <= NEAR * np.abs(wanted).max())
+
+
+def test_keras_in_float_is_the_same_in_every_framework(
+    keras: tuple[object, qir.Graph], tmp_path: Path
+) -> None:
+    model, graph = keras
+    wanted = np.asarray(model(X, training=False))  # type: ignore[operator]
+    qir.save(graph, tmp_path / "a.onnx")
+    assert near(in_onnxruntime(tmp_path / "a.onnx"), wanted)
+    for name in ("pytorch-x86", TARGET):
+        assert near(one(target(name).compile(graph)(image=X)), wanted)
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_tensorflows_int8_file_becomes_onnx(
+    form: str, keras: tuple[object, qir.Graph], tmp_path: Path
+) -> None:
+    made = quantized(keras[1], {"image": X[:4]})
+    qir.save(made, tmp_path / "int8.pb", target=TARGET)
+    back = qir.load(tmp_path / "int8.pb")
+    qir.save(back, tmp_path / "int8.onnx", target="onnxruntime", format=form)
+    crossed = qir.load(tmp_path / "int8.onnx")
+    assert (back.profile, crossed.profile) == ("tf-2.21.onednn", "ort-1.31")
+    predicted = [one(qir.run(graph, {"image": X})) for graph in (back, crossed)]
+    computed = [
+        one(target(TARGET).compile_file(tmp_path / "int8.pb")(image=X)),
+        in_onnxruntime(tmp_path / "int8.onnx"),
+    ]
+    for ours, theirs in zip(predicted, computed, strict=True):
+        assert np.array_equal(ours, theirs)
+    differ = predicted[0] != predicted[1]
+    assert np.array_equal(differ, computed[0] != computed[1])
+    step = np.unique(np.abs(predicted[0][predicted[0] != 0])).min()
+    assert np.abs(predicted[0] - predicted[1]).max() <= 1.01 * step
+    assert differ.mean() < 0.05
+
+
+@pytest.mark.parametrize("name", ["pytorch-x86", "pytorch-fbgemm", "pytorch-onednn"])
+def test_keras_in_pytorchs_int8_kernels_is_what_is_predicted(
+    name: str, keras: tuple[object, qir.Graph]
+) -> None:
+    graph = keras[1]
+    statistics = qir.calibrate(graph, [{"image": X[:4]}])
+    made = qir.quantize(graph, statistics, target=name)
+    found = one(target(name).compile(made)(image=X))
+    assert np.array_equal(found, one(qir.run(made, {"image": X})))
+
+
+def test_pytorch_in_tensorflows_int8_kernels_is_what_is_predicted() -> None:
+    torch.manual_seed(5)
+    nn = torch.nn
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(),
+        nn.Conv2d(8, 8, 3, 1, 1, groups=8, bias=False), nn.BatchNorm2d(8), nn.ReLU6(),
+        nn.Conv2d(8, 12, 1), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12 * 25, 10),
+    ).eval()  # fmt: skip
+    x = drawn(16, 3, 20, 20)
+    graph = qir.load(model, inputs=(torch.from_numpy(x),))
+    (given,) = (value.name for value in graph.inputs)
+    wanted = model(torch.from_numpy(x)).detach().numpy()
+    assert near(one(target(TARGET).compile(graph)(**{given: x})), wanted)
+    made = quantized(graph, {given: x[:16]})
+    found = compared_by_regions(made, {given: x}, in_a_child)
+    assert found.integers > 10_000
+    assert found.tied == 0
