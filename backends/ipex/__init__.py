@@ -2,9 +2,17 @@
 
 from pathlib import Path
 
+from .reader import read_recipe, read_schemes
 from .target import IpexSignedTarget, IpexSymmetricTarget, IpexTarget
 
 PROFILES = Path(__file__).with_name("profiles")
 """Where the numerics profile of the extension lies."""
 
-__all__ = ["PROFILES", "IpexSignedTarget", "IpexSymmetricTarget", "IpexTarget"]
+__all__ = [
+    "PROFILES",
+    "IpexSignedTarget",
+    "IpexSymmetricTarget",
+    "IpexTarget",
+    "read_recipe",
+    "read_schemes",
+]

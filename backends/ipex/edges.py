@@ -15,6 +15,8 @@ READERS = frozenset(
 )
 """Ops whose data the extension quantizes."""
 _STORAGES = ("u8", "i8")
+_PLAIN = {"trans_a": False, "alpha": 1.0, "beta": 1.0}
+"""Attributes of a gemm that is a linear layer."""
 
 
 def kept(graph: Graph, ledger: Ledger) -> Graph:
@@ -26,6 +28,7 @@ def kept(graph: Graph, ledger: Ledger) -> Graph:
     that no quantize makes, and for types that the extension does not have.
     """
     made = graph.copy()
+    _linear(made)
     dropped = []
     for node in list(made):
         if node.op == "dequantize":
@@ -36,14 +39,26 @@ def kept(graph: Graph, ledger: Ledger) -> Graph:
                     made.set_operand(use.node, use.slot, float_value)
                     dropped.append(float_value.name)
     made.prune()
-    for node in made:
-        if node.op == "quantize" and any(use.node.op != "dequantize" for use in node.result.uses):
-            raise Refused(f"{node.name}: its integers are read as such; recipes have floats there")
     if dropped:
         names = ", ".join(dict.fromkeys(dropped))
         said = f"not quantized, as no quantized layer reads it: {names}"
         ledger.add(Change.REGROUPED, "write ipex", graph.name, said)
     return made
+
+
+def _linear(graph: Graph) -> None:
+    """Makes linear layers of gemms that are these under ONNX's name."""
+    for node in [node for node in graph if node.op == "gemm" and not node.stages]:
+        slots = {"x": "a", "w": "b", "bias": "c"}
+        if not node.attrs["trans_b"] or any(node.attrs[k] != v for k, v in _PLAIN.items()):
+            continue
+        operands = {new: node.operands[old] for new, old in slots.items() if old in node.operands}
+        made = graph.add("linear", operands, before=node, origins=node.origins)
+        name, lineage = node.result.name, node.result.lineage
+        graph.replace(node.result, made.result)
+        graph.remove(node)
+        graph.rename(made.result, name)
+        graph.set_lineage(made.result, lineage)
 
 
 def _check(node: Node) -> None:

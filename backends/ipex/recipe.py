@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -17,15 +16,13 @@ from qir.ledger import Change, Ledger
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.open_groups import OpenGroups
 from qir.rewrite import run_passes
+from qir.source import untouched
 
 from .calls import WEIGHTED, Call, calls, numbers, plain
 from .edges import kept
+from .files import FLOAT, ROOT, STORAGES, is_recipe
 
 Entry: TypeAlias = "dict[str, Any]"
-STORAGES: Mapping[str, str] = {"u8": "torch.quint8", "i8": "torch.qint8"}
-FLOAT = "torch.float32"
-ROOT = " "
-"""What recipes call the module itself."""
 _ARGUMENTS = 16
 """More than any function has: arguments that are no tensors stand as {} in the list of inputs."""
 
@@ -36,8 +33,14 @@ def text(graph: Graph, ledger: Ledger, *, nested: bool) -> str:
     A module that torch.fx traces is numbered as one list of calls, any other (`nested`) module by
     module. Refused for what no recipe holds, and for a graph that was read from no module.
     """
+    source = untouched(graph)
+    if source is not None and is_recipe(source):
+        return source.read_text(encoding="utf-8")
     flat = run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], ledger)
     made = kept(flat, ledger)
+    for node in made:
+        if node.op == "quantize" and any(use.node.op != "dequantize" for use in node.result.uses):
+            raise Refused(f"{node.name}: its integers are read as such; recipes have floats there")
     return json.dumps(_Recipe(made, nested).entries(ledger), indent=4)
 
 
