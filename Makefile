@@ -24,7 +24,7 @@ CYTHON := $(shell find qir -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check test-zoo test-loopback test-all bench fuzz sanitize lint format docs counts train clean oracle-tflite oracle-ipex oracle-itex oracle-mxnet
+.PHONY: help demo test check test-zoo test-loopback test-all bench fuzz sanitize lint format docs counts train clean matrix oracle-tflite oracle-ipex oracle-itex oracle-mxnet
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -122,7 +122,10 @@ oracle-ipex: $(STAMP)/test  ## record what IPEX 2.8 computes, in an environment 
 		$$lab/bin/python -m tests.oracles.ipex_kernels tests/differential/vectors/ipex/woq.npz || exit; \
 	test -n "$(FROM)" || $$lab/bin/python -m tests.oracles.ipex_registered \
 		tests/differential/vectors/ipex/registered.txt || exit; \
-	test -n "$(FROM)" || QIR_IPEX=$$lab/bin/python $(BIN)/python -m tests.oracles.ipex_programs
+	test -n "$(FROM)" || QIR_IPEX=$$lab/bin/python $(BIN)/python -m tests.oracles.ipex_programs || exit; \
+	test -n "$(FROM)" || ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI QIR_IPEX=$$lab/bin/python \
+		$(BIN)/python -m tests.matrix.records || exit; \
+	test -n "$(FROM)" || QIR_IPEX=$$lab/bin/python $(BIN)/python -m tests.oracles.ipex_recipes
 
 oracle-itex: $(STAMP)/test  ## record what Intel's last TensorFlow wheel registers and computes (Python 3.11, 1.5 GB)
 	@lab=build/oracles/itex; out=tests/differential/vectors/itex; stay="the recorded results stay"; \
@@ -144,6 +147,14 @@ oracle-mxnet:  ## record what MXNet 1.9.1 computes, in an environment of its own
 			$$lab/bin/python -W ignore -m tests.oracles.mxnet_$$part tests/frontends/mxnet/recorded || exit; \
 		done && \
 		QIR_MXNET=$$lab/bin/python $(BIN)/python -m tests.oracles.mxnet_written tests/backends/mxnet/recorded
+
+matrix: $(STAMP)/test  ## run the five rows in their frameworks and write docs/reference/five-rows.md; IPEX from records
+	@lab="$(QIR_MXNET)"; test -n "$$lab" || lab=build/oracles/mxnet/bin/python; \
+	test -x "$$lab" || { of=$$(for name in python3.11 python3.10 python3.9 python3.8; do \
+		$$name -c '' 2>/dev/null && echo $$name && break; done); \
+		test -n "$$of" || { echo "no Python from 3.8 to 3.11 found for MXNet" >&2; exit 1; }; \
+		$$of -m venv build/oracles/mxnet && build/oracles/mxnet/bin/pip install -q mxnet==1.9.1 "numpy<1.24" scipy || exit; }; \
+	QIR_MXNET="$$(realpath -s "$$lab")" $(BIN)/python -m tests.matrix
 
 clean:  ## remove all that was built, .venv too
 	@rm -rf .venv build dist *.egg-info .hypothesis

@@ -75,6 +75,7 @@ PLUGINS = {
     "backends.mxnet": set[str](),
     "backends.mxnet.child": {"mxnet"},
     "backends.ipex": set[str](),
+    "backends.ipex.module": {"torch"},
     "backends.ipex.child": {"intel_extension_for_pytorch", "torch"},
 }
 CYTHON = {"cpython", "cython", "libc"}

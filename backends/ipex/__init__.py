@@ -1,8 +1,18 @@
-"""What Intel's extension for PyTorch computes: a numerics profile, no target yet."""
+"""Intel's extension for PyTorch: its numerics profile, and targets that write its recipes."""
 
 from pathlib import Path
+
+from .reader import read_recipe, read_schemes
+from .target import IpexSignedTarget, IpexSymmetricTarget, IpexTarget
 
 PROFILES = Path(__file__).with_name("profiles")
 """Where the numerics profile of the extension lies."""
 
-__all__ = ["PROFILES"]
+__all__ = [
+    "PROFILES",
+    "IpexSignedTarget",
+    "IpexSymmetricTarget",
+    "IpexTarget",
+    "read_recipe",
+    "read_schemes",
+]

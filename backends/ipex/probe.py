@@ -48,8 +48,8 @@ class Ipex(Elsewhere):
         return self.ask(told(graph, feeds))
 
 
-def told(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, pipe.Plain]:
-    """A program in QDQ form as plain data, with what it is fed."""
+def told(graph: Graph, feeds: Mapping[str, Array], result: str = "") -> dict[str, pipe.Plain]:
+    """A program in QDQ form as plain data, with what it is fed; `y` unless a result is named."""
     inputs: dict[str, pipe.Plain] = {}
     constants: dict[str, pipe.Plain] = {}
     nodes: list[pipe.Plain] = []
@@ -65,7 +65,7 @@ def told(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, pipe.Plain]:
             operands: pipe.Plain = {slot: of.name for slot, of in node.operands.items()}
             attrs: pipe.Plain = {name: _plain(v) for name, v in node.attrs.items()}
             nodes.append((node.op, value.name, operands, attrs, numbers))
-    result = graph.outputs["y"].name
+    result = result or graph.outputs["y"].name
     return {"inputs": inputs, "constants": constants, "nodes": nodes, "result": result}
 
 

@@ -32,6 +32,7 @@ STEP = "read torch"
 _SAME = frozenset(
     f"aten.{name}.default" for name in ("clone", "detach", "detach_", "lift_fresh_copy", "alias")
 )
+_CONTAINERS = frozenset({"ModuleDict", "ModuleList", "Sequential"})
 _ASSERTIONS = ("_assert", "sym_constrain_range", "_check")
 """How the names of operators begin that check sizes and compute nothing."""
 
@@ -263,14 +264,15 @@ class Reader:
         return self.graph.fresh(f"{node.name}.{op}")
 
     def origin(self, node: fx.Node) -> Origin:
-        """Returns where a node came from: its overload, and the path of the calling module."""
+        """Returns where a node came from: its overload, and path and class of the caller."""
         stack = node.meta.get("nn_module_stack") or {}
         path = next(reversed(stack.values()))[0] if stack else ""
         operands = tuple(
             (f"{i}", a.name) for i, a in enumerate(node.args) if isinstance(a, fx.Node)
         )
         module = path.removeprefix("L['self'].").removeprefix("L['self']")
-        return Origin("torch", str(node.target), node.name, module, 0, operands)
+        layer = next((str(c) for _, c in stack.values() if _is_layer(str(c))), "")
+        return Origin("torch", str(node.target), node.name, module, 0, operands, layer)
 
     def tensor(self, node: fx.Node) -> Value:
         """Returns the value of a node; a parameter becomes a constant when it is first read."""
@@ -330,6 +332,11 @@ class Reader:
         line = next((s.strip() for s in reversed(trace) if s.strip().startswith("File")), "")
         where = f" ({line})" if line else ""
         return InputError(f"{self.graph.name}: {node.name} {what}{where}")
+
+
+def _is_layer(name: str) -> bool:
+    """Returns whether a module's class is a layer of PyTorch; its containers only hold others."""
+    return name.startswith("torch.nn.") and name.rpartition(".")[2] not in _CONTAINERS
 
 
 def _plain(target: Any) -> str:

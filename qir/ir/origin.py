@@ -17,6 +17,8 @@ class Origin:
     call: int = 0
     operands: tuple[tuple[str, str], ...] = ()
     """Slot and the source's name of what stood there; all names of a tied parameter."""
+    layer: str = ""
+    """The framework's own layer class that called it, such as `torch.nn.modules.conv.Conv2d`."""
 
     def __str__(self) -> str:
         where = self.name or self.path

@@ -26,7 +26,7 @@ from qir.ir.types import Array, Element, TensorType
 from qir.ir.typetext import read_element, read_type
 
 _MAX_BODIES = 32
-_TEXTS = ("op", "name", "path")
+_TEXTS = ("op", "name", "path", "layer")
 
 
 @growth()

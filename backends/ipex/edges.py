@@ -1,0 +1,76 @@
+"""Where the extension quantizes: what a layer reads, and nothing else."""
+
+from __future__ import annotations
+
+from qir.errors import Refused
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ledger import Change, Ledger
+
+from .calls import plain
+
+READERS = frozenset(
+    "conv2d conv3d linear matmul add relu max_pool2d avg_pool2d adaptive_avg_pool"
+    " global_avg_pool flatten".split()
+)
+"""Ops whose data the extension quantizes."""
+_STORAGES = ("u8", "i8")
+_PLAIN = {"trans_a": False, "alpha": 1.0, "beta": 1.0}
+"""Attributes of a gemm that is a linear layer."""
+
+
+def kept(graph: Graph, ledger: Ledger) -> Graph:
+    """Returns a graph in QDQ form where only what a quantized layer reads is quantized.
+
+        %q = quantize(%y); %d = dequantize(%q); %z = softmax(%d)
+
+    becomes `%z = softmax(%y)`, as no recipe quantizes what a softmax reads. Refused for integers
+    that no quantize makes, and for types that the extension does not have.
+    """
+    made = graph.copy()
+    _linear(made)
+    dropped = []
+    for node in list(made):
+        if node.op == "dequantize":
+            _check(node)
+            float_value = plain(node.result)
+            for use in list(node.result.uses):
+                if use.node.op not in READERS and float_value is not node.result:
+                    made.set_operand(use.node, use.slot, float_value)
+                    dropped.append(float_value.name)
+    made.prune()
+    if dropped:
+        names = ", ".join(dict.fromkeys(dropped))
+        said = f"not quantized, as no quantized layer reads it: {names}"
+        ledger.add(Change.REGROUPED, "write ipex", graph.name, said)
+    return made
+
+
+def _linear(graph: Graph) -> None:
+    """Makes linear layers of gemms that are these under ONNX's name."""
+    for node in [node for node in graph if node.op == "gemm" and not node.stages]:
+        slots = {"x": "a", "w": "b", "bias": "c"}
+        if not node.attrs["trans_b"] or any(node.attrs[k] != v for k, v in _PLAIN.items()):
+            continue
+        operands = {new: node.operands[old] for new, old in slots.items() if old in node.operands}
+        made = graph.add("linear", operands, before=node, origins=node.origins)
+        name, lineage = node.result.name, node.result.lineage
+        graph.replace(node.result, made.result)
+        graph.remove(node)
+        graph.rename(made.result, name)
+        graph.set_lineage(made.result, lineage)
+
+
+def _check(node: Node) -> None:
+    quant = node.operands["x"].type.quant
+    held = node.operands["x"].node.op
+    if held not in ("quantize", "constant"):
+        raise Refused(f"{node.name}: its integers come from {held}; IPEX quantizes floats")
+    if quant is None or quant.kind != "uniform" or quant.dynamic or quant.plus is not None:
+        raise Refused(f"{node.name}: IPEX has no type {quant}")
+    whole = str(quant.storage) in _STORAGES and (quant.low, quant.high) == quant.storage.bounds
+    if held == "quantize" and (not whole or quant.grain is not None):
+        raise Refused(f"{node.name}: IPEX has no data of type {quant}; it has u8 and i8 per tensor")
+
+
+__all__ = ["READERS", "kept"]

@@ -1,0 +1,49 @@
+"""The file of a recipe: JSON, with the numbered calls of each module."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qir.errors import InputError
+
+STORAGES: Mapping[str, str] = {"u8": "torch.quint8", "i8": "torch.qint8"}
+FLOAT = "torch.float32"
+ROOT = " "
+"""What recipes call the module itself."""
+_LARGEST = 1 << 28
+"""Bytes: no recipe is larger."""
+
+
+def is_recipe(path: Path) -> bool:
+    """Returns whether a file is a recipe."""
+    try:
+        opened(path)
+    except InputError:
+        return False
+    return True
+
+
+def opened(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """Returns the numbered calls of a recipe by module; InputError for other files."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise InputError(f"{path}: is too large for a recipe")
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is no JSON: {error}") from error
+    if not isinstance(held, dict) or ROOT not in held:
+        raise InputError(f"{path}: is no recipe of IPEX: it has no entry {ROOT!r}")
+    found = {}
+    for owner, entry in held.items():
+        rows = entry.get("q_op_infos") if isinstance(entry, dict) else None
+        if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
+            raise InputError(f"{path}: entry {owner!r} has no table q_op_infos")
+        if list(rows) != [str(i) for i in range(len(rows))]:
+            raise InputError(f"{path}: entry {owner!r} does not number its calls from 0")
+        found[owner] = rows
+    return found

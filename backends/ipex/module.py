@@ -1,0 +1,77 @@
+"""A graph as a module of PyTorch that quantizes where the extension fuses it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from qir.errors import Refused
+from qir.ir.graph import Graph
+from qir.ledger import Ledger
+from qir.passes.forms.expand_qdq import ExpandQdq
+from qir.passes.forms.open_groups import OpenGroups
+from qir.rewrite import run_passes
+from qir.target import target
+
+from .edges import kept
+
+_WRITER = "pt2e"
+"""The target whose float modules have `quantized_decomposed` between their operators."""
+_KINDS = {torch.uint8: torch.quint8, torch.int8: torch.qint8}
+_BOUNDS = {torch.uint8: (0, 255), torch.int8: (-128, 127)}
+
+
+def module(graph: Graph, ledger: Ledger, *, lossy: bool) -> fx.GraphModule:
+    """Returns a module for `torch.jit.trace` and `torch.jit.freeze` with the extension loaded.
+
+    Its data go through `aten::quantize_per_tensor` and `aten::dequantize`, its weights are
+    quantized tensors that are dequantized. Refused for what PyTorch or the extension lacks.
+    """
+    flat = kept(run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], ledger), ledger)
+    made: Any = target(_WRITER).build(flat, ledger, format="fx", lossy=lossy)
+    for node in list(made.graph.nodes):
+        verb = str(node.target).partition("quantized_decomposed.")[2]
+        if verb:
+            with made.graph.inserting_before(node):
+                node.replace_all_uses_with(_replaced(made, node, verb))
+            made.graph.erase_node(node)
+    made.graph.eliminate_dead_code()
+    made.delete_all_unused_submodules()
+    made.recompile()
+    whole: fx.GraphModule = made
+    return whole
+
+
+def _replaced(made: Any, node: fx.Node, verb: str) -> fx.Node:
+    """Returns the call on quantized tensors that stands for one on plain integers."""
+    low, high, kind = node.args[-3:]
+    data: Any = node.args[0]
+    if (low, high) != _BOUNDS.get(kind):
+        raise Refused(f"{node.name}: IPEX has quint8 and qint8 and no integers {low}..{high}")
+    graph: Any = made.graph
+    if verb.startswith("quantize_per_tensor"):
+        given = (data, *node.args[1:3], _KINDS[kind])
+        made_call: fx.Node = graph.call_function(torch.quantize_per_tensor, given)
+        return made_call
+    if data.op == "get_attr":
+        _hold(made, data.target, node.args, kind)
+    call: fx.Node = graph.call_method("dequantize", (data,))
+    return call
+
+
+def _hold(made: Any, name: str, given: Any, kind: torch.dtype) -> None:
+    """Makes the integers of a weight a quantized tensor."""
+    held = getattr(made, name)
+    if held.is_quantized:
+        return
+    if len(given) == 6:
+        coded = torch._make_per_tensor_quantized_tensor(held.view(kind), given[1], given[2])
+    else:
+        scales, zeros = (getattr(made, place.target) for place in given[1:3])
+        coded = torch._make_per_channel_quantized_tensor(
+            held.view(kind), scales.double(), zeros.long(), given[3]
+        )
+    delattr(made, name)
+    made.register_buffer(name, coded)

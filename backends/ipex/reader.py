@@ -1,0 +1,177 @@
+"""Reads recipes: with the graph of their module they become its quantized types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qir.errors import InputError, QirError, Refused
+from qir.ir.dtype import I8, U8
+from qir.ir.graph import Graph
+from qir.ir.node import Value
+from qir.ir.scheme import Scheme
+from qir.ir.types import Array, QuantType, TensorType, uniform
+from qir.ledger import Change, Ledger
+from qir.quantizing import fold
+from qir.source import remember
+
+from .calls import Call, calls
+from .files import FLOAT, ROOT, STORAGES, opened
+
+_TYPES = {said: U8 if kind == "u8" else I8 for kind, said in STORAGES.items()}
+_RULES: Mapping[str, str] = {
+    "MinMaxObserver": "minmax",
+    "PerChannelMinMaxObserver": "minmax",
+    "MovingAverageMinMaxObserver": "average",
+    "HistogramObserver": "mse",
+}
+"""By observer: the range rule that is nearest to it."""
+
+
+def read_recipe(path: str | Path, graph: Graph, ledger: Ledger | None = None) -> Graph:
+    """Returns the float graph of a module with the quantized types of a recipe.
+
+    Raises InputError, naming file and entry, for what is no recipe, and for one of another module.
+    """
+    ledger = ledger if ledger is not None else Ledger()
+    made = _Reading(Path(path), fold(graph, ledger)).graph_of(opened(Path(path)))
+    ledger.add(Change.QUANTIZED, "read recipe", graph.name, f"as {Path(path).name} has it")
+    remember(made, Path(path))
+    return made
+
+
+def read_schemes(path: str | Path) -> dict[str, Scheme]:
+    """Returns the schemes of the data of each call of a recipe, by `MODULE/INDEX`.
+
+    Raises InputError, naming file and entry.
+    """
+    path, found = Path(path), {}
+    for owner, rows in opened(path).items():
+        for index, row in rows.items():
+            where = f"{owner.strip()}/{index}"
+            found[where] = _scheme(path, where, row.get("activation_observer"))
+    return found
+
+
+def _scheme(path: Path, where: str, held: Any) -> Scheme:
+    """Returns what an observer asks for."""
+    if not isinstance(held, dict) or held.get("dtype") not in _TYPES:
+        raise InputError(f"{path}: {where} has no activation_observer of quint8 or qint8")
+    rule = _RULES.get(str(held.get("name")))
+    if rule is None:
+        raise InputError(f"{path}: {where} has the observer {held.get('name')}, which is not known")
+    symmetric = held.get("qscheme") == "torch.per_tensor_symmetric"
+    return Scheme(_TYPES[held["dtype"]], symmetric, range=rule)
+
+
+@dataclass
+class _Reading:
+    path: Path
+    graph: Graph
+    coded: dict[tuple[Value, QuantType], Value] = field(default_factory=dict)
+    """The dequantized twin of a value, by its type."""
+
+    def graph_of(self, recipe: dict[str, dict[str, dict[str, Any]]]) -> Graph:
+        nested = len(recipe) > 1
+        try:
+            found = [call for call in calls(self.graph) if call.quantized]
+        except Refused as error:
+            raise InputError(f"{self.path}: {error}") from error
+        counts = dict.fromkeys(recipe, 0)
+        for call in found:
+            owner = call.owner(nested=nested).replace(".", ":") or ROOT
+            index = str(counts.get(owner, 0))
+            row = recipe.get(owner, {}).get(index)
+            where = f"entry {owner!r}, call {index}"
+            self._require(call, row, where, nested=nested)
+            assert row is not None
+            counts[owner] += 1
+            self._quantize(call, row, where)
+        for owner, rows in recipe.items():
+            if counts[owner] != len(rows):
+                raise self._other(f"entry {owner!r} has {len(rows)} calls, not {counts[owner]}")
+        self.graph.prune()
+        self.graph.profile = "ipex-2.8"
+        return self.graph
+
+    def _require(self, call: Call, row: Any, where: str, *, nested: bool) -> None:
+        wanted = call.name(nested=nested)
+        if row is None:
+            raise self._other(f"{where} is not there, where {wanted or call.origin.op} is called")
+        layer = row.get("op_type_is_module")
+        same = row.get("fqn") == wanted and layer is call.layer
+        if not same or (layer and row.get("op_type") != call.kind):
+            said = f"{row.get('op_type')} {row.get('fqn')}".strip()
+            raise self._other(f"{where} is {said}, not {wanted or call.kind}")
+
+    def _other(self, said: str) -> InputError:
+        return InputError(f"{self.path}: a recipe of another module than {self.graph.name}: {said}")
+
+    def _quantize(self, call: Call, row: dict[str, Any], where: str) -> None:
+        infos = row.get("input_tensor_infos")
+        if not isinstance(infos, list) or len(infos) < len(call.operands):
+            raise InputError(f"{self.path}: {where} has not {len(call.operands)} inputs")
+        for value, info in zip(call.operands, infos, strict=False):
+            quant = self._type(info, "force_dtype", where, None)
+            if quant is not None:
+                self._set(call, value, self._twin(value, quant))
+        weights = row.get("weight_tensor_infos") if call.layer else infos[1:2]
+        if call.weight is not None and weights and isinstance(weights, list):
+            quant = self._type(weights[0], "inf_dtype", where, len(call.weight.type.shape))
+            if quant is not None:
+                self._set(call, call.weight, self._weight(call.weight, quant))
+
+    def _set(self, call: Call, value: Value, twin: Value) -> None:
+        for node in call.nodes:
+            for slot, held in list(node.operands.items()):
+                if held is value:
+                    self.graph.set_operand(node, slot, twin)
+
+    def _type(self, info: Any, key: str, where: str, rank: int | None) -> QuantType | None:
+        """Returns the type of a tensor; None for one that stays float."""
+        if not isinstance(info, dict):
+            raise InputError(f"{self.path}: {where} has a tensor that is no table")
+        kind = info.get(key)
+        if kind == FLOAT or kind is None:
+            return None
+        if kind not in _TYPES:
+            raise InputError(f"{self.path}: {where} has the type {kind}")
+        scales, zeros = info.get("scale"), info.get("zero_point")
+        try:
+            scale = np.asarray(scales, np.float32).reshape(-1)
+            zero = np.asarray(zeros, np.int64).reshape(-1)
+            if rank is None and len(scale) != 1:
+                raise ValueError("data have one scale")
+            if len(scale) != len(zero) or not (np.isfinite(scale) & (scale > 0)).all():
+                raise ValueError("its scales are not positive numbers, one for each zero point")
+            if len(scale) == 1:
+                return uniform(_TYPES[kind], scale[0], zero[0])
+            return uniform(_TYPES[kind], scale, zero, axis=0)
+        except (QirError, ValueError, TypeError, OverflowError) as error:
+            raise InputError(f"{self.path}: {where}: {error}") from error
+
+    def _twin(self, value: Value, quant: QuantType) -> Value:
+        if (value, quant) not in self.coded:
+            kind = TensorType(value.type.shape, quant)
+            name = self.graph.fresh(f"{value.name}.q")
+            codes = self.graph.add("quantize", {"x": value}, types=[kind], name=name).result
+            self.coded[value, quant] = self._real(codes, f"{value.name}.dq")
+        return self.coded[value, quant]
+
+    def _weight(self, value: Value, quant: QuantType) -> Value:
+        """Returns a weight as integers: the extension multiplies by one over the scale."""
+        assert value.constant is not None
+        data = np.asarray(value.constant.data, np.float32)
+        scale = np.asarray(quant.scales(), np.float32).reshape(-1, *[1] * (data.ndim - 1))
+        if len(scale) not in (1, len(data)):
+            raise self._other(f"%{value.name} has {len(data)} channels, not {len(scale)}")
+        codes = np.rint(data * (np.float32(1) / scale)).clip(-128, 127).astype(np.int8)
+        held = Array(codes, TensorType(data.shape, quant), self.graph.fresh(f"{value.name}.q"))
+        return self._real(self.graph.constant(held), f"{value.name}.dq")
+
+    def _real(self, codes: Value, name: str) -> Value:
+        return self.graph.add("dequantize", {"x": codes}, name=self.graph.fresh(name)).result

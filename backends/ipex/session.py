@@ -1,0 +1,49 @@
+"""Runs quantized graphs in Intel's extension, in a Python of its own, which `QIR_IPEX` names."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+
+import numpy as np
+
+from qir.errors import InputError, OpError, PluginError
+from qir.ir.graph import Graph
+from qir.ledger import Ledger
+from qir.passes.forms.expand_qdq import ExpandQdq
+from qir.passes.forms.open_groups import OpenGroups
+from qir.rewrite import run_passes
+from qir.target import Executable
+
+from .edges import kept
+from .probe import Ipex, told
+
+
+class Session(Executable):
+    """A graph, ready to run as a traced and frozen module."""
+
+    def __init__(self, graph: Graph) -> None:
+        flat = run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], Ledger())
+        self.graph = kept(flat, Ledger())
+        self.runtime = _runtime(os.environ.get(Ipex.elsewhere, ""))
+
+    def __call__(self, **inputs: object) -> dict[str, object]:
+        """Runs it; InputError with what the extension says where it refuses."""
+        feeds = {name: np.asarray(data) for name, data in inputs.items()}
+        made: dict[str, object] = {}
+        for name, value in self.graph.outputs.items():
+            try:
+                made[name] = self.runtime.ask(told(self.graph, feeds, value.name))
+            except OpError as error:
+                raise InputError(f"{self.graph.name}: IPEX does not run it: {error}") from error
+        return made
+
+
+@lru_cache(maxsize=1)
+def _runtime(_python: str) -> Ipex:
+    """Returns the extension of this process; PluginError where there is none."""
+    made = Ipex()
+    if made.version is None:
+        said = "IPEX runs in a Python that the environment variable QIR_IPEX names"
+        raise PluginError(f"{said}; {made.python} has no intel-extension-for-pytorch 2.8")
+    return made

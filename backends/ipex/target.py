@@ -1,0 +1,99 @@
+"""The targets: Intel's extension for PyTorch on oneDNN, by its recipes and by modules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from qir.atomic import replacing
+from qir.capability import Capability, load
+from qir.errors import UsageError
+from qir.ir.graph import Graph
+from qir.ledger import Ledger
+from qir.target import Executable, Target
+
+
+class IpexTarget(Target):
+    """The extension's default: data are quint8 with a zero point."""
+
+    name = "ipex-onednn"
+    profile = "ipex-2.8"
+    formats: ClassVar[tuple[str, ...]] = ("recipe", "recipe-nested", "module")
+    """A recipe of a module that torch.fx traces, as the extension then numbers it; of one that it
+    does not trace, numbered module by module; a module of torch, which is no file."""
+    suffix = ".json"
+    table: ClassVar[str] = "onednn.toml"
+    """The target file, beside this one."""
+
+    def capability(self) -> Capability:
+        """Returns what the extension computes in integers."""
+        return load(Path(__file__).with_name(self.table))
+
+    def emit(
+        self,
+        graph: Graph,
+        path: Path,
+        ledger: Ledger,
+        *,
+        format: str | None = None,
+        lossy: bool = False,
+    ) -> None:
+        """Writes a recipe, by rename.
+
+        Raises UsageError for a format that there is not and for a module, Refused for what no
+        recipe holds.
+        """
+        form = self._form(format)
+        if form == "module":
+            raise UsageError(f"{path}: a module is no file: qir.build(graph, format='module')")
+        from .recipe import text
+
+        made = text(graph, ledger, nested=form == "recipe-nested")
+        ledger.check(lossy=lossy)
+        with replacing(path) as draft:
+            draft.write_text(made, encoding="utf-8")
+
+    def build(
+        self, graph: Graph, ledger: Ledger, *, format: str | None = None, lossy: bool = False
+    ) -> object:
+        """Returns a module for torch.jit.trace, or the text of a recipe.
+
+        Raises UsageError for a format that there is not, PluginError without PyTorch, Refused for
+        what PyTorch has no operator for.
+        """
+        form = self._form(format)
+        if form == "module":
+            from .module import module
+
+            return module(graph, ledger, lossy=lossy)
+        from .recipe import text
+
+        made = text(graph, ledger, nested=form == "recipe-nested")
+        ledger.check(lossy=lossy)
+        return made
+
+    def _form(self, format: str | None) -> str:
+        if format is not None and format not in self.formats:
+            known = ", ".join(self.formats)
+            raise UsageError(f"target {self.name} has no format {format!r}; it has {known}")
+        return format or self.formats[0]
+
+    def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
+        """Runs a graph in IPEX, in the Python that `QIR_IPEX` names; PluginError without one."""
+        from .session import Session
+
+        return Session(graph)
+
+
+class IpexSignedTarget(IpexTarget):
+    """Data are qint8 without a zero point."""
+
+    name = "ipex-onednn-s8"
+    table = "s8.toml"
+
+
+class IpexSymmetricTarget(IpexTarget):
+    """Data are quint8 around the zero point 128."""
+
+    name = "ipex-onednn-u8"
+    table = "u8.toml"

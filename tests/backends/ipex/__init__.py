@@ -1,0 +1,1 @@
+"""Recipes and modules of Intel's extension for PyTorch."""

@@ -1,0 +1,79 @@
+"""The modules whose recipes are read and written: as IPEX's samples have it, and like BERT."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Sample(nn.Module):
+    """The module of the recorded recipes `ipex_*.json`, which IPEX 2.8 wrote."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c1, self.b1 = nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16)
+        self.r = nn.ReLU()
+        self.c2, self.b2 = nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16)
+        self.c3, self.b3 = nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16)
+        self.p, self.a = nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.r(self.b1(self.c1(x)))
+        y = self.b3(self.c3(self.r(self.b2(self.c2(x)))))
+        x = self.a(self.p(self.r(x + y)))
+        made: Tensor = self.fc(torch.flatten(x, 1))
+        return made
+
+
+class Attention(nn.Module):
+    """Attention of two heads; the sizes that it takes apart keep torch.fx from tracing it."""
+
+    def __init__(self, wide: int) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(wide, wide), nn.Linear(wide, wide)
+        self.v, self.o = nn.Linear(wide, wide), nn.Linear(wide, wide)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, d = x.shape
+        q, k, v = (f(x).view(b, t, 2, d // 2).transpose(1, 2) for f in (self.q, self.k, self.v))
+        a = torch.softmax(torch.matmul(q, k.transpose(-1, -2)) / (d // 2) ** 0.5, -1)
+        made: Tensor = self.o(torch.matmul(a, v).transpose(1, 2).reshape(b, t, d))
+        return made
+
+
+class Layer(nn.Module):
+    """A layer of BERT."""
+
+    def __init__(self, wide: int) -> None:
+        super().__init__()
+        self.att, self.n1, self.n2 = Attention(wide), nn.LayerNorm(wide), nn.LayerNorm(wide)
+        self.f1, self.g, self.f2 = nn.Linear(wide, 2 * wide), nn.GELU(), nn.Linear(2 * wide, wide)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.n1(x + self.att(x))
+        made: Tensor = self.n2(x + self.f2(self.g(self.f1(x))))
+        return made
+
+
+class Bert(nn.Module):
+    """Two layers of BERT and a classifier."""
+
+    def __init__(self, wide: int = 16) -> None:
+        super().__init__()
+        self.layers, self.fc = nn.Sequential(Layer(wide), Layer(wide)), nn.Linear(wide, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.fc(self.layers(x)[:, 0])
+        return made
+
+
+def made(name: str) -> tuple[nn.Module, Tensor]:
+    """Returns a module with seeded weights, and data."""
+    torch.manual_seed(0)
+    net, shape = {"sample": (Sample(), (2, 3, 8, 8)), "bert": (Bert(), (2, 5, 16))}[name]
+    for part in net.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            nn.init.normal_(part.running_mean, 0.0, 0.3)  # type: ignore[arg-type]
+            nn.init.uniform_(part.running_var, 0.5, 1.5)  # type: ignore[arg-type]
+    return net.eval(), torch.randn(*shape)

@@ -1,0 +1,169 @@
+"""Recipes: read with their module, written as IPEX numbers them, refused where they do not fit."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qir
+from qir.backends.ipex import read_recipe, read_schemes
+from qir.errors import InputError, Refused, UsageError
+from qir.ir.graph import Graph
+
+from .networks import Sample, made
+
+RECORDED = Path(__file__).with_name("recorded")
+SAMPLES = sorted(RECORDED.glob("ipex_*.json"))
+
+
+@cache
+def graph(name: str) -> Graph:
+    net, x = made(name)
+    return qir.load(net, inputs=(x,))
+
+
+@cache
+def quantized(name: str, target: str = "ipex-onednn") -> Graph:
+    _, x = made(name)
+    return qir.quantize(graph(name), qir.calibrate(graph(name), x.numpy()), target=target)
+
+
+def recipe(held: Graph, format: str = "recipe") -> dict[str, Any]:
+    text = qir.build(held, target="ipex-onednn", format=format)
+    assert isinstance(text, str)
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def forced(tensor: dict[str, Any]) -> tuple[Any, ...]:
+    """What a recipe says of an input that it quantizes."""
+    if tensor.get("force_dtype", "torch.float32") == "torch.float32":
+        return (tensor.get("id"),)
+    return tuple(tensor[key] for key in ("id", "force_dtype", "scale", "zero_point"))
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_a_recipe_of_ipex_comes_back_as_it_was(path: Path) -> None:
+    read = read_recipe(path, graph("sample"))
+    assert qir.build(read, target="ipex-onednn") == path.read_text()
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_a_recipe_is_written_anew_with_the_same_numbers(path: Path) -> None:
+    wanted = json.loads(path.read_text())[" "]["q_op_infos"]
+    rows = recipe(read_recipe(path, graph("sample")).copy())[" "]["q_op_infos"]
+    assert list(rows) == list(wanted)
+    for index, row in rows.items():
+        said = wanted[index]
+        assert (row["fqn"], row["op_type_is_module"]) == (said["fqn"], said["op_type_is_module"])
+        assert row["op_type"].rstrip(">") == said["op_type"].split(" at ")[0].rstrip(">")
+        inputs = [forced(t) for t in row["input_tensor_infos"] if t]
+        assert inputs == [forced(t) for t in said["input_tensor_infos"] if t]
+        assert row["weight_tensor_infos"] == said["weight_tensor_infos"]
+        assert [t["id"] for t in row["output_tensor_infos"]] == [
+            t["id"] for t in said["output_tensor_infos"]
+        ]
+
+
+def test_what_observers_ask_for_becomes_schemes() -> None:
+    found = {path.stem: str(read_schemes(path)["/0"]) for path in SAMPLES}
+    assert found == {
+        "ipex_affine_quint8_minmax": "u8 affine tensor minmax",
+        "ipex_default_static_qconfig": "u8 affine tensor mse",
+        "ipex_sym_act_qint8": "i8 symmetric tensor minmax",
+    }
+
+
+def test_a_module_that_fx_does_not_trace_is_numbered_part_by_part() -> None:
+    """The expected numbers are those of IPEX 2.8, which wrote a recipe of this module."""
+    found = recipe(quantized("bert"), "recipe-nested")
+    assert list(found) == [" ", "layers", "layers:0", "layers:0:att", "layers:1", "layers:1:att"]
+    calls = {
+        owner: [
+            (row["fqn"], *[t["id"] for t in row["input_tensor_infos"] if "id" in t])
+            for row in entry["q_op_infos"].values()
+        ]
+        for owner, entry in found.items()
+    }
+    assert calls[" "] == [("fc", 49)]
+    assert calls["layers:0"] == [
+        ("layers.0", 0, 17),
+        ("layers.0.f1", 19),
+        ("layers.0.f2", 21),
+        ("layers.0", 19, 22),
+    ]
+    assert [name for name, *_ in calls["layers:1:att"]] == [
+        "layers.1.att.q",
+        "layers.1.att.k",
+        "layers.1.att.v",
+        "layers.1.att",
+        "layers.1.att",
+        "layers.1.att.o",
+    ]
+
+
+def test_a_recipe_read_back_means_what_was_written(tmp_path: Path) -> None:
+    _, x = made("sample")
+    path = tmp_path / "recipe.json"
+    qir.save(quantized("sample"), path, target="ipex-onednn")
+    back = read_recipe(path, graph("sample"))
+    assert recipe(back.copy()) == json.loads(path.read_text())
+    feeds = {back.inputs[0].name: x.numpy()}
+    (wanted,) = qir.run(read_recipe(path, graph("sample")), feeds).values()
+    (found,) = qir.run(back, feeds).values()
+    assert (found == wanted).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda d: d[" "]["q_op_infos"]["2"].update(fqn="elsewhere"), "entry ' ', call 2"),
+        (lambda d: d[" "]["q_op_infos"].popitem(), "another module"),
+        (lambda d: d[" "].pop("q_op_infos"), "entry ' ' has no table q_op_infos"),
+        (lambda d: d.pop(" "), "is no recipe of IPEX"),
+        (
+            lambda d: d[" "]["q_op_infos"]["0"]["input_tensor_infos"][0].update(scale=[-1.0]),
+            "entry ' ', call 0",
+        ),
+        (
+            lambda d: d[" "]["q_op_infos"]["0"]["input_tensor_infos"][0].update(zero_point=[300]),
+            "entry ' ', call 0",
+        ),
+        (lambda d: d[" "]["q_op_infos"]["0"].update(input_tensor_infos=[]), "entry ' ', call 0"),
+    ],
+)
+def test_a_recipe_that_does_not_fit_is_refused_in_one_line(
+    change: Any, said: str, tmp_path: Path
+) -> None:
+    held = json.loads(SAMPLES[0].read_text())
+    change(held)
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps(held))
+    with pytest.raises(InputError) as caught:
+        read_recipe(path, graph("sample"))
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"nodes": []}', "[" * 100_000, "\x00"])
+def test_other_json_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"other\.json: is no"):
+        read_recipe(path, graph("sample"))
+
+
+def test_a_graph_of_no_module_has_no_recipe() -> None:
+    text = "graph main as native { %x = input() : 2x4xf32 %y = relu(%x) : 2x4xf32 output(y=%y) }"
+    with pytest.raises(Refused, match="stems from no module"):
+        qir.build(qir.parse(text), target="ipex-onednn")
+
+
+def test_a_module_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no file"):
+        qir.save(quantized("sample"), tmp_path / "m.json", target="ipex-onednn", format="module")

@@ -1,0 +1,1 @@
+"""The rows that must work: two networks quantized for five frameworks, and run there."""

@@ -1,0 +1,56 @@
+"""What IPEX 2.8 computed of the two networks, recorded; and the digest of what QIR predicts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+import qir
+from qir.backends.ipex.edges import kept
+from qir.ledger import Ledger
+from qir.passes.forms.group import Group
+from qir.rewrite import run_passes
+
+from .networks import HERE, digits
+from .rows import NETWORKS, ROWS, Measured, Row, digest, measured, predicted_ipex, quantized
+
+FILE = HERE / "ipex.json"
+
+
+def is_ipex(row: Row) -> bool:
+    """Reports whether a row is IPEX's, which few machines have."""
+    return row.target.startswith("ipex")
+
+
+def tensors(row: Row, name: str) -> str:
+    """Returns the digest of the quantized tensors and the results that QIR predicts."""
+    graph, _ = quantized(row, name)
+    grouped = run_passes(kept(graph, Ledger()), [Group("ipex-2.8")], Ledger())
+    results = qir.run(grouped, {graph.inputs[0].name: digits()["x"]})
+    classes = {k: np.asarray(v).argmax(1) for k, v in results.items()}
+    return digest({**predicted_ipex(graph), **classes})
+
+
+def recorded(row: Row, name: str) -> tuple[str, Measured]:
+    """Returns the digest that was predicted when IPEX ran a row, and what it gave."""
+    entry: dict[str, Any] = json.loads(FILE.read_text())[f"{name} {row.target}"]
+    return str(entry.pop("predicted")), Measured(**entry)
+
+
+def record() -> None:
+    """Runs IPEX's rows where `QIR_IPEX` names its Python, and writes the records."""
+    made = {}
+    for name in NETWORKS:
+        for row in filter(is_ipex, ROWS):
+            made[f"{name} {row.target}"] = {
+                "predicted": tensors(row, name),
+                **asdict(measured(row, name)),
+            }
+    FILE.write_text(json.dumps(made, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    record()
