@@ -55,7 +55,8 @@ class Common(TypedDict):
     "qir quantize model.onnx --dynamic -o dynamic.onnx",
 )
 @shared.model
-@shared.data("Samples to calibrate with: an .npy or .npz file, or a folder of them.")
+@shared.data(f"Samples to calibrate with. {shared.DATA}")
+@shared.preprocess
 @click.option("--stats", type=shared.PATH, metavar="FILE", help="Statistics of `qir calibrate`.")
 @shared.output("Where to write it: a .qir file, or the target's own kind.")
 @shared.target
@@ -109,6 +110,7 @@ class Common(TypedDict):
 def quantize(
     model: Path,
     data: Path | None,
+    preprocess: Path | None,
     stats: Path | None,
     output: Path,
     target: str,
@@ -204,7 +206,14 @@ def quantize(
     elif data is not None:
         quietly = Screen(quiet=quiet or as_json)
         statistics = observe(
-            quietly, graph, data, limit=limit, batch=batch, feeds=feeds, threads=threads
+            quietly,
+            graph,
+            data,
+            limit=limit,
+            batch=batch,
+            feeds=feeds,
+            preprocess=preprocess,
+            threads=threads,
         )
     if statistics is not None:
         plan = pipeline.plan(
@@ -256,7 +265,7 @@ def quantize(
         plan = pipeline.written(plan, output, target=target, data=True)
     noise = None
     if data is not None:
-        noise = _noise(graph, quantized, data, limit=limit, batch=batch, feeds=feeds)
+        noise = _noise(graph, quantized, data, limit, batch, feeds, preprocess)
     lengths = file_bytes(model), file_bytes(output)
     if as_json:
         screen.json(
@@ -290,10 +299,10 @@ def _noise(
     graph: Graph,
     quantized: Graph,
     data: Path,
-    *,
     limit: int | None,
     batch: int | None,
     feeds: bool,
+    preprocess: Path | None,
 ) -> QuantizationNoise | None:
     """Measures the outputs on the first calibration samples; None where these fill no batch."""
     from qir.calibration import open_data, open_feeds
@@ -307,7 +316,7 @@ def _noise(
         source = open_feeds(data, inputs, limit=1)
     else:
         few = fixed_batch(inputs) or min(limit or SAMPLES, SAMPLES)
-        source = open_data(data, inputs, batch=batch, limit=few)
+        source = open_data(data, inputs, batch=batch, limit=few, preprocess=preprocess)
     first = next(iter(source), None)
     return None if first is None else quantization_noise(graph, quantized, first)
 

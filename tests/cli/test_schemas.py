@@ -115,6 +115,7 @@ LINES = {
     "plugins": 0,
     "plugins check sqnr": 0,
     "new observer robust -o fresh": 0,
+    "new preprocess imagenet": 0,
     "doctor": 0,
 }
 
