@@ -42,10 +42,11 @@ BELOW = " ".join(CORE)
 CORE |= {
     "quantizing": BELOW,
     "pipeline": f"{BELOW} quantizing",
+    "evaluating": f"{BELOW} pipeline inspect",
     "inspect": BELOW,
-    "cli": f"{BELOW} quantizing pipeline inspect testing __init__",
+    "cli": f"{BELOW} quantizing pipeline evaluating inspect testing __init__",
     "testing": f"{BELOW} pipeline inspect",
-    "__init__": f"{BELOW} pipeline inspect testing",
+    "__init__": f"{BELOW} pipeline evaluating inspect testing",
     "__main__": "cli",
 }
 
@@ -54,7 +55,12 @@ WHEN_CALLED = {("qir.ir.graph", "query")}
 
 # The libraries: _kernels knows only numpy, and printing is for those who print.
 LIBRARIES = {"ml_dtypes", "networkx", "numpy", "safetensors"}
-MORE_LIBRARIES = {"cli": {"click", "rich"}, "inspect": {"rich"}, "testing": {"hypothesis"}}
+MORE_LIBRARIES = {
+    "calibration": {"PIL"},
+    "cli": {"click", "rich"},
+    "inspect": {"rich"},
+    "testing": {"hypothesis"},
+}
 FRAMEWORKS = {"mxnet", "onnx", "onnxruntime", "tensorflow", "torch"}
 
 # A plugin's one framework; onnxruntime runs what onnx writes. Formats of mxnet and ipex need none:

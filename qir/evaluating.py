@@ -1,0 +1,122 @@
+"""Measures how good a model is on data: by labels, or against another model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir import pipeline
+from qir.arguments import checked
+from qir.calibration import Preprocess, open_data, read_labels
+from qir.calibration.data import Item, refuse_infinite
+from qir.calibration.images import holds_images, image_files
+from qir.calibration.runner import input_specs
+from qir.errors import QirError, UsageError
+from qir.inspect.evaluation import (
+    Evaluation,
+    against_labels,
+    against_results,
+    joined,
+    require_length,
+)
+from qir.inspect.metrics import metric
+from qir.ir.graph import Graph
+
+Tensor = NDArray[np.generic]
+Run = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+Data = str | Path | Item | Iterable[Item]
+REFERENCE = "reference"
+FAST = "cpu"
+"""The target whose kernels run what they can; the reference runs the rest."""
+WITH_LABELS = ("top1",)
+WITH_MODEL = ("agreement", "sqnr")
+
+
+@checked
+def evaluate(
+    graph: Graph,
+    data: str | Path | Item | Iterable[Item],
+    labels: str | Path | NDArray[np.generic] | None = None,
+    *,
+    metrics: Sequence[str] = (),
+    against: Graph | None = None,
+    target: str = "",
+    batch: int | None = None,
+    limit: int | None = None,
+    preprocess: Preprocess | str | Path | None = None,
+    threads: int | None = None,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> Evaluation:
+    """Runs a model on data and measures its outputs, against labels or against another model.
+
+    `metrics` are names, such as top1; without them top1 for labels, agreement and sqnr for a model.
+    `target` runs the model: `reference`, or a target's name; without it QIR's own kernels, or the
+    reference where these do not take it.
+
+    Raises DataError for labels and data that do not fit, UsageError for unknown metrics.
+    """
+    if (labels is None) == (against is None):
+        raise UsageError("a model is measured by labels, or against another model: give one of two")
+    chosen = [metric(name) for name in metrics or (WITH_MODEL if labels is None else WITH_LABELS)]
+    source = open_data(data, input_specs(graph), batch=batch, limit=limit, preprocess=preprocess)
+    truth = None if labels is None else labels_of(labels, data, source.samples, limit)
+    engine, run = runner(graph, target, threads)
+    other = None if against is None else runner(against, target, threads)[1]
+    results: list[Mapping[str, Tensor]] = []
+    wanted: list[Mapping[str, Tensor]] = []
+    for done, inputs in enumerate(checked_inputs(source, source.name), 1):
+        results.append(run(inputs))
+        if other is not None:
+            wanted.append(other(inputs))
+        if progress is not None:
+            progress(done, source.batches)
+    made = joined(results)
+    samples = sum(len(next(iter(part.values()))) for part in results if part)
+    if truth is None:
+        return Evaluation(samples, engine, against_results(chosen, joined(wanted), made))
+    return Evaluation(samples, engine, against_labels(chosen, truth[:samples], made))
+
+
+def labels_of(
+    labels: str | Path | Tensor, data: Data, samples: int | None, limit: int | None
+) -> Tensor:
+    """Returns the labels of data, as many as there are samples; DataError for another number.
+
+    Of data with a limit the labels may be those of all samples.
+    """
+    names = None
+    if isinstance(data, str | Path) and holds_images(Path(data)):
+        names = [file.relative_to(data).as_posix() for file in image_files(Path(data))]
+        names = [Path(data).name] if Path(data).is_file() else names
+    found = read_labels(labels, names)
+    where = str(labels) if isinstance(labels, str | Path) else "labels"
+    if samples is not None and limit is not None and found.ndim and len(found) > samples:
+        return found[:samples]
+    if samples is not None:
+        require_length(found, samples, where)
+    return found
+
+
+def checked_inputs(
+    batches: Iterable[Mapping[str, Tensor]], name: str
+) -> Iterator[Mapping[str, Tensor]]:
+    """Batches in turn; DataError for infinite numbers, which no int8 model represents."""
+    for number, inputs in enumerate(batches):
+        for key, array in inputs.items():
+            refuse_infinite(np.asarray(array), f"batch {number} of {name}: input {key!r}")
+        yield inputs
+
+
+def runner(graph: Graph, target: str = "", threads: int | None = None) -> tuple[str, Run]:
+    """Returns the name of what runs a graph, and a function that does."""
+    if target != REFERENCE:
+        try:
+            made = pipeline.compile(graph, target=target or FAST, threads=threads)
+            return target or FAST, lambda inputs: dict(made(**inputs))
+        except QirError:
+            if target:
+                raise
+    return REFERENCE, lambda inputs: pipeline.run(graph, inputs)
