@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from qir import pipeline
 from qir.arguments import checked
-from qir.calibration import Preprocess, open_data, read_labels
-from qir.calibration.data import Item, refuse_infinite
+from qir.calibration import Preprocess, Statistics, open_data, read_labels
+from qir.calibration.data import Item, fixed_batch, refuse_infinite
 from qir.calibration.images import holds_images, image_files
 from qir.calibration.runner import input_specs
+from qir.calibration.scaling import Scaled, with_scaled
 from qir.errors import QirError, UsageError
 from qir.inspect.evaluation import (
     Evaluation,
@@ -23,7 +24,13 @@ from qir.inspect.evaluation import (
     require_length,
 )
 from qir.inspect.metrics import metric
+from qir.inspect.quantization_check import Check, Settings, check_quantized
 from qir.ir.graph import Graph
+from qir.ledger import Ledger
+from qir.passes.forms.lower_linear import lowered
+from qir.passes.quantize.equalize import scaled_tensors
+from qir.quantizing import DEFAULT, fold, known_corrections
+from qir.target import target as named_target
 
 Tensor = NDArray[np.generic]
 Run = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
@@ -31,6 +38,8 @@ Data = str | Path | Item | Iterable[Item]
 REFERENCE = "reference"
 FAST = "cpu"
 """The target whose kernels run what they can; the reference runs the rest."""
+CHECKED = 8
+"""Samples in a batch of `check`, which holds all tensors of one."""
 WITH_LABELS = ("top1",)
 WITH_MODEL = ("agreement", "sqnr")
 
@@ -78,6 +87,56 @@ def evaluate(
     if truth is None:
         return Evaluation(samples, engine, against_results(chosen, joined(wanted), made))
     return Evaluation(samples, engine, against_labels(chosen, truth[:samples], made))
+
+
+@checked
+def check(
+    graph: Graph,
+    quantized: Graph,
+    data: str | Path | Item | Iterable[Item],
+    statistics: Statistics,
+    labels: str | Path | NDArray[np.generic] | None = None,
+    *,
+    metrics: Sequence[str] = (),
+    target: str = "onnxruntime",
+    granularity: str = "channel",
+    range_rule: str = "minmax",
+    corrections: Iterable[str] | str = DEFAULT,
+    batch: int | None = None,
+    limit: int | None = None,
+    preprocess: Preprocess | str | Path | None = None,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> Check:
+    """Measures a graph in QDQ form beside the float one that it was quantized from.
+
+    Runs each once on the same data, and finds the tensors that lose most, why, and what would
+    help. The keyword arguments are those that `quantize` was given: remedies depend on them.
+
+    Raises DataError for labels and data that do not fit.
+    """
+    inputs = input_specs(graph)
+    batch = batch or (None if fixed_batch(inputs) else CHECKED)
+    source = open_data(data, inputs, batch=batch, limit=limit, preprocess=preprocess)
+    chosen = [metric(name) for name in metrics or WITH_LABELS] if labels is not None else []
+    truth = None if labels is None else labels_of(labels, data, source.samples, limit)
+    named = named_target(target)
+    table = named.capability()
+    names = known_corrections(corrections, table, granularity)
+    folded = fold(graph)
+    scaled: Mapping[str, Scaled] = {}
+    if "equalize" in names:
+        scaled = scaled_tensors(lowered(folded, table, Ledger(), sums=True), statistics)
+    return check_quantized(
+        folded,
+        quantized,
+        checked_inputs(source, source.name),
+        with_scaled(statistics, scaled) if scaled else statistics,
+        truth,
+        chosen,
+        scaled=scaled,
+        settings=Settings(granularity, range_rule, names),
+        progress=None if progress is None else lambda done: progress(done, source.batches),
+    )
 
 
 def labels_of(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
+from qir.cli import check as checking
 from qir.cli import defaults
 from qir.cli import verb as shared
 from qir.cli.calibrate import observe
@@ -98,6 +99,10 @@ class Common(TypedDict):
 @shared.dynamic
 @shared.weights
 @shared.opset
+@checking.check_option
+@checking.check_data_option
+@checking.labels_option
+@checking.metric_option
 @shared.whole("--limit", "Calibrate with only so many samples.")
 @shared.whole("--batch", "Samples in a batch.")
 @shared.feeds
@@ -125,6 +130,10 @@ def quantize(
     dynamic: bool,
     weights: str | None,
     opset: int | None,
+    wanted: bool,
+    check_data: Path | None,
+    labels: str | None,
+    metrics: tuple[str, ...],
     limit: int | None,
     batch: int | None,
     feeds: bool,
@@ -147,7 +156,8 @@ def quantize(
 
     --json prints {file, output, file_bytes, output_bytes, target, integer_macs, integer_ops,
     weight_ops, ops, sqnr: {output: decibels}, noisiest: [{node, op, sqnr, lost}],
-    ledger: {kind: count}}; weight_ops are those whose weights --weights stores. sqnr is measured
+    check: {samples, float, quantized, near, flips, worst}, ledger: {kind: count}}; check is null
+    without --check; weight_ops are those whose weights --weights stores. sqnr is measured
     with --data, else null; where one is low, noisiest names the layers that lose most.
     """
     from qir import pipeline
@@ -166,6 +176,8 @@ def quantize(
     if stats is not None and (limit or batch or feeds):
         raise UsageError("--limit, --batch and --feeds go with --data: statistics are ready")
     defaults.require_whole(feeds, batch)
+    unfit = {"--feeds": feeds, "--dynamic": dynamic, "--weights": weights, "--as": profile}
+    checking.require_fitting(wanted, check_data, labels, metrics, data, unfit)
     require_apart([model, data, stats], [output, ledger_file])
     if profile is not None:
         _require_alone(output, alone)
@@ -186,6 +198,10 @@ def quantize(
     screen = Screen(quiet=quiet)
     ledger = Ledger()
     graph = open_model(model, ledger)
+    samples = check_data or data
+    few = limit if check_data is None else None
+    if wanted and samples is not None:
+        checking.require_labels(graph, samples, labels, preprocess, few)
     wishes = shared.all_rules(rules, floats)
     plan = pipeline.plan(
         graph,
@@ -266,6 +282,19 @@ def quantize(
     noise = None
     if data is not None:
         noise = _noise(graph, quantized, data, limit, batch, feeds, preprocess)
+    checked = None
+    if wanted and samples is not None and statistics is not None:
+        how: checking.Quantized = {
+            "target": target,
+            "granularity": granularity,
+            "range_rule": range_rule,
+            "corrections": corrections,
+        }
+        quietly = Screen(quiet=quiet or as_json)
+        graphs = graph, quantized
+        checked = checking.measure(
+            quietly, graphs, samples, statistics, labels, metrics, preprocess, few, how
+        )
     lengths = file_bytes(model), file_bytes(output)
     if as_json:
         screen.json(
@@ -280,6 +309,7 @@ def quantize(
                 "weight_ops": sum(d.becomes == "weights" for d in plan.decisions),
                 "ops": sum(d.becomes != "as it is" for d in plan.decisions),
                 **_noise_json(noise),
+                "check": checking.to_json(checked),
                 "ledger": ledger_json(ledger),
             }
         )
@@ -293,6 +323,8 @@ def quantize(
         screen.line(_warning(noise), "yellow")
     _show(screen, plan)
     show_ledger(screen, ledger)
+    if checked is not None and samples is not None:
+        checking.show(screen, checked, samples)
 
 
 def _noise(

@@ -95,6 +95,7 @@ LINES = {
     "plan model.onnx --keep-float /fc/*": 0,
     "calibrate model.onnx --data samples.npy -o new.stats": 0,
     "quantize model.onnx --stats model.stats -o new.onnx": 0,
+    "quantize model.onnx --data samples.npy --check --labels labels.npy -o new.qir": 0,
     "convert model.onnx -o new.qir": 0,
     "convert quantized.onnx -o operators.onnx --format qoperator": 0,
     "opt model.onnx -p fold-batch-norm;prune --validate -o new.qir": 0,
