@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qir.calibration import Statistics
+    from qir.evaluating import evaluate
     from qir.inspect.certificates import certify
     from qir.ir.graph import Graph
     from qir.ir.text import parse, print_graph
@@ -43,6 +44,7 @@ _HOMES = {
     "certify": "qir.inspect.certificates",
     "compile": "qir.pipeline",
     "diff": "qir.query.diff",
+    "evaluate": "qir.evaluating",
     "fold": "qir.pipeline",
     "load": "qir.pipeline",
     "optimize": "qir.pipeline",
@@ -85,6 +87,7 @@ __all__ = [
     "certify",
     "compile",
     "diff",
+    "evaluate",
     "fold",
     "load",
     "optimize",

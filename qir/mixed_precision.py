@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from qir.arguments import checked
 from qir.atomic import write_text
-from qir.calibration import Source, Statistics, open_data
+from qir.calibration import Preprocess, Source, Statistics, open_data
 from qir.calibration.data import Data, first_batch, fixed_batch
 from qir.calibration.runner import GraphProgram, input_specs
 from qir.errors import DataError, UsageError
+from qir.evaluating import labels_of
 from qir.inspect.metrics import Sqnr
 from qir.ir.graph import Graph
 from qir.ir.node import Node
@@ -108,10 +109,11 @@ def search_recipe(
     *,
     drop: float | None = None,
     sqnr: float | None = None,
-    labels: Tensor | None = None,
+    labels: str | Path | Tensor | None = None,
     recipe: Recipe | None = None,
     limit: int | None = None,
     batch: int | None = None,
+    preprocess: Preprocess | str | Path | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> Found:
@@ -126,34 +128,16 @@ def search_recipe(
     goal = Goal(drop, sqnr)
     if (goal.drop is None) != (labels is None):
         raise UsageError("labels go with a drop of top-1; an SQNR needs none")
-    source = open_data(data, input_specs(graph), batch=batch, limit=limit)
+    source = open_data(data, input_specs(graph), batch=batch, limit=limit, preprocess=preprocess)
     recipe = recipe or Recipe()
-    seen = None if labels is None else np.asarray(labels)
+    seen = None if labels is None else labels_of(labels, data, source.samples, limit)
     key = _key(graph, statistics, source.digest(), seen, recipe)
-    few = first_batch(data, input_specs(graph), FEW, batch=batch, limit=limit)
+    few = first_batch(
+        data, input_specs(graph), FEW, batch=batch, limit=limit, preprocess=preprocess
+    )
     prepared = prepare(graph, statistics, recipe, Ledger(), samples=few)
     trials = _Trials(prepared, source, goal, seen, _Cache(cache, key))
     return _Search(trials, progress or (lambda done, total, now: None)).run()
-
-
-def read_labels(path: Path) -> Tensor:
-    """Reads the labels of samples: an .npy file of whole numbers, or text with one a line.
-
-    Raises DataError for a file that is missing, or holds anything else.
-    """
-    try:
-        if path.suffix.lower() == ".npy":
-            found = np.load(path, allow_pickle=False)
-        else:
-            words = path.read_text(encoding="utf-8").split()
-            found = np.array([int(word) for word in words], np.int64)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise DataError(f"{path}: labels are whole numbers, one a line or an .npy file") from error
-    if found.dtype.kind not in "iu" or found.ndim != 1:
-        raise DataError(f"{path}: labels are one axis of whole numbers, not {found.dtype}")
-    return np.asarray(found)
 
 
 def _key(

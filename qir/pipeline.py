@@ -21,6 +21,7 @@ from qir.atomic import claim, write_text
 from qir.calibration import Statistics, collect, open_data, open_feeds
 from qir.calibration.collect import Batches
 from qir.calibration.data import Item
+from qir.calibration.preprocess import Preprocess
 from qir.calibration.runner import GraphProgram
 from qir.capability import Verdict
 from qir.errors import DataError, GraphError, InputError, QirError, UsageError
@@ -358,11 +359,12 @@ def calibrate(
     progress: Callable[[int, int | None], None] | None = None,
     checkpoint: Path | None = None,
     resume: Statistics | None = None,
+    preprocess: Preprocess | str | Path | None = None,
 ) -> Statistics:
     """Runs the folded float graph on data and gives the statistics of its tensors.
 
-    Data hold samples along the first axis. With `feeds` each item, or file of a folder, is the
-    complete inputs of one run instead, samples on whatever axis.
+    Data hold samples along the first axis, or are images, with the `preprocess` file for them. With
+    `feeds` each item, or file of a folder, is the complete inputs of one run instead.
 
     Raises DataError for data that do not fit, or hold NaN, and UsageError for feeds in batches.
     """
@@ -375,7 +377,7 @@ def calibrate(
             raise UsageError(f"batch {batch}: feeds are complete, each is one run")
         source = open_feeds(data, program.inputs, limit=limit)
     else:
-        source = open_data(data, program.inputs, batch=batch, limit=limit)
+        source = open_data(data, program.inputs, batch=batch, limit=limit, preprocess=preprocess)
     return collect(
         program,
         source,

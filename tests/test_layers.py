@@ -43,11 +43,12 @@ BELOW = " ".join(CORE)
 CORE |= {
     "quantizing": BELOW,
     "pipeline": f"{BELOW} quantizing",
+    "evaluating": f"{BELOW} pipeline inspect",
     "inspect": BELOW,
-    "mixed_precision": f"{BELOW} quantizing pipeline inspect",
-    "cli": f"{BELOW} quantizing pipeline inspect mixed_precision testing __init__",
+    "mixed_precision": f"{BELOW} quantizing pipeline inspect evaluating",
+    "cli": f"{BELOW} quantizing pipeline inspect evaluating mixed_precision testing __init__",
     "testing": f"{BELOW} pipeline inspect",
-    "__init__": f"{BELOW} pipeline inspect mixed_precision testing",
+    "__init__": f"{BELOW} pipeline inspect evaluating mixed_precision testing",
     "__main__": "cli",
 }
 
@@ -56,7 +57,12 @@ WHEN_CALLED = {("qir.ir.graph", "query")}
 
 # The libraries: _kernels knows only numpy, and printing is for those who print.
 LIBRARIES = {"ml_dtypes", "networkx", "numpy", "safetensors"}
-MORE_LIBRARIES = {"cli": {"click", "rich"}, "inspect": {"rich"}, "testing": {"hypothesis"}}
+MORE_LIBRARIES = {
+    "calibration": {"PIL"},
+    "cli": {"click", "rich"},
+    "inspect": {"rich"},
+    "testing": {"hypothesis"},
+}
 FRAMEWORKS = {"mxnet", "onnx", "onnxruntime", "tensorflow", "torch"}
 
 # A plugin's one framework; onnxruntime runs what onnx writes. Formats of mxnet and ipex need none:

@@ -16,7 +16,7 @@ from qir.calibration import Statistics
 from qir.errors import DataError, InputError, UsageError
 from qir.ir.graph import Graph
 from qir.ir.text import parse
-from qir.mixed_precision import Found, read_labels, search_recipe
+from qir.mixed_precision import Found, search_recipe
 from qir.recipe import Recipe
 from qir.reference.cached_run import CachedRun
 
@@ -203,18 +203,6 @@ def test_a_goal_without_what_it_needs_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=said):
         search_recipe(graph, statistics, samples, **goal)  # type: ignore[arg-type]
-
-
-def test_labels_are_read_from_arrays_and_text(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.array([3, 1, 2], np.int32))
-    (tmp_path / "b.txt").write_text("3\n1\n2\n")
-    for name in ("a.npy", "b.txt"):
-        assert read_labels(tmp_path / name).tolist() == [3, 1, 2]
-    np.save(tmp_path / "c.npy", np.array([0.5]))
-    (tmp_path / "d.txt").write_text("cat\n")
-    for name in ("c.npy", "d.txt", "missing.npy"):
-        with pytest.raises(DataError):
-            read_labels(tmp_path / name)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from qir.calibration.collect import Program, collect
 from qir.calibration.data import InputSpec, Source, open_data
 from qir.calibration.feeds import Feeds, open_feeds
+from qir.calibration.labels import read_labels
 from qir.calibration.observers import (
     Observer,
     Parameter,
@@ -12,6 +13,7 @@ from qir.calibration.observers import (
     observer,
     parse_rule,
 )
+from qir.calibration.preprocess import Preprocess, read_preprocess
 from qir.calibration.record import BatchId, Key, Log
 from qir.calibration.rules import Range
 from qir.calibration.statistics import Batch, Statistics
@@ -27,6 +29,7 @@ __all__ = [
     "Log",
     "Observer",
     "Parameter",
+    "Preprocess",
     "Program",
     "Range",
     "Readers",
@@ -40,4 +43,6 @@ __all__ = [
     "open_data",
     "open_feeds",
     "parse_rule",
+    "read_labels",
+    "read_preprocess",
 ]

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.calibration.data import InputSpec
+from qir.calibration.data import InputSpec, refuse_infinite
 from qir.calibration.record import Key
 from qir.calibration.statistics import Batch, Statistics
 from qir.errors import DataError, Stopped, UsageError
@@ -163,6 +163,8 @@ class _Run:
 
     def _one(self, number: int, inputs: Mapping[str, Array]) -> None:
         where = f"batch {number} of {self._source.name}"
+        for name, array in inputs.items():
+            refuse_infinite(np.asarray(array), f"{where}: input {name!r}")
         with self._statistics.batch(self._data, number) as batch:
             self._program.run(inputs, lambda tensor, array: self._see(batch, tensor, array, where))
 

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from qir.calibration.preprocess import Preprocess, read_preprocess
 from qir.calibration.rows import (
     Array,
     HeldRows,
@@ -266,10 +267,12 @@ def data_files(path: Path) -> Sequence[Path]:
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in (".npy", ".npz"))
         if not files:
-            raise DataError(f"{path}: no .npy or .npz file in this folder")
+            raise DataError(f"{path}: no .npy or .npz file in this folder, and no image")
         return files
     if path.suffix not in (".npy", ".npz"):
-        raise DataError(f"{path}: not an .npy or .npz file, nor a folder of them")
+        raise DataError(
+            f"{path}: not an .npy or .npz file, nor a folder of them, nor images, .jsonl or .csv"
+        )
     return [path]
 
 
@@ -302,16 +305,21 @@ def open_data(
     batch: int | None = None,
     limit: int | None = None,
     name: str = "data",
+    preprocess: Preprocess | str | Path | None = None,
 ) -> Source:
     """A source from a file or folder, an array, a mapping of names to arrays, or many of these.
 
     `batch` is the model's own where it takes one size only, else 32. An iterator can be read once
-    only; its `name` then tells it from others. DataError for what does not fit, UsageError for
-    sizes below one.
+    only; its `name` then tells it from others. `preprocess`, or the file of one, goes with folders
+    of images. DataError for what does not fit, UsageError for sizes below one.
     """
+    if isinstance(preprocess, str | Path):
+        preprocess = read_preprocess(preprocess)
     pieces: Pieces
     if isinstance(data, str | Path):
-        pieces = FilePieces(Path(data), inputs)
+        pieces = path_pieces(Path(data), inputs, preprocess)
+    elif preprocess is not None:
+        raise UsageError("preprocess goes with a folder of images")
     elif isinstance(data, np.ndarray | Mapping):
         pieces = ItemPieces([data], inputs, name)
     elif isinstance(data, Iterable):
@@ -320,6 +328,21 @@ def open_data(
         kind = type(data).__name__
         raise DataError(f"data are {kind}: not an array, a file, or an iterable of arrays")
     return Source(pieces, inputs, batch, limit)
+
+
+def path_pieces(
+    path: Path, inputs: Mapping[str, InputSpec], preprocess: Preprocess | None
+) -> Pieces:
+    """The samples of a file or a folder: arrays, images, or lines of numbers."""
+    from qir.calibration import images, tokens
+
+    if images.holds_images(path):
+        return images.ImagePieces(path, inputs, preprocess)
+    if preprocess is not None:
+        raise UsageError(f"{path}: --preprocess goes with images, and these are none")
+    if path.suffix.lower() in tokens.SUFFIXES and path.is_file():
+        return tokens.LinePieces(path, inputs)
+    return FilePieces(path, inputs)
 
 
 def choose(
@@ -361,6 +384,9 @@ def as_meant(rows: Rows, spec: InputSpec, where: str) -> Rows:
     """
     if bare(rows.dtype) and (spec.dtype.kind, spec.dtype.itemsize) == ("V", rows.dtype.itemsize):
         rows = MeantRows(rows, spec.dtype)
+    if rows.dtype == np.uint8 and spec.dtype.kind in "fV":
+        said = f"{where} is {spec.dtype}, the data are uint8, which are pixels before preprocessing"
+        raise DataError(f"{said}: scale them as the model wants, and save them as {spec.dtype}")
     if not np.can_cast(rows.dtype, spec.dtype, "same_kind"):
         other = ", bytes of a type that NumPy has not: save them as float32"
         said = other if bare(rows.dtype) else ""
@@ -431,6 +457,20 @@ def refuse_nan(array: Array, start: int, where: str) -> None:
         raise DataError(f"{where} has NaN at {first}, {int(bad.sum())} in this batch")
 
 
+def refuse_infinite(array: Array, where: str) -> None:
+    """DataError when a number is infinite, saying where; a mask of 0 and -inf is let be."""
+    if array.dtype.kind not in "fV" or np.isfinite(array).all():
+        return
+    bad = np.isinf(array)
+    if ((array == 0) | (array == -np.inf)).all():
+        return
+    first = [int(i) for i in np.argwhere(bad)[0]]
+    raise DataError(
+        f"{where} has an infinite number at {first}, {int(bad.sum())} in this batch: "
+        "leave the sample out, or clip it"
+    )
+
+
 def require_same_rows(arrays: Sequence[Array], parts: Sequence[Part], name: str) -> None:
     """DataError when samples of different shapes would have to share a batch."""
     for array, (piece, _, _) in zip(arrays, parts, strict=True):
@@ -462,10 +502,11 @@ def first_batch(
     *,
     batch: int | None = None,
     limit: int | None = None,
+    preprocess: Preprocess | str | Path | None = None,
 ) -> dict[str, Array] | None:
     """The first samples as inputs of one run, at most so many unless the model's batch is fixed.
 
     None where they fill no batch; DataError as `Source` has it.
     """
     few = fixed_batch(inputs) or min(limit or most, most)
-    return next(iter(open_data(data, inputs, batch=batch, limit=few)), None)
+    return next(iter(open_data(data, inputs, batch=batch, limit=few, preprocess=preprocess)), None)

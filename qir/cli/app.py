@@ -17,6 +17,7 @@ from qir.cli.certify import certify
 from qir.cli.convert import convert
 from qir.cli.diff import diff
 from qir.cli.doctor import doctor
+from qir.cli.eval import evaluate
 from qir.cli.export import export
 from qir.cli.failures import one_line
 from qir.cli.group import group
@@ -51,6 +52,7 @@ VERBS = (
     passes,
     diff,
     run,
+    evaluate,
     bench,
     export,
     probe,

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     "qir calibrate model.onnx --data samples.npy -o model.stats --resume",
 )
 @shared.model
-@shared.data("An .npy or .npz file, or a folder of them.", required=True)
+@shared.data(shared.DATA, required=True)
+@shared.preprocess
 @shared.output("Where to write the statistics.")
 @shared.whole("--limit", "Use only so many samples.")
 @shared.whole("--batch", "Samples in a batch; as many as fit by default.")
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 def calibrate(
     model: Path,
     data: Path,
+    preprocess: Path | None,
     output: Path,
     limit: int | None,
     batch: int | None,
@@ -80,6 +82,7 @@ def calibrate(
         limit=limit,
         batch=batch,
         feeds=feeds,
+        preprocess=preprocess,
         threads=threads,
         resume=before,
     )
@@ -150,6 +153,7 @@ def observe(
     limit: int | None = None,
     batch: int | None = None,
     feeds: bool = False,
+    preprocess: Path | None = None,
     threads: int | None = None,
     resume: Statistics | None = None,
 ) -> Statistics:
@@ -169,6 +173,7 @@ def observe(
                 limit=limit,
                 batch=batch,
                 feeds=feeds,
+                preprocess=preprocess,
                 threads=threads or len(os.sched_getaffinity(0)),
                 progress=progress,
                 checkpoint=part,

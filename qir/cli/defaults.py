@@ -46,6 +46,7 @@ def batches(
     batch: int | None = None,
     limit: int | None = None,
     feeds: bool = False,
+    preprocess: Path | None = None,
 ) -> Iterable[Tensors]:
     """What a model is run on, defaults that data give among it; with `feeds` file by file.
 
@@ -69,7 +70,8 @@ def batches(
         return beside(alone(graph, data), held)
     if feeds:
         return beside(open_feeds(data, input_specs(graph), limit=limit), held)
-    return beside(open_data(data, input_specs(graph), batch=batch, limit=limit), held)
+    source = open_data(data, input_specs(graph), batch=batch, limit=limit, preprocess=preprocess)
+    return beside(source, held)
 
 
 def require_inputs(data: Path, graph: Graph) -> None:

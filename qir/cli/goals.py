@@ -34,12 +34,6 @@ def options(function: shared.Function) -> shared.Function:
             help="Quantize as a recipe says, which --drop or --sqnr wrote; --rule adds to it.",
         ),
         click.option(
-            "--labels",
-            type=shared.PATH,
-            metavar="FILE",
-            help="The class of each sample of --data: an .npy file, or text with one a line.",
-        ),
-        click.option(
             "--sqnr",
             type=float,
             metavar="DECIBELS",
@@ -63,7 +57,7 @@ class Asked:
 
     drop: float | None
     sqnr: float | None
-    labels: Path | None
+    labels: str | None
     output: Path
 
     @property
@@ -81,14 +75,16 @@ class Asked:
         """Returns where trials are kept for a search that goes on."""
         return self.output.with_name(f"{self.output.name}.trials")
 
-    def require(self, data: Path | None, *, alone: bool, feeds: bool, force: bool) -> None:
+    def require(
+        self, data: Path | None, *, alone: bool, feeds: bool, checked: bool, force: bool
+    ) -> None:
         """Raises UsageError where the goal lacks what it needs, or a file is in its way."""
         from qir.atomic import claim
         from qir.errors import UsageError
         from qir.mixed_precision import Goal
 
-        if self.labels is not None and self.drop is None:
-            raise UsageError("--labels goes with --drop")
+        if self.labels is not None and self.drop is None and not checked:
+            raise UsageError("--labels goes with --drop or --check")
         if not self.goal:
             return
         Goal(self.drop, self.sqnr)
@@ -135,14 +131,12 @@ def search(
     *,
     limit: int | None,
     batch: int | None,
+    preprocess: Path | None,
 ) -> Found:
     """Searches for a recipe that reaches the goal, and writes it beside the output."""
     from qir.errors import Stopped
-    from qir.mixed_precision import read_labels, search_recipe
+    from qir.mixed_precision import search_recipe
 
-    labels = None if asked.labels is None else read_labels(asked.labels)
-    if labels is not None and limit is not None:
-        labels = labels[:limit]
     try:
         with screen.progress("searching") as progress:
             found = search_recipe(
@@ -151,10 +145,11 @@ def search(
                 data,
                 drop=asked.drop,
                 sqnr=asked.sqnr,
-                labels=labels,
+                labels=None if asked.drop is None else asked.labels,
                 recipe=recipe,
                 limit=limit,
                 batch=batch,
+                preprocess=preprocess,
                 cache=asked.trials,
                 progress=progress,
             )

@@ -1,4 +1,4 @@
-"""`qir new`: a small package to start a plugin from."""
+"""`qir new`: a small package to start a plugin from, or a file that describes preprocessing."""
 
 from __future__ import annotations
 
@@ -9,30 +9,45 @@ import click
 from qir.cli import verb as shared
 from qir.cli.screen import Screen
 
-_KINDS = ("pass", "frontend", "target", "observer")
+PREPROCESS = "preprocess"
+_KINDS = ("pass", "frontend", "target", "observer", PREPROCESS)
 
 
 @shared.verb(
     "qir new pass drop-twice",
     "qir new target my-chip -o chip",
-    "qir new observer robust --json",
+    "qir new preprocess imagenet -o imagenet.toml",
 )
-@click.argument("kind", type=click.Choice(_KINDS), metavar="pass|frontend|target|observer")
+@click.argument(
+    "kind", type=click.Choice(_KINDS), metavar="pass|frontend|target|observer|preprocess"
+)
 @click.argument("name")
 @click.option(
-    "-o", "--output", type=shared.PATH, metavar="DIR", help="The folder to write; else NAME."
+    "-o",
+    "--output",
+    type=shared.PATH,
+    metavar="PATH",
+    help="The folder to write, else NAME; of preprocess the file, else NAME.toml.",
 )
 @shared.as_json
 @shared.quiet
 def new(kind: str, name: str, output: Path | None, as_json: bool, quiet: bool) -> None:
-    """Write a small package to start a plugin from.
+    """Write a small package to start a plugin from, or a preprocess file.
 
-    It installs, passes its tests, and does something small that is to be replaced. NAME is what
-    the plugin is called on command lines: small letters, digits, and hyphens between them. A folder
-    that holds anything is left alone.
+    A package installs, passes its tests, and does something small that is to be replaced. NAME is
+    what the plugin is called on command lines: small letters, digits, and hyphens between them. A
+    folder that holds anything is left alone.
 
-    --json prints {kind, name, folder, distribution, module, files}.
+    `qir new preprocess` writes a file for --preprocess, which says how images become a model's
+    input. NAME is imagenet (torchvision's models), keras (Keras' ResNet and VGG) or tf (Keras'
+    MobileNet and others); its comments say what each key does.
+
+    --json prints {kind, name, folder, distribution, module, files}; of a preprocess file
+    distribution and module are null.
     """
+    if kind == PREPROCESS:
+        _preprocess(name, output, Screen(quiet=quiet), as_json)
+        return
     from qir.cli.templates import package
     from qir.cli.templates.writing import check_name, write
 
@@ -60,3 +75,25 @@ def new(kind: str, name: str, output: Path | None, as_json: bool, quiet: bool) -
     screen.line()
     screen.line(f"  pip install -e {folder}")
     screen.line(f"  qir plugins check {name}")
+
+
+def _preprocess(name: str, output: Path | None, screen: Screen, as_json: bool) -> None:
+    """Writes a preprocess file; UsageError for an unknown name, or a file that exists."""
+    from qir.atomic import claim, write_text
+    from qir.calibration.preprocess import STYLES
+    from qir.errors import UsageError
+
+    if name not in STYLES:
+        raise UsageError(f"no preprocess style {name!r}: there are {', '.join(STYLES)}")
+    path = output if output is not None else Path(f"{name}.toml")
+    claim(path, force=False)
+    write_text(path, STYLES[name])
+    if as_json:
+        place = {"folder": str(path.parent), "files": [path.name]}
+        screen.json(
+            {"kind": PREPROCESS, "name": name, "distribution": None, "module": None, **place}
+        )
+        return
+    screen.line(f"{path}: how images become inputs, for --preprocess", "bold")
+    for line in STYLES[name].splitlines():
+        screen.line(f"  {line}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
+from qir.cli import check as checking
 from qir.cli import defaults, goals
 from qir.cli import verb as shared
 from qir.cli.calibrate import observe
@@ -56,7 +57,8 @@ class Common(TypedDict):
     "qir quantize model.onnx --dynamic -o dynamic.onnx",
 )
 @shared.model
-@shared.data("Samples to calibrate with: an .npy or .npz file, or a folder of them.")
+@shared.data(f"Samples to calibrate with. {shared.DATA}")
+@shared.preprocess
 @click.option("--stats", type=shared.PATH, metavar="FILE", help="Statistics of `qir calibrate`.")
 @shared.output("Where to write it: a .qir file, or the target's own kind.")
 @shared.target
@@ -99,6 +101,10 @@ class Common(TypedDict):
 @shared.dynamic
 @shared.weights
 @shared.opset
+@checking.check_option
+@checking.check_data_option
+@checking.labels_option
+@checking.metric_option
 @shared.whole("--limit", "Calibrate with only so many samples.")
 @shared.whole("--batch", "Samples in a batch.")
 @shared.feeds
@@ -111,6 +117,7 @@ class Common(TypedDict):
 def quantize(
     model: Path,
     data: Path | None,
+    preprocess: Path | None,
     stats: Path | None,
     output: Path,
     target: str,
@@ -124,11 +131,14 @@ def quantize(
     floats: tuple[str, ...],
     drop: float | None,
     sqnr: float | None,
-    labels: Path | None,
     recipe_file: Path | None,
     dynamic: bool,
     weights: str | None,
     opset: int | None,
+    wanted: bool,
+    check_data: Path | None,
+    labels: str | None,
+    metrics: tuple[str, ...],
     limit: int | None,
     batch: int | None,
     feeds: bool,
@@ -156,9 +166,10 @@ def quantize(
 
     --json prints {file, output, file_bytes, output_bytes, target, integer_macs, integer_ops,
     weight_ops, ops, sqnr: {output: decibels}, noisiest: [{node, op, sqnr, lost}],
-    goal: {metric, value, float, wanted, reached, kept, of, recipe}, ledger: {kind: count}};
-    weight_ops are those whose weights --weights stores. sqnr is measured with --data, else null;
-    where one is low, noisiest names the layers that lose most. goal is null without a goal.
+    goal: {metric, value, float, wanted, reached, kept, of, recipe}, check: {samples, float,
+    quantized, near, flips, worst}, ledger: {kind: count}}; weight_ops are those whose weights
+    --weights stores. sqnr is measured with --data, else null; where one is low, noisiest names the
+    layers that lose most. goal is null without a goal, check without --check.
     """
     from qir import pipeline
     from qir.calibration import Statistics, parse_rule
@@ -173,7 +184,7 @@ def quantize(
 
     alone = dynamic or weights is not None
     asked = goals.Asked(drop, sqnr, labels, output)
-    asked.require(data, alone=alone, feeds=feeds, force=force)
+    asked.require(data, alone=alone, feeds=feeds, checked=wanted, force=force)
     given = (target, profile or "", granularity, range_rule, scales, corrections)
     recipe = goals.read_recipe(Recipe(*given, shared.all_rules(rules, floats)), recipe_file)
     target, profile, granularity = recipe.target, recipe.profile or None, recipe.granularity
@@ -187,6 +198,8 @@ def quantize(
     if data is None and stats is not None and (limit or batch or feeds):
         raise UsageError("--limit, --batch and --feeds go with --data: statistics are ready")
     defaults.require_whole(feeds, batch)
+    unfit = {"--feeds": feeds, "--dynamic": dynamic, "--weights": weights, "--as": profile}
+    checking.require_fitting(wanted, check_data, labels, metrics, data, unfit)
     require_apart([model, data, stats], [output, ledger_file])
     if profile is not None:
         _require_alone(output, alone)
@@ -210,6 +223,10 @@ def quantize(
     screen = Screen(quiet=quiet)
     ledger = Ledger()
     graph = open_model(model, ledger, data=data)
+    checked_on = check_data or data
+    few = limit if check_data is None else None
+    if wanted and checked_on is not None:
+        checking.require_labels(graph, checked_on, labels, preprocess, few)
     wishes = recipe.rules
     plan = pipeline.plan(
         graph,
@@ -230,13 +247,28 @@ def quantize(
     elif data is not None:
         quietly = Screen(quiet=quiet or as_json)
         statistics = observe(
-            quietly, graph, data, limit=limit, batch=batch, feeds=feeds, threads=threads
+            quietly,
+            graph,
+            data,
+            limit=limit,
+            batch=batch,
+            feeds=feeds,
+            preprocess=preprocess,
+            threads=threads,
         )
     found = None
     if statistics is not None and data is not None and asked.goal:
         quietly = Screen(quiet=quiet or as_json)
         found = goals.search(
-            quietly, graph, statistics, data, asked, recipe, limit=limit, batch=batch
+            quietly,
+            graph,
+            statistics,
+            data,
+            asked,
+            recipe,
+            limit=limit,
+            batch=batch,
+            preprocess=preprocess,
         )
         wishes = found.recipe.rules
     if statistics is not None:
@@ -259,7 +291,9 @@ def quantize(
     if statistics is not None:
         samples = None
         if rounds and data is not None:
-            samples = _first(graph, data, FEW, limit=limit, batch=batch, feeds=feeds)
+            samples = _first(
+                graph, data, FEW, limit=limit, batch=batch, feeds=feeds, preprocess=preprocess
+            )
         quantized = pipeline.quantize(
             graph,
             statistics,
@@ -293,7 +327,20 @@ def quantize(
         plan = pipeline.written(plan, output, target=target, data=True)
     noise = None
     if data is not None:
-        noise = _noise(graph, quantized, data, limit=limit, batch=batch, feeds=feeds)
+        noise = _noise(graph, quantized, data, limit, batch, feeds, preprocess)
+    checked = None
+    if wanted and checked_on is not None and statistics is not None:
+        how: checking.Quantized = {
+            "target": target,
+            "granularity": granularity,
+            "range_rule": range_rule,
+            "corrections": corrections,
+        }
+        quietly = Screen(quiet=quiet or as_json)
+        graphs = graph, quantized
+        checked = checking.measure(
+            quietly, graphs, checked_on, statistics, labels, metrics, preprocess, few, how
+        )
     lengths = file_bytes(model), file_bytes(output)
     if as_json:
         screen.json(
@@ -309,6 +356,7 @@ def quantize(
                 "ops": sum(d.becomes != "as it is" for d in plan.decisions),
                 **_noise_json(noise),
                 "goal": goals.to_json(found, asked),
+                "check": checking.to_json(checked),
                 "ledger": ledger_json(ledger),
             }
         )
@@ -324,6 +372,8 @@ def quantize(
         screen.line(_warning(noise), "yellow")
     _show(screen, plan)
     show_ledger(screen, ledger)
+    if checked is not None and checked_on is not None:
+        checking.show(screen, checked, checked_on)
     goals.finish(found, asked)
 
 
@@ -331,20 +381,29 @@ def _noise(
     graph: Graph,
     quantized: Graph,
     data: Path,
-    *,
     limit: int | None,
     batch: int | None,
     feeds: bool,
+    preprocess: Path | None,
 ) -> QuantizationNoise | None:
     """Measures the outputs on the first calibration samples; None where these fill no batch."""
     from qir.inspect.quantization_noise import SAMPLES, quantization_noise
 
-    first = _first(graph, data, SAMPLES, limit=limit, batch=batch, feeds=feeds)
+    first = _first(
+        graph, data, SAMPLES, limit=limit, batch=batch, feeds=feeds, preprocess=preprocess
+    )
     return None if first is None else quantization_noise(graph, quantized, first)
 
 
 def _first(
-    graph: Graph, data: Path, most: int, *, limit: int | None, batch: int | None, feeds: bool
+    graph: Graph,
+    data: Path,
+    most: int,
+    *,
+    limit: int | None,
+    batch: int | None,
+    feeds: bool,
+    preprocess: Path | None,
 ) -> Mapping[str, NDArray[np.generic]] | None:
     """The first calibration samples, as inputs of one run; None where these fill no batch."""
     from qir.calibration import open_feeds
@@ -354,7 +413,7 @@ def _first(
     inputs = input_specs(graph)
     if feeds:
         return next(iter(open_feeds(data, inputs, limit=1)), None)
-    return first_batch(data, inputs, most, batch=batch, limit=limit)
+    return first_batch(data, inputs, most, batch=batch, limit=limit, preprocess=preprocess)
 
 
 def _noise_json(noise: QuantizationNoise | None) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,8 @@ Result = tuple[str, str, "Tensor"]
     "qir run quantized.onnx --data samples.npy --compare cpu,onnxruntime --metric cosine",
 )
 @shared.model
-@shared.data("An .npy or .npz file, or a folder of them; a model without inputs needs none.")
+@shared.data(f"{shared.DATA} A model without inputs needs none.")
+@shared.preprocess
 @shared.output("Write the results as .npz, by their names.", required=False)
 @click.option(
     "--with",
@@ -74,6 +76,7 @@ def run(
     context: click.Context,
     model: Path,
     data: Path | None,
+    preprocess: Path | None,
     output: Path | None,
     engine: str,
     compare: str | None,
@@ -124,7 +127,10 @@ def run(
         engines, computed = compared(names, graph, model, threads, isa=isa)
     else:
         engines = [named_engine(engine, graph, model, threads, values=values, isa=isa)]
-    batches = defaults.batches(graph, data, batch=batch, limit=limit, feeds=feeds)
+    read = partial(
+        defaults.batches, graph, data, batch=batch, limit=limit, feeds=feeds, preprocess=preprocess
+    )
+    batches = read()
     parts = run_each(screen, engines, batches)
     joined = [join(each, feeds=feeds) for each in parts]
     runs = max(map(len, parts[0].values()), default=0)
@@ -140,8 +146,7 @@ def run(
         near = measured(chosen, joined[0], joined[1])
         fault = None
         if not all(d.equal for d in found):
-            again = defaults.batches(graph, data, batch=batch, limit=limit, feeds=feeds)
-            fault = _fault(computed, next(iter(again), {}), names, threads, isa)
+            fault = _fault(computed, next(iter(read()), {}), names, threads, isa)
         if as_json:
             rows = [_row(d, near) for d in found]
             head = {"file": str(model), "engines": names, "samples": samples}
@@ -211,8 +216,6 @@ def _fault(
     graph: Graph, inputs: Tensors, names: Sequence[str], threads: int | None, isa: str | None
 ) -> FloatFault | None:
     """Returns the first float sum on which two engines differ more than its bound allows."""
-    from functools import partial
-
     from qir.cli.engines import engine as named_engine
     from qir.inspect.float_faults import first_fault
 

@@ -72,6 +72,10 @@ def output(text: str, *, required: bool = True) -> Decorator:
     return click.option("-o", "--output", type=PATH, required=required, metavar="FILE", help=text)
 
 
+DATA = "An .npy or .npz file, a folder of them or of images, a .jsonl or .csv file."
+"""What --data takes."""
+
+
 def data(text: str, *, required: bool = False) -> Decorator:
     """Samples to calibrate with or to run on."""
     rule = "Arrays named after no input are not read, but a file's only one is the only input's"
@@ -111,6 +115,12 @@ def whole(name: str, text: str, default: int | None = None, least: int = 1) -> D
     )
 
 
+preprocess = click.option(
+    "--preprocess",
+    type=PATH,
+    metavar="FILE",
+    help="How images become inputs, as TOML; `qir new preprocess imagenet` writes one.",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 feeds = click.option(
     "--feeds",

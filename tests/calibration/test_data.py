@@ -152,7 +152,7 @@ def test_a_model_with_one_batch_size_gets_that_and_says_what_is_left_out() -> No
 
 
 def test_numbers_are_converted_where_nothing_of_their_kind_is_lost() -> None:
-    for dtype in (np.float64, np.float16, np.uint8, np.int64):
+    for dtype in (np.float64, np.float16, np.int8, np.int64):
         (batch,) = open_data(X.astype(dtype), ONE)
         assert batch["x"].dtype == F32
         assert np.array_equal(batch["x"], X)
@@ -161,6 +161,11 @@ def test_numbers_are_converted_where_nothing_of_their_kind_is_lost() -> None:
     assert batch["x"].dtype == ml_dtypes.bfloat16
     with pytest.raises(DataError, match="input 'ids' is int64, the data are float32"):
         open_data({"x": X, "ids": IDS.astype(np.float32)}, TWO)
+
+
+def test_pixels_for_an_input_of_reals_are_refused() -> None:
+    said = "input 'x' is float32, the data are uint8, which are pixels before preprocessing: scale"
+    refused(said, lambda: open_data(X.astype(np.uint8), ONE))
 
 
 def test_memory_holds_a_batch_and_not_the_data(tmp_path: Path) -> None:

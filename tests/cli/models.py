@@ -59,6 +59,7 @@ def images(seed: int = SEED) -> np.ndarray:
 
 
 def write(folder: Path) -> None:
-    """Both as files: model.onnx and samples.npy."""
+    """All as files: model.onnx, samples.npy, and labels.npy for them."""
     onnx.save(network(), str(folder / "model.onnx"))
     np.save(folder / "samples.npy", images())
+    np.save(folder / "labels.npy", np.random.default_rng(SEED).integers(0, 5, SAMPLES))

@@ -95,6 +95,7 @@ LINES = {
     "plan model.onnx --keep-float /fc/*": 0,
     "calibrate model.onnx --data samples.npy -o new.stats": 0,
     "quantize model.onnx --stats model.stats -o new.onnx": 0,
+    "quantize model.onnx --data samples.npy --check --labels labels.npy -o new.qir": 0,
     "convert model.onnx -o new.qir": 0,
     "convert quantized.onnx -o operators.onnx --format qoperator": 0,
     "opt model.onnx -p fold-batch-norm;prune --validate -o new.qir": 0,
@@ -108,6 +109,7 @@ LINES = {
     "run model.onnx --data samples.npy": 0,
     "run quantized.onnx --data samples.npy --compare reference,cpu --metric sqnr --metric top1": 0,
     "run quantized.onnx --data samples.npy --compare reference,onnxruntime": 0,
+    "eval quantized.onnx --data samples.npy --against model.onnx --metric sqnr --metric top1": 0,
     "bench quantized.onnx --with cpu --runs 3 --profile": 0,
     "bench model.onnx --with reference --runs 3": 0,
     "export quantized.onnx --to json -o new.json": 0,
@@ -118,6 +120,7 @@ LINES = {
     "plugins": 0,
     "plugins check sqnr": 0,
     "new observer robust -o fresh": 0,
+    "new preprocess imagenet": 0,
     "doctor": 0,
 }
 

@@ -1,0 +1,100 @@
+"""Measures a model's results by metrics: against labels, or against another model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import DataError, UsageError
+from qir.inspect.metrics import Metric, is_labels
+
+Tensor = NDArray[np.generic]
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What metrics say of each output; `to_json` has the keys of the fields."""
+
+    samples: int
+    engine: str
+    """What ran the model."""
+    outputs: Mapping[str, Mapping[str, float]]
+    """By output and metric, the number."""
+
+    def to_json(self) -> dict[str, object]:
+        """The fields; infinite numbers stay what they are."""
+        return asdict(self)
+
+
+def joined(parts: Iterable[Tensors]) -> dict[str, Tensor]:
+    """Returns the results of all batches, joined along their first axis.
+
+    Raises DataError where batches give samples of different shapes.
+    """
+    held: dict[str, list[Tensor]] = {}
+    for part in parts:
+        for name, array in part.items():
+            held.setdefault(name, []).append(np.atleast_1d(array))
+    for name, arrays in held.items():
+        shapes = sorted({array.shape[1:] for array in arrays})
+        if len(shapes) > 1:
+            said = f"{list(shapes[0])} and {list(shapes[1])}"
+            raise DataError(f"output {name}: batches give samples of shapes {said}: use --limit")
+    return {name: np.concatenate(arrays) for name, arrays in held.items()}
+
+
+def require_length(labels: Tensor, samples: int, where: str) -> None:
+    """DataError where there are not as many labels as samples."""
+    if not labels.ndim or len(labels) != samples:
+        count = len(labels) if labels.ndim else 1
+        raise DataError(f"{where}: {count} labels, the data have {samples} samples")
+
+
+def against_labels(
+    metrics: Sequence[Metric], labels: Tensor, results: Tensors
+) -> dict[str, dict[str, float]]:
+    """Returns the numbers of each output that the labels fit.
+
+    Raises DataError where they fit none, naming the shapes.
+    """
+    fitting = {name: made for name, made in results.items() if fits(metrics, labels, made)}
+    if not fitting:
+        shapes = ", ".join(f"{name} {list(made.shape)}" for name, made in results.items())
+        names = ", ".join(m.name for m in metrics)
+        raise DataError(
+            f"labels {labels.dtype} {list(labels.shape)} fit no output for {names}: "
+            f"the model gives {shapes}"
+        )
+    return {name: {m.name: m(labels, made) for m in metrics} for name, made in fitting.items()}
+
+
+def fits(metrics: Sequence[Metric], labels: Tensor, given: Tensor) -> bool:
+    """Returns whether all metrics can compare an output with these labels."""
+    if given.dtype.kind in "OSUT":
+        return False
+    return all(
+        (m.labels and is_labels(labels, given))
+        or (labels.shape == given.shape and not (m.labels and labels.dtype.kind in "iu"))
+        for m in metrics
+    )
+
+
+def against_results(
+    metrics: Sequence[Metric], wanted: Tensors, given: Tensors
+) -> dict[str, dict[str, float]]:
+    """Returns the numbers of each output that two models share.
+
+    Raises UsageError where they share none.
+    """
+    both = [n for n, made in given.items() if n in wanted and made.dtype.kind not in "OSUT"]
+    if not both and len(wanted) == len(given) == 1:  # one may have renamed its only output
+        wanted, both = dict(zip(given, wanted.values(), strict=True)), list(given)
+    if not both:
+        raise UsageError(
+            f"the models share no output: one has {', '.join(given)}, the other {', '.join(wanted)}"
+        )
+    return {name: {m.name: m(wanted[name], given[name]) for m in metrics} for name in both}

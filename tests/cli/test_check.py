@@ -1,0 +1,66 @@
+"""`qir quantize --check`: what it prints, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli import models
+from tests.cli.command import assert_one_line, qir
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    model, data, output = (folder / name for name in ("model.onnx", "samples.npy", "new.qir"))
+    return ["quantize", f"{model}", "--data", f"{data}", "-f", "-o", f"{output}", *more]
+
+
+def test_a_check_ends_with_metrics_flips_and_worst_tensors(folder: Path) -> None:
+    labels = str(folder / "labels.npy")
+    outcome = qir(*words(folder, "--check", "--labels", labels, "--metric", "top1"))
+    assert outcome.status == 0, outcome
+    said = outcome.out.partition("\ncheck on 24 samples of samples.npy\n")[2]
+    assert "classes  top1" in said, outcome
+    assert "answers differ: " in said or "answer differs: " in said
+    assert "right only in float" in said
+    assert "worst tensors" in said or "no tensor loses more than half a decibel" in said
+    data = json.loads(qir(*words(folder, "--check", "--labels", labels, "--json")).out)
+    assert set(data["check"]["float"]) == {"classes"}
+    plain = json.loads(qir(*words(folder, "--json")).out)
+    assert plain["check"] is None
+    assert plain["sqnr"] == data["sqnr"]
+
+
+def test_statistics_and_other_samples_are_checked_too(folder: Path) -> None:
+    np.save(folder / "more.npy", models.images(12)[:9])
+    line = words(folder, "--check", "--check-data", str(folder / "more.npy"))
+    place = line.index("--data")
+    line[place : place + 2] = ["--stats", str(folder / "model.stats")]
+    outcome = qir(*line)
+    assert outcome.status == 0, outcome
+    assert "check on 9 samples of more.npy" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--labels", "x.npy"], "--check-data, --labels and --metric go with --check"),
+        (["--check", "--metric", "top1"], "--metric measures by labels: give --labels FILE"),
+        (["--check", "--labels", "{few}"], "7 labels, the data have 24 samples"),
+        (["--check", "--labels", "x.npy"], "x.npy: there is no such file of labels"),
+        (["--check", "--labels", "{few}", "--metric", "top3"], "no metric 'top3'"),
+        (["--check", "--feeds"], "leave --feeds out"),
+    ],
+)
+def test_what_a_check_does_not_take_is_refused(folder: Path, more: list[str], said: str) -> None:
+    np.save(folder / "few.npy", np.zeros(7, np.int64))
+    outcome = qir(*words(folder, *(word.format(few=folder / "few.npy") for word in more)))
+    assert_one_line(outcome, 2)
+    assert said in outcome.err
+
+
+def test_labels_that_do_not_fit_leave_no_model_behind(folder: Path) -> None:
+    np.save(folder / "few.npy", np.zeros(7, np.int64))
+    outcome = qir(*words(folder, "--check", "--labels", str(folder / "few.npy")))
+    assert_one_line(outcome, 2)
+    assert not (folder / "new.qir").exists()
