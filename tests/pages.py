@@ -56,7 +56,6 @@ MODULES = (
     "qir.rewrite.runner.driver",
     "qir.rewrite.runner.tolerance",
     "qir.rewrite.runner.filter",
-    "qir.rewrite.inlining",
     "qir.rewrite.axis_permutation",
     "qir.rewrite.runner.properties",
     "qir.rewrite.runner.options",
@@ -140,8 +139,8 @@ FOLDERS = (
 )
 """Packages that hold modules and no names."""
 INNER = (
-    *("attrs attrtext calls garbage layer_channels lexer numerals order parser".split()),
-    *("printer quantized_ops result_bounds store structure typetext".split()),
+    *("attrs attrtext calls garbage inlining layer_channels lexer numerals order parser".split()),
+    *("printer quantized_ops result_bounds store structure type_inference typetext".split()),
 )
 """Modules of `qir.ir` that only the core imports."""
 

@@ -10,11 +10,11 @@ import numpy as np
 from qir.errors import QirError
 from qir.ir.calls import infer
 from qir.ir.graph import Graph
+from qir.ir.inlining import inline
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
-from qir.rewrite.inlining import inline
 from qir.rewrite.runner.filter import may
 
 _CONTROL = frozenset({"if", "loop", "scan"})

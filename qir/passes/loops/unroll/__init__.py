@@ -9,10 +9,10 @@ import numpy as np
 
 from qir.errors import PassError
 from qir.ir.graph import Graph
+from qir.ir.inlining import inline
 from qir.ir.node import Node, Value
 from qir.ledger import Change, Ledger
 from qir.passes.loops.unroll.layers import LAYERS, Steps, layer_size, put_layer
-from qir.rewrite.inlining import inline
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import REGROUPED
