@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         verify,
     )
     from qir.query.diff import diff
+    from qir.reference.constants import evaluate
     from qir.target import build
 
 __version__ = "0.1.0"
@@ -42,6 +43,7 @@ _HOMES = {
     "certify": "qir.inspect.certificates",
     "compile": "qir.pipeline",
     "diff": "qir.query.diff",
+    "evaluate": "qir.reference.constants",
     "fold": "qir.pipeline",
     "load": "qir.pipeline",
     "optimize": "qir.pipeline",
@@ -83,6 +85,7 @@ __all__ = [
     "certify",
     "compile",
     "diff",
+    "evaluate",
     "fold",
     "load",
     "optimize",

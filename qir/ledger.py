@@ -73,6 +73,10 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __repr__(self) -> str:
+        found = ", ".join(f"{count} {change.value}" for change, count in self.counts().items())
+        return f"<Ledger: {found or 'no entries'}>"
+
     @checked
     def add(
         self,
