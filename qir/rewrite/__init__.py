@@ -18,6 +18,7 @@ from qir.rewrite.patterns.pattern import (
     rest,
     such,
 )
+from qir.rewrite.patterns.replacement import replacement
 from qir.rewrite.patterns.rewriting import PatternPass, Rewrite
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.driver import Report, run_passes
@@ -50,6 +51,7 @@ __all__ = [
     "parse_pattern",
     "pattern",
     "repeated",
+    "replacement",
     "rest",
     "run_passes",
     "such",

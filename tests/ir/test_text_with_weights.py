@@ -10,11 +10,11 @@ import pytest
 
 import qir
 from qir.errors import ParseError
-from qir.testing import EVERY, random_graph
+from qir.testing import EVERY, Form, random_graph
 
 
 @pytest.mark.parametrize("form", EVERY)
-def test_a_text_with_weights_reads_back_to_an_equal_graph(form: str) -> None:
+def test_a_text_with_weights_reads_back_to_an_equal_graph(form: Form) -> None:
     for seed in range(3):
         graph = random_graph(seed, form)
         assert qir.parse(qir.print_graph(graph, weights=True)) == graph, seed

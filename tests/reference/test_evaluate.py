@@ -47,9 +47,7 @@ def test_reports_say_what_they_hold() -> None:
     )
     statistics = qir.calibrate(graph, np.ones((6, 4), np.float32), batch=3)
     assert repr(statistics) == f"<Statistics: {len(statistics)} tensors, 2 batches>"
-    assert repr(qir.plan(graph)) == (
-        "<Plan for onnxruntime: 1 float; 0% of multiply-adds integer>"
-    )
+    assert repr(qir.plan(graph)) == ("<Plan for onnxruntime: 1 float; 0% of multiply-adds integer>")
     ledger = qir.Ledger()
     assert repr(ledger) == "<Ledger: no entries>"
     qir.optimize(qir.parse(TEXT), "fold-constants", ledger=ledger)
