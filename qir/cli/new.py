@@ -9,15 +9,15 @@ import click
 from qir.cli import verb as shared
 from qir.cli.screen import Screen
 
-_KINDS = ("pass", "frontend", "target", "observer")
+_KINDS = ("pass", "frontend", "target", "observer", "op")
 
 
 @shared.verb(
     "qir new pass drop-twice",
     "qir new target my-chip -o chip",
-    "qir new observer robust --json",
+    "qir new op soft-threshold --json",
 )
-@click.argument("kind", type=click.Choice(_KINDS), metavar="pass|frontend|target|observer")
+@click.argument("kind", type=click.Choice(_KINDS), metavar="pass|frontend|target|observer|op")
 @click.argument("name")
 @click.option(
     "-o", "--output", type=shared.PATH, metavar="DIR", help="The folder to write; else NAME."
@@ -27,13 +27,13 @@ _KINDS = ("pass", "frontend", "target", "observer")
 def new(kind: str, name: str, output: Path | None, as_json: bool, quiet: bool) -> None:
     """Write a small package to start a plugin from.
 
-    It installs, passes its tests, and does something small that is to be replaced. NAME is what
-    the plugin is called on command lines: small letters, digits, and hyphens between them. A folder
-    that holds anything is left alone.
+    It installs, passes its tests, and does something small for you to replace. NAME is the
+    plugin's name on command lines: small letters, digits, and hyphens between them; in the name of
+    an op they become underscores. A folder that is not empty is not written to.
 
     --json prints {kind, name, folder, distribution, module, files}.
     """
-    from qir.cli.templates import package
+    from qir.cli.templates import entry, package
     from qir.cli.templates.writing import check_name, write
 
     check_name(kind, name)
@@ -59,4 +59,4 @@ def new(kind: str, name: str, output: Path | None, as_json: bool, quiet: bool) -
         screen.line(f"  {path}")
     screen.line()
     screen.line(f"  pip install -e {folder}")
-    screen.line(f"  qir plugins check {name}")
+    screen.line(f"  qir plugins check {entry(kind, name)}")

@@ -44,7 +44,7 @@ def applied(graph: qir.Graph, one: Rewrite) -> qir.Graph:
 
 def test_a_variable_of_the_pattern_is_a_parameter() -> None:
     @replacement
-    def whole(op: Adder, x: Value) -> Value:
+    def whole(op: Adder, x: Value) -> object:
         return op.gelu(x)
 
     graph = applied(qir.parse(TEXT), Rewrite(gelu, whole))
@@ -54,7 +54,7 @@ def test_a_variable_of_the_pattern_is_a_parameter() -> None:
 
 def test_numbers_and_attributes_are_written_as_in_a_pattern() -> None:
     @replacement
-    def scaled(op: Adder, x: Value, match: Match) -> Value:
+    def scaled(op: Adder, x: Value, match: Match) -> object:
         return op.softmax(op.mul(op.mul(x, 2.0), 0.5), axis=match.node("softmax").attr("axis"))
 
     found = pattern(lambda op, x: op.softmax(x.where("node.op == 'matmul'")), name="softmax")
@@ -85,7 +85,7 @@ def test_an_optional_variable_may_be_none(bias: bool) -> None:
         return op.relu(op.linear(x, w, bias=maybe(b)))
 
     @replacement
-    def negated(op: Adder, x: Value, w: Value, b: Value | None) -> Value:
+    def negated(op: Adder, x: Value, w: Value, b: Value | None) -> object:
         return op.clip(op.linear(x, w, bias=b), min=0.0)
 
     operands = applied(graph, Rewrite(layer, negated))["y"].node.operands
@@ -99,7 +99,7 @@ def test_a_list_fills_a_variadic_slot() -> None:
     )
 
     @replacement
-    def summed(op: Adder, m: Value) -> Value:
+    def summed(op: Adder, m: Value) -> object:
         return op.sum([m, m])
 
     made = applied(graph, Rewrite(pattern(lambda op, m: op.relu(m), name="relu"), summed))

@@ -35,8 +35,8 @@ from qir.rewrite.patterns.pattern import is_slot
 
 Operand: TypeAlias = "Value | float | Sequence[Value | float] | None"
 """What a replacement writes in a slot; a list for a variadic one."""
-Written: TypeAlias = "Callable[..., Value | Sequence[Value] | None]"
-"""A function that writes a replacement; None declines."""
+Written: TypeAlias = "Callable[..., Any]"
+"""A function that writes a replacement and returns its value or values; None declines."""
 
 
 def replacement(
