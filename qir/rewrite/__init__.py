@@ -3,6 +3,7 @@
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.parser import parse_pattern
 from qir.rewrite.patterns.pattern import (
+    FLOW,
     Ops,
     Pattern,
     Term,
@@ -29,6 +30,7 @@ from qir.rewrite.runner.tolerance import ANOTHER, EXACT, REGROUPED, Tolerance
 __all__ = [
     "ANOTHER",
     "EXACT",
+    "FLOW",
     "REGROUPED",
     "Match",
     "Ops",
