@@ -88,10 +88,9 @@ WITHIN = (
 FOLDERS = ("qir.ir",)
 """Packages that hold modules and no names."""
 INNER = (
-    *(
-        "array_text attrs attrtext calls garbage inlining layer_channels lexer numerals order parser".split()
-    ),
-    *("printer quantized_ops result_bounds store structure type_inference typetext".split()),
+    *("array_text attrs attrtext calls garbage inlining layer_channels lexer".split()),
+    *("numerals order parser printer quantized_ops result_bounds store structure".split()),
+    *("type_inference typetext".split()),
 )
 """Modules of `qir.ir` that only the core imports."""
 
