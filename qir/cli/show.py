@@ -25,16 +25,13 @@ if TYPE_CHECKING:
 )
 @shared.model
 @click.option("--text", is_flag=True, help="Print the program in QIR's language.")
-@click.option(
-    "--node", metavar="NAME", help="Tell all about one node, by its name or its source's."
-)
+@click.option("--node", metavar="NAME", help="Describe one node, by its name or its source's.")
 @shared.as_json
 def show(model: Path, text: bool, node: str | None, as_json: bool) -> None:
     """Show what is in a model.
 
-    Its inputs and outputs, its size, data beside it included, and its work, how much of it runs on
-    codes, and each layer with the scale and zero point of its result. Work is counted for one
-    sample.
+    Inputs and outputs, size (with data beside the file), work and the share of it in integers, and
+    each layer with scale and zero point of its result. Work is counted for one sample.
 
     --json prints {file, file_bytes, name, profile, frameworks, nodes, parameters, bytes, macs,
     integer_macs, longest_integer_chain, inputs, defaults, outputs, ops, layers, journal: [{name,
