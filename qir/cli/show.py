@@ -82,7 +82,7 @@ def _summary(screen: Screen, path: Path, length: int, summary: Summary, journal:
         "computes as": summary.profile,
         "parameters": f"{amount(summary.parameters)}  ({held})" if held else "none",
         "work": f"{amount(summary.macs)} multiply-adds for one sample",
-        "on codes": "nothing",
+        "in integers": "nothing",
     }
     if open_ended := sum(layer.macs is None for layer in summary.layers):
         facts["work"] += f", {plural(open_ended, 'op')} not counted: foreign, or of open size"
@@ -90,7 +90,7 @@ def _summary(screen: Screen, path: Path, length: int, summary: Summary, journal:
         ends = chain[0] if len(chain) == 1 else f"{chain[0]} to {chain[-1]}"
         run = f"longest run {plural(len(chain), 'op')}, {ends}"
         work = "the work that is counted" if open_ended else "the work"
-        facts["on codes"] = f"{percent(share)} of {work}; {run}" if summary.macs else run
+        facts["in integers"] = f"{percent(share)} of {work}; {run}" if summary.macs else run
     if len(journal):
         told = [f"{e.text} ({e.changed:,})" if e.changed else f"{e.text} (-)" for e in journal]
         facts["passes"] = ", ".join(told)
@@ -101,7 +101,7 @@ def _summary(screen: Screen, path: Path, length: int, summary: Summary, journal:
         ("outputs", summary.outputs),
     ):
         screen.table(_TENSOR, [_tensor(t) for t in tensors], title=title)
-    columns = (Column("op", fit="shorten"), Column("count", "right"), Column("on codes", "right"))
+    columns = (Column("op", fit="shorten"), Column("count", "right"), Column("integer", "right"))
     ops = [(o.op, f"{o.count:,}", f"{o.in_codes:,}" if o.in_codes else "-") for o in summary.ops]
     screen.table(columns, ops, title="ops")
     layers = [
@@ -148,7 +148,7 @@ def _explain(screen: Screen, node: Explanation) -> None:
         "came from": "; ".join(node.origins),
         "computes as": node.profile,
         "work": f"{amount(node.macs)} multiply-adds for one sample" if node.macs else "",
-        "on codes": "yes" if node.in_codes else "no",
+        "in integers": "yes" if node.in_codes else "no",
         **{name: f"= {value}" for name, value in node.attributes.items()},
         **{f"plan for {slot}": plan for slot, plan in node.plans.items()},
         "used by": ", ".join(node.used_by) or "nobody",

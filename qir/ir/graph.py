@@ -327,7 +327,7 @@ class Graph(Structure):
     # -- editing ------------------------------------------------------------------------------
 
     def set_operand(self, node: Node, slot: str, value: Value | None) -> None:
-        """Binds a slot to a value, or empties it; a producer that stands later moves up.
+        """Binds a slot to a value, or empties it; a producer that comes later moves up.
 
         Raises GraphError if that would close a cycle, TypeRuleError for a slot that the op does
         not have, or cannot do without.
@@ -345,7 +345,7 @@ class Graph(Structure):
         self._touch()
 
     def replace(self, old: Value, new: Value, *, except_in: Node | None = None) -> int:
-        """Gives every use of one value another; says how many there were.
+        """Replaces every use of a value by another; returns how many there were.
 
         Raises GraphError if that would close a cycle.
         """
@@ -397,7 +397,7 @@ class Graph(Structure):
             self._output = None
 
     def prune(self) -> int:
-        """Takes out every node whose values nobody uses, inputs aside; says how many."""
+        """Removes every node but inputs whose values are not used; returns how many."""
         self._free()
         dead = [n for n in reversed(self) if n.op not in ("input", "output") and not n.used]
         count = 0
@@ -463,7 +463,7 @@ class Graph(Structure):
         node._slot_origins = entered(node._slot_origins, slot, tuple(origins) or None)
 
     def set_lineage(self, value: Value, lineage: Lineage) -> None:
-        """States which source tensor a value stands for."""
+        """States the source tensor of a value."""
         self._own(value._node)
         value._lineage = lineage
 
@@ -481,7 +481,7 @@ class Graph(Structure):
 
     @growth()
     def copy(self) -> Graph:
-        """Another graph, equal to this one; arrays are shared, since nobody writes to them."""
+        """Returns another graph, equal to this one; arrays, which are read-only, are shared."""
         out = Graph(self.name, self.profile)
         twin: dict[Value, Value] = {}
         for node in self:

@@ -54,7 +54,8 @@ def replacement(
 
     def replace(graph: Graph, match: Match) -> Value | Sequence[Value] | None:
         given = [match if name == "match" else match.get(name) for name in names]
-        return function(Adder(graph), *given)
+        made: Value | Sequence[Value] | None = function(Adder(graph), *given)
+        return made
 
     return replace
 

@@ -47,7 +47,7 @@ _AGES = 100
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A pattern and what stands instead of it."""
+    """A pattern and its replacement."""
 
     pattern: Pattern
     replace: Replacement
