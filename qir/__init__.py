@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         verify,
     )
     from qir.query.diff import diff
+    from qir.reference.constants import constant_value
     from qir.target import build
 
 __version__ = "0.1.0"
@@ -44,6 +45,7 @@ _HOMES = {
     "certify": "qir.inspect.certificates",
     "compile": "qir.pipeline",
     "diff": "qir.query.diff",
+    "constant_value": "qir.reference.constants",
     "evaluate": "qir.evaluating",
     "fold": "qir.pipeline",
     "load": "qir.pipeline",
@@ -86,6 +88,7 @@ __all__ = [
     "calibrate",
     "certify",
     "compile",
+    "constant_value",
     "diff",
     "evaluate",
     "fold",

@@ -49,7 +49,7 @@ def _claim(path: Path, *, force: bool, folder: bool) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a path to write beside the wanted one; it takes its place when all went well.
+    """Yields a path to write in the same folder; it replaces the wanted one on success.
 
     What is written goes into the file that is there, which is locked. Raises InputError where the
     system refuses (a full disk, no permission), leaving nothing.
@@ -81,7 +81,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Gives a folder to fill beside the wanted one; it takes its place when all went well.
+    """Yields a folder to fill in the same place; it replaces the wanted one on success.
 
     Raises InputError where the system refuses, leaving nothing.
     """

@@ -82,7 +82,7 @@ class MovedError(PassError):
 
 
 class SchemeError(QirError):
-    """Wishes for a tensor's storage that cannot hold together."""
+    """User rules or schemes that contradict each other."""
 
 
 class VerifyError(QirError):
@@ -92,7 +92,7 @@ class VerifyError(QirError):
 
 
 class Refused(QirError):
-    """A conversion that would lose something nobody agreed to lose."""
+    """A conversion that would lose something without `--lossy`."""
 
     status = 3
 

@@ -47,7 +47,7 @@ class Frontend(ABC):
         raise InputError(f"{type(source).__name__}: frontend {self.name} reads files only")
 
     def files(self, path: Path) -> Sequence[Path]:
-        """The files that hold a model: its own, and those of data that it names, beside it."""
+        """Returns the files of a model: its own, and the data files that it names."""
         return (path,)
 
     def samples(self, folder: Path) -> Sequence[Path]:

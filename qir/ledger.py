@@ -1,4 +1,4 @@
-"""What every import, pass and emission did to the numbers, entry by entry."""
+"""Records what every import, pass and emission did to the numbers."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Change(Enum):
 
 _MEANINGS = {
     Change.EXACT: "the same numbers, by construction or by test",
-    Change.REGROUPED: "equal in reals; rounded in another place",
-    Change.NUDGED: "codes moved by a few steps",
-    Change.QUANTIZED: "asked for: reals became codes",
+    Change.REGROUPED: "equal in exact arithmetic; rounded in another place",
+    Change.NUDGED: "quantized values moved by a few steps",
+    Change.QUANTIZED: "quantized, as asked for",
     Change.APPROXIMATED: "other numbers",
     Change.DROPPED: "information lost, not numbers",
     Change.UNVERIFIED: "the profile's claim is unknown",
@@ -73,6 +73,10 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __repr__(self) -> str:
+        found = ", ".join(f"{count} {change.value}" for change, count in self.counts().items())
+        return f"<Ledger: {found or 'no entries'}>"
+
     @checked
     def add(
         self,
@@ -104,7 +108,7 @@ class Ledger:
         return {c: n for c in Change if (n := sum(e.change is c for e in self._entries))}
 
     def losses(self) -> list[Entry]:
-        """Entries that nobody asked for and that move numbers by more than one code."""
+        """Returns the entries of unasked changes by more than one quantization step."""
         return [
             e
             for e in self._entries

@@ -110,8 +110,7 @@ class Target(ABC):
         raise UsageError(f"target {self.name} builds no objects; qir.save writes files for it")
 
     def verify(self, graph: Graph) -> list[Finding]:
-        """What this target cannot take, as findings: a defect is an error, codes that it has no
-        kernel for a warning."""
+        """Reports what this target does not support: defects, quantized ops without a kernel."""
         return [
             Finding(
                 "target",

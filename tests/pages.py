@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 import qir
+from qir import registry
 from qir.ir.dtype import DType
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "api.md"
@@ -31,80 +32,27 @@ MODULES = (
     "qir.ir.dims",
     "qir.ir.scheme",
     "qir.ir.origin",
-    "qir.ir.lazy_arrays",
     "qir.ir.ops",
     "qir.ir.text",
-    "qir.ir.file",
     "qir.ir.verify",
     "qir.query.query",
     "qir.query.diff",
     "qir.query.measure",
-    "qir.reference.interpreter",
     "qir.numerics",
     "qir.profiles",
     "qir.calibration",
     "qir.rewrite",
-    "qir.rewrite.patterns.terms",
-    "qir.rewrite.patterns.pattern",
-    "qir.rewrite.patterns.parser",
-    "qir.rewrite.patterns.match",
     "qir.rewrite.patterns.matching",
-    "qir.rewrite.patterns.rewriting",
     "qir.rewrite.patterns.why",
     "qir.rewrite.patterns.conditions",
-    "qir.rewrite.runner.contract",
-    "qir.rewrite.runner.driver",
-    "qir.rewrite.runner.tolerance",
-    "qir.rewrite.runner.filter",
-    "qir.rewrite.inlining",
-    "qir.rewrite.axis_permutation",
     "qir.rewrite.runner.properties",
-    "qir.rewrite.runner.options",
-    "qir.rewrite.runner.numbering",
     "qir.rewrite.runner.validation",
     "qir.rewrite.runner.bisection",
     "qir.rewrite.runner.journal",
-    "qir.passes.quantize.assign_schemes",
-    "qir.passes.cleanup.clean_moves",
-    "qir.passes.cleanup.clean_pairs",
-    "qir.passes.cleanup.cse",
-    "qir.passes.forms.expand_qdq",
-    "qir.passes.fold.fold_batch_norm",
-    "qir.passes.fold.fold_bias",
-    "qir.passes.fold.fold_control",
-    "qir.passes.fold.fold_shapes",
-    "qir.passes.forms.group_activations",
-    "qir.passes.layout",
-    "qir.passes.fold.fold_constants",
-    "qir.passes.fold.fold_parameters",
-    "qir.passes.forms.fuse_qdq",
-    "qir.passes.forms.group",
-    "qir.passes.forms.lift_dynamic",
-    "qir.passes.forms.lower_integer",
-    "qir.passes.forms.lower_linear",
-    "qir.passes.forms.open_groups",
-    "qir.passes.quantize.clip_weights",
-    "qir.passes.quantize.correct_bias",
-    "qir.passes.quantize.equalize",
-    "qir.passes.quantize.round_weights",
-    "qir.passes.quantize.smooth",
-    "qir.passes.quantize.quantize_dynamic",
-    "qir.passes.quantize.quantize_weights",
-    "qir.passes.forms.raise_integer",
-    "qir.passes.quantize.materialize",
-    "qir.passes.cleanup.prune",
-    "qir.passes.recover",
-    "qir.passes.loops.roll",
-    "qir.analysis.sensitive_values",
-    "qir.passes.forms.turn_sums",
-    "qir.passes.fold.unfold_parameters",
-    "qir.passes.loops.unroll",
-    "qir.passes.forms.widen_reals",
-    "qir.inspect",
-    "qir.inspect.pipe",
-    "qir.quantizing",
+    "qir.evaluating",
     "qir.mixed_precision",
     "qir.recipe",
+    "qir.inspect",
     "qir.frontend",
     "qir.target",
     "qir.capability",
@@ -112,11 +60,17 @@ MODULES = (
     "qir.ledger",
     "qir.testing",
     "qir.atomic",
-    "qir.arguments",
-    "qir.source",
     "qir.errors",
 )
-"""What a user or a plugin imports; a name that begins with `_` is nobody's business."""
+"""What users and authors of plugins import. Passes have a section of their own."""
+INTERNAL = (
+    "qir.arguments",
+    "qir.ir.file",
+    "qir.ir.lazy_arrays",
+    "qir.quantizing",
+    "qir.source",
+)
+"""Modules of the core that no user and no plugin imports."""
 WITHIN = (
     "qir.calibration",
     "qir.capability",
@@ -126,27 +80,20 @@ WITHIN = (
     "qir.ir.verify",
     "qir.analysis",
     "qir.numerics",
-    "qir.passes.cleanup.clean_moves",
-    "qir.passes.forms.group",
+    "qir.passes",
     "qir.profiles",
     "qir.query",
-    "qir.passes.layout",
-    "qir.passes.recover",
-    "qir.passes.loops.roll",
-    "qir.passes.loops.unroll",
     "qir.reference",
     "qir.rewrite",
     "qir.testing",
 )
 """Packages whose modules nobody imports but by the package, unless they are on the page."""
-FOLDERS = (
-    *("qir.ir", "qir.passes"),
-    *(f"qir.passes.{purpose}" for purpose in "cleanup fold forms loops quantize".split()),
-)
+FOLDERS = ("qir.ir",)
 """Packages that hold modules and no names."""
 INNER = (
-    *("attrs attrtext calls garbage layer_channels lexer numerals order parser".split()),
-    *("printer quantized_ops result_bounds store structure typetext".split()),
+    *("array_text attrs attrtext calls garbage inlining layer_channels lexer".split()),
+    *("numerals order parser printer quantized_ops result_bounds store structure".split()),
+    *("type_inference typetext".split()),
 )
 """Modules of `qir.ir` that only the core imports."""
 
@@ -216,7 +163,7 @@ def modules() -> list[str]:
         for name in found
         if not name.startswith((*plugins, *(f"{package}." for package in WITHIN)))
         and not any(part.startswith("_") for part in name.split("."))
-        and name not in (*WITHIN, *FOLDERS)
+        and name not in (*WITHIN, *FOLDERS, *INTERNAL)
         and name not in {f"qir.ir.{inner}" for inner in INNER}
     ]
 
@@ -293,13 +240,26 @@ def api_page() -> str:
     lines = [
         "# API reference",
         "",
-        "Every public name and what it is for, made from the docstrings by `make docs`.",
-        "What most programs need is in `qir`; the modules below it are for those that look inside.",
+        "What users and authors of plugins import, made from the docstrings by `make docs`.",
+        "Most programs need `qir` only. Names that are not on this page may change in any version.",
         "",
     ]
     for name in MODULES:
         lines += _module(importlib.import_module(name))
+    lines += _passes()
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _passes() -> Iterator[str]:
+    yield "## Passes"
+    yield ""
+    yield "By name for `qir opt` and `qir.optimize`; `qir passes NAME` shows the options of one."
+    yield ""
+    for name in sorted(registry.names("qir.passes")):
+        kind = registry.find("qir.passes", name)
+        if isinstance(kind, type) and kind.__module__.startswith("qir."):
+            yield f"- `{name}`: {sentence(kind)} `{kind.__module__}.{kind.__name__}{call(kind)}`"
+    yield ""
 
 
 def _module(module: ModuleType) -> Iterator[str]:

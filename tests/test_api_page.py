@@ -9,7 +9,7 @@ import re
 import pytest
 
 import qir
-from qir import errors
+from qir import errors, registry
 from tests import pages
 
 
@@ -48,13 +48,40 @@ def test_every_public_constant_is_on_the_page() -> None:
         assert f"\n- `{name}`: " in section(module), name
 
 
-SILENT = {"qir.analysis", "qir.cli", "qir.ir.ops", "qir.query", "qir.reference"}
+SILENT = {"qir.analysis", "qir.cli", "qir.ir.ops", "qir.passes", "qir.query", "qir.reference"}
 """Packages that export nothing themselves."""
 
 
 def test_every_public_module_is_on_the_page() -> None:
     assert set(pages.modules()) <= set(pages.MODULES), "on the page, or said to be an inner one"
     assert set(pages.WITHIN) - SILENT <= set(pages.MODULES)
+
+
+SHORT = {"qir", "qir.ir", "qir.calibration.observers"}
+"""Whose names are listed elsewhere: modules, and the installed range rules."""
+
+
+def test_every_pass_is_on_the_page() -> None:
+    text = section("Passes") or pages.PAGE.read_text(encoding="utf-8").partition("## Passes")[2]
+    for name in registry.names("qir.passes"):
+        assert f"\n- `{name}`: " in text, name
+
+
+def test_what_pages_and_templates_import_is_on_the_page() -> None:
+    """So that what plugins are told to use is what stays as it is."""
+    root = pages.PAGE.parents[2]
+    places = [*root.glob("docs/**/*.md"), *root.glob("qir/cli/templates/*.py")]
+    pattern = re.compile(r"^\s*from (qir\b[\w.]*) import (?:\(([^)]*)\)|(.*)$)", re.MULTILINE)
+    unlisted = set()
+    for place in places:
+        for module, several, one in pattern.findall(place.read_text(encoding="utf-8")):
+            if module.startswith(("qir.cli", "qir.passes", "qir.frontends")) or module in SHORT:
+                continue
+            text = section(module)
+            for name in re.split(r"[,\s]+", several or one):
+                if name and not re.search(rf"(### `{name}`$|- `{name}[`(])", text, re.MULTILINE):
+                    unlisted.add(f"{place.name}: {module}.{name}")
+    assert not unlisted
 
 
 def test_methods_are_on_the_page() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
@@ -70,6 +71,12 @@ class Plan:
     """Names of values that must hold one map, where there are several."""
     maybe_masks: tuple[str, ...] = ()
     """Inputs that reach a softmax planned integer: a mask in their data leaves it float."""
+
+    def __repr__(self) -> str:
+        counts = Counter(made.becomes for made in self.decisions)
+        found = ", ".join(f"{count} {becomes}" for becomes, count in counts.items()) or "no ops"
+        share = f"{self.integer_macs:.0%} of multiply-adds integer"
+        return f"<Plan for {self.target}: {found}; {share}>"
 
     @property
     def integer_macs(self) -> float:

@@ -82,6 +82,11 @@ class Statistics(Mapping[Key, Summary]):
         with self._lock:
             return len(self._summaries)
 
+    def __repr__(self) -> str:
+        with self._lock:
+            found = f"{len(self._summaries)} tensors, {len(self._done)} batches"
+        return f"<Statistics: {found}{', unfinished' if self.unfinished else ''}>"
+
     @property
     def batches(self) -> tuple[BatchId, ...]:
         """Every batch that is included, in the order of the data."""

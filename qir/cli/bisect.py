@@ -36,8 +36,8 @@ PLACE = "{}"
     "--check",
     required=True,
     metavar="CMD",
-    help="Command that gets the path of a model, where {} stands or else last; it ends with 0 where"
-    " the model is good, with 125 where it cannot tell. No shell reads it.",
+    help="Command that gets the path of a model, in the place of {} or last; it ends with 0 if the"
+    " model is good, with 125 if it cannot decide. No shell reads it.",
 )
 @click.option(
     "--target",
@@ -58,9 +58,9 @@ def bisect(
 ) -> None:
     """Find the rewrite after which a model is no longer good.
 
-    Passes are run as far as needed, halving what is left: first the pass is found, then the rewrite
-    in it, which is then judged once more. A command that crashes says bad. Ends with status 1 where
-    a rewrite is found, 0 where the model is good after all passes.
+    Passes are bisected first, then the rewrites of the pass that was found; the result is checked
+    once more. A command that crashes counts as bad. Ends with status 1 if a rewrite is found, 0 if
+    the model is good after all passes.
 
     --json prints {file, check, passes, found: {index, pass, rewrite, node, number, rewrites, whole,
     origins} or null, trials: [{passes, rewrites, good}]}.

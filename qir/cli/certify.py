@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "--profiles",
     metavar="A,B",
     default="",
-    help="Runtimes whose codes are compared, or .toml files.",
+    help="Runtimes whose results are compared, or .toml files.",
 )
 @shared.isa("Processor whose rules count")
 @shared.whole("--most", "Ulps by which a scale is nudged at most.", 1024)
@@ -44,21 +44,23 @@ def certify(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Prove what sums of a model's layers can do, whatever the input.
+    """Prove from the weights what the sums of each layer can do, for any input.
 
-    From the weights: whether 32 bits hold every sum, and whether pairs of products saturate in 16
-    bits on processors without VNNI, and under which runtimes they do on this one (or on that of
-    --isa): depthwise layers
-    have kernels of their own. With --profiles: whether runtimes make the same code of every sum
-    that some input makes; and if not, the fewest ulps of float32 by which the scale of the weights,
-    or of each channel, is to change for that. Each sum is looked at, or those around each
-    step of codes, which never fall. Where sums have gaps, and more than 4,194,304 multiples of the
-    weights' greatest common divisor lie between their ends, all these multiples count as sums.
-    Rules are those of this processor, or of --isa, and kernels those that each runtime groups: a
-    layer that one of them computes in float32 is no subject of proof, which is told. That profiles
-    agree is a proof about runtimes where both claim their rule exact; other claims are told. Ops
-    that other releases of the model's runtime compute differently are listed as warnings. Ends
-    with status 1 where sums wrap or profiles part ways.
+    Reports whether 32 bits hold every sum, and whether 16-bit sums of pairs saturate: on processors
+    without VNNI, and, for each runtime, on this one or that of --isa, since depthwise layers have
+    kernels of their own.
+
+    With --profiles it also reports whether runtimes round every possible sum to the same integer;
+    if not, by how many float32 ulps the scale of the weights, or of each channel, must change at
+    least for that. All sums are tried, or those around each step of the result, which is monotonic.
+    If sums have gaps, and more than 4,194,304 multiples of the weights' greatest common divisor are
+    between their ends, all these multiples count as sums. Rules are those of this processor, or of
+    --isa; kernels are those that each runtime fuses. A layer that one runtime computes in float32
+    is listed as not covered. Agreement is proved of the runtimes where both profiles claim their
+    rule exact; other claims are listed.
+
+    Ops that other versions of the model's runtime compute differently are warnings. Ends with
+    status 1 if sums overflow or profiles differ.
 
     --json prints {file, profiles, releases: [{path, node, op, runtime, versions}], layers: [{node,
     op, path, origin, least, greatest, bits, wraps, classes, saturated_by, why, ties: {profiles,

@@ -55,10 +55,10 @@ def convert(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Convert a model to another form or file: ONNX or .qir.
+    """Convert a model to another form, framework or file.
 
-    Then prints the ledger: what happened to the numbers and names on the way. A conversion that
-    would change numbers by more than one code is refused with status 3, unless --lossy allows it.
+    Prints the ledger: what the conversion changed. One that would change numbers by more than one
+    quantization step is refused with status 3, unless --lossy allows it.
 
     --json prints {file, output, output_bytes, ledger: {kind: count}}.
     """

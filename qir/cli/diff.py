@@ -59,11 +59,11 @@ def diff(
 ) -> None:
     """Show what differs between two models.
 
-    Ops are matched by where they came from, then by the tensors they make, then by what they
-    compute; then structure, types, scales, zero points, codes and weights are compared. Names of
-    inner values and the order of ops are no difference. Ends with status 1 where there is one.
-    --data tells also how near their results are, codes as the reals that they mean; profiles that
-    have rules of a processor go by those of this one, or of --isa.
+    Ops are paired by their origin, then by the tensors they make, then by what they compute. Then
+    structure, types, scales, zero points, quantized values and weights are compared. Names of inner
+    values and the order of ops do not count. Ends with status 1 if there is a difference. --data
+    also measures the distance of their results, dequantized; rules of profiles for a processor are
+    those of this one, or of --isa.
 
     --json prints {a, b, equal, nodes, matched, graph, changed: [{a, b, op, how, changes: [{what,
     where, a, b, measure}]}], only_a: [{name, op, held_by}], only_b, bodies, samples, outputs:

@@ -44,26 +44,25 @@ def group(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Wrap what a runtime computes as one kernel.
+    """Group the ops that a runtime computes as one kernel.
 
-    Its profile says what. A runtime rounds where it groups, so the bytes of a model with quantize
-    and dequantize nodes are those of the grouped one, which follows that profile: `qir run`
-    predicts them, by the rules of this processor or of --isa. What stays float is told, and why.
+    A runtime rounds where it fuses. So the bytes of a QDQ model are those of its grouped form,
+    which follows the runtime's profile: `qir run` predicts them, by the rules of this processor or
+    of --isa. Ops that stay float are listed with the reason.
 
-    A float model is folded as for quantizing, and what would be one kernel once its edges are codes
-    becomes one group of reals: no number moves by that. Conditions on codes are taken to hold. Such
-    a model is calibrated and quantized as any other, and gets no codes within its groups. As a
-    pass: qir opt -p 'group{as=PROFILE}'.
+    A float model is folded as for quantizing. What will be one kernel once its inputs and outputs
+    are quantized becomes one group of float ops; no number changes, and conditions on quantized
+    types are assumed to hold. Such a model is calibrated and quantized as any other, without
+    quantization inside its groups. As a pass: qir opt -p 'group{as=PROFILE}'.
 
     --json prints {file, output, output_bytes, profile, on, groups: [{node, chain, row, claim,
     origins}], loaded, float: [{node, op, reason, origins}], float_sums: [{path, node, op, bits,
-    codes}], doubts: [{node, reason}]}; claim is how far the profile says that the kernel's bytes
-    are the runtime's, null for a float model; on is codes, or reals for a float model, whose groups
-    may be one op; loaded counts what is changed before anything is grouped, as the runtime does
-    when it loads the model, or as quantizing folds it; float_sums are the ops beside codes that the
-    runtime computes in float32 in an order of its own, with the bits of the codes, and by how many
-    of these one may be off; doubts are nodes of which it is not foreseen what the runtime loads,
-    and why.
+    codes}], doubts: [{node, reason}]}; claim says how far the profile claims the runtime's bytes,
+    null for a float model; on is "codes" for quantized models and "reals" for float models, whose
+    groups may be one op; loaded counts changes before grouping, as the runtime makes when it loads
+    the model, or as quantizing folds it; float_sums are ops on quantized tensors that the runtime
+    computes in float32 in an order of its own, with the bits of the tensors, and by how many steps
+    a result may differ; doubts are nodes that the runtime may load in a way not predicted.
     """
     from qir import pipeline
     from qir.analysis.claims import BASIS

@@ -10,16 +10,17 @@ from qir.cli import verb as shared
 from qir.cli.screen import Screen
 
 PREPROCESS = "preprocess"
-_KINDS = ("pass", "frontend", "target", "observer", PREPROCESS)
+_KINDS = ("pass", "frontend", "target", "observer", "op", PREPROCESS)
 
 
 @shared.verb(
     "qir new pass drop-twice",
     "qir new target my-chip -o chip",
+    "qir new op soft-threshold --json",
     "qir new preprocess imagenet -o imagenet.toml",
 )
 @click.argument(
-    "kind", type=click.Choice(_KINDS), metavar="pass|frontend|target|observer|preprocess"
+    "kind", type=click.Choice(_KINDS), metavar="pass|frontend|target|observer|op|preprocess"
 )
 @click.argument("name")
 @click.option(
@@ -34,9 +35,9 @@ _KINDS = ("pass", "frontend", "target", "observer", PREPROCESS)
 def new(kind: str, name: str, output: Path | None, as_json: bool, quiet: bool) -> None:
     """Write a small package to start a plugin from, or a preprocess file.
 
-    A package installs, passes its tests, and does something small that is to be replaced. NAME is
-    what the plugin is called on command lines: small letters, digits, and hyphens between them. A
-    folder that holds anything is left alone.
+    A package installs, passes its tests, and does something small for you to replace. NAME is the
+    plugin's name on command lines: small letters, digits, and hyphens between them; in the name of
+    an op they become underscores. A folder that is not empty is not written to.
 
     `qir new preprocess` writes a file for --preprocess, which says how images become a model's
     input. NAME is imagenet (torchvision's models), keras (Keras' ResNet and VGG) or tf (Keras'
@@ -48,7 +49,7 @@ def new(kind: str, name: str, output: Path | None, as_json: bool, quiet: bool) -
     if kind == PREPROCESS:
         _preprocess(name, output, Screen(quiet=quiet), as_json)
         return
-    from qir.cli.templates import package
+    from qir.cli.templates import entry, package
     from qir.cli.templates.writing import check_name, write
 
     check_name(kind, name)
@@ -74,7 +75,7 @@ def new(kind: str, name: str, output: Path | None, as_json: bool, quiet: bool) -
         screen.line(f"  {path}")
     screen.line()
     screen.line(f"  pip install -e {folder}")
-    screen.line(f"  qir plugins check {name}")
+    screen.line(f"  qir plugins check {entry(kind, name)}")
 
 
 def _preprocess(name: str, output: Path | None, screen: Screen, as_json: bool) -> None:

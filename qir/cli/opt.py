@@ -78,9 +78,9 @@ def opt(
 ) -> None:
     """Run passes on a model, in the order given.
 
-    `qir passes` lists them with their options. The graph is verified after each; what was run
-    travels in a .qir file, and `qir show` tells it. Ends with status 1 where --validate finds a
-    tensor that moved; then, as after any failure, nothing is written.
+    `qir passes` lists them with their options. The graph is verified after each. What was run is
+    kept in a .qir file, and `qir show` lists it. Ends with status 1 if --validate finds a tensor
+    that moved; then, as after any failure, nothing is written.
 
     --json prints {file, output, output_bytes, validated, passes: [{name, text, changed, seconds,
     nodes_before, nodes_after, rewrites: [{number, rewrite, node, origins}]}], ledger: {kind:

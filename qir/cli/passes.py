@@ -25,7 +25,7 @@ _SHORT = 20  # letters of a default in the list; `qir passes NAME` tells it whol
 @click.argument("name", required=False)
 @shared.as_json
 def passes(name: str | None, as_json: bool) -> None:
-    """List the passes that are installed, or tell all about one.
+    """List the passes that are installed, or describe one.
 
     With NAME: its options, what it requires of a graph and ensures, how far it may move numbers,
     and its rewrites. A plugin that cannot be loaded is listed with the reason.
@@ -117,7 +117,7 @@ def _show(screen: Screen, rows: list[dict[str, object]]) -> None:
     screen.line(plural(len(rows), "pass", "passes"), "bold")
     screen.table(columns, table)
     screen.line()
-    screen.line("qir passes NAME tells more; qir opt MODEL -p 'NAME{option=value}' runs one", "dim")
+    screen.line("qir passes NAME shows one; qir opt MODEL -p 'NAME{option=value}' runs one", "dim")
 
 
 def _short(default: str) -> str:

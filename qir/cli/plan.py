@@ -41,17 +41,17 @@ def plan(
 ) -> None:
     """Show op by op what quantizing would do, without data.
 
-    What becomes integer and how it is stored, what is computed in the kernel of another op, what
-    stays float and why, and which tensors must share one scale. Batch norms and constants are
-    folded first, as `qir quantize` does.
+    Lists what becomes integer and how it is stored, what is fused into the kernel of another op,
+    what stays float and why, and which tensors must share one scale. Batch norms and constants are
+    folded first, as by `qir quantize`.
 
-    What holds numbers of a mask, such as -10000 or -inf before a softmax, stays float: one scale
-    would leave the others no room. Here constants alone tell of them; `qir quantize` gives codes
-    where the data reach about as far themselves. Those of an input the data show, so `qir quantize`
-    tells them; a last line names such inputs.
+    Attention masks, such as -10000 or -inf before a softmax, stay float, because they would
+    dominate the quantization range. Here masks are found among constants; `qir quantize` quantizes
+    one after all if the data reach about as far. Masks in inputs show only in data; a last line
+    names such inputs.
 
-    What works on codes already counts as integer where the target computes it on them. --weights
-    stores weights in few bits and makes nothing integer: data stay real.
+    Ops on tensors that are quantized already count as integer if the target computes them in
+    integers. --weights stores weights in few bits and makes no op integer: activations stay float.
 
     --json prints {file, target, integer_macs, decisions: [{node, op, becomes, integer, reason,
     group, schemes, macs, origin, macs_on_codes, counted}], shared, maybe_masks}; integer_macs is a

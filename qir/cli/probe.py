@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="A Python that has the named runtime, where QIR's own has not: mxnet.",
 )
-@click.option("--all", "every", is_flag=True, help="Show fields that nothing tells apart, too.")
+@click.option("--all", "every", is_flag=True, help="Also show fields that no result tells apart.")
 @shared.output("Write a profile file of what was measured, for one runtime.", required=False)
 @shared.force
 @shared.as_json
@@ -42,13 +42,13 @@ def probe(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Measure what runtimes compute, beside their profiles.
+    """Measure what runtimes compute, and compare it with their profiles.
 
-    Each RUNTIME (all that are installed, for none) is given small models rich in ties; the
-    reference computes the same under the profile and under each other value of every field. Fields
-    are shown where some other value gives other bytes: what the file says, what the runtime obeys,
-    and how many elements, at least, each other value gets wrong. -o writes a profile that extends
-    the nearest by what differs. Ends with status 1 where a claim of a file does not hold.
+    Each RUNTIME (without one, all that are installed) runs small models rich in ties. The reference
+    computes the same under the profile, and under each other value of every field. Shown are the
+    fields where another value gives other bytes: what the file says, what the runtime obeys, and
+    how many elements, at least, each other value gets wrong. -o writes a profile that extends the
+    nearest one by what differs. Ends with status 1 if a claim of a file does not hold.
 
     --json prints {runtimes: [{name, version, settings, profile, covered, cases, elements, drifts,
     skipped, ops: [{op, tail, kinds, cases, elements, differ, gap, claim, holds, found, left,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Common(TypedDict):
-    """What every way of quantizing is told."""
+    """Arguments of every way of quantizing."""
 
     target: str
     rules: tuple[str, ...]
@@ -66,7 +66,7 @@ class Common(TypedDict):
     "--as",
     "profile",
     metavar="PROFILE",
-    help="For the kernels of a profile instead, such as tflite-2.21.xnnpack, to a .qir file.",
+    help="Quantize for the kernels of a profile, such as tflite-2.21.xnnpack, to a .qir file.",
 )
 @shared.format_
 @shared.granularity
@@ -76,7 +76,7 @@ class Common(TypedDict):
     default="minmax",
     show_default=True,
     metavar="RULE",
-    help="How ranges are read off: minmax, auto, percentile:99.99, entropy, mse, mae, k-sigma:4,"
+    help="How ranges are chosen: minmax, auto, percentile:99.99, entropy, mse, mae, k-sigma:4,"
     " mean, median, average:0.01.",
 )
 @click.option(
@@ -92,7 +92,7 @@ class Common(TypedDict):
     default="default",
     show_default=True,
     metavar="NAMES",
-    help="What makes up for the error of rounding: names with commas, such as correct-bias, or none"
+    help="Corrections of the rounding error: names with commas, such as correct-bias, or none"
     " (docs/guide/accuracy.md).",
 )
 @shared.rules
@@ -149,15 +149,15 @@ def quantize(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Quantize a float model to integers of 8 bits, or of fewer.
+    """Quantize a float model to 8-bit integers, or its weights to fewer bits.
 
     Folds constants and batch norms, calibrates (or takes the statistics of `qir calibrate`), plans
-    as `qir plan` shows, and writes the model. --dynamic and --weights need no samples. Same inputs
-    give the same bytes, for any number of threads.
+    as `qir plan` shows, and writes the model. --dynamic and --weights need no samples. The same
+    inputs give the same bytes, for any number of threads.
 
-    With --as the codes are those that a profile's kernels take, its own storage and zero points,
-    and lie on the edges of these kernels; `qir group --as` of the same profile then foretells the
-    runtime's bytes. Nothing is asked of a target; samples are needed.
+    With --as the model is quantized for the kernels of a profile, with the storage types and zero
+    points that these take; `qir group --as` the same profile then predicts the runtime's bytes. No
+    target is involved; samples are needed.
 
     --drop and --sqnr search for the fewest ops to keep in float, on --data; calibration may be on
     other data, with --stats. What was found is written beside the output, as NAME.recipe.toml, and

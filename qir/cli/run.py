@@ -47,7 +47,7 @@ Result = tuple[str, str, "Tensor"]
 @click.option(
     "--compare",
     metavar="A,B",
-    help="Run two engines, or one and the reference, and tell how their results differ.",
+    help="Run two engines, or one and the reference, and compare their results.",
 )
 @click.option(
     "--metric",
@@ -93,15 +93,16 @@ def run(
 ) -> None:
     """Run a model on samples.
 
-    Without --with the reference runs it, which defines what every op computes; where a profile that
-    the model names has rules of a processor, by those of this one, or of --isa. Data are arrays
-    with samples along the first axis, named as the inputs; results of all batches are joined.
-    --compare A,B ends with status 1 where the bytes of the two differ; --metric tells how near they
-    are, on codes as they are. A runtime gets the model as it is, and its profile groups what the
-    reference and QIR's kernels compute, as `qir group` does. Where they differ, each float sum is
-    run alone on the first batch: the first that differs by more than the order of float32 sums
-    explains is reported as a fault. With --feeds each file is one run; results are written as
-    FILE/NAME.
+    The reference runs it, which defines what every op computes, unless --with names another engine.
+    Rules of a profile for a processor are those of this one, or of --isa. Data are arrays with
+    samples along the first axis, named as the inputs; results of all batches are joined. With
+    --feeds each file is one run; results are written as FILE/NAME.
+
+    --compare A,B ends with status 1 if the bytes of the two differ; --metric measures the distance,
+    of quantized results as integers. A runtime gets the model as it is; for the reference and QIR's
+    kernels it is grouped by that runtime's profile, as by `qir group`. If results differ, each
+    float sum is run alone on the first batch: the first that differs by more than the order of
+    float32 sums explains is reported as a fault.
 
     --json prints {file, engine, samples, outputs: [{name, shape, dtype, low, high}]}, or, with
     --compare, {file, engines, samples, outputs: [{name, elements, differ, largest, codes, equal,

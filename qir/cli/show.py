@@ -25,16 +25,13 @@ if TYPE_CHECKING:
 )
 @shared.model
 @click.option("--text", is_flag=True, help="Print the program in QIR's language.")
-@click.option(
-    "--node", metavar="NAME", help="Tell all about one node, by its name or its source's."
-)
+@click.option("--node", metavar="NAME", help="Describe one node, by its name or its source's.")
 @shared.as_json
 def show(model: Path, text: bool, node: str | None, as_json: bool) -> None:
     """Show what is in a model.
 
-    Its inputs and outputs, its size, data beside it included, and its work, how much of it runs on
-    codes, and each layer with the scale and zero point of its result. Work is counted for one
-    sample.
+    Inputs and outputs, size (with data beside the file), work and the share of it in integers, and
+    each layer with scale and zero point of its result. Work is counted for one sample.
 
     --json prints {file, file_bytes, name, profile, frameworks, nodes, parameters, bytes, macs,
     integer_macs, longest_integer_chain, inputs, defaults, outputs, ops, layers, journal: [{name,
@@ -85,7 +82,7 @@ def _summary(screen: Screen, path: Path, length: int, summary: Summary, journal:
         "computes as": summary.profile,
         "parameters": f"{amount(summary.parameters)}  ({held})" if held else "none",
         "work": f"{amount(summary.macs)} multiply-adds for one sample",
-        "on codes": "nothing",
+        "in integers": "nothing",
     }
     if open_ended := sum(layer.macs is None for layer in summary.layers):
         facts["work"] += f", {plural(open_ended, 'op')} not counted: foreign, or of open size"
@@ -93,7 +90,7 @@ def _summary(screen: Screen, path: Path, length: int, summary: Summary, journal:
         ends = chain[0] if len(chain) == 1 else f"{chain[0]} to {chain[-1]}"
         run = f"longest run {plural(len(chain), 'op')}, {ends}"
         work = "the work that is counted" if open_ended else "the work"
-        facts["on codes"] = f"{percent(share)} of {work}; {run}" if summary.macs else run
+        facts["in integers"] = f"{percent(share)} of {work}; {run}" if summary.macs else run
     if len(journal):
         told = [f"{e.text} ({e.changed:,})" if e.changed else f"{e.text} (-)" for e in journal]
         facts["passes"] = ", ".join(told)
@@ -104,7 +101,7 @@ def _summary(screen: Screen, path: Path, length: int, summary: Summary, journal:
         ("outputs", summary.outputs),
     ):
         screen.table(_TENSOR, [_tensor(t) for t in tensors], title=title)
-    columns = (Column("op", fit="shorten"), Column("count", "right"), Column("on codes", "right"))
+    columns = (Column("op", fit="shorten"), Column("count", "right"), Column("integer", "right"))
     ops = [(o.op, f"{o.count:,}", f"{o.in_codes:,}" if o.in_codes else "-") for o in summary.ops]
     screen.table(columns, ops, title="ops")
     layers = [
@@ -151,7 +148,7 @@ def _explain(screen: Screen, node: Explanation) -> None:
         "came from": "; ".join(node.origins),
         "computes as": node.profile,
         "work": f"{amount(node.macs)} multiply-adds for one sample" if node.macs else "",
-        "on codes": "yes" if node.in_codes else "no",
+        "in integers": "yes" if node.in_codes else "no",
         **{name: f"= {value}" for name, value in node.attributes.items()},
         **{f"plan for {slot}": plan for slot, plan in node.plans.items()},
         "used by": ", ".join(node.used_by) or "nobody",

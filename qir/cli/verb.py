@@ -127,10 +127,10 @@ feeds = click.option(
     is_flag=True,
     help="Take each file of --data as the complete inputs of one run, samples on any axis.",
 )
-quiet = click.option("-q", "--quiet", is_flag=True, help="Print nothing that is no failure.")
+quiet = click.option("-q", "--quiet", is_flag=True, help="Print failures only.")
 force = click.option("-f", "--force", is_flag=True, help="Overwrite files that exist.")
 lossy = click.option(
-    "--lossy", is_flag=True, help="Allow what changes numbers by more than one code."
+    "--lossy", is_flag=True, help="Allow changes by more than one quantization step."
 )
 threads = whole(
     "--threads",
@@ -148,18 +148,18 @@ format_ = click.option(
 )
 opset = whole(
     "--opset",
-    "Operator set to write, 13 to 26 for onnxruntime, to 28 for onnx; the source's unless said.",
+    "Operator set to write, 13 to 26 for onnxruntime, to 28 for onnx; by default the source's.",
 )
 dynamic = click.option(
     "--dynamic",
     is_flag=True,
-    help="Choose the numbers of data while the model runs: products alone, no samples needed.",
+    help="Choose scales of activations at run time, for products only; no samples needed.",
 )
 weights = click.option(
     "--weights",
     metavar="TEXT",
-    help="Store weights of matrix products alone, in blocks: u4:32 is 4 bits and affine, i8:64 is"
-    " 8 bits and symmetric.",
+    help="Quantize only weights of matrix products, in blocks: u4:32 is 4 bits, affine; i8:64 is"
+    " 8 bits, symmetric.",
 )
 granularity = click.option(
     "--granularity",
@@ -173,7 +173,7 @@ rules = click.option(
     "rules",
     multiple=True,
     metavar="TEXT",
-    help="What some ops shall be: 'name=/conv1/* slot=w: i8 symmetric tensor', 'op=softmax: float'."
+    help="Override the plan: 'name=/conv1/* slot=w: i8 symmetric tensor', 'op=softmax: float'."
     " Later rules win; may be given several times.",
 )
 keep_float = click.option(

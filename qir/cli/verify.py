@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     "qir verify quantized.onnx --json > findings.json",
 )
 @shared.model
-@click.option("--target", metavar="NAME", help="Also find what this backend cannot take.")
+@click.option("--target", metavar="NAME", help="Also report what this backend does not support.")
 @click.option("--overflow", is_flag=True, help="Show how far the sums of every product can go.")
 @shared.as_json
 @shared.quiet
@@ -38,14 +38,16 @@ def verify(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Check that a model means what it says.
+    """Check that a model is well formed and consistent.
 
-    Types fit their ops, scales are positive, zero points lie in their codes, biases count in the
-    units of their accumulators, what shares codes shares their meaning, and no 32-bit sum can wrap;
-    docs/reference/verify.md has every rule. --target matches every op with what a backend takes in
-    integers. --overflow proves from the weights how many bits each layer's sums need, and where
-    sums of pairs in 16 bits, as CPUs without VNNI make them, can saturate. Ends with status 1 where
-    there is an error or a warning; a note changes no number, and a pair that can saturate is none.
+    Types fit their ops, scales are positive, zero points are in the range of the storage type,
+    biases have the scale of their accumulators, tensors that share storage share their parameters,
+    and no 32-bit sum can overflow; docs/reference/verify.md lists every rule.
+
+    --target also reports for each op whether a backend computes it in integers. --overflow proves
+    from the weights how many bits the sums of each layer need, and where 16-bit sums of pairs, as
+    on CPUs without VNNI, can saturate. Ends with status 1 if there is an error or a warning; notes,
+    and pairs that can saturate, do not count.
 
     --json prints {file, target, nodes, rules, findings: [{rule, severity, node, message, origin,
     slot, value, path}], sums: [{node, op, depth, least, greatest, channel, static, pairs, why,

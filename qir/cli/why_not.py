@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 @shared.as_json
 @click.pass_context
 def why_not(context: click.Context, model: Path, node: str, pattern: str, as_json: bool) -> None:
-    """Tell why a pattern does not match at a node.
+    """Show why a pattern does not match at a node.
 
-    The first condition that failed is named, and where. NODE is the name of a value that it makes,
-    or the path of one in a body: loop/body/y. It may stand anywhere in the pattern. PATTERN is its
-    text, such as 'relu(add(%x, %y))', a file of it that ends in .pattern, or the name of a pattern
-    of an installed pass. Of a pass by its name alone, such as recover, all patterns are tried, and
-    the one that came nearest is told. A pass that is written in Python may be named too, where it
-    says what it asks: fold-batch-norm. Ends with status 1 where nothing matches.
+    Names the first condition that failed, and where. NODE is the name of one of its values, or the
+    path of one in a body: loop/body/y; it may be any node of the pattern. PATTERN is its text, such
+    as 'relu(add(%x, %y))', a file that holds it and ends in .pattern, or the name of a pattern of
+    an installed pass. If a pass is named, such as recover, all its patterns are tried, and the one
+    that came nearest is shown. Some passes written in Python explain themselves too:
+    fold-batch-norm. Ends with status 1 if nothing matches.
 
     --json prints {file, node, pattern, matches, root, nodes, at, reason, text}.
     """

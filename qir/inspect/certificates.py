@@ -112,7 +112,7 @@ def certify(
     most: int = MOST,
     isa: str | None = None,
 ) -> tuple[Certificate, ...]:
-    """The certificates of every product of codes, or of one node.
+    """Returns the certificates of every quantized product, or of one node.
 
     A profile is given by its name or as a `.toml` file; its rules are those that it has for this
     processor, or for `isa`, on the kernels that it groups. Raises UsageError for a layer that there

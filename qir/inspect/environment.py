@@ -43,7 +43,7 @@ class Plugin:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What `qir doctor` tells.
+    """The report of `qir doctor`.
 
     `to_json` has the keys qir, python, platform, libraries, frameworks (version, or null where it
     is not installed), plugins, features, isa, threads, kernels.

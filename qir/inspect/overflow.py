@@ -22,7 +22,7 @@ _SUMS = re.compile("conv|matmul|gemm|linear|einsum|lstm|gru|rnn|attention", re.I
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What the sums of one product of codes can come to."""
+    """The range of the sums of a quantized product."""
 
     node: str
     op: str
@@ -59,7 +59,7 @@ class Sums:
 
     @property
     def wraps(self) -> bool | None:
-        """Whether some input makes a 32-bit sum wrap; None where nobody can say."""
+        """Whether some input makes a 32-bit sum wrap; None if unknown."""
         if self.least is None or self.greatest is None:
             return None
         return self.least < INT32[0] or self.greatest > INT32[1]
@@ -78,7 +78,7 @@ class Sums:
 
 
 def overflow(graph: Graph) -> tuple[Sums, ...]:
-    """The sums of every product of codes, in either form of a program and in bodies too.
+    """Returns the sums of every quantized product, in QDQ and integer form, bodies included.
 
     Of a foreign op that sums codes by its name it is told that nothing is known.
     """

@@ -8,7 +8,7 @@ from qir.query.facts import coded
 
 
 def sharing(graph: Graph, name: str) -> tuple[Value, ...]:
-    """The values whose codes mean what those of a value mean, itself among them.
+    """Returns the values that share quantization parameters with a value, itself included.
 
     In QDQ form the map of a float value is that of the codes it is read from or stored as. Empty
     where the value has none; GraphError where there is no such value.

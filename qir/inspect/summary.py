@@ -117,7 +117,7 @@ class Summary:
 
 
 def summarize(graph: Graph) -> Summary:
-    """Everything that `qir show` tells about a graph; what a body holds is counted once."""
+    """Returns all that `qir show` reports of a graph; each body counts once."""
     parts = _parts(graph)
     integer = {node: done for _, part in parts for node, done in in_codes(part).items()}
     sizes = one_sample(graph)

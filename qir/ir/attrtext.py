@@ -1,4 +1,4 @@
-"""Reading attributes; `printer` and `attrs` write them. The grammar is in docs/design.md."""
+"""Reads attributes; `printer` and `attrs` write them. Grammar: docs/design/language.md."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Sym:
 
 
 Dim: TypeAlias = "int | Sym | None"
-"""A size, a symbolic one, or None for one that nobody knows: `?`."""
+"""A size, a symbolic one, or None for an unknown one: `?`."""
 Shape: TypeAlias = "tuple[Dim, ...]"
 """The dimensions of a tensor, in order."""
 

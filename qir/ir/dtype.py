@@ -66,7 +66,7 @@ class DType:
 
     @property
     def is_loose(self) -> bool:
-        """Whether this is a tensor of which nobody knows how many axes it has."""
+        """Returns whether this is a tensor of unknown rank."""
         return self.is_opaque and self.name.endswith('[...]">')
 
     @property

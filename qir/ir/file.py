@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from qir.atomic import replacing
 from qir.errors import InputError, QirError
+from qir.ir.array_text import stored_texts
 from qir.ir.graph import Graph
 from qir.ir.lazy_arrays import Held, Parts, pieces
 from qir.ir.text import array_table, parse, print_graph
@@ -291,10 +292,7 @@ def _bytes(data: Tensor) -> memoryview:
 
 def _stored(data: Held) -> Held:
     """What lies in the file: texts as the bytes of their list, all else as it is."""
-    if isinstance(data, Parts) or data.dtype.kind != "O":
-        return data
-    rows = [list(t) if isinstance(t, bytes) else str(t) for t in data.reshape(-1)]
-    return np.frombuffer(json.dumps(rows).encode(), np.uint8)
+    return data if isinstance(data, Parts) else stored_texts(data)
 
 
 def _kind(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:

@@ -17,6 +17,7 @@ from qir.errors import GraphError, TypeRuleError
 from qir.ir.attrs import Attr
 from qir.ir.calls import check_chain, check_operand, check_slots, infer
 from qir.ir.garbage import growth
+from qir.ir.inlining import extract, merge
 from qir.ir.node import NOTHING, Node, Stage, Value, entered
 from qir.ir.ops import spec
 from qir.ir.ops.graph import GIVEN
@@ -24,6 +25,7 @@ from qir.ir.origin import Lineage, Origin
 from qir.ir.printer import print_graph
 from qir.ir.scheme import Scheme
 from qir.ir.structure import Structure, check_names, cycle
+from qir.ir.type_inference import infer_types
 from qir.ir.types import Array, Element, TensorType
 
 _DEEPEST = 32  # bodies within bodies
@@ -268,10 +270,64 @@ class Graph(Structure):
         made = self.add("constant", None, attrs, types=(held.type,), name=told, before=before)
         return made.result
 
+    def insert_after(
+        self,
+        value: Value,
+        op: str,
+        operands: Mapping[str, Value] | None = None,
+        attrs: Mapping[str, Attr] | None = None,
+        *,
+        slot: str = "",
+        types: Iterable[TensorType] | None = None,
+        name: str | None = None,
+    ) -> Node:
+        """Adds an op that reads a value, and gives its result to all other users of that value.
+
+        `slot` is where it reads the value, by default its first; `operands` are the others. Raises
+        as `add` does, and GraphError if that would close a cycle.
+        """
+        row = spec(op)
+        if not slot and not row.operands:
+            raise TypeRuleError(f"{op} reads no operand")
+        first = row.operands[0]
+        slot = slot or (f"{first.name}.0" if first.variadic else first.name)
+        node = self.add(op, {slot: value, **(operands or {})}, attrs, types=types, name=name)
+        try:
+            self._replace(value, node.results[0], node)
+        except GraphError:
+            self._take_out(node)
+            raise
+        return node
+
+    def merge(
+        self,
+        other: Graph,
+        given: Mapping[str, Value],
+        *,
+        before: Node | None = None,
+        prefix: str = "",
+    ) -> dict[str, Value]:
+        """Adds a copy of another graph's nodes; returns the values of its outputs by name.
+
+        `given` take the place of its inputs. Names that are taken get a number; `prefix` is put
+        before all. Raises GraphError where `given` does not fit its inputs.
+        """
+        return merge(self, other, given, before, prefix)
+
+    def extract(self, inputs: Iterable[Value], outputs: Iterable[Value]) -> Graph:
+        """Returns another graph: the nodes between some values and others, and their constants.
+
+        Raises GraphError where an output depends on an input of this graph that is not given.
+        """
+        profiles = (graph.profile for graph in self._holders())
+        out = Graph(self.name, next(filter(None, profiles), "native"))
+        extract(self, out, list(inputs), list(outputs))
+        return out
+
     # -- editing ------------------------------------------------------------------------------
 
     def set_operand(self, node: Node, slot: str, value: Value | None) -> None:
-        """Binds a slot to a value, or empties it; a producer that stands later moves up.
+        """Binds a slot to a value, or empties it; a producer that comes later moves up.
 
         Raises GraphError if that would close a cycle, TypeRuleError for a slot that the op does
         not have, or cannot do without.
@@ -289,7 +345,7 @@ class Graph(Structure):
         self._touch()
 
     def replace(self, old: Value, new: Value, *, except_in: Node | None = None) -> int:
-        """Gives every use of one value another; says how many there were.
+        """Replaces every use of a value by another; returns how many there were.
 
         Raises GraphError if that would close a cycle.
         """
@@ -341,7 +397,7 @@ class Graph(Structure):
             self._output = None
 
     def prune(self) -> int:
-        """Takes out every node whose values nobody uses, inputs aside; says how many."""
+        """Removes every node but inputs whose values are not used; returns how many."""
         self._free()
         dead = [n for n in reversed(self) if n.op not in ("input", "output") and not n.used]
         count = 0
@@ -371,6 +427,15 @@ class Graph(Structure):
         value._type = type
         self._touch()
 
+    def infer_types(self) -> int:
+        """Infers the types of all values again, after one was changed; returns how many changed.
+
+        Inputs and constants keep their types, quantized results their quantization parameters.
+        Raises TypeRuleError, naming the node, where an op does not take its operands; then nothing
+        is changed.
+        """
+        return infer_types(self)
+
     def set_attrs(self, node: Node, **changes: Attr) -> None:
         """Changes some attributes; TypeRuleError for one the op does not have. A chain has those
         of its stages alone."""
@@ -398,7 +463,7 @@ class Graph(Structure):
         node._slot_origins = entered(node._slot_origins, slot, tuple(origins) or None)
 
     def set_lineage(self, value: Value, lineage: Lineage) -> None:
-        """States which source tensor a value stands for."""
+        """States the source tensor of a value."""
         self._own(value._node)
         value._lineage = lineage
 
@@ -416,7 +481,7 @@ class Graph(Structure):
 
     @growth()
     def copy(self) -> Graph:
-        """Another graph, equal to this one; arrays are shared, since nobody writes to them."""
+        """Returns another graph, equal to this one; arrays, which are read-only, are shared."""
         out = Graph(self.name, self.profile)
         twin: dict[Value, Value] = {}
         for node in self:

@@ -124,7 +124,7 @@ class Value(_Part):
 
     @property
     def lineage(self) -> Lineage:
-        """The source tensor that it stands for: the one of its own name unless stated."""
+        """The source tensor that it represents: by default the one of its name."""
         return self._lineage or Lineage(self._name)
 
     @property
@@ -289,7 +289,7 @@ class Node(_Part):
         return value
 
     def precedes(self, other: Node) -> bool:
-        """Whether it stands before another node of its graph."""
+        """Returns whether it comes before another node of its graph."""
         return self._rank < other._rank
 
     def __lt__(self, other: Node) -> bool:

@@ -47,7 +47,7 @@ def defaults(origins: Iterable[Origin]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The source tensor that a value stands for, and how it differs from it."""
+    """The source tensor that a value represents, and how it differs from it."""
 
     tensor: str
     how: tuple[str, ...] = ()

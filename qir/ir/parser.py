@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from qir.arguments import checked
 from qir.errors import ParseError, QirError
+from qir.ir.array_text import read_array
 from qir.ir.attrs import Attr
 from qir.ir.attrtext import read_attr
 from qir.ir.dims import known
@@ -32,14 +33,17 @@ _TEXTS = ("op", "name", "path", "layer")
 @growth()
 @checked
 def parse(text: str, arrays: Mapping[str, NDArray[np.generic]] | None = None) -> Graph:
-    """Reads a graph; ParseError names line and column of the first fault."""
+    """Reads a graph; `arrays` are those that the text names and does not hold.
+
+    Raises ParseError with line and column of the first fault.
+    """
     return _Parser(text, arrays or {}).graph()
 
 
 class _Parser:
     def __init__(self, text: str, data: Mapping[str, NDArray[np.generic]]) -> None:
         self.cursor = Cursor(text)
-        self.data = data
+        self.data = dict(data)
         self.arrays: dict[str, Array] = {}
         self.values: dict[str, Value] = {}
         self.depth = 0
@@ -47,6 +51,8 @@ class _Parser:
     def graph(self) -> Graph:
         """The text's one graph, whole."""
         cursor = self.cursor
+        while cursor.take_word("data"):
+            self._hold()
         while cursor.take_word("array"):
             self._declare()
         if not cursor.take_word("graph"):
@@ -86,6 +92,22 @@ class _Parser:
             self.depth -= 1
             self.values = outer
         return out
+
+    def _hold(self) -> None:
+        """The elements of an array: `data @w : 2xf32 = "AAAAAAAAgD8="`."""
+        cursor = self.cursor
+        cursor.expect("@")
+        name = cursor.name()
+        if name in self.data:
+            raise cursor.fail(f"the elements of @{name} are given twice")
+        cursor.expect(":")
+        kind = read_type(cursor, self._find)
+        cursor.expect("=")
+        cursor.skip()
+        try:
+            self.data[name] = read_array(kind, cursor.string())
+        except ParseError as error:
+            raise cursor.fail(str(error)) from None
 
     def _declare(self) -> None:
         cursor = self.cursor

@@ -10,6 +10,7 @@ import numpy as np
 
 from qir.arguments import checked
 from qir.ir import attrs as attributes
+from qir.ir.array_text import write_array
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
 from qir.ir.lexer import quote, write_name, write_word
@@ -24,13 +25,17 @@ _PLAIN = {"f32", "f64", "bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "
 
 
 @checked
-def print_graph(graph: Program, *, origins: bool = False, by_content: bool = False) -> str:
-    """The text of a graph, which reads back to an equal one.
+def print_graph(
+    graph: Program, *, origins: bool = False, by_content: bool = False, weights: bool = False
+) -> str:
+    """Returns the text of a graph, which `parse` reads back to an equal one.
 
-    With `origins` it also says where nodes and tensors came from; `by_content` names arrays by
-    their hash, so that equal graphs have equal texts.
+    With `weights` the text holds the elements of all arrays; without it `parse` is given those
+    that are too large to stand in a line. With `origins` it also says where nodes and tensors came
+    from. `by_content` names arrays by their hash, so that equal graphs have equal texts.
     """
-    return _Printer(graph, origins, by_content).text()
+    printer = _Printer(graph, origins, by_content)
+    return "".join(printer.data()) + printer.text() if weights else printer.text()
 
 
 def array_table(graph: Program) -> dict[str, Array]:
@@ -101,6 +106,11 @@ class _Printer:
         if text is None:
             text = self._types[id(kind)] = kind.text(self.at)
         return text
+
+    def data(self) -> Iterator[str]:
+        """A line for each array, with its elements."""
+        for array in self.table.values():
+            yield f"data {self.at(array)} : {write_array(array.data)}\n"
 
     def text(self) -> str:
         lines = [

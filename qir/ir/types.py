@@ -1,4 +1,4 @@
-"""What the elements of a tensor mean: shape, and either an element type or a map from codes.
+"""The types of tensors: a shape, and a plain element type or a quantized one.
 
 A map may hold many parameters; these are arrays, and arrays are typed: so both stand here.
 """
@@ -36,7 +36,7 @@ ArrayName: TypeAlias = "Callable[[Array], str]"
 
 
 class Array:
-    """A constant's elements (codes, if its type is quantized) with the name they print under.
+    """A constant's elements (integers, if its type is quantized) with the name they print under.
 
     Elements that somebody could still write to are copied, and `data` is a view of what is so
     kept: it cannot be made writable. `held` is the same, or what makes it when it is asked for.
@@ -190,7 +190,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class QuantType:
-    """A map from codes to reals: (code - zero) * scale + plus, or a table of codes."""
+    """A quantized type: float = (q - zero) * scale + plus, or a lookup table."""
 
     storage: DType
     express: DType = F32
@@ -335,13 +335,13 @@ class QuantType:
         return out if self.grain else out[0]
 
     def same_map(self, other: QuantType) -> bool:
-        """Whether equal codes mean equal reals, so that the two may share codes."""
+        """Returns whether equal integers mean equal floats, so that both may share storage."""
         if self is other or (self.declared is None and other.declared is None):
             return self == other
         return replace(self, declared=None) == replace(other, declared=None)
 
     def with_map(self, scale: Param, zero: Param = (), *, grain: Grain | None = None) -> QuantType:
-        """The type with another map; the declared range goes, since it no longer holds."""
+        """Returns the type with other parameters, without the declared range."""
         return replace(self, scale=scale, zero=zero, grain=grain, declared=None)
 
     def arrays(self) -> Iterator[Array]:
@@ -486,7 +486,7 @@ def uniform(
 
 
 Element: TypeAlias = DType | QuantType
-"""What each element of a tensor is: a plain type, or codes with the map that gives them meaning."""
+"""The type of each element of a tensor: a plain type, or a quantized one."""
 
 
 class _Hashed:
@@ -498,7 +498,7 @@ class _Hashed:
 
 @dataclass(frozen=True, slots=True)
 class TensorType(_Hashed):
-    """Shape and element; the element is a plain type or a map from codes."""
+    """Shape and element; the element is a plain or a quantized type."""
 
     shape: Shape
     element: DType | QuantType
@@ -540,7 +540,7 @@ class TensorType(_Hashed):
 
     @property
     def dtype(self) -> DType:
-        """What is stored: codes where there is a map."""
+        """The type that is stored: the storage type where it is quantized."""
         return self.element.storage if isinstance(self.element, QuantType) else self.element
 
     @property

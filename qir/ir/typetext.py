@@ -1,4 +1,4 @@
-"""Reading types; `str(type)` and `type.text` write them. The grammar is in docs/design.md."""
+"""Reads types; `str(type)` and `type.text` write them. Grammar: docs/design/language.md."""
 
 from __future__ import annotations
 

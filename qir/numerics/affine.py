@@ -59,7 +59,7 @@ class Affine:
 
     @property
     def carrier(self) -> np.dtype[np.generic]:
-        """The NumPy type of the codes."""
+        """The NumPy type of the stored integers."""
         return self.storage.carrier
 
     def along(self, rank: int) -> tuple[NDArray[np.floating], NDArray[np.integer]]:
@@ -91,7 +91,7 @@ class Affine:
         return Numbers(scale, zero, None, ends)
 
     def same_map(self, other: Affine) -> bool:
-        """Whether equal codes mean equal reals in both."""
+        """Returns whether equal integers mean equal floats in both."""
         return (
             self.storage == other.storage
             and (self.low, self.high, self.axis) == (other.low, other.high, other.axis)

@@ -376,7 +376,7 @@ def neighbours(table: Reals) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
 
 def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals:
-    """The real numbers that codes mean, in the type they express."""
+    """Dequantizes integers to the type that they express."""
     codes = np.asarray(codes)
     numbers = of.over(codes.shape)
     d = rule.dequantize

@@ -40,7 +40,7 @@ class Map:
 
     @property
     def carrier(self) -> np.dtype[np.generic]:
-        """The NumPy type of the codes."""
+        """The NumPy type of the stored integers."""
         return self.storage.carrier
 
     @property
@@ -102,7 +102,7 @@ class Map:
         return out
 
     def same_map(self, other: Map) -> bool:
-        """Whether equal codes mean equal reals in both."""
+        """Returns whether equal integers mean equal floats in both."""
         return (
             (self.storage, self.express, self.low, self.high, self.grain)
             == (other.storage, other.express, other.low, other.high, other.grain)
@@ -115,7 +115,7 @@ class Map:
 
 
 AnyMap: TypeAlias = Affine | Map
-"""What reals are quantized to, and codes dequantized from."""
+"""A quantized type as the arithmetic needs it: affine, or a table."""
 
 
 def _same(one: Reals | None, other: Reals | None) -> bool:
@@ -125,7 +125,7 @@ def _same(one: Reals | None, other: Reals | None) -> bool:
 
 
 def same_map(one: AnyMap, other: AnyMap) -> bool:
-    """Whether equal codes certainly mean equal reals in both."""
+    """Returns whether equal integers certainly mean equal floats in both."""
     if isinstance(one, Affine) and isinstance(other, Affine):
         return one.same_map(other)
     return isinstance(one, Map) and isinstance(other, Map) and one.same_map(other)

@@ -21,7 +21,7 @@ as ONNX has it; `high` in the high half, and numbers of several bytes begin with
 def pack(
     codes: Codes, kind: DType | str, *, order: Order = "low", row: int = 0
 ) -> NDArray[np.uint8]:
-    """Codes of a type as bytes, without gaps between them.
+    """Packs integers of a type into bytes, without gaps between them.
 
     `row` 0: all codes in one run of bytes. Else each row (the last axis) starts at a byte and is
     padded with zero bits to a multiple of `row` bytes, and the result has the leading axes.
@@ -44,7 +44,7 @@ def unpack(
     order: Order = "low",
     row: int = 0,
 ) -> Codes:
-    """The codes of that shape which `pack` made bytes of.
+    """Unpacks bytes that `pack` made into integers of that shape.
 
     Raises OpError where the bytes are not as many as the codes take.
     """
@@ -63,7 +63,7 @@ def unpack(
 
 
 def recode(codes: Codes, of: DType | str, to: DType | str) -> Codes:
-    """The same bits read as another element type of the same width.
+    """Reads the same bits as another element type of the same width.
 
     OpError for types whose widths differ, or codes of another type.
     """

@@ -27,7 +27,7 @@ _FRACTION = np.frompyfunc(Fraction, 1, 1)
 
 
 def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Codes:
-    """Codes of real numbers; float codes come in their own type.
+    """Quantizes floats; the result of a float storage type has that type.
 
     Raises ProfileError for a field that cannot be executed yet, OpError for a NaN where the
     profile does not say what becomes of it, or numbers that do not fit the array.
@@ -41,7 +41,7 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Codes:
 
 
 def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals:
-    """The real numbers that codes mean, in the type they express.
+    """Dequantizes integers to the type that they express.
 
     Raises ProfileError for a field that cannot be executed yet, OpError for numbers that do not
     fit the array.
@@ -53,8 +53,7 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals:
 
 
 def convert(codes: NDArray[np.generic], of: AnyMap, to: AnyMap, rule: Rule) -> Codes:
-    """The codes in another map that mean the same reals: kept where the maps agree, else
-    dequantized and quantized.
+    """Requantizes: keeps the integers where both types agree, else dequantizes and quantizes.
 
     Raises as these two do.
     """
@@ -178,7 +177,7 @@ def bias_codes(
 def rescaled_bias(
     bias: NDArray[np.generic], of: Affine, x: Affine, w: Affine, rule: Rule
 ) -> NDArray[np.signedinteger]:
-    """A bias that is codes of a scale of its own, in units of the accumulator.
+    """Requantizes a bias with a scale of its own to units of the accumulator.
 
     round(code * (scale_b / (scale_x * scale_w))), by gains round(code * (gain_x * gain_w /
     gain_b)). Raises as `bias_codes`.
@@ -249,5 +248,5 @@ def requantize(
 def scale_sum(
     acc: NDArray[np.integer], factor: NDArray[np.floating], *, axis: int = 1
 ) -> NDArray[np.float32]:
-    """The real result of a sum that is not stored as codes: float32(sum) * factor."""
+    """Returns the float result of a sum that is not quantized: float32(sum) * factor."""
     return acc.astype(np.float32) * definition.shaped(factor, acc.ndim, axis).astype(np.float32)

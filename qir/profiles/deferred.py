@@ -101,7 +101,7 @@ def _cut(range_: slice, size: int) -> list[slice]:
 
 
 def unpacked_later(data: Held, kind: DType, shape: Sequence[int], order: Order = "low") -> Held:
-    """The codes of that shape that a run of bytes holds, as `unpack` has them."""
+    """Returns the integers of that shape in packed bytes, computed when they are read."""
     each = 8 // kind.bits
     flat = reshaped(data, (data.size,))
     bounds = kind.bounds if kind.is_integer else None
@@ -129,7 +129,7 @@ def unpacked_later(data: Held, kind: DType, shape: Sequence[int], order: Order =
 
 
 def packed_later(codes: Held, kind: DType, shape: Sequence[int], order: Order = "low") -> Held:
-    """Bytes of that shape, of which each row holds a row of codes and then zeros.
+    """Returns packed rows, padded with zeros, computed when they are read.
 
     Axes of the shape behind those that lead to a row of codes are the bytes of it.
     """
@@ -153,7 +153,7 @@ def packed_later(codes: Held, kind: DType, shape: Sequence[int], order: Order = 
 
 
 def packed_pieces(codes: Held, kind: DType) -> Iterator[NDArray[np.uint8]]:
-    """Runs of the bytes that `pack` makes of all codes at once."""
+    """Yields, part by part, the bytes that `pack` gives."""
     each = 8 // kind.bits
     rest = np.empty(0, codes.dtype)
     for piece in pieces(codes):

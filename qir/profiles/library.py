@@ -273,7 +273,7 @@ def _resolved(profile: Profile, asked: Query) -> Rule:
 
 
 def codes_of(profile: Profile, data: NDArray[np.generic], kind: QuantType) -> NDArray[np.integer]:
-    """The codes of reals under a profile's `quantize`. Raises as `quantize` does."""
+    """Quantizes floats by a profile's `quantize` rule. Raises as `quantize` does."""
     reals = np.asarray(data)
     return quantize(
         reals if reals.dtype.kind == "f" else reals.astype(np.float32),
@@ -283,7 +283,7 @@ def codes_of(profile: Profile, data: NDArray[np.generic], kind: QuantType) -> ND
 
 
 def reals_of(profile: Profile, codes: NDArray[np.generic], kind: QuantType) -> NDArray[np.floating]:
-    """The reals of codes under a profile's `dequantize`. Raises as `dequantize` does."""
+    """Dequantizes integers by a profile's `dequantize` rule. Raises as `dequantize` does."""
     return dequantize(
         np.asarray(codes),
         map_of(kind),

@@ -59,7 +59,7 @@ FLAG = Param((False, True))
 
 @dataclass(frozen=True, slots=True)
 class PluginMethod:
-    """What a runtime does for an op on codes, to the last bit.
+    """How a runtime computes a quantized op, to the last bit.
 
     `function(call, arrays)` is given the op, its attributes, types and rule (`qir.reference.method.
     Call`) and the codes by slot, and parameters by name; it gives the codes of the result. It must

@@ -97,18 +97,18 @@ def query_on(
 
 
 def quantizing(kind: QuantType) -> Query:
-    """Returns what a profile is asked where reals become codes of a type."""
+    """Returns the query of a profile for quantizing to a type."""
     return choosing(str(kind.storage), "channel" if kind.grain else "tensor", bounds_of(kind))
 
 
 def choosing(storage: str, grain: str = "tensor", bounds: str = "full") -> Query:
-    """Returns what a profile is asked where ranges become scales and zero points of codes."""
+    """Returns the query of a profile for scales and zero points of ranges."""
     attrs = spec("quantize").complete({})
     return Query("quantize", {"result": storage}, grain, attrs, bounds=bounds)
 
 
 def dequantizing(kind: QuantType) -> Query:
-    """Returns what a profile is asked where codes of a type become reals."""
+    """Returns the query of a profile for dequantizing a type."""
     grain = "channel" if kind.grain else "tensor"
     return Query("dequantize", {"x": str(kind.storage)}, grain, spec("dequantize").complete({}))
 
@@ -194,7 +194,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ops in a row that the runtime computes as one kernel on codes."""
+    """A chain of ops that the runtime computes as one quantized kernel."""
 
     chain: tuple[str, ...]
     when: When = field(default_factory=When)

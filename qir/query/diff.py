@@ -1,4 +1,4 @@
-"""What differs between two graphs: structure, types, parameters, codes.
+"""Compares two graphs: structure, types, quantization parameters, quantized values.
 
 Nodes are paired by origin, then by lineage, then by structure. Names of inner values, their order
 and their origins are no difference; the names of inputs and outputs are, but for those of branches

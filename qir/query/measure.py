@@ -1,4 +1,4 @@
-"""How far two arrays lie apart, and the real numbers that codes stand for."""
+"""Measures the distance of two arrays, and dequantizes for that."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PART = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The first element that differs: where it stands, and both numbers to the last bit."""
+    """The first element that differs: its index, and both numbers to the last bit."""
 
     index: tuple[int, ...]
     a: str
@@ -140,7 +140,7 @@ def _first(
 
 
 def number(value: object) -> str:
-    """The shortest text that tells a number from its neighbours."""
+    """Returns the shortest text that distinguishes a number from its neighbours."""
     return repr(value) if isinstance(value, str | bytes) else str(value)
 
 

@@ -1,16 +1,19 @@
-"""One node of constants, computed for who asks what they make: the verifier."""
+"""Computes what depends on constants only: one node, or a value of a graph."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.errors import QirError
-from qir.ir.node import Node
+from qir.arguments import checked
+from qir.errors import GraphError, QirError
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.reference.interpreter import run_node
+from qir.reference.interpreter import run, run_node
 from qir.reference.table import compute_all
 
 _FILLS = frozenset({"pad", "trilu"})
@@ -29,3 +32,18 @@ def computed(
         return run_node(node, operands, node.profile or profile)
     except QirError:
         return ()
+
+
+@checked
+def constant_value(graph: Graph, value: Value | str) -> NDArray[np.generic]:
+    """Computes a value that depends on constants only; a quantized one as its integers.
+
+    Raises GraphError, naming an input that the value depends on.
+    """
+    wanted = graph[value] if isinstance(value, str) else value
+    if wanted.node not in graph:
+        raise GraphError(f"%{wanted.name} is of another graph")
+    for node in (wanted.node, *nx.ancestors(graph.nx, wanted.node)):
+        if node.op == "input":
+            raise GraphError(f"%{wanted.name} depends on the input %{node.name}; it is no constant")
+    return run(graph.extract((), (wanted,)), {})[wanted.name]

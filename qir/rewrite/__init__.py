@@ -3,6 +3,7 @@
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.parser import parse_pattern
 from qir.rewrite.patterns.pattern import (
+    FLOW,
     Ops,
     Pattern,
     Term,
@@ -18,6 +19,7 @@ from qir.rewrite.patterns.pattern import (
     rest,
     such,
 )
+from qir.rewrite.patterns.replacement import replacement
 from qir.rewrite.patterns.rewriting import PatternPass, Rewrite
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.driver import Report, run_passes
@@ -28,6 +30,7 @@ from qir.rewrite.runner.tolerance import ANOTHER, EXACT, REGROUPED, Tolerance
 __all__ = [
     "ANOTHER",
     "EXACT",
+    "FLOW",
     "REGROUPED",
     "Match",
     "Ops",
@@ -50,6 +53,7 @@ __all__ = [
     "parse_pattern",
     "pattern",
     "repeated",
+    "replacement",
     "rest",
     "run_passes",
     "such",

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from qir.errors import QirError
 from qir.frontend import frontend
 from qir.ir.graph import Graph
+from qir.ir.inlining import inline
 from qir.ir.node import Node, Value
 from qir.ledger import Change, Ledger
-from qir.rewrite.inlining import inline
 from qir.rewrite.runner.filter import may
 
 

@@ -95,7 +95,7 @@ def odd_type(pick: Pick) -> TensorType:
 
 
 def odd_quant(pick: Pick, shape: dims.Shape, *, nested: bool) -> QuantType:
-    """A map from codes that uses any part of the grammar."""
+    """Returns a quantized type that uses any part of the grammar."""
     storage = dtype(f"{'iu'[pick(2)]}{1 + pick(64)}" if pick(3) else f"f{_SMALL[pick(5)]}")
     if not storage.is_float and pick(2):
         storage = (U8, I8)[pick(2)]

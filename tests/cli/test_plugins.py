@@ -13,14 +13,20 @@ from pathlib import Path
 import pytest
 
 from qir import registry
-from qir.cli.templates import KINDS, package
+from qir.cli.templates import KINDS, entry, package
 from qir.errors import ApiError, PluginError
 from tests.cli.command import assert_one_line
 from tests.cli.command import qir as command
 from tests.plugin.installing import install, install_for_work, python, venv
 
 ROOT = Path(__file__).parents[2]
-NAMES = {"pass": "drop-twice", "frontend": "layers", "target": "my-chip", "observer": "robust"}
+NAMES = {
+    "pass": "drop-twice",
+    "frontend": "layers",
+    "target": "my-chip",
+    "observer": "robust",
+    "op": "soft-threshold",
+}
 
 
 def test_all_that_is_installed_is_listed_by_kind_and_name() -> None:
@@ -91,10 +97,12 @@ def test_a_new_package_is_whole(kind: str, tmp_path: Path) -> None:
     project = tomllib.loads((tmp_path / "new/pyproject.toml").read_text())
     points = project["project"]["entry-points"]
     group = next(group for group, short in registry.KINDS.items() if short == kind)
-    module, _, name = points[group][NAMES[kind]].partition(":")
+    module, _, name = points[group][entry(kind, NAMES[kind])].partition(":")
     assert module == told["module"]
     tree = ast.parse((tmp_path / "new" / module / "__init__.py").read_text())
-    assert name in {line.name for line in tree.body if isinstance(line, ast.ClassDef)}
+    defined = {line.name for line in tree.body if isinstance(line, ast.ClassDef)}
+    assigned = {ast.unparse(line.targets[0]) for line in tree.body if isinstance(line, ast.Assign)}
+    assert name in defined | assigned
     assert all("$" not in text for text in package(kind, NAMES[kind]).values())
 
 
@@ -105,6 +113,7 @@ def test_a_new_package_is_whole(kind: str, tmp_path: Path) -> None:
         ("pass a--b", "is no name for a plugin"),
         ("pass ../up", "is no name for a plugin"),
         (f"pass {'a' * 41}", "is no name for a plugin"),
+        ("op layer-norm", "there is an op 'layer_norm': QIR's language"),
         ("pass prune", "there is a pass 'prune': qir"),
         ("observer minmax", "there is an observer 'minmax': qir"),
         ("pass graph", "take another, such as my-graph"),
@@ -187,7 +196,8 @@ def test_new_packages_are_worked_on_where_they_lie(tmp_path: Path) -> None:
             check=False,
         )
 
-    done = run("-m", "qir", "plugins", "check", *NAMES.values())
+    names = [entry(kind, name) for kind, name in NAMES.items()]
+    done = run("-m", "qir", "plugins", "check", *names)
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("checks passed") == len(NAMES) + 1, done.stdout  # a profile
     for folder in packages:

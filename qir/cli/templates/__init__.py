@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from string import Template
 
-from qir.cli.templates import frontend, observer, rewriting, target
+from qir.cli.templates import frontend, observer, op, rewriting, target
 from qir.cli.templates.shared import SHARED
 
 KINDS: Mapping[str, Mapping[str, str]] = {
@@ -13,6 +13,7 @@ KINDS: Mapping[str, Mapping[str, str]] = {
     "frontend": frontend.FILES,
     "target": target.FILES,
     "observer": observer.FILES,
+    "op": op.FILES,
 }
 """The files of each kind, by path; `$$name`, `$$module` and `$$Class` stand in paths and texts."""
 
@@ -20,11 +21,17 @@ KINDS: Mapping[str, Mapping[str, str]] = {
 _ENDINGS = {"frontend": "Frontend", "target": "Target"}
 
 
+def entry(kind: str, name: str) -> str:
+    """The name of the entry point: ops have names of the language, without hyphens."""
+    return name.replace("-", "_") if kind == "op" else name
+
+
 def package(kind: str, name: str) -> dict[str, str]:
     """The files of a new package, by path."""
     module = f"qir_{name.replace('-', '_')}"
     words = {
         "name": name,
+        "entry": entry(kind, name),
         "module": module,
         "Class": "".join(word.capitalize() for word in name.split("-")) + _ENDINGS.get(kind, ""),
         "kind": kind,

@@ -45,7 +45,7 @@ $about
 
 ```text
 pip install -e '.[test]'
-qir plugins check $name
+qir plugins check $entry
 pytest
 ```
 

@@ -22,15 +22,17 @@ _GROUPS = {short: group for group, short in registry.KINDS.items()}
 
 def check_name(kind: str, name: str) -> None:
     """UsageError for a name that is none, or that another plugin of the kind has."""
-    from qir.cli.templates import package
+    from qir.cli.templates import entry, package
+    from qir.ir.ops import OPS
 
     if not _NAME.fullmatch(name) or len(name) > _LONGEST:
         said = f"small letters, digits and hyphens, at most {_LONGEST}, such as drop-twice"
         raise UsageError(f"{name[:60]!r} is no name for a plugin: {said}")
-    if name in registry.names(_GROUPS[kind]):
-        owner = registry.owner(_GROUPS[kind], name)
+    called, taken = entry(kind, name), registry.names(_GROUPS[kind])
+    if called in taken or (kind == "op" and called in OPS):
+        owner = registry.owner(_GROUPS[kind], called) if called in taken else "QIR's language"
         raise UsageError(
-            f"there is {'an' if kind[0] == 'o' else 'a'} {kind} {name!r}: {owner} has it"
+            f"there is {'an' if kind[0] == 'o' else 'a'} {kind} {called!r}: {owner} has it"
         )
     if keyword.iskeyword(name) or name in _TAKEN or not _reads(package(kind, name)):
         raise UsageError(f"{name!r} is a word of Python or of qir; take another, such as my-{name}")

@@ -105,7 +105,7 @@ class Call:
         return tuple(v for v in value if isinstance(v, int))
 
     def reals(self, name: str) -> tuple[float, ...]:
-        """Real numbers among the attributes."""
+        """Floats among the attributes."""
         value = self.attrs[name]
         if not isinstance(value, tuple) or not all(isinstance(v, float) for v in value):
             raise self.fail(f"{name} = {value!r} is no list of real numbers")

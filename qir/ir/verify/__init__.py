@@ -63,7 +63,7 @@ RULES: tuple[Rule, ...] = (
     Rule("kept", "warning", kept, ops=frozenset({"foreign"})),
     Rule("unused", "note", unused),
 )
-"""Every rule, in the order in which a node's findings are told."""
+"""Every rule, in the order in which a node's findings are reported."""
 
 
 def _quiet() -> np.errstate:

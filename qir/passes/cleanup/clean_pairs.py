@@ -1,4 +1,21 @@
-"""Takes out quantizing that gives back the codes that were there, which is proved code by code."""
+"""Removes a quantize after a dequantize where every stored integer comes back.
+
+    graph main as native {
+      %x = input() : 2x!quant.uniform<u8:f32, 0.5:3>
+      %d = dequantize(%x) : 2xf32
+      %q = quantize(%d) : 2x!quant.uniform<u8:f32, 0.5:3>
+      %y = relu(%q) : 2x!quant.uniform<u8:f32, 0.5:3>
+      output(y=%y)
+    }
+
+By `clean-pairs` it becomes:
+
+    graph main as native {
+      %x = input() : 2x!quant.uniform<u8:f32, 0.5:3>
+      %y = relu(%x) : 2x!quant.uniform<u8:f32, 0.5:3>
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -198,7 +215,7 @@ _RECODES = Rewrite(
 
 @dataclass(frozen=True)
 class CleanPairs(PatternPass):
-    """Takes out quantize after dequantize, requantize and recode that give back the codes before.
+    """Removes quantize after dequantize, requantize and recode that change no stored integer.
 
     The proof is a trial: every code of the type goes through the ops by the profile that they
     follow, by every scale of the axis, and all must come back as the bytes they were; so nothing

@@ -1,4 +1,24 @@
-"""Computes once what is computed alike twice."""
+"""Merges nodes that compute the same.
+
+    graph main as native {
+      %a = input() : 2xf32
+      %b = input() : 2xf32
+      %s = add(%a, %b) : 2xf32
+      %t = add(%b, %a) : 2xf32
+      %y = mul(%s, %t) : 2xf32
+      output(y=%y)
+    }
+
+By `cse` it becomes:
+
+    graph main as native {
+      %a = input() : 2xf32
+      %b = input() : 2xf32
+      %s = add(%a, %b) : 2xf32
+      %y = mul(%s, %s) : 2xf32
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 

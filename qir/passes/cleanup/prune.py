@@ -1,4 +1,21 @@
-"""Takes out what nobody uses."""
+"""Removes nodes whose values nobody uses.
+
+    graph main as native {
+      %x = input() : 2xf32
+      %c = constant([1.0, 2.0]) : 2xf32
+      %unused = add(%x, %c) : 2xf32
+      %y = relu(%x) : 2xf32
+      output(y=%y)
+    }
+
+By `prune` it becomes:
+
+    graph main as native {
+      %x = input() : 2xf32
+      %y = relu(%x) : 2xf32
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 

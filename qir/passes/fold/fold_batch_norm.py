@@ -1,4 +1,25 @@
-"""Moves batch normalization into the weights of the convolution or product beside it."""
+"""Folds batch normalization into the weights of the convolution or product next to it.
+
+    graph main as native {
+      %x = input() : 1x2x6x6xf32
+      %w = constant(@w) : 2x2x3x3xf32
+      %m = constant([0.0, 0.0]) : 2xf32
+      %v = constant([1.0, 4.0]) : 2xf32
+      %c = conv2d(%x, %w) : 1x2x4x4xf32
+      %y = batch_norm(%c, %v, %m, %m, %v) : 1x2x4x4xf32
+      output(y=%y)
+    }
+
+By `fold-batch-norm` it becomes:
+
+    graph main as native {
+      %x = input() : 1x2x6x6xf32
+      %w.folded = constant(@w.folded) : 2x2x3x3xf32
+      %c.bias = constant([0.0, 0.0]) : 2xf32
+      %y = conv2d(%x, %w.folded, bias=%c.bias) : 1x2x4x4xf32
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -30,7 +51,7 @@ from qir.rewrite.runner.tolerance import Tolerance
 
 @dataclass(frozen=True)
 class FoldBatchNorm(Pass):
-    """conv2d |> batch_norm becomes conv2d, where nobody else reads what stands between.
+    """Folds a batch_norm after conv2d into the weights, if the value between has no other use.
 
     Likewise convolutions along one and three axes, transposed ones, linear, gemm and matmul. A
     normalization before such an op goes into it too, unless `before` is false: where the op pads

@@ -1,4 +1,24 @@
-"""Makes a constant that is added to a convolution or product its bias."""
+"""Makes a constant that is added to a convolution or product its bias.
+
+    graph main as native {
+      %x = input() : 1x2x6x6xf32
+      %w = constant(@w) : 2x2x3x3xf32
+      %b = constant([1.375, 7.0]) : 1x2x1x1xf32
+      %c = conv2d(%x, %w) : 1x2x4x4xf32
+      %y = add(%c, %b) : 1x2x4x4xf32
+      output(y=%y)
+    }
+
+By `fold-bias` it becomes:
+
+    graph main as native {
+      %x = input() : 1x2x6x6xf32
+      %w = constant(@w) : 2x2x3x3xf32
+      %y.bias = constant([1.375, 7.0]) : 2xf32
+      %y = conv2d(%x, %w, bias=%y.bias) : 1x2x4x4xf32
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -95,7 +115,7 @@ _OF_LAYERS = (
 
 @dataclass(frozen=True)
 class FoldBias(PatternPass):
-    """conv2d, then add of a constant a channel, becomes conv2d with a bias.
+    """Makes a constant a channel that is added after conv2d its bias.
 
     Likewise convolutions along one and three axes, transposed ones, linear, matmul and gemm; what
     is taken away goes too. A bias that is there and constant gets the sum, in float64. What is

@@ -1,4 +1,23 @@
-"""Computes what depends on constants alone, by the reference."""
+"""Replaces what depends on constants only by its result.
+
+    graph main as native {
+      %x = input() : 2xf32
+      %a = constant([0.5, 1.0]) : 2xf32
+      %b = constant([1.5, 2.0]) : 2xf32
+      %c = mul(%a, %b) : 2xf32
+      %y = add(%x, %c) : 2xf32
+      output(y=%y)
+    }
+
+By `fold-constants` it becomes:
+
+    graph main as native {
+      %x = input() : 2xf32
+      %c = constant([0.75, 2.0]) : 2xf32
+      %y = add(%x, %c) : 2xf32
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 

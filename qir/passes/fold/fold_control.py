@@ -1,4 +1,27 @@
-"""Puts a body in the place of the branch or loop that is known to run it once, or not at all."""
+"""Inlines the body of a branch or loop that runs exactly once, and removes one that never runs.
+
+    graph main as native {
+      %x = input() : 2xf32
+      %p = constant(true) : bool
+      %y = if(%p, xs.0=%x) : 2xf32 with then {
+        %h = input() : 2xf32
+        %r = relu(%h) : 2xf32
+        output(r=%r)
+      } with else {
+        %h = input() : 2xf32
+        output(h=%h)
+      }
+      output(y=%y)
+    }
+
+By `fold-control` it becomes:
+
+    graph main as native {
+      %x = input() : 2xf32
+      %y = relu(%x) : 2xf32
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -10,11 +33,11 @@ import numpy as np
 from qir.errors import QirError
 from qir.ir.calls import infer
 from qir.ir.graph import Graph
+from qir.ir.inlining import inline
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
-from qir.rewrite.inlining import inline
 from qir.rewrite.runner.filter import may
 
 _CONTROL = frozenset({"if", "loop", "scan"})
@@ -22,7 +45,7 @@ _CONTROL = frozenset({"if", "loop", "scan"})
 
 @dataclass(frozen=True)
 class FoldControl(Pass):
-    """An `if` of a constant condition becomes its branch, a loop of no round or one its body.
+    """Inlines the branch of a constant `if`, and the body of a loop of no round or one.
 
     How often a loop runs is known by a constant count of 0 or 1, by a constant condition before
     it, or by one that its body gives; a scan's by the length of its sequences. What would make a

@@ -1,4 +1,23 @@
-"""Moves constant numbers that stand beside operands into the types."""
+"""Moves constant quantization parameters from operands into types.
+
+    graph main as native {
+      %x = input() : 2xf32
+      %s = constant(0.5) : f32
+      %z = constant(3) : u8
+      %q = quantize(%x, scale=%s, zero=%z) : 2x!quant.uniform<u8:f32, ?:?>
+      %y = dequantize(%q, x.scale=%s, x.zero=%z) : 2xf32
+      output(y=%y)
+    }
+
+By `fold-parameters` it becomes:
+
+    graph main as native {
+      %x = input() : 2xf32
+      %q = quantize(%x) : 2x!quant.uniform<u8:f32, 0.5:3>
+      %y = dequantize(%q) : 2xf32
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -25,7 +44,7 @@ Found = dict[Value, "QuantType | None"]
 
 @dataclass(frozen=True)
 class FoldParameters(Pass):
-    """A value's type gets the numbers that all who name them name alike, as constants.
+    """Writes scale and zero point into the type of a value whose readers name equal constants.
 
     Those who only move codes, and are told no numbers, go along. A value stays as it is where a
     number is computed, and where readers disagree, which the ledger says.

@@ -1,4 +1,23 @@
-"""Computes sizes from types: what asks for shapes and reckons with them becomes constants."""
+"""Replaces computations of sizes that types know by constants.
+
+    graph main as native {
+      %x = input() : 2x3x4xf32
+      %s = shape(%x) : 3xi64
+      %a = constant(0) : i64
+      %n = gather(%s, %a) : i64
+      %y = cast(%n) {to = f32} : f32
+      output(y=%y)
+    }
+
+By `fold-shapes` it becomes:
+
+    graph main as native {
+      %x = input() : 2x3x4xf32
+      %n = constant(2) : i64
+      %y = cast(%n) {to = f32} : f32
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -31,7 +50,7 @@ Sizes: TypeAlias = NDArray[np.object_]
 
 @dataclass(frozen=True)
 class FoldShapes(Pass):
-    """What is computed from sizes that types know becomes a constant, up to `limit` elements.
+    """Folds what is computed from sizes that types know, up to `limit` elements.
 
     A reshape or expand to sizes of which some are symbolic gets a constant too, where copied
     sizes and one that is left open say the same; else its type says what is known. Sizes that

@@ -1,4 +1,23 @@
-"""Moves the numbers of types out into constants beside the operands."""
+"""Moves quantization parameters from types to constant operands.
+
+    graph main as native {
+      %x = input() : 2xf32
+      %q = quantize(%x) : 2x!quant.uniform<u8:f32, 0.5:3>
+      %y = dequantize(%q) : 2xf32
+      output(y=%y)
+    }
+
+By `unfold-parameters` it becomes:
+
+    graph main as native {
+      %x = input() : 2xf32
+      %q.scale = constant(0.5) : f32
+      %q.zero = constant(3) : u8
+      %q = quantize(%x, scale=%q.scale, zero=%q.zero) : 2x!quant.uniform<u8:f32, ?:?>
+      %y = dequantize(%q, x.scale=%q.scale, x.zero=%q.zero) : 2xf32
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -23,7 +42,7 @@ _BITS = frozenset({"recode", "shape", "size"})
 
 @dataclass(frozen=True)
 class UnfoldParameters(Pass):
-    """Every scale and zero point becomes a constant that each reader of the codes is given.
+    """Makes each scale and zero point a constant operand of every reader of the quantized value.
 
     A type keeps its numbers where somebody reads it who takes none beside: an output, a group, a
     foreign op, the edge of a body.

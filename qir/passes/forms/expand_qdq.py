@@ -1,4 +1,21 @@
-"""From integer form back to QDQ form: every op on codes is unwrapped."""
+"""Rewrites integer form as QDQ form: ops on quantized values become float ops.
+
+    graph main as native {
+      %x = input() : 2x!quant.uniform<u8:f32, 0.5:3>
+      %y = relu(%x) : 2x!quant.uniform<u8:f32, 0.25>
+      output(y=%y)
+    }
+
+By `expand-qdq` it becomes:
+
+    graph main as native {
+      %x = input() : 2x!quant.uniform<u8:f32, 0.5:3>
+      %x.real = dequantize(%x) : 2xf32
+      %y.relu = relu(%x.real) : 2xf32
+      %y = quantize(%y.relu) : 2x!quant.uniform<u8:f32, 0.25>
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -33,7 +50,7 @@ Known = dict[tuple[Value, ...], Value]
 
 @dataclass(frozen=True)
 class ExpandQdq(Pass):
-    """Each value of codes gets one dequantize; each op on codes a quantize behind it.
+    """Adds a dequantize to each quantized value, and a quantize after each op on such values.
 
     Sums of reals do not wrap: where a kernel's sums do, other numbers come out, which the ledger
     says, as it does where codes mean numbers that float32 does not hold. What the rounding of a

@@ -1,4 +1,21 @@
-"""From QDQ form to integer form: dequantize, op, quantize become the op on codes."""
+"""Fuses dequantize, op and quantize into the op on quantized values.
+
+    graph main as native {
+      %x = input() : 2x!quant.uniform<u8:f32, 0.5:3>
+      %d = dequantize(%x) : 2xf32
+      %r = relu(%d) : 2xf32
+      %y = quantize(%r) : 2x!quant.uniform<u8:f32, 0.25>
+      output(y=%y)
+    }
+
+By `fuse-qdq` it becomes:
+
+    graph main as native {
+      %x = input() : 2x!quant.uniform<u8:f32, 0.5:3>
+      %y = relu(%x) : 2x!quant.uniform<u8:f32, 0.25>
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 

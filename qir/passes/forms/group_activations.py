@@ -1,4 +1,22 @@
-"""Wraps a convolution or product and the activations behind it as one group, on reals."""
+"""Groups a float convolution or product with the activations that follow it.
+
+    graph main as native {
+      %x = input() : 1x2x6x6xf32
+      %w = constant(@w) : 2x2x3x3xf32
+      %c = conv2d(%x, %w) : 1x2x4x4xf32
+      %y = relu(%c) : 1x2x4x4xf32
+      output(y=%y)
+    }
+
+By `group-activations` it becomes:
+
+    graph main as native {
+      %x = input() : 1x2x6x6xf32
+      %w = constant(@w) : 2x2x3x3xf32
+      %y = conv2d(%x, %w) |> relu : 1x2x4x4xf32
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -21,7 +39,7 @@ _USUAL = (
 
 @dataclass(frozen=True)
 class GroupActivations(Pass):
-    """conv2d, then relu becomes conv2d |> relu, where nobody else reads what stands between.
+    """Groups conv2d and relu as conv2d |> relu, if the value between has no other use.
 
     `activations` are the ops that join, up to `most` of them; with `sums` an add of another tensor
     joins too. All values are reals: what codes are grouped by is a profile, and `group` does it.

@@ -1,4 +1,30 @@
-"""Sums of raw integers between a quantize and a scaling become products of codes."""
+"""Rewrites sums of integers between a quantize and a scaling as products of quantized values.
+
+    graph main as native {
+      %x = input() : 2x4xf32
+      %s, %z = choose_qparams(%x) {rule = "onnx.dynamic", storage = u8} : f32, u8
+      %q = quantize(%x, scale=%s, zero=%z) : 2x4x!quant.uniform<u8:f32, ?:?>
+      %q.raw = recode(%q) : 2x4xu8
+      %w_1 = constant(@w_1) : 4x3xi8
+      %y.sum = matmul_integer(%q.raw, %w_1, a.zero=%z) : 2x3xi32
+      %y.real = cast(%y.sum) {to = f32} : 2x3xf32
+      %y.scale = constant(0.25) : f32
+      %y.scales = mul(%s, %y.scale) : f32
+      %y = mul(%y.real, %y.scales) : 2x3xf32
+      output(y=%y)
+    }
+
+By `lift-dynamic` it becomes:
+
+    graph main as native {
+      %x = input() : 2x4xf32
+      %s, %z = choose_qparams(%x) {rule = "onnx.dynamic", storage = u8} : f32, u8
+      %q = quantize(%x, scale=%s, zero=%z) : 2x4x!quant.uniform<u8:f32, ?:?>
+      %w_1.codes = constant(@w_1.codes) : 4x3x!quant.uniform<i8:f32, 0.25>
+      %y = matmul(%q, %w_1.codes, a.scale=%s, a.zero=%z) : 2x3xf32
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -253,7 +279,7 @@ def _rewrite(wanted: Pattern) -> Rewrite:
 
 @dataclass(frozen=True)
 class LiftDynamic(PatternPass):
-    """`matmul_integer` and `conv_integer` between a quantize and a scaling become ops on codes.
+    """Rewrites `matmul_integer` and `conv_integer` between quantize and scaling as quantized ops.
 
     `mul(cast(matmul_integer(recode(q), w, a.zero=z, b.zero=wz)), mul(s, ws)) + bias` becomes
     `matmul(q, codes, a.scale=s, a.zero=z, bias=bias)`, byte for byte, where

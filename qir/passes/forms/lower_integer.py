@@ -1,4 +1,30 @@
-"""From reals between codes to sums of raw integers that are scaled once."""
+"""Rewrites products of dequantized values as sums of integers that are scaled once.
+
+    graph main as native {
+      %x = input() : 2x4x!quant.uniform<u8:f32, 0.5:3>
+      %w = constant(@w) : 4x3x!quant.uniform<i8:f32, 0.25>
+      %a = dequantize(%x) : 2x4xf32
+      %b = dequantize(%w) : 4x3xf32
+      %y = matmul(%a, %b) : 2x3xf32
+      output(y=%y)
+    }
+
+By `lower-integer` it becomes:
+
+    graph main as native {
+      %x = input() : 2x4x!quant.uniform<u8:f32, 0.5:3>
+      %x.raw = recode(%x) : 2x4xu8
+      %w_1 = constant(@w_1) : 4x3xi8
+      %x.zero = constant(3) : u8
+      %y.sum = matmul_integer(%x.raw, %w_1, a.zero=%x.zero) : 2x3xi32
+      %y.real = cast(%y.sum) {to = f32} : 2x3xf32
+      %y.scale = constant(0.5) : f32
+      %y.scale_1 = constant(0.25) : f32
+      %y.scales = mul(%y.scale, %y.scale_1) : f32
+      %y = mul(%y.real, %y.scales) : 2x3xf32
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -47,7 +73,7 @@ class _Side:
 
 @dataclass(frozen=True)
 class LowerInteger(Pass):
-    """Products of dequantized 8-bit codes become `matmul_integer` or `conv_integer`.
+    """Rewrites products of dequantized 8-bit values as `matmul_integer` or `conv_integer`.
 
     The sum is exact in 32 bits, is made a float, and is multiplied by the product of both scales:
     the same reals, rounded in other places. The left side has one scale, the right one for all or

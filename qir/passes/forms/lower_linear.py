@@ -1,12 +1,24 @@
 """Rewrites `linear`, and `matmul` with a bias, as `gemm`, for targets that have none of their own.
 
-    %y = linear(%x, %w, bias=%b) : 2x3xf32
+    graph main as native {
+      %x = input() : 2x4xf32
+      %w = constant(@w) : 3x4xf32
+      %b = constant([0.5, 1.0, 1.5]) : 3xf32
+      %y = linear(%x, %w, bias=%b) : 2x3xf32
+      output(y=%y)
+    }
 
-becomes
+By `lower-linear` it becomes:
 
-    %y = gemm(%x, %w, c=%b) {trans_b = true} : 2x3xf32
+    graph main as native {
+      %x = input() : 2x4xf32
+      %w = constant(@w) : 3x4xf32
+      %b = constant([0.5, 1.0, 1.5]) : 3xf32
+      %y = gemm(%x, %w, c=%b) {trans_b = true} : 2x3xf32
+      output(y=%y)
+    }
 
-between reshapes where x has more than two axes, so that the layer stays one kernel with its bias.
+Reshapes stand around it where x has more than two axes, so that the layer stays one kernel.
 """
 
 from __future__ import annotations

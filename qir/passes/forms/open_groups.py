@@ -1,4 +1,22 @@
-"""Puts what a group holds in its place."""
+"""Replaces groups by the ops that they hold.
+
+    graph main as native {
+      %x = input() : 1x2x6x6xf32
+      %w = constant(@w) : 2x2x3x3xf32
+      %y = conv2d(%x, %w) |> relu : 1x2x4x4xf32
+      output(y=%y)
+    }
+
+By `open-groups{chains=true}` it becomes:
+
+    graph main as native {
+      %x = input() : 1x2x6x6xf32
+      %w = constant(@w) : 2x2x3x3xf32
+      %y.conv2d = conv2d(%x, %w) : 1x2x4x4xf32
+      %y = relu(%y.conv2d) : 1x2x4x4xf32
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -15,7 +33,7 @@ from qir.rewrite.runner.filter import may
 
 @dataclass(frozen=True)
 class OpenGroups(Pass):
-    """Groups with a body are replaced by it, where their kernel's name matches a pattern.
+    """Replaces groups by their bodies, where the kernel's name matches a pattern.
 
     What one kernel computed is computed op by op then: the same reals, where the kernel rounds no
     more than its body says. With `chains`, groups of reals in a row are replaced by their ops too;

@@ -1,4 +1,30 @@
-"""From sums of raw integers that are scaled once to reals between codes."""
+"""Rewrites sums of integers that are scaled once as float products of dequantized values.
+
+    graph main as native {
+      %x = input() : 2x4x!quant.uniform<u8:f32, 0.5:3>
+      %x.raw = recode(%x) : 2x4xu8
+      %w_1 = constant(@w_1) : 4x3xi8
+      %x.zero = constant(3) : u8
+      %y.sum = matmul_integer(%x.raw, %w_1, a.zero=%x.zero) : 2x3xi32
+      %y.real = cast(%y.sum) {to = f32} : 2x3xf32
+      %y.scale = constant(0.5) : f32
+      %y.scale_1 = constant(0.25) : f32
+      %y.scales = mul(%y.scale, %y.scale_1) : f32
+      %y = mul(%y.real, %y.scales) : 2x3xf32
+      output(y=%y)
+    }
+
+By `raise-integer` it becomes:
+
+    graph main as native {
+      %x = input() : 2x4x!quant.uniform<u8:f32, 0.5:3>
+      %dequantize = dequantize(%x) : 2x4xf32
+      %w_1.codes = constant(@w_1.codes) : 4x3x!quant.uniform<i8:f32, 0.25>
+      %dequantize_1 = dequantize(%w_1.codes) : 4x3xf32
+      %y = matmul(%dequantize, %dequantize_1) : 2x3xf32
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -51,7 +77,7 @@ class _Side:
 
 @dataclass(frozen=True)
 class RaiseInteger(Pass):
-    """`matmul_integer` and `conv_integer` with constant scales become products of reals.
+    """Rewrites `matmul_integer` and `conv_integer` with constant scales as float products.
 
     What `lower-integer` makes, and any sum of 8-bit integers that is cast to f32 and multiplied by
     constants alone, becomes dequantize, dequantize and the product, with the bias that follows a

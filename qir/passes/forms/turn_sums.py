@@ -1,4 +1,21 @@
-"""Puts the operand of a sum that is repeated second."""
+"""Exchanges the operands of a sum whose first one is broadcast.
+
+    graph main as native {
+      %a = input() : 2x1xf32
+      %b = input() : 2x3xf32
+      %y = add(%a, %b) : 2x3xf32
+      output(y=%y)
+    }
+
+By `turn-sums` it becomes:
+
+    graph main as native {
+      %a = input() : 2x1xf32
+      %b = input() : 2x3xf32
+      %y = add(%b, %a) : 2x3xf32
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -14,7 +31,7 @@ from qir.rewrite.runner.filter import may
 
 @dataclass(frozen=True)
 class TurnSums(Pass):
-    """Turns a + b into b + a where `a` alone is broadcast: the same reals, to the last bit.
+    """Rewrites a + b as b + a where `a` alone is broadcast: the same floats, to the last bit.
 
     onnxruntime may move a sum between convolutions to channels last. Its kernel takes operands in
     turn by how they repeat along the innermost axis, which is another one then; with the

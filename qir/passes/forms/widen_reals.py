@@ -1,4 +1,23 @@
-"""Makes float32 of reals of 16 bits, in which runtimes have no kernels on codes."""
+"""Computes in float32 what a model computes in float16 or bfloat16.
+
+    graph main as native {
+      %x = input() : 2xf16
+      %a = relu(%x) : 2xf16
+      %y = neg(%a) : 2xf16
+      output(y=%y)
+    }
+
+By `widen-reals` it becomes:
+
+    graph main as native {
+      %x = input() : 2xf16
+      %x.f32 = cast(%x) {to = f32} : 2xf32
+      %a = relu(%x.f32) : 2xf32
+      %y = neg(%a) : 2xf32
+      %y.f16 = cast(%y) {to = f16} : 2xf16
+      output(y=%y.f16)
+    }
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,23 @@
-"""Brings channels last, or second, and leaves transposes only at the edges of the graph."""
+"""Transposes regions to channels last, or first, so that transposes remain only at their edges.
+
+    graph main as native {
+      %x = input() : 1x6x6x2xf32
+      %w = constant(@w) : 2x2x3x3xf32
+      %t = transpose(%x) {perm = (0, 3, 1, 2)} : 1x2x6x6xf32
+      %c = conv2d(%t, %w) : 1x2x4x4xf32
+      %y = transpose(%c) {perm = (0, 2, 3, 1)} : 1x4x4x2xf32
+      output(y=%y)
+    }
+
+By `layout` it becomes:
+
+    graph main as native {
+      %x = input() : 1x6x6x2xf32
+      %w = constant(@w) : 2x2x3x3xf32
+      %c = conv2d(%x, %w) {layout = "NHWC"} : 1x4x4x2xf32
+      output(y=%c)
+    }
+"""
 
 from __future__ import annotations
 
@@ -17,7 +36,7 @@ from qir.rewrite.runner.tolerance import REGROUPED
 
 @dataclass(frozen=True)
 class Layout(Pass):
-    """Turns ops that name their layout to the one that `to` names, and what stands between them.
+    """Transposes ops that name their layout, and those between them, to the layout of `to`.
 
     What works element by element, along named axes, or joins and pads, turns with its neighbours;
     so no transpose stands between two ops that turn. A part of the graph without an op that names

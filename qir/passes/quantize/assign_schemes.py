@@ -1,4 +1,18 @@
-"""Decides what will be stored as codes, by propagation over slots that must agree.
+"""Decides what will be stored as integers, and writes the schemes on slots.
+
+    graph main as native {
+      %x = input() : 4xf32
+      %y = sigmoid(%x) : 4xf32
+      output(y=%y)
+    }
+
+By `assign-schemes{target=cpu, range_rule=mse}` it becomes:
+
+    graph main as native {
+      %x = input() : 4xf32
+      %y = sigmoid(%x) : 4xf32 plan {result = "u8 affine tensor mse", x = "u8 affine tensor mse"}
+      output(y=%y)
+    }
 
 Every value that an integer op makes or reads is stored; slots of one stored value, and slots that
 an op says must hold one map, form a share set, and a share set has one scheme. What is asked is
@@ -71,7 +85,7 @@ def _wishes(texts: str | list[str]) -> tuple[Wish, ...]:
 
 @dataclass(frozen=True)
 class AssignSchemes(Pass):
-    """Writes schemes on slots, for one target."""
+    """Writes on each slot the scheme that a target file asks for."""
 
     name = "assign-schemes"
     nested = False

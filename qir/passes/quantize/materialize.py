@@ -1,4 +1,4 @@
-"""Makes the plan fact: finds the numbers, and writes quantize and dequantize around them."""
+"""Finds the quantization parameters of a plan, and writes quantize and dequantize."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _scales(text: str | list[str]) -> str:
 
 @dataclass(frozen=True)
 class Materialize(Pass):
-    """Turns schemes into types, in QDQ form, with the numbers that statistics and weights give."""
+    """Turns schemes into quantized types in QDQ form, by statistics and weights."""
 
     name = "materialize"
     nested = False

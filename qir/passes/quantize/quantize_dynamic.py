@@ -1,4 +1,26 @@
-"""Quantizes while the model runs, which needs no data to calibrate with."""
+"""Quantizes the data of products at run time, which needs no calibration.
+
+    graph main as native {
+      %x = input() : 2x4xf32
+      %w = constant(@w) : 4x3xf32
+      %y = matmul(%x, %w) : 2x3xf32
+      output(y=%y)
+    }
+
+By `quantize-dynamic` it becomes:
+
+    graph main as native {
+      %x = input() : 2x4xf32
+      %w = constant(@w) : 4x3xf32
+      %x.scale, %x.zero = choose_qparams(%x) {rule = "onnx.dynamic", storage = u8} : f32, u8
+      %x.q = quantize(%x, scale=%x.scale, zero=%x.zero) : 2x4x!quant.uniform<u8:f32, ?:?>
+      %x.dq = dequantize(%x.q, x.scale=%x.scale, x.zero=%x.zero) : 2x4xf32
+      %w.q = constant(@w.q) : 4x3x!quant.uniform<i8<-127:127>:f32, 0.061023623>
+      %w.dq = dequantize(%w.q) : 4x3xf32
+      %y = matmul(%x.dq, %w.dq) : 2x3xf32
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -149,7 +171,7 @@ def decision(
 
 @dataclass(frozen=True)
 class QuantizeDynamic(Pass):
-    """Products with constant weights take codes whose numbers are chosen while the model runs.
+    """Quantizes products with constant weights; scales of data are computed at run time.
 
     The data of each is quantized as a whole to u8 by its own range, once for all who read it; the
     weights by their range, now. Everything between stays in reals. What branches and loops hold is

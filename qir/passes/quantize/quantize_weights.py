@@ -1,4 +1,24 @@
-"""Stores weights alone in few bits, which needs no data to calibrate with."""
+"""Stores weights of products in few bits, which needs no calibration.
+
+    graph main as native {
+      %x = input() : 2x4xf32
+      %w = constant(@w) : 4x3xf32
+      %y = matmul(%x, %w) : 2x3xf32
+      output(y=%y)
+    }
+
+By `quantize-weights` it becomes:
+
+    array @w.scale : 1x3xf32
+    graph main as native {
+      %x = input() : 2x4xf32
+      %w = constant(@w) : 4x3xf32
+      %w.q = constant(@w.q) : 4x3x!quant.uniform<i8<-127:127>:f32:{0:4, 1:1}, @w.scale>
+      %w.dq = dequantize(%w.q) : 4x3xf32
+      %y = matmul(%x, %w.dq) : 2x3xf32
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -75,7 +95,7 @@ def plan_weights(
 
 @dataclass(frozen=True)
 class QuantizeWeights(Pass):
-    """Weights of matrix products are stored in blocks of few bits; all else stays in reals.
+    """Stores weights of matrix products in blocks of few bits; all else stays float.
 
     Those of products within branches and loops are, too.
     """

@@ -1,4 +1,19 @@
-"""Finds ops in what exporters have taken apart.
+"""Finds ops that exporters have decomposed, such as gelu or layer norm.
+
+    graph main as native {
+      %x = input() : 2xf32
+      %s = sigmoid(%x) : 2xf32
+      %y = mul(%x, %s) : 2xf32
+      output(y=%y)
+    }
+
+By `recover` it becomes:
+
+    graph main as native {
+      %x = input() : 2xf32
+      %y = silu(%x) : 2xf32
+      output(y=%y)
+    }
 
 Each file has the patterns of one family. A family is looked for in the whole graph before the next
 one, in an order in which what one makes is there when another asks for it.
@@ -55,7 +70,7 @@ FAMILIES: dict[str, tuple[Rewrite, ...]] = {
 
 @dataclass(frozen=True)
 class Recover(PatternPass):
-    """Decomposed patterns become the ops that they are: gelu, layer_norm, softmax, attention.
+    """Rewrites decomposed ops as one: gelu, layer_norm, softmax, attention.
 
     A constant may be off by 1e-5 of itself, as six written digits are; what has other uses inside
     stays. `only` names the families to look for: `only=[gelu, norm]`. Sizes and scales that a model

@@ -52,7 +52,7 @@ class Place:
         return self.doc
 
     def hindrance(self, node: Node) -> Hindrance | None:
-        """What first stands in the way at a node; None where nothing does."""
+        """Returns the first condition that fails at a node, or None."""
         return first_failed(self.conditions(node))
 
     def near(self, node: Node, most: int = 3) -> Node | None:

@@ -1,4 +1,4 @@
-"""Laying a pattern on a graph: where it fits, and what stands for each of its parts."""
+"""Matches a pattern against a graph: where it fits, and what each variable is bound to."""
 
 from __future__ import annotations
 

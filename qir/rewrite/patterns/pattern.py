@@ -107,7 +107,7 @@ def rest(name: str = "") -> Rest:
 
 
 def optional(term: Op) -> Either:
-    """A node that may be missing: then its first operand stands there."""
+    """A node that may be missing; then its first operand is matched."""
     first = next(iter(term.operands.values()), None)
     if not isinstance(first, Term):
         raise UsageError(f"optional: {term.ops[0]} has no operand that could stand for it")

@@ -35,7 +35,8 @@ from qir.rewrite.runner.filter import watching
 Replacement: TypeAlias = "Callable[[Graph, Match], Value | Sequence[Value] | None]"
 """Builds what stands instead, by the graph's own methods; None: declines, and has changed nothing.
 
-It removes nothing: what matched goes by itself. New nodes need no place; they move to their users.
+It removes nothing: matched nodes are removed by the driver. New nodes need no place; they move to
+their users. `qir.rewrite.replacement` makes one of a function of the pattern's variables.
 """
 
 _CROWD = 64
@@ -46,7 +47,7 @@ _AGES = 100
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A pattern and what stands instead of it."""
+    """A pattern and its replacement."""
 
     pattern: Pattern
     replace: Replacement

@@ -194,7 +194,7 @@ def _only_op(name: str, op: str) -> bool:
 
 
 def far_reals(old: Tensor, new: Tensor, ulps: float, more: float = 0.0) -> str:
-    """How far reals lie apart, in words; empty where it is no further than they may.
+    """Describes the distance of two float arrays; empty if it is within the tolerance.
 
     Of two types, it is by the units of the old one.
     """

@@ -33,7 +33,7 @@ Codes = dict[str, NDArray[np.generic]]
 
 
 def check_method(name: str, given: PluginMethod) -> tuple[Check, ...]:
-    """Holds a method to its contract, on random codes of the ops that it computes."""
+    """Checks a method against its contract, on random quantized inputs of its ops."""
     checks = Checklist()
     with ExitStack() as stack:
         if name not in registry.names("qir.methods"):

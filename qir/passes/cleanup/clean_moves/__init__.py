@@ -1,4 +1,21 @@
-"""Takes out moves of elements that move nothing, and makes one of two that follow each other."""
+"""Removes moves of elements that move nothing, and merges two that follow each other.
+
+    graph main as native {
+      %x = input() : 2x3x4xf32
+      %a = transpose(%x) {perm = (1, 2, 0)} : 3x4x2xf32
+      %b = relu(%a) : 3x4x2xf32
+      %y = transpose(%b) {perm = (2, 0, 1)} : 2x3x4xf32
+      output(y=%y)
+    }
+
+By `clean-moves` it becomes:
+
+    graph main as native {
+      %x = input() : 2x3x4xf32
+      %y = relu(%x) : 2x3x4xf32
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -422,7 +439,7 @@ _REWRITES = (
 
 @dataclass(frozen=True)
 class CleanMoves(PatternPass):
-    """Takes out identity, dropout, and what moves, casts or adds nothing; two moves become one.
+    """Removes identity, dropout, and moves, casts and sums without effect; merges two moves.
 
     Transposes are composed, also where ops on each element stand between that nobody else reads;
     `layout` takes them through all others. Reshapes (also flatten, squeeze, unsqueeze) follow the

@@ -1,4 +1,21 @@
-"""Wraps exactly what a runtime computes as one kernel, so that its bytes can be predicted."""
+"""Groups the ops that a runtime computes as one kernel, so that its bytes can be predicted.
+
+    graph main as native {
+      %x = input() : 2x!quant.uniform<u8:f32, 0.5:3>
+      %d = dequantize(%x) : 2xf32
+      %s = add(%d, %d) : 2xf32
+      %y = quantize(%s) : 2x!quant.uniform<u8:f32, 1.0:3>
+      output(y=%y)
+    }
+
+By `group{as=ort-1.31}` it becomes:
+
+    graph main as ort-1.31 {
+      %x = input() : 2x!quant.uniform<u8:f32, 0.5:3>
+      %y = add(%x, %x) : 2x!quant.uniform<u8:f32, 1.0:3>
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -30,7 +47,7 @@ from qir.rewrite.runner.options import option
 
 @dataclass(frozen=True)
 class Group(Fusing):
-    """Wraps by the groups of a profile; the graph follows that profile afterwards.
+    """Groups ops as a profile says; the graph follows that profile afterwards.
 
     Of a graph in which nothing is codes, what would be one kernel of a named profile, were its
     edges codes, becomes one group of reals, and no number moves.

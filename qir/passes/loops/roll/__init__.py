@@ -1,4 +1,34 @@
-"""Steps that repeat become a scan, and scans of a known cell a recurrent layer."""
+"""Rewrites repeated steps as a scan, and scans of a known cell as a recurrent layer.
+
+    graph main as native {
+      %x = input() : 3x2xf32
+      %h = input() : 2xf32
+      %i0 = constant(0) : i64
+      %i1 = constant(1) : i64
+      %i2 = constant(2) : i64
+      %x0 = gather(%x, %i0) : 2xf32
+      %x1 = gather(%x, %i1) : 2xf32
+      %x2 = gather(%x, %i2) : 2xf32
+      %h1 = add(%h, %x0) : 2xf32
+      %h2 = add(%h1, %x1) : 2xf32
+      %y = add(%h2, %x2) : 2xf32
+      output(y=%y)
+    }
+
+By `roll` it becomes:
+
+    graph main as native {
+      %x = input() : 3x2xf32
+      %h = input() : 2xf32
+      %y = scan(ss.0=%x, vs.0=%h) {axes = (0,), reverse = (0,)} : 2xf32 with body {
+        %v0 = input() : 2xf32
+        %s0 = input() : 2xf32
+        %y = add(%v0, %s0) : 2xf32
+        output(v0=%y)
+      }
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -18,7 +48,7 @@ from qir.rewrite.runner.tolerance import REGROUPED
 
 @dataclass(frozen=True)
 class Roll(Pass):
-    """Equal steps along a sequence become a scan; a scan of a known cell an rnn, lstm or gru.
+    """Rewrites equal steps along a sequence as a scan; a scan of a known cell as rnn, lstm or gru.
 
     Steps become a scan, whose numbers stay to the bit, where
 

@@ -1,4 +1,27 @@
-"""Loops of a known number of rounds, and recurrent layers, become their steps."""
+"""Unrolls loops of a known number of rounds, and recurrent layers.
+
+    graph main as native {
+      %x = input() : 2xf32
+      %n = constant(2) : i64
+      %y = loop(count=%n, vs.0=%x) : 2xf32 with body {
+        %i = input() : i64
+        %go = input() : bool
+        %h = input() : 2xf32
+        %r = add(%h, %h) : 2xf32
+        output(go=%go, r=%r)
+      }
+      output(y=%y)
+    }
+
+By `unroll` it becomes:
+
+    graph main as native {
+      %x = input() : 2xf32
+      %y.0.r = add(%x, %x) : 2xf32
+      %y = add(%y.0.r, %y.0.r) : 2xf32
+      output(y=%y)
+    }
+"""
 
 from __future__ import annotations
 
@@ -9,10 +32,10 @@ import numpy as np
 
 from qir.errors import PassError
 from qir.ir.graph import Graph
+from qir.ir.inlining import inline
 from qir.ir.node import Node, Value
 from qir.ledger import Change, Ledger
 from qir.passes.loops.unroll.layers import LAYERS, Steps, layer_size, put_layer
-from qir.rewrite.inlining import inline
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import REGROUPED
@@ -22,7 +45,7 @@ _CONTROL = ("loop", "scan")
 
 @dataclass(frozen=True)
 class Unroll(Pass):
-    """Each round of a loop or scan, and each step of an rnn, lstm or gru, stands by itself.
+    """Unrolls loops, scans, rnn, lstm and gru: each round or step becomes nodes of its own.
 
     - A loop is unrolled where its count is a constant and its condition is true throughout: none,
       a constant, or in the body what the body was given. Its numbers stay to the bit.

@@ -1,0 +1,63 @@
+"""The elements of arrays as text and bytes: what `.qir` files and texts with weights hold."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import ParseError
+from qir.ir.dtype import dtype
+from qir.ir.types import TensorType
+
+KINDS = {
+    "bool": "?",
+    **{f"{sign}{bits}": f"{sign}{bits // 8}" for sign in "iu" for bits in (8, 16, 32, 64)},
+    **{f"f{bits}": f"f{bits // 8}" for bits in (16, 32, 64)},
+}
+"""NumPy's name of each element type that texts with weights hold."""
+_NAMES = {np.dtype(kind): name for name, kind in KINDS.items()}
+
+
+def stored_texts(data: NDArray[np.generic]) -> NDArray[np.generic]:
+    """An array as files keep it: strings as the bytes of their list, all else as it is."""
+    if data.dtype.kind != "O":
+        return data
+    rows = [list(t) if isinstance(t, bytes) else str(t) for t in data.reshape(-1)]
+    return np.frombuffer(json.dumps(rows).encode(), np.uint8)
+
+
+def write_array(data: NDArray[np.generic]) -> str:
+    """The type and the elements, as `read_array` reads them: `2xf32 = "AAAAAAAAgD8="`.
+
+    Types that NumPy does not have are unsigned integers of the same width.
+    """
+    held = stored_texts(data)
+    kind = held.dtype if held.dtype in _NAMES else np.dtype(f"u{held.dtype.itemsize}")
+    plain = np.ascontiguousarray(held).view(kind).reshape(held.shape)
+    named = TensorType(plain.shape, dtype(_NAMES[kind]))
+    little = plain.astype(kind.newbyteorder("<"), copy=False)
+    return f'{named} = "{base64.b64encode(little.tobytes()).decode()}"'
+
+
+def read_array(kind: TensorType, text: str) -> NDArray[np.generic]:
+    """The elements of that type; ParseError where the text does not hold just so many."""
+    name = "" if kind.quant else kind.dtype.name
+    sizes: Sequence[object] = kind.shape
+    if name not in KINDS or not all(isinstance(size, int) for size in sizes):
+        raise ParseError(f"data are of a plain type and known sizes, not {kind}")
+    shape = tuple(size for size in sizes if isinstance(size, int))
+    plain = np.dtype(KINDS[name]).newbyteorder("<")
+    try:
+        held = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ParseError("data are no base64 text") from None
+    if len(held) != math.prod(shape) * plain.itemsize:
+        said = f"{kind} takes {math.prod(shape) * plain.itemsize} bytes"
+        raise ParseError(f"{said}, the data hold {len(held)}")
+    return np.frombuffer(held, plain).astype(KINDS[name], copy=False).reshape(shape)

@@ -1,0 +1,137 @@
+"""Infers the types of a whole graph again, after the type of an input was changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from qir.errors import QirError, TypeRuleError
+from qir.ir.calls import infer, make_call
+from qir.ir.node import Node, Stage, Value
+from qir.ir.ops import spec
+from qir.ir.ops.graph import GIVEN
+from qir.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from qir.ir.graph import Graph
+
+
+def infer_types(graph: Graph) -> int:
+    """Infers all result types again, bodies included; returns how many values changed.
+
+    Raises TypeRuleError, naming the node, where an op does not take its operands; then all types
+    are as before.
+    """
+    graph._free()
+    run = _Run()
+    try:
+        run.infer(graph)
+    except QirError as error:
+        run.undo()
+        if isinstance(error, TypeRuleError):
+            raise TypeRuleError(f"{run.at}: {error}") from error
+        raise
+    if run.types or run.stages:
+        graph._touch()
+    return len(run.types)
+
+
+class _Run:
+    """One inference, which can be undone."""
+
+    def __init__(self) -> None:
+        self.types: dict[Value, TensorType] = {}
+        """The types before, of values that changed."""
+        self.stages: dict[Node, tuple[Stage, ...]] = {}
+        self.at = ""
+
+    def undo(self) -> None:
+        for value, kind in self.types.items():
+            value._type = kind
+        for node, stages in self.stages.items():
+            node._stages = stages
+
+    def infer(self, graph: Graph) -> None:
+        for node in graph:
+            self.at = node.name
+            bodies = graph._bodies.get(node, {})
+            for value, kind in _handed_to_bodies(node, bodies):
+                self.change(value, kind)
+            for body in bodies.values():
+                self.infer(body)
+            self.at = node.name
+            for value, kind in zip(node.results, self.made(node, bodies), strict=False):
+                self.change(value, kind)
+
+    def made(self, node: Node, bodies: Mapping[str, Graph]) -> Sequence[TensorType]:
+        """The result types; none for a node whose types are given, not inferred."""
+        if node.stages:
+            return self.chained(node)
+        if node.op == "fused":
+            return [value.type for value in bodies["body"].outputs.values()]
+        return () if node.op in GIVEN else infer(node.op, node.operands, node.attrs, bodies)
+
+    def chained(self, node: Node) -> Sequence[TensorType]:
+        """The result type of a chain; inner stages get theirs as well."""
+        stages: list[Stage] = []
+        flow: TensorType | None = None
+        for i, stage in enumerate(node.stages):
+            call = make_call(stage.op, node.stage_operands(i), stage.attrs)
+            if stage.flow is not None and flow is not None:
+                call = replace(call, types={**call.types, stage.flow: flow})
+            (made,) = spec(stage.op).rule(call)
+            stored = None if stage.type is None else _kept(stage.type, made)
+            stages.append(stage if stored == stage.type else replace(stage, type=stored))
+            flow = stored or made
+        if tuple(stages) != node.stages:
+            self.stages[node] = node.stages
+            node._stages = tuple(stages)
+        return () if flow is None else (flow,)
+
+    def change(self, value: Value, kind: TensorType) -> None:
+        kind = _kept(value.type, kind)
+        if kind != value.type:
+            self.types.setdefault(value, value.type)
+            value._type = kind
+
+
+def _kept(old: TensorType, new: TensorType) -> TensorType:
+    """The new type, with the quantization parameters that were stated for the same floats."""
+    if old.quant is not None and old.express is new.express:
+        return new.with_element(old.element)
+    return new
+
+
+def _handed_to_bodies(
+    node: Node, bodies: Mapping[str, Graph]
+) -> Iterator[tuple[Value, TensorType]]:
+    """The inputs of a node's bodies, each with the type of what the node hands to it."""
+    given = [value.type for value in node.variadic("xs")]
+    carried = [value.type for value in node.variadic("vs")]
+    for body in bodies.values():
+        match node.op:
+            case "fused":
+                kinds = [node.operands[value.name].type for value in body.inputs]
+            case "if":
+                kinds = given
+            case "loop":
+                kinds = [value.type for value in body.inputs[:2]] + carried + given
+            case "scan":
+                kinds = carried + _slices(node) + given
+            case _:
+                kinds = []
+        yield from zip(body.inputs, kinds, strict=False)
+
+
+def _slices(node: Node) -> list[TensorType]:
+    """What a scan hands to its body of each sequence: one entry along its axis."""
+    parts = [value.type for value in node.variadic("ss")]
+    named = node.attrs.get("axes")
+    axes = named if isinstance(named, tuple) and named else (0,) * len(parts)
+    out = []
+    for part, axis in zip(parts, axes, strict=False):
+        at = int(str(axis)) % part.rank
+        out.append(part.with_shape(tuple(chain(part.shape[:at], part.shape[at + 1 :]))))
+    return out

@@ -1,0 +1,79 @@
+"""The module of a pass opens with a sentence, then a graph before and after it, which are run.
+
+Removes nodes whose values reach no output.
+
+    graph main as native {
+      ...
+    }
+
+By `prune{}` it becomes:
+
+    graph main as native {
+      ...
+    }
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+
+import pytest
+
+from qir import registry
+from qir.ir.text import parse, print_graph
+from qir.ir.verify import errors
+from qir.ledger import Ledger
+from qir.passes.quantize.quantize_dynamic import QuantizeDynamic
+from qir.passes.quantize.quantize_weights import Blocks, QuantizeWeights
+from qir.rewrite import Pass, run_passes
+from qir.rewrite.runner.options import parse_passes
+from qir.target import target
+from tests.golden.reading import generated
+
+WITHOUT = frozenset({"correct-bias", "equalize", "materialize"})
+"""Passes that take statistics, which no text holds; no other may join them."""
+
+
+def passes(text: str) -> list[Pass]:
+    """The passes of a text; those whose options no text can state with some for examples."""
+    match text:
+        case "quantize-dynamic":
+            return [QuantizeDynamic(target("onnxruntime").capability(), "tensor")]
+        case "quantize-weights":
+            return [QuantizeWeights(Blocks.parse("i8:4"))]
+        case _:
+            return list(parse_passes(text))
+
+
+_GRAPH = r"((?:    .*\n|\n)+)"
+_EXAMPLE = re.compile(rf"\A.+\n\n{_GRAPH}By `(.+)` it becomes:\n\n{_GRAPH}")
+
+
+def module(name: str) -> str:
+    """The docstring of the module or package of a pass."""
+    found = registry.find("qir.passes", name)
+    assert isinstance(found, type)
+    assert issubclass(found, Pass)
+    return inspect.getdoc(sys.modules[found.__module__]) or ""
+
+
+@pytest.mark.parametrize("name", registry.names("qir.passes"))
+def test_a_pass_opens_with_a_sentence_and_a_graph_before_and_after(name: str) -> None:
+    said = module(name)
+    first = said.split("\n")[0]
+    assert re.match(r"[A-Z][a-z]+s .*\.", first), f"{name}: {first!r} is no sentence with a verb"
+    found = _EXAMPLE.match(f"{said}\n")
+    if name in WITHOUT:
+        assert found is None, f"{name} has an example: take it out of WITHOUT"
+        return
+    assert found is not None, f"the module of {name} shows no graph before and after"
+    before, options, after = inspect.cleandoc(found[1]), found[2], inspect.cleandoc(found[3])
+    assert re.match(rf"{name}\b", options)
+    given, wanted = (parse(text, generated(text)) for text in (before, after))
+    assert errors(given) == errors(wanted) == []
+    made = run_passes(given, passes(options), Ledger())
+    assert print_graph(made) == print_graph(wanted) == f"{after}\n"
+    assert print_graph(given) == f"{before}\n"
+    assert before != after
