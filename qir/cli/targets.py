@@ -174,8 +174,13 @@ def _slots(slots: Mapping[str, tuple[Scheme, ...]]) -> str:
 def _more(row: OpCapability) -> str:
     said = [f"{'/'.join(row.share)} share one scale"] if row.share else []
     said += [f"{'/'.join(row.constant)} constant"] if row.constant else []
-    said += [f"{k} = {' or '.join(map(str, v))}" for k, v in (row.when or {}).items()]
+    said += [f"{k} = {' or '.join(map(_value, v))}" for k, v in (row.when or {}).items()]
     return "; ".join(said)
+
+
+def _value(value: object) -> str:
+    """A value of an attribute as target files write it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _table(one: Target) -> dict[str, object]:
