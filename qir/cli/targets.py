@@ -24,7 +24,6 @@ _STATES = {"yes": "green", ".qir files": "yellow", "no": "dim"}
     "qir targets",
     "qir targets onnxruntime",
     "qir targets --matrix",
-    "qir targets --schema > target.schema.json",
 )
 @click.argument("name", required=False)
 @click.option("--matrix", is_flag=True, help="Print the support matrix with its formulas.")
