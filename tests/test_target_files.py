@@ -23,6 +23,7 @@ from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.registry import offer
 from qir.target import target
+from qir.testing import check_target
 from tests.cli.command import qir as command
 
 BASE = """
@@ -173,6 +174,7 @@ FAULTS = {
     'name = "a"\n[[op]]\nop = "relu"\n[op.slots]\nx = "i8 symetric"': (
         "line 5: slots.x: 'i8 affine tensor symetric': no range rule 'symetric'; did you mean 'sy"
     ),
+    'name = "a"\n[replace]\n"u8 affine tensor" = "i8"': "line 2: replace speaks of what it extends",
     'extends = "nobody"': "line 1: extends: no target 'nobody'",
     "version = 1": "line 1: it says no name",
 }
@@ -254,6 +256,12 @@ def test_a_file_that_extends_no_target_plans_and_quantizes_and_writes_qir_files(
     assert outcome.status == 2
     assert "writes no files; write a .qir file" in outcome.err
     assert command("targets", named).status == 0
+
+
+def test_a_file_that_extends_no_target_passes_the_checks_of_targets(tmp_path: Path) -> None:
+    checks = check_target(target(str(written(tmp_path, BASE, "base.toml"))), [network()])
+    assert [check.detail for check in checks if not check.passed] == []
+    assert any(check.detail == "plans" for check in checks)
 
 
 def test_a_file_finds_scales_by_the_profile_that_it_names(tmp_path: Path) -> None:

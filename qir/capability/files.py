@@ -158,6 +158,9 @@ class _File:
         self.version()
         self.known("key", self.data, HEAD)
         base = self.base()
+        if base is None and "replace" in self.data:
+            with self.at("replace"):
+                raise ParseError("replace speaks of what it extends; say extends = NAME")
         if base is not None:
             base = self.replaced(base)
             self.ops |= base.ops

@@ -24,7 +24,6 @@ _STATES = {"yes": "green", ".qir files": "yellow", "no": "dim"}
     "qir targets",
     "qir targets onnxruntime",
     "qir targets --matrix",
-    "qir targets --schema > target.schema.json",
 )
 @click.argument("name", required=False)
 @click.option("--matrix", is_flag=True, help="Print the support matrix with its formulas.")
@@ -174,8 +173,13 @@ def _slots(slots: Mapping[str, tuple[Scheme, ...]]) -> str:
 def _more(row: OpCapability) -> str:
     said = [f"{'/'.join(row.share)} share one scale"] if row.share else []
     said += [f"{'/'.join(row.constant)} constant"] if row.constant else []
-    said += [f"{k} = {' or '.join(map(str, v))}" for k, v in (row.when or {}).items()]
+    said += [f"{k} = {' or '.join(map(_value, v))}" for k, v in (row.when or {}).items()]
     return "; ".join(said)
+
+
+def _value(value: object) -> str:
+    """A value of an attribute as target files write it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _table(one: Target) -> dict[str, object]:
