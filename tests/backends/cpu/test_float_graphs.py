@@ -3,7 +3,9 @@ and every value shown to who calibrates."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -40,12 +42,12 @@ class Net:
         self.weights.append(numpy_helper.from_array(data, name))
         return name
 
-    def node(self, op: str, *inputs: str, **attrs: object) -> str:
+    def node(self, op: str, *inputs: str, **attrs: Any) -> str:
         name = f"{op}{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, inputs, [name], name, **attrs))
         return name
 
-    def save(self, path: Path, shape: list[object], y: str, rank: int) -> Path:
+    def save(self, path: Path, shape: Sequence[str | int | None], y: str, rank: int) -> Path:
         x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
         out = helper.make_tensor_value_info(y, TensorProto.FLOAT, ["N", *"abcdef"[: rank - 1]])
         graph = helper.make_graph(self.nodes, "net", [x], [out], self.weights)
