@@ -257,6 +257,8 @@ def unary(b: Builder, job: Job) -> None:
         op = "bound"
     elif op == "hard_sigmoid":
         low, high = (_number(job, name) for name in ("alpha", "beta"))
+    elif op == "leaky_relu":
+        low = float(np.float32(_number(job, "alpha")))
     elif op == "gelu" and job.attrs["approximate"] != "none":
         raise CannotLower("no kernel computes gelu by tanh")
     elif op == "silu" and _number(job, "alpha") != 1.0:
@@ -330,12 +332,75 @@ def max_pool2d(b: Builder, job: Job) -> None:
 
 
 def avg_pool2d(b: Builder, job: Job) -> None:
-    """Lowers a mean of windows where one window is the whole image."""
-    shape = sizes(job.operands["x"])
-    image = shape[2:] if job.nchw else shape[1:3]
-    if job.pair("kernel") != image or any(job.pads()):
-        raise CannotLower("no kernel takes means of float32 but of the whole image")
-    global_avg_pool(b, job)
+    """Lowers a mean of windows; one window that is the whole image is a mean of lines."""
+    if job.tail:
+        raise CannotLower(f"no kernel computes avg_pool2d |> {job.tail[0].op} as one")
+    value = job.operands["x"]
+    x, y = sizes(value), sizes(job.result)
+    shape, out = (x, y[2:]) if job.nchw else (moved(x, FIRST), y[1:3])
+    kernel, stride, pad = job.pair("kernel"), job.pair("stride"), job.pads()
+    if kernel == shape[2:] and not any(pad):
+        global_avg_pool(b, job)
+        return
+    count_pad = job.attrs["count_pad"] is True
+    source = _first(b, value, job.nchw)
+
+    def step(result: Buffer, held: Sizes) -> None:
+        b.add(
+            job.name,
+            "float_avg_pool2d",
+            [source],
+            [result],
+            held,
+            lambda plan, at: plan.float_avg_pool2d(
+                job.name,
+                at(source),
+                at(result),
+                shape=shape,
+                kernel=kernel,
+                stride=stride,
+                pad=pad,
+                out=out,
+                count_pad=count_pad,
+            ),
+        )
+
+    _give_first(b, job.result, job.nchw, step)
+
+
+def batch_norm(b: Builder, job: Job) -> None:
+    """Lowers a batch norm by constants."""
+    if job.tail:
+        raise CannotLower(f"no kernel bounds a float result by {job.tail[0].op}")
+    rows = []
+    for slot in ("gamma", "beta", "mean", "var"):
+        held = job.operands[slot].constant
+        if held is None:
+            raise CannotLower(f"{slot} is no constant")
+        rows.append(np.asarray(held.data, np.float64).reshape(-1))
+    gamma, beta, mean, var = rows
+    with np.errstate(all="ignore"):
+        slope = gamma / np.sqrt(var + _number(job, "eps"))
+    numbers = np.stack([mean, slope, beta], axis=1)
+    value = job.operands["x"]
+    shape = sizes(value)
+    axis = job.number("axis") % len(shape)
+    source, made = b.need(value), b.make(job.result)
+    b.add(
+        job.name,
+        "float_batch_norm",
+        [source],
+        [made],
+        shape,
+        lambda plan, at: plan.float_batch_norm(
+            job.name,
+            at(source),
+            at(made),
+            outer=math.prod(shape[:axis]),
+            inner=math.prod(shape[axis + 1 :]),
+            numbers=numbers,
+        ),
+    )
 
 
 def global_avg_pool(b: Builder, job: Job) -> None:
@@ -374,7 +439,20 @@ def _mean(b: Builder, job: Job, over: Sizes) -> None:
     )
 
 
-EXACT = frozenset({"max_pool2d", "relu", "clip", "sqrt", "square", "hard_sigmoid", "hard_swish"})
+EXACT = frozenset(
+    {
+        "max_pool2d",
+        "relu",
+        "clip",
+        "sqrt",
+        "square",
+        "hard_sigmoid",
+        "hard_swish",
+        "leaky_relu",
+        "abs",
+        "batch_norm",
+    }
+)
 """Ops whose kernels give the bytes of the reference."""
 
 LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
@@ -384,6 +462,9 @@ LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
     "matmul": matmul,
     "max_pool2d": max_pool2d,
     "avg_pool2d": avg_pool2d,
+    "batch_norm": batch_norm,
+    "leaky_relu": unary,
+    "abs": unary,
     "global_avg_pool": global_avg_pool,
     "reduce_mean": reduce_mean,
     "pow": power,

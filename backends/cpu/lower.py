@@ -21,7 +21,7 @@ from qir.profiles.profile import differences
 from qir.reference.interpreter import profile_of, run_node
 from qir.target import See
 
-from . import elementwise, floats, moves, products, rows, tables, windows
+from . import elementwise, floats, moves, pixels, products, rows, tables, windows
 from .builder import Buffer, Builder, CannotLower, Fallback, Mean, sizes
 from .codes import PROFILE, Job, codes, job
 from .sizes import Sizes
@@ -54,13 +54,29 @@ LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
     "expand": moves.expand,
     "concat": moves.concat,
     "pad": moves.pad,
+    "depth_to_space": pixels.depth_to_space,
+    "space_to_depth": pixels.space_to_depth,
+    "resize_nearest": pixels.resize_nearest,
 }
 
 CHOICES = {"softmax": frozenset({"quotient"})}
 """Parameters of an op's method that its kernel takes in every value."""
 
 
-MOVES = frozenset({"slice", "split", "gather", "squeeze", "unsqueeze", "expand", "identity"})
+MOVES = frozenset(
+    {
+        "slice",
+        "split",
+        "gather",
+        "squeeze",
+        "unsqueeze",
+        "expand",
+        "identity",
+        "depth_to_space",
+        "space_to_depth",
+        "resize_nearest",
+    }
+)
 """Ops that only move codes of one map: a profile that says so and one that says nothing agree."""
 
 

@@ -99,6 +99,11 @@ def _maps(x: Value, y: Value) -> tuple[Map, Map] | None:
     return codes(x, "x"), codes(y, "the result")
 
 
+def same_map(x: Value, y: Value) -> bool:
+    """Returns whether elements are moved from one value to another as they are."""
+    return _maps(x, y) is None
+
+
 def reshape(b: Builder, job: Job) -> None:
     """Lowers reshape and flatten: the same bytes, unless the maps differ."""
     value = job.operands["x"]

@@ -35,6 +35,8 @@ VECTOR = frozenset(
         "float_conv2d",
         "float_depthwise",
         "float_max_pool2d",
+        "float_avg_pool2d",
+        "float_batch_norm",
         "float_mean",
     }
     | {f"float_{op}" for op in _cpu.UNARY}

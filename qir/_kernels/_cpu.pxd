@@ -210,6 +210,16 @@ cdef extern from "floats/unary.h" nogil:
     int qir_float_max_pool_make(
         uint32_t isa, const qir_float_window *, int x, int y, qir_step *
     )
+    int qir_float_avg_pool_make(
+        uint32_t isa, const qir_float_window *, size_t pb, size_t pr, int count_pad, int x, int y,
+        qir_step *,
+    )
+    cdef struct qir_channel:
+        double mean, slope, shift
+    int qir_float_batch_norm_make(
+        uint32_t isa, size_t outer, size_t channels, size_t inner, const qir_channel *,
+        int x, int y, qir_step *,
+    )
     int qir_float_mean_make(uint32_t isa, size_t rows, size_t width, int x, int y, qir_step *)
 
 cdef struct timed_step:

@@ -441,7 +441,8 @@ class Plan:
     ) -> None:
         """A function of each float32, one of UNARY; computed in float64 and rounded once.
 
-        `a` and `b` are the bounds of `bound`, and alpha and beta of `hard_sigmoid`.
+        `a` and `b` are the bounds of `bound` and alpha and beta of `hard_sigmoid`; `a` is the
+        slope of `leaky_relu` below 0.
         """
 
     def float_max_pool2d(
@@ -458,6 +459,29 @@ class Plan:
         out: Sequence[int] | None = None,
     ) -> None:
         """The greatest float32 of each window, NCHW; NaN wins, padding never does."""
+
+    def float_avg_pool2d(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        *,
+        shape: Sequence[int],
+        kernel: Sequence[int],
+        stride: Sequence[int] = (1, 1),
+        pad: Sequence[int] = (0, 0, 0, 0),
+        out: Sequence[int] | None = None,
+        count_pad: bool = False,
+    ) -> None:
+        """The mean of each window, NCHW; added in float64, one tap after the other."""
+
+    def float_batch_norm(
+        self, name: str, x: int, y: int, *, outer: int, inner: int, numbers: ArrayLike
+    ) -> None:
+        """(x - mean) * slope + shift in float64, rounded once; numbers is (channels, these 3).
+
+        x is (outer, channels, inner).
+        """
 
     def float_mean(self, name: str, x: int, y: int, *, rows: int, width: int) -> None:
         """The mean of each row of float32, added in sixteen lanes of float64."""

@@ -3,7 +3,7 @@
 
 UNARY = (
     "bound", "sigmoid", "tanh", "erf", "gelu", "silu", "sqrt", "square", "hard_sigmoid",
-    "hard_swish",
+    "hard_swish", "leaky_relu", "abs",
 )  # as enum qir_unary_op has them
 
 
@@ -133,8 +133,27 @@ cdef class Floats(Running):
         self, str name, x, y, *, shape, kernel,
         stride=(1, 1), pad=(0, 0, 0, 0), dilation=(1, 1), out=None,
     ):
-        cdef qir_float_window s
         cdef qir_step step
+        cdef qir_float_window s = self.planes(name, x, y, shape, kernel, stride, pad, dilation, out)
+        made = qir_float_max_pool_make(self.bits, &s, x, y, &step)
+        traffic = 4 * s.planes * (s.h * s.w + s.oh * s.ow)
+        self.append(name, "float_max_pool2d", step, made, traffic, (y,))
+
+    def float_avg_pool2d(
+        self, str name, x, y, *, shape, kernel,
+        stride=(1, 1), pad=(0, 0, 0, 0), out=None, bint count_pad=False,
+    ):
+        cdef qir_step step
+        cdef qir_float_window s = self.planes(name, x, y, shape, kernel, stride, pad, (1, 1), out)
+        bottom, right = of_length(name, "pad", pad, 4, 0, LARGEST_STEP)[2:]
+        made = qir_float_avg_pool_make(self.bits, &s, bottom, right, count_pad, x, y, &step)
+        traffic = 4 * s.planes * (s.h * s.w + s.oh * s.ow)
+        self.append(name, "float_avg_pool2d", step, made, traffic, (y,))
+
+    cdef qir_float_window planes(
+        self, str name, x, y, shape, kernel, stride, pad, dilation, out
+    ) except *:
+        cdef qir_float_window s
         n, c, h, w = of_length(name, "shape", shape, 4, 0)
         kernel = of_length(name, "kernel", kernel, 2, 1, LARGEST_STEP)
         stride = of_length(name, "stride", stride, 2, 1, LARGEST_STEP)
@@ -146,10 +165,23 @@ cdef class Floats(Running):
         s.planes, s.h, s.w, s.oh, s.ow = n * c if oh * ow else 0, h, w, oh, ow
         (s.kh, s.kw), (s.sh, s.sw), (s.dh, s.dw) = kernel, stride, dilation
         s.pt, s.pl = pad[:2]
-        x = self.needs(name, "x", x, 4 * n * c * h * w)
-        y = self.needs(name, "y", y, 4 * n * c * oh * ow)
-        made = qir_float_max_pool_make(self.bits, &s, x, y, &step)
-        self.append(name, "float_max_pool2d", step, made, 4 * n * c * (h * w + oh * ow), (y,))
+        self.needs(name, "x", x, 4 * n * c * h * w)
+        self.needs(name, "y", y, 4 * n * c * oh * ow)
+        return s
+
+    def float_batch_norm(self, str name, x, y, *, outer, inner, numbers):
+        cdef qir_step step
+        cdef const double[:, ::1] rows
+        table = np.ascontiguousarray(numbers, np.float64)
+        if table.ndim != 2 or table.shape[1] != 3:
+            raise ValueError(f"{name}: numbers of shape {table.shape} are not (channels, 3)")
+        outer, inner = whole(name, "outer and inner", (outer, inner), 0)
+        rows, channels = table, len(table)
+        size = 4 * outer * channels * inner
+        x, y = self.needs(name, "x", x, size), self.needs(name, "y", y, size)
+        cdef const qir_channel *first = <const qir_channel *>&rows[0, 0] if channels else NULL
+        made = qir_float_batch_norm_make(self.bits, outer, channels, inner, first, x, y, &step)
+        self.append(name, "float_batch_norm", step, made, 2 * size, (y,))
 
     def float_mean(self, str name, x, y, *, rows, width):
         cdef qir_step step

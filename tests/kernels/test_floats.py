@@ -265,6 +265,10 @@ def exactly(op: str, x: Wide) -> Wide:
                 return np.asarray(np.clip(0.2 * x + 0.5, 0, 1))
             case "hard_swish":
                 return np.asarray(x * np.clip(x / 6 + 0.5, 0, 1))
+            case "leaky_relu":
+                return np.where(x < 0, 0.125 * x, x)
+            case "abs":
+                return np.asarray(np.abs(x))
     raise AssertionError(op)
 
 
@@ -274,13 +278,17 @@ def test_functions_of_each_element(op: str) -> None:
     sizes = np.exp(rng.uniform(-12, 3, 3000)) * rng.choice([-1, 1], 3000)
     x = np.concatenate([SPECIAL, sizes.astype(F32), normal(rng, 6000), np.linspace(-14, 14, 4001)])
     x = x.astype(F32)
-    ends = {"bound": {"a": -1.5, "b": 2.25}, "hard_sigmoid": {"a": 0.2, "b": 0.5}}
+    ends = {
+        "bound": {"a": -1.5, "b": 2.25},
+        "hard_sigmoid": {"a": 0.2, "b": 0.5},
+        "leaky_relu": {"a": 0.125},
+    }
     got = everywhere("float_unary", [x], x.shape, op=op, size=x.size, **ends.get(op, {}))
     with np.errstate(all="ignore"):
         wanted = exactly(op, x.astype(np.float64)).astype(F32)
     assert np.array_equal(np.isnan(got), np.isnan(wanted))
     there = ~np.isnan(wanted)
-    if op in ("bound", "sqrt", "square", "hard_sigmoid", "hard_swish"):
+    if op in ("bound", "sqrt", "square", "hard_sigmoid", "hard_swish", "leaky_relu", "abs"):
         assert got[there].tobytes() == wanted[there].tobytes()
     else:
         near = (np.nextafter(wanted, F32(-np.inf)), np.nextafter(wanted, F32(np.inf)))
@@ -304,6 +312,31 @@ def test_max_pools_let_nan_win_and_padding_lose(stride: int) -> None:
         "float_max_pool2d", [x], made, shape=x.shape, kernel=(3, 3), out=made[2:], **how
     )
     assert np.array_equal(got, wanted.astype(F32), equal_nan=True)
+
+
+@pytest.mark.parametrize("count_pad", [False, True])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_average_pools(stride: int, count_pad: bool) -> None:
+    x = normal(np.random.default_rng(60), 2, 3, 12, 37)
+    how: dict[str, Any] = {"stride": (stride, stride), "pad": (1, 1, 1, 0), "dilation": (1, 1)}
+    sums = taps_of(x.astype(np.float64), (3, 4), how).sum(axis=2)
+    ones = np.ones_like(x, np.float64)
+    count = 12.0 if count_pad else taps_of(ones, (3, 4), how).sum(axis=2)
+    exact = sums / count
+    del how["dilation"]
+    got = everywhere(
+        "float_avg_pool2d", [x], exact.shape, shape=x.shape, kernel=(3, 4), count_pad=count_pad,
+        **how,
+    )  # fmt: skip
+    assert np.all(np.abs(got - exact) <= np.spacing(np.abs(exact).astype(F32)) * 0.5001 + 1e-45)
+
+
+def test_batch_norm_is_rounded_once() -> None:
+    rng = np.random.default_rng(61)
+    x, numbers = normal(rng, 2, 5, 37), rng.normal(size=(5, 3))
+    got = everywhere("float_batch_norm", [x], x.shape, outer=2, inner=37, numbers=numbers)
+    mean, slope, shift = (row[:, None] for row in numbers.T)
+    assert got.tobytes() == ((x.astype(np.float64) - mean) * slope + shift).astype(F32).tobytes()
 
 
 @pytest.mark.parametrize("width", [1, 15, 16, 17, 49, 1000])

@@ -135,7 +135,19 @@ QIR_UNARY_BODY(sqrt, sqrt(v))
 QIR_UNARY_BODY(square, v *v)
 QIR_UNARY_BODY(hard_sigmoid, kept(a *v + b, 0, 1))
 QIR_UNARY_BODY(hard_swish, v *kept(v / 6 + 0.5, 0, 1))
+QIR_UNARY_BODY(leaky_relu, v < 0 ? a * v : v)
+QIR_UNARY_BODY(abs, fabs(v))
 #undef QIR_UNARY_BODY
+
+void QIR_NAME(normalize)(const struct qir_channel *how, const float *restrict x, float *restrict y,
+                         size_t n) {
+  const double mean = how->mean, slope = how->slope, shift = how->shift;
+  for (size_t i = 0; i < n; ++i) y[i] = (float)(((double)x[i] - mean) * slope + shift);
+}
+
+void QIR_NAME(collect)(const float *restrict x, double *restrict y, size_t n) {
+  for (size_t i = 0; i < n; ++i) y[i] += (double)x[i];
+}
 
 void QIR_NAME(most)(const float *restrict x, float *restrict y, size_t n) {
   for (size_t i = 0; i < n; ++i) y[i] = x[i] > y[i] || x[i] != x[i] ? x[i] : y[i];

@@ -14,6 +14,10 @@
   void qir_unary_sqrt_##name(const struct qir_unary *, const float *, float *, size_t);         \
   void qir_unary_square_##name(const struct qir_unary *, const float *, float *, size_t);       \
   void qir_unary_hard_sigmoid_##name(const struct qir_unary *, const float *, float *, size_t); \
+  void qir_unary_leaky_relu_##name(const struct qir_unary *, const float *, float *, size_t);   \
+  void qir_unary_abs_##name(const struct qir_unary *, const float *, float *, size_t);          \
+  void qir_unary_normalize_##name(const struct qir_channel *, const float *, float *, size_t);  \
+  void qir_unary_collect_##name(const float *, double *, size_t);                               \
   void qir_unary_hard_swish_##name(const struct qir_unary *, const float *, float *, size_t);   \
   void qir_unary_most_##name(const float *, float *, size_t);                                   \
   double qir_unary_sum_##name(const float *, size_t);
@@ -34,9 +38,13 @@
        qir_unary_square_##name,                \
        qir_unary_hard_sigmoid_##name,          \
        qir_unary_hard_swish_##name,            \
+       qir_unary_leaky_relu_##name,            \
+       qir_unary_abs_##name,                   \
    },                                          \
    qir_unary_most_##name,                      \
-   qir_unary_sum_##name},
+   qir_unary_sum_##name,                       \
+   qir_unary_normalize_##name,                 \
+   qir_unary_collect_##name},
 const struct qir_unary_kernel qir_unary_kernels[] = {
 #include "kernels.inc"
 };
@@ -114,11 +122,12 @@ int qir_float_mean_make(uint32_t isa, size_t rows, size_t width, int x, int y,
 
 /* ---- maxima ---- */
 
-/* One line of the input as a tap sees it, from element `start` on. */
-static void see(const struct qir_float_window *s, const float *row, ptrdiff_t start, float *to) {
+/* One line of the input as a tap sees it, from element `start` on, and `pad` beside it. */
+static void see(const struct qir_float_window *s, const float *row, ptrdiff_t start, float pad,
+                float *to) {
   for (size_t i = 0; i < s->ow; ++i) {
     const ptrdiff_t at = start + (ptrdiff_t)(i * s->sw);
-    to[i] = at < 0 || at >= (ptrdiff_t)s->w ? -INFINITY : row[at];
+    to[i] = at < 0 || at >= (ptrdiff_t)s->w ? pad : row[at];
   }
 }
 
@@ -135,7 +144,7 @@ static void run_most(const void *params, void *const *buffers, void *scratch, lo
       if (line < s->pt || line - s->pt >= s->h) continue;
       const float *row = x + (line - s->pt) * s->w;
       for (size_t kx = 0; kx < s->kw; ++kx) {
-        see(s, row, (ptrdiff_t)(kx * s->dw) - (ptrdiff_t)s->pl, seen);
+        see(s, row, (ptrdiff_t)(kx * s->dw) - (ptrdiff_t)s->pl, -INFINITY, seen);
         v->kernel->most(seen, y, s->ow);
       }
     }
@@ -149,5 +158,90 @@ int qir_float_max_pool_make(uint32_t isa, const struct qir_float_window *window,
   v->window = *window;
   step->run = run_most;
   step->scratch = qir_round_up(window->ow * sizeof(float), 64);
+  return 1;
+}
+
+/* ---- means of windows ---- */
+
+struct average {
+  const struct qir_unary_kernel *kernel;
+  struct qir_float_window s;
+  size_t below, right; /* where padding ends */
+  int count_pad, x, y;
+};
+
+/* Elements from low to high that a window along one axis has a share of. */
+static double share(size_t at, size_t stride, size_t kernel, size_t low, size_t high) {
+  const size_t start = at * stride, end = start + kernel;
+  const size_t first = start > low ? start : low, last = end < high ? end : high;
+  return last > first ? (double)(last - first) : 0;
+}
+
+static void run_average(const void *params, void *const *buffers, void *scratch, long task) {
+  const struct average *v = params;
+  const struct qir_float_window *s = &v->s;
+  const float *x = (const float *)buffers[v->x] + (size_t)task * s->h * s->w;
+  float *y = (float *)buffers[v->y] + (size_t)task * s->oh * s->ow, *seen = scratch;
+  double *sums = (double *)((char *)scratch + qir_round_up(s->ow * sizeof(float), 64));
+  const size_t top = v->count_pad ? 0 : s->pt, left = v->count_pad ? 0 : s->pl;
+  const size_t bottom = s->pt + s->h + (v->count_pad ? v->below : 0);
+  const size_t right = s->pl + s->w + (v->count_pad ? v->right : 0);
+  for (size_t oy = 0; oy < s->oh; ++oy, y += s->ow) {
+    for (size_t ox = 0; ox < s->ow; ++ox) sums[ox] = 0;
+    for (size_t ky = 0; ky < s->kh; ++ky) {
+      const size_t line = oy * s->sh + ky;
+      if (line < s->pt || line - s->pt >= s->h) continue;
+      for (size_t kx = 0; kx < s->kw; ++kx) {
+        see(s, x + (line - s->pt) * s->w, (ptrdiff_t)kx - (ptrdiff_t)s->pl, 0, seen);
+        v->kernel->collect(seen, sums, s->ow);
+      }
+    }
+    const double rows = share(oy, s->sh, s->kh, top, bottom);
+    for (size_t ox = 0; ox < s->ow; ++ox) {
+      const float mean = (float)(sums[ox] / (rows * share(ox, s->sw, s->kw, left, right)));
+      y[ox] = mean != mean ? NAN : mean;
+    }
+  }
+}
+
+int qir_float_avg_pool_make(uint32_t isa, const struct qir_float_window *window, size_t pb,
+                            size_t pr, int count_pad, int x, int y, struct qir_step *step) {
+  struct average *v = qir_step_alloc(sizeof *v);
+  if (!v) return 0;
+  *v = (struct average){
+      QIR_SELECT(qir_unary_kernels, isa), *window, pb, pr, count_pad, x, y,
+  };
+  const size_t line = window->ow;
+  *step = (struct qir_step){
+      run_average, v, (long)window->planes,
+      qir_round_up(line * sizeof(float), 64) + qir_round_up(line * sizeof(double), 64)};
+  return 1;
+}
+
+/* ---- batch norm ---- */
+
+struct batch_norm {
+  const struct qir_unary_kernel *kernel;
+  size_t channels, inner;
+  int x, y;
+  struct qir_channel how[];
+};
+
+/* A task is one channel of one image. */
+static void run_batch_norm(const void *params, void *const *buffers, void *scratch, long task) {
+  (void)scratch;
+  const struct batch_norm *v = params;
+  const size_t at = (size_t)task * v->inner;
+  v->kernel->normalize(&v->how[(size_t)task % v->channels], (const float *)buffers[v->x] + at,
+                       (float *)buffers[v->y] + at, v->inner);
+}
+
+int qir_float_batch_norm_make(uint32_t isa, size_t outer, size_t channels, size_t inner,
+                              const struct qir_channel *how, int x, int y, struct qir_step *step) {
+  struct batch_norm *v = qir_step_alloc(sizeof *v + channels * sizeof *how);
+  if (!v) return 0;
+  *v = (struct batch_norm){QIR_SELECT(qir_unary_kernels, isa), channels, inner, x, y};
+  if (channels) memcpy(v->how, how, channels * sizeof *how);
+  *step = (struct qir_step){run_batch_norm, v, (long)(outer * channels), 0};
   return 1;
 }

@@ -24,11 +24,18 @@ enum qir_unary_op {
   QIR_SQUARE,
   QIR_HARD_SIGMOID,
   QIR_HARD_SWISH,
+  QIR_LEAKY_RELU,
+  QIR_ABS,
   QIR_UNARY_OPS
 };
 
 struct qir_unary {
   double a, b;
+};
+
+/* y = (x - mean) * slope + shift, in f64 */
+struct qir_channel {
+  double mean, slope, shift;
 };
 
 typedef void (*qir_unary_fn)(const struct qir_unary *how, const float *x, float *y, size_t n);
@@ -39,6 +46,8 @@ struct qir_unary_kernel {
   qir_unary_fn ops[QIR_UNARY_OPS];
   void (*most)(const float *x, float *y, size_t n); /* y = max(x, y) */
   double (*sum)(const float *x, size_t n);
+  void (*normalize)(const struct qir_channel *how, const float *x, float *y, size_t n);
+  void (*collect)(const float *x, double *y, size_t n); /* y += x */
 };
 
 /* Kernels of this build, best first; the last is scalar and always runs. */
@@ -54,6 +63,12 @@ int qir_float_unary_make(uint32_t isa, enum qir_unary_op op, const struct qir_un
                          size_t size, int x, int y, struct qir_step *step);
 int qir_float_max_pool_make(uint32_t isa, const struct qir_float_window *window, int x, int y,
                             struct qir_step *step);
+/* The mean of each window, taps added in order in f64; `count_pad` counts padding, as zeros. */
+int qir_float_avg_pool_make(uint32_t isa, const struct qir_float_window *window, size_t pb,
+                            size_t pr, int count_pad, int x, int y, struct qir_step *step);
+/* `channels` in turn, of `inner` numbers each; these are copied. */
+int qir_float_batch_norm_make(uint32_t isa, size_t outer, size_t channels, size_t inner,
+                              const struct qir_channel *how, int x, int y, struct qir_step *step);
 /* y[i] = the mean of x[i * width] .. x[i * width + width - 1] */
 int qir_float_mean_make(uint32_t isa, size_t rows, size_t width, int x, int y,
                         struct qir_step *step);
