@@ -53,7 +53,6 @@ class Common(TypedDict):
 @shared.verb(
     "qir quantize model.onnx --data samples.npy -o quantized.onnx",
     "qir quantize model.onnx --stats model.stats --keep-float '/fc/*' -o mixed.qir",
-    "qir quantize model.onnx --data samples.npy --sqnr 25 -o near.onnx",
     "qir quantize model.onnx --dynamic -o dynamic.onnx",
 )
 @shared.model
