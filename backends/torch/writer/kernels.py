@@ -13,7 +13,7 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Node, Value
 from qir.ir.types import QuantType
 
-from . import elementwise, layers, movement, recurrent
+from . import elementwise, layers, movement, recurrent, tables
 from .elements import STORED, channel_parameters, fits, parameters
 from .layers import sides, whole
 from .program import Handler, Program
@@ -323,6 +323,7 @@ def _recode(program: Program, node: Node) -> fx.Node:
 
 
 _KERNELS: dict[str, Handler] = {
+    **tables.OPS,
     "recode": _recode,
     "quantize": _quantize,
     "dequantize": _dequantize,
