@@ -205,7 +205,7 @@ def _linear(program: Program, node: Node) -> fx.Node:
     data = held["x"].type.quant
     if data is not None and data.dynamic:
         x = held["x"].node.operands["x"]  # the kernel chooses scale and zero point itself
-        reduced = node.operands["x.scale"].node.attrs.get("bounds") is not None
+        reduced = node.operands["x.scale"].node.attrs.get("bounds") == (0, 127)
         return program.call("quantized.linear_dynamic", program.of(x), packed, reduced)
     name = _kernel(program, node, "linear", ("relu",), ("leaky_relu",), ("tanh",))
     more = [node.stages[1].attrs["alpha"]] if name.endswith("leaky_relu") else []
