@@ -44,7 +44,8 @@ class Kernels(Group):
         return super().allows(match, graph) and self._has(match)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        count = dynamic_layers(graph, self.name, ledger) + self._bar(graph)
+        count = dynamic_layers(graph, self.name, ledger) + packed_tables(graph)
+        count += self._bar(graph)
         return count + super().run(graph, ledger)
 
     def _bar(self, graph: Graph) -> int:
@@ -130,6 +131,25 @@ def dynamic_layers(graph: Graph, step: str, ledger: Ledger) -> int:
         graph.set_lineage(made.result, lineage)
         said = "a linear layer on integers that are chosen while the model runs, of float result"
         ledger.add(Change.REGROUPED, step, name, said)
+        count += 1
+    return count + (graph.prune() if count else 0)
+
+
+def packed_tables(graph: Graph) -> int:
+    """Makes reads of rows that are dequantized with float zero points read the integers.
+
+    quantized::embedding_byte dequantizes the rows that it reads, and its table holds no others.
+    """
+    count = 0
+    for node in [n for n in graph if n.op in ("embedding", "embedding_bag") and not n.stages]:
+        rows = node.operands["w"].node
+        if rows.op != "dequantize" or len(rows.operands) > 1:
+            continue
+        codes = rows.operands["x"]
+        quant = codes.type.quant
+        if codes.constant is None or quant is None or not quant.real_zero:
+            continue
+        graph.set_operand(node, "w", codes)
         count += 1
     return count + (graph.prune() if count else 0)
 

@@ -121,8 +121,13 @@ def _fixed(held: Any, storage: DType, bounds: tuple[int, int]) -> Scheme:
             "through it first, or take range rule mse"
         )
     scale, zero = held.calculate_qparams()
-    numbers = {"scale": float(scale), "zero": int(zero)}
-    return Scheme(storage, held.qscheme in _SYMMETRIC, "tensor", bounds, **numbers)
+    return Scheme(
+        storage,
+        symmetric=held.qscheme in _SYMMETRIC,
+        bounds=bounds,
+        scale=float(scale),
+        zero=int(zero),
+    )
 
 
 __all__ = ["Observed", "observed", "observed_by"]

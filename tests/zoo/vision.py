@@ -22,7 +22,7 @@ def _block(
     yield _conv(into, out, size, stride, groups)
     yield nn.BatchNorm2d(out)
     if act is not None:
-        yield act(inplace=True)  # type: ignore[call-arg]
+        yield act(inplace=True)
 
 
 class InvertedResidual(nn.Module):

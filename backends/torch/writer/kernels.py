@@ -13,7 +13,7 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Node, Value
 from qir.ir.types import QuantType
 
-from . import elementwise, layers, movement, recurrent
+from . import elementwise, layers, movement, recurrent, tables
 from .elements import STORED, channel_parameters, fits, parameters
 from .layers import sides, whole
 from .program import Handler, Program
@@ -205,7 +205,7 @@ def _linear(program: Program, node: Node) -> fx.Node:
     data = held["x"].type.quant
     if data is not None and data.dynamic:
         x = held["x"].node.operands["x"]  # the kernel chooses scale and zero point itself
-        reduced = node.operands["x.scale"].node.attrs.get("bounds") is not None
+        reduced = node.operands["x.scale"].node.attrs.get("bounds") == (0, 127)
         return program.call("quantized.linear_dynamic", program.of(x), packed, reduced)
     name = _kernel(program, node, "linear", ("relu",), ("leaky_relu",), ("tanh",))
     more = [node.stages[1].attrs["alpha"]] if name.endswith("leaky_relu") else []
@@ -323,6 +323,7 @@ def _recode(program: Program, node: Node) -> fx.Node:
 
 
 _KERNELS: dict[str, Handler] = {
+    **tables.OPS,
     "recode": _recode,
     "quantize": _quantize,
     "dequantize": _dequantize,

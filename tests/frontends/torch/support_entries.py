@@ -9,16 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-import torch.ao.nn.intrinsic as fused_float
-import torch.ao.nn.intrinsic.qat as fused_qat
-import torch.ao.nn.intrinsic.quantized as fused
-import torch.ao.nn.intrinsic.quantized.dynamic as fused_dynamic
-import torch.ao.nn.qat as qat
-import torch.ao.nn.qat.dynamic as qat_dynamic
-import torch.ao.nn.quantizable as quantizable
-import torch.ao.nn.quantized as quantized
-import torch.ao.nn.quantized.dynamic as dynamic
-import torch.ao.nn.quantized.functional as QF
+import torch.ao.nn.intrinsic.quantized.dynamic
+import torch.ao.nn.qat.dynamic
+import torch.ao.nn.quantizable
+import torch.ao.nn.quantized.dynamic
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.ao.quantization.quantize_fx import convert_fx, fuse_fx
@@ -66,6 +60,13 @@ from .support_modules import (
     trained,
 )
 
+NN: Any = torch.ao.nn
+"""PyTorch's modules of quantization, of which few have types."""
+fused_float, fused_qat = NN.intrinsic, NN.intrinsic.qat
+fused, fused_dynamic = NN.intrinsic.quantized, NN.intrinsic.quantized.dynamic
+qat, qat_dynamic, quantizable = NN.qat, NN.qat.dynamic, NN.quantizable
+quantized, dynamic, QF = NN.quantized, NN.quantized.dynamic, NN.quantized.functional
+
 QConfigs = (
     "default_qconfig default_qat_qconfig default_dynamic_qconfig default_per_channel_qconfig"
     " per_channel_dynamic_qconfig default_weight_only_qconfig default_activation_only_qconfig"
@@ -99,6 +100,11 @@ FAKES = (
     " default_fixed_qparams_range_0to1_fake_quant default_fixed_qparams_range_neg1to1_fake_quant"
 ).split()
 
+
+def _compared(name: str) -> Callable[[Tensor], Tensor]:
+    return lambda q: getattr(q, name)(_inverted(q))
+
+
 _SMALL, _PLACES = GAINS / 50, torch.arange(6)
 TENSORS: Mapping[str, Row] = {
     "torch.quantize_per_tensor": on(lambda q: q),
@@ -111,10 +117,7 @@ TENSORS: Mapping[str, Row] = {
     "flatten": on(lambda q: q.flatten(1)),
     "select": on(lambda q: q.select(1, 2)),
     "indexing": on(lambda q: q[:, 1:3, ::2]),
-    **{
-        name: on(lambda q, name=name: getattr(q, name)(_inverted(q)))
-        for name in ("ne", "eq", "ge", "le", "gt", "lt")
-    },
+    **{name: on(_compared(name)) for name in ("ne", "eq", "ge", "le", "gt", "lt")},
     "copy_": on(lambda q: _inverted(q).copy_(q)),
     "clone": on(lambda q: q.clone()),
     "dequantize": on(lambda q: q.dequantize()),
@@ -267,6 +270,11 @@ FX: Mapping[str, Row] = {
 }
 
 
+def _transposed(axes: int) -> Callable[[], nn.Module]:
+    kind = getattr(quantized, f"ConvTranspose{axes}d")
+    return lambda: _layer(kind, 6, 6, *(3,) * axes, channels=False)
+
+
 def _weight(data: Tensor) -> nn.Parameter:
     return nn.Parameter(data, requires_grad=False)
 
@@ -313,12 +321,7 @@ QUANTIZED: Mapping[str, Row] = {
     "EmbeddingBag": _table(bags=True),
     "MultiheadAttention": Entry(_quantized_attention, (draw(2, 5, 8),)),
     **{
-        f"ConvTranspose{n}d": layer(
-            lambda n=n: _layer(
-                getattr(quantized, f"ConvTranspose{n}d"), 6, 6, *(3,) * n, channels=False
-            ),
-            shape,
-        )
+        f"ConvTranspose{n}d": layer(_transposed(n), shape)
         for n, shape in ((1, LINE), (2, IMAGE), (3, VOLUME))
     },
     "quantizable.LSTM": real(lambda: quantizable.LSTM(6, 8), (4, 3, 6)),
@@ -344,7 +347,7 @@ class _Floats(nn.Module):
 def _numbered() -> nn.Module:
     made = quantized.QFunctional()
     made.scale, made.zero_point = 0.07, 100
-    return made
+    return made  # type: ignore[no-any-return]
 
 
 def _slopes(made: Any) -> nn.Module:

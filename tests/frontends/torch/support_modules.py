@@ -87,6 +87,9 @@ def trained(make: Callable[[Any], nn.Module], *shape: int, ids: bool = False) ->
     def build() -> nn.Module:
         torch.manual_seed(3)
         made = make(config).train()
+        for name, data in made.named_parameters():
+            if name.endswith("bias"):  # LinearBn1d leaves its own as memory has it
+                nn.init.uniform_(data, -0.3, 0.3)
         made(given)
         return made.eval().apply(AO.disable_observer)
 

@@ -48,12 +48,11 @@ of that name, with what later versions added.
 observers and configurations `test_observers.py` compares scales and zero points.
 """
 _ROW = "| `{}` | {} | {} | {} | {} |\n"
-_FIXED = functools.partial(
-    ao.quantization.FixedQParamsObserver, scale=0.02, zero_point=9, dtype=torch.quint8
-)
+AO: Any = ao.quantization
+_FIXED = functools.partial(AO.FixedQParamsObserver, scale=0.02, zero_point=9, dtype=torch.quint8)
 _MADE = {
     "FixedQParamsObserver": _FIXED,
-    "FixedQParamsFakeQuantize": lambda: ao.quantization.FixedQParamsFakeQuantize(_FIXED),
+    "FixedQParamsFakeQuantize": lambda: AO.FixedQParamsFakeQuantize(_FIXED),
 }
 """Observers that are made with numbers."""
 _MOST = 110
@@ -138,14 +137,15 @@ def _alike(ours: Sequence[Array], theirs: Sequence[Array], near: float | None) -
 def _near(ours: Array, theirs: Array, near: float) -> bool:
     if theirs.dtype.kind != "f":
         return bool(np.array_equal(ours, theirs))
-    return float(np.abs(ours - theirs).max()) <= near * float(np.abs(theirs).max())
+    off = np.abs(ours.astype(np.float64) - theirs.astype(np.float64))
+    return float(off.max()) <= near * float(np.abs(theirs).max())
 
 
 def _config(name: str) -> Outcome:
     """Reads an observer or a QConfig, which has seen data where it has to."""
-    held: Any = _MADE.get(name) or getattr(ao.quantization, name)
+    held: Any = _MADE.get(name) or getattr(AO, name)
     try:
-        if isinstance(held, ao.quantization.QConfig):
+        if isinstance(held, AO.QConfig):
             texts = [str(f.scheme) if f else "float" for f in _roles(held).values()]
             return Outcome("yes", "equal", "", "data {}; weights {}".format(*texts))
         found = observed(_watching(held))
@@ -156,7 +156,8 @@ def _config(name: str) -> Outcome:
 
 def _roles(held: Any) -> dict[str, Any]:
     watching = _watching(held.activation)
-    return observed_by(ao.quantization.QConfig(lambda: watching, held.weight))
+    found: dict[str, Any] = observed_by(AO.QConfig(lambda: watching, held.weight))
+    return found
 
 
 def _watching(make: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from tests.processors import has
 
 from .support_entries import SECTIONS
-from .support_modules import Row
+from .support_modules import Entry, Row
 from .support_page import PAGE, outcome
 
 ENTRIES = [(title, name) for title, rows in SECTIONS.items() for name in rows]
@@ -54,4 +54,8 @@ def test_whatever_is_read_or_written_computes_what_pytorch_does() -> None:
 @pytest.mark.sampled(40)
 @pytest.mark.parametrize(("title", "name"), ENTRIES)
 def test_an_entry_does_what_the_page_says(title: str, name: str) -> None:
-    assert list(outcome(row(title, name))) == ROWS[title, name]
+    tried = row(title, name)
+    found, page = list(outcome(tried)), ROWS[title, name]
+    if isinstance(tried, Entry) and tried.near is not None:  # float sums, which a processor orders
+        found, page = (["near" if w == "equal" else w for w in words] for words in (found, page))
+    assert found == page

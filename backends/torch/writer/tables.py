@@ -1,0 +1,51 @@
+"""Tables with a scale and a float zero point for each row, as PyTorch packs them in 8 bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import fx
+
+from qir.ir.node import Node
+
+from .program import Handler, Program
+
+
+def _packed(program: Program, node: Node) -> fx.Node:
+    """Holds the rows as quantized::embedding_byte reads them; Refused for other rows."""
+    rows = node.operands["w"]
+    quant, held = rows.type.quant, rows.constant
+    if quant is None or held is None:
+        raise program.refuse(node, f"%{rows.name} is no table of quantized rows")
+    if str(quant.storage) != "u8" or not quant.real_zero or quant.axis != 0:
+        said = f"PyTorch packs rows of u8 with float zero points, and these are {quant.storage}"
+        raise program.refuse(node, said)
+    codes = torch.from_numpy(np.array(held.data))
+    numbers = [
+        torch.from_numpy(np.array(np.ravel(each), np.float32))
+        for each in (quant.scales(), quant.zeros())
+    ]
+    scales, zeros = numbers
+    made = torch._make_per_channel_quantized_tensor(codes, scales, zeros, 0)
+    return program.hold(torch.ops.quantized.embedding_bag_prepack(made), rows.name)
+
+
+def _embedding(program: Program, node: Node) -> fx.Node:
+    indices = program.operand(node, "indices")
+    return program.call("quantized.embedding_byte", _packed(program, node), indices)
+
+
+def _bags(program: Program, node: Node) -> fx.Node:
+    if node.attrs["mode"] != "sum":
+        raise program.refuse(node, "PyTorch adds quantized rows, and takes no other mean of them")
+    return program.call(
+        "quantized.embedding_bag_byte",
+        _packed(program, node),
+        program.operand(node, "indices"),
+        program.optional(node, "offsets"),
+        per_sample_weights=program.optional(node, "weights"),
+        include_last_offset=node.attrs["last"],
+    )
+
+
+OPS: dict[str, Handler] = {"embedding": _embedding, "embedding_bag": _bags}
