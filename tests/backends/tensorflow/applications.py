@@ -63,7 +63,8 @@ def drawn(x: Array, count: int) -> Array:
     rng = np.random.default_rng(SEED)
     shape = (count, *x.shape[1:])
     if x.dtype.kind == "i":
-        return rng.integers(0, int(x.max()) + 1, shape).astype(x.dtype)
+        ids: Array = rng.integers(0, int(x.max()) + 1, shape).astype(x.dtype)
+        return ids
     return (rng.uniform(-1, 1, shape) * np.abs(x).max()).astype(np.float32)
 
 
