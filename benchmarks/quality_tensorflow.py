@@ -180,7 +180,7 @@ def _row(asset: Asset, folder: Path) -> str:
         made = qir.quantize(graph, statistics, target=name)
         runs.append(_one(target(name).compile(made), given))
     scores = " | ".join(f"{_score(data, run):.2f}" for run in runs)
-    known = any(isinstance(size, int) for size in graph.inputs[0].type.shape[1:-1])
+    known = all(isinstance(size, int) for size in graph.inputs[0].type.shape[1:])
     return f"| {path.stem} | {scores} | {f'{100 * share:.0f} %' if known else '-'} |"
 
 

@@ -34,7 +34,7 @@ HEAD = """# Keras networks in TensorFlow's int8 kernels
 
 Made by `python -m tests.backends.tensorflow.applications`: `keras.applications`, with random
 weights and images of 96 pixels, frozen, read, quantized, written for `tensorflow-onednn`, and run
-by TensorFlow.
+by TensorFlow. A network without a row is compared by `make test-all` alone.
 
 - *In int8 kernels*: the share of the multiply-adds.
 - *Integers compared*: elements of all quantized tensors, for two images. All equal TensorFlow's,

@@ -90,7 +90,7 @@ def test_tensorflows_int8_file_becomes_onnx(
     differ = predicted[0] != predicted[1]
     assert np.array_equal(differ, computed[0] != computed[1])
     step = float(np.unique(np.abs(predicted[0][predicted[0] != 0])).min())
-    assert np.allclose(*predicted, rtol=0, atol=1.01 * step)
+    assert np.allclose(predicted[0], predicted[1], rtol=0, atol=1.01 * step)
     assert differ.mean() < 0.05
 
 
