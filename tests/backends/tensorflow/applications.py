@@ -65,7 +65,8 @@ def drawn(x: Array, count: int) -> Array:
     if x.dtype.kind == "i":
         ids: Array = rng.integers(0, int(x.max()) + 1, shape).astype(x.dtype)
         return ids
-    return (rng.uniform(-1, 1, shape) * np.abs(x).max()).astype(np.float32)
+    images: Array = (rng.uniform(-1, 1, shape) * np.abs(x).max()).astype(np.float32)
+    return images
 
 
 def measured(name: str) -> Measured:
