@@ -47,8 +47,8 @@ def keep(reader: Reader, node: Node, operands: Sequence[Value]) -> Sequence[Valu
         raise Keep("it is control flow of TensorFlow 1 that is no loop")
     if any(value.type.quant is not None for value in operands):
         raise Keep("it reads quantized values")
-    attrs = tuple((name, _plain(name, held)) for name, held in sorted(node.attrs.items()))
-    attrs = tuple(pair for pair in attrs if not pair[0].startswith("_"))
+    own = sorted(name for name in node.attrs if not name.startswith("_"))
+    attrs: Any = tuple((name, _plain(name, node.attrs[name])) for name in own)
     made = reader.graph.add(
         "foreign",
         {f"xs.{i}": value for i, value in enumerate(operands)},
@@ -125,11 +125,11 @@ def _size(a: int, b: int, symbols: Mapping[int, Dim]) -> Dim:
 def _inferred(
     op: str, attrs: Plain, operands: Sequence[Value], stands: int
 ) -> list[tuple[str, tuple[int, ...] | None]]:
-    numbers = {size: stands + i for i, size in enumerate(_open(operands)) if size is not None}
+    numbers: dict[Any, Any] = {size: stands + i for i, size in enumerate(_open(operands))}
     given: list[Plain] = []
     for value in operands:
         held = value.constant
-        shape = [s if isinstance(s, int) else numbers.get(s, -1) for s in value.type.shape]
+        shape = [-1 if s is None else numbers.get(s, s) for s in value.type.shape]
         known = held is not None and held.held.size <= _SMALL
         given.append(np.asarray(held.data) if held is not None and known else tuple(shape))
     kinds: list[Plain] = [str(value.type.dtype) for value in operands]

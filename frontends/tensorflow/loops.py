@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qir.ir.dtype import BOOL, I64
 from qir.ir.graph import Graph
@@ -140,12 +141,19 @@ class _Loop:
                 continue
             if isinstance(held, Value) and held.constant is not None:
                 self._bind(index, body.constant(held.constant, name=f"constant_{index}"))
+            elif isinstance(held, Value) and (data := self._known(held)) is not None:
+                self._bind(index, body.constant(data, name=f"constant_{index}"))
             elif isinstance(held, Value):
                 self.outside.append(held)
                 name = f"given_{index}"
                 self._bind(index, body.add("input", types=[held.type], name=name).result)
             else:
                 self._bind(index, held)
+
+    def _known(self, value: Value) -> NDArray[np.generic] | None:
+        """Returns the elements of a value that follows from constants, such as a size."""
+        found = self.reader.known.elements(value)
+        return None if found is None or found.dtype == object else found
 
     def _bind(self, index: int, held: Held) -> None:
         for place in self.loop.body_args[index]:

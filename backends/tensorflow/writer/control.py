@@ -87,11 +87,10 @@ def loop(w: Nodes, graph: Graph, n: Node, write: Body) -> list[str]:
 
     index, going = round_.split(more), condition.split(more)
     index = w.add("Identity", (index,), f"{frame}/round", T=Kind("int64"))
-    for value, made in ((first, index), (flag, going)):
-        w.places[value] = _shaped(w, made, value, index) if value.uses else made
+    for value, number in ((first, index), (flag, going)):
+        w.places[value] = _shaped(w, number, value, index) if value.uses else number
     inner = body.inputs[2:]
-    for value, made in zip(inner, [*(r.split(more) for r in rings), *outside], strict=True):
-        w.places[value] = made
+    w.places |= zip(inner, [*(ring.split(more) for ring in rings), *outside], strict=True)
     running = [flow.split(more) for flow in flows]
     with w.pivot(lambda: index):
         write(w, body)

@@ -14,9 +14,9 @@ _NAMES = {number: name for name, number in TYPES.items()}
 
 def write(w: Nodes, n: Node) -> list[str]:
     """Writes a kept op as it was; Refused for one of another framework."""
-    op = str(n.attrs["op"])
-    if n.attrs["framework"] != "tensorflow":
-        raise refused(n, f"{n.attrs['framework']}'s {op} is not written for TensorFlow")
+    framework, op = (str(n.attrs[name]) for name in ("framework", "op"))
+    if framework != "tensorflow":
+        raise refused(n, f"{framework}'s {op} is not written for TensorFlow")
     held: Any = n.attrs["attrs"]
     attrs = {name: _attr(n, *pair) for name, pair in held}
     name = w.add(op, [w.read(value) for value in n.operands.values()], n.name, **attrs)

@@ -38,7 +38,8 @@ def formed(graph: Graph, ledger: Ledger, *, kernels: bool) -> Graph:
         for node in list(out):
             if node.op == "max_pool2d" and node.result.type.quant and pooled(node) is None:
                 _in_float(out, node)
-    out.prune()
+    for _, each in out.walk():
+        each.prune()  # what is not read would be an output of the model
     _tell(out, ledger)
     return out
 

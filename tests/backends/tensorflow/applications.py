@@ -34,7 +34,7 @@ HEAD = """# Keras networks in TensorFlow's int8 kernels
 
 Made by `python -m tests.backends.tensorflow.applications`: `keras.applications`, with random
 weights and images of 96 pixels, frozen, read, quantized, written for `tensorflow-onednn`, and run
-by TensorFlow.
+by TensorFlow. A network without a row is compared by `make test-all` alone.
 
 - *In int8 kernels*: the share of the multiply-adds.
 - *Integers compared*: elements of all quantized tensors, for two images. All equal TensorFlow's,
@@ -63,8 +63,10 @@ def drawn(x: Array, count: int) -> Array:
     rng = np.random.default_rng(SEED)
     shape = (count, *x.shape[1:])
     if x.dtype.kind == "i":
-        return rng.integers(0, int(x.max()) + 1, shape).astype(x.dtype)
-    return (rng.uniform(-1, 1, shape) * np.abs(x).max()).astype(np.float32)
+        ids: Array = rng.integers(0, int(x.max()) + 1, shape).astype(x.dtype)
+        return ids
+    images: Array = (rng.uniform(-1, 1, shape) * np.abs(x).max()).astype(np.float32)
+    return images
 
 
 def measured(name: str) -> Measured:

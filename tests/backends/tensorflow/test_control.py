@@ -107,4 +107,4 @@ def test_a_loop_is_read_back(tmp_path: Path) -> None:
     assert back.outputs.keys() == graph.outputs.keys()
     wanted, found = qir.run(graph, feeds), qir.run(back, feeds)
     for name, array in wanted.items():
-        assert np.abs(found[name] - array).max() <= 1e-6
+        assert np.allclose(found[name], array, rtol=0, atol=1e-6)

@@ -55,7 +55,8 @@ def in_onnxruntime(path: Path) -> Array:
 
 
 def near(found: Array, wanted: Array) -> bool:
-    return bool(np.abs(found - wanted).max() <= NEAR * np.abs(wanted).max())
+    most = float(np.max(np.abs(np.asarray(wanted, np.float32))))
+    return np.allclose(found, wanted, rtol=0, atol=NEAR * most)
 
 
 def test_keras_in_float_is_the_same_in_every_framework(
@@ -88,8 +89,8 @@ def test_tensorflows_int8_file_becomes_onnx(
         assert np.array_equal(ours, theirs)
     differ = predicted[0] != predicted[1]
     assert np.array_equal(differ, computed[0] != computed[1])
-    step = np.unique(np.abs(predicted[0][predicted[0] != 0])).min()
-    assert np.abs(predicted[0] - predicted[1]).max() <= 1.01 * step
+    step = float(np.unique(np.abs(predicted[0][predicted[0] != 0])).min())
+    assert np.allclose(predicted[0], predicted[1], rtol=0, atol=1.01 * step)
     assert differ.mean() < 0.05
 
 

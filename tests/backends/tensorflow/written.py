@@ -90,8 +90,8 @@ def compared_by_regions(made: qir.Graph, feeds: Feeds, run: Run = in_a_child) ->
         given = whole.add("input", types=[node.operands["x"].type], before=first).result
         whole.set_operand(node, "x", given)
         more[given.name] = theirs[x]
-    for tied in ties.values():
-        whole.set_operand(whole.output, tied, whole.values[tied])
+    for own_name in ties.values():
+        whole.set_operand(whole.output, own_name, whole.values[own_name])
     ours = qir.run(whole, more, values=[*names, *cuts.values(), *ties.values()])
     for name in names:
         assert theirs[name].dtype == ours[name].dtype, name
