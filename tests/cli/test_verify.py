@@ -127,4 +127,4 @@ def test_a_model_without_products_says_so(tmp_path: Path) -> None:
     graph = parse("graph main as native {\n%x = input() : 2xf32\noutput(x=%x)\n}")
     pipeline.save(graph, tmp_path / "none.qir")
     outcome = qir("verify", tmp_path / "none.qir", "--overflow")
-    assert "no op sums products of codes" in outcome.out
+    assert "no op sums quantized products" in outcome.out

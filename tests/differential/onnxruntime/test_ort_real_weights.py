@@ -472,10 +472,10 @@ def said(m: Layers) -> list[str]:
 
 def test_what_is_not_foreseen_is_told(tmp_path: Path) -> None:
     assert said(odd("Conv", np.nan, [1.0] * 4)) == [
-        "some of its weights are no numbers: not foreseen"
+        "some of its weights are no numbers: not predicted"
     ]
     assert said(odd("Gemm", 1.0, [np.nan] * 4)) == [
-        "some of its biases are no numbers: not foreseen"
+        "some of its biases are no numbers: not predicted"
     ]
     m = odd("Conv", 1.0, [1.0] * 4)
     grown = m.op("Exp", m.nodes[1].input[1])
