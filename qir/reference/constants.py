@@ -8,7 +8,6 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.arguments import checked
 from qir.errors import GraphError, QirError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -34,7 +33,6 @@ def computed(
         return ()
 
 
-@checked
 def evaluate(graph: Graph, value: Value | str) -> NDArray[np.generic]:
     """Computes a value that depends on constants only; a quantized one as its integers.
 
