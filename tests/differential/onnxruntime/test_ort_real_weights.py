@@ -391,7 +391,7 @@ def report(
         kernels = [kind == "kernel" for _, _, kind in made_there(shown)]
         if any(kernels) and "step" in m.inputs:
             reasons = [left.reason for left in left_float(graph)]
-            if not any("not foreseen" in said for said in reasons):
+            if not any("not predicted" in said for said in reasons):
                 wrong.append(f"seed {seed}: {reasons}")
             continue
         if there != here:
