@@ -24,7 +24,7 @@ Becomes: TypeAlias = Literal["integer", "already", "weights", "float", "as it is
 CONTROL = frozenset({"if", "loop", "scan"})
 ALREADY = "quantized already"
 """The reason of an op that works on codes before anything is planned."""
-PARTLY = "part of what it holds works on codes already"
+PARTLY = "part of its bodies is quantized already"
 """The reason of an op that holds graphs, some of whose work is quantized."""
 WITHIN = "data quantize nothing that branches and loops hold; without data their products are"
 """The reason of an op that holds graphs."""
@@ -52,7 +52,7 @@ class Decision:
 
     @property
     def integer(self) -> bool:
-        """Whether it computes on codes, then or already."""
+        """Whether it is quantized, then or already."""
         return self.becomes in ("integer", "already")
 
     @property
@@ -179,7 +179,7 @@ class Known:
         elif reason == ALREADY:
             reason = why_real(node)
         elif reason and not node.bodies and _of_whole(node):
-            reason = "it makes reals of whole numbers"
+            reason = "it converts integers to floats"
         done = macs if becomes in ("integer", "already") else done
         origin = str(node.origins[0]) if node.origins else ""
         given = schemes or {}
@@ -199,22 +199,23 @@ def beside(node: Node) -> str:
         return "between reals and codes"
     if widths(node):
         return "between reals of 16 bits and others"
-    return "no reals: sizes and other whole things" if whole(node) else ""
+    return "no floats: sizes and other integers" if whole(node) else ""
 
 
 def why_real(node: Node) -> str:
     """Why an op that has codes beside it computes with reals."""
     if behind_sums(node):
-        return "behind sums of codes, in reals"
+        return "after integer sums, in float"
     row = spec(node.op)
     weight = node.operands.get(row.traits.weight or "")
     if weight is not None and (decoded(weight) or weight.type.quant):
-        return "its weights are codes, its data real"
+        return "its weights are quantized, its data float"
     held = [v for v in node.operands.values() if decoded(v) or v.type.quant]
     if node.bodies and held and all(v.constant for v in held):
-        return "its weights are codes, its data real"
+        return "its weights are quantized, its data float"
     if held:
-        return "real between codes" if any(map(coded, node.results)) else "it makes reals of codes"
+        again = any(map(coded, node.results))
+        return "float between quantized values" if again else "it dequantizes"
     if any(coded(v) or v.type.quant for v in node.results):
-        return "it computes with reals, which are quantized behind it"
-    return "it works out the scales and zero points of codes"
+        return "it computes in float, and its result is quantized"
+    return "it computes scales and zero points"

@@ -116,7 +116,7 @@ def _show(
     screen: Screen, found: Sequence[Certificate], names: Sequence[str], isa: str | None
 ) -> None:
     if not found:
-        screen.line("no op sums products of codes")
+        screen.line("no op sums quantized products")
         return
     here, where = any(c.saturated_by for c in found), f"on {isa}" if isa else "here"
     columns = [

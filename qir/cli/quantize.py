@@ -458,7 +458,7 @@ def _require_work(path: Path, plan: Plan) -> None:
         return
     ops = [d for d in plan.decisions if d.becomes != "as it is"]
     if count := sum(d.reason.startswith(ALREADY) for d in ops):
-        said = f"{count} of its {len(ops)} ops work on codes"
+        said = f"{count} of its {len(ops)} ops are quantized"
         raise UsageError(f"{path} is quantized already: {said}; nothing is left to quantize")
     why = _reason(plan)
     raise UsageError(f"{path}: nothing in it can become integer for {plan.target}: {why}")

@@ -150,7 +150,7 @@ def _show_sums(screen: Screen, target: str, graph: Graph, ops: Sequence[Verdict]
 def show_sums(screen: Screen, sums: Sequence[Sums]) -> None:
     """Prints the bits that the sums of each product need, the worst channel, and the pairs."""
     if not sums:
-        screen.line("no op sums products of codes")
+        screen.line("no op sums quantized products")
         return
     columns = (
         Column("layer", fit="shorten"),

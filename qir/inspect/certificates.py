@@ -136,7 +136,7 @@ def certify(
             if layer is None or seen.node.name == layer
         )
     if layer is not None and not found:
-        raise UsageError(f"no product of codes is named {layer!r}")
+        raise UsageError(f"no quantized product is named {layer!r}")
     return found
 
 
@@ -270,7 +270,7 @@ def _unfit(node: Node, made: Product) -> str:
     if step.prefix or any(s.op not in _TAILS or s.type for s in node.stages[1:]):
         return "its kernel adds more than a bias to its sums"
     if result is None or (node.stages and node.stages[0].type):
-        return "its result is not stored as codes"
+        return "its result is not quantized"
     if made.x.dynamic or made.w.dynamic or result.dynamic:
         return "its scales are computed"
     if made.x.grain or result.grain or (made.w.grain and made.w.axis != across(made)):

@@ -103,7 +103,7 @@ def _reason(node: Node, found: Profile, *, real: bool) -> str:
             if value.node.op == "dequantize":
                 quant = value.node.operands["x"].type.quant
                 if quant is not None and quant.dynamic:
-                    return f"the map of {slot} is given at run time: its kernel is not foreseen"
+                    return f"the map of {slot} is given at run time: its kernel is not predicted"
                 return f"no kernel takes the map of {slot}"
             return f"{slot} is real, not dequantized codes"
     ops, end = _row(node, tails_of(found))
@@ -129,7 +129,9 @@ def _read(node: Node) -> str:
     readers = [use.node.op for use in node.result.uses]
     if len(readers) > 1:
         return f"its result has {len(readers)} readers"
-    return f"its result goes to {readers[0]}, not to a quantize" if readers else "nobody reads it"
+    if not readers:
+        return "its result is not used"
+    return f"its result goes to {readers[0]}, not to a quantize"
 
 
 def _unmet(match: Match, found: Profile) -> str:

@@ -1,4 +1,4 @@
-"""Which ops work on codes, in either form of a program.
+"""Which ops are quantized, in either form of a program.
 
 In integer form an op's operands and result are quantized types. In QDQ form it stands between
 `dequantize` and `quantize`; an activation that is computed in the same kernel stands with it.
@@ -117,7 +117,7 @@ def _is_activation(node: Node) -> bool:
 def longest_chain(graph: Graph, known: Mapping[Node, bool] | None = None) -> tuple[Node, ...]:
     """Returns the longest path of ops that work on codes, with nothing in floats between them.
 
-    `known` says which ops work on codes; the form of the graph does where it is left out.
+    `known` says which ops are quantized; the form of the graph does where it is left out.
     """
     integer = in_codes(graph) if known is None else known
     length: dict[Node, int] = {}

@@ -75,7 +75,7 @@ class Array:
         put(self, "_digest", "")
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"nobody writes to an array, nor to its {name}")
+        raise AttributeError(f"arrays are read-only, and so is {name}")
 
     @property
     def data(self) -> NDArray[np.generic]:
@@ -467,7 +467,7 @@ def uniform(
     if not kind.is_float:
         raise TypeRuleError(f"scales are floats, and {kind} is none")
     if np.isnan(scale).any():
-        raise TypeRuleError("a scale is NaN: no number is what its codes mean")
+        raise TypeRuleError("a scale is NaN")
     if storage.is_integer:
         check_zeros(zeros, storage)
     try:

@@ -140,9 +140,9 @@ def affine_of(kind: QuantType) -> Affine:
     if kind.kind != "uniform" or kind.plus is not None or kind.real_zero or kind.storage.is_float:
         raise OpError(f"{kind} is not a plain scale and integer zero point")
     if kind.grain is not None and kind.axis is None:
-        raise OpError(f"{kind} has blocks of scales; kernels on codes take one scale an axis")
+        raise OpError(f"{kind} has blocks of scales; integer kernels take one scale an axis")
     if isinstance(kind.scale, Array) and kind.scale.type.quant is not None:
-        raise OpError(f"{kind} has quantized scales; kernels on codes take plain ones")
+        raise OpError(f"{kind} has quantized scales; integer kernels take plain ones")
     scale, zero = np.asarray(kind.scales()), whole_zeros(np.asarray(kind.zeros()))
     plain = affine(kind.storage, widened(scale), zero, axis=kind.axis, bounds=(kind.low, kind.high))
     return replace(plain, express=kind.express, ends=ends_of(kind))

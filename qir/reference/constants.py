@@ -8,7 +8,6 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.arguments import checked
 from qir.errors import GraphError, QirError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value

@@ -36,7 +36,7 @@ def run_quantized(node: Node, operands: Operands, profile_name: str) -> tuple[Co
     if _moves(node.op, given.types, given.results) and (_open(given) or len(results) > 1):
         return compute_all(node.op, given.arrays, node.attrs)
     if len(results) > 1:
-        raise OpError(f"{node.op} on codes of several maps; requantize them to one map first")
+        raise OpError(f"{node.op} on values of several quantized types; requantize them first")
     return (run_op(node.op, node.attrs, given.types, given.arrays, given.results[0], profile_name),)
 
 

@@ -151,7 +151,7 @@ def _replace(graph: Graph, node: Node) -> str:
     )
     said = f"{node.op} and add" if behind else node.op
     graph.substitute(last, made.result, gone=() if last is node else (node,))
-    return f"{said} of constant codes is a linear layer"
+    return f"{said} of quantized constants is a linear layer"
 
 
 def _weight(graph: Graph, node: Node, codes: Value) -> Value:

@@ -70,7 +70,7 @@ def test_what_nobody_uses_is_a_note_and_no_failure(tmp_path: Path) -> None:
     outcome = qir("verify", path)
     assert outcome.status == 0, outcome
     assert "dead.onnx: 1 note" in outcome.out
-    assert "nobody uses it" in outcome.out
+    assert "it is not used" in outcome.out
     (found,) = json.loads(qir("verify", path, "--json").out)["findings"]
     assert (found["rule"], found["severity"], found["node"]) == ("unused", "note", "f")
 
@@ -127,4 +127,4 @@ def test_a_model_without_products_says_so(tmp_path: Path) -> None:
     graph = parse("graph main as native {\n%x = input() : 2xf32\noutput(x=%x)\n}")
     pipeline.save(graph, tmp_path / "none.qir")
     outcome = qir("verify", tmp_path / "none.qir", "--overflow")
-    assert "no op sums products of codes" in outcome.out
+    assert "no op sums quantized products" in outcome.out

@@ -365,14 +365,14 @@ def test_what_cannot_be_certified_is_said() -> None:
         certify(graph, ("native",))
     with pytest.raises(ProfileError, match="no profile 'nobody'"):
         certify(graph, ("native", "nobody"))
-    with pytest.raises(UsageError, match="no product of codes is named 'z'"):
+    with pytest.raises(UsageError, match="no quantized product is named 'z'"):
         certify(graph, layer="z")
     assert only(certify(graph, PAIR, layer="y")).proof == "sums"
     real = Graph()
     x = real.add("input", types=[graph["x"].type], name="x").result
     w = real.constant(graph["y"].node.operands["w"].constant or Array.of(np.ones(1)))
     real.add("output", {"y": real.add("linear", {"x": x, "w": w}, name="y").result})
-    assert only(certify(real, PAIR)).why == "its result is not stored as codes"
+    assert only(certify(real, PAIR)).why == "its result is not quantized"
 
 
 ALL = """ort-1.31 torch-2.13.fbgemm torch-2.13.onednn torch-2.13.qnnpack torch-2.13.pt2e mxnet-1.9

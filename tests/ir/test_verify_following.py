@@ -223,4 +223,4 @@ def test_codes_dequantized_apart_and_joined_are_not_known() -> None:
     graph.add("output", {"y": graph.add("matmul", {"a": joined.result, "b": w}).result})
     (found,) = overflow(graph)
     assert (found.wraps, found.pairs) == (None, None)
-    assert found.why == "concat joins codes that are dequantized each for themselves"
+    assert found.why == "concat joins quantized tensors that are dequantized separately"

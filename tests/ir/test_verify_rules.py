@@ -31,8 +31,8 @@ CASES = [
         f"{X} %y = matmul(%x, %x) : 3x4xf32",
         "{trans_b = true} : 3x3xf32",
     ),
-    ("types", "y", "holds no codes", f"{X} %y = quantize(%x) : 3x4xf32", f"3x4x{Q}"),
-    ("types", "y", "its result holds codes", f"{XQ} %y = dequantize(%x) : 3x4x{Q}", "3x4xf32"),
+    ("types", "y", "is not quantized", f"{X} %y = quantize(%x) : 3x4xf32", f"3x4x{Q}"),
+    ("types", "y", "its result is quantized", f"{XQ} %y = dequantize(%x) : 3x4x{Q}", "3x4xf32"),
     ("types", "y", "has 8 bits an element, x has 32", f"{X} %y = recode(%x) : 3x4xu8", "3x4xi32"),
     (
         "positive-scale",

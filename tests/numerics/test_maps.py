@@ -376,7 +376,7 @@ def test_numbers_that_do_not_fit_are_refused_with_what_there_is() -> None:
     for kind in (QuantType(U8, F32, (1.0,), (1.5,)), QuantType(dtype("f8e5m2"), F32)):
         with pytest.raises(OpError, match="is not a plain scale and integer zero point"):
             affine_of(kind)
-    with pytest.raises(OpError, match="has blocks of scales; kernels on codes take one"):
+    with pytest.raises(OpError, match="has blocks of scales; integer kernels take one"):
         affine_of(blocked(U8, np.ones((4, 3), F), (0, 1), (1, 2)))
 
 

@@ -109,7 +109,7 @@ def test_what_quantizing_puts_into_a_kernel_is_what_grouping_foresaw(name: str) 
             told[plan[kernel.head.name].reason] += 1
         told["kernels of several ops"] += sum(len(ops) > 1 for ops in found)
     assert told.pop("kernels of several ops") > 6
-    assert set(told) <= {"nothing beside it is integer"}
+    assert set(told) <= {"nothing next to it is integer"}
 
 
 def makes(kernel: Kernel, codes: str | None) -> bool:
@@ -213,11 +213,11 @@ def test_a_group_that_the_target_does_not_have_is_told() -> None:
     qir.quantize(first, qir.calibrate(first, [inputs]), ledger=ledger)
     (said,) = [e.reason for e in ledger if e.step == "assign-schemes"]
     assert said == (
-        "conv2d |> add |> relu as mxnet-1.9 has it, real between codes: "
+        "conv2d |> add |> relu as mxnet-1.9 has it, float between quantized values: "
         "onnxruntime has no such kernel"
     )
     plan = pipeline.plan(first)
-    real = "real between codes: onnxruntime has no kernel conv2d |> add |> relu"
+    real = "float between quantized values: onnxruntime has no kernel conv2d |> add |> relu"
     told = [(d.node, d.integer, d.reason) for d in plan.decisions]
     assert told == [("d", True, ""), *((n, False, real) for n in ("c", "s", "r"))]
     assert plan.integer_macs == 0.5

@@ -45,7 +45,7 @@ TWO = pattern(lambda op, x, w: op.relu(op.add(op.matmul(x, w), x)), name="block"
         (LAYER_NORM.replace("(-1)", "(1)"), "y", layer_norm, "at mean: axes is (1,), not (-1,)"),
         ("%y = softmax(%x) {axis = 0}\noutput(y=%y)", "y", SOFTMAX, "axis is 0, not -1"),
         (BIASED, "y", LINEAR, "at y: has bias, of which the pattern says nothing"),
-        (CODES, "y", pattern(lambda op, x: op.relu(x)), "makes codes"),
+        (CODES, "y", pattern(lambda op, x: op.relu(x)), "is quantized"),
         (residual(1).replace("%x)", "%r)"), "h0", TWO, "at r: %r is not %x, which x is"),
         (residual(2), "h0", TWO, "block matches at h0"),
         (

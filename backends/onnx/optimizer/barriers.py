@@ -1,4 +1,4 @@
-"""What is kept real between codes, where onnxruntime's optimizer would compute on codes."""
+"""Keeps float what onnxruntime's optimizer would quantize."""
 
 from __future__ import annotations
 

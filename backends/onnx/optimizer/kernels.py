@@ -27,7 +27,7 @@ from qir.rewrite.fusing import LINES, PRODUCTS, is_tail, match_of
 from .separate_additions import add_apart
 
 Write = Callable[[Graph, Ledger], object]
-_ON_REALS = " on codes is written as reals between codes"
+_ON_REALS = " on codes is written as float ops between quantized values"
 _OTHER = BRIDGES | {"input", "constant", "output", "foreign"}
 
 

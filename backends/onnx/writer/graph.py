@@ -351,7 +351,7 @@ def _requantize(writer: Writer, node: Node) -> None:
     out, stem = writer.name(value), value.lineage.tensor
     writer.quantize(real, value.type, out, node, stem, rounding=rounding)
     if apart := beyond(writer.graph, node):
-        said = f"requantize is written as reals between codes{apart}"
+        said = f"requantize is written as float ops between quantized values{apart}"
         writer.ledger.add(Change.APPROXIMATED, STEP, out, said)
 
 

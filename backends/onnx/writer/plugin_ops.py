@@ -15,7 +15,7 @@ def known(node: Node) -> bool:
 
 
 def write(writer: Writer, node: Node) -> None:
-    """Writes one; Refused where ONNX has no name for it, or where it computes on codes."""
+    """Writes one; Refused where ONNX has no name for it, or where it is quantized."""
     form = plugin_op(node.op).elsewhere.get("onnx")
     if form is None:
         raise writer.refuse(node, f"{node.op} has no form in ONNX; the plugin names none")

@@ -314,7 +314,7 @@ class Writer:
         """Says that an op on codes was written on reals, which end elsewhere and do not wrap."""
         apart = going_on(self.graph, node) or beyond(self.graph, node)
         change = Change.APPROXIMATED if apart else Change.REGROUPED
-        said = f"{op} on codes is written as reals between codes{apart}"
+        said = f"{op} on codes is written as float ops between quantized values{apart}"
         self.ledger.add(change, STEP, out, said)
 
     def check(self, node: Node, quant: QuantType, *, constant: bool) -> None:

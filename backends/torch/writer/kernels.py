@@ -189,7 +189,7 @@ _OWN_MEMORY = frozenset(
 
 
 def _last_reader(node: Node, value: Value) -> bool:
-    """Returns whether a kernel may write into what it reads: nobody reads it afterwards."""
+    """Returns whether a kernel may write into what it reads: its result is not used afterwards."""
     if ops_of(value.node)[0] not in _OWN_MEMORY or any(
         v is value for v in operands_of(node).values()
     ):

@@ -49,7 +49,7 @@ def _express(call: Call) -> tuple[TensorType, ...]:
 
 def _quantize(call: Call) -> tuple[TensorType, ...]:
     if call.types["x"].quant is not None:
-        raise call.fail("x holds codes already; requantize converts them")
+        raise call.fail("x is quantized already; requantize converts it")
     _one_of(call, "round", ROUNDS)
     _one_of(call, "mode", MODES)
     return _express(call)
@@ -63,7 +63,7 @@ def _one_of(call: Call, name: str, known: tuple[str, ...]) -> None:
 
 def _needs_codes(call: Call) -> tuple[TensorType, ...]:
     if call.types["x"].quant is None:
-        raise call.fail(f"x is {call.types['x']} and holds no codes")
+        raise call.fail(f"x is {call.types['x']} and is not quantized")
     return _express(call)
 
 
@@ -132,7 +132,7 @@ def _choose(call: Call) -> tuple[TensorType, ...]:
 def _qparams(call: Call) -> tuple[TensorType, ...]:
     quant = call.types["x"].quant
     if quant is None:
-        raise call.fail(f"x is {call.types['x']} and holds no codes")
+        raise call.fail(f"x is {call.types['x']} and is not quantized")
     _one_of(call, "give", GIVES)
     first, second = ("min", "max") if call.text("give") == "range" else ("scale", "zero")
     return _read(call, quant, first), _read(call, quant, second)
@@ -175,7 +175,7 @@ def kept(axes: tuple[int, ...], blocks: tuple[int, ...] = ()) -> Grain | None:
 
 def _fake(call: Call) -> tuple[TensorType, ...]:
     if call.types["x"].quant is not None:
-        raise call.fail("x holds codes; it takes reals and gives reals")
+        raise call.fail("x is quantized; it takes floats and gives floats")
     return _express(call)
 
 
@@ -187,27 +187,27 @@ OPS = (
         (Slot("x"),),
         _quantize,
         (_ROUND, AttrSpec("mode", "text", ""), AttrSpec("saturate", "bool", True)),
-        doc="reals to the codes of the result type; `round` and `saturate` are what a file states "
+        doc="quantizes floats to the result type; `round` and `saturate` are what a file states "
         "and beat the profile, `mode` is what its rules may ask for",
     ),
     OpSpec(
         "dequantize",
         (Slot("x"),),
         _needs_codes,
-        doc="codes to the reals they mean",
+        doc="dequantizes integers",
     ),
     OpSpec(
         "requantize",
         (Slot("x"),),
         _requantize,
         (_ROUND,),
-        doc="codes of one map to codes of another, by the reals they mean",
+        doc="requantizes: integers of one quantized type to those of another",
     ),
     OpSpec(
         "recode",
         (Slot("x"),),
         _recode,
-        doc="the same bits as another type of that width: codes read raw, or given a meaning",
+        doc="the same bits as another type of that width: quantized, or plain integers",
     ),
     OpSpec(
         "choose_qparams",

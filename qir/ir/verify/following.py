@@ -112,8 +112,8 @@ def _data(node: Node) -> str:
 def _mixes(node: Node) -> str:
     """Why the reals that an op gives are not the codes of its operand alone."""
     if node.op == "concat" and len(node._operands) > 1:
-        return "concat joins codes that are dequantized each for themselves"
-    return "pad puts reals beside the codes" if _pads_reals(node) else ""
+        return "concat joins quantized tensors that are dequantized separately"
+    return "pad adds floats to quantized values" if _pads_reals(node) else ""
 
 
 def _pads_reals(node: Node) -> bool:

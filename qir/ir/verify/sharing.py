@@ -177,7 +177,7 @@ def _unit(seen: Seen, step: Step, slot: str) -> Iterator[Fault]:
         said = "the bias scale is not fl32(input scale x weight scale)"
         yield Fault(said, slot, value.name)
     if bias.zero and np.asarray(bias.zeros()).any():
-        yield Fault("the bias has a zero point, and kernels add its codes as they are", slot)
+        yield Fault("the bias has a zero point, which kernels do not subtract", slot)
 
 
 def read_map(seen: Seen, step: Step, slot: str) -> QuantType | None:

@@ -159,10 +159,10 @@ def _direction(node: Node) -> Iterator[Fault]:
         said = f"%{value.name} is {value.type}, its elements are {array.type}"
         yield Fault(said, value=value.name)
     if node.op in ("quantize", "requantize") and value.type.quant is None:
-        said = f"its result %{value.name} is {value.type} and holds no codes"
+        said = f"its result %{value.name} is {value.type} and is not quantized"
         yield Fault(said, value=value.name)
     if node.op == "dequantize" and value.type.quant is not None:
-        yield Fault("its result holds codes", value=value.name)
+        yield Fault("its result is quantized", value=value.name)
 
 
 def _body_types(node: Node) -> Iterator[Fault]:
@@ -201,4 +201,4 @@ def unused(seen: Seen) -> Iterator[Fault]:
     """Nothing is computed for nobody; `prune` takes such nodes out."""
     node = seen.node
     if node.op not in ("input", "output") and not node.used:
-        yield Fault("nobody uses it; prune takes it out")
+        yield Fault("it is not used; prune removes it")

@@ -176,7 +176,7 @@ def _every_code(quant: QuantType) -> NDArray[np.generic] | None:
 
 
 _CODES = Var("x").check(
-    "quantizing or dequantizing made it, or it holds codes",
+    "quantizing or dequantizing made it, or it is quantized",
     lambda value: value.node.op in _STEPS or value.type.quant is not None,
 )
 _PAIRS = Rewrite(
@@ -195,7 +195,7 @@ _MOVED = Rewrite(
         "moved-codes",
         (
             op.quantize(
-                Var("x").check("nobody else reads it, moves made it", lambda x: bool(_moves(x)))
+                Var("x").check("it has no other use, and moves made it", lambda x: bool(_moves(x)))
             ),
         ),
         codes=True,
@@ -203,7 +203,7 @@ _MOVED = Rewrite(
     ),
     _moved,
     Change.EXACT,
-    "every code gives itself back, codes are moved",
+    "every stored integer comes back; integers are moved",
 )
 _RECODES = Rewrite(
     Pattern("same-bits", (op.recode(Var("x")),), codes=True, doc="Bits read as they were."),

@@ -60,7 +60,7 @@ class FoldBatchNorm(Pass):
     """
 
     name = "fold-batch-norm"
-    tolerance = Tolerance(1024, 0, "equal in reals; new weights are rounded")
+    tolerance = Tolerance(1024, 0, "equal in exact arithmetic; new weights are rounded")
     before: bool = True
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
@@ -128,7 +128,7 @@ def _takes(norm: Node, node: Node) -> Iterator[Condition]:
     flat = node.op != "matmul" or weight.type.rank == 2
     yield Condition(flat, node, f"its weight %{weight.name} has more than two axes")
     plain = all(v.type.quant is None for v in (*node.operands.values(), *node.results))
-    yield Condition(plain, node, "it computes on codes")
+    yield Condition(plain, node, "it is quantized")
     same = norm.profile == node.profile
     yield Condition(same, node, f"it computes by another profile than {norm.name}")
 
@@ -150,7 +150,7 @@ def _plain(norm: Node) -> Iterator[Condition]:
         value = norm.operands[slot]
         real = value.constant is not None and value.type.quant is None
         yield Condition(real, norm, f"its {slot} %{value.name} is not constant")
-    yield Condition(norm.result.type.quant is None, norm, "it computes on codes")
+    yield Condition(norm.result.type.quant is None, norm, "it is quantized")
     yield Condition(_affine(norm) is not None, norm, "its factors are not finite")
 
 

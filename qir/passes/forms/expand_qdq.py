@@ -76,7 +76,8 @@ class ExpandQdq(Pass):
                 said = f"{node.name}{where}: reals cannot stand between its codes: {error}"
                 raise Refused(said) from error
             change = Change.APPROXIMATED if apart else Change.REGROUPED
-            ledger.add(change, self.name, node.name, f"written as reals between codes{apart}")
+            said = f"written as float ops between quantized values{apart}"
+            ledger.add(change, self.name, node.name, said)
             count += 1
         return count + (graph.prune() if count else 0)
 

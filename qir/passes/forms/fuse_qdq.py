@@ -118,7 +118,7 @@ class FuseQdq(Fusing):
         graph.remove(node)
         if not given.result.uses:
             graph.remove(given)
-        ledger.add(Change.REGROUPED, self.name, name, "split on codes, rounded once")
+        ledger.add(Change.REGROUPED, self.name, name, "split on quantized values, rounded once")
         return True
 
     def _too_wide(self, match: Match, graph: Graph) -> bool:

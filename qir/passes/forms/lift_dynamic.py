@@ -274,7 +274,7 @@ def _attrs(node: Node) -> dict[str, Attr]:
 def _rewrite(wanted: Pattern) -> Rewrite:
     for words, holds in _CONDITIONS:
         wanted = wanted.check(words, holds)
-    return Rewrite(wanted, _replace, Change.EXACT, "{nodes} is a product of codes")
+    return Rewrite(wanted, _replace, Change.EXACT, "{nodes} is a quantized product")
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class RaiseInteger(Pass):
             if not may(self.name, f"raise {node.op}", node):
                 continue
             name = _raise(graph, chain, list(zip(known, quants, strict=True)))
-            reason = "a sum of raw integers scaled once is a product of dequantized codes"
+            reason = "a sum of integers scaled once is a product of dequantized values"
             ledger.add(Change.REGROUPED, self.name, name, reason)
             count += 1
         return count + (graph.prune() if count else 0)

@@ -81,7 +81,7 @@ class WidenReals(Pass):
 
     name = "widen-reals"
     nested = False
-    tolerance = Tolerance(inf, inf, "reals are no longer rounded to 16 bits")
+    tolerance = Tolerance(inf, inf, "floats are no longer rounded to 16 bits")
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
@@ -98,7 +98,7 @@ class WidenReals(Pass):
         if first is None or not may(self.name, "widen", first):
             return 0
         count = sum(_Widening(part).run() for part in found)
-        said = f"reals of 16 bits are float32: {count} values, rounded less often"
+        said = f"16-bit floats are float32: {count} values, rounded less often"
         ledger.add(Change.REGROUPED, self.name, graph.name, said)
         return 1
 

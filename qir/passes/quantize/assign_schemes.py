@@ -146,7 +146,8 @@ class AssignSchemes(Pass):
         for kernel in found:
             ops, planned = tuple(n.op for n in kernel.ops), schemes.get(kernel.last, {})
             if len(ops) > 1 and RESULT in planned and not self.capability.chain(ops):
-                said = f"{' |> '.join(ops)} as {self.groups} has it, real between codes: "
+                said = f"{' |> '.join(ops)} as {self.groups} has it, "
+                said += "float between quantized values: "
                 said += f"{self.capability.name} has no such kernel"
                 ledger.add(Change.REGROUPED, self.name, kernel.last.name, said)
 
@@ -240,7 +241,7 @@ class _Assignment:
         """
         for node in movers:
             beside = any(held_map(v) for v in (*node.operands.values(), *node.results))
-            rest = ALREADY if beside else "nothing beside it is integer"
+            rest = ALREADY if beside else "nothing next to it is integer"
             self.reason[node] = self.table.ops[node.op].unasked or rest
         changed = True
         while changed:
@@ -450,7 +451,7 @@ class _Assignment:
         laws = {s for n, slot in users for s in self._allowed(n, slot) if s.scale is not None}
         if len(laws) > 1:
             names = " and ".join(sorted({n.name for n, _ in users}))
-            raise SchemeError(f"{names} share one map, but their fixed scales differ")
+            raise SchemeError(f"{names} share their parameters, but their fixed scales differ")
         wanted = self._wanted(users)
         options = [wanted] if wanted else list(laws) or list(self._allowed(*users[0]))
         for each in options:
@@ -603,7 +604,7 @@ class _Assignment:
         ops = (head.op, *(tail.op for tail in self.tails[head]))
         if self.table.chain(ops):
             return ""
-        return f"real between codes: {self.table.name} has no kernel {' |> '.join(ops)}"
+        return f"float between quantized values: {self.table.name} has no kernel {' |> '.join(ops)}"
 
 
 __all__ = ["STRUCTURE", "AssignSchemes", "Decision", "Plan", "Schemes", "Wish", "assign"]

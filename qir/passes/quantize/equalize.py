@@ -52,7 +52,7 @@ class Equalize(Pass):
 
     name = "equalize"
     nested = False
-    tolerance = Tolerance(4096, 0, "equal in reals on the calibration data; weights are rounded")
+    tolerance = Tolerance(4096, 0, "equal on the calibration data; weights are rounded")
     statistics: Statistics = field(
         default_factory=lambda: Statistics(""), metadata=option(read=read_statistics, kind="file")
     )

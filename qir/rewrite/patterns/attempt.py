@@ -180,7 +180,7 @@ class Attempt:
             return self.no(node, "is {}, not {}", node_words(node), " or ".join(term.ops))
         if not self.pattern.codes and node.op not in _CODED:
             if any(value.type.quant is not None for value in node.results):
-                return self.no(node, "makes codes, and the pattern is of real numbers")
+                return self.no(node, "is quantized, and the pattern is of floats")
         if not self._attrs(term, node, node._attrs):
             return FAILED
         for test in term.tests:

@@ -41,7 +41,7 @@ class Role:
 def fix_defaults(graph: Graph, ledger: Ledger) -> Fixed:
     """Makes defaults of a graph constants like others, one line of the ledger each."""
     held = {value: Role.of(value) for value in graph.defaults}
-    said = "a default is a constant from here on: nobody gives it"
+    said = "a default is a plain constant from here on"
     for value in held:
         graph.set_attrs(value.node, default=False)
         ledger.add(Change.DROPPED, STEP, value.name, said)

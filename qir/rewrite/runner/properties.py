@@ -47,7 +47,7 @@ def _integer(node: Node) -> str:
     if node.op in _QDQ or node.op in ("input", "constant", "output", "requantize") or node.bodies:
         return ""
     coded = [v for v in (*node.operands.values(), *node.results) if v.type.quant]
-    return f"{node.op} computes on codes, %{coded[0].name}" if coded else ""
+    return f"{node.op} is quantized, %{coded[0].name}" if coded else ""
 
 
 def _dynamic(node: Node) -> str:
@@ -65,15 +65,15 @@ PROPERTIES: dict[str, Property] = {
                 graph, lambda n: f"it is a {n.op}" if n.op in ("quantize", "dequantize") else ""
             ),
         ),
-        Property("float", "no value holds codes", lambda graph: _no_node(graph, _codes)),
+        Property("float", "no value is quantized", lambda graph: _no_node(graph, _codes)),
         Property(
             "qdq-form",
-            "only ops about quantization have codes beside them",
+            "only quantization ops have quantized operands and results",
             lambda graph: _no_node(graph, _integer),
         ),
         Property(
             "no-dynamic",
-            "every type of codes has its numbers",
+            "every quantized type has its parameters",
             lambda graph: _no_node(graph, _dynamic),
         ),
         Property(

@@ -39,7 +39,7 @@ class Tolerance:
 
 EXACT = Tolerance(why="numbers stay what they are")
 """Of what moves, renames or removes, and of what computes the same in the same order."""
-REGROUPED = Tolerance(64, 1, "equal in reals, rounded in another place")
+REGROUPED = Tolerance(64, 1, "equal in exact arithmetic, rounded in another place")
 """Of what computes the same reals in another order, or rounds elsewhere."""
 ANOTHER = Tolerance(float("inf"), float("inf"), "the program means something else afterwards")
 """Of what is asked to change the meaning, such as quantizing: only its form is checked."""

@@ -124,7 +124,7 @@ def test_reasons_are_true_of_sizes_moves_and_computed_operands() -> None:
     graph = parse(SIZES, {})
     found = {d.node: d for d in pipeline.plan(graph).decisions}
     assert [found[n].becomes for n in ("s", "d")] == ["as it is"] * 2
-    assert found["z"].reason == "it makes reals of whole numbers"
+    assert found["z"].reason == "it converts integers to floats"
     assert found["m"].becomes == found["g"].becomes == "integer"
     turned = pipeline.plan(graph, target="cpu")
     reasons = {d.node: d.reason for d in turned.decisions}
@@ -132,6 +132,6 @@ def test_reasons_are_true_of_sizes_moves_and_computed_operands() -> None:
     assert reasons["g"] == "it moves elements alone; the table of cpu plans no codes for gather"
     assert {v.node for v in verdicts(target("onnxruntime").capability(), graph)} == {"z", "m", "g"}
     without = {d.node: d.reason for d in pipeline.plan(graph, weights="u4:16").decisions}
-    assert without["z"] == "it makes reals of whole numbers"
+    assert without["z"] == "it converts integers to floats"
     assert without["g"] == "only matrix products have their weights alone stored in few bits"
     assert np.isclose(pipeline.plan(graph).integer_macs, 1)

@@ -142,7 +142,7 @@ def test_sums_of_raw_integers_are_planned_as_quantized_already(tmp_path: Path) -
     scaled = [d for d in plan.decisions if d.op == "mul"]
     assert len(sums) + len(scaled) >= 10
     assert {(d.integer, d.reason) for d in sums} == {(True, "quantized already")}
-    assert {(d.integer, d.reason) for d in scaled} == {(False, "behind sums of codes, in reals")}
+    assert {(d.integer, d.reason) for d in scaled} == {(False, "after integer sums, in float")}
 
 
 def convolution(axes: int, groups: int, *, bias: bool) -> onnx.ModelProto:

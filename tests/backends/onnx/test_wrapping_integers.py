@@ -154,7 +154,7 @@ def test_products_without_an_operator_on_codes_become_reals_where_they_fit(
     onnx.save(proto, source)
     graph, wraps = pipeline.load(source), terms > MOST
     if wraps:
-        said = r"[ym](\.product)?: .* is written as reals .* sums come to .* wrap in 32 bits; "
+        said = r"[ym](\.product)?: .* is written as float ops .* sums come to .* wrap in 32 bits; "
         said += "--lossy allows it"
         with pytest.raises(Refused, match=said):
             pipeline.save(graph, made, target=target, format="qoperator")

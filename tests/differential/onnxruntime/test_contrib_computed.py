@@ -260,7 +260,7 @@ def test_tensors_of_several_maps_are_joined(kind: str, form: str) -> None:
 
 @pytest.mark.parametrize("form", ["constants", "inputs"])
 def test_a_gain_reaches_the_bias_between_codes_as_well(form: str) -> None:
-    """A QGemm written as reals between codes: its bias counts in units of the sums times alpha."""
+    """A QGemm in QDQ form: its bias counts in units of the sums times alpha."""
     m = Maker(1, "u8", form)
     a = [m.codes("a", 3, 9), *m.pair("as")]
     b = [m.codes("b", 9, 5, kind="i8", fed=False), *m.pair("bs", power=-5, kind="i8")]

@@ -391,7 +391,7 @@ def report(
         kernels = [kind == "kernel" for _, _, kind in made_there(shown)]
         if any(kernels) and "step" in m.inputs:
             reasons = [left.reason for left in left_float(graph)]
-            if not any("not foreseen" in said for said in reasons):
+            if not any("not predicted" in said for said in reasons):
                 wrong.append(f"seed {seed}: {reasons}")
             continue
         if there != here:
@@ -472,10 +472,10 @@ def said(m: Layers) -> list[str]:
 
 def test_what_is_not_foreseen_is_told(tmp_path: Path) -> None:
     assert said(odd("Conv", np.nan, [1.0] * 4)) == [
-        "some of its weights are no numbers: not foreseen"
+        "some of its weights are no numbers: not predicted"
     ]
     assert said(odd("Gemm", 1.0, [np.nan] * 4)) == [
-        "some of its biases are no numbers: not foreseen"
+        "some of its biases are no numbers: not predicted"
     ]
     m = odd("Conv", 1.0, [1.0] * 4)
     grown = m.op("Exp", m.nodes[1].input[1])

@@ -1,6 +1,6 @@
 """Lines of channels, and what else lies in another order in torch's memory: means, sums, functions.
 
-Each code is torch's, or the ledger says that it is not foreseen.
+Each code is torch's, or the ledger says that it is not predicted.
 """
 
 from __future__ import annotations

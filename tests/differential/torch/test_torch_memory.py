@@ -523,4 +523,4 @@ def test_what_lies_in_two_orders_is_said_not_to_be_foreseen() -> None:
     ledger = Ledger()
     Group(named("fbgemm")).run(graph_of(Plan(x, steps)), ledger)
     (said,) = (entry.reason for entry in ledger if entry.change is Change.UNVERIFIED)
-    assert "two orders in memory" in said
+    assert "two layouts" in said

@@ -88,7 +88,7 @@ def test_a_form_in_which_nothing_is_leaves_defaults(tmp_path: Path, form: str) -
 
 def test_what_counts_on_a_default_says_so_and_takes_none(tmp_path: Path) -> None:
     graph = pipeline.load(_given(tmp_path))
-    line = ("DROPPED", "k", "a default is a constant from here on: nobody gives it")
+    line = ("DROPPED", "k", "a default is a plain constant from here on")
 
     def told(ledger: Ledger) -> bool:
         return line in [(e.change.name, e.subject, e.reason) for e in ledger]

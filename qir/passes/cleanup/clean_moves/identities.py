@@ -46,7 +46,7 @@ def _no_addend(value: Value) -> bool:
 
 
 def _kept(graph: Graph, match: Match) -> Value | None:
-    """x, where the result has its type and holds no codes."""
+    """x, where the result has its type and is not quantized."""
     x, old = match["x"], match.results[0]
     return x if x.type == old.type and not x.type.quant else None
 
@@ -127,7 +127,7 @@ _ONE = Var("one").check("is 1 everywhere", _one)
 _ZERO = Var("zero").check("is 0 everywhere, without a sign", _zero)
 _MINUS = Var("zero").check("is 0 everywhere, -0.0 where it is real", _no_addend)
 _BACK = Var("x").check(
-    "it is made from a transpose by ops on each element, which nobody else reads",
+    "elementwise ops without other uses make it from a transpose",
     lambda value: bool(_between(value)),
 )
 

@@ -98,7 +98,7 @@ class Group(Fusing):
             if len(ops) < 2 or not may(self.name, told(kernel, named), ops[-1], *ops[:-1]):
                 continue
             name = wrap(graph, ops).name
-            said = " |> ".join(n.op for n in ops) + " as one group of reals"
+            said = " |> ".join(n.op for n in ops) + " as one float group"
             ledger.add(Change.EXACT, self.name, name, said)
             count += 1
         return count

@@ -53,7 +53,7 @@ def rows_of_codes(graph: Graph, ledger: Ledger, step: str) -> int:
         if back.op != "dequantize" or not (_plain(back.operands["x"].type.quant) and _plain(quant)):
             continue
         _lay(graph, found, back, end)
-        said = "softmax of axes taken as one is of rows of codes"
+        said = "softmax over several axes is over rows of quantized values"
         ledger.add(Change.EXACT, step, found.soft.name, said)
         count += 1
     return count

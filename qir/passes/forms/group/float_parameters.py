@@ -43,7 +43,7 @@ def code_reals(graph: Graph, profile: Profile, rule: Rule, ledger: Ledger) -> in
         if layer is None:
             continue
         if said := _odd(layer):
-            ledger.add(Change.UNVERIFIED, "group", node.name, f"{said}: not foreseen")
+            ledger.add(Change.UNVERIFIED, "group", node.name, f"{said}: not predicted")
             continue
         if layer.weights.constant is not None:
             _code_weights(graph, layer, profile, rule, ledger)
@@ -139,7 +139,7 @@ def _code_weights(
     coded = graph.constant(codes, name=graph.fresh(f"{value.name}.codes"), before=node)
     made = graph.add("dequantize", {"x": coded}, before=node)
     graph.set_operand(node, CODED[node.op][1], made.result)
-    ledger.add(Change.NUDGED, "group", node.name, "its real weights become codes", codes=0.5)
+    ledger.add(Change.NUDGED, "group", node.name, "its float weights are quantized", codes=0.5)
 
 
 def map_of_weights(reals: NDArray[np.generic], rule: Rule) -> QuantType:
@@ -159,7 +159,7 @@ def _code_bias(graph: Graph, layer: _Layer, profile: Profile, ledger: Ledger) ->
     assert w is not None
     if x.dynamic or w.dynamic:
         made = _rounded(graph, layer, bias)
-        said = "its real bias is rounded to codes by scales that are given"
+        said = "its float bias is quantized by the given scales"
     else:
         rule, reals = profile.resolve(query_of(node)), bias.constant.data
         unit = np.asarray(np.float32(x.scales()) * np.asarray(w.scales(), np.float32))
@@ -171,7 +171,7 @@ def _code_bias(graph: Graph, layer: _Layer, profile: Profile, ledger: Ledger) ->
         coded = graph.constant(array, name=name, before=node)
         graph.set_origins(coded.node, bias.node.origins)
         made = graph.add("dequantize", {"x": coded}, before=node).result
-        said = "its real bias becomes codes"
+        said = "its float bias is quantized"
     graph.set_operand(node, added, made)
     ledger.add(Change.NUDGED, "group", node.name, said, codes=0.5)
 

@@ -88,7 +88,7 @@ def _same(graph: Graph, ledger: Ledger) -> int:
         elif not any(use.node.op == "output" for use in node.result.uses):
             graph.replace(node.result, first.result)
             graph.remove(node)
-            said = "a quantize of the same reals to the same codes is this one"
+            said = "an equal quantize of the same value is merged with this one"
             ledger.add(Change.EXACT, _NAME, first.name, said)
             count += 1
     return count
@@ -210,7 +210,7 @@ def _unsign(graph: Graph, ledger: Ledger) -> int:
             bounds=(low, high) if quant.bounds else None,
         )
         graph.set_type(node.result, node.result.type.with_element(moved))
-        ledger.add(Change.REGROUPED, _NAME, node.name, "its signed codes become unsigned")
+        ledger.add(Change.REGROUPED, _NAME, node.name, "its signed integers become unsigned")
         count += 1
     return count
 
@@ -268,7 +268,7 @@ def _drop(graph: Graph, ledger: Ledger) -> int:
         if shown:
             graph.rename(codes, name)
             graph.set_lineage(codes, lineage)
-        said = "a dequantize and a quantize of the same map go"
+        said = "a dequantize and a quantize with equal parameters are removed"
         ledger.add(Change.EXACT, _NAME, codes.node.name, said)
         count += 1
     return count

@@ -57,7 +57,7 @@ def round_data(
         if size is None:
             continue
         graph.set_operand(node, "a", _rounded(graph, node, node.operands["a"], size))
-        said = f"its data are rounded to 8 bits, {size} at a time, as beside weights of few bits"
+        said = f"its data are rounded to 8 bits, {size} at a time, as for weights of few bits"
         ledger.add(Change.NUDGED, step, node.name, said, codes=0.5)
         count += 1
     return count

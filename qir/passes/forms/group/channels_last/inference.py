@@ -260,17 +260,17 @@ class Order:
         qnnpack = self.misplaces and _storage(x) == U8
         if op == "reduce_mean":
             plain = fills(sizes, steps) or (qnnpack and node.attrs.get("axes") == (2, 3))
-            return "" if plain else "it adds reals that lie in another order: not foreseen"
+            return "" if plain else "it adds floats of another layout: not predicted"
         last = fills(sizes, steps, last=True)
         if len(sizes) == 5 and set(_sizes(node.result)[2:]) == {1}:
             known = fills(sizes, steps) or (last and op == "global_avg_pool")
-            return "" if known else "it adds reals that lie in another order: not foreseen"
+            return "" if known else "it adds floats of another layout: not predicted"
         other = last and not fills(sizes, steps)
         if qnnpack or not other or (len(sizes) > 3 and op != "adaptive_avg_pool"):
             return ""
         if len(sizes) == 3 and not self.misplaces:
             self.rows.append(node)
-        return "its data lie with channels last, where it is another kernel: not foreseen"
+        return "its data have channels last, for which there is another kernel: not predicted"
 
     def _norm(self, node: Node) -> str:
         """Why a norm or a softmax is not foreseen, if it is not."""
@@ -282,10 +282,10 @@ class Order:
     def _why(self, node: Node) -> str:
         data = _data(node)
         if len({self._last(v) for v in data}) > 1:
-            return "its operands lie in two orders in memory: not foreseen"
+            return "its operands have two layouts: not predicted"
         if any(map(self._last, data)) and not self._last(node.result):
-            return "it reads channels last in memory and writes them second: not foreseen"
-        return "what it reads has another order in memory, or gaps: not foreseen"
+            return "it reads channels last and writes channels first: not predicted"
+        return "its operand has another layout, or gaps: not predicted"
 
     def _channels(self, node: Node) -> bool:
         """Whether a concat of images joins channels by their kernel as the graph says of them, who
@@ -300,7 +300,7 @@ class Order:
         many = [tuple(x.sizes[a] for a in ((0, 2, 3, 1) if turned else range(4))) for x in read]
         said = at == 3 or (at == 1 and all(n[1] == 1 or prod(n[2:]) == 1 for n in many))
         if taken and not said:
-            self.unknown.append((node, "it joins channels as they lie in memory: not foreseen"))
+            self.unknown.append((node, "it joins channels in memory order: not predicted"))
         return taken or not said
 
     def _misplace(self, node: Node) -> None:
@@ -330,7 +330,7 @@ class Order:
         elif {node, codes} <= self.can.keys():
             self.turned |= {node, codes}
         else:
-            said = "it reads what lies both ways in memory, by another kernel: not foreseen"
+            said = "its operand has both layouts, and another kernel reads it: not predicted"
             self.unknown.append((node, said))
 
     def _read_plain(self, node: Node, found: list[Node]) -> None:

@@ -234,8 +234,8 @@ def unforeseen(kernel: Kernel) -> str:
     return _READS if any(x.steps[a] != made[a] or made[a] % last for a in rest) else ""
 
 
-_WRITES = "torch writes the first of images of one element, and leaves the others: not foreseen"
-_READS = "QNNPACK takes what lies so for rows along another axis, or without gaps: not foreseen"
+_WRITES = "torch writes the first of images of one element, and leaves the others: not predicted"
+_READS = "QNNPACK takes what lies so for rows along another axis, or without gaps: not predicted"
 
 _RULES: Mapping[str, Rule] = {
     **dict.fromkeys((f"conv{of}{n}d" for of in ("", "_transpose") for n in (1, 2, 3)), _last),
