@@ -33,7 +33,6 @@ def computed(
         return ()
 
 
-@checked
 def constant_value(graph: Graph, value: Value | str) -> NDArray[np.generic]:
     """Computes a value that depends on constants only; a quantized one as its integers.
 
