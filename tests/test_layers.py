@@ -42,7 +42,7 @@ BELOW = " ".join(CORE)
 CORE |= {
     "quantizing": BELOW,
     "pipeline": f"{BELOW} quantizing",
-    "evaluating": f"{BELOW} pipeline inspect",
+    "evaluating": f"{BELOW} quantizing pipeline inspect",
     "inspect": BELOW,
     "cli": f"{BELOW} quantizing pipeline evaluating inspect testing __init__",
     "testing": f"{BELOW} pipeline inspect",
