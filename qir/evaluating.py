@@ -25,6 +25,7 @@ from qir.inspect.evaluation import (
 )
 from qir.inspect.metrics import metric
 from qir.inspect.quantization_check import Check, Settings, check_quantized
+from qir.ir.dtype import boxed
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.passes.forms.lower_linear import lowered
@@ -174,8 +175,16 @@ def runner(graph: Graph, target: str = "", threads: int | None = None) -> tuple[
     if target != REFERENCE:
         try:
             made = pipeline.compile(graph, target=target or FAST, threads=threads)
-            return target or FAST, lambda inputs: dict(made(**inputs))
+            return target or FAST, lambda inputs: _arrays(made(**inputs))
         except QirError:
             if target:
                 raise
     return REFERENCE, lambda inputs: pipeline.run(graph, inputs)
+
+
+def _arrays(results: Mapping[str, object]) -> dict[str, Tensor]:
+    """Results as arrays; what is no tensor in a box."""
+    return {
+        name: made if isinstance(made, np.ndarray) else boxed(made)
+        for name, made in results.items()
+    }

@@ -43,7 +43,7 @@ BELOW = " ".join(CORE)
 CORE |= {
     "quantizing": BELOW,
     "pipeline": f"{BELOW} quantizing",
-    "evaluating": f"{BELOW} pipeline inspect",
+    "evaluating": f"{BELOW} quantizing pipeline inspect",
     "inspect": BELOW,
     "mixed_precision": f"{BELOW} quantizing pipeline inspect evaluating",
     "cli": f"{BELOW} quantizing pipeline inspect evaluating mixed_precision testing __init__",

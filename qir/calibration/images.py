@@ -123,7 +123,7 @@ def _opened(file: Path, preprocess: Preprocess) -> Image:
 def _filter(name: str) -> int:
     from PIL import Image
 
-    return Image.Resampling[name.upper()].value
+    return int(Image.Resampling[name.upper()])
 
 
 def unreadable(file: Path, error: BaseException) -> DataError:

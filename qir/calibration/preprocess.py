@@ -161,14 +161,15 @@ class _Reader:
     def numbers(self, key: str, count: int, default: float) -> tuple[float, ...]:
         """Numbers, one for all channels or one for each."""
         given = self.data.get(key, default)
-        listed = given if isinstance(given, list) else [given]
-        plain = all(type(n) in (int, float) and math.isfinite(n) for n in listed)
-        if not plain or len(listed) not in (1, count):
+        items = given if isinstance(given, list) else [given]
+        plain = (n for n in items if isinstance(n, int | float) and not isinstance(n, bool))
+        listed = [float(n) for n in plain if math.isfinite(n)]
+        if len(listed) != len(items) or len(listed) not in (1, count):
             each = "a number" if count == 1 else f"a number, or {count} of them in a list"
             raise self._refused(key, each)
         if key != "mean" and not all(listed):
             raise self._refused(key, "a number other than 0: pixels are divided by it")
-        return tuple(float(n) for n in listed)
+        return tuple(listed)
 
 
 STYLES: Mapping[str, str] = {

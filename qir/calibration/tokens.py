@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +89,7 @@ def _csv_arrays(line: str, where: str) -> dict[str, Rows]:
     return {"": HeldRows(_numbers(given, where, "")[np.newaxis])}
 
 
-def _numbers(given: list[object], where: str, name: str) -> Array:
+def _numbers(given: Sequence[object], where: str, name: str) -> Array:
     what = f"{where}: {name!r}" if name else where
     try:
         array = np.array(given)

@@ -181,12 +181,12 @@ def _show_metrics(screen: Screen, found: Check) -> None:
         (name, shown("agreement", row["agreement"]), shown("sqnr", row["sqnr"]))
         for name, row in found.near.items()
     ]
-    columns = (
+    both = (
         Column("int8 against float", fit="shorten"),
         Column("agreement", "right"),
         Column("SQNR", "right"),
     )
-    screen.table(columns, near)
+    screen.table(both, near)
 
 
 def _flipped(flips: Flips, labelled: bool) -> str:

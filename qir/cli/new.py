@@ -33,7 +33,7 @@ _KINDS = ("pass", "frontend", "target", "observer", "op", PREPROCESS)
 @shared.as_json
 @shared.quiet
 def new(kind: str, name: str, output: Path | None, as_json: bool, quiet: bool) -> None:
-    """Write a small package to start a plugin from, or a preprocess file.
+    """Start a plugin package, or write a preprocess file.
 
     A package installs, passes its tests, and does something small for you to replace. NAME is the
     plugin's name on command lines: small letters, digits, and hyphens between them; in the name of

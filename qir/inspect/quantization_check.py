@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ from qir.reference.interpreter import run
 
 Tensor = NDArray[np.generic]
 Tensors = Mapping[str, Tensor]
+Numbers: TypeAlias = Mapping[str, Mapping[str, float]]
 
 WORST = 10
 MOST = 40.0
@@ -90,10 +92,10 @@ class Check:
 
     samples: int
     metrics: tuple[str, ...]
-    float: Mapping[str, Mapping[str, float]]
+    float: Numbers
     """By output and metric, of the float graph; empty without labels."""
-    quantized: Mapping[str, Mapping[str, float]]
-    near: Mapping[str, Mapping[str, float]]
+    quantized: Numbers
+    near: Numbers
     """By output, agreement and SQNR of the two."""
     flips: Mapping[str, Flips]
     worst: tuple[Worst, ...]
@@ -150,7 +152,10 @@ def check_quantized(
         integers,
         against_results(near_by, wanted, given),
         _flips(wanted, given, None if labels is None else labels[:samples], metrics),
-        _worst(found, statistics, settings),
+        tuple(
+            replace(each, tensor=unscaled(each.tensor, scaled))
+            for each in _worst(found, statistics, settings)
+        ),
     )
 
 

@@ -43,8 +43,8 @@ def test_images_become_what_pillow_and_numpy_make_of_them(tmp_path: Path) -> Non
         x = np.asarray(made).astype(np.float32)
         top, left = (round((side - 8) / 2.0) for side in x.shape[:2])
         x = x[top : top + 8, left : left + 8] / np.float32(255)
-        x = (x - np.array(MEAN, np.float32)) / np.array(STD, np.float32)
-        wanted.append(x.transpose(2, 0, 1))
+        done = (x - np.array(MEAN, np.float32)) / np.array(STD, np.float32)
+        wanted.append(done.transpose(2, 0, 1))
     assert np.array_equal(batch["x"], np.stack(wanted))
 
 

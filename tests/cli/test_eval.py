@@ -7,6 +7,7 @@ import onnxruntime
 import pytest
 
 import qir
+from qir.calibration.data import refuse_infinite
 from qir.errors import DataError, UsageError
 from qir.inspect.evaluation import joined
 from tests.cli import models
@@ -112,6 +113,46 @@ def test_what_does_not_fit_is_refused(made: Path) -> None:
         qir.evaluate(graph, images, labels)
     with pytest.raises(DataError, match="batches give samples of shapes"):
         joined([{"y": np.zeros((2, 3))}, {"y": np.zeros((2, 4))}])
+
+
+def test_infinite_numbers_are_refused_by_calibration_but_for_masks(made: Path) -> None:
+    graph, images = qir.load(made / "model.onnx"), models.images()
+    images[9, 2, 7, 0] = -np.inf
+    said = r"batch 1 of data: input 'images' has an infinite number at \[1, 2, 7, 0\], 1 in this"
+    with pytest.raises(DataError, match=said):
+        qir.calibrate(graph, images, batch=8)
+    refuse_infinite(np.array([[0, -np.inf], [0, 0]], np.float32), "a mask of 0 and -inf")
+    with pytest.raises(DataError, match=r"at \[0\], 1 in this batch: leave the sample out"):
+        refuse_infinite(np.array([np.inf, 0], np.float32), "x")
+
+
+def test_wrong_preprocess_files_end_a_verb_in_one_line(folder: Path) -> None:
+    line = (
+        "calibrate",
+        folder / "model.onnx",
+        "--data",
+        folder / "photos",
+        "-o",
+        folder / "x.stats",
+    )
+    (folder / "photos").mkdir()
+    (folder / "photos" / "one.png").write_text("no image")
+    outcome = command(*line)
+    assert_one_line(outcome, 2)
+    assert "images need --preprocess FILE.toml" in outcome.err
+    (folder / "p.toml").write_text("means = 1")
+    outcome = command(*line, "--preprocess", folder / "p.toml")
+    assert_one_line(outcome, 2)
+    assert "p.toml: no key 'means'; did you mean 'mean'?" in outcome.err
+    (folder / "p.toml").write_text("divide = 255")
+    outcome = command(*line, "--preprocess", folder / "p.toml")
+    assert_one_line(outcome, 2)
+    assert "one.png: cannot be read as an image" in outcome.err or "need Pillow" in outcome.err
+    outcome = command(
+        *line[:3], folder / "samples.npy", *line[4:], "--preprocess", folder / "p.toml"
+    )
+    assert_one_line(outcome, 2)
+    assert "--preprocess goes with images, and these are none" in outcome.err
 
 
 def test_the_verb_prints_a_table(folder: Path) -> None:

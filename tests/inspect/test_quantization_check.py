@@ -32,12 +32,12 @@ def model(path: Path, spread: float) -> None:
         helper.make_node("Relu", ["h"], ["r"], "bend"),
         helper.make_node("Gemm", ["r", "w2", "b2"], ["y"], "second", transB=1),
     ]
-    ends = [
+    given, results = [
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", width])]
         for name, width in (("x", 12), ("y", 4))
     ]
     held = [numpy_helper.from_array(a.astype(np.float32), name) for name, a in arrays.items()]
-    graph = helper.make_graph(nodes, "two", *ends, held)
+    graph = helper.make_graph(nodes, "two", given, results, held)
     onnx.save(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path
     )

@@ -4,6 +4,7 @@ The shares of noise that remedies remove are compared with what NumPy measures w
 applied.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,7 +85,7 @@ def with_dead() -> Made:
     return Made.of(x, -1, 1)
 
 
-MADE = {
+MADE: dict[str, Callable[[], Made]] = {
     "outlier channel": with_outlier,
     "clipped": with_clipping,
     "wide range": with_wide_range,
