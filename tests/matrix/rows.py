@@ -179,7 +179,9 @@ def _mxnet(row: Row, graph: Graph) -> Measured:
         theirs = mxnet.of_mxnet(session.run(feeds, every=True))
         logits = next(iter(session(**feeds).values()))
     (x,) = feeds.values()
-    ours = {k: v for k, v in mxnet.integers(graph, x).items() if k in theirs}
+    ours = {
+        k: v for k, v in mxnet.integers(graph, np.asarray(x, np.float32)).items() if k in theirs
+    }
     return _difference(ours, theirs, np.asarray(logits))
 
 

@@ -14,7 +14,7 @@ from qir.backends.ipex import read_recipe, read_schemes
 from qir.errors import InputError, Refused, UsageError
 from qir.ir.graph import Graph
 
-from .networks import Sample, made
+from .networks import made
 
 RECORDED = Path(__file__).with_name("recorded")
 SAMPLES = sorted(RECORDED.glob("ipex_*.json"))
