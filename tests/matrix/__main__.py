@@ -19,8 +19,8 @@ HEAD = """# The five rows
 Two float networks are quantized for five frameworks with one call each, run in these frameworks,
 and compared with what QIR predicts: every quantized tensor, element by element. `make matrix`
 writes this page. Both networks tell scikit-learn's digits apart: a ResNet of three blocks, read
-from PyTorch, and the MobileNet of `examples/digits`, read from ONNX. They are measured on 500 images
-that neither training nor calibration saw. The tests of each backend have other networks.
+from PyTorch, and the MobileNet of `examples/digits`, read from ONNX. They are measured on 500
+images that neither training nor calibration saw. The tests of each backend have other networks.
 
 Four frameworks run live. IPEX is archived and hardly installed anywhere: its rows are recorded
 results of IPEX 2.8 with torch 2.8 on AVX512-VNNI. They hold as long as QIR predicts the same
