@@ -12,7 +12,7 @@ import pytest
 
 import qir
 from qir.backends.ipex import read_recipe, read_schemes
-from qir.errors import InputError, Refused, UsageError
+from qir.errors import InputError, Refused
 from qir.ir.graph import Graph
 
 from .networks import made
@@ -166,7 +166,7 @@ def test_a_graph_of_no_module_has_no_recipe() -> None:
 
 
 def test_a_module_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no file"):
+    with pytest.raises(Refused, match="no file"):
         qir.save(quantized("sample"), tmp_path / "m.json", target="ipex-onednn", format="module")
 
 
