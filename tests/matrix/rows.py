@@ -118,9 +118,10 @@ def measured(row: Row, name: str) -> Measured:
     return RUNNERS[row.emitter.removesuffix("-s8").removesuffix("-u8")](row, graph)
 
 
-def predicted(graph: Graph) -> dict[str, Array]:
-    """Returns the quantized tensors that QIR predicts for a grouped graph, by name."""
-    names = [v.name for n in graph if n.op != "constant" for v in n.results if v.type.quant]
+def predicted(graph: Graph, *more: str) -> dict[str, Array]:
+    """Returns the quantized tensors that QIR predicts for a grouped graph, and `more`, by name."""
+    names = [*more]
+    names += [v.name for n in graph if n.op != "constant" for v in n.results if v.type.quant]
     return dict(qir.run(graph, {graph.inputs[0].name: digits()["x"]}, values=names))
 
 
