@@ -46,8 +46,9 @@ def module(graph: Graph, ledger: Ledger, *, lossy: bool) -> fx.GraphModule:
 
 def _replaced(made: Any, node: fx.Node, verb: str) -> fx.Node:
     """Returns the call on quantized tensors that stands for one on plain integers."""
-    low, high, kind = node.args[-3:]
-    data: Any = node.args[0]
+    given_all: Any = node.args
+    low, high, kind = given_all[-3:]
+    data = given_all[0]
     if (low, high) != _BOUNDS.get(kind):
         raise Refused(f"{node.name}: IPEX has quint8 and qint8 and no integers {low}..{high}")
     graph: Any = made.graph

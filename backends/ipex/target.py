@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from qir.atomic import replacing
 from qir.capability import Capability, load
-from qir.errors import UsageError
+from qir.errors import Refused, UsageError
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.target import Executable, Target
@@ -29,6 +30,12 @@ class IpexTarget(Target):
         """Returns what the extension computes in integers."""
         return load(Path(__file__).with_name(self.table))
 
+    def samples(self) -> Sequence[Graph]:
+        """Returns a graph with the origins that recipes need."""
+        from .samples import residual
+
+        return [residual()]
+
     def emit(
         self,
         graph: Graph,
@@ -40,12 +47,12 @@ class IpexTarget(Target):
     ) -> None:
         """Writes a recipe, by rename.
 
-        Raises UsageError for a format that there is not and for a module, Refused for what no
+        Raises UsageError for a format that there is not, Refused for a module and for what no
         recipe holds.
         """
         form = self._form(format)
         if form == "module":
-            raise UsageError(f"{path}: a module is no file: qir.build(graph, format='module')")
+            raise Refused(f"{path}: a module is no file: qir.build(graph, format='module')")
         from .recipe import text
 
         made = text(graph, ledger, nested=form == "recipe-nested")

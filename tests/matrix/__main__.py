@@ -1,4 +1,4 @@
-"""Writes docs/reference/five-rows.md: `python -m tests.matrix`; `QIR_MXNET` names MXNet's Python."""
+"""Writes docs/reference/five-rows.md; `QIR_MXNET` names MXNet's Python."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ HEAD = """# The five rows
 
 Two float networks are quantized for five frameworks with one call each, run in these frameworks,
 and compared with what QIR predicts: every quantized tensor, element by element. `make matrix`
-writes this page. Both networks tell scikit-learn's digits apart: a ResNet of three blocks, read from
-PyTorch, and the MobileNet of `examples/digits`, read from ONNX. They are measured on 500 images
-that neither training nor calibration saw. What holds for other networks the tests of each backend say.
+writes this page. Both networks tell scikit-learn's digits apart: a ResNet of three blocks, read
+from PyTorch, and the MobileNet of `examples/digits`, read from ONNX. They are measured on 500
+images that neither training nor calibration saw. The tests of each backend have other networks.
 
 Four frameworks run live. IPEX is archived and hardly installed anywhere: its rows are recorded
-results of IPEX 2.8 with torch 2.8 on AVX512-VNNI. They hold as long as QIR predicts the same tensors
-as when they were recorded, which the tests check. `make oracle-ipex` records them anew.
+results of IPEX 2.8 with torch 2.8 on AVX512-VNNI. They hold as long as QIR predicts the same
+tensors as when they were recorded, which the tests check. `make oracle-ipex` records them anew.
 
 | column | says |
 |---|---|

@@ -67,7 +67,7 @@ def train() -> None:
     x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
     optimizer = torch.optim.Adam(net.parameters(), RATE)
     for epoch in range(EPOCHS):
-        for part in torch.randperm(len(x)).split(BATCH):
+        for part in torch.chunk(torch.randperm(len(x)), -(-len(x) // BATCH)):
             optimizer.zero_grad()
             nn.functional.cross_entropy(net(x[part]), y[part]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()

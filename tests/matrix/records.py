@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-import qir
 from qir.backends.ipex.edges import kept
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.rewrite import run_passes
 
-from .networks import HERE, digits
-from .rows import NETWORKS, ROWS, Measured, Row, digest, measured, predicted_ipex, quantized
+from .networks import HERE
+from .rows import NETWORKS, ROWS, Measured, Row, digest, measured, predicted, quantized
 
 FILE = HERE / "ipex.json"
 
@@ -29,9 +28,10 @@ def tensors(row: Row, name: str) -> str:
     """Returns the digest of the quantized tensors and the results that QIR predicts."""
     graph, _ = quantized(row, name)
     grouped = run_passes(kept(graph, Ledger()), [Group("ipex-2.8")], Ledger())
-    results = qir.run(grouped, {graph.inputs[0].name: digits()["x"]})
-    classes = {k: np.asarray(v).argmax(1) for k, v in results.items()}
-    return digest({**predicted_ipex(graph), **classes})
+    results = {held.name: name for name, held in grouped.outputs.items()}
+    found = predicted(grouped, *results)
+    classes = {said: np.asarray(found.pop(held)).argmax(1) for held, said in results.items()}
+    return digest({**found, **classes})
 
 
 def recorded(row: Row, name: str) -> tuple[str, Measured]:

@@ -118,9 +118,10 @@ def measured(row: Row, name: str) -> Measured:
     return RUNNERS[row.emitter.removesuffix("-s8").removesuffix("-u8")](row, graph)
 
 
-def predicted(graph: Graph) -> dict[str, Array]:
-    """Returns the quantized tensors that QIR predicts for a grouped graph, by name."""
-    names = [v.name for n in graph if n.op != "constant" for v in n.results if v.type.quant]
+def predicted(graph: Graph, *more: str) -> dict[str, Array]:
+    """Returns the quantized tensors that QIR predicts for a grouped graph, and `more`, by name."""
+    names = [*more]
+    names += [v.name for n in graph if n.op != "constant" for v in n.results if v.type.quant]
     return dict(qir.run(graph, {graph.inputs[0].name: digits()["x"]}, values=names))
 
 
@@ -179,7 +180,9 @@ def _mxnet(row: Row, graph: Graph) -> Measured:
         theirs = mxnet.of_mxnet(session.run(feeds, every=True))
         logits = next(iter(session(**feeds).values()))
     (x,) = feeds.values()
-    ours = {k: v for k, v in mxnet.integers(graph, x).items() if k in theirs}
+    ours = {
+        k: v for k, v in mxnet.integers(graph, np.asarray(x, np.float32)).items() if k in theirs
+    }
     return _difference(ours, theirs, np.asarray(logits))
 
 

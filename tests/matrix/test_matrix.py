@@ -7,6 +7,7 @@ import pytest
 from .records import is_ipex, recorded, tensors
 from .rows import NETWORKS, ROWS, Row, float_accuracy, integer_share, measured
 
+IPEX = [row for row in ROWS if is_ipex(row)]
 HERE = [row for row in ROWS if row.target in ("onnxruntime", "pytorch-fbgemm")]
 
 
@@ -27,7 +28,7 @@ def test_every_quantized_tensor_is_the_frameworks(row: Row, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("row", filter(is_ipex, ROWS), ids=lambda row: row.target)
+@pytest.mark.parametrize("row", IPEX, ids=lambda row: row.target)
 def test_the_prediction_is_the_one_that_ipex_met(row: Row, name: str) -> None:
     predicted, found = recorded(row, name)
     assert predicted == tensors(row, name)

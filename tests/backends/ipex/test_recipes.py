@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 import qir
 from qir.backends.ipex import read_recipe, read_schemes
-from qir.errors import InputError, Refused, UsageError
+from qir.errors import InputError, Refused
 from qir.ir.graph import Graph
 
 from .networks import made
@@ -165,5 +166,11 @@ def test_a_graph_of_no_module_has_no_recipe() -> None:
 
 
 def test_a_module_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no file"):
+    with pytest.raises(Refused, match="no file"):
         qir.save(quantized("sample"), tmp_path / "m.json", target="ipex-onednn", format="module")
+
+
+def test_the_example_runs_without_ipex(capsys: pytest.CaptureFixture[str]) -> None:
+    example = Path(__file__).parents[3] / "docs" / "examples" / "ipex_recipe.py"
+    runpy.run_path(str(example), run_name="__main__")
+    assert "largest difference from float: 0.00" in capsys.readouterr().out
