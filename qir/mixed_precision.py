@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from qir.analysis.kernel_groups import kernels
 from qir.arguments import checked
 from qir.atomic import write_text
 from qir.calibration import Preprocess, Source, Statistics, open_data
@@ -32,6 +33,7 @@ from qir.ir.ops import spec
 from qir.ledger import Ledger
 from qir.passes.quantize.assign_schemes import assign
 from qir.passes.quantize.round_weights import FEW
+from qir.profiles import profile
 from qir.quantizing import Prepared, prepare
 from qir.recipe import Recipe
 from qir.reference.cached_run import CachedRun
@@ -306,8 +308,10 @@ def _worst_sqnr(
 def _candidates(prepared: Prepared, rules: Sequence[str]) -> dict[str, Node]:
     """The planned ops that compute, by the pattern that a rule names each of them by."""
     planned = prepared.planned(rules)
+    graph = prepared.graph
+    rows = kernels(graph, profile(planned.groups)) if planned.groups else None
     plan, _ = assign(
-        prepared.graph, planned.capability, planned.granularity, planned.wishes, None, planned.masks
+        graph, planned.capability, planned.granularity, planned.wishes, rows, planned.masks
     )
     nodes = {node.name: node for node in prepared.graph}
     chosen = [nodes[d.node] for d in plan.decisions if d.becomes == "integer" and not d.group]
