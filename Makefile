@@ -19,7 +19,7 @@ PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile -ra
 BUILT  := pyproject.toml setup.py $(shell find qir -name '*.[chi]' -o -name '*.inc' -o -name '*.pyx' -o -name '*.px[di]')
 C      := $(shell find qir/_kernels -name '*.[ch]' -o -name '*.inc')
 # What runs steps and statistics in threads, for the thread sanitizer.
-THREADED := tests/kernels/test_plan.py tests/kernels/test_misuse.py
+THREADED := tests/kernels/test_plan.py tests/kernels/test_misuse.py tests/kernels/test_floats.py
 CYTHON := $(shell find qir -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
@@ -69,7 +69,7 @@ sanitize: $(STAMP)/test  ## the compiled code under the address, undefined-behav
 		esac; \
 		env PYTHONPATH=. PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 			TSAN_OPTIONS=halt_on_error=1:die_after_fork=0:ignore_noninstrumented_modules=1:allocator_may_return_null=1 \
-			LD_PRELOAD="$$(for name in $$libraries; do gcc -print-file-name=lib$$name.so; done)" \
+			LD_PRELOAD="$$(for name in $$libraries; do printf '%s ' "$$(gcc -print-file-name=lib$$name.so)"; done)" \
 			$(CURDIR)/$(BIN)/python -m pytest -q -s $$tests || exit; \
 		cd $(CURDIR); \
 	done
