@@ -1,19 +1,5 @@
 """Decides what will be stored as integers, and writes the schemes on slots.
 
-    graph main as native {
-      %x = input() : 4xf32
-      %y = sigmoid(%x) : 4xf32
-      output(y=%y)
-    }
-
-By `assign-schemes{target=cpu, range_rule=mse}` it becomes:
-
-    graph main as native {
-      %x = input() : 4xf32
-      %y = sigmoid(%x) : 4xf32 plan {result = "u8 affine tensor mse", x = "u8 affine tensor mse"}
-      output(y=%y)
-    }
-
 Every value that an integer op makes or reads is stored; slots of one stored value, and slots that
 an op says must hold one map, form a share set, and a share set has one scheme. What is asked is
 matched against the target's table; whatever stays float has a reason.

@@ -144,7 +144,7 @@ COUNTED: dict[str, tuple[list[Node], Array, Array]] = {
 
 
 def test_the_guide_names_what_makes_a_constant_of_a_default() -> None:
-    text = (Path(__file__).parents[3] / "docs/guide/onnx.md").read_text()
+    text = (Path(__file__).parents[3] / "docs/reference/onnx-exceptions.md").read_text()
     start = text.index("is a constant that says `default = true`")
     said = text[start : text.index("reading makes it a constant", start)]
     assert [what for what in COUNTED if what.removesuffix(" that are computed") not in said] == []
@@ -347,9 +347,9 @@ def test_a_default_that_nothing_counts_on_stays_one(tmp_path: Path, form: str | 
         graph, pipeline.calibrate(graph, [{"x": x}]), ledger=(told := Ledger())
     )
     assert {v.name for v in made.defaults} == {"k", "i"}
-    assert [e.subject for e in told if "a default is a constant" in e.reason] == ["w"]
+    assert [e.subject for e in told if "a default is a plain constant" in e.reason] == ["w"]
     pipeline.save(made, out, format=form, ledger=(said := Ledger()))
-    assert not [e for e in said if "a default is a constant" in e.reason]
+    assert not [e for e in said if "a default is a plain constant" in e.reason]
     assert set(_takes(out)) == {"k", "i"}
     given = {"x": x, "k": np.full((1, 4, 1, 1), 2, np.float32), "i": np.array([2, 2])}
     for feeds in ({"x": x}, given):
