@@ -57,8 +57,8 @@ FORMS = {
     "training": {"PyTorch": {"eager", "FX", "IPEX"}, "TensorFlow": {"stock", "Intel"}},
 }
 """The forms of each kind, by framework."""
-PENDING_ROWS = {("PyTorch IPEX", "oneDNN")}
-PENDING_FORMS = {"IPEX", "Intel"}
+PENDING_ROWS: set[tuple[str, str]] = set()
+PENDING_FORMS = {"Intel"}
 """Of targets that may not be installed: where they are, they are held to the same."""
 
 
