@@ -256,7 +256,7 @@ def _explained(
 ) -> Worst:
     """The cause whose remedy removes most of a tensor's noise."""
     layer = each.layers[0] if each.layers else None
-    node = _named(layer) if layer is not None else _named(each.value.node)
+    node = _named(layer if layer is not None else (each.before or each.value).node)
     keep = f"--keep-float '{node}'"
     candidates = [*_of_values(each, errors, statistics, settings, keep)]
     candidates += [c for made in each.layers for c in _of_weights(made, errors, settings, keep)]
@@ -268,6 +268,10 @@ def _explained(
         if dead is not None:
             fault = replace(fault, detail=f"{fault.detail}; {dead.detail}")
         best = _Candidate(fault, keep, share)
+    elif best.remedy == keep:  # which takes away all that is lost here
+        best = replace(
+            best, fault=replace(best.fault, measured=False), share=1 - 10 ** (-lost / 10)
+        )
     left = max(1 - best.share, LEFT)
     return Worst(
         each.tensor,
@@ -307,7 +311,8 @@ def _of_values(
     sizes = np.maximum(np.abs(errors.low), np.abs(errors.high))
     channel = outlier_channel(sizes)
     if channel is not None:
-        missing = "equalize" not in settings.corrections
+        able = any(weights_of(layer) is not None for layer in each.layers)
+        missing = able and "equalize" not in settings.corrections
         remedy = "--corrections equalize,correct-bias" if missing else keep
         out.append(_Candidate(channel, remedy, part * channel.removed))
     summary = statistics.get(Key(each.tensor))
@@ -315,7 +320,9 @@ def _of_values(
         levels = each.quant.high - each.quant.low + 1
         wide_one = wide_range(summary, *covered, levels)
         if wide_one is not None:
-            remedy = "--range mse" if settings.range_rule != "mse" else keep
+            # A range beyond all that was seen is the target's own, as of a softmax.
+            free = max(map(abs, covered)) < 1.1 * max(-summary.low, summary.high)
+            remedy = "--range mse" if free and settings.range_rule != "mse" else keep
             out.append(_Candidate(wide_one, remedy, part * wide_one.removed))
     return out
 
