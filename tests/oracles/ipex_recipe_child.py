@@ -1,7 +1,7 @@
 """Loads a recipe of QIR in Intel's extension, for a module, and runs it; without QIR.
 
 `python ipex_recipe_child.py NETWORKS NAME FOLDER`, with the file of the modules, the one to run,
-and a folder with its weights, data and recipe, where the result and the kernels are written.
+and a folder with its weights, data and recipe, where the result is written.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ def main(networks: str, name: str, folder: Path) -> None:
             frozen(x)
         made = frozen(x)
     np.save(folder / "y.npy", made.numpy())
-    (folder / "kernels.txt").write_text(str(frozen.graph_for(x)))
 
 
 if __name__ == "__main__":
