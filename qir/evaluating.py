@@ -188,3 +188,6 @@ def _arrays(results: Mapping[str, object]) -> dict[str, Tensor]:
         name: made if isinstance(made, np.ndarray) else boxed(made)
         for name, made in results.items()
     }
+
+
+__all__ = ["check", "evaluate"]

@@ -402,3 +402,6 @@ class _Search:
             len(trials.candidates),
             trials.goal.metric,
         )
+
+
+__all__ = ["Found", "Goal", "search_recipe"]

@@ -108,3 +108,6 @@ class Recipe:
 def _quoted(text: str) -> str:
     """A basic string of TOML; JSON's escapes are among its own."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+__all__ = ["Recipe"]

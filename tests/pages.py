@@ -53,6 +53,8 @@ MODULES = (
     "qir.mixed_precision",
     "qir.recipe",
     "qir.inspect",
+    "qir.analysis.quantization_faults",
+    "qir.backends.ipex",
     "qir.frontend",
     "qir.target",
     "qir.capability",

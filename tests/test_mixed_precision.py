@@ -139,7 +139,7 @@ def test_top1_of_labelled_samples_drops_by_no_more_than_was_allowed(
     )
     scores = by_onnxruntime(made, samples, tmp_path / "made.onnx")
     assert 100 * np.mean(scores.argmax(axis=1) == labels) >= 96.0
-    with pytest.raises(DataError, match="95 labels for 96 samples"):
+    with pytest.raises(DataError, match="95 labels, the data have 96 samples"):
         search_recipe(graph, statistics, samples, drop=4.0, labels=labels[:-1], recipe=PLAIN)
 
 

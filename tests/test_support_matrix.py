@@ -191,7 +191,7 @@ PLANS: dict[str, Plan] = {
     "pytorch-onednn": affine(U8, softmax=None),
     "pytorch-qnnpack": affine(U8, softmax=None, sigmoid=(U8, PART), concat=(U8, PART, U8)),
     "pytorch-fbgemm-symmetric": affine("u8 symmetric tensor minmax", softmax=None),
-    "pt2e": {"conv2d": (U8, W, U8)},
+    "pt2e": {"conv2d": (U8, W, U8), "flatten": (U8, U8), "linear": (U8, W, U8)},
     "tensorflow-onednn": {
         "conv2d": (SIGNED, W, UP),
         "flatten": (SIGNED, SIGNED),

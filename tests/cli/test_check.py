@@ -44,7 +44,8 @@ def test_statistics_and_other_samples_are_checked_too(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--labels", "x.npy"], "--check-data, --labels and --metric go with --check"),
+        (["--labels", "x.npy"], "--labels goes with --drop or --check"),
+        (["--check-data", "x.npy"], "--check-data and --metric go with --check"),
         (["--check", "--metric", "top1"], "--metric measures by labels: give --labels FILE"),
         (["--check", "--labels", "{few}"], "7 labels, the data have 24 samples"),
         (["--check", "--labels", "x.npy"], "x.npy: there is no such file of labels"),

@@ -39,7 +39,7 @@ def test_a_drop_is_measured_with_labels_and_statistics_of_other_data(folder: Pat
     (folder / "labels.txt").write_text("1\n2\n")
     made = qir(*words, "--labels", folder / "labels.txt", "-o", folder / "out.onnx", "--force")
     assert_one_line(made, 2)
-    assert "2 labels for 24 samples" in made.err
+    assert "2 labels, the data have 24 samples" in made.err
 
 
 def test_a_goal_out_of_reach_keeps_the_best_and_exits_with_3(folder: Path) -> None:
