@@ -34,7 +34,7 @@ KINDS = {
 """The groups of entry points, and what each finds."""
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _LIST = 120  # letters of names that still fit a line
 _offered: dict[tuple[str, str], object] = {}
@@ -100,7 +100,7 @@ def find(kind: str, name: str) -> object:
     return _offered[kind, name] if (kind, name) in _offered else _found(kind, name)
 
 
-def entries(kind: str, row: type[T]) -> Mapping[str, T]:
+def entries(kind: str, row: type[_T]) -> Mapping[str, _T]:
     """Returns what the entry points of a kind name: each one `row`, or a table of rows by name.
 
     A plugin that does not load brings none. Raises PluginError for what is neither, and for a name
@@ -110,11 +110,11 @@ def entries(kind: str, row: type[T]) -> Mapping[str, T]:
         return _gathered(kind, row)
     if kind not in _entries:
         _entries[kind] = _gathered(kind, row)
-    return cast("Mapping[str, T]", _entries[kind])
+    return cast("Mapping[str, _T]", _entries[kind])
 
 
-def _gathered(kind: str, row: type[T]) -> Mapping[str, T]:
-    short, out = KINDS.get(kind, kind), dict[str, T]()
+def _gathered(kind: str, row: type[_T]) -> Mapping[str, _T]:
+    short, out = KINDS.get(kind, kind), dict[str, _T]()
     for name in names(kind):
         try:
             found = find(kind, name)

@@ -16,6 +16,7 @@ from qir.calibration.rules import error, least_error, middles
 from qir.calibration.summary import Summary
 
 Reals = NDArray[np.float64]
+"""Values of a tensor."""
 
 OUTLIER = 4.0
 """A channel is an outlier from so many times the median channel on."""
