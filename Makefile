@@ -50,7 +50,7 @@ test-all: $(STAMP)/test  ## every test, then sanitizers, fuzzing and benchmarks;
 
 bench: $(STAMP)/bench  ## speed of kernels, of whole networks and of the language
 	@for script in $$(find benchmarks -name 'bench_*.py' | sort); do \
-		echo "== $$script"; case $$script in *quality*) set -- --quick;; *) set --;; esac; \
+		echo "== $$script"; case $$script in *quality*|*engine*) set -- --quick;; *) set --;; esac; \
 		timeout $(BENCH_SECONDS) $(BIN)/python $$script "$$@" || exit; done
 
 fuzz: $(STAMP)/test  ## a million broken texts, files, models, odd calls; FUZZ_COUNT of them, FUZZ_SECONDS at most
