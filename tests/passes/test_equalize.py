@@ -66,8 +66,8 @@ def uneven(seed: int, *, dead: bool = False) -> tuple[Graph, NDArray[np.float32]
     return graph, rng.standard_normal((16, 3, 8, 8)).astype(np.float32)
 
 
-def calibrated() -> tuple[Graph, Statistics, NDArray[np.float32]]:
-    graph, x = uneven(SEED)
+def calibrated(seed: int = SEED) -> tuple[Graph, Statistics, NDArray[np.float32]]:
+    graph, x = uneven(seed)
     return graph, pipeline.calibrate(graph, x), x
 
 
@@ -129,15 +129,18 @@ def test_statistics_of_scaled_tensors_are_those_of_a_run_of_the_scaled_network()
 
 @pytest.mark.parametrize("rule", ["minmax", "percentile:99.9", "mse", "entropy", "average:0.5"])
 def test_weights_with_one_scale_keep_more_of_the_signal_by_every_range_rule(rule: str) -> None:
-    graph, statistics, x = calibrated()
-    wanted = ran(graph, x)
-    noise = []
-    for corrections in ("default", "none"):
-        made = pipeline.quantize(
-            graph, statistics, granularity="tensor", range_rule=rule, corrections=corrections
-        )
-        noise.append(float(np.sum((ran(made, x) - wanted) ** 2)))
-    assert noise[0] < noise[1] / 2, f"seed {SEED}: {noise}"
+    ratios = []
+    for seed in range(SEED, SEED + 3):  # of three networks, since clipping may cost one much
+        graph, statistics, x = calibrated(seed)
+        wanted = ran(graph, x)
+        noise = []
+        for corrections in ("default", "none"):
+            made = pipeline.quantize(
+                graph, statistics, granularity="tensor", range_rule=rule, corrections=corrections
+            )
+            noise.append(float(np.sum((ran(made, x) - wanted) ** 2)))
+        ratios.append(noise[1] / noise[0])
+    assert np.median(ratios) > 2, f"seed {SEED}: {ratios}"
 
 
 def test_weights_with_a_scale_each_channel_are_equalized_only_when_asked() -> None:
