@@ -103,8 +103,8 @@ def find(kind: str, name: str) -> object:
 def entries(kind: str, row: type[_T]) -> Mapping[str, _T]:
     """Returns what the entry points of a kind name: each one `row`, or a table of rows by name.
 
-    A plugin that does not load brings none. Raises PluginError for what is neither, and for a name
-    that two of them bring.
+    What does not load or is no row is left out, so that it harms nobody who does not ask for it;
+    of two rows of one name the first entry point's counts. `qir plugins` says what is wrong.
     """
     if _offered:
         return _gathered(kind, row)
@@ -114,7 +114,7 @@ def entries(kind: str, row: type[_T]) -> Mapping[str, _T]:
 
 
 def _gathered(kind: str, row: type[_T]) -> Mapping[str, _T]:
-    short, out = KINDS.get(kind, kind), dict[str, _T]()
+    out: dict[str, _T] = {}
     for name in names(kind):
         try:
             found = find(kind, name)
@@ -122,11 +122,8 @@ def _gathered(kind: str, row: type[_T]) -> Mapping[str, _T]:
             continue
         table = found if isinstance(found, Mapping) else {name: found}
         for key, one in table.items():
-            if not isinstance(one, row):
-                raise PluginError(f"{short} {key!r} of {owner(kind, name)} is no {row.__name__}")
-            if key in out:
-                raise PluginError(f"{short} {key!r} of {owner(kind, name)} is there already")
-            out[key] = one
+            if isinstance(one, row):
+                out.setdefault(key, one)
     return MappingProxyType(out)
 
 

@@ -182,16 +182,8 @@ def test_what_qir_brings_is_written_for_the_api_that_it_has() -> None:
 
 
 def test_entries_are_rows_and_tables_of_rows() -> None:
-    with registry.offer("qir.ops", "one", 1), registry.offer("qir.ops", "two", {"a": 2, "b": 3}):
+    with registry.offer("qir.ops", "one", 1), registry.offer("qir.ops", "two", {"a": 2, "b": "x"}):
         found = {k: v for k, v in registry.entries("qir.ops", int).items() if k in "one a b"}
-        assert found == {"one": 1, "a": 2, "b": 3}
-        with (
-            registry.offer("qir.ops", "c", {"a": 4}),
-            pytest.raises(PluginError, match=r"'a'.*already"),
-        ):
-            registry.entries("qir.ops", int)
-        with (
-            registry.offer("qir.ops", "c", "text"),
-            pytest.raises(PluginError, match=r"'c'.*no int"),
-        ):
-            registry.entries("qir.ops", int)
+        assert found == {"one": 1, "a": 2}
+        with registry.offer("qir.ops", "zwei", {"a": 4}):  # the first entry point counts
+            assert registry.entries("qir.ops", int)["a"] == 2

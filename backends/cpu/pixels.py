@@ -84,12 +84,15 @@ def _times(job: Job, axis: int) -> int:
     constants = {slot: data.data for slot, data in given.items() if data is not None}
     if len(constants) < len(given):
         raise CannotLower("sizes are no constant")
-    line = [1] * job.operands["x"].type.rank
+    whole = sizes(job.operands["x"])  # scales may leave nothing of axes of one element
+    line = [1] * len(whole)
     line[axis] = old
-    places = np.arange(old, dtype=np.int32).reshape(line)
+    places = np.broadcast_to(np.arange(old, dtype=np.int32).reshape(line), whole)
     found = np.moveaxis(
         np.asarray(compute("resize_nearest", {"x": places, **constants}, job.attrs)), axis, 0
     )
+    if not found.size:
+        raise CannotLower("an empty result")
     row = found.reshape(len(found), -1)[:, 0]
     if new % old or not np.array_equal(row, np.arange(new) // (new // old)):
         raise CannotLower("pixels are not all repeated as often")

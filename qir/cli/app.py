@@ -103,7 +103,7 @@ class App(click.Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write("\n" + STATUSES)
         formatter.write("Each verb has examples: qir quantize --help\n")
-        formatter.write("Terms (profile, ledger, plan, form ...): docs/glossary.md\n")
+        formatter.write("Terms (profile, ledger, plan, form): docs/glossary.md\n")
 
 
 @click.group(cls=App, invoke_without_command=True, context_settings={"max_content_width": 100})
@@ -111,7 +111,7 @@ class App(click.Group):
 @click.help_option("-h", "--help")
 @click.pass_context
 def app(context: click.Context) -> None:
-    """Reads, quantizes, converts and runs models of ONNX, PyTorch, TensorFlow and MXNet."""
+    """Reads, quantizes, converts and runs ONNX, PyTorch, TensorFlow, MXNet and .qir models."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 

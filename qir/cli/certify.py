@@ -44,7 +44,7 @@ def certify(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Prove from the weights what the sums of each layer can do, for any input.
+    """Prove from the weights what sums can do, for any input.
 
     Reports whether 32 bits hold every sum, and whether 16-bit sums of pairs saturate: on processors
     without VNNI, and, for each runtime, on this one or that of --isa, since depthwise layers have

@@ -55,10 +55,11 @@ def convert(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Convert a model to another form, framework or file.
+    """Convert a model to another form or framework, or to .qir.
 
-    Prints the ledger: what the conversion changed. One that would change numbers by more than one
-    quantization step is refused with status 3, unless --lossy allows it.
+    Reads ONNX, PyTorch, TensorFlow, MXNet and .qir files, and prints the ledger: what the
+    conversion changed. One that would change numbers by more than one quantization step is refused
+    with status 3, unless --lossy allows it.
 
     --json prints {file, output, output_bytes, ledger: {kind: count}}.
     """

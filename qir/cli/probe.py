@@ -42,7 +42,7 @@ def probe(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Measure what runtimes compute, and compare it with their profiles.
+    """Measure what runtimes compute, beside their profiles.
 
     Each RUNTIME (without one, all that are installed) runs small models rich in ties. The reference
     computes the same under the profile, and under each other value of every field. Shown are the

@@ -148,7 +148,7 @@ def quantize(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Quantize a float model to 8-bit integers, or its weights to fewer bits.
+    """Quantize a float model, or its weights alone.
 
     Folds constants and batch norms, calibrates (or takes the statistics of `qir calibrate`), plans
     as `qir plan` shows, and writes the model. --dynamic and --weights need no samples. The same

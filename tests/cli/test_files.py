@@ -72,9 +72,8 @@ def test_a_part_that_is_there_is_kept_unless_it_is_to_go(
 def test_help_promises_the_kinds_of_files_that_are_read(verb: tuple[str, ...]) -> None:
     outcome = qir(*verb, "--help")
     assert outcome.status == 0
-    assert "framework" not in outcome.out.partition("Options:")[0]
-    assert "ONNX" in outcome.out
-    assert ".qir" in outcome.out
+    said = outcome.out.partition("Options:")[0]
+    assert all(kind in said for kind in ("ONNX", "PyTorch", "TensorFlow", "MXNet", ".qir"))
 
 
 def test_unfinished_statistics_quantize_nothing(

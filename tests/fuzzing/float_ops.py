@@ -83,8 +83,9 @@ def check(op: str, seed: object, number: int) -> None:
         except Refused:  # shapes that depend on data
             return
         for name, wanted in made.items():
-            if np.asarray(kernels[name]).tobytes() != wanted.tobytes():
-                raise Broken(f"{about}: {name} of cpu is not that of the reference")
+            found = np.asarray(kernels[name])
+            if found.tobytes() != wanted.tobytes():  # float kernels sum in an order of their own
+                _compare(f"{about}: {name} of cpu", found, expected[name], allowed[name])
 
 
 def float_op_case(given: Try) -> None:

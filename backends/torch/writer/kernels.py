@@ -97,13 +97,28 @@ def _quantized(program: Program, node: Node, x: fx.Node) -> fx.Node:
     if quant is None or not fits(quant):
         raise program.refuse(node, f"PyTorch has no quantized tensor of type {quant}")
     if quant.bounds and (quant.low, quant.high) != quant.storage.bounds:
-        raise program.refuse(node, f"PyTorch's tensors hold all integers of {quant.storage}")
+        x = _clamped(program, node, x, quant)
     kind = STORED[str(quant.storage)]
     if quant.axis is None:
         return program.call("aten.quantize_per_tensor", x, *parameters(quant), kind)
     scales, zeros = channel_parameters(quant)
     held = program.hold(scales, f"{node.name}_scale"), program.hold(zeros, f"{node.name}_zero")
     return program.call("aten.quantize_per_channel", x, *held, quant.axis, kind)
+
+
+def _clamped(program: Program, node: Node, x: fx.Node, quant: QuantType) -> fx.Node:
+    """Bounds floats by what narrower integers mean, since PyTorch saturates at the storage's ends.
+
+    A bound becomes its own integer again: what float32 adds to it is far less than half a step.
+    """
+    zeros, scales = quant.zeros().astype(np.float64), quant.scales().astype(np.float64)
+    ends = [((end - zeros) * scales).astype(np.float32) for end in (quant.low, quant.high)]
+    if quant.axis is None:
+        return program.call("aten.clamp", x, *(float(end) for end in ends))
+    shape = [-1 if axis == quant.axis else 1 for axis in range(node.result.type.rank)]
+    low, high = (torch.from_numpy(end.reshape(shape)) for end in ends)
+    held = program.hold(low, f"{node.name}_low"), program.hold(high, f"{node.name}_high")
+    return program.call("aten.clamp", x, *held)
 
 
 def _quantize(program: Program, node: Node) -> fx.Node:

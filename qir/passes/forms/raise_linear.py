@@ -1,12 +1,24 @@
 """Rewrites products with a constant matrix as `linear`, for targets that have no other layer.
 
-    %y = gemm(%x, %w, c=%b) {trans_b = false} : 2x3xf32
+    graph main as native {
+      %x = input() : 2x2xf32
+      %w = constant([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) : 2x3xf32
+      %b = constant([0.5, 1.0, 1.5]) : 3xf32
+      %y = gemm(%x, %w, c=%b) : 2x3xf32
+      output(y=%y)
+    }
 
-becomes
+By `raise-linear` it becomes:
 
-    %y = linear(%x, %w.t, bias=%b) : 2x3xf32
+    graph main as native {
+      %x = input() : 2x2xf32
+      %b = constant([0.5, 1.0, 1.5]) : 3xf32
+      %w.t = constant([1.0, 4.0, 2.0, 5.0, 3.0, 6.0]) : 3x2xf32
+      %y = linear(%x, %w.t, bias=%b) : 2x3xf32
+      output(y=%y)
+    }
 
-with the matrix transposed. A `matmul` with a constant matrix is rewritten likewise.
+A `matmul` with a constant matrix is rewritten likewise.
 """
 
 from __future__ import annotations

@@ -15,8 +15,10 @@ from qir.frontend import Frontend
 from qir.inspect.metrics import Metric
 from qir.inspect.plugins import group_of, load_plugin
 from qir.inspect.probing import Probe
-from qir.ir.ops import PluginOp
+from qir.ir.ops import OPS, PluginOp
 from qir.profiles import PluginMethod, dumps, load, profile
+from qir.profiles.conditions import Condition
+from qir.profiles.kernel_forms import Form
 from qir.rewrite import Pass
 from qir.target import Target
 from qir.testing.conformance.checklist import Broken, Check, Checklist, demand, require
@@ -64,8 +66,11 @@ def _checked(name: str, found: object) -> tuple[Check, ...]:
         return check_op(found)
     if isinstance(found, PluginMethod):
         return check_method(name, found)
+    if isinstance(found, Form | Condition):
+        return check_rows({name: found})
     if isinstance(found, Mapping):
-        return check_methods(found)
+        methods = all(isinstance(row, PluginMethod) for row in found.values())
+        return check_methods(found) if methods else check_rows(found)
     if isinstance(found, Path):
         return _check_profiles(found)
     if isinstance(found, tuple):
@@ -81,6 +86,24 @@ def _checked(name: str, found: object) -> tuple[Check, ...]:
         return check_observer(found)
     assert issubclass(found, Metric)
     return check_metric(found)
+
+
+def check_rows(table: Mapping[str, Form | Condition]) -> tuple[Check, ...]:
+    """Holds forms of layers, or conditions of groups, to what messages and profiles rely on."""
+    checks = Checklist()
+
+    def says() -> None:
+        for name, row in table.items():
+            demand(bool(row.said) and not row.said.endswith("."), f"{name}: said is no phrase")
+
+    def names_ops() -> None:
+        for name, row in table.items():
+            strange = [op for op in getattr(row, "ops", ()) if op not in OPS]
+            demand(not strange, f"{name}: there is no op {strange[:1]}")
+
+    checks.check("says in a phrase what it means", says)
+    checks.check("names ops that there are", names_ops)
+    return checks.told()
 
 
 def _check_profiles(place: Path) -> tuple[Check, ...]:
