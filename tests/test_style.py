@@ -41,6 +41,11 @@ def test_python_is_formatted() -> None:
 
 
 @pytest.mark.slow
+def test_mypy_finds_nothing_in_what_is_shipped() -> None:
+    accepts("mypy", "--no-error-summary", "qir", "frontends", "backends")
+
+
+@pytest.mark.long
 def test_mypy_finds_nothing() -> None:
     accepts("mypy", "--no-error-summary")
 

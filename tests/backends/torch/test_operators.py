@@ -16,11 +16,22 @@ NEAR = 1e-5
 """Results may be off by so much of the largest one: sums are made in another order."""
 
 
+UNWRITTEN = {
+    "choose_qparams": "QIR knows no operator of PyTorch for it",
+    "index of two shapes": "its shape has a size that nothing says",
+}
+"""Cases that are read and refused when written, and why."""
+
+
 @pytest.mark.sampled(40)
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 @pytest.mark.parametrize("form", ["torchscript", "fx"])
 def test_an_operator_is_written_as_what_pytorch_computes(case: Case, form: str) -> None:
     graph = qir.load(export(case.module(), case.inputs))
+    if case.name in UNWRITTEN:
+        with pytest.raises(Refused, match=UNWRITTEN[case.name]):
+            qir.build(graph, target="pytorch-x86", format=form)
+        return
     made = qir.build(graph, target="pytorch-x86", format=form)
     given = {v.name: x.numpy() for v, x in zip(graph.inputs, case.inputs, strict=True)}
     assert callable(made)
