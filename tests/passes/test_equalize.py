@@ -130,7 +130,7 @@ def test_statistics_of_scaled_tensors_are_those_of_a_run_of_the_scaled_network()
 @pytest.mark.parametrize("rule", ["minmax", "percentile:99.9", "mse", "entropy", "average:0.5"])
 def test_weights_with_one_scale_keep_more_of_the_signal_by_every_range_rule(rule: str) -> None:
     ratios = []
-    for seed in range(SEED, SEED + 3):  # of three networks, since clipping may cost one much
+    for seed in range(SEED, SEED + 3):
         graph, statistics, x = calibrated(seed)
         wanted = ran(graph, x)
         noise = []
@@ -140,7 +140,8 @@ def test_weights_with_one_scale_keep_more_of_the_signal_by_every_range_rule(rule
             )
             noise.append(float(np.sum((ran(made, x) - wanted) ** 2)))
         ratios.append(noise[1] / noise[0])
-    assert np.median(ratios) > 2, f"seed {SEED}: {ratios}"
+    clips = rule.startswith(("percentile", "entropy"))  # which may cost one network much
+    assert (np.median(ratios) if clips else min(ratios)) > 2, f"seed {SEED}: {ratios}"
 
 
 def test_weights_with_a_scale_each_channel_are_equalized_only_when_asked() -> None:
