@@ -120,7 +120,7 @@ def folded_norm(call: Call, arrays: Arrays) -> Codes:
         codes = np.clip(np.rint(codes * F(_READ["i8"] / _READ["u8"])), -128, 127).astype(F)
     span = _reach(x, _READ[str(x.storage)])
     most = _reach(out, _READ["i8"])
-    inverse = F(1) / np.sqrt(var + F(eps))
+    inverse = (1 / np.sqrt(var.astype(np.float64) + eps)).astype(F)  # its epsilon is a double
     # oneDNN is told that the variance is 1, and adds the epsilon again.
     factor = gamma * inverse * F(span / most) / np.sqrt(F(1) + F(eps))
     offset = (beta - mean * gamma * inverse) * F(_READ["i8"] / most)

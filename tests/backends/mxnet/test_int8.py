@@ -134,17 +134,9 @@ def test_weights_that_no_kernel_makes_again_are_nudged(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def zoo_case(name: str) -> object:
-    """A network of the zoo; of one some integers behind a float op are another step's."""
-    said = "2 of 32,768 integers behind a float batch norm lie a step off, and what follows"
-    return (
-        pytest.param(name, marks=pytest.mark.xfail(reason=said)) if name == "resnet18_v2" else name
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("mxnet")
-@pytest.mark.parametrize("name", [*NETWORKS, *map(zoo_case, ZOO)])
+@pytest.mark.parametrize("name", [*NETWORKS, *ZOO])
 def test_mxnet_computes_what_is_foreseen(name: str, tmp_path: Path) -> None:
     if name in NETWORKS:
         graph, x = quantized_network(name), data()

@@ -181,3 +181,12 @@ def test_recorded_results_are_what_mxnet_makes_today(tmp_path: Path) -> None:
         assert sorted(held.files) == sorted(live.files), path.name
         for key in held.files:
             assert np.array_equal(held[key], live[key]), f"{path.name} {key}"
+
+
+def test_a_batch_norm_beside_a_tie_divides_by_a_root_of_doubles() -> None:
+    """Of ResNet-18 v2: 12.5000005 in float64 and where roots are float32; MXNet gives 12."""
+    numbers = {"gamma": 1.118873, "beta": 0.05875849, "mean": -0.19112594, "var": 1.4515073}
+    said = {"kind": "uint8", "high": 6.003194, "top": 8.653871, "eps": 1e-5}
+    arrays = {slot: np.array([number], F) for slot, number in numbers.items()}
+    arrays |= {"x": np.full((1, 1, 1, 1), 28, np.uint8), "y": np.full((1, 1, 1, 1), 12, np.int8)}
+    assert np.array_equal(FORESEEN["batch_norm"](said, arrays), arrays["y"])
