@@ -31,6 +31,7 @@ from qir.ledger import Ledger
 from qir.passes.forms.lower_linear import lowered
 from qir.passes.quantize.equalize import scaled_tensors
 from qir.quantizing import DEFAULT, fold, known_corrections
+from qir.registry import DEFAULT_TARGET
 from qir.target import target as named_target
 
 Tensor = NDArray[np.generic]
@@ -99,7 +100,7 @@ def check(
     labels: str | Path | NDArray[np.generic] | None = None,
     *,
     metrics: Sequence[str] = (),
-    target: str = "onnxruntime",
+    target: str = DEFAULT_TARGET,
     granularity: str = "channel",
     range_rule: str = "minmax",
     corrections: Iterable[str] | str = DEFAULT,

@@ -53,6 +53,7 @@ from qir.recipe import Recipe
 from qir.reference.constants import computed
 from qir.reference.interpreter import find
 from qir.reference.interpreter import run as run_reference
+from qir.registry import DEFAULT_TARGET
 from qir.rewrite import Pass, Report, run_passes
 from qir.rewrite.runner.driver import After
 from qir.rewrite.runner.journal import Journal
@@ -141,7 +142,7 @@ def save(
     graph: Graph,
     destination: str | Path,
     *,
-    target: str = "onnxruntime",
+    target: str = DEFAULT_TARGET,
     format: str | None = None,
     ledger: Ledger | None = None,
     journal: Journal | None = None,
@@ -191,7 +192,7 @@ def verify(graph: Graph, *, target: str | None = None) -> list[Finding]:
     return found
 
 
-def taken(graph: Graph, *, target: str = "onnxruntime") -> list[Verdict]:
+def taken(graph: Graph, *, target: str = DEFAULT_TARGET) -> list[Verdict]:
     """Which ops a target takes in integers as they stand, and why not the others."""
     return named_target(target).verdicts(graph)
 
@@ -282,7 +283,7 @@ class Dump:
 def plan(
     graph: Graph,
     *,
-    target: str = "onnxruntime",
+    target: str = DEFAULT_TARGET,
     granularity: str = "channel",
     rules: Iterable[str] = (),
     dynamic: bool = False,
@@ -321,7 +322,7 @@ def plan(
 
 
 def written(
-    plan: Plan, path: str | Path, *, target: str = "onnxruntime", data: bool = False
+    plan: Plan, path: str | Path, *, target: str = DEFAULT_TARGET, data: bool = False
 ) -> Plan:
     """A plan by the file that was written of it; files that nobody reads leave it as it is. Of
     quantizing without data products whose codes a target computes in reals are told as that, with
@@ -394,7 +395,7 @@ def quantize(
     graph: Graph,
     statistics: Statistics,
     *,
-    target: str = "onnxruntime",
+    target: str = DEFAULT_TARGET,
     granularity: str = "channel",
     rules: Iterable[str] = (),
     range_rule: str = "minmax",
@@ -454,7 +455,7 @@ def _require_left(graph: Graph, found: Plan, rules: str) -> None:
 def quantize_dynamic(
     graph: Graph,
     *,
-    target: str = "onnxruntime",
+    target: str = DEFAULT_TARGET,
     granularity: str = "channel",
     rules: Iterable[str] = (),
     ledger: Ledger | None = None,
@@ -480,7 +481,7 @@ def quantize_weights(
     graph: Graph,
     weights: str = "u4:32",
     *,
-    target: str = "onnxruntime",
+    target: str = DEFAULT_TARGET,
     rules: Iterable[str] = (),
     ledger: Ledger | None = None,
     journal: Journal | None = None,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from qir.atomic import write_text
 from qir.errors import InputError
+from qir.registry import DEFAULT_TARGET
 
 FORMAT = 1
 """The version of the file."""
@@ -31,7 +32,7 @@ _MOST = 1 << 24
 class Recipe:
     """The settings of quantizing with data; together with model and statistics they give a file."""
 
-    target: str = "onnxruntime"
+    target: str = DEFAULT_TARGET
     profile: str = ""
     """The profile whose kernels take the target's place; empty: none."""
     granularity: str = "channel"

@@ -18,6 +18,8 @@ from qir.errors import ApiError, PluginError
 
 API = 1
 """The plugin interface that this QIR has; a plugin says `qir_api = 1` to be written for it."""
+DEFAULT_TARGET = "onnxruntime"
+"""The target of the command line and of the API where none is named."""
 KINDS = {
     "qir.frontends": "frontend",
     "qir.targets": "target",

@@ -23,7 +23,7 @@ CORE = {
     "query": "errors arguments ir",
     "ledger": "errors arguments atomic ir",
     "source": "ir",
-    "recipe": "errors atomic",
+    "recipe": "errors atomic registry",
     "capability": "errors ir query registry numerics profiles",
     "numerics": "errors ir registry _kernels",
     "profiles": "errors ir registry numerics",

@@ -174,7 +174,7 @@ class _Reader:
 
 STYLES: Mapping[str, str] = {
     "imagenet": """\
-# Images as torchvision's ImageNet models take them: shorter side 256, center 224 x 224,
+# Images as models of ImageNet usually take them: shorter side 256, center 224 x 224,
 # (pixel / 255 - mean) / std, channels first.
 size = 256
 crop = 224

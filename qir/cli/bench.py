@@ -13,6 +13,7 @@ from qir.cli import verb as shared
 from qir.cli.models import open_model
 from qir.cli.screen import Column, Screen, percent, plural, size, three
 from qir.cli.words import shape
+from qir.registry import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     from qir.cli.engines import Engine, Tensors
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--with",
     "engines",
-    default="cpu,onnxruntime",
+    default=f"cpu,{DEFAULT_TARGET}",
     show_default=True,
     metavar="ENGINES",
     help="What is measured: cpu, onnxruntime, onnxruntime:plain, reference.",

@@ -14,6 +14,7 @@ from qir.cli import passing
 from qir.cli import verb as shared
 from qir.cli.models import open_model
 from qir.cli.screen import Screen, plural
+from qir.registry import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     from qir.ir.graph import Graph
@@ -125,7 +126,7 @@ def _check(words: list[str], graph: Graph, path: Path, target: str | None) -> st
     from qir import pipeline
     from qir.errors import UsageError
 
-    pipeline.save(graph, path, target=target or "onnxruntime", lossy=True, force=True)
+    pipeline.save(graph, path, target=target or DEFAULT_TARGET, lossy=True, force=True)
     named = [word.replace(PLACE, str(path)) for word in words]
     command = named if named != words else [*words, str(path)]
     try:

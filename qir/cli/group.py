@@ -13,6 +13,7 @@ import click
 from qir.cli import verb as shared
 from qir.cli.models import claim_model, open_model, require_apart
 from qir.cli.screen import Column, Screen, plural
+from qir.registry import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     from qir.inspect.left_float import Foreseen, Left
@@ -76,7 +77,7 @@ def group(
     require_apart([model], [output])
     if output.suffix.lower() != pipeline.SUFFIX:
         raise UsageError(f"{output}: groups are kept in .qir files; qir convert writes others")
-    claim_model(output, "onnxruntime", None, force=force)
+    claim_model(output, DEFAULT_TARGET, None, force=force)
     ledger, journal = Ledger(), pipeline.read_journal(model)
     graph = open_model(model, ledger)
     reports: list[Report] = []

@@ -8,6 +8,8 @@ from typing import Protocol, TypeVar
 
 import click
 
+from qir.registry import DEFAULT_TARGET
+
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -138,7 +140,7 @@ threads = whole(
 )
 target = click.option(
     "--target",
-    default="onnxruntime",
+    default=DEFAULT_TARGET,
     show_default=True,
     metavar="NAME",
     help="Backend the model is for; `qir targets` lists them; or a target file.",

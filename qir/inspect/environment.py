@@ -12,17 +12,9 @@ from pathlib import Path
 
 from qir import registry
 from qir.errors import PluginError, UsageError
+from qir.inspect.runtimes import probes
 from qir.profiles.processor import processor_features
 
-FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
-    "onnx": ("onnx",),
-    "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
-    "torch": ("torch",),
-    "tensorflow": ("tensorflow", "tensorflow-cpu"),
-    "mxnet": ("mxnet",),
-    "ipex": ("intel_extension_for_pytorch",),
-}
-"""The distributions that bring each framework."""
 LIBRARIES = ("numpy", "networkx", "ml_dtypes", "safetensors")
 
 
@@ -91,13 +83,21 @@ def environment(version: str) -> Environment:
         platform.python_version(),
         f"{platform.system()} {platform.machine()}, {sys.implementation.name}",
         {name: _version(name) for name in LIBRARIES},
-        {name: _first(dists) for name, dists in FRAMEWORKS.items()},
+        _frameworks(),
         tuple(_plugins()),
         features,
         isa,
         threads,
         fault,
     )
+
+
+def _frameworks() -> dict[str, str | None]:
+    """The version of each framework in this Python, as its probe names the packages of it."""
+    found = {"onnx": _version("onnx")}
+    for probe in probes():
+        found[probe.backend] = found.get(probe.backend) or _first(probe.distributions)
+    return found
 
 
 def _first(distributions: tuple[str, ...]) -> str | None:

@@ -19,15 +19,15 @@ Reals = NDArray[np.floating]
 Numbers = tuple[NDArray[np.floating], NDArray[np.int64]]
 """Scales and zero points; a rule that asks for real ones gives floats for these."""
 
-ONEDNN = Choose(levels=(("i8", 127.0),))
+_SYMMETRIC_127 = Choose(levels=(("i8", 127.0),))
 """TensorFlow, IPEX and MXNet, int8: 2 * max(|min|, |max|) / (127 + 128 - 1)."""
 
 NAMED: Mapping[str, Choose] = {
-    "onednn.i8": ONEDNN,
+    "onednn.i8": _SYMMETRIC_127,
     "onednn.u8": Choose(reach="max", levels=(("u8", 255.0),)),
     "fbgemm.symmetric": Choose(levels=(("*", 127.5),)),
     "fbgemm.affine": Choose(zero="qmin-round(min/s)"),
-    "onnxruntime.i8": replace(ONEDNN, zero="round(qmin-min/s)"),
+    "onnxruntime.i8": replace(_SYMMETRIC_127, zero="round(qmin-min/s)"),
     "onnxruntime.u8": Choose(zero="qmin-round(min/s)"),
     "onnxruntime.tool": Choose(
         levels=(("i8", 127.0), ("i16", 32767.0)),

@@ -71,7 +71,7 @@ def _onnx(low: Tensor, high: Tensor, wanted: Wanted) -> Pair:
 _SMALLEST = F(6.1e-5)
 
 
-def _torch(low: Tensor, high: Tensor, wanted: Wanted) -> Pair:
+def _widened_in_f64(low: Tensor, high: Tensor, wanted: Wanted) -> Pair:
     """PyTorch's dynamic layers (ChooseQuantizationParams): float64 between float32 ends.
 
     A range too small for its scale is widened. `bounds` 0:127 are what reduce_range asks for.
@@ -131,7 +131,7 @@ def _finite(rule: str, low: Tensor, high: Tensor) -> None:
 
 RULES: Mapping[str, Callable[[Tensor, Tensor, Wanted], Pair]] = {
     "onnx.dynamic": _onnx,
-    "torch.dynamic": _torch,
+    "torch.dynamic": _widened_in_f64,
     "torchao.per_token": _per_token,
 }
 """The rules by name; those of the core's profiles are known too, and `profile` is the node's."""

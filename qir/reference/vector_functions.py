@@ -86,12 +86,12 @@ def _number(attrs: Mapping[str, Attr], name: str) -> float:
     return value
 
 
-def slope_of_torch(attrs: Mapping[str, Attr]) -> None:
+def check_fixed_slope(attrs: Mapping[str, Attr]) -> None:
     """OpError for a hard sigmoid that is not torch's, which has no attributes."""
     alpha, beta = _number(attrs, "alpha"), _number(attrs, "beta")
     if F(alpha) != F(1 / 6) or beta != 0.5:
         raise OpError(
-            f"hard_sigmoid: alpha = {alpha:g}, beta = {beta:g}; torch's kernel has alpha = 1/6 and "
+            f"hard_sigmoid: alpha = {alpha:g}, beta = {beta:g}; the kernel has alpha = 1/6 and "
             f"beta = 1/2"
         )
 
@@ -103,7 +103,7 @@ def made(
     with np.errstate(all="ignore"):
         x = reals["x"].astype(F) if "x" in reals else np.zeros((), F)
         if op == "hard_sigmoid":
-            slope_of_torch(attrs)
+            check_fixed_slope(attrs)
             return hard_sigmoid(x)
         if op == "hard_swish":
             return hard_swish(x)

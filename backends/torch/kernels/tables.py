@@ -9,7 +9,7 @@ import numpy as np
 from qir.errors import OpError
 from qir.profiles.methods import PluginMethod
 from qir.reference.method import Call, Codes, F, one_scale, stored, to_whole
-from qir.reference.vector_functions import hard_sigmoid, slope_of_torch
+from qir.reference.vector_functions import check_fixed_slope, hard_sigmoid
 
 
 def float_table(call: Call, arrays: Mapping[str, Codes]) -> Codes:
@@ -29,7 +29,7 @@ def float_table(call: Call, arrays: Mapping[str, Codes]) -> Codes:
         if call.op == "tanh":
             placed = F(128) * np.tanh(reals.astype(np.float64)) + 128.0
         elif call.op == "hard_sigmoid":
-            slope_of_torch(call.attrs)
+            check_fixed_slope(call.attrs)
             placed = hard_sigmoid(reals) * F(256)
         else:
             placed = F(256) / (F(1) + np.exp(-reals.astype(np.float64)).astype(F))

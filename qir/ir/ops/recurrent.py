@@ -222,6 +222,6 @@ OPS = (
         results=2,
         inner=_inner("zrh"),
         doc="y, h of h' = (1 - z) * n + z * h, step by step; gates z, r, h in this order; r "
-        "multiplies h, or h's product and bias where linear_before_reset (as in torch)",
+        "multiplies h, or h's product and bias where linear_before_reset",
     ),
 )

@@ -232,7 +232,7 @@ class CleanPairs(PatternPass):
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
         """Codes that are quantized again by the same numbers."""
         text = (
-            "graph main as ort-1.31 {\n  %x = input() : 2x4xf32\n"
+            "graph main as native {\n  %x = input() : 2x4xf32\n"
             "  %q = quantize(%x) : 2x4x!quant.uniform<u8:f32, 0.3:128>\n"
             "  %d = dequantize(%q) : 2x4xf32\n"
             "  %p = quantize(%d) : 2x4x!quant.uniform<u8:f32, 0.3:128>\n"

@@ -302,7 +302,7 @@ class LiftDynamic(PatternPass):
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
         """A product of raw integers whose scale is computed."""
         text = (
-            "graph main as ort-1.31 {\n  %a = input() : (B)x4xf32\n"
+            "graph main as native {\n  %a = input() : (B)x4xf32\n"
             "  %w = constant([1, -2, 3, 4]) : 4x1xi8\n  %ws = constant(0.0125) : f32\n"
             '  %s, %z = choose_qparams(%a) {rule = "onnx.dynamic", storage = u8} : f32, u8\n'
             "  %q = quantize(%a, scale=%s, zero=%z) : (B)x4x!quant.uniform<u8:f32, ?:?>\n"

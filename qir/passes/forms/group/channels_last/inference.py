@@ -257,16 +257,16 @@ class Order:
         if op not in _MEANS or _says(node) or x is None or not _coded(x):
             return ""
         sizes, steps = _sizes(x), self._where(x)
-        qnnpack = self.misplaces and _storage(x) == U8
+        u8_first = self.misplaces and _storage(x) == U8
         if op == "reduce_mean":
-            plain = fills(sizes, steps) or (qnnpack and node.attrs.get("axes") == (2, 3))
+            plain = fills(sizes, steps) or (u8_first and node.attrs.get("axes") == (2, 3))
             return "" if plain else "it adds floats of another layout: not predicted"
         last = fills(sizes, steps, last=True)
         if len(sizes) == 5 and set(_sizes(node.result)[2:]) == {1}:
             known = fills(sizes, steps) or (last and op == "global_avg_pool")
             return "" if known else "it adds floats of another layout: not predicted"
         other = last and not fills(sizes, steps)
-        if qnnpack or not other or (len(sizes) > 3 and op != "adaptive_avg_pool"):
+        if u8_first or not other or (len(sizes) > 3 and op != "adaptive_avg_pool"):
             return ""
         if len(sizes) == 3 and not self.misplaces:
             self.rows.append(node)

@@ -31,7 +31,7 @@ class Misplaced:
     """The kernels of a graph that read what lies both ways and misplace what they make of it."""
 
     graph: Graph
-    qnnpack: bool
+    u8_first: bool
     wrap: Callable[[Graph], object]
     off: set[Node] = field(default_factory=set)
     _codes: set[str] | None = None
@@ -41,7 +41,7 @@ class Misplaced:
         """Whether a kernel is one that can."""
         if op in _NORMS and node.result.type.rank != 4:
             return False
-        return op in _IMAGES and not (self.qnnpack and _by_qnnpack(op, node))
+        return op in _IMAGES and not (self.u8_first and _in_u8_library(op, node))
 
     def writes(self, node: Node) -> bool:
         """Whether a node gives the codes that one of them writes, where that is a kernel at all."""
@@ -63,7 +63,7 @@ def _kernels(graph: Graph) -> set[str]:
     return {value.name for node in graph if node.op != "quantize" for value in node.results}
 
 
-def _by_qnnpack(op: str, node: Node) -> bool:
+def _in_u8_library(op: str, node: Node) -> bool:
     """Whether QNNPACK computes a pool."""
     x = next(iter(node.operands.values()))
     quant = (x.node.operands["x"] if x.node.op == "dequantize" else x).type.quant

@@ -54,8 +54,8 @@ class Kernel:
     attrs: Mapping[str, Attr]
     data: Sequence[Read]
     sizes: Sizes
-    qnnpack: bool = False
-    """Whether QNNPACK is asked first: it takes codes of u8."""
+    u8_first: bool = False
+    """Whether the kernels of u8 alone are asked first, which are QNNPACK's."""
     units: bool = False
     """Whether its codes are parts of 256, from 0 on."""
 
@@ -98,7 +98,7 @@ def _images(kernel: Kernel) -> Steps:
 
 def _pool(kernel: Kernel) -> Steps:
     """QNNPACK's own have channels last where that is suggested, or where it is the plain order."""
-    if not kernel.qnnpack or (kernel.op.startswith("max") and kernel.attrs.get("ceil")):
+    if not kernel.u8_first or (kernel.op.startswith("max") and kernel.attrs.get("ceil")):
         return _images(kernel)
     sizes = kernel.sizes
     alone = sizes[1] == 1 or set(sizes[2:]) == {1}
@@ -145,7 +145,7 @@ def _reduced(kernel: Kernel) -> Steps:
     said = kernel.attrs.get("axes") or tuple(range(rank))
     axes = {a % rank for a in said if isinstance(a, int)} if isinstance(said, tuple) else set()
     inner = sorted(axes) == [*range(rank - len(axes), rank)]
-    images = kernel.qnnpack and rank == 4 and said == (2, 3)
+    images = kernel.u8_first and rank == 4 and said == (2, 3)
     if len(kernel.sizes) != rank or not inner or images:
         return dense(kernel.sizes)
     return _contiguous(kernel)
@@ -207,7 +207,7 @@ def _turn(sizes: Sizes, every: Sequence[Steps], one: int, other: int) -> int:
 def _softmax(kernel: Kernel) -> Steps:
     """QNNPACK goes along the axis of step 1, or along the last one after it has changed places."""
     rank, at = len(kernel.sizes), kernel.attrs.get("axis", -1)
-    if not kernel.qnnpack or not kernel.units or not isinstance(at, int):
+    if not kernel.u8_first or not kernel.units or not isinstance(at, int):
         return dense(kernel.sizes)
     axes = [*range(rank)]
     axes[at], axes[-1] = axes[-1], axes[at]
@@ -225,7 +225,7 @@ def unforeseen(kernel: Kernel) -> str:
         alone = len(sizes) == 4 and sizes[0] > 1 and set(sizes[2:]) == {1}
         return _WRITES if alone and x.last else ""
     at = kernel.attrs.get("axis", -1)
-    if kernel.op != "softmax" or not kernel.qnnpack or not kernel.units or not isinstance(at, int):
+    if kernel.op != "softmax" or not kernel.u8_first or not kernel.units or not isinstance(at, int):
         return ""
     if x.steps[at] != 1 or sizes[at] == 1:
         return ""
@@ -234,8 +234,8 @@ def unforeseen(kernel: Kernel) -> str:
     return _READS if any(x.steps[a] != made[a] or made[a] % last for a in rest) else ""
 
 
-_WRITES = "torch writes the first of images of one element, and leaves the others: not predicted"
-_READS = "QNNPACK takes what lies so for rows along another axis, or without gaps: not predicted"
+_WRITES = "it writes the first of images of one element and no other: not predicted"
+_READS = "it takes what lies so for rows along another axis, or without gaps: not predicted"
 
 _RULES: Mapping[str, Rule] = {
     **dict.fromkeys((f"conv{of}{n}d" for of in ("", "_transpose") for n in (1, 2, 3)), _last),
