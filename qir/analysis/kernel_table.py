@@ -11,6 +11,7 @@ from qir.errors import UsageError
 from qir.ir.dtype import I8, I32, U8, DType
 from qir.ir.ops import spec
 from qir.ir.ops.layers import MATRIX_PRODUCTS
+from qir.ir.quantized_ops import BRIDGES
 from qir.ir.scheme import RESULT, Scheme
 from qir.profiles import Profile, choosing
 from qir.profiles.conditions import conditions
@@ -52,7 +53,7 @@ def kernel_table(profile: Profile) -> Capability:
 
 
 def _plain(row: Row) -> bool:
-    return row.result == "codes" and row.chain[0] not in ("quantize", "dequantize", "requantize")
+    return row.result == "codes" and row.chain[0] not in BRIDGES
 
 
 def _takes(row: Row, kind: DType) -> bool:

@@ -15,9 +15,11 @@ from qir.ir.ops import spec
 from qir.ir.types import QuantType
 
 STRUCTURE = frozenset({"input", "constant", "output"})
+"""Ops that compute nothing."""
 RAW = frozenset({"matmul_integer", "conv_integer"})
 """Products of plain integers, as files have them that quantize while they run."""
 BRIDGES = frozenset({"quantize", "dequantize", "requantize"})
+"""Ops between reals and integers, or between two quantized types."""
 
 
 def whole(node: Node) -> bool:

@@ -16,10 +16,11 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Node, Program, Value
 from qir.ir.origin import Origin
 from qir.ir.printer import print_graph
+from qir.ir.quantized_ops import STRUCTURE
 
 How: TypeAlias = Literal["lineage", "origin", "structure"]
 BRIDGES = frozenset({"quantize", "dequantize", "requantize", "recode"})
-_APART = BRIDGES | {"input", "constant", "output"}
+_APART = BRIDGES | STRUCTURE
 _FORMS = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "conv_integer"), "conv"),
     **dict.fromkeys(("matmul", "gemm", "linear", "matmul_integer"), "matmul"),
@@ -323,7 +324,7 @@ def holders(nodes: Iterable[Node]) -> Callable[[Node], Node | None]:
     def holder(node: Node) -> Node | None:
         places = map(_place, node.origins)
         held = next((by_origin[place] for place in places if place in by_origin), None)
-        if held is not None or node.op in ("input", "constant", "output"):
+        if held is not None or node.op in STRUCTURE:
             return held
         return next((by_name[t] for t in _after_codes(node) if t in by_name), None)
 

@@ -115,7 +115,7 @@ def turned(op: str, attrs: Mapping[str, Attr], given: Given, perm: Perm) -> Turn
     data = "x" if "x" in given else ""
     if not data or not _of_rank(given["x"], len(perm)) or any(row.companion(s) for s in given):
         return None
-    if row.traits.elementwise or op in _ALIKE:
+    if row.traits.elementwise or op in ALIKE:
         return Turned(frozenset({data}), attrs)
     rule = _RULES.get(op)
     made = rule(attrs, perm) if rule is not None else None
@@ -192,7 +192,7 @@ _BROADCAST = frozenset(
     "less less_equal greater greater_equal logical_and logical_or logical_xor bit_and bit_or "
     "bit_xor bit_shift where prelu".split()
 )
-_ALIKE = frozenset("identity dropout cast quantize dequantize requantize fake_quantize".split())
+ALIKE = frozenset("identity dropout cast quantize dequantize requantize fake_quantize".split())
 """Ops that are said the same in any order of axes."""
 SPATIAL = frozenset(
     "conv2d max_pool2d avg_pool2d lp_pool2d global_avg_pool global_max_pool global_lp_pool "

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from qir.errors import QirError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.quantized_ops import BRIDGES
 from qir.ir.text import parse
 from qir.ir.types import QuantType, TensorType
 from qir.ledger import Change
@@ -38,7 +39,6 @@ from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Pattern, Var, op
 from qir.rewrite.patterns.rewriting import PatternPass, Rewrite
 
-_STEPS = frozenset({"quantize", "dequantize", "requantize"})
 _MOVES = frozenset(
     "transpose reshape flatten squeeze unsqueeze slice flip expand tile identity".split()
 )
@@ -52,7 +52,7 @@ def _back(graph: Graph, match: Match) -> Value | None:
     """The codes from which quantizing and dequantizing lead back to themselves."""
     wanted, steps = match.root.result.type, list[Node]()
     node = match.root
-    while len(steps) < _LONGEST and node.op in _STEPS and len(node.operands) == 1:
+    while len(steps) < _LONGEST and node.op in BRIDGES and len(node.operands) == 1:
         steps.insert(0, node)
         x = node.operands["x"]
         if node is not match.root and node.schemes:
@@ -177,7 +177,7 @@ def _every_code(quant: QuantType) -> NDArray[np.generic] | None:
 
 _CODES = Var("x").check(
     "quantizing or dequantizing made it, or it is quantized",
-    lambda value: value.node.op in _STEPS or value.type.quant is not None,
+    lambda value: value.node.op in BRIDGES or value.type.quant is not None,
 )
 _PAIRS = Rewrite(
     Pattern(

@@ -22,6 +22,7 @@ from qir.ir.ops import spec
 from qir.ir.types import Array
 from qir.passes.layout.blocks import reshaped
 from qir.rewrite.axis_permutation import (
+    ALIKE,
     SPATIAL,
     Perm,
     composed,
@@ -252,7 +253,7 @@ def _mixed(node: Node, given: States, state: Mixed) -> Edit | None:
     if any(node.operands[slot].type.rank != rank for slot in given):
         return None
     found = turned(node.op, node.attrs, node.operands, tuple(range(rank)))
-    single = spec(node.op).traits.elementwise or node.op in _SINGLE
+    single = spec(node.op).traits.elementwise or node.op in ALIKE
     if found is None or not (single or node.op in _PAIRS):
         return None
     slots = {}
@@ -307,7 +308,6 @@ def wholes(value: Attr) -> tuple[int, ...]:
 
 
 _WEIGHTS = {"linear": ("x", "w"), "gemm": ("a", "b"), "matmul": ("a", "b")}
-_SINGLE = frozenset("identity dropout cast quantize dequantize requantize fake_quantize".split())
 _PAIRS = frozenset("add sub mul div pow min max where prelu equal less greater".split())
 _TURNING = frozenset(
     f"reduce_{how}" for how in "mean sum prod max min l1 l2 sum_square".split()

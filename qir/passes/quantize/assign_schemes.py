@@ -30,7 +30,7 @@ from qir.errors import SchemeError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.quantized_ops import BRIDGES, in_codes
+from qir.ir.quantized_ops import BRIDGES, STRUCTURE, in_codes
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
@@ -39,9 +39,6 @@ from qir.query.display import op_name, why_foreign
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.runner.options import option
 from qir.target import target
-
-STRUCTURE = frozenset({"input", "constant", "output"})
-"""Ops that compute nothing."""
 
 
 def read_capability(name: str | list[str]) -> Capability:
@@ -593,4 +590,4 @@ class _Assignment:
         return f"float between quantized values: {self.table.name} has no kernel {' |> '.join(ops)}"
 
 
-__all__ = ["STRUCTURE", "AssignSchemes", "Decision", "Plan", "Schemes", "Wish", "assign"]
+__all__ = ["AssignSchemes", "Decision", "Plan", "Schemes", "Wish", "assign"]

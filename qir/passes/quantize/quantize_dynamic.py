@@ -43,10 +43,11 @@ from qir.ir.lazy_arrays import Held, boxes, part, pieces
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.ops.layers import CONVOLUTIONS, MATRIX_PRODUCTS
+from qir.ir.quantized_ops import STRUCTURE
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
-from qir.passes.quantize.assign_schemes import STRUCTURE, Wish
+from qir.passes.quantize.assign_schemes import Wish
 from qir.profiles import codes_later, numbers_for, profile
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.runner.filter import may
