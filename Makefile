@@ -22,6 +22,9 @@ C      := $(shell find qir/_kernels -name '*.[ch]' -o -name '*.inc')
 THREADED := tests/kernels/test_plan.py tests/kernels/test_misuse.py tests/kernels/test_floats.py
 CYTHON := $(shell find qir -name '*.pyx' -o -name '*.pxd')
 
+# Tests start hundreds of Python processes: what the first compiles, the others load.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test check test-zoo test-loopback test-all bench fuzz sanitize lint format docs counts train clean matrix oracle-tflite oracle-ipex oracle-itex oracle-mxnet
