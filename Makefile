@@ -14,7 +14,7 @@ SANITIZERS    ?= address,undefined thread
 SHELL  := bash
 BIN    := .venv/bin
 STAMP  := .venv/stamp
-PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile -ra
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -ra
 # Compiled code is built at installation, so a change of it installs again.
 BUILT  := pyproject.toml setup.py $(shell find qir -name '*.[chi]' -o -name '*.inc' -o -name '*.pyx' -o -name '*.px[di]')
 C      := $(shell find qir/_kernels -name '*.[ch]' -o -name '*.inc')
@@ -49,7 +49,7 @@ test-loopback: $(STAMP)/test  ## the fast tests that run programs, each sent out
 	@$(PYTEST) -m "not slow and not long" --through loopback tests/reference tests/backends tests/differential
 
 test-all: $(STAMP)/test  ## every test, then sanitizers, fuzzing and benchmarks; writes docs/test-all.md
-	@$(BIN)/python -m tests.everything -n $(JOBS) --dist loadfile -ra
+	@$(BIN)/python -m tests.everything -n $(JOBS) --dist loadfile --no-loadscope-reorder -ra
 
 bench: $(STAMP)/bench  ## speed of kernels, of whole networks and of the language
 	@for script in $$(find benchmarks -name 'bench_*.py' | sort); do \

@@ -68,6 +68,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if out := sampling.select(items):
         config.hook.pytest_deselected(items=out)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)  # no worker waits for a long file at the end
 
 
 @pytest.hookimpl(wrapper=True)
