@@ -39,14 +39,14 @@ demo: $(STAMP)/demo  ## quantize the digits network and compare it with onnxrunt
 test: $(STAMP)/test  ## every test but the long ones, samples of the exhaustive ones; up to 25 minutes
 	@$(PYTEST) -m "not long"
 
-check: $(STAMP)/test  ## the fast tests, under 2 minutes
-	@$(PYTEST) -m "not slow and not long"
+check: $(STAMP)/test  ## the fast tests, a case of each, without comparisons with runtimes
+	@$(PYTEST) -m "not slow and not long" --cases 1 --ignore tests/differential
 
 test-zoo: $(STAMP)/test  ## well-known networks of each framework, run there and compared; under 8 minutes
 	@$(PYTEST) tests/zoo tests/backends/tensorflow/test_zoo.py
 
-test-loopback: $(STAMP)/test  ## the fast tests that run programs, each sent out by a plugin's target and back; under 20 minutes
-	@$(PYTEST) -m "not slow and not long" --through loopback tests/reference tests/backends tests/differential
+test-loopback: $(STAMP)/test  ## the fast tests that run programs, each sent out by a plugin's target and back; some 20 minutes
+	@$(PYTEST) --whole -m "not slow and not long" --through loopback tests/reference tests/backends tests/differential
 
 test-all: $(STAMP)/test  ## every test, then sanitizers, fuzzing and benchmarks; writes docs/test-all.md
 	@$(BIN)/python -m tests.everything -n $(JOBS) --dist loadfile --no-loadscope-reorder -ra
