@@ -14,13 +14,16 @@ SANITIZERS    ?= address,undefined thread
 SHELL  := bash
 BIN    := .venv/bin
 STAMP  := .venv/stamp
-PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile -ra
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -ra
 # Compiled code is built at installation, so a change of it installs again.
 BUILT  := pyproject.toml setup.py $(shell find qir -name '*.[chi]' -o -name '*.inc' -o -name '*.pyx' -o -name '*.px[di]')
 C      := $(shell find qir/_kernels -name '*.[ch]' -o -name '*.inc')
 # What runs steps and statistics in threads, for the thread sanitizer.
 THREADED := tests/kernels/test_plan.py tests/kernels/test_misuse.py tests/kernels/test_floats.py
 CYTHON := $(shell find qir -name '*.pyx' -o -name '*.pxd')
+
+# Tests start hundreds of Python processes: what the first compiles, the others load.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -36,17 +39,17 @@ demo: $(STAMP)/demo  ## quantize the digits network and compare it with onnxrunt
 test: $(STAMP)/test  ## every test but the long ones, samples of the exhaustive ones; up to 25 minutes
 	@$(PYTEST) -m "not long"
 
-check: $(STAMP)/test  ## the fast tests, under 2 minutes
-	@$(PYTEST) -m "not slow and not long"
+check: $(STAMP)/test  ## the fast tests, a case of each, without comparisons with runtimes
+	@$(PYTEST) -m "not slow and not long" --cases 1 --ignore tests/differential
 
 test-zoo: $(STAMP)/test  ## well-known networks of each framework, run there and compared; under 8 minutes
 	@$(PYTEST) tests/zoo tests/backends/tensorflow/test_zoo.py
 
-test-loopback: $(STAMP)/test  ## the fast tests that run programs, each sent out by a plugin's target and back; under 20 minutes
-	@$(PYTEST) -m "not slow and not long" --through loopback tests/reference tests/backends tests/differential
+test-loopback: $(STAMP)/test  ## the fast tests that run programs, each sent out by a plugin's target and back; some 20 minutes
+	@$(PYTEST) --whole -m "not slow and not long" --through loopback tests/reference tests/backends tests/differential
 
 test-all: $(STAMP)/test  ## every test, then sanitizers, fuzzing and benchmarks; writes docs/test-all.md
-	@$(BIN)/python -m tests.everything -n $(JOBS) --dist loadfile -ra
+	@$(BIN)/python -m tests.everything -n $(JOBS) --dist loadfile --no-loadscope-reorder -ra
 
 bench: $(STAMP)/bench  ## speed of kernels, of whole networks and of the language
 	@for script in $$(find benchmarks -name 'bench_*.py' | sort); do \

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -54,7 +54,12 @@ def _points(kind: str) -> dict[str, tuple[EntryPoint, ...]]:
 
 
 def _owner(point: EntryPoint) -> str:
-    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
+    return _named(point.dist) if point.dist else "an unknown distribution"
+
+
+@cache  # each question about a distribution parses its whole metadata, and QIR has many plugins
+def _named(distribution: Distribution) -> str:
+    return f"{distribution.name} {distribution.version}"
 
 
 def names(kind: str) -> tuple[str, ...]:

@@ -38,6 +38,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run every case of the tests that are sampled, as `make test-all` does",
     )
     parser.addoption(
+        "--cases",
+        type=int,
+        metavar="N",
+        help="run at most N cases of each test, drawn by SEED, as `make check` does",
+    )
+    parser.addoption(
         "--counts",
         action="store_true",
         help="count what is compared by the tests that run, into tests/differential/counts.json",
@@ -66,8 +72,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if out := sampling.select(items):
+    if out := sampling.select(items, config.getoption("--cases")):
         config.hook.pytest_deselected(items=out)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)  # no worker waits for a long file at the end
 
 
 @pytest.hookimpl(wrapper=True)

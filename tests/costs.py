@@ -1,4 +1,7 @@
-"""Measures the CPU seconds of each test file, child processes included, and lists the slowest."""
+"""Measures the CPU seconds of each test file, child processes included, and lists the slowest.
+
+A child counts for the file that it ends with: runtimes that serve many files count for the last.
+"""
 
 from __future__ import annotations
 

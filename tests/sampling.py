@@ -36,18 +36,20 @@ def sample(name: str, cases: Sequence[T], most: int) -> list[T]:
     return [cases[i] for i in sorted(drawn)]
 
 
-def select(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Takes the cases out of `items` that a `sampled` mark leaves out, and returns them."""
+def select(items: list[pytest.Item], most: int | None = None) -> list[pytest.Item]:
+    """Takes the cases out of `items` that a `sampled` mark leaves out, and returns them.
+
+    With `most`, no test keeps more cases than that, marked or not.
+    """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("sampled"):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     out: set[pytest.Item] = set()
     for name, each in cases.items():
         mark = each[0].get_closest_marker("sampled")
-        assert mark is not None
-        (most,) = mark.args
-        out |= set(each) - set(sample(name, each, most))
+        limits = [*(mark.args if mark else ()), *([] if most is None else [most])]
+        if limits:
+            out |= set(each) - set(sample(name, each, min(limits)))
     items[:] = [item for item in items if item not in out]
     return list(out)
 

@@ -182,9 +182,9 @@ class Entry:
         """How specific it is."""
         return ("*" not in self.ops) + self.when.count
 
-    def applies(self, query: Query) -> bool:
-        """Whether it speaks of a query."""
-        return ("*" in self.ops or query.op in self.ops) and self.when.holds(query)
+    def concerns(self, op: str) -> bool:
+        """Whether some query of an op could meet it."""
+        return "*" in self.ops or op in self.ops
 
     def clashes(self, other: Entry) -> bool:
         """Whether neither is more specific, and some query would meet both."""
@@ -256,6 +256,15 @@ class Head:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(slots=True)
+class _Found:
+    """What a profile, which never changes, need not look for a second time."""
+
+    rules: dict[str, tuple[Entry, ...]] = field(default_factory=dict)
+    """Those that may speak of an op."""
+    groups: tuple[Group, ...] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """One backend's numerics, with those it extends below it."""
@@ -266,6 +275,7 @@ class Profile:
     own_groups: tuple[Group, ...]
     base: Profile | None
     text: str = field(compare=False, repr=False)
+    _found: _Found = field(default_factory=_Found, init=False, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -319,6 +329,11 @@ class Profile:
     @property
     def groups(self) -> tuple[Group, ...]:
         """All groups; one with the chain, result and conditions of one below replaces it."""
+        if self._found.groups is None:
+            self._found.groups = self._all_groups()
+        return self._found.groups
+
+    def _all_groups(self) -> tuple[Group, ...]:
         found: dict[tuple[tuple[str, ...], str, str], Group] = {}
         for layer in self.layers:
             if layer.head.groups == "own":
@@ -356,7 +371,11 @@ class Profile:
 
     def entry(self, query: Query) -> Entry | None:
         """The most specific of this profile's own rules that applies."""
-        found = [e for e in self.rules if e.applies(query)]
+        speak = self._found.rules.get(query.op)
+        if speak is None:
+            speak = tuple(e for e in self.rules if e.concerns(query.op))
+            self._found.rules[query.op] = speak
+        found = [e for e in speak if e.when.holds(query)]
         return max(found, key=lambda e: e.weight, default=None)
 
     def group(self, chain: tuple[str, ...], query: Query, *, result: str = "codes") -> Group | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from tests.installed import OPTIMIZED
 from tests.passes.float_networks import Activations, Grown, samples
 
 from . import runtime
-from .kernels_of_torch import Array, Held, Map, Product, Tally, of, processor
+from .kernels_of_torch import Array, Held, Map, Product, Tally, of
 from .torch.pointwise_of_torch import TAILS, Form, made
 
 CODED: Activations = (
@@ -60,13 +59,6 @@ def test_onnxruntime_gives_the_bytes_of_the_kernels_that_were_foreseen(tmp_path:
         several += sum(bool(node.stages) for node in again)
     assert several > 10
     assert compared > 3000
-
-
-@pytest.fixture(scope="module")
-def vnni() -> Iterator[ProcessPoolExecutor]:
-    """A process whose oneDNN knows no more than VNNI."""
-    with processor("AVX512_CORE_VNNI") as pool:
-        yield pool
 
 
 def held(value: Value, data: Array) -> Held:

@@ -21,7 +21,6 @@ from tests.differential.torch_profile import named
 from .kernels_of_torch import F, Held, Map, Product, Tally
 from .torch.test_torch_groups import Net, kind_of
 from .torch.test_torch_products import claim, linear, made_by
-from .torch.test_torch_products import vnni as vnni
 
 FORMS = (
     *("gemm turned", "gemm", "matmul", "matmul turned", "sum of gemm"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -146,23 +147,21 @@ def test_onnxruntimes_tool(storage: str, symmetric: bool) -> None:
 
 
 @pytest.mark.parametrize("least", [-128, -127], ids=["all codes", "narrow"])
-def test_tensorflows_ranges_as_quantize_v2_gives_them_out(least: int) -> None:
+def test_tensorflows_ranges_as_quantize_v2_gives_them_out(
+    least: int, runtimes: Mapping[str, TensorFlow]
+) -> None:
     """Ten thousand channels; what reads codes takes for a step what the wider side's end spans."""
-    runtime = TensorFlow(onednn=False)
     low, high = np.minimum(LOW, 0), np.maximum(HIGH, 0)
     fit = (high < 2.0**120) & (low > -(2.0**120))
     low, high = low[fit], high[fit]
-    try:
-        asked = Asked()
-        x = asked.fed(np.stack([low, high], 1))
-        ends = [asked.constant(low), asked.constant(high)]
-        narrow = least == -127
-        node = asked.node(
-            "QuantizeV2", [x, *ends], T=Kind("qint8"), mode="SCALED", axis=0, narrow_range=narrow
-        )
-        made = runtime.run(asked, f"{node}:1", f"{node}:2")
-    finally:
-        runtime.close()
+    asked = Asked()
+    x = asked.fed(np.stack([low, high], 1))
+    ends = [asked.constant(low), asked.constant(high)]
+    narrow = least == -127
+    node = asked.node(
+        "QuantizeV2", [x, *ends], T=Kind("qint8"), mode="SCALED", axis=0, narrow_range=narrow
+    )
+    made = runtimes["tf-2.21.core"].run(asked, f"{node}:1", f"{node}:2")
     rule = rule_of("tf-2.21.core", "i8")
     found, zero = choose(low, high, I8, rule, bounds=(least, 127), symmetric=True)
     assert not zero.any()

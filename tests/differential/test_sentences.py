@@ -35,7 +35,7 @@ def test_every_tensor_of_both_formats_equals_the_prediction(chunk: int) -> None:
     assert {"QLinearMatMul", "QLinearAdd", "QLinearSoftmax"} <= set(ops), ops
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 180))
 def test_eighty_more_networks_equal_the_prediction(seed: int) -> None:

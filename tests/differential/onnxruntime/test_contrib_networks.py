@@ -346,7 +346,7 @@ def test_networks_agree_and_are_rich(chunk: int) -> None:
     found.check(share=0.01)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(100, 120))
 def test_many_more_networks_agree(chunk: int) -> None:

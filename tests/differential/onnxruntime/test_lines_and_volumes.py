@@ -99,7 +99,7 @@ def test_signed_lines_and_volumes_are_foreseen_too() -> None:
     agrees(0, "i8")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(2, 14))
 def test_more_lines_and_volumes_are_foreseen(chunk: int) -> None:

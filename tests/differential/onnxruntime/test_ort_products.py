@@ -275,7 +275,7 @@ def test_a_pair_that_makes_the_same_codes_again_is_dropped_before_codes_become_u
     assert all(seen[name] >= 4 for name in ("QGemm", "QLinearMatMul", "QLinearConv", "none")), seen
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(8, 40))
 def test_two_thousand_more_products_do(chunk: int) -> None:

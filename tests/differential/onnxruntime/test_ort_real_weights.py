@@ -419,7 +419,7 @@ def test_what_stands_behind_real_weights_is_taken_into_them_first(chunk: int) ->
     agrees(chunk, joined)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(6, 40))
 def test_four_thousand_more_networks_do(chunk: int) -> None:

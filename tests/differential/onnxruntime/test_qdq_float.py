@@ -77,7 +77,7 @@ def test_a_difference_is_one_code_where_float_sums_reach_a_tie(chunk: int) -> No
     assert found.explained < found.compared / 100, found.explained
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(4, 16))
 def test_three_hundred_more_networks_differ_at_ties_alone(chunk: int) -> None:

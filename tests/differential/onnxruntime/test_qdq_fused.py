@@ -64,14 +64,14 @@ def test_signed_codes_are_foreseen_too(chunk: int) -> None:
     agrees(chunk, "i8")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(4, 20))
 def test_four_hundred_more_networks_are_foreseen(chunk: int) -> None:
     agrees(chunk, "u8")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(2, 16))
 def test_more_networks_of_signed_codes_are_foreseen(chunk: int) -> None:

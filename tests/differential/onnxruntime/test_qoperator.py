@@ -69,7 +69,7 @@ def test_the_kernels_give_every_tensor_as_onnxruntime_does(chunk: int) -> None:
     kernels_agree(chunk, threads=1 + chunk % 2)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(100, 140))
 def test_two_thousand_more_networks_agree(chunk: int) -> None:

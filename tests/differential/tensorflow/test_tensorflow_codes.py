@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,15 +24,8 @@ from tests.differential.kernels_of_tensorflow import (
     SETTINGS,
     Kind,
     TensorFlow,
-    started,
 )
 from tests.differential.predictions import Array, Count, F, Held, Number, predicted, ranged
-
-
-@pytest.fixture(scope="module")
-def runtimes() -> Iterator[Mapping[str, TensorFlow]]:
-    with started() as made:
-        yield made
 
 
 def widened(low: Number, high: Number) -> tuple[np.float32, np.float32]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -27,13 +26,6 @@ from .test_tensorflow_products import LEVELS, SLOTS, STAGES
 pytestmark = pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of processors with VNNI")
 NAME = "tf-2.21.onednn.min_first"
 Ends = tuple[float, float]
-
-
-@pytest.fixture(scope="module")
-def runtime() -> Iterator[TensorFlow]:
-    made = TensorFlow(onednn=True)
-    yield made
-    made.close()
 
 
 def kind_of(storage: str, ends: Ends, *, first: bool) -> QuantType:

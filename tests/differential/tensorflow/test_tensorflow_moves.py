@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -19,17 +19,10 @@ from tests.differential.kernels_of_tensorflow import (
     Kind,
     TensorFlow,
     codes,
-    started,
 )
 from tests.differential.predictions import Array, Count, F, Held, predicted, ranged
 
 BYTES = ("qint8", "quint8")
-
-
-@pytest.fixture(scope="module")
-def runtimes() -> Iterator[Mapping[str, TensorFlow]]:
-    with started() as made:
-        yield made
 
 
 def of(kind: str, low: float, high: float) -> QuantType:

@@ -106,13 +106,6 @@ def asked_by(runtime: TensorFlow, of: Older, one: Layer) -> Array:
     return runtime.run(asked, f"{node}:0")[0]
 
 
-@pytest.fixture(scope="module")
-def runtime() -> Iterator[TensorFlow]:
-    made = TensorFlow(onednn=True)
-    yield made
-    made.close()
-
-
 @pytest.mark.parametrize("of", OLDER, ids=lambda of: f"{of.name} {of.form.data}")
 def test_older_names_ask_for_the_kernels_of_the_newer(runtime: TensorFlow, of: Older) -> None:
     count, one_scale = Count(), of.flat or of.name == "QuantizedConv2DAndRequantize"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,13 +29,6 @@ pytestmark = pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of proc
 NAME = "tf-2.21.onednn"
 DEPTHWISE = "_FusedQuantizedDepthwiseConv2D"
 LEVELS = {"quint8": 255, "qint8": 127}
-
-
-@pytest.fixture(scope="module")
-def runtime() -> Iterator[TensorFlow]:
-    made = TensorFlow(onednn=True)
-    yield made
-    made.close()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,17 +18,10 @@ from tests.differential.kernels_of_tensorflow import (
     Kind,
     TensorFlow,
     codes,
-    started,
 )
 from tests.differential.predictions import Array, Count, F, Held, predicted, ranged
 
 Ends = tuple[float, float]
-
-
-@pytest.fixture(scope="module")
-def runtimes() -> Iterator[Mapping[str, TensorFlow]]:
-    with started() as made:
-        yield made
 
 
 def of(low: float, high: float) -> QuantType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -29,7 +29,6 @@ from tests.differential.kernels_of_torch import (
     engine,
     kind_of,
     of,
-    processor,
     tensor,
 )
 from tests.differential.torch_profile import named
@@ -131,13 +130,6 @@ def computed(one: Layer, name: str) -> Array:
     y = graph.add("relu", {"x": y}).result if one.relu else y
     graph.add("output", {"y": y})
     return run(graph, {"x": one.x})["y"]
-
-
-@pytest.fixture(scope="module")
-def vnni() -> Iterator[ProcessPoolExecutor]:
-    """A process whose oneDNN knows no more than VNNI."""
-    with processor("AVX512_CORE_VNNI") as pool:
-        yield pool
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["tensor", "channel"])

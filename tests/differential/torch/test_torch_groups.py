@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -29,7 +28,6 @@ from tests.differential.kernels_of_torch import (
     codes,
     engine,
     of,
-    processor,
     taken,
     tensor,
 )
@@ -145,13 +143,6 @@ def network(n: Numbers, profile: str) -> Graph:
     add("output", {"y": y.node.operands["x"]})
     net.graph.prune()
     return net.graph
-
-
-@pytest.fixture(scope="module")
-def vnni() -> Iterator[ProcessPoolExecutor]:
-    """A process whose oneDNN knows no more than VNNI."""
-    with processor("AVX512_CORE_VNNI") as pool:
-        yield pool
 
 
 @pytest.mark.parametrize("name", ["fbgemm", "x86", "onednn"])

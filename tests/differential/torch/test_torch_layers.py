@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
@@ -34,7 +33,6 @@ from tests.differential.kernels_of_torch import (
     computed,
     engine,
     of,
-    processor,
     taken,
     tensor,
 )
@@ -194,13 +192,6 @@ def test_a_bias_half_way_between_two_sums_becomes_that_of_qnnpack(rank: int) -> 
 def torchs_many(name: str, cases: list[tuple[Asked, list[list[int]]]]) -> list[Array]:
     with engine(name):
         return [taken(torchs_transposed(asked, sides)) for asked, sides in cases]
-
-
-@pytest.fixture(scope="module")
-def vnni() -> Iterator[ProcessPoolExecutor]:
-    """A process whose oneDNN knows no more than VNNI."""
-    with processor("AVX512_CORE_VNNI") as pool:
-        yield pool
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])

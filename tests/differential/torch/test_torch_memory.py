@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +30,6 @@ from tests.differential.kernels_of_torch import (
     codes,
     engine,
     of,
-    processor,
     taken,
     tensor,
 )
@@ -289,13 +287,6 @@ def reals(net: Net, step: Step, xs: list[Value]) -> Value:
         return add("split", {"x": x}, {"axis": 1, "sizes": sizes}).results[0]
     op, attrs = plain[step.kind]
     return add(op, {"x": x}, attrs).result
-
-
-@pytest.fixture(scope="module")
-def vnni() -> Iterator[ProcessPoolExecutor]:
-    """A process whose oneDNN knows no more than VNNI."""
-    with processor("AVX512_CORE_VNNI") as pool:
-        yield pool
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -90,7 +90,7 @@ def compared(
     return tally
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("many", [False, True], ids=["tensor", "channel"])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("engine", ["fbgemm", "x86"])

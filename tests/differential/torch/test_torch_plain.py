@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -109,13 +108,6 @@ def _run_along(case: Product) -> Array:
     )
     made = OPS.qconv_pointwise(*x, packed, scales, zeros, bias, *sides, *end)
     return np.ascontiguousarray(made.numpy())
-
-
-@pytest.fixture(scope="module")
-def vnni() -> Iterator[ProcessPoolExecutor]:
-    """A process whose oneDNN knows no more than VNNI."""
-    with processor("AVX512_CORE_VNNI") as pool:
-        yield pool
 
 
 @pytest.mark.parametrize("rank", [1, 3])

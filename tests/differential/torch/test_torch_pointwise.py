@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
@@ -39,13 +38,6 @@ from .test_torch_products import chained, conv, exact_reals, linear, made_by, py
 __all__ = ["pytestmark"]
 NAME, ENGINE = named("pt2e"), named("onednn")
 QUERY = {"x": "u8", "w": "i8", "result": "u8"}
-
-
-@pytest.fixture(scope="module")
-def vnni() -> Iterator[ProcessPoolExecutor]:
-    """A process whose oneDNN knows no more than VNNI."""
-    with processor("AVX512_CORE_VNNI") as pool:
-        yield pool
 
 
 def plain(op: str, seed: int) -> Product:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
@@ -27,7 +26,6 @@ from tests.differential.kernels_of_torch import (
     in_steps,
     kind_of,
     of,
-    processor,
     product_of,
 )
 from tests.differential.kernels_of_torch import run_products as run_in
@@ -41,13 +39,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 ENGINES = ("fbgemm", "x86", "onednn", "qnnpack")
-
-
-@pytest.fixture(scope="module")
-def vnni() -> Iterator[ProcessPoolExecutor]:
-    """A process whose oneDNN knows no more than VNNI."""
-    with processor("AVX512_CORE_VNNI") as pool:
-        yield pool
 
 
 def linear(seed: int, many: bool) -> Product:

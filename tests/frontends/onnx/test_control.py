@@ -32,13 +32,12 @@ NAMES = frozenset(
 )
 
 
-def _cases() -> list[Any]:
+@pytest.fixture(scope="module")
+def cases() -> dict[str, Any]:
+    """The cases by name; made here, because making all that onnx has takes ten seconds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return [case for case in collect_testcases(None) if case.name in NAMES]
-
-
-CASES = _cases()
+        return {case.name: case for case in collect_testcases(None) if case.name in NAMES}
 
 
 def _runs(model: onnx.ModelProto, feeds: Arrays) -> list[Any]:
@@ -68,12 +67,9 @@ def _check(graph: Graph, feeds: Arrays, wanted: list[Any]) -> None:
             np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-6)
 
 
-def test_every_case_of_onnxs_own_is_there() -> None:
-    assert {case.name for case in CASES} == NAMES
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_onnxs_own_cases(case: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_onnxs_own_cases(cases: dict[str, Any], name: str, tmp_path: Path) -> None:
+    case = cases[name]
     onnx.save(case.model, tmp_path / "m.onnx")
     graph = qir.load(tmp_path / "m.onnx")
     for given, wanted in case.data_sets:

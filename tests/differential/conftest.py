@@ -1,0 +1,46 @@
+"""What comparisons with runtimes share: runtimes in processes of their own, and how much is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+FEW = 6
+"""So many cases of a test `make test` runs where no mark says how many."""
+CORE = ("test_claims.py", "test_richness.py")
+"""Files that hold every profile to what was counted: they are run whole each time."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        here = item.path.is_relative_to(Path(__file__).parent) and item.path.name not in CORE
+        if here and not item.get_closest_marker("sampled"):
+            item.add_marker(pytest.mark.sampled(FEW))
+
+
+@pytest.fixture(scope="session")
+def vnni() -> Iterator[ProcessPoolExecutor]:
+    """A process whose oneDNN knows no more than VNNI; it imports torch once for all files."""
+    from tests.differential.kernels_of_torch import processor
+
+    with processor("AVX512_CORE_VNNI") as pool:
+        yield pool
+
+
+@pytest.fixture(scope="session")
+def runtimes() -> Iterator[Mapping[str, object]]:
+    """TensorFlow with oneDNN and without, by profile; each starts once for all files."""
+    from tests.differential.kernels_of_tensorflow import started
+
+    with started() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def runtime(runtimes: Mapping[str, object]) -> object:
+    """TensorFlow with oneDNN."""
+    return runtimes["tf-2.21.onednn"]
