@@ -47,7 +47,7 @@ def gain_recode(call: Call, arrays: Arrays) -> Codes:
     assert out is not None
     kind = str(out.storage)
     if kind not in _WRITTEN or x.storage.bits != 32:
-        raise OpError("gain_recode: 32-bit codes become bytes")
+        raise OpError("gain_recode: 32-bit integers become bytes")
     one_scale("gain_recode", x, out)
     step = _reach(x, _SUMS) / _SUMS
     factor = F(step * F(_WRITTEN[kind] / _reach(out, _READ[kind])))
@@ -94,7 +94,7 @@ def gain_product(call: Call, arrays: Arrays) -> Codes:
     what 8 bits do not hold wrapped; as reals by 1 over both gains; or as it is."""
     a, b, out = call.affine("a"), call.affine("b"), call.out
     if str(a.storage) != "i8" or str(b.storage) != "i8":
-        raise OpError(f"{call.op}: MXNet multiplies codes of i8")
+        raise OpError(f"{call.op}: MXNet multiplies quantized values of i8")
     product: NDArray[np.int32] = arrays["a"].astype(np.int32) * arrays["b"].astype(np.int32)
     gains_ = _gain(a, call), _gain(b, call)
     if out is None:

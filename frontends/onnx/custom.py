@@ -77,6 +77,6 @@ def _typed(array: Array, quant: QuantType) -> Array:
 
 def _check(data: NDArray[np.generic], quant: QuantType, name: str) -> None:
     if data.dtype != quant.storage.carrier:
-        raise ValueError(f"{name!r} is {data.dtype}, codes are {quant.storage}")
+        raise ValueError(f"{name!r} is {data.dtype}, quantized values are {quant.storage}")
     if data.size and not quant.low <= int(data.min()) <= int(data.max()) <= quant.high:
-        raise ValueError(f"{name!r} holds codes beyond {quant.low}..{quant.high}")
+        raise ValueError(f"{name!r} holds values beyond {quant.low}..{quant.high}")

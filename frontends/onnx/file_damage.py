@@ -69,7 +69,7 @@ class _Walk:
         """Reads a message; _DamagedError at the innermost place that does not fit."""
         if depth > _DEEPEST:
             raise _DamagedError(
-                _outer(place), f"more than {_DEEPEST} messages lie in one another, at byte {at}"
+                _outer(place), f"more than {_DEEPEST} messages are in one another, at byte {at}"
             )
         counts: Counter[str] = Counter()
         while at < end:

@@ -51,7 +51,7 @@ def _narrowed(reader: Reader, op: Op, value: Value) -> None:
     whole = kind.kind == "uniform" and not kind.dynamic and kind.bounds is None
     alone = value.node.op == "quantize" and reader.readers[name] == 1 and not value.uses
     if not whole or not alone or kind.storage.name not in _STORED or len(value.node.operands) > 1:
-        raise Keep("a Clip of codes that others read, or that are not just quantized")
+        raise Keep("a Clip of quantized values that others read, or that are not just quantized")
     bounds = _ends(reader, op, *kind.storage.bounds)
     graph = reader.graph
     graph.set_type(value, value.type.with_element(replace(kind, bounds=bounds)))

@@ -41,7 +41,7 @@ def lost(reader: Reader) -> Iterator[tuple[str, str]]:
         elif not pair[0]:
             yield name, f"{_ANNOTATION} names no scale"
         elif name not in reader.annotated:
-            what = "what an operator makes as plain numbers" if name in made else "no codes"
+            what = "an operator's result that is not quantized" if name in made else "a float value"
             yield name, f"{_ANNOTATION} is of {what}"
         else:
             yield name, f"{_ANNOTATION} is dropped: {_why(reader, pair)}"

@@ -45,7 +45,7 @@ def quantize(reader: Reader, op: Op) -> None:
     wanted = op.integer("output_dtype", 0)
     storage = _zero_type(reader, op.input(2)) or (element(wanted) if wanted else U8)
     if storage.is_float and not op.integer("saturate", 1):
-        raise Keep("float codes that do not saturate differ from one runtime to the next")
+        raise Keep("float8 values that do not saturate differ between runtimes")
     x = reader.value(op, op.input(0))
     axis = None if op.integer("block_size", 0) else _axis(reader, op)
     quant = _map(reader, op, (1, 2), x.type.with_element(storage), axis)
@@ -162,7 +162,9 @@ def _open(
     express = numbers["scale"].type.dtype
     wanted = {"scale": F16 if express == F16 and op.domain == "" else F32, "zero": storage}
     if any(v.type.quant or v.type.dtype != wanted[n] for n, v in numbers.items()):
-        raise Keep("its scale is no f32, or its zero point of another type than its codes")
+        raise Keep(
+            "its scale is no f32, or its zero point of another type than its quantized values"
+        )
     grain = None if axis is None else Grain(((axis, 1),))
     return QuantType(storage, express, None, None if "zero" in numbers else (), grain), numbers
 

@@ -429,7 +429,7 @@ class Reader:
             raise Keep
         low, high = storage.bounds if storage.is_integer else (0, 0)
         if storage.is_integer and zeros.size and not low <= zeros.min() <= zeros.max() <= high:
-            raise Keep(f"a zero point lies outside {low}..{high}")
+            raise Keep(f"a zero point is outside {low}..{high}")
         return zeros.astype(np.int64).reshape(scales.shape)
 
     # -- ledger -------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def why_cut(node: Node, scheme: Scheme) -> str:
     low, high = (0.0, None) if node.op == "relu" else ends if node.op == "clip" else (None, None)
     above = isinstance(low, float) and low > 0
     if above or (isinstance(high, float) and high < 0):
-        return "its ends leave out 0, for which codes have room"
+        return "its range leaves out 0, which the quantized type can hold"
     if scheme.scale is not None:
         scale = np.asarray(scheme.scale, np.float32)
         kind = uniform(scheme.storage, scale, scheme.zero or 0, bounds=scheme.bounds)
@@ -58,7 +58,7 @@ def why_cut(node: Node, scheme: Scheme) -> str:
         far = [abs(end) for end in (low, high) if isinstance(end, float)]
         even = scheme.symmetric and scheme.zero != scheme.low
         cut = even and bool(far) and (len(far) < 2 or far[0] != far[1])
-    return f"it cuts codes that are {scheme}" if cut else ""
+    return f"it clamps quantized values that are {scheme}" if cut else ""
 
 
 def uncut(kind: QuantType, clips: Sequence[Node]) -> QuantType:

@@ -196,9 +196,9 @@ def _of_whole(node: Node) -> bool:
 def beside(node: Node) -> str:
     """What an op does that computes neither with codes nor with reals; empty for others."""
     if node.op in _NUMBERS:
-        return "between reals and codes"
+        return "between float and quantized values"
     if widths(node):
-        return "between reals of 16 bits and others"
+        return "between floats of 16 bits and others"
     return "no floats: sizes and other integers" if whole(node) else ""
 
 

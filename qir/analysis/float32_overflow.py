@@ -55,10 +55,10 @@ def beyond(graph: Graph, node: Node) -> str:
 def _beyond(node: Node) -> str:
     for value in node.operands.values():
         if (far := furthest(value)) > _NEAR:
-            return f"codes of {value.name} mean up to {far:.4g}"
+            return f"quantized values of {value.name} mean up to {far:.4g}"
     for kind in _rounded(node):
         if (lost := _cut(kind)) is not None:
-            return f"codes of its result mean up to {lost:.4g}"
+            return f"quantized values of its result mean up to {lost:.4g}"
     far = _sums(node)
     return f"its sums come to {far:.4g}" if far > MOST else ""
 

@@ -76,11 +76,11 @@ SHARED: Mapping[str, Condition] = {
         _same_storage,
     ),
     "bias_unit": Condition(
-        "the bias is i32 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a real constant",
+        "the bias is i32 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a float constant",
         lambda match: bias_in_unit(match, (I32,)),
     ),
     "coded_operands": Condition(
-        "every operand comes from codes, constants too",
+        "every operand comes from quantized values, constants too",
         _coded_operands,
     ),
 }

@@ -172,7 +172,7 @@ class _Found:
         heads = [g for g in self.profile.groups if g.chain[0] == op]
         if not heads:
             joined = next((g.chain for g in self.profile.groups if op in g.chain), ())
-            behind = f" but behind another op, as {' |> '.join(joined)}" if joined else ""
+            behind = f" but after another op, as {' |> '.join(joined)}" if joined else ""
             return f"no group of {self.profile.name} takes it{behind}"
         if told := _unfit(start):
             return told

@@ -45,7 +45,9 @@ def kernel_table(profile: Profile) -> Capability:
                 if found is not None:
                     ops.setdefault(op, found)
     if not ops:
-        raise UsageError(f"{profile.name} makes no kernels of 8-bit codes that a model could have")
+        raise UsageError(
+            f"{profile.name} makes no kernels of 8-bit integers that a model could have"
+        )
     uncut = (row for row in rows if drops_activations(row.needs))
     chains = tuple(dict.fromkeys(_chains(rows, kind)))
     return Capability(profile.name, ops, chains, uncut=frozenset(_chains(uncut, kind)))

@@ -125,7 +125,7 @@ def _reaching(heads: Iterable[Node]) -> Iterator[Value]:
 def told(far: float) -> str:
     """Why a value has no codes in which a mask puts numbers."""
     if math.isinf(far):
-        return f"a mask puts {far:g} there, which no code holds"
+        return f"a mask puts {far:g} there, which no quantized value represents"
     return f"a mask puts {far:.6g} there: its scale leaves the other numbers no room"
 
 

@@ -308,6 +308,6 @@ def as_float32(array: NDArray[np.generic]) -> Floats:
     """
     array = np.asarray(array)
     if array.dtype.kind in "OSUcMm" or array.dtype.fields is not None:
-        raise DataError(f"statistics are of real numbers, not of {array.dtype}")
+        raise DataError(f"statistics are of floats, not of {array.dtype}")
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(array, np.float32).reshape(array.shape)

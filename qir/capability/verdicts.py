@@ -21,7 +21,7 @@ from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType
 from qir.query.display import why_foreign
 
-REAL = "it works on reals"
+REAL = "it computes in float"
 """The reason of an op that codes have nothing to do with."""
 BRIDGES = frozenset({"quantize", "dequantize", "requantize", "recode", "choose_qparams", "qparams"})
 Taken: TypeAlias = Literal["integer", "float", "refused"]
@@ -65,7 +65,7 @@ class _Held:
 def no_row(name: str, op: str) -> str:
     """Why a target takes an op in no integers: its table has no row for it."""
     if spec(op).traits.value_preserving:
-        return f"it moves elements alone; the table of {name} plans no codes for {op}"
+        return f"it moves elements alone; the table of {name} plans no integers for {op}"
     return f"{name} has no integer {op}"
 
 
@@ -182,7 +182,7 @@ class _Judge:
             allowed_here = row.allowed(base, what.constant is not None)
             if not allowed_here:
                 if what.quant is not None:
-                    return f"{slot} holds codes; the table of {name} has none there"
+                    return f"{slot} is quantized; the table of {name} has none there"
                 continue
             if not any(_fits(scheme, what) for scheme in allowed_here):
                 takes = " or ".join(str(a).removesuffix(" minmax") for a in allowed_here)
@@ -194,7 +194,10 @@ class _Judge:
         maps = {s: h.quant for s, h in held.items() if s.split(".")[0] in row.share and h.quant}
         for (one, a), (other, b) in pairwise(maps.items()):
             if not a.same_map(b):
-                return f"{one} and {other} hold different maps; {self.table.name} only moves codes"
+                return (
+                    f"{one} and {other} have different quantization parameters; "
+                    f"{self.table.name} only moves quantized values"
+                )
         return ""
 
 
@@ -279,12 +282,12 @@ def _middle(quant: QuantType) -> int:
 def _said(quant: QuantType | None) -> str:
     """A map in the words of schemes."""
     if quant is None:
-        return "real"
+        return "float"
     bounds = f"<{quant.low}:{quant.high}>" if quant.bounds else ""
     if quant.dynamic:
         return f"{quant.storage}{bounds} with numbers that come beside"
     if quant.kind != "uniform":
-        return f"{quant.storage} with a table of codes"
+        return f"{quant.storage} with a table of quantized values"
     zeros = np.asarray(quant.zeros())
     symmetric = not quant.real_zero and not (zeros != _middle(quant)).any()
     grain = "tensor"

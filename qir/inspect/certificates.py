@@ -223,7 +223,7 @@ def _layer(kernels: Sequence[tuple[Node, Product]], profiles: tuple[str, ...]) -
     of = replace(found[0], own=tuple(own for layer in found for own in layer.own))
     ends = {(own.ends[0] - own.zero, own.ends[1] - own.zero) for own in of.own}
     if len(ends) > 1:
-        return Ties(profiles, why="its activations cut at codes of which profiles differ")
+        return Ties(profiles, why="its activations clamp at values on which profiles differ")
     for name, layer in zip(profiles, found, strict=True):
         if not _alike(of, layer):
             why = f"{profiles[0]} and {name} compute it from other numbers"
@@ -288,7 +288,7 @@ def _unsaid(rule: Rule, name: str, made: Product, weights: Array, result: QuantT
     """Why a profile's codes are not to be had from sums alone."""
     method, op = rule.method, made.step.row.name
     if method is None and op not in PRODUCTS:
-        return f"{name} has no kernel on codes for {op}"
+        return f"{name} has no quantized kernel for {op}"
     if method is not None and method.name not in SAME_SUMS:
         return f"{name} computes {op} by method {method}"
     if method is not None and method.params.get("misread") and misread(made, weights):
@@ -480,7 +480,10 @@ def _settled(of: _Layer, profiles: tuple[str, ...], most: int) -> Ties:
     each, found = [steps for steps, _ in looked], [differ for _, differ in looked]
     total = sum(s.count for s in each)
     if any(f.counts[0] is None for f in found):
-        why = f"its codes do not step where its scales say, and a channel has over {WIDEST:,} sums"
+        why = (
+            "its stored integers do not step where its scales say, and a channel has over "
+            f"{WIDEST:,} sums"
+        )
         return Ties(profiles, sums=total, why=why)
     proof = "sums" if all(s.runs is None for s in each) else "steps"
     ties = Ties(profiles, proof, total, sum(f.counts[0] or 0 for f in found))

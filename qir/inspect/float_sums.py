@@ -84,7 +84,7 @@ def said_of(sums: Sequence[FloatSum], who: str) -> str:
     those = "1 op is" if len(sums) == 1 else f"{len(sums)} ops are"
     return (
         f"{those} computed in float32 ({ops}): {who} adds sums up in an order of its own, so a last"
-        f" bit may be another, and a code beside a tie{apart}"
+        f" bit may be another, and a quantized value next to a tie{apart}"
     )
 
 

@@ -209,7 +209,7 @@ def _header(data: bytes, room: int) -> tuple[dict[str, str], dict[str, Place]]:
         raise InputError(f"damaged: its header has {strange[0][:40]!r}, which QIR does not write")
     places = {name: _place(name, row, room) for name, row in table.items()}
     if (over := room - max((place.end for place in places.values()), default=0)) > 0:
-        raise InputError(f"damaged: {over} bytes stand behind what the file holds")
+        raise InputError(f"damaged: {over} bytes stand after what the file holds")
     return texts, places
 
 
@@ -241,7 +241,7 @@ def _place(name: str, row: object, room: int) -> Place:
         raise InputError(f"damaged: array {name[:40]!r} has no shape or place")
     found = Place(np.dtype(KINDS[kind]), sizes, *ends)
     if found.end > room or found.end - found.start != math.prod(sizes) * found.kind.itemsize:
-        raise InputError(f"damaged: array {name[:40]!r} lies outside the file")
+        raise InputError(f"damaged: array {name[:40]!r} is outside the file")
     return found
 
 

@@ -208,16 +208,16 @@ class QuantType:
 
     def __post_init__(self) -> None:
         if not (self.storage.is_float or self.storage.is_integer):
-            raise TypeRuleError(f"{self.storage} stores no codes; integers and floats do")
+            raise TypeRuleError(f"{self.storage} is not a storage type; integers and floats are")
         for kind in (self.express, self.scale_dtype or self.express):
             if not kind.is_float:
-                raise TypeRuleError(f"codes mean floats, and scales are floats: {kind} is none")
+                raise TypeRuleError(f"quantized values and scales mean floats: {kind} is none")
         if self.bounds == self.storage.bounds or self.storage.is_float:
             object.__setattr__(self, "bounds", None)
         if self.bounds:
             low, high = self.bounds
             if not self.storage.bounds[0] <= low < high <= self.storage.bounds[1]:
-                raise TypeRuleError(f"bounds {low}:{high} do not lie in {self.storage}")
+                raise TypeRuleError(f"bounds {low}:{high} are not in {self.storage}")
         if self.scale_dtype == self.express:
             object.__setattr__(self, "scale_dtype", None)
         object.__setattr__(self, "scale", _held(self.scale, self.scale_dtype or self.express))
@@ -251,12 +251,12 @@ class QuantType:
     def _check_table(self, codes: tuple[float, ...] | Array) -> None:
         """What a table asks for: whole codes, no zero, and entries that are numbers."""
         if not self.storage.is_integer:
-            raise TypeRuleError(f"a table is looked up by whole codes, and {self.storage} has none")
+            raise TypeRuleError(f"a table is looked up by integers, and {self.storage} has none")
         if self.zero != ():
-            raise TypeRuleError("codes of a table have no zero; plus moves the reals")
+            raise TypeRuleError("values of a table have no zero; plus moves the float values")
         most = self.high - self.low + 1
         if (count := _count(codes)) > most:
-            raise TypeRuleError(f"a table of {count} entries, but {self.storage} has {most} codes")
+            raise TypeRuleError(f"a table of {count} entries, but {self.storage} has {most} values")
         if not _all(math.isfinite, codes):
             raise TypeRuleError("an entry of a table is not finite")
 
@@ -274,7 +274,7 @@ class QuantType:
         if not all(_all(_numeric, end) for end in declared):
             raise TypeRuleError("an end of a declared range is no number")
         if _count(self.codes) == 0:
-            raise TypeRuleError("a table of no codes")
+            raise TypeRuleError("a table of no quantized values")
         if isinstance(self.zero, tuple) and not _in_64_bits(self.zero):
             raise TypeRuleError("a zero point of more than 64 bits")
         if isinstance(self.zero, tuple) and isinstance(self.scale, tuple) and self.zero:

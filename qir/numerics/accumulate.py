@@ -42,7 +42,7 @@ def check(rule: Rule) -> None:
     """ProfileError for a product whose rule names a method, or says what cannot be meant."""
     if rule.method is not None:
         name = rule.profile or "(unnamed)"
-        raise ProfileError(f"profile {name}: no method {rule.method} computes products of codes")
+        raise ProfileError(f"profile {name}: no method {rule.method} computes integer products")
     consistency.check(rule)
 
 

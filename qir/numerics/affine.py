@@ -67,7 +67,7 @@ class Affine:
         if self.axis is None:
             return self.scale, self.zero
         if not -rank <= self.axis < rank:
-            raise OpError(f"scales lie along axis {self.axis}, the array has rank {rank}")
+            raise OpError(f"scales are along axis {self.axis}, the array has rank {rank}")
         shape = [1] * rank
         shape[self.axis] = -1
         return self.scale.reshape(shape), self.zero.reshape(shape)
@@ -116,7 +116,7 @@ def affine(
     kind = dtype(storage) if isinstance(storage, str) else storage
     scales = np.asarray(scale if isinstance(scale, np.ndarray | np.generic) else np.float32(scale))
     if scales.dtype.kind != "f":
-        raise OpError(f"scales are real numbers, not {scales.dtype}")
+        raise OpError(f"scales are floats, not {scales.dtype}")
     zeros = whole_zeros(np.asarray(zero))
     if (axis is None) != (scales.ndim == 0):
         raise OpError(f"{scales.size} scales {'without an' if axis is None else 'for an'} axis")

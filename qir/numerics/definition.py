@@ -319,7 +319,7 @@ def nan_codes(
 
 def no_code(rule: Rule) -> OpError:
     """The error for a NaN where the profile does not say what becomes of it."""
-    return OpError(f"NaN has no code in profile {rule.profile or '(unnamed)'}")
+    return OpError(f"NaN has no quantized value in profile {rule.profile or '(unnamed)'}")
 
 
 def _saturated(
@@ -417,7 +417,7 @@ def _values(codes: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.floating])
     index = codes.astype(np.int64) - of.low
     if index.size and not 0 <= index.min() <= index.max() < of.table.size:
         wrong = index.max() if index.max() >= of.table.size else index.min()
-        raise OpError(f"code {wrong + of.low} has no entry in a table of {of.table.size}")
+        raise OpError(f"value {wrong + of.low} has no entry in a table of {of.table.size}")
     return of.table.astype(kind)[index]
 
 

@@ -380,9 +380,9 @@ def no_code(zero: str) -> str:
         return ""
     fixed = float(zero[6:])
     if not fixed.is_integer():
-        return "it is no code, which are whole numbers"
+        return "it is not an integer"
     least, most = -(2**15), 2**16 - 1
-    return "" if least <= fixed <= most else f"codes that are chosen lie in {least}..{most}"
+    return "" if least <= fixed <= most else f"chosen values are in {least}..{most}"
 
 
 def fits(kind: object, value: object) -> bool:

@@ -62,7 +62,7 @@ class Map:
             return (1,) * len(shape)
         last = self.grain.blocks[-1][0]
         if last >= len(shape):
-            raise OpError(f"scales lie along axis {last}, the array has rank {len(shape)}")
+            raise OpError(f"scales are along axis {last}, the array has rank {len(shape)}")
         sizes = dict(self.grain.blocks)
         grid = tuple(-(-dim // sizes[i]) if i in sizes else 1 for i, dim in enumerate(shape))
         if self.grain.by is not None:

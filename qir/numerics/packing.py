@@ -53,7 +53,7 @@ def unpack(
     data = np.asarray(data)
     width = _width(length, kind, row)
     if data.dtype != np.uint8:
-        raise OpError(f"unpack: packed codes are bytes, not {data.dtype}")
+        raise OpError(f"unpack: packed values are bytes, not {data.dtype}")
     if data.size != rows * width:
         raise OpError(f"unpack: {data.size} bytes, {list(shape)} of {kind} take {rows * width}")
     packed = np.ascontiguousarray(data).reshape(rows, width)
@@ -94,7 +94,7 @@ def carried(codes: Codes, kind: DType) -> Codes:
         return codes
     if codes.dtype.name in ("int2", "uint2", "int4", "uint4") and kind.is_integer:
         return codes.astype(kind.carrier)
-    raise OpError(f"codes of {kind} are {kind.carrier}, not {codes.dtype}")
+    raise OpError(f"quantized values of {kind} are {kind.carrier}, not {codes.dtype}")
 
 
 # -- the definition -------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def bits_of(codes: Codes, kind: DType) -> NDArray[np.unsignedinteger]:
         low, high = kind.bounds
         if (kind.bits < 8 * codes.itemsize) and not low <= codes.min() <= codes.max() <= high:
             wrong = int(codes.max()) if codes.max() > high else int(codes.min())
-            raise OpError(f"code {wrong} does not fit {kind}, {low} to {high}")
+            raise OpError(f"value {wrong} does not fit {kind}, {low} to {high}")
     raw = codes.view(f"u{codes.itemsize}")
     return raw & raw.dtype.type(_mask(kind)) if kind.bits < 8 * codes.itemsize else raw
 
@@ -190,5 +190,5 @@ def _rows(
     if not row:
         return 1, math.prod(shape), ()
     if not shape:
-        raise OpError("a single code has no rows to pad")
+        raise OpError("a scalar has no rows to pad")
     return math.prod(shape[:-1]), shape[-1], tuple(shape[:-1])

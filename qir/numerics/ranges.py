@@ -134,8 +134,8 @@ def named_rule(word: str, storage: str, symmetric: bool) -> tuple[str, bool]:
                 return name, how
     said = ", ".join(f"{name} of {FORMULAS[name].of}" for name in names)
     raise ProfileError(
-        f"{storage} {'symmetric' if symmetric else 'affine'} codes have no scale by {word} "
-        f"({said}): name other codes for them with --rule, or other --scales"
+        f"{storage} {'symmetric' if symmetric else 'affine'} types have no scale by {word} "
+        f"({said}): choose another type for them with --rule, or other --scales"
     )
 
 
@@ -182,7 +182,7 @@ def choose(
     codes = bounds or storage.bounds
     if symmetric and rule.reach == "max" and codes[0] < 0:
         raise ProfileError(
-            f"choose.reach = 'max' counts from zero up; {storage} has codes below it: take u8"
+            f"choose.reach = 'max' counts from zero up; {storage} has values below it: use u8"
         )
     upward = rule.reach == "max" or (rule.reach == "sides" and codes[0] >= 0)
     if symmetric and upward and np.any(below := (most <= 0) & (least < 0)):
@@ -335,8 +335,8 @@ def _fixed(rule: Choose, storage: DType, codes: tuple[int, int], profile: str) -
     zero = float(rule.zero[6:])
     if not (zero.is_integer() and codes[0] <= zero <= codes[1]):
         raise ProfileError(
-            f"profile {profile or '(unnamed)'}: choose.zero = {rule.zero!r} is no code of "
-            f"{storage}, which are whole numbers {codes[0]}..{codes[1]}"
+            f"profile {profile or '(unnamed)'}: choose.zero = {rule.zero!r} is not a value of "
+            f"{storage}, whose values are integers {codes[0]}..{codes[1]}"
         )
     return int(zero)
 

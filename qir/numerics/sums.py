@@ -153,7 +153,7 @@ def offset(weights: NDArray[np.generic], x: Affine, w: Affine) -> Reals:
 def from_ends(values: Reals, y: Map, rule: Rule) -> Codes:
     """Codes of reals between the ends of a declared range: one multiply-add, from the low end."""
     if y.ends is None or y.ends.low.size > 1:
-        raise OpError("the ends of one range are to say what codes mean; the type declares none")
+        raise OpError("a range is to give the quantization parameters; the type declares none")
     if y.storage.bounds[0] < 0:
         raise OpError(f"no kernel makes {y.storage} of the ends of a range; u8 it can be")
     low, high = F32.type(y.ends.low), F32.type(y.ends.high)

@@ -47,11 +47,15 @@ def map_of(
     )
     if (kind.storage.is_float or made.table is not None) and made.zero.any():
         what = "a table" if made.table is not None else f"{kind.storage}"
-        raise OpError(f"codes of {what} have no zero point; `plus` moves the reals")
+        raise OpError(
+            f"quantized values of {what} have no zero point; `plus` moves the float values"
+        )
     if made.table is not None and not (np.isfinite(made.table).all() and kind.storage.is_integer):
-        raise OpError("a table is looked up by whole codes, and its entries are finite")
+        raise OpError("a table is looked up by integers, and its entries are finite")
     if made.table is not None and made.table.size > kind.high - kind.low + 1:
-        raise OpError(f"a table of {made.table.size} entries, but {kind.storage} has fewer codes")
+        raise OpError(
+            f"a table of {made.table.size} entries, but {kind.storage} has fewer quantized values"
+        )
     return made
 
 

@@ -106,7 +106,7 @@ def brief_graph(graph: Program) -> str:
     ends.append([name for node in nodes if node.op == "output" for name in node.operands])
     takes, gives = (", ".join([*e[:3], *([".."] if len(e) > 3 else [])]) or "nothing" for e in ends)
     held = sum(value.type.quant is not None for node in nodes for value in node.results)
-    codes = f", {held:,} values in codes" if held else ""
+    codes = f", {held:,} quantized values" if held else ""
     count = f"{len(nodes):,} node{'' if len(nodes) == 1 else 's'}"
     said = f"<graph {graph.name} as {graph.profile}: {takes} -> {gives}, {count}{codes}>"
     return in_line(said)

@@ -158,7 +158,7 @@ def _end(quant: QuantType, name: str) -> Tensor:
         held = quant.declared.low if name == "min" else quant.declared.high
         return held.data if isinstance(held, Array) else np.array(held, np.float32)
     if not quant.storage.is_integer or quant.kind != "uniform":
-        raise OpError(f"qparams: codes of {quant} have no last one; read scale and zero")
+        raise OpError(f"qparams: quantized values of {quant} have no bounds; read scale and zero")
     code = quant.low if name == "min" else quant.high
     through = any_map(quant)
     reals = (code - np.asarray(through.zero, np.float64)) * np.asarray(through.scale, np.float64)
@@ -172,7 +172,7 @@ def _fake(run: _Run) -> tuple[Tensor, ...]:
         return (x,)
     element = node.inner.get("code")
     if not isinstance(element, QuantType):
-        raise OpError("fake_quantize: the inner slot code says no quantized type")
+        raise OpError("fake_quantize: the inner slot `code` has no quantized type")
     code = concrete(element, "code", run.beside, run.profile)
     if code.dynamic:
         raise OpError(f"fake_quantize: code is {element}; code.scale is to give the number")

@@ -285,9 +285,9 @@ def _check_codes(value: Value, data: Tensor) -> None:
         return  # there is nothing to look at
     least, most = int(data.min()), int(data.max())
     if least < low or most > high:
-        what = "codes" if kind.quant else "numbers"
+        what = "quantized values" if kind.quant else "numbers"
         said = f"input {value.name!r} holds {least if least < low else most}"
-        raise DataError(f"{said}; its {what}, {kind.dtype}, lie in {low}..{high}")
+        raise DataError(f"{said}; its {what}, {kind.dtype}, are in {low}..{high}")
 
 
 def _fits(dim: Dim, size: int, sizes: dict[str, int]) -> bool:

@@ -79,7 +79,7 @@ def stored(codes: NDArray[np.int64], out: Affine) -> Codes:
 def coded(call: Call) -> Affine:
     """Returns the map of a result; OpError where the result is real."""
     if call.out is None:
-        raise OpError(f"{call.op}: the method makes codes, the result is real")
+        raise OpError(f"{call.op}: the method gives quantized values, the result is float")
     return call.out
 
 
@@ -100,8 +100,8 @@ def handed_on(name: str, x: Affine, out: Affine) -> None:
     """OpError where a result has another map than the operand whose map its kernel hands on."""
     if not x.same_map(out):
         raise OpError(
-            f"{name}: the runtime's kernel hands its operand's map on, and the result has another; "
-            "expand-qdq writes it as reals between codes, which the runtime computes"
+            f"{name}: the runtime's kernel keeps its operand's quantization parameters, and the "
+            "result has others; expand-qdq writes it in QDQ form, which the runtime computes"
         )
 
 

@@ -111,7 +111,7 @@ def _table(of: Affine, out: Affine, rule: Rule, function: Callable[[Real32], Rea
     """The result's code for each code there is, from the least on."""
     least, most = of.storage.bounds
     if most - least > 1 << 16:
-        raise OpError(f"a table over all codes of {of.storage} is too long")
+        raise OpError(f"a table over all values of {of.storage} is too long")
     codes = np.arange(least, most + 1).astype(of.carrier)
     return quantize(function(dequantize(codes, of, rule).astype(F)), out, rule)
 
@@ -181,7 +181,7 @@ def exponent_table(
     one_scale("exponent_table", x_map, out)
     if x_map.storage.bits > _BITS:
         raise OpError(
-            f"softmax: exponent_table has an exponent for each of 256 codes, {x_map.storage} has "
+            f"softmax: exponent_table has an exponent for each of 256 values, {x_map.storage} has "
             "more; dequantize before it and quantize after it"
         )
     if not x.size:
@@ -365,7 +365,7 @@ def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     if wrong := fault(wanted):
         raise ProfileError(f"profile {call.rule.profile}: {wrong}")
     if call.out is None and not (method.any_map or method.reals):
-        raise OpError(f"{call.op}: {wanted.name} makes codes, the result is real")
+        raise OpError(f"{call.op}: {wanted.name} gives quantized values, the result is float")
     if method.slots is None:
         return method.function(call, arrays, **wanted.params)
     lacks = {s for s in method.slots if s != "xs" and s not in arrays}

@@ -61,7 +61,7 @@ class Kernel:
         """The quantized type of an operand; OpError where it holds no codes."""
         quant = self.types[slot].quant
         if quant is None:
-            raise OpError(f"{self.op}: {slot} is {self.types[slot]}, codes are needed")
+            raise OpError(f"{self.op}: {slot} is {self.types[slot]}, quantized values are needed")
         return _known(self.op, slot, quant)
 
     @property

@@ -135,7 +135,7 @@ def in_reals(kernel: Kernel, arrays: Operands) -> Codes:
         if kernel.types[slot].quant is not None:
             reals[slot] = dequantize(data, kernel.map(slot), kernel.rule)
         elif slot == spec(kernel.op).traits.bias and not kernel.types[slot].dtype.is_float:
-            raise OpError(f"{kernel.op}: {slot} counts in a unit that these codes do not have")
+            raise OpError(f"{kernel.op}: {slot} has a unit that these quantized values do not have")
         else:
             reals[slot] = data
     made = compute(kernel.op, reals, kernel.attrs)
@@ -165,7 +165,7 @@ def _quantized(kernel: Kernel, x: Codes) -> Codes:
     if kernel.attrs["saturate"] is True:
         return quantize(x, out, rule)
     if not out.storage.is_float:
-        raise OpError(f"quantize: codes of {out.storage} saturate; only floats overflow")
+        raise OpError(f"quantize: quantized values of {out.storage} saturate; only floats overflow")
     return _overflowing(x, out, rule)
 
 

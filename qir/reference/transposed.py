@@ -78,7 +78,7 @@ def _tiled(call: Call, of: Affine, groups: int) -> Element:
     if of.axis is None:
         return call.types["w"].element
     if of.axis != 1:
-        raise OpError(f"{call.op}: scales of weights lie along output channels, axis 1")
+        raise OpError(f"{call.op}: scales of weights are along output channels, axis 1")
     return uniform(of.storage, np.tile(of.scale, groups), np.tile(of.zero, groups), axis=0)
 
 

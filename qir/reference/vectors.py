@@ -130,7 +130,10 @@ def beside_a_number(call: Call, arrays: Arrays) -> tuple[Codes, Affine, float] |
         return None
     coded = "b" if real == ["a"] else "a"
     if len(real) > 1 or arrays[real[0]].ndim:
-        raise OpError(f"{call.op}: {real[0]} is real; beside codes torch takes a single number")
+        raise OpError(
+            f"{call.op}: {real[0]} is a float tensor; next to a quantized one torch "
+            "takes a single number"
+        )
     of = call.affine(coded)
     one_scale(call.op, of)
     return arrays[coded], of, float(arrays[real[0]])

@@ -147,7 +147,11 @@ class Fusing(Pass):
             if not may(self.name, self.rewrite(match, graph), match.head, *match.ops[1:]):
                 continue
             said = " |> ".join(n.op for n in match.ops)
-            said += " of reals by codes" if match.real else " on codes, rounded once"
+            said += (
+                " of floats by quantized values"
+                if match.real
+                else " on quantized values, rounded once"
+            )
             promised = self.promised(match, graph)
             _fuse(graph, match, self.named(graph))
             ledger.add(Change.REGROUPED, self.name, match.head.name, said)

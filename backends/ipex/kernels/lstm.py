@@ -117,10 +117,12 @@ def _checked(call: Call, arrays: Arrays, results: Results) -> Affine:
             raise OpError(f"{call.op}: float_cell takes no {slot}")
     for slot in ("bias", *_FIRST):
         if slot in arrays and call.types[slot].quant is not None:
-            raise OpError(f"{call.op}: float_cell takes {slot} in reals")
+            raise OpError(f"{call.op}: float_cell takes {slot} as floats")
     kinds = [kind.quant for kind in results]
     if kinds[0] is None or any(kinds[1:]):
-        raise OpError(f"{call.op}: float_cell makes codes of all states, reals of the last ones")
+        raise OpError(
+            f"{call.op}: float_cell quantizes all states, and gives the last ones as floats"
+        )
     of, (w, r) = call.affine("x"), (call.affine(slot) for slot in ("w", "r"))
     if not of.same_map(affine_of(kinds[0])) or of.axis is not None:
         raise OpError(f"{call.op}: float_cell has one map for x and all states")
@@ -130,7 +132,7 @@ def _checked(call: Call, arrays: Arrays, results: Results) -> Affine:
 
 
 def _one_result(call: Call, arrays: Arrays) -> Codes:
-    raise OpError(f"{call.op}: float_cell makes all results of an lstm whose x is codes")
+    raise OpError(f"{call.op}: float_cell gives all results of an lstm whose x is quantized")
 
 
 METHODS: Mapping[str, PluginMethod] = {

@@ -51,7 +51,7 @@ def summed_rows(
     Codes of a row alone are moved, unless the result's scale is greater by more than 0.0001.
     """
     if mode != "sum" or padding is not None or weights is not None:
-        raise OpError("embedding_bag: the runtime sums rows of codes, without padding or weights")
+        raise OpError("embedding_bag: the runtime sums quantized rows, without padding or weights")
     rows = indices.astype(np.int64)
     if rows.size and not 0 <= rows.min() <= rows.max() < len(w):
         raise OpError("embedding_bag: a row is not there")
@@ -93,7 +93,7 @@ def blocks_of_terms(
     weights; a block's sum becomes real and is added in one rounding to those before, first the
     bias."""
     if "bias" in arrays and call.types["bias"].quant is not None:
-        raise OpError(f"{call.op}: the runtime takes a bias in reals")
+        raise OpError(f"{call.op}: the runtime takes a float bias")
     rows, terms = arrays["w"].shape
     x, size = arrays["x"].astype(F).reshape(-1, terms), _block(call, terms)
     steps, whole = _weights(call, arrays["w"])
@@ -115,8 +115,8 @@ def _block(call: Call, terms: int) -> int:
     size = held.get(1, next((n for n in (128, 64, 32) if terms % n == 0), 0))
     if not size or terms % size or size % 32 or held.get(0) != 1:
         raise OpError(
-            f"{call.op}: the runtime multiplies codes in blocks of 32, 64 or 128 terms, with a "
-            "scale for each row of w, or each row of a block; others it multiplies as reals"
+            f"{call.op}: the runtime multiplies integers in blocks of 32, 64 or 128 terms, with a "
+            "scale for each row of w, or each row of a block; others it multiplies as floats"
         )
     return size
 

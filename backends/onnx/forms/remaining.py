@@ -29,7 +29,7 @@ _SIZES = frozenset({"Shape", "Size"})
 """Operators that compute nothing on what they read."""
 _BYTES = frozenset({"u8", "i8"})
 _NARROW = frozenset({onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
-_SUMS = "integers are summed of u8 and i8 codes on both sides of a matrix product or convolution"
+_SUMS = "integer sums need u8 and i8 values on both sides of a matrix product or convolution"
 _BITS = "MatMulNBits is for matrices of weights in 2, 4 or 8 bits, in blocks along the sum"
 
 
@@ -52,7 +52,7 @@ def told(model: onnx.ModelProto, form: str, ledger: Ledger, *, standard: bool) -
     for why, ops in found.items():
         count = ops.total()
         listed = ", ".join(f"{n} {op}" for op, n in ops.items())
-        said = f"{why}: {count} op{'s stay' if count > 1 else ' stays'} on reals ({listed})"
+        said = f"{why}: {count} op{'s stay' if count > 1 else ' stays'} float ({listed})"
         ledger.add(Change.EXACT, STEP, f"format {form}", said)
 
 
@@ -126,9 +126,9 @@ def _why(node: NodeProto, sides: list[_Codes], ends: bool, form: str, *, standar
         return ""
     kinds = sorted({c.kind for c in sides if c.kind} - _BYTES - {"i32"})
     if kinds:
-        return f"no operator on codes takes {' or '.join(kinds)}"
+        return f"no quantized operator takes {' or '.join(kinds)}"
     if any(c.computed for c in sides):
-        return "operators on codes take no scales that a model computes beside its reals"
+        return "quantized operators take no scales that a model computes at run time"
     if node.op_type not in (*(_STANDARD if standard else _OWN).split(), *_MOVES):
-        return f"{'ONNX' if standard else 'onnxruntime'} has no operator on codes for them"
-    return "" if not ends else "no operator on codes fits their maps, attributes or bias"
+        return f"{'ONNX' if standard else 'onnxruntime'} has no quantized operator for them"
+    return "" if not ends else "no quantized operator fits their parameters, attributes or bias"

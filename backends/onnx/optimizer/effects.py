@@ -45,7 +45,9 @@ def level(graph: Graph, ledger: Ledger) -> None:
 def wide(graph: Graph, ledger: Ledger) -> None:
     """Says how many ops between codes of more than 8 bits the runtime computes in float32."""
     if sums := float_sums(graph, BYTE):
-        said = f"codes of {max(s.bits for s in sums)} bits: {said_of(sums, 'the runtime')}"
+        said = (
+            f"quantized values of {max(s.bits for s in sums)} bits: {said_of(sums, 'the runtime')}"
+        )
         ledger.add(Change.REGROUPED, STEP, sums[0].node, said)
 
 

@@ -27,7 +27,7 @@ from qir.rewrite.fusing import LINES, PRODUCTS, is_tail, match_of
 from .separate_additions import add_apart
 
 Write = Callable[[Graph, Ledger], object]
-_ON_REALS = " on codes is written as float ops between quantized values"
+_ON_REALS = " on quantized values is written as float ops between quantized values"
 _OTHER = BRIDGES | {"input", "constant", "output", "foreign"}
 
 
@@ -113,10 +113,10 @@ def _why_real(node: Node) -> str:
     if node.op in MATRIX_PRODUCTS:
         bias = node.operands.get(spec(node.op).traits.bias or "")
         if bias is not None or (use is not None and use.node.op == "add"):
-            return "what is added to its sum is real"
+            return "its bias is float"
         if use is not None and is_tail(use.node):
-            return f"no kernel on codes has the {use.node.op} behind it, and gives reals"
-    return "no kernel on codes makes reals of it here"
+            return f"no quantized kernel fuses the {use.node.op} after it with a float result"
+    return "no quantized kernel gives a float result here"
 
 
 class _Written:

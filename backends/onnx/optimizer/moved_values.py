@@ -173,8 +173,11 @@ class _Moving:
 
     def _say(self) -> None:
         count = len(self.moved)
-        what = "a move of i8 codes has" if count == 1 else f"{count} moves of i8 codes have"
-        said = f"{what} codes behind {'it' if count == 1 else 'them'} too, by the same map"
+        what = "a move of i8 values has" if count == 1 else f"{count} moves of i8 values have"
+        said = (
+            f"{what} quantized values after {'it' if count == 1 else 'them'} too, with the "
+            "same parameters"
+        )
         why = f"from set {SINCE} on, those of onnxruntime 1.31's optimizer would end in an error"
         self.writer.ledger.add(Change.EXACT, STEP, self.moved[0], f"{said}: {why}")
 

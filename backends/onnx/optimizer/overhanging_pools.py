@@ -45,8 +45,8 @@ def kept(ledger: Ledger) -> Iterator[None]:
             return outer is None or outer(step, rewrite, nodes)
         if pool.name not in told:
             told.add(pool.name)
-            said = "stays as it is: pools on codes count all of a window that hangs over the edge"
-            ledger.add(Change.EXACT, STEP, pool.name, f"{said}, pools of reals do not")
+            said = "stays as it is: quantized pools count all of a window that exceeds the padding"
+            ledger.add(Change.EXACT, STEP, pool.name, f"{said}, float pools do not")
         return False
 
     token = watching.set(watch)

@@ -73,7 +73,7 @@ def weights(node: Node) -> Weights | str | None:
     if table is None:
         return "MatMulBnb4 has the tables nf4 and fp4, whose scales are f32, and no others"
     if size is None:
-        return f"MatMulBnb4 takes blocks of {_LEAST}, 32, 64 ... codes in a row"
+        return f"MatMulBnb4 takes blocks of {_LEAST}, 32, 64 ... values along an axis"
     return Weights(codes, rows, depth, size, table)
 
 

@@ -156,7 +156,9 @@ def _own(writer: Writer, held: Held, value: Value, kind: DType | None = None) ->
 def _array(writer: Writer, node: Node, value: Value) -> tuple[Held, QuantType]:
     array, quant = value.constant, value.type.quant
     if array is None or quant is None:
-        raise writer.refuse(node, "its weights are no constant codes, so that nobody can pack them")
+        raise writer.refuse(
+            node, "its weights are not quantized constants, so they cannot be packed"
+        )
     return array.held, quant
 
 

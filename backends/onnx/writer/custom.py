@@ -79,22 +79,22 @@ def blocks(grain: Grain, shape: Shape) -> tuple[int, int] | None:
 def why_not(quant: QuantType, shape: Shape) -> str:
     """What keeps a map from being said by primitive operators; empty where nothing does."""
     if quant.dynamic:
-        return "the numbers of its codes are computed"
+        return "its quantization parameters are computed at run time"
     most = _WIDEST if np.asarray(quant.zeros()).any() else _ALONE
     plain = quant.storage.name in _FLOATS and not np.asarray(quant.zeros()).any()
     if not (quant.storage.is_integer or plain) or quant.storage.bits > most:
-        return f"codes of {quant.storage} are not made of primitive operators"
+        return f"quantized values of {quant.storage} are not made of primitive operators"
     if quant.express.name not in _REALS:
-        return f"{quant.express} is no type of reals that ONNX computes in"
+        return f"{quant.express} is no float type that ONNX computes in"
     if any(a.type.quant is not None for a in quant.arrays()):
-        return "its scales are codes themselves"
+        return "its scales are quantized themselves"
     sizes = [shape[axis] for axis, _ in (quant.grain.blocks if quant.grain else ())]
     if (
         quant.grain is not None
         and quant.axis is None
         and not all(isinstance(s, int) for s in sizes)
     ):
-        return "its blocks lie along an axis of unknown size"
+        return "its blocks are along an axis of unknown size"
     return ""
 
 
@@ -347,7 +347,7 @@ def made(
     if op == "Quantize" and quant.storage.is_float and rounds != "even":
         said = said or f"Cast to {quant.storage} rounds to even, and not {rounds}"
     if said:
-        raise Refused(f"ONNX has no form here for codes of {quant}: {said}")
+        raise Refused(f"ONNX has no form here for quantized values of {quant}: {said}")
     form = _Form(quant, kind.shape, rule)
     if op == "Quantize":
         form.quantize(rounding)

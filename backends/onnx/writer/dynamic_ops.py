@@ -20,7 +20,8 @@ from .writer import STEP, Wire, Work, Writer
 
 _KEPT = (
     "weights are dequantized before their product: a Max of one operand in between keeps "
-    "onnxruntime's optimizer from making that one on codes, whose kernel refuses many zero points "
+    "onnxruntime's optimizer from replacing it by its integer kernel, which refuses many zero "
+    "points "
     "of data"
 )
 
@@ -167,9 +168,11 @@ def _checked(writer: Writer, node: Node, value: Value) -> QuantType:
     assert quant is not None
     odd = quant.kind != "uniform" or quant.plus is not None or quant.storage.name not in STORED
     if odd or quant.express.name not in ("f32", "f16"):
-        raise writer.refuse(node, f"ONNX has no form here for codes of {quant}")
+        raise writer.refuse(node, f"ONNX has no form here for quantized values of {quant}")
     if quant.bounds and value.constant is None:
-        raise writer.refuse(node, f"ONNX codes fill their storage; {quant} is narrower")
+        raise writer.refuse(
+            node, f"ONNX types use the whole range of their storage; {quant} is narrower"
+        )
     return quant
 
 
@@ -182,9 +185,7 @@ def numbers(
     dot = f"{slot}." if slot else ""
     given = {n: node.operands.get(f"{dot}{n}") for n in ("scale", "zero", "min", "max")}
     if given["min"] is not None or given["max"] is not None:
-        raise writer.refuse(
-            node, "a range stands beside its codes; ONNX takes scale and zero point"
-        )
+        raise writer.refuse(node, "its parameters are a range; ONNX takes scale and zero point")
     scale = _number(writer, node, given["scale"], quant, "scale", quant.express)
     if quant.zero == () and (not first_is_u8 or quant.storage == U8):
         return [scale]
@@ -238,7 +239,9 @@ def around(writer: Writer, node: Node) -> None:
         names = ", ".join(sorted(node.inner))
         raise writer.refuse(node, f"ONNX has no {node.op} that rounds {names} by computed numbers")
     if len(node.results) != 1:
-        raise writer.refuse(node, f"{node.op} on codes whose numbers are computed has no form")
+        raise writer.refuse(
+            node, f"{node.op} on quantized values whose parameters are computed has no form"
+        )
     value = node.result
     out, quant = writer.name(value), value.type.quant
     ins: dict[str, str] = {}
@@ -277,7 +280,7 @@ def counted(writer: Writer, work: Work, slot: str) -> str:
     for side in (traits.data, traits.weight or ""):
         kind = work.operands[side].type
         if kind.quant is None or kind.quant.express != F32:
-            said = f"its bias counts sums of codes, and its {side} is {kind.element}"
+            said = f"its bias counts integer sums, and its {side} is {kind.element}"
             raise writer.refuse(work.node, f"{said}; give it a bias of {kind.express}")
         scale = numbers(writer, work.node, side, kind, False)[0]
         unit = _times(writer, unit, scale, f"{bias.name}_unit") if unit else scale
@@ -328,7 +331,7 @@ def qparams(writer: Writer, node: Node) -> None:
             _same(writer, writer.name(given), value)
         elif name in ("min", "max"):
             raise writer.refuse(
-                node, "ONNX has no form for the range of codes; read scale and zero"
+                node, "ONNX has no form for the range of a type; read scale and zero"
             )
         else:
             held = np.asarray(quant.scales() if name == "scale" else quant.zeros())
@@ -348,7 +351,9 @@ def fake_quantize(writer: Writer, node: Node) -> None:
     out, made = writer.name(value), writer.fresh(f"{writer.name(value)}_codes")
     kind = value.type.with_element(code)
     if code.bounds:
-        raise writer.refuse(node, f"ONNX codes fill their storage; {code} is narrower")
+        raise writer.refuse(
+            node, f"ONNX types use the whole range of their storage; {code} is narrower"
+        )
     if code.dynamic:
         held = numbers(writer, node, "code", kind, True)
     else:

@@ -41,8 +41,8 @@ OLDEST = 13
 NEWEST = 26
 """The newest that onnxruntime 1.31 takes."""
 _KEPT = (
-    "stays real: a Max of one operand between it and its quantize keeps onnxruntime's optimizer "
-    "from quantizing the weights of the layer by itself and computing it on codes"
+    "stays float: a Max of one operand between it and its quantize keeps onnxruntime's optimizer "
+    "from quantizing the weights of the layer by itself and computing it in integers"
 )
 IR_VERSION = 10
 """The newest that every onnxruntime since 1.18 reads."""
@@ -85,7 +85,7 @@ def to_parts(
     moved_values.write(writer, graph.outputs)
     if writer.bounded:
         many = "1 constant" if writer.bounded == 1 else f"{writer.bounded} constants"
-        reason = f"that codes of {many} keep to, which no type of ONNX says"
+        reason = f"that quantized values of {many} keep to, which no type of ONNX says"
         ledger.add(Change.DROPPED, STEP, "narrower bounds", reason)
     model = _finished(writer)
     check.check(model, writer.opset)
@@ -262,7 +262,9 @@ def _chain(writer: Writer, node: Node) -> None:
     if not node.stages:
         raise writer.refuse(node, "a group with a body has no form in ONNX")
     if any(spec(s.op).slot(n) is None for s in node.stages for n in s.slots):
-        raise writer.refuse(node, "the numbers of its codes are computed; --format qdq would do")
+        raise writer.refuse(
+            node, "its quantization parameters are computed at run time; --format qdq would do"
+        )
     value = node.result
     out = writer.name(value)
     works = [

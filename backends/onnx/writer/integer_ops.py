@@ -47,10 +47,10 @@ def write(writer: Writer, work: Work) -> None:
 def around(writer: Writer, work: Work) -> None:
     """Writes dequantize, the op on reals, quantize."""
     if overhanging_pools.differs(work.node):
-        said = "windows that hang over the padding count otherwise on reals"
-        raise writer.refuse(work.node, f"{said}; --target onnxruntime has the pool on codes")
+        said = "windows that exceed the padding count differently in float"
+        raise writer.refuse(work.node, f"{said}; --target onnxruntime has the quantized pool")
     if len(work.node.results) > 1:
-        said = f"ONNX has no {work.op} of {work.kind.quant} codes"
+        said = f"ONNX has no {work.op} of {work.kind.quant} quantized values"
         raise writer.refuse(work.node, f"{said}; --format qdq would do")
     ins = {s: _real(writer, work, s) for s in work.operands}
     quant = work.kind.quant
@@ -78,8 +78,8 @@ def _real_bias(writer: Writer, work: Work, slot: str, value: Value) -> str:
     data, weight = ("x", "w") if "x" in work.operands else ("a", "b")
     x, w = work.operands[data].type.quant, work.operands[weight].type.quant
     if x is None or w is None:
-        said = f"its {slot} counts sums of codes, and not both sides are codes"
-        raise writer.refuse(work.node, f"{said}; give it a {slot} of reals")
+        said = f"its {slot} counts integer sums, and not both sides are quantized"
+        raise writer.refuse(work.node, f"{said}; give it a {slot} of floats")
     alpha = work.real("alpha") if "alpha" in work.attrs else 1.0
     scales = (np.asarray(q.scales(), np.float32) for q in (x, w))
     unit = np.asarray(next(scales) * next(scales) * np.float32(alpha), np.float32)
@@ -437,7 +437,7 @@ def write_chain(writer: Writer, works: list[Work]) -> None:
             Change.EXACT,
             STEP,
             head.out,
-            f"{ops} is written behind the rounding, on the same codes: rounding keeps order",
+            f"{ops} is written after the rounding, on the quantized values: rounding keeps order",
         )
 
 

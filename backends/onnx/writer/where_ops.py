@@ -14,7 +14,7 @@ from qir.reference.constants import computed
 from .writer import STEP
 
 _SIDES = (("a", "b"), ("b", "a"))
-_SAID = "the real numbers beside its codes are codes of the map that its result is stored by"
+_SAID = "the float operand is quantized by the parameters of the result"
 
 
 def coded(graph: Graph, ledger: Ledger) -> None:

@@ -314,7 +314,7 @@ class Writer:
         """Says that an op on codes was written on reals, which end elsewhere and do not wrap."""
         apart = going_on(self.graph, node) or beyond(self.graph, node)
         change = Change.APPROXIMATED if apart else Change.REGROUPED
-        said = f"{op} on codes is written as float ops between quantized values{apart}"
+        said = f"{op} on quantized values is written as float ops between quantized values{apart}"
         self.ledger.add(change, STEP, out, said)
 
     def check(self, node: Node, quant: QuantType, *, constant: bool) -> None:
@@ -328,14 +328,19 @@ class Writer:
             or quant.express.name not in ("f32", "f16")
         )
         if odd:
-            raise self.refuse(node, f"ONNX has no form here for codes of {quant}")
+            raise self.refuse(node, f"ONNX has no form here for quantized values of {quant}")
         if quant.bounds and not constant:
-            raise self.refuse(node, f"ONNX codes fill their storage; {quant} is narrower")
+            raise self.refuse(
+                node, f"ONNX types use the whole range of their storage; {quant} is narrower"
+            )
 
     def check_made(self, node: Node, quant: QuantType) -> None:
         """Refused for codes that DequantizeLinear reads and QuantizeLinear does not make."""
         if quant.storage == I32:
-            said = "QuantizeLinear makes codes of 2 to 16 bits and of floats of 4 and 8, not of i32"
+            said = (
+                "QuantizeLinear makes quantized values of 2 to 16 bits and of floats of 4 "
+                "and 8, not of i32"
+            )
             raise self.refuse(node, f"{said}; i32 may be a constant's or an input's")
 
     def pair(

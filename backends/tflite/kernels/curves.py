@@ -32,7 +32,7 @@ def _alone(name: str, x: Affine, out: Affine, scale: float) -> None:
     one_scale(name, x, out)
     for of in (x, out):
         if of.storage.bits != 16 or int(of.zero):
-            raise OpError(f"{name}: 16-bit codes around zero")
+            raise OpError(f"{name}: 16-bit integers around zero")
     if float(out.scale) != scale:
         raise OpError(f"{name}: the result's scale is {scale}")
 

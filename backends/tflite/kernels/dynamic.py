@@ -30,7 +30,7 @@ def _clear(rows: Codes) -> Real32:
     """Rows of float32 that have a least and a greatest number."""
     reals: Real32 = rows.astype(F)
     if reals.size and not np.isfinite(reals).all():
-        raise OpError("data that become codes while a layer runs are finite numbers")
+        raise OpError("data quantized at run time are finite")
     return reals
 
 
@@ -122,12 +122,12 @@ def _summed(
         )
     w, of = arrays[weight].astype(np.int64), call.affine(weight)
     if call.result.quant is not None or call.types[data].quant is not None:
-        raise OpError(f"{call.op}: dynamic layers take reals and give reals")
+        raise OpError(f"{call.op}: dynamic layers take floats and give floats")
     if np.any(of.zero):
         raise OpError(f"{call.op}: weights of dynamic layers have no zero point")
     axis = w.ndim - 1 if call.op == "matmul" else 0
     if of.axis is not None and of.axis != axis:
-        raise OpError(f"{call.op}: scales of weights lie along output channels")
+        raise OpError(f"{call.op}: scales of weights are along output channels")
     scales: Real32 = np.asarray(of.scale, F)
     bias = arrays["bias"].astype(F) if "bias" in arrays else None
     if pixels:

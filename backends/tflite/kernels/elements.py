@@ -136,7 +136,7 @@ def unshifted(call: Call, arrays: Mapping[str, Codes], *, apart: bool = False) -
 def padding_alone(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     """A convolution that reads nothing but padding."""
     if not isinstance(call, Kernel) or "x" not in arrays:
-        raise OpError(f"{call.op}: padding_alone is of convolutions of codes")
+        raise OpError(f"{call.op}: padding_alone is of convolutions of quantized values")
     x = np.full_like(arrays["x"], int(call.affine("x").zero))
     return product(replace(call, rule=replace(call.rule, method=None)), {**arrays, "x": x})
 
@@ -164,7 +164,7 @@ def cut_root(x: Codes, x_map: Affine, out: Affine) -> Codes:
     """The root in float32 in steps of the result, what is behind the point left out."""
     one_scale("cut_root", x_map, out)
     if np.any(_centred(x, x_map) < 0):
-        raise OpError("cut_root: a code below the zero point has no root")
+        raise OpError("cut_root: a value below the zero point has no square root")
     steps = np.sqrt(_centred(x, x_map).astype(F) * F(x_map.scale)) / F(out.scale)
     return stored(steps.astype(np.int64) + int(out.zero), out)
 
@@ -185,7 +185,7 @@ def fixed_powers(
     value = _centred(x, x_map).transpose(*kept, *over)
     value = value.reshape(*(x.shape[a] for a in kept), count)
     if not count:
-        raise OpError("fixed_powers: a product of no codes")
+        raise OpError("fixed_powers: a product of no quantized values")
     by = float(F(x_map.scale)) / float(F(out.scale)) ** (1.0 / count)
     q, exponent = multiplier(by)
     short = min((q + (1 << 15)) >> 16, (1 << 15) - 1)
@@ -223,7 +223,7 @@ def quantize_vectors(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     float64, away."""
     out = call.out
     if out is None or call.types["x"].quant is not None:
-        raise OpError("quantize_vectors: makes codes of reals")
+        raise OpError("quantize_vectors: quantizes floats")
     one_scale("quantize_vectors", out)
     x = arrays["x"].astype(F)
     with np.errstate(all="ignore"):
@@ -286,7 +286,7 @@ def each_code(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     """A curve in float32 of what codes mean; of what has no value, the end that it goes to."""
     out = call.out
     if out is None:
-        raise OpError("each_code: makes codes")
+        raise OpError("each_code: gives quantized values")
     return quantize(
         _curve(call, dequantize(arrays["x"], call.affine("x"), call.rule)), out, call.rule
     )
@@ -296,7 +296,7 @@ def between(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     """A curve of 16-bit codes between 513 numbers; of what has no value, the end it goes to."""
     out = call.out
     if out is None or out.storage.bits != 16 or call.affine("x").storage.bits != 16:
-        raise OpError("between: 16-bit codes")
+        raise OpError("between: 16-bit integers")
     one_scale("between", call.affine("x"), out)
     table = _table(call, lambda x: _curve(call, x))
     codes = arrays["x"].astype(np.int64)

@@ -210,7 +210,7 @@ def share_table(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> Code
     """Softmax: exponents of all differences from a float32 table, added in the order of the axis,
     and one quotient a row that all are multiplied with."""
     if x_map.storage.bits > 8:
-        raise OpError("share_table: a table over 8-bit codes; codes of more bits are not taken")
+        raise OpError("share_table: a table over 8-bit integers; wider integers are not supported")
     codes = np.moveaxis(_centred(x, x_map, "share_table"), axis, -1)
     if not codes.size:
         return np.zeros(x.shape, out.carrier)
@@ -370,7 +370,7 @@ def real_resize(
         raise OpError("real_resize: operand and result have one map")
     over, made = resized(x, sizes, scales, axes)
     if mode != "linear" or len(over) != 2 or x_map.storage.kind != "uint":
-        raise OpError("real_resize: linear, along two axes, of unsigned codes")
+        raise OpError("real_resize: linear, along two axes, of unsigned integers")
     height, width = (
         _real_places(x.shape[a], to, coordinates) for a, to in zip(over, made, strict=True)
     )

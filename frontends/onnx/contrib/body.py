@@ -178,7 +178,7 @@ def _check_zeros(name: str, array: Array, of: QuantType) -> None:
     if not of.storage.is_integer or zeros.dtype.kind not in "iu" or not zeros.size:
         return
     if not of.low <= zeros.min() <= zeros.max() <= of.high:
-        raise Keep(f"its {name} lies outside {of.low}..{of.high}")
+        raise Keep(f"its {name} is outside {of.low}..{of.high}")
 
 
 def _places(op: Op, operands: Iterable[str]) -> tuple[int, ...]:

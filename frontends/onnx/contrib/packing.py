@@ -39,7 +39,7 @@ class Blocks:
     def check(self, op: Op) -> None:
         """Keep for bits or blocks that onnxruntime does not have, InputError for no weights."""
         if self.bits not in (2, 4, 8) or self.size < 16 or self.size & (self.size - 1):
-            raise Keep(f"blocks of {self.size} codes of {self.bits} bits")
+            raise Keep(f"blocks of {self.size} quantized values of {self.bits} bits")
         if min(self.shape) < 1:
             raise op.fail(f"has weights of {self.shape[0]} x {self.shape[1]}")
 

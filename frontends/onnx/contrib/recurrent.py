@@ -45,7 +45,7 @@ def _lstm(reader: Reader, op: Op) -> None:
         raise Keep(f"{hidden} hidden numbers, with weights of {operands['R'].type}")
     kinds = {s: operands[s].type for s in ("W", "R")}
     if any(k.quant or k.dtype.name not in ("u8", "i8") for k in kinds.values()):
-        raise Keep("its weights are no codes of eight bits")
+        raise Keep("its weights are not quantized of eight bits")
     if "sequence_lens" in operands and operands["sequence_lens"].type.element != I32:
         raise Keep(f"its sequence_lens are {operands['sequence_lens'].type}")
     clip, forget = op.real("clip", 0.0), op.integer("input_forget", 0) != 0

@@ -138,7 +138,7 @@ OPS = (
     ),
     OpSpec("floor_div", _AB, _binary, doc="greatest whole number not above a / b"),
     OpSpec("squared_difference", _AB, _binary, traits=Traits(commutative=True), doc="(a - b)^2"),
-    OpSpec("atan2", _AB, _float_binary, doc="angle of the point that lies at (b, a)"),
+    OpSpec("atan2", _AB, _float_binary, doc="angle of the point that is at (b, a)"),
     OpSpec("min", _XS, _many, traits=Traits(commutative=True), doc="least of all operands"),
     OpSpec("max", _XS, _many, traits=Traits(commutative=True), doc="greatest of all operands"),
     OpSpec("sum", _XS, _many, traits=Traits(commutative=True), doc="sum of all operands"),

@@ -108,7 +108,7 @@ class Call:
         """Floats among the attributes."""
         value = self.attrs[name]
         if not isinstance(value, tuple) or not all(isinstance(v, float) for v in value):
-            raise self.fail(f"{name} = {value!r} is no list of real numbers")
+            raise self.fail(f"{name} = {value!r} is no list of numbers")
         return tuple(v for v in value if isinstance(v, float))
 
     def texts(self, name: str) -> tuple[str, ...]:

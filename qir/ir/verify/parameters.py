@@ -63,7 +63,7 @@ def _bad_scale(quant: QuantType) -> str:
     codes = array.data.astype(np.float64)
     reals = np.multiply(codes - np.float64(inner.zeros()), np.float64(inner.scales()))
     if not np.isfinite(reals).all() or (reals < 0).any():
-        return "a scale of its scales' codes is negative or not finite"
+        return "a scale of its quantized scales is negative or not finite"
     return _bad_scale(inner)
 
 
@@ -103,21 +103,21 @@ def zero_in_bounds(seen: Seen) -> Iterator[Fault]:
         if of is None or not (of.storage.is_integer and array.type.dtype.is_integer):
             continue
         if array.held.size and outside(of, array.data):
-            yield Fault(f"{slot}: a zero point lies outside {of.low}..{of.high}", slot)
+            yield Fault(f"{slot}: a zero point is outside {of.low}..{of.high}", slot)
 
 
 def _bad_zero(quant: QuantType) -> str:
     if isinstance(quant.zero, tuple) and quant.storage.is_integer and not quant.real_zero:
         inside = all(quant.low <= zero <= quant.high for zero in quant.zero)
-        return "" if inside else f"a zero point lies outside {quant.low}..{quant.high}"
+        return "" if inside else f"a zero point is outside {quant.low}..{quant.high}"
     zeros = np.asarray(quant.zeros())
     if quant.real_zero:
         finite = bool(np.isfinite(zeros.astype(np.float64)).all())
         return "" if finite else "a zero is not finite"
     if quant.storage.is_float:
-        return f"{quant.storage} codes have no zero point" if zeros.any() else ""
+        return f"{quant.storage} values have no zero point" if zeros.any() else ""
     if zeros.size and outside(quant, zeros):
-        return f"a zero point lies outside {quant.low}..{quant.high}"
+        return f"a zero point is outside {quant.low}..{quant.high}"
     return ""
 
 
@@ -182,7 +182,7 @@ def _groups(quant: QuantType, kind: TensorType, by: Array, grid: tuple[int, ...]
     elif len(grid) != kind.rank:
         yield f"scales are {list(grid)}, groups need {kind.rank} axes"
     elif by.held.size and not 0 <= int(by.data.min()) <= int(by.data.max()) < grid[axis]:
-        yield f"a group lies outside 0..{grid[axis] - 1}"
+        yield f"a group is outside 0..{grid[axis] - 1}"
 
 
 def codes_in_bounds(seen: Seen) -> Iterator[Fault]:

@@ -44,7 +44,10 @@ def _one_map(step: Step, slot: str, value: Value, result: QuantType | None) -> I
     elif quant and result and step.row.name != "concat" and not step.refused:
         moved = step.row.move(step.call, quant) if step.row.move else quant
         if moved is None or not moved.same_map(result):
-            said = f"%{value.name} and the result hold different maps: {quant}, {result}"
+            said = (
+                f"%{value.name} and the result have different quantization parameters: "
+                f"{quant}, {result}"
+            )
     if said:
         yield Fault(said, step.prefix + slot, value.name)
 
@@ -81,7 +84,7 @@ def _read_anew(node: Node, value: Value, quant: QuantType) -> Iterator[Fault]:
         return
     if source.only_use is not None and not _part_of_reading(node, value):
         return
-    yield Fault(f"it reads %{source.name}, codes of {held}, as {quant}", "x", value.name)
+    yield Fault(f"it reads %{source.name}, quantized values of {held}, as {quant}", "x", value.name)
 
 
 def _part_of_reading(node: Node, value: Value) -> bool:

@@ -56,7 +56,7 @@ def bodies(seen: Seen) -> Iterator[Fault]:
             yield Fault(f"body {name} is {'missing' if name in wanted else 'no body of its op'}")
     for name, body in held.items():
         if body._holder is not seen.graph:
-            yield Fault(f"body {name} does not know that it lies here")
+            yield Fault(f"body {name} does not know that it is here")
 
 
 def default(seen: Seen) -> Iterator[Fault]:
@@ -86,7 +86,7 @@ def slots(seen: Seen) -> Iterator[Fault]:
             count = len(node.variadic(several))
             for i in range(count):
                 if f"{several}.{i}" not in seen.operands:
-                    yield Fault(f"{several}.{i} is missing, and one behind it is there")
+                    yield Fault(f"{several}.{i} is missing, and one after it is there")
                     break
     for slot in seen.missing:
         yield Fault(f"{slot} is missing", slot)

@@ -184,11 +184,11 @@ _PAIRS = Rewrite(
         "same-codes",
         (op.any_of("quantize", "requantize")(_CODES),),
         codes=True,
-        doc="Codes that come back to themselves.",
+        doc="Quantized values that stay what they are.",
     ),
     _back,
     Change.EXACT,
-    "every code gives itself back",
+    "every quantized value stays what it is",
 )
 _MOVED = Rewrite(
     Pattern(
@@ -199,7 +199,7 @@ _MOVED = Rewrite(
             ),
         ),
         codes=True,
-        doc="Codes that come back to themselves in other places.",
+        doc="Quantized values that only change places.",
     ),
     _moved,
     Change.EXACT,

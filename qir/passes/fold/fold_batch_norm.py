@@ -235,5 +235,5 @@ def _take_over(graph: Graph, node: Node, norm: Node) -> None:
 
 FoldBatchNorm.places = (
     Place("after", ("batch_norm",), _asked_after, "a batch norm goes into the op before it"),
-    Place("before", ("batch_norm",), _asked_before, "a batch norm goes into the op behind it"),
+    Place("before", ("batch_norm",), _asked_before, "a batch norm goes into the op after it"),
 )

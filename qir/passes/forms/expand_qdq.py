@@ -73,7 +73,7 @@ class ExpandQdq(Pass):
                 _expand(graph, node, reals)
             except TypeRuleError as error:
                 where = f" ({node.origins[0]})" if node.origins else ""
-                said = f"{node.name}{where}: reals cannot stand between its codes: {error}"
+                said = f"{node.name}{where}: float ops cannot replace it: {error}"
                 raise Refused(said) from error
             change = Change.APPROXIMATED if apart else Change.REGROUPED
             said = f"written as float ops between quantized values{apart}"

@@ -187,9 +187,9 @@ def _bias(match: Match) -> bool:
 
 _CONDITIONS: tuple[tuple[str, Callable[[Match], bool]], ...] = (
     ("the sum is cast to f32", _to_f32),
-    ("the data are raw codes of a quantize whose numbers are computed, one for all", _raw),
+    ("the data are raw integers of a quantize whose parameters are computed, per tensor", _raw),
     ("zero and scale are those of that quantize", _own_numbers),
-    ("the weights' numbers are constants, one or one an output channel", _weights),
+    ("the weights' parameters are constants, per tensor or per output channel", _weights),
     ("the bias is one f32 an output channel", _bias),
 )
 

@@ -289,7 +289,7 @@ class _Assignment:
             return self.cut[node]
         moved = [v for s, v in node.operands.items() if s.split(".")[0] in row.share]
         if moved and all(v.constant for v in moved):
-            return "it moves a constant: what it takes of it is quantized behind it"
+            return "it moves a constant: what it takes of it is quantized after it"
         found = form_obstacle(node, row, self.table.name) or self._codes_obstacle(node, row)
         found = found or self._mask(node)
         return found or self._too_coarse(node)
@@ -320,7 +320,7 @@ class _Assignment:
             quant = held_map(value) or next(iter(coded(value) if slot == RESULT else ()), None)
             allowed = row.allowed(slot.split(".")[0], value.constant is not None)
             if quant is not None and not takes(allowed, quant):
-                said = f"its {slot} has codes already, of a kind that {self.table.name}"
+                said = f"its {slot} is quantized already, by a type that {self.table.name}"
                 return f"{said} does not take"
         return ""
 

@@ -90,7 +90,7 @@ def _row(value: Value, count: int) -> NDArray[np.float64]:
 
 REWRITES = (
     Rewrite(
-        batch_norm.check("its constants lie along the channels", _along_channels),
+        batch_norm.check("its constants are along the channels", _along_channels),
         _replace,
         says="{nodes} is batch_norm",
     ),

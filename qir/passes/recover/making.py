@@ -35,7 +35,7 @@ def exactly(value: float) -> Either:
 
 def number(name: str) -> Var:
     """Any one real number, by name: a constant whose elements all are that number."""
-    return Var(name).check("is one real number", lambda value: real(value) is not None)
+    return Var(name).check("is one float value", lambda value: real(value) is not None)
 
 
 def positive(name: str) -> Var:

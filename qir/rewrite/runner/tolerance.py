@@ -31,7 +31,7 @@ class Tolerance:
         elif self.exact:
             text = "exact"
         else:
-            codes = f"{self.codes:g} code{'s' if self.codes != 1 else ''}"
+            codes = f"{self.codes:g} quantized step{'s' if self.codes != 1 else ''}"
             parts = [f"{self.ulps:g} ulp" if self.ulps else "", codes if self.codes else ""]
             text = " and ".join(part for part in parts if part)
         return f"{text}: {self.why}" if self.why else text

@@ -56,7 +56,7 @@ def check_target(
     def quantize() -> str:
         quantized.extend(_quantized(target, graph) for graph in floats)
         held = sum(v.type.quant is not None for g in quantized for v in g.values.values())
-        return f"{len(quantized)} networks, {held} values in codes"
+        return f"{len(quantized)} networks, {held} quantized values"
 
     if not checks.check("models are quantized by its table", quantize):
         return checks.told()
@@ -142,7 +142,7 @@ def _taken(target: Target, quantized: Sequence[Graph]) -> str:
             refused += verdict.taken == "refused"
         found = [f for f in target.verify(graph) if f.severity == "error"]
         demand(not found, f"it refuses what was quantized for it: {found and found[0]}")
-    return f"{taken} ops taken, {refused} left to reals"
+    return f"{taken} ops taken, {refused} left float"
 
 
 def _emits(target: Target, programs: Sequence[Graph]) -> str:
@@ -272,12 +272,12 @@ def _near(graph: Graph, wanted: Arrays, given: Arrays, codes: int, what: str) ->
             continue
         if found.codes is not None:
             near = found.codes <= codes + 1e-3
-            far = f"{found.codes:g} codes from the reference, {codes} may be"
+            far = f"{found.codes:g} steps from the reference, {codes} may be"
         else:
             size = float(np.abs(wanted[found.name].astype(np.float64)).max(initial=1e-30))
             near = found.largest <= REALS * size
             far = f"{found.largest:g} from the reference, which reaches {size:g}"
-        demand(near, f"{what} output {found.name} lies {far}")
+        demand(near, f"{what} output {found.name} is {far}")
 
 
 def _grouped(target: Target, graph: Graph) -> Graph:

@@ -125,7 +125,7 @@ def _each(node: Node) -> bool:
 _X = Var("x")
 _ONE = Var("one").check("is 1 everywhere", _one)
 _ZERO = Var("zero").check("is 0 everywhere, without a sign", _zero)
-_MINUS = Var("zero").check("is 0 everywhere, -0.0 where it is real", _no_addend)
+_MINUS = Var("zero").check("is 0 everywhere, -0.0 where it is float", _no_addend)
 _BACK = Var("x").check(
     "elementwise ops without other uses make it from a transpose",
     lambda value: bool(_between(value)),

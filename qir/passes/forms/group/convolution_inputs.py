@@ -30,7 +30,7 @@ def join_reals(graph: Graph, ledger: Ledger, step: str) -> int:
     for node in [n for n in graph if n.op in CONVOLUTIONS | TRANSPOSED]:
         while last := _taken(node):
             _join(graph, node, last)
-            said = f"its real weights take in the {last.op} behind it"
+            said = f"its float weights absorb the {last.op} after it"
             ledger.add(Change.REGROUPED, step, node.name, said)
             count += 1
     return count

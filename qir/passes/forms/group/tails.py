@@ -26,10 +26,10 @@ def join_tails(graph: Graph, found: Profile, ledger: Ledger) -> int:
             least = max(least, 0.0) if isinstance(least, float) else 0.0
             graph.set_attrs(last, **{**last.attrs, "min": least})
             graph.set_operand(last, "x", first.operands["x"])
-            gone, said = first, "relu is part of the clip behind it"
+            gone, said = first, "relu is part of the clip after it"
         elif _before_codes(last):
             graph.replace(last.result, first.result)
-            gone, said = last, f"{last.op} cuts no code, and is dropped"
+            gone, said = last, f"{last.op} clamps nothing, and is dropped"
         else:
             continue
         graph.remove(gone)

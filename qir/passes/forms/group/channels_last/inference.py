@@ -66,7 +66,7 @@ _VIEWS = frozenset({"reshape", "flatten"})
 """Ops that give other shapes to what lies where it is, if that can be."""
 _PAIRS = frozenset("add sub mul div".split())
 """Ops that go from element to element where their operands lie in two orders."""
-_OPEN = "it misplaces codes where sizes are not known"
+_OPEN = "it misplaces values where sizes are not known"
 _SOME = 3
 """What stands for a size that nobody knows."""
 
@@ -84,18 +84,20 @@ def lay_out(
     for node in (*order.moved, *order.clips):
         read_plain(graph, node.result)
     for node in map(_computes, order.moved):
-        said = "it reads what lies both ways in memory: its codes go with channels last to where "
+        said = (
+            "it reads what is both ways in memory: its values are moved as channels_last to where "
+        )
         ledger.add(
             Change.APPROXIMATED, name, node.name, f"{said}they are read with channels second"
         )
     for node in map(_computes, order.clips):
-        said = "its codes are clipped where they lie, and then read as if channels stood second"
+        said = "it clips in memory order, and reads the result as if it were channels first"
         ledger.add(Change.APPROXIMATED, name, node.name, said)
     count = 0
     if order.turned:
         _part(graph, order)
         count = Turning(graph, name, "nhwc", ledger, frozenset(order.turned)).run()
-        said = f"{count} ops lie with channels last in memory, or are kernels of what does: NHWC"
+        said = f"{count} ops are channels_last in memory, or kernels whose operands are"
         if count:
             ledger.add(Change.EXACT, name, graph.name, said)
     return named + rows + count + sum(as_volumes(graph, node) for node in order.joined)

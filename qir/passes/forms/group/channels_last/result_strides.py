@@ -235,7 +235,7 @@ def unforeseen(kernel: Kernel) -> str:
 
 
 _WRITES = "torch writes the first of images of one element, and leaves the others: not predicted"
-_READS = "QNNPACK takes what lies so for rows along another axis, or without gaps: not predicted"
+_READS = "QNNPACK reads these strides as rows of another axis, or as contiguous: not predicted"
 
 _RULES: Mapping[str, Rule] = {
     **dict.fromkeys((f"conv{of}{n}d" for of in ("", "_transpose") for n in (1, 2, 3)), _last),
