@@ -54,7 +54,7 @@ def _quantize(reader: Reader, op: Op, quant: QuantType, custom: Custom) -> None:
 
 
 def _codes(reader: Reader, op: Op, quant: QuantType) -> Value:
-    """The codes with their meaning: a constant takes it, and so does what nobody reads raw."""
+    """The integers with their meaning: a constant takes it, and so does what nobody reads raw."""
     name = op.input(0)
     found = reader.array(name)
     if found is not None:

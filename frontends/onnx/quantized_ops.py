@@ -1,4 +1,4 @@
-"""Ops about codes: quantize, dequantize, and the operators that compute on codes."""
+"""Ops about integers: quantize, dequantize, and the operators that compute on integers."""
 
 from __future__ import annotations
 
@@ -126,7 +126,8 @@ def _operand(
 
 
 def _read_as(reader: Reader, op: Op, name: str, quant: QuantType) -> Value:
-    """Computed codes with the map that their reader states, read anew where they hold another."""
+    """Computed integers with the map that their reader states, read anew where they hold
+    another."""
     value = reader.value(op, name)
     known = value.type.quant
     if known is not None:
@@ -271,7 +272,7 @@ def binary(reader: Reader, op: Op) -> None:
 
 
 def where(reader: Reader, op: Op) -> None:
-    """QLinearWhere, which takes codes of two maps to those of a third."""
+    """QLinearWhere, which takes quantized values of two maps to those of a third."""
     op.only()
     operands = {
         "condition": reader.value(op, op.input(0)),
@@ -321,7 +322,7 @@ def softmax(reader: Reader, op: Op) -> None:
 
 
 def _flattened(reader: Reader, op: Op, operands: dict[str, Value], axis: int) -> None:
-    """The softmax of rows into which codes are laid, and laid back."""
+    """The softmax of rows into which quantized values are laid, and laid back."""
     x, name = operands["x"], op.outputs[0]
     sizes = [d if isinstance(d, int) else -1 for d in x.type.shape]
     if sizes.count(-1) > 1:

@@ -22,7 +22,7 @@ from qir.ir.types import Array, QuantType
 from qir.query.display import why_foreign
 
 REAL = "it computes in float"
-"""The reason of an op that codes have nothing to do with."""
+"""The reason of an op that quantized values have nothing to do with."""
 BRIDGES = frozenset({"quantize", "dequantize", "requantize", "recode", "choose_qparams", "qparams"})
 Taken: TypeAlias = Literal["integer", "float", "refused"]
 STRUCTURE = frozenset({"input", "constant", "output", "if", "loop", "scan"})
@@ -35,7 +35,8 @@ class Verdict:
     node: str
     op: str
     taken: Taken
-    """Refused is what works on codes, or is plainly meant to, in a way that the target has not."""
+    """Refused is what works on integers, or is plainly meant to, in a way that the target
+    has not."""
     reason: str = ""
     """Why not in integers; with an op that another's kernel computes, which that is."""
     path: str = ""
@@ -135,7 +136,8 @@ class _Judge:
         return [], None
 
     def _meant(self, node: Node, result: QuantType | None) -> bool:
-        """Whether everything that it computes with is read from codes, and its result stored so."""
+        """Whether everything that it computes with is read from integers, and its result
+        stored so."""
         bias = spec(node.op).traits.bias
         read = [v for s, v in node.operands.items() if s != bias and v.type.express.is_float]
         return result is not None and bool(read) and all(v.node.op == "dequantize" for v in read)
@@ -190,7 +192,7 @@ class _Judge:
         return ""
 
     def _unshared(self, row: OpCapability, held: Mapping[str, _Held]) -> str:
-        """Why codes cannot be moved as they are; empty where they can."""
+        """Why quantized values cannot be moved as they are; empty where they can."""
         maps = {s: h.quant for s, h in held.items() if s.split(".")[0] in row.share and h.quant}
         for (one, a), (other, b) in pairwise(maps.items()):
             if not a.same_map(b):
@@ -241,7 +243,7 @@ def _axis(
 
 
 def _fits(scheme: Scheme, held: _Held) -> bool:
-    """Whether codes are what a slot takes."""
+    """Whether quantized values are what a slot takes."""
     quant = held.quant
     if quant is None:
         return held.count and scheme.storage.bits == 32
@@ -265,7 +267,8 @@ def _fits(scheme: Scheme, held: _Held) -> bool:
 
 
 def _within(scheme: Scheme, quant: QuantType, constant: Array | None) -> bool:
-    """Whether codes keep to the bounds: by their type, or where they are constant by themselves."""
+    """Whether integers keep to the bounds: by their type, or where they are constant by
+    themselves."""
     if scheme.low <= quant.low and quant.high <= scheme.high:
         return True
     if constant is None or not constant.held.size:
@@ -275,7 +278,7 @@ def _within(scheme: Scheme, quant: QuantType, constant: Array | None) -> bool:
 
 
 def _middle(quant: QuantType) -> int:
-    """The zero point of symmetric codes."""
+    """The zero point of symmetric quantized values."""
     return 0 if quant.storage.kind == "int" else 1 << quant.storage.bits - 1
 
 

@@ -26,7 +26,7 @@ class Left:
     """An op that stays float."""
 
     node: str
-    """Its name, with the path of the body that it lies in."""
+    """Its name, with the path of the body that it is in."""
     op: str
     reason: str
     origins: tuple[Origin, ...] = ()
@@ -34,7 +34,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What would be one kernel of a float graph, were its edges codes."""
+    """What would be one kernel of a float graph, were its edges quantized values."""
 
     node: str
     """What its last op is called."""
@@ -55,7 +55,7 @@ def _origins(kernel: Kernel) -> tuple[Origin, ...]:
 
 
 def left_float(graph: Graph) -> Iterator[Left]:
-    """The ops of a grouped graph that compute with reals, each with the reason.
+    """The ops of a grouped graph that compute with floats, each with the reason.
 
     Of a float graph these are the ops that are in no kernel.
     """
@@ -82,7 +82,7 @@ def _title(node: Node) -> str:
 
 
 def _real(node: Node) -> bool:
-    """Whether an op computes with reals alone."""
+    """Whether an op computes with floats alone."""
     types = [v.type for v in (*node.operands.values(), *node.results)]
     return not any(t.quant for t in types) and any(t.dtype.is_float for t in types)
 
@@ -119,7 +119,7 @@ def _reason(node: Node, found: Profile, *, real: bool) -> str:
 
 
 def _row(node: Node, tails: frozenset[str]) -> tuple[tuple[Node, ...], Node | None]:
-    """A node, the activations behind it, and the quantize that ends them."""
+    """A node, the activations after it, and the quantize that ends them."""
     ops = [node]
     while (use := ops[-1].result.only_use) is not None and use.node.op in tails:
         ops.append(use.node)

@@ -56,12 +56,12 @@ class Scheme:
 
     @property
     def low(self) -> int:
-        """Least code."""
+        """Least quantized value."""
         return (self.bounds or self.storage.bounds)[0]
 
     @property
     def high(self) -> int:
-        """Greatest code."""
+        """Greatest quantized value."""
         return (self.bounds or self.storage.bounds)[1]
 
     @property

@@ -153,13 +153,14 @@ def repeated(items: Sequence[str]) -> str:
 
 
 def behind(op: str) -> bool:
-    """Whether an op may stand behind another in one kernel: what takes one tensor, or adds two."""
+    """Whether an op may stand after another in one kernel: what takes one tensor, or adds two."""
     return op == "add" or [slot.name for slot in spec(op).operands] == ["x"]
 
 
 def unmoved(said: object, chain: Sequence[str]) -> str:
     """Why a group's `propagates` makes no sense; empty where it does. Pairs change places with one
-    op that moves elements of one tensor, so that their codes are the same on either side."""
+    op that moves elements of one tensor, so that their quantized values are the same on either
+    side."""
     if not isinstance(said, bool):
         return "propagates is true or false"
     moves = len(chain) == 1 and spec(chain[0]).traits.same_params == ("x",)

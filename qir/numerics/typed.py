@@ -26,7 +26,7 @@ def map_of(
     """The map of any quantized type. Where the type says `?`, `scale` and `zero` are the numbers.
 
     Scales, zeros, offsets and tables that are quantized themselves are dequantized first. OpError
-    for numbers that are missing, or a zero where codes have none.
+    for numbers that are missing, or a zero where quantized values have none.
     """
     scales = scale if kind.scale is None else _reals(kind.scale, kind.scales())
     zeros = zero if kind.zero is None else _zeros(kind)
@@ -60,7 +60,7 @@ def map_of(
 
 
 def _reals(held: object, data: NDArray[np.generic]) -> NDArray[np.generic]:
-    """The reals of an array of parameters, which may have a map of its own."""
+    """The float values of an array of parameters, which may have a map of its own."""
     if isinstance(held, Array) and held.type.quant is not None:
         return _plain(data, map_of(held.type.quant))
     return data

@@ -84,7 +84,7 @@ def _headed(op: str, slot: str, x: Array, heads: int | None) -> Wide:
 
 
 def _behind(slot: str, past: Array | None, x: Wide) -> Wide:
-    """x behind its past."""
+    """x after its past."""
     if past is None:
         return x
     shape = (*x.shape[:2], *past.shape[2:3], *x.shape[3:])

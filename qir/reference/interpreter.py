@@ -1,4 +1,5 @@
-"""Runs any graph by the reference: reals by the float functions, codes by the profile's rules."""
+"""Runs any graph by the reference: floats by the float functions, integers by the
+profile's rules."""
 
 from __future__ import annotations
 
@@ -157,7 +158,8 @@ def run_node(
     forced: str | None = None,
     inside: See | None = None,
 ) -> tuple[Tensor, ...]:
-    """One node on arrays by slot: reals as reals, codes as codes, integers wrapped to their width.
+    """One node on arrays by slot: float values as floats, quantized values as quantized values,
+    integers wrapped to their width.
 
     `forced` is a profile that takes the place of every one that nodes within bodies name; `inside`
     sees the values of those bodies.

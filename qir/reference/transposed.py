@@ -1,4 +1,4 @@
-"""Transposed convolutions of codes, as the convolutions that they are."""
+"""Transposed convolutions of quantized values, as the convolutions that they are."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def transposed(call: Call, arrays: Arrays, *, misread: bool = False) -> Codes:
 
 
 def _misread(w: Codes, groups: int) -> Codes:
-    """Weights whose two axes of channels were turned in memory and yet are said to lie as before,
+    """Weights whose two axes of channels were turned in memory and yet are said to be as before,
     twice: the same again where both are of one length."""
     into, outof = w.shape[0] // groups, w.shape[1]
     kernel = w.shape[2:]

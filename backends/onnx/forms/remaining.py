@@ -43,7 +43,7 @@ class _Codes:
 
 
 def told(model: onnx.ModelProto, form: str, ledger: Ledger, *, standard: bool) -> None:
-    """Adds one line a reason: how many ops stay on reals between codes, and which."""
+    """Adds one line a reason: how many ops stay float between quantized values, and which."""
     found: dict[str, Counter[str]] = {}
     for node, sides, ends in _everywhere(model.graph):
         why = _why(node, sides, ends, form, standard=standard)
@@ -57,7 +57,7 @@ def told(model: onnx.ModelProto, form: str, ledger: Ledger, *, standard: bool) -
 
 
 def _everywhere(graph: onnx.GraphProto) -> Iterator[tuple[NodeProto, list[_Codes], bool]]:
-    """What lies between codes in a graph, and in what its branches and loops hold."""
+    """What is between quantized values in a graph, and in what its branches and loops hold."""
     yield from _between(graph)
     for node in graph.node:
         for held in (a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH):
@@ -65,7 +65,7 @@ def _everywhere(graph: onnx.GraphProto) -> Iterator[tuple[NodeProto, list[_Codes
 
 
 def _between(graph: onnx.GraphProto) -> Iterator[tuple[NodeProto, list[_Codes], bool]]:
-    """Ops that read dequantized codes, with these, and whether their result becomes codes."""
+    """Ops that read dequantized integers, with these, and whether their result is quantized."""
     types = {t.name: _NAMES.get(t.data_type, "") for t in graph.initializer}
     types |= {i.name: _NAMES.get(i.type.tensor_type.elem_type, "") for i in graph.input}
     held = {t.name for t in graph.initializer}
@@ -84,7 +84,7 @@ def _between(graph: onnx.GraphProto) -> Iterator[tuple[NodeProto, list[_Codes], 
 
 
 def _narrows(node: NodeProto) -> bool:
-    """Whether it gives reals in 16 bits, as results have them that a model says are so."""
+    """Whether it gives floats in 16 bits, as results have them that a model says are so."""
     return node.op_type == "Cast" and any(a.name == "to" and a.i in _NARROW for a in node.attribute)
 
 

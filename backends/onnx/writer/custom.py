@@ -30,10 +30,11 @@ TYPE, ARRAYS, HASH, ROUND = "qir.type", "qir.arrays", "qir.hash", "qir.round"
 PROFILE = "qir.rules"
 """Whose arithmetic that is, where a reader's own profile would give a NaN another entry."""
 _WIDEST, _ALONE = 16, 24
-"""Codes of so many bits are whole in float32, and sums of them; and with no zero point."""
+"""Quantized values of so many bits are whole in float32, and sums of them; and with no
+zero point."""
 _ZEROS = ("after", "before")
 _FLOATS = ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz")
-"""Codes that Cast makes of reals, and reals of them."""
+"""Quantized values that Cast makes of floats, and float values of them."""
 _REALS = ("f32", "f16", "bf16", "f64")
 
 
@@ -228,7 +229,7 @@ class _Form:
     # -- codes to reals -----------------------------------------------------------------------
 
     def dequantize(self) -> None:
-        """(code - zero) * scale + plus, or an entry of the table times the scale."""
+        """(q - zero) * scale + plus, or an entry of the table times the scale."""
         steps, quant = self.steps, self.quant
         if quant.kind == "lut":
             table, _ = self.table()
@@ -296,7 +297,7 @@ class _Form:
         return steps.do("Mul", steps.do("Sign", x), size)
 
     def _nearest(self, x: str) -> None:
-        """How many middles between entries lie below; of two as near the one of lower index."""
+        """How many middles between entries are below; of two as near the one of lower index."""
         steps, quant = self.steps, self.quant
         _, table = self.table()
         middles, first = neighbours(table)

@@ -1,4 +1,4 @@
-"""Numbers that a model computes while it runs: chosen, given beside codes, read raw."""
+"""Numbers that a model computes while it runs: chosen, given beside quantized values, read raw."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def companions(node: Node) -> dict[str, Value]:
 
 
 def choose(writer: Writer, node: Node) -> None:
-    """DynamicQuantizeLinear, which makes the codes too; other rules by primitive operators."""
+    """DynamicQuantizeLinear, which makes the integers too; other rules by primitive operators."""
     attrs = node.attrs
     scale, zero = node.results
     x = node.operands["x"]
@@ -56,7 +56,7 @@ def choose(writer: Writer, node: Node) -> None:
 
 
 def _its_codes(node: Node, x: Value, scale: Value, zero: Value) -> bool:
-    """Whether a quantize makes just the codes that the operator makes."""
+    """Whether a quantize makes just the quantized values that the operator makes."""
     if node.op != "quantize" or node.attrs["round"] not in ("", "even"):
         return False
     quant = node.result.type.quant
@@ -65,7 +65,8 @@ def _its_codes(node: Node, x: Value, scale: Value, zero: Value) -> bool:
 
 
 def _codes_name(writer: Writer, node: Node) -> str:
-    """The name of the codes: their own where it is a result's, else that of who reads them raw."""
+    """The name of the integers: their own where it is a result's, else that of who reads
+    them raw."""
     value = node.result
     if any(value is v for v in writer.graph.outputs.values()):
         return writer.name(value)
@@ -117,11 +118,12 @@ def _fence(writer: Writer, made: str, out: str, codes: Value) -> None:
 
 
 def _tempts(use: Use) -> bool:
-    """Whether onnxruntime's optimizer would make a product of codes and these weights integer,
+    """Whether onnxruntime's optimizer would make an integer product and these weights integer,
     which its kernel refuses.
 
     It takes one zero point for the left side, and looks at that only when the model is loaded. A
-    fence behind the data would not do: weights alone are codes of MatMulNBits, which rounds data.
+    fence after the data would not do: weights alone are quantized of MatMulNBits, which rounds
+    data.
     """
     node = use.node
     if node.op in ("output", "foreign", "fused") or spec(node.op).traits.weight != use.slot:
@@ -132,7 +134,7 @@ def _tempts(use: Use) -> bool:
 
 
 def _many(codes: Value) -> bool:
-    """Whether codes have many scales that are computed."""
+    """Whether quantized values have many scales that are computed."""
     quant = codes.type.quant
     return quant is not None and quant.dynamic and quant.grain is not None
 
@@ -163,7 +165,7 @@ def _dequantized(writer: Writer, node: Node, slot: str, out: str) -> None:
 
 
 def _checked(writer: Writer, node: Node, value: Value) -> QuantType:
-    """The type of codes whose numbers come beside; Refused for what ONNX has no form for."""
+    """The type of integers whose numbers come beside; Refused for what ONNX has no form for."""
     quant = value.type.quant
     assert quant is not None
     odd = quant.kind != "uniform" or quant.plus is not None or quant.storage.name not in STORED
@@ -212,7 +214,8 @@ def _number(
         )
     source = writer.name(value)
     flat = 0 if quant.grain is None else 1
-    # onnxruntime takes a list of one for a number, and does not reshape codes under a byte.
+    # onnxruntime takes a list of one for a number, and does not reshape quantized values under a
+    # byte.
     listed = value.type.dtype.bits < 8 and value.type.shape == (1,)
     if (quant.grain is None or quant.axis is not None) and value.type.rank > flat and not listed:
         shape = writer.constant(np.array([-1] * flat, np.int64), f"{source}_shape")
@@ -232,7 +235,7 @@ def _number(
 
 
 def around(writer: Writer, node: Node) -> None:
-    """An op on codes whose numbers stand beside: dequantize, the op on reals, quantize."""
+    """An quantized op whose numbers stand beside: dequantize, the op in float, quantize."""
     beside = companions(node)
     own = {s: v for s, v in node.operands.items() if s not in beside}
     if node.inner:
@@ -270,7 +273,7 @@ def around(writer: Writer, node: Node) -> None:
 
 
 def counted(writer: Writer, work: Work, slot: str) -> str:
-    """A bias of raw integers as reals: times the product of both scales, and of a gain."""
+    """A bias of raw integers as floats: times the product of both scales, and of a gain."""
     traits = spec(work.op).traits
     bias = work.operands[slot]
     out = writer.fresh(f"{bias.name}_real")
@@ -302,7 +305,8 @@ def _times(writer: Writer, a: str, b: str, name: str) -> str:
 
 
 def recode(writer: Writer, node: Node) -> None:
-    """Codes are plain numbers in ONNX: the same tensor under another name, if it needs one."""
+    """Quantized values are plain numbers in ONNX: the same tensor under another name, if it needs
+    one."""
     x, value = node.operands["x"], node.result
     if x.type.dtype != value.type.dtype:
         raise writer.refuse(

@@ -58,7 +58,7 @@ class Dialect:
     """This operator set, where it is asked for."""
     newest: int = NEWEST
     on_codes: bool = False
-    """Whether elements are moved on codes, where they may be on reals too."""
+    """Whether elements are moved on quantized values, where they may be in float too."""
 
 
 def to_model(graph: Graph, ledger: Ledger, dialect: Dialect | None = None) -> onnx.ModelProto:
@@ -162,7 +162,8 @@ def _asked(graph: Graph, dialect: Dialect, least: int, kept: list[Node]) -> int:
 
 
 def _needed(value: Value, *, own: bool) -> int:
-    """The first operator set that can hold such codes, unless only onnxruntime's own meet them."""
+    """The first operator set that can hold such integers, unless only onnxruntime's own
+    meet them."""
     quant = value.type.quant
     if quant is None:
         return OLDEST
@@ -175,7 +176,8 @@ def _needed(value: Value, *, own: bool) -> int:
 
 
 def _within_operators(value: Value) -> bool:
-    """Whether codes are constants that operators of other domains alone read, in a form of theirs.
+    """Whether quantized values are constants that operators of other domains alone read, in a form
+    of theirs.
 
     They are bytes in the file, as MatMulNBits has its weights, or go by those domains' sets.
     """
@@ -184,7 +186,8 @@ def _within_operators(value: Value) -> bool:
 
 
 def _microsoft(value: Value) -> bool:
-    """Whether all that makes and reads codes was onnxruntime's own in the source, as it stays."""
+    """Whether all that makes and reads integers was onnxruntime's own in the source, as it
+    stays."""
     makers = () if value.node.op in ("constant", "input") else (value.node,)
     wanted = {"quantize": "QuantizeLinear", "dequantize": "DequantizeLinear"}
     return bool(value.users) and all(

@@ -107,7 +107,8 @@ def _stays(node: Node, why: str, left: list[str], ledger: Ledger) -> None:
 
 
 def _plain(array: Array) -> Array | str:
-    """Codes of few bits, of which DequantizeLinear takes any blocks, or why they are none."""
+    """Quantized values of few bits, of which DequantizeLinear takes any blocks, or why they are
+    none."""
     quant = array.type.quant
     assert quant is not None
     few = quant.storage.name in _BITS and quant.kind == "uniform" and quant.plus is None
@@ -119,7 +120,7 @@ def _plain(array: Array) -> Array | str:
 
 
 def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
-    """The weights as rows of unsigned codes in blocks, or why they are none."""
+    """The weights as rows of unsigned integers in blocks, or why they are none."""
     quant, data = array.type.quant, array.held
     assert quant is not None
     if node.attrs.get("trans_a") is True or node.attrs.get("alpha", 1.0) != 1.0:
@@ -155,7 +156,7 @@ def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
 
 
 def _whole_zeros(quant: QuantType) -> bool:
-    """Whether zero points that are said as reals are codes all the same."""
+    """Whether zero points that are said as floats are quantized all the same."""
     zeros = np.asarray(quant.zeros(), np.float64)
     low, high = quant.storage.bounds
     return bool(((zeros == np.rint(zeros)) & (zeros >= low) & (zeros <= high)).all())
@@ -203,7 +204,7 @@ def _listed(numbers: Held, move: int, kind: np.dtype[np.generic], name: str) -> 
 
 
 def _size(quant: QuantType, deep: int, depth: int) -> int | None:
-    """The greatest block of the kernel's in which codes of a row share a scale."""
+    """The greatest block of the kernel's in which quantized values of a row share a scale."""
     whole = max(_LEAST, min(_MOST, 1 << max(depth - 1, 0).bit_length()))
     if quant.grain is None:
         return whole

@@ -30,7 +30,7 @@ def placed(names: Mapping[str, str], slots: tuple[str, ...]) -> list[str]:
 
 
 def refuse_inner(writer: Writer, work: Work) -> None:
-    """Refused where values are rounded inside, or where a result beyond the first holds codes."""
+    """Refused where values are rounded inside, or where a result beyond the first is quantized."""
     if work.node.inner:
         names = ", ".join(sorted(work.node.inner))
         raise writer.refuse(work.node, f"ONNX's {work.op} does not round {names} inside")

@@ -191,9 +191,9 @@ def _by_each(x: Whole, q: Whole, exponent: Whole) -> Whole:
 
 
 def unit_fixed(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1, p: int = 2) -> Codes:
-    """Codes over the root of the sum of their squares, in steps of 1/128.
+    """Quantized values over the root of the sum of their squares, in steps of 1/128.
 
-    Unsigned codes are multiplied by 128 before they are rounded, signed ones while.
+    Unsigned quantized values are multiplied by 128 before they are rounded, signed ones while.
     """
     one_scale("unit_fixed", x_map, out)
     if p != 2 or float(out.scale) != 1 / 128:

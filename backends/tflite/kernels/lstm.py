@@ -1,4 +1,4 @@
-"""TensorFlow Lite's long short-term memory of 8-bit codes: gates and cell in 16 bits.
+"""TensorFlow Lite's long short-term memory of 8-bit integers: gates and cell in 16 bits.
 
 A gate's sums are brought to units of 2^-12 by a 31-bit multiplier each, those with x and those
 with the state, and added in 16 bits that saturate. Its curve is made of powers of e and Newton's
@@ -49,7 +49,7 @@ class _Gate:
 
 
 def fixed_cell(call: Call, arrays: Arrays, results: Results) -> tuple[Codes, ...]:
-    """All states, the last one, and the cell's last codes."""
+    """All states, the last one, and the cell's extreme quantized values."""
     state, cell = (_map(call, kind) for kind in (results[0], results[2]))
     _check(call, arrays, results, state)
     exponent = round(math.log2(float(cell.scale)))

@@ -53,7 +53,8 @@ def floats(call: Call, slot: str = "x") -> None:
 
 
 def same_bias(call: Call, data: str, bias: str) -> None:
-    """TypeRuleError unless a bias is of the data's type; beside codes it may count their sums."""
+    """TypeRuleError unless a bias is of the data's type; beside integers it may count
+    their sums."""
     if bias in call.types and call.types[data].quant is None:
         same_express(call, data, bias)
 

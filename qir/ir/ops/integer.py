@@ -1,6 +1,6 @@
 """Products of raw integers, as files have them that quantize while they run.
 
-Their operands are no codes but plain 8-bit numbers; zeros come as companions, `a.zero`.
+Their operands are not quantized but plain 8-bit numbers; zeros come as companions, `a.zero`.
 """
 
 from __future__ import annotations

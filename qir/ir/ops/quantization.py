@@ -1,4 +1,4 @@
-"""Ops between reals and codes, what chooses and reads their numbers; and `cast`.
+"""Ops between floats and quantized values, what chooses and reads their numbers; and `cast`.
 
 The result type says which map is meant. Where it says `?`, companion operands give the numbers.
 """
@@ -80,7 +80,7 @@ def _cast(call: Call) -> tuple[TensorType, ...]:
 
 
 def _recode(call: Call) -> tuple[TensorType, ...]:
-    """The raw codes; a stated type of the same width may give them a meaning."""
+    """The raw integers; a stated type of the same width may give them a meaning."""
     return (TensorType(call.shape("x"), call.types["x"].dtype),)
 
 
@@ -167,7 +167,7 @@ def _held(call: Call, quant: QuantType, held: Param) -> Shape:
 
 
 def kept(axes: tuple[int, ...], blocks: tuple[int, ...] = ()) -> Grain | None:
-    """The grain of codes whose numbers `choose_qparams` makes with such attributes."""
+    """The granularity of integers whose numbers `choose_qparams` makes with such attributes."""
     if not axes:
         return None
     return Grain(tuple(zip(axes, blocks or (1,) * len(axes), strict=True)))

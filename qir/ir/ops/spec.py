@@ -168,7 +168,7 @@ class Traits:
     """What passes may rely on without knowing the op."""
 
     same_params: tuple[str, ...] = ()
-    """Operand slots that hold codes of the result's own map when quantized."""
+    """Operand slots that are quantized of the result's own map when quantized."""
     value_preserving: bool = False
     """Every result element is an operand element (or a pad)."""
     weight: str | None = None

@@ -45,7 +45,7 @@ def structure(seen: Seen) -> Iterator[Fault]:
 def bodies(seen: Seen) -> Iterator[Fault]:
     """A node holds the closed graphs that its op runs, each with an output.
 
-    A body sees its own inputs and nothing else. A graph lies in one place only: to hold it twice,
+    A body sees its own inputs and nothing else. A graph is in one place only: to hold it twice,
     copy it.
     """
     node = seen.node
@@ -96,7 +96,8 @@ def types(seen: Seen) -> Iterator[Fault]:
     """The types that are stated fit what the op makes of its operands.
 
     The op's type rule takes operands and attributes; each result has the shape and the expressed
-    type that the rule gives. Codes come where an op makes codes, and do not where it makes reals.
+    type that the rule gives. Quantized values come where an op makes quantized values, and do not
+    where it makes float values.
     """
     node = seen.node
     if node._bodies and node.op == "fused":

@@ -90,11 +90,11 @@ class AssignSchemes(Pass):
     range_rule: str = field(default="minmax", metadata=option(name="range", read=_range))
     """The range rule of slots for which neither table nor user names one."""
     groups: str = field(default="", metadata=option(kind="profile"))
-    """The profile whose kernels get no codes inside; empty: the target's own chains."""
+    """The profile whose kernels get no quantized values inside; empty: the target's own chains."""
     masks: tuple[tuple[str, float], ...] = field(
         default=(), metadata=option(read=of_text, write=with_text, kind="list of number and value")
     )
-    """Values in which calibration saw numbers of a mask, each behind the least of these; behind 0
+    """Values in which calibration saw numbers of a mask, each after the least of these; after 0
     those in which a constant puts numbers that are none beside what it saw."""
 
     def __post_init__(self) -> None:
@@ -153,7 +153,7 @@ def assign(
     """The plan, and the scheme of every slot; SchemeError where wishes cannot hold together.
 
     Kernels are the target's chains, unless `rows` says which ones there are. `seen` are values
-    that hold numbers of a mask, beside those that the graph's constants put there, and (behind 0)
+    that hold numbers of a mask, beside those that the graph's constants put there, and (after 0)
     values in which these are none.
     """
     low = {graph.values[name]: least for name, least in seen if name in graph.values}
@@ -186,7 +186,7 @@ class _Assignment:
         self.wishes = wishes
         self.rows = None if rows is None else {n: k for k in rows for n in k.ops[1:]}
         self.cut = cut
-        """Activations that are in no kernel because they cut codes, and why."""
+        """Activations that are in no kernel because they cut quantized values, and why."""
         self.on_codes = in_codes(graph)
         self.before = before_codes(graph, {op for op, row in table.ops.items() if row.share})
         self.masks = masks(graph)
@@ -221,9 +221,10 @@ class _Assignment:
         self._settle(movers)
 
     def _settle(self, movers: list[Node]) -> None:
-        """Ops that only move elements follow their neighbours: codes stay codes.
+        """Ops that only move elements follow their neighbours: integers stay integers.
 
-        What is not asked for is integer between codes alone, where the runtime takes it anyway.
+        What is not asked for is integer between quantized values alone, where the runtime takes it
+        anyway.
         """
         for node in movers:
             beside = any(held_map(v) for v in (*node.operands.values(), *node.results))
@@ -239,7 +240,7 @@ class _Assignment:
 
     def _follows(self, node: Node) -> bool:
         """Whether what an op reads, or what reads it, is integer; all of both if it is unasked, but
-        for constants where codes are new all around."""
+        for constants where quantized values are new all around."""
         row = self.table.ops[node.op]
         near = [v.node for s, v in node.operands.items() if s.split(".")[0] in row.slots]
         near += [user for value in node.results for user in value.users]
@@ -262,7 +263,7 @@ class _Assignment:
         return kernel.head if all(self.inside.get(n) is kernel.head for n in between) else None
 
     def _summands(self, node: Node) -> dict[str, Value]:
-        """What an op within a row adds to what flows through it, where that is stored as codes."""
+        """What an op in a chain adds to its data, where that is stored as integers."""
         kernel = (self.rows or {}).get(node) if node in self.inside else None
         slots = [slot for n, slot in kernel.summands() if n is node] if kernel else []
         return {slot: node.operands[slot] for slot in slots}
@@ -295,7 +296,8 @@ class _Assignment:
         return found or self._too_coarse(node)
 
     def _mask(self, node: Node) -> str:
-        """What an op reads or makes that a mask leaves no room in, unless a rule gives it codes."""
+        """What an op reads or makes that a mask leaves no room in, unless a rule gives it
+        integers."""
         for slot, value in (*node.operands.items(), *((RESULT, made) for made in node.results)):
             computed = value.constant is None and value.type.quant is None
             if value in self.masks and computed and self._last(node, slot) is None:
@@ -315,7 +317,7 @@ class _Assignment:
         return asked or bool(self._mask(node) or self._too_coarse(node))
 
     def _codes_obstacle(self, node: Node, row: OpCapability) -> str:
-        """What codes beside it the target does not take there; they stay as they are."""
+        """What quantized values beside it the target does not take there; they stay as they are."""
         for slot, value in (*node.operands.items(), *((RESULT, made) for made in node.results)):
             quant = held_map(value) or next(iter(coded(value) if slot == RESULT else ()), None)
             allowed = row.allowed(slot.split(".")[0], value.constant is not None)
@@ -397,10 +399,11 @@ class _Assignment:
         return {movers[-1]: "what it joins has no storage in common"}
 
     def _stored(self, node: Node, laws: dict[Value, Scheme]) -> list[tuple[str, Value]]:
-        """Slots of an integer op that hold activations, with the values in them that get codes.
+        """Slots of an integer op that hold activations, with the values in them that get quantized
+        values.
 
-        What has codes is read by their map, in the other sign if the slot asks for it: `laws`
-        learns of it, and of what moves them.
+        What has quantized values is read by their map, in the other sign if the slot asks for it:
+        `laws` learns of it, and of what moves them.
         """
         out: list[tuple[str, Value]] = []
         share = self.table.ops[node.op].share
@@ -430,8 +433,8 @@ class _Assignment:
         return self.tails.get(node, [node])[-1]
 
     def _scheme(self, users: list[tuple[Node, str]], law: Scheme | None) -> Scheme | None:
-        """One scheme for all members: what codes that exist, or a law, fix, what a user wants, what
-        all allow; None where there is none."""
+        """One scheme for all members: what quantized values that exist, or a law, fix, what a user
+        wants, what all allow; None where there is none."""
         if law is not None and all(self._takes(n, slot, law) for n, slot in users):
             return law
         laws = {s for n, slot in users for s in self._allowed(n, slot) if s.scale is not None}
@@ -453,7 +456,7 @@ class _Assignment:
         return None
 
     def cutting(self) -> dict[Node, str]:
-        """Activations in kernels that cut no codes which cut those that were chosen, and why."""
+        """Activations in kernels that cut no integers which cut those that were chosen, and why."""
         out: dict[Node, str] = {}
         for head, tails in self.tails.items():
             scheme = self.chosen.get(self.find(tails[-1].result))
@@ -583,7 +586,7 @@ class _Assignment:
         return known.decision(node, self.reason[node], found)
 
     def _between(self, node: Node) -> str:
-        """Why an op of another profile's kernel stays real, codes about it or not; or nothing."""
+        """Why an op of another profile's kernel stays float in any case; or nothing."""
         head = self.inside.get(node, node)
         if self.rows is None or head not in self.tails:
             return ""

@@ -2,7 +2,7 @@
 
 After the pass, every tensor that both runs have is given the elements that it had before, once it
 was compared. So what a rewrite does is seen where it is done, and is no excuse for what stands
-behind it. Tensors are the same that have one name and one lineage; constants are not compared,
+after it. Tensors are the same that have one name and one lineage; constants are not compared,
 what is computed from them is.
 """
 
@@ -167,7 +167,7 @@ class _Look:
         """How far elements moved, if it is further than they may."""
         mine, theirs = old.type.quant, kind.quant
         if (mine is None) != (theirs is None) or old.data.shape != new.shape:
-            return ""  # reals that became codes, or another layout: nothing to compare
+            return ""  # float values that were quantized, or another layout: nothing to compare
         if mine is None or theirs is None:
             return far_reals(old.data, new, self.tolerance.ulps)
         if mine.dynamic or theirs.dynamic or mine.same_map(theirs):

@@ -1,4 +1,4 @@
-"""What every method is held to: codes within bounds, as near to the op in reals as it says."""
+"""What every method is held to: integers within bounds, as near to the op in float as it says."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _form(name: str, given: PluginMethod) -> str:
 
 
 def _calls(name: str, op: str) -> list[tuple[Kernel, Codes]]:
-    """Uses of an op with codes of random maps in the place of its reals."""
+    """Uses of an op with quantized values of random maps in the place of its float values."""
     out: list[tuple[Kernel, Codes]] = []
     manner = profile("native")
     for seed in range(COUNT):

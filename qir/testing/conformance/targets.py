@@ -31,7 +31,7 @@ from qir.testing.generated import random_graph, sample_inputs
 SEEDS = (1, 2, 3, 5)
 """Of the networks that are tried."""
 REALS = 1e-4
-"""Reals may differ by so much of the largest, as sums are made in another order."""
+"""Float values may differ by so much of the largest, as sums are made in another order."""
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
@@ -40,7 +40,8 @@ def check_target(
 ) -> tuple[Check, ...]:
     """Holds a target to its contract, on these float graphs, its own `samples` or random ones.
 
-    What it makes of codes may lie `codes` from what the reference computes under its profile.
+    What it makes of quantized values may be `codes` from what the reference computes under its
+    profile.
     """
     target = given() if isinstance(given, type) else given
     checks = Checklist()
@@ -266,7 +267,7 @@ def _from_file(target: Target, path: Path, inputs: Arrays) -> Arrays:
 
 
 def _near(graph: Graph, wanted: Arrays, given: Arrays, codes: int, what: str) -> None:
-    """Demands that results are as near as they must be: codes by steps, reals by their size."""
+    """Demands that results are as near as they must be: integers by steps, floats by their size."""
     for found in compare(graph, wanted, given):
         if found.equal:
             continue

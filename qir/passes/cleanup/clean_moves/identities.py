@@ -36,12 +36,12 @@ def _one(value: Value) -> bool:
 
 
 def _zero(value: Value) -> bool:
-    """0, and of reals the one without a sign: x - 0.0 is x, for -0.0 too."""
+    """0, and of floats the one without a sign: x - 0.0 is x, for -0.0 too."""
     return _number(value, wanted=0)
 
 
 def _no_addend(value: Value) -> bool:
-    """0, and of reals the one with a sign: -0.0 + 0.0 would be 0.0."""
+    """0, and of floats the one with a sign: -0.0 + 0.0 would be 0.0."""
     return _number(value, wanted=0, minus=True)
 
 
