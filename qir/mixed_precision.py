@@ -276,10 +276,10 @@ def _classes(scores: Tensor) -> NDArray[np.int64]:
 
 
 def _floats(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The outputs that hold real numbers; UsageError where there are none."""
+    """The outputs that hold float values; UsageError where there are none."""
     found = {n: a for n, a in outputs.items() if a.dtype.kind == "f" or a.dtype.name == "bfloat16"}
     if not found:
-        raise UsageError("no output of the model holds real numbers, so it has no SQNR")
+        raise UsageError("no output of the model is float, so it has no SQNR")
     return found
 
 

@@ -441,12 +441,13 @@ def _require_left(graph: Graph, found: Plan, rules: str) -> None:
     names = held(graph)
     if not any(d.new for d in found.decisions):
         raise UsageError(
-            f"the model is quantized already: {len(names)} values hold codes, {names[0]} first"
+            f"the model is quantized already: {len(names)} values are quantized, {names[0]} first"
         )
     if (own := graph.profile) != rules:
         way = f"with --as {own}, to a .qir file" if named_profile(own).groups else "for its target"
         raise UsageError(
-            f"the model holds codes by the rules of {own}, {names[0]} first, and would get more by "
+            f"the model is quantized by the rules of {own}, {names[0]} first, and would get "
+            "more by "
             f"those of {rules}; quantize it {way}"
         )
 

@@ -114,7 +114,7 @@ WRONG = [
     ),
     (
         conv(made="f32", rest=")"),
-        "result is real; the table of toy has u8 affine tensor",
+        "result is float; the table of toy has u8 affine tensor",
     ),
     (
         conv(rest=') {layout = "NHWC"}').replace("1x2x4x4x", "1x4x4x2x"),
@@ -144,7 +144,7 @@ WRONG = [
     (
         f"%x = input() : 1x2x4x4x{U8} %y = max_pool2d(%x) {{kernel = (1, 1)}} : 1x2x4x4x{OTHER}"
         " output(y=%y)",
-        "x and result hold different maps; toy only moves codes",
+        "x and result have different quantization parameters; toy only moves quantized values",
     ),
     (
         f"%s = input() : f32 %x = input() : 2x4x!quant.uniform<u8:f32, ?>\n"
@@ -201,7 +201,7 @@ def test_a_product_that_is_meant_to_be_integer_is_refused_and_other_ops_are_floa
     wide = QDQ.replace("<u8:f32, 0.5:3>", "<u16:f32, 0.5:3>")
     told = [(v.node, v.taken, v.reason) for v in verdicts(table, graph_of(wide))]
     said = "x is u16 affine tensor; the table of toy has u8 affine tensor"
-    assert told == [("c", "refused", said), ("r", "float", "it works on reals")]
+    assert told == [("c", "refused", said), ("r", "float", "it computes in float")]
     between = f"%x = input() : 2x{U8} %a = dequantize(%x) : 2xf32 %b = tanh(%a) : 2xf32"
     between = f"{between} %y = quantize(%b) : 2x{U8} output(y=%y)"
     (verdict,) = verdicts(table, graph_of(between))
@@ -221,7 +221,7 @@ def test_a_target_takes_what_was_quantized_for_it_and_the_plan_says_the_same(
     planned = {d.node for d in pipeline.plan(graph, target=name).decisions if d.integer}
     integer = {v.node for v in found if v.taken == "integer"}
     # What only moves codes is integer by what stands beside it, which the plan says too.
-    assert planned <= integer | {v.node for v in found if v.reason == "it works on reals"}
+    assert planned <= integer | {v.node for v in found if v.reason == "it computes in float"}
     assert target(name).verify(made) == []
 
 
@@ -289,7 +289,7 @@ def test_parts_that_nobody_reads_need_no_codes() -> None:
 
 @pytest.mark.parametrize(
     ("data", "said"),
-    [(b"x = " + b"[" * 5000, "brackets lie too deep"), (b'name = "\xff"', "it is no UTF-8 text")],
+    [(b"x = " + b"[" * 5000, "brackets are too deep"), (b'name = "\xff"', "it is no UTF-8 text")],
 )
 def test_a_table_that_is_no_table_is_refused_in_one_line(
     tmp_path: Path, data: bytes, said: str

@@ -6,7 +6,7 @@ from .reader import read_recipe, read_schemes
 from .target import IpexSignedTarget, IpexSymmetricTarget, IpexTarget
 
 PROFILES = Path(__file__).with_name("profiles")
-"""Where the numerics profile of the extension lies."""
+"""Where the numerics profile of the extension is."""
 
 __all__ = [
     "PROFILES",

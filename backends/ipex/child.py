@@ -32,7 +32,8 @@ VERSION = intel_extension_for_pytorch.__version__
 
 
 def coded(x: Any, numbers: Any) -> Any:
-    """Reals as codes: storage, scales, zero points and the axis that they lie along, if any."""
+    """Float values as integers: storage, scales, zero points and the axis that they are along, if
+    any."""
     storage, scales, zeros, axis = numbers
     if axis is None:
         return torch.quantize_per_tensor(x, float(scales), int(zeros), CODES[storage])
@@ -41,7 +42,7 @@ def coded(x: Any, numbers: Any) -> Any:
 
 
 def real(codes: Any, numbers: Any) -> Any:
-    """Reals of which `coded` makes those codes again."""
+    """Float values of which `coded` makes those quantized values again."""
     _, scales, zeros, axis = numbers
     scales, zeros = np.array(scales, np.float64), np.array(zeros)
     if axis is not None:
@@ -56,7 +57,7 @@ def laid(x: Any) -> Any:
 
 
 def fed(array: Any, numbers: Any) -> Any:
-    """What a program is given: reals, those that become codes too."""
+    """What a program is given: float values, those that are quantized too."""
     return laid(torch.from_numpy(np.array(array))) if numbers is None else real(array, numbers)
 
 
@@ -146,7 +147,7 @@ OPS: Any = {
 
 
 class Program(torch.nn.Module):
-    """Ops in order; what is real at the start of a value of codes is made codes within."""
+    """Ops in order; what is float at the start of a value of integers is made integers within."""
 
     def __init__(self, asked: Any) -> None:
         super().__init__()
@@ -173,7 +174,7 @@ class Program(torch.nn.Module):
 
 
 def run(asked: Any) -> tuple[Any, str]:
-    """The result, as codes or reals, and the graph that was run as text."""
+    """The result, as quantized values or float values, and the graph that was run as text."""
     given = tuple(fed(*pair) for pair in asked["inputs"].values())
     with torch.no_grad():
         trace: Any = torch.jit.trace

@@ -38,7 +38,8 @@ FORMS: Mapping[str, Form] = {
         ("matmul",),
     ),
     "padded_high": Form(
-        "padding, and a zero point of the data above 128, with which two weights of codes at their "
+        "padding, and a zero point of the data above 128, with which two weights of quantized "
+        "values at their "
         "ends leave 16 bits",
         _padded_high,
         (*CONVOLUTIONS, *TRANSPOSED),

@@ -26,7 +26,7 @@ _OPERATORS = {
 
 
 def residual() -> Graph:
-    """Returns a block of a residual network with a classifier behind it."""
+    """Returns a block of a residual network with a classifier after it."""
     rng, graph = np.random.default_rng(0), Graph("residual")
 
     def weight(name: str, *shape: int) -> Value:

@@ -1,7 +1,7 @@
 """How MXNet's quantized operators compute, on oneDNN, what is not "accumulate and round once".
 
-All is float32, step by step, and ends with halves to even. A gain is codes a real unit: 127.5 or
-255.5 over what the declared range reaches, whatever the scale is rounded to.
+All is float32, step by step, and ends with halves to even. A gain is quantized a float unit: 127.5
+or 255.5 over what the declared range reaches, whatever the scale is rounded to.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def _reach(of: Affine, level: np.float32) -> np.float32:
 
 
 def gain_recode(call: Call, arrays: Arrays) -> Codes:
-    """Requantize: 32-bit codes by one factor, to bytes whose far end is 127 or 255."""
+    """Requantize: 32-bit integers by one factor, to bytes whose far end is 127 or 255."""
     x, out = call.affine("x"), call.out
     assert out is not None
     kind = str(out.storage)
     if kind not in _WRITTEN or x.storage.bits != 32:
-        raise OpError("gain_recode: 32-bit codes become bytes")
+        raise OpError("gain_recode: 32-bit integers become bytes")
     one_scale("gain_recode", x, out)
     step = _reach(x, _SUMS) / _SUMS
     factor = F(step * F(_WRITTEN[kind] / _reach(out, _READ[kind])))
@@ -55,7 +55,7 @@ def gain_recode(call: Call, arrays: Arrays) -> Codes:
 
 
 def gain_recode_all(call: Call, arrays: Arrays) -> Codes:
-    """Concat: the codes of each operand by the quotient of gains."""
+    """Concat: the quantized values of each operand by the quotient of gains."""
     out = call.out
     assert out is not None
     parts = []
@@ -69,8 +69,8 @@ def gain_recode_all(call: Call, arrays: Arrays) -> Codes:
 
 def gain_sum(call: Call, arrays: Arrays) -> Codes:
     """Add: each operand by the quotient of gains. Of a signed and an unsigned one, the latter
-    becomes a code of the result first; of a result of 32 bits, a code of 8, which is what it then
-    counts for."""
+    becomes a quantized value of the result first; of a result of 32 bits, a quantized value of 8,
+    which is what it then counts for."""
     out = call.out
     assert out is not None
     terms: list[Real32] = []
@@ -90,11 +90,11 @@ def gain_sum(call: Call, arrays: Arrays) -> Codes:
 
 
 def gain_product(call: Call, arrays: Arrays) -> Codes:
-    """Multiply: the product of two codes by one factor, what is behind the point left out, and
-    what 8 bits do not hold wrapped; as reals by 1 over both gains; or as it is."""
+    """Multiply: the product of two quantized values by one factor, what is after the point left
+    out, and what 8 bits do not hold wrapped; as floats by 1 over both gains; or as it is."""
     a, b, out = call.affine("a"), call.affine("b"), call.out
     if str(a.storage) != "i8" or str(b.storage) != "i8":
-        raise OpError(f"{call.op}: MXNet multiplies codes of i8")
+        raise OpError(f"{call.op}: MXNet multiplies quantized values of i8")
     product: NDArray[np.int32] = arrays["a"].astype(np.int32) * arrays["b"].astype(np.int32)
     gains_ = _gain(a, call), _gain(b, call)
     if out is None:
@@ -132,7 +132,7 @@ def folded_norm(call: Call, arrays: Arrays) -> Codes:
 def raw_mean_of_all(
     x: Codes, x_map: Affine, out: Affine, *, layout: str = "NCHW", divide: bool = False
 ) -> Codes:
-    """Global average pooling of raw codes: `raw_mean` of a window that is the whole image."""
+    """Global average pooling of raw integers: `raw_mean` of a window that is the whole image."""
     sides = x.shape[1:-1] if layout == "NHWC" else x.shape[2:]
     return raw_mean(x, x_map, out, kernel=sides, layout=layout, divide=divide)
 

@@ -1,7 +1,8 @@
-"""The probe of MXNet's kernels on codes, in a Python of its own, which `QIR_MXNET` names.
+"""The probe of MXNet's quantized kernels, in a Python of its own, which `QIR_MXNET` names.
 
 MXNet 1.9 wants Python 3.11 or older and NumPy below 1.24, so it is seldom where QIR is.
-Its products take weights in reals, which the cases have as codes: recorded results hold those.
+Its products take weights in float, which the cases have as quantized values: recorded results hold
+those.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _numbers(value: object) -> tuple[int, ...]:
 
 
 def _ends(kind: TensorType) -> tuple[float, float]:
-    """The range that a type declares; nothing for reals."""
+    """The range that a type declares; nothing for floats."""
     declared = kind.quant.declared if kind.quant else None
     if declared is None:
         return 0.0, 0.0

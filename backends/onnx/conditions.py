@@ -77,16 +77,17 @@ def _chooses_parameters(node: Node) -> bool:
 
 CONDITIONS: Mapping[str, Condition] = {
     "redundant_tail": Condition(
-        "the activations cut nothing that the result's codes could hold",
+        "the activations clamp nothing that the result's type could hold",
         _redundant_tail,
         drops_activations=True,
     ),
     "bias_codes": Condition(
-        "the bias is i32 codes, its scale not looked at, or a real constant of one axis, with as "
+        "the bias is quantized to i32, its scale not looked at, or a float constant of one "
+        "axis, with as "
         "many elements as the weights have scales, where these have one a channel",
         _bias_codes,
     ),
-    "bias_i32": Condition("the bias is i32 codes", _bias_i32),
+    "bias_i32": Condition("the bias is i32 values", _bias_i32),
     "signed_pair": Condition("signed data meet signed weights", _signed_pair),
     "unit_gain_with_bias": Condition(
         "with a bias, alpha and beta are 1", _unit_gain, of_types=False

@@ -75,7 +75,7 @@ class Plain(_OnnxRuntime):
 
 
 class Optimized(_OnnxRuntime):
-    """QDQ models, of which the optimizer makes integer operators; signed ones may stay real."""
+    """QDQ models, of which the optimizer makes integer operators; signed ones may stay float."""
 
     name = "onnxruntime.all"
     settings: ClassVar[Mapping[str, str]] = {"optimizer": "all"}

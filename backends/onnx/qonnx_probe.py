@@ -16,7 +16,7 @@ F = np.float32
 
 
 class Qonnx(Probe):
-    """Quant makes reals of reals; the codes between are their steps from the zero point."""
+    """Quant dequantizes float values; the integers between are their steps from the zero point."""
 
     name = "qonnx"
     backend = "qonnx"

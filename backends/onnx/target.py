@@ -47,7 +47,7 @@ class OnnxRuntimeTarget(Target):
         return load(Path(__file__).with_name("capability.toml"))
 
     def verdicts(self, graph: Graph) -> list[Verdict]:
-        """Which ops onnxruntime computes on codes, planned by its table or not."""
+        """Which ops onnxruntime computes on quantized values, planned by its table or not."""
         from .optimizer.kernels import judged
         from .writer.graph import to_parts
 
@@ -120,5 +120,5 @@ class OnnxTarget(OnnxRuntimeTarget):
         return Dialect(standard=True, opset=self.opset, newest=newest)
 
     def capability(self) -> Capability:
-        """What ONNX has operators on codes for, and what QDQ form says of the others."""
+        """What ONNX has quantized operators for, and what QDQ form says of the others."""
         return load(Path(__file__).with_name("standard.toml"))

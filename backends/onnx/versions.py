@@ -11,7 +11,7 @@ from qir.inspect import versions
 DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
 """The packages that bring onnxruntime, any of them."""
 FOLDER = Path(__file__).with_name("profiles")
-"""Where the numerics profiles of onnxruntime lie."""
+"""Where the numerics profiles of onnxruntime are."""
 
 
 def profile_name() -> str:

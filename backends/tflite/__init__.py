@@ -3,6 +3,6 @@
 from pathlib import Path
 
 PROFILES = Path(__file__).with_name("profiles")
-"""Where the numerics profiles of TensorFlow Lite lie."""
+"""Where the numerics profiles of TensorFlow Lite are."""
 
 __all__ = ["PROFILES"]

@@ -10,7 +10,7 @@ from qir.profiles.conditions import Condition
 
 CONDITIONS: Mapping[str, Condition] = {
     "bias_wide": Condition(
-        "the bias is i32 or i64 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a real constant",
+        "the bias is i32 or i64 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a float constant",
         lambda match: bias_in_unit(match, (I32, I64)),
     ),
 }

@@ -90,7 +90,7 @@ FORMS: Mapping[str, Form] = {
         ("linear",),
     ),
     "unbiased": Form(
-        "linear without a bias: of 16-bit codes, what TensorFlow Lite has another kernel for",
+        "linear without a bias: of 16-bit integers, for which TensorFlow Lite has another kernel",
         lambda of: not of.biased,
         ("linear",),
     ),

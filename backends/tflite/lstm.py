@@ -1,4 +1,5 @@
-"""A long short-term memory of 8-bit codes as TensorFlow Lite has it: one operator, gate by gate."""
+"""A long short-term memory of 8-bit integers as TensorFlow Lite has it: one operator, gate
+by gate."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ GATES = (0, 2, 3, 1)
 
 
 class Held(Protocol):
-    """Codes with their map."""
+    """Quantized values with their map."""
 
     @property
     def data(self) -> Array: ...
@@ -28,7 +29,7 @@ class Held(Protocol):
 def layer(s: ModuleType, of: Mapping[str, Held], out: Held, cell: int, add: Any) -> tuple[Any, Any]:
     """The file's operands and intermediate tensors; `add` makes a tensor of data and its map.
 
-    Scales of a gate's rows are one scale; the cell's codes are in units of 2^cell.
+    Scales of a gate's rows are one scale; the cell's quantized values are in units of 2^cell.
     """
     x, w, r = of["x"], of["w"], of["r"]
     hidden = w.data.shape[1] // 4

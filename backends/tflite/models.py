@@ -44,25 +44,26 @@ _INT4 = 17
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """Codes with their map, or reals without one."""
+    """Quantized values with their map, or float values without one."""
 
     data: Array
     scale: Numbers | None = None
     zero: int = 0
     axis: int = 0
     bits: int = 8
-    """Of codes that bytes hold; two of four share a byte in the file."""
+    """Of quantized values that bytes hold; two of four share a byte in the file."""
 
     @property
     def step(self) -> float:
-        """The one scale of all codes."""
+        """The one scale of all quantized values."""
         assert isinstance(self.scale, float)
         return self.scale
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One op on codes, in QIR's words; `out` holds the result's map and an empty array of codes."""
+    """One quantized op, in QIR's words; `out` holds the result's map and an empty array of
+    integers."""
 
     op: str
     operands: Mapping[str, Operand]
@@ -126,7 +127,7 @@ def turned(case: Case, data: Array, *, back: bool = False) -> Array:
 
 
 def _paired(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Codes of four bits two a byte, the first of each in the lower half."""
+    """Quantized values of four bits two a byte, the first of each in the lower half."""
     even = np.append(codes, np.uint8(0))[: codes.size + codes.size % 2] & 15
     return np.asarray(even[::2] | (even[1::2] << 4), np.uint8)
 
@@ -138,7 +139,7 @@ class Runner:
         self.schema, self.interpreter = schema, interpreter
 
     def run(self, case: Case, resolver: str, *, twice: bool = False) -> Array:
-        """The codes, or reals, that a case gives."""
+        """The quantized values, or float values, that a case gives."""
         kinds = self.interpreter.OpResolverType
         made = self.interpreter.Interpreter(
             model_content=Writer(self.schema, case).model(),

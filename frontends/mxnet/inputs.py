@@ -89,7 +89,7 @@ class Inputs:
         declared = self._declared(node)
         shape = declared if declared is not None else guessed[0] if guessed else None
         if shape is None:
-            said = f"input {node.name} has no shape in the file, and no layer that tells it"
+            said = f"input {node.name} has no shape in the file, and no layer gives it"
             example = "(1, 3, 224, 224)"
             raise ShapesNeeded(
                 f"{self.path}: {said}; give one shape per input: qir.load(..., inputs=[{example}])"

@@ -44,7 +44,7 @@ def windows(call: Call) -> dict[str, Attr]:
     each = list(zip(kernel, stride, pad, range(2, 2 + axes), strict=True))
     if convention == "full":
         if any(_hangs_over(call, x, *one) for one in each):
-            raise Unsupported("the last window of pooling_convention full lies beyond the data")
+            raise Unsupported("the last window of pooling_convention full is beyond the data")
         made["ceil"] = True
     return made
 

@@ -1,7 +1,8 @@
 """If, Loop and Scan: their graphs become bodies, which see their own inputs alone.
 
 What a graph uses from outside comes in as an operand of the node; a constant is seen through.
-Codes come in and go out with their map where both sides have one, else as the bits they are.
+Quantized values come in and go out with their map where both sides have one, else as the bits they
+are.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _captured(reader: Reader, op: Op, *graphs: onnx.GraphProto) -> dict[str, Val
 
 
 def _crossing(reader: Reader, op: Op, value: Value, *, cut: bool = False) -> Value:
-    """A value as graphs take it: codes whose numbers stand beside them are their bits.
+    """A value as graphs take it: quantized values whose numbers stand beside them are their bits.
 
     So are those with several scales where one entry after the other is cut off.
     """
@@ -119,7 +120,7 @@ def _crossing(reader: Reader, op: Op, value: Value, *, cut: bool = False) -> Val
 
 
 def _carried(reader: Reader, op: Op, names: Sequence[str]) -> list[Value]:
-    """What is carried: raw codes have the map that the last ones are read with."""
+    """What is carried: raw integers have the map that the last ones are read with."""
     values = []
     for name, out in zip(names, [*op.outputs, *("" for _ in names)], strict=False):
         value = _crossing(reader, op, reader.value(op, name))
@@ -129,14 +130,15 @@ def _carried(reader: Reader, op: Op, names: Sequence[str]) -> list[Value]:
 
 
 def _told(reader: Reader, op: Op, body: Graph, made: int, count: int) -> None:
-    """Lets a body give parts as codes of the map that all of them are read with."""
+    """Lets a body give parts as quantized values of the map that all of them are read with."""
     slots = list(body.outputs)[made + count :]
     for slot, out in zip(slots, op.outputs[count:], strict=False):
         _give(body, slot, reader.meaning(out, body.outputs[slot].type))
 
 
 def _alike(reader: Reader, op: Op, bodies: Sequence[Graph]) -> None:
-    """Lets branches give codes of one map: the one that both have, else that of who reads them."""
+    """Lets branches give integers of one map: the one that both have, else that of who
+    reads them."""
     slots = [list(body.outputs) for body in bodies]
     for out, *pair in zip(op.outputs, *slots, strict=False):
         kinds = [body.outputs[slot].type for body, slot in zip(bodies, pair, strict=True)]
@@ -151,7 +153,7 @@ def _alike(reader: Reader, op: Op, bodies: Sequence[Graph]) -> None:
 
 
 def _give(body: Graph, slot: str, element: Element | None) -> None:
-    """Lets a body give the bits of a result as another type; only codes are read so."""
+    """Lets a body give the bits of a result as another type; only quantized values are read so."""
     value = body.outputs[slot]
     kind = value.type
     old, new = kind.quant, element if isinstance(element, QuantType) else None

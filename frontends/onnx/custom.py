@@ -54,7 +54,7 @@ def _quantize(reader: Reader, op: Op, quant: QuantType, custom: Custom) -> None:
 
 
 def _codes(reader: Reader, op: Op, quant: QuantType) -> Value:
-    """The codes with their meaning: a constant takes it, and so does what nobody reads raw."""
+    """The integers with their meaning: a constant takes it, and so does what nobody reads raw."""
     name = op.input(0)
     found = reader.array(name)
     if found is not None:
@@ -77,6 +77,6 @@ def _typed(array: Array, quant: QuantType) -> Array:
 
 def _check(data: NDArray[np.generic], quant: QuantType, name: str) -> None:
     if data.dtype != quant.storage.carrier:
-        raise ValueError(f"{name!r} is {data.dtype}, codes are {quant.storage}")
+        raise ValueError(f"{name!r} is {data.dtype}, quantized values are {quant.storage}")
     if data.size and not quant.low <= int(data.min()) <= int(data.max()) <= quant.high:
-        raise ValueError(f"{name!r} holds codes beyond {quant.low}..{quant.high}")
+        raise ValueError(f"{name!r} holds values beyond {quant.low}..{quant.high}")

@@ -18,8 +18,8 @@ from .reader import DEFAULTS_SINCE, Reader
 def entered(reader: Reader) -> None:
     """Marks the constants that are defaults of inputs; a line of the ledger for each that is fixed.
 
-    One is fixed where its numbers are part of what reads it, such as axes, sizes, scales and codes,
-    or where the input may have other sizes than it.
+    One is fixed where its numbers are part of what reads it, such as axes, sizes, scales and
+    quantized values, or where the input may have other sizes than it.
     """
     given = list(_with_defaults(reader))
     unused, plain = set(reader.unneeded()), reader.plain() if given else {}
@@ -37,7 +37,7 @@ def _with_defaults(reader: Reader) -> Iterator[onnx.ValueInfoProto]:
 
 
 def _fixed(reader: Reader, info: onnx.ValueInfoProto, value: Value) -> bool:
-    """Whether a type, an attribute or a number of codes hangs on what a constant holds."""
+    """Whether a type, an attribute or a number of integers hangs on what a constant holds."""
     try:
         stated = reader.dims.tensor_type(info.type)
     except (ValueError, TypeRuleError):

@@ -20,7 +20,8 @@ def computed(reader: Reader, op: Op, *places: int) -> bool:
 
 
 def choose(reader: Reader, op: Op) -> None:
-    """DynamicQuantizeLinear: its numbers, codes of them, and the codes read raw, each by itself."""
+    """DynamicQuantizeLinear: its numbers, integers of them, and the integers read raw, each by
+    itself."""
     op.only()
     x = reader.value(op, op.input(0))
     if x.type.element != F32:
@@ -49,7 +50,7 @@ def choose(reader: Reader, op: Op) -> None:
 
 
 def unread(reader: Reader) -> None:
-    """Takes out codes read raw that nobody reads so; the codes have their name then."""
+    """Takes out integers read raw that nobody reads so; the integers have their name then."""
     for node in reader.raw:
         if node in reader.graph and not node.used:
             held, name = node.operands["x"], node.result.name
@@ -123,7 +124,8 @@ def _grain(op: Op, kind: TensorType, scale: TensorType) -> Grain | None:
 
 
 def meant(reader: Reader, op: Op, name: str, kind: QuantType) -> Value:
-    """The codes of a tensor with that map: as they were before they were read raw, or read anew."""
+    """The integers of a tensor with that map: as they were before they were read raw, or
+    read anew."""
     value = reader.value(op, name)
     if value.type.element == kind:
         return value

@@ -27,7 +27,7 @@ ELEMENTS: dict[int, DType] = {i: dtype(n) for i, n in enumerate(_NAMES, 1) if n 
 NUMBERS = {kind.name: number for number, kind in ELEMENTS.items()}
 FLOATS = frozenset(kind.name for kind in ELEMENTS.values() if kind.is_float)
 LITTLE = sys.byteorder == "little"
-"""Whether numbers lie in memory as they lie in files."""
+"""Whether numbers are in memory as they are in files."""
 
 
 def element(number: int) -> DType:
@@ -217,7 +217,7 @@ class Dimensions:
     def _opaque(self, proto: onnx.TypeProto) -> str:
         """A type nearly as ONNX's text form has it; empty where the file does not say all of it.
 
-        That one has nothing behind what has no axes, and `[]` where they are unknown.
+        That one has nothing after what has no axes, and `[]` where they are unknown.
         """
         match proto.WhichOneof("value"):
             case "tensor_type":
@@ -244,7 +244,7 @@ class Dimensions:
 
 
 def type_proto(kind: TensorType) -> onnx.TypeProto:
-    """The type in ONNX's form; codes are plain numbers there."""
+    """The type in ONNX's form; quantized values are plain numbers there."""
     if kind.dtype.name == UNKNOWN:
         return onnx.TypeProto()
     if kind.dtype.is_opaque:

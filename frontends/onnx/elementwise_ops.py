@@ -29,7 +29,7 @@ def _numbers(reader: Reader, op: Op) -> None:
 
 
 def unary(kind: str, check: Handler = floats, **attrs: float) -> Handler:
-    """The handler of an op with one operand and real attributes with these defaults."""
+    """The handler of an op with one operand and float attributes with these defaults."""
 
     def read(reader: Reader, op: Op) -> None:
         check(reader, op)

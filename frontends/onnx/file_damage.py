@@ -69,7 +69,7 @@ class _Walk:
         """Reads a message; _DamagedError at the innermost place that does not fit."""
         if depth > _DEEPEST:
             raise _DamagedError(
-                _outer(place), f"more than {_DEEPEST} messages lie in one another, at byte {at}"
+                _outer(place), f"more than {_DEEPEST} messages are in one another, at byte {at}"
             )
         counts: Counter[str] = Counter()
         while at < end:
@@ -121,7 +121,7 @@ class _Walk:
         return last
 
     def cut(self, kind: _Message | None, ends: tuple[int, int], place: str, depth: int) -> None:
-        """Tells of a field that goes on behind the end of the file."""
+        """Tells of a field that goes on after the end of the file."""
         at, last = ends
         if kind is not None:
             self.message(kind, at, last, place, depth + 1)
@@ -130,7 +130,7 @@ class _Walk:
         )
 
     def number(self, at: int, end: int, place: str) -> tuple[int, int]:
-        """A number of up to ten bytes, and what comes behind it."""
+        """A number of up to ten bytes, and what comes after it."""
         value = shift = 0
         start = at
         while True:
@@ -149,5 +149,5 @@ class _Walk:
 
 
 def _outer(place: str) -> str:
-    """The place without most of the messages that lie in one another."""
+    """The place without most of the messages that are in one another."""
     return ".".join(place.split(".")[:4])

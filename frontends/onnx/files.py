@@ -104,13 +104,13 @@ Stored: TypeAlias = "onnx.TensorProto | Large | Array"
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A parsed model, where it lies, and the version of each operator set it names."""
+    """A parsed model, where it is, and the version of each operator set it names."""
 
     path: Path
     proto: onnx.ModelProto
     opsets: dict[str, int]
     places: Mapping[int, tuple[int, int]]
-    """Where the data of large initializers lie in the file, which the message does not hold."""
+    """Where the data of large initializers are in the file, which the message does not hold."""
     customs: Mapping[str, Custom]
     """Functions that stand for maps."""
     room: Room = field(default_factory=Room)
@@ -183,7 +183,7 @@ def _bounded(path: Path, proto: onnx.ModelProto, known: Mapping[str, Custom]) ->
 
 
 def _read(path: Path) -> tuple[bytes, Mapping[int, tuple[int, int]]]:
-    """The message, and where the data lie that were left out of it."""
+    """The message, and where the data are that were left out of it."""
     try:
         if path.is_dir():
             raise fault(path, "", "is a folder; name a file")

@@ -37,7 +37,7 @@ def keep(reader: Reader, op: Op, why: str = "") -> None:
     """Adds the op as a foreign node.
 
     `why` says what is wrong with an op that is known. What its graphs use from outside are operands
-    behind its own. InputError if nobody knows what it gives.
+    after its own. InputError if nobody knows what it gives.
     """
     if op.holds and reader.file.functions:
         _same_sets(op)
@@ -101,7 +101,7 @@ def attr(reader: Reader, op: Op, attribute: AttributeProto) -> Attr:
 
 
 def _filled(reader: Reader, attribute: AttributeProto) -> None:
-    """Puts data that lie beside the model into an attribute that is carried, and its graphs."""
+    """Puts data that are beside the model into an attribute that is carried, and its graphs."""
     sparse = [attribute.sparse_tensor, *attribute.sparse_tensors]
     tensors = [attribute.t, *attribute.tensors]
     for graph in held_graphs(attribute):
@@ -258,7 +258,7 @@ def _by_runtime(reader: Reader, op: Op, values: list[Value]) -> dict[str, Tensor
     made = [n for n in op.outputs if n]
     ranks = [onnx.helper.make_node("Shape", [n], [f"rank.{n}"]) for n in made]
     graph = onnx.helper.make_graph(
-        [op.proto, *ranks],  # what is not known and what is a scalar are told apart by these
+        [op.proto, *ranks],  # what is not known and what is a scalar are distinguished by these
         "foreign",
         [_info_of(n, v) for n, v in given.items() if n not in stored],
         [onnx.ValueInfoProto(name=n) for n in (*made, *(f"rank.{m}" for m in made))],
@@ -391,7 +391,8 @@ def _version(node: Node) -> int:
 
 
 def alone(node: Node) -> onnx.ModelProto | None:
-    """A model of that node, whose inputs are the operands that are no constants; None for codes."""
+    """A model of that node, whose inputs are the operands that are no constants; None for
+    integers."""
     values = dict.fromkeys(node.operands.values())
     if any(v.type.quant or v.type.dtype.is_opaque for v in (*values, *node.results)):
         return None

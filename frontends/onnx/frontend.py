@@ -170,7 +170,8 @@ def _body(
 
 
 def _entered(reader: Reader, name: str, value: Value) -> None:
-    """Enters what a body takes; raw codes that it reads with a map are read so from the first."""
+    """Enters what a body takes; raw integers that it reads with a map are read so from the
+    first."""
     quant = reader.meaning(name, value.type)
     if quant is not None:
         kind = value.type.with_element(quant)
@@ -436,9 +437,9 @@ def _loose(reader: Reader, op: Op) -> bool:
 
 
 def _codes(reader: Reader, op: Op) -> bool:
-    """Whether codes keep an op of the standard from being read by its meaning in reals.
+    """Whether quantized values keep an op of the standard from being read by its meaning in float.
 
-    One that computes on codes is kept: ONNX means the codes themselves.
+    One that computes on quantized values is kept: ONNX means the quantized values themselves.
     """
     known = moves(op) or (op.domain, op.type) in quantized_ops.OPS
     if known or op.type in control_ops.OPS or float_ops.casts_nothing(reader, op):

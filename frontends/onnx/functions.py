@@ -1,8 +1,8 @@
 """Functions of a model that stand for maps which ONNX lacks, as `backends/onnx` writes them.
 
 A function is believed to be what its metadata say as long as its operators are those that the
-hash there is of. Where one was edited all are written out like any other function: codes that one
-makes another reads.
+hash there is of. Where one was edited all are written out like any other function: quantized values
+that one makes another reads.
 """
 
 from __future__ import annotations

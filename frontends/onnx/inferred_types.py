@@ -1,8 +1,8 @@
-"""What codes of a tensor mean, when only its readers say so.
+"""What quantized values of a tensor mean, when only its readers say so.
 
 A QOperator model names scale and zero point where a tensor is read or made, so a tensor that
 comes from outside (an input, a foreign op) gets its meaning from its readers, also through ops
-that only move codes.
+that only move quantized values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOVES = frozenset(
     "MaxPool Reshape Transpose Flatten Squeeze Unsqueeze Slice Concat Pad Identity Dropout Gather "
     "Expand Tile DepthToSpace Split".split()
 )
-"""Standard ops whose result holds codes of their operand."""
+"""Standard ops whose result is quantized of their operand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def moves(op: Op) -> bool:
 
 
 def meanings(ops: Sequence[Op]) -> dict[str, tuple[str, str]]:
-    """Names of scale and zero point of every tensor whose codes somebody gives a meaning."""
+    """Names of scale and zero point of every tensor whose integers somebody gives a meaning."""
     together: nx.Graph[str] = nx.Graph()
     made: dict[str, tuple[str, str]] = {}
     read: dict[str, tuple[str, str]] = {}

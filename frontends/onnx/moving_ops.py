@@ -1,4 +1,4 @@
-"""Ops that move elements, and ops that do nothing; floats and codes alike."""
+"""Ops that move elements, and ops that do nothing; floats and quantized values alike."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .reader import Reader
 def add(
     reader: Reader, op: Op, kind: str, operands: dict[str, Value], attrs: dict[str, Attr]
 ) -> None:
-    """Adds the node; codes whose axis of scales would be lost are kept in a foreign op."""
+    """Adds the node; integers whose axis of scales would be lost are kept in a foreign op."""
     coded = any(v.type.quant for v in operands.values())
     if coded:
         try:
@@ -53,7 +53,7 @@ def transpose(reader: Reader, op: Op) -> None:
 
 
 def concat(reader: Reader, op: Op) -> None:
-    """Concat; codes of different meaning are kept as they are."""
+    """Concat; quantized values of different meaning are kept as they are."""
     parts = [reader.moved(op, n) for n in op.inputs]
     first = parts[0].type.quant
     for part in parts[1:]:

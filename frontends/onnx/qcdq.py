@@ -1,4 +1,4 @@
-"""QCDQ: codes that a Clip keeps from filling their storage are codes of a narrower type."""
+"""QCDQ: integers that a Clip keeps from filling their storage are quantized of a narrower type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STORED = frozenset({"i8", "u8", "i16", "u16"})
 
 
 def clip(reader: Reader, op: Op) -> None:
-    """Clip between a quantize and who reads it, or of constant codes; else of any numbers."""
+    """Clip between a quantize and who reads it, or of quantized constants; else of any numbers."""
     name = op.input(0)
     if reader.is_constant(name):
         if reader.has_meaning(op.outputs[0]) and _constant(reader, op, name):
@@ -44,14 +44,14 @@ def _ends(reader: Reader, op: Op, low: int, high: int) -> tuple[int, int]:
 
 
 def _narrowed(reader: Reader, op: Op, value: Value) -> None:
-    """Gives the codes of a quantize their bounds, and the name that they have behind the Clip."""
+    """Gives the integers of a quantize their bounds, and the name that they have after the Clip."""
     kind = value.type.quant
     assert kind is not None
     name = op.input(0)
     whole = kind.kind == "uniform" and not kind.dynamic and kind.bounds is None
     alone = value.node.op == "quantize" and reader.readers[name] == 1 and not value.uses
     if not whole or not alone or kind.storage.name not in _STORED or len(value.node.operands) > 1:
-        raise Keep("a Clip of codes that others read, or that are not just quantized")
+        raise Keep("a Clip of quantized values that others read, or that are not just quantized")
     bounds = _ends(reader, op, *kind.storage.bounds)
     graph = reader.graph
     graph.set_type(value, value.type.with_element(replace(kind, bounds=bounds)))
@@ -61,7 +61,7 @@ def _narrowed(reader: Reader, op: Op, value: Value) -> None:
 
 
 def _constant(reader: Reader, op: Op, name: str) -> bool:
-    """Keeps constant codes that lie within a Clip as codes of its bounds."""
+    """Keeps quantized constants that are within a Clip as quantized values of its bounds."""
     array = reader.array(name)
     if array is None or array.type.dtype.name not in _STORED or not array.held.size:
         return False
@@ -75,7 +75,7 @@ def _constant(reader: Reader, op: Op, name: str) -> bool:
 
 
 def bounded(reader: Reader, name: str, quant: QuantType) -> QuantType:
-    """The map of constant codes, within the bounds that a Clip gave them."""
+    """The map of quantized constants, within the bounds that a Clip gave them."""
     found = reader.narrow.get(name)
     return quant if found is None else replace(quant, bounds=found[0])
 

@@ -1,8 +1,8 @@
-"""QONNX's Quant, BipolarQuant and Trunc, which give reals that lie on a grid, as groups.
+"""QONNX's Quant, BipolarQuant and Trunc, which give floats that are on a grid, as groups.
 
 With constant numbers a Quant is a quantize and a dequantize of QONNX's own arithmetic, and a
 BipolarQuant one by a table of two entries; where scale, zero point or bit width are computed, or no
-storage type holds the codes, they are their formulas.
+storage type holds the quantized values, they are their formulas.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _quant(reader: Reader, op: Op) -> None:
 
 
 def _through(body: Body, kind: QuantType, stated: str) -> Value:
-    """X by way of codes, as QONNX computes them."""
+    """X by way of quantized values, as QONNX computes them."""
     x = body["X"]
     codes = body.graph.add(
         "quantize",
@@ -101,8 +101,8 @@ def _axis(scale: Numbers, x: TensorType) -> int | None:
 def _sides(reader: Reader, op: Op, x: TensorType) -> QuantType | None:
     """A table of two entries, so far from each other that every x is on its side of 0.
 
-    Of two entries as near the first is taken: 0 is on the upper side; NaN is code 0, on the lower.
-    Entries are 1 and -1, or so much larger that no x becomes 0 over the scale.
+    Of two entries as near the first is taken: 0 is on the upper side; NaN is quantized value 0, on
+    the lower. Entries are 1 and -1, or so much larger that no x becomes 0 over the scale.
     """
     if not reader.is_constant(op.input(1)):
         return None
@@ -121,7 +121,7 @@ def _sides(reader: Reader, op: Op, x: TensorType) -> QuantType | None:
 
 
 def _map(reader: Reader, op: Op, x: TensorType, signed: bool, narrow: bool) -> QuantType | None:
-    """The map of codes that constants say; None where no type says it."""
+    """The map of quantized values that constants say; None where no type says it."""
     if not all(reader.is_constant(op.input(i)) for i in (1, 2, 3)):
         return None
     scale, zero, wide = (np.asarray(reader.numbers(op.input(i)), np.float32) for i in (1, 2, 3))

@@ -1,4 +1,4 @@
-"""`quantization_annotation`: which tensors say what codes mean that no operator says it of."""
+"""`quantization_annotation`: which tensors say what integers mean that no operator says it of."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from .elements import NUMBERS
 from .reader import CODES, Reader
 
 _WHOLE = frozenset(NUMBERS[kind] for kind in CODES if kind in NUMBERS)
-"""ONNX's numbers of what may be codes."""
+"""ONNX's numbers of what may be quantized."""
 _ANNOTATION = "the quantization_annotation"
 
 
 def pairs(reader: Reader) -> dict[str, tuple[str, str]]:
-    """Names of scale and zero point that annotations give to inputs and constants of codes.
+    """Names of scale and zero point that annotations give to inputs and constants of quantized
+    values.
 
-    Others' codes are made by operators, which say what they mean.
+    Others' quantized values are made by operators, which say what they mean.
     """
     if reader.outer is not None or not reader.proto.quantization_annotation:
         return {}
@@ -41,14 +42,14 @@ def lost(reader: Reader) -> Iterator[tuple[str, str]]:
         elif not pair[0]:
             yield name, f"{_ANNOTATION} names no scale"
         elif name not in reader.annotated:
-            what = "what an operator makes as plain numbers" if name in made else "no codes"
+            what = "an operator's result that is not quantized" if name in made else "a float value"
             yield name, f"{_ANNOTATION} is of {what}"
         else:
             yield name, f"{_ANNOTATION} is dropped: {_why(reader, pair)}"
 
 
 def _why(reader: Reader, pair: tuple[str, str]) -> str:
-    """Why codes have not the meaning that an annotation gives."""
+    """Why quantized values have not the meaning that an annotation gives."""
     missing = next((n for n in pair if n and not reader.is_constant(n)), None)
     if missing is not None:
         return f"{missing!r} is no constant"

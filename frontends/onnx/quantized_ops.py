@@ -1,4 +1,4 @@
-"""Ops about codes: quantize, dequantize, and the operators that compute on codes."""
+"""Ops about integers: quantize, dequantize, and the operators that compute on integers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def quantize(reader: Reader, op: Op) -> None:
     wanted = op.integer("output_dtype", 0)
     storage = _zero_type(reader, op.input(2)) or (element(wanted) if wanted else U8)
     if storage.is_float and not op.integer("saturate", 1):
-        raise Keep("float codes that do not saturate differ from one runtime to the next")
+        raise Keep("float8 values that do not saturate differ between runtimes")
     x = reader.value(op, op.input(0))
     axis = None if op.integer("block_size", 0) else _axis(reader, op)
     quant = _map(reader, op, (1, 2), x.type.with_element(storage), axis)
@@ -126,7 +126,8 @@ def _operand(
 
 
 def _read_as(reader: Reader, op: Op, name: str, quant: QuantType) -> Value:
-    """Computed codes with the map that their reader states, read anew where they hold another."""
+    """Computed integers with the map that their reader states, read anew where they hold
+    another."""
     value = reader.value(op, name)
     known = value.type.quant
     if known is not None:
@@ -162,7 +163,9 @@ def _open(
     express = numbers["scale"].type.dtype
     wanted = {"scale": F16 if express == F16 and op.domain == "" else F32, "zero": storage}
     if any(v.type.quant or v.type.dtype != wanted[n] for n, v in numbers.items()):
-        raise Keep("its scale is no f32, or its zero point of another type than its codes")
+        raise Keep(
+            "its scale is no f32, or its zero point of another type than its quantized values"
+        )
     grain = None if axis is None else Grain(((axis, 1),))
     return QuantType(storage, express, None, None if "zero" in numbers else (), grain), numbers
 
@@ -269,7 +272,7 @@ def binary(reader: Reader, op: Op) -> None:
 
 
 def where(reader: Reader, op: Op) -> None:
-    """QLinearWhere, which takes codes of two maps to those of a third."""
+    """QLinearWhere, which takes quantized values of two maps to those of a third."""
     op.only()
     operands = {
         "condition": reader.value(op, op.input(0)),
@@ -319,7 +322,7 @@ def softmax(reader: Reader, op: Op) -> None:
 
 
 def _flattened(reader: Reader, op: Op, operands: dict[str, Value], axis: int) -> None:
-    """The softmax of rows into which codes are laid, and laid back."""
+    """The softmax of rows into which quantized values are laid, and laid back."""
     x, name = operands["x"], op.outputs[0]
     sizes = [d if isinstance(d, int) else -1 for d in x.type.shape]
     if sizes.count(-1) > 1:

@@ -37,7 +37,7 @@ CODES = frozenset(
 """What QuantizeLinear makes and DequantizeLinear reads."""
 
 _BESIDE = ("scale", "zero")
-"""How slots end that take numbers of codes."""
+"""How slots end that take numbers of quantized values."""
 
 
 class ReadBody(Protocol):
@@ -85,11 +85,11 @@ class Reader:
         self.reserved: set[str] = set()
         """Every name of the source, so that made-up ones stay clear of them."""
         self.meanings: Mapping[str, tuple[str, str]] = {}
-        """Names of scale and zero point of tensors whose codes somebody gives a meaning."""
+        """Names of scale and zero point of tensors whose integers somebody gives a meaning."""
         self.annotated: Mapping[str, tuple[str, str]] = {}
         """Those of them that only an annotation gives one."""
         self.narrow: dict[str, tuple[tuple[int, int], Origin]] = {}
-        """Bounds of constant codes that a Clip keeps them in, and where it was."""
+        """Bounds of quantized constants that a Clip keeps them in, and where it was."""
         self._values: dict[str, Value] = {}
         self._alias: dict[str, str] = {}
         self._stored: dict[str, Stored] = {}
@@ -99,7 +99,7 @@ class Reader:
         self.settling = False
         """Whether numbers may be computed where a handler would have them constant."""
         self.raw: list[Node] = []
-        """Codes that are read as plain numbers, perhaps by nobody."""
+        """Quantized values that are read as plain numbers, perhaps by nobody."""
         self.doubtful = False
         """Whether something was read that only the verifier knows to be sound, wherever it is."""
         self.unsure: set[Node] = outer.unsure if outer else set()
@@ -215,14 +215,15 @@ class Reader:
         return self._values[name]
 
     def map_of(self, op: Op, name: str) -> QuantType | None:
-        """The map of an operand that is computed and holds codes."""
+        """The map of an operand that is computed and is quantized."""
         name = self.resolve(name)
         if name not in self._stored and (found := self._values.get(name)) is not None:
             return found.type.quant
         return None if self.is_constant(name) else self.value(op, name).type.quant
 
     def moved(self, op: Op, name: str) -> Value:
-        """An operand of an op that moves codes: a constant takes the meaning its readers give."""
+        """An operand of an op that moves integers: a constant takes the meaning its
+        readers give."""
         name = self.resolve(name)
         if (array := self._array(name)) is None:
             return self.value(op, name)
@@ -260,7 +261,7 @@ class Reader:
         return name
 
     def meaning(self, name: str, kind: TensorType) -> QuantType | None:
-        """What raw codes of that name mean, where all of it is known."""
+        """What raw integers of that name mean, where all of it is known."""
         pair = self.meanings.get(name)
         if pair is None or kind.quant or kind.dtype.name not in CODES:
             return None
@@ -271,24 +272,24 @@ class Reader:
         return quant if quant.grain is None else None
 
     def numbered(self, name: str) -> QuantType | None:
-        """What an annotation says of raw codes that are constant."""
+        """What an annotation says of raw integers that are constant."""
         name = self.resolve(name)
         array = self.array(name) if name in self.annotated else None
         return None if array is None else self.meaning(name, array.type)
 
     def holds(self, name: str) -> bool:
-        """Whether a tensor of the file has become codes with a meaning."""
+        """Whether a tensor of the file is quantized with a meaning."""
         name = self.resolve(name)
         if (found := self._values.get(name)) is not None:
             return found.type.quant is not None
         return any(n == name and quant is not None for n, quant in self._constants)
 
     def has_meaning(self, name: str) -> bool:
-        """Whether somebody reads or makes it as codes."""
+        """Whether somebody reads or makes it as quantized values."""
         return name in self.meanings
 
     def mean(self, op: Op, name: str, quant: QuantType) -> bool:
-        """Gives raw codes along an axis their meaning, unless another reader sees them raw."""
+        """Gives raw integers along an axis their meaning, unless another reader sees them raw."""
         value = self.value(op, name)
         own = ("foreign",) if self.outer else ("input", "foreign")
         if value.uses or value.type.quant or value.node.op not in own:
@@ -429,7 +430,7 @@ class Reader:
             raise Keep
         low, high = storage.bounds if storage.is_integer else (0, 0)
         if storage.is_integer and zeros.size and not low <= zeros.min() <= zeros.max() <= high:
-            raise Keep(f"a zero point lies outside {low}..{high}")
+            raise Keep(f"a zero point is outside {low}..{high}")
         return zeros.astype(np.int64).reshape(scales.shape)
 
     # -- ledger -------------------------------------------------------------------------------
@@ -464,7 +465,7 @@ def _open_axis(scales: NDArray[np.floating], shape: object, axis: int) -> str:
 
 
 def _moves_raw(value: Value) -> bool:
-    """Whether it has the elements of what holds no codes."""
+    """Whether it has the elements of what is not quantized."""
     held = spec(value.node.op).traits.same_params
     parts = [v for slot, v in value.node.operands.items() if slot.partition(".")[0] in held]
     return any(part.type.quant is None for part in parts)

@@ -27,7 +27,7 @@ def named_results(reader: Reader, op: Op, names: Sequence[str]) -> list[str]:
 
 
 def all_floats(reader: Reader, op: Op, places: Sequence[int]) -> None:
-    """Keep unless the operands that are there are reals of one type."""
+    """Keep unless the operands that are there are floats of one type."""
     kinds = [reader.type_of(op, op.input(i)) for i in places if op.input(i)]
     if any(k.quant or k.dtype.name not in _FLOATS for k in kinds):
         raise Keep

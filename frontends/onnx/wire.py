@@ -1,4 +1,4 @@
-"""A model file whose large tensors are read where they lie, and never by protobuf."""
+"""A model file whose large tensors are read where they are, and never by protobuf."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_FIELDS = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A model's message without its large tensors, and where these lie in the file."""
+    """A model's message without its large tensors, and where these are in the file."""
 
     message: bytes
     places: dict[int, tuple[int, int]]
@@ -66,7 +66,7 @@ def _split(data: mmap.mmap) -> Split | None:
 
 
 def _raw(data: mmap.mmap, first: int, last: int) -> tuple[bytes, tuple[int, int]] | None:
-    """A tensor without its bytes, and where these lie; None where they are small or not there."""
+    """A tensor without its bytes, and where these are; None where they are small or not there."""
     place: tuple[int, int] | None = None
     rest: list[bytes] = []
     for field, kind, start, at, end in _fields(data, first, last):

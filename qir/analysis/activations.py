@@ -28,7 +28,7 @@ def tails_of(found: Profile) -> frozenset[str]:
 
 
 def drops_tails(found: Profile) -> bool:
-    """Whether a profile's runtime drops activations that cut no code."""
+    """Whether a profile's runtime drops activations that cut no quantized value."""
     return any(drops_activations(group.needs) for group in found.groups)
 
 
@@ -44,12 +44,13 @@ def cuts_nothing(node: Node, quant: QuantType) -> bool:
 
 
 def why_cut(node: Node, scheme: Scheme) -> str:
-    """Why an activation cuts codes of a scheme, as far as that shows without data; or nothing."""
+    """Why an activation cuts integers of a scheme, as far as that shows without data; or
+    nothing."""
     ends = node.attrs.get("min"), node.attrs.get("max")
     low, high = (0.0, None) if node.op == "relu" else ends if node.op == "clip" else (None, None)
     above = isinstance(low, float) and low > 0
     if above or (isinstance(high, float) and high < 0):
-        return "its ends leave out 0, for which codes have room"
+        return "its range leaves out 0, which the quantized type can hold"
     if scheme.scale is not None:
         scale = np.asarray(scheme.scale, np.float32)
         kind = uniform(scheme.storage, scale, scheme.zero or 0, bounds=scheme.bounds)
@@ -58,14 +59,15 @@ def why_cut(node: Node, scheme: Scheme) -> str:
         far = [abs(end) for end in (low, high) if isinstance(end, float)]
         even = scheme.symmetric and scheme.zero != scheme.low
         cut = even and bool(far) and (len(far) < 2 or far[0] != far[1])
-    return f"it cuts codes that are {scheme}" if cut else ""
+    return f"it clamps quantized values that are {scheme}" if cut else ""
 
 
 def uncut(kind: QuantType, clips: Sequence[Node]) -> QuantType:
-    """A map by which clips cut no code, its scale a little less; the same where that is none.
+    """A map by which clips cut no quantized value, its scale a little less; the same where that is
+    none.
 
-    The ends of a clip from -1 to 1 lie half a step from the last codes, on either side of which
-    the rounding of the scale leaves them.
+    The ends of a clip from -1 to 1 are half a step from the extreme quantized values, on either
+    side of which the rounding of the scale leaves them.
     """
     if kind.dynamic or kind.grain is not None or all(cuts_nothing(c, kind) for c in clips):
         return kind

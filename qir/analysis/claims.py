@@ -24,7 +24,7 @@ def words(claim: str) -> str:
     word, *numbers = claim.split(":")
     if word == "within":
         most, rate = int(numbers[0]), float(numbers[1])
-        return f"within {most} code{'s' * (most != 1)}, in {100 * rate:g} % of results at most"
+        return f"within {most} step{'s' * (most != 1)}, in {100 * rate:g} % of results at most"
     if word == "close":
         return f"close, to {float(numbers[0]):g}"
     return "nothing" if claim == "unknown" else claim

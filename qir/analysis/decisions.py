@@ -18,12 +18,12 @@ from qir.query.cost import one_sample
 from qir.query.display import op_name
 
 Becomes: TypeAlias = Literal["integer", "already", "weights", "float", "as it is"]
-"""Integer now, or since the file was made; weights of few bits with real data; real; neither."""
+"""Integer now, or since the file was made; weights of few bits with float data; real; neither."""
 
 
 CONTROL = frozenset({"if", "loop", "scan"})
 ALREADY = "quantized already"
-"""The reason of an op that works on codes before anything is planned."""
+"""The reason of an op that works on quantized values before anything is planned."""
 PARTLY = "part of its bodies is quantized already"
 """The reason of an op that holds graphs, some of whose work is quantized."""
 WITHIN = "data quantize nothing that branches and loops hold; without data their products are"
@@ -86,8 +86,9 @@ class Plan:
 
 
 def as_taken(plan: Plan, found: Iterable[Verdict], path: str) -> Plan:
-    """The plan of the graph of that path, in which work on codes that a target computes in reals is
-    told as that, and work beside a real number that it makes codes of as work on codes."""
+    """The plan of the graph of that path, in which work on quantized values that a target computes
+    in float is told as that, and work beside a float value that it quantizes as work on quantized
+    values."""
     here = [v for v in found if v.path == path]
     reals = {v.node: v.reason for v in here if v.taken != "integer"}
     codes = {v.node for v in here if v.taken == "integer"}
@@ -105,7 +106,7 @@ def as_taken(plan: Plan, found: Iterable[Verdict], path: str) -> Plan:
 
 
 def as_written(plan: Plan, found: Iterable[Verdict]) -> Plan:
-    """The plan of quantizing without data, in which products that a target computes in reals, of
+    """The plan of quantizing without data, in which products that a target computes in float, of
     the graph as it was written, are told as that."""
     left = {id(verdict): verdict for verdict in found}
     named: dict[str, list[Verdict]] = {}
@@ -138,12 +139,13 @@ def as_written(plan: Plan, found: Iterable[Verdict]) -> Plan:
 
 
 def as_moved(plan: Plan, found: Iterable[Verdict]) -> Plan:
-    """The plan of quantizing with data, in which ops that move elements alone and got codes because
-    the form that was written has all about them on codes are told as integer."""
+    """The plan of quantizing with data, in which ops that move elements alone and got quantized
+    values because the form that was written has all about them on quantized values are told as
+    integer."""
     done = {(v.node, v.op) for v in found if v.taken == "integer"}
 
     def told(made: Decision) -> Decision:
-        names = (made.node, f"{made.node}.q")  # the latter of its codes
+        names = (made.node, f"{made.node}.q")  # the latter of its quantized values
         moved = made.becomes == "float" and any((name, made.op) in done for name in names)
         return replace(made, becomes="integer", reason="") if moved else made
 
@@ -194,16 +196,16 @@ def _of_whole(node: Node) -> bool:
 
 
 def beside(node: Node) -> str:
-    """What an op does that computes neither with codes nor with reals; empty for others."""
+    """What an op does that computes neither with integers nor with floats; empty for others."""
     if node.op in _NUMBERS:
-        return "between reals and codes"
+        return "between float and quantized values"
     if widths(node):
-        return "between reals of 16 bits and others"
+        return "between floats of 16 bits and others"
     return "no floats: sizes and other integers" if whole(node) else ""
 
 
 def why_real(node: Node) -> str:
-    """Why an op that has codes beside it computes with reals."""
+    """Why an op that has quantized values beside it computes with floats."""
     if behind_sums(node):
         return "after integer sums, in float"
     row = spec(node.op)

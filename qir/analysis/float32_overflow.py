@@ -1,4 +1,5 @@
-"""Codes whose reals lie past float32's end: kernels on codes count on where reals are infinite."""
+"""Quantized values whose floats are past float32's end: quantized kernels count on where floats are
+infinite."""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ _ANY = 2**31  # elements, where nobody knows how many
 
 
 def ending(graph: Graph, node: Node, value: Value) -> bool:
-    """Whether reals of some codes that a node reads are float32's end, and infinite by a scale's
-    rounding, where it counts on the codes."""
+    """Whether float values of some quantized values that a node reads are float32's end, and
+    infinite by a scale's rounding, where it counts on the quantized values."""
     return _INFINITE <= furthest(value) <= _NEAR and not _of_reals(graph, node)
 
 
 def held(graph: Graph, node: Node, codes: Value, reals: Value) -> Value:
-    """The reals of such codes before a node, infinite ones at float32's end."""
+    """The float values of such quantized values before a node, infinite ones at float32's end."""
     constant, quant = codes.constant, codes.type.quant
     if constant is not None and quant is not None and quant.grain is None:
         data = np.clip(_meant(constant, quant), -MOST, MOST).astype(np.float32)
@@ -44,9 +45,10 @@ def held(graph: Graph, node: Node, codes: Value, reals: Value) -> Value:
 
 
 def beyond(graph: Graph, node: Node) -> str:
-    """How reals in a node's place come out otherwise: float32 does not hold them.
+    """How float values in a node's place come out otherwise: float32 does not hold them.
 
-    For the end of a line in the ledger; empty where float32 holds them, or ends where codes do.
+    For the end of a line in the ledger; empty where float32 holds them, or ends where quantized
+    values do.
     """
     said = _beyond(node)
     return f", which float32 does not hold: {said}" if said and not _of_reals(graph, node) else ""
@@ -55,36 +57,37 @@ def beyond(graph: Graph, node: Node) -> str:
 def _beyond(node: Node) -> str:
     for value in node.operands.values():
         if (far := furthest(value)) > _NEAR:
-            return f"codes of {value.name} mean up to {far:.4g}"
+            return f"quantized values of {value.name} mean up to {far:.4g}"
     for kind in _rounded(node):
         if (lost := _cut(kind)) is not None:
-            return f"codes of its result mean up to {lost:.4g}"
+            return f"quantized values of its result mean up to {lost:.4g}"
     far = _sums(node)
     return f"its sums come to {far:.4g}" if far > MOST else ""
 
 
 def _of_reals(graph: Graph, node: Node) -> bool:
-    """Whether a kernel makes reals of its codes itself, whose infinite ones it has too."""
+    """Whether a kernel dequantizes its quantized values itself, whose infinite ones it has too."""
     named = profile_within(graph, node)
     method = profile(named).resolve(query_of(node)).method if named else None
     return method is not None and method.name == "reals"
 
 
 def infinite(codes: Iterable[Value], made: TensorType) -> bool:
-    """Whether reals between codes are infinite where a kernel on the codes counts on."""
+    """Whether floats between integers are infinite where a kernel on the integers counts on."""
     return _cut(made) is not None or any(furthest(v) >= _INFINITE for v in codes)
 
 
 def counts_on(x: Value, w: Value) -> bool:
-    """Whether sums of codes count on where reals of a side, or of both scales, are infinite."""
+    """Whether integer sums count on where floats of a side, or of both scales, are infinite."""
     far = furthest(x), furthest(w)
     return max(far) >= _INFINITE or far[0] * far[1] > MOST
 
 
 def furthest(value: Value) -> float:
-    """How far the reals of a value's codes lie from 0; of a constant of those that it holds.
+    """How far the float values of a value's quantized values are from 0; of a constant of those
+    that it holds.
 
-    0 where it has no codes, or their numbers are computed.
+    0 where it has no quantized values, or their numbers are computed.
     """
     quant = value.type.quant
     if quant is None or not _counts(quant):
@@ -98,14 +101,15 @@ def furthest(value: Value) -> float:
 
 
 def _counts(quant: QuantType) -> bool:
-    """Whether its codes mean (code - zero) * scale in float32, by numbers that are known."""
+    """Whether its integers mean (q - zero) * scale in float32, by numbers that are known."""
     known = quant.scale is not None and quant.zero is not None and not quant.real_zero
     plain = quant.plus is None and quant.kind == "uniform" and quant.storage.is_integer
     return known and plain and quant.express == F32
 
 
 def _ends(quant: QuantType) -> Iterator[tuple[float, float, float, int]]:
-    """The reals of both ends of the codes, with scale, zero point and code, channel by channel."""
+    """The floats of both ends of the integers, with scale, zero point and code, channel by
+    channel."""
     scales = np.asarray(quant.scales(), np.float64).ravel()
     low, high = quant.storage.bounds
     far = scales * (high - low) * 2 > MOST
@@ -118,7 +122,7 @@ def _ends(quant: QuantType) -> Iterator[tuple[float, float, float, int]]:
 
 
 def _meant(constant: Array, quant: QuantType) -> NDArray[np.float64]:
-    """The reals of a constant whose codes have one scale, as float64 holds them."""
+    """The float values of a constant whose integers have one scale, as float64 holds them."""
     scale, zero = (float(np.asarray(n).flat[0]) for n in (quant.scales(), quant.zeros()))
     with np.errstate(invalid="ignore"):
         return (np.asarray(constant.data).astype(np.float64) - zero) * scale
@@ -131,7 +135,7 @@ def _rounded(node: Node) -> Iterator[TensorType]:
 
 
 def _cut(kind: TensorType) -> float | None:
-    """What an end of the codes means, if float32's end has another code."""
+    """What an end of the quantized values means, if float32's end has another quantized value."""
     if kind.quant is None or not _counts(kind.quant):
         return None
     for real, scale, zero, code in _ends(kind.quant):
@@ -142,7 +146,8 @@ def _cut(kind: TensorType) -> float | None:
 
 
 def _sums(node: Node) -> float:
-    """How far sums of reals in a node's place can come, part sums too; 0 where nothing is known."""
+    """How far sums of floats in a node's place can come, part sums too; 0 where nothing is
+    known."""
     far = max((furthest(v) for v in node.operands.values()), default=0.0)
     if far < 1:
         return 0.0

@@ -15,7 +15,7 @@ from qir.rewrite.fusing import LINES, PRODUCTS, Match, accumulator_scale, moves_
 
 
 def offset(match: Match, found: Profile) -> bool:
-    """Whether codes have a zero point, of which a profile's runtime knows none."""
+    """Whether quantized values have a zero point, of which a profile's runtime knows none."""
     rule = found.resolve(choosing("u8"))
     maps = [v.type.quant for slot, v in match.codes.items() if v is not match.bias]
     known = [q for q in (*maps, match.result) if q is not None and not q.dynamic]
@@ -23,7 +23,7 @@ def offset(match: Match, found: Profile) -> bool:
 
 
 def bias_in_unit(match: Match, storages: Collection[DType]) -> bool:
-    """Whether the bias is real and constant, or has about the accumulator's scale."""
+    """Whether the bias is float and constant, or has about the accumulator's scale."""
     if match.bias is None or match.bias.type.quant is None:
         return match.bias is None or match.bias.constant is not None
     wanted = accumulator_scale(match.head, match.codes)
@@ -76,11 +76,11 @@ SHARED: Mapping[str, Condition] = {
         _same_storage,
     ),
     "bias_unit": Condition(
-        "the bias is i32 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a real constant",
+        "the bias is i32 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a float constant",
         lambda match: bias_in_unit(match, (I32,)),
     ),
     "coded_operands": Condition(
-        "every operand comes from codes, constants too",
+        "every operand comes from quantized values, constants too",
         _coded_operands,
     ),
 }

@@ -1,4 +1,4 @@
-"""Products of codes whose sums 32 bits do not hold: sums of reals go on where those wrap."""
+"""Integer products whose sums 32 bits do not hold: sums of floats go on where those wrap."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def wrapping(graph: Graph, node: Node, *, biased: bool = True) -> str:
 
 
 def going_on(graph: Graph, node: Node) -> str:
-    """How sums of reals in a node's place come out otherwise: they go on where its own wrap.
+    """How sums of floats in a node's place come out otherwise: they go on where its own wrap.
 
     For the end of a line in the ledger; empty where its profile sums in more than 32 bits, or no
     input is known to take them beyond.
@@ -66,7 +66,7 @@ def profile_within(graph: Graph, node: Node) -> str:
 
 
 def _products(graph: Graph, node: Node) -> Iterator[Product]:
-    """The products of codes that a node computes, with what its operands are alone."""
+    """The integer products that a node computes, with what its operands are alone."""
     look = _look(graph)
     given = (look.source(v).node for v in node.operands.values())
     look.moving.update(n for n in given if n.op != "constant")

@@ -1,4 +1,5 @@
-"""Which real ops a runtime computes as one kernel once the edges are codes, as its profile says."""
+"""Which float ops a runtime computes as one kernel once the edges are quantized, as its profile
+says."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from qir.rewrite.linear_layers import adds_row, knows_linear, plain_product
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """Real ops in a row, and the row of a profile that says they are one kernel on codes."""
+    """Real ops in a row, and the row of a profile that says they are one quantized kernel."""
 
     ops: tuple[Node, ...]
     chain: tuple[str, ...]
@@ -40,7 +41,7 @@ class Kernel:
         return self.ops[-1]
 
     def summands(self) -> Iterator[tuple[Node, str]]:
-        """Ops behind the first, each with the slot of the tensor that it adds to what flows."""
+        """Ops after the first, each with the slot of the tensor that it adds to what flows."""
         first = 1 + self.biased
         for before, node in zip(self.ops[first - 1 :], self.ops[first:], strict=False):
             for slot, value in node.operands.items():
@@ -54,15 +55,15 @@ class Kernel:
 
 
 def is_float(graph: Graph) -> bool:
-    """Whether nothing in a graph is codes."""
+    """Whether nothing in a graph is quantized."""
     return not any(v.type.quant for _, body in graph.walk() for v in body.values.values())
 
 
 def kernels(graph: Graph, profile: Profile) -> list[Kernel]:
     """The kernels of a float graph, in the order of what computes in them, each op in one.
 
-    Conditions on codes are taken to hold. A row ends where somebody else reads what stands between;
-    of two products that one sum adds, its first operand's takes the sum.
+    Conditions on quantized values are taken to hold. A row ends where somebody else reads what
+    stands between; of two products that one sum adds, its first operand's takes the sum.
     """
     found = _Found(profile)
     for node in graph:
@@ -77,7 +78,7 @@ def lacking(node: Node, profile: Profile) -> str:
 
 
 def wrap(graph: Graph, ops: Sequence[Node]) -> Node:
-    """Makes one group of real ops in a row."""
+    """Makes one group of float ops in a row."""
     last = ops[-1]
     stages: list[Stage] = []
     operands: dict[str, Value] = {}
@@ -102,7 +103,7 @@ def wrap(graph: Graph, ops: Sequence[Node]) -> Node:
 
 
 def unwrap(graph: Graph, group: Node) -> None:
-    """Puts the ops of a group of reals in its place."""
+    """Puts the ops of a group of floats in its place."""
     result = group.result
     name, lineage = result.name, result.lineage
     graph.rename(result, graph.fresh(f"{name}.group"))
@@ -139,7 +140,7 @@ def _name(graph: Graph, stage: Stage, of: str) -> str:
 
 
 def of_reals(node: Node) -> bool:
-    """Whether a node is a group of ops that compute with reals alone."""
+    """Whether a node is a group of ops that compute with floats alone."""
     values = (*node.operands.values(), *node.results)
     types = [v.type for v in values] + [s.type for s in node.stages if s.type]
     return bool(node.stages) and not any(t.quant for t in types)
@@ -172,7 +173,7 @@ class _Found:
         heads = [g for g in self.profile.groups if g.chain[0] == op]
         if not heads:
             joined = next((g.chain for g in self.profile.groups if op in g.chain), ())
-            behind = f" but behind another op, as {' |> '.join(joined)}" if joined else ""
+            behind = f" but after another op, as {' |> '.join(joined)}" if joined else ""
             return f"no group of {self.profile.name} takes it{behind}"
         if told := _unfit(start):
             return told
@@ -210,7 +211,7 @@ class _Found:
         return next((g for g in named if not self._refused(g, op, match)), None)
 
     def _refused(self, row: Row, op: str, match: Match) -> str:
-        """Which condition of a group is not met, of those that no codes are asked for."""
+        """Which condition of a group is not met, of those that no integers are asked for."""
         attrs = {} if op != match.head.op else match.head.attrs
         for name, value in row.when.attrs.items():
             if name not in attrs or not same(attrs[name], value):
@@ -256,7 +257,8 @@ def _processor(when: When, isa: str) -> bool:
 
 
 def _unfit(ops: tuple[Node, ...]) -> str:
-    """Why an op's operands could not all be codes, or what may stay real; empty where they can."""
+    """Why an op's operands could not all be quantized, or what may stay float; empty where they
+    can."""
     node = ops[0]
     if node.bodies or node.inner or len(node.results) != 1:
         return "it is no op with one result"

@@ -23,16 +23,16 @@ _UNIT: Mapping[str, Mapping[str, tuple[bool, ...]]] = {
     "matmul": {"trans_a": (False,)},
 }
 _ONE_OF_REALS = frozenset({"batch_norm", "instance_norm", "reshape"})
-"""Ops of one tensor of codes, beside which stand numbers that stay as they are."""
+"""Ops of one tensor of quantized values, beside which stand numbers that stay as they are."""
 _PROBABILITIES = 256
-"""Codes of a softmax share out one."""
+"""Quantized values of a softmax share out one."""
 
 
 def kernel_table(profile: Profile) -> Capability:
     """What a profile's kernels take: one storage for all data, the one that most of them know.
 
     Data of runtimes that know no zero point are symmetric. UsageError for a profile that makes no
-    kernels of 8-bit codes.
+    kernels of 8-bit integers.
     """
     rows = [row for row in profile.groups if _plain(row)]
     without = profile.resolve(choosing("u8")).quantize.zero == "none"
@@ -46,7 +46,9 @@ def kernel_table(profile: Profile) -> Capability:
                 if found is not None:
                     ops.setdefault(op, found)
     if not ops:
-        raise UsageError(f"{profile.name} makes no kernels of 8-bit codes that a model could have")
+        raise UsageError(
+            f"{profile.name} makes no kernels of 8-bit integers that a model could have"
+        )
     uncut = (row for row in rows if drops_activations(row.needs))
     chains = tuple(dict.fromkeys(_chains(rows, kind)))
     return Capability(profile.name, ops, chains, uncut=frozenset(_chains(uncut, kind)))
@@ -79,7 +81,7 @@ def _chains(rows: Iterable[Row], kind: DType) -> Iterable[tuple[str, ...]]:
 
 
 def _op(op: str, row: Row, data: Scheme) -> OpCapability | None:
-    """One op as a target's table has it; None for ops whose codes no plan speaks of."""
+    """One op as a target's table has it; None for ops whose quantized values no plan speaks of."""
     known = spec(op)
     names = [slot.name for slot in known.operands]
     traits = known.traits

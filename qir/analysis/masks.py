@@ -1,4 +1,5 @@
-"""Numbers of a mask: so far from all others that codes which hold both leave the others no room.
+"""Numbers of a mask: so far from all others that quantized values which hold both leave the others
+no room.
 
 They are found in a graph by the constants that they come from, and in statistics by the gap; and
 statistics show which constants are none, since the data reach as far.
@@ -22,11 +23,11 @@ FAR = -100.0
 HIGH = 1e4
 """From where on upwards."""
 _FEW = 16 / 255
-"""The part of all codes that is no room."""
+"""The part of all quantized values that is no room."""
 _ROOM, _ROOM_BEFORE_SOFTMAX = 1 / 8, 1 / 2
-"""The part of all codes from which on others have room beside a constant's number."""
+"""The part of all quantized values from which on others have room beside a constant's number."""
 _ALONE = 1 / 256
-"""The part of a range below which nothing lies beside such a number."""
+"""The part of a range below which nothing is beside such a number."""
 _NEAR = 1 / 50
 """How far others reach at most, beside a constant's mask."""
 _MOST = 1 << 24
@@ -123,9 +124,9 @@ def _reaching(heads: Iterable[Node]) -> Iterator[Value]:
 
 
 def told(far: float) -> str:
-    """Why a value has no codes in which a mask puts numbers."""
+    """Why a value has no quantized values in which a mask puts numbers."""
     if math.isinf(far):
-        return f"a mask puts {far:g} there, which no code holds"
+        return f"a mask puts {far:g} there, which no quantized value represents"
     return f"a mask puts {far:.6g} there: its scale leaves the other numbers no room"
 
 
@@ -244,13 +245,13 @@ def _clip(node: Node, of: _Of) -> _Kind | None:
 
 
 def _pool(node: Node, of: _Of) -> _Kind | None:
-    """Numbers of a pad lie beside others in each window, which are greater."""
+    """Numbers of a pad are beside others in each window, which are greater."""
     x = node.operands["x"]
     return of(x.node.operands["x"] if x.node.op == "pad" else x)
 
 
 def _between(kind: _Kind | None, low: float, high: float) -> _Kind | None:
-    """What is known of numbers behind bounds."""
+    """What is known of numbers after bounds."""
     if kind is None or kind.choice:
         return kind if kind and low <= min(kind.far, 0.0) and high >= 1 else None
     return replace(kind, far=min(max(kind.far, low), high))
@@ -261,7 +262,7 @@ def _pad(node: Node, of: _Of) -> _Kind | None:
     if node.attrs["mode"] != "constant" or not isinstance(value, float) or FAR < value < HIGH:
         return inside
     if value == -math.inf and all(n.op in _POOLS for n in node.result.users):
-        return inside  # the least code stands for it
+        return inside  # the least quantized value stands for it
     return _joined([inside, _Kind(value)])
 
 

@@ -34,6 +34,6 @@ def _bias_obstacle(node: Node, row: OpCapability, name: str) -> str:
         return ""
     if (rank := node.operands[slot].type.rank) != 1:
         return f"its bias has {rank} axes, a kernel takes 1"
-    if slot not in row.slots and slot not in row.constant:  # a constant may stay real
+    if slot not in row.slots and slot not in row.constant:  # a constant may stay float
         return f"{name} has no {node.op} with a bias: add it after the {node.op}"
     return ""

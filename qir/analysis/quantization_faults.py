@@ -58,7 +58,7 @@ def outlier_channel(sizes: Reals, noise: Reals | None = None) -> Fault | None:
 
 
 def clipped(noise: float, beyond: float, share: float, seen: float, covered: float) -> Fault | None:
-    """Values lie outside the range, and are clipped to its ends.
+    """Values are outside the range, and are clipped to its ends.
 
     `beyond` is the part of the noise of such values, `share` how many of all they are; `seen` is
     the width of the values, `covered` that of the range. A range that covers all has steps wider

@@ -1,4 +1,4 @@
-"""What codes a model holds before anything is planned, and what of it is still real."""
+"""What quantized values a model holds before anything is planned, and what of it is still real."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _FAR = 64
 
 
 def already(node: Node) -> bool:
-    """Whether an op works on codes or beside them, or makes their numbers.
+    """Whether an op works on quantized values or beside them, or makes their numbers.
 
-    A product whose weights are real constants is none, whatever its data are.
+    A product whose weights are float constants is none, whatever its data are.
     """
     if about_codes(node) or behind_sums(node) or gives_numbers(node):
         return True
@@ -27,7 +27,7 @@ def already(node: Node) -> bool:
 
 
 def decoded(value: Value) -> bool:
-    """Whether a value is read from codes."""
+    """Whether a value is read from quantized values."""
     return value.node.op == "dequantize"
 
 
@@ -38,13 +38,13 @@ def coded(value: Value) -> list[QuantType]:
 
 
 def source(value: Value) -> list[QuantType]:
-    """The map of the codes that a value is read from."""
+    """The map of the quantized values that a value is read from."""
     quant = value.node.operands["x"].type.quant if decoded(value) else None
     return [quant] if quant else []
 
 
 def suits(quant: QuantType, allowed: Scheme) -> bool:
-    """Whether codes that are there are such as a slot takes."""
+    """Whether quantized values that are there are such as a slot takes."""
     if quant.dynamic or quant.kind != "uniform" or quant.grain is not None or quant.real_zero:
         return False
     if quant.storage not in allowed.storages or allowed.grain != "tensor":
@@ -57,7 +57,7 @@ def suits(quant: QuantType, allowed: Scheme) -> bool:
 
 
 def held(graph: Graph) -> list[str]:
-    """Names of the values that hold codes."""
+    """Names of the values that are quantized."""
     return [v.name for v in graph.values.values() if v.type.quant]
 
 
@@ -67,7 +67,7 @@ def _real_weights(node: Node) -> bool:
 
 
 def gives_numbers(node: Node, steps: int = 6) -> bool:
-    """Whether it makes what becomes numbers of codes, or all that hangs on it does."""
+    """Whether it makes what becomes numbers of quantized values, or all that hangs on it does."""
     if any(map(_number, node.results)):
         return True
     users = [use.node for value in node.results for use in value.uses]
@@ -92,7 +92,7 @@ def _number(value: Value) -> bool:
 
 
 def _of_codes(node: Node, slot: str) -> bool:
-    """Whether an operand is the scale or zero point of codes, typed so or raw."""
+    """Whether an operand is the scale or zero point of quantized values, typed so or raw."""
     named = slot.rpartition(".")[2] in _NUMBERS
     return named and (node.op in _SUMS or about_codes(node))
 
@@ -108,12 +108,12 @@ def _moves(node: Node, slot: str) -> bool:
 
 
 def about_codes(node: Node) -> bool:
-    """Whether an op takes or makes codes itself."""
+    """Whether an op takes or makes quantized values itself."""
     return any(v.type.quant for v in (*node.operands.values(), *node.results))
 
 
 def _scales_sum(node: Node, slot: str) -> bool:
-    """Whether an operand is what a raw sum is multiplied by: once, or a row behind a constant."""
+    """Whether an operand is what a raw sum is multiplied by: once, or a row after a constant."""
     others = [v for s, v in node.operands.items() if s != slot]
     if node.op not in ("mul", "div") or len(others) != 1:
         return False

@@ -22,7 +22,7 @@ def target_chains(
 ) -> Iterator[Kernel]:
     """Yields the longest chain of a table that each op begins.
 
-    A chain ends where another op reads what lies between, and before an op that `stays` out. Of
+    A chain ends where another op reads what is between, and before an op that `stays` out. Of
     two ops that one sum adds, the first that may take it has it.
     """
     taken: set[Node] = set()

@@ -57,8 +57,8 @@ class Wish:
 def fitted(allowed: Scheme, wanted: Scheme) -> Scheme | None:
     """What is wanted, as a slot takes it that allows a scheme; None where it does not.
 
-    Symmetric codes are affine ones too; bounds and a zero point that are not said are the slot's.
-    A storage by sign is narrowed to what both have.
+    Symmetric quantized values are affine ones too; bounds and a zero point that are not said are
+    the slot's. A storage by sign is narrowed to what both have.
     """
     both = [storage for storage in wanted.storages if storage in allowed.storages]
     if not both or allowed.grain != wanted.grain:

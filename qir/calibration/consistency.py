@@ -53,7 +53,7 @@ def require_bins(summary: Summary) -> None:
 
 
 def require_totals(summary: Summary) -> None:
-    """ValueError unless sum and sum of squares lie where the histogram puts them."""
+    """ValueError unless sum and sum of squares are where the histogram puts them."""
     if not summary.finite:
         if summary.total or summary.total_squares:
             raise ValueError("a sum without values")
@@ -105,7 +105,7 @@ def require_channels(summary: Summary) -> None:
 
 
 def require_channel_sums(summary: Summary) -> None:
-    """ValueError unless the sum of each channel lies where its extremes put it."""
+    """ValueError unless the sum of each channel is where its extremes put it."""
     sums = summary.channel_totals or ()
     each = Fraction(summary.count, max(1, len(sums)))
     if sums and each.denominator != 1:

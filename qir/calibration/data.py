@@ -53,7 +53,7 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some samples that lie together: rows of each input, and where they are from."""
+    """Some samples that are together: rows of each input, and where they are from."""
 
     where: str
     samples: int
@@ -179,7 +179,7 @@ class Source:
     def digest(self) -> str:
         """A hash over all batches as the model gets them; reads the data once.
 
-        Data that can be read only once are told apart by their name alone.
+        Data that can be read only once are distinguished by their name alone.
         """
         return digest_of(f"{self.batch_size}", self._pieces.identity, self)
 

@@ -1,6 +1,6 @@
 """Complete inputs, as `InferenceSession.run` takes them: a feed is one run, as it is.
 
-Nothing is cut along an axis or joined, so samples may lie on any axis, be of any length, and share
+Nothing is cut along an axis or joined, so samples may be on any axis, be of any length, and share
 inputs that have none.
 """
 
@@ -87,7 +87,7 @@ class Feeds:
     def digest(self) -> str:
         """A hash over all feeds as the model gets them; reads the data once.
 
-        Feeds that can be read only once are told apart by their name alone.
+        Feeds that can be read only once are distinguished by their name alone.
         """
         return digest_of("feeds", self._reader.identity, self)
 

@@ -59,7 +59,7 @@ class ImagePieces:
         (spec,) = inputs.values()
         if spec.dtype.kind in "iu" and preprocess.changes_values:
             raise UsageError(
-                f"{path}: the input takes {spec.dtype} and divide, mean and std make reals: "
+                f"{path}: the input takes {spec.dtype} and divide, mean and std make float values: "
                 "leave them out of the preprocess file"
             )
 

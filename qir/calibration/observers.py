@@ -66,9 +66,9 @@ class Seen:
     parameter: float = math.nan
     """What stands after the colon of `name:parameter`, or the default."""
     levels: int = 256
-    """How many codes there will be."""
+    """How many quantized values there will be."""
     symmetric: bool = False
-    """Whether the codes lie around zero."""
+    """Whether the quantized values are around zero."""
     log: Log | None = None
     """The extremes of each batch, in order; for rules that say `ordered`."""
     readers: Readers | None = None
@@ -76,7 +76,7 @@ class Seen:
 
 
 class Observer(ABC):
-    """A range rule: what part of the values of a tensor the codes shall cover.
+    """A range rule: what part of the values of a tensor the quantized values shall cover.
 
     It must be a function of what it is given, so that the same batches give the same range in any
     order, on any machine. `ordered` says that it reads the batches one after another.
@@ -116,7 +116,7 @@ class Percentile(Observer):
 
 
 class Entropy(Observer):
-    """The range whose codes keep the most information."""
+    """The range whose quantized values keep the most information."""
 
     name = "entropy"
 
@@ -125,7 +125,7 @@ class Entropy(Observer):
 
 
 class Mse(Observer):
-    """The range whose codes have the least mean squared error."""
+    """The range whose quantized values have the least mean squared error."""
 
     name = "mse"
 
@@ -134,7 +134,7 @@ class Mse(Observer):
 
 
 class Mae(Observer):
-    """The range whose codes have the least mean absolute error."""
+    """The range whose quantized values have the least mean absolute error."""
 
     name = "mae"
 

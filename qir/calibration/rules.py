@@ -1,7 +1,8 @@
-"""Range rules: what part of a tensor's values the codes shall cover, read off its statistics.
+"""Range rules: what part of a tensor's values the quantized values shall cover, read off its
+statistics.
 
 Each rule is a function of the summary, or of the log where the order of batches matters, so
-another rule needs no other run. Ranges lie within the extremes; what becomes of them is the
+another rule needs no other run. Ranges are within the extremes; what becomes of them is the
 business of `qir.numerics`.
 """
 
@@ -55,7 +56,7 @@ def minmax(summary: Summary) -> Range:
 def percentile(summary: Summary, percent: float) -> Range:
     """The middle `percent` of the values, half of the rest cut off at each end.
 
-    Each end is the outer bound of the bin in which the value of that rank lies, so it is at most
+    Each end is the outer bound of the bin in which the value of that rank is, so it is at most
     one bin width outside of it. UsageError for a percentage outside of 0 to 100.
     """
     require_histogram(summary, "percentile")
@@ -69,7 +70,7 @@ def percentile(summary: Summary, percent: float) -> Range:
 
 
 def mse(summary: Summary, levels: int = 256, symmetric: bool = False) -> Range:
-    """The range whose codes have the least mean squared error on the histogram.
+    """The range whose quantized values have the least mean squared error on the histogram.
 
     Every value of a bin counts as its middle, and zeros as zero. Ranges of the extremes' shape are
     tried from full size down, then each end alone, so the result is never worse than `minmax`.
@@ -80,7 +81,7 @@ def mse(summary: Summary, levels: int = 256, symmetric: bool = False) -> Range:
 
 
 def mae(summary: Summary, levels: int = 256, symmetric: bool = False) -> Range:
-    """The range whose codes have the least mean absolute error, found as `mse` finds its own."""
+    """The range whose integers have the least mean absolute error, found as `mse` finds its own."""
     require_histogram(summary, "mae")
     return least_error(summary, levels, symmetric, 1)
 
@@ -112,7 +113,8 @@ def median_extremes(log: Log) -> Range:
 
 
 def least_error(summary: Summary, levels: int, symmetric: bool, power: int) -> Range:
-    """The range whose codes have the least error of that power; UsageError for under two levels."""
+    """The range whose integers have the least error of that power; UsageError for under
+    two levels."""
     require_levels(levels)
     values, weights = middles(summary)
     low, high = min(0.0, summary.low), max(0.0, summary.high)
@@ -132,10 +134,11 @@ def least_error(summary: Summary, levels: int, symmetric: bool, power: int) -> R
 
 
 def entropy(summary: Summary, levels: int = 256, symmetric: bool = False) -> Range:
-    """The range whose codes keep the most information (least Kullback-Leibler divergence).
+    """The range whose quantized values keep the most information (least Kullback-Leibler
+    divergence).
 
     Ranges of the extremes' shape are tried, from all bins down to as many as there are levels, then
-    each end alone. The reference is the histogram with what lies outside moved to its end bins; the
+    each end alone. The reference is the histogram with what is outside moved to its end bins; the
     candidate spreads the inner part of each level evenly over those of its bins that are in use.
     Zeros are left out: every range holds them exactly. UsageError for fewer than two levels.
     """

@@ -108,7 +108,7 @@ def input_spec(value: Value) -> InputSpec:
     """What an input takes, as data sources see it; DataError for what is no tensor."""
     if value.type.dtype.is_loose:
         what = (
-            f"input {value.name!r} has axes that nothing counts, so its samples are not told apart"
+            f"input {value.name!r} has axes of unknown meaning, so its samples cannot be separated"
         )
         raise DataError(f"{what}; give it a shape in the model, or run it from Python, by qir.run")
     if value.type.dtype.is_opaque:

@@ -58,7 +58,7 @@ class Summary:
     def update(self, array: NDArray[np.generic]) -> Extremes:
         """Add an array's values and return its own extremes.
 
-        DataError when the array does not hold real numbers or has other channels than before.
+        DataError when the array does not hold float values or has other channels than before.
         Safe to call from several threads.
         """
         values = as_float32(array)
@@ -218,7 +218,7 @@ class Summary:
 
     @property
     def bins(self) -> NDArray[np.uint64]:
-        """How many finite values lie in each bin, from the one of `low` to the one of `high`."""
+        """How many finite values are in each bin, from the one of `low` to the one of `high`."""
         return self._tally.bins()
 
     @property
@@ -304,10 +304,10 @@ def channel_sums(values: Floats, channels: int, inner: int) -> Sums:
 def as_float32(array: NDArray[np.generic]) -> Floats:
     """The values in C order as float32; beyond its range they are infinite.
 
-    DataError for what is not real numbers.
+    DataError for what is not float values.
     """
     array = np.asarray(array)
     if array.dtype.kind in "OSUcMm" or array.dtype.fields is not None:
-        raise DataError(f"statistics are of real numbers, not of {array.dtype}")
+        raise DataError(f"statistics are of floats, not of {array.dtype}")
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(array, np.float32).reshape(array.shape)

@@ -123,7 +123,7 @@ class _File:
             line = (found and found["line"]) or len(self.source.splitlines()) or 1
             raise PluginError(f"{self.path.name}, line {line}: {said}") from error
         except RecursionError as error:
-            said = "its brackets lie too deep within each other"
+            said = "its brackets are too deep within each other"
             raise PluginError(f"{self.path.name}: {said}") from error
         except ValueError as error:  # Python reads integers of 4,300 digits at most
             raise PluginError(f"{self.path.name}: a number has too many digits") from error

@@ -29,7 +29,7 @@ class OpCapability:
     computed: Mapping[str, tuple[Scheme, ...]] = field(default_factory=dict)
     """Allowed schemes of slots in `constant` where what they hold is computed; none: it is not."""
     unasked: str = ""
-    """Why no plan asks for codes that are there for its sake alone, though the target has it."""
+    """Why no plan asks for integers that are there for its sake alone, though the target has it."""
     ranks: Mapping[str, int] = field(default_factory=dict)
     """How many axes slots must have."""
 
@@ -119,7 +119,7 @@ class Capability:
     """Ops that one kernel computes with a single rounding at the end."""
     defects: tuple[Defect, ...] = ()
     uncut: frozenset[tuple[str, ...]] = frozenset()
-    """Chains that are one kernel only where their activations cut no code."""
+    """Chains that are one kernel only where their activations cut no quantized value."""
     rows: Mapping[tuple[str, ...], ChainCapability] = field(default_factory=dict)
     """What chains ask for that their first ops do not."""
     rounding: Mapping[str, str] = field(default_factory=dict)

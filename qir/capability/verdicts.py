@@ -21,8 +21,8 @@ from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType
 from qir.query.display import why_foreign
 
-REAL = "it works on reals"
-"""The reason of an op that codes have nothing to do with."""
+REAL = "it computes in float"
+"""The reason of an op that quantized values have nothing to do with."""
 BRIDGES = frozenset({"quantize", "dequantize", "requantize", "recode", "choose_qparams", "qparams"})
 Taken: TypeAlias = Literal["integer", "float", "refused"]
 STRUCTURE = frozenset({"input", "constant", "output", "if", "loop", "scan"})
@@ -35,7 +35,8 @@ class Verdict:
     node: str
     op: str
     taken: Taken
-    """Refused is what works on codes, or is plainly meant to, in a way that the target has not."""
+    """Refused is what works on integers, or is plainly meant to, in a way that the target
+    has not."""
     reason: str = ""
     """Why not in integers; with an op that another's kernel computes, which that is."""
     path: str = ""
@@ -65,7 +66,7 @@ class _Held:
 def no_row(name: str, op: str) -> str:
     """Why a target takes an op in no integers: its table has no row for it."""
     if spec(op).traits.value_preserving:
-        return f"it moves elements alone; the table of {name} plans no codes for {op}"
+        return f"it moves elements alone; the table of {name} plans no integers for {op}"
     return f"{name} has no integer {op}"
 
 
@@ -135,7 +136,8 @@ class _Judge:
         return [], None
 
     def _meant(self, node: Node, result: QuantType | None) -> bool:
-        """Whether everything that it computes with is read from codes, and its result stored so."""
+        """Whether everything that it computes with is read from integers, and its result
+        stored so."""
         bias = spec(node.op).traits.bias
         read = [v for s, v in node.operands.items() if s != bias and v.type.express.is_float]
         return result is not None and bool(read) and all(v.node.op == "dequantize" for v in read)
@@ -182,7 +184,7 @@ class _Judge:
             allowed_here = row.allowed(base, what.constant is not None)
             if not allowed_here:
                 if what.quant is not None:
-                    return f"{slot} holds codes; the table of {name} has none there"
+                    return f"{slot} is quantized; the table of {name} has none there"
                 continue
             if not any(_fits(scheme, what) for scheme in allowed_here):
                 takes = " or ".join(str(a).removesuffix(" minmax") for a in allowed_here)
@@ -190,11 +192,14 @@ class _Judge:
         return ""
 
     def _unshared(self, row: OpCapability, held: Mapping[str, _Held]) -> str:
-        """Why codes cannot be moved as they are; empty where they can."""
+        """Why quantized values cannot be moved as they are; empty where they can."""
         maps = {s: h.quant for s, h in held.items() if s.split(".")[0] in row.share and h.quant}
         for (one, a), (other, b) in pairwise(maps.items()):
             if not a.same_map(b):
-                return f"{one} and {other} hold different maps; {self.table.name} only moves codes"
+                return (
+                    f"{one} and {other} have different quantization parameters; "
+                    f"{self.table.name} only moves quantized values"
+                )
         return ""
 
 
@@ -238,7 +243,7 @@ def _axis(
 
 
 def _fits(scheme: Scheme, held: _Held) -> bool:
-    """Whether codes are what a slot takes."""
+    """Whether quantized values are what a slot takes."""
     quant = held.quant
     if quant is None:
         return held.count and scheme.storage.bits == 32
@@ -262,7 +267,8 @@ def _fits(scheme: Scheme, held: _Held) -> bool:
 
 
 def _within(scheme: Scheme, quant: QuantType, constant: Array | None) -> bool:
-    """Whether codes keep to the bounds: by their type, or where they are constant by themselves."""
+    """Whether integers keep to the bounds: by their type, or where they are constant by
+    themselves."""
     if scheme.low <= quant.low and quant.high <= scheme.high:
         return True
     if constant is None or not constant.held.size:
@@ -272,19 +278,19 @@ def _within(scheme: Scheme, quant: QuantType, constant: Array | None) -> bool:
 
 
 def _middle(quant: QuantType) -> int:
-    """The zero point of symmetric codes."""
+    """The zero point of symmetric quantized values."""
     return 0 if quant.storage.kind == "int" else 1 << quant.storage.bits - 1
 
 
 def _said(quant: QuantType | None) -> str:
     """A map in the words of schemes."""
     if quant is None:
-        return "real"
+        return "float"
     bounds = f"<{quant.low}:{quant.high}>" if quant.bounds else ""
     if quant.dynamic:
         return f"{quant.storage}{bounds} with numbers that come beside"
     if quant.kind != "uniform":
-        return f"{quant.storage} with a table of codes"
+        return f"{quant.storage} with a table of quantized values"
     zeros = np.asarray(quant.zeros())
     symmetric = not quant.real_zero and not (zeros != _middle(quant)).any()
     grain = "tensor"

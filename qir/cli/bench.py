@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 @shared.whole("--seed", "Of the random samples.", 0, least=0)
 @shared.whole("--runs", "How often each is measured.", 50)
 @shared.whole("--threads", "Threads to use; onnxruntime takes at most one a processor.", 1)
-@click.option("--profile", is_flag=True, help="Tell how long each step takes, for cpu.")
+@click.option("--profile", is_flag=True, help="Show the time of each step, for cpu.")
 @shared.as_json
 def bench(
     model: Path,
@@ -204,7 +204,7 @@ def _steps(engines: Sequence[Engine], inputs: Tensors, runs: int) -> list[dict[s
         if profile is not None:
             rows = [asdict(step) for step in profile(inputs, runs=runs)]
             return sorted(rows, key=lambda row: -row["seconds"])
-    raise UsageError("--profile: only cpu tells how long its steps take; measure --with cpu")
+    raise UsageError("--profile: only cpu reports the time of each step; measure --with cpu")
 
 
 def _fallbacks(executable: Executable | None) -> list[dict[str, str]]:

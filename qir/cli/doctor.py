@@ -113,7 +113,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
         screen.table(columns, plugins, title="plugins")
         _show_runtimes(screen, known)
         rules = [(name, of.of, of.text) for name, of in FORMULAS.items()]
-        named = (Column("--scales"), Column("of codes"), Column("formula", fit="wrap"))
+        named = (Column("--scales"), Column("of quantized values"), Column("formula", fit="wrap"))
         screen.table(named, rules, title="named rules of scales")
         if found.faults:
             screen.line()

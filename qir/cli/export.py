@@ -44,7 +44,7 @@ def export(
 
     if output is None or str(output) == "-":
         if as_json:
-            raise click.UsageError("--json tells of the file that is written; -o names it")
+            raise click.UsageError("--json describes the file that is written; name it with -o")
         click.echo(FORMATS[form](open_model(model)), nl=False)
         return
     require_apart([model], [output])

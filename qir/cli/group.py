@@ -120,7 +120,7 @@ def group(
         )
         return
     screen.line(f"{model.name} -> {output.name} as {profile}", "bold")
-    what = f"{plural(len(steps), 'kernel')} {'once edges are' if real else 'on'} codes"
+    what = f"{plural(len(steps), 'kernel')} on quantized {'inputs' if real else 'values'}"
     when = "that are folded first" if real else "on loading"
     more = f", {plural(loaded, 'change')} {when}" if loaded else ""
     screen.facts({"groups": what + more, "float": plural(len(left), "op") if left else "nothing"})
@@ -146,8 +146,9 @@ def group(
         screen.line()
         screen.line(
             "The model is float, and no number of it moved. qir quantize with "
-            f"--as {profile} puts codes that these kernels take on their edges, in a .qir file; "
-            f"grouped as {profile} again, that gives the bytes. Codes for a --target may be others."
+            f"--as {profile} quantizes the inputs and outputs of these kernels, in a .qir file; "
+            f"grouped as {profile} again, that gives the bytes of the runtime. Quantized values "
+            "for a --target may differ."
         )
 
 

@@ -96,7 +96,7 @@ def summary(found: Plan) -> dict[str, str]:
     few = [d for d in computing if d.becomes == "weights"]
     out = {}
     if few:
-        out["few-bit weights"] = f"{_share(few, computing)}; data stay real"
+        out["few-bit weights"] = f"{_share(few, computing)}; activations stay float"
     if integer or not few:
         said = f", {len(already):,} of them already" if already else ""
         out["integer"] = _share(integer, computing) + said
@@ -135,7 +135,7 @@ def show_plan(screen: Screen, found: Plan) -> None:
     together = (Column("values", "right"), Column("of one scale and zero point", fit="wrap"))
     screen.table(together, sets, title="shared")
     if any(d.reason.startswith("a mask puts") for d in found.decisions):
-        said = "where the data reach about as far themselves, quantizing with data gives codes"
+        said = "where activations have a similar range, quantizing with data gives integers"
         screen.line(f"Constants alone tell of masks here: {said}.")
     if found.maybe_masks:
         names = ", ".join(found.maybe_masks)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="A Python that has the named runtime, where QIR's own has not: mxnet.",
 )
-@click.option("--all", "every", is_flag=True, help="Also show fields that no result tells apart.")
+@click.option("--all", "every", is_flag=True, help="Also show fields that no result distinguishes.")
 @shared.output("Write a profile file of what was measured, for one runtime.", required=False)
 @shared.force
 @shared.as_json

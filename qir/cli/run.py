@@ -369,7 +369,7 @@ def _show_differences(
         Column("bytes"),
         Column("differ", "right"),
         Column("by at most", "right"),
-        Column("in codes", "right"),
+        Column("in steps", "right"),
     )
     rows = [
         (

@@ -1,9 +1,9 @@
 """What is certain of a layer's sums: whether they wrap, and on which of them two runtimes differ.
 
-A kernel brings a sum to a code by a map that never falls. So two profiles agree on every sum if
-their codes step at the same sums: it is enough to look at the sums around each step, and to count
-those that some input makes. Where there are few, each is looked at. All codes are the reference's
-own.
+A kernel brings a sum to a quantized value by a map that never falls. So two profiles agree on every
+sum if their quantized values step at the same sums: it is enough to look at the sums around each
+step, and to count those that some input makes. Where there are few, each is looked at. All
+quantized values are the reference's own.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Ties:
     of places, which meet other taps; of a channel with more than 4,194,304 steps of
     its weights' greatest common divisor from end to end, and gaps between, every such step."""
     differ: int = 0
-    """Those of which the profiles make different codes."""
+    """Those of which the profiles make different quantized values."""
     nudges: tuple[int, ...] = ()
     """Ulps of float32 by which each scale of the weights is to change, for all to agree."""
     scales: tuple[float, ...] = ()
@@ -86,15 +86,15 @@ class Ties:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """One product of codes."""
+    """One integer product."""
 
     sums: Sums
     ties: Ties | None
     """None where no profiles were named."""
     saturated_by: tuple[str, ...] = ()
-    """The profiles under which, on that processor, pairs of its products can saturate, or codes
-    of a window, which zero points of weights are multiplied with, as they are added: of those
-    named, and where runtimes have a kernel of its form, such as depthwise layers, of all."""
+    """The profiles under which, on that processor, pairs of its products can saturate, or quantized
+    values of a window, which zero points of weights are multiplied with, as they are added: of
+    those named, and where runtimes have a kernel of its form, such as depthwise layers, of all."""
 
     @property
     def classes(self) -> Mapping[str, str]:
@@ -181,7 +181,7 @@ class _Own:
     result: QuantType
     bias: Array | None
     ends: tuple[int, int]
-    """The codes that activations leave."""
+    """The quantized values that activations leave."""
 
     @property
     def zero(self) -> int:
@@ -191,7 +191,7 @@ class _Own:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Layer:
-    """A product whose sums decide its codes, each channel for itself."""
+    """A product whose sums decide its quantized values, each channel for itself."""
 
     own: tuple[_Own, ...]
     scales: NDArray[np.float32]
@@ -223,7 +223,7 @@ def _layer(kernels: Sequence[tuple[Node, Product]], profiles: tuple[str, ...]) -
     of = replace(found[0], own=tuple(own for layer in found for own in layer.own))
     ends = {(own.ends[0] - own.zero, own.ends[1] - own.zero) for own in of.own}
     if len(ends) > 1:
-        return Ties(profiles, why="its activations cut at codes of which profiles differ")
+        return Ties(profiles, why="its activations clamp at values on which profiles differ")
     for name, layer in zip(profiles, found, strict=True):
         if not _alike(of, layer):
             why = f"{profiles[0]} and {name} compute it from other numbers"
@@ -261,7 +261,7 @@ def _alike(one: _Layer, other: _Layer) -> bool:
 
 
 def _unfit(node: Node, made: Product) -> str:
-    """Why the codes of a product are no function of its sums and their channel."""
+    """Why the quantized values of a product are no function of its sums and their channel."""
     step, result = made.step, node.result.type.quant
     if step.row.name not in SUMMING or made.turned:
         return f"{step.row.name} is not laid out as one row of weights a channel"
@@ -285,10 +285,10 @@ def _unfit(node: Node, made: Product) -> str:
 
 
 def _unsaid(rule: Rule, name: str, made: Product, weights: Array, result: QuantType) -> str:
-    """Why a profile's codes are not to be had from sums alone."""
+    """Why a profile's quantized values are not to be had from sums alone."""
     method, op = rule.method, made.step.row.name
     if method is None and op not in PRODUCTS:
-        return f"{name} has no kernel on codes for {op}"
+        return f"{name} has no quantized kernel for {op}"
     if method is not None and method.name not in SAME_SUMS:
         return f"{name} computes {op} by method {method}"
     if method is not None and method.params.get("misread") and misread(made, weights):
@@ -325,7 +325,7 @@ def _bias(node: Node, made: Product) -> Array | str | None:
 
 
 def _ends(node: Node, result: QuantType, name: str) -> tuple[int, int]:
-    """The codes that activations leave, under a profile."""
+    """The quantized values that activations leave, under a profile."""
     low, high = result.low, result.high
     found = profile(name)
     rule = found.resolve(quantizing(result))
@@ -337,7 +337,7 @@ def _ends(node: Node, result: QuantType, name: str) -> tuple[int, int]:
 
 
 def _reals(x: QuantType) -> tuple[int, int]:
-    """The least and the greatest code less the zero point; beyond an edge there are zeros."""
+    """The least and the greatest integer less the zero point; beyond an edge there are zeros."""
     zero = int(np.asarray(x.zeros()).reshape(-1)[0])
     return min(x.low - zero, 0), max(x.high - zero, 0)
 
@@ -348,8 +348,8 @@ def _reals(x: QuantType) -> tuple[int, int]:
 def _codes(
     of: _Layer, own: _Own, sums: Whole, channel: int, scales: NDArray[np.float32]
 ) -> NDArray[np.int64]:
-    """The reference's codes of some sums of one channel, for each of some scales of its weights;
-    counted from the zero point of the first profile's.
+    """The reference's quantized values of some sums of one channel, for each of some scales of its
+    weights; counted from the zero point of the first profile's.
 
     Sums are brought about as products of digits and powers of two.
     """
@@ -388,7 +388,7 @@ def _bias_element(bias: Array, channel: int) -> Element:
 
 
 def _unit(of: _Layer, channel: int) -> tuple[float, float]:
-    """About how many codes a sum is worth, and the bias in sums."""
+    """About how many quantized values a sum is worth, and the bias in sums."""
     own = of.own[0]
     x, y = (float(np.asarray(q.scales()).reshape(-1)[0]) for q in (own.x, own.result))
     unit = of.gain * x * float(of.scale(channel))
@@ -421,15 +421,15 @@ class _Steps:
 
     sums: Whole
     runs: NDArray[np.int64] | None
-    """Rows of three: the index of the first sum of a run, that of its last, and the code that the
-    first must not pass and the last must. None: all sums there are."""
+    """Rows of three: the index of the first sum of a run, that of its last, and the quantized value
+    that the first must not pass and the last must. None: all sums there are."""
     met: NDArray[np.bool_]
     """Which of the sums some input makes."""
     count: int
     """How many sums some input makes in all."""
 
     def hold(self, codes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether no code steps outside the runs, for each column of codes."""
+        """Whether no quantized value steps outside the runs, for each column of integers."""
         if self.runs is None:
             return np.ones(codes.shape[1], bool)
         if not len(self.runs):
@@ -446,7 +446,7 @@ class _Steps:
 
 
 def _steps(of: _Layer, channel: int) -> _Steps:
-    """All sums of a channel where they are few, else those near the steps of its codes."""
+    """All sums of a channel where they are few, else those near the steps of its integers."""
     reached = reach(of.rows[channel], *of.reals)
     least, greatest = reached.least, reached.greatest
     if reached.count <= _EACH:
@@ -480,7 +480,10 @@ def _settled(of: _Layer, profiles: tuple[str, ...], most: int) -> Ties:
     each, found = [steps for steps, _ in looked], [differ for _, differ in looked]
     total = sum(s.count for s in each)
     if any(f.counts[0] is None for f in found):
-        why = f"its codes do not step where its scales say, and a channel has over {WIDEST:,} sums"
+        why = (
+            "its stored integers do not step where its scales say, and a channel has over "
+            f"{WIDEST:,} sums"
+        )
         return Ties(profiles, sums=total, why=why)
     proof = "sums" if all(s.runs is None for s in each) else "steps"
     ties = Ties(profiles, proof, total, sum(f.counts[0] or 0 for f in found))
@@ -499,7 +502,7 @@ def _settled(of: _Layer, profiles: tuple[str, ...], most: int) -> Ties:
 
 
 def _looked_at(of: _Layer, channel: int) -> tuple[_Steps, _Found]:
-    """The steps of a channel; where its codes are seen to step elsewhere, all of its sums."""
+    """The steps of a channel; where its integers are seen to step elsewhere, all of its sums."""
     steps = _steps(of, channel)
     found = _differ(of, steps, channel, [0])
     if found.counts[0] is None and steps.count <= WIDEST:

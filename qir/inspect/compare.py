@@ -1,4 +1,4 @@
-"""How far the results of two runs lie apart."""
+"""How far the results of two runs are apart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Difference:
     largest: float
     """The largest difference of two elements; NaN where one of the two is NaN or infinite."""
     codes: float | None
-    """The largest difference in codes; None where the output is no codes nor comes from any."""
+    """The largest difference in integers; None where the output is not quantized nor comes from
+    any."""
 
     @property
     def equal(self) -> bool:
@@ -95,7 +96,8 @@ def _bytes(array: NDArray[np.generic]) -> NDArray[np.uint8]:
 
 
 def _scale(graph: Graph, name: str) -> float | None:
-    """What one code is worth in an output: 1 where it holds codes, else what it was read with."""
+    """What one integer is worth in an output: 1 where it is quantized, else what it was
+    read with."""
     value = graph.outputs.get(name)
     if value is None:
         return None

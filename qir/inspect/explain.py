@@ -20,14 +20,14 @@ from qir.query.display import op_name
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What lies in a constant."""
+    """What is in a constant."""
 
     low: float
     high: float
     zeros: float
-    """Share of the elements that are zero (the zero point, where they are codes)."""
+    """Share of the elements that are zero (the zero point, where they are quantized)."""
     at_bounds: float | None
-    """Share of the codes that are the least or the greatest; None where there are none."""
+    """Share of the integers that are the least or the greatest; None where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def _contents(value: Value) -> Contents | None:
 
 
 def _along(zeros: NDArray[np.generic], axis: int | None, rank: int) -> NDArray[np.generic]:
-    """Zero points shaped to stand beside codes; those of blocks count as 0."""
+    """Zero points shaped to stand beside quantized values; those of blocks count as 0."""
     if axis is not None and zeros.ndim == 1:
         return zeros.reshape([-1 if i == axis else 1 for i in range(rank)])
     return zeros if zeros.ndim == 0 else np.zeros((), np.int64)

@@ -40,7 +40,7 @@ class FloatFault:
     largest: float | None
     """The largest difference; None where one of the two results is NaN or infinite."""
     bound: float
-    """How far apart any two orders of the op's sums may lie."""
+    """How far apart any two orders of the op's sums may be."""
 
     def to_json(self) -> dict[str, object]:
         """Returns the fields as JSON values."""

@@ -1,9 +1,10 @@
-"""Ops that a runtime computes in float32 in an order of its own, and how far codes may be off.
+"""Ops that a runtime computes in float32 in an order of its own, and how far quantized values may
+be off.
 
 What rounds once has one right float32. A sum of K products has as many as it has orders: any two
-lie within 2 (K + 2) 2^-24 of the sum of their magnitudes. Where such a sum becomes codes again, one
-beside a tie may be another. With codes of 8 bits that is one code in hundreds or thousands; those
-of 16 bits are 256 times as fine.
+are within 2 (K + 2) 2^-24 of the sum of their magnitudes. Where such a sum is quantized again, one
+next to a tie may be another. With quantized values of 8 bits that is one quantized value in
+hundreds or thousands; those of 16 bits are 256 times as fine.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ULP = 2.0**-24
 FUNCTION = 2.0**-20
 """What an approximated exponential may be off, relatively: sixteen units in the last place."""
 FEW = 1 << 22
-"""Elements of weights that are looked at; of larger ones the ends of their codes count."""
+"""Elements of weights that are looked at; of larger ones the ends of their integers count."""
 _EDGES = frozenset({"input", "constant", "output", "quantize", "dequantize", "recode", "foreign"})
 _ONCE = frozenset(
     "add sub mul div relu clip min max leaky_relu prelu thresholded_relu sqrt reciprocal floor "
@@ -40,7 +41,7 @@ _ONCE = frozenset(
     "global_max_pool max_pool_places max_unpool constant_of_shape scatter_elements scatter_nd "
     "one_hot nonzero unique hardmax eye_like range choose_qparams if loop scan".split()
 )
-"""Ops whose reals have one right float32, beside those that move elements."""
+"""Ops whose float values have one right float32, beside those that move elements."""
 _MEANS = frozenset(
     "avg_pool1d avg_pool2d avg_pool3d global_avg_pool adaptive_avg_pool reduce_mean".split()
 )
@@ -53,20 +54,21 @@ class FloatSum:
     """An op whose float32 has more than one right last bit."""
 
     path: str
-    """Of the body that it lies in."""
+    """Of the body that it is in."""
     node: str
     op: str
     bits: int
-    """Of the widest codes that it reads, biases aside, or its result becomes; 0 without any."""
+    """Of the widest integers that it reads, biases aside, or its result becomes; 0 without any."""
     codes: int | None
-    """By how many codes two right results may differ at most, made of the same codes; None where
-    its result becomes no codes of one scale, or nothing here bounds it."""
+    """By how many quantized values two right results may differ at most, made of the same quantized
+    values; None where its result becomes no quantized values of one scale, or nothing here bounds
+    it."""
 
 
 def float_sums(graph: Graph, beyond: int = -1) -> list[FloatSum]:
-    """Such ops of a graph and its bodies that stand on reals, in their order.
+    """Such ops of a graph and its bodies that stand in float, in their order.
 
-    Of those alone whose codes have more than so many bits.
+    Of those alone whose quantized values have more than so many bits.
     """
     out: list[FloatSum] = []
     for path, body in graph.walk():
@@ -77,14 +79,14 @@ def float_sums(graph: Graph, beyond: int = -1) -> list[FloatSum]:
 
 
 def said_of(sums: Sequence[FloatSum], who: str) -> str:
-    """One sentence: how many there are, which, and how far codes may be off."""
+    """One sentence: how many there are, which, and how far quantized values may be off."""
     ops = ", ".join(f"{n} {op}" for op, n in Counter(s.op for s in sums).most_common())
     known = [s.codes for s in sums if s.codes is not None]
     apart = f", by {max(known)} at most for one op" if known else ""
     those = "1 op is" if len(sums) == 1 else f"{len(sums)} ops are"
     return (
         f"{those} computed in float32 ({ops}): {who} adds sums up in an order of its own, so a last"
-        f" bit may be another, and a code beside a tie{apart}"
+        f" bit may be another, and a quantized value next to a tie{apart}"
     )
 
 
@@ -108,7 +110,7 @@ def _bits(node: Node) -> int:
 
 
 def _made(value: Value) -> QuantType | None:
-    """The map of the codes that a result becomes, behind activations that round nothing."""
+    """The map of the integers that a result becomes, after activations that round nothing."""
     use = value.only_use
     while use is not None and use.node.op in ("relu", "clip"):
         use = use.node.result.only_use
@@ -199,7 +201,7 @@ def _product(shape: Shape) -> int | None:
 
 
 def _held(value: Value, few: int) -> NDArray[np.float64] | None:
-    """The reals of a constant, dequantized where it holds codes; None for what is none."""
+    """The float values of a constant, dequantized where it is quantized; None for what is none."""
     source = value.node.operands["x"] if value.node.op == "dequantize" else value
     array = source.constant
     if array is None or math.prod(array.held.shape) > few:

@@ -1,4 +1,4 @@
-"""The products of codes that each profile's runtime makes of a graph, by the names of results."""
+"""The integer products that each profile's runtime makes of a graph, by the names of results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Found: TypeAlias = Mapping[Place, tuple[Seen, Product]]
 
 
 def layers(graph: Graph, profiles: Sequence[str]) -> tuple[Found, tuple[Found, ...]]:
-    """Every product of codes, fused wherever it can be or by some profile; and those by each.
+    """Every integer product, fused wherever it can be or by some profile; and those by each.
 
     One on what dequantize makes is named only where every profile leaves it there.
     """
@@ -39,7 +39,7 @@ def layers(graph: Graph, profiles: Sequence[str]) -> tuple[Found, tuple[Found, .
 
 
 def _on_codes(made: Product) -> bool:
-    """Whether a product takes codes, not what dequantize makes of them."""
+    """Whether a product takes quantized values, not what dequantize makes of them."""
     types = [v.type for slot, v in made.step.operands.items() if slot in made.slots]
     return all(t.quant is not None or not t.dtype.is_float for t in types)
 

@@ -2,7 +2,7 @@
 
 The runtime of the graph's profile answers, as it does for `qir.pipeline.taken`. A graph of another
 profile, such as `native`, is answered by its form: ops between dequantize and quantize, or on
-quantized types. Shape arithmetic and other ops without reals are left out.
+quantized types. Shape arithmetic and other ops without float values are left out.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Left:
     """An op that stays float."""
 
     node: str
-    """Its name, with the path of the body that it lies in."""
+    """Its name, with the path of the body that it is in."""
     op: str
     reason: str
     origins: tuple[Origin, ...] = ()
@@ -34,7 +34,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What would be one kernel of a float graph, were its edges codes."""
+    """What would be one kernel of a float graph, were its edges quantized values."""
 
     node: str
     """What its last op is called."""
@@ -55,7 +55,7 @@ def _origins(kernel: Kernel) -> tuple[Origin, ...]:
 
 
 def left_float(graph: Graph) -> Iterator[Left]:
-    """The ops of a grouped graph that compute with reals, each with the reason.
+    """The ops of a grouped graph that compute with floats, each with the reason.
 
     Of a float graph these are the ops that are in no kernel.
     """
@@ -82,7 +82,7 @@ def _title(node: Node) -> str:
 
 
 def _real(node: Node) -> bool:
-    """Whether an op computes with reals alone."""
+    """Whether an op computes with floats alone."""
     types = [v.type for v in (*node.operands.values(), *node.results)]
     return not any(t.quant for t in types) and any(t.dtype.is_float for t in types)
 
@@ -96,27 +96,30 @@ def _reason(node: Node, found: Profile, *, real: bool) -> str:
     op = node.op
     if op not in {g.chain[0] for g in groups}:
         joined = next((g.chain for g in groups if op in g.chain), ())
-        behind = f" but behind another op, as {' |> '.join(joined)}" if joined else ""
+        behind = f" but after another op, as {' |> '.join(joined)}" if joined else ""
         return f"no group of {found.name} takes it{behind}"
     for slot, value in node.operands.items():
         if source_of(node, slot, value) is None:
             if value.node.op == "dequantize":
                 quant = value.node.operands["x"].type.quant
                 if quant is not None and quant.dynamic:
-                    return f"the map of {slot} is given at run time: its kernel is not predicted"
-                return f"no kernel takes the map of {slot}"
-            return f"{slot} is real, not dequantized codes"
+                    return (
+                        f"the quantization parameters of {slot} are computed at run time: "
+                        "its kernel is not predicted"
+                    )
+                return f"no kernel supports the quantization parameters of {slot}"
+            return f"{slot} is float, not a dequantized value"
     ops, end = _row(node, tails_of(found))
     if end is None and not any(g.chain == (op,) and g.result == "real" for g in groups):
         return _read(ops[-1])
     match = match_of(ops, end)
     if match is None:
-        return "no kernel makes codes of its result's map"
+        return "no kernel has the quantization parameters of its result"
     return _unmet(match, found)
 
 
 def _row(node: Node, tails: frozenset[str]) -> tuple[tuple[Node, ...], Node | None]:
-    """A node, the activations behind it, and the quantize that ends them."""
+    """A node, the activations after it, and the quantize that ends them."""
     ops = [node]
     while (use := ops[-1].result.only_use) is not None and use.node.op in tails:
         ops.append(use.node)
@@ -140,13 +143,13 @@ def _unmet(match: Match, found: Profile) -> str:
     kind = "real" if match.result is None else "codes"
     rows = [g for g in found.groups if (g.chain, g.result) == (chain, kind)]
     if not rows:
-        made = "" if kind == "codes" else ", its result real"
+        made = "" if kind == "codes" else ", its result float"
         return f"no group of {found.name} is {' |> '.join(chain)}{made}"
     row = next((g for g in rows if g.when.holds(query)), None)
     if row is None:
         return _condition(rows[0].when, match)
     if offset(match, found):
-        return f"its codes have a zero point, and those of {found.name} have none"
+        return f"its quantized values have a zero point, and those of {found.name} have none"
     return _need(row, match)
 
 

@@ -171,7 +171,7 @@ class Agreement(Top1):
 class Psnr(Metric):
     """The peak signal-to-noise ratio, the mean of all samples.
 
-    The peak is 1 where what is wanted lies within 0 and 1, 2 within -1 and 1, else 255.
+    The peak is 1 where what is wanted is within 0 and 1, 2 within -1 and 1, else 255.
     """
 
     name = "psnr"

@@ -1,6 +1,7 @@
 """Whether the sums of a model's products can leave 32 bits, and sums of pairs 16: layer by layer.
 
-The bounds are proofs from weights, zero points, biases and bounds of codes: some input meets each.
+The bounds are proofs from weights, zero points, biases and bounds of quantized values: some input
+meets each.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ class Sums:
     static: bool
     """Whether the weights are constants; if not, the bounds hold for the worst of their type."""
     pairs: Pairs | None
-    """Sums of two products as CPUs without VNNI make them in 16 bits; None for other codes than
-    8-bit ones times signed 8-bit ones, and for transposed convolutions, which fix no order."""
+    """Sums of two products as CPUs without VNNI make them in 16 bits; None for other quantized
+    values than 8-bit ones times signed 8-bit ones, and for transposed convolutions, which fix no
+    order."""
     why: str = ""
     slot: str = ""
     """What stands before the product's slots: nothing, or the place of a later stage: `2.`"""
     path: str = ""
-    """The graph, and the nodes and bodies it lies in."""
+    """The graph, and the nodes and bodies it is in."""
     origin: str = ""
 
     @property
@@ -80,7 +82,7 @@ class Sums:
 def overflow(graph: Graph) -> tuple[Sums, ...]:
     """Returns the sums of every quantized product, in QDQ and integer form, bodies included.
 
-    Of a foreign op that sums codes by its name it is told that nothing is known.
+    Of a foreign op that sums quantized values by its name it is told that nothing is known.
     """
     found: list[Sums] = []
     for seen in walk(graph, computed):
@@ -90,7 +92,7 @@ def overflow(graph: Graph) -> tuple[Sums, ...]:
 
 
 def _unknown(seen: Seen) -> Iterator[Sums]:
-    """What is to be said of a foreign op: it may sum codes, and nobody knows how."""
+    """What is to be said of a foreign op: it may sum quantized values, and nobody knows how."""
     node = seen.node
     if node.op != "foreign":
         return
@@ -114,13 +116,13 @@ def _unknown(seen: Seen) -> Iterator[Sums]:
 
 
 def _holds_codes(kind: TensorType) -> bool:
-    """Whether it is a tensor of codes, or of whole numbers as narrow as codes."""
+    """Whether it is a tensor of integers, or of whole numbers as narrow as integers."""
     dtype = kind.dtype
     return kind.rank > 1 and (kind.quant is not None or (dtype.is_integer and dtype.bits <= 16))
 
 
 def sums_of(seen: Seen, product: Product) -> Sums:
-    """The sums of one product of codes."""
+    """The sums of one integer product."""
     node, found = seen.node, bound(product)
     depth, least, greatest, channel = (None,) * 4 if isinstance(found, str) else found
     static = product.weights is not None

@@ -1,7 +1,8 @@
 """Small programs on which the arithmetics that profiles can say part ways: rich in ties.
 
-Every case is one op on codes, its inputs given as codes. Where scales meet, their quotient is all
-but a power of two: every order in which they are multiplied lands on another side of some tie.
+Every case is one quantized op, its inputs given as quantized values. Where scales meet, their
+quotient is all but a power of two: every order in which they are multiplied lands on another side
+of some tie.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ class Forms:
     weights: tuple[Grain, ...] = ("tensor", "channel")
     """Whether weights have one scale, or one a channel."""
     zeros: Literal["odd", "none"] = "odd"
-    """`none`: code 0 stands for zero, and types declare a range, of which runtimes are told."""
+    """`none`: integer 0 stands for zero, and types declare a range, of which runtimes are told."""
     about_zero: bool = False
-    """Whether weights have no code -128."""
+    """Whether weights have no quantized value -128."""
     layout: str = "NCHW"
     tails: tuple[tuple[str, ...], ...] = ()
     """Rows of ops that one kernel computes, the first among `ops`."""
@@ -69,11 +70,11 @@ class Forms:
     parts: tuple[str, ...] = ("u8", "i8")
     """Storage types of what is put together."""
     whole_ends: bool = False
-    """Whether shares and logistics come in steps of 1/256 from the least code, and no others."""
+    """Whether shares and logistics come in steps of 1/256 from the least integer, and no others."""
     chosen: tuple[tuple[str, bool], ...] = (("u8", False),)
-    """For which codes scales are chosen: storage, and whether about zero."""
+    """For which quantized values scales are chosen: storage, and whether about zero."""
     level: float = 0.0
-    """By how much the level of a declared range lies beyond the last code."""
+    """By how much the level of a declared range is beyond the extreme quantized value."""
     wraps: bool = True
     """Whether sums may be longer than 32 bits hold."""
     depthwise: bool = False
@@ -257,7 +258,7 @@ def _depthwise(op: str, forms: Forms, storage: str, number: int) -> Case:
 
 
 def _volumes(op: str, forms: Forms) -> Iterator[Case]:
-    """One channel a group, weights with a zero point, and windows whose codes leave 16 bits."""
+    """One channel a group, weights with a zero point, and windows whose integers leave 16 bits."""
     for storage in forms.products:
         for number in range(forms.rounds):
             rng = _rng(f"{op} {storage}", number)
@@ -377,7 +378,8 @@ def _pointwise(op: str, forms: Forms) -> Iterator[Case]:
 def _softmax(op: str, forms: Forms) -> Iterator[Case]:
     """Long rows, and short ones: one dominant entry, or several equal ones beside small ones.
 
-    Their results lie on ties and beyond the last code; intermediate products may overflow.
+    Their results are on ties and beyond the extreme quantized value; intermediate products may
+    overflow.
     """
     yield from _pointwise(op, forms)
     for storage in forms.storages:
@@ -421,7 +423,8 @@ def _pool(op: str, forms: Forms) -> Iterator[Case]:
 
 
 def _halved(rng: np.random.Generator, storage: str, shape: tuple[int, ...]) -> Tensor:
-    """Images with means between two codes, and on one side of that by 1 over both sides of them."""
+    """Images with means between two integers, and on one side of that by 1 over both sides
+    of them."""
     base = rng.choice(_all(storage)[:-1], (*shape[:2], 1))
     raised = (
         np.argsort(rng.random((*shape[:2], shape[2] * shape[3])), -1) < shape[2] * shape[3] // 2
@@ -459,7 +462,7 @@ def _rng(name: str, number: int) -> np.random.Generator:
 
 
 def _all(storage: str) -> Tensor:
-    """Every code."""
+    """Every quantized value."""
     low, high = dtype(storage).bounds
     return np.arange(low, high + 1).astype(dtype(storage).carrier)
 
@@ -483,7 +486,8 @@ def _kind(
 def _ranged(
     storage: str, scale: NDArray[np.floating], axis: int | None, more: float = 0.0
 ) -> QuantType:
-    """The type of a range about zero, or from it; its scale is the range over the last code."""
+    """The type of a range about zero, or from it; its scale is the range over the extreme
+    integer."""
     level = F(dtype(storage).bounds[1] + more)
     reach = np.asarray(scale * level, F)
     kind = uniform(dtype(storage), np.asarray(reach / level, F), axis=axis, name="k")
@@ -539,7 +543,7 @@ _TAILS: Mapping[str, Mapping[str, Attr]] = {
 
 
 def _summand(shaped: TensorType, kind: QuantType) -> tuple[Tensor, QuantType]:
-    """Codes to be added to what has that map, in another map."""
+    """Quantized values to be added to what has that map, in another map."""
     shape = tuple(d for d in shaped.shape if isinstance(d, int))
     rng, storage = _rng("summand", len(shape)), str(kind.storage)
     scale = np.asarray(kind.scales() * F(0.7), F)

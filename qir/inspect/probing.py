@@ -106,7 +106,7 @@ class OpReading:
     differ: int
     """Elements that the file's rule gets wrong."""
     gap: int
-    """The most codes by which it is wrong."""
+    """The most quantized values by which it is wrong."""
     claim: str
     fields: tuple[Reading, ...]
     found: Mapping[str, str] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from qir.reference.interpreter import run
 LOW = 10.0
 """Decibels below which an output is reported: noise of a tenth of the signal's power.
 
-Real 8-bit networks that keep their accuracy reach 11 to 40 dB, broken ones lie below 5 dB.
+Real 8-bit networks that keep their accuracy reach 11 to 40 dB, broken ones are below 5 dB.
 """
 SAMPLES = 4
 """How many samples are measured, so that it costs little beside calibration."""

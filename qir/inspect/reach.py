@@ -1,4 +1,4 @@
-"""Which sums a row of weights makes of codes: what no input makes cannot part two runtimes."""
+"""Which sums a row of weights makes of integers: what no input makes cannot part two runtimes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Whole = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reach:
-    """The sums of one row: those between two ends, in steps, that some codes make."""
+    """The sums of one row: those between two ends, in steps, that some quantized values make."""
 
     least: int
     greatest: int
     step: int
     """The greatest common divisor of the weights."""
     made: NDArray[np.bool_] | None = None
-    """Of each step from the least, whether some codes make it; None: all are counted."""
+    """Of each step from the least, whether some quantized values make it; None: all are counted."""
 
     @property
     def count(self) -> int:
@@ -45,7 +45,7 @@ class Reach:
 def reach(row: Whole, low: int, high: int) -> Reach:
     """The sums of weights times numbers from `low` to `high`.
 
-    Where gaps may be and the ends lie further apart than WIDEST steps, all steps are counted.
+    Where gaps may be and the ends are further apart than WIDEST steps, all steps are counted.
     """
     least = int(np.where(row > 0, row * low, row * high).sum())
     weights, counts = np.unique(np.abs(row[row != 0]), return_counts=True)
@@ -62,7 +62,7 @@ def reach(row: Whole, low: int, high: int) -> Reach:
 
 
 def _gapless(coins: list[tuple[int, int]]) -> bool:
-    """Whether each coin, from the smallest, fits behind what those before it make without gaps."""
+    """Whether each coin, from the smallest, fits after what those before it make without gaps."""
     end = 0
     for value, most in coins:
         if value > end + 1:

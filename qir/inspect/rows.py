@@ -17,11 +17,11 @@ Whole = NDArray[np.int64]
 SAME_SUMS = frozenset({"as_conv2d", "transposed"})
 """Methods that lay data and weights out for another op, whose sums are requantized by the rule."""
 SUMMING = LAYERS
-"""The ops whose codes are functions of their sums and channels."""
+"""The ops whose quantized values are functions of their sums and channels."""
 
 
 def across(made: Product) -> int:
-    """The axis of the weights that channels lie along."""
+    """The axis of the weights that channels are along."""
     (rank, over) = made.step.call.types[made.slots[0]].rank, summed(made)
     return next(i for i in range(rank) if i not in over)
 

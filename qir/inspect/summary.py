@@ -25,7 +25,7 @@ _SAMPLES = 256
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """How reals are stored as codes."""
+    """How float values are stored as quantized values."""
 
     storage: str
     scale: tuple[float, ...]
@@ -102,7 +102,7 @@ class Summary:
     """Bytes of constants by element type; `scales` are the arrays that types refer to."""
     macs: int
     integer_macs: int
-    """Those of ops that work on codes."""
+    """Those of ops that work on quantized values."""
     longest_integer_chain: tuple[str, ...]
     inputs: tuple[Tensor, ...]
     defaults: tuple[Tensor, ...]
@@ -171,7 +171,7 @@ def _constants(graph: Graph) -> Iterator[Array]:
     """Every different constant, once.
 
     Content is looked at no further than telling them apart asks for: of large arrays some elements,
-    and of what is mapped from a file nothing but where it lies there.
+    and of what is mapped from a file nothing but where it is there.
     """
     alike: dict[object, list[Array]] = {}
     for node in (node for _, part in graph.walk() for node in part):
@@ -187,7 +187,7 @@ def _constants(graph: Graph) -> Iterator[Array]:
 
 
 def _place(array: Array) -> object:
-    """Where elements lie in a file that they are mapped from."""
+    """Where elements are in a file that they are mapped from."""
     if isinstance(array.held, Parts):
         return None
     base: object = array.held

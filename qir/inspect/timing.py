@@ -30,7 +30,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """How far the middle half lies apart, as a share of the median."""
+        """How far the middle half is apart, as a share of the median."""
         if len(self.seconds) < 4:
             return (max(self.seconds) - min(self.seconds)) / self.median
         low, _, high = statistics.quantiles(self.seconds, n=4)

@@ -22,7 +22,7 @@ def infer(
     attrs: Mapping[str, Attr],
     bodies: Mapping[str, Program] | None = None,
 ) -> tuple[TensorType, ...]:
-    """The result types by the op's rule; codes stay codes where the op only moves them."""
+    """The result types by the op's rule; integers stay integers where the op only moves them."""
     if op in _STEADY and (key := _key(operands, attrs)) is not None:
         return _inferred(op, key, operands, attrs)
     row = spec(op)
@@ -83,7 +83,7 @@ class _Asked(Mapping[str, Array]):
 
 
 def _key(operands: Mapping[str, Value], attrs: Mapping[str, Attr]) -> tuple[object, ...] | None:
-    """All that a rule looks at but constants; None where codes have types of their own."""
+    """All that a rule looks at but constants; None where integers have types of their own."""
     types = [value._type for value in operands.values()]
     for kind in types:
         if kind.element.__class__ is not DType:
@@ -97,7 +97,7 @@ def _inferred(
     operands: Mapping[str, Value],
     attrs: Mapping[str, Attr],
 ) -> tuple[TensorType, ...]:
-    """What the rule says of operands without codes, asked once for what is alike."""
+    """What the rule says of operands without quantized values, asked once for what is alike."""
     found = _STEADY[op].get(key, ())
     if found:
         return found
@@ -128,7 +128,8 @@ def looked_into(node: Node) -> frozenset[str]:
 def told(
     op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]
 ) -> tuple[TensorType, ...] | None:
-    """What the rule said of an earlier use that is alike, without codes and companions, if any."""
+    """What the rule said of an earlier use that is alike, without integers and companions,
+    if any."""
     kept = _STEADY.get(op)
     if not kept or (key := _key(operands, attrs)) is None:
         return None

@@ -1,6 +1,6 @@
 """The `.qir` file: a safetensors file whose metadata hold the graph's text.
 
-Arrays lie in it by the names the text gives them and are memory-mapped; the profiles the graph
+Arrays are in it by the names the text gives them and are memory-mapped; the profiles the graph
 names travel along, and a hash covers everything. Version 2 has bodies and inner slots in its text,
 and keeps texts as texts; version 1 has only bytes for them. A journal of passes is there where
 passes were run, and is no part of older files.
@@ -57,7 +57,7 @@ _HASH = 32
 """Bytes of the hash."""
 
 Tensor: TypeAlias = NDArray[np.generic]
-"""Where an array lies in a file."""
+"""Where an array is in a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an array lies: the bytes from `start` to before `end`, counted after the header."""
+    """Where an array is: the bytes from `start` to before `end`, counted after the header."""
 
     kind: np.dtype[np.generic]
     shape: tuple[int, ...]
@@ -160,7 +160,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _head(file: BinaryIO) -> tuple[dict[str, str], dict[str, Place], int]:
-    """The texts, where each array lies, and how long the header is."""
+    """The texts, where each array is, and how long the header is."""
     size = os.fstat(file.fileno()).st_size
     if size < 10:
         raise InputError(f"{size} bytes are no .qir file")
@@ -191,7 +191,7 @@ def _chunks(file: BinaryIO, place: Place, start: int) -> Iterator[bytes]:
 
 
 def _header(data: bytes, room: int) -> tuple[dict[str, str], dict[str, Place]]:
-    """What stands before the arrays: texts, and where each array lies."""
+    """What stands before the arrays: texts, and where each array is."""
     table = _object(data, "its header")
     meta = table.pop("__metadata__", None)
     if not isinstance(meta, dict) or meta.get("format") != "qir":
@@ -209,7 +209,7 @@ def _header(data: bytes, room: int) -> tuple[dict[str, str], dict[str, Place]]:
         raise InputError(f"damaged: its header has {strange[0][:40]!r}, which QIR does not write")
     places = {name: _place(name, row, room) for name, row in table.items()}
     if (over := room - max((place.end for place in places.values()), default=0)) > 0:
-        raise InputError(f"damaged: {over} bytes stand behind what the file holds")
+        raise InputError(f"damaged: {over} bytes stand after what the file holds")
     return texts, places
 
 
@@ -241,7 +241,7 @@ def _place(name: str, row: object, room: int) -> Place:
         raise InputError(f"damaged: array {name[:40]!r} has no shape or place")
     found = Place(np.dtype(KINDS[kind]), sizes, *ends)
     if found.end > room or found.end - found.start != math.prod(sizes) * found.kind.itemsize:
-        raise InputError(f"damaged: array {name[:40]!r} lies outside the file")
+        raise InputError(f"damaged: array {name[:40]!r} is outside the file")
     return found
 
 
@@ -254,7 +254,7 @@ def _wholes(value: object) -> tuple[int, ...] | None:
 
 
 def layout(arrays: Mapping[str, tuple[np.dtype[np.generic], tuple[int, ...]]]) -> dict[str, Place]:
-    """A place for each array: wide elements first, so that each lies aligned."""
+    """A place for each array: wide elements first, so that each is aligned."""
     out: dict[str, Place] = {}
     end = 0
     for name in sorted(arrays, key=lambda name: (-arrays[name][0].itemsize, name)):
@@ -291,7 +291,7 @@ def _bytes(data: Tensor) -> memoryview:
 
 
 def _stored(data: Held) -> Held:
-    """What lies in the file: texts as the bytes of their list, all else as it is."""
+    """What is in the file: texts as the bytes of their list, all else as it is."""
     return data if isinstance(data, Parts) else stored_texts(data)
 
 
@@ -305,7 +305,7 @@ def digest(
     places: Mapping[str, Place],
     chunks: Callable[[str], Iterator[bytes | memoryview]],
 ) -> str:
-    """The hash of a file's contents, wherever they lie: its texts, and each array by name."""
+    """The hash of a file's contents, wherever they are: its texts, and each array by name."""
     state = hashlib.blake2b(digest_size=_HASH)
     for key in ("version", "text", "profiles", "ledger", *(("journal",) * ("journal" in meta))):
         part = meta.get(key, "").encode(errors="surrogatepass")

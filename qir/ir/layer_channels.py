@@ -8,7 +8,7 @@ from qir.ir.ops.layers import LAYERS, MATRIX_PRODUCTS
 
 
 def summed_axis(node: Node, data: Value) -> int | None:
-    """Returns the axis of its data that a layer sums over; None where its weights lie along none.
+    """Returns the axis of its data that a layer sums over; None where its weights are along none.
 
     Only `data.type` is read, so that it may be any value of that rank.
     """

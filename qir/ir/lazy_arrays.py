@@ -1,8 +1,9 @@
 """Large arrays that nobody holds: any part of them is made when it is asked for.
 
-What follows from something that lies in a file (codes of reals, the bits of a file as codes, a
-matrix turned round) is made part by part where it is written, hashed or compared. Who wants all of
-it gets it, and the last of such arrays are kept, so that asking again costs nothing.
+What follows from something that is in a file (quantized values of floats, the bits of a file as
+quantized values, a matrix turned round) is made part by part where it is written, hashed or
+compared. Who wants all of it gets it, and the last of such arrays are kept, so that asking again
+costs nothing.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Parts:
     """The shape and type of elements, and what makes those of a box.
 
     `make` is a function of the box alone; `read`, where there is one, makes the elements from one
-    index to another as they follow in their order. `bounds` are the least and the greatest code
-    that there can be, where it is known.
+    index to another as they follow in their order. `bounds` are the least and the greatest
+    quantized value that there can be, where it is known.
     """
 
     __slots__ = ("__weakref__", "_kept", "_seen", "bounds", "dtype", "make", "read", "shape")
@@ -264,7 +265,7 @@ def cut(held: Held, shape: Sequence[int]) -> Held:
 
 
 def lying(elements: Tensor) -> Held:
-    """Elements that lie in a file, where no multiple of their size does: copied when asked for."""
+    """Elements that are in a file, where no multiple of their size does: copied when asked for."""
 
     def read(first: int, last: int) -> Tensor:
         return elements.reshape(-1)[first:last].copy()
@@ -275,5 +276,5 @@ def lying(elements: Tensor) -> Held:
 
 
 def bounds_of(held: Held) -> tuple[int, int] | None:
-    """The least and greatest code, where they are known without a look."""
+    """The least and greatest quantized value, where they are known without a look."""
     return held.bounds if isinstance(held, Parts) else None

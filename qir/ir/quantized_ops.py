@@ -23,7 +23,7 @@ BRIDGES = frozenset({"quantize", "dequantize", "requantize"})
 
 
 def whole(node: Node) -> bool:
-    """Whether an op has to do with no reals: with sizes, flags and other whole things alone."""
+    """Whether an op has to do with no floats: with sizes, flags and other whole things alone."""
     if node.op in ("foreign", "fused") or node.op in RAW or node.bodies:
         return False
     values = (*node.operands.values(), *node.results)
@@ -33,7 +33,8 @@ def whole(node: Node) -> bool:
 
 
 def widths(node: Node) -> bool:
-    """Whether an op makes other reals of reals of 16 bits, or these of others, and nothing more."""
+    """Whether an op makes other floats of floats of 16 bits, or these of others, and
+    nothing more."""
     if node.op != "cast":
         return False
     ends = (*node.operands.values(), *node.results)
@@ -42,7 +43,7 @@ def widths(node: Node) -> bool:
 
 
 def stored(value: Value) -> QuantType | None:
-    """The map of the codes that a value lies in memory as: its own, or its only reader's."""
+    """The map of the integers that a value is in memory as: its own, or its only reader's."""
     if value.type.quant is not None:
         return value.type.quant
     use = value.only_use
@@ -52,14 +53,14 @@ def stored(value: Value) -> QuantType | None:
 
 
 def read(value: Value) -> QuantType | None:
-    """The map of the codes that a value is read from: its own, or what `dequantize` reads."""
+    """The map of the integers that a value is read from: its own, or what `dequantize` reads."""
     if value.type.quant is None and value.node.op == "dequantize":
         return value.node.operands["x"].type.quant
     return value.type.quant
 
 
 def in_codes(graph: Program) -> dict[Node, bool]:
-    """For every op that computes: whether it works on codes."""
+    """For every op that computes: whether it works on quantized values."""
     out: dict[Node, bool] = {}
     for node in graph:
         if node.op not in STRUCTURE and node.op not in BRIDGES:
@@ -68,7 +69,7 @@ def in_codes(graph: Program) -> dict[Node, bool]:
 
 
 def _sums_codes(node: Node) -> bool:
-    """Whether it is a product of codes, or of plain integers, whatever its result is."""
+    """Whether it is an integer product, or of plain integers, whatever its result is."""
     traits = spec(node.op).traits
     if node.op in RAW or traits.weight is None:
         return node.op in RAW
@@ -91,7 +92,7 @@ def _reads_codes(node: Node, known: dict[Node, bool]) -> bool:
 
 
 def _flows_in(node: Node, value: Value, known: dict[Node, bool]) -> bool:
-    """Whether the value stays inside the kernel of an op that works on codes."""
+    """Whether the value stays inside the kernel of an op that works on quantized values."""
     return (
         spec(node.op).traits.elementwise
         and value.only_use is not None
@@ -117,7 +118,8 @@ def _is_activation(node: Node) -> bool:
 
 
 def longest_chain(graph: Graph, known: Mapping[Node, bool] | None = None) -> tuple[Node, ...]:
-    """Returns the longest path of ops that work on codes, with nothing in floats between them.
+    """Returns the longest path of ops that work on quantized values, with nothing in floats between
+    them.
 
     `known` says which ops are quantized; the form of the graph does where it is left out.
     """

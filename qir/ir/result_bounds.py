@@ -10,7 +10,8 @@ from qir.ir.node import Node
 
 
 def result_bounds(node: Node) -> tuple[float, float]:
-    """Returns the least and the greatest real of an op's result, or of a chain's last stage."""
+    """Returns the least and the greatest float value of an op's result, or of a chain's
+    last stage."""
     stage = node.stages[-1] if node.stages else None
     op, attrs = (stage.op, stage.attrs) if stage else (node.op, node._attrs)
     match op:

@@ -47,7 +47,7 @@ class Scheme:
         if self.bounds == (low, high):
             object.__setattr__(self, "bounds", None)
         if not low <= self.low < self.high <= high:
-            raise SchemeError(f"bounds {self.low}:{self.high} do not lie in {self.storage}")
+            raise SchemeError(f"bounds {self.low}:{self.high} are not in {self.storage}")
         if self.scale is not None:  # nothing is left for a range to decide
             object.__setattr__(self, "range", "minmax")
             object.__setattr__(self, "zero", self.zero or 0)
@@ -56,12 +56,12 @@ class Scheme:
 
     @property
     def low(self) -> int:
-        """Least code."""
+        """Least quantized value."""
         return (self.bounds or self.storage.bounds)[0]
 
     @property
     def high(self) -> int:
-        """Greatest code."""
+        """Greatest quantized value."""
         return (self.bounds or self.storage.bounds)[1]
 
     @property
@@ -112,7 +112,7 @@ def parse_scheme(text: str) -> Scheme:
     parts = found.groupdict()
     storage = dtype(parts["storage"])
     if not storage.is_integer:
-        raise ParseError(f"{text[:60]!r}: {storage} stores no integer codes")
+        raise ParseError(f"{text[:60]!r}: {storage} stores no integers")
     grain: Literal["tensor", "channel"] = "channel" if parts["grain"] == "channel" else "tensor"
     zero = parts["fixed"] or parts["zero"]
     try:
@@ -137,6 +137,6 @@ def parse_scheme(text: str) -> Scheme:
         raise ParseError(f"{text[:60]!r}: a scale is positive and finite")
     if scheme.zero is not None and not scheme.low <= scheme.zero <= scheme.high:
         raise ParseError(
-            f"{text[:60]!r}: zero {scheme.zero} is no code of {scheme.low}..{scheme.high}"
+            f"{text[:60]!r}: zero {scheme.zero} is not a value of {scheme.low}..{scheme.high}"
         )
     return scheme

@@ -204,20 +204,20 @@ class QuantType:
     kind: Literal["uniform", "lut"] = "uniform"
     codes: tuple[float, ...] | Array | None = None
     signs: tuple[bool | str, ...] = field(init=False, repr=False)
-    """What `==` of numbers does not tell apart: 3 from 3.0 as a zero, 0.0 from -0.0."""
+    """What `==` of numbers does not distinguish: 3 from 3.0 as a zero, 0.0 from -0.0."""
 
     def __post_init__(self) -> None:
         if not (self.storage.is_float or self.storage.is_integer):
-            raise TypeRuleError(f"{self.storage} stores no codes; integers and floats do")
+            raise TypeRuleError(f"{self.storage} is not a storage type; integers and floats are")
         for kind in (self.express, self.scale_dtype or self.express):
             if not kind.is_float:
-                raise TypeRuleError(f"codes mean floats, and scales are floats: {kind} is none")
+                raise TypeRuleError(f"quantized values and scales mean floats: {kind} is none")
         if self.bounds == self.storage.bounds or self.storage.is_float:
             object.__setattr__(self, "bounds", None)
         if self.bounds:
             low, high = self.bounds
             if not self.storage.bounds[0] <= low < high <= self.storage.bounds[1]:
-                raise TypeRuleError(f"bounds {low}:{high} do not lie in {self.storage}")
+                raise TypeRuleError(f"bounds {low}:{high} are not in {self.storage}")
         if self.scale_dtype == self.express:
             object.__setattr__(self, "scale_dtype", None)
         object.__setattr__(self, "scale", _held(self.scale, self.scale_dtype or self.express))
@@ -249,14 +249,14 @@ class QuantType:
         return tuple(out)
 
     def _check_table(self, codes: tuple[float, ...] | Array) -> None:
-        """What a table asks for: whole codes, no zero, and entries that are numbers."""
+        """What a table asks for: integers, no zero, and entries that are numbers."""
         if not self.storage.is_integer:
-            raise TypeRuleError(f"a table is looked up by whole codes, and {self.storage} has none")
+            raise TypeRuleError(f"a table is looked up by integers, and {self.storage} has none")
         if self.zero != ():
-            raise TypeRuleError("codes of a table have no zero; plus moves the reals")
+            raise TypeRuleError("values of a table have no zero; plus moves the float values")
         most = self.high - self.low + 1
         if (count := _count(codes)) > most:
-            raise TypeRuleError(f"a table of {count} entries, but {self.storage} has {most} codes")
+            raise TypeRuleError(f"a table of {count} entries, but {self.storage} has {most} values")
         if not _all(math.isfinite, codes):
             raise TypeRuleError("an entry of a table is not finite")
 
@@ -274,7 +274,7 @@ class QuantType:
         if not all(_all(_numeric, end) for end in declared):
             raise TypeRuleError("an end of a declared range is no number")
         if _count(self.codes) == 0:
-            raise TypeRuleError("a table of no codes")
+            raise TypeRuleError("a table of no quantized values")
         if isinstance(self.zero, tuple) and not _in_64_bits(self.zero):
             raise TypeRuleError("a zero point of more than 64 bits")
         if isinstance(self.zero, tuple) and isinstance(self.scale, tuple) and self.zero:
@@ -283,12 +283,12 @@ class QuantType:
 
     @property
     def low(self) -> int:
-        """Least code."""
+        """Least quantized value."""
         return (self.bounds or self.storage.bounds)[0]
 
     @property
     def high(self) -> int:
-        """Greatest code."""
+        """Greatest quantized value."""
         return (self.bounds or self.storage.bounds)[1]
 
     @property
@@ -303,7 +303,7 @@ class QuantType:
 
     @property
     def real_zero(self) -> bool:
-        """Whether the zero is a real number and not a code."""
+        """Whether the zero is a float value and not a quantized value."""
         if isinstance(self.zero, Array):
             return self.zero.type.dtype.is_float
         return bool(self.zero) and any(isinstance(z, float) for z in self.zero or ())
@@ -318,7 +318,7 @@ class QuantType:
         return out if self.grain else out[0]
 
     def zeros(self) -> NDArray[np.generic]:
-        """The zeros, shaped as the scales; int64 unless they are real."""
+        """The zeros, shaped as the scales; int64 unless they are float."""
         if self.zero is None:
             raise TypeRuleError(f"{self}: the zero comes from a companion slot")
         if isinstance(self.zero, Array):
@@ -423,7 +423,7 @@ def _numeric(value: float) -> bool:
 
 
 def _all(test: Callable[[float], bool], values: tuple[float, ...] | Array) -> bool:
-    """Whether a test holds for all numbers; of codes that have a map it is not asked."""
+    """Whether a test holds for all numbers; of quantized values that have a map it is not asked."""
     if not isinstance(values, Array):
         return all(map(test, values))
     if not values.type.dtype.is_float or values.type.quant is not None:

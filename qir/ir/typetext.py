@@ -165,7 +165,7 @@ def _quant(cursor: Cursor, find: FindArray) -> QuantType:
 
 
 class _Clauses:
-    """What stands behind the parameters."""
+    """What stands after the parameters."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""Exact sums of code products: what every integer kernel adds up before it rounds."""
+"""Exact sums of integer products: what every integer kernel adds up before it rounds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check(rule: Rule) -> None:
     """ProfileError for a product whose rule names a method, or says what cannot be meant."""
     if rule.method is not None:
         name = rule.profile or "(unnamed)"
-        raise ProfileError(f"profile {name}: no method {rule.method} computes products of codes")
+        raise ProfileError(f"profile {name}: no method {rule.method} computes integer products")
     consistency.check(rule)
 
 
@@ -61,7 +61,7 @@ def added(acc: Codes, bias: Codes, how: Acc) -> Codes:
 def centred(
     codes: Codes, zero: int | NDArray[np.integer], axis: int | None = None
 ) -> NDArray[np.float64]:
-    """code - zero as whole numbers in float64, zero points lying along an axis if they are many."""
+    """q - zero as whole numbers in float64, zero points lying along an axis if they are many."""
     zeros = np.asarray(zero, np.int64)
     if zeros.ndim and axis is not None:
         shape = [1] * codes.ndim
@@ -79,10 +79,10 @@ def matmul(
     how: Acc = PLAIN,
     raw: tuple[Codes, Codes] | None = None,
 ) -> Sums:
-    """Sums of (a - a_zero) * (b - b_zero), NumPy's matmul rules; b's zero points lie along columns.
+    """Sums of (a - a_zero) * (b - b_zero), NumPy's matmul rules; b's zero points are along columns.
 
-    `raw` are the codes where a and b are less their zeros already. Raises OpError for a dot
-    product of more terms than are summed exactly.
+    `raw` are the quantized values where a and b are less their zeros already. Raises OpError for a
+    dot product of more terms than are summed exactly.
     """
     if a.shape[-1] > _TERMS:
         raise OpError(f"a dot product of {a.shape[-1]} terms; up to {_TERMS} are summed exactly")
@@ -136,7 +136,7 @@ def conv2d(
     layout: str = "NCHW",
     how: Acc = PLAIN,
 ) -> Sums:
-    """Sums of a convolution on codes; padding counts as the zero point. Weights are OIHW.
+    """Sums of a quantized convolution; padding counts as the zero point. Weights are OIHW.
 
     Raises OpError for shapes that do not fit.
     """
@@ -258,8 +258,8 @@ def _cut_codes(
     stride: Sequence[int],
     dilation: Sequence[int],
 ) -> NDArray[np.float64]:
-    """What sums gain where the codes of a window, which the zero points of weights are multiplied
-    with, are added in 16 bits that saturate. Zero points are [groups, out]."""
+    """What sums gain where the quantized values of a window, which the zero points of weights are
+    multiplied with, are added in 16 bits that saturate. Zero points are [groups, out]."""
     lost = np.zeros((len(x), *zeros.shape, sizes[0] * sizes[1]))
     if terms * int(x.max(initial=0)) <= 32767 or not zeros.any():
         return lost

@@ -1,4 +1,4 @@
-"""The plain map between codes and reals, as integer kernels take it; `maps` has the others."""
+"""The plain map between integers and floats, as integer kernels take it; `maps` has the others."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ends:
-    """The range that a framework's file declares for codes, one or as many as there are scales."""
+    """The range that a framework's file declares for integers, one or as many as there are
+    scales."""
 
     low: NDArray[np.floating]
     high: NDArray[np.floating]
     level: float | None = None
-    """The code that stands for its far end, where the file says it."""
+    """The quantized value that stands for its far end, where the file says it."""
     gain: NDArray[np.floating] | None = None
-    """Codes a real unit, where a kernel made them itself."""
+    """Quantized values a float unit, where a kernel made them itself."""
 
     def reshaped(self, shape: tuple[int, ...]) -> Ends:
         """The same numbers in another shape."""
@@ -42,10 +43,10 @@ class Ends:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Affine:
-    """Codes of a storage type in [low, high] that mean (code - zero) * scale.
+    """Quantized values of a storage type in [low, high] that mean (q - zero) * scale.
 
-    One scale and zero for all, or one each along an axis. Codes mean reals of the type `express`;
-    where none is named, of the scale's own.
+    One scale and zero for all, or one each along an axis. Quantized values mean float values of the
+    type `express`; where none is named, of the scale's own.
     """
 
     storage: DType
@@ -67,7 +68,7 @@ class Affine:
         if self.axis is None:
             return self.scale, self.zero
         if not -rank <= self.axis < rank:
-            raise OpError(f"scales lie along axis {self.axis}, the array has rank {rank}")
+            raise OpError(f"scales are along axis {self.axis}, the array has rank {rank}")
         shape = [1] * rank
         shape[self.axis] = -1
         return self.scale.reshape(shape), self.zero.reshape(shape)
@@ -116,7 +117,7 @@ def affine(
     kind = dtype(storage) if isinstance(storage, str) else storage
     scales = np.asarray(scale if isinstance(scale, np.ndarray | np.generic) else np.float32(scale))
     if scales.dtype.kind != "f":
-        raise OpError(f"scales are real numbers, not {scales.dtype}")
+        raise OpError(f"scales are floats, not {scales.dtype}")
     zeros = whole_zeros(np.asarray(zero))
     if (axis is None) != (scales.ndim == 0):
         raise OpError(f"{scales.size} scales {'without an' if axis is None else 'for an'} axis")
@@ -134,8 +135,8 @@ def affine(
 def affine_of(kind: QuantType) -> Affine:
     """The map of a quantized type whose numbers are known.
 
-    Raises OpError for tables, offsets, real zero points, float codes and blocks: `map_of` takes
-    these, and no integer kernel does.
+    Raises OpError for tables, offsets, float zero points, quantized floats and blocks: `map_of`
+    takes these, and no integer kernel does.
     """
     if kind.kind != "uniform" or kind.plus is not None or kind.real_zero or kind.storage.is_float:
         raise OpError(f"{kind} is not a plain scale and integer zero point")
@@ -165,5 +166,6 @@ def ends_of(kind: QuantType) -> Ends | None:
 
 
 def widened(reals: NDArray[np.generic]) -> NDArray[np.floating]:
-    """Reals of any float type as float64 if they are that, else as float32, which is exact."""
+    """Float values of any float type as float64 if they are that, else as float32, which
+    is exact."""
     return reals.astype(np.float64 if reals.dtype == np.float64 else np.float32, copy=False)

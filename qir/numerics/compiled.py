@@ -22,11 +22,11 @@ Codes = NDArray[np.integer]
 Reals = NDArray[np.floating]
 
 LEAST = 2048  # elements; with fewer of them NumPy is as quick
-_REACH = 1 << 16  # zero points of codes up to 16 bits
+_REACH = 1 << 16  # zero points of quantized values up to 16 bits
 
 
 def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Codes | None:
-    """Codes of reals, for whole codes up to 32 bits."""
+    """Quantized values of floats, for integers up to 32 bits."""
     q = rule.quantize
     if x.size < LEAST or q.by not in ("divide", "reciprocal") or q.compute == "f16":
         return None
@@ -76,7 +76,7 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Codes | None:
 
 
 def _nearest(x: NDArray[np.generic], to: Map, table: Reals, rule: Rule) -> Codes | None:
-    """Codes of the nearest entries of a table that is not long."""
+    """Quantized values of the nearest entries of a table that is not long."""
     q = rule.quantize
     middles, first = definition.neighbours(table)
     if table.size > _ENTRIES or not _holds(to, to.low, to.high, to.zero, None):
@@ -127,7 +127,8 @@ def _holds(
     zero: NDArray[np.generic],
     clipped: np.dtype[np.floating] | None,
 ) -> bool:
-    """Whether the loops hold such codes; `clipped` is the type of reals that are clipped first."""
+    """Whether the loops hold such integers; `clipped` is the type of floats that are
+    clipped first."""
     if not of.storage.is_integer or of.carrier.itemsize > 4 or high >= 1 << 31:
         return False
     reach = 1 << 31 if of.carrier.itemsize == 4 else _REACH
@@ -140,7 +141,7 @@ def _holds(
 
 
 def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals | None:
-    """Reals of codes: whole ones up to 32 bits, and all that are eight bits or fewer."""
+    """Float values of integers: whole ones up to 32 bits, and all that are eight bits or fewer."""
     d = rule.dequantize
     kind = F64 if d.compute == "f64" else F32
     if d.by == "q/gain" or rule.params.round != "none":
@@ -179,7 +180,7 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals | No
 
 
 def _table(codes: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.floating]) -> Reals | None:
-    """What each byte stands for, where codes are floats or name the entries of a table."""
+    """What each byte stands for, where integers are floats or name the entries of a table."""
     if of.carrier.itemsize > 1:
         return None
     if of.storage.is_float:
@@ -197,7 +198,7 @@ def _table(codes: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.floating]) 
 def requantize(
     acc: NDArray[np.generic], factor: Reals, y: Affine, rule: Rule, axis: int
 ) -> Codes | None:
-    """Codes of sums, by factors that are floats or are shifted."""
+    """Quantized values of sums, by factors that are floats or are shifted."""
     r = rule.requant
     if r.multiplier not in ("f32", "f64", "q31") or next(clashes(rule), None):
         return None
@@ -243,7 +244,7 @@ def _fixed(
     rows: Layout,
     twice: bool,
 ) -> Codes | None:
-    """Codes of sums by 31-bit multipliers and shifts that are not longer."""
+    """Quantized values of sums by 31-bit multipliers and shifts that are not longer."""
     if not (np.isfinite(factor) & (factor > 2.0**-29) & (factor < 2.0**29)).all():
         return None
     q, exponent = definition.mantissa(factor)
@@ -265,7 +266,7 @@ def _fixed(
 
 
 def looked_up(codes: NDArray[np.generic], table: NDArray[np.generic]) -> NDArray[np.generic]:
-    """The table's entry for each code of one byte or two, taken as unsigned."""
+    """The table's entry for each quantized value of one byte or two, taken as unsigned."""
     out = np.empty(codes.shape, table.dtype)
     _codes.lookup(
         _bytes(np.ascontiguousarray(codes)),

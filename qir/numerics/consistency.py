@@ -60,7 +60,7 @@ def _quantize(rule: Rule) -> Iterator[Clash]:
         why = "a division has no reciprocal; by = 'reciprocal', or compute = 'f64'"
         yield Clash(("quantize.compute", "quantize.by"), why)
     if q.zero == "pair_once" and q.by == "divide":
-        why = "the low end is multiplied as reals are; by = 'span' or 'gain'"
+        why = "the low end is multiplied as float values are; by = 'span' or 'gain'"
         yield Clash(("quantize.zero", "quantize.by"), why)
     if q.sum == "real" and q.zero != "after":
         why = "it is added after rounding; zero = 'after'"
@@ -72,7 +72,7 @@ def _quantize(rule: Rule) -> Iterator[Clash]:
         why = "a NaN wraps as they do; far = 'wrap_32' or 'clip_32'"
         yield Clash(("quantize.nan", "quantize.far"), why)
     if rule.dequantize.codes == "real" and rule.dequantize.by in ("q*s-z*s", "q*s+plus"):
-        why = "codes are made real there whatever it says; by = '(q-z)*s'"
+        why = "it has no effect on dequantize there; by = '(q-z)*s'"
         yield Clash(("dequantize.codes", "dequantize.by"), why)
     if q.zero == "fused" and (q.by in ("divide", "span") or q.compute in ("f64", "f16")):
         why = "it is a multiply-add of float32; by = 'reciprocal' or 'gain', compute = 'f32'"
@@ -86,10 +86,10 @@ def _acc(rule: Rule) -> Iterator[Clash]:
     if a.type == "f32" and a.pairs != "exact":
         yield Clash(("acc.pairs", "acc.type"), "pairs of 16 bits are added to integers")
     if rule.bias.plus == "ends" and rule.bias.domain != "real_after":
-        why = "what an offset adds is real; domain = 'real_after'"
+        why = "an offset adds floats; domain = 'real_after'"
         yield Clash(("bias.plus", "bias.domain"), why)
     if rule.bias.overflow == "shrink_weights" and rule.bias.domain == "real_after":
-        why = "a real bias does not overflow; domain = 'rounded_acc'"
+        why = "a float bias does not overflow; domain = 'rounded_acc'"
         yield Clash(("bias.overflow", "bias.domain"), why)
 
 
@@ -101,7 +101,7 @@ def _multiplier(rule: Rule) -> Iterator[Clash]:
     r = rule.requant
     name = "requant.multiplier"
     if r.plus == "ends" and r.multiplier != "divide":
-        why = "reals are brought to codes; multiplier = 'divide'"
+        why = "floats are quantized; multiplier = 'divide'"
         yield Clash(("requant.plus", name), why)
     if r.round in TWICE and r.multiplier != "q31":
         yield Clash(("requant.round", name), "only a 31-bit multiplier rounds twice; 'half_up'")
@@ -125,10 +125,10 @@ def _multiplier(rule: Rule) -> Iterator[Clash]:
     if r.multiplier == "exact" and r.order == "gy/gx/gw":
         yield Clash((name, "requant.order"), "gains are rounded; order = '(x*w)/y'")
     if r.order in (*ONE_BY_ONE, "(x*w)*gy") and r.multiplier != "divide":
-        why = "sums become reals on their way; multiplier = 'divide'"
+        why = "sums become floats on their way; multiplier = 'divide'"
         yield Clash(("requant.order", name), why)
     if r.multiplier == "divide" and r.order == "x*(w/y)":
-        why = "sums become reals first, by x*w; order = '(x*w)/y' or '(x*w)*(1/y)'"
+        why = "sums become floats first, by x*w; order = '(x*w)/y' or '(x*w)*(1/y)'"
         yield Clash(("requant.order", name), why)
 
     if rule.bias.by == "fma" and r.compute == "f64":
@@ -137,7 +137,7 @@ def _multiplier(rule: Rule) -> Iterator[Clash]:
 
 def _stages(rule: Rule) -> Iterator[Clash]:
     if rule.stage.relu == "apart" and rule.requant.multiplier in _WHOLE:
-        why = "sums become reals where an activation follows; multiplier = 'f32' or 'f64'"
+        why = "sums become floats where an activation follows; multiplier = 'f32' or 'f64'"
         yield Clash(("stage.relu", "requant.multiplier"), why)
     if rule.stage.sum == "ratio" and rule.requant.multiplier in (*_WHOLE, "divide"):
         why = "a summand is added in units of the result; multiplier = 'f32' or 'f64'"
@@ -153,13 +153,14 @@ def repeated(items: Sequence[str]) -> str:
 
 
 def behind(op: str) -> bool:
-    """Whether an op may stand behind another in one kernel: what takes one tensor, or adds two."""
+    """Whether an op may stand after another in one kernel: what takes one tensor, or adds two."""
     return op == "add" or [slot.name for slot in spec(op).operands] == ["x"]
 
 
 def unmoved(said: object, chain: Sequence[str]) -> str:
     """Why a group's `propagates` makes no sense; empty where it does. Pairs change places with one
-    op that moves elements of one tensor, so that their codes are the same on either side."""
+    op that moves elements of one tensor, so that their quantized values are the same on either
+    side."""
     if not isinstance(said, bool):
         return "propagates is true or false"
     moves = len(chain) == 1 and spec(chain[0]).traits.same_params == ("x",)

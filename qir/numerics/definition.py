@@ -41,11 +41,11 @@ _BELOW = np.frompyfunc(attrgetter("denominator"), 1, 1)
 
 
 def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.generic]:
-    """Codes of real numbers.
+    """Quantized values of float values.
 
-    A real zero is added before rounding, wherever the rule has whole ones. Float codes saturate,
-    infinities too. Of a table the nearest entry is taken, of two as near the one with the lower
-    index; `round`, `sum`, `far`, `clip` and `bounds` say nothing of it.
+    A float zero is added before rounding, wherever the rule has whole ones. Float quantized values
+    saturate, infinities too. Of a table the nearest entry is taken, of two as near the one with the
+    lower index; `round`, `sum`, `far`, `clip` and `bounds` say nothing of it.
     """
     numbers = to.over(np.shape(x))
     q = rule.quantize
@@ -100,7 +100,7 @@ _KINDS: dict[str, np.dtype[np.floating]] = {"f64": F64, "f16": np.dtype(np.float
 
 
 def factor(scale: Reals, rule: Rule) -> Reals:
-    """What reals are divided by or multiplied with, in the type that is computed in."""
+    """What float values are divided by or multiplied with, in the type that is computed in."""
     q = rule.quantize
     kind = _KINDS.get(q.compute, F32)
     with np.errstate(all="ignore"):
@@ -112,7 +112,8 @@ def factor(scale: Reals, rule: Rule) -> Reals:
 
 
 def in_codes(x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
-    """Reals in units of the scale, or from the low end in units of a span; no zero point yet."""
+    """Float values in units of the scale, or from the low end in units of a span; no zero point
+    yet."""
     q = rule.quantize
     by = _encoding(numbers, to, rule)
     with np.errstate(all="ignore"):
@@ -131,7 +132,7 @@ def in_codes(x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule) -
 
 
 def _above_low(values: Reals, by: Reals, numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
-    """Steps from what the lowest code means, less those from there to the zero point."""
+    """Steps from what the lowest quantized value means, less those from there to the zero point."""
     ends = _far_ends(Numbers(numbers.scale, numbers.zero), to, by.dtype)
     if rule.quantize.clip == "range_first":
         values = np.clip(values, *ends)
@@ -139,12 +140,12 @@ def _above_low(values: Reals, by: Reals, numbers: Numbers, to: AnyMap, rule: Rul
 
 
 def _from_low(rule: Rule) -> bool:
-    """Whether codes are counted from the low end of the range, which an offset moves along."""
+    """Whether integers are counted from the low end of the range, which an offset moves along."""
     return rule.quantize.by == "span" or rule.quantize.zero in ("pair", "pair_once")
 
 
 def _encoding(numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
-    """The factor of the way reals become codes."""
+    """The factor of the way float values are quantized."""
     q = rule.quantize
     if q.by in ("divide", "reciprocal", "low_end"):
         return factor(numbers.scale, rule)
@@ -161,7 +162,7 @@ def _encoding(numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
 
 
 def _far_ends(numbers: Numbers, to: AnyMap, kind: np.dtype[np.floating]) -> tuple[Reals, Reals]:
-    """The range that is declared, else what the lowest and the highest code mean."""
+    """The range that is declared, else what the lowest and the highest quantized value mean."""
     if numbers.ends is not None:
         return numbers.ends.low.astype(kind), numbers.ends.high.astype(kind)
     scale, zero = numbers.scale.astype(kind), numbers.zero.astype(kind)
@@ -171,7 +172,8 @@ def _far_ends(numbers: Numbers, to: AnyMap, kind: np.dtype[np.floating]) -> tupl
 
 
 def _within(values: Reals, by: Reals, numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
-    """Reals cut at the ends of the range; of a gain, at what the ends of the codes mean by it."""
+    """Float values cut at the ends of the range; of a gain, at what the ends of the integers mean
+    by it."""
     q = rule.quantize
     if q.by == "gain" and not _from_low(rule):
         zero = numbers.zero.astype(by.dtype)
@@ -181,7 +183,7 @@ def _within(values: Reals, by: Reals, numbers: Numbers, to: AnyMap, rule: Rule) 
 
 
 def _level(levels: Levels, of: AnyMap, rule: Rule) -> float | None:
-    """The level of a map's codes, if one is named."""
+    """The level of a map's quantized values, if one is named."""
     grain = "channel" if of.scale.size > 1 else "tensor"
     return level_of(levels, rule.choose.zero, of.storage, (of.low, of.high), grain)
 
@@ -194,7 +196,8 @@ def _gain(
     kind: np.dtype[np.floating],
     level: float | None,
 ) -> Reals:
-    """Codes a real unit: a level over what the declared range reaches, else over level * scale.
+    """Quantized values a float unit: a level over what the declared range reaches, else over level
+    * scale.
 
     `level` None: the one that readers use, and 1 / scale where nothing names one.
     """
@@ -220,7 +223,7 @@ def _gain(
 
 
 def _by_sides(ends: Ends, of: AnyMap, kind: np.dtype[np.floating]) -> Reals:
-    """The gain by which neither side leaves the codes."""
+    """The gain by which neither side leaves the quantized values."""
     low, high = ends.low.astype(kind), ends.high.astype(kind)
     most = np.finfo(kind).max
     below = np.where(low * of.low > 0, kind.type(of.low) / low, most)
@@ -232,7 +235,7 @@ def _scaled(
     x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule
 ) -> tuple[Reals, NDArray[np.generic]]:
     """x in units of the scale, with the zero point in it where that comes before rounding, and
-    the zero point; of a span the low code, of a pair that less the rounded low end."""
+    the zero point; of a span the low quantized value, of a pair that less the rounded low end."""
     q = rule.quantize
     zero = numbers.zero
     if q.zero == "fused":
@@ -266,7 +269,7 @@ def _fused(x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule) -> 
 
 
 def _paired(like: Reals, numbers: Numbers, to: AnyMap, rule: Rule) -> NDArray[np.int64]:
-    """The low code, less the low end of the range rounded as reals are."""
+    """The low quantized value, less the low end of the range rounded as floats are."""
     by = _encoding(numbers, to, rule)
     low = _far_ends(numbers, to, like.dtype)[0]
     steps = low / by if rule.quantize.by == "divide" else low * by
@@ -286,14 +289,14 @@ def stored(
     carrier: np.dtype[np.generic],
     zero: NDArray[np.generic] | None = None,
 ) -> Codes:
-    """Whole numbers in float64, and a zero point to them, as codes that saturate."""
+    """Whole numbers in float64, and a zero point to them, as quantized values that saturate."""
     if zero is not None and carrier.itemsize == 8 and zero.any():
         return added(whole, zero, low, high, carrier)
     whole = whole if zero is None else np.asarray(np.add(whole, zero), F64)
     most = float(high)
     if int(most) <= high:
         return np.clip(whole, low, high).astype(carrier)
-    # 2^63 - 1 and its like lie between two float64.
+    # 2^63 - 1 and its like are between two float64.
     below = np.clip(whole, low, np.nextafter(most, 0)).astype(carrier)
     return np.where(whole >= most, carrier.type(high), below).astype(carrier)
 
@@ -319,13 +322,13 @@ def nan_codes(
 
 def no_code(rule: Rule) -> OpError:
     """The error for a NaN where the profile does not say what becomes of it."""
-    return OpError(f"NaN has no code in profile {rule.profile or '(unnamed)'}")
+    return OpError(f"NaN has no quantized value in profile {rule.profile or '(unnamed)'}")
 
 
 def _saturated(
     scaled: Reals, nan: NDArray[np.bool_], to: AnyMap, rule: Rule
 ) -> NDArray[np.generic]:
-    """Float codes: the nearest there is; NaN stays where the type has it."""
+    """Float quantized values: the nearest there is; NaN stays where the type has it."""
     info = ml_dtypes.finfo(to.carrier)  # type: ignore[no-untyped-call]
     low, high = float(info.min), float(info.max)
     if rule.quantize.round != "even":
@@ -345,7 +348,7 @@ def _saturated(
 def _nearest(
     scaled: Reals, nan: NDArray[np.bool_], table: Reals, to: AnyMap, rule: Rule
 ) -> NDArray[np.generic]:
-    """The code whose entry is nearest, the lower one of two."""
+    """The quantized value whose entry is nearest, the lower one of two."""
     middles, first = neighbours(table)
     wanted = scaled.astype(F64)
     if nan.any():
@@ -406,18 +409,18 @@ def _packed(numbers: Reals, half: bool) -> Reals:
 
 
 def result_of(of: AnyMap) -> np.dtype[np.generic]:
-    """The NumPy type of the reals that codes mean."""
+    """The NumPy type of the float values that quantized values mean."""
     return of.scale.dtype if of.express is None else of.express.carrier
 
 
 def _values(codes: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.floating]) -> Reals:
-    """What codes stand for before scale and zero."""
+    """What quantized values stand for before scale and zero."""
     if not isinstance(of, Map) or of.table is None:
         return codes.astype(kind)
     index = codes.astype(np.int64) - of.low
     if index.size and not 0 <= index.min() <= index.max() < of.table.size:
         wrong = index.max() if index.max() >= of.table.size else index.min()
-        raise OpError(f"code {wrong + of.low} has no entry in a table of {of.table.size}")
+        raise OpError(f"value {wrong + of.low} has no entry in a table of {of.table.size}")
     return of.table.astype(kind)[index]
 
 
@@ -428,8 +431,8 @@ def _centred(
     kind: np.dtype[np.floating],
     rule: Rule,
 ) -> Reals:
-    """code - zero in one rounding, or of codes that are rounded first; what has no whole zero is
-    only converted."""
+    """q - zero in one rounding, or of quantized values that are rounded first; what has no whole
+    zero is only converted."""
     if zero.dtype.kind == "f" or rule.dequantize.codes == "real":
         return np.asarray(_values(codes, of, kind) - zero.astype(kind))
     if not zero.any():
@@ -445,7 +448,7 @@ def _centred(
 def requantize(
     acc: NDArray[np.generic], factor: NDArray[np.generic], y: Affine, rule: Rule, *, axis: int = 1
 ) -> Codes:
-    """Codes of the result from sums, bias included, and what `multiplier` gave."""
+    """Quantized values of the result from sums, bias included, and what `multiplier` gave."""
     r = rule.requant
     check(rule)
     m = shaped(factor, acc.ndim, axis)
@@ -464,7 +467,7 @@ def requantize(
 
 
 def in_steps(reals: Reals, scale: Reals, gain: Reals, rule: Rule) -> Reals:
-    """Reals in units of the result, in the type they have."""
+    """Float values in units of the result, in the type they have."""
     with np.errstate(all="ignore"):
         match rule.requant.order:
             case "gy/gx/gw" | "(x*w)*gy":
@@ -479,7 +482,7 @@ def in_steps(reals: Reals, scale: Reals, gain: Reals, rule: Rule) -> Reals:
 
 
 def rounded(scaled: Reals, zero: NDArray[np.generic], y: Affine, rule: Rule) -> Codes:
-    """Codes of reals that are in units of the result."""
+    """Quantized values of floats that are in units of the result."""
     r = rule.requant
     after = zero if r.zero == "after" else np.zeros_like(zero)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -546,7 +549,8 @@ def _exact(
     y: Affine,
     rule: Rule,
 ) -> Codes:
-    """Codes as if numbers had no end of digits: float64, and fractions where that is near a tie."""
+    """Quantized values as if numbers had no end of digits: float64, and fractions where that is
+    near a tie."""
     r = rule.requant
     with np.errstate(all="ignore"):
         scaled = np.asarray(acc.astype(F64) * m.astype(F64))
@@ -565,6 +569,6 @@ def _exact(
 
 
 def gains(of: AnyMap, rule: Rule, kind: np.dtype[np.floating]) -> Reals:
-    """Codes a real unit, as readers have it, in the shape of the scales."""
+    """Quantized values a float unit, as readers have it, in the shape of the scales."""
     with np.errstate(all="ignore"):
         return _gain(of.scale, of.ends, of, rule, kind, None)

@@ -78,12 +78,12 @@ class Choose:
     """Whether a range that leaves zero out is stretched to it."""
     reach: Literal["absmax", "max", "span", "sides"] = "absmax"
     """For symmetric schemes; an affine one reaches from low to high. `sides`: each end over its
-    own end of the codes, the wider one counts."""
+    own end of the quantized values, the wider one counts."""
     levels: Levels = ()
-    """For symmetric schemes; none named: half the codes' span. An affine one has all of it. Bounds
-    of their own that are not -N..N of all N have another: see `level_of`."""
+    """For symmetric schemes; none named: half the quantized values' span. An affine one has all of
+    it. Bounds of their own that are not -N..N of all N have another: see `level_of`."""
     keep: Literal["scale", "gain"] = "scale"
-    """`gain`: codes a real unit are computed and stored, and the scale is 1 over them."""
+    """`gain`: integers a float unit are computed and stored, and the scale is 1 over them."""
     compute: Literal["f32", "f64", "f32_f64"] = "f32"
     """What ranges, scales and zero points are computed in, before they are stored; `f32_f64`: the
     scale in the first; the zero point from it in the second, and made the first to be rounded."""
@@ -93,42 +93,44 @@ class Choose:
     """What the scale is rounded to once the zero point is known; of powers of two (`e8m0` the one
     below or above, 2^-127 at least; `pow2` the nearer one by its exponent) it is before."""
     zero: Zero = "qmin-round(min/s)"
-    """`best_end`: from the end of the range whose code and steps are the smaller; `real`: qmin -
-    min/s as it is; `none`: 0."""
+    """`best_end`: from the end of the range whose quantized value and steps are the smaller;
+    `real`: qmin - min/s as it is; `none`: 0."""
     zero_round: Literal["even", "away"] = "even"
-    """Of two codes as near, the even one or the one away from zero."""
+    """Of two quantized values as near, the even one or the one away from zero."""
     zero_clamp: bool = True
-    """Whether a zero point beyond the codes becomes the nearest one."""
+    """Whether a zero point beyond the quantized values becomes the nearest one."""
     small: Small = "none"
     """Scales of at least E; of V where they are below T; ranges of at least R, or R * max(1, |min|,
     |max|); scales of at least R times the largest beside them; both ends of a range below T moved
     out by R, where one about zero becomes T wide; a range whose scale is below T amplified to it,
     and V where 1 / scale overflows."""
     nudge: Literal["none", "range_to_grid"] = "none"
-    """`range_to_grid`: one end of an affine range moves out until zero is a code."""
+    """`range_to_grid`: one end of an affine range moves out until zero is a quantized value."""
     reduce: Literal["none", "activations7", "weights7"] = "none"
     """Bytes of so many bits: 0..127, -64..63, and for weights -64..64; levels are half the span.
-    Fewer codes stay; other bounds of activations are halved, rounded down; of weights, cut."""
+    Fewer quantized values stay; other bounds of activations are halved, rounded down; of weights,
+    cut."""
     decimals: Decimals = "exact"
     """How many digits after the point a range is written with before it is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantize:
-    """How reals become codes."""
+    """How float values are quantized."""
 
     by: Literal["divide", "reciprocal", "gain", "span", "low_end"] = "divide"
     """x / s; x * (1 / s); x * (level / R), R what the declared range reaches as `choose.reach`
-    says, else 1 / s; (x - min) * (level / (max - min)), counted from the lowest code;
-    (x - low) / s, low what the lowest code means, less the steps from there to the zero point."""
+    says, else 1 / s; (x - min) * (level / (max - min)), counted from the lowest quantized value;
+    (x - low) / s, low what the lowest quantized value means, less the steps from there to the zero
+    point."""
     compute: Literal["f32", "f64_reciprocal", "f64", "f16"] = "f32"
     """What each step rounds to; `f64_reciprocal`: the factor is made in f64, then all is f32."""
     levels: Levels = ()
     """Of gains and spans, where it is not that of readers, which the type or `choose` has."""
     zero: Literal["after", "before", "fused", "none", "pair", "pair_once"] = "after"
-    """When the zero point (of a span the lowest code) is added; `fused`: before, by a multiply-add;
-    `pair`: codes are the lowest one and round(x * g) - round(min * g); `pair_once`: the lowest one
-    and round(x * g - min * g)."""
+    """When the zero point (of a span the lowest quantized value) is added; `fused`: before, by a
+    multiply-add; `pair`: quantized values are the lowest one and round(x * g) - round(min * g);
+    `pair_once`: the lowest one and round(x * g - min * g)."""
     round: Literal[
         "even",
         "away",
@@ -144,32 +146,33 @@ class Quantize:
     """To nearest with ties even, away from zero, up or down (`half_added`: down, after a half was
     added and that sum rounded); or away from zero, towards it (`down` and `zero`), down or up."""
     clip: Literal["codes", "reals_first", "range_first"] = "codes"
-    """Codes last; what is rounded; or x to the range: the declared one, else what the ends of the
-    codes mean, and by a gain always these."""
+    """Quantized values last; what is rounded; or x to the range: the declared one, else what the
+    ends of the quantized values mean, and by a gain always these."""
     bounds: Literal["type", "storage"] = "type"
-    """Where codes end: at the bounds the type names, or at those of its storage."""
+    """Where quantized values end: at the bounds the type names, or at those of its storage."""
     sum: Literal["whole", "real"] = "whole"
-    """What a zero point is added to after rounding: whole numbers; or reals of the type that is
-    computed in, which round again."""
+    """What a zero point is added to after rounding: whole numbers; or float values of the type that
+    is computed in, which round again."""
     far: Literal["end", "low_32", "low_64", "wrap_32", "clip_32"] = "end"
-    """What reals above all codes become: the highest; or, of what 32 or 64 bits do not hold, the
-    lowest, as processors convert it; or, on both sides, the lowest of 32 bits and the zero point,
-    a sum that wraps. `clip_32`: the nearest float32 that 32 bits hold, and the zero point, a sum
-    that wraps."""
+    """What float values above all quantized values become: the highest; or, of what 32 or 64 bits
+    do not hold, the lowest, as processors convert it; or, on both sides, the lowest of 32 bits and
+    the zero point, a sum that wraps. `clip_32`: the nearest float32 that 32 bits hold, and the zero
+    point, a sum that wraps."""
     nan: Literal["zero", "zero_code", "low", "high", "far", "unspecified"] = "unspecified"
-    """What a NaN becomes: the zero point, code 0, an end of the codes, what reals become that 32
-    bits do not hold (where sums wrap; of `clip_32` those above), or nothing: it is refused."""
+    """What a NaN becomes: the zero point, quantized value 0, an end of the quantized values, what
+    float values become that 32 bits do not hold (where sums wrap; of `clip_32` those above), or
+    nothing: it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dequantize:
-    """How codes become reals."""
+    """How quantized values are dequantized."""
 
     by: Literal["(q-z)*s", "q*s-z*s", "q*s+plus", "q/gain"] = "(q-z)*s"
     """Each step rounds; plus is one number, with -z*s in it; the gain is that of readers."""
     codes: Literal["whole", "real"] = "whole"
-    """What z is taken off: codes, and the difference is rounded; or codes that were rounded first,
-    which tells where these are long."""
+    """What z is taken off: quantized values, and the difference is rounded; or quantized values
+    that were rounded first, which tells where these are long."""
     compute: Literal["f32", "f64"] = "f32"
     """What each step rounds to; the result is rounded once to what the type expresses."""
 
@@ -190,11 +193,11 @@ class Acc:
     `halve_signed`: so too, but a convolution of i8 data halves its weights, to even, so that no
     pair saturates. `saturate_rows`: terms 2i and 2i + 1 of a window, which has the channels of one
     tap after those of another. `saturate_taps`: terms 2i and 2i + 1 of a row of weights, channel
-    after channel and tap after tap; so too the codes of a window, times a zero point of the
-    weights."""
+    after channel and tap after tap; so too the quantized values of a window, times a zero point of
+    the weights."""
     pad: Literal["zero_point", "zero_code", "left_out"] = "zero_point"
-    """What padding counts as: the zero point, or code 0. `left_out`: the zero point, but where
-    pairs of terms saturate it is no part of them, for its taps are not summed."""
+    """What padding counts as: the zero point, or quantized value 0. `left_out`: the zero point, but
+    where pairs of terms saturate it is no part of them, for its taps are not summed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,17 +205,17 @@ class Bias:
     """Where a bias comes in, and as what."""
 
     domain: Literal["real_after", "given_acc", "rounded_acc", "rescaled_acc"] = "given_acc"
-    """`real_after`: a real one, or what codes with a scale mean, is added to reals. Else one is
-    added to the sums in their unit: `given_acc` as it is given, `rounded_acc` rounded to it from a
-    real one, `rescaled_acc` from codes that have a scale of their own. Whole numbers without a
-    scale are in that unit."""
+    """`real_after`: a float one, or what quantized values with a scale mean, is added to floats.
+    Else one is added to the sums in their unit: `given_acc` as it is given, `rounded_acc` rounded
+    to it from a float one, `rescaled_acc` from quantized values that have a scale of their own.
+    Whole numbers without a scale are in that unit."""
     by: Literal["add", "fma"] = "add"
-    """`fma`: sum * unit + bias is rounded once, where a real bias meets reals; where it meets a
-    float sum in its unit and is not divided by it, bias * (1 / unit) + sum is."""
+    """`fma`: sum * unit + bias is rounded once, where a float bias meets float values; where it
+    meets a float sum in its unit and is not divided by it, bias * (1 / unit) + sum is."""
     unit: Literal["divide", "reciprocal"] = "divide"
-    """How a real bias comes in the unit of the sums: over x*w, or times 1 / (x*w)."""
+    """How a float bias comes in the unit of the sums: over x*w, or times 1 / (x*w)."""
     round: Literal["even", "away"] = "even"
-    """How a real bias, or one that is rescaled, becomes whole."""
+    """How a float bias, or one that is rescaled, becomes whole."""
     compute: Literal["f32", "f64"] = "f64"
     """What it is divided or multiplied in; x*w is a float32 product."""
     plus: Literal["reals", "ends"] = "reals"
@@ -225,11 +228,11 @@ class Bias:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What a kernel is given for weights: codes, or reals that it quantizes itself."""
+    """What a kernel is given for weights: integers, or float values that it quantizes itself."""
 
     given: Literal["codes", "float"] = "codes"
-    """`float`: reals become i8 codes by the rule's own `choose` and `quantize`; about zero where
-    `choose` has no zero point or a fixed one."""
+    """`float`: float values become i8 values by the rule's own `choose` and `quantize`; about zero
+    where `choose` has no zero point or a fixed one."""
     grain: Literal["tensor", "channel"] = "tensor"
     """Whether these have one scale, or one an output channel."""
 
@@ -244,41 +247,41 @@ class Params:
 
 @dataclass(frozen=True, slots=True)
 class Requant:
-    """How a sum becomes a code of the result."""
+    """How a sum becomes a quantized value of the result."""
 
     multiplier: Literal["f32", "f64", "q31", "q15", "exact", "divide"] = "f32"
     """What sums are multiplied with: one float; `q31`, `q15` so many bits and a shift, for whole
-    sums; `exact` the quotient of the scales without rounding; `divide` sums become reals first
+    sums; `exact` the quotient of the scales without rounding; `divide` sums are dequantized first
     (x*w), which are then brought to the result's scale as the order says."""
     order: Literal[
         "(x*w)/y", "x*(w/y)", "(x*w)*(1/y)", "x*w*(1/y)", "x*w/y", "(x*w)*gy", "gy/gx/gw"
     ] = "(x*w)/y"
-    """How scales, or gains (codes a real unit), are multiplied, each step rounded; `x*w*(1/y)`:
-    the sum times one after the other; `x*w/y`: the sum times the first two, divided by the third;
-    `(x*w)*gy`: reals times the result's gain."""
+    """How scales, or gains (quantized values a float unit), are multiplied, each step rounded;
+    `x*w*(1/y)`: the sum times one after the other; `x*w/y`: the sum times the first two, divided by
+    the third; `(x*w)*gy`: float values times the result's gain."""
     scales: Literal["given", "x_inverted", "inverted"] = "given"
     """`x_inverted`: the scale of the data is kept as 1/s, and inverted again, and so is that of a
     summand; `inverted`: those of the weights too, and of a result that `x*w/y` divides by."""
     compute: Literal["f32", "f64"] = "f32"
-    """What the multiplier is made in, and reals where there are any."""
+    """What the multiplier is made in, and float values where there are any."""
     unit: Literal["plain", "f32"] = "plain"
     """`f32`: the product of the scales of data and weights is a float32, whatever comes after."""
     input: Literal["acc_plus_bias", "acc_then_bias"] = "acc_plus_bias"
     """`acc_then_bias`: the sum becomes a float, then the bias is added in its unit: bias / (x*w)
-    where it is real, else its whole number."""
+    where it is float, else its whole number."""
     round: Literal["even", "away", "half_up", "double", "double_up"] = "even"
     """Ties; `double`: gemmlowp's high half of a product, then a shift, halves away; `double_up`:
     halves up, as in vectors."""
     zero: Literal["after", "before", "none"] = "after"
     """When the result's zero point is added, of which rounding depends at ties."""
     clip: Literal["codes", "reals", "codes_32"] = "codes"
-    """What is cut at the ends of the codes: these, or reals before they are rounded; `codes_32`:
-    steps first at 32 bits, in which the sum with the zero point wraps."""
+    """What is cut at the ends of the quantized values: these, or float values before they are
+    rounded; `codes_32`: steps first at 32 bits, in which the sum with the zero point wraps."""
     plus: Literal["quantize", "ends"] = "quantize"
-    """How reals become codes of a type with an offset: as `quantize` says; or `ends`: times the
-    gain of the declared range, less its low end in steps, in one rounding."""
+    """How float values are quantized of a type with an offset: as `quantize` says; or `ends`: times
+    the gain of the declared range, less its low end in steps, in one rounding."""
     wide: Literal["plain", "rescaled"] = "plain"
-    """`rescaled`: codes of 32 bits from weights of many scales are sum * (w / the largest w)."""
+    """`rescaled`: integers of 32 bits from weights of many scales are sum * (w / the largest w)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,23 +289,24 @@ class Stages:
     """What a kernel's later stages work on."""
 
     relu: Literal["real", "zero_code", "apart"] = "real"
-    """Of reals, or of codes at the zero point: the same, for rounding is monotone. `apart`: sums
-    become reals first where an activation follows, which are brought to the result's scale after
-    it."""
+    """Of float values, or of quantized values at the zero point: the same, for rounding is
+    monotone. `apart`: sums are dequantized first where an activation follows, which are brought to
+    the result's scale after it."""
     sum: Literal["real", "fma", "ratio"] = "real"
-    """`real`: what the summand's codes mean is added to reals, `fma` with one rounding; `ratio`:
-    its codes times the ratio of its scale to the result's are added in units of the result, in one
-    rounding where that is float32."""
+    """`real`: what the summand's quantized values mean is added to floats, `fma` with one rounding;
+    `ratio`: its quantized values times the ratio of its scale to the result's are added in units of
+    the result, in one rounding where that is float32."""
     sum_reads: Literal["as_is", "i8_saturated", "summand_type"] = "as_is"
     """`i8_saturated`: of summand and result, where one is i8, the unsigned one ends at 127: both
-    lie in one i8 buffer. `summand_type`: the buffer is of the summand's type, u8 or i8: the sum is
-    cut to its codes, and their bytes are the result's."""
+    are in one i8 buffer. `summand_type`: the buffer is of the summand's type, u8 or i8: the sum is
+    cut to its quantized values, and their bytes are the result's."""
     other: Literal["float", "table", "method"] = "float"
-    """Other activations: on reals; on codes, of which each has its entry; or as the op's own rule
-    says."""
+    """Other activations: in float; on quantized values, of which each has its entry; or as the op's
+    own rule says."""
     ends: Literal["quantize", "away", "even"] = "quantize"
-    """Between which codes an activation cuts: as reals become codes; or its ends, over the scale in
-    float32, are rounded away from zero before the zero point is added, or to even after that."""
+    """Between which quantized values an activation cuts: as floats are quantized; or its ends, over
+    the scale in float32, are rounded away from zero before the zero point is added, or to even
+    after that."""
     curves: Literal["rounded", "steps"] = "rounded"
     """`steps`: silu and mish are computed as oneDNN's vectors do, in float32 step by step; else
     each is rounded once."""
@@ -380,9 +384,9 @@ def no_code(zero: str) -> str:
         return ""
     fixed = float(zero[6:])
     if not fixed.is_integer():
-        return "it is no code, which are whole numbers"
+        return "it is not an integer"
     least, most = -(2**15), 2**16 - 1
-    return "" if least <= fixed <= most else f"codes that are chosen lie in {least}..{most}"
+    return "" if least <= fixed <= most else f"chosen values are in {least}..{most}"
 
 
 def fits(kind: object, value: object) -> bool:
@@ -407,11 +411,12 @@ def levels_of(levels: Levels, storage: str, grain: str = "tensor") -> float | No
 def level_of(
     levels: Levels, zero: str, storage: DType, codes: tuple[int, int], grain: str = "tensor"
 ) -> float | None:
-    """The level of codes with bounds; None, where none is named, for half of their span.
+    """The level of quantized values with bounds; None, where none is named, for half of their span.
 
-    One that is named holds for all codes, and for as many on each side of zero. Of fewer codes half
-    the span stays half the span, as the tool of onnxruntime (`round(qmin-min/s)`) has it of every
-    level; another is less by what the codes end lower.
+    One that is named holds for all quantized values, and for as many on each side of zero. Of fewer
+    quantized values half the span stays half the span, as the tool of onnxruntime
+    (`round(qmin-min/s)`) has it of every level; another is less by what the quantized values end
+    lower.
     """
     named = levels_of(levels, str(storage), grain)
     first, last = storage.bounds

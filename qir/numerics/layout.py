@@ -14,7 +14,7 @@ from qir.numerics.affine import Affine
 from qir.numerics.maps import AnyMap
 
 _SHORT = 32  # shorter runs than this cost more than a number for each element
-_WIDE = 1024  # so many numbers lie in the nearest cache
+_WIDE = 1024  # so many numbers are in the nearest cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def layout(shape: tuple[int, ...], of: AnyMap) -> Layout:
 
 
 def along(shape: tuple[int, ...], axis: int | None) -> Layout:
-    """The rows where numbers lie along an axis, or are one for all."""
+    """The rows where numbers are along an axis, or are one for all."""
     if axis is None:
         return _layout(shape, None, (1,) * len(shape))
     axis %= len(shape)

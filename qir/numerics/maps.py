@@ -1,4 +1,4 @@
-"""Every map between codes and reals that a quantized type can say, on plain arrays."""
+"""Every map between integers and float values that a quantized type can say, on plain arrays."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _Kind = TypeVar("_Kind", bound=np.generic)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Map:
-    """Codes in [low, high] that mean (code - zero) * scale + plus, or table[code - low] * scale
-    + plus; reals of the type `express`.
+    """Quantized values in [low, high] that mean (q - zero) * scale + plus, or table[code - low] *
+    scale + plus; float values of the type `express`.
 
-    Scale, zero and plus are one number each, or as many as the grain has blocks. Axes of the
-    grain that lie in blocks of several indices have one number a block, the last one may be
-    shorter; `by` of the grain names the block of each index of its last axis.
+    Scale, zero and plus are one number each, or as many as the granularity has blocks. Axes of the
+    granularity that are in blocks of several indices have one number a block, the last one may be
+    shorter; `by` of the granularity names the block of each index of its last axis.
     """
 
     storage: DType
@@ -45,7 +45,7 @@ class Map:
 
     @property
     def real_zero(self) -> bool:
-        """Whether the zero is a real number and not a code."""
+        """Whether the zero is a float value and not a quantized value."""
         return self.zero.dtype.kind == "f"
 
     def check(self, shape: tuple[int, ...]) -> None:
@@ -62,7 +62,7 @@ class Map:
             return (1,) * len(shape)
         last = self.grain.blocks[-1][0]
         if last >= len(shape):
-            raise OpError(f"scales lie along axis {last}, the array has rank {len(shape)}")
+            raise OpError(f"scales are along axis {last}, the array has rank {len(shape)}")
         sizes = dict(self.grain.blocks)
         grid = tuple(-(-dim // sizes[i]) if i in sizes else 1 for i, dim in enumerate(shape))
         if self.grain.by is not None:

@@ -1,4 +1,5 @@
-"""Codes as bits: dense rows of bytes, as files have them, and the same bits as another type."""
+"""Quantized values as bits: dense rows of bytes, as files have them, and the same bits as another
+type."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ def pack(
 ) -> NDArray[np.uint8]:
     """Packs integers of a type into bytes, without gaps between them.
 
-    `row` 0: all codes in one run of bytes. Else each row (the last axis) starts at a byte and is
-    padded with zero bits to a multiple of `row` bytes, and the result has the leading axes.
-    Raises OpError for codes that the type does not hold.
+    `row` 0: all quantized values in one run of bytes. Else each row (the last axis) starts at a
+    byte and is padded with zero bits to a multiple of `row` bytes, and the result has the leading
+    axes. Raises OpError for quantized values that the type does not hold.
     """
     kind = dtype(kind) if isinstance(kind, str) else kind
     codes = carried(codes, kind)
@@ -46,14 +47,14 @@ def unpack(
 ) -> Codes:
     """Unpacks bytes that `pack` made into integers of that shape.
 
-    Raises OpError where the bytes are not as many as the codes take.
+    Raises OpError where the bytes are not as many as the quantized values take.
     """
     kind = dtype(kind) if isinstance(kind, str) else kind
     rows, length, _ = _rows(shape, kind, row, order)
     data = np.asarray(data)
     width = _width(length, kind, row)
     if data.dtype != np.uint8:
-        raise OpError(f"unpack: packed codes are bytes, not {data.dtype}")
+        raise OpError(f"unpack: packed values are bytes, not {data.dtype}")
     if data.size != rows * width:
         raise OpError(f"unpack: {data.size} bytes, {list(shape)} of {kind} take {rows * width}")
     packed = np.ascontiguousarray(data).reshape(rows, width)
@@ -65,7 +66,7 @@ def unpack(
 def recode(codes: Codes, of: DType | str, to: DType | str) -> Codes:
     """Reads the same bits as another element type of the same width.
 
-    OpError for types whose widths differ, or codes of another type.
+    OpError for types whose widths differ, or quantized values of another type.
     """
     old, new = (dtype(k) if isinstance(k, str) else k for k in (of, to))
     if old.bits != new.bits:
@@ -83,7 +84,8 @@ def recode(codes: Codes, of: DType | str, to: DType | str) -> Codes:
 
 
 def carried(codes: Codes, kind: DType) -> Codes:
-    """Codes in the type's own carrier, without gaps; ml_dtypes has small integers of its own.
+    """Quantized values in the type's own carrier, without gaps; ml_dtypes has small integers of its
+    own.
 
     OpError for an array of another type.
     """
@@ -94,26 +96,27 @@ def carried(codes: Codes, kind: DType) -> Codes:
         return codes
     if codes.dtype.name in ("int2", "uint2", "int4", "uint4") and kind.is_integer:
         return codes.astype(kind.carrier)
-    raise OpError(f"codes of {kind} are {kind.carrier}, not {codes.dtype}")
+    raise OpError(f"quantized values of {kind} are {kind.carrier}, not {codes.dtype}")
 
 
 # -- the definition -------------------------------------------------------------------------------
 
 
 def bits_of(codes: Codes, kind: DType) -> NDArray[np.unsignedinteger]:
-    """Each code's bits in the low end of an unsigned integer; OpError if they are too many."""
+    """Each integer's bits in the low end of an unsigned integer; OpError if they are too many."""
     codes = carried(codes, kind)
     if kind.is_integer and codes.size:
         low, high = kind.bounds
         if (kind.bits < 8 * codes.itemsize) and not low <= codes.min() <= codes.max() <= high:
             wrong = int(codes.max()) if codes.max() > high else int(codes.min())
-            raise OpError(f"code {wrong} does not fit {kind}, {low} to {high}")
+            raise OpError(f"value {wrong} does not fit {kind}, {low} to {high}")
     raw = codes.view(f"u{codes.itemsize}")
     return raw & raw.dtype.type(_mask(kind)) if kind.bits < 8 * codes.itemsize else raw
 
 
 def from_bits(bits: NDArray[np.unsignedinteger], kind: DType) -> Codes:
-    """Codes of a type from their bits; its sign, if it has one, is the highest of them."""
+    """Quantized values of a type from their bits; its sign, if it has one, is the highest
+    of them."""
     raw = bits.astype(f"u{kind.carrier.itemsize}", copy=False)
     if kind.kind == "int" and kind.bits < 8 * raw.itemsize:
         sign = raw.dtype.type(1 << (kind.bits - 1))
@@ -125,7 +128,7 @@ def from_bits(bits: NDArray[np.unsignedinteger], kind: DType) -> Codes:
 def define_pack(
     bits: NDArray[np.unsignedinteger], kind: DType, order: Order, row: int
 ) -> NDArray[np.uint8]:
-    """What `pack` means, bit by bit: rows of codes to rows of bytes."""
+    """What `pack` means, bit by bit: rows of quantized values to rows of bytes."""
     rows, length = bits.shape
     places = np.arange(kind.bits) if order == "low" else np.arange(kind.bits)[::-1]
     each = (bits[:, :, None] >> places.astype(bits.dtype)) & bits.dtype.type(1)
@@ -137,7 +140,7 @@ def define_pack(
 def define_unpack(
     data: NDArray[np.uint8], kind: DType, length: int, order: Order
 ) -> NDArray[np.unsignedinteger]:
-    """What `unpack` means: rows of bytes to the bits of each code; padding is not looked at."""
+    """What `unpack` means: rows of bytes to the bits of each integer; padding is not looked at."""
     rows = len(data)
     flat = np.unpackbits(data, 1, None, "little" if order == "low" else "big")
     each = flat[:, : length * kind.bits].reshape(rows, length, kind.bits)
@@ -180,7 +183,7 @@ def _form(kind: DType) -> _Form:
 def _rows(
     shape: tuple[int, ...], kind: DType, row: int, order: Order
 ) -> tuple[int, int, tuple[int, ...]]:
-    """How many rows, how many codes each, and the axes that stay."""
+    """How many rows, how many quantized values each, and the axes that stay."""
     if order not in ("low", "high"):
         raise OpError(f"bits are filled from the 'low' or the 'high' end, not {order!r}")
     if row < 0:
@@ -190,5 +193,5 @@ def _rows(
     if not row:
         return 1, math.prod(shape), ()
     if not shape:
-        raise OpError("a single code has no rows to pad")
+        raise OpError("a scalar has no rows to pad")
     return math.prod(shape[:-1]), shape[-1], tuple(shape[:-1])

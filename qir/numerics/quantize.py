@@ -1,4 +1,5 @@
-"""Reals to codes, codes to reals, codes to codes and sums to codes, as the fields of a rule say."""
+"""Float values to integers, integers to floats, integers to integers and sums to integers, as the
+fields of a rule say."""
 
 from __future__ import annotations
 
@@ -65,19 +66,19 @@ def convert(codes: NDArray[np.generic], of: AnyMap, to: AnyMap, rule: Rule) -> C
         try:
             table = quantize(dequantize(_every(of.carrier), of, rule), to, rule)
             return compiled.looked_up(codes, table)  # type: ignore[return-value]
-        except OpError:  # a code that does not occur may have no real, or one that has no code
+        except OpError:  # an integer that does not occur may have no float value, or none back
             pass
     return quantize(dequantize(codes, of, rule), to, rule)
 
 
 def _by_table(of: AnyMap, to: AnyMap) -> bool:
-    """Whether equal codes become equal codes, wherever they stand."""
+    """Whether equal quantized values become equal quantized values, wherever they stand."""
     one = all(n.size == 1 for m in (of, to) for n in m.numbers())
     return one and of.storage.bits <= 16
 
 
 def _every(carrier: np.dtype[np.generic]) -> NDArray[np.generic]:
-    """Every code that a carrier of one byte or two can hold, in the order of its bits."""
+    """Every integer that a carrier of one byte or two can hold, in the order of its bits."""
     return np.arange(1 << 8 * carrier.itemsize).astype(f"u{carrier.itemsize}").view(carrier)
 
 
@@ -87,11 +88,11 @@ def _every(carrier: np.dtype[np.generic]) -> NDArray[np.generic]:
 def multiplier(
     x: Affine, w: Affine, y: Affine | None, rule: Rule, *, gain: float = 1.0
 ) -> NDArray[np.floating]:
-    """What a sum of code products is multiplied with, one number or one a channel.
+    """What a sum of integer products is multiplied with, one number or one a channel.
 
-    `y` None: to reals, as where the rule divides reals by the result's scale after. `gain` is an
-    op's own factor (gemm's alpha), which is multiplied in first. A multiplier that is exact comes
-    as fractions. Raises ProfileError for fields that do not go together.
+    `y` None: to floats, as where the rule divides float values by the result's scale after. `gain`
+    is an op's own factor (gemm's alpha), which is multiplied in first. A multiplier that is exact
+    comes as fractions. Raises ProfileError for fields that do not go together.
     """
     check(rule)
     r = rule.requant
@@ -161,12 +162,12 @@ def _fractions(x: Affine, w: Affine, y: Affine, gain: float) -> NDArray[np.float
 def bias_codes(
     bias: NDArray[np.generic], x: Affine, w: Affine, rule: Rule
 ) -> NDArray[np.signedinteger]:
-    """A real bias in units of the accumulator: round(bias / (scale_x * scale_w)).
+    """A float bias in units of the accumulator: round(bias / (scale_x * scale_w)).
 
     The unit is the float32 product of the two scales, as files store it; by gains it is
-    round(bias * (gain_x * gain_w)). Codes have 64 bits where sums do, else 32. Raises OpError for a
-    bias that is no number in that unit, that is clipped to more bits than its codes have and does
-    not fit them, or that does not fit 64.
+    round(bias * (gain_x * gain_w)). Quantized values have 64 bits where sums do, else 32. Raises
+    OpError for a bias that is no number in that unit, that is clipped to more bits than its
+    quantized values have and does not fit them, or that does not fit 64.
     """
     b = rule.bias
     kind = F64 if b.compute == "f64" else F32
@@ -204,7 +205,7 @@ def _in_steps(bias: NDArray[np.floating], x: Affine, w: Affine, rule: Rule) -> N
 
 
 def _fitting(steps: NDArray[np.floating], rule: Rule) -> NDArray[np.signedinteger]:
-    """Reals as whole numbers, as `round` and `overflow` of a bias say."""
+    """Float values as whole numbers, as `round` and `overflow` of a bias say."""
     b = rule.bias
     whole = ROUNDINGS[b.round](steps).astype(F64)
     clipped = b.overflow.startswith("clip:")
@@ -236,9 +237,9 @@ def requantize(
     *,
     axis: int = 1,
 ) -> Codes:
-    """Codes of the result from sums, bias included, and what `multiplier` gave.
+    """Quantized values of the result from sums, bias included, and what `multiplier` gave.
 
-    `axis` is where `factor` lies if it has more than one number. Raises ProfileError for fields
+    `axis` is where `factor` is if it has more than one number. Raises ProfileError for fields
     that do not go together.
     """
     codes = compiled.requantize(acc, factor, y, rule, axis)

@@ -17,7 +17,7 @@ from qir.numerics.rounding import ROUNDINGS, narrowed
 
 Reals = NDArray[np.floating]
 Numbers = tuple[NDArray[np.floating], NDArray[np.int64]]
-"""Scales and zero points; a rule that asks for real ones gives floats for these."""
+"""Scales and zero points; a rule that asks for float ones gives floats for these."""
 
 _SYMMETRIC_127 = Choose(levels=(("i8", 127.0),))
 """TensorFlow, IPEX and MXNet, int8: 2 * max(|min|, |max|) / (127 + 128 - 1)."""
@@ -43,18 +43,18 @@ NAMED: Mapping[str, Choose] = {
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """What a named range rule is, as it is printed, and of which codes it speaks."""
+    """What a named range rule is, as it is printed, and of which quantized values it speaks."""
 
     said: str
     storages: tuple[str, ...] = ()
     """Storage types; any where none is named."""
     symmetric: bool | None = None
-    """Whether codes lie about zero, or from it; None where the formula has both."""
+    """Whether quantized values are about zero, or from it; None where the formula has both."""
     note: str = ""
     """What is to be said beside it."""
 
     def fits(self, storage: str, symmetric: bool) -> bool:
-        """Whether it says how such codes get their scale."""
+        """Whether it says how such quantized values get their scale."""
         kinds = not self.storages or storage in self.storages
         return kinds and self.symmetric in (None, symmetric)
 
@@ -65,7 +65,7 @@ class Formula:
 
     @property
     def of(self) -> str:
-        """Of which codes it speaks, in words."""
+        """Of which quantized values it speaks, in words."""
         how = {True: "symmetric", False: "affine", None: ""}[self.symmetric]
         return " ".join(part for part in (" or ".join(self.storages) or "any", how) if part)
 
@@ -99,7 +99,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "fbgemm": ("fbgemm.symmetric", "fbgemm.affine"),
     "onnxruntime": ("onnxruntime.i8", "onnxruntime.u8"),
 }
-"""Rules that go together: each type of codes takes the one that speaks of it."""
+"""Rules that go together: each type of quantized values takes the one that speaks of it."""
 
 
 def known_scales(word: str) -> str:
@@ -111,10 +111,11 @@ def known_scales(word: str) -> str:
 
 
 def named_scales(word: str, storage: str, symmetric: bool) -> tuple[Choose, bool] | None:
-    """The range rule of that name for such codes, and whether it has them symmetric.
+    """The range rule of that name for such quantized values, and whether it has them symmetric.
 
-    None for `profile`. Unsigned codes that may have any zero point take one that a symmetric rule
-    has. Raises ProfileError where none says how such codes get their scale.
+    None for `profile`. Unsigned quantized values that may have any zero point take one that a
+    symmetric rule has. Raises ProfileError where none says how such quantized values get their
+    scale.
     """
     if known_scales(word) == "profile":
         return None
@@ -123,9 +124,10 @@ def named_scales(word: str, storage: str, symmetric: bool) -> tuple[Choose, bool
 
 
 def named_rule(word: str, storage: str, symmetric: bool) -> tuple[str, bool]:
-    """Returns the name of the rule of a family for such codes, and whether it has them symmetric.
+    """Returns the name of the rule of a family for such quantized values, and whether it has them
+    symmetric.
 
-    Raises ProfileError where none says how such codes get their scale.
+    Raises ProfileError where none says how such quantized values get their scale.
     """
     names = FAMILIES.get(word, (word,))
     for how in dict.fromkeys((symmetric, storage.startswith("u") or symmetric)):
@@ -134,8 +136,8 @@ def named_rule(word: str, storage: str, symmetric: bool) -> tuple[str, bool]:
                 return name, how
     said = ", ".join(f"{name} of {FORMULAS[name].of}" for name in names)
     raise ProfileError(
-        f"{storage} {'symmetric' if symmetric else 'affine'} codes have no scale by {word} "
-        f"({said}): name other codes for them with --rule, or other --scales"
+        f"{storage} {'symmetric' if symmetric else 'affine'} types have no scale by {word} "
+        f"({said}): choose another type for them with --rule, or other --scales"
     )
 
 
@@ -153,7 +155,7 @@ _SEVEN = {
     ("activations7", False): (0, 127),
     ("weights7", False): (0, 127),
 }
-"""The codes of signed and unsigned bytes that are held to seven bits."""
+"""The quantized values of signed and unsigned bytes that are held to seven bits."""
 
 
 def choose(
@@ -170,10 +172,11 @@ def choose(
 ) -> Numbers:
     """Scale and zero point for a range, or one each for arrays of ranges.
 
-    The zero point of a symmetric scheme is its middle code, unless it is fixed or there is none;
-    a real one comes as floats. Raises ProfileError for a range that is not finite or upside down,
-    for a fixed zero point that is no code, and where only the greatest counts, for signed codes
-    and for ranges with nothing above zero. Zero alone has scale 0, unless `small` says otherwise.
+    The zero point of a symmetric scheme is its middle quantized value, unless it is fixed or there
+    is none; a float one comes as floats. Raises ProfileError for a range that is not finite or
+    upside down, for a fixed zero point that is no quantized value, and where only the greatest
+    counts, for signed integers and for ranges with nothing above zero. Zero alone has scale 0,
+    unless `small` says otherwise.
     """
     kind = _REALS.get(rule.compute, _F32)
     least, most = np.asarray(low), np.asarray(high)
@@ -182,7 +185,7 @@ def choose(
     codes = bounds or storage.bounds
     if symmetric and rule.reach == "max" and codes[0] < 0:
         raise ProfileError(
-            f"choose.reach = 'max' counts from zero up; {storage} has codes below it: take u8"
+            f"choose.reach = 'max' counts from zero up; {storage} has values below it: use u8"
         )
     upward = rule.reach == "max" or (rule.reach == "sides" and codes[0] >= 0)
     if symmetric and upward and np.any(below := (most <= 0) & (least < 0)):
@@ -241,7 +244,8 @@ def declared_ends(
 def reduced(
     rule: Choose, storage: DType, codes: tuple[int, int], weight: bool
 ) -> tuple[int, int] | None:
-    """The codes of a tensor that is held to seven bits, which fewer are already; None for others.
+    """The quantized values of a tensor that is held to seven bits, which fewer are already; None
+    for others.
 
     Activations have half of each end, rounded down, as torch halves them; weights are cut.
     """
@@ -315,7 +319,7 @@ def _written(end: Reals, digits: int) -> Reals:
 
 
 def _on_grid(least: Reals, most: Reals, codes: tuple[int, int]) -> tuple[Reals, Reals]:
-    """The range with one end moved out so that zero is a code: the wider one of the two."""
+    """The range with one end moved out so that zero is an integer: the wider one of the two."""
     kind = least.dtype.type
     steps = kind(codes[1] - codes[0])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -335,8 +339,8 @@ def _fixed(rule: Choose, storage: DType, codes: tuple[int, int], profile: str) -
     zero = float(rule.zero[6:])
     if not (zero.is_integer() and codes[0] <= zero <= codes[1]):
         raise ProfileError(
-            f"profile {profile or '(unnamed)'}: choose.zero = {rule.zero!r} is no code of "
-            f"{storage}, which are whole numbers {codes[0]}..{codes[1]}"
+            f"profile {profile or '(unnamed)'}: choose.zero = {rule.zero!r} is not a value of "
+            f"{storage}, whose values are integers {codes[0]}..{codes[1]}"
         )
     return int(zero)
 
@@ -403,10 +407,11 @@ def _stored(scale: Reals, rule: Choose) -> Reals:
 
 
 def middle_of(codes: tuple[int, int], storage: DType, rule: Choose, *, custom: bool) -> int:
-    """The code of zero in a symmetric scheme: the lowest where all count from it, else the middle.
+    """The quantized value of zero in a symmetric scheme: the lowest where all count from it, else
+    the middle.
 
-    Of codes with bounds of their own (`custom`) a rule that rounds before it subtracts, which are
-    torch's, has 0 of signed ones and the lower of two middle ones of others.
+    Of quantized values with bounds of their own (`custom`) a rule that rounds before it subtracts,
+    which are torch's, has 0 of signed ones and the lower of two middle ones of others.
     """
     if rule.zero == "none":
         return 0

@@ -52,7 +52,7 @@ ROUNDINGS: dict[str, Callable[[Reals], Reals]] = {
     "floor": np.floor,
     "ceil": np.ceil,
 }
-"""Rounding of finite reals by the names that profiles use; the dtype stays."""
+"""Rounding of finite float values by the names that profiles use; the dtype stays."""
 
 
 def narrowed(x: Reals, to: np.dtype[np.generic]) -> Reals:
@@ -132,7 +132,7 @@ def shift_right(
     """x / 2^exponent to whole numbers, rounded once: `even`, `away` or `half_up`.
 
     `inside` is added before rounding and taken off after: it decides which whole number of two as
-    near is the even one, or lies away from zero. x is below 2^62.
+    near is the even one, or is away from zero. x is below 2^62.
     """
     x, exponent = np.broadcast_arrays(x << np.maximum(-exponent, 0), np.maximum(exponent, 0))
     right = np.minimum(exponent, 62)

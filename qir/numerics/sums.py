@@ -1,4 +1,4 @@
-"""From sums to codes where more than one factor is at work: real biases, summands, reals."""
+"""From sums to integers where more than one factor is at work: float biases, summands, floats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qir.numerics.rounding import ROUNDINGS, fma
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sum:
-    """Sums of code products, and the maps whose scales go with them along one axis."""
+    """Sums of integer products, and the maps whose scales go with them along one axis."""
 
     acc: NDArray[np.generic]
     x: Affine
@@ -33,7 +33,7 @@ class Sum:
     share: Reals | None = None
     """What `steps` is multiplied with as it is added, in one rounding."""
     bias: Reals | None = None
-    """A real bias."""
+    """A float bias."""
 
     @property
     def kind(self) -> np.dtype[np.floating]:
@@ -43,7 +43,7 @@ class Sum:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Summand:
-    """Codes that are added in units of the result."""
+    """Quantized values that are added in units of the result."""
 
     codes: NDArray[np.generic]
     of: Affine
@@ -74,7 +74,7 @@ def _meant(of: Sum, sums: Reals) -> Reals:
 
 
 def reals(of: Sum) -> Reals:
-    """The real numbers that sums are, with their bias."""
+    """The float values that sums are, with their bias."""
     with np.errstate(all="ignore"):
         sums = _floats(of, of.kind)
         if of.bias is None:
@@ -86,7 +86,7 @@ def reals(of: Sum) -> Reals:
 
 
 def codes(of: Sum, y: Affine, flat: Affine, summand: Summand | None = None) -> Codes:
-    """Codes of the result; `flat` is its map with scales shaped as the operands' are."""
+    """Quantized values of the result; `flat` is its map with scales shaped as the operands' are."""
     rule, rank = of.rule, of.acc.ndim
     if rule.requant.wide == "rescaled" and y.storage.bits >= 32 and of.w.scale.size > 1:
         return _rescaled(of, y)
@@ -123,7 +123,7 @@ def _with_summand(scaled: Reals, summand: Summand, scale: Reals, gain: Reals, ru
 
 
 def from_reals(values: Reals, y: Affine, rule: Rule) -> Codes:
-    """Codes of reals as a kernel's last step makes them."""
+    """Quantized values of floats as a kernel's last step makes them."""
     kind = F64 if rule.requant.compute == "f64" else F32
     scale, zero = y.along(values.ndim)
     gain = definition.gains(y, rule, kind).reshape(scale.shape)
@@ -132,7 +132,7 @@ def from_reals(values: Reals, y: Affine, rule: Rule) -> Codes:
 
 
 def offset(weights: NDArray[np.generic], x: Affine, w: Affine) -> Reals:
-    """What sums of codes lack whose map has an offset: the low end times the sum of the weights.
+    """What integer sums lack whose map has an offset: the low end times the sum of the weights.
 
     In float32 by the ends of the declared ranges; `weights` are the sums of an output each.
     """
@@ -151,9 +151,10 @@ def offset(weights: NDArray[np.generic], x: Affine, w: Affine) -> Reals:
 
 
 def from_ends(values: Reals, y: Map, rule: Rule) -> Codes:
-    """Codes of reals between the ends of a declared range: one multiply-add, from the low end."""
+    """Quantized values of floats between the ends of a declared range: one multiply-add, from the
+    low end."""
     if y.ends is None or y.ends.low.size > 1:
-        raise OpError("the ends of one range are to say what codes mean; the type declares none")
+        raise OpError("a range is to give the quantization parameters; the type declares none")
     if y.storage.bounds[0] < 0:
         raise OpError(f"no kernel makes {y.storage} of the ends of a range; u8 it can be")
     low, high = F32.type(y.ends.low), F32.type(y.ends.high)

@@ -26,7 +26,7 @@ def map_of(
     """The map of any quantized type. Where the type says `?`, `scale` and `zero` are the numbers.
 
     Scales, zeros, offsets and tables that are quantized themselves are dequantized first. OpError
-    for numbers that are missing, or a zero where codes have none.
+    for numbers that are missing, or a zero where quantized values have none.
     """
     scales = scale if kind.scale is None else _reals(kind.scale, kind.scales())
     zeros = zero if kind.zero is None else _zeros(kind)
@@ -47,16 +47,20 @@ def map_of(
     )
     if (kind.storage.is_float or made.table is not None) and made.zero.any():
         what = "a table" if made.table is not None else f"{kind.storage}"
-        raise OpError(f"codes of {what} have no zero point; `plus` moves the reals")
+        raise OpError(
+            f"quantized values of {what} have no zero point; `plus` moves the float values"
+        )
     if made.table is not None and not (np.isfinite(made.table).all() and kind.storage.is_integer):
-        raise OpError("a table is looked up by whole codes, and its entries are finite")
+        raise OpError("a table is looked up by integers, and its entries are finite")
     if made.table is not None and made.table.size > kind.high - kind.low + 1:
-        raise OpError(f"a table of {made.table.size} entries, but {kind.storage} has fewer codes")
+        raise OpError(
+            f"a table of {made.table.size} entries, but {kind.storage} has fewer quantized values"
+        )
     return made
 
 
 def _reals(held: object, data: NDArray[np.generic]) -> NDArray[np.generic]:
-    """The reals of an array of parameters, which may have a map of its own."""
+    """The float values of an array of parameters, which may have a map of its own."""
     if isinstance(held, Array) and held.type.quant is not None:
         return _plain(data, map_of(held.type.quant))
     return data

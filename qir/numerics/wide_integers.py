@@ -1,4 +1,4 @@
-"""Sums and differences of codes of 64 bits, which neither int64 nor float64 holds.
+"""Sums and differences of quantized values of 64 bits, which neither int64 nor float64 holds.
 
 A number is high * 2^32 + low, with low from 0 to before 2^32.
 """
@@ -31,7 +31,7 @@ def _halves(whole: NDArray[np.generic]) -> Halves:
 
 
 def _real_halves(whole: NDArray[np.float64]) -> Halves:
-    """Whole reals as two halves; what is beyond 2^66 comes as that."""
+    """Whole float values as two halves; what is beyond 2^66 comes as that."""
     near = np.clip(whole, -(2.0**66), 2.0**66)
     high = np.floor(near / _HALF)
     return high.astype(np.int64), (near - high * _HALF).astype(np.int64)
@@ -44,7 +44,7 @@ def added(
     high: int,
     carrier: np.dtype[np.generic],
 ) -> NDArray[np.integer]:
-    """whole + zero exactly, as codes of 64 bits that saturate."""
+    """whole + zero exactly, as quantized values of 64 bits that saturate."""
     high_sum, low_sum = (a + b for a, b in zip(_real_halves(whole), _halves(zero), strict=True))
     above, below = high_sum + (low_sum >> 32), low_sum & (_HALF - 1)
     codes = (above.astype(np.uint64) << np.uint64(32)) | below.astype(np.uint64)
@@ -58,7 +58,7 @@ def added(
 def difference(
     codes: NDArray[np.generic], zero: NDArray[np.generic], kind: np.dtype[np.floating]
 ) -> NDArray[np.floating]:
-    """codes - zero, rounded once."""
+    """quantized values - zero, rounded once."""
     (high, low), (zero_high, zero_low) = _halves(codes), _halves(zero)
     above = (high - zero_high).astype(np.float64) * _HALF
     below = (low - zero_low).astype(np.float64)

@@ -15,7 +15,7 @@ from qir.ir.types import Array, Grain, QuantType, TensorType
 _PERMUTED = re.compile(r"permuted\(([\d, ]+)\)")
 
 Held: TypeAlias = "tuple[NDArray[np.generic], QuantType | None]"
-"""Elements and, where they are codes, their map."""
+"""Elements and, where they are quantized, their map."""
 
 
 def in_one_order(a: Value, b: Value) -> tuple[TensorType, TensorType]:
@@ -48,7 +48,7 @@ def _order(value: Value) -> list[int]:
 
 
 def _flipped(value: Value) -> bool:
-    """Whether a matrix is read with its axes the other way round, through its codes too."""
+    """Whether a matrix is read with its axes the other way round, through its integers too."""
     if value.type.rank != 2 or (value.node.op not in ("constant", "dequantize")):
         return False
     use = value.only_use

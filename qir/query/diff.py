@@ -59,7 +59,7 @@ class Change:
     a: str
     b: str
     measure: Measure | None = None
-    """How far numbers lie apart."""
+    """How far numbers are apart."""
 
     def __str__(self) -> str:
         head = f"{self.what} {self.where}".strip()
@@ -67,7 +67,7 @@ class Change:
 
     @property
     def far(self) -> str:
-        """How far numbers lie apart, in words; nothing where there are none."""
+        """How far numbers are apart, in words; nothing where there are none."""
         found = self.measure
         if found is None or not found.differ:
             return ""
@@ -477,7 +477,7 @@ def _numbers(held: NDArray[np.generic]) -> str:
 
 # -- constants --------------------------------------------------------------------------------
 
-_IDLE = re.compile("coded|permuted")  # steps that leave every real number as it was
+_IDLE = re.compile("coded|permuted")  # steps that leave every float value as it was
 
 
 def _constants(a: Value, b: Value) -> Iterator[Change]:
@@ -502,7 +502,7 @@ def _constants(a: Value, b: Value) -> Iterator[Change]:
 
 
 def _codes(a: Held, b: Held) -> Measure | None:
-    """The distance of two arrays of one kind of codes, where both hold integers."""
+    """The distance of two arrays of one kind of quantized values, where both hold integers."""
     storages = {q.storage for _, q in (a, b) if q is not None}
     if len(storages) != 1 or a[0].dtype != b[0].dtype or a[0].dtype.kind not in "iu":
         return None
@@ -510,7 +510,7 @@ def _codes(a: Held, b: Held) -> Measure | None:
 
 
 def _elements(a: Held, b: Held) -> Measure | None:
-    """The distance of the reals; in steps where one of the two holds codes."""
+    """The distance of the float values; in steps where one of the two is quantized."""
     values, shown, step = [], [], None
     for data, quant in (a, b):
         if quant is None:

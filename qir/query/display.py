@@ -1,4 +1,4 @@
-"""How types, codes and nodes look where people see them: in a prompt, a notebook, a drawing."""
+"""How types, integers and nodes look where people see them: in a prompt, a notebook, a drawing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def family(kind: DType) -> str:
 
 
 def storage(value: Value) -> DType:
-    """What a value lies in memory as, in either form of a program."""
+    """What a value is in memory as, in either form of a program."""
     quant = coded(value)
     return quant.storage if quant else value.type.dtype
 
@@ -92,7 +92,7 @@ def codes(quant: QuantType) -> str:
 
 
 def element(value: Value) -> str:
-    """What the elements are: codes with their numbers, else the type."""
+    """What the elements are: quantized values with their numbers, else the type."""
     quant = coded(value)
     if quant is None:
         return str(value.type.dtype)
@@ -100,13 +100,13 @@ def element(value: Value) -> str:
 
 
 def brief_graph(graph: Program) -> str:
-    """One line for a prompt: how many nodes, what it takes and gives, how much holds codes."""
+    """One line for a prompt: how many nodes, what it takes and gives, how much is quantized."""
     nodes = list(graph)
     ends = [list(v.name for v in graph.inputs)]
     ends.append([name for node in nodes if node.op == "output" for name in node.operands])
     takes, gives = (", ".join([*e[:3], *([".."] if len(e) > 3 else [])]) or "nothing" for e in ends)
     held = sum(value.type.quant is not None for node in nodes for value in node.results)
-    codes = f", {held:,} values in codes" if held else ""
+    codes = f", {held:,} quantized values" if held else ""
     count = f"{len(nodes):,} node{'' if len(nodes) == 1 else 's'}"
     said = f"<graph {graph.name} as {graph.profile}: {takes} -> {gives}, {count}{codes}>"
     return in_line(said)

@@ -1,7 +1,7 @@
 """What a query may ask of nodes, values and origins: a table of named facts for each.
 
-The map of a value is its own; in QDQ form it is the one of the codes that `dequantize` reads it
-from, or that its one reader, a `quantize`, stores it as.
+The map of a value is its own; in QDQ form it is the one of the quantized values that `dequantize`
+reads it from, or that its one reader, a `quantize`, stores it as.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Item: TypeAlias = "bool | int | float | str | tuple[Item, ...] | Value | Node | 
 
 
 def coded(value: Value) -> QuantType | None:
-    """The map of the codes that a value stands in, in either form of a program."""
+    """The map of the quantized values that a value stands in, in either form of a program."""
     if value.type.quant is not None:
         return value.type.quant
     if value.node.op == "dequantize":
@@ -79,7 +79,7 @@ def _zero(quant: QuantType) -> Item:
 
 
 def _reals(quant: QuantType, code: int) -> NDArray[np.float64] | None:
-    """What a code means under each scale."""
+    """What a quantized value means under each scale."""
     if quant.dynamic or quant.kind != "uniform" or quant.plus is not None:
         return None
     if not quant.storage.is_integer:

@@ -49,7 +49,7 @@ class Measure:
     ulps: int | None = None
     """The largest difference in steps of the float type, where both have one type."""
     steps: float | None = None
-    """The largest difference in codes."""
+    """The largest difference in quantized values."""
     first: First | None = None
 
 
@@ -59,7 +59,7 @@ def measure(
     step: NDArray[np.float64] | None = None,
     shown: tuple[NDArray[np.generic], NDArray[np.generic]] | None = None,
 ) -> Measure | None:
-    """The distance, or None where the shapes differ; `step` is what one code is worth.
+    """The distance, or None where the shapes differ; `step` is what one quantized value is worth.
 
     The first that differs is told by the elements of `shown` where that is given.
     """
@@ -194,7 +194,8 @@ def _ordered(values: NDArray[np.generic]) -> NDArray[np.uint64]:
 def reals(
     codes: NDArray[np.generic], quant: QuantType
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """The reals of a uniform type's codes in float64, and the scale at each; None for others."""
+    """The floats of a uniform type's integers in float64, and the scale at each; None for
+    others."""
     if quant.dynamic or quant.kind != "uniform" or quant.plus is not None:
         return None
     scale, zero = np.asarray(quant.scales()), np.asarray(quant.zeros())

@@ -54,7 +54,8 @@ class Pairing:
         return self.of_a.get(a.node) is b.node and a.index == b.index
 
     def agree(self, a: Value, b: Value) -> bool:
-        """Whether two operands are one value, seen through codes that one graph does not have."""
+        """Whether two operands are one value, seen through integers that one graph does
+        not have."""
         one, other = self.bare(a, self.of_a), self.bare(b, self.of_b)
         if self.meet(a, b) or self.meet(one, other):
             return True
@@ -63,7 +64,7 @@ class Pairing:
         return not _tensors(a, one).isdisjoint(_tensors(b, other))
 
     def bare(self, value: Value, table: dict[Node, Node]) -> Value:
-        """What a value stands for, through codes that the other graph does not have."""
+        """What a value stands for, through quantized values that the other graph does not have."""
         while value.node.op in BRIDGES and value.node not in table and value.node.operands:
             value = next(iter(value.node.operands.values()))
         return value
@@ -287,7 +288,7 @@ def _replaced(found: Pairing, nodes: Sequence[Node]) -> None:
 
 
 def _users(value: Value, taken: dict[Node, Node]) -> dict[Hashable, list[Node]]:
-    """Users without a partner, by op and slot; behind codes too."""
+    """Users without a partner, by op and slot; after quantized values too."""
     out: dict[Hashable, list[Node]] = {}
     todo = [value]
     while todo:
@@ -332,7 +333,7 @@ def holders(nodes: Iterable[Node]) -> Callable[[Node], Node | None]:
 
 
 def _after_codes(node: Node) -> Iterator[str]:
-    """The tensors that a node makes, and the codes that these become."""
+    """The tensors that a node makes, and the quantized values that these become."""
     for value in node.results:
         yield value.lineage.tensor
         if (use := value.only_use) is not None and use.node.op in BRIDGES:
@@ -340,7 +341,7 @@ def _after_codes(node: Node) -> Iterator[str]:
 
 
 def _tensors(value: Value, last: Value) -> set[str]:
-    """The tensors from a value back to the one that its codes stand for."""
+    """The tensors from a value back to the one that its quantized values stand for."""
     out = {value.lineage.tensor}
     while value is not last:
         value = next(iter(value.node.operands.values()))

@@ -50,7 +50,7 @@ _VALUES = Names(
 
 
 class Match(NamedTuple):
-    """A node that was found, and the bodies that it lies in, from the outermost."""
+    """A node that was found, and the bodies that it is in, from the outermost."""
 
     node: Node
     path: tuple[str, ...] = ()

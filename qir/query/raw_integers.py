@@ -1,7 +1,8 @@
-"""What plain integers mean where the op that reads them says so, as a map from codes to reals.
+"""What plain integers mean where the op that reads them says so, as a map from quantized values to
+floats.
 
 The weights of an integer product mean what its result is multiplied by, and the bias of an op on
-codes counts in units of its sum.
+quantized values counts in units of its sum.
 """
 
 from __future__ import annotations

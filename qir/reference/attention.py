@@ -84,7 +84,7 @@ def _headed(op: str, slot: str, x: Array, heads: int | None) -> Wide:
 
 
 def _behind(slot: str, past: Array | None, x: Wide) -> Wide:
-    """x behind its past."""
+    """x after its past."""
     if past is None:
         return x
     shape = (*x.shape[:2], *past.shape[2:3], *x.shape[3:])
@@ -219,7 +219,7 @@ def _angles(slot: str, table: Array, positions: Array | None, shape: tuple[int, 
         at = positions.astype(np.int64)
         at = at if at.ndim == 2 else np.broadcast_to(at + np.arange(shape[1]), shape[:2])
         if full.ndim != 2 or (at.size and not 0 <= at.min() <= at.max() < len(full)):
-            raise OpError(f"rotary: {slot} is {list(table.shape)}, positions lie outside of it")
+            raise OpError(f"rotary: {slot} is {list(table.shape)}, positions are outside of it")
         found = full[at]
     if found.shape != shape:
         raise OpError(f"rotary: {slot} gives {list(found.shape)}, it should be {list(shape)}")

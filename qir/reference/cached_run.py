@@ -1,7 +1,7 @@
 """Runs variants of one graph on one batch, computing only what differs from a run that was kept.
 
 Two nodes that compute the same from the same operands have one key, in whatever graph they are. So
-of a variant only those nodes run that lie downstream of a change.
+of a variant only those nodes run that are downstream of a change.
 """
 
 from __future__ import annotations

@@ -40,10 +40,11 @@ class _Link:
 
 
 def run_chain(node: Node, operands: Operands, profile_name: str) -> Codes:
-    """A group: an op and activations that only bound its codes, or with a summand in units of its
-    result, else stage by stage in reals.
+    """A group: an op and activations that only bound its quantized values, or with a summand in
+    units of its result, else stage by stage in float.
 
-    Rounding is monotone and zero is a code, so bounding the codes is bounding the reals first.
+    Rounding is monotone and zero is a quantized value, so bounding the quantized values is bounding
+    the float values first.
     """
     stages = node.stages
     quant = node.result.type.quant
@@ -100,7 +101,7 @@ def _rule(link: _Link, profile_name: str) -> Rule:
 
 
 def _with_summand(node: Node, head: _Link, operands: Operands, profile_name: str) -> Codes | None:
-    """A product and a summand of codes in units of the result; None where they are not that."""
+    """A product and a summand of integers in units of the result; None where they are not that."""
     rule = _rule(head, profile_name)
     if rule.stage.sum != "ratio" or head.stage.op not in PRODUCTS or rule.method is not None:
         return None
@@ -136,13 +137,13 @@ def _held(summand: QuantType, result: TensorType, rule: Rule) -> TensorType:
 
 
 def _labelled(codes: Codes, result: QuantType) -> Codes:
-    """The bytes of a sum, read as the result's codes."""
+    """The bytes of a sum, read as the result's quantized values."""
     kind = np.dtype(result.storage.carrier)
     return codes if codes.dtype == kind or codes.itemsize != 1 else codes.view(kind)
 
 
 def _read(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Codes:
-    """A summand as it is read: unsigned codes beside an i8 result may end at 127."""
+    """A summand as it is read: unsigned integers beside an i8 result may end at 127."""
     mixed = (of.storage, result.storage) == (U8, I8)
     if rule.stage.sum_reads != "i8_saturated" or not mixed:
         return codes
@@ -150,7 +151,7 @@ def _read(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Codes:
 
 
 def _written(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Codes:
-    """A result where an i8 summand lay: unsigned codes may end at 127."""
+    """A result where an i8 summand lay: unsigned integers may end at 127."""
     mixed = (of.storage, result.storage) == (I8, U8)
     if rule.stage.sum_reads != "i8_saturated" or not mixed:
         return codes
@@ -161,7 +162,7 @@ def _written(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Code
 
 
 def _by_stages(node: Node, operands: Operands, profile_name: str) -> Codes:
-    """Every stage on reals, rounded where a type stands behind it and at the end."""
+    """Every stage in float, rounded where a type stands after it and at the end."""
     flow: Codes | None = None
     kind: DType | None = None
     rule: Rule | None = None
@@ -204,7 +205,7 @@ def _by_stages(node: Node, operands: Operands, profile_name: str) -> Codes:
 
 
 def _head_rule(link: _Link, profile_name: str) -> Rule | None:
-    """The rule of a product of codes, which says what its kernel's later stages work on."""
+    """The rule of an integer product, which says what its kernel's later stages work on."""
     rule = _rule(link, profile_name)
     kernel = Kernel(link.stage.op, link.stage.attrs, link.types, link.result, rule)
     if link.stage.op not in PRODUCTS or rule.method is not None:
@@ -215,7 +216,7 @@ def _head_rule(link: _Link, profile_name: str) -> Rule | None:
 
 
 def _fed(link: _Link, flow: Codes, element: Element | None) -> _Link:
-    """A stage with what flows in: reals, or codes."""
+    """A stage with what flows in: float values, or quantized values."""
     assert link.stage.flow is not None
     kind = TensorType(flow.shape, element or dtype_of(flow))
     types = {**link.types, link.stage.flow: kind}
@@ -235,7 +236,7 @@ def _plain_stage(link: _Link, profile_name: str) -> tuple[Codes, DType | None]:
 
 
 def _real_stage(link: _Link, profile_name: str) -> Codes:
-    """The reals that one stage gives: exact sums of codes where there are, else in reals."""
+    """The float values that one stage gives: exact integer sums where there are, else in float."""
     stage, arrays = link.stage, link.arrays
     if not any(t.quant for t in link.types.values()):
         return compute(stage.op, arrays, stage.attrs)
@@ -248,7 +249,8 @@ def _real_stage(link: _Link, profile_name: str) -> Codes:
 
 
 def _rounded(flow: Codes, quant: QuantType, rule: Rule | None, profile_name: str) -> Codes:
-    """Codes of what flows: by the last step of a product that became reals, else as reals are."""
+    """Quantized values of what flows: by the last step of a product that were dequantized, else as
+    floats are."""
     if rule is not None and rule.requant.multiplier == "divide" and plain(quant):
         return from_reals(flow.astype(np.float32), affine_of(quant), rule)
     if rule is not None and between_ends(quant, rule):
@@ -257,7 +259,7 @@ def _rounded(flow: Codes, quant: QuantType, rule: Rule | None, profile_name: str
 
 
 def _on_codes(link: _Link, rule: Rule) -> bool:
-    """Whether a stage is one that the kernel computes on codes."""
+    """Whether a stage is one that the kernel computes on quantized values."""
     others = link.stage.op not in (*_TAILS, "add") and not link.arrays
     return others and rule.stage.other != "float"
 
@@ -265,7 +267,7 @@ def _on_codes(link: _Link, rule: Rule) -> bool:
 def _coded_stage(
     link: _Link, flow: Codes, result: TensorType, rule: Rule, profile_name: str
 ) -> Codes:
-    """Another activation on codes of the result's map, by a table or as its own rule says."""
+    """Another quantized activation of the result's map, by a table or as its own rule says."""
     assert result.quant is not None
     codes = _rounded(flow, result.quant, rule, profile_name)
     fed = _fed(link, codes, result.quant)
@@ -279,7 +281,7 @@ def _coded_stage(
 
 
 def _summand(link: _Link) -> QuantType | None:
-    """The map of the codes that a stage adds to what flows; None for other stages."""
+    """The map of the quantized values that a stage adds to what flows; None for other stages."""
     if link.stage.op != "add" or len(link.types) != 1:
         return None
     quant = next(iter(link.types.values())).quant
@@ -287,7 +289,7 @@ def _summand(link: _Link) -> QuantType | None:
 
 
 def _summed(flow: Codes, link: _Link, result: TensorType, rule: Rule) -> Codes:
-    """Reals and what the codes of a summand mean."""
+    """Float values and what the quantized values of a summand mean."""
     ((slot, kind),) = link.types.items()
     assert kind.quant is not None
     codes, of = link.arrays[slot], affine_of(kind.quant)

@@ -1,4 +1,4 @@
-"""Means of windows from sums of raw codes."""
+"""Means of windows from sums of raw integers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def code_sums(
     ceil: bool,
     layout: str,
 ) -> tuple[Whole, Whole]:
-    """The sum of raw codes in each window, channels first, and how many there are."""
+    """The sum of raw integers in each window, channels first, and how many there are."""
     codes = channels_first("avg_pool2d", x, layout).astype(np.int64)
     sizes = (codes.shape[2], codes.shape[3])
     height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)
@@ -58,7 +58,8 @@ def raw_mean(
     layout: str = "NCHW",
     divide: bool = False,
 ) -> Codes:
-    """Average pooling of raw codes, halves to even; padding that counts counts as code zero.
+    """Average pooling of raw integers, halves to even; padding that counts counts as quantized
+    value zero.
 
     A sum is divided by their number in float32, or multiplied by what 1 divided by it is there.
     """

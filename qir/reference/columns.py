@@ -24,7 +24,7 @@ def _along(
         raise OpError(f"{op}: kernel {tuple(kernel)} for {len(sizes)} axes")
     along = windows_along(op, sizes, kernel, stride, pad, dilation)
     if not all(w.count for w in along):
-        raise OpError(f"{op}: no window of {tuple(kernel)} lies in {tuple(sizes)}")
+        raise OpError(f"{op}: no window of {tuple(kernel)} is in {tuple(sizes)}")
     return along
 
 

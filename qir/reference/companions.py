@@ -40,7 +40,7 @@ def resolved(
 ) -> Resolved:
     """The op's own operands, every type with its numbers where companions give them.
 
-    A type stays open where an op that only moves codes is given none. Raises OpError for
+    A type stays open where an op that only moves quantized values is given none. Raises OpError for
     companions that no type asks for, or numbers that do not fit.
     """
     apart = beside(op, arrays)
@@ -63,7 +63,8 @@ def beside(op: str, slots: Iterable[str]) -> list[str]:
 
 
 def _plain(kind: TensorType, data: NDArray[np.generic]) -> NDArray[np.generic]:
-    """The numbers of a companion; those that are codes themselves are read as what they mean."""
+    """The numbers of a companion; those that are quantized themselves are read as what
+    they mean."""
     return data if kind.quant is None else dequantize(data, map_of(kind.quant), Rule())
 
 

@@ -23,7 +23,7 @@ def computed(
 ) -> tuple[NDArray[np.generic], ...]:
     """What a node makes of these operands; nothing where it cannot be computed.
 
-    What only moves elements takes any: reals, or the codes that stand for them.
+    What only moves elements takes any: float values, or the quantized values that stand for them.
     """
     try:
         if spec(node.op).traits.value_preserving and node.op not in _FILLS:

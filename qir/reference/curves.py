@@ -1,4 +1,4 @@
-"""Functions of one number as oneDNN's vectors compute them behind a layer: float32 in steps."""
+"""Functions of one number as oneDNN's vectors compute them after a layer: float32 in steps."""
 
 from __future__ import annotations
 

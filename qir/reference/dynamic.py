@@ -116,7 +116,7 @@ def _by_profile(
 
 
 def _reals(run: _Run) -> Tensor:
-    """The reals of x, which may be codes."""
+    """The float values of x, which may be quantized."""
     quant = run.types["x"].quant
     if quant is None:
         return run.arrays["x"]
@@ -125,7 +125,7 @@ def _reals(run: _Run) -> Tensor:
 
 
 def _qparams(run: _Run) -> tuple[Tensor, ...]:
-    """The numbers of a type, or the reals at its ends."""
+    """The numbers of a type, or the float values at its ends."""
     kinds = [value.type for value in run.node.results]
     names = ("min", "max") if run.text("give") == "range" else ("scale", "zero")
     given = [run.beside.get(f"x.{name}") for name in names]
@@ -153,12 +153,12 @@ def _number(quant: QuantType, name: str, kind: TensorType) -> Tensor:
 
 
 def _end(quant: QuantType, name: str) -> Tensor:
-    """The least or greatest real: the declared one, else what the last code means."""
+    """The least or greatest float value: the declared one, else what the extreme integer means."""
     if quant.declared is not None:
         held = quant.declared.low if name == "min" else quant.declared.high
         return held.data if isinstance(held, Array) else np.array(held, np.float32)
     if not quant.storage.is_integer or quant.kind != "uniform":
-        raise OpError(f"qparams: codes of {quant} have no last one; read scale and zero")
+        raise OpError(f"qparams: quantized values of {quant} have no bounds; read scale and zero")
     code = quant.low if name == "min" else quant.high
     through = any_map(quant)
     reals = (code - np.asarray(through.zero, np.float64)) * np.asarray(through.scale, np.float64)
@@ -172,7 +172,7 @@ def _fake(run: _Run) -> tuple[Tensor, ...]:
         return (x,)
     element = node.inner.get("code")
     if not isinstance(element, QuantType):
-        raise OpError("fake_quantize: the inner slot code says no quantized type")
+        raise OpError("fake_quantize: the inner slot `code` has no quantized type")
     code = concrete(element, "code", run.beside, run.profile)
     if code.dynamic:
         raise OpError(f"fake_quantize: code is {element}; code.scale is to give the number")
@@ -184,7 +184,7 @@ def _fake(run: _Run) -> tuple[Tensor, ...]:
 
 
 def _matmul_integer(run: _Run) -> tuple[Tensor, ...]:
-    """Sums of (a - a.zero) * (b - b.zero); a list of zeros lies along rows, or columns."""
+    """Sums of (a - a.zero) * (b - b.zero); a list of zeros is along rows, or columns."""
     a = _less(run.arrays["a"], run.beside.get("a.zero"), rows=True)
     b = _less(run.arrays["b"], run.beside.get("b.zero"), rows=False)
     return (accumulate.matmul(a, b),)

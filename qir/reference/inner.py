@@ -1,7 +1,7 @@
 """Ops that round values within themselves, to what their inner slots say.
 
-Operands that are codes become reals first, results that are to be codes are quantized last, both
-as a profile has it: what the op's float form computes between dequantize and quantize.
+Operands that are quantized are dequantized first, results that are to be quantized are quantized
+last, both as a profile has it: what the op's float form computes between dequantize and quantize.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WITHIN = frozenset({"rnn", "lstm", "gru", "attention"})
 
 
 def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]:
-    """One such op on reals and codes; OpError for numbers of a map that nothing gives."""
+    """One such op in float and integers; OpError for numbers of a map that nothing gives."""
     row, manner = spec(node.op), profile(profile_name)
     places = {s: a for s, a in operands.items() if s.rpartition(".")[0] in row.inner}
     outside = {s: a for s, a in operands.items() if s not in places}
@@ -63,7 +63,8 @@ def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]
 
 
 def _by_method(node: Node, given: Resolved, profile_name: str) -> tuple[Tensor, ...] | None:
-    """All results by the method that a profile names for such codes; None where it names none."""
+    """All results by the method that a profile names for such integers; None where it
+    names none."""
     asked = query_on(node.op, node.attrs, given.types, given.results[0])
     rule = profile(profile_name).resolve(asked)
     method = plugin_method(rule.method.name) if rule.method else None
@@ -104,15 +105,15 @@ class _Place:
         return map_of(quant, scale=scale, zero=zero)
 
     def reals(self, codes: Tensor) -> Tensor:
-        """What codes mean."""
+        """What quantized values mean."""
         return dequantize(codes, self._map(), self.manner.resolve(dequantizing(self.quant)))
 
     def codes(self, x: Tensor) -> Tensor:
-        """The codes of reals."""
+        """The quantized values of floats."""
         return quantize(x, self._map(), self.manner.resolve(quantizing(self.quant)))
 
     def rounded(self, x: Wide) -> Wide:
-        """The reals that codes of x mean, x itself first in the type the map expresses."""
+        """The floats that integers of x mean, x itself first in the type the map expresses."""
         real = narrow(x, self.quant.express.carrier)
         of = self._chosen(real) if self.quant.dynamic else self._map()
         codes = quantize(real, of, self.manner.resolve(quantizing(self.quant)))

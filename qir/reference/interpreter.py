@@ -1,4 +1,5 @@
-"""Runs any graph by the reference: reals by the float functions, codes by the profile's rules."""
+"""Runs any graph by the reference: floats by the float functions, integers by the
+profile's rules."""
 
 from __future__ import annotations
 
@@ -157,7 +158,8 @@ def run_node(
     forced: str | None = None,
     inside: See | None = None,
 ) -> tuple[Tensor, ...]:
-    """One node on arrays by slot: reals as reals, codes as codes, integers wrapped to their width.
+    """One node on arrays by slot: float values as floats, quantized values as quantized values,
+    integers wrapped to their width.
 
     `forced` is a profile that takes the place of every one that nodes within bodies name; `inside`
     sees the values of those bodies.
@@ -285,9 +287,9 @@ def _check_codes(value: Value, data: Tensor) -> None:
         return  # there is nothing to look at
     least, most = int(data.min()), int(data.max())
     if least < low or most > high:
-        what = "codes" if kind.quant else "numbers"
+        what = "quantized values" if kind.quant else "numbers"
         said = f"input {value.name!r} holds {least if least < low else most}"
-        raise DataError(f"{said}; its {what}, {kind.dtype}, lie in {low}..{high}")
+        raise DataError(f"{said}; its {what}, {kind.dtype}, are in {low}..{high}")
 
 
 def _fits(dim: Dim, size: int, sizes: dict[str, int]) -> bool:

@@ -58,16 +58,16 @@ def mean_of_steps(
     divide: bool = False,
     after: bool = False,
 ) -> Codes:
-    """Means in steps of the code: the sum of q - z is whole, times 1 / n in float32.
+    """Means in steps of the quantized value: the sum of q - z is whole, times 1 / n in float32.
 
     Single elements add the zero point before rounding. `lanes` channels make a vector, which adds
     it after rounding, or before by one multiply-add where it is `fused`. `after`: single
     elements of channels-last data, and of whole means, add it after rounding too. `raw`: the zero
     point is in the sum from the start, and 1 is divided by one side of a window after the other,
-    in float32; not so for images of one channel, which lie in memory as channels-last ones do.
+    in float32; not so for images of one channel, which are in memory as channels-last ones do.
     `divide`: the
     sum is divided by n. A volume's whole mean is one over its last axes; with channels last, and
-    over axes that are not the last ones, means pass through reals.
+    over axes that are not the last ones, means pass through float.
     """
     x, out = call.affine("x"), coded(call)
     one_scale(call.op, x, out)

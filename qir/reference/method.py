@@ -1,4 +1,4 @@
-"""What a method is: a function on codes by a name that profiles use, and what it is given."""
+"""What a method is: a quantized function by a name that profiles use, and what it is given."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ F = np.float32
 
 
 class Call(Protocol):
-    """One op on codes: what it is given and what it must give."""
+    """One quantized op: what it is given and what it must give."""
 
     @property
     def op(self) -> str: ...
@@ -53,15 +53,15 @@ class Method:
     rule: bool = False
     """Whether it also works by other fields of the rule."""
     beside: tuple[str, ...] = ()
-    """Operands that hold no codes, given by name where there are any."""
+    """Operands that are not quantized, given by name where there are any."""
     whole: bool = False
     """Whether it is given the call and all arrays, and sees to the rest itself."""
     any_map: bool = False
-    """Whether it takes codes of maps of every kind, and makes reals of them."""
+    """Whether it takes quantized values of maps of every kind, and dequantizes them."""
     tails: bool = False
-    """Whether it bounds reals itself where a relu follows, before they become codes."""
+    """Whether it bounds float values itself where a relu follows, before they are quantized."""
     reals: bool = False
-    """Whether it may make reals where the result is to be real."""
+    """Whether it may make float values where the result is to be float."""
 
 
 def to_whole(x: Real32) -> NDArray[np.int64]:
@@ -72,14 +72,14 @@ def to_whole(x: Real32) -> NDArray[np.int64]:
 
 
 def stored(codes: NDArray[np.int64], out: Affine) -> Codes:
-    """Whole numbers as codes that saturate."""
+    """Whole numbers as quantized values that saturate."""
     return np.clip(codes, out.low, out.high).astype(out.carrier)
 
 
 def coded(call: Call) -> Affine:
-    """Returns the map of a result; OpError where the result is real."""
+    """Returns the map of a result; OpError where the result is float."""
     if call.out is None:
-        raise OpError(f"{call.op}: the method makes codes, the result is real")
+        raise OpError(f"{call.op}: the method gives quantized values, the result is float")
     return call.out
 
 
@@ -100,8 +100,8 @@ def handed_on(name: str, x: Affine, out: Affine) -> None:
     """OpError where a result has another map than the operand whose map its kernel hands on."""
     if not x.same_map(out):
         raise OpError(
-            f"{name}: the runtime's kernel hands its operand's map on, and the result has another; "
-            "expand-qdq writes it as reals between codes, which the runtime computes"
+            f"{name}: the runtime's kernel keeps its operand's quantization parameters, and the "
+            "result has others; expand-qdq writes it in QDQ form, which the runtime computes"
         )
 
 

@@ -1,7 +1,8 @@
-"""Ops on codes that are not "accumulate and round once", under the names that profiles use.
+"""Ops on quantized values that are not "accumulate and round once", under the names that profiles
+use.
 
-Each function takes the operands' codes, their maps and the result's, and does what one kind of
-kernel does, to the last bit: where it is said float32, every step rounds to float32.
+Each function takes the operands' quantized values, their maps and the result's, and does what one
+kind of kernel does, to the last bit: where it is said float32, every step rounds to float32.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def _zero(of: Affine) -> np.float32:
 
 
 def fma_sum(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -> Codes:
-    """a + b: rne(fma(a, ra, fma(b, rb, c))) in float32, on raw codes, one constant for all zeros.
+    """a + b: rne(fma(a, ra, fma(b, rb, c))) in float32, on raw integers, one constant for all
+    zeros.
 
     The operand that is one number in the innermost run, if it is `a`, changes places with `b`.
     """
@@ -108,10 +110,10 @@ def scaled_product(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine
 
 
 def _table(of: Affine, out: Affine, rule: Rule, function: Callable[[Real32], Real32]) -> Codes:
-    """The result's code for each code there is, from the least on."""
+    """The result's code for each quantized value there is, from the least on."""
     least, most = of.storage.bounds
     if most - least > 1 << 16:
-        raise OpError(f"a table over all codes of {of.storage} is too long")
+        raise OpError(f"a table over all values of {of.storage} is too long")
     codes = np.arange(least, most + 1).astype(of.carrier)
     return quantize(function(dequantize(codes, of, rule).astype(F)), out, rule)
 
@@ -140,7 +142,8 @@ def logistic_table(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes
 
 
 def recode(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
-    """The codes of the same reals in another map: kept where the maps agree, else by a table."""
+    """The integers of the same floats in another map: kept where the maps agree, else by a
+    table."""
     if x_map.same_map(out):
         return x
     if x_map.axis is not None or out.axis is not None:
@@ -157,7 +160,7 @@ def recode_all(
 
 
 _BITS = 8
-"""The widest codes that a table of 256 exponents takes."""
+"""The widest quantized values that a table of 256 exponents takes."""
 
 
 def exponent_table(
@@ -169,19 +172,20 @@ def exponent_table(
     quotient: str = "f32",
     overflow: str = "saturate",
 ) -> Codes:
-    """Softmax: exponents from a float32 table that is shifted so that the greatest code is last.
+    """Softmax: exponents from a float32 table that is shifted so that the greatest quantized value
+    is last.
 
     The terms are summed in float32, in the order of the axis; the result's scale counts as
     1 / floor(1 / scale). `quotient` is the type in which a term is multiplied by that and divided
     by the sum. In float32 the product overflows on short axes, such as one of length one: the
     conversion of infinity to 32 bits gives the zero point, or one end of a signed type.
-    `overflow` is what becomes of a result beyond the codes: `wrap` keeps the low byte of a signed
-    one, and gives -1 for one above 255.
+    `overflow` is what becomes of a result beyond the quantized values: `wrap` keeps the low byte of
+    a signed one, and gives -1 for one above 255.
     """
     one_scale("exponent_table", x_map, out)
     if x_map.storage.bits > _BITS:
         raise OpError(
-            f"softmax: exponent_table has an exponent for each of 256 codes, {x_map.storage} has "
+            f"softmax: exponent_table has an exponent for each of 256 values, {x_map.storage} has "
             "more; dequantize before it and quantize after it"
         )
     if not x.size:
@@ -208,7 +212,7 @@ def exponent_table(
 
 
 _BEYOND = 1 << 20
-"""More codes than any storage of 8 bits has."""
+"""More quantized values than any storage of 8 bits has."""
 
 
 def _in_32_bits(share: Real32, zero: int, *, signed: bool) -> NDArray[np.int64]:
@@ -237,7 +241,7 @@ def mean_of_reals(
     count_pad: bool = False,
     layout: str = "NCHW",
 ) -> Codes:
-    """Average pooling: reals added in float32, row by row; rne(mean / scale + zero).
+    """Average pooling: float values added in float32, row by row; rne(mean / scale + zero).
 
     A window that is the whole image is left to the global pool, as onnxruntime's kernel does.
     """
@@ -280,7 +284,7 @@ def mean_of_codes(x: Codes, x_map: Affine, out: Affine, *, layout: str = "NCHW")
 
 
 def nearest_by_step(call: Call, arrays: Mapping[str, Codes]) -> Codes:
-    """The nearest codes, at places that are products by a step."""
+    """The nearest quantized values, at places that are products by a step."""
     return _move(call, arrays, lambda given, attrs: resize.STEPPED(**given, **attrs))
 
 
@@ -327,11 +331,11 @@ METHODS: Mapping[str, PluginMethod] = {
     **transposed.METHODS,
     **vectors.METHODS,
 }
-"""The methods that profiles of several runtimes name; those of one lie in its backend's folder."""
+"""The methods that profiles of several runtimes name; those of one are in its backend's folder."""
 
 
 def for_reals(rule: Rule) -> bool:
-    """Whether the method that a rule names makes reals of codes of any map."""
+    """Whether the method that a rule names dequantizes quantized values of any map."""
     method = plugin_method(rule.method.name) if rule.method else None
     return method is not None and method.any_map
 
@@ -344,7 +348,8 @@ def bounding(rule: Rule) -> bool:
 
 @np.errstate(all="ignore")
 def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
-    """The method that a rule names, on the codes of an op; infinities are told to nobody.
+    """The method that a rule names, on the quantized values of an op; infinities are told to
+    nobody.
 
     Raises ProfileError for a method or parameter that is not known, OpError where the method does
     not take such operands.
@@ -365,7 +370,7 @@ def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     if wrong := fault(wanted):
         raise ProfileError(f"profile {call.rule.profile}: {wrong}")
     if call.out is None and not (method.any_map or method.reals):
-        raise OpError(f"{call.op}: {wanted.name} makes codes, the result is real")
+        raise OpError(f"{call.op}: {wanted.name} gives quantized values, the result is float")
     if method.slots is None:
         return method.function(call, arrays, **wanted.params)
     lacks = {s for s in method.slots if s != "xs" and s not in arrays}
@@ -386,7 +391,7 @@ def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
 
 
 def _reals(call: Call, arrays: Mapping[str, Codes]) -> Codes:
-    """The real op between dequantize and quantize."""
+    """The float op between dequantize and quantize."""
     reals = {
         slot: dequantize(data, call.affine(slot), call.rule) if call.types[slot].quant else data
         for slot, data in arrays.items()
@@ -407,7 +412,7 @@ Moved = Callable[[Mapping[str, Codes], Mapping[str, Attr]], Codes]
 
 
 def _move(call: Call, arrays: Mapping[str, Codes], function: Moved) -> Codes:
-    """The op on codes, after they are in the result's map."""
+    """The quantized op, after they are in the result's map."""
     if call.out is None:
         return _reals(call, arrays)
     out = call.out

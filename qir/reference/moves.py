@@ -27,7 +27,7 @@ def identity(x: Array) -> Array:
 def dropout(x: Array, *, ratio: float = 0.5) -> Array:
     """x itself, as after training; OpError for a ratio outside 0..1."""
     if not 0 <= ratio <= 1:
-        raise OpError(f"dropout: ratio is {ratio}, it must lie in 0..1")
+        raise OpError(f"dropout: ratio is {ratio}, it must be in 0..1")
     return x
 
 

@@ -113,7 +113,7 @@ def instance_norm(x: Array, gamma: Array, beta: Array, *, eps: float = 1e-5) -> 
     """Each channel to mean 0 and variance 1, times gamma, plus beta; OpError for misfits."""
     floats("instance_norm", x=x, gamma=gamma, beta=beta)
     if x.ndim < 3:
-        raise OpError(f"instance_norm: x {list(x.shape)} has no axes behind the channels")
+        raise OpError(f"instance_norm: x {list(x.shape)} has no axes after the channels")
     return _by_channel("instance_norm", x, gamma, beta, x.shape[1], eps)
 
 

@@ -107,7 +107,7 @@ def settled(x: Array) -> Array:
 
 
 def cut(x: Array, to: DType) -> Array:
-    """Reals cut toward zero, of which the low bits are kept, on every machine alike.
+    """Float values cut toward zero, of which the low bits are kept, on every machine alike.
 
     They pass through i32 where `to` has up to 16 bits, or is signed and has up to 32, else
     through i64 (u64 above it if `to` is wide enough); what does not fit there, NaN too, becomes

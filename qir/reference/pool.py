@@ -1,7 +1,7 @@
 """Pooling.
 
 max_pool2d lets NaN win (torch does; onnxruntime's answer depends on where in the window it
-lies). A window that sees padding alone gives -inf, for integers the least value, and as a mean
+is). A window that sees padding alone gives -inf, for integers the least value, and as a mean
 NaN. Windows that ceil mode lets reach beyond the padding count no element there.
 """
 

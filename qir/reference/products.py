@@ -1,4 +1,4 @@
-"""Sums of products of codes, rounded once: convolutions and matrix products in integers."""
+"""Sums of integer products, rounded once: convolutions and matrix products in integers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PRODUCTS = frozenset({"conv2d", "matmul", "gemm", "linear"})
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One op on codes with what it is given and what it must give."""
+    """One quantized op with what it is given and what it must give."""
 
     op: str
     attrs: Mapping[str, Attr]
@@ -50,29 +50,29 @@ class Kernel:
     """A relu that follows in the same kernel, where its method sees to that."""
 
     def affine(self, slot: str) -> Affine:
-        """The map of an operand; OpError where it holds no codes, or other than plain ones."""
+        """The map of an operand; OpError where it is not quantized, or other than plain ones."""
         return self.maps[slot] if slot in self.maps else affine_of(self.quant(slot))
 
     def map(self, slot: str) -> AnyMap:
-        """The map of an operand, of any kind; OpError where it holds no codes."""
+        """The map of an operand, of any kind; OpError where it is not quantized."""
         return any_map(self.quant(slot))
 
     def quant(self, slot: str) -> QuantType:
-        """The quantized type of an operand; OpError where it holds no codes."""
+        """The quantized type of an operand; OpError where it is not quantized."""
         quant = self.types[slot].quant
         if quant is None:
-            raise OpError(f"{self.op}: {slot} is {self.types[slot]}, codes are needed")
+            raise OpError(f"{self.op}: {slot} is {self.types[slot]}, quantized values are needed")
         return _known(self.op, slot, quant)
 
     @property
     def out(self) -> Affine | None:
-        """The map of the result; None where it is real."""
+        """The map of the result; None where it is float."""
         quant = self.result.quant
         return None if quant is None else affine_of(_known(self.op, "", quant))
 
     @property
     def out_map(self) -> AnyMap | None:
-        """The map of the result, of any kind; None where it is real."""
+        """The map of the result, of any kind; None where it is float."""
         quant = self.result.quant
         return None if quant is None else any_map(_known(self.op, "", quant))
 
@@ -85,7 +85,7 @@ def _known(op: str, slot: str, quant: QuantType) -> QuantType:
 
 
 def plain(quant: QuantType) -> bool:
-    """Whether codes are whole steps of one scale, or of one an index of one axis."""
+    """Whether quantized values are whole steps of one scale, or of one an index of one axis."""
     known = quant.kind == "uniform" and quant.plus is None and not quant.real_zero
     nested = any(a.type.quant for a in quant.arrays())
     simple = quant.grain is None or quant.axis is not None
@@ -118,7 +118,7 @@ def integral(kernel: Kernel) -> bool:
 
 
 def offset_by_ends(kernel: Kernel) -> bool:
-    """Whether sums of codes with an offset are those of codes, and a number beside them."""
+    """Whether integer sums with an offset are those of integers, and a number beside them."""
     traits = spec(kernel.op).traits
     data, weight = (kernel.types[s or ""].quant for s in (traits.data, traits.weight))
     if kernel.rule.bias.plus != "ends" or kernel.op == "conv2d" or data is None or weight is None:
@@ -128,7 +128,7 @@ def offset_by_ends(kernel: Kernel) -> bool:
 
 
 def between_ends(result: QuantType, rule: Rule) -> bool:
-    """Whether codes of a type with an offset are made of the ends of its range."""
+    """Whether quantized values of a type with an offset are made of the ends of its range."""
     return rule.requant.plus == "ends" and result.plus is not None and result.declared is not None
 
 
@@ -143,7 +143,7 @@ def _along_others(kernel: Kernel) -> bool:
 
 
 def _whole(quant: QuantType) -> bool:
-    """Whether codes are whole steps from a whole zero, however many scales there are."""
+    """Whether quantized values are whole steps from a whole zero, however many scales there are."""
     known = quant.kind == "uniform" and quant.plus is None and not quant.real_zero
     nested = any(a.type.quant for a in quant.arrays())
     return known and quant.storage.is_integer and quant.storage.bits <= 16 and not nested
@@ -169,10 +169,10 @@ def _inner(kernel: Kernel, slot: str) -> int:
 
 
 def product(kernel: Kernel, arrays: Operands, summand: Summand | None = None) -> Codes:
-    """Sums of code products, with a bias, rounded once.
+    """Sums of integer products, with a bias, rounded once.
 
-    A real bias is added to a real result, in its own type, and wherever the profile keeps it real.
-    A summand is added in units of the result. Raises OpError for another bias.
+    A float bias is added to a float result, in its own type, and wherever the profile keeps it
+    float. A summand is added in units of the result. Raises OpError for another bias.
     """
     made, sums = _summed(kernel, arrays)
     result, rule = kernel.result.quant, kernel.rule
@@ -244,7 +244,7 @@ def _biased(kernel: Kernel, of: Sum, bias: Codes, sums: _Sums) -> Sum:
 
 
 def _in_unit(of: Sum, bias: NDArray[np.floating]) -> Sum:
-    """A real bias to be added to the sums as floats."""
+    """A float bias to be added to the sums as floats."""
     how, one = of.rule.bias, of.kind.type(1)
     with np.errstate(all="ignore"):
         if how.by == "fma" and how.unit == "reciprocal":
@@ -319,7 +319,7 @@ def _turned(kernel: Kernel, slot: str, data: Codes) -> Codes:
 
 
 def _spread(kernel: Kernel, arrays: Operands) -> _Sums:
-    """Sums where scales lie along rows, columns or batches: one a token, one a channel."""
+    """Sums where scales are along rows, columns or batches: one a token, one a channel."""
     traits = spec(kernel.op).traits
     parts = [_part(kernel, arrays, s) for s in (traits.data, traits.weight or "")]
     (left, x), (right, w) = parts
@@ -330,7 +330,7 @@ def _spread(kernel: Kernel, arrays: Operands) -> _Sums:
 
 
 def _part(kernel: Kernel, arrays: Operands, slot: str) -> tuple[Codes, Affine]:
-    """Codes less their zeros, and the map with its scales shaped to go with the sums."""
+    """Quantized values less their zeros, and the map with its scales shaped to go with the sums."""
     data, quant = arrays[slot], kernel.quant(slot)
     numbers = any_map(quant).over(data.shape)
     whole = _turned(kernel, slot, data.astype(np.int64) - numbers.zero.astype(np.int64))
@@ -348,7 +348,7 @@ def _beta(kernel: Kernel) -> float:
 
 
 def _counted(kernel: Kernel, bias: Codes, sums: _Sums) -> Codes:
-    """The bias in units of the accumulator; a real one is rounded to them, as a profile says."""
+    """The bias in units of the accumulator; a float one is rounded to them, as a profile says."""
     traits = spec(kernel.op).traits
     kind = kernel.types[traits.bias or ""]
     if _beta(kernel) != 1.0:

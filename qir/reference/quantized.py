@@ -1,4 +1,4 @@
-"""Ops on codes, by the rules of a profile: accumulate and round once, or the method it names."""
+"""Ops on integers, by the rules of a profile: accumulate and round once, or the method it names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PADS = frozenset({"pad", "unfold"})
 
 
 def run_quantized(node: Node, operands: Operands, profile_name: str) -> tuple[Codes, ...]:
-    """One op on codes."""
+    """One quantized op."""
     results = tuple(value.type for value in node.results)
     given = resolved(node.op, node.operands, operands, results, profile_name)
     if _moves(node.op, given.types, given.results) and (_open(given) or len(results) > 1):
@@ -47,7 +47,7 @@ def _open(given: Resolved) -> bool:
 
 
 def _moves(op: str, types: Mapping[str, TensorType], results: tuple[TensorType, ...]) -> bool:
-    """Whether the op hands on codes of one map, whatever numbers it has."""
+    """Whether the op hands on quantized values of one map, whatever numbers it has."""
     traits = spec(op).traits
     if not traits.value_preserving or op in _PADS:
         return False
@@ -64,7 +64,8 @@ def _moves(op: str, types: Mapping[str, TensorType], results: tuple[TensorType, 
 def bounds(
     op: str, attrs: Mapping[str, Attr], out: Affine, rule: Rule, how: str = "quantize"
 ) -> tuple[int, int]:
-    """The least and greatest code that an activation leaves; `how` is `stage.ends` of the rule
+    """The least and greatest quantized value that an activation leaves; `how` is `stage.ends` of
+    the rule
     before it, and `rule` that by which reals become codes."""
     least = 0.0 if op == "relu" else attrs.get("min")
     most = None if op == "relu" else attrs.get("max")
@@ -94,7 +95,7 @@ def run_op(
     profile_name: str,
     tails: tuple[str, ...] = (),
 ) -> Codes:
-    """One op on codes: a conversion, a product, or the method that the profile names, which sees
+    """One quantized op: a conversion, a product, or the method that the profile names, which sees
     to a relu that follows where `tails` names it."""
     rule = profile(profile_name).resolve(query_on(op, attrs, types, result))
     kernel = Kernel(op, attrs, types, result, rule, tails=tails)
@@ -125,17 +126,18 @@ def run_op(
 
 
 def in_reals(kernel: Kernel, arrays: Operands) -> Codes:
-    """The op on the reals that codes mean, rounded once to the result.
+    """The op on the float values that quantized values mean, rounded once to the result.
 
-    What no kernel computes in integers: blocks of scales, tables, real zeros, floats for codes,
-    reals beside codes. Raises OpError for operands that count in a unit of the accumulator.
+    What no kernel computes in integers: blocks of scales, tables, float zeros, floats for quantized
+    values, float values beside quantized values. Raises OpError for operands that count in a unit
+    of the accumulator.
     """
     reals: dict[str, Codes] = {}
     for slot, data in arrays.items():
         if kernel.types[slot].quant is not None:
             reals[slot] = dequantize(data, kernel.map(slot), kernel.rule)
         elif slot == spec(kernel.op).traits.bias and not kernel.types[slot].dtype.is_float:
-            raise OpError(f"{kernel.op}: {slot} counts in a unit that these codes do not have")
+            raise OpError(f"{kernel.op}: {slot} has a unit that these quantized values do not have")
         else:
             reals[slot] = data
     made = compute(kernel.op, reals, kernel.attrs)
@@ -155,7 +157,7 @@ def _stated(rule: Rule, attrs: Mapping[str, Attr]) -> Rule:
 
 
 def _quantized(kernel: Kernel, x: Codes) -> Codes:
-    """Reals to codes, by the profile but for what the node states."""
+    """Float values to quantized values, by the profile but for what the node states."""
     out = kernel.out_map
     assert out is not None
     rule = _stated(kernel.rule, kernel.attrs)
@@ -165,19 +167,19 @@ def _quantized(kernel: Kernel, x: Codes) -> Codes:
     if kernel.attrs["saturate"] is True:
         return quantize(x, out, rule)
     if not out.storage.is_float:
-        raise OpError(f"quantize: codes of {out.storage} saturate; only floats overflow")
+        raise OpError(f"quantize: quantized values of {out.storage} saturate; only floats overflow")
     return _overflowing(x, out, rule)
 
 
 def _overflowing(x: Codes, out: AnyMap, rule: Rule) -> Codes:
-    """Float codes, where what is too large becomes infinite, or NaN if there is no infinity."""
+    """Float integers, where what is too large becomes infinite, or NaN if there is no infinity."""
     numbers = out.over(x.shape)
     with np.errstate(all="ignore"):
         return narrowed(in_codes(x, numbers, out, rule), out.carrier)
 
 
 def _converted(kernel: Kernel, codes: Codes) -> Codes:
-    """Codes to codes by value, or by the method that the profile names."""
+    """Quantized values to quantized values by value, or by the method that the profile names."""
     result = kernel.result.quant
     assert result is not None
     rule = _stated(kernel.rule, kernel.attrs)
@@ -190,7 +192,8 @@ def _converted(kernel: Kernel, codes: Codes) -> Codes:
 
 
 def _through_reals(kernel: Kernel, codes: Codes, profile_name: str) -> Codes:
-    """Codes to codes by the rules of dequantize and of quantize, where no kernel goes there."""
+    """Quantized values to integers by the rules of dequantize and of quantize, where no kernel goes
+    there."""
     x, out = kernel.types["x"], kernel.out_map
     assert x.quant is not None
     assert out is not None
@@ -205,7 +208,7 @@ def _through_reals(kernel: Kernel, codes: Codes, profile_name: str) -> Codes:
 def fake_quantized(
     x: Codes, code: TensorType, attrs: Mapping[str, Attr], profile_name: str
 ) -> Codes:
-    """Reals through the codes of a type and back, as a profile's `fake_quantize` does."""
+    """Float values through the integers of a type and back, as a profile's `fake_quantize` does."""
     quant = code.quant
     assert quant is not None
     rule = profile(profile_name).resolve(query_on("fake_quantize", attrs, {"x": code}, code))

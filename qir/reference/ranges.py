@@ -56,7 +56,7 @@ def extremes(x: Tensor, keep: tuple[int, ...], blocks: tuple[int, ...]) -> Pair:
 def _onnx(low: Tensor, high: Tensor, wanted: Wanted) -> Pair:
     """ONNX's DynamicQuantizeLinear, as onnxruntime computes it: float32 throughout.
 
-    A scale of 0 gives no number for the zero, which then is the last code.
+    A scale of 0 gives no number for the zero, which then is the extreme quantized value.
     """
     _affine("onnx.dynamic", wanted)
     first, last = wanted.bounds

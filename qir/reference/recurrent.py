@@ -373,7 +373,7 @@ def _counts(op: str, lengths: Array | None, steps: int, batch: int) -> Counts:
     counts = lengths.astype(np.int64)
     if counts.size and not 0 <= counts.min() <= counts.max() <= steps:
         ends = f"{counts.min()}..{counts.max()}"
-        raise OpError(f"{op}: lengths {ends}, they must lie in 0..{steps}")
+        raise OpError(f"{op}: lengths {ends}, they must be in 0..{steps}")
     return counts
 
 

@@ -1,8 +1,8 @@
-"""Resizing: where each element of the result lies in x, and what it takes from there.
+"""Resizing: where each element of the result is in x, and what it takes from there.
 
 Places are float32, each step of their formulas rounded, as onnxruntime has them: the scale is one
 float32, i / scale and not i * (1 / scale). Interpolation works axis by axis in float64 and is
-rounded once. What lies outside repeats the edge, unless it is left out or extrapolated.
+rounded once. What is outside repeats the edge, unless it is left out or extrapolated.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Along:
 
     @np.errstate(all="ignore")
     def coordinates(self, rule: str) -> Places32:
-        """Where each element of the result lies among those of x."""
+        """Where each element of the result is among those of x."""
         number, half = np.arange(self.made).astype(F), F(0.5)
         size, made, last = F(self.size), F(self.made), F(self.size) - F(1)
         match rule:
@@ -220,7 +220,7 @@ def _mixed(x: Wide, taps: Places, shares: Wide, axis: int) -> Wide:
 
 
 def _beyond(at: Places32, along: Along, rule: str, rank: int) -> NDArray[np.bool_]:
-    """Which elements lie outside x along an axis; only a crop has some that are not its edge."""
+    """Which elements are outside x along an axis; only a crop has some that are not its edge."""
     out = (at < 0) | (at > along.size - 1)
     shape = [1] * rank
     shape[along.axis] = -1

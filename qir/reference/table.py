@@ -1,4 +1,4 @@
-"""Which function computes which op on reals."""
+"""Which function computes which op in float."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ FUNCTIONS: dict[str, Callable[..., Made]] = {
 
 
 def compute(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> NDArray[np.generic]:
-    """One op on reals that has one result; OpError as for `compute_all`."""
+    """One op in float that has one result; OpError as for `compute_all`."""
     made = compute_all(op, operands, attrs)
     if len(made) != 1:
         raise OpError(f"{op} makes {len(made)} values, one is wanted")
@@ -110,7 +110,7 @@ def compute(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> NDArray[n
 def compute_all(
     op: str, operands: Operands, attrs: Mapping[str, Attr]
 ) -> tuple[NDArray[np.generic], ...]:
-    """One op on reals; OpError for values it cannot take or an op that has no function."""
+    """One op in float; OpError for values it cannot take or an op that has no function."""
     made = _made(op, operands, attrs)
     return made if isinstance(made, tuple) else (made,)
 
@@ -142,7 +142,8 @@ def _of_plugin(op: str) -> Callable[..., Made]:
 def cast(x: NDArray[np.generic], to: Attr) -> NDArray[np.generic]:
     """Values in another element type; integers keep the low bits that the type has.
 
-    Reals become whole numbers as `operands.cut` says. OpError for texts that are no such numbers.
+    Float values become whole numbers as `operands.cut` says. OpError for texts that are no such
+    numbers.
     """
     if not isinstance(to, DType):
         raise OpError(f"cast: to = {to!r} is no element type")

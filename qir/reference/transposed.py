@@ -1,4 +1,4 @@
-"""Transposed convolutions of codes, as the convolutions that they are."""
+"""Transposed convolutions of quantized values, as the convolutions that they are."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def transposed(call: Call, arrays: Arrays, *, misread: bool = False) -> Codes:
 
 
 def _misread(w: Codes, groups: int) -> Codes:
-    """Weights whose two axes of channels were turned in memory and yet are said to lie as before,
+    """Weights whose two axes of channels were turned in memory and yet are said to be as before,
     twice: the same again where both are of one length."""
     into, outof = w.shape[0] // groups, w.shape[1]
     kernel = w.shape[2:]
@@ -78,7 +78,7 @@ def _tiled(call: Call, of: Affine, groups: int) -> Element:
     if of.axis is None:
         return call.types["w"].element
     if of.axis != 1:
-        raise OpError(f"{call.op}: scales of weights lie along output channels, axis 1")
+        raise OpError(f"{call.op}: scales of weights are along output channels, axis 1")
     return uniform(of.storage, np.tile(of.scale, groups), np.tile(of.zero, groups), axis=0)
 
 

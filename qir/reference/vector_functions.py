@@ -1,4 +1,4 @@
-"""Functions of one number as torch's kernels on codes compute them: in float32, step by step,
+"""Functions of one number as torch's quantized kernels compute them: in float32, step by step,
 vectors by polynomials where single elements ask the C library."""
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def check_fixed_slope(attrs: Mapping[str, Attr]) -> None:
 def made(
     op: str, reals: Mapping[str, Codes], attrs: Mapping[str, Attr], *, vectors: bool
 ) -> Real32:
-    """What an op makes of reals, as vectors or as single elements do."""
+    """What an op makes of floats, as vectors or as single elements do."""
     with np.errstate(all="ignore"):
         x = reals["x"].astype(F) if "x" in reals else np.zeros((), F)
         if op == "hard_sigmoid":

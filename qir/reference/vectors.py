@@ -1,7 +1,7 @@
-"""Ops on codes, computed as SIMD vectors and as the single elements that are left over.
+"""Ops on quantized values, computed as SIMD vectors and as the single elements that are left over.
 
 Vectors dequantize by a fused multiply-add and add the zero point after rounding; single elements
-take the zero point off first and add it before rounding. Every step rounds to float32. Elements lie
+take the zero point off first and add it before rounding. Every step rounds to float32. Elements are
 in memory as they do in the array.
 """
 
@@ -36,11 +36,11 @@ MOST = F(2.0**31 - 128)
 
 
 _FAR = F(2.0**62)
-"""Steps that lie beyond every code, and that 64 bits hold."""
+"""Steps that are beyond every quantized value, and that 64 bits hold."""
 
 
 def reals_of_codes(codes: Codes, of: Affine, *, vectors: bool) -> Real32:
-    """What codes mean, as vectors or as single elements dequantize."""
+    """What quantized values mean, as vectors or as single elements dequantize."""
     if vectors:
         return fma(F(of.scale), codes.astype(F), F(of.scale) * -F(of.zero))
     return np.asarray((codes.astype(np.int32) - int(of.zero)).astype(F) * F(of.scale), F)
@@ -49,7 +49,8 @@ def reals_of_codes(codes: Codes, of: Affine, *, vectors: bool) -> Real32:
 def codes_of_reals(
     reals: Real32, out: Affine, *, vectors: bool, after: bool = False
 ) -> NDArray[np.int64]:
-    """Codes that are not yet cut to their bounds, as vectors or as single elements quantize.
+    """Quantized values that are not yet cut to their bounds, as vectors or as single elements
+    quantize.
 
     `after`: single elements add the zero point after rounding, to numbers of 64 bits.
     """
@@ -81,8 +82,8 @@ def runs(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> int:
 def vectors(call: Call, arrays: Arrays, *, lanes: int, after: bool = False) -> Codes:
     """An op on each element by itself, between dequantize and quantize, in runs of vectors.
 
-    `lanes` codes make a vector; 0: there are none. `after`: single elements too add the zero point
-    after rounding.
+    `lanes` quantized values make a vector; 0: there are none. `after`: single elements too add the
+    zero point after rounding.
     """
     out = coded(call)
     if call.op == "add" and (found := beside_a_number(call, arrays)) is not None:
@@ -98,7 +99,7 @@ def vectors(call: Call, arrays: Arrays, *, lanes: int, after: bool = False) -> C
             for s, a in arrays.items()
         }
         found = made(call.op, reals, call.attrs, vectors=body)
-        if call.tails:  # a relu, before codes turn round
+        if call.tails:  # a relu, before quantized values turn round
             found = np.where(found < 0, F(0), found)
         return codes_of_reals(found, out, vectors=body, after=after)
 
@@ -111,7 +112,8 @@ def in_runs(
     parts: Callable[..., NDArray[np.int64]],
     out: Affine,
 ) -> Codes:
-    """Codes made by vectors as far as runs have room for them, and by single elements beyond."""
+    """Quantized values made by vectors as far as runs have room for them, and by single elements
+    beyond."""
     tail = parts(body=False)
     length = runs(shapes, tail.shape)
     if not lanes or length < lanes:
@@ -121,16 +123,20 @@ def in_runs(
 
 
 def beside_a_number(call: Call, arrays: Arrays) -> tuple[Codes, Affine, float] | None:
-    """Codes, their map and the real number beside them; None where both operands are codes.
+    """Quantized values, their map and the float value beside them; None where both operands are
+    quantized.
 
-    OpError for reals that are more than one number, for which torch has no kernel.
+    OpError for floats that are more than one number, for which torch has no kernel.
     """
     real = [s for s in ("a", "b") if call.types[s].quant is None]
     if not real:
         return None
     coded = "b" if real == ["a"] else "a"
     if len(real) > 1 or arrays[real[0]].ndim:
-        raise OpError(f"{call.op}: {real[0]} is real; beside codes a kernel takes a single number")
+        raise OpError(
+            f"{call.op}: {real[0]} is a float tensor; next to a quantized one its kernel "
+            "takes a single number"
+        )
     of = call.affine(coded)
     one_scale(call.op, of)
     return arrays[coded], of, float(arrays[real[0]])

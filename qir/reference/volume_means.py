@@ -1,5 +1,5 @@
-"""The order in which torch adds reals across rows that lie beside each other in memory: sums of
-channels of what lies with channels last. Every step rounds to float32.
+"""The order in which torch adds float values across rows that are beside each other in memory: sums
+of channels of what is channels_last. Every step rounds to float32.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _added(sums: list[Real32]) -> Real32:
 
 
 def mean_of_volumes(codes: Codes, x: Affine, out: Affine, rule: Rule) -> Codes:
-    """Means of whole volumes that lie with channels last: of reals, which are made codes again."""
+    """Means of whole volumes that are channels_last: of floats, which are made integers again."""
     reals = (codes.astype(np.int32) - int(x.zero)).astype(F) * F(x.scale)
     images, *sides, channels = codes.shape
     total = down_columns(reals.reshape(images, math.prod(sides), channels))

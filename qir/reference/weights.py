@@ -1,4 +1,4 @@
-"""Weights that a kernel is given as reals, or that leave no room for a bias."""
+"""Weights that a kernel is given as floats, or that leave no room for a bias."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _HALF = np.float32(2**31 // 2)
 
 
 def coded(kernel: Kernel, arrays: Operands) -> tuple[Kernel, Operands]:
-    """The kernel on codes: real weights quantized as the profile says, with room for the bias.
+    """The quantized kernel: float weights quantized as the profile says, with room for the bias.
 
-    What is given codes that leave room, or real data, is left as it is.
+    What is given quantized values that leave room, or float data, is left as it is.
     """
     if kernel.op not in PRODUCTS or kernel.rule.method is not None:
         return kernel, arrays
@@ -43,7 +43,7 @@ def coded(kernel: Kernel, arrays: Operands) -> tuple[Kernel, Operands]:
 
 
 def _quantized(kernel: Kernel, arrays: Operands, slot: str) -> tuple[Kernel, Operands]:
-    """The kernel with codes for its real weights."""
+    """The kernel with quantized values for its float weights."""
     data, rule = arrays[slot].astype(np.float32), kernel.rule
     axis = None
     if rule.weights.grain == "channel" and (find := spec(kernel.op).traits.weight_axis):
@@ -62,14 +62,14 @@ def _quantized(kernel: Kernel, arrays: Operands, slot: str) -> tuple[Kernel, Ope
 def _given(
     kernel: Kernel, arrays: Operands, slot: str, codes: Codes, of: Affine
 ) -> tuple[Kernel, Operands]:
-    """The kernel with these codes and their map."""
+    """The kernel with these quantized values and their map."""
     kind = kernel.types[slot].with_element(uniform(of.storage, of.scale, of.zero, axis=of.axis))
     made = replace(kernel, types={**kernel.types, slot: kind}, maps={**kernel.maps, slot: of})
     return made, {**arrays, slot: codes}
 
 
 def _shrunk(kernel: Kernel, arrays: Operands, slot: str) -> tuple[Kernel, Operands]:
-    """The kernel with smaller weight codes where a bias would not fit beside their sums."""
+    """The kernel with smaller weight integers where a bias would not fit beside their sums."""
     of = kernel.affine(slot)
     less = _with_room(kernel, arrays, of)
     if less is of:
@@ -102,7 +102,8 @@ def _with_room(kernel: Kernel, arrays: Operands, of: Affine) -> Affine:
 def _most(kernel: Kernel, bias: Codes, x: Affine, gain: Reals) -> Reals | None:
     """The largest gains of weights beside which a bias fits; None where it needs no room.
 
-    Of a bias in codes it is a share of the gain that there is, each step rounded as MXNet does.
+    Of a bias in quantized values it is a share of the gain that there is, each step rounded as
+    MXNet does.
     """
     slot = spec(kernel.op).traits.bias or ""
     kind, rule = kernel.types[slot], kernel.rule

@@ -29,7 +29,7 @@ class Window:
 
     @property
     def used(self) -> int:
-        """How many elements of the input lie in the span; no window sees the others."""
+        """How many elements of the input are in the span; no window sees the others."""
         return max(0, min(self.size, self.span - self.before))
 
     def tap(self, index: int) -> slice:

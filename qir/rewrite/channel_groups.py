@@ -25,7 +25,7 @@ CLAMPS = frozenset({"relu", "clip"})
 JOINED = frozenset({"add"})
 """Ops whose operands and result are scaled alike."""
 FLATTENED = frozenset({"flatten", "reshape", "squeeze"})
-"""Ops that scale as well where all axes behind the channels have size 1."""
+"""Ops that scale as well where all axes after the channels have size 1."""
 
 
 @dataclass

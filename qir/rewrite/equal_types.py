@@ -1,4 +1,4 @@
-"""Which values of a node hold the same codes."""
+"""Which values of a node hold the same quantized values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from qir.ir.ops.graph import GIVEN
 
 
 def tied(node: Node) -> tuple[Value, ...]:
-    """The operands that an op hands on as they are, and its results: codes of one map."""
+    """The operands that an op hands on as they are, and its results: integers of one map."""
     if node.op in GIVEN or node.stages or node.bodies:
         return ()
     same = spec(node.op).traits.same_params

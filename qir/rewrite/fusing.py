@@ -1,4 +1,4 @@
-"""Wrapping QDQ form into kernels on codes: what passes share that do so."""
+"""Wrapping QDQ form into quantized kernels: what passes share that do so."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ INTEGER = frozenset(
 )
 """Ops that have an integer form."""
 PRODUCTS = frozenset({"conv2d", "gemm", "matmul", "linear"})
-"""Those of them whose sum may also stay real."""
+"""Those of them whose sum may also stay float."""
 LINES = frozenset({"conv1d", "conv3d"})
 """Convolutions along one and three axes, whose sum is always rounded."""
 TAILS = frozenset({"relu", "clip"})
 """Ops that any kernel does before it rounds."""
 NUMBERS = frozenset({"gamma", "beta", "mean", "var"})
-"""Slots of norms, which stay real."""
+"""Slots of norms, which stay float."""
 
 PLAIN = frozenset(
     {
@@ -44,7 +44,7 @@ PLAIN = frozenset(
         *(("gather", "indices"), ("gather_elements", "indices")),
     }
 )
-"""Slots that say how large the result is, or which elements it takes: no codes, nor reals."""
+"""Slots that say how large the result is, or which elements it takes: no integers, nor floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,12 @@ class Match:
 
     ops: tuple[Node, ...]
     codes: Mapping[str, Value]
-    """Slots of the first op with the codes that stand behind them (or what stands there)."""
+    """Slots of the first op with the integers that stand after them (or what stands there)."""
     quantize: Node | None
-    """None where the result stays real."""
+    """None where the result stays float."""
     summands: Mapping[int, Value] = field(default_factory=dict)
-    """The codes that later ops of the row, by their place in it, add to what flows through it."""
+    """The integers that later ops of the row, by their place in it, add to what flows
+    through it."""
 
     @property
     def head(self) -> Node:
@@ -71,7 +72,7 @@ class Match:
 
     @property
     def result(self) -> QuantType | None:
-        """The map of the result; None where it is real."""
+        """The map of the result; None where it is float."""
         return self.last.result.type.quant
 
     @property
@@ -83,7 +84,7 @@ class Match:
 
     @property
     def real(self) -> bool:
-        """Whether a product takes reals, beside weights of codes."""
+        """Whether a product takes floats, beside weights of quantized values."""
         data = self.codes.get(spec(self.head.op).traits.data)
         return self.head.op in PRODUCTS and data is not None and data.type.quant is None
 
@@ -116,11 +117,11 @@ class Fusing(Pass):
         return TAILS
 
     def sums(self, graph: Graph) -> bool:
-        """Whether a row may go on through an add of other codes."""
+        """Whether a row may go on through an add of other quantized values."""
         return False
 
     def reals(self, graph: Graph) -> bool:
-        """Whether a product may take reals, beside weights of codes."""
+        """Whether a product may take floats, beside weights of quantized values."""
         return False
 
     def rewrite(self, match: Match, graph: Graph) -> str:
@@ -147,7 +148,11 @@ class Fusing(Pass):
             if not may(self.name, self.rewrite(match, graph), match.head, *match.ops[1:]):
                 continue
             said = " |> ".join(n.op for n in match.ops)
-            said += " of reals by codes" if match.real else " on codes, rounded once"
+            said += (
+                " of floats by quantized values"
+                if match.real
+                else " on quantized values, rounded once"
+            )
             promised = self.promised(match, graph)
             _fuse(graph, match, self.named(graph))
             ledger.add(Change.REGROUPED, self.name, match.head.name, said)
@@ -171,7 +176,7 @@ def _rows(
 ) -> list[tuple[Node, ...]]:
     """Rows of ops that end in a quantize and are read by nothing else, shortest first.
 
-    With `sums` a row goes on through an add whose other operand is codes.
+    With `sums` a row goes on through an add whose other operand is quantized.
     """
     out: list[tuple[Node, ...]] = []
     row: tuple[Node, ...] = ()
@@ -187,7 +192,7 @@ def _rows(
 
 
 def _flow(node: Node) -> str | None:
-    """The operand of an add that a product makes, where the other one is codes dequantized."""
+    """The operand of an add that a product makes, where the other one is quantized dequantized."""
     if node.op != "add":
         return None
     for flow, other in (("a", "b"), ("b", "a")):
@@ -205,9 +210,9 @@ def is_tail(node: Node) -> bool:
 def match_of(
     ops: tuple[Node, ...], quantize: Node | None, *, reals: bool = False, given: bool = False
 ) -> Match | None:
-    """Ops in a row up to a quantize; None where kernels on codes are no such row.
+    """Ops in a row up to a quantize; None where quantized kernels are no such row.
 
-    With `reals` a product may take real data and leave its result real; with `given` numbers of
+    With `reals` a product may take float data and leave its result float; with `given` numbers of
     what it reads may be chosen while it runs.
     """
     quant = quantize.result.type.quant if quantize else None
@@ -244,12 +249,13 @@ def _real_data(node: Node, slot: str, value: Value) -> bool:
 
 
 def bias_of(op: str) -> str | None:
-    """The slot of what an op adds to its sums; of a transposed convolution it is real."""
+    """The slot of what an op adds to its sums; of a transposed convolution it is float."""
     return "bias" if op in TRANSPOSED else spec(op).traits.bias
 
 
 def source_of(node: Node, slot: str, value: Value, *, given: bool = False) -> Value | None:
-    """The codes that an operand dequantizes; the operand itself where reals may stand.
+    """The quantized values that an operand dequantizes; the operand itself where float values may
+    stand.
 
     With `given` their numbers may be chosen while it runs.
     """
@@ -280,14 +286,14 @@ def source_of(node: Node, slot: str, value: Value, *, given: bool = False) -> Va
 
 
 def _counts(quant: QuantType, *, given: bool = False) -> bool:
-    """Whether the codes are whole steps from a whole zero: what integer kernels compute with."""
+    """Whether the integers are whole steps from a whole zero: what integer kernels compute with."""
     known = given or not quant.dynamic
     whole = quant.storage.is_integer and known and not quant.real_zero
     return whole and quant.kind == "uniform" and quant.plus is None
 
 
 def moves_codes(match: Match) -> bool:
-    """Whether the op only moves codes, and finds the map that it leaves."""
+    """Whether the op only moves quantized values, and finds the map that it leaves."""
     traits = spec(match.head.op).traits
     if not traits.same_params or match.result is None or len(match.ops) > 1:
         return False
@@ -307,7 +313,7 @@ def accumulator_scale(node: Node | Stage, codes: Mapping[str, Value]) -> NDArray
 
 
 def counts_accumulator(match: Match) -> bool:
-    """Whether the bias, if there is one, is i32 codes in the accumulator's own unit."""
+    """Whether the bias, if there is one, is i32 values in the accumulator's own unit."""
     if match.bias is None:
         return True
     quant = match.bias.type.quant
@@ -370,8 +376,9 @@ def _stage(match: Match, place: int, first: tuple[str, ...]) -> Stage:
 def _raw(graph: Graph, match: Match, slot: str, value: Value, found: Profile | None) -> Value:
     """A bias in accumulator units is plain i32, or i64: its slot says what it means.
 
-    One that the profile keeps real stays real, and becomes so if it was codes. Codes in a unit of
-    their own are rounded to the sums' as reals are, by runtimes that take these, or by the kernel.
+    One that the profile keeps real stays float, and becomes so if it was quantized values.
+    Quantized values in a unit of their own are rounded to the sums' as floats are, by runtimes that
+    take these, or by the kernel.
     """
     if slot != bias_of(match.head.op) or value.constant is None or match.real:
         return value
@@ -398,14 +405,14 @@ def _raw(graph: Graph, match: Match, slot: str, value: Value, found: Profile | N
 
 
 def _rescaled(match: Match, found: Profile) -> bool:
-    """Whether a kernel takes the bias as codes that have a scale of their own."""
+    """Whether a kernel takes the bias as quantized values that have a scale of their own."""
     return found.resolve(match.query).bias.domain == "rescaled_acc"
 
 
 def _as_codes(
     match: Match, bias: NDArray[np.generic], rule: Rule, found: Profile | None
 ) -> NDArray[np.signedinteger]:
-    """A real bias as the runtime itself makes it integer when it builds the kernel."""
+    """A float bias as the runtime itself makes it integer when it builds the kernel."""
     traits = spec(match.head.op).traits
     x = match.codes[traits.data].type.quant
     w = match.codes[traits.weight or ""].type.quant

@@ -1,4 +1,4 @@
-"""Products that a runtime takes for linear layers: gemm, matmul, and an add of a bias behind it."""
+"""Products that a runtime takes for linear layers: gemm, matmul, and an add of a bias after it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def knows_linear(profile: Profile) -> bool:
 
 
 def as_linear(graph: Graph, profile: Profile, ledger: Ledger) -> int:
-    """Makes linear layers of products of data with constant codes, where a profile knows linear
-    layers and no gemm; says how many."""
+    """Makes linear layers of products of data with quantized constants, where a profile knows
+    linear layers and no gemm; says how many."""
     if not knows_linear(profile):
         return 0
     count = 0
@@ -42,8 +42,8 @@ def as_linear(graph: Graph, profile: Profile, ledger: Ledger) -> int:
 
 
 def plain_product(node: Node, *, real: bool = False) -> bool:
-    """Whether a product is one of coded data with a matrix of constant codes; or, where nothing is
-    codes yet, of real data with a real constant."""
+    """Whether a product is one of coded data with a matrix of quantized constants; or, where
+    nothing is quantized values yet, of float data with a float constant."""
     if node.stages or node.schemes or any(node.attrs.get(k, v) != v for k, v in _PLAIN.items()):
         return False
     a, weight = node.operands["a"], _matrix(node, real=real)
@@ -62,7 +62,7 @@ def plain_product(node: Node, *, real: bool = False) -> bool:
 
 
 def adds_row(node: Node, *, real: bool = False) -> Node | None:
-    """The add of a bias behind a product that has none and that it alone reads."""
+    """The add of a bias after a product that has none and that it alone reads."""
     weight = _matrix(node, real=real)
     if weight is None or spec(node.op).traits.bias in node.operands:
         return None
@@ -71,8 +71,8 @@ def adds_row(node: Node, *, real: bool = False) -> Node | None:
 
 
 def _matrix(node: Node, *, real: bool = False) -> Value | None:
-    """The constant behind a product's second operand: its codes, be it dequantized before or after
-    a transpose; None where there are none."""
+    """The constant after a product's second operand: its quantized values, be it dequantized before
+    or after a transpose; None where there are none."""
     value = node.operands["b"]
     if real:
         return value
@@ -90,7 +90,7 @@ def _before(value: Value) -> Value:
 
 
 def _is_turned(node: Node) -> bool:
-    """Whether a product's constant lies as [out, in], as a linear layer has it."""
+    """Whether a product's constant is as [out, in], as a linear layer has it."""
     value, lies = node.operands["b"], node.attrs.get("trans_b") is True
     for _ in range(2):
         lies ^= _before(value) is not value
@@ -120,7 +120,7 @@ def _row(value: Value, weight: Value, node: Node) -> tuple[Value, Array] | None:
 
 
 def _added(node: Node, weight: Value) -> tuple[Node, Value] | None:
-    """The add behind a product without a bias that alone reads it, and what it adds to rows."""
+    """The add after a product without a bias that alone reads it, and what it adds to rows."""
     use = node.result.only_use
     if use is None or use.node.op != "add" or use.node.stages or use.node.schemes:
         return None
@@ -155,7 +155,7 @@ def _replace(graph: Graph, node: Node) -> str:
 
 
 def _weight(graph: Graph, node: Node, codes: Value) -> Value:
-    """The codes of a matrix [out, in], dequantized."""
+    """The quantized values of a matrix [out, in], dequantized."""
     old, held = _before(node.operands["b"]), codes.constant
     assert held is not None
     if not _is_turned(node):
@@ -180,7 +180,7 @@ def _bias(graph: Graph, node: Node, value: Value, weight: Value) -> Value:
 
 
 def _real(graph: Graph, node: Node, old: Value, codes: Value, held: Array) -> Value:
-    """Other constant codes, dequantized as the old ones are."""
+    """Other quantized constants, dequantized as the old ones are."""
     made = graph.constant(held, name=graph.fresh(f"{codes.name}.turned"), before=node)
     graph.set_origins(made.node, codes.node.origins)
     from_codes = graph.add(

@@ -10,7 +10,7 @@ RESIZES = frozenset({"resize", "resize_nearest"})
 
 
 def name_axes(graph: Graph, node: Node) -> bool:
-    """Names the axes behind channels where none is named and the first two keep their sizes.
+    """Names the axes after channels where none is named and the first two keep their sizes.
 
     Says whether it did; scales and sizes of the first two go.
     """

@@ -1,4 +1,5 @@
-"""Constants on codes, with every kind of map: axes, blocks, tables, float codes, nested scales."""
+"""Constants on integers, with every kind of map: axes, blocks, tables, quantized floats, nested
+scales."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _F8, _F4 = dtype("f8e4m3fn"), dtype("f4e2m1fn")
 
 
 def coded_constant(pick: Pick) -> Array:
-    """Well-formed codes: positive scales, zeros and elements inside the bounds."""
+    """Well-formed quantized values: positive scales, zeros and elements inside the bounds."""
     makers = tuple(MAKERS.values())
     shape, kind = makers[pick(len(makers))](pick)
     return Array(_codes(pick, shape, kind), TensorType(shape, kind), "codes")
@@ -75,7 +76,7 @@ def _float8(pick: Pick) -> tuple[Shape, QuantType]:
 
 
 def _float4(pick: Pick) -> tuple[Shape, QuantType]:
-    """Codes of four bits, scales of eight a block, and one scale for the scales."""
+    """Quantized values of four bits, scales of eight a block, and one scale for the scales."""
     scales = np.random.default_rng(pick(1 << 16)).uniform(0.5, 2, (2, 2)).astype(_F8.carrier)
     inner = QuantType(_F8, F32, (0.125,))
     nested = Array(scales, TensorType((2, 2), inner), "block_scales")

@@ -1,4 +1,4 @@
-"""Networks on codes, in integer form, with groups."""
+"""Networks on quantized values, in integer form, with groups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def random_map(pick: Pick, storage: DType) -> QuantType:
 
 
 class Codes(Reals):
-    """Grows a network on codes, in integer form, with groups."""
+    """Grows a quantized network, in integer form, with groups."""
 
     def kind(self, shape: dims.Shape) -> TensorType:
         return TensorType(shape, random_map(self.pick, U8))

@@ -98,7 +98,7 @@ class _Guess:
         return options[self.pick(len(options))]
 
     def add(self) -> Node | None:
-        """The node; None, and nothing left behind, where the guess does not fit."""
+        """The node; None, and nothing left after, where the guess does not fit."""
         operands = self.hard() or self.operands()
         attrs: Mapping[str, Attr] = {
             a.name: self.attr(a) for a in self.row.attrs if a.required or not self.pick(3)

@@ -1,4 +1,4 @@
-"""QDQ form: quantize and dequantize put behind values, weights and biases made codes."""
+"""QDQ form: quantize and dequantize put after values, weights and biases made quantized values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qir.testing.codes import random_map
 
 
 def insert_pairs(pick: Pick, graph: Graph) -> None:
-    """Puts quantize and dequantize behind values, and makes codes of weights and biases."""
+    """Puts quantize and dequantize after values, and quantizes weights and biases."""
     for node in list(graph):
         if node.op != "output" and pick(4):
             _weigh(pick, graph, node)

@@ -88,14 +88,14 @@ class _Growth:
         self.values += node.results if node is not None else ()
 
     def codes(self) -> None:
-        """A constant on codes, and often the reals that it means."""
+        """A quantized constant, and often the float values that it means."""
         value = self.graph.constant(coded_constant(self.pick))
         self.values.append(value)
         if self.pick(3):
             self.add("dequantize", {"x": value})
 
     def dynamic(self) -> None:
-        """Codes whose scale and zero are computed, and come along as operands."""
+        """Quantized values whose scale and zero are computed, and come along as operands."""
         for x in self.some(1, lambda v: v.type.element is F32):
             attrs: dict[str, Attr] = {"rule": "onnx.dynamic", "storage": U8}
             scale, zero = self.graph.add("choose_qparams", {"x": x}, attrs).results
@@ -106,7 +106,7 @@ class _Growth:
             self.add("dequantize", {"x": codes, **given})
 
     def chain(self) -> None:
-        """A group of ops that work element by element, some of them with a rounding behind."""
+        """A group of ops that work element by element, some of them with a rounding after."""
         for x in self.some(1, lambda v: v.type.element is F32):
             first = _CHAINED[self.pick(6)]
             stages = [Stage(first, spec(first).complete({}), ("x",), None, self.inner(x.type))]

@@ -61,7 +61,9 @@ def test_gray_images_and_inputs_of_bytes(tmp_path: Path) -> None:
     assert np.array_equal(batch["x"][..., 0], np.stack(direct))
     assert batch["x"].dtype == np.uint8
     assert np.array_equal(wanted[2], direct[2]), "a gray image stays what it is"
-    with pytest.raises(UsageError, match="takes uint8 and divide, mean and std make reals: leave"):
+    with pytest.raises(
+        UsageError, match="takes uint8 and divide, mean and std make float values: leave"
+    ):
         open_data(tmp_path, inputs, preprocess=Preprocess(divide=255.0))
 
 

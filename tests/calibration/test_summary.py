@@ -163,7 +163,7 @@ def test_channels_and_arrays_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UsageError, match="negative"):
         Summary(-1)
     for array in (np.array(["a"]), np.array([object()]), np.array([1j])):
-        with pytest.raises(DataError, match="real numbers"):
+        with pytest.raises(DataError, match="statistics are of floats"):
             summary_of(array)
     assert summary == summary_of(np.ones((2, 3)), axis=1)
 

@@ -264,7 +264,7 @@ def test_group_counts_what_stays_float_and_says_why(folder: Path) -> None:
     words = ("--as", "tf-2.21.core", "-o", out, "-f")
     done = qir("group", folder / "quantized.onnx", *words)
     assert done.status == 0, done
-    assert "0 kernels on codes" in done.out
+    assert "0 kernels on quantized values" in done.out
     assert "tf-2.21.core groups nothing" in done.out
     done = qir("group", folder / "quantized.onnx", *words, "--json")
     found = json.loads(done.out)
@@ -281,7 +281,7 @@ def test_a_float_model_is_grouped_as_it_will_be_computed(folder: Path) -> None:
     assert [g["chain"] for g in found["groups"]][:2] == [["conv2d", "relu"]] * 2
     done = qir("group", model, "--as", "ort-1.31", "-o", out, "-f")
     assert "The model is float, and no number of it moved." in " ".join(done.out.split())
-    assert f"{len(found['groups'])} kernels once edges are codes" in done.out
+    assert f"{len(found['groups'])} kernels on quantized inputs" in done.out
     inputs = {"images": np.load(folder / "samples.npy")}
     (name,) = (made := pipeline.run(pipeline.load(out), inputs))
     folded = pipeline.run(pipeline.fold(pipeline.load(model)), inputs)

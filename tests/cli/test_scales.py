@@ -91,7 +91,7 @@ def test_data_and_weights_have_the_numbers_of_the_formula(
     [
         (("--scales", "nobody"), "qir: no rule of scales 'nobody'; known: profile, onednn, "),
         (("--scales", "onednn"), "qir: x: a range -0.71.."),
-        (("--scales", "onednn.i8"), "qir: x: u8 affine codes have no scale by onednn.i8 ("),
+        (("--scales", "onednn.i8"), "qir: x: u8 affine types have no scale by onednn.i8 ("),
     ],
 )
 def test_what_has_no_scale_by_a_formula_is_one_line(

@@ -205,7 +205,7 @@ def test_a_long_graph_shows_some_hundred_rows_and_says_so() -> None:
 
 def test_what_a_prompt_shows_is_short_and_telling() -> None:
     graph = program(INTEGER)
-    assert repr(graph) == "<graph integer as native: x -> f, s, 10 nodes, 6 values in codes>"
+    assert repr(graph) == "<graph integer as native: x -> f, s, 10 nodes, 6 quantized values>"
     assert repr(graph["y"].node).startswith("%y = conv2d |> relu(x=%q, w=%w) : ")
     assert repr(graph["y"]) == "%y : (N)x6x8x8x!quant.uniform<u8:f32, 0.5:3>"
     assert repr(graph["w"].constant) == "<array @w : 6x3x3x3x!quant.uniform<i8:f32, 0.25>>"

@@ -56,7 +56,7 @@ def test_what_is_grouped_is_not_told() -> None:
             "  %y = add(%xr, %xr) : 2x4x4x4xf32\n",
             KEPT,
             "u8",
-            ["add: its codes have a zero point, and those of mxnet-1.9 have none"],
+            ["add: its quantized values have a zero point, and those of mxnet-1.9 have none"],
         ),
         (
             "torch-2.13.fbgemm",
@@ -85,7 +85,7 @@ def test_what_is_grouped_is_not_told() -> None:
             "u8",
             [
                 "exp: no group of torch-2.13.fbgemm takes it",
-                "sigmoid: x is real, not dequantized codes",
+                "sigmoid: x is float, not a dequantized value",
             ],
         ),
         (
@@ -93,7 +93,7 @@ def test_what_is_grouped_is_not_told() -> None:
             "  %y = add(%xr, %xr) : 2x4x4x4xf32\n",
             "!quant.uniform<u8:f32, ?:?>".replace("?:?", "0.1:3.5"),
             "u8",
-            ["add: no kernel makes codes of its result's map"],
+            ["add: no kernel has the quantization parameters of its result"],
         ),
         (
             "torch-2.13.fbgemm",
@@ -102,7 +102,7 @@ def test_what_is_grouped_is_not_told() -> None:
             "u8",
             [
                 "sigmoid: no group of torch-2.13.fbgemm is sigmoid |> relu",
-                "relu: x is real, not dequantized codes",
+                "relu: x is float, not a dequantized value",
             ],
         ),
     ],
@@ -135,7 +135,7 @@ def test_of_a_float_model_every_op_is_in_a_kernel_or_told(name: str) -> None:
     if ("linear", "relu") in chains:
         assert left == []
     elif chains:
-        behind = "it but behind another op, as conv2d |> relu"
+        behind = "it but after another op, as conv2d |> relu"
         assert left == [
             f"linear: no group of {name} takes it",
             f"relu: no group of {name} takes {behind}",

@@ -341,7 +341,7 @@ def test_places_beyond_four_gigabytes_are_written_and_read(tmp_path: Path) -> No
     assert big.data.shape == (size,)
     assert big.data[3 << 30] == 0
     os.truncate(path, len(head) + size)
-    assert "array 'last' lies outside the file" in refusal(path)
+    assert "array 'last' is outside the file" in refusal(path)
 
 
 MEASURE = """
@@ -424,7 +424,7 @@ def test_what_the_hash_does_not_cover_is_damage(tmp_path: Path) -> None:
     write(path, Bundle(random_graph(3)))
     data = path.read_bytes()
     path.write_bytes(data + b"x")
-    with pytest.raises(InputError, match="1 bytes stand behind"):
+    with pytest.raises(InputError, match="1 bytes stand after"):
         read(path)
     length = int.from_bytes(data[:8], "little")
     head = data[8 : 8 + length].rstrip().replace(b'"format":', b'"more":"x","format":', 1)

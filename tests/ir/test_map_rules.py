@@ -71,7 +71,10 @@ NANS = Array.of(np.array(NAN, np.float32), "n")
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"storage": U2, "codes": (1.0, 2.0, 3.0, 4.0, 5.0)}, "5 entries, but u2 has 4 codes"),
+        (
+            {"storage": U2, "codes": (1.0, 2.0, 3.0, 4.0, 5.0)},
+            "5 entries, but u2 has 4 values",
+        ),
         ({"storage": U8, "codes": (1.0, 2.0), "zero": (1,)}, "a table have no zero"),
         ({"storage": U8, "codes": (1.0, 2.0), "zero": None}, "a table have no zero"),
         ({"storage": dtype("f8e4m3fn"), "codes": (1.0,)}, "f8e4m3fn has none"),

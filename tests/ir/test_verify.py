@@ -181,7 +181,7 @@ def test_a_body_that_is_missing_or_elsewhere_is_told() -> None:
     node._bodies = kept
     graph.body(node)._holder = None
     assert [(f.rule, f.message) for f in verify(graph)] == [
-        ("bodies", "body body does not know that it lies here")
+        ("bodies", "body body does not know that it is here")
     ]
 
 

@@ -58,21 +58,21 @@ CASES = [
     (
         "zero-in-bounds",
         "x",
-        "a zero point lies outside 0..255",
+        "a zero point is outside 0..255",
         "%x = input() : 3x!quant.uniform<u8:f32, 0.5:256>",
         "3x!quant.uniform<u8:f32, 0.5:255>",
     ),
     (
         "zero-in-bounds",
         "x",
-        "a zero point lies outside -7..7",
+        "a zero point is outside -7..7",
         "%x = input() : 3x!quant.uniform<i8<-7:7>:f32, 0.5:8>",
         "3x!quant.uniform<i8<-7:7>:f32, 0.5:-7>",
     ),
     (
         "zero-in-bounds",
         "x",
-        "f8e4m3fn codes have no zero point",
+        "f8e4m3fn values have no zero point",
         "%x = input() : 3x!quant.uniform<f8e4m3fn:f32, 0.5:1>",
         "3x!quant.uniform<f8e4m3fn:f32, 0.5>",
     ),
@@ -122,7 +122,7 @@ CASES = [
     (
         "same-map",
         "y",
-        "hold different maps",
+        "have different quantization parameters",
         f"{XQ} %y = transpose(%x) {{perm = (1, 0)}} : 4x3x!quant.uniform<u8:f32, 0.5:4>",
         f"{{perm = (1, 0)}} : 4x3x{Q}",
     ),
@@ -143,7 +143,7 @@ CASES = [
     (
         "same-map",
         "y",
-        "hold different maps",
+        "have different quantization parameters",
         "%x = input() : 3x4x!quant.uniform<u8:f32:0, @s3>\n"
         "%y = transpose(%x) {perm = (1, 0)} : 4x3x!quant.uniform<u8:f32:0, {1.0, 1.0, 1.0, 1.0}>",
         "{perm = (1, 0)} : 4x3x!quant.uniform<u8:f32:1, @s3>",
@@ -267,7 +267,7 @@ def test_constant_numbers_beside_are_looked_at_too(scale: str, zero: str, rule: 
     ("by", "message"),
     [
         ("@g4", ""),
-        ("@g5", "a group lies outside 0..1"),
+        ("@g5", "a group is outside 0..1"),
         ("@z3", "3 indices are given a group, axis 1 has 4"),
         ("@s2", "groups are named by 2xf32; it takes one whole number an index"),
     ],

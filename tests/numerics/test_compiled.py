@@ -292,7 +292,7 @@ def test_a_code_that_does_not_occur_refuses_nothing() -> None:
     codes = np.full(4096, 3, np.uint8)
     assert (convert(codes, of, to, Rule()) == 255).all()
     codes[17] = 0
-    with pytest.raises(OpError, match="NaN has no code"):
+    with pytest.raises(OpError, match="NaN has no quantized value"):
         convert(codes, of, to, Rule())
 
 

@@ -211,12 +211,12 @@ def test_a_table_of_signed_codes_begins_at_the_least() -> None:
     of = map_of(kind)
     assert quantize(np.array([9, 19, 99], F), of, PLAIN).tolist() == [-2, -1, 0]
     assert dequantize(np.array([-2, -1, 0], np.int8), of, PLAIN).tolist() == [10, 20, 30]
-    with pytest.raises(OpError, match="code 1 has no entry in a table of 3"):
+    with pytest.raises(OpError, match="value 1 has no entry in a table of 3"):
         dequantize(np.array([0, 1], np.int8), of, PLAIN)
     for what, nan in (([-2, 0], "low"), ([-2, 0], "zero")):
         rule = Rule("p", quantize=Quantize(nan=nan))  # type: ignore[arg-type]
         assert quantize(np.array([np.nan, 30], F), of, rule).tolist() == what
-    with pytest.raises(OpError, match="NaN has no code"):
+    with pytest.raises(OpError, match="NaN has no quantized value"):
         quantize(np.array([np.nan], F), of, PLAIN)
 
 
@@ -274,7 +274,7 @@ def test_narrow_floats_are_rounded_once_from_float64(name: str) -> None:
     codes = quantize(x, to, Rule("p", quantize=Quantize(compute="f64"))).astype(np.float64)
     assert np.array_equal(codes, np.concatenate([finite[1:], finite[:-1]]))
     if bits < 8:
-        with pytest.raises(OpError, match="NaN has no code"):
+        with pytest.raises(OpError, match="NaN has no quantized value"):
             quantize(np.array([np.nan]), to, PLAIN)
         low = Rule("p", quantize=Quantize(nan="low"))
         assert quantize(np.array([np.nan]), to, low).astype(F)[0] == finite[0]
@@ -371,7 +371,7 @@ def test_numbers_that_do_not_fit_are_refused_with_what_there_is() -> None:
         blocked(U8, np.ones((4, 3), F), (0, 1), (1, 2), by=groups[:5]),
         "5 groups for 6 indices of axis 1",
     )
-    refused(QuantType(dtype("f8e5m2"), F32, (1.0,), (3,)), "codes of f8e5m2 have no zero point")
+    refused(QuantType(dtype("f8e5m2"), F32, (1.0,), (3,)), "values of f8e5m2 have no zero point")
     refused(QuantType(U8, F32, None, ()), "the numbers come from companion slots")
     for kind in (QuantType(U8, F32, (1.0,), (1.5,)), QuantType(dtype("f8e5m2"), F32)):
         with pytest.raises(OpError, match="is not a plain scale and integer zero point"):

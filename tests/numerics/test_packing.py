@@ -96,17 +96,17 @@ def test_the_same_bits_are_another_type() -> None:
 def test_what_cannot_be_packed_is_refused_in_a_line() -> None:
     byte = np.zeros(3, np.uint8)
     for call, said in (
-        (lambda: pack(byte + 16, "u4"), "code 16 does not fit u4, 0 to 15"),
-        (lambda: pack(byte.astype(np.int8) - 9, "i4"), "code -9 does not fit i4, -8 to 7"),
-        (lambda: pack(byte, "i8"), "codes of i8 are int8, not uint8"),
+        (lambda: pack(byte + 16, "u4"), "value 16 does not fit u4, 0 to 15"),
+        (lambda: pack(byte.astype(np.int8) - 9, "i4"), "value -9 does not fit i4, -8 to 7"),
+        (lambda: pack(byte, "i8"), "quantized values of i8 are int8, not uint8"),
         (lambda: pack(byte, "string"), "string has no bits"),
         (lambda: pack(byte, "u8", row=-1), "padded to one byte or more, not -1"),
         (lambda: pack(byte, "u8", order="up"), "'low' or the 'high' end, not 'up'"),  # type: ignore[arg-type]
-        (lambda: pack(np.asarray(3, np.uint8), "u8", row=1), "a single code has no rows to pad"),
+        (lambda: pack(np.asarray(3, np.uint8), "u8", row=1), "a scalar has no rows to pad"),
         (lambda: unpack(byte, "u4", (4,)), r"3 bytes, \[4\] of u4 take 2"),
-        (lambda: unpack(byte.astype(np.int8), "u4", (6,)), "packed codes are bytes, not int8"),
+        (lambda: unpack(byte.astype(np.int8), "u4", (6,)), "packed values are bytes, not int8"),
         (lambda: recode(byte, "u8", "i4"), "u8 has 8 bits, i4 has 4"),
-        (lambda: recode(byte + 99, "u4", "i4"), "code 99 does not fit u4"),
+        (lambda: recode(byte + 99, "u4", "i4"), "value 99 does not fit u4"),
         (lambda: recode(byte, "u4", "string"), "u4 has 4 bits, string has 0"),
     ):
         with pytest.raises(OpError, match=said):

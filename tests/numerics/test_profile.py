@@ -276,7 +276,7 @@ NONSENSE = [
     ('requant = {round = "double"}', 3, "only a 31-bit multiplier rounds twice"),
     ('requant = {multiplier = "q31", round = "double", zero = "before"}', 3, "zero = 'after'"),
     ('requant = {multiplier = "exact", order = "gy/gx/gw"}', 3, "gains are rounded"),
-    ('requant = {multiplier = "divide", order = "x*(w/y)"}', 3, "sums become reals first"),
+    ('requant = {multiplier = "divide", order = "x*(w/y)"}', 3, "sums become floats first"),
     ('requant = {multiplier = "q15", input = "acc_then_bias"}', 3, "it multiplies whole sums"),
     ('requant = {multiplier = "exact"}\nbias = {domain = "real_after"}', 3, "given_acc"),
     ('acc = {type = "i64"}\nrequant = {multiplier = "q31"}', 4, "a product of 95 bits"),
@@ -447,7 +447,10 @@ MISTAKES = [
         "line 6: storage: no element type 'zz'",
     ),
     ('name = "p"\nquantize.by = "dived"\n', "p.toml, line 2: quantize.by = 'dived'"),
-    ('name = "p"\nchoose.zero = "fixed:99999"\n', "line 2: choose.zero = 'fixed:99999': codes"),
+    (
+        'name = "p"\nchoose.zero = "fixed:99999"\n',
+        "line 2: choose.zero = 'fixed:99999': chosen values",
+    ),
     ('name = "p"\n[choose]\nzero = "fixed:1.5"\n', "line 3: choose.zero = 'fixed:1.5': it is no"),
 ]
 

@@ -72,7 +72,7 @@ def test_a_nan_becomes_what_the_profile_says_or_is_refused() -> None:
     x, to = np.array([np.nan, 1], F), affine("u8", 1.0, 7)
     assert quantize(x, to, quantizing(nan="low")).tolist() == [0, 8]
     assert quantize(x, to, quantizing(nan="zero")).tolist() == [7, 8]
-    with pytest.raises(OpError, match="NaN has no code in profile plain"):
+    with pytest.raises(OpError, match="NaN has no quantized value in profile plain"):
         quantize(x, to, quantizing())
 
 

@@ -113,7 +113,7 @@ def test_a_rule_of_the_greatest_alone_refuses_what_it_gives_no_scale() -> None:
         choose(*many, U8, rule, symmetric=True)
     with pytest.raises(ProfileError, match=r"a range 3\.0\.\.1\.0 has no scale"):
         choose(np.array([-7.0, 3.0]), np.array([9.0, 1.0]), U8, rule, symmetric=True)
-    with pytest.raises(ProfileError, match="i8 has codes below it: take u8"):
+    with pytest.raises(ProfileError, match="i8 has values below it: use u8"):
         choose(np.array(-1.0), np.array(3.0), I8, rule, symmetric=True)
 
 
@@ -137,5 +137,7 @@ def test_a_fixed_zero_point_that_is_no_code_is_refused(zero: str, symmetric: boo
     rule = Choose(zero=zero)
     with pytest.raises(ProfileError) as caught:
         choose(np.array(0.0, F), np.array(1.0, F), U8, rule, symmetric=symmetric, profile="p")
-    told = f"profile p: choose.zero = '{zero}' is no code of u8, which are whole numbers 0..255"
+    told = (
+        f"profile p: choose.zero = '{zero}' is not a value of u8, whose values are integers 0..255"
+    )
     assert str(caught.value) == told

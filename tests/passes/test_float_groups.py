@@ -159,7 +159,7 @@ def test_codes_that_a_profile_takes_make_all_of_its_kernels(name: str) -> None:
 def test_codes_by_a_profile_are_refused_where_it_has_no_kernels_or_others_are_meant() -> None:
     graph = network(1)
     statistics = pipeline.calibrate(graph, samples(1))
-    with pytest.raises(UsageError, match=r"^qonnx-1\.0 makes no kernels of 8-bit codes"):
+    with pytest.raises(UsageError, match=r"^qonnx-1\.0 makes no kernels of 8-bit integers"):
         pipeline.quantize(graph, statistics, profile="qonnx-1.0")
     with pytest.raises(UsageError, match=r"is grouped as mxnet-1\.9: quantize it as that"):
         pipeline.plan(grouped(graph, MXNET), profile="tflite-2.21.ref")

@@ -92,9 +92,9 @@ REF, DNNL = "tflite-2.21.ref", "torch-2.13.onednn"
             "ort-1.31",
             Change.REGROUPED,
             1,
-            "claimed within 1 code, in 0.02 % of results at most",
+            "claimed within 1 step, in 0.02 % of results at most",
         ),
-        (conv(0), DNNL, Change.REGROUPED, 1, "claimed within 1 code, in 0.1 % of results at most"),
+        (conv(0), DNNL, Change.REGROUPED, 1, "claimed within 1 step, in 0.1 % of results at most"),
         (conv(2), DNNL, Change.UNVERIFIED, 0, "nothing is claimed of its bytes"),
     ],
 )

@@ -72,7 +72,7 @@ def test_a_model_of_halves_is_quantized_and_runs(form: str, ends: bool, tmp_path
         planned = pipeline.plan(graph)
         assert planned.integer_macs == 1
         casts = {(d.becomes, d.reason) for d in planned.decisions if d.op == "cast"}
-        said = {("as it is", "between reals of 16 bits and others")}
+        said = {("as it is", "between floats of 16 bits and others")}
         assert casts == (set() if ends else said)
         assert {d.becomes for d in planned.decisions if d.op != "cast"} == {"integer"}
         assert {v.taken for v in pipeline.taken(made)} == {"integer"}, "casts count as nothing"

@@ -359,7 +359,7 @@ def test_one_position_stands_for_the_first_of_each_sequence() -> None:
     one = {"x": x, "cos": cos, "sin": sin, "positions": np.array([3])}
     every = {**one, "positions": np.broadcast_to(np.arange(3, 7), (2, 4))}
     assert np.array_equal(compute_all("rotary", one, {})[0], compute_all("rotary", every, {})[0])
-    with pytest.raises(OpError, match="positions lie outside"):
+    with pytest.raises(OpError, match="positions are outside"):
         compute_all("rotary", {**one, "positions": np.array([6])}, {})
     graph = Graph()
     given = {

@@ -226,8 +226,8 @@ def test_a_rule_that_there_is_not_is_told(attrs: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("attrs", "message"),
     [
-        ({"bounds": (3, 2)}, "not two codes of u8"),
-        ({"bounds": (0, 256)}, "not two codes of u8"),
+        ({"bounds": (3, 2)}, "not two values of u8"),
+        ({"bounds": (0, 256)}, "not two values of u8"),
         ({"keep": (1, 0)}, "does not rise"),
         ({"keep": (2,)}, "x has 2 axes|there are 2 axes"),
         ({"keep": (0,), "blocks": (1, 2)}, "not one size"),

@@ -36,7 +36,9 @@ def test_a_result_of_another_map_is_refused_and_written_in_reals(
 ) -> None:
     text = TEXT.replace("PROFILE", name).replace("OP", call).replace("SIDE", str(side))
     codes = np.arange(16, dtype=np.uint8).reshape(1, 1, 4, 4) * 9
-    with pytest.raises(OpError, match=r"hands its operand's map on.*expand-qdq writes it as reals"):
+    with pytest.raises(
+        OpError, match=r"keeps its operand's quantization parameters.*expand-qdq writes it in QDQ"
+    ):
         run(parse(text), {"x": codes})
     real = run_passes(parse(text), [ExpandQdq()], Ledger())
     found = run(real, {"x": codes})["y"]

@@ -47,23 +47,23 @@ def test_bytes_may_come_in_either_order(kind: str) -> None:
         (
             "!quant.uniform<u3:f32, 1.0>",
             np.array([3, 200], np.uint8),
-            "holds 200; its codes, u3, lie in 0..7",
+            "holds 200; its quantized values, u3, are in 0..7",
         ),
         (
             "!quant.uniform<i8<-127:127>:f32, 1.0>",
             np.array([-128, 1], np.int8),
-            "-128; its codes, i8, lie in",
+            "-128; its quantized values, i8, are in",
         ),
         (
             "!quant.lut<u4:f32, 1.0, codes [0.5, 1.0]>",
             np.array([2, 0], np.uint8),
-            "holds 2; its codes, u4",
+            "holds 2; its quantized values, u4",
         ),
-        ("i4", np.array([8, -8], np.int8), "holds 8; its numbers, i4, lie in -8..7"),
+        ("i4", np.array([8, -8], np.int8), "holds 8; its numbers, i4, are in -8..7"),
         (
             "u63",
             np.array([0, 2**63], np.uint64),
-            "holds 9223372036854775808; its numbers, u63, lie in",
+            "holds 9223372036854775808; its numbers, u63, are in",
         ),
     ],
 )

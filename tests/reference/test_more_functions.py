@@ -140,7 +140,7 @@ def test_dropout_and_identity_give_what_they_got() -> None:
         assert np.array_equal(got, x)
     graph = Graph("ratio")
     value = graph.add("input", types=[TensorType((3,), F32)]).result
-    with pytest.raises(TypeRuleError, match=r"ratio = 1.5, it must lie in 0..1"):
+    with pytest.raises(TypeRuleError, match=r"ratio = 1.5, it must be in 0..1"):
         graph.add("dropout", {"x": value}, {"ratio": 1.5})
 
 

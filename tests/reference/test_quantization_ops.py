@@ -106,7 +106,7 @@ def test_whole_codes_always_saturate() -> None:
         "%x = input() : 3xf32\n%q = quantize(%x) {saturate = false} : "
         "3x!quant.uniform<u8:f32, 0.5>\noutput(q=%q)"
     )
-    with pytest.raises(OpError, match="codes of u8 saturate; only floats overflow"):
+    with pytest.raises(OpError, match="quantized values of u8 saturate; only floats overflow"):
         computed(body, x=np.zeros(3, F))
 
 
@@ -152,7 +152,7 @@ def test_fake_quantize_is_what_codes_can_hold() -> None:
 
 def test_fake_quantize_without_a_type_is_told_and_never_folded() -> None:
     body = "%x = constant([1.0, 2.3]) : 2xf32\n%f = fake_quantize(%x) : 2xf32\noutput(f=%f)"
-    with pytest.raises(OpError, match="the inner slot code says no quantized type"):
+    with pytest.raises(OpError, match="the inner slot `code` has no quantized type"):
         computed(body)
     graph = parse(f"graph g as native {{\n{body}\n}}")
     assert run_passes(graph, [FoldConstants()], Ledger()) == graph

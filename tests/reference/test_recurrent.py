@@ -425,7 +425,7 @@ def test_misfits_are_refused(
 def test_lengths_beyond_the_steps_and_sizes_that_do_not_meet_are_refused() -> None:
     x, w, r = (np.zeros(n, np.float32) for n in ((5, 2, 3), (1, 4, 3), (1, 4, 4)))
     for lengths in (np.array([6, 1]), np.array([-1, 1])):
-        with pytest.raises(OpError, match=r"lengths .* they must lie in 0..5"):
+        with pytest.raises(OpError, match=r"lengths .* they must be in 0..5"):
             compute_all("rnn", {"x": x, "w": w, "r": r, "lengths": lengths}, {})
     with pytest.raises(OpError, match=r"r is \[1, 4, 3\]"):
         compute_all("rnn", {"x": x, "w": w, "r": r[:, :, :3]}, {})

@@ -122,7 +122,7 @@ def test_validation_by_itself_names_an_output_of_another_type() -> None:
     wide_and_wrong(changed)
     moved = held.moved(before, changed, Tolerance())
     assert moved is not None
-    assert str(moved) == "%y moved by more than can be told: it was ?x3xf32, and is ?x3xf64"
+    assert str(moved) == "%y moved by more than can be shown: it was ?x3xf32, and is ?x3xf64"
 
 
 def test_a_tensor_of_another_type_is_compared_by_its_numbers() -> None:

@@ -1,7 +1,7 @@
-"""The long short-term memory of unsigned codes under Intel's extension for PyTorch, by oneDNN.
+"""The long short-term memory of unsigned integers under Intel's extension for PyTorch, by oneDNN.
 
-Sums of codes with x and with the state are one whole number; gates, curves and cell are float32,
-and the state is rounded to the codes that x has after each step.
+Integer sums with x and with the state are one whole number; gates, curves and cell are float32,
+and the state is rounded to the quantized values that x has after each step.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Way:
 
 
 def float_cell(call: Call, arrays: Arrays, results: Results) -> tuple[Codes, ...]:
-    """The codes of all states; the last state and the cell in reals."""
+    """The quantized values of all states; the last state and the cell in float."""
     of = _checked(call, arrays, results)
     x = arrays["x"].astype(np.int64)
     x = x.swapaxes(0, 1) if call.attrs["batch_first"] else x
@@ -62,7 +62,7 @@ def float_cell(call: Call, arrays: Arrays, results: Results) -> tuple[Codes, ...
 def _run(
     way: _Way, steps: Whole, of: Affine, starts: tuple[Real32 | None, Real32 | None]
 ) -> tuple[Whole, Real32, Real32]:
-    """All states as codes, the last as reals, and the cell."""
+    """All states as quantized values, the last as floats, and the cell."""
     gain, zero, shape = F(1) / F(of.scale), F(of.zero), (steps.shape[1], way.r.shape[1])
 
     def coded(x: Real32) -> Whole:
@@ -117,10 +117,12 @@ def _checked(call: Call, arrays: Arrays, results: Results) -> Affine:
             raise OpError(f"{call.op}: float_cell takes no {slot}")
     for slot in ("bias", *_FIRST):
         if slot in arrays and call.types[slot].quant is not None:
-            raise OpError(f"{call.op}: float_cell takes {slot} in reals")
+            raise OpError(f"{call.op}: float_cell takes {slot} as floats")
     kinds = [kind.quant for kind in results]
     if kinds[0] is None or any(kinds[1:]):
-        raise OpError(f"{call.op}: float_cell makes codes of all states, reals of the last ones")
+        raise OpError(
+            f"{call.op}: float_cell quantizes all states, and gives the last ones as floats"
+        )
     of, (w, r) = call.affine("x"), (call.affine(slot) for slot in ("w", "r"))
     if not of.same_map(affine_of(kinds[0])) or of.axis is not None:
         raise OpError(f"{call.op}: float_cell has one map for x and all states")
@@ -130,7 +132,7 @@ def _checked(call: Call, arrays: Arrays, results: Results) -> Affine:
 
 
 def _one_result(call: Call, arrays: Arrays) -> Codes:
-    raise OpError(f"{call.op}: float_cell makes all results of an lstm whose x is codes")
+    raise OpError(f"{call.op}: float_cell gives all results of an lstm whose x is quantized")
 
 
 METHODS: Mapping[str, PluginMethod] = {

@@ -18,7 +18,7 @@ from qir.reference.method import Call, Codes, F, Real32, one_scale, stored
 
 
 def sums_in_turn(call: Call, arrays: Mapping[str, Codes]) -> Codes:
-    """A product of reals in float32, one term after the other, each added in one rounding."""
+    """A product of floats in float32, one term after the other, each added in one rounding."""
     a, b = (dequantize(arrays[slot], call.map(slot), call.rule) for slot in ("a", "b"))
     a = a.swapaxes(-1, -2) if call.attrs["trans_a"] else a
     b = b.swapaxes(-1, -2) if call.attrs["trans_b"] else b
@@ -29,7 +29,7 @@ def sums_in_turn(call: Call, arrays: Mapping[str, Codes]) -> Codes:
 
 
 def by_one_factor(x: Codes, x_map: Affine, out: Affine) -> Codes:
-    """Codes about 0 times the quotient of the scales, one float32, halves to even."""
+    """Quantized values about 0 times the quotient of the scales, one float32, halves to even."""
     return _scaled("by_one_factor", x.astype(np.int64), x_map, out)
 
 
@@ -46,12 +46,14 @@ def summed_rows(
     weights: Codes | None = None,
     once: bool = False,
 ) -> Codes:
-    """Sums of rows as reals, each added in one rounding; `once`: of codes, by one factor.
+    """Sums of rows as floats, each added in one rounding; `once`: of quantized values, by one
+    factor.
 
-    Codes of a row alone are moved, unless the result's scale is greater by more than 0.0001.
+    Quantized values of a row alone are moved, unless the result's scale is greater by more than
+    0.0001.
     """
     if mode != "sum" or padding is not None or weights is not None:
-        raise OpError("embedding_bag: the runtime sums rows of codes, without padding or weights")
+        raise OpError("embedding_bag: the runtime sums quantized rows, without padding or weights")
     rows = indices.astype(np.int64)
     if rows.size and not 0 <= rows.min() <= rows.max() < len(w):
         raise OpError("embedding_bag: a row is not there")
@@ -89,11 +91,11 @@ def _scaled(name: str, whole: NDArray[np.int64], of: Affine, out: Affine) -> Cod
 def blocks_of_terms(
     call: Call, arrays: Mapping[str, Codes], *, scales: str = "block", affine: bool = False
 ) -> Codes:
-    """Reals made codes, by a scale for each row of a block, each row or all, times codes of
-    weights; a block's sum becomes real and is added in one rounding to those before, first the
-    bias."""
+    """Float values made quantized values, by a scale for each row of a block, each row or all,
+    times quantized values of weights; a block's sum becomes float and is added in one rounding to
+    those before, first the bias."""
     if "bias" in arrays and call.types["bias"].quant is not None:
-        raise OpError(f"{call.op}: the runtime takes a bias in reals")
+        raise OpError(f"{call.op}: the runtime takes a float bias")
     rows, terms = arrays["w"].shape
     x, size = arrays["x"].astype(F).reshape(-1, terms), _block(call, terms)
     steps, whole = _weights(call, arrays["w"])
@@ -109,20 +111,20 @@ def blocks_of_terms(
 
 
 def _block(call: Call, terms: int) -> int:
-    """How many terms are summed as codes: those of a scale of weights, else 128, 64 or 32."""
+    """How many terms are summed as integers: those of a scale of weights, else 128, 64 or 32."""
     quant = call.types["w"].quant
     held = {} if quant is None or quant.grain is None else dict(quant.grain.blocks)
     size = held.get(1, next((n for n in (128, 64, 32) if terms % n == 0), 0))
     if not size or terms % size or size % 32 or held.get(0) != 1:
         raise OpError(
-            f"{call.op}: the runtime multiplies codes in blocks of 32, 64 or 128 terms, with a "
-            "scale for each row of w, or each row of a block; others it multiplies as reals"
+            f"{call.op}: the runtime multiplies integers in blocks of 32, 64 or 128 terms, with a "
+            "scale for each row of w, or each row of a block; others it multiplies as floats"
         )
     return size
 
 
 def _weights(call: Call, w: Codes) -> tuple[Real32, NDArray[np.int64]]:
-    """The scale of each element of the weights, and its code less the zero point."""
+    """The scale of each element of the weights, and its quantized value less the zero point."""
     held = call.map("w").over(w.shape)
     if held.plus is not None:
         raise OpError(f"{call.op}: the runtime knows no weights with an offset")
@@ -131,7 +133,7 @@ def _weights(call: Call, w: Codes) -> tuple[Real32, NDArray[np.int64]]:
 
 
 def _coded(x: Real32, seen: Real32, *, affine: bool) -> tuple[NDArray[np.int64], Real32]:
-    """Codes about 0, and the scale of each row, from the range of what is seen."""
+    """Quantized values about 0, and the scale of each row, from the range of what is seen."""
     low, high = (end(seen, 1, keepdims=True) for end in (np.min, np.max))
     if not affine:
         step = np.maximum(-low, high) / F(127)

@@ -140,7 +140,7 @@ def _prelu(writer: Writer, node: Node) -> Entry:
     data = writer.held_in(node, "slope")
     aligned = data.reshape((1,) * max(x.rank - data.ndim, 0) + data.shape)
     if x.rank < 2 or (data.size != 1 and aligned.shape[1] != data.size):
-        raise writer.refuse(node, "its slope does not lie along the channels")
+        raise writer.refuse(node, "its slope is not along the channels")
     flat = writer.constant(f"{slope.name}_flat", data.reshape(-1), node)
     return writer.last(node, "LeakyReLU", [writer.operand(node), flat], {"act_type": "prelu"})
 

@@ -33,7 +33,7 @@ FLAGS: Mapping[np.dtype[Any], int] = {
 
 
 def parameters_path(symbol: Path) -> Path:
-    """Returns where the parameters of a symbol lie: NAME-0000.params for NAME-symbol.json."""
+    """Returns where the parameters of a symbol are: NAME-0000.params for NAME-symbol.json."""
     return symbol.with_name(symbol.stem.removesuffix("-symbol") + "-0000.params")
 
 

@@ -27,7 +27,7 @@ def paddings(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def padded(
     writer: Writer, node: Node, x: Entry, pads: tuple[Sequence[int], Sequence[int]], value: float
 ) -> Entry:
-    """Returns the data of windows, padded on both sides along the axes behind the channels."""
+    """Returns the data of windows, padded on both sides along the axes after the channels."""
     axes = len(pads[0])
     if axes not in (2, 3):
         raise writer.refuse(node, "it pads one side more than the other along one axis")
@@ -194,7 +194,7 @@ def _instance_norm(writer: Writer, node: Node) -> Entry:
 
 
 def _group_norm(writer: Writer, node: Node) -> Entry:
-    """Writes a group norm with factors of 1, and those of the channels behind it."""
+    """Writes a group norm with factors of 1, and those of the channels after it."""
     x, groups = node.operands["x"], integer(node.attrs, "groups")
     ones = writer.constant("gamma", np.ones(groups, np.float32), node)
     zeros = writer.constant("beta", np.zeros(groups, np.float32), node)

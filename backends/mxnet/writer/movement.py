@@ -19,7 +19,7 @@ _FAR = 1 << 31
 
 
 def _shape(writer: Writer, node: Node) -> tuple[int, ...]:
-    """Returns the shape that a reshape is given, in codes that MXNet has too."""
+    """Returns the shape that a reshape is given, in quantized values that MXNet has too."""
     held = node.operands["shape"].constant
     x, made = node.operands["x"].type, node.result.type.shape
     if held is not None and not node.attrs["allow_zero"]:
@@ -141,7 +141,7 @@ def _flip(writer: Writer, node: Node) -> Entry:
 
 
 def _pad(writer: Writer, node: Node) -> Entry:
-    """Writes padding: MXNet's pads images and volumes, behind the channels alone."""
+    """Writes padding: MXNet's pads images and volumes, after the channels alone."""
     x, pads, mode = node.operands["x"], numbers(node, "pads"), str(node.attrs["mode"])
     rank = x.type.rank
     pairs = list(zip(pads[:rank], pads[rank:], strict=True))

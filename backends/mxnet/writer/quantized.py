@@ -155,7 +155,7 @@ def _joined(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
     union = min(0.0, *(low for low, _ in ends)), max(0.0, *(high for _, high in ends))
     low, high = range_of(result)
     if max(map(abs, union)) != max(abs(low), abs(high)):
-        return "MXNet's concat has the range in which those of its operands lie"
+        return "MXNet's concat has the range in which those of its operands are"
     return ""
 
 

@@ -82,7 +82,7 @@ def _mode(writer: Writer, node: Node) -> str:
             return f"rnn_{kinds.pop()}"
     elif node.op == "gru":
         if not node.attrs["linear_before_reset"]:
-            raise writer.refuse(node, "MXNet's GRU resets behind its product (linear_before_reset)")
+            raise writer.refuse(node, "MXNet's GRU resets after its product (linear_before_reset)")
         if set(found) <= {"sigmoid", "tanh"}:
             return "gru"
     elif set(found) <= {"sigmoid", "tanh"} and not node.attrs["input_forget"]:

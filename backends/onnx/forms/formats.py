@@ -37,7 +37,7 @@ from . import kept_operators
 
 _WEIGHTED = "onnx:com.microsoft.*"
 _NO_BITS = "no product here has weights in blocks of few bits; qir quantize --weights makes them"
-_NO_SUMS = "no product of 8-bit codes here can be summed in integers"
+_NO_SUMS = "no product of 8-bit integers here can be summed in integers"
 _ABOUT_CODES = frozenset(op.name for op in (*quantization.OPS, *integer.OPS)) | {"fused"}
 _RAW = frozenset(op.name for op in integer.OPS)
 _ROWS = "* |> *"
@@ -163,7 +163,7 @@ def _left_real(graph: Graph, ledger: Ledger, *, biased: bool) -> None:
     for each in bodies(graph):
         for node in each:
             if _of_bytes(node) and (said := wrapping(each, node, biased=biased)):
-                ledger.add(Change.EXACT, STEP, node.name, f"stays on reals: {said}")
+                ledger.add(Change.EXACT, STEP, node.name, f"stays float: {said}")
 
 
 def _of_bytes(node: Node) -> bool:

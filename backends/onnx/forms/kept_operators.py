@@ -1,4 +1,4 @@
-"""Operators on codes that stay so, whatever form the others get."""
+"""Operators on quantized values that stay so, whatever form the others get."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def kept(which: Callable[[Node], bool]) -> Iterator[None]:
 
 
 def same(node: Node) -> bool:
-    """Whether a node is an operator on codes that a file had, and no rewrite made it another."""
+    """Whether a node is a quantized operator that a file had, and no rewrite made it another."""
     return _read(node, standard=False)
 
 
@@ -42,7 +42,7 @@ def same_and_standard(node: Node) -> bool:
 
 
 def on_reals(node: Node) -> bool:
-    """Whether a node is a group with nothing inside that codes could be for.
+    """Whether a node is a group with nothing inside that quantized values could be for.
 
     None are about it or in it, and no product in it reads what is dequantized.
     """
@@ -64,7 +64,7 @@ def _inside(node: Node) -> Iterator[Node]:
 
 
 def fed_to_sums(node: Node) -> bool:
-    """Whether a node moves codes that raw sums alone read: integers there and here."""
+    """Whether a node moves quantized values that raw sums alone read: integers there and here."""
     moves = not node.stages and spec(node.op).traits.value_preserving
     if not moves and node.op != "recode":
         return False

@@ -1,4 +1,4 @@
-"""QCDQ: codes within bounds, as QuantizeLinear or an initializer and a Clip."""
+"""QCDQ: quantized values within bounds, as QuantizeLinear or an initializer and a Clip."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _emit(writer: Writer, node: Node, made: str, out: str, quant: QuantType, cli
 
 
 def constant(writer: Writer, node: Node, value: Value) -> bool:
-    """Writes constant codes and their Clip, once; False where their model had none."""
+    """Writes quantized constants and their Clip, once; False where their model had none."""
     array, clip, quant = value.constant, source(value.node), value.type.quant
     if array is None or clip is None or quant is None or quant.bounds is None:
         return False

@@ -29,7 +29,7 @@ _SIZES = frozenset({"Shape", "Size"})
 """Operators that compute nothing on what they read."""
 _BYTES = frozenset({"u8", "i8"})
 _NARROW = frozenset({onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
-_SUMS = "integers are summed of u8 and i8 codes on both sides of a matrix product or convolution"
+_SUMS = "integer sums need u8 and i8 values on both sides of a matrix product or convolution"
 _BITS = "MatMulNBits is for matrices of weights in 2, 4 or 8 bits, in blocks along the sum"
 
 
@@ -43,7 +43,7 @@ class _Codes:
 
 
 def told(model: onnx.ModelProto, form: str, ledger: Ledger, *, standard: bool) -> None:
-    """Adds one line a reason: how many ops stay on reals between codes, and which."""
+    """Adds one line a reason: how many ops stay float between quantized values, and which."""
     found: dict[str, Counter[str]] = {}
     for node, sides, ends in _everywhere(model.graph):
         why = _why(node, sides, ends, form, standard=standard)
@@ -52,12 +52,12 @@ def told(model: onnx.ModelProto, form: str, ledger: Ledger, *, standard: bool) -
     for why, ops in found.items():
         count = ops.total()
         listed = ", ".join(f"{n} {op}" for op, n in ops.items())
-        said = f"{why}: {count} op{'s stay' if count > 1 else ' stays'} on reals ({listed})"
+        said = f"{why}: {count} op{'s stay' if count > 1 else ' stays'} float ({listed})"
         ledger.add(Change.EXACT, STEP, f"format {form}", said)
 
 
 def _everywhere(graph: onnx.GraphProto) -> Iterator[tuple[NodeProto, list[_Codes], bool]]:
-    """What lies between codes in a graph, and in what its branches and loops hold."""
+    """What is between quantized values in a graph, and in what its branches and loops hold."""
     yield from _between(graph)
     for node in graph.node:
         for held in (a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH):
@@ -65,7 +65,7 @@ def _everywhere(graph: onnx.GraphProto) -> Iterator[tuple[NodeProto, list[_Codes
 
 
 def _between(graph: onnx.GraphProto) -> Iterator[tuple[NodeProto, list[_Codes], bool]]:
-    """Ops that read dequantized codes, with these, and whether their result becomes codes."""
+    """Ops that read dequantized integers, with these, and whether their result is quantized."""
     types = {t.name: _NAMES.get(t.data_type, "") for t in graph.initializer}
     types |= {i.name: _NAMES.get(i.type.tensor_type.elem_type, "") for i in graph.input}
     held = {t.name for t in graph.initializer}
@@ -84,7 +84,7 @@ def _between(graph: onnx.GraphProto) -> Iterator[tuple[NodeProto, list[_Codes], 
 
 
 def _narrows(node: NodeProto) -> bool:
-    """Whether it gives reals in 16 bits, as results have them that a model says are so."""
+    """Whether it gives floats in 16 bits, as results have them that a model says are so."""
     return node.op_type == "Cast" and any(a.name == "to" and a.i in _NARROW for a in node.attribute)
 
 
@@ -126,9 +126,9 @@ def _why(node: NodeProto, sides: list[_Codes], ends: bool, form: str, *, standar
         return ""
     kinds = sorted({c.kind for c in sides if c.kind} - _BYTES - {"i32"})
     if kinds:
-        return f"no operator on codes takes {' or '.join(kinds)}"
+        return f"no quantized operator takes {' or '.join(kinds)}"
     if any(c.computed for c in sides):
-        return "operators on codes take no scales that a model computes beside its reals"
+        return "quantized operators take no scales that a model computes at run time"
     if node.op_type not in (*(_STANDARD if standard else _OWN).split(), *_MOVES):
-        return f"{'ONNX' if standard else 'onnxruntime'} has no operator on codes for them"
-    return "" if not ends else "no operator on codes fits their maps, attributes or bias"
+        return f"{'ONNX' if standard else 'onnxruntime'} has no quantized operator for them"
+    return "" if not ends else "no quantized operator fits their parameters, attributes or bias"

@@ -31,7 +31,7 @@ def kept_files(
     """What to copy for an untouched graph, and where to; nothing where that will not do.
 
     It will not where the target takes no operator set, format or domain that the file has. What
-    lies beside the model comes first. The ledger says where another file has the name of data.
+    is beside the model comes first. The ledger says where another file has the name of data.
     """
     source = untouched(graph)
     if source is None or source.suffix.lower() != ".onnx":
@@ -124,7 +124,7 @@ def _sparse(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 
 def _inside(folder: Path, place: str) -> bool:
-    """Whether a file of a model's data lies beside it, no link leading to it from elsewhere."""
+    """Whether a file of a model's data is beside it, no link leading to it from elsewhere."""
     parts = PurePosixPath(place.replace("\\", "/"))
     if "\0" in place or not parts.parts or parts.is_absolute() or ".." in parts.parts:
         return False

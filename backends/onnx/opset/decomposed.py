@@ -1,7 +1,7 @@
 """Ops that ONNX has as one operator since some set, by operators of the sets before.
 
-So a model keeps the operator set of its source. Reals of 16 bits are computed as f32, as the one
-operator does, and rounded at the end.
+So a model keeps the operator set of its source. Float values of 16 bits are computed as f32, as the
+one operator does, and rounded at the end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AXES_ARE_INPUTS = 18
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Writes one operator after the other, all on reals of one type."""
+    """Writes one operator after the other, all in float of one type."""
 
     writer: Writer
     work: Work

@@ -8,17 +8,17 @@ from qir.passes.forms.group.float_parameters import CODED
 from qir.rewrite.fusing import is_tail
 
 _LAYERS = {**CODED, "matmul": ("a", "b", "bias"), "linear": ("x", "w", "bias")}
-"""Data, weights and bias of layers; a matrix product and the sum behind it become a Gemm."""
+"""Data, weights and bias of layers; a matrix product and the sum after it become a Gemm."""
 _JOINED = frozenset({"add", "mul", "batch_norm"})
 """Ops whose constants the optimizer makes part of the layer before them."""
 
 
 def tempts(value: Value) -> bool:
-    """Whether onnxruntime's optimizer would make codes of what a layer before a quantize takes.
+    """Whether onnxruntime's optimizer would quantize what a layer before a quantize takes.
 
-    Between dequantize and quantize it makes codes of real weights and biases itself, one scale a
-    tensor. Before that it takes ops that move elements past codes, and makes constants that are
-    added or multiplied a part of the layer.
+    Between dequantize and quantize it quantizes float weights and biases itself, one scale a
+    tensor. Before that it takes ops that move elements past quantized values, and makes constants
+    that are added or multiplied a part of the layer.
     """
     node = value.node
     while (before := _before(node)) is not None:
@@ -49,7 +49,8 @@ def _coded(value: Value) -> bool:
 
 
 def _moves(node: Node) -> bool:
-    """Whether an op takes elements of one operand as they are, so that codes may be taken too."""
+    """Whether an op takes elements of one operand as they are, so that integers may be
+    taken too."""
     if node.op in ("input", "constant", "output", "foreign", "fused"):
         return False
     found = spec(node.op).traits

@@ -24,7 +24,7 @@ _SINCE = "since 1.32, "
 """Versions that make MatMulNBits of products between quantized values of 16 bits too."""
 _RANGE = "is not written: ONNX has scale and zero point alone"
 BYTE = 8
-"""Bits of codes that runtimes have kernels for."""
+"""Bits of quantized values that runtimes have kernels for."""
 
 
 def threads(graph: Graph, ledger: Ledger) -> None:
@@ -35,7 +35,7 @@ def threads(graph: Graph, ledger: Ledger) -> None:
 
 
 def level(graph: Graph, ledger: Ledger) -> None:
-    """Says of which products of real data the optimizer makes one that rounds them."""
+    """Says of which products of float data the optimizer makes one that rounds them."""
     always = rounding(graph)
     for node in rounding(graph, wide=True):
         said = _LEVEL if node in always else _SINCE + _LEVEL
@@ -43,9 +43,11 @@ def level(graph: Graph, ledger: Ledger) -> None:
 
 
 def wide(graph: Graph, ledger: Ledger) -> None:
-    """Says how many ops between codes of more than 8 bits the runtime computes in float32."""
+    """Says how many ops between integers of more than 8 bits the runtime computes in float32."""
     if sums := float_sums(graph, BYTE):
-        said = f"codes of {max(s.bits for s in sums)} bits: {said_of(sums, 'the runtime')}"
+        said = (
+            f"quantized values of {max(s.bits for s in sums)} bits: {said_of(sums, 'the runtime')}"
+        )
         ledger.add(Change.REGROUPED, STEP, sums[0].node, said)
 
 

@@ -1,5 +1,5 @@
-"""Which ops of a model with codes onnxruntime computes on codes: as the profile of it groups them,
-and as they are written."""
+"""Which ops of a model with quantized values onnxruntime computes on quantized values: as the
+profile of it groups them, and as they are written."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from qir.rewrite.fusing import LINES, PRODUCTS, is_tail, match_of
 from .separate_additions import add_apart
 
 Write = Callable[[Graph, Ledger], object]
-_ON_REALS = " on codes is written as float ops between quantized values"
+_ON_REALS = " on quantized values is written as float ops between quantized values"
 _OTHER = BRIDGES | {"input", "constant", "output", "foreign"}
 
 
 def judged(table: Capability, graph: Graph, named: str, write: Write) -> Iterator[Verdict]:
     """A verdict for every op: by the profile where it groups, else by the table.
 
-    An op that holds codes itself is taken where it is written as an operator on codes too. What
-    branches and loops hold is judged as the graph is; a graph that is no program by the table.
+    An op that holds quantized values itself is taken where it is written as a quantized operator
+    too. What branches and loops hold is judged as the graph is; a graph that is no program by the
+    table.
     """
     found = list(verdicts(table, graph))
     parts = _parts(graph)
@@ -49,7 +50,8 @@ def judged(table: Capability, graph: Graph, named: str, write: Write) -> Iterato
 
 
 def _parts(graph: Graph) -> dict[str, Graph]:
-    """The graphs that have to do with codes, of a graph and of what its branches and loops hold."""
+    """The graphs that have to do with integers, of a graph and of what its branches and
+    loops hold."""
     wanted = {id(each) for each in bodies(graph) if any(map(_on_codes, each))}
     return {path: part for path, part in graph.walk() if id(part) in wanted}
 
@@ -83,8 +85,8 @@ def _on_codes(node: Node) -> bool:
 
 
 def _one_number(node: Node) -> bool:
-    """Whether a where chooses between codes and one real number, of which the optimizer makes
-    codes too."""
+    """Whether a where chooses between quantized values and one float value, of which the optimizer
+    makes quantized values too."""
     if node.op != "where":
         return False
     sides = [node.operands[slot] for slot in ("a", "b")]
@@ -95,32 +97,33 @@ def _one_number(node: Node) -> bool:
 
 
 def _kept_real(node: Node) -> bool:
-    """Whether a product has real weights, which are written so that no optimizer codes them."""
+    """Whether a product has float weights, which are written so that no optimizer
+    quantizes them."""
     weight = node.operands.get(spec(node.op).traits.weight or "")
     return weight is not None and weight.constant is not None and weight.type.quant is None
 
 
 def _of_codes(node: Node) -> bool:
-    """Whether a product's data and weights are both read from codes."""
+    """Whether a product's data and weights are both read from quantized values."""
     traits = spec(node.op).traits
     sides = [node.operands.get(slot or "") for slot in (traits.data, traits.weight)]
     return node.op in PRODUCTS | LINES and all(v is not None and read(v) for v in sides)
 
 
 def _why_real(node: Node) -> str:
-    """Why a product of codes that gives reals is no kernel on codes."""
+    """Why an integer product that gives floats is no quantized kernel."""
     use = node.result.only_use
     if node.op in MATRIX_PRODUCTS:
         bias = node.operands.get(spec(node.op).traits.bias or "")
         if bias is not None or (use is not None and use.node.op == "add"):
-            return "what is added to its sum is real"
+            return "its bias is float"
         if use is not None and is_tail(use.node):
-            return f"no kernel on codes has the {use.node.op} behind it, and gives reals"
-    return "no kernel on codes makes reals of it here"
+            return f"no quantized kernel fuses the {use.node.op} after it with a float result"
+    return "no quantized kernel gives a float result here"
 
 
 class _Written:
-    """What of an integer form is written on reals between codes."""
+    """What of an integer form is written in float between quantized values."""
 
     def __init__(self, graph: Graph, write: Write) -> None:
         self.graph = graph
@@ -129,7 +132,7 @@ class _Written:
         self.failed = False
 
     def on_codes(self, node: Node) -> bool:
-        """Whether a node is written as an operator on codes."""
+        """Whether a node is written as a quantized operator."""
         if self.names is None:
             self.names = self._look()
         outputs = {u.slot for v in node.results for u in v.uses if u.node.op == "output"}
@@ -145,7 +148,7 @@ class _Written:
 
 
 class _Kernels:
-    """The kernels that a runtime makes of a graph, and what it leaves in reals."""
+    """The kernels that a runtime makes of a graph, and what it leaves in float."""
 
     def __init__(self, graph: Graph, named: str) -> None:
         self.profile = profile(named)
@@ -170,7 +173,7 @@ class _Kernels:
         self.known = {op for row in self.profile.groups for op in row.chain}
 
     def _keep_row(self, node: Node, group: Group) -> None:
-        """Keeps a product of codes whose numbers are chosen while it runs, and what ends it."""
+        """Keeps an integer product whose numbers are chosen while it runs, and what ends it."""
         rows: list[tuple[tuple[Node, ...], Node | None]] = [((node,), None)]
         ops: tuple[Node, ...] = (node,)
         use = node.result.only_use

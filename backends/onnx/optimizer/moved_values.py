@@ -1,7 +1,8 @@
-"""Moves of i8 codes that are dequantized, with codes made again behind them.
+"""Moves of i8 values that are dequantized, with quantized values made again after them.
 
 From operator set 21 on, onnxruntime's optimizer makes them itself, states their type, makes u8 of
-their zero point, and then finds another type stated. Where codes are there already it makes none.
+their zero point, and then finds another type stated. Where quantized values are there already it
+makes none.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from ..writer.writer import STEP, Writer
 SINCE = 21
 """The first set whose QuantizeLinear states a type."""
 _MOVES = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
-"""What onnxruntime's optimizer takes codes through."""
+"""What onnxruntime's optimizer takes quantized values through."""
 _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 """Arithmetic that it takes out, with the number that makes it nothing."""
 _WIDEST = 256
-"""More than any code of 8 bits lies from its zero point."""
+"""More than any code of 8 bits is from its zero point."""
 
 
 def write(writer: Writer, results: Iterable[str]) -> None:
-    """Has codes behind such moves, in one graph whose results have these names."""
+    """Has quantized values after such moves, in one graph whose results have these names."""
     if writer.opset >= SINCE:
         _Moving(writer, frozenset(results)).run()
 
@@ -43,10 +44,10 @@ class _Moving:
     readers: dict[str, list[onnx.NodeProto | None]] = field(default_factory=dict)
     """Those that read a tensor; None for a result, and for what a graph within reads."""
     sources: dict[str, onnx.NodeProto] = field(default_factory=dict)
-    """What dequantizes i8 codes of one scale and zero point, by the tensors of its numbers."""
+    """What dequantizes i8 values of one scale and zero point, by the tensors of its numbers."""
     moved: list[str] = field(default_factory=list)
     left: set[str] = field(default_factory=set)
-    """Reals that a move read, and now reads their codes."""
+    """Float values that a move read, and now reads their quantized values."""
 
     def run(self) -> None:
         writer = self.writer
@@ -105,7 +106,7 @@ class _Moving:
         return next((self.sources[name] for name in names if name in self.sources), None)
 
     def _ends(self, node: onnx.NodeProto) -> bool:
-        """Whether codes are made of all that it moves, at once or after moves one by one."""
+        """Whether integers are made of all that it moves, at once or after moves one by one."""
         first = node
         while True:
             readers = self.readers.get(node.output[0], [])
@@ -117,7 +118,7 @@ class _Moving:
             node = after
 
     def _plain(self, node: onnx.NodeProto | None) -> bool:
-        """Whether codes are made with one constant scale."""
+        """Whether quantized values are made with one constant scale."""
         return node is not None and self._one(node.input[1]) is not None
 
     def _passes(self, node: onnx.NodeProto, source: onnx.NodeProto) -> bool:
@@ -134,9 +135,11 @@ class _Moving:
     # -- how ------------------------------------------------------------------------------------
 
     def _move(self, node: onnx.NodeProto, source: onnx.NodeProto) -> None:
-        """Writes a move of reals, their codes by the same map, and the reals of these.
+        """Writes a move of floats, their quantized values by the same map, and the float values of
+        these.
 
-        A move of codes in the form that has such, and where reals would not give the codes again.
+        A move of quantized values in the form that has such, and where float values would not give
+        the quantized values again.
         """
         writer, out = self.writer, node.output[0]
         codes, pair = writer.fresh(f"{out}_codes"), [self._number(n) for n in source.input[1:]]
@@ -155,7 +158,8 @@ class _Moving:
         self.moved.append(out)
 
     def _again(self, source: onnx.NodeProto) -> bool:
-        """Whether every code's real gives that code again: no real is infinite, none is zero."""
+        """Whether every integer's real gives that integer again: no real is infinite, none
+        is zero."""
         held = self._one(source.input[1])
         if held is None:
             return True
@@ -173,8 +177,11 @@ class _Moving:
 
     def _say(self) -> None:
         count = len(self.moved)
-        what = "a move of i8 codes has" if count == 1 else f"{count} moves of i8 codes have"
-        said = f"{what} codes behind {'it' if count == 1 else 'them'} too, by the same map"
+        what = "a move of i8 values has" if count == 1 else f"{count} moves of i8 values have"
+        said = (
+            f"{what} quantized values after {'it' if count == 1 else 'them'} too, with the "
+            "same parameters"
+        )
         why = f"from set {SINCE} on, those of onnxruntime 1.31's optimizer would end in an error"
         self.writer.ledger.add(Change.EXACT, STEP, self.moved[0], f"{said}: {why}")
 

@@ -1,6 +1,7 @@
-"""Averages whose last windows hang over the padding, which codes and reals count differently.
+"""Averages whose last windows hang over the padding, which quantized values and float values count
+differently.
 
-QLinearAveragePool divides by the whole window, AveragePool by what lies in the padded input.
+QLinearAveragePool divides by the whole window, AveragePool by what is in the padded input.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _POOLS = frozenset({"avg_pool1d", "avg_pool2d", "avg_pool3d"})
 
 
 def padded(graph: Graph, ledger: Ledger) -> None:
-    """Writes out the padding under the last windows on codes, where sizes are known."""
+    """Writes out the padding under the last quantized windows, where sizes are known."""
     for node in list(graph):
         if node.op not in _POOLS or node.results[0].type.quant is None:
             continue
@@ -45,8 +46,8 @@ def kept(ledger: Ledger) -> Iterator[None]:
             return outer is None or outer(step, rewrite, nodes)
         if pool.name not in told:
             told.add(pool.name)
-            said = "stays as it is: pools on codes count all of a window that hangs over the edge"
-            ledger.add(Change.EXACT, STEP, pool.name, f"{said}, pools of reals do not")
+            said = "stays as it is: quantized pools count all of a window that exceeds the padding"
+            ledger.add(Change.EXACT, STEP, pool.name, f"{said}, float pools do not")
         return False
 
     token = watching.set(watch)

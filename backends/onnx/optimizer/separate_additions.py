@@ -1,8 +1,8 @@
-"""Additions behind products of codes that are chosen at run time, kept out of these products.
+"""Additions after integer products that are chosen at run time, kept out of these products.
 
 Of MatMul and Add onnxruntime's optimizer makes a Gemm, between reshapes where data have not two
-axes. A Gemm that adds reals is no kernel on codes; behind a reshape it becomes MatMulNBits, which
-rounds its data once more. A Sum adds the same numbers, and is joined to nothing.
+axes. A Gemm that adds float values is no quantized kernel; after a reshape it becomes MatMulNBits,
+which rounds its data once more. A Sum adds the same numbers, and is joined to nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _SAID = (
 
 
 def add_apart(graph: Graph, ledger: Ledger) -> int:
-    """Adds by a sum what is added to products of computed codes; says how many there are.
+    """Adds by a sum what is added to products of computed quantized values; says how many there
+    are.
 
     Those that a source has between its own dequantizes stay, as onnxruntime computes them there.
     """
@@ -42,7 +43,7 @@ def add_apart(graph: Graph, ledger: Ledger) -> int:
 
 
 def _chosen(node: Node) -> bool:
-    """Whether it is a product of codes, those of its data computed, that gives reals."""
+    """Whether it is an integer product, those of its data computed, that gives floats."""
     slots = _PRODUCTS.get(node.op)
     if slots is None or node.stages or node.schemes or node.result.type.element != F32:
         return False
@@ -56,8 +57,8 @@ def _chosen(node: Node) -> bool:
 
 
 def _computed(value: Value) -> bool:
-    """Whether a value has codes whose scale is one and computed, and that no dequantize of the
-    source reads."""
+    """Whether a value has quantized values whose scale is one and computed, and that no dequantize
+    of the source reads."""
     codes = _codes(value)
     kept = value.node.op == "dequantize" and any(
         o.op == "DequantizeLinear" for o in value.node.origins
@@ -67,7 +68,7 @@ def _computed(value: Value) -> bool:
 
 
 def _codes(value: Value) -> Value | None:
-    """The codes that a value has, or that it is the reals of."""
+    """The quantized values that a value has, or that it is the float values of."""
     if value.type.quant is not None:
         return value
     return value.node.operands["x"] if value.node.op == "dequantize" else None

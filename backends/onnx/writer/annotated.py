@@ -1,4 +1,4 @@
-"""`quantization_annotation`: which constants say what the codes of a tensor mean."""
+"""`quantization_annotation`: which constants say what the quantized values of a tensor mean."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _LAYOUTS: dict[str, tuple[tuple[tuple[int, int, int], ...], tuple[int, int] | No
 
 
 def annotate(writer: Writer, graph: onnx.GraphProto, outputs: Iterable[tuple[str, Value]]) -> None:
-    """Says of all codes whose scale and zero point are constants which these are.
+    """Says of all quantized values whose scale and zero point are constants which these are.
 
-    A model's inputs and results that are codes have some where no operator names any; so have
+    A model's inputs and results that are quantized have some where no operator names any; so have
     constants that operators take as plain numbers.
     """
     known = {t.name for t in graph.initializer}
@@ -65,7 +65,7 @@ def annotate(writer: Writer, graph: onnx.GraphProto, outputs: Iterable[tuple[str
 
 
 def _raw(graph: Graph) -> Iterator[Value]:
-    """Constant codes, one scale for all, whose meaning no operator has."""
+    """Constant quantized values, one scale for all, whose meaning no operator has."""
     for node in graph:
         quant = node.results[0].type.quant if node.op == "constant" else None
         if quant is not None and quant.grain is None:
@@ -74,7 +74,7 @@ def _raw(graph: Graph) -> Iterator[Value]:
 
 
 def _named(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, str, str]]:
-    """Tensors of codes, with the names of their scales and zero points."""
+    """Tensors of quantized values, with the names of their scales and zero points."""
     for node in nodes:
         joins = node.op_type == "QLinearConcat"
         if not (joins or node.op_type in _LAYOUTS) or node.domain not in ("", MICROSOFT):

@@ -29,13 +29,13 @@ _TABLES = (
     np.array([*_FP4, *(-v for v in _FP4)], np.float32),
     np.array(_NF4, np.float32),
 )
-"""What the kernel's types of codes mean: fp4 and nf4."""
+"""What the kernel's types of quantized values mean: fp4 and nf4."""
 _SAID = "written as MatMulBnb4, which adds up in an order of its own"
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights of a product: rows of codes by a table, and which of the kernel's it is."""
+    """Weights of a product: rows of integers by a table, and which of the kernel's it is."""
 
     codes: Value
     rows: int
@@ -47,7 +47,7 @@ class Weights:
 def weights(node: Node) -> Weights | str | None:
     """The weights of a product as the kernel takes them, or why it does not.
 
-    Nothing where they are no constant codes by a table.
+    Nothing where they are no quantized constants by a table.
     """
     value, turned = node.operands[spec(node.op).traits.weight or ""], node.op == "linear"
     turned |= node.attrs.get("trans_b") is True
@@ -73,7 +73,7 @@ def weights(node: Node) -> Weights | str | None:
     if table is None:
         return "MatMulBnb4 has the tables nf4 and fp4, whose scales are f32, and no others"
     if size is None:
-        return f"MatMulBnb4 takes blocks of {_LEAST}, 32, 64 ... codes in a row"
+        return f"MatMulBnb4 takes blocks of {_LEAST}, 32, 64 ... values along an axis"
     return Weights(codes, rows, depth, size, table)
 
 
@@ -89,7 +89,7 @@ def _table(quant: QuantType) -> int | None:
 
 
 def _size(quant: QuantType, kind: TensorType, depth: int) -> int | None:
-    """How many codes in a row share a scale, where the rows are laid one after another."""
+    """How many integers in a row share a scale, where the rows are laid one after another."""
     if quant.grain is None or quant.grain.by is not None:
         return None
     blocks = quant.grain.blocks
@@ -102,7 +102,7 @@ def _size(quant: QuantType, kind: TensorType, depth: int) -> int | None:
 
 
 def group(graph: Graph, node: Node, found: Weights, ledger: Ledger) -> None:
-    """Puts the kernel in the place of a product; its bias is added behind."""
+    """Puts the kernel in the place of a product; its bias is added after."""
     made = _held(graph, node, found)
     traits = spec(node.op).traits
     data, bias = node.operands[traits.data], node.operands.get(traits.bias or "")
@@ -133,7 +133,7 @@ def group(graph: Graph, node: Node, found: Weights, ledger: Ledger) -> None:
 
 
 def _held(graph: Graph, node: Node, found: Weights) -> Value:
-    """The codes in one row, with a scale a block."""
+    """The quantized values in one row, with a scale a block."""
     array, quant = found.codes.constant, found.codes.type.quant
     assert array is not None
     assert quant is not None

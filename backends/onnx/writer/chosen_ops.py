@@ -22,7 +22,7 @@ _AXES_ARE_INPUTS = 18
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """Writes one operator after the other, all reals of one type."""
+    """Writes one operator after the other, all float values of one type."""
 
     writer: Writer
     node: Node

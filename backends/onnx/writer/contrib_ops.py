@@ -40,7 +40,7 @@ _CODES: Mapping[str, tuple[tuple[int, _Place, _Place], ...]] = {
         )
     ),
 }
-"""Where an operator has codes and the numbers that QIR keeps in their type."""
+"""Where an operator has quantized values and the numbers that QIR keeps in their type."""
 _OPTIONAL = frozenset({"MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QAttention"})
 """Those whose zero points may be absent."""
 
@@ -94,7 +94,7 @@ def _places(node: Node) -> tuple[list[int], list[int]]:
 def _numbers(
     writer: Writer, node: Node, value: Value, scale: _Place, zero: _Place, given: dict[str, str]
 ) -> dict[int, str]:
-    """Scale and zero point of codes whose type holds them; none where they stand beside."""
+    """Scale and zero point of integers whose type holds them; none where they stand beside."""
     quant = value.type.quant
     if quant is None or quant.dynamic:
         return {}
@@ -156,7 +156,9 @@ def _own(writer: Writer, held: Held, value: Value, kind: DType | None = None) ->
 def _array(writer: Writer, node: Node, value: Value) -> tuple[Held, QuantType]:
     array, quant = value.constant, value.type.quant
     if array is None or quant is None:
-        raise writer.refuse(node, "its weights are no constant codes, so that nobody can pack them")
+        raise writer.refuse(
+            node, "its weights are not quantized constants, so they cannot be packed"
+        )
     return array.held, quant
 
 
@@ -195,7 +197,7 @@ def _bnb4(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> di
 
 
 def _rows(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
-    """Data of GatherBlockQuantized: bytes along the last axis, or codes of their own type."""
+    """Data of GatherBlockQuantized: bytes along the last axis, or integers of their own type."""
     data, quant = _array(writer, node, value)
     bytes_ = "bits" in foreign.pairs(node.attrs["attrs"]) or quant.storage.name in ("u2", "u8")
     bits, name = quant.storage.bits, value.name

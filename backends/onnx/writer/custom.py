@@ -30,10 +30,11 @@ TYPE, ARRAYS, HASH, ROUND = "qir.type", "qir.arrays", "qir.hash", "qir.round"
 PROFILE = "qir.rules"
 """Whose arithmetic that is, where a reader's own profile would give a NaN another entry."""
 _WIDEST, _ALONE = 16, 24
-"""Codes of so many bits are whole in float32, and sums of them; and with no zero point."""
+"""Quantized values of so many bits are whole in float32, and sums of them; and with no
+zero point."""
 _ZEROS = ("after", "before")
 _FLOATS = ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz")
-"""Codes that Cast makes of reals, and reals of them."""
+"""Quantized values that Cast makes of floats, and float values of them."""
 _REALS = ("f32", "f16", "bf16", "f64")
 
 
@@ -79,22 +80,22 @@ def blocks(grain: Grain, shape: Shape) -> tuple[int, int] | None:
 def why_not(quant: QuantType, shape: Shape) -> str:
     """What keeps a map from being said by primitive operators; empty where nothing does."""
     if quant.dynamic:
-        return "the numbers of its codes are computed"
+        return "its quantization parameters are computed at run time"
     most = _WIDEST if np.asarray(quant.zeros()).any() else _ALONE
     plain = quant.storage.name in _FLOATS and not np.asarray(quant.zeros()).any()
     if not (quant.storage.is_integer or plain) or quant.storage.bits > most:
-        return f"codes of {quant.storage} are not made of primitive operators"
+        return f"quantized values of {quant.storage} are not made of primitive operators"
     if quant.express.name not in _REALS:
-        return f"{quant.express} is no type of reals that ONNX computes in"
+        return f"{quant.express} is no float type that ONNX computes in"
     if any(a.type.quant is not None for a in quant.arrays()):
-        return "its scales are codes themselves"
+        return "its scales are quantized themselves"
     sizes = [shape[axis] for axis, _ in (quant.grain.blocks if quant.grain else ())]
     if (
         quant.grain is not None
         and quant.axis is None
         and not all(isinstance(s, int) for s in sizes)
     ):
-        return "its blocks lie along an axis of unknown size"
+        return "its blocks are along an axis of unknown size"
     return ""
 
 
@@ -228,7 +229,7 @@ class _Form:
     # -- codes to reals -----------------------------------------------------------------------
 
     def dequantize(self) -> None:
-        """(code - zero) * scale + plus, or an entry of the table times the scale."""
+        """(q - zero) * scale + plus, or an entry of the table times the scale."""
         steps, quant = self.steps, self.quant
         if quant.kind == "lut":
             table, _ = self.table()
@@ -296,7 +297,7 @@ class _Form:
         return steps.do("Mul", steps.do("Sign", x), size)
 
     def _nearest(self, x: str) -> None:
-        """How many middles between entries lie below; of two as near the one of lower index."""
+        """How many middles between entries are below; of two as near the one of lower index."""
         steps, quant = self.steps, self.quant
         _, table = self.table()
         middles, first = neighbours(table)
@@ -347,7 +348,7 @@ def made(
     if op == "Quantize" and quant.storage.is_float and rounds != "even":
         said = said or f"Cast to {quant.storage} rounds to even, and not {rounds}"
     if said:
-        raise Refused(f"ONNX has no form here for codes of {quant}: {said}")
+        raise Refused(f"ONNX has no form here for quantized values of {quant}: {said}")
     form = _Form(quant, kind.shape, rule)
     if op == "Quantize":
         form.quantize(rounding)

@@ -1,4 +1,4 @@
-"""Numbers that a model computes while it runs: chosen, given beside codes, read raw."""
+"""Numbers that a model computes while it runs: chosen, given beside quantized values, read raw."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from .writer import STEP, Wire, Work, Writer
 
 _KEPT = (
     "weights are dequantized before their product: a Max of one operand in between keeps "
-    "onnxruntime's optimizer from making that one on codes, whose kernel refuses many zero points "
+    "onnxruntime's optimizer from replacing it by its integer kernel, which refuses many zero "
+    "points "
     "of data"
 )
 
@@ -37,7 +38,7 @@ def companions(node: Node) -> dict[str, Value]:
 
 
 def choose(writer: Writer, node: Node) -> None:
-    """DynamicQuantizeLinear, which makes the codes too; other rules by primitive operators."""
+    """DynamicQuantizeLinear, which makes the integers too; other rules by primitive operators."""
     attrs = node.attrs
     scale, zero = node.results
     x = node.operands["x"]
@@ -55,7 +56,7 @@ def choose(writer: Writer, node: Node) -> None:
 
 
 def _its_codes(node: Node, x: Value, scale: Value, zero: Value) -> bool:
-    """Whether a quantize makes just the codes that the operator makes."""
+    """Whether a quantize makes just the quantized values that the operator makes."""
     if node.op != "quantize" or node.attrs["round"] not in ("", "even"):
         return False
     quant = node.result.type.quant
@@ -64,7 +65,8 @@ def _its_codes(node: Node, x: Value, scale: Value, zero: Value) -> bool:
 
 
 def _codes_name(writer: Writer, node: Node) -> str:
-    """The name of the codes: their own where it is a result's, else that of who reads them raw."""
+    """The name of the integers: their own where it is a result's, else that of who reads
+    them raw."""
     value = node.result
     if any(value is v for v in writer.graph.outputs.values()):
         return writer.name(value)
@@ -116,11 +118,12 @@ def _fence(writer: Writer, made: str, out: str, codes: Value) -> None:
 
 
 def _tempts(use: Use) -> bool:
-    """Whether onnxruntime's optimizer would make a product of codes and these weights integer,
+    """Whether onnxruntime's optimizer would make an integer product and these weights integer,
     which its kernel refuses.
 
     It takes one zero point for the left side, and looks at that only when the model is loaded. A
-    fence behind the data would not do: weights alone are codes of MatMulNBits, which rounds data.
+    fence after the data would not do: weights alone are quantized of MatMulNBits, which rounds
+    data.
     """
     node = use.node
     if node.op in ("output", "foreign", "fused") or spec(node.op).traits.weight != use.slot:
@@ -131,7 +134,7 @@ def _tempts(use: Use) -> bool:
 
 
 def _many(codes: Value) -> bool:
-    """Whether codes have many scales that are computed."""
+    """Whether quantized values have many scales that are computed."""
     quant = codes.type.quant
     return quant is not None and quant.dynamic and quant.grain is not None
 
@@ -162,14 +165,16 @@ def _dequantized(writer: Writer, node: Node, slot: str, out: str) -> None:
 
 
 def _checked(writer: Writer, node: Node, value: Value) -> QuantType:
-    """The type of codes whose numbers come beside; Refused for what ONNX has no form for."""
+    """The type of integers whose numbers come beside; Refused for what ONNX has no form for."""
     quant = value.type.quant
     assert quant is not None
     odd = quant.kind != "uniform" or quant.plus is not None or quant.storage.name not in STORED
     if odd or quant.express.name not in ("f32", "f16"):
-        raise writer.refuse(node, f"ONNX has no form here for codes of {quant}")
+        raise writer.refuse(node, f"ONNX has no form here for quantized values of {quant}")
     if quant.bounds and value.constant is None:
-        raise writer.refuse(node, f"ONNX codes fill their storage; {quant} is narrower")
+        raise writer.refuse(
+            node, f"ONNX types use the whole range of their storage; {quant} is narrower"
+        )
     return quant
 
 
@@ -182,9 +187,7 @@ def numbers(
     dot = f"{slot}." if slot else ""
     given = {n: node.operands.get(f"{dot}{n}") for n in ("scale", "zero", "min", "max")}
     if given["min"] is not None or given["max"] is not None:
-        raise writer.refuse(
-            node, "a range stands beside its codes; ONNX takes scale and zero point"
-        )
+        raise writer.refuse(node, "its parameters are a range; ONNX takes scale and zero point")
     scale = _number(writer, node, given["scale"], quant, "scale", quant.express)
     if quant.zero == () and (not first_is_u8 or quant.storage == U8):
         return [scale]
@@ -211,7 +214,8 @@ def _number(
         )
     source = writer.name(value)
     flat = 0 if quant.grain is None else 1
-    # onnxruntime takes a list of one for a number, and does not reshape codes under a byte.
+    # onnxruntime takes a list of one for a number, and does not reshape quantized values under a
+    # byte.
     listed = value.type.dtype.bits < 8 and value.type.shape == (1,)
     if (quant.grain is None or quant.axis is not None) and value.type.rank > flat and not listed:
         shape = writer.constant(np.array([-1] * flat, np.int64), f"{source}_shape")
@@ -231,14 +235,16 @@ def _number(
 
 
 def around(writer: Writer, node: Node) -> None:
-    """An op on codes whose numbers stand beside: dequantize, the op on reals, quantize."""
+    """An quantized op whose numbers stand beside: dequantize, the op in float, quantize."""
     beside = companions(node)
     own = {s: v for s, v in node.operands.items() if s not in beside}
     if node.inner:
         names = ", ".join(sorted(node.inner))
         raise writer.refuse(node, f"ONNX has no {node.op} that rounds {names} by computed numbers")
     if len(node.results) != 1:
-        raise writer.refuse(node, f"{node.op} on codes whose numbers are computed has no form")
+        raise writer.refuse(
+            node, f"{node.op} on quantized values whose parameters are computed has no form"
+        )
     value = node.result
     out, quant = writer.name(value), value.type.quant
     ins: dict[str, str] = {}
@@ -267,7 +273,7 @@ def around(writer: Writer, node: Node) -> None:
 
 
 def counted(writer: Writer, work: Work, slot: str) -> str:
-    """A bias of raw integers as reals: times the product of both scales, and of a gain."""
+    """A bias of raw integers as floats: times the product of both scales, and of a gain."""
     traits = spec(work.op).traits
     bias = work.operands[slot]
     out = writer.fresh(f"{bias.name}_real")
@@ -277,7 +283,7 @@ def counted(writer: Writer, work: Work, slot: str) -> str:
     for side in (traits.data, traits.weight or ""):
         kind = work.operands[side].type
         if kind.quant is None or kind.quant.express != F32:
-            said = f"its bias counts sums of codes, and its {side} is {kind.element}"
+            said = f"its bias counts integer sums, and its {side} is {kind.element}"
             raise writer.refuse(work.node, f"{said}; give it a bias of {kind.express}")
         scale = numbers(writer, work.node, side, kind, False)[0]
         unit = _times(writer, unit, scale, f"{bias.name}_unit") if unit else scale
@@ -299,7 +305,8 @@ def _times(writer: Writer, a: str, b: str, name: str) -> str:
 
 
 def recode(writer: Writer, node: Node) -> None:
-    """Codes are plain numbers in ONNX: the same tensor under another name, if it needs one."""
+    """Quantized values are plain numbers in ONNX: the same tensor under another name, if it needs
+    one."""
     x, value = node.operands["x"], node.result
     if x.type.dtype != value.type.dtype:
         raise writer.refuse(
@@ -328,7 +335,7 @@ def qparams(writer: Writer, node: Node) -> None:
             _same(writer, writer.name(given), value)
         elif name in ("min", "max"):
             raise writer.refuse(
-                node, "ONNX has no form for the range of codes; read scale and zero"
+                node, "ONNX has no form for the range of a type; read scale and zero"
             )
         else:
             held = np.asarray(quant.scales() if name == "scale" else quant.zeros())
@@ -348,7 +355,9 @@ def fake_quantize(writer: Writer, node: Node) -> None:
     out, made = writer.name(value), writer.fresh(f"{writer.name(value)}_codes")
     kind = value.type.with_element(code)
     if code.bounds:
-        raise writer.refuse(node, f"ONNX codes fill their storage; {code} is narrower")
+        raise writer.refuse(
+            node, f"ONNX types use the whole range of their storage; {code} is narrower"
+        )
     if code.dynamic:
         held = numbers(writer, node, "code", kind, True)
     else:

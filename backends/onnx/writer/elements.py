@@ -25,13 +25,13 @@ NUMBERS = {name: number for number, name in enumerate(_NAMES, 1) if name != "-"}
 STORED = frozenset(
     "u8 i8 u16 i16 i32 i4 u4 i2 u2 f8e4m3fn f8e4m3fnuz f8e5m2 f8e5m2fnuz f4e2m1fn".split()
 )
-"""Codes that QuantizeLinear makes and DequantizeLinear reads."""
+"""Quantized values that QuantizeLinear makes and DequantizeLinear reads."""
 _SINCE = {"u16": 21, "i16": 21, "i4": 21, "u4": 21, "f4e2m1fn": 23, "i2": 25, "u2": 25}
 _VERSIONS = {"i4": 10, "u4": 10, "f4e2m1fn": 11, "f8e8m0": 12, "i2": 13, "u2": 13}
 
 
 def since(kind: DType) -> int:
-    """The first operator set whose QuantizeLinear makes such codes."""
+    """The first operator set whose QuantizeLinear makes such quantized values."""
     return _SINCE.get(kind.name, 19 if kind.is_float and kind.bits == 8 else 0)
 
 
@@ -41,7 +41,7 @@ def ir_version(kind: DType) -> int:
 
 
 def number(kind: DType) -> int:
-    """ONNX's number of an element type, of what holds it for codes of other widths.
+    """ONNX's number of an element type, of what holds it for quantized values of other widths.
 
     LookupError if it has none.
     """
@@ -51,7 +51,7 @@ def number(kind: DType) -> int:
 
 
 def tensor(array: Array, name: str) -> onnx.TensorProto:
-    """An array; codes are plain numbers there."""
+    """An array; quantized values are plain numbers there."""
     kind = array.type.dtype
     if kind.name == "string":
         out = onnx.TensorProto(name=name, data_type=number(kind), dims=array.held.shape)
@@ -67,18 +67,18 @@ def tensor(array: Array, name: str) -> onnx.TensorProto:
 UNKNOWN = 'opaque<"?[...]">'
 """A tensor of which neither rank nor elements are known."""
 LARGE = 1 << 14
-"""So many bytes are written from where they lie; fewer stand in the message."""
+"""So many bytes are written from where they are; fewer stand in the message."""
 
 
 def is_large(array: Array) -> bool:
-    """Whether its elements lie in a file as bytes, and are many."""
+    """Whether its elements are in a file as bytes, and are many."""
     kind = array.type.dtype
     apart = kind.name == "string" or (_few(kind) and 8 % kind.bits != 0)
     return not apart and stored_size(array) >= LARGE
 
 
 def _few(kind: DType) -> bool:
-    """Whether a byte of a file holds several codes."""
+    """Whether a byte of a file holds several quantized values."""
     return kind.bits < 8 and kind.name != "bool" and kind.name in NUMBERS
 
 

@@ -1,4 +1,4 @@
-"""Ops on reals, each as ONNX's own operator."""
+"""Ops in float, each as ONNX's own operator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from .writer import Wire, Work, Writer
 
 
 def write(writer: Writer, work: Work, ins: Mapping[str, str]) -> None:
-    """Writes an op whose operands are the named tensors of reals (or of codes it only moves)."""
+    """Writes an op whose operands are the named tensors of floats (or of integers it only
+    moves)."""
     try:
         row = _OPS[work.op]
     except KeyError:
@@ -163,7 +164,7 @@ def _check_pad(writer: Writer, work: Work, mode: str, pads: NDArray[np.int64]) -
 
 
 def _filler(work: Work) -> np.ndarray:
-    """What is padded with, as a real, or as the code that means it."""
+    """What is padded with, as a real, or as the quantized value that means it."""
     value, quant = work.real("value"), work.kind.quant
     if quant is None:
         return np.array(value, work.kind.dtype.carrier)

@@ -41,8 +41,8 @@ OLDEST = 13
 NEWEST = 26
 """The newest that onnxruntime 1.31 takes."""
 _KEPT = (
-    "stays real: a Max of one operand between it and its quantize keeps onnxruntime's optimizer "
-    "from quantizing the weights of the layer by itself and computing it on codes"
+    "stays float: a Max of one operand between it and its quantize keeps onnxruntime's optimizer "
+    "from quantizing the weights of the layer by itself and computing it in integers"
 )
 IR_VERSION = 10
 """The newest that every onnxruntime since 1.18 reads."""
@@ -58,7 +58,7 @@ class Dialect:
     """This operator set, where it is asked for."""
     newest: int = NEWEST
     on_codes: bool = False
-    """Whether elements are moved on codes, where they may be on reals too."""
+    """Whether elements are moved on quantized values, where they may be in float too."""
 
 
 def to_model(graph: Graph, ledger: Ledger, dialect: Dialect | None = None) -> onnx.ModelProto:
@@ -85,7 +85,7 @@ def to_parts(
     moved_values.write(writer, graph.outputs)
     if writer.bounded:
         many = "1 constant" if writer.bounded == 1 else f"{writer.bounded} constants"
-        reason = f"that codes of {many} keep to, which no type of ONNX says"
+        reason = f"that quantized values of {many} keep to, which no type of ONNX says"
         ledger.add(Change.DROPPED, STEP, "narrower bounds", reason)
     model = _finished(writer)
     check.check(model, writer.opset)
@@ -162,7 +162,8 @@ def _asked(graph: Graph, dialect: Dialect, least: int, kept: list[Node]) -> int:
 
 
 def _needed(value: Value, *, own: bool) -> int:
-    """The first operator set that can hold such codes, unless only onnxruntime's own meet them."""
+    """The first operator set that can hold such integers, unless only onnxruntime's own
+    meet them."""
     quant = value.type.quant
     if quant is None:
         return OLDEST
@@ -175,7 +176,8 @@ def _needed(value: Value, *, own: bool) -> int:
 
 
 def _within_operators(value: Value) -> bool:
-    """Whether codes are constants that operators of other domains alone read, in a form of theirs.
+    """Whether quantized values are constants that operators of other domains alone read, in a form
+    of theirs.
 
     They are bytes in the file, as MatMulNBits has its weights, or go by those domains' sets.
     """
@@ -184,7 +186,8 @@ def _within_operators(value: Value) -> bool:
 
 
 def _microsoft(value: Value) -> bool:
-    """Whether all that makes and reads codes was onnxruntime's own in the source, as it stays."""
+    """Whether all that makes and reads integers was onnxruntime's own in the source, as it
+    stays."""
     makers = () if value.node.op in ("constant", "input") else (value.node,)
     wanted = {"quantize": "QuantizeLinear", "dequantize": "DequantizeLinear"}
     return bool(value.users) and all(
@@ -262,7 +265,9 @@ def _chain(writer: Writer, node: Node) -> None:
     if not node.stages:
         raise writer.refuse(node, "a group with a body has no form in ONNX")
     if any(spec(s.op).slot(n) is None for s in node.stages for n in s.slots):
-        raise writer.refuse(node, "the numbers of its codes are computed; --format qdq would do")
+        raise writer.refuse(
+            node, "its quantization parameters are computed at run time; --format qdq would do"
+        )
     value = node.result
     out = writer.name(value)
     works = [

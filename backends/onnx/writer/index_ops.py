@@ -145,7 +145,7 @@ def _resize(writer: Writer, work: Work, ins: dict[str, str]) -> None:
 
 
 def _reals(writer: Writer, work: Work, name: str) -> str:
-    """An attribute of real numbers as an operand, absent where there are none."""
+    """An attribute of float values as an operand, absent where there are none."""
     value = work.attrs[name]
     assert isinstance(value, tuple)
     if not value:

@@ -1,4 +1,5 @@
-"""Ops on codes: onnxruntime's operators for them, else the op between dequantize and quantize."""
+"""Ops on integers: onnxruntime's operators for them, else the op between dequantize and
+quantize."""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ _MOVES = frozenset(
 _EIGHT = frozenset(
     "pad max_pool1d max_pool2d max_pool3d gather expand tile depth_to_space resize_nearest".split()
 )
-"""Ops that runtimes have for codes of eight bits."""
+"""Ops that runtimes have for quantized values of eight bits."""
 _BESIDE = ("shape", "indices", "sizes")
 """Operands that say where elements go."""
 
 
 def write(writer: Writer, work: Work) -> None:
-    """Writes an op on codes; Refused for codes that ONNX has no form for."""
+    """Writes a quantized op; Refused for quantized values that ONNX has no form for."""
     if _moves(work) and not any(o.op == "QLinearConcat" for o in work.origins):
         float_ops.write(writer, work, {s: writer.name(v) for s, v in work.operands.items()})
         return
@@ -45,12 +46,12 @@ def write(writer: Writer, work: Work) -> None:
 
 
 def around(writer: Writer, work: Work) -> None:
-    """Writes dequantize, the op on reals, quantize."""
+    """Writes dequantize, the op in float, quantize."""
     if overhanging_pools.differs(work.node):
-        said = "windows that hang over the padding count otherwise on reals"
-        raise writer.refuse(work.node, f"{said}; --target onnxruntime has the pool on codes")
+        said = "windows that exceed the padding count differently in float"
+        raise writer.refuse(work.node, f"{said}; --target onnxruntime has the quantized pool")
     if len(work.node.results) > 1:
-        said = f"ONNX has no {work.op} of {work.kind.quant} codes"
+        said = f"ONNX has no {work.op} of {work.kind.quant} quantized values"
         raise writer.refuse(work.node, f"{said}; --format qdq would do")
     ins = {s: _real(writer, work, s) for s in work.operands}
     quant = work.kind.quant
@@ -78,8 +79,8 @@ def _real_bias(writer: Writer, work: Work, slot: str, value: Value) -> str:
     data, weight = ("x", "w") if "x" in work.operands else ("a", "b")
     x, w = work.operands[data].type.quant, work.operands[weight].type.quant
     if x is None or w is None:
-        said = f"its {slot} counts sums of codes, and not both sides are codes"
-        raise writer.refuse(work.node, f"{said}; give it a {slot} of reals")
+        said = f"its {slot} counts integer sums, and not both sides are quantized"
+        raise writer.refuse(work.node, f"{said}; give it a {slot} of floats")
     alpha = work.real("alpha") if "alpha" in work.attrs else 1.0
     scales = (np.asarray(q.scales(), np.float32) for q in (x, w))
     unit = np.asarray(next(scales) * next(scales) * np.float32(alpha), np.float32)
@@ -98,7 +99,7 @@ def _real_bias(writer: Writer, work: Work, slot: str, value: Value) -> str:
 
 
 def _moves(work: Work) -> bool:
-    """Whether the op hands on codes of one map, which need not be touched."""
+    """Whether the op hands on quantized values of one map, which need not be touched."""
     quant = work.kind.quant
     if work.op not in _MOVES or quant is None:
         return False
@@ -130,7 +131,7 @@ def _alike(work: Work, slots: Iterable[str]) -> bool:
 
 
 def _weighted(work: Work, data: str, weight: str, axis: int, *, real: bool = False) -> bool:
-    """Whether a product of codes is one that the kernels take."""
+    """Whether an integer product is one that the kernels take."""
     x, w = work.operands[data].type.quant, work.operands[weight].type.quant
     if x is None or w is None or w.express.name != "f32" or w.storage.name not in ("u8", "i8"):
         return False
@@ -350,7 +351,7 @@ def _mean(writer: Writer, work: Work) -> bool:
 
 
 def beside(writer: Writer, node: Node) -> bool:
-    """Writes an op on codes whose numbers stand beside it, where onnxruntime has one for it."""
+    """Writes a quantized op whose numbers stand beside it, where onnxruntime has one for it."""
     row = _OPS.get(node.op)
     kinds = (node.results[0].type, *(v.type for v in node.operands.values()))
     if row is None or len(node.results) != 1:
@@ -393,7 +394,7 @@ _OPS: dict[str, Row] = {
 
 
 def saturates(op: str, attrs: Work, kind: QuantType) -> bool:
-    """Whether rounding into those codes does all that the activation would."""
+    """Whether rounding into those quantized values does all that the activation would."""
     low, high = _bounds(op, attrs)
     scale, zero = np.float32(kind.scales()), int(kind.zeros())
     enough_low = low is None or np.rint(np.float32(low) / scale) + zero <= kind.low
@@ -410,7 +411,7 @@ def _bounds(op: str, work: Work) -> tuple[float | None, float | None]:
 
 
 def write_chain(writer: Writer, works: list[Work]) -> None:
-    """Writes a group: an op on codes and the activations behind it.
+    """Writes a group: a quantized op and the activations after it.
 
     Refused for any other group: onnxruntime has no operator for it.
     """
@@ -437,7 +438,7 @@ def write_chain(writer: Writer, works: list[Work]) -> None:
             Change.EXACT,
             STEP,
             head.out,
-            f"{ops} is written behind the rounding, on the same codes: rounding keeps order",
+            f"{ops} is written after the rounding, on the quantized values: rounding keeps order",
         )
 
 

@@ -28,15 +28,15 @@ _BITS = {"i2": 2, "u2": 2, "i4": 4, "u4": 4, "i8": 8, "u8": 8}
 _LEAST, _MOST = 16, 256
 """The kernel takes blocks of powers of two from the one to the other."""
 _SAID = (
-    "written as MatMulNBits, whose codes count from the middle, at accuracy level 0, so that data "
-    "stay real; in quantize/dequantize form onnxruntime's optimizer computes it at level 4 and "
+    "written as MatMulNBits, whose values count from the middle, at accuracy level 0, so that data "
+    "stay float; in quantize/dequantize form onnxruntime's optimizer computes it at level 4 and "
     "rounds them to 8 bits a block, unless session.qdq_matmulnbits_accuracy_level says otherwise"
 )
 _KEPT = ("MatMulNBits", "MatMulBnb4")
-_TABLE = "its codes are those of a table, which ONNX's DequantizeLinear has not"
+_TABLE = "its type is a lookup table, which ONNX's DequantizeLinear does not have"
 _UNHELD = (
     "onnxruntime's MatMulNBits fails in each run, or at load, with weights of 8 bits that have "
-    "real zero points or g_idx"
+    "float zero points or g_idx"
 )
 
 
@@ -107,15 +107,20 @@ def _stays(node: Node, why: str, left: list[str], ledger: Ledger) -> None:
 
 
 def _plain(array: Array) -> Array | str:
-    """Codes of few bits, of which DequantizeLinear takes any blocks, or why they are none."""
+    """Quantized values of few bits, of which DequantizeLinear takes any blocks, or why they are
+    none."""
     quant = array.type.quant
     assert quant is not None
     few = quant.storage.name in _BITS and quant.kind == "uniform" and quant.plus is None
-    return array if few else f"codes of {quant.storage} with such a map are none of few bits"
+    return (
+        array
+        if few
+        else (f"quantized values of {quant.storage} with such parameters are not low-bit weights")
+    )
 
 
 def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
-    """The weights as rows of unsigned codes in blocks, or why they are none."""
+    """The weights as rows of unsigned integers in blocks, or why they are none."""
     quant, data = array.type.quant, array.held
     assert quant is not None
     if node.attrs.get("trans_a") is True or node.attrs.get("alpha", 1.0) != 1.0:
@@ -125,13 +130,13 @@ def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
     bits = _BITS.get(quant.storage.name)
     plain = quant.kind == "uniform" and quant.plus is None and quant.express == F32
     if bits is None or not plain or data.ndim != 2 or quant.dynamic:
-        return f"codes of {quant.storage} with such a map are none of the kernel's"
+        return f"quantized values of {quant.storage} with such parameters do not fit the kernel"
     deep = 1 if turned else 0
     if bits == 8 and quant.real_zero and not _whole_zeros(quant):
         return _UNHELD
     size = _size(quant, deep, data.shape[deep])
     if size is None:
-        return f"the kernel takes blocks of {_LEAST}, 32 ... {_MOST} codes along the sum"
+        return f"the kernel takes blocks of {_LEAST}, 32 ... {_MOST} quantized values along the sum"
     signed = quant.storage.name.startswith("i")
     move = 1 << (bits - 1) if signed else 0
     storage = dtype(f"u{bits}")
@@ -151,7 +156,7 @@ def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
 
 
 def _whole_zeros(quant: QuantType) -> bool:
-    """Whether zero points that are said as reals are codes all the same."""
+    """Whether zero points that are said as floats are quantized all the same."""
     zeros = np.asarray(quant.zeros(), np.float64)
     low, high = quant.storage.bounds
     return bool(((zeros == np.rint(zeros)) & (zeros >= low) & (zeros <= high)).all())
@@ -199,7 +204,7 @@ def _listed(numbers: Held, move: int, kind: np.dtype[np.generic], name: str) -> 
 
 
 def _size(quant: QuantType, deep: int, depth: int) -> int | None:
-    """The greatest block of the kernel's in which codes of a row share a scale."""
+    """The greatest block of the kernel's in which quantized values of a row share a scale."""
     whole = max(_LEAST, min(_MOST, 1 << max(depth - 1, 0).bit_length()))
     if quant.grain is None:
         return whole

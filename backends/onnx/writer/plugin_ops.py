@@ -20,7 +20,7 @@ def write(writer: Writer, node: Node) -> None:
     if form is None:
         raise writer.refuse(node, f"{node.op} has no form in ONNX; the plugin names none")
     if any(v.type.quant for v in (*node.operands.values(), *node.results)):
-        raise writer.refuse(node, f"{node.op} computes on codes; --format qdq would do")
+        raise writer.refuse(node, f"{node.op} computes on quantized values; --format qdq would do")
     row = spec(node.op)
     slots = [slot.name for slot in row.operands]
     if any(slot.variadic for slot in row.operands):

@@ -30,12 +30,12 @@ def placed(names: Mapping[str, str], slots: tuple[str, ...]) -> list[str]:
 
 
 def refuse_inner(writer: Writer, work: Work) -> None:
-    """Refused where values are rounded inside, or where a result beyond the first holds codes."""
+    """Refused where values are rounded inside, or where a result beyond the first is quantized."""
     if work.node.inner:
         names = ", ".join(sorted(work.node.inner))
         raise writer.refuse(work.node, f"ONNX's {work.op} does not round {names} inside")
     if any(v.type.quant for v in work.node.results):
-        raise writer.refuse(work.node, f"{work.op} has no form on codes; expand-qdq writes it out")
+        raise writer.refuse(work.node, f"{work.op} has no integer form; expand-qdq decomposes it")
 
 
 def _layer(writer: Writer, work: Work, ins: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ from .writer import STEP, Wire, Work, Writer
 
 
 def sayable(node: Node) -> bool:
-    """Whether it is of reals, and the size of a head is known."""
+    """Whether it is of floats, and the size of a head is known."""
     kind = node.operands["x"].type
     tables = [node.operands[slot].type for slot in ("cos", "sin")]
     return (
@@ -53,7 +53,7 @@ def write(writer: Writer, work: Work, ins: dict[str, str]) -> None:
 
 
 def _angles(steps: Steps, positions: str | None, table: str, x: str, *, flat: bool) -> str:
-    """One number a pair, where heads stand behind the length or before it."""
+    """One number a pair, where heads stand after the length or before it."""
     if positions is not None:
         if steps.work.operands["positions"].type.rank == 1:
             positions = _row(steps, positions, x, 1 if flat else 2)

@@ -1,6 +1,6 @@
 """Model files that arrive whole; large ones keep their tensors beside them.
 
-Elements go from where they lie to the file, and are never part of a message in memory.
+Elements go from where they are to the file, and are never part of a message in memory.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _split(model: onnx.ModelProto, beside: Path, large: Large) -> None:
 
 
 def _whole(model: onnx.ModelProto, large: Large, stream: BinaryIO) -> None:
-    """Writes the model as one message, its tensors in their order behind all else."""
+    """Writes the model as one message, its tensors in their order after all else."""
     shell = onnx.ModelProto()
     shell.CopyFrom(model)
     del shell.graph.initializer[:]

@@ -1,4 +1,4 @@
-"""Choices between codes and constant reals, which QLinearWhere makes between codes alone."""
+"""Choices between integers and constant floats, which QLinearWhere makes between integers alone."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from qir.reference.constants import computed
 from .writer import STEP
 
 _SIDES = (("a", "b"), ("b", "a"))
-_SAID = "the real numbers beside its codes are codes of the map that its result is stored by"
+_SAID = "the float operand is quantized by the parameters of the result"
 
 
 def coded(graph: Graph, ledger: Ledger) -> None:
-    """Makes codes of the constants that are chosen from, as the quantize behind would make them.
+    """Quantizes the constants that are chosen from, as the quantize after would make them.
 
     Nothing else reads the choice, so what is stored is the same.
     """
@@ -49,7 +49,7 @@ def _plain(quant: QuantType | None) -> bool:
 
 
 def _map(value: Value, end: Node) -> QuantType | None:
-    """The map of the codes that a side dequantizes, of the storage that the result has."""
+    """The map of the integers that a side dequantizes, of the storage that the result has."""
     quant = value.node.operands["x"].type.quant if value.node.op == "dequantize" else None
     result = end.result.type.quant
     kept = result is not None and quant is not None and quant.storage == result.storage
@@ -57,7 +57,7 @@ def _map(value: Value, end: Node) -> QuantType | None:
 
 
 def _codes(graph: Graph, node: Node, slot: str, end: Node) -> Value | None:
-    """A constant's codes, dequantized; nothing where it is none, or has a NaN."""
+    """A constant's quantized values, dequantized; nothing where it is none, or has a NaN."""
     value = node.operands[slot]
     held = value.constant
     if held is None or value.node.attrs["default"] or value.type.quant is not None:

@@ -32,7 +32,7 @@ from .elements import STORED, UNKNOWN, head, is_large, tensor, type_proto
 STEP = "onnx emitter"
 MICROSOFT = "com.microsoft"
 BLOCKS = 21
-"""The first operator set whose scales lie along blocks."""
+"""The first operator set whose scales are along blocks."""
 Wire: TypeAlias = (
     "int | float | str | tuple[float, ...] | tuple[str, ...] | onnx.TensorProto | onnx.GraphProto"
 )
@@ -131,7 +131,7 @@ class Writer:
         self.standard: bool = outer.standard if outer else False
         """Whether operators of other domains than ONNX's own are refused."""
         self.on_codes: bool = outer.on_codes if outer else False
-        """Whether what moves elements is written on codes, where it may be on reals too."""
+        """Whether what moves elements is written on integers, where it may be in float too."""
         self.functions: dict[str, onnx.FunctionProto] = outer.functions if outer else {}
         """The model's own, by name."""
         self.bounded = 0
@@ -311,10 +311,10 @@ class Writer:
         return Refused(f"{node.name}{where}: {what}"[:239])
 
     def on_reals(self, op: str, node: Node, out: str) -> None:
-        """Says that an op on codes was written on reals, which end elsewhere and do not wrap."""
+        """Says that a quantized op was written in float, which end elsewhere and do not wrap."""
         apart = going_on(self.graph, node) or beyond(self.graph, node)
         change = Change.APPROXIMATED if apart else Change.REGROUPED
-        said = f"{op} on codes is written as float ops between quantized values{apart}"
+        said = f"{op} on quantized values is written as float ops between quantized values{apart}"
         self.ledger.add(change, STEP, out, said)
 
     def check(self, node: Node, quant: QuantType, *, constant: bool) -> None:
@@ -328,14 +328,19 @@ class Writer:
             or quant.express.name not in ("f32", "f16")
         )
         if odd:
-            raise self.refuse(node, f"ONNX has no form here for codes of {quant}")
+            raise self.refuse(node, f"ONNX has no form here for quantized values of {quant}")
         if quant.bounds and not constant:
-            raise self.refuse(node, f"ONNX codes fill their storage; {quant} is narrower")
+            raise self.refuse(
+                node, f"ONNX types use the whole range of their storage; {quant} is narrower"
+            )
 
     def check_made(self, node: Node, quant: QuantType) -> None:
-        """Refused for codes that DequantizeLinear reads and QuantizeLinear does not make."""
+        """Refused for integers that DequantizeLinear reads and QuantizeLinear does not make."""
         if quant.storage == I32:
-            said = "QuantizeLinear makes codes of 2 to 16 bits and of floats of 4 and 8, not of i32"
+            said = (
+                "QuantizeLinear makes quantized values of 2 to 16 bits and of floats of 4 "
+                "and 8, not of i32"
+            )
             raise self.refuse(node, f"{said}; i32 may be a constant's or an input's")
 
     def pair(
@@ -355,7 +360,7 @@ class Writer:
     ) -> tuple[str, str]:
         """The names of scale and zero point, written once where they are equal.
 
-        Those of blocks lie as the blocks of a tensor of that shape do.
+        Those of blocks are as the blocks of a tensor of that shape do.
         """
         assert quant is not None
         scales, zeros = (_laid(held, quant, shape) for held in _numbers(quant))
@@ -372,7 +377,7 @@ class Writer:
         )
 
     def real(self, value: Value, node: Node) -> str:
-        """The tensor of a value's reals; codes are dequantized once."""
+        """The tensor of a value's float values; quantized values are dequantized once."""
         quant = value.type.quant
         if quant is None:
             return self.name(value)
@@ -399,7 +404,7 @@ class Writer:
         *,
         zero: bool = True,
     ) -> None:
-        """Writes a DequantizeLinear of a value's codes."""
+        """Writes a DequantizeLinear of a value's quantized values."""
         quant = value.type.quant
         assert quant is not None
         kept = value.constant is not None or _clipped(value)
@@ -424,7 +429,7 @@ class Writer:
         zero: bool = True,
         rounding: str = "",
     ) -> None:
-        """Writes a QuantizeLinear of a tensor of reals."""
+        """Writes a QuantizeLinear of a tensor of floats."""
         quant = kind.quant
         assert quant is not None
         early = custom.early(quant, node.profile or self.graph.profile)
@@ -464,7 +469,7 @@ class Writer:
         self.ledger.add(Change.EXACT, "onnx emitter", out, said)
 
     def along(self, quant: QuantType, shape: Shape, node: Node) -> dict[str, Wire]:
-        """The attributes that say how scales lie; Refused for blocks that ONNX has not."""
+        """The attributes that say how scales are; Refused for blocks that ONNX has not."""
         if quant.grain is None:
             return {}
         if quant.axis is not None:
@@ -490,22 +495,22 @@ class Writer:
 
 
 def _one(array: Array, other: Array) -> bool:
-    """Whether two constants of a tensor may stand as one: equal elements, and as codes of two maps
-    only where they were one."""
+    """Whether two constants of a tensor may stand as one: equal elements, and as quantized values
+    of two maps only where they were one."""
     a, b = array.type.quant, other.type.quant
     alike = a is None or b is None or a.same_map(b) or _place(array.held) == _place(other.held)
     return alike and equal(array.held, other.held)
 
 
 def _place(held: Held) -> object:
-    """What tells where elements lie."""
+    """What tells where elements are."""
     if not isinstance(held, np.ndarray) or not held.size:
         return id(held)
     return (held.__array_interface__["data"][0], held.shape, held.strides)
 
 
 def _numbers(quant: QuantType) -> tuple[Held, Held]:
-    """Scales and zeros as they are held, the latter as codes."""
+    """Scales and zeros as they are held, the latter as quantized values."""
     scale, zero, carrier = quant.scale, quant.zero, quant.storage.carrier
     scales = scale.held if isinstance(scale, Array) else np.asarray(quant.scales())
     if isinstance(zero, Array) and zero.held.dtype == carrier:
@@ -522,7 +527,7 @@ def _laid(held: Held, quant: QuantType, shape: Shape) -> Held:
 
 
 def _clipped(value: Value) -> bool:
-    """Whether a Clip behind its quantize keeps codes within their bounds."""
+    """Whether a Clip after its quantize keeps quantized values within their bounds."""
     found = any((o.framework, o.op) == ("onnx", "Clip") for o in value.node.origins)
     return found and value.node.op == "quantize"
 

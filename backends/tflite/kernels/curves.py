@@ -1,4 +1,4 @@
-"""What TensorFlow Lite computes by tables that it interpolates in: curves of 16-bit codes.
+"""What TensorFlow Lite computes by tables that it interpolates in: curves of 16-bit integers.
 
 All is whole numbers but the making of the tables, in float64.
 """
@@ -32,7 +32,7 @@ def _alone(name: str, x: Affine, out: Affine, scale: float) -> None:
     one_scale(name, x, out)
     for of in (x, out):
         if of.storage.bits != 16 or int(of.zero):
-            raise OpError(f"{name}: 16-bit codes around zero")
+            raise OpError(f"{name}: 16-bit integers around zero")
     if float(out.scale) != scale:
         raise OpError(f"{name}: the result's scale is {scale}")
 
@@ -53,7 +53,7 @@ def _logistic() -> Whole:
 
 
 def _eighths(x: Codes, x_map: Affine) -> Whole:
-    """Codes in units of 1 / 12288: by a shift where their scale is 2^-12 or 2^-11."""
+    """Quantized values in units of 1 / 12288: by a shift where their scale is 2^-12 or 2^-11."""
     scale = float(F(x_map.scale))
     if scale in (2.0**-12, 2.0**-11):
         return x.astype(np.int64) * (3 if scale == 2.0**-12 else 6)
@@ -66,7 +66,7 @@ def _eighths(x: Codes, x_map: Affine) -> Whole:
 
 
 def _between(places: Whole, bits: int) -> Whole:
-    """The table's value at places whose last bits lie between two of its numbers."""
+    """The table's value at places whose last bits are between two of its numbers."""
     table = _logistic()
     at = np.minimum(places >> bits, 254)
     rest = places & ((1 << bits) - 1)
@@ -74,7 +74,7 @@ def _between(places: Whole, bits: int) -> Whole:
 
 
 def logistic_between(x: Codes, x_map: Affine, out: Affine, *, newton: bool = False) -> Codes:
-    """Sigmoid of 16-bit codes: between 256 numbers, rounded once.
+    """Sigmoid of 16-bit integers: between 256 numbers, rounded once.
 
     `newton`: where the scale is 2^-12, by powers of e and Newton's division in 16 bits.
     """
@@ -89,7 +89,7 @@ def logistic_between(x: Codes, x_map: Affine, out: Affine, *, newton: bool = Fal
 
 
 def tanh_between(x: Codes, x_map: Affine, out: Affine, *, newton: bool = False) -> Codes:
-    """Tanh of 16-bit codes: twice the logistic function of the double, less one.
+    """Tanh of 16-bit integers: twice the logistic function of the double, less one.
 
     `newton`: where the scale is 2^-12 or 2^-11, by powers of e and Newton's division in 16 bits.
     """
@@ -108,7 +108,8 @@ def tanh_between(x: Codes, x_map: Affine, out: Affine, *, newton: bool = False) 
 
 
 def _sampled(step: float, zero: int, function: Callable[[Real64], Real64]) -> Whole:
-    """513 numbers of a function of 16-bit codes, each moved by half of what its middle is off."""
+    """513 numbers of a function of 16-bit integers, each moved by half of what its middle
+    is off."""
     ends = step * (np.linspace(_LOW, _HIGH, 513) - zero)
     exact = function(ends) * 32768.0
     middle = function((ends[:-1] + ends[1:]) / 2) * 32768.0
@@ -133,7 +134,7 @@ def _tables() -> tuple[Whole, Whole]:
 
 
 def share_between(x: Codes, x_map: Affine, out: Affine, *, rule: Rule, axis: int = -1) -> Codes:
-    """Softmax of 16-bit codes: exponents and the quotient of a row between numbers of tables."""
+    """Softmax of 16-bit integers: exponents and the quotient of a row between numbers of tables."""
     _alone("share_between", x_map, out, 2.0**-15)
     powers, quotients = _tables()
     codes = np.moveaxis(x.astype(np.int64), axis, -1)
@@ -176,7 +177,7 @@ def fixed_total(
 def fixed_slope(
     x: Codes, slope: Codes, x_map: Affine, slope_map: Affine, out: Affine, *, rule: Rule
 ) -> Codes:
-    """Prelu: by one multiplier from zero up, the product of both codes by another below."""
+    """Prelu: by one multiplier from zero up, the product of both integers by another below."""
     one_scale("fixed_slope", x_map, slope_map, out)
     value = x.astype(np.int64) - int(x_map.zero)
     product = value * (slope.astype(np.int64) - int(slope_map.zero))

@@ -1,5 +1,5 @@
-"""TensorFlow Lite's layers of real data and weights of 8 or 4 bits: data become codes while the
-layer runs, each row or image by numbers of its own, and sums of codes become reals."""
+"""TensorFlow Lite's layers of float data and weights of 8 or 4 bits: data are quantized while the
+layer runs, each row or image by numbers of its own, and integer sums are dequantized."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONG, _MANY = 32, 4
 """Four-bit weights are packed in rows of so many, where there are as many rows."""
 Arrays = Mapping[str, Codes]
 Numbers = tuple[Real32, Real32, Real32]
-"""Codes as float32, a scale and a zero point a row."""
+"""Quantized values as float32, a scale and a zero point a row."""
 
 
 # -- data as codes --------------------------------------------------------------------------------
@@ -30,12 +30,12 @@ def _clear(rows: Codes) -> Real32:
     """Rows of float32 that have a least and a greatest number."""
     reals: Real32 = rows.astype(F)
     if reals.size and not np.isfinite(reals).all():
-        raise OpError("data that become codes while a layer runs are finite numbers")
+        raise OpError("data quantized at run time are finite")
     return reals
 
 
 def reached(rows: Codes) -> Numbers:
-    """Codes from -127 to 127 around zero."""
+    """Quantized values from -127 to 127 around zero."""
     reals = _clear(rows)
     reach = np.abs(reals).max(1, initial=0, keepdims=True)
     still = reach == 0
@@ -52,7 +52,7 @@ def _ends(reals: Real32) -> tuple[Real32, Real32, NDArray[np.bool_]]:
 
 
 def spanned(rows: Codes) -> Numbers:
-    """Codes from -128 to 127 between the ends, in float64 but for the scale."""
+    """Quantized values from -128 to 127 between the ends, in float64 but for the scale."""
     reals = _clear(rows)
     least, most, still = _ends(reals)
     step = np.where(still, 1.0, np.asarray(most - least, np.float64) / 255.0)
@@ -82,7 +82,7 @@ def inverted(rows: Codes) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """Sums of codes, channels last, with the scales of data and weights, and the bias."""
+    """Integer sums, channels last, with the scales of data and weights, and the bias."""
 
     sums: Real32
     data: Real32
@@ -122,12 +122,12 @@ def _summed(
         )
     w, of = arrays[weight].astype(np.int64), call.affine(weight)
     if call.result.quant is not None or call.types[data].quant is not None:
-        raise OpError(f"{call.op}: dynamic layers take reals and give reals")
+        raise OpError(f"{call.op}: dynamic layers take floats and give floats")
     if np.any(of.zero):
         raise OpError(f"{call.op}: weights of dynamic layers have no zero point")
     axis = w.ndim - 1 if call.op == "matmul" else 0
     if of.axis is not None and of.axis != axis:
-        raise OpError(f"{call.op}: scales of weights lie along output channels")
+        raise OpError(f"{call.op}: scales of weights are along output channels")
     scales: Real32 = np.asarray(of.scale, F)
     bias = arrays["bias"].astype(F) if "bias" in arrays else None
     if pixels:
@@ -220,8 +220,8 @@ def dynamic_fused(call: Call, arrays: Arrays) -> Codes:
 
 def dynamic_fused_conv(call: Call, arrays: Arrays, *, lanes: int, unread: bool = False) -> Codes:
     """As XNNPACK has it, which leaves channels convolved by themselves to a kernel of `lanes`, and
-    brings pixels that are looked at alone to codes one by one; `unread`: it reads nothing but
-    padding."""
+    brings pixels that are looked at alone to quantized values one by one; `unread`: it reads
+    nothing but padding."""
     if _alone(call):
         return dynamic_conv(call, arrays, lanes=lanes)
     if unread:
@@ -264,8 +264,8 @@ def dynamic_packed(call: Call, arrays: Arrays) -> Codes:
 
 def dynamic_blocks(call: Call, arrays: Arrays, *, cut: bool = False) -> Codes:
     """Of four-bit weights with scales in blocks of terms, as XNNPACK has them on processors with
-    VNNI: scales are rounded to bfloat16, or `cut` to it, codes of data are counted from -128, and a
-    block's sum is added in one rounding to those before."""
+    VNNI: scales are rounded to bfloat16, or `cut` to it, quantized values of data are counted from
+    -128, and a block's sum is added in one rounding to those before."""
     terms, (steps, size) = arrays["w"].shape[1], _steps(call, cut=cut)
     whole = arrays["w"].astype(np.int64)
     codes, scale, zero = inverted(arrays["x"].reshape(-1, terms))

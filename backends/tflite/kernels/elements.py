@@ -1,7 +1,7 @@
 """What TensorFlow Lite's integer kernels do to elements one by one, and to products along an axis.
 
 Whole numbers are scaled by 31-bit multipliers with a shift, rounded twice or once as the rule's
-`requant.round` says; curves of 16-bit codes lie between 513 numbers of a table.
+`requant.round` says; curves of 16-bit integers are between 513 numbers of a table.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def fixed_clip(
     min: float | None = None,
     max: float | None = None,
 ) -> Codes:
-    """(q - z) by the multiplier of the scales' quotient, between the codes of two ends."""
+    """(q - z) by the multiplier of the scales' quotient, between the integers of two ends."""
     one_scale("fixed_clip", x_map, out)
     by = multiplier(float(F(x_map.scale) / F(out.scale)))
     whole = scaled(_centred(x, x_map), *by, rule) + int(out.zero)
@@ -90,7 +90,7 @@ def _compared(call: Call, slot: str, codes: Codes) -> Whole:
 
 
 def code_compare(call: Call, arrays: Mapping[str, Codes]) -> Codes:
-    """A comparison of the codes, whatever their scales."""
+    """A comparison of the quantized values, whatever their scales."""
     return compute(call.op, arrays, call.attrs)
 
 
@@ -136,7 +136,7 @@ def unshifted(call: Call, arrays: Mapping[str, Codes], *, apart: bool = False) -
 def padding_alone(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     """A convolution that reads nothing but padding."""
     if not isinstance(call, Kernel) or "x" not in arrays:
-        raise OpError(f"{call.op}: padding_alone is of convolutions of codes")
+        raise OpError(f"{call.op}: padding_alone is of convolutions of quantized values")
     x = np.full_like(arrays["x"], int(call.affine("x").zero))
     return product(replace(call, rule=replace(call.rule, method=None)), {**arrays, "x": x})
 
@@ -161,10 +161,10 @@ def fixed_square(
 
 
 def cut_root(x: Codes, x_map: Affine, out: Affine) -> Codes:
-    """The root in float32 in steps of the result, what is behind the point left out."""
+    """The root in float32 in steps of the result, what is after the point left out."""
     one_scale("cut_root", x_map, out)
     if np.any(_centred(x, x_map) < 0):
-        raise OpError("cut_root: a code below the zero point has no root")
+        raise OpError("cut_root: a value below the zero point has no square root")
     steps = np.sqrt(_centred(x, x_map).astype(F) * F(x_map.scale)) / F(out.scale)
     return stored(steps.astype(np.int64) + int(out.zero), out)
 
@@ -185,7 +185,7 @@ def fixed_powers(
     value = _centred(x, x_map).transpose(*kept, *over)
     value = value.reshape(*(x.shape[a] for a in kept), count)
     if not count:
-        raise OpError("fixed_powers: a product of no codes")
+        raise OpError("fixed_powers: a product of no quantized values")
     by = float(F(x_map.scale)) / float(F(out.scale)) ** (1.0 / count)
     q, exponent = multiplier(by)
     short = min((q + (1 << 15)) >> 16, (1 << 15) - 1)
@@ -202,8 +202,8 @@ def fixed_powers(
 
 
 def even_table(call: Call, arrays: Mapping[str, Codes]) -> Codes:
-    """Rows of codes as they are, or as reals; four-bit rows of odd length share a byte, which is
-    read wrongly."""
+    """Rows of quantized values as they are, or as floats; four-bit rows of odd length share a byte,
+    which is read wrongly."""
     w, out = call.affine("w"), call.out
     if w.storage.bits == 4 and arrays["w"].shape[-1] % 2:
         raise OpError("even_table: four-bit rows of odd length, of which the wrong half is read")
@@ -219,11 +219,11 @@ def even_table(call: Call, arrays: Mapping[str, Codes]) -> Codes:
 
 
 def quantize_vectors(call: Call, arrays: Mapping[str, Codes]) -> Codes:
-    """Reals to codes: eight at a time by 1 / s, halves to even; those left over by s in
-    float64, away."""
+    """Float values to quantized values: eight at a time by 1 / s, halves to even; those left over
+    by s in float64, away."""
     out = call.out
     if out is None or call.types["x"].quant is not None:
-        raise OpError("quantize_vectors: makes codes of reals")
+        raise OpError("quantize_vectors: quantizes floats")
     one_scale("quantize_vectors", out)
     x = arrays["x"].astype(F)
     with np.errstate(all="ignore"):
@@ -258,7 +258,7 @@ def _table(call: Call, function: Callable[[Real32], Real32]) -> Whole:
 
 
 def _curve(call: Call, x: Real32) -> Real32:
-    """A function in float32; where it has no value, the end of the codes that it goes to."""
+    """A function in float32; where it has no value, the end of the integers that it goes to."""
     out = call.out
     assert out is not None
     made: Real32
@@ -283,20 +283,20 @@ _GELU = math.sqrt(2 / math.pi)
 
 
 def each_code(call: Call, arrays: Mapping[str, Codes]) -> Codes:
-    """A curve in float32 of what codes mean; of what has no value, the end that it goes to."""
+    """A curve in float32 of what integers mean; of what has no value, the end that it goes to."""
     out = call.out
     if out is None:
-        raise OpError("each_code: makes codes")
+        raise OpError("each_code: gives quantized values")
     return quantize(
         _curve(call, dequantize(arrays["x"], call.affine("x"), call.rule)), out, call.rule
     )
 
 
 def between(call: Call, arrays: Mapping[str, Codes]) -> Codes:
-    """A curve of 16-bit codes between 513 numbers; of what has no value, the end it goes to."""
+    """A curve of 16-bit integers between 513 numbers; of what has no value, the end it goes to."""
     out = call.out
     if out is None or out.storage.bits != 16 or call.affine("x").storage.bits != 16:
-        raise OpError("between: 16-bit codes")
+        raise OpError("between: 16-bit integers")
     one_scale("between", call.affine("x"), out)
     table = _table(call, lambda x: _curve(call, x))
     codes = arrays["x"].astype(np.int64)

@@ -140,7 +140,7 @@ def share_fixed(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> Code
     """Softmax: powers of five bits before the point, their sum with twelve, one quotient a row."""
     one_scale("share_fixed", x_map, out)
     if x_map.storage.bits > 8:
-        raise OpError("share_fixed: 8-bit codes; those of more bits are not taken")
+        raise OpError("share_fixed: 8-bit integers; wider integers are not supported")
     codes = np.moveaxis(x.astype(np.int64), axis, -1)
     if not codes.size:
         return np.zeros(x.shape, out.carrier)
@@ -191,9 +191,9 @@ def _by_each(x: Whole, q: Whole, exponent: Whole) -> Whole:
 
 
 def unit_fixed(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1, p: int = 2) -> Codes:
-    """Codes over the root of the sum of their squares, in steps of 1/128.
+    """Quantized values over the root of the sum of their squares, in steps of 1/128.
 
-    Unsigned codes are multiplied by 128 before they are rounded, signed ones while.
+    Unsigned quantized values are multiplied by 128 before they are rounded, signed ones while.
     """
     one_scale("unit_fixed", x_map, out)
     if p != 2 or float(out.scale) != 1 / 128:
@@ -210,7 +210,7 @@ def fixed_inverse_root(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> C
     one_scale("fixed_inverse_root", x_map, out)
     value = x.astype(np.int64) - int(x_map.zero)
     if (value < 0).any():
-        raise OpError("fixed_inverse_root: a code below the zero point has no root")
+        raise OpError("fixed_inverse_root: a value below the zero point has no square root")
     q, exponent = _inverse_root(np.maximum(value, 1))
     wide = _by_each(np.ones(value.shape, np.int64), q, exponent + 20)
     by = 1.0 / (float(np.sqrt(F(x_map.scale))) * float(F(out.scale)))

@@ -1,4 +1,4 @@
-"""TensorFlow Lite's long short-term memory of 8-bit codes: gates and cell in 16 bits.
+"""TensorFlow Lite's long short-term memory of 8-bit integers: gates and cell in 16 bits.
 
 A gate's sums are brought to units of 2^-12 by a 31-bit multiplier each, those with x and those
 with the state, and added in 16 bits that saturate. Its curve is made of powers of e and Newton's
@@ -28,7 +28,7 @@ Whole = NDArray[np.int64]
 Arrays = Mapping[str, Codes]
 Results = tuple[TensorType, ...]
 _PLAIN = {"direction": "forward", "activations": (), "clip": None, "input_forget": False}
-_ELSE = "; of others no runtime's numbers are known, and profile native computes them in reals"
+_ELSE = "; of others no runtime's numbers are known, and profile native computes them in float"
 _LOW, _HIGH = -(1 << 15), (1 << 15) - 1
 
 
@@ -49,7 +49,7 @@ class _Gate:
 
 
 def fixed_cell(call: Call, arrays: Arrays, results: Results) -> tuple[Codes, ...]:
-    """All states, the last one, and the cell's last codes."""
+    """All states, the last one, and the cell's extreme quantized values."""
     state, cell = (_map(call, kind) for kind in (results[0], results[2]))
     _check(call, arrays, results, state)
     exponent = round(math.log2(float(cell.scale)))
@@ -81,7 +81,7 @@ def fixed_cell(call: Call, arrays: Arrays, results: Results) -> tuple[Codes, ...
 
 def _map(call: Call, kind: TensorType) -> Affine:
     if kind.quant is None:
-        raise OpError(f"{call.op}: fixed_cell makes codes of all three results")
+        raise OpError(f"{call.op}: fixed_cell quantizes all three results")
     return affine_of(kind.quant)
 
 
@@ -95,7 +95,7 @@ def _check(call: Call, arrays: Arrays, results: Results, state: Affine) -> None:
             raise OpError(f"{call.op}: fixed_cell takes no {slot}{_ELSE}")
     given = [_map(call, results[1]), *(call.affine(s) for s in ("h0",) if s in arrays)]
     if not all(state.same_map(of) for of in given) or state.storage.bits != 8:
-        raise OpError(f"{call.op}: fixed_cell has one map of 8-bit codes for y, h and h0")
+        raise OpError(f"{call.op}: fixed_cell has one 8-bit quantized type for y, h and h0")
     if "c0" in arrays and not call.affine("c0").same_map(_map(call, results[2])):
         raise OpError(f"{call.op}: fixed_cell has one map for c and c0")
 
@@ -107,7 +107,7 @@ def _gates(call: Call, arrays: Arrays, state: Affine) -> list[_Gate]:
     if "bias" in arrays:
         bias = arrays["bias"][0].astype(np.int64)
     if bias.size != 4 * hidden or ("bias" in arrays and call.types["bias"].quant is None):
-        raise OpError(f"{call.op}: fixed_cell takes a bias a gate's row, in codes of x * w")
+        raise OpError(f"{call.op}: fixed_cell takes a bias a gate's row, in units of x * w")
     x = call.affine("x")
     found = []
     for gate in range(4):
@@ -140,7 +140,7 @@ def _short(x: Whole) -> Whole:
 
 
 def _one_result(call: Call, arrays: Arrays) -> Codes:
-    raise OpError(f"{call.op}: fixed_cell makes all results of an lstm whose x is codes")
+    raise OpError(f"{call.op}: fixed_cell gives all results of an lstm whose x is quantized")
 
 
 METHODS: Mapping[str, PluginMethod] = {

@@ -1,7 +1,8 @@
 """What TensorFlow Lite's integer kernels do beside "accumulate and round once", to the last bit.
 
 Whole numbers are scaled by 31-bit multipliers with a shift, rounded twice or once as the rule's
-`requant.round` says. Each function takes operands' codes, their maps, the result's, and the rule.
+`requant.round` says. Each function takes operands' quantized values, their maps, the result's, and
+the rule.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def fixed_sum(
     sign: int = 1,
     once: bool = False,
 ) -> Codes:
-    """a + b, or a - b: both with 20 more bits (15 for 16-bit codes) in units of twice the larger
+    """a + b, or a - b: both with 20 more bits (15 for 16-bit integers) in units of twice the larger
     scale, then scaled to the result. `once`: the two are rounded once, halves up."""
     first = replace(rule, requant=replace(rule.requant, round="half_up")) if once else rule
     bits = 20 if a_map.storage.bits == 8 else 15
@@ -111,7 +112,7 @@ def aligned_sum(
 
 
 def fixed_recode(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
-    """Codes to codes: (q - z) by the multiplier of the scales' quotient."""
+    """Quantized values to quantized values: (q - z) by the multiplier of the scales' quotient."""
     m = float(x_map.scale) / float(out.scale)
     whole = scaled(_centred(x, x_map, "fixed_recode"), *multiplier(m), rule)
     return _stored(whole + int(out.zero), out)
@@ -129,7 +130,7 @@ def fixed_leaky_relu(
 
 
 def short_leaky_relu(x: Codes, x_map: Affine, out: Affine, *, alpha: float = 0.01) -> Codes:
-    """By the scales' quotient with 8 bits behind the point, halves up, and by another number below
+    """By the scales' quotient with 8 bits after the point, halves up, and by another number below
     zero; factors of which XNNPACK takes none are the kernels' matter, which round twice by a 31-bit
     multiplier."""
     ratio = F(x_map.scale) / F(out.scale)
@@ -141,7 +142,7 @@ def short_leaky_relu(x: Codes, x_map: Affine, out: Affine, *, alpha: float = 0.0
 
 
 DOUBLE = Rule("", requant=Requant(round="double", multiplier="q31"))
-"""How the kernels round that XNNPACK leaves codes to."""
+"""How the kernels round that XNNPACK leaves quantized values to."""
 
 
 def _taken(ratio: np.float32) -> bool:
@@ -150,7 +151,7 @@ def _taken(ratio: np.float32) -> bool:
 
 
 def eighth(ratio: np.float32) -> int:
-    """A number with 8 bits behind the point."""
+    """A number with 8 bits after the point."""
     return round(float(ratio) * 256)
 
 
@@ -210,7 +211,7 @@ def share_table(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> Code
     """Softmax: exponents of all differences from a float32 table, added in the order of the axis,
     and one quotient a row that all are multiplied with."""
     if x_map.storage.bits > 8:
-        raise OpError("share_table: a table over 8-bit codes; codes of more bits are not taken")
+        raise OpError("share_table: a table over 8-bit integers; wider integers are not supported")
     codes = np.moveaxis(_centred(x, x_map, "share_table"), axis, -1)
     if not codes.size:
         return np.zeros(x.shape, out.carrier)
@@ -244,7 +245,7 @@ def mean_away(
     count_pad: bool = False,
     layout: str = "NCHW",
 ) -> Codes:
-    """Average pooling of raw codes, padding left out, halves away from code zero."""
+    """Average pooling of raw integers, padding left out, halves away from quantized value zero."""
     if not x_map.same_map(out) or count_pad:
         said = "padding is not counted" if count_pad else "operand and result have one map"
         raise OpError(f"mean_away: {said}")
@@ -308,8 +309,8 @@ def total_before(
 def _before(
     name: str, total: Whole, zeros: int, gain: np.float32, out: Affine, round: str
 ) -> Codes:
-    """Codes of sums by a gain, the zero point inside the rounding: codes are added as they are, and
-    what `zeros` are too much is taken off the zero point."""
+    """Quantized values of sums by a gain, the zero point inside the rounding: quantized values are
+    added as they are, and what `zeros` are too much is taken off the zero point."""
     if round not in ("away", "even"):
         raise OpError(f"{name}: round = {round!r}; it is away or even")
     steps: Reals = (total + zeros).astype(F) * gain + (F(out.zero) - F(zeros) * gain)
@@ -364,13 +365,13 @@ def real_resize(
     coordinates: str = "half_pixel",
     mode: str = "linear",
 ) -> Codes:
-    """Bilinear: codes by two weights each, added in float32, a half more, what is behind the point
-    left out."""
+    """Bilinear: quantized values by two weights each, added in float32, a half more, what is after
+    the point left out."""
     if not x_map.same_map(out):
         raise OpError("real_resize: operand and result have one map")
     over, made = resized(x, sizes, scales, axes)
     if mode != "linear" or len(over) != 2 or x_map.storage.kind != "uint":
-        raise OpError("real_resize: linear, along two axes, of unsigned codes")
+        raise OpError("real_resize: linear, along two axes, of unsigned integers")
     height, width = (
         _real_places(x.shape[a], to, coordinates) for a, to in zip(over, made, strict=True)
     )
@@ -401,7 +402,7 @@ Weights = TypeVar("Weights", Whole, NDArray[np.float32])
 
 
 def along(weights: Weights, axis: int, rank: int) -> Weights:
-    """Numbers that lie along one axis of an array."""
+    """Numbers that are along one axis of an array."""
     shape = [1] * rank
     shape[axis] = -1
     return weights.reshape(shape)

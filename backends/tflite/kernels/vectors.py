@@ -1,6 +1,6 @@
 """What TensorFlow Lite's vectors compute otherwise than what is left over beside them: sums and
-codes are rounded twice by both, the second time halves up in vectors; and what XNNPACK leaves to
-vectors."""
+quantized values are rounded twice by both, the second time halves up in vectors; and what XNNPACK
+leaves to vectors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _up(rule: Rule) -> Rule:
 
 
 def recode_vectors(x: Codes, x_map: Affine, out: Affine, *, rule: Rule, lanes: int) -> Codes:
-    """Codes to codes, so many at a time."""
+    """Quantized values to quantized values, so many at a time."""
     vectors = fixed_recode(x, x_map, out, rule=_up(rule))
     rest = fixed_recode(x, x_map, out, rule=rule)
     places = np.arange(x.size).reshape(x.shape) < x.size // lanes * lanes
@@ -38,8 +38,9 @@ def recode_vectors(x: Codes, x_map: Affine, out: Affine, *, rule: Rule, lanes: i
 
 
 def short_recode(x: Codes, x_map: Affine, out: Affine) -> Codes:
-    """Codes to codes: (q - z) by the scales' quotient with 8 bits behind the point, halves up; by a
-    quotient below 1/256, which XNNPACK does not take, in vectors of sixteen."""
+    """Quantized values to quantized values: (q - z) by the scales' quotient with 8 bits after the
+    point, halves up; by a quotient below 1/256, which XNNPACK does not take, in vectors of
+    sixteen."""
     ratio = np.float32(x_map.scale) / np.float32(out.scale)
     if ratio < 2.0**-8:
         return recode_vectors(x, x_map, out, rule=DOUBLE, lanes=16)
@@ -112,7 +113,7 @@ def sum_vectors(
 
 
 _MORE = 20
-"""Bits that sums of 8-bit codes have more."""
+"""Bits that sums of 8-bit integers have more."""
 
 
 def _high(x: Whole, q: int) -> Whole:

@@ -1,4 +1,4 @@
-"""Attention of onnxruntime's own domain, on reals and on codes, as groups."""
+"""Attention of onnxruntime's own domain, in float and on quantized values, as groups."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _attention(reader: Reader, op: Op) -> None:
 
 
 def _quantized(reader: Reader, op: Op) -> None:
-    """QAttention: the product is one of codes."""
+    """QAttention: the product is one of quantized values."""
     op.only(*_ATTENTION[:3], "unidirectional", "past_present_share_buffer", "do_rotary")
     operands = {**codes(reader, op, (0, 3, 6)), **codes(reader, op, (1, 4, 7))}
     for place in (2, 5, 8):
@@ -234,7 +234,8 @@ _TABLES = ("word_embedding", "position_embedding", "segment_embedding")
 
 
 def _embedded(reader: Reader, op: Op) -> None:
-    """QEmbedLayerNormalization: rows of tables of codes, added as reals and brought to mean 0."""
+    """QEmbedLayerNormalization: rows of tables of integers, added as floats and brought to
+    mean 0."""
     op.only("epsilon")
     formal = OPERANDS[op.type].split()
     operands: dict[str, Value] = {}

@@ -94,11 +94,11 @@ class Body:
         return self.many("recode", {"x": x}, types=[x.type.with_element(element)])[0]
 
     def raw(self, x: Value) -> Value:
-        """Codes as plain numbers."""
+        """Quantized values as plain numbers."""
         return self.recoded(x, x.type.dtype)
 
     def real(self, slot: str, scale: str = "", zero: str = "") -> Value:
-        """The reals of codes that the group is given, by numbers in the type or beside it."""
+        """The floats of integers that the group is given, by numbers in the type or beside it."""
         x = self[slot]
         if x.type.quant is None:
             return x
@@ -153,7 +153,8 @@ def group(reader: Reader, op: Op, operands: Mapping[str, Value], build: Build) -
 
 
 def _check_numbers(node: Node, operands: Mapping[str, Value]) -> None:
-    """Keep where constants that the group is given are numbers of codes, and make no sense as such.
+    """Keep where constants that the group is given are numbers of quantized values, and make no
+    sense as such.
 
     Scales of blocks have any sign.
     """
@@ -178,7 +179,7 @@ def _check_zeros(name: str, array: Array, of: QuantType) -> None:
     if not of.storage.is_integer or zeros.dtype.kind not in "iu" or not zeros.size:
         return
     if not of.low <= zeros.min() <= zeros.max() <= of.high:
-        raise Keep(f"its {name} lies outside {of.low}..{of.high}")
+        raise Keep(f"its {name} is outside {of.low}..{of.high}")
 
 
 def _places(op: Op, operands: Iterable[str]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""QMoE: experts of two products each, whose weights are codes; some serve each row."""
+"""QMoE: experts of two products each, whose weights are quantized; some serve each row."""
 
 from __future__ import annotations
 

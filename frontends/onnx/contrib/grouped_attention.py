@@ -1,7 +1,7 @@
 """GroupQueryAttention of onnxruntime's own domain, with a past or lengths that are computed.
 
 Over a whole prompt whose length is known it is attention and no more; else it is a group. Keys and
-values stand behind as much of the past as each sequence has, and what is behind them is 0.
+values stand after as much of the past as each sequence has, and what is after them is 0.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class _Places:
         return body.op("where", self.new, row, said)
 
     def stored(self, body: Body, heads: _Heads, new: Value, slot: str) -> Value:
-        """What is new behind as much of the past as there is."""
+        """What is new after as much of the past as there is."""
         zero = body.constant(np.array(0, np.int64))
         past = body.get(slot)
         size = length(body, past, 2) if past is not None else zero

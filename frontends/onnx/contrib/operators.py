@@ -1,4 +1,4 @@
-"""Operators of onnxruntime's own domain on reals, as groups whose bodies say what they compute."""
+"""Operators of onnxruntime's own domain in float, as groups whose bodies say what they compute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .body import Body, given, group
 
 
 def floats(op: Op, values: Sequence[Value]) -> None:
-    """Keep where an operand is of another type than reals."""
+    """Keep where an operand is of another type than float values."""
     if any(v.type.quant or not v.type.dtype.is_float for v in values):
         raise Keep(f"an operand of {op.type} is no float")
 
@@ -239,7 +239,7 @@ def _expand_dims(reader: Reader, op: Op) -> None:
 
 
 def _max_pool(reader: Reader, op: Op) -> None:
-    """NhwcMaxPool: greatest codes of windows, channels last."""
+    """NhwcMaxPool: greatest quantized values of windows, channels last."""
     op.only("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
     x = reader.moved(op, op.input(0))
     if x.type.rank != 4:

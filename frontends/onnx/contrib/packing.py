@@ -1,4 +1,4 @@
-"""How onnxruntime's own operators lay out codes of less than a byte, and their tables."""
+"""How onnxruntime's own operators lay out integers of less than a byte, and their tables."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Blocks:
     def check(self, op: Op) -> None:
         """Keep for bits or blocks that onnxruntime does not have, InputError for no weights."""
         if self.bits not in (2, 4, 8) or self.size < 16 or self.size & (self.size - 1):
-            raise Keep(f"blocks of {self.size} codes of {self.bits} bits")
+            raise Keep(f"blocks of {self.size} quantized values of {self.bits} bits")
         if min(self.shape) < 1:
             raise op.fail(f"has weights of {self.shape[0]} x {self.shape[1]}")
 
     def zeros(self, op: Op, held: Tensor) -> Tensor:
-        """Zero points of [N, blocks]: packed ones row by row, or reals."""
+        """Zero points of [N, blocks]: packed ones row by row, or float values."""
         rows = self.shape[0]
         wanted = rows * self.count
         if held.dtype != np.uint8:
@@ -88,4 +88,4 @@ TABLES = (
     np.array([*_FP4, *(-v for v in _FP4)], np.float32),
     np.array(_NF4, np.float32),
 )
-"""What the codes of MatMulBnb4 mean: its types fp4 and nf4."""
+"""What the quantized values of MatMulBnb4 mean: its types fp4 and nf4."""

@@ -1,4 +1,4 @@
-"""Operators of onnxruntime's own domain on codes: products that quantize, weights in blocks."""
+"""Operators of onnxruntime's own domain on integers: products that quantize, weights in blocks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ Tensor = NDArray[np.generic]
 
 
 def codes(reader: Reader, op: Op, at: tuple[int, int, int]) -> dict[str, Value]:
-    """A tensor of codes by its operator's name, with its numbers where these are computed.
+    """A tensor of quantized values by its operator's name, with its numbers where these are
+    computed.
 
-    More than one scale lie along the last axis.
+    More than one scale are along the last axis.
     """
     formal = OPERANDS[op.type].split()
     data, scale, zero = (op.input(i) for i in at)
@@ -58,7 +59,7 @@ def _meant(reader: Reader, op: Op, name: str, quant: QuantType) -> Value:
 
 
 def _to_float(reader: Reader, op: Op) -> None:
-    """MatMulIntegerToFloat: sums of codes times both scales, and a bias of reals."""
+    """MatMulIntegerToFloat: integer sums times both scales, and a bias of floats."""
     op.only()
     operands = {**codes(reader, op, (0, 2, 4)), **codes(reader, op, (1, 3, 5))}
     operands |= _bias(reader, op, 6)
@@ -95,7 +96,7 @@ def _dynamic(reader: Reader, op: Op) -> None:
 
 
 def ranged(body: Body, x: Value) -> tuple[Value, Value, Value]:
-    """Codes of a whole tensor by its own range, and their scale and zero point."""
+    """Quantized values of a whole tensor by its own range, and their scale and zero point."""
     if x.type.element != F32:
         raise Keep(f"{x.type.element} is not quantized as it runs")
     scale, zero = body.many("choose_qparams", {"x": x}, {"rule": "onnx.dynamic", "storage": U8})
@@ -160,11 +161,12 @@ def _rounds(body: Body, blocks: Blocks) -> bool:
 
 
 _LEAST_OF_TWO = 32
-"""Codes of two bits in blocks that the kernel for eight bits beside them takes, at least."""
+"""Quantized values of two bits in blocks that the kernel for eight bits beside them takes, at
+least."""
 
 
 def _blocked(reader: Reader, op: Op, blocks: Blocks) -> Value:
-    """The weights as codes of [N, K] with their scales and zero points."""
+    """The weights as quantized values of [N, K] with their scales and zero points."""
     rows, depth = blocks.shape
     held, scales = reader.held(op.input(1)), reader.held(op.input(2))
     if held.size != rows * blocks.count * blocks.bytes or scales.size != rows * blocks.count:
@@ -200,7 +202,7 @@ def weight(reader: Reader, name: str, data: Held, quant: QuantType) -> Value:
 
 
 def _computed(body: Body, blocks: Blocks) -> Value:
-    """Weights whose numbers, or which themselves, come while the model runs: [N, K] of reals."""
+    """Weights whose numbers, or which themselves, come while the model runs: [N, K] of floats."""
     rows, depth = blocks.shape
     scales = body.reshaped(body["scales"], rows, blocks.count, 1)
     kind = scales.type.dtype
@@ -259,7 +261,7 @@ def rounded(body: Body, a: Value, blocks: Blocks) -> Value:
 
 
 def _bnb4(reader: Reader, op: Op) -> None:
-    """MatMulBnb4: weights by a table of 16 reals, a scale a block of all of them in a row."""
+    """MatMulBnb4: weights by a table of 16 floats, a scale a block of all of them in a row."""
     op.only("K", "N", "block_size", "quant_type", "training_mode", "transB")
     rows, depth = op.integer("N", 0), op.integer("K", 0)
     size, name = op.integer("block_size", 0), op.integer("quant_type", 0)
@@ -309,7 +311,7 @@ def _looked_up(body: Body, table: Array, size: int, count: int) -> Value:
 
 
 def _gather(reader: Reader, op: Op) -> None:
-    """GatherBlockQuantized: the entries of an axis that indices name, as reals."""
+    """GatherBlockQuantized: the entries of an axis that indices name, as floats."""
     op.only("bits", "block_size", "gather_axis", "quantize_axis")
     kind = reader.type_of(op, op.input(0))
     packed = kind.dtype == U8

@@ -30,7 +30,7 @@ _MOST_ZEROS = 1 << 20
 
 
 def _lstm(reader: Reader, op: Op) -> None:
-    """The layer as a scan over steps whose products are sums of codes."""
+    """The layer as a scan over steps whose products are integer sums."""
     op.only(*_OWN)
     formal = OPERANDS[op.type].split()
     operands = {
@@ -45,7 +45,7 @@ def _lstm(reader: Reader, op: Op) -> None:
         raise Keep(f"{hidden} hidden numbers, with weights of {operands['R'].type}")
     kinds = {s: operands[s].type for s in ("W", "R")}
     if any(k.quant or k.dtype.name not in ("u8", "i8") for k in kinds.values()):
-        raise Keep("its weights are no codes of eight bits")
+        raise Keep("its weights are not quantized of eight bits")
     if "sequence_lens" in operands and operands["sequence_lens"].type.element != I32:
         raise Keep(f"its sequence_lens are {operands['sequence_lens'].type}")
     clip, forget = op.real("clip", 0.0), op.integer("input_forget", 0) != 0
@@ -202,7 +202,7 @@ class _Layer:
         return body.op("expand", wide, shape)
 
     def _step(self, taken: Mapping[str, Value]) -> Body:
-        """One step: the gates, and the state behind them."""
+        """One step: the gates, and the state after them."""
         first = taken["ss.0"].type
         one = Body({})
         kinds = {s: v.type for s, v in taken.items()}
@@ -258,7 +258,7 @@ class _Layer:
 
 
 class _Weights:
-    """The codes of one direction as plain numbers, and what they count in."""
+    """The quantized values of one direction as plain numbers, and what they count in."""
 
     def __init__(
         self, body: Body, slot: str, index: int, given: tuple[Value, Value, Value] | None = None
@@ -288,13 +288,13 @@ def _part(body: Body, x: Value, index: int) -> Value:
 
 
 def _ranged(body: Body, x: Value) -> tuple[Value, Value, Value]:
-    """Plain codes of a whole tensor by its own range, and their scale and zero point."""
+    """Plain quantized values of a whole tensor by its own range, and their scale and zero point."""
     codes, scale, zero = ranged(body, x)
     return body.recoded(codes, U8), scale, zero
 
 
 def _product(body: Body, codes: Value, scale: Value, zero: Value, weights: _Weights) -> Value:
-    """The sums of codes times both scales."""
+    """The integer sums times both scales."""
     operands = {"a": codes, "b": weights.codes, "a.zero": zero, "b.zero": weights.zero}
     sums = body.many("matmul_integer", operands)[0]
     return body.op("mul", body.cast(sums, F32), body.op("mul", scale, weights.scale))

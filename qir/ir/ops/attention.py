@@ -206,10 +206,10 @@ OPS = (
         results=None,
         inner=("scores", "probs"),
         doc="softmax(softcap(q @ k.T * scale) + mask) @ v, head by head; then, where present, k "
-        "and v behind their past, then the scores that qk names (raw, capped, masked, probs). "
+        "and v after their past, then the scores that qk names (raw, capped, masked, probs). "
         "mask is added, or false where nothing is looked at; lengths says how many keys count; "
         "query i stands at i + past (or lengths - queries), and looks at no later key if causal, "
-        "at `left` keys before and `right` behind it if these are not -1; one that looks at none "
+        "at `left` keys before and `right` after it if these are not -1; one that looks at none "
         "gives zeros. scale is 1 / sqrt(size) unless given; precision is softmax's own type",
     ),
     OpSpec(

@@ -26,7 +26,7 @@ def _slid(call: Call, sizes: Shape) -> Dim:
         window(sizes[i], kernel[i], stride[i], pad[i] + pad[i + n], dilation[i]) for i in range(n)
     ]
     if any(isinstance(c, int) and c < 1 for c in counts):
-        raise call.fail(f"no window of {kernel} lies in {list(sizes)}")
+        raise call.fail(f"no window of {kernel} is in {list(sizes)}")
     return dims.product(tuple(counts))
 
 

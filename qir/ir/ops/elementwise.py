@@ -53,7 +53,8 @@ def floats(call: Call, slot: str = "x") -> None:
 
 
 def same_bias(call: Call, data: str, bias: str) -> None:
-    """TypeRuleError unless a bias is of the data's type; beside codes it may count their sums."""
+    """TypeRuleError unless a bias is of the data's type; beside integers it may count
+    their sums."""
     if bias in call.types and call.types[data].quant is None:
         same_express(call, data, bias)
 
@@ -138,7 +139,7 @@ OPS = (
     ),
     OpSpec("floor_div", _AB, _binary, doc="greatest whole number not above a / b"),
     OpSpec("squared_difference", _AB, _binary, traits=Traits(commutative=True), doc="(a - b)^2"),
-    OpSpec("atan2", _AB, _float_binary, doc="angle of the point that lies at (b, a)"),
+    OpSpec("atan2", _AB, _float_binary, doc="angle of the point that is at (b, a)"),
     OpSpec("min", _XS, _many, traits=Traits(commutative=True), doc="least of all operands"),
     OpSpec("max", _XS, _many, traits=Traits(commutative=True), doc="greatest of all operands"),
     OpSpec("sum", _XS, _many, traits=Traits(commutative=True), doc="sum of all operands"),

@@ -1,4 +1,5 @@
-"""How the grain of a quantized type moves with the axes: one scale an index, or blocks of them.
+"""How the granularity of a quantized type moves with the axes: one scale an index, or blocks of
+them.
 
 Each function gives the map after the move, or None where no map of the language says it.
 """

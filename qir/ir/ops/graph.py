@@ -28,7 +28,8 @@ OPS = (
             AttrSpec("trainable", "bool", False),
             AttrSpec("default", "bool", False),
         ),
-        doc="A tensor that never changes; codes where its type is quantized. Of a `default` the "
+        doc="A tensor that never changes; quantized values where its type is quantized. Of a "
+        "`default` the "
         "caller may give another, until passes count on what it holds.",
     ),
     OpSpec(

@@ -1,6 +1,6 @@
 """Products of raw integers, as files have them that quantize while they run.
 
-Their operands are no codes but plain 8-bit numbers; zeros come as companions, `a.zero`.
+Their operands are not quantized but plain 8-bit numbers; zeros come as companions, `a.zero`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _raw(call: Call, slot: str) -> Shape:
     """The operand's shape; TypeRuleError unless it and its zero are plain 8-bit numbers."""
     kind = call.types[slot]
     if kind.element not in (I8, U8):
-        hint = "; recode reads codes raw" if kind.quant else ""
+        hint = "; recode gives the raw integers" if kind.quant else ""
         raise call.fail(f"{slot} is {kind}, it takes raw i8 or u8{hint}")
     zero = call.companions.get(f"{slot}.zero")
     if zero is not None and zero.element != kind.element:
@@ -107,7 +107,7 @@ OPS = (
         (Slot("a"), Slot("b")),
         _matmul,
         cost=_macs,
-        doc="sums of (a - a.zero) * (b - b.zero) in i32 that wraps; zeros lie along a's rows and "
+        doc="sums of (a - a.zero) * (b - b.zero) in i32 that wraps; zeros are along a's rows and "
         "b's columns",
     ),
     OpSpec(
@@ -122,6 +122,6 @@ OPS = (
         ),
         cost=_macs,
         doc="convolution of raw integers, channels second, in i32 that wraps; padding counts as "
-        "x.zero, w.zero lies along output channels",
+        "x.zero, w.zero is along output channels",
     ),
 )

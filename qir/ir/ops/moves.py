@@ -238,7 +238,7 @@ def _same(call: Call) -> tuple[TensorType, ...]:
 def _dropout(call: Call) -> tuple[TensorType, ...]:
     ratio = call.attrs["ratio"]
     if not isinstance(ratio, float) or not 0 <= ratio <= 1:
-        raise call.fail(f"ratio = {ratio!r}, it must lie in 0..1")
+        raise call.fail(f"ratio = {ratio!r}, it must be in 0..1")
     return _same(call)
 
 
@@ -338,7 +338,7 @@ OPS = (
         (*_BLOCK, AttrSpec("mode", "text", "DCR")),
         _KEEPS,
         _move_block,
-        doc="channels to blocks of pixels; the block stands before the channel (DCR) or behind it",
+        doc="channels to blocks of pixels; the block stands before the channel (DCR) or after it",
     ),
     OpSpec(
         "space_to_depth",

@@ -130,7 +130,7 @@ OPS = (
             AttrSpec("bias", "float", 1.0),
         ),
         doc="x / (bias + alpha / size * sum of squares of the channels around) ^ beta; "
-        "of size channels (size - 1) // 2 lie before it and size // 2 behind",
+        "of size channels (size - 1) // 2 are before it and size // 2 after",
     ),
     OpSpec(
         "lp_normalize",

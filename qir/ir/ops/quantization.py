@@ -1,4 +1,4 @@
-"""Ops between reals and codes, what chooses and reads their numbers; and `cast`.
+"""Ops between floats and quantized values, what chooses and reads their numbers; and `cast`.
 
 The result type says which map is meant. Where it says `?`, companion operands give the numbers.
 """
@@ -80,7 +80,7 @@ def _cast(call: Call) -> tuple[TensorType, ...]:
 
 
 def _recode(call: Call) -> tuple[TensorType, ...]:
-    """The raw codes; a stated type of the same width may give them a meaning."""
+    """The raw integers; a stated type of the same width may give them a meaning."""
     return (TensorType(call.shape("x"), call.types["x"].dtype),)
 
 
@@ -105,7 +105,7 @@ def grid(shape: Shape, axes: tuple[int, ...], blocks: tuple[int, ...]) -> Shape:
 
 def _choose(call: Call) -> tuple[TensorType, ...]:
     if not call.express("x").is_float:
-        raise call.fail(f"x is {call.types['x']}; reals have a range, or codes that mean some")
+        raise call.fail(f"x is {call.types['x']}; it takes floats, or quantized values of floats")
     _one_of(call, "rule", RANGE_RULES)
     storage, scale = call.attrs["storage"], call.attrs["scale_type"]
     zero = call.attrs["zero_type"] or storage
@@ -118,7 +118,7 @@ def _choose(call: Call) -> tuple[TensorType, ...]:
     if bounds and not (
         len(bounds) == 2 and storage.bounds[0] <= bounds[0] < bounds[1] <= storage.bounds[1]
     ):
-        raise call.fail(f"bounds {bounds} are not two codes of {storage}, the lower one first")
+        raise call.fail(f"bounds {bounds} are not two values of {storage}, the lower one first")
     shape = call.shape("x")
     axes, blocks = call.axes("keep", len(shape)), call.wholes("blocks")
     if list(axes) != sorted(axes):
@@ -167,7 +167,7 @@ def _held(call: Call, quant: QuantType, held: Param) -> Shape:
 
 
 def kept(axes: tuple[int, ...], blocks: tuple[int, ...] = ()) -> Grain | None:
-    """The grain of codes whose numbers `choose_qparams` makes with such attributes."""
+    """The granularity of integers whose numbers `choose_qparams` makes with such attributes."""
     if not axes:
         return None
     return Grain(tuple(zip(axes, blocks or (1,) * len(axes), strict=True)))
@@ -233,7 +233,7 @@ OPS = (
         _qparams,
         (AttrSpec("give", "text", "numbers"),),
         results=2,
-        doc="scale and zero of a type as tensors, or least and greatest real",
+        doc="scale and zero of a type as tensors, or least and greatest float value",
     ),
     OpSpec(
         "fake_quantize",
@@ -241,7 +241,7 @@ OPS = (
         _fake,
         (AttrSpec("learn", "text", ""), AttrSpec("enabled", "bool", True)),
         inner=("code",),
-        doc="reals to the reals that the inner slot `code` can hold; `learn` names how training "
+        doc="floats to the floats that the inner slot `code` can hold; `learn` names how training "
         "changes its numbers",
     ),
     OpSpec(
@@ -249,7 +249,8 @@ OPS = (
         (Slot("x"),),
         _cast,
         (AttrSpec("to", "dtype", required=True),),
-        doc="values in another element type: integers keep their low bits, reals are cut toward "
+        doc="values in another element type: integers keep their low bits, float values are cut "
+        "toward "
         "zero; past the range of i32 (results of up to 16 bits, and i32) or of i64 they, and "
         "NaN, become its least number first",
     ),

@@ -141,7 +141,7 @@ OPS = (
         _move,
         doc="each element the nearest of x; the axes are all where none is named, and their "
         "sizes come as an operand or from scales. Places are float32, each step rounded, over the "
-        "scale (by sizes: the new one over the old); a half is what lies within 1e-6 of one. A "
+        "scale (by sizes: the new one over the old); a half is what is within 1e-6 of one. A "
         "result of the sizes of x is x, but for a crop",
     ),
     OpSpec(

@@ -108,7 +108,7 @@ class Call:
         """Floats among the attributes."""
         value = self.attrs[name]
         if not isinstance(value, tuple) or not all(isinstance(v, float) for v in value):
-            raise self.fail(f"{name} = {value!r} is no list of real numbers")
+            raise self.fail(f"{name} = {value!r} is no list of numbers")
         return tuple(v for v in value if isinstance(v, float))
 
     def texts(self, name: str) -> tuple[str, ...]:
@@ -168,7 +168,7 @@ class Traits:
     """What passes may rely on without knowing the op."""
 
     same_params: tuple[str, ...] = ()
-    """Operand slots that hold codes of the result's own map when quantized."""
+    """Operand slots that are quantized of the result's own map when quantized."""
     value_preserving: bool = False
     """Every result element is an operand element (or a pad)."""
     weight: str | None = None

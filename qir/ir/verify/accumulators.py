@@ -1,9 +1,10 @@
-"""How far the sums of a product of codes can go: a proof from the weights themselves.
+"""How far the sums of an integer product can go: a proof from the weights themselves.
 
 A kernel adds up (x - zero of x) * (w - zero of w) and a bias, in 32 bits. With the weights known,
-the greatest sum of an output channel is met by the greatest code of x where a weight is positive
-and by the least where it is negative; nothing is estimated, and some input meets every bound given.
-Sums are of whole numbers throughout: 64-bit ones where they are sure to fit, else Python's.
+the greatest sum of an output channel is met by the greatest quantized value of x where a weight is
+positive and by the least where it is negative; nothing is estimated, and some input meets every
+bound given. Sums are of whole numbers throughout: 64-bit ones where they are sure to fit, else
+Python's.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Pairs:
     """Its first product, counted along the sum: taps of the window, channels within a tap."""
     weights: tuple[int, int]
     codes: tuple[int, int]
-    """The codes of the input, as unsigned bytes, that take it there."""
+    """The quantized values of the input, as unsigned bytes, that take it there."""
 
     @property
     def saturates(self) -> bool:
@@ -57,7 +58,7 @@ class Pairs:
 
 
 def products(seen: Seen) -> tuple[Product, ...]:
-    """The products of codes that a node computes, whole or in its chain; looked up once a node."""
+    """The integer products that a node computes, whole or in its chain; looked up once a node."""
     if seen.products is None:
         steps = [s for s in seen.steps if s.row.name in SLOTS and not s.refused]
         seen.products = tuple(p for s in steps if (p := _product(seen, s)) is not None)
@@ -114,7 +115,7 @@ def _lost(look: Look, step: Step, slots: tuple[str, ...]) -> str:
 
 
 def _raw(look: Look, step: Step, slot: str) -> QuantType | None:
-    """Plain numbers as codes of scale 1, with the zeros that come beside."""
+    """Plain numbers as quantized values of scale 1, with the zeros that come beside."""
     kind = step.call.types[slot]
     beside = step.operands.get(f"{slot}.zero")
     if beside is None:
@@ -132,13 +133,13 @@ def _raw(look: Look, step: Step, slot: str) -> QuantType | None:
 
 
 def _counts(quant: QuantType) -> bool:
-    """Whether reals are whole numbers of scales: what integer kernels can sum."""
+    """Whether float values are whole numbers of scales: what integer kernels can sum."""
     plain = quant.kind == "uniform" and quant.plus is None and not quant.real_zero
     return plain and quant.storage.is_integer
 
 
 def _sound(quant: QuantType) -> bool:
-    """Whether its zeros are codes, and as many as scales; other rules tell of it where not."""
+    """Whether its zeros are quantized, and as many as scales; other rules tell of it where not."""
     if quant.zero is None:
         return True
     if isinstance(quant.zero, tuple):
@@ -154,7 +155,7 @@ def _constant(look: Look, step: Step, slot: str) -> Array | None:
 
 
 def _bias(look: Look, step: Step, slot: str) -> tuple[Array | None, str]:
-    """The codes that are added to the sum, or why they are not known; reals are added later."""
+    """The integers that are added to the sum, or why they are not known; floats are added later."""
     value = step.operands.get(slot)
     if value is None or step.call.attrs.get("beta", 1.0) != 1.0:
         return None, ""
@@ -298,7 +299,7 @@ def safe(product: Product) -> bool:
 
 
 def _ends(quant: QuantType, within: tuple[float, float]) -> list[tuple[int, int]]:
-    """Least and greatest code - zero, for the zeros that lie furthest out.
+    """Least and greatest q - zero, for the zeros that are furthest out.
 
     `within` holds what is known of them beyond the storage. The greatest sum is convex in the
     zero point, so that none in between goes further.
@@ -313,7 +314,7 @@ def _ends(quant: QuantType, within: tuple[float, float]) -> list[tuple[int, int]
 
 
 def _kept(low: int, high: int, within: tuple[float, float]) -> tuple[int, int]:
-    """The part of low..high that lies within bounds; where none does, the end that is nearest."""
+    """The part of low..high that is within bounds; where none does, the end that is nearest."""
     least, greatest = (min(max(end, low), high) for end in within)
     return int(least), int(greatest)
 
@@ -387,7 +388,7 @@ def _rows(product: Product, data: Whole) -> tuple[Whole, tuple[int, ...]]:
 
 
 def _centred(weights: Array, quant: QuantType) -> Whole:
-    """code - zero, in 64 bits, or as Python's whole numbers where those might not do."""
+    """q - zero, in 64 bits, or as Python's whole numbers where those might not do."""
     data: Whole = weights.data
     if quant.storage.bits > 32:
         data = data.astype(object)
@@ -462,11 +463,12 @@ def _bias_rows(product: Product, shape: tuple[int, ...]) -> list[Whole | None]:
 
 
 def pairs(product: Product, *, inside: bool = False) -> Pairs | None:
-    """Sums of neighbouring products of bytes; None where a CPU does not sum such codes so.
+    """Sums of neighbouring products of bytes; None where a CPU does not sum such quantized values
+    so.
 
-    Signed codes of x are counted as unsigned ones, 128 more, as kernels have them; every tap of a
-    window is taken to meet data. `inside`: neighbours of one tap alone, as some kernels have them;
-    the last of an odd number of channels has none.
+    Signed quantized values of x are counted as unsigned ones, 128 more, as kernels have them; every
+    tap of a window is taken to meet data. `inside`: neighbours of one tap alone, as some kernels
+    have them; the last of an odd number of channels has none.
     """
     x, w = product.x.storage, product.w.storage
     if transposed(product.step.call) or product.lost:
@@ -491,8 +493,8 @@ def pairs(product: Product, *, inside: bool = False) -> Pairs | None:
 
 
 def window(product: Product) -> int:
-    """The greatest sum of the codes of a window, as kernels add them that multiply it with a zero
-    point of the weights; 0 where there is none."""
+    """The greatest sum of the quantized values of a window, as kernels add them that multiply it
+    with a zero point of the weights; 0 where there is none."""
     depth = _depth(product)
     if depth is None or product.w.zero is None or not np.any(np.asarray(product.w.zeros())):
         return 0
@@ -500,7 +502,7 @@ def window(product: Product) -> int:
 
 
 def _bytes(product: Product, shift: int) -> tuple[int, int]:
-    """The least and greatest code of x as an unsigned byte; padding has the zero's."""
+    """The least and greatest quantized value of x as an unsigned byte; padding has the zero's."""
     quant, (least, greatest) = product.x, product.within
     if quant.zero is None:
         return quant.low + shift, quant.high + shift

@@ -1,7 +1,9 @@
-"""Codes followed back to who makes them: through what only moves them, and what constants make.
+"""Quantized values followed back to who makes them: through what only moves them, and what
+constants make.
 
-A runtime moves codes where a model moves reals between `dequantize` and a product. What hangs on
-constants alone is computed by whoever verifies: the reference, which stands above this package.
+A runtime moves quantized values where a model moves float values between `dequantize` and a
+product. What hangs on constants alone is computed by whoever verifies: the reference, which stands
+above this package.
 """
 
 from __future__ import annotations
@@ -35,13 +37,13 @@ _FILLS = frozenset({"pad", "trilu"})
 """Those that put zeros among them."""
 _NEVER = frozenset({"foreign", "fused", "if", "loop", "scan"})
 _MOST = 64
-"""Ops that are followed one behind the other, or computed for one constant."""
+"""Ops that are followed one after the other, or computed for one constant."""
 _SIZE = 1 << 26  # elements of a constant that are computed
 _ALL: Ends = (-math.inf, math.inf)
 
 
 class Sight(Protocol):
-    """A graph under verification, as far as codes are followed in it."""
+    """A graph under verification, as far as quantized values are followed in it."""
 
     compute: Compute | None
     profile: str
@@ -53,20 +55,21 @@ class Sight(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """How codes came to where a value is read."""
+    """How quantized values came to where a value is read."""
 
     start: Value
     """The value that holds what is moved."""
     path: tuple[Value, ...]
     """What it becomes on the way, the value that is read last."""
     quant: QuantType | None
-    """The map of the codes as they are read; None where there are none."""
+    """The map of the quantized values as they are read; None where there are none."""
     lost: str = ""
     """Why that map is not the whole truth."""
 
 
 def follow(look: Sight, value: Value) -> Trail:
-    """Where the codes that a value is read from come from; the value itself where it has none."""
+    """Where the integers that a value is read from come from; the value itself where it
+    has none."""
     value = read = look.source(value)
     path: list[Value] = []
     while len(path) < _MOST and (before := _before(look, value)) is not None:
@@ -92,7 +95,7 @@ def follow(look: Sight, value: Value) -> Trail:
 
 
 def _before(look: Sight, value: Value) -> Value | None:
-    """The value whose codes another one is, perhaps moved; None where it is made of none."""
+    """The value whose integers another one is, perhaps moved; None where it is made of none."""
     node = value.node
     if node.stages or node._bodies:
         return None
@@ -110,7 +113,7 @@ def _data(node: Node) -> str:
 
 
 def _mixes(node: Node) -> str:
-    """Why the reals that an op gives are not the codes of its operand alone."""
+    """Why the float values that an op gives are not the quantized values of its operand alone."""
     if node.op == "concat" and len(node._operands) > 1:
         return "concat joins quantized tensors that are dequantized separately"
     return "pad adds floats to quantized values" if _pads_reals(node) else ""
@@ -134,7 +137,7 @@ def _moved(node: Node, quant: QuantType) -> QuantType | None:
 
 
 def elements(look: Sight, trail: Trail) -> Array | None:
-    """The codes, or plain elements, that are read; None where they are not known."""
+    """The quantized values, or plain elements, that are read; None where they are not known."""
     array = trail.start.constant
     if array is not None and array.type != trail.start.type:
         return None
@@ -200,7 +203,7 @@ def _made(
 
 
 def reach(look: Sight, trail: Trail) -> Ends:
-    """Bounds of code - zero that what makes the codes keeps to: a Relu leaves none below 0."""
+    """Bounds of q - zero that what makes the integers keeps to: a Relu leaves none below 0."""
     low, high = _scaled(trail.start.type.quant, *_reals(look, trail.start))
     if trail.lost or any(_pads_reals(made.node) or made.node.op == "concat" for made in trail.path):
         return _ALL
@@ -226,7 +229,7 @@ def _scaled(quant: QuantType | None, low: float, high: float) -> Ends:
 
 
 def _reals(look: Sight, value: Value) -> Ends:
-    """Bounds of the reals that a value is made of."""
+    """Bounds of the float values that a value is made of."""
     filled = False
     for _ in range(_MOST):
         node = value.node

@@ -31,8 +31,8 @@ def positive_scale(seen: Seen) -> Iterator[Fault]:
     """Every scale is a positive, finite number; an array of those of blocks is only finite.
 
     Tools give a block the sign of its largest weight, and a block of zeros a scale of zero.
-    Scales that are codes themselves are finite and not negative: a block of nothing but zeros may
-    have a scale of zero there. Constant companion slots are looked at too.
+    Scales that are quantized themselves are finite and not negative: a block of nothing but zeros
+    may have a scale of zero there. Constant companion slots are looked at too.
     """
     if not (seen.makes or seen.open):
         return
@@ -63,7 +63,7 @@ def _bad_scale(quant: QuantType) -> str:
     codes = array.data.astype(np.float64)
     reals = np.multiply(codes - np.float64(inner.zeros()), np.float64(inner.scales()))
     if not np.isfinite(reals).all() or (reals < 0).any():
-        return "a scale of its scales' codes is negative or not finite"
+        return "a scale of its quantized scales is negative or not finite"
     return _bad_scale(inner)
 
 
@@ -90,9 +90,9 @@ def _given(seen: Seen, last: str) -> Iterator[tuple[str, Array, QuantType | None
 
 
 def zero_in_bounds(seen: Seen) -> Iterator[Fault]:
-    """Every zero point is one of the codes of its type.
+    """Every zero point is one of the quantized values of its type.
 
-    Real zeros may lie anywhere, and codes that are floats have none.
+    Real zeros may be anywhere, and quantized values that are floats have none.
     """
     if not (seen.makes or seen.open):
         return
@@ -103,21 +103,21 @@ def zero_in_bounds(seen: Seen) -> Iterator[Fault]:
         if of is None or not (of.storage.is_integer and array.type.dtype.is_integer):
             continue
         if array.held.size and outside(of, array.data):
-            yield Fault(f"{slot}: a zero point lies outside {of.low}..{of.high}", slot)
+            yield Fault(f"{slot}: a zero point is outside {of.low}..{of.high}", slot)
 
 
 def _bad_zero(quant: QuantType) -> str:
     if isinstance(quant.zero, tuple) and quant.storage.is_integer and not quant.real_zero:
         inside = all(quant.low <= zero <= quant.high for zero in quant.zero)
-        return "" if inside else f"a zero point lies outside {quant.low}..{quant.high}"
+        return "" if inside else f"a zero point is outside {quant.low}..{quant.high}"
     zeros = np.asarray(quant.zeros())
     if quant.real_zero:
         finite = bool(np.isfinite(zeros.astype(np.float64)).all())
         return "" if finite else "a zero is not finite"
     if quant.storage.is_float:
-        return f"{quant.storage} codes have no zero point" if zeros.any() else ""
+        return f"{quant.storage} values have no zero point" if zeros.any() else ""
     if zeros.size and outside(quant, zeros):
-        return f"a zero point lies outside {quant.low}..{quant.high}"
+        return f"a zero point is outside {quant.low}..{quant.high}"
     return ""
 
 
@@ -128,8 +128,8 @@ def outside(quant: QuantType, zeros: NDArray[np.generic]) -> bool:
 def axes(seen: Seen) -> Iterator[Fault]:
     """There is one scale for each index or block of the axes that a type names.
 
-    As many zeros and offsets as scales, or one. A grain with `by` names the group of every index of
-    its last axis.
+    As many zeros and offsets as scales, or one. A granularity with `by` names the group of every
+    index of its last axis.
     """
     if not (seen.makes or seen.open):
         return
@@ -172,7 +172,7 @@ def miscounted(quant: QuantType, kind: TensorType) -> Iterator[str]:
 
 
 def _groups(quant: QuantType, kind: TensorType, by: Array, grid: tuple[int, ...]) -> Iterator[str]:
-    """The faults of a grain whose last axis says of each index which group it belongs to."""
+    """The faults of a granularity whose last axis says of each index which group it belongs to."""
     assert quant.grain is not None
     axis = quant.grain.blocks[-1][0]
     if not by.type.dtype.is_integer or by.held.ndim != 1:
@@ -182,14 +182,14 @@ def _groups(quant: QuantType, kind: TensorType, by: Array, grid: tuple[int, ...]
     elif len(grid) != kind.rank:
         yield f"scales are {list(grid)}, groups need {kind.rank} axes"
     elif by.held.size and not 0 <= int(by.data.min()) <= int(by.data.max()) < grid[axis]:
-        yield f"a group lies outside 0..{grid[axis] - 1}"
+        yield f"a group is outside 0..{grid[axis] - 1}"
 
 
 def codes_in_bounds(seen: Seen) -> Iterator[Fault]:
-    """A constant's elements lie inside the bounds of their type.
+    """A constant's elements are inside the bounds of their type.
 
     Those are the bounds that the type states, those of a narrow storage that a wider NumPy type
-    carries, or the entries of a table of codes.
+    carries, or the entries of a table of quantized values.
     """
     if seen.node.op != "constant" or (array := seen.node.result.constant) is None:
         return
@@ -216,7 +216,7 @@ def _fills(dtype: np.dtype[np.generic], low: int, high: int) -> bool:
 
 
 _BITS = GIVEN | {"constant", "recode", "shape", "size", "if", "loop", "scan"}
-"""Ops that hand codes on, or take them as they are: nobody has to know what they mean."""
+"""Ops that hand integers on, or take them as they are: nobody has to know what they mean."""
 _CHOOSE = frozenset({"rnn", "lstm", "gru", "attention"})
 """Ops that round to the range of what is there, where nothing gives an inner slot its numbers."""
 _RAW = frozenset({"matmul_integer", "conv_integer"})
@@ -228,8 +228,9 @@ def companions(seen: Seen) -> Iterator[Fault]:
     """Scales and zeros that a type leaves open come by companion slots, and only those.
 
     `a.scale` and `a.zero` belong to operand `a`, bare names to the result; a declared range,
-    `a.min` with `a.max`, does for both. They are required where an op computes with what the codes
-    mean and the type says `?`, refused where the type has the number, and shaped as its grain is.
+    `a.min` with `a.max`, does for both. They are required where an op computes with what the
+    quantized values mean and the type says `?`, refused where the type has the number, and shaped
+    as its granularity is.
     """
     for step in seen.steps:
         if step.plain or step.row.name in _UNASKED or not (seen.open or step.call.companions):
@@ -240,7 +241,8 @@ def companions(seen: Seen) -> Iterator[Fault]:
 
 
 def _bases(seen: Seen, step: Step) -> list[str]:
-    """Whose companions are to be looked at: operands that hold codes, inner slots, the result."""
+    """Whose companions are to be looked at: operands that are quantized, inner slots, the
+    result."""
     out = [s for s, kind in step.call.types.items() if kind.quant is not None]
     out += seen.node._inner
     out += [c.rpartition(".")[0] for c in step.call.companions]

@@ -1,4 +1,4 @@
-"""Rules on products of codes: weights that never change, sums of one scale, sums that fit."""
+"""Rules on integer products: weights that never change, sums of one scale, sums that fit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qir.ir.verify.step import SLOTS, Product
 
 
 def static_weights(seen: Seen) -> Iterator[Fault]:
-    """The weights of a product of codes are constants, or made of constants alone.
+    """The weights of an integer product are constants, or made of constants alone.
 
     Kernels pack weights once, and a proof about sums needs them. An input of a body that is always
     one constant outside counts as that constant. Batches of matrices with one scale may be
@@ -67,12 +67,13 @@ def _several(product: Product, slot: str, axis: int) -> bool:
 
 
 def overflow(seen: Seen) -> Iterator[Fault]:
-    """No input makes the 32-bit sum of a product of codes wrap.
+    """No input makes the 32-bit sum of an integer product wrap.
 
-    A proof from the weights, zero points, bias and bounds of the codes: the greatest sum is the one
-    that some input really makes. Of reals made of codes wider than 8 bits nothing is told: runtimes
-    sum those as reals, or in 64 bits. `qir verify MODEL --overflow` shows the bits of every layer,
-    and where sums of pairs in 16 bits, as CPUs without VNNI make them, can saturate.
+    A proof from the weights, zero points, bias and bounds of the quantized values: the greatest sum
+    is the one that some input really makes. Of float values made of quantized values wider than 8
+    bits nothing is told: runtimes sum those as floats, or in 64 bits. `qir verify MODEL --overflow`
+    shows the bits of every layer, and where sums of pairs in 16 bits, as CPUs without VNNI make
+    them, can saturate.
     """
     for product in products(seen):
         if safe(product) or _wide_reals(product):
@@ -93,7 +94,7 @@ def overflow(seen: Seen) -> Iterator[Fault]:
 
 
 def _wide_reals(product: Product) -> bool:
-    """Whether it sums reals, of codes that no runtime sums in 32 bits."""
+    """Whether it sums float values, of quantized values that no runtime sums in 32 bits."""
     step = product.step
     if step.row.name in RAW or max(product.x.storage.bits, product.w.storage.bits) <= 8:
         return False

@@ -37,7 +37,7 @@ class Finding:
     value: str = ""
     """The value that it is about."""
     path: str = ""
-    """The graph, and the nodes and bodies it lies in: `main`, `main/loop/body`."""
+    """The graph, and the nodes and bodies it is in: `main`, `main/loop/body`."""
 
     def __str__(self) -> str:
         inside = f"{self.path}: " if "/" in self.path else ""
@@ -111,11 +111,12 @@ class Look:
         return self.source(value).node not in self.moving
 
     def map(self, value: Value) -> QuantType | None:
-        """The map of the codes that a value is read from, seen through what moves them."""
+        """The map of the integers that a value is read from, seen through what moves them."""
         return follow(self, value).quant
 
     def codes(self, value: Value) -> tuple[QuantType | None, Array | None]:
-        """That map, and the codes where they are constant; the elements where it is no codes."""
+        """That map, and the integers where they are constant; the elements where it is not
+        quantized."""
         trail = follow(self, value)
         return trail.quant, elements(self, trail)
 
@@ -143,11 +144,12 @@ class Seen:
         self.operands: Mapping[str, Value] = node._operands
         self.missing = _missing(node)
         self.coded, self.makes, self.open = _coded(node)
-        """Whether codes are near it, whether it makes some, whether a type leaves numbers open."""
+        """Whether integers are near it, whether it makes some, whether a type leaves
+        numbers open."""
         self.steps: Sequence[Step] = ()
         """Its op or those of its chain, up to the first that does not take its operands."""
         self.products: tuple[Product, ...] | None = None
-        """Its products of codes, once a rule has asked for them."""
+        """Its integer products, once a rule has asked for them."""
         if self.missing:
             return
         if node._stages:
@@ -210,11 +212,11 @@ class Rule:
     whole: Callable[[Graph], Iterator[Fault]] | None = None
     """Instead of `find`, for a rule on a graph and not on its nodes."""
     codes: bool = False
-    """Whether only nodes are looked at that hold codes somewhere."""
+    """Whether only nodes are looked at that are quantized somewhere."""
     ops: Set[str] = frozenset()
     """The ops that it looks at; none: all."""
     plain: Set[str] = frozenset()
-    """Those of them that it looks at without codes too."""
+    """Those of them that it looks at without quantized values too."""
 
     @property
     def doc(self) -> str:
@@ -245,11 +247,12 @@ def _needed(op: str) -> tuple[str, ...]:
 
 
 _REALS_OF_CODES = having(OPS.values(), lambda row: row.traits.value_preserving, "dequantize")
-"""Ops that may give what codes mean."""
+"""Ops that may give what quantized values mean."""
 
 
 def _coded(node: Node) -> tuple[bool, bool, bool]:
-    """Whether codes are near it, whether it makes some, and whether a type leaves numbers open."""
+    """Whether integers are near it, whether it makes some, and whether a type leaves
+    numbers open."""
     makes = is_open = bool(node._inner) or bool(node._stages)
     coded = makes
     for value in node._results:

@@ -1,4 +1,4 @@
-"""Rules on what must agree: maps of what moves codes, tensors read twice, units of biases."""
+"""Rules on what must agree: maps of what moves integers, tensors read twice, units of biases."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from qir.ir.verify.step import Step
 
 
 def same_map(seen: Seen) -> Iterator[Fault]:
-    """What only moves codes keeps their meaning.
+    """What only moves quantized values keeps their meaning.
 
     Operand and results of such an op hold one map, its axes moved as the elements are; concat may
-    convert, but never mixes codes and reals.
+    convert, but never mixes quantized values and float values.
     """
     if seen.node.stages or not seen.node.results:
         return
@@ -44,18 +44,21 @@ def _one_map(step: Step, slot: str, value: Value, result: QuantType | None) -> I
     elif quant and result and step.row.name != "concat" and not step.refused:
         moved = step.row.move(step.call, quant) if step.row.move else quant
         if moved is None or not moved.same_map(result):
-            said = f"%{value.name} and the result hold different maps: {quant}, {result}"
+            said = (
+                f"%{value.name} and the result have different quantization parameters: "
+                f"{quant}, {result}"
+            )
     if said:
         yield Fault(said, step.prefix + slot, value.name)
 
 
 def one_tensor(seen: Seen) -> Iterator[Fault]:
-    """One tensor has one real value, however often it is read.
+    """One tensor has one float value, however often it is read.
 
-    Codes of one array mean the same wherever they stand, codes that are computed are not read as
-    others, and a real tensor is stored under one map, though perhaps in storages that differ by an
-    offset. Where two are meant, copy the tensor. A `recode` that is an op of its own and the only
-    reader says what codes mean from there on.
+    Quantized values of one array mean the same wherever they stand, quantized values that are
+    computed are not read as others, and a float tensor is stored under one map, though perhaps in
+    storages that differ by an offset. Where two are meant, copy the tensor. A `recode` that is an
+    op of its own and the only reader says what quantized values mean from there on.
     """
     node = seen.node
     value = node.results[0] if node.results else None
@@ -81,17 +84,17 @@ def _read_anew(node: Node, value: Value, quant: QuantType) -> Iterator[Fault]:
         return
     if source.only_use is not None and not _part_of_reading(node, value):
         return
-    yield Fault(f"it reads %{source.name}, codes of {held}, as {quant}", "x", value.name)
+    yield Fault(f"it reads %{source.name}, quantized values of {held}, as {quant}", "x", value.name)
 
 
 def _part_of_reading(node: Node, value: Value) -> bool:
-    """Whether a recode only serves an op of the source that reads codes as others."""
+    """Whether a recode only serves an op of the source that reads quantized values as others."""
     own = set(node.origins)
     return any(not own.isdisjoint(user.origins) for user in value.users)
 
 
 def one_number(seen: Seen) -> Iterator[Fault]:
-    """Who makes and who reads codes of an open type take the same numbers for them.
+    """Who makes and who reads quantized values of an open type take the same numbers for them.
 
     Numbers are the same where they are one value, or constants of equal elements.
     """
@@ -132,7 +135,8 @@ def _tensor(node: Node) -> object:
 
 
 def _same_reals(a: QuantType, b: QuantType, stored: bool) -> bool:
-    """Whether two maps have the same reals; of what is stored, the codes themselves may differ."""
+    """Whether two maps have the same floats; of what is stored, the integers themselves
+    may differ."""
     if a.same_map(b):
         return True
     if not stored or a.grain != b.grain or not (a.storage.is_integer and b.storage.is_integer):
@@ -153,8 +157,9 @@ def _product_of(made: NDArray[np.generic], a: NDArray[np.generic], b: NDArray[np
 def bias_scale(seen: Seen) -> Iterator[Fault]:
     """A quantized bias counts in units of input scale times weight scale, bit for bit.
 
-    Its scale is fl32(input scale x weight scale), and its zero point 0: kernels add its codes to
-    the accumulator as they are. A bias of plain whole numbers is in that unit by definition.
+    Its scale is fl32(input scale x weight scale), and its zero point 0: kernels add its quantized
+    values to the accumulator as they are. A bias of plain whole numbers is in that unit by
+    definition.
     """
     for step in seen.steps:
         traits = step.row.traits
@@ -181,7 +186,7 @@ def _unit(seen: Seen, step: Step, slot: str) -> Iterator[Fault]:
 
 
 def read_map(seen: Seen, step: Step, slot: str) -> QuantType | None:
-    """The map of the codes in a slot: an operand's, seen through dequantize, or the flow's."""
+    """The map of the integers in a slot: an operand's, seen through dequantize, or the flow's."""
     value = step.operands.get(slot)
     if value is not None:
         return seen.look.map(value)

@@ -1,4 +1,4 @@
-"""One op as the verifier looks at it, and the product of codes that it may be."""
+"""One op as the verifier looks at it, and the integer product that it may be."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Step:
     called: Call | None = None
     """What rules see of it, once one has looked."""
     plain: bool = False
-    """Whether it is on reals, without companions, and as an earlier one that its rule has seen."""
+    """Whether it is in float, without companions, and as an earlier one that its rule has seen."""
     made: tuple[TensorType, ...] = ()
     """What the op's type rule makes of the operands."""
     refused: str = ""
@@ -73,13 +73,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of codes: who sums what, and where the numbers are."""
+    """An integer product: who sums what, and where the numbers are."""
 
     step: Step
     x: QuantType
-    """The codes that come from outside."""
+    """The quantized values that come from outside."""
     w: QuantType
-    """The codes of the weights."""
+    """The quantized values of the weights."""
     weights: Array | None
     """None where they are computed."""
     turned: bool = False
@@ -89,7 +89,7 @@ class Product:
     loose: str = ""
     """Why nothing bounds the sum, where nothing does."""
     within: tuple[float, float] = (-math.inf, math.inf)
-    """Bounds of code - zero of what comes from outside, beyond those of its storage."""
+    """Bounds of q - zero of what comes from outside, beyond those of its storage."""
     lost: str = ""
     """Why the maps are not the whole truth, where they are not."""
 

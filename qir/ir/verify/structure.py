@@ -45,7 +45,7 @@ def structure(seen: Seen) -> Iterator[Fault]:
 def bodies(seen: Seen) -> Iterator[Fault]:
     """A node holds the closed graphs that its op runs, each with an output.
 
-    A body sees its own inputs and nothing else. A graph lies in one place only: to hold it twice,
+    A body sees its own inputs and nothing else. A graph is in one place only: to hold it twice,
     copy it.
     """
     node = seen.node
@@ -56,7 +56,7 @@ def bodies(seen: Seen) -> Iterator[Fault]:
             yield Fault(f"body {name} is {'missing' if name in wanted else 'no body of its op'}")
     for name, body in held.items():
         if body._holder is not seen.graph:
-            yield Fault(f"body {name} does not know that it lies here")
+            yield Fault(f"body {name} does not know that it is here")
 
 
 def default(seen: Seen) -> Iterator[Fault]:
@@ -86,7 +86,7 @@ def slots(seen: Seen) -> Iterator[Fault]:
             count = len(node.variadic(several))
             for i in range(count):
                 if f"{several}.{i}" not in seen.operands:
-                    yield Fault(f"{several}.{i} is missing, and one behind it is there")
+                    yield Fault(f"{several}.{i} is missing, and one after it is there")
                     break
     for slot in seen.missing:
         yield Fault(f"{slot} is missing", slot)
@@ -96,7 +96,8 @@ def types(seen: Seen) -> Iterator[Fault]:
     """The types that are stated fit what the op makes of its operands.
 
     The op's type rule takes operands and attributes; each result has the shape and the expressed
-    type that the rule gives. Codes come where an op makes codes, and do not where it makes reals.
+    type that the rule gives. Quantized values come where an op makes quantized values, and do not
+    where it makes float values.
     """
     node = seen.node
     if node._bodies and node.op == "fused":

@@ -1,4 +1,4 @@
-"""Which taps of a window meet data, place by place: what lies outside counts as zero."""
+"""Which taps of a window meet data, place by place: what is outside counts as zero."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def gathered(size: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int,
 def scattered(size: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int, int]) -> Rows:
     """The taps of a transposed convolution along one axis: those that reach one place.
 
-    `pad` is what is cut off in front, and what is cut off behind less what is added there.
+    `pad` is what is cut off in front, and what is cut off after less what is added there.
     """
     reach = np.arange(kernel) * dilation
     if not isinstance(size, int) or (size - 1) * stride + int(reach[-1:].sum()) >= _PLACES:

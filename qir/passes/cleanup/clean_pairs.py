@@ -45,11 +45,11 @@ _MOVES = frozenset(
 """What moves elements, whatever they are."""
 _LONGEST = 4
 _MOST = 1 << 20
-"""Codes times scales that a proof tries; what has more stays."""
+"""Quantized values times scales that a proof tries; what has more stays."""
 
 
 def _back(graph: Graph, match: Match) -> Value | None:
-    """The codes from which quantizing and dequantizing lead back to themselves."""
+    """The quantized values from which quantizing and dequantizing lead back to themselves."""
     wanted, steps = match.root.result.type, list[Node]()
     node = match.root
     while len(steps) < _LONGEST and node.op in BRIDGES and len(node.operands) == 1:
@@ -64,7 +64,8 @@ def _back(graph: Graph, match: Match) -> Value | None:
 
 
 def _moved(graph: Graph, match: Match) -> Value | None:
-    """Codes that are moved instead of their numbers, where these are quantized by the same map."""
+    """Quantized values that are moved instead of their numbers, where these are quantized by the
+    same map."""
     root = match.root
     moves = _moves(root.operands["x"])
     back = moves[-1].operands["x"].node if moves else root
@@ -86,7 +87,7 @@ def _moved(graph: Graph, match: Match) -> Value | None:
 
 
 def _moves(value: Value) -> list[Node]:
-    """The moves that a value has behind it and nobody else reads, the last one first."""
+    """The moves that a value has after it and nobody else reads, the last one first."""
     found: list[Node] = []
     while value.node.op in _MOVES and value.only_use is not None and not value.node.schemes:
         found.append(value.node)
@@ -110,7 +111,7 @@ def _recoded(graph: Graph, match: Match) -> Value | None:
 
 
 def _gives_back(graph: Graph, x: Value, steps: list[Node]) -> bool:
-    """Whether every code of a value comes back, by each of the scales that it may have."""
+    """Whether every integer of a value comes back, by each of the scales that it may have."""
     elements = [value.type.element for value in (x, *(step.result for step in steps))]
     manners = [profile_of(graph, step) for step in steps]
     key = tuple(
@@ -130,7 +131,7 @@ def _gives_back(graph: Graph, x: Value, steps: list[Node]) -> bool:
 
 _KEPT = 4096
 _PROVED: dict[tuple[object, ...], tuple[tuple[Profile, ...], bool]] = {}
-"""What was found for a row of ops on types; for the profiles that stood behind the names."""
+"""What was found for a row of ops on types; for the profiles that stood after the names."""
 
 
 def _tried(quant: QuantType | None, steps: list[Node], manners: list[str]) -> bool:
@@ -155,7 +156,7 @@ def _tried(quant: QuantType | None, steps: list[Node], manners: list[str]) -> bo
 
 
 def _every_code(quant: QuantType) -> NDArray[np.generic] | None:
-    """All codes along a last axis, for each index of the axis that has scales of its own."""
+    """All integers along a last axis, for each index of the axis that has scales of its own."""
     count = 1
     lead: tuple[int, ...] = ()
     if quant.grain is not None:
@@ -184,11 +185,11 @@ _PAIRS = Rewrite(
         "same-codes",
         (op.any_of("quantize", "requantize")(_CODES),),
         codes=True,
-        doc="Codes that come back to themselves.",
+        doc="Quantized values that stay what they are.",
     ),
     _back,
     Change.EXACT,
-    "every code gives itself back",
+    "every quantized value stays what it is",
 )
 _MOVED = Rewrite(
     Pattern(
@@ -199,7 +200,7 @@ _MOVED = Rewrite(
             ),
         ),
         codes=True,
-        doc="Codes that come back to themselves in other places.",
+        doc="Quantized values that only change places.",
     ),
     _moved,
     Change.EXACT,
@@ -217,12 +218,12 @@ _RECODES = Rewrite(
 class CleanPairs(PatternPass):
     """Removes quantize after dequantize, requantize and recode that change no stored integer.
 
-    The proof is a trial: every code of the type goes through the ops by the profile that they
-    follow, by every scale of the axis, and all must come back as the bytes they were; so nothing
-    is assumed about rounding. The types on both ends are equal. Where moves (transpose, reshape,
-    slice and their like) stand between and one map goes for all elements, codes are moved. What
-    cannot be tried stays: scales that are computed or lie in blocks, and codes of more than 2^20
-    values, such as 32-bit biases.
+    The proof is a trial: every quantized value of the type goes through the ops by the profile that
+    they follow, by every scale of the axis, and all must come back as the bytes they were; so
+    nothing is assumed about rounding. The types on both ends are equal. Where moves (transpose,
+    reshape, slice and their like) stand between and one map goes for all elements, quantized values
+    are moved. What cannot be tried stays: scales that are computed or be in blocks, and quantized
+    values of more than 2^20 values, such as 32-bit biases.
     """
 
     name = "clean-pairs"
@@ -230,7 +231,7 @@ class CleanPairs(PatternPass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """Codes that are quantized again by the same numbers."""
+        """Quantized values that are quantized again by the same numbers."""
         text = (
             "graph main as native {\n  %x = input() : 2x4xf32\n"
             "  %q = quantize(%x) : 2x4x!quant.uniform<u8:f32, 0.3:128>\n"

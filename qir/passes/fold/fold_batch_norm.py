@@ -169,7 +169,7 @@ def _asked_after(norm: Node) -> Iterator[Condition]:
 
 
 def _asked_before(norm: Node) -> Iterator[Condition]:
-    """What is asked where the op behind takes the normalization in."""
+    """What is asked where the op after takes the normalization in."""
     yield Condition(norm.op == "batch_norm", norm, f"it is {norm.op}, not batch_norm")
     use, readers = norm.result.only_use, ", ".join(u.name for u in norm.result.users)
     yield Condition(use is not None, norm, f"%{norm.result.name} is read by {readers or 'nobody'}")
@@ -235,5 +235,5 @@ def _take_over(graph: Graph, node: Node, norm: Node) -> None:
 
 FoldBatchNorm.places = (
     Place("after", ("batch_norm",), _asked_after, "a batch norm goes into the op before it"),
-    Place("before", ("batch_norm",), _asked_before, "a batch norm goes into the op behind it"),
+    Place("before", ("batch_norm",), _asked_before, "a batch norm goes into the op after it"),
 )

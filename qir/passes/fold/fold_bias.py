@@ -132,7 +132,7 @@ class FoldBias(PatternPass):
     """Only where the weights are constants: what is added to other products may be a mask."""
 
     products: bool = True
-    """Behind matmul and gemm too."""
+    """After matmul and gemm too."""
 
     def chosen(self) -> tuple[Rewrite, ...]:
         all_of = _OF_LAYERS if self.layers else self.rewrites

@@ -48,9 +48,10 @@ _NEVER = frozenset(
 class FoldConstants(Pass):
     """Replaces float ops on constants by their results.
 
-    Ops on codes stay: a dequantized weight is what makes a model quantized. So does what has more
-    than `limit` elements, or `growth` more than the constants that it is made of. Numbers that
-    are read off a type become constants too. A foreign op with constant operands is read again.
+    Ops on quantized values stay: a dequantized weight is what makes a model quantized. So does what
+    has more than `limit` elements, or `growth` more than the constants that it is made of. Numbers
+    that are read off a type become constants too. A foreign op with constant operands is read
+    again.
     """
 
     name = "fold-constants"
@@ -73,7 +74,7 @@ class FoldConstants(Pass):
 
 
 def foldable(node: Node, limit: int, growth: int) -> bool:
-    """Whether an op makes reals of constants alone, and not too many."""
+    """Whether an op dequantizes constants alone, and not too many."""
     if node.op in _NEVER or not node.operands or not node.results:
         return False
     if any(v.constant is None or v.type.quant for v in node.operands.values()):

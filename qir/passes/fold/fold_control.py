@@ -214,7 +214,7 @@ def _tells_as_much(node: Node, found: _Known) -> bool:
 
 
 def _kinds(node: Node, found: _Known) -> list[TensorType] | None:
-    """The types of what comes instead; None where a map of codes is in the way."""
+    """The types of what comes instead; None where a map of quantized values is in the way."""
     carried = node.variadic("vs")
     if found.body is None:
         parts = node.results[len(carried) :]

@@ -46,8 +46,8 @@ Found = dict[Value, "QuantType | None"]
 class FoldParameters(Pass):
     """Writes scale and zero point into the type of a value whose readers name equal constants.
 
-    Those who only move codes, and are told no numbers, go along. A value stays as it is where a
-    number is computed, and where readers disagree, which the ledger says.
+    Those who only move quantized values, and are told no numbers, go along. A value stays as it is
+    where a number is computed, and where readers disagree, which the ledger says.
     """
 
     name = "fold-parameters"
@@ -55,7 +55,7 @@ class FoldParameters(Pass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """Codes whose scale and zero point are constants beside them."""
+        """Quantized values whose scale and zero point are constants beside them."""
         text = (
             "graph main as native {\n  %x = input() : 2x3xf32\n  %s = constant(0.5) : f32\n"
             "  %z = constant(3) : u8\n"
@@ -80,7 +80,7 @@ class FoldParameters(Pass):
         return count
 
     def _agreed(self, graph: Graph, ledger: Ledger, *, inside: bool) -> Found:
-        """The types that dynamic values can have; what moves codes agrees on both sides."""
+        """The types that dynamic values can have; what moves integers agrees on both sides."""
         found: Found = {}
         for value in graph.values.values():
             if (quant := value.type.quant) is None or not quant.dynamic:
@@ -145,7 +145,7 @@ def _told(graph: Graph, node: Node, slot: str, quant: QuantType) -> QuantType | 
 
 
 def _nested(quant: QuantType, name: str, array: Array) -> QuantType:
-    """The type with numbers that are codes themselves."""
+    """The type with numbers that are quantized themselves."""
     if name == "scale":
         return replace(quant, scale=array, scale_dtype=array.type.express)
     return replace(quant, zero=array)
@@ -155,7 +155,7 @@ def _nested(quant: QuantType, name: str, array: Array) -> QuantType:
 
 
 def _carried(value: Value, found: Found) -> QuantType | None:
-    """The type of codes that were only moved, where that of the codes before is known."""
+    """The type of integers that were only moved, where that of the integers before is known."""
     node = value.node
     sources = [v for v in tied(node) if v is not value]
     if len(sources) != 1:
@@ -178,7 +178,7 @@ def _move(node: Node, quant: QuantType) -> QuantType | None:
 
 
 def _drop_uneven(graph: Graph, found: Found) -> bool:
-    """Leaves open what not all who hold the same codes agree on; says whether there was any."""
+    """Leaves open what not all who hold the same integers agree on; says whether there was any."""
     changed = False
     for node in graph:
         both = tied(node)

@@ -37,7 +37,7 @@ from qir.rewrite.equal_types import tied
 Numbers = dict[str, Value]
 """Values that hold scales and zeros, by the companion's name."""
 _BITS = frozenset({"recode", "shape", "size"})
-"""Ops that do not ask what codes mean."""
+"""Ops that do not ask what quantized values mean."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class UnfoldParameters(Pass):
 
 
 def _open_ones(graph: Graph, *, inside: bool) -> list[Value]:
-    """The values that are unfolded: of those that hold the same codes, all or none."""
+    """The values that are unfolded: of those that hold the same quantized values, all or none."""
     chosen = {v: None for v in graph.values.values() if _takes(v, inside=inside)}
     rows = [both for node in graph if len(both := tied(node)) > 1]
     uneven = True
@@ -85,7 +85,7 @@ def _takes(value: Value, *, inside: bool) -> bool:
     if not makes or (inside and node.op == "input") or len(node.results) != 1:
         return False
     if not all(_told(node) and spec(node.op).slot(slot) for node, slot in value.uses):
-        return False  # numbers that are codes keep theirs
+        return False  # numbers that are quantized keep theirs
     somebody = node.op not in ("constant", "input") and node.op not in _BITS
     return bool(value.uses) and (somebody or any(u.node.op not in _BITS for u in value.uses))
 

@@ -45,16 +45,16 @@ _CODES = frozenset(
 
 
 Known = dict[tuple[Value, ...], Value]
-"""The reals of codes that are read by certain numbers."""
+"""The float values of quantized values that are read by certain numbers."""
 
 
 @dataclass(frozen=True)
 class ExpandQdq(Pass):
     """Adds a dequantize to each quantized value, and a quantize after each op on such values.
 
-    Sums of reals do not wrap: where a kernel's sums do, other numbers come out, which the ledger
-    says, as it does where codes mean numbers that float32 does not hold. What the rounding of a
-    scale alone makes infinite is held at float32's end.
+    Sums of floats do not wrap: where a kernel's sums do, other numbers come out, which the ledger
+    says, as it does where quantized values mean numbers that float32 does not hold. What the
+    rounding of a scale alone makes infinite is held at float32's end.
     """
 
     name = "expand-qdq"
@@ -65,7 +65,7 @@ class ExpandQdq(Pass):
         count = 0
         for node in list(graph):
             if node.op in _CODES or node.bodies or not _on_codes(node) or _hands_on(node):
-                continue  # what holds bodies hands codes to them; they are unwrapped on their own
+                continue  # bodies are given integers, and are unwrapped on their own
             if not may(self.name, f"expand {node.op}", node):
                 continue
             apart = going_on(graph, node) or float32_overflow.beyond(graph, node)
@@ -73,7 +73,7 @@ class ExpandQdq(Pass):
                 _expand(graph, node, reals)
             except TypeRuleError as error:
                 where = f" ({node.origins[0]})" if node.origins else ""
-                said = f"{node.name}{where}: reals cannot stand between its codes: {error}"
+                said = f"{node.name}{where}: float ops cannot replace it: {error}"
                 raise Refused(said) from error
             change = Change.APPROXIMATED if apart else Change.REGROUPED
             said = f"written as float ops between quantized values{apart}"
@@ -83,7 +83,7 @@ class ExpandQdq(Pass):
 
 
 def expand(graph: Graph, node: Node) -> None:
-    """Unwraps one op on codes; Refused where reals cannot stand between its codes."""
+    """Unwraps one quantized op; Refused where float values cannot stand between its integers."""
     _expand(graph, node, {})
 
 
@@ -92,7 +92,7 @@ def _on_codes(node: Node) -> bool:
 
 
 def _hands_on(node: Node) -> bool:
-    """Whether it moves codes whose numbers nobody tells it: these have no reals here."""
+    """Whether it moves integers whose numbers nobody tells it: these have no float values here."""
     quants = [v.type.quant for v in (*node.operands.values(), *node.results)]
     moves = not node.stages and spec(node.op).traits.value_preserving
     return (
@@ -178,7 +178,7 @@ def _reals(
 
 
 def _dequantized(graph: Graph, node: Node, value: Value, numbers: Mapping[str, Value]) -> Value:
-    """The reals of a value's codes, made before a node; one that stands later moves there."""
+    """The floats of a value's integers, made before a node; one that stands later moves there."""
     wanted = {"x": value, **numbers}
     readers = (n for n in value.users if n.op == "dequantize")
     old = next((n for n in readers if dict(n.operands) == wanted), None)
@@ -216,7 +216,7 @@ def _counted(
     beside: Mapping[str, Value],
     value: Value,
 ) -> Value:
-    """A bias in a unit that is computed: its codes times the product of both scales."""
+    """A bias in a unit that is computed: its quantized values times the product of both scales."""
     traits = spec(stage.op).traits
     scales = []
     for slot in (traits.data, traits.weight or ""):
@@ -279,7 +279,7 @@ def _through(graph: Graph, node: Node, value: Value, kind: TensorType) -> Value:
 
 
 def _finish(graph: Graph, node: Node, flows: Sequence[Value], numbers: Mapping[str, Value]) -> None:
-    """Puts what was made in the node's place, quantized where its results are codes."""
+    """Puts what was made in the node's place, quantized where its results are quantized."""
     placed: list[Value] = []
     for old, flow in zip(node.results, flows, strict=True):
         end = flow

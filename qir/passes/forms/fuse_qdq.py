@@ -57,10 +57,10 @@ _KNOWN = (
 class FuseQdq(Fusing):
     """Fuses every op that has an integer form, with the activations that follow it.
 
-    What only moves codes must find and leave one map, though concat may convert; a bias must count
-    in the accumulator's own unit. Products of codes too wide for sums of 32 bits stay real, those
-    too whose sums would wrap in them, what has no kernel for codes of its width, and what is
-    infinite in float32.
+    What only moves quantized values must find and leave one map, though concat may convert; a bias
+    must count in the accumulator's own unit. Integer products too wide for sums of 32 bits stay
+    float, those too whose sums would wrap in them, what has no kernel for quantized values of its
+    width, and what is infinite in float32.
     """
 
     name = "fuse-qdq"
@@ -84,7 +84,7 @@ class FuseQdq(Fusing):
         return not traits.same_params or match.head.op == "concat" or moves_codes(match)
 
     def _part(self, graph: Graph, node: Node, ledger: Ledger) -> bool:
-        """Parts codes instead of their reals, where all parts keep the map."""
+        """Parts quantized values instead of their float values, where all parts keep the map."""
         source = source_of(node, "x", node.operands["x"])
         quant = source.type.quant if source is not None else None
         if source is None or quant is None or quant.grain is not None:

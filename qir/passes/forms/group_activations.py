@@ -42,7 +42,8 @@ class GroupActivations(Pass):
     """Groups conv2d and relu as conv2d |> relu, if the value between has no other use.
 
     `activations` are the ops that join, up to `most` of them; with `sums` an add of another tensor
-    joins too. All values are reals: what codes are grouped by is a profile, and `group` does it.
+    joins too. All values are floats: what quantized values are grouped by is a profile, and `group`
+    does it.
     """
 
     name = "group-activations"

@@ -55,7 +55,7 @@ from qir.rewrite.runner.tolerance import EXACT
 _WEIGHTS = {"matmul_integer": "b", "conv_integer": "w"}
 _DATA = {"matmul_integer": "a", "conv_integer": "x"}
 _ORDERS = ("(x*w)/y", "x*(w/y)", "(x*w)*(1/y)")
-"""Orders in which a real result is the sum times the product of both scales."""
+"""Orders in which a float result is the sum times the product of both scales."""
 _LAID = ("reshape", "unsqueeze", "squeeze")
 """What may give the product of both scales other axes."""
 
@@ -71,13 +71,13 @@ def _scaled(op: Ops, total: Op) -> Either:
 
 @pattern
 def integer_product(op: Ops) -> Term:
-    """matmul_integer of raw codes and constant weights, made a float and scaled."""
+    """matmul_integer of raw integers and constant weights, made a float and scaled."""
     return _scaled(op, op.matmul_integer(Var("data"), Var("held").where("constant"), ...))
 
 
 @pattern
 def integer_conv(op: Ops) -> Term:
-    """conv_integer of raw codes and constant weights, made a float and scaled."""
+    """conv_integer of raw integers and constant weights, made a float and scaled."""
     return _scaled(op, op.conv_integer(Var("data"), Var("held").where("constant"), ...))
 
 
@@ -89,7 +89,7 @@ def _to_f32(match: Match) -> bool:
 
 
 def _codes(match: Match) -> Value | None:
-    """The codes of the data, of which the sum reads the raw numbers."""
+    """The quantized values of the data, of which the sum reads the raw numbers."""
     node = match["data"].node
     x = node.operands.get("x") if node.op == "recode" else None
     quant = None if x is None else x.type.quant
@@ -135,7 +135,7 @@ def _one_or_row(data: NDArray[np.generic], shape: Shape, wanted: Shape) -> bool:
 
 
 def _held(value: Value | None) -> NDArray[np.generic] | None:
-    """Constant numbers that are no codes."""
+    """Constant numbers that are not quantized."""
     held = None if value is None else value.constant
     return None if held is None or held.type.quant else held.data
 
@@ -160,7 +160,7 @@ def _zeros(match: Match) -> NDArray[np.generic] | None:
 
 
 def _scales(match: Match) -> NDArray[np.generic] | None:
-    """The constant scales of the weights, which lie along the channels where they scale the sum."""
+    """The constant scales of the weights, which are along the channels where they scale the sum."""
     data = _held(match["weights"])
     laid = (match.find("laid") or match.node("scales")).result.type.shape
     if data is None or len(laid) > match.node("sum").result.type.rank:
@@ -169,7 +169,7 @@ def _scales(match: Match) -> NDArray[np.generic] | None:
 
 
 def _weights(match: Match) -> bool:
-    """Whether scales and zeros of the weights are constants that lie along the channels."""
+    """Whether scales and zeros of the weights are constants that are along the channels."""
     node = match.node("sum")
     known = f"{_WEIGHTS[node.op]}.zero" not in node.operands or _zeros(match) is not None
     return bool(_columns(match)) and known and _scales(match) is not None
@@ -187,9 +187,9 @@ def _bias(match: Match) -> bool:
 
 _CONDITIONS: tuple[tuple[str, Callable[[Match], bool]], ...] = (
     ("the sum is cast to f32", _to_f32),
-    ("the data are raw codes of a quantize whose numbers are computed, one for all", _raw),
+    ("the data are raw integers of a quantize whose parameters are computed, per tensor", _raw),
     ("zero and scale are those of that quantize", _own_numbers),
-    ("the weights' numbers are constants, one or one an output channel", _weights),
+    ("the weights' parameters are constants, per tensor or per output channel", _weights),
     ("the bias is one f32 an output channel", _bias),
 )
 
@@ -289,7 +289,7 @@ class LiftDynamic(PatternPass):
       weights and then with the sum: in another order other bits come out;
     - the weights, their scales and zeros are constants, one each or one an output channel; the
       bias is a constant of one f32 an output channel;
-    - the product of the scales may have got axes of one element behind that of the channels;
+    - the product of the scales may have got axes of one element after that of the channels;
     - sum, cast, scales and product have no other use, and follow one profile;
     - the profile sums in 32 bits that wrap, scales in f32 in that order, and adds a bias after.
     """

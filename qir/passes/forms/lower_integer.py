@@ -53,7 +53,8 @@ _PRODUCTS = frozenset({"matmul", "linear", "gemm", *_CONVS})
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Codes of one side of a product: their dequantize, and the axis along which scales lie."""
+    """Quantized values of one side of a product: their dequantize, and the axis along which scales
+    are."""
 
     node: Node
     quant: QuantType
@@ -76,10 +77,10 @@ class LowerInteger(Pass):
     """Rewrites products of dequantized 8-bit values as `matmul_integer` or `conv_integer`.
 
     The sum is exact in 32 bits, is made a float, and is multiplied by the product of both scales:
-    the same reals, rounded in other places. The left side has one scale, the right one for all or
-    one an output channel; a convolution whose weights have several zero points stays as it is, as
-    do what has channels last, since no runtime computes it, a sum that would wrap in 32 bits, and
-    reals that float32 does not hold.
+    the same float values, rounded in other places. The left side has one scale, the right one for
+    all or one an output channel; a convolution whose weights have several zero points stays as it
+    is, as do what has channels last, since no runtime computes it, a sum that would wrap in 32
+    bits, and float values that float32 does not hold.
     """
 
     name = "lower-integer"
@@ -120,7 +121,8 @@ def _sides(node: Node) -> tuple[_Side, _Side] | None:
 
 
 def _side(value: Value, along: int | None) -> _Side | None:
-    """The codes that a value's reals are of; None for codes that no integer product takes."""
+    """The integers that a value's floats are of; None for integers that no integer product
+    takes."""
     node = value.node
     if node.op != "dequantize" or value.type.element != F32:
         return None
@@ -193,7 +195,7 @@ class _Build:
         return self.graph.constant(Array.of(data, free), name=free, before=self.node)
 
     def raw(self, side: _Side, *, turned: bool) -> Value:
-        """The codes as plain numbers, the last two axes swapped where that is asked."""
+        """The quantized values as plain numbers, the last two axes swapped where that is asked."""
         codes, plain = side.codes, side.codes.type.with_element(side.quant.storage)
         if (array := codes.constant) is not None:
             axes = [*range(array.type.rank)]
@@ -258,7 +260,7 @@ class _Build:
         return np.asarray(side.quant.scales(), np.float32) if given is None else given
 
     def _spread(self, value: Value, axes: int) -> Value:
-        """A list of channels as a tensor with so many axes behind."""
+        """A list of channels as a tensor with so many axes after."""
         if not axes or not value.type.rank:
             return value
         if (array := value.constant) is not None:
@@ -268,7 +270,7 @@ class _Build:
         return self.add("reshape", {"x": value, "shape": shape})
 
     def bias(self, value: Value, axes: int) -> Value:
-        """What is added: reals, or sums in the accumulator's unit dequantized."""
+        """What is added: float values, or sums in the accumulator's unit dequantized."""
         value = self._counted(value) if axes else value
         beta = self.node.attrs.get("beta", 1.0)
         if beta != 1.0:
@@ -277,7 +279,7 @@ class _Build:
         return self._spread(value, axes) if value.type.rank == 1 else value
 
     def _counted(self, value: Value) -> Value:
-        """Reals of raw sums as these times their unit.
+        """Float values of raw sums as these times their unit.
 
         A dequantize would be reshaped, and onnxruntime moves the rounding of such sums there.
         """
@@ -300,7 +302,7 @@ class _Build:
         return self.add("mul", {"a": real, "b": unit}, name=f"{codes.name}.real")
 
     def _plain(self, codes: Value) -> Value:
-        """Codes as the numbers they are."""
+        """Quantized values as the numbers they are."""
         plain = codes.type.with_element(I32)
         source = codes.node.operands.get("x") if codes.node.op == "recode" else None
         return (

@@ -183,7 +183,7 @@ def _product(graph: Graph, node: Node, last: Node) -> Value:
 
 
 def _activate_first(graph: Graph, made: Value) -> None:
-    """Moves ops on each element before the reshape behind a product: one kernel computes both."""
+    """Moves ops on each element before the reshape after a product: one kernel computes both."""
     while made.node.op == "reshape" and (use := made.only_use) is not None:
         node, back = use.node, made.node
         if not spec(node.op).traits.elementwise or len(node.operands) > 1 or node.schemes:

@@ -35,9 +35,9 @@ from qir.rewrite.runner.filter import may
 class OpenGroups(Pass):
     """Replaces groups by their bodies, where the kernel's name matches a pattern.
 
-    What one kernel computed is computed op by op then: the same reals, where the kernel rounds no
-    more than its body says. With `chains`, groups of reals in a row are replaced by their ops too;
-    a pattern is matched with those ops, as in `conv2d |> relu`.
+    What one kernel computed is computed op by op then: the same float values, where the kernel
+    rounds no more than its body says. With `chains`, groups of floats in a row are replaced by
+    their ops too; a pattern is matched with those ops, as in `conv2d |> relu`.
     """
 
     name = "open-groups"

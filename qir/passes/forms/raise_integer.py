@@ -51,24 +51,25 @@ _Numbers = NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """A sum of raw integers, and what makes reals of it."""
+    """A sum of raw integers, and what dequantizes it."""
 
     sum: Node
     made: Value
-    """The reals, without a bias."""
+    """The float values, without a bias."""
     factors: tuple[_Numbers, ...]
     """What the sum is multiplied by: the scales in any order, or their product."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One side of a product: raw integers, and the codes of which they are, where any are known."""
+    """One side of a product: raw integers, and the integers of which they are, where any
+    are known."""
 
     raw: Value
     codes: Value | None
     zeros: _Numbers | None
     perm: tuple[int, ...] = ()
-    """How the codes are turned before they are summed."""
+    """How the quantized values are turned before they are summed."""
 
     @property
     def quant(self) -> QuantType | None:
@@ -81,10 +82,11 @@ class RaiseInteger(Pass):
 
     What `lower-integer` makes, and any sum of 8-bit integers that is cast to f32 and multiplied by
     constants alone, becomes dequantize, dequantize and the product, with the bias that follows a
-    convolution, or one in accumulator units that follows a matrix product. The same reals, rounded
-    in other places. The scales stand apart, or those of the data are known from their codes; zero
-    points are constants, and those of the data are their codes'; sum, cast and products have no
-    other use. A sum that some input takes beyond 32 bits stays as it is: it wraps, reals go on.
+    convolution, or one in accumulator units that follows a matrix product. The same float values,
+    rounded in other places. The scales stand apart, or those of the data are known from their
+    quantized values; zero points are constants, and those of the data are their quantized values';
+    sum, cast and products have no other use. A sum that some input takes beyond 32 bits stays as it
+    is: it wraps, float values go on.
     """
 
     name = "raise-integer"
@@ -192,7 +194,7 @@ def _quants(chain: _Chain, x: _Side, w: _Side) -> tuple[QuantType, QuantType] | 
     """The maps of both sides, where there are two whose scales multiply to what is there."""
     data, left = _known(x, None), list(chain.factors)
     if x.codes is None and len(left) > 1:
-        # Of two scales the first is the data's, as runtimes write them; reals are the same.
+        # Of two scales the first is the data's, as runtimes write them; float values are the same.
         one = next((f for f in left if f.size == 1), None)
         data = None if one is None else _map(x, one.reshape(()), None, None)
     rest = None if data is None else _rest(np.float32(data.scales()), left)
@@ -212,7 +214,8 @@ def _quants(chain: _Chain, x: _Side, w: _Side) -> tuple[QuantType, QuantType] | 
 
 
 def _known(side: _Side, along: int | None) -> QuantType | None:
-    """The map of codes, where the sum takes off its zero points and its scales lie as they may."""
+    """The map of integers, where the sum takes off its zero points and its scales are as
+    they may."""
     quant = side.quant
     if quant is None or (quant.grain is not None and along is None):
         return None
@@ -262,7 +265,7 @@ def _along(node: Node) -> int:
 
 
 def _spread(node: Node) -> int:
-    """How many axes stand behind that of the channels."""
+    """How many axes stand after that of the channels."""
     return node.result.type.rank - 2 if node.op == "conv_integer" else 0
 
 
@@ -298,7 +301,7 @@ def _map(side: _Side, scales: _Numbers, along: int | None, node: Node | None) ->
 
 
 def _raise(graph: Graph, chain: _Chain, sides: list[tuple[_Side, QuantType]]) -> str:
-    """Puts reals between codes in a chain's place; gives the name of what they make."""
+    """Puts float values between integers in a chain's place; gives the name of what they make."""
     node = chain.sum
     reals = [_real(graph, node, side, quant) for side, quant in sides]
     operands = dict(zip(_SLOTS[node.op], reals, strict=True))
@@ -326,7 +329,7 @@ def _conv_attrs(node: Node, axes: int) -> dict[str, Attr]:
 
 
 def _real(graph: Graph, node: Node, side: _Side, quant: QuantType) -> Value:
-    """The reals of one side, turned as the raw integers were."""
+    """The float values of one side, turned as the raw integers were."""
     codes = side.codes or _coded(graph, node, side.raw, quant)
     known = (u for u in codes.users if u.op == "dequantize" and u.precedes(node))
     old = next(known, None)
@@ -337,7 +340,7 @@ def _real(graph: Graph, node: Node, side: _Side, quant: QuantType) -> Value:
 
 
 def _coded(graph: Graph, node: Node, raw: Value, quant: QuantType) -> Value:
-    """Raw integers as codes."""
+    """Raw integers as quantized values."""
     kind = raw.type.with_element(quant)
     if (array := raw.constant) is None:
         name = graph.fresh(f"{raw.name}.codes")
@@ -379,7 +382,7 @@ def _bias(graph: Graph, chain: _Chain, quants: list[QuantType]) -> tuple[Node | 
 
 
 def _counted(value: Value, quants: list[QuantType]) -> bool:
-    """Whether reals are 32-bit codes in the unit of an accumulator, as a product adds them."""
+    """Whether floats are 32-bit integers in the unit of an accumulator, as a product adds them."""
     codes = value.node.operands["x"] if value.node.op == "dequantize" else None
     quant = None if codes is None else codes.type.quant
     if quant is None or quant.dynamic or quant.storage != I32 or quant.zeros().any():

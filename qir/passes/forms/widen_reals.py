@@ -50,7 +50,7 @@ _KEPT = frozenset(
 
 
 def narrow(graph: Graph) -> bool:
-    """Whether an op of a graph, its branches or loops computes with reals of 16 bits."""
+    """Whether an op of a graph, its branches or loops computes with floats of 16 bits."""
     return any(map(_computing, bodies(graph)))
 
 
@@ -59,13 +59,13 @@ def _computing(graph: Graph) -> bool:
 
 
 def _computes(node: Node) -> bool:
-    """Whether a plain op of reals takes or gives some of 16 bits; casts alone compute nothing."""
+    """Whether a plain op of floats takes or gives some of 16 bits; casts alone compute nothing."""
     values = (*node.operands.values(), *node.results)
     return node.op != "cast" and not _kept(node) and any(map(_narrow, values))
 
 
 def _kept(node: Node) -> bool:
-    """Whether an op is none of reals alone, which keeps the types that it has."""
+    """Whether an op is none of floats alone, which keeps the types that it has."""
     coded = any(v.type.quant for v in (*node.operands.values(), *node.results))
     return node.op in _KEPT or bool(node.bodies or node.inner or node.stages) or coded
 
@@ -75,7 +75,7 @@ class WidenReals(Pass):
     """Computes in float32 what a model computes in float16 or bfloat16, in branches and loops too.
 
     Constants are what they were. Inputs and results, those of bodies too, and what is no plain op
-    of reals keep their types: casts stand between. Numbers are no longer rounded to 16 bits behind
+    of floats keep their types: casts stand between. Numbers are no longer rounded to 16 bits after
     each op.
     """
 

@@ -26,7 +26,7 @@ class Reshaped:
 
     shape: Shape
     perm: Perm
-    """The transpose that gives what the reshape made behind the transpose."""
+    """The transpose that gives what the reshape made after the transpose."""
     axis: int | None = None
     """The axis within which the elements stand in another order."""
     index: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -72,7 +72,7 @@ def _least(before: Shape, after: Shape, left: list[int], right: list[int]) -> tu
 def reshaped(before: Shape, after: Shape, perm: Perm) -> Reshaped | None:
     """What stands for `reshape(transpose(x, perm))`, which is of shape `after`, on x itself.
 
-    `before` is the shape that the reshape reads. None where the joined axes lie apart in x.
+    `before` is the shape that the reshape reads. None where the joined axes are apart in x.
     """
     after = _closed(before, after)
     parts = blocks(before, after)

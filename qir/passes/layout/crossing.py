@@ -1,4 +1,4 @@
-"""What a transpose may stand behind instead of before: what takes axes out, puts in or joins them.
+"""What a transpose may stand after instead of before: what takes axes out, puts in or joins them.
 
 A transpose is followed through all that reads it, as long as each can be said of what the transpose
 read. It is taken out where nothing is left of it at every end: its axes were taken out, joined in

@@ -1,4 +1,4 @@
-"""Takes out transposes that stand before, or behind, what can do without them."""
+"""Takes out transposes that stand before, or after, what can do without them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SUMS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The reshape or unsqueeze that stands for one with a transpose behind it."""
+    """The reshape or unsqueeze that stands for one with a transpose after it."""
 
     op: str
     perm: Perm
@@ -80,7 +80,7 @@ class Passing:
         return False
 
     def _raise(self, node: Node) -> bool:
-        """Takes out a transpose behind what only reshapes, where none or another is before that."""
+        """Takes out a transpose after what only reshapes, where none or another is before that."""
         value = node.operands["x"]
         found = raised(value, wholes(node.attrs["perm"]))
         if found is None:
@@ -165,7 +165,7 @@ class Passing:
         self.graph.set_lineage(value, turned_lineage(value.lineage, perm))
 
     def _hold(self, node: Node, slot: str, array: Array) -> None:
-        """Puts a constant in a slot, behind a dequantize where one stands there."""
+        """Puts a constant in a slot, after a dequantize where one stands there."""
         old = node.operands[slot]
         between = old.node if old.constant is None and old.node.op == "dequantize" else None
         held = between.operands["x"] if between else old

@@ -87,11 +87,11 @@ class AssignSchemes(Pass):
     range_rule: str = field(default="minmax", metadata=option(name="range", read=_range))
     """The range rule of slots for which neither table nor user names one."""
     groups: str = field(default="", metadata=option(kind="profile"))
-    """The profile whose kernels get no codes inside; empty: the target's own chains."""
+    """The profile whose kernels get no quantized values inside; empty: the target's own chains."""
     masks: tuple[tuple[str, float], ...] = field(
         default=(), metadata=option(read=of_text, write=with_text, kind="list of number and value")
     )
-    """Values in which calibration saw numbers of a mask, each behind the least of these; behind 0
+    """Values in which calibration saw numbers of a mask, each after the least of these; after 0
     those in which a constant puts numbers that are none beside what it saw."""
 
     def __post_init__(self) -> None:
@@ -150,7 +150,7 @@ def assign(
     """The plan, and the scheme of every slot; SchemeError where wishes cannot hold together.
 
     Kernels are the target's chains, unless `rows` says which ones there are. `seen` are values
-    that hold numbers of a mask, beside those that the graph's constants put there, and (behind 0)
+    that hold numbers of a mask, beside those that the graph's constants put there, and (after 0)
     values in which these are none.
     """
     low = {graph.values[name]: least for name, least in seen if name in graph.values}
@@ -183,7 +183,7 @@ class _Assignment:
         self.wishes = wishes
         self.rows = None if rows is None else {n: k for k in rows for n in k.ops[1:]}
         self.cut = cut
-        """Activations that are in no kernel because they cut codes, and why."""
+        """Activations that are in no kernel because they cut quantized values, and why."""
         self.on_codes = in_codes(graph)
         self.before = before_codes(graph, {op for op, row in table.ops.items() if row.share})
         self.masks = masks(graph)
@@ -218,9 +218,10 @@ class _Assignment:
         self._settle(movers)
 
     def _settle(self, movers: list[Node]) -> None:
-        """Ops that only move elements follow their neighbours: codes stay codes.
+        """Ops that only move elements follow their neighbours: integers stay integers.
 
-        What is not asked for is integer between codes alone, where the runtime takes it anyway.
+        What is not asked for is integer between quantized values alone, where the runtime takes it
+        anyway.
         """
         for node in movers:
             beside = any(held_map(v) for v in (*node.operands.values(), *node.results))
@@ -236,7 +237,7 @@ class _Assignment:
 
     def _follows(self, node: Node) -> bool:
         """Whether what an op reads, or what reads it, is integer; all of both if it is unasked, but
-        for constants where codes are new all around."""
+        for constants where quantized values are new all around."""
         row = self.table.ops[node.op]
         near = [v.node for s, v in node.operands.items() if s.split(".")[0] in row.slots]
         near += [user for value in node.results for user in value.users]
@@ -259,7 +260,7 @@ class _Assignment:
         return kernel.head if all(self.inside.get(n) is kernel.head for n in between) else None
 
     def _summands(self, node: Node) -> dict[str, Value]:
-        """What an op within a row adds to what flows through it, where that is stored as codes."""
+        """What an op in a chain adds to its data, where that is stored as integers."""
         kernel = (self.rows or {}).get(node) if node in self.inside else None
         slots = [slot for n, slot in kernel.summands() if n is node] if kernel else []
         return {slot: node.operands[slot] for slot in slots}
@@ -286,13 +287,14 @@ class _Assignment:
             return self.cut[node]
         moved = [v for s, v in node.operands.items() if s.split(".")[0] in row.share]
         if moved and all(v.constant for v in moved):
-            return "it moves a constant: what it takes of it is quantized behind it"
+            return "it moves a constant: what it takes of it is quantized after it"
         found = form_obstacle(node, row, self.table.name) or self._codes_obstacle(node, row)
         found = found or self._mask(node)
         return found or self._too_coarse(node)
 
     def _mask(self, node: Node) -> str:
-        """What an op reads or makes that a mask leaves no room in, unless a rule gives it codes."""
+        """What an op reads or makes that a mask leaves no room in, unless a rule gives it
+        integers."""
         for slot, value in (*node.operands.items(), *((RESULT, made) for made in node.results)):
             computed = value.constant is None and value.type.quant is None
             if value in self.masks and computed and self._last(node, slot) is None:
@@ -312,12 +314,12 @@ class _Assignment:
         return asked or bool(self._mask(node) or self._too_coarse(node))
 
     def _codes_obstacle(self, node: Node, row: OpCapability) -> str:
-        """What codes beside it the target does not take there; they stay as they are."""
+        """What quantized values beside it the target does not take there; they stay as they are."""
         for slot, value in (*node.operands.items(), *((RESULT, made) for made in node.results)):
             quant = held_map(value) or next(iter(coded(value) if slot == RESULT else ()), None)
             allowed = row.allowed(slot.split(".")[0], value.constant is not None)
             if quant is not None and not takes(allowed, quant):
-                said = f"its {slot} has codes already, of a kind that {self.table.name}"
+                said = f"its {slot} is quantized already, by a type that {self.table.name}"
                 return f"{said} does not take"
         return ""
 
@@ -394,10 +396,11 @@ class _Assignment:
         return {movers[-1]: "what it joins has no storage in common"}
 
     def _stored(self, node: Node, laws: dict[Value, Scheme]) -> list[tuple[str, Value]]:
-        """Slots of an integer op that hold activations, with the values in them that get codes.
+        """Slots of an integer op that hold activations, with the values in them that get quantized
+        values.
 
-        What has codes is read by their map, in the other sign if the slot asks for it: `laws`
-        learns of it, and of what moves them.
+        What has quantized values is read by their map, in the other sign if the slot asks for it:
+        `laws` learns of it, and of what moves them.
         """
         out: list[tuple[str, Value]] = []
         share = self.table.ops[node.op].share
@@ -427,8 +430,8 @@ class _Assignment:
         return self.tails.get(node, [node])[-1]
 
     def _scheme(self, users: list[tuple[Node, str]], law: Scheme | None) -> Scheme | None:
-        """One scheme for all members: what codes that exist, or a law, fix, what a user wants, what
-        all allow; None where there is none."""
+        """One scheme for all members: what quantized values that exist, or a law, fix, what a user
+        wants, what all allow; None where there is none."""
         if law is not None and all(self._takes(n, slot, law) for n, slot in users):
             return law
         laws = {s for n, slot in users for s in self._allowed(n, slot) if s.scale is not None}
@@ -450,7 +453,7 @@ class _Assignment:
         return None
 
     def cutting(self) -> dict[Node, str]:
-        """Activations in kernels that cut no codes which cut those that were chosen, and why."""
+        """Activations in kernels that cut no integers which cut those that were chosen, and why."""
         out: dict[Node, str] = {}
         for head, tails in self.tails.items():
             scheme = self.chosen.get(self.find(tails[-1].result))
@@ -580,7 +583,7 @@ class _Assignment:
         return known.decision(node, self.reason[node], found)
 
     def _between(self, node: Node) -> str:
-        """Why an op of another profile's kernel stays real, codes about it or not; or nothing."""
+        """Why an op of another profile's kernel stays float in any case; or nothing."""
         head = self.inside.get(node, node)
         if self.rows is None or head not in self.tails:
             return ""

@@ -3,7 +3,7 @@
     %y = conv2d(%x, %w, bias=%b) : 1x2x2x2xf32
 
 keeps its form. The largest weight decides the scale, so one outlier leaves the others few steps.
-The range with the least mean squared error is narrower then, and what lies outside is clipped.
+The range with the least mean squared error is narrower then, and what is outside is clipped.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Materialize(Pass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A sum of two inputs, each with a plan for its codes."""
+        """A sum of two inputs, each with a plan for its quantized values."""
         scheme, kind = Scheme(U8), TensorType((4,), F32)
         graph = Graph("main")
         values = [graph.add("input", types=[kind], name=name).result for name in "ab"]
@@ -123,7 +123,7 @@ class _Materializing:
         self.rounding: dict[str, str] = {}
         self.types: dict[str, QuantType] = {}
         self.real: dict[Value, Value] = {}
-        """Value -> what dequantizes its codes."""
+        """Value -> what dequantizes its quantized values."""
         self.parameters: dict[tuple[Value, Scheme], Value] = {}
 
     def run(self) -> int:
@@ -220,7 +220,7 @@ class _Materializing:
         return replace(kind, declared=found)
 
     def _uncut(self, values: list[Value], kind: QuantType) -> QuantType:
-        """A map that clips before codes do not cut, where that lets a runtime drop them."""
+        """A map that clips before integers do not cut, where that lets a runtime drop them."""
         clips = [v.node for v in values if v.node.op == "clip"]
         if not clips or self.scales != "profile" or not drops_tails(self.profile):
             return kind
@@ -269,7 +269,7 @@ class _Materializing:
         return self.statistics.log(Key(value.lineage.tensor, None))
 
     def _stored(self, value: Value, scheme: Scheme) -> Value:
-        """What dequantizes the codes of a value, made once."""
+        """What dequantizes the quantized values of a value, made once."""
         if value not in self.real:
             kind = value.type.with_element(self.types[scheme.share or value.name])
             if value.constant is not None:
@@ -279,7 +279,7 @@ class _Materializing:
         return self.real[value]
 
     def _pair(self, value: Value, kind: TensorType) -> Value:
-        """What dequantizes new codes of a value, or those that it has by that map."""
+        """What dequantizes new quantized values of a value, or those that it has by that map."""
         graph = self.graph
         if (known := _known_codes(value, kind)) is not None:
             readers = (use.node for use in known.uses if use.node.op == "dequantize")
@@ -306,7 +306,7 @@ class _Materializing:
         return reals
 
     def _result(self, value: Value, scheme: Scheme) -> None:
-        """A stored result is read as codes by everybody."""
+        """A stored result is read as quantized values by everybody."""
         if RESULT not in value.node.schemes:
             return
         reals = self._stored(value, scheme)
@@ -362,7 +362,7 @@ class _Materializing:
         return np.asarray(np.maximum(scales, least.astype(np.float32)))
 
     def _bias(self, node: Node, slot: str, bias: Value, data: np.float32, w: QuantType) -> None:
-        """Codes in units of the accumulator, fl32(input scale x weight scale)."""
+        """Quantized values in units of the accumulator, fl32(input scale x weight scale)."""
         assert bias.constant is not None
         unit = np.asarray(data * np.asarray(w.scales(), np.float32), np.float32)
         axis = 0 if unit.ndim else None
@@ -377,7 +377,7 @@ class _Materializing:
         self.graph.set_operand(node, slot, made)
 
     def _constant(self, value: Value, kind: TensorType, codes: Held | None = None) -> Value:
-        """A constant's codes, and what dequantizes them."""
+        """A constant's quantized values, and what dequantizes them."""
         assert value.constant is not None
         assert kind.quant is not None
         if codes is None:
@@ -413,7 +413,7 @@ def weight_type(
 
 
 def channel_axis(node: Node, scheme: Scheme) -> int | None:
-    """The axis of a layer's weights along which scales lie; None where there is one scale."""
+    """The axis of a layer's weights along which scales are; None where there is one scale."""
     rule = spec(node.op).traits.weight_axis
     if scheme.grain != "channel" or rule is None:
         return None
@@ -431,7 +431,7 @@ def _weight_numbers(
 
 
 def _known_codes(value: Value, kind: TensorType) -> Value | None:
-    """The codes of that map that are made of a value already."""
+    """The quantized values of that map that are made of a value already."""
     for use in value.uses:
         node = use.node
         if node.op == "quantize" and use.slot == "x" and not node.attrs["round"]:

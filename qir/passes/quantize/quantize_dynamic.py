@@ -175,7 +175,7 @@ class QuantizeDynamic(Pass):
     """Quantizes products with constant weights; scales of data are computed at run time.
 
     The data of each is quantized as a whole to u8 by its own range, once for all who read it; the
-    weights by their range, now. Everything between stays in reals. What branches and loops hold is
+    weights by their range, now. Everything between stays float. What branches and loops hold is
     quantized within them.
     """
 
@@ -266,7 +266,7 @@ def _first(value: Value) -> Node:
 
 
 def _dynamic(graph: Graph, value: Value, how: Dynamic) -> Value:
-    """Codes of a whole tensor by its own range, and what dequantizes them."""
+    """Quantized values of a whole tensor by its own range, and what dequantizes them."""
     first, stem = _first(value), value.name
     attrs: dict[str, Attr] = {"rule": how.rule, "storage": U8, "scale_type": dtype(how.scale)}
     names = [graph.fresh(f"{stem}.scale"), graph.fresh(f"{stem}.zero")]
@@ -284,7 +284,7 @@ def _dynamic(graph: Graph, value: Value, how: Dynamic) -> Value:
 
 
 def stored(graph: Graph, value: Value, held: Array) -> Value:
-    """A constant's codes, and what dequantizes them."""
+    """A constant's quantized values, and what dequantizes them."""
     first = _first(value)
     named = Array(held.held, held.type, value.name)
     made = graph.constant(named, name=graph.fresh(f"{value.name}.q"), before=first)

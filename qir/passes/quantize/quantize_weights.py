@@ -51,14 +51,14 @@ _Tensor = NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How weights alone are stored: the codes, and how many of a column share a scale."""
+    """How weights alone are stored: the integers, and how many of a column share a scale."""
 
     storage: DType
     size: int
 
     @classmethod
     def parse(cls, text: str) -> Blocks:
-        """Reads `u4:32`: affine codes of 4 bits, 32 a block; `i8:64` is symmetric.
+        """Reads `u4:32`: affine quantized values of 4 bits, 32 a block; `i8:64` is symmetric.
 
         Raises SchemeError for text that says no such thing.
         """
@@ -69,7 +69,7 @@ class Blocks:
 
     @property
     def symmetric(self) -> bool:
-        """Whether codes have no zero point: signed ones."""
+        """Whether quantized values have no zero point: signed ones."""
         return self.storage.name.startswith("i")
 
     def __str__(self) -> str:

@@ -75,7 +75,7 @@ class RoundWeights(Pass):
     )
     """Inputs of one run of the model."""
     profile: str = "native"
-    """Whose rules the codes of weights are found by."""
+    """Whose rules the quantized values of weights are found by."""
     scales: str = field(default="profile", metadata=option(read=lambda t: known_scales(str(t))))
     """The range rule, or the family of them, that takes the place of the profile's."""
     centered: bool = False
@@ -224,11 +224,11 @@ def _round(
 def chosen_codes(
     moments: Reals, exact: Reals, nearest: NDArray[np.int64], step: Reals, high: int
 ) -> NDArray[np.int64]:
-    """The codes of weights whose results have the least squared error that was found.
+    """The quantized values of weights whose results have the least squared error that was found.
 
-    Weights lie by group, result and number; steps by group and result. The error of a result is
-    `e @ moments @ e`, where e = codes * step - exact. Of each result the weight whose other
-    neighbour helps most is moved, until none helps.
+    Weights are by group, result and number; steps by group and result. The error of a result is
+    `e @ moments @ e`, where e = quantized values * step - exact. Of each result the weight whose
+    other neighbour helps most is moved, until none helps.
     """
     wide = step[..., None]
     place = exact / wide

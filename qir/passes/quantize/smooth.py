@@ -46,7 +46,7 @@ class Smooth(Pass):
 
     name = "smooth"
     nested = False
-    tolerance = Tolerance(4096, 0, "equal in reals; weights are rounded")
+    tolerance = Tolerance(4096, 0, "equal in exact arithmetic; weights are rounded")
     statistics: Statistics = field(
         default_factory=lambda: Statistics(""), metadata=option(read=read_statistics, kind="file")
     )

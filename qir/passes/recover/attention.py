@@ -29,7 +29,7 @@ def attention(op: Ops, q: Var, k: Var, v: Var) -> Term:
 
     The transpose may stand between two reshapes that make one axis of all heads and part it again.
 
-    The scale may lie on the product, on q, on k or on several, as factor or divisor; none is 1.
+    The scale may be on the product, on q, on k or on several, as factor or divisor; none is 1.
     The mask is added, or chooses by `where` between scores and -inf.
     """
     swapped = op.transpose(_scaled(op, k, "before")).named("turn")

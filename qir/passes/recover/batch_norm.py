@@ -19,10 +19,10 @@ _ROWS = ("mean", "spread", "gain", "beta")
 
 @pattern
 def batch_norm(op: Ops, x: Var) -> Term:
-    """(x - mean) / spread * gain + beta, all of them constants that lie along the channels.
+    """(x - mean) / spread * gain + beta, all of them constants that are along the channels.
 
     What it becomes has eps 0 and the variance 1, so that nothing is approximated. Channels are the
-    second axis of an image, and the last one behind a product with weights.
+    second axis of an image, and the last one after a product with weights.
     """
     mean, spread, gain, beta = (Var(name).where("constant") for name in _ROWS)
     less = op.sub(x, mean)
@@ -32,7 +32,7 @@ def batch_norm(op: Ops, x: Var) -> Term:
 
 
 def _axis(match: Match) -> int | None:
-    """The one axis along which all constants lie; None where there is none, or another."""
+    """The one axis along which all constants are; None where there is none, or another."""
     x = match["x"].type
     found: set[int] = set()
     for value in _given(match).values():
@@ -90,7 +90,7 @@ def _row(value: Value, count: int) -> NDArray[np.float64]:
 
 REWRITES = (
     Rewrite(
-        batch_norm.check("its constants lie along the channels", _along_channels),
+        batch_norm.check("its constants are along the channels", _along_channels),
         _replace,
         says="{nodes} is batch_norm",
     ),

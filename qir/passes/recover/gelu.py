@@ -49,7 +49,7 @@ def gelu_by_tanh(op: Ops, x: Var) -> Term:
 
 @pattern
 def gelu_by_sigmoid(op: Ops, x: Var) -> Term:
-    """x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 * x ** 3)), which is the same in reals."""
+    """x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 * x ** 3)), which is the same in float."""
     return op.mul(x, op.sigmoid(_inner(op, x, 2 * _SLOPE)))
 
 

@@ -69,7 +69,7 @@ def _norm(match: Match) -> Node:
 
 
 def _whole(norm: Node) -> bool:
-    """Whether a norm goes over all axes behind those of batch and groups."""
+    """Whether a norm goes over all axes after those of batch and groups."""
     if norm.op == "instance_norm":
         return True
     axis, rank = norm.attrs["axis"], norm.result.type.rank

@@ -25,7 +25,7 @@ Given: TypeAlias = "Attrs | Callable[[Match], Attrs | None]"
 """Attributes, or what finds them in a match; None: it is no such op after all."""
 
 CLOSE = 1e-5
-"""How far a written constant may lie from the real one: 1.41421 is the root of 2."""
+"""How far a written constant may be from the float one: 1.41421 is the root of 2."""
 
 
 def exactly(value: float) -> Either:
@@ -34,12 +34,12 @@ def exactly(value: float) -> Either:
 
 
 def number(name: str) -> Var:
-    """Any one real number, by name: a constant whose elements all are that number."""
-    return Var(name).check("is one real number", lambda value: real(value) is not None)
+    """Any one float value, by name: a constant whose elements all are that number."""
+    return Var(name).check("is one float value", lambda value: real(value) is not None)
 
 
 def positive(name: str) -> Var:
-    """One real number that is greater than 0, as an eps is."""
+    """One float value that is greater than 0, as an eps is."""
     return Var(name).check("is one number above 0", lambda value: (real(value) or 0) > 0)
 
 

@@ -183,7 +183,7 @@ def _norm(op: str) -> Replacement:
 
 
 _SAME = "the means go over the same axes, and these are the last"
-_PARTS = "gamma and beta lie along the axes that are averaged"
+_PARTS = "gamma and beta are along the axes that are averaged"
 
 REWRITES = tuple(
     Rewrite(

@@ -55,7 +55,7 @@ def prelu_of_halves(op: Ops, x: Var) -> Term:
 
 
 def _make_one(match: Match) -> bool:
-    """Whether what lies above 0 stays as it is."""
+    """Whether what is above 0 stays as it is."""
     up, down = (_reals(match[name]) for name in ("up", "down"))
     try:
         whole = up + down

@@ -1,6 +1,6 @@
 """Rotary embedding: the halves or the neighbours of each head, turned by cosines and sines.
 
-x is [batch, heads, length, size], or [sequences, length, size]; cosines and sines lie along length
+x is [batch, heads, length, size], or [sequences, length, size]; cosines and sines are along length
 and size, the same for every head, for every batch or each. What a rotation by halves multiplies
 with has two equal halves: a constant that has, or what is made of a concat of something with itself
 by ops that go element by element or leave the last axis alone.
@@ -140,7 +140,7 @@ def _bounds(node: Node, size: int) -> tuple[int, ...] | None:
 
 
 def _table(value: Value, match: Match, *, whole: bool, given: bool = False) -> str:
-    """How the numbers lie: "rows" for one row a place, "batch" for those of each batch; or ""."""
+    """How the numbers are: "rows" for one row a place, "batch" for those of each batch; or ""."""
     x, rank = match["x"].type, match["x"].type.rank
     size = _size(match) if whole else _size(match) // 2
     shape = (1,) * (rank - value.type.rank) + tuple(value.type.shape)

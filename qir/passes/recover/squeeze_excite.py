@@ -50,7 +50,7 @@ def squeeze_excite_of_rows(op: Ops, x: Var) -> Term:
 
 
 def _of_rows(match: Match) -> bool:
-    """Whether the mean goes over height and width, and the gate lies along the channels."""
+    """Whether the mean goes over height and width, and the gate is along the channels."""
     x, nodes = match["x"].type, match.nodes
     mean = next(n for n in nodes if n.op in ("global_avg_pool", "reduce_mean"))
     if x.rank != 4 or match.results[0].type.rank != 4:

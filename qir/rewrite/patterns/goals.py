@@ -62,7 +62,7 @@ class Stages(Term):
 
 @dataclass(frozen=True)
 class Result(Term):
-    """Another result of the pattern, which lies above what is bound."""
+    """Another result of the pattern, which is above what is bound."""
 
     place: int
 
@@ -91,7 +91,7 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Reached(Term):
-    """Stands behind what a choice is about."""
+    """Stands after what a choice is about."""
 
     choice: Choice
 

@@ -290,7 +290,7 @@ class Pattern:
     results: tuple[Term, ...]
     tests: tuple[Condition[Match], ...] = ()
     codes: bool = False
-    """Whether its ops may also be ops on codes (quantize and its kin always may)."""
+    """Whether its ops may also be quantized ops (quantize and its kin always may)."""
     doc: str = ""
 
     def __post_init__(self) -> None:
@@ -306,7 +306,7 @@ class Pattern:
 
     @cached_property
     def plan(self) -> Plan:
-        """It, looked through once; UsageError where two things have one name, or lie apart."""
+        """It, looked through once; UsageError where two things have one name, or be apart."""
         return plan(self.name, self.results)
 
     def check(self, text: str, holds: Callable[[Match], bool]) -> Pattern:

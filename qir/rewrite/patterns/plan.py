@@ -55,7 +55,7 @@ class Plan:
     endless: bool = False
     """Whether a match may have any number of nodes."""
     depth: int = 0
-    """How many nodes below a result the furthest one of a match may lie."""
+    """How many nodes below a result the furthest one of a match may be."""
     ways: list[tuple[Term, ...]] = field(default_factory=list)
     """For each result but the first: terms from it down to one that is bound before."""
     _private: dict[Repeat | Every, frozenset[Key]] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class Plan:
 
 
 def plan(name: str, results: tuple[Term, ...]) -> Plan:
-    """The plan of a pattern; UsageError where two things have one name, or lie apart."""
+    """The plan of a pattern; UsageError where two things have one name, or be apart."""
     out = Plan(name, results)
     seen: set[Term] = set()
     for result in results:
@@ -182,7 +182,7 @@ def plan(name: str, results: tuple[Term, ...]) -> Plan:
 
 
 def _height(out: Plan, term: Term, known: dict[Term, int], depth: int) -> int:
-    """How many terms lie one below the other."""
+    """How many terms are one below the other."""
     if depth > _DEEPEST:
         raise UsageError(f"pattern {out.name}: ops within ops, more than {_DEEPEST} deep")
     if term not in known:
@@ -230,7 +230,7 @@ def _count(out: Plan, term: Term, seen: set[Term]) -> None:
 
 
 def _keys(term: Term, stop: Term | Every | None, into: set[Key]) -> None:
-    """Keys in a term, but for what lies in the body of `stop`."""
+    """Keys in a term, but for what is in the body of `stop`."""
     key = key_of(term)
     if key is not None:
         if not isinstance(key, str) and key in into:

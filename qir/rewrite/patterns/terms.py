@@ -1,4 +1,4 @@
-"""What a pattern is made of: terms, what may stand in their slots, and what lies below them."""
+"""What a pattern is made of: terms, what may stand in their slots, and what is below them."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ class _Run:
             with suppressed():
                 changed = again.apply(one)
             if changed is None or errors(again.work):
-                said = "more than can be told: cut short, it leaves no program"
+                said = "more than can be shown: cut short, it leaves no program"
                 where: Moved | None = Moved(moved.tensor, said)
             else:
                 edits = again.work.version - version

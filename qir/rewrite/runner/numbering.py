@@ -28,7 +28,7 @@ class Step:
     """The pass."""
     rewrite: str
     node: str
-    """The name of its node before, with the path of the body that it lies in."""
+    """The name of its node before, with the path of the body that it is in."""
     origins: tuple[Origin, ...] = ()
     """Of all nodes that it was about."""
 

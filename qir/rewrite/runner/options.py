@@ -323,7 +323,7 @@ class _Reader:
         return self.text[start : self.at]
 
     def _skip(self, blanks: str) -> bool:
-        """Passes over these; says whether anything stands behind them."""
+        """Passes over these; says whether anything stands after them."""
         while self._peek() and self._peek() in blanks:
             self.at += 1
         return self.at < len(self.text)

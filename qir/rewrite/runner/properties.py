@@ -40,7 +40,7 @@ _QDQ = frozenset({"quantize", "dequantize", "recode", "choose_qparams", "qparams
 
 def _codes(node: Node) -> str:
     coded = next((v.name for v in node.results if v.type.quant), "")
-    return f"%{coded} holds codes" if coded else ""
+    return f"%{coded} is quantized" if coded else ""
 
 
 def _integer(node: Node) -> str:

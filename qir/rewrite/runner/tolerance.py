@@ -10,9 +10,10 @@ class Tolerance:
     """How far a tensor may move, given that all tensors before it are what they were."""
 
     ulps: float = 0.0
-    """Reals: units in the last place of the tensor's largest number, in the tensor's own type."""
+    """Float values: units in the last place of the tensor's largest number, in the tensor's own
+    type."""
     codes: float = 0
-    """Codes: steps."""
+    """Quantized values: steps."""
     why: str = ""
 
     @property
@@ -31,7 +32,7 @@ class Tolerance:
         elif self.exact:
             text = "exact"
         else:
-            codes = f"{self.codes:g} code{'s' if self.codes != 1 else ''}"
+            codes = f"{self.codes:g} quantized step{'s' if self.codes != 1 else ''}"
             parts = [f"{self.ulps:g} ulp" if self.ulps else "", codes if self.codes else ""]
             text = " and ".join(part for part in parts if part)
         return f"{text}: {self.why}" if self.why else text
@@ -40,6 +41,6 @@ class Tolerance:
 EXACT = Tolerance(why="numbers stay what they are")
 """Of what moves, renames or removes, and of what computes the same in the same order."""
 REGROUPED = Tolerance(64, 1, "equal in exact arithmetic, rounded in another place")
-"""Of what computes the same reals in another order, or rounds elsewhere."""
+"""Of what computes the same float values in another order, or rounds elsewhere."""
 ANOTHER = Tolerance(float("inf"), float("inf"), "the program means something else afterwards")
 """Of what is asked to change the meaning, such as quantizing: only its form is checked."""

@@ -2,7 +2,7 @@
 
 After the pass, every tensor that both runs have is given the elements that it had before, once it
 was compared. So what a rewrite does is seen where it is done, and is no excuse for what stands
-behind it. Tensors are the same that have one name and one lineage; constants are not compared,
+after it. Tensors are the same that have one name and one lineage; constants are not compared,
 what is computed from them is.
 """
 
@@ -112,7 +112,7 @@ class Validation:
             except _Found:
                 return look.moved
             except QirError as error:
-                return Moved(look.last or graph.name, f"more than can be told: {error}", number)
+                return Moved(look.last or graph.name, f"more than can be shown: {error}", number)
             look.outputs(graph, made)
             if look.moved is not None:
                 return look.moved
@@ -157,7 +157,7 @@ class _Look:
             if known is None or self.moved is not None:
                 continue
             if known.data.shape != made[name].shape or not refines(known.type, value.type):
-                far = f"more than can be told: it was {known.type}, and is {value.type}"
+                far = f"more than can be shown: it was {known.type}, and is {value.type}"
             else:
                 far = self._far(known, value.type, made[name])
             if far:
@@ -167,7 +167,7 @@ class _Look:
         """How far elements moved, if it is further than they may."""
         mine, theirs = old.type.quant, kind.quant
         if (mine is None) != (theirs is None) or old.data.shape != new.shape:
-            return ""  # reals that became codes, or another layout: nothing to compare
+            return ""  # float values that were quantized, or another layout: nothing to compare
         if mine is None or theirs is None:
             return far_reals(old.data, new, self.tolerance.ulps)
         if mine.dynamic or theirs.dynamic or mine.same_map(theirs):
@@ -228,7 +228,7 @@ def _far_codes(old: Tensor, new: Tensor, kind: QuantType, allowed: float) -> str
     if most <= allowed:
         return ""
     at = tuple(map(int, np.unravel_index(int(gap.argmax()), gap.shape)))
-    return f"{most:g} codes: {old[at]} -> {new[at]} at {list(at)}"
+    return f"{most:g} steps: {old[at]} -> {new[at]} at {list(at)}"
 
 
 def _unequal(old: Tensor, new: Tensor) -> str:

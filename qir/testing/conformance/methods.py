@@ -1,4 +1,4 @@
-"""What every method is held to: codes within bounds, as near to the op in reals as it says."""
+"""What every method is held to: integers within bounds, as near to the op in float as it says."""
 
 from __future__ import annotations
 
@@ -44,13 +44,16 @@ def check_method(name: str, given: PluginMethod) -> tuple[Check, ...]:
 
             def found(op: str = op, calls: list[tuple[Kernel, Codes]] = calls) -> str:
                 calls.extend(_calls(name, op))
-                demand(calls, f"no call of {op} on codes was found")
+                demand(calls, f"no call of {op} on quantized values was found")
                 return f"{len(calls)} calls"
 
-            if checks.check(f"{op}: there are calls on codes", found):
+            if checks.check(f"{op}: there are calls on quantized values", found):
                 look = partial(_near, calls, given.within)
-                checks.check(f"{op}: gives codes, {given.within} from the op in reals", look)
-                checks.check(f"{op}: same codes, same bytes", partial(_pure, calls))
+                checks.check(
+                    f"{op}: gives quantized values, at most {given.within} steps from the float op",
+                    look,
+                )
+                checks.check(f"{op}: same operands, same bytes", partial(_pure, calls))
     return checks.told()
 
 
@@ -77,7 +80,7 @@ def _form(name: str, given: PluginMethod) -> str:
 
 
 def _calls(name: str, op: str) -> list[tuple[Kernel, Codes]]:
-    """Uses of an op with codes of random maps in the place of its reals."""
+    """Uses of an op with quantized values of random maps in the place of its float values."""
     out: list[tuple[Kernel, Codes]] = []
     manner = profile("native")
     for seed in range(COUNT):
@@ -121,14 +124,14 @@ def _near(calls: list[tuple[Kernel, Codes]], within: int) -> str:
         demand(made.dtype == quant.storage.carrier, f"{said}: {made.dtype}, not {quant.storage}")
         if made.size:
             low, high = int(made.min()), int(made.max())
-            bounds = f"{low}..{high}, the codes are {quant.low}..{quant.high}"
+            bounds = f"{low}..{high}, the type holds {quant.low}..{quant.high}"
             demand(quant.low <= low and high <= quant.high, f"{said}: {bounds}")
             far = int(np.abs(made.astype(np.int64) - wanted.astype(np.int64)).max())
-            demand(far <= within, f"{said}: {far} codes from the op in reals")
+            demand(far <= within, f"{said}: {far} steps from the float op")
             furthest = max(furthest, far)
         tried += 1
     demand(tried, f"it refuses every call: {refused}")
-    return f"{tried} calls, {len(calls) - tried} refused, at most {furthest} codes off"
+    return f"{tried} calls, {len(calls) - tried} refused, at most {furthest} steps off"
 
 
 def _pure(calls: list[tuple[Kernel, Codes]]) -> None:

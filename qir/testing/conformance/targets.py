@@ -31,7 +31,7 @@ from qir.testing.generated import random_graph, sample_inputs
 SEEDS = (1, 2, 3, 5)
 """Of the networks that are tried."""
 REALS = 1e-4
-"""Reals may differ by so much of the largest, as sums are made in another order."""
+"""Float values may differ by so much of the largest, as sums are made in another order."""
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
@@ -40,7 +40,8 @@ def check_target(
 ) -> tuple[Check, ...]:
     """Holds a target to its contract, on these float graphs, its own `samples` or random ones.
 
-    What it makes of codes may lie `codes` from what the reference computes under its profile.
+    What it makes of quantized values may be `codes` from what the reference computes under its
+    profile.
     """
     target = given() if isinstance(given, type) else given
     checks = Checklist()
@@ -56,7 +57,7 @@ def check_target(
     def quantize() -> str:
         quantized.extend(_quantized(target, graph) for graph in floats)
         held = sum(v.type.quant is not None for g in quantized for v in g.values.values())
-        return f"{len(quantized)} networks, {held} values in codes"
+        return f"{len(quantized)} networks, {held} quantized values"
 
     if not checks.check("models are quantized by its table", quantize):
         return checks.told()
@@ -142,7 +143,7 @@ def _taken(target: Target, quantized: Sequence[Graph]) -> str:
             refused += verdict.taken == "refused"
         found = [f for f in target.verify(graph) if f.severity == "error"]
         demand(not found, f"it refuses what was quantized for it: {found and found[0]}")
-    return f"{taken} ops taken, {refused} left to reals"
+    return f"{taken} ops taken, {refused} left float"
 
 
 def _emits(target: Target, programs: Sequence[Graph]) -> str:
@@ -266,18 +267,18 @@ def _from_file(target: Target, path: Path, inputs: Arrays) -> Arrays:
 
 
 def _near(graph: Graph, wanted: Arrays, given: Arrays, codes: int, what: str) -> None:
-    """Demands that results are as near as they must be: codes by steps, reals by their size."""
+    """Demands that results are as near as they must be: integers by steps, floats by their size."""
     for found in compare(graph, wanted, given):
         if found.equal:
             continue
         if found.codes is not None:
             near = found.codes <= codes + 1e-3
-            far = f"{found.codes:g} codes from the reference, {codes} may be"
+            far = f"{found.codes:g} steps from the reference, {codes} may be"
         else:
             size = float(np.abs(wanted[found.name].astype(np.float64)).max(initial=1e-30))
             near = found.largest <= REALS * size
             far = f"{found.largest:g} from the reference, which reaches {size:g}"
-        demand(near, f"{what} output {found.name} lies {far}")
+        demand(near, f"{what} output {found.name} is {far}")
 
 
 def _grouped(target: Target, graph: Graph) -> Graph:

@@ -103,8 +103,8 @@ def test_a_constant_that_is_taken_raw_has_the_meaning_that_is_said(tmp_path: Pat
         ("w", ("each", ""), "is dropped: it has 3 scales and no axis"),
         ("w", ("nobody", ""), "is dropped: 'nobody' is no constant"),
         ("w", ("", "wz"), "names no scale"),
-        ("y", ("ws", ""), "is of what an operator makes as plain numbers"),
-        ("ws", ("xs", ""), "is of no codes"),
+        ("y", ("ws", ""), "is of an operator's result that is not quantized"),
+        ("ws", ("xs", ""), "is of a float value"),
         ("none", ("ws", "wz"), "is of a tensor that is not there"),
     ],
 )

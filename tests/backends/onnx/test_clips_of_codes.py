@@ -87,7 +87,7 @@ def test_a_clip_that_leaves_out_zero_is_real_and_the_layer_before_it_on_codes(
     x = network(source, "Conv", ends)
     graph = pipeline.load(source)
     told = {d.op: d.reason for d in qir.plan(graph).decisions}
-    assert told["clip"].startswith("its ends leave out 0")
+    assert told["clip"].startswith("its range leaves out 0")
     pipeline.save(qir.quantize(graph, qir.calibrate(graph, x)), path)
     _, ops = run(path, x)
     assert (ops["QLinearConv"], ops["Clip"]) == (1, 1), dict(ops)
@@ -139,7 +139,7 @@ def test_what_cuts_codes_of_a_map_that_a_rule_fixes_is_planned_real(
     real = cut[first == "Relu"]
     assert found == {n: "float" if n == "k" and real else "integer" for n in "ckpy"}
     assert {n: d.integer for n, d in told.items()} == {n: found[n] == "integer" for n in "ckpy"}
-    assert told["k"].reason.startswith("it cuts codes that are u8") == real
+    assert told["k"].reason.startswith("it clamps quantized values that are u8") == real
     assert (ops["QLinearConv"], ops[first], ops["FusedConv"]) == (2, int(real), 0), dict(ops)
 
 
@@ -148,7 +148,7 @@ def test_what_cuts_codes_of_a_map_that_a_rule_fixes_is_planned_real(
 def test_a_rule_for_what_cuts_its_codes_is_refused(kind: str, target: str, tmp_path: Path) -> None:
     source = tmp_path / "m.onnx"
     behind(source, "Clip")
-    with pytest.raises(SchemeError, match=r"k stays float: it cuts codes .*cuts none"):
+    with pytest.raises(SchemeError, match=r"k stays float: it clamps quantized values .*cuts none"):
         qir.plan(pipeline.load(source), target=target, rules=[f"name=bound: {kind}"])
 
 

@@ -110,7 +110,7 @@ def test_reals_that_lie_further_are_refused_in_one_line(
     onnx.save(proto, tmp_path / "m.onnx")
     how, target = FORMS[form]
     made, graph = tmp_path / "made.onnx", pipeline.load(tmp_path / "m.onnx")
-    far = rf"which float32 does not hold: codes of {whose} mean up to .*--lossy"
+    far = rf"which float32 does not hold: quantized values of {whose} mean up to .*--lossy"
     said = f"between quantized values, {far}"
     with pytest.raises(Refused, match=said):
         pipeline.save(graph, made, format=how, target=target)
@@ -143,7 +143,7 @@ def test_infinite_reals_of_a_source_stay_reals(divided: int, tmp_path: Path) -> 
     made = tmp_path / "made.onnx"
     graph = pipeline.load(tmp_path / "m.onnx")
     pipeline.save(graph, made, format="qoperator", ledger=ledger)
-    assert any("stays on reals (1 Mul)" in e.reason for e in ledger)
+    assert any("stays float (1 Mul)" in e.reason for e in ledger)
     given = feeds(proto, "i")
     wanted, found = (run(m, given, optimize=False)["c"] for m in (proto, onnx.load(made)))
     assert (found == wanted).all()

@@ -72,7 +72,7 @@ def test_a_layer_kept_float_is_float_in_onnxruntime(form: str, tmp_path: Path) -
     qir.save(quantized, path, format=form, ledger=ledger)
     (told,) = [entry for entry in ledger if "optimizer" in entry.reason]
     assert (told.change, told.subject) == (qir.ledger.Change.EXACT, "r1")
-    assert told.reason.startswith("stays real: a Max of one operand between it and its quantize")
+    assert told.reason.startswith("stays float: a Max of one operand between it and its quantize")
 
     y, ops = outputs(path, x, "ENABLE_ALL")
     assert ops["QLinearConv"] == 2

@@ -30,7 +30,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 LONE_RELU = f"{ALREADY}, but {OPTIMIZED} has it in float32: no group of {OPTIMIZED} takes it but "
-LONE_RELU += "behind another op, as conv2d |> relu"
+LONE_RELU += "after another op, as conv2d |> relu"
 
 
 def planned(path: Path, way: str = "data") -> tuple[Decision, ...]:
@@ -99,7 +99,7 @@ def test_few_bit_weights_are_no_integers(tmp_path: Path) -> None:
     assert not any(d.integer for d in found)
     told = qir("plan", path, "--weights", "u4:16").out
     assert "few-bit weights  3 of 5 ops, 100 % of" in told
-    assert "data stay real" in told
+    assert "activations stay float" in told
     assert "integer" not in told
     done = qir("quantize", path, "--weights", "u4:16", "-o", tmp_path / "w.onnx").out
     assert "few-bit weights" in done
@@ -129,7 +129,7 @@ def test_reasons_are_true_of_sizes_moves_and_computed_operands() -> None:
     turned = pipeline.plan(graph, target="cpu")
     reasons = {d.node: d.reason for d in turned.decisions}
     assert reasons["m"] == "b is computed; the table of cpu has a constant there"
-    assert reasons["g"] == "it moves elements alone; the table of cpu plans no codes for gather"
+    assert reasons["g"] == "it moves elements alone; the table of cpu plans no integers for gather"
     assert {v.node for v in verdicts(target("onnxruntime").capability(), graph)} == {"z", "m", "g"}
     without = {d.node: d.reason for d in pipeline.plan(graph, weights="u4:16").decisions}
     assert without["z"] == "it converts integers to floats"

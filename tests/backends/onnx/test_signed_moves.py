@@ -163,9 +163,11 @@ def test_the_ledger_says_what_stands_behind_moves(tmp_path: Path) -> None:
     nodes = [*codes(held, "c"), move(held, "Slice", "c_d", "t"), move(held, "Tile", "t", "y")]
     ledger = Ledger()
     made = written(tmp_path, model(nodes, held, 17, ["y"]), ledger, opset=21)
-    (line,) = (e for e in ledger if "behind" in e.reason)
+    (line,) = (e for e in ledger if "after it too" in e.reason)
     assert (line.change, line.subject) == (Change.EXACT, "t")
-    assert line.reason.startswith("a move of i8 codes has codes behind it too, by the same map")
+    assert line.reason.startswith(
+        "a move of i8 values has quantized values after it too, with the same"
+    )
     names = ["QuantizeLinear", "DequantizeLinear"]
     assert [n.op_type for n in made.graph.node] == [*names, "Slice", *names, "Tile"]
 

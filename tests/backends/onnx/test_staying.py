@@ -62,17 +62,17 @@ I8, I4 = TensorProto.INT8, TensorProto.INT4
 @pytest.mark.parametrize(
     ("weights", "codes", "form", "said"),
     [
-        (I8, U16, "qoperator", ["no operator on codes takes u16: 2 ops stay"]),
+        (I8, U16, "qoperator", ["no quantized operator takes u16: 2 ops stay"]),
         (
             I4,
             U8,
             "qoperator",
             [
-                "no operator on codes takes i4: 1 op stays",
-                "has no operator on codes for them: 1 op",
+                "no quantized operator takes i4: 1 op stays",
+                "has no quantized operator for them: 1 op",
             ],
         ),
-        (I8, U8, "qoperator", ["has no operator on codes for them: 1 op stays on reals (1 Selu)"]),
+        (I8, U8, "qoperator", ["has no quantized operator for them: 1 op stays float (1 Selu)"]),
         (I4, U8, "integer", ["both sides of a matrix product or convolution: 1 op stays"]),
         (I8, U8, "integer", []),
         (I8, U8, "qdq", []),
@@ -97,7 +97,7 @@ def test_codes_of_onnxruntimes_own_operators_need_no_newer_operator_set(
     made, ledger = converted(proto, tmp_path, "qdq")
     assert {o.domain: o.version for o in made.opset_import} == {"": 17, "com.microsoft": 1}
     # The second line says what onnxruntime does since 1.32.
-    assert ["codes of 16 bits" in e.reason for e in ledger] == [True, False] * (codes == U16)
+    assert ["values of 16 bits" in e.reason for e in ledger] == [True, False] * (codes == U16)
     assert ["since 1.32" in e.reason for e in ledger] == [False, True] * (codes == U16)
     feeds = {"x": np.random.default_rng(5).standard_normal((3, 32)).astype(np.float32)}
     for optimize in (False, True):
@@ -115,6 +115,6 @@ def test_what_asks_for_sizes_stays_on_nothing(codes: int, tmp_path: Path) -> Non
         proto.graph.output.append(helper.make_tensor_value_info(op, TensorProto.INT64, shape))
     made, ledger = converted(proto, tmp_path, "qoperator")
     assert {"Shape", "Size"} <= {n.op_type for n in made.graph.node}
-    said = [entry.reason for entry in ledger if "on reals" in entry.reason]
+    said = [entry.reason for entry in ledger if "float (" in entry.reason]
     assert said
     assert not any("Shape" in line or "Size" in line for line in said)

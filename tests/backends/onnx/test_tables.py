@@ -150,5 +150,5 @@ def test_what_the_kernel_does_not_take_is_told(
     graph = product(op, weights, shape)
     with pytest.raises(Refused, match=f"y stays as it is: MatMulBnb4 .*{said}"):
         pipeline.save(graph, tmp_path / "m.onnx", format="nbits")
-    with pytest.raises(Refused, match="its codes are those of a table"):
+    with pytest.raises(Refused, match="its type is a lookup table"):
         pipeline.save(graph, tmp_path / "m.onnx", format="nbits", target="onnx")

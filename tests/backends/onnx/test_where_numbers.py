@@ -112,7 +112,7 @@ def test_the_form_of_operators_has_it_on_codes(case: str, tmp_path: Path) -> Non
     ops = [node.op_type for node in made.node]
     assert ops == ["QuantizeLinear", "QLinearWhere", "DequantizeLinear"]
     assert {node.input[0] for node in made.node} == {"x", "c", made.node[1].output[0]}
-    assert any("beside its codes are codes of the map" in entry.reason for entry in ledger)
+    assert any("is quantized by the parameters of the result" in entry.reason for entry in ledger)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     found = [

@@ -113,7 +113,7 @@ def test_reals_that_kernels_would_wrap_stay_what_they_are(
     onnx.save(on_reals(kind, bias), source)
     graph, ledger = pipeline.load(source), Ledger()
     pipeline.save(graph, made, format=form, ledger=ledger)
-    told = [e.subject for e in ledger if "stays on reals: sums come to" in e.reason]
+    told = [e.subject for e in ledger if "stays float: sums come to" in e.reason]
     assert told == ["yr"] * (form == "qoperator" and bias > LIMIT)
     x = far(kind)
     wanted = runtime(source, x)
@@ -144,7 +144,7 @@ def test_a_long_sum_is_no_sum_of_raw_integers(tmp_path: Path) -> None:
     sets = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=8), source)
     pipeline.save(pipeline.load(source), made, format="integer", ledger=ledger)
-    said = "stays on reals: sums come to 0..2266950000, which wrap in 32 bits"
+    said = "stays float: sums come to 0..2266950000, which wrap in 32 bits"
     assert said in [e.reason for e in ledger]
     x = np.full((1, 70_000), 255, np.uint8)
     assert (runtime(made, x) == runtime(source, x)).all()

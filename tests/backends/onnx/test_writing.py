@@ -303,7 +303,7 @@ def test_codes_with_narrow_bounds_are_made_by_a_function_unless_they_are_constan
             total = graph.add("add", {"a": total, "b": real}).result
         ledger = Ledger()
         finish(graph, total, ledger)
-        said = f"that codes of {many} keep to, which no type of ONNX says"
+        said = f"that quantized values of {many} keep to, which no type of ONNX says"
         assert [(e.change, e.subject, e.reason) for e in ledger] == [
             (Change.DROPPED, "narrower bounds", said)
         ]
@@ -364,7 +364,9 @@ def test_codes_of_32_bits_are_read_and_never_made(tmp_path: Path, target: str, z
     graph, x = graph_of(4)
     codes = graph.add("quantize", {"x": x}, types=[TensorType((4,), wide)], name="q").result
     graph.add("output", {"y": graph.add("dequantize", {"x": codes}).result})
-    with pytest.raises(Refused, match=r"^q: QuantizeLinear makes codes of .* not of i32"):
+    with pytest.raises(
+        Refused, match=r"^q: QuantizeLinear makes quantized values of .* not of i32"
+    ):
         pipeline.save(graph, tmp_path / "made.onnx", target=target)
     graph, x = graph_of(4, element=wide)
     graph.add("output", {"y": graph.add("dequantize", {"x": x}).result})
@@ -381,5 +383,7 @@ def test_codes_of_32_bits_by_computed_scales_are_refused(tmp_path: Path) -> None
     kind = TensorType((4,), QuantType(I32, F32, None, ()))
     made = graph.add("quantize", {"x": x, "scale": scale}, types=[kind], name="q").result
     graph.add("output", {"y": graph.add("dequantize", {"x": made, "x.scale": scale}).result})
-    with pytest.raises(Refused, match=r"^q: QuantizeLinear makes codes of .* not of i32"):
+    with pytest.raises(
+        Refused, match=r"^q: QuantizeLinear makes quantized values of .* not of i32"
+    ):
         pipeline.save(graph, tmp_path / "made.onnx")

@@ -121,7 +121,7 @@ def test_bags_that_the_runtime_does_not_foresee_are_refused() -> None:
     ends = case | {"offsets": np.array([0, 2, 2])}
     with pytest.raises(OpError, match="for a bag of nothing the runtime hands on what was in"):
         bag(ends)
-    with pytest.raises(OpError, match="sums rows of codes, without padding or weights"):
+    with pytest.raises(OpError, match="sums quantized rows, without padding or weights"):
         bag(case, padding=3)
 
 

@@ -168,14 +168,14 @@ def test_it_is_said_in_one_line(tmp_path: Path) -> None:
     np.savez(data, x=np.concatenate([f["x"] for f in ort_tools.samples(50, seed=9)]))
     line = (
         "7 ops are computed in float32 (3 conv2d, 1 global_avg_pool, 1 matmul, 1 sigmoid, 1 gemm): "
-        "{} adds sums up in an order of its own, so a last bit may be another, and a code beside a "
-        "tie, by 2 at most for one op"
+        "{} adds sums up in an order of its own, so a last bit may be another, and a "
+        "quantized value next to a tie, by 2 at most for one op"
     )
     for form in ("qdq", "qoperator"):
         ledger = Ledger()
         pipeline.save(pipeline.load(path), made, format=form, ledger=ledger, force=True)
         (entry,) = [e for e in ledger if "16 bits" in e.reason]
-        assert entry.reason == "codes of 16 bits: " + line.format("the runtime")
+        assert entry.reason == "quantized values of 16 bits: " + line.format("the runtime")
         assert entry.change is Change.REGROUPED
     told = qir("run", path, "--data", data, "--compare", "reference,onnxruntime")
     assert told.status == 1

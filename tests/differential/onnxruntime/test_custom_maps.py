@@ -241,7 +241,7 @@ def test_what_primitive_operators_do_not_say_is_refused(tmp_path: Path) -> None:
     data = np.full((6, 5), 9, np.uint8)
     held = Array(data, TensorType(data.shape, inner), "s")
     twice = QuantType(dtype("u4"), F32, held, (), blocks(8))
-    with pytest.raises(Refused, match="its scales are codes themselves"):
+    with pytest.raises(Refused, match="its scales are quantized themselves"):
         pipeline.save(graph_of(twice, "away", 1), tmp_path / "m.onnx", ledger=Ledger())
     wide = QuantType(dtype("i24"), F32, scale=(0.01,))
     path = tmp_path / "wide.onnx"

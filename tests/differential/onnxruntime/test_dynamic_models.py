@@ -344,7 +344,7 @@ def test_programs_of_our_own_are_written_for_onnxruntime(body: str) -> None:
         (
             "%x = input() : 3x3x!quant.uniform<u8:f32, ?> %s = input() : f32 "
             "%y = matmul(%x, %x, a.scale=%s, b.scale=%s) |> relu : 3x3xf32 output(y=%y)",
-            "y: the numbers of its codes are computed; --format qdq would do",
+            "y: its quantization parameters are computed at run time; --format qdq would do",
         ),
         (
             "%x = input() : 3xu8 %y = recode(%x) : 3xi8 output(y=%y)",
@@ -353,7 +353,7 @@ def test_programs_of_our_own_are_written_for_onnxruntime(body: str) -> None:
         (
             "%x = input() : 3xf32 %l = input() : f32 %h = input() : f32 "
             "%q = quantize(%x, min=%l, max=%h) : 3x!quant.uniform<u8:f32, ?:?> output(q=%q)",
-            "q: a range stands beside its codes; ONNX takes scale and zero point",
+            "q: its parameters are a range; ONNX takes scale and zero point",
         ),
     ],
 )

@@ -74,7 +74,7 @@ def test_graphs_in_graphs_beyond_what_protobuf_reads_are_told(tmp_path: Path, de
     data = _field(7, graph)
     assert parses(data) == (deep == 33)
     said = message(tmp_path / "m.onnx", data)
-    assert ("more than 100 messages lie in one another" in said) == (deep > 33)
+    assert ("more than 100 messages are in one another" in said) == (deep > 33)
     assert deep == 33 or said.startswith("graph.node[0].attribute[0].g: is damaged")
 
 

@@ -81,7 +81,7 @@ def test_a_form_in_which_nothing_is_leaves_defaults(tmp_path: Path, form: str) -
     assert _takes(out) == ["k"]
     assert not [e for e in ledger if "default" in e.reason]
     assert [e.reason for e in ledger if "summed" in e.reason] == (
-        ["no product of 8-bit codes here can be summed in integers"] if form == "integer" else []
+        ["no product of 8-bit integers here can be summed in integers"] if form == "integer" else []
     )
     assert _runs(out, {"x": X, "k": K}).tobytes() == _runs(path, {"x": X, "k": K}).tobytes()
 

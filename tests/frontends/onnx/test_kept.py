@@ -70,7 +70,7 @@ def test_codes_read_by_another_scale_than_made_them_are_found(tmp_path: Path) ->
     assert f"holds {made}" in told
     assert f"reads it as {read}" in told
     assert (found.rule, found.severity, found.slot) == ("one-tensor", "warning", "x")
-    assert found.message == f"it reads %q, codes of {made}, as {read}"
+    assert found.message == f"it reads %q, quantized values of {made}, as {read}"
 
 
 def test_an_op_that_is_not_known_is_no_finding(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_float_codes_that_do_not_saturate_are_kept_and_given_back(
     onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=10), path)
     read = pipeline.load(path)
     (finding,) = pipeline.verify(read)
-    assert "float codes that do not saturate differ from one runtime" in finding.message
+    assert "float8 values that do not saturate differ between" in finding.message
     for form in ("qdq", "qoperator"):
         pipeline.save(pipeline.load(path), back, format=form, force=True)
         first = onnx.load(back).graph.node[0]

@@ -76,7 +76,7 @@ def _again(
     attrs: dict[str, Attr],
     more: Value | None = None,
 ) -> Value | None:
-    """One op in the place of two; None where it makes another type, as maps of codes may be."""
+    """One op in the place of two; None where it makes another type, as maps of integers may be."""
     node, inner = match.root, match["x"].node
     operands = {"x": x} if more is None else {"x": x, "shape": more}
     try:

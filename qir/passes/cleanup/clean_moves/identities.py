@@ -36,12 +36,12 @@ def _one(value: Value) -> bool:
 
 
 def _zero(value: Value) -> bool:
-    """0, and of reals the one without a sign: x - 0.0 is x, for -0.0 too."""
+    """0, and of floats the one without a sign: x - 0.0 is x, for -0.0 too."""
     return _number(value, wanted=0)
 
 
 def _no_addend(value: Value) -> bool:
-    """0, and of reals the one with a sign: -0.0 + 0.0 would be 0.0."""
+    """0, and of floats the one with a sign: -0.0 + 0.0 would be 0.0."""
     return _number(value, wanted=0, minus=True)
 
 
@@ -125,7 +125,7 @@ def _each(node: Node) -> bool:
 _X = Var("x")
 _ONE = Var("one").check("is 1 everywhere", _one)
 _ZERO = Var("zero").check("is 0 everywhere, without a sign", _zero)
-_MINUS = Var("zero").check("is 0 everywhere, -0.0 where it is real", _no_addend)
+_MINUS = Var("zero").check("is 0 everywhere, -0.0 where it is float", _no_addend)
 _BACK = Var("x").check(
     "elementwise ops without other uses make it from a transpose",
     lambda value: bool(_between(value)),

@@ -49,8 +49,8 @@ from qir.rewrite.runner.options import option
 class Group(Fusing):
     """Groups ops as a profile says; the graph follows that profile afterwards.
 
-    Of a graph in which nothing is codes, what would be one kernel of a named profile, were its
-    edges codes, becomes one group of reals, and no number moves.
+    Of a graph in which nothing is quantized, what would be one kernel of a named profile, were its
+    edges quantized values, becomes one group of floats, and no number moves.
     """
 
     name = "group"

@@ -19,14 +19,15 @@ _ONCE = frozenset(
     "add sub mul div relu clip min max leaky_relu prelu sqrt reciprocal floor ceil round square "
     "trunc abs neg sign where reduce_max reduce_min cast constant_of_shape".split()
 )
-"""Ops whose reals have one right float32, beside those that move elements."""
+"""Ops whose float values have one right float32, beside those that move elements."""
 
 
 def fold_loaded(graph: Graph, profile: Profile, ledger: Ledger) -> int:
-    """Computes what follows from constants, where a profile's runtime makes codes of real ones.
+    """Computes what follows from constants, where a profile's runtime quantizes float ones.
 
-    Codes stay, and so does what follows from a default. What the runtime computes in an order of
-    its own may differ in the last bit, and codes made of it by one: the ledger says which.
+    Quantized values stay, and so does what follows from a default. What the runtime computes in an
+    order of its own may differ in the last bit, and quantized values made of it by one: the ledger
+    says which.
     """
     if profile.resolve(Query("constant")).weights.given != "float":
         return 0

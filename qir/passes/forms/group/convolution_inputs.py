@@ -24,13 +24,13 @@ Reals = NDArray[np.float32]
 
 
 def join_reals(graph: Graph, ledger: Ledger, step: str) -> int:
-    """Takes a product, a sum or a normalization by constants into the real weights and bias of the
+    """Takes a product, a sum or a normalization by constants into the float weights and bias of the
     convolution that it alone reads, in float32 step by step as a runtime does; says how many."""
     count = 0
     for node in [n for n in graph if n.op in CONVOLUTIONS | TRANSPOSED]:
         while last := _taken(node):
             _join(graph, node, last)
-            said = f"its real weights take in the {last.op} behind it"
+            said = f"its float weights absorb the {last.op} after it"
             ledger.add(Change.REGROUPED, step, node.name, said)
             count += 1
     return count
@@ -59,7 +59,7 @@ def join_pads(graph: Graph, ledger: Ledger, step: str) -> int:
 
 
 def _pads(pad: Node) -> tuple[int, ...] | None:
-    """The zeros before and behind each axis of images, of an op that alone puts them there."""
+    """The zeros before and after each axis of images, of an op that alone puts them there."""
     if pad.op != "pad" or pad.result.only_use is None or pad.stages or pad.schemes:
         return None
     pads, value = pad.attrs["pads"], pad.attrs["value"]
@@ -76,7 +76,7 @@ def _pads(pad: Node) -> tuple[int, ...] | None:
 
 
 def _taken(node: Node) -> Node | None:
-    """The op behind a convolution that is taken in."""
+    """The op after a convolution that is taken in."""
     use = node.result.only_use
     if use is None or use.node.op not in _BEHIND or use.slot not in ("a", "x"):
         return None

@@ -1,5 +1,5 @@
 """A softmax that its source has as one op on axes taken as one, and the graph as an op of rows
-between a flatten and a reshape back: what a runtime computes on codes as one kernel."""
+between a flatten and a reshape back: what a runtime computes on quantized values as one kernel."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def lays_back(node: Node) -> bool:
 
 
 def rows_of_codes(graph: Graph, ledger: Ledger, step: str) -> int:
-    """Lays codes into rows, and codes back, where such a softmax stands between a dequantize and a
-    quantize, activations before that one aside. Says how many."""
+    """Lays quantized values into rows, and quantized values back, where such a softmax stands
+    between a dequantize and a quantize, activations before that one aside. Says how many."""
     count = 0
     for node in list(graph):
         found = _rows(node) if node.op == "reshape" else None
@@ -64,7 +64,7 @@ def _plain(quant: QuantType | None) -> bool:
 
 
 def _end(node: Node) -> Node | None:
-    """The quantize that alone reads a node, or the activations behind it."""
+    """The quantize that alone reads a node, or the activations after it."""
     while True:
         use = node.result.only_use
         if use is None or use.node.stages or use.node.schemes:
@@ -76,7 +76,7 @@ def _end(node: Node) -> Node | None:
 
 
 def _lay(graph: Graph, found: _Rows, first: Node, end: Node) -> None:
-    """Puts the flatten before the dequantize, and the reshape behind the quantize."""
+    """Puts the flatten before the dequantize, and the reshape after the quantize."""
     flat, soft, back = found.flat, found.soft, found.back
     laid = graph.add(
         "flatten", {"x": first.operands["x"]}, flat.attrs, before=soft, origins=flat.origins

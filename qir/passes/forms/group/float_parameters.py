@@ -1,4 +1,4 @@
-"""Real weights and biases between codes, which a runtime makes codes of when it loads a model."""
+"""Real weights and biases between integers, which a runtime quantizes when it loads a model."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ CODED = {
     **{f"conv_transpose{n}d": ("x", "w", "bias") for n in (1, 2, 3)},
     "gemm": ("a", "b", "c"),
 }
-"""Data, weights and bias of the ops whose reals become codes."""
+"""Data, weights and bias of the ops whose float values are quantized."""
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer between codes, all of whose reals are constants."""
+    """A layer between quantized values, all of whose float values are constants."""
 
     node: Node
     data: QuantType
@@ -36,7 +36,7 @@ class _Layer:
 
 
 def code_reals(graph: Graph, profile: Profile, rule: Rule, ledger: Ledger) -> int:
-    """Makes codes of constants: of weights by `rule`, of biases in units of the product."""
+    """Quantizes constants: of weights by `rule`, of biases in units of the product."""
     count = 0
     for node in list(graph):
         layer = _layer(node)
@@ -55,7 +55,7 @@ def code_reals(graph: Graph, profile: Profile, rule: Rule, ledger: Ledger) -> in
 
 
 def _layer(node: Node) -> _Layer | None:
-    """The layer, where a runtime makes codes of its reals; None where it leaves all of them.
+    """The layer, where a runtime quantizes its float values; None where it leaves all of them.
 
     Its data are dequantized by one scale, a quantize reads its result, its weights are constants
     or dequantized, and its bias is a row of constants, or it has none.
@@ -99,7 +99,7 @@ def _shape(quant: QuantType) -> tuple[int, ...]:
 
 
 def _odd(layer: _Layer) -> str:
-    """What is wrong with constants of which nobody makes codes; empty where nothing is."""
+    """What is wrong with constants of which nobody makes integers; empty where nothing is."""
     for name, value in (("weights", layer.weights), ("biases", layer.bias)):
         held = value.constant if value is not None else None
         if held is not None and np.isnan(held.data).any():
@@ -123,9 +123,9 @@ def _ends_in_quantize(node: Node) -> bool:
 def _code_weights(
     graph: Graph, layer: _Layer, profile: Profile, rule: Rule, ledger: Ledger
 ) -> None:
-    """Makes codes of weights, by one range.
+    """Quantizes weights, by one range.
 
-    Those of a default are made at run time: signed codes that become unsigned, as others do.
+    Those of a default are made at run time: signed integers that become unsigned, as others do.
     """
     node, value = layer.node, layer.weights
     assert value.constant is not None
@@ -143,7 +143,7 @@ def _code_weights(
 
 
 def map_of_weights(reals: NDArray[np.generic], rule: Rule) -> QuantType:
-    """The map of the codes that real weights become; zeros alone have one of a step of 1."""
+    """The map of the integers that float weights become; zeros alone have one of a step of 1."""
     least, most = reals.min(initial=0), reals.max(initial=0)
     low, high = I8.bounds
     scale, zero = choose(least, most if most > least else high - low, I8, rule.choose)
@@ -151,7 +151,7 @@ def map_of_weights(reals: NDArray[np.generic], rule: Rule) -> QuantType:
 
 
 def _code_bias(graph: Graph, layer: _Layer, profile: Profile, ledger: Ledger) -> None:
-    """Makes codes of a bias, in units of the product's scales."""
+    """Quantizes a bias, in units of the product's scales."""
     node, bias, (_, slot, added) = layer.node, layer.bias, CODED[layer.node.op]
     assert bias is not None
     assert bias.constant is not None
@@ -179,14 +179,15 @@ def _code_bias(graph: Graph, layer: _Layer, profile: Profile, ledger: Ledger) ->
 def _cast(
     reals: NDArray[np.generic], unit: NDArray[np.float32], codes: NDArray[np.signedinteger]
 ) -> NDArray[np.int32]:
-    """Codes of which those beyond 32 bits are the least: so x86-64 makes integers of reals."""
+    """Quantized values of which those beyond 32 bits are the least: so x86-64 makes integers of
+    floats."""
     with np.errstate(all="ignore"):
         steps = reals.astype(np.float32) / unit
     return np.where(np.abs(steps) < 2.0**31, codes, np.iinfo(np.int32).min).astype(np.int32)
 
 
 def _rounded(graph: Graph, layer: _Layer, bias: Value) -> Value:
-    """A bias as whole multiples of a product of scales that are given, in reals."""
+    """A bias as whole multiples of a product of scales that are given, in float."""
     node = layer.node
     scales = [_scale(graph, node.operands[slot].node, node) for slot in CODED[node.op][:2]]
     unit = graph.add("mul", {"a": scales[0], "b": scales[1]}, before=node).result
@@ -196,7 +197,7 @@ def _rounded(graph: Graph, layer: _Layer, bias: Value) -> Value:
 
 
 def _scale(graph: Graph, made: Node, before: Node) -> Value:
-    """The scale of codes that are dequantized, a constant where the type says it."""
+    """The scale of quantized values that are dequantized, a constant where the type says it."""
     if given := made.operands.get("x.scale"):
         return given
     quant = made.operands["x"].type.quant

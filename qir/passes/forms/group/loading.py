@@ -55,7 +55,7 @@ def load(graph: Graph, profile: Profile, ledger: Ledger) -> int:
 
 
 def _fold(graph: Graph, profile: Profile) -> int:
-    """Codes of constants are constants."""
+    """Quantized values of constants are constants."""
     count = 0
     for node in list(graph):
         if node.op != "quantize" or len(node.operands) > 1 or node.attrs["round"]:
@@ -77,7 +77,7 @@ def _fold(graph: Graph, profile: Profile) -> int:
 
 
 def _same(graph: Graph, ledger: Ledger) -> int:
-    """Leaves one quantize of several that make the same codes of one value."""
+    """Leaves one quantize of several that make the same quantized values of one value."""
     count = 0
     kept: dict[Value, list[Node]] = {}
     for node in [n for n in graph if n.op == "quantize" and len(n.operands) == 1]:
@@ -131,7 +131,7 @@ def _move_up(graph: Graph, moving: frozenset[str]) -> int:
 
 def _move_down(graph: Graph, moving: frozenset[str], *, weights: bool) -> int:
     """A dequantize before ops that only move elements is also put after them; of `weights` too, for
-    a runtime that has no layers whose weights lie turned."""
+    a runtime that has no layers whose weights are turned."""
     count = 0
     for node in graph:
         x = node.operands.get("x")
@@ -146,7 +146,7 @@ def _move_down(graph: Graph, moving: frozenset[str], *, weights: bool) -> int:
 
 
 def _put_pair(graph: Graph, made: Value, quant: QuantType | None) -> bool:
-    """Puts a pair behind a value that something reads and nothing quantizes."""
+    """Puts a pair after a value that something reads and nothing quantizes."""
     readers = [use.node.op for use in made.uses]
     if quant is None or not readers or "quantize" in readers:
         return False
@@ -176,7 +176,8 @@ def _meet(graph: Graph) -> int:
 
 
 def _pair_behind(last: Node) -> tuple[Node, Node] | None:
-    """The quantize, and the transpose before it, whose codes a transpose alone reads as reals."""
+    """The quantize, and the transpose before it, whose integers a transpose alone reads as
+    floats."""
     back = last.operands["x"].node
     if back.op != "dequantize" or back.result.only_use is None:
         return None
@@ -190,9 +191,9 @@ def _pair_behind(last: Node) -> tuple[Node, Node] | None:
 
 
 def _unsign(graph: Graph, ledger: Ledger) -> int:
-    """Gives unsigned codes to values that only their one reader sees, as the runtime does.
+    """Gives unsigned integers to values that only their one reader sees, as the runtime does.
 
-    The reals stay; but a kernel that computes on raw codes rounds elsewhere.
+    The float values stay; but a kernel that computes on raw integers rounds elsewhere.
     """
     count = 0
     for node in graph:
@@ -216,7 +217,7 @@ def _unsign(graph: Graph, ledger: Ledger) -> int:
 
 
 def _merge(graph: Graph, ledger: Ledger) -> int:
-    """Leaves one pair of two in a row, with the range that both can hold: other codes."""
+    """Leaves one pair of two in a row, with the range that both can hold: other integers."""
     count = 0
     for second in list(graph):
         if second.op != "quantize" or not all(
@@ -247,7 +248,7 @@ def _merge(graph: Graph, ledger: Ledger) -> int:
 
 
 def _drop(graph: Graph, ledger: Ledger) -> int:
-    """Takes out a dequantize and the quantize of the same map behind it that has one reader."""
+    """Takes out a dequantize and the quantize of the same map after it that has one reader."""
     count = 0
     for last in [node for node in graph if node.op == "quantize"]:
         use, between = last.result.only_use, last.operands["x"].node

@@ -32,8 +32,8 @@ _MOST = 256
 
 
 def given_weights(graph: Graph) -> frozenset[Node]:
-    """Returns the products whose weights the caller may give: the runtime makes their codes later,
-    and rounds no data beside them."""
+    """Returns the products whose weights the caller may give: the runtime makes their quantized
+    values later, and rounds no data beside them."""
     return frozenset(
         n for n in graph if n.op in PRODUCTS and n.operands["b"].node.attrs.get("default") is True
     )
@@ -70,9 +70,9 @@ def rounding(graph: Graph, *, wide: bool = False) -> list[Node]:
 
 
 def _reshaped(node: Node, *, wide: bool) -> bool:
-    """Whether an addition makes of a product one between reshapes, whose data are real then.
+    """Whether an addition makes of a product one between reshapes, whose data are float then.
 
-    Scales that are constants go behind a reshape, and data have codes there too.
+    Scales that are constants go after a reshape, and data have quantized values there too.
     """
     if joined(node) is None:
         return False
@@ -119,7 +119,7 @@ def _kept(node: Node, *, wide: bool) -> bool:
     """Returns whether what reads a product keeps its data from being rounded: a quantize, or
     nothing but an activation that is read once.
 
-    `wide`: neither does where all that is made of the product is codes of 16 bits. An addition
+    `wide`: neither does where all that is made of the product is quantized of 16 bits. An addition
     that is made one gemm with the product is read in its place.
     """
     added = joined(node)
@@ -151,7 +151,7 @@ def _is_tail(node: Node) -> bool:
 
 
 def _cuts(tail: Node, node: Node) -> bool:
-    """Returns whether an activation leaves out numbers that a quantize has codes for."""
+    """Returns whether an activation leaves out numbers that a quantize has quantized values for."""
     quant = node.result.type.quant
     if tail.op == "foreign" or quant is None or quant.dynamic or quant.grain is not None:
         return True
@@ -194,7 +194,7 @@ def _size(quant: QuantType, *, wide: bool) -> int | None:
 
 
 def _rounded(graph: Graph, node: Node, a: Value, size: int) -> Value:
-    """The reals of 8-bit codes of which the greatest of each block is 127, or -127."""
+    """The float values of 8-bit integers of which the greatest of each block is 127, or -127."""
 
     def op(name: str, attrs: dict[str, Attr] | None = None, **operands: Value) -> Value:
         return graph.add(name, operands, attrs, before=node, origins=node.origins).result

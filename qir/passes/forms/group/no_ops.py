@@ -51,7 +51,7 @@ def remove_no_ops(graph: Graph, profile: Profile, ledger: Ledger) -> int:
 
 def _remove(graph: Graph, node: Node) -> None:
     """Removes a node, with the constants and transposes that it alone read; other unused nodes
-    stay, since the runtime counts them among the readers of codes."""
+    stay, since the runtime counts them among the readers of quantized values."""
     read = [value.node for value in dict.fromkeys(node.operands.values())]
     graph.remove(node)
     for before in read:

@@ -26,10 +26,10 @@ def join_tails(graph: Graph, found: Profile, ledger: Ledger) -> int:
             least = max(least, 0.0) if isinstance(least, float) else 0.0
             graph.set_attrs(last, **{**last.attrs, "min": least})
             graph.set_operand(last, "x", first.operands["x"])
-            gone, said = first, "relu is part of the clip behind it"
+            gone, said = first, "relu is part of the clip after it"
         elif _before_codes(last):
             graph.replace(last.result, first.result)
-            gone, said = last, f"{last.op} cuts no code, and is dropped"
+            gone, said = last, f"{last.op} clamps nothing, and is dropped"
         else:
             continue
         graph.remove(gone)
@@ -39,7 +39,7 @@ def join_tails(graph: Graph, found: Profile, ledger: Ledger) -> int:
 
 
 def _before_codes(node: Node) -> bool:
-    """Whether one quantize alone reads an activation that cuts none of its codes."""
+    """Whether one quantize alone reads an activation that cuts none of its quantized values."""
     use = node.result.only_use
     quant = use.node.result.type.quant if use and use.node.op == "quantize" else None
     static = quant is not None and not quant.dynamic and quant.grain is None

@@ -86,7 +86,7 @@ def constant(data: Data, kind: TensorType) -> Value:
 
 
 def zeros(kind: TensorType) -> Value | None:
-    """A state of zeros; None where its sizes are not known, or it holds codes."""
+    """A state of zeros; None where its sizes are not known, or it is quantized."""
     sizes = known(kind.shape)
     if sizes is None or kind.quant is not None or not kind.dtype.is_float:
         return None

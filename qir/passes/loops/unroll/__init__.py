@@ -51,9 +51,9 @@ class Unroll(Pass):
       a constant, or in the body what the body was given. Its numbers stay to the bit.
     - A scan is unrolled where the length of its sequences is known, as exactly.
     - A recurrent layer is unrolled where its steps are known, no sequence has a length of its own,
-      nothing within it is codes or planned, and its activations are ops. Its sums are rounded in
-      each step then.
-    - What has no round stays, and so do sequences of codes with several scales.
+      nothing within it is quantized or planned, and its activations are ops. Its sums are rounded
+      in each step then.
+    - What has no round stays, and so do sequences of quantized values with several scales.
 
     What would make more than `limit` nodes is refused by an error; `keep_large` leaves it.
     """
@@ -143,7 +143,7 @@ def _backwards(node: Node, name: str, count: int) -> list[bool]:
 
 
 def _moves(node: Node, body: Graph) -> bool:
-    """Whether sequences and parts are reals, or codes of one map: these are cut and joined."""
+    """Whether sequences and parts are floats, or integers of one map: these are cut and joined."""
     parts = node.results[len(node.variadic("vs")) :]
     quants = [value.type.quant for value in (*node.variadic("ss"), *parts)]
     return all(q is None or (q.grain is None and not q.dynamic) for q in quants)

@@ -1,5 +1,6 @@
-"""Kernels that give the same codes for elements in vectors and for single ones: then it is all one
-in which order they are reached. Every code, or pair of codes, is tried."""
+"""Kernels that give the same quantized values for elements in vectors and for single ones: then it
+is all one in which order they are reached. Every quantized value, or pair of quantized values, is
+tried."""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ _FEW = 32
 
 @dataclass(frozen=True)
 class Kernel:
-    """An op, and the relu that may stand behind it, between codes of one scale each."""
+    """An op, and the relu that may stand after it, between quantized values of one scale each."""
 
     node: Node
     slots: tuple[str, ...]
-    """Its operands that are codes: one or two."""
+    """Its operands that are quantized: one or two."""
     operands: tuple[QuantType, ...]
     relu: bool
     result: QuantType
@@ -48,7 +49,8 @@ class Kernel:
 
 
 def in_any_order(node: Node, wrap: Callable[[Graph], object]) -> bool:
-    """Whether the kernel that `wrap` finds gives each code, or pair of codes, the same result."""
+    """Whether the kernel that `wrap` finds gives each integer, or pair of integers, the same
+    result."""
     kernel = _kernel(node)
     if kernel is None:
         return False
@@ -83,7 +85,7 @@ def _computed(kernel: Kernel, wrap: Callable[[Graph], object], *codes: Codes) ->
 
 
 def _kernel(node: Node) -> Kernel | None:
-    """None where it is not between 8-bit codes of one scale each, or has too many operands."""
+    """None where it is not between 8-bit integers of one scale each, or has too many operands."""
     if node.stages:
         return None
     given = {s: v.node.operands["x"] for s, v in node.operands.items() if v.node.op == "dequantize"}

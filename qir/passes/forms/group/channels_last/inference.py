@@ -1,6 +1,6 @@
-"""Turns a graph as a runtime's tensors lie in memory, where its convolutions put channels last.
+"""Turns a graph as a runtime's tensors are in memory, where its convolutions put channels last.
 
-What a kernel gives lies as its first operand does, unless the kernel brings its own order.
+What a kernel gives is as its first operand does, unless the kernel brings its own order.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ _VECTOR = 16
 _SAME = frozenset({"relu", "clip"})
 """Ops that give the same in any order."""
 _VIEWS = frozenset({"reshape", "flatten"})
-"""Ops that give other shapes to what lies where it is, if that can be."""
+"""Ops that give other shapes to what is where it is, if that can be."""
 _PAIRS = frozenset("add sub mul div".split())
-"""Ops that go from element to element where their operands lie in two orders."""
-_OPEN = "it misplaces codes where sizes are not known"
+"""Ops that go from element to element where their operands are in two orders."""
+_OPEN = "it misplaces values where sizes are not known"
 _SOME = 3
 """What stands for a size that nobody knows."""
 
@@ -74,7 +74,7 @@ _SOME = 3
 def lay_out(
     graph: Graph, profile: Profile, ledger: Ledger, name: str, wrap: Callable[[Graph], object]
 ) -> int:
-    """Turns all that lies with channels last to NHWC; says how many ops changed. `wrap` makes
+    """Turns all that is channels_last to NHWC; says how many ops changed. `wrap` makes
     kernels of a graph."""
     named = sum(name_axes(graph, node) for node in list(graph) if node.op in RESIZES)
     rows = _as_images(graph, profile, name, wrap)
@@ -84,25 +84,27 @@ def lay_out(
     for node in (*order.moved, *order.clips):
         read_plain(graph, node.result)
     for node in map(_computes, order.moved):
-        said = "it reads what lies both ways in memory: its codes go with channels last to where "
+        said = (
+            "it reads what is both ways in memory: its values are moved as channels_last to where "
+        )
         ledger.add(
             Change.APPROXIMATED, name, node.name, f"{said}they are read with channels second"
         )
     for node in map(_computes, order.clips):
-        said = "its codes are clipped where they lie, and then read as if channels stood second"
+        said = "it clips in memory order, and reads the result as if it were channels first"
         ledger.add(Change.APPROXIMATED, name, node.name, said)
     count = 0
     if order.turned:
         _part(graph, order)
         count = Turning(graph, name, "nhwc", ledger, frozenset(order.turned)).run()
-        said = f"{count} ops lie with channels last in memory, or are kernels of what does: NHWC"
+        said = f"{count} ops are channels_last in memory, or kernels whose operands are"
         if count:
             ledger.add(Change.EXACT, name, graph.name, said)
     return named + rows + count + sum(as_volumes(graph, node) for node in order.joined)
 
 
 def _as_images(graph: Graph, profile: Profile, name: str, wrap: Callable[[Graph], object]) -> int:
-    """Says means along lines that lie with channels last of images, which turn; how many."""
+    """Says means along lines that are channels_last of images, which turn; how many."""
     if not any(_op(n) in _LINES and n.result.type.rank == 3 for n in graph if n.results):
         return 0
     order = found(graph.copy(), profile, name, wrap, Ledger())
@@ -113,7 +115,7 @@ def _as_images(graph: Graph, profile: Profile, name: str, wrap: Callable[[Graph]
 def found(
     graph: Graph, profile: Profile, name: str, wrap: Callable[[Graph], object], ledger: Ledger
 ) -> Order:
-    """Where all of a graph lies."""
+    """Where all of a graph is."""
     can = Turning(graph, name, "nhwc", ledger).turnable()
     order = Order(graph, can, profile.clips == "misplaced", wrap)
     order.find()
@@ -122,26 +124,26 @@ def found(
 
 @dataclass
 class Order:
-    """Where the elements of a graph's values lie, and what turns for it."""
+    """Where the elements of a graph's values are, and what turns for it."""
 
     graph: Graph
     can: Mapping[Node, frozenset[str]]
     """What can turn, and the slots that turn with it."""
     misplaces: bool
-    """Whether clips write codes to other places, as QNNPACK's do."""
+    """Whether clips write quantized values to other places, as QNNPACK's do."""
     wrap: Callable[[Graph], object]
     steps: dict[Value, Steps] = field(default_factory=dict)
     turned: set[Node] = field(default_factory=set)
     clips: list[Node] = field(default_factory=list)
-    """What gives the codes of those that did."""
+    """What gives the quantized values of those that did."""
     moved: list[Node] = field(default_factory=list)
-    """What gives codes that are written in another order than they are read in."""
+    """What gives quantized values that are written in another order than they are read in."""
     joined: list[Node] = field(default_factory=list)
-    """What joins no channels of tensors that lie with channels last."""
+    """What joins no channels of tensors that are channels_last."""
     rows: list[Node] = field(default_factory=list)
-    """Means along lines that lie with channels last: torch's of images of one row."""
+    """Means along lines that are channels_last: torch's of images of one row."""
     unknown: list[tuple[Node, str]] = field(default_factory=list)
-    """What is not foreseen, and why."""
+    """What is not predicted, and why."""
 
     def find(self) -> None:
         """Goes through the graph once."""
@@ -171,22 +173,22 @@ class Order:
                 self.joined.append(node)
 
     def _turns(self, node: Node) -> bool:
-        """Whether a node whose result lies so is said in that order too."""
+        """Whether a node whose result is so is said in that order too."""
         if _op(node) in _LAST:
             return _op(node) in SPATIAL
         return all(_coded(v) or v.node in self.turned for v in _data(node))
 
     def _last(self, value: Value) -> bool:
-        """Whether a value lies with channels last."""
+        """Whether a value is channels_last."""
         steps = self.steps.get(value)
         return steps is not None and suggests_last(_sizes(value), steps)
 
     def _where(self, value: Value) -> Steps:
-        """Where the elements of an operand lie; constants lie as they are said."""
+        """Where the elements of an operand are; constants are as they are said."""
         return self.steps.get(value) or dense(_sizes(value))
 
     def _made(self, node: Node, value: Value) -> Steps:
-        """Where the elements of a result lie."""
+        """Where the elements of a result are."""
         sizes, read = _sizes(value), [v for v in node.operands.values() if v.type.rank]
         if read and (found := self._view(node, read[0], sizes)) is not None:
             return found
@@ -213,7 +215,7 @@ class Order:
         )
 
     def _view(self, node: Node, x: Value, sizes: Sizes) -> Steps | None:
-        """Where what an op only views lies; None for what it makes."""
+        """Where what an op only views is; None for what it makes."""
         steps, attrs = self._where(x), node.attrs
         if node.op == "quantize" and x.node.op == "dequantize":
             return requantized(sizes, steps)
@@ -251,7 +253,7 @@ class Order:
         return found != run(sizes, dense(sizes, last=last), said)
 
     def _mean(self, node: Node) -> str:
-        """Why a mean is not foreseen, if it is not, of data that lie in another order."""
+        """Why a mean is not predicted, if it is not, of data that are in another order."""
         op = _op(node)
         x = next(iter(node.operands.values()), None)
         if op not in _MEANS or _says(node) or x is None or not _coded(x):
@@ -273,7 +275,7 @@ class Order:
         return "its data have channels last, for which there is another kernel: not predicted"
 
     def _norm(self, node: Node) -> str:
-        """Why a norm or a softmax is not foreseen, if it is not."""
+        """Why a norm or a softmax is not predicted, if it is not."""
         data = [v for v in node.operands.values() if v.type.rank]
         if _op(node) not in _NORMS or _says(node) or not data or not _coded(data[0]):
             return ""
@@ -304,19 +306,19 @@ class Order:
         return taken or not said
 
     def _misplace(self, node: Node) -> None:
-        """Puts codes that were clipped in one order to where the other has those places."""
+        """Puts integers that were clipped in one order to where the other has those places."""
         if node in self.turned:
             self._read_plain(node, self.clips)
         else:
             self.unknown.append((_computes(node), _OPEN))
 
     def _both(self, node: Node) -> bool:
-        """Whether what an op reads lies both ways in memory."""
+        """Whether what an op reads is both ways in memory."""
         data = [] if _says(node) else _data(node)[:1]
         return any(_coded(v) and both(_sizes(v), self._where(v)) for v in data)
 
     def _take_last(self, node: Node) -> None:
-        """Says what computes with another kernel for channels last so, where data lie both ways:
+        """Says what computes with another kernel for channels last so, where data are both ways:
         torch takes that one."""
         op, (x, *_), use = _op(node), _data(node), node.result.only_use
         other = op in _WINDOWS and _sizes(x)[1] >= _VECTOR
@@ -334,7 +336,7 @@ class Order:
             self.unknown.append((node, said))
 
     def _read_plain(self, node: Node, found: list[Node]) -> None:
-        """Notes codes that are read as if channels stood second, where sizes are known."""
+        """Notes integers that are read as if channels stood second, where sizes are known."""
         if dims.known(node.result.type.shape[1:]) is None or not node.result.uses:
             self.unknown.append((_computes(node), _OPEN))
             return
@@ -343,7 +345,7 @@ class Order:
 
 
 def _clipped(node: Node) -> bool:
-    """Whether a node gives what a clip made of u8 codes."""
+    """Whether a node gives what a clip made of u8 values."""
     if len(node.results) > 1:
         return False
     quant = node.result.type.quant
@@ -354,7 +356,7 @@ def _clipped(node: Node) -> bool:
 
 
 def _computes(node: Node) -> Node:
-    """What gives the codes that a quantize makes, or another node does."""
+    """What gives the quantized values that a quantize makes, or another node does."""
     return node.operands["x"].node if node.op == "quantize" else node
 
 
@@ -364,7 +366,7 @@ def _op(node: Node) -> str:
 
 
 def _coded(value: Value) -> bool:
-    """Whether a kernel reads it as codes."""
+    """Whether a kernel reads it as quantized values."""
     return value.type.quant is not None or value.node.op == "dequantize"
 
 
@@ -374,7 +376,7 @@ def _storage(value: Value) -> DType | None:
 
 
 def _units(value: Value) -> bool:
-    """Whether codes are parts of 256 from 0 on, those that a quantize makes of it or its own."""
+    """Whether integers are parts of 256 from 0 on, those that a quantize makes of it or its own."""
     use = value.only_use
     coded = use.node.result if use is not None and use.node.op == "quantize" else value
     quant = coded.type.quant
@@ -384,7 +386,7 @@ def _units(value: Value) -> bool:
 
 
 def _data(node: Node) -> list[Value]:
-    """The operands that lie in memory as tensors of data do: no constants, of the result's rank."""
+    """The operands that are in memory as tensors of data do: no constants, of the result's rank."""
     rank = node.results[0].type.rank
     return [v for v in node.operands.values() if v.type.rank == rank and not _held(v)]
 

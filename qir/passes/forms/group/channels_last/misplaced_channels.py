@@ -1,5 +1,5 @@
-"""Codes that a runtime's kernel writes with channels last into a tensor that is read with channels
-second."""
+"""Quantized values that a runtime's kernel writes with channels last into a tensor that is read
+with channels second."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _IMAGES = frozenset(
 _NORMS = frozenset({"instance_norm", "group_norm"})
 """Those of them that ask it of images alone."""
 _TAKEN = frozenset("max_pool2d avg_pool2d max_pool1d avg_pool1d".split())
-"""Those of them that QNNPACK takes of u8 codes, which are right."""
+"""Those of them that QNNPACK takes of u8 values, which are right."""
 
 
 @dataclass
 class Misplaced:
-    """The kernels of a graph that read what lies both ways and misplace what they make of it."""
+    """The kernels of a graph that read what is both ways and misplace what they make of it."""
 
     graph: Graph
     u8_first: bool
@@ -44,7 +44,8 @@ class Misplaced:
         return op in _IMAGES and not (self.u8_first and _in_u8_library(op, node))
 
     def writes(self, node: Node) -> bool:
-        """Whether a node gives the codes that one of them writes, where that is a kernel at all."""
+        """Whether a node gives the integers that one of them writes, where that is a
+        kernel at all."""
         made = node.operands["x"].node if node.op == "quantize" else node
         if made not in self.off or len(node.results) > 1 or node.result.type.quant is None:
             return False
@@ -73,7 +74,7 @@ def _in_u8_library(op: str, node: Node) -> bool:
 
 
 def read_plain(graph: Graph, value: Value) -> None:
-    """Lets all that read codes read them with channels last, as if channels stood second."""
+    """Lets all that read integers read them with channels last, as if channels stood second."""
     uses = sorted(value.uses, key=lambda use: use.node)
     perm, at = perm_to("nhwc", value.type.rank), uses[0].node
     name = graph.fresh(value.name)

@@ -1,4 +1,4 @@
-"""Where what torch's kernels make lies in memory: steps along each axis, those of size 1 too.
+"""Where what torch's kernels make is in memory: steps along each axis, those of size 1 too.
 
 A kernel asks two questions of what it reads: what order it suggests for results, by its steps
 alone, and whether it fills its memory in that order. What it makes follows from the answers.
@@ -57,7 +57,7 @@ class Kernel:
     u8_first: bool = False
     """Whether the kernels of u8 alone are asked first, which are QNNPACK's."""
     units: bool = False
-    """Whether its codes are parts of 256, from 0 on."""
+    """Whether its quantized values are parts of 256, from 0 on."""
 
     @property
     def x(self) -> Read:
@@ -68,7 +68,7 @@ Rule = Callable[[Kernel], Steps]
 
 
 def result_steps(kernel: Kernel) -> Steps:
-    """Where what a kernel makes lies."""
+    """Where what a kernel makes is."""
     rule = _RULES.get(kernel.op) or (_alike if spec(kernel.op).traits.elementwise else _plain)
     return rule(kernel)
 
@@ -115,7 +115,7 @@ def _mean(kernel: Kernel) -> Steps:
 
 
 def _windows(kernel: Kernel) -> Steps:
-    """Averages of volumes put what they read with channels last first, if it does not lie so."""
+    """Averages of volumes put what they read with channels last first, if it does not be so."""
     return dense(kernel.sizes, last=not both(kernel.x.sizes, kernel.x.steps))
 
 
@@ -139,8 +139,8 @@ def _contiguous(kernel: Kernel) -> Steps:
 
 
 def _reduced(kernel: Kernel) -> Steps:
-    """Means along the last axes are a kernel of codes, others of reals; QNNPACK has one of its
-    own."""
+    """Means along the last axes are a kernel of quantized values, others of floats; QNNPACK has one
+    of its own."""
     rank = len(kernel.x.sizes)
     said = kernel.attrs.get("axes") or tuple(range(rank))
     axes = {a % rank for a in said if isinstance(a, int)} if isinstance(said, tuple) else set()
@@ -152,7 +152,7 @@ def _reduced(kernel: Kernel) -> Steps:
 
 
 def _joined(kernel: Kernel) -> Steps:
-    """Channels of images with channels last are joined as codes, all else as reals."""
+    """Channels of images with channels last are joined as quantized values, all else as floats."""
     rank, axis = len(kernel.sizes), kernel.attrs.get("axis", 0)
     if rank == 4 and isinstance(axis, int) and axis % 4 == 1 and all(x.last for x in kernel.data):
         return dense(kernel.sizes, last=True)
@@ -162,7 +162,7 @@ def _joined(kernel: Kernel) -> Steps:
 
 
 def requantized(sizes: Sizes, steps: Steps) -> Steps:
-    """Codes that are made real and codes again, or what goes through reals so."""
+    """Quantized values that are made float and integers again, or what goes through float so."""
     return _suggested(sizes, Read(sizes, _suggested(sizes, Read(sizes, steps))))
 
 
@@ -193,7 +193,7 @@ def _iterated(sizes: Sizes, data: Sequence[Read]) -> Steps:
 
 
 def _turn(sizes: Sizes, every: Sequence[Steps], one: int, other: int) -> int:
-    """Whether one axis goes behind another: above 0 yes, below no."""
+    """Whether one axis goes after another: above 0 yes, below no."""
     for steps in every:
         if not steps[one] or not steps[other]:
             continue
@@ -234,8 +234,8 @@ def unforeseen(kernel: Kernel) -> str:
     return _READS if any(x.steps[a] != made[a] or made[a] % last for a in rest) else ""
 
 
-_WRITES = "it writes the first of images of one element and no other: not predicted"
-_READS = "it takes what lies so for rows along another axis, or without gaps: not predicted"
+_WRITES = "it writes the first of images of one element, and leaves the others: not predicted"
+_READS = "it reads these strides as rows of another axis, or as contiguous: not predicted"
 
 _RULES: Mapping[str, Rule] = {
     **dict.fromkeys((f"conv{of}{n}d" for of in ("", "_transpose") for n in (1, 2, 3)), _last),

@@ -1,4 +1,4 @@
-"""How a runtime's tensors lie in memory: steps from element to element along each axis, views that
+"""How a runtime's tensors are in memory: steps from element to element along each axis, views that
 take no copy, and how far a kernel that goes element by element gets in one run."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from itertools import pairwise
 
 Sizes = tuple[int, ...]
 Steps = tuple[int, ...]
-"""How far apart two neighbours along each axis lie."""
+"""How far apart two neighbours along each axis are."""
 
 
 def dense(sizes: Sizes, *, last: bool = False) -> Steps:
@@ -24,7 +24,7 @@ def dense(sizes: Sizes, *, last: bool = False) -> Steps:
 
 
 def fills(sizes: Sizes, steps: Steps, *, last: bool = False) -> bool:
-    """Whether a tensor lies so, without gaps; axes of 1 say nothing."""
+    """Whether a tensor is so, without gaps; axes of 1 say nothing."""
     wanted = dense(sizes, last=last)
     return all(n == 1 or s == w for n, s, w in zip(sizes, steps, wanted, strict=True))
 
@@ -50,7 +50,7 @@ def row(sizes: Sizes, steps: Steps) -> tuple[Sizes, Steps]:
 
 
 def both(sizes: Sizes, steps: Steps) -> bool:
-    """Whether what lies with channels last makes results that do not: of images of one element, or
+    """Whether what is channels_last makes results that do not: of images of one element, or
     one wide, whose steps along the axes of 1 are of another order."""
     sizes, steps = row(sizes, steps)
     if len(sizes) not in (4, 5) or 0 in sizes:
@@ -59,7 +59,7 @@ def both(sizes: Sizes, steps: Steps) -> bool:
 
 
 def unsqueezed(sizes: Sizes, steps: Steps, axes: Sizes) -> Steps:
-    """Steps with axes of 1 put in, each as far apart as what stands behind it reaches."""
+    """Steps with axes of 1 put in, each as far apart as what stands after it reaches."""
     held, made, rank = [*sizes], [*steps], len(sizes) + len(axes)
     for axis in sorted(axis % rank for axis in axes):
         made.insert(axis, held[axis] * made[axis] if axis < len(held) else 1)
@@ -96,7 +96,7 @@ def viewed(sizes: Sizes, steps: Steps, wanted: Sizes) -> Steps:
 
 
 def run(sizes: Sizes, steps: Steps, operands: Sequence[tuple[Sizes, Steps]]) -> int:
-    """How many elements of a result one run makes, each read where it lies; 1: they are no
+    """How many elements of a result one run makes, each read where it is; 1: they are no
     neighbours, and each is computed by itself."""
     every = [steps, *(spread(sizes, *of) for of in operands)]
     axes = sorted((a for a, n in enumerate(sizes) if n > 1), key=lambda axis: steps[axis])

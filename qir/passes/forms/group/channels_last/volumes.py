@@ -1,4 +1,4 @@
-"""What a runtime has another kernel for where data lie otherwise in memory, said of data of one
+"""What a runtime has another kernel for where data are otherwise in memory, said of data of one
 axis more: concats of images of volumes of one slice, of which there is one kernel alone; means
 along lines of images of one row, which turn."""
 
@@ -15,8 +15,8 @@ _IMAGES = {"avg_pool1d": "avg_pool2d", "global_avg_pool": "global_avg_pool"}
 
 
 def as_volumes(graph: Graph, node: Node) -> bool:
-    """Puts an axis of one into all that a concat of images joins, and takes it out of the codes
-    behind it; whether there are any."""
+    """Puts an axis of one into all that a concat of images joins, and takes it out of the quantized
+    values after it; whether there are any."""
     axis, last = node.attrs["axis"], _codes(node)
     if not isinstance(axis, int) or not axis % 4 or last is None:
         return False
@@ -41,7 +41,7 @@ def as_volumes(graph: Graph, node: Node) -> bool:
 
 
 def as_images(graph: Graph, node: Node) -> bool:
-    """Says a mean along lines of images of one row; whether its codes stand right behind it."""
+    """Says a mean along lines of images of one row; whether its integers stand right after it."""
     last = _codes(node)
     if node.op not in _IMAGES or last is None or last.operands["x"].node is not node:
         return False
@@ -72,7 +72,7 @@ def _beside(held: Attr, first: tuple[int, ...] | None) -> Attr:
 
 
 def _codes(node: Node) -> Node | None:
-    """The quantize behind a concat, a relu between them or not, which alone reads it."""
+    """The quantize after a concat, a relu between them or not, which alone reads it."""
     use = node.result.only_use
     if use is not None and use.node.op == "relu":
         use = use.node.result.only_use
