@@ -11,6 +11,7 @@ NNCF's rows appear where it is installed.
 
     python benchmarks/bench_quality.py --quick
     python benchmarks/bench_quality.py --samples 1,16,64 --models mobilenet_v2 --markdown
+    python benchmarks/bench_quality.py --methods 'QIR,onnxruntime*,NNCF'
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ import io
 import json
 import multiprocessing
 import os
-import resource
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
 from importlib.metadata import version
 from pathlib import Path
 
@@ -193,6 +194,7 @@ MODELS = (
     Asset("kwt1_transformer", "kwt1/kwt1.onnx", spoken),
 )
 QUICK = ("mobilenet_v1_025", "mobilenet_v2_keras", "mlperf_dscnn")
+QUICK_METHODS = ("QIR", "onnxruntime*", "NNCF")
 
 
 # -- methods --------------------------------------------------------------------------------------
@@ -270,6 +272,7 @@ METHODS: dict[str, Callable[[Path, Floats, str, Path], None]] = {
     "QIR, equalize alone": by_qir("equalize"),
     "QIR and smooth": by_qir("smooth,{default}"),
     "QIR and clip-weights": by_qir("clip-weights,{default}"),
+    "QIR and measure-bias": by_qir("measure-bias,{default}"),
     "QIR and round-weights": by_qir("round-weights,{default}"),
     "QIR, range auto": by_qir("{default}", "auto"),
     "onnxruntime minmax": by_onnxruntime(CalibrationMethod.MinMax),
@@ -332,12 +335,22 @@ def quantized(
     method: str, model: Path, samples: Floats, weights: str, out: Path
 ) -> tuple[float, float]:
     """Quantizes in this process; gives the seconds, and the memory that this took at most."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak()
     began = time.perf_counter()
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # what peers report
         METHODS[method](model, samples, weights, out)
     seconds = time.perf_counter() - began
-    return seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return seconds, (peak() - before) / 1024
+
+
+def peak() -> float:
+    """The most memory that this process had so far, in KB; of Linux alone, else 0."""
+    # Not getrusage: its maximum counts the process that started this one.
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0.0
+    return next((float(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0.0)
 
 
 def cached_floats(asset: Asset, data: Data, work: Path) -> NDArray[np.float64]:
@@ -371,7 +384,7 @@ def rows(asked: argparse.Namespace) -> Iterator[Row]:
         for weights in asked.weights:
             for samples in asked.samples:
                 for method in METHODS:
-                    if not any(method.startswith(name) for name in asked.methods):
+                    if not any(fnmatch(method, name) for name in asked.methods):
                         continue
                     if method == "NNCF" and weights == "tensor":
                         continue  # it knows weights by channel alone
@@ -443,13 +456,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="three models, 16 samples")
     parser.add_argument("--models", type=split, default=None, help="parts of names, with commas")
     parser.add_argument("--weights", type=split, default=("channel", "tensor"))
-    parser.add_argument("--methods", type=split, default=("",), help="how names begin")
+    parser.add_argument("--methods", type=split, default=None, help="patterns of names")
     parser.add_argument("--samples", type=numbers, default=None)
     parser.add_argument("--limit", type=int, default=None, help="labelled samples of each model")
     parser.add_argument("--cache", type=Path, default=HOME / "build" / "bench_quality")
     parser.add_argument("--markdown", action="store_true")
     asked = parser.parse_args()
     asked.models = asked.models or (QUICK if asked.quick else ("",))
+    asked.methods = asked.methods or (QUICK_METHODS if asked.quick else ("*",))
     asked.samples = asked.samples or ((16,) if asked.quick else (1, 4, 16, 64))
     asked.limit = asked.limit or (200 if asked.quick else None)
     print(line(HEADS, asked.markdown))

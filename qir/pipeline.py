@@ -412,7 +412,7 @@ def quantize(
     `profile` no target is asked: codes lie on the edges of that profile's kernels and are those
     that these take, found by its rules; grouped by it (again), it gives its runtime's bytes.
     `corrections` names the passes that make up for rounding (docs/guide/accuracy.md), or "none";
-    `samples` are inputs of one run, for `round-weights`.
+    `samples` are inputs of one run, for `round-weights` and `measure-bias`.
 
     Raises DataError where the statistics are of another model, UsageError for a model whose
     codes leave nothing to do; of a model that has some, what is real is quantized, codes stay.
