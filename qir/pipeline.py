@@ -22,7 +22,7 @@ from qir.calibration import Statistics, collect, open_data, open_feeds
 from qir.calibration.collect import Batches
 from qir.calibration.data import Item
 from qir.calibration.preprocess import Preprocess
-from qir.calibration.runner import GraphProgram
+from qir.calibration.runner import GraphProgram, require_numbers
 from qir.capability import Verdict
 from qir.errors import DataError, GraphError, InputError, QirError, UsageError
 from qir.frontend import frontend as named_frontend
@@ -370,7 +370,9 @@ def calibrate(
     """
     if threads < 1:
         raise UsageError(f"threads {threads}: give at least 1")
-    program = GraphProgram(fold(graph), named_target(KERNELS).observed)
+    folded = fold(graph)
+    require_numbers(folded)
+    program = GraphProgram(folded, named_target(KERNELS).observed)
     source: Batches
     if feeds:
         if batch is not None:

@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import qir
 from qir.calibration import Statistics
@@ -16,10 +17,11 @@ from qir.ledger import Ledger
 from qir.passes.quantize.measure_bias import MeasureBias
 from qir.rewrite import run_passes
 
+Floats = NDArray[np.float32]
 SEED = random.SystemRandom().randrange(2**32)
 
 
-def two_layers(rng: np.random.Generator) -> tuple[Graph, dict[str, np.ndarray]]:
+def two_layers(rng: np.random.Generator) -> tuple[Graph, dict[str, Floats]]:
     held = {
         "w": rng.standard_normal((6, 5)).astype(np.float32),
         "b": rng.standard_normal(6).astype(np.float32),
@@ -36,7 +38,7 @@ def two_layers(rng: np.random.Generator) -> tuple[Graph, dict[str, np.ndarray]]:
     return graph, held
 
 
-def statistics_of(graph: Graph, x: np.ndarray) -> Statistics:
+def statistics_of(graph: Graph, x: Floats) -> Statistics:
     return qir.calibrate(graph, x)
 
 
