@@ -22,7 +22,7 @@ from qir.calibration import Statistics, collect, open_data, open_feeds
 from qir.calibration.collect import Batches
 from qir.calibration.data import Item
 from qir.calibration.preprocess import Preprocess
-from qir.calibration.runner import GraphProgram
+from qir.calibration.runner import GraphProgram, require_numbers
 from qir.capability import Verdict
 from qir.errors import DataError, GraphError, InputError, QirError, UsageError
 from qir.frontend import frontend as named_frontend
@@ -371,7 +371,9 @@ def calibrate(
     """
     if threads < 1:
         raise UsageError(f"threads {threads}: give at least 1")
-    program = GraphProgram(fold(graph), named_target(KERNELS).observed)
+    folded = fold(graph)
+    require_numbers(folded)
+    program = GraphProgram(folded, named_target(KERNELS).observed)
     source: Batches
     if feeds:
         if batch is not None:
@@ -413,7 +415,7 @@ def quantize(
     `profile` no target is asked: codes lie on the edges of that profile's kernels and are those
     that these take, found by its rules; grouped by it (again), it gives its runtime's bytes.
     `corrections` names the passes that make up for rounding (docs/guide/accuracy.md), or "none";
-    `samples` are inputs of one run, for `round-weights`.
+    `samples` are inputs of one run, for `round-weights` and `measure-bias`.
 
     Raises DataError where the statistics are of another model, UsageError for a model whose
     codes leave nothing to do; of a model that has some, what is real is quantized, codes stay.

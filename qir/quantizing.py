@@ -33,6 +33,7 @@ from qir.passes.quantize.clip_weights import ClipWeights
 from qir.passes.quantize.correct_bias import CorrectBias
 from qir.passes.quantize.equalize import Equalize, scaled_tensors
 from qir.passes.quantize.materialize import Materialize
+from qir.passes.quantize.measure_bias import MeasureBias
 from qir.passes.quantize.round_weights import RoundWeights, Samples
 from qir.passes.quantize.smooth import Smooth, smoothed_tensors
 from qir.passes.recover import Recover
@@ -43,12 +44,15 @@ from qir.rewrite import Pass, run_passes
 from qir.rewrite.runner.journal import Journal
 from qir.target import target as named_target
 
-CORRECTIONS = ("smooth", "equalize", "clip-weights", "round-weights", "correct-bias")
+CORRECTIONS = (
+    *("smooth", "equalize", "clip-weights", "round-weights", "correct-bias"),
+    "measure-bias",
+)
 """The corrections that there are, in the order in which they run."""
 DEFAULT = "default"
 """The corrections that help, for a target and its granularity."""
-ON_SAMPLES = "round-weights"
-"""The correction that needs inputs of the model beside statistics."""
+ON_SAMPLES = ("round-weights", "measure-bias")
+"""The corrections that need inputs of the model beside statistics."""
 GRANULARITIES = ("channel", "tensor")
 """What one scale of a weight may stand for."""
 _ROWS = "* |> *"
@@ -159,18 +163,21 @@ def quantizing_steps(
 ) -> list[Pass]:
     """The passes that quantize a prepared graph, in order.
 
-    `exact` is that graph, for biases; `samples` are inputs of one run, for `round-weights`.
+    `exact` is that graph, for biases; `samples` are inputs of one run, for what runs on them.
     """
     found, by, scales = numbers.statistics, numbers.profile, numbers.scales
     corrected: list[Pass] = []
     if "clip-weights" in corrections:
         corrected.append(ClipWeights())
-    if ON_SAMPLES in corrections:
-        corrected.append(RoundWeights(samples or {}, by, scales, "correct-bias" in corrections))
+    if "round-weights" in corrections:
+        later = not {"correct-bias", "measure-bias"}.isdisjoint(corrections)
+        corrected.append(RoundWeights(samples or {}, by, scales, later))
     if "correct-bias" in corrections:
         before = exact if corrected else None
         corrected.append(CorrectBias(found, planned.capability, by, scales, before))
     rounding = tuple(planned.capability.rounding.items())
+    if "measure-bias" in corrections:
+        corrected.append(MeasureBias(samples or {}, found, planned.capability, by, scales, exact))
     made = Materialize(found, by, scales, rounding)
     return [planned, *corrected, made, TurnSums(), Prune()]
 
@@ -190,7 +197,7 @@ class Prepared:
     """Whose rules the numbers are found by."""
     corrections: tuple[str, ...]
     samples: Samples | None = None
-    """Inputs of one run, for `round-weights`."""
+    """Inputs of one run, for corrections `ON_SAMPLES`."""
 
     def planned(self, rules: Iterable[str]) -> AssignSchemes:
         """The pass that plans, by these rules of the user."""
@@ -237,8 +244,8 @@ def prepare(
         of = kernels_of(graph, recipe.profile)
         table, groups, named = kernel_table(of), of.name, of.name
     corrections = known_corrections(recipe.corrections, table, recipe.granularity)
-    if ON_SAMPLES in corrections and not samples:
-        raise UsageError(f"{ON_SAMPLES} needs samples beside statistics: give some inputs")
+    if not samples and (needy := [name for name in corrections if name in ON_SAMPLES]):
+        raise UsageError(f"{needy[0]} needs samples beside statistics: give some inputs")
     if "smooth" in corrections:  # before linear layers are reshaped to products of matrices
         folded, statistics = smoothed(folded, statistics, ledger, journal=journal)
     folded = lowered(folded, table, ledger, journal=journal, sums=not groups)

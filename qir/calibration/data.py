@@ -454,7 +454,8 @@ def refuse_nan(array: Array, start: int, where: str) -> None:
     if bad.any():
         first = [int(i) for i in np.argwhere(bad)[0]]
         first[0] += start
-        raise DataError(f"{where} has NaN at {first}, {int(bad.sum())} in this batch")
+        count = int(bad.sum())
+        raise DataError(f"{where} has NaN at {first}, {count} in this batch: leave the sample out")
 
 
 def refuse_infinite(array: Array, where: str) -> None:

@@ -17,6 +17,7 @@ from qir.errors import DataError
 from qir.ir.graph import Graph
 from qir.ir.layer_channels import layer_data, summed_axis
 from qir.ir.node import Value
+from qir.ir.ops import spec
 from qir.ir.printer import print_graph
 from qir.reference.interpreter import run
 from qir.rewrite.channel_groups import channel_groups, stored_values
@@ -92,6 +93,24 @@ class GraphProgram:
             for value in node.results
             if watched(value) and value.constant is None
         }
+
+
+def require_numbers(graph: Graph) -> None:
+    """Raises DataError where the weights of a layer hold NaN or infinities, or its bias NaN.
+
+    A bias may be infinite: it rules a class out.
+    """
+    for node in graph:
+        for slot, value in node.operands.items() if layer_data(node) is not None else ():
+            if value.constant is None or not watched(value):
+                continue
+            weight = slot == (spec(node.op).traits.weight or "w")
+            elements = value.constant.data
+            bad = ~np.isfinite(elements) if weight else np.isnan(elements)
+            if bad.any():
+                at = [int(i) for i in np.argwhere(bad)[0]]
+                said = f"{node.name}: {slot!r}, {value.lineage.tensor}, is NaN or infinite at {at}"
+                raise DataError(f"{said}, {int(bad.sum())} in all: load the model's weights again")
 
 
 def watched(value: Value) -> bool:

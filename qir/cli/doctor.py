@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -48,16 +49,47 @@ def _known(runtime: Runtime) -> Cell:
     return Cell(said, "red" if runtime.drifts else styles.get(runtime.state, "dim"))
 
 
-@shared.verb("qir doctor", "qir doctor --json > machine.json")
+def _show_plugins(screen: Screen, plugins: Sequence[Plugin], every: bool) -> None:
+    """Shows each plugin; else those that fail, and how many of each kind work."""
+    rows = [
+        (p.kind, p.name, _state(p), p.distribution, p.fault or p.place)
+        for p in plugins
+        if every or p.fault
+    ]
+    if not every:
+        works = Counter(p.kind for p in plugins if not p.fault)
+        screen.facts({"plugins": ", ".join(f"{count} {kind}" for kind, count in works.items())})
+    columns = (
+        Column("kind"),
+        Column("name"),
+        Column(""),
+        Column("from", fit="drop"),
+        Column("where, or what is wrong", fit="wrap"),
+    )
+    if rows:
+        screen.table(columns, rows, title="plugins" if every else "plugins that do not work")
+
+
+def _show_rules(screen: Screen) -> None:
+    from qir.numerics.ranges import FORMULAS
+
+    rules = [(name, of.of, of.text) for name, of in FORMULAS.items()]
+    named = (Column("--scales"), Column("of codes"), Column("formula", fit="wrap"))
+    screen.table(named, rules, title="named rules of scales")
+
+
+@shared.verb("qir doctor", "qir doctor --all", "qir doctor --json > machine.json")
+@click.option("--all", "every", is_flag=True, help="List every plugin, profile and named rule.")
 @shared.as_json
 @click.pass_context
-def doctor(context: click.Context, as_json: bool) -> None:
+def doctor(context: click.Context, every: bool, as_json: bool) -> None:
     """Show what QIR finds on this machine.
 
     Frameworks with their versions, plugins, profiles, the processor and its threads. Plugins are
     loaded to see whether they work; frameworks that none of them needs are not. What a runtime
     computes is measured, where `qir probe` did so here; assumed, where only a profile says it; or
-    unknown. Ends with status 1 where a plugin is broken.
+    unknown. Without --all, plugins that work are only counted, and runtimes that are not installed
+    left out. Ends with status 1 where a plugin is broken.
 
     --json prints {qir, python, platform, libraries, frameworks, plugins: [{kind, name,
     distribution, place, fault, missing}], features, isa, threads, kernels, runtimes: [{name,
@@ -93,28 +125,15 @@ def doctor(context: click.Context, as_json: bool) -> None:
             for name, version in found.frameworks.items()
         ]
         screen.table((Column("framework"), Column("version")), rows, title="frameworks")
-        plugins = [
-            (
-                p.kind,
-                p.name,
-                _state(p),
-                p.distribution,
-                p.fault or p.place,
-            )
-            for p in found.plugins
-        ]
-        columns = (
-            Column("kind"),
-            Column("name"),
-            Column(""),
-            Column("from", fit="drop"),
-            Column("where, or what is wrong", fit="wrap"),
-        )
-        screen.table(columns, plugins, title="plugins")
-        _show_runtimes(screen, known)
-        rules = [(name, of.of, of.text) for name, of in FORMULAS.items()]
-        named = (Column("--scales"), Column("of quantized values"), Column("formula", fit="wrap"))
-        screen.table(named, rules, title="named rules of scales")
+        _show_plugins(screen, found.plugins, every)
+        present = [r for r in known if every or (r.version and r.name != r.profile)]
+        _show_runtimes(screen, present)
+        if every:
+            _show_rules(screen)
+        else:
+            more = plural(len(known) - len(present), "profile")
+            screen.line()
+            screen.line(f"{more} of runtimes that are not here, and all rules: qir doctor --all")
         if found.faults:
             screen.line()
             screen.line(f"{plural(found.faults, 'fault')} found", "red")

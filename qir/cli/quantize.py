@@ -84,7 +84,7 @@ class Common(TypedDict):
     show_default=True,
     metavar="RULE",
     help="How a range gives scale and zero point: as the target's profile says, or by a named"
-    " formula, such as onednn, fbgemm or torch.observer (`qir doctor` lists them).",
+    " formula, such as onednn, fbgemm or torch.observer (`qir doctor --all` lists them).",
 )
 @click.option(
     "--corrections",
@@ -190,7 +190,8 @@ def quantize(
     range_rule, scales, corrections = recipe.range_rule, recipe.scales, recipe.corrections
     if alone and (data or stats or (dynamic and weights)):
         raise UsageError("--dynamic and --weights stand alone: they take no --data and no --stats")
-    rounds = ON_SAMPLES in known_corrections(corrections)
+    needy = [name for name in known_corrections(corrections) if name in ON_SAMPLES]
+    rounds = bool(needy)
     both = data is not None and (asked.goal or rounds)
     if not alone and (data is None) == (stats is None) and not both:
         raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
@@ -216,7 +217,7 @@ def quantize(
             "--scales goes with samples: --dynamic and --weights choose by the profile"
         )
     if rounds and data is None:
-        raise UsageError(f"--corrections {ON_SAMPLES} needs samples beside --stats: give --data")
+        raise UsageError(f"--corrections {needy[0]} needs samples beside --stats: give --data")
     if alone and corrections != "default":
         raise UsageError("--corrections goes with samples: they tell what rounding costs")
     screen = Screen(quiet=quiet)

@@ -103,7 +103,7 @@ def _listed(known: Sequence[Probe], word: str) -> str:
     names = sorted({p.name for p in known if backend in (p.backend, p.name.partition(".")[0])})
     if setting and names:
         return _some([*(n for n in {p.backend for p in known} if n == backend), *names])
-    rest = "; qir doctor lists the settings of each" if known else ""
+    rest = "; qir doctor --all lists the settings of each" if known else ""
     return (_some(sorted({p.backend for p in known})) or "none") + rest
 
 

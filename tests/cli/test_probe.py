@@ -69,9 +69,9 @@ def test_what_cannot_be_probed_is_one_line(
 @pytest.mark.parametrize(
     ("word", "known"),
     [
-        ("nobody", ("onnxruntime", "tensorflow", "tflite", "torch", "qir doctor lists")),
+        ("nobody", ("onnxruntime", "tensorflow", "tflite", "torch", "qir doctor --all lists")),
         ("torch.nothing", ("torch,", "torch.fbgemm", "torch.onednn", "torch.qnnpack", "torch.x86")),
-        ("n" * 500, ("onnxruntime", "tensorflow", "tflite", "torch", "qir doctor lists")),
+        ("n" * 500, ("onnxruntime", "tensorflow", "tflite", "torch", "qir doctor --all lists")),
     ],
 )
 def test_an_unknown_probe_is_told_with_whole_names(word: str, known: tuple[str, ...]) -> None:

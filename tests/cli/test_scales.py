@@ -124,4 +124,4 @@ def test_doctor_lists_every_rule_with_its_formula() -> None:
     listed = {r["name"]: r["formula"] for r in json.loads(qir("doctor", "--json").out)["scales"]}
     assert listed.keys() == NAMED.keys() == FORMULAS.keys()
     assert all(name in NAMED for names in FAMILIES.values() for name in names)
-    assert "scale = 2*max(|rmin|,|rmax|)/(127+128-1)" in qir("doctor").out
+    assert "scale = 2*max(|rmin|,|rmax|)/(127+128-1)" in qir("doctor", "--all").out

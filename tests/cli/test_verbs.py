@@ -351,6 +351,14 @@ def test_doctor_tells_of_a_broken_plugin_and_whose_it_is(tmp_path: Path) -> None
     assert outcome.err == ""
 
 
+def test_doctor_fits_a_screen_and_lists_all_when_asked(tmp_path: Path) -> None:
+    short, whole = (process("doctor", *more, cwd=tmp_path) for more in ((), ("--all",)))
+    assert len(expect(short).out.splitlines()) <= 50, short
+    for listed in ("correct-bias", "fbgemm.affine", "tf-2.21.uniform"):
+        assert listed not in short.out
+        assert listed in expect(whole).out
+
+
 def test_doctor_takes_a_missing_framework_for_no_fault(tmp_path: Path) -> None:
     place = plugin(tmp_path, "[qir.frontends]\nabsent = lacking:Frontend\n")
     outcome = expect(process("doctor", cwd=tmp_path, PYTHONPATH=str(place)))

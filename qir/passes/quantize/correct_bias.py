@@ -95,38 +95,19 @@ class CorrectBias(Pass):
     def run(self, graph: Graph, ledger: Ledger) -> int:
         of, count = profile(self.profile), 0
         for node in list(graph):
-            kind = self._bias_scheme(node)
-            if kind is None or (mean := self._mean(node)) is None:
+            kind = bias_scheme(node, self.capability)
+            if kind is None or _corrected(node) or (mean := self._mean(node)) is None:
                 continue
             shift = _shift(node, mean, of, self.scales, self._exact(node))
             if not shift.any() or not np.isfinite(shift).all():
                 continue
-            _move(graph, node, shift)
+            move_bias(graph, node, shift)
             graph.set_scheme(node, slots(node)[2], kind)
             reach = f"{np.abs(shift).max():.3g}"
             said = f"its bias takes away the mean error of its rounded weights, up to {reach}"
             ledger.add(Change.QUANTIZED, self.name, node.name, said)
             count += 1
         return count + (graph.prune() if count else 0)
-
-    def _bias_scheme(self, node: Node) -> Scheme | None:
-        """How the bias of a layer is stored, or would be; None where nothing can be corrected."""
-        if layer_data(node) is None or node.attrs.get("beta", 1.0) != 1.0:
-            return None
-        _, weight, bias = slots(node)
-        if weight not in node.schemes:
-            return None
-        held = node.operands.get(bias)
-        if held is not None:
-            plain = held.constant is not None and held.type.rank == 1
-            done = CORRECTED in held.lineage.how
-            return node.schemes.get(bias) if plain and not done else None
-        if _added_apart(node):
-            return None
-        row = self.capability.ops.get(node.op)
-        allowed = row.allowed(bias, True) if row else ()
-        grain = node.schemes[weight].grain
-        return next((s for s in allowed if s.grain == grain), allowed[0] if allowed else None)
 
     def _exact(self, node: Node) -> Reals:
         """The weights of a layer before passes of quantizing changed them."""
@@ -143,6 +124,31 @@ class CorrectBias(Pass):
         data = operands(node)[0]
         axis = summed_axis(node, data)
         return None if axis is None else channel_mean(self.statistics, data, axis)
+
+
+def bias_scheme(node: Node, capability: Capability) -> Scheme | None:
+    """How the bias of a planned layer is stored, or would be; None where nothing can be moved."""
+    if layer_data(node) is None or node.attrs.get("beta", 1.0) != 1.0:
+        return None
+    _, weight, bias = slots(node)
+    if weight not in node.schemes:
+        return None
+    held = node.operands.get(bias)
+    if held is not None:
+        plain = held.constant is not None and held.type.rank == 1
+        return node.schemes.get(bias) if plain else None
+    if _added_apart(node):
+        return None
+    row = capability.ops.get(node.op)
+    allowed = row.allowed(bias, True) if row else ()
+    grain = node.schemes[weight].grain
+    return next((s for s in allowed if s.grain == grain), allowed[0] if allowed else None)
+
+
+def _corrected(node: Node) -> bool:
+    """Whether this pass moved the bias of a layer before."""
+    bias = operands(node)[2]
+    return bias is not None and CORRECTED in bias.lineage.how
 
 
 def _added_apart(node: Node) -> bool:
@@ -183,7 +189,8 @@ def _shift(node: Node, mean: Reals, of: Profile, scales: str, exact: Reals) -> R
     return through(node, inward(node)((rounded - exact) * _inside(node), mean))
 
 
-def _move(graph: Graph, node: Node, shift: Reals) -> None:
+def move_bias(graph: Graph, node: Node, shift: Reals) -> None:
+    """Takes a shift of each result channel away in a layer's bias."""
     _, weight, bias = operands(node)
     kind = weight.type.dtype.carrier
     lineage = Lineage(f"{node.name}.bias") if bias is None else bias.lineage

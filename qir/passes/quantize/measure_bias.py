@@ -1,0 +1,170 @@
+"""Moves biases by the mean error that a run of the quantized layers shows on samples.
+
+    %y = conv2d(%x, %w, bias=%b) : 1x2x2x2xf32
+
+keeps its form. `correct-bias` computes the mean error of rounded weights alone. Here the plan is
+carried out on a copy, which runs layer by layer beside the float graph: the mean difference of each
+result channel, rounded data and clipped ranges included, is taken away before the next layer reads
+it (empirical bias correction; Nagel et al., Data-Free Quantization, 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.calibration import Statistics
+from qir.capability import Capability
+from qir.ir.dtype import I8, I32
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.scheme import Scheme
+from qir.ir.text import parse
+from qir.ledger import Change, Ledger
+from qir.numerics.ranges import known_scales
+from qir.passes.quantize.assign_schemes import read_capability, write_capability
+from qir.passes.quantize.correct_bias import bias_scheme, move_bias, read_graph
+from qir.passes.quantize.materialize import Materialize, read_statistics
+from qir.passes.quantize.round_weights import Samples, read_samples
+from qir.reference.interpreter import bind_inputs, profile_of, run_node
+from qir.reference.interpreter import run as run_reference
+from qir.rewrite import ANOTHER, Pass, run_passes
+from qir.rewrite.layer_weights import Reals, result_axis, slots
+from qir.rewrite.runner.options import option
+
+Tensor = NDArray[np.generic]
+Means = dict[str, Reals]
+"""By the name of a layer's result, the mean of each channel."""
+_GRID = 2.0**-30
+"""Of the largest shift of a layer: what the order of summing leaves open must not decide."""
+
+
+@dataclass(frozen=True)
+class MeasureBias(Pass):
+    """Moves the biases of planned layers by the mean error of their results on samples.
+
+    It runs between `assign-schemes`, or `correct-bias`, and `materialize`, and needs the statistics
+    of the latter. Layers that cannot take a bias stay as they are.
+    """
+
+    name = "measure-bias"
+    nested = False
+    tolerance = ANOTHER
+    inputs: Samples = field(
+        default_factory=dict, metadata=option(name="samples", read=read_samples, kind="file")
+    )
+    """Inputs of one run of the model."""
+    statistics: Statistics = field(
+        default_factory=lambda: Statistics(""), metadata=option(read=read_statistics, kind="file")
+    )
+    """Of the float model; a file that `qir calibrate` wrote."""
+    capability: Capability = field(
+        default_factory=lambda: Capability("none", {}),
+        metadata=option(name="target", read=read_capability, write=write_capability, kind="target"),
+    )
+    """Says which layers take a bias, and how it is stored."""
+    profile: str = "native"
+    """Whose rules the numbers are found by."""
+    scales: str = field(default="profile", metadata=option(read=lambda t: known_scales(str(t))))
+    """The range rule, or the family of them, that takes the place of the profile's."""
+    exact: Graph | None = field(default=None, metadata=option(read=read_graph, kind="file"))
+    """The float graph whose means are wanted, as a .qir file; none: the planned graph itself."""
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """A product with a plan for its weights and bias."""
+        text = (
+            "graph main as native {\n  %x = input() : 2x3xf32\n"
+            "  %w = constant([1.0, 0.2, -0.3]) : 1x3xf32\n  %b = constant([0.5]) : 1xf32\n"
+            "  %m = linear(%x, %w, bias=%b) : 2x1xf32\n  output(y=%m)\n}\n"
+        )
+        graph = parse(text)
+        node = next(n for n in graph if n.op == "linear")
+        graph.set_scheme(node, "w", Scheme(I8, bounds=(-7, 7), symmetric=True))
+        graph.set_scheme(node, "bias", Scheme(I32, symmetric=True))
+        yield cls({"x": np.ones((2, 3), np.float32)}), graph
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        layers: dict[str, tuple[Node, Scheme]] = {}
+        for node in graph:
+            kind = bias_scheme(node, self.capability)
+            if kind is not None:
+                layers[node.result.name] = node, kind
+        if not self.inputs or not layers:
+            return 0
+        planned = Materialize(self.statistics, self.profile, self.scales)
+        carried_out = run_passes(graph, (planned,), Ledger())
+        wanted = _means(self.exact or graph, self.inputs, layers)
+        shifts = _shifts(carried_out, self.inputs, wanted)
+        count = 0
+        for name, shift in shifts.items():
+            node, kind = layers[name]
+            if not shift.any() or not np.isfinite(shift).all():
+                continue
+            move_bias(graph, node, shift)
+            graph.set_scheme(node, slots(node)[2], kind)
+            reach = f"{np.abs(shift).max():.3g}"
+            said = f"its bias takes away the mean error of its results on samples, up to {reach}"
+            ledger.add(Change.QUANTIZED, self.name, node.name, said)
+            count += 1
+        return count + (graph.prune() if count else 0)
+
+
+def _means(graph: Graph, inputs: Samples, layers: Mapping[str, tuple[Node, Scheme]]) -> Means:
+    """The mean of each result channel in the float graph."""
+    found: Means = {}
+
+    def see(value: Value, data: Tensor) -> None:
+        if value.name in layers:
+            found[value.name] = _channel_means(value.node, data)
+
+    run_reference(graph, inputs, observe=see)
+    return found
+
+
+def _channel_means(node: Node, data: Tensor) -> Reals:
+    axis = result_axis(node) % data.ndim
+    rest = tuple(i for i in range(data.ndim) if i != axis)
+    return np.asarray(data.astype(np.float64).mean(axis=rest))
+
+
+@np.errstate(all="ignore")  # infinities and NaNs are numbers here, and need no warnings
+def _shifts(graph: Graph, inputs: Samples, wanted: Means) -> Means:
+    """Runs a graph in QDQ form and moves each layer's results to the wanted means; says how far."""
+    bind_inputs(graph, inputs)
+    left: dict[Value, int] = {}
+    for node in graph:
+        for value in node.operands.values():
+            left[value] = left.get(value, 0) + 1
+    live: dict[Value, Tensor] = {}
+    found: Means = {}
+    for node in graph:
+        if node.op == "output":
+            continue
+        given = {slot: live[value] for slot, value in node.operands.items()}
+        made: tuple[Tensor, ...] = (
+            (np.asarray(inputs[node.name]),)
+            if node.op == "input"
+            else run_node(node, given, profile_of(graph, node))
+        )
+        name = node.results[0].name if node.results else ""
+        if name in wanted:
+            shift = _rounded(_channel_means(node, made[0]) - wanted[name])
+            shape = [1] * made[0].ndim
+            shape[result_axis(node)] = -1
+            moved = made[0].astype(np.float64) - shift.reshape(shape)
+            made, found[name] = (moved.astype(made[0].dtype),), shift
+        live.update(zip(node.results, made, strict=True))
+        for value in node.operands.values():
+            left[value] -= 1
+            if not left[value]:
+                live.pop(value, None)
+    return found
+
+
+def _rounded(shift: Reals) -> Reals:
+    unit = np.abs(shift).max(initial=0) * _GRID
+    return np.asarray(np.rint(shift / unit) * unit if unit and np.isfinite(unit) else shift)
