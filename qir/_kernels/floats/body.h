@@ -82,10 +82,14 @@ QIR_INLINE_BODY double error(double x) {
   return x != x ? x : x < 0 ? -y : y;
 }
 
-/* exp(x) for x <= 0 or NaN in f32, within 0.8 units of its last place. */
-QIR_INLINE_BODY float short_power(float x) {
+/* exp(x) for x <= 0 or NaN in f32, within 0.3 units of its last place: (value + low) * first *
+ * second, of which the value is in [0.7, 1.42]; 0 below -110. */
+struct scaled {
+  float value, low, first, second;
+};
+QIR_INLINE_BODY struct scaled short_power(float x) {
   const float shift = 12582912.0f; /* 1.5 * 2^23: numbers of this size have no fraction */
-  const float kept = x < -104 ? -104 : x;
+  const float kept = x < -110 ? -110 : x;
   const float shifted = fmaf(kept, 1.44269504f, shift), k = shifted - shift;
   const float r = fmaf(k, 0x1.bd0106p-13f, fmaf(k, -0x1.63p-1f, kept)); /* ln(2) in two parts */
   float q = 1.0f / 5040;
@@ -94,7 +98,7 @@ QIR_INLINE_BODY float short_power(float x) {
   q = fmaf(q, r, 1.0f / 24);
   q = fmaf(q, r, 1.0f / 6);
   q = fmaf(q, r, 0.5f);
-  const float y = 1 + fmaf(r * r, q, r);
+  const float rest = fmaf(r * r, q, r), y = 1 + rest;
   int32_t bits;
   memcpy(&bits, &shifted, sizeof bits);
   const int32_t whole = bits - 0x4b400000, half = whole >> 1; /* 2^whole may be no normal number */
@@ -103,7 +107,7 @@ QIR_INLINE_BODY float short_power(float x) {
   float first, second;
   memcpy(&first, &one, sizeof first);
   memcpy(&second, &other, sizeof second);
-  return y * first * second;
+  return (struct scaled){y, rest - (y - 1), x < -110 ? 0 : first, second};
 }
 
 /* 1 / (1 + small), the second a correction of the first; small is in [0, 1] or NaN. */
@@ -116,18 +120,21 @@ QIR_INLINE_BODY struct quotient share(float small) {
 }
 
 QIR_INLINE_BODY float logistic(float x) {
-  const float small = short_power(-fabsf(x)), above = x < 0 ? small : 1;
+  const struct scaled power = short_power(-fabsf(x));
+  const float small = power.value * power.first * power.second, above = x < 0 ? small : 1;
   const struct quotient by = share(small);
   return fmaf(above, by.high, above * by.low);
 }
 
 /* x * logistic(x), of which the product is rounded once. */
 QIR_INLINE_BODY float weighted(float x) {
-  const float small = short_power(-fabsf(x)), above = x < 0 ? small : 1;
-  const struct quotient by = share(small);
-  const float product = x * above, rest = fmaf(x, above, -product);
+  const struct scaled power = short_power(-fabsf(x));
+  const struct quotient by = share(power.value * power.first * power.second);
+  const float above = x < 0 ? power.value : 1, below = x < 0 ? power.low : 0;
+  const float product = x * above, rest = fmaf(x, below, fmaf(x, above, -product));
   const float y = fmaf(product, by.high, fmaf(product, by.low, rest * by.high));
-  return x > 88 ? x : product == 0 ? product : y;
+  const float first = x < 0 ? power.first : 1, second = x < 0 ? power.second : 1;
+  return x > 88 ? x : product == 0 ? product : y * first * second;
 }
 
 /* By two terms of the series where exp(-2 x) is nearly 1. */
