@@ -130,7 +130,7 @@ QIR_INLINE_BODY float logistic(float x) {
 QIR_INLINE_BODY float weighted(float x) {
   const struct scaled power = short_power(-fabsf(x));
   const struct quotient by = share(power.value * power.first * power.second);
-  const float above = x < 0 ? power.value : 1, below = x < 0 ? power.low : 0;
+  const float above = x < -110 ? 0 : x < 0 ? power.value : 1, below = x < 0 ? power.low : 0;
   const float product = x * above, rest = fmaf(x, below, fmaf(x, above, -product));
   const float y = fmaf(product, by.high, fmaf(product, by.low, rest * by.high));
   const float first = x < 0 ? power.first : 1, second = x < 0 ? power.second : 1;
