@@ -95,6 +95,9 @@ def conv2d(b: Builder, job: Job) -> None:
         if bias.constant is None:
             raise CannotLower("bias is no constant")
         shift = np.ascontiguousarray(bias.constant.data, np.float32).reshape(-1)
+    known = None
+    if w.constant is not None:
+        known = np.ascontiguousarray(w.constant.data, np.float32).reshape(-1)
     source, weights = _first(b, x, job.nchw), b.need(w)
     shape = sizes(x) if job.nchw else moved(sizes(x), FIRST)
     stride, pad, dilation = job.pair("stride"), job.pads(), job.pair("dilation")
@@ -121,6 +124,7 @@ def conv2d(b: Builder, job: Job) -> None:
                 groups=groups,
                 low=low,
                 high=high,
+                constant=known,
             ),
         )
 

@@ -190,6 +190,7 @@ cdef extern from "floats/product.h" nogil:
     cdef struct qir_float_conv:
         qir_conv_shape s
         const float *bias
+        const float *constant
         qir_bounds bounds
         int x, weight, y
     int qir_float_linear_make(uint32_t isa, const qir_float_linear *, qir_step *)

@@ -429,11 +429,12 @@ class Plan:
         groups: int = 1,
         low: float | None = None,
         high: float | None = None,
+        constant: NDArray[np.float32] | None = None,
     ) -> None:
         """A convolution of float32; shape is NCHW, kernel (output channels, height, width).
 
-        The weights are a buffer, (output channels, channels of a group, height, width). Padding is
-        zeros that take part.
+        The weights are a buffer, (output channels, channels of a group, height, width); `constant`
+        is what it holds, in one row, where that is known. Padding is zeros that take part.
         """
 
     def float_unary(

@@ -77,11 +77,11 @@ cdef class Floats(Running):
 
     def float_conv2d(
         self, str name, x, weight, y, bias, *, shape, kernel,
-        stride=(1, 1), pad=(0, 0, 0, 0), dilation=(1, 1), groups=1, low=None, high=None,
+        stride=(1, 1), pad=(0, 0, 0, 0), dilation=(1, 1), groups=1, low=None, high=None, constant=None,
     ):
         cdef qir_float_conv o
         cdef qir_step step
-        cdef const float[::1] biases
+        cdef const float[::1] biases, known
         n, c, h, w = of_length(name, "shape", shape, 4, 1)
         oc, kh, kw = of_length(name, "kernel", kernel, 3, 1, LARGEST_STEP)
         stride = of_length(name, "stride", stride, 2, 1, LARGEST_STEP)
@@ -109,6 +109,12 @@ cdef class Floats(Running):
             if biases.shape[0] != oc:
                 raise ValueError(f"{name}: bias has {biases.shape[0]} numbers for {oc} channels")
             o.bias = &biases[0]
+        o.constant = NULL
+        if constant is not None:
+            known = floats_of(name, "constant", constant)
+            if known.shape[0] != weights:
+                raise ValueError(f"{name}: {known.shape[0]} constants, the weights are {weights}")
+            o.constant = &known[0]
         o.bounds = bounds_of(name, low, high)
         kind = "float_conv2d"
         if groups == c > 1 and kh * kw <= QIR_SGEMM_DEPTH:

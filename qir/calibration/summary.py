@@ -18,6 +18,8 @@ Floats = NDArray[np.float32]
 # Sums of float32 are multiples of 2**-149 and sums of their squares of 2**-298: as
 # integers in these units they add exactly, so in any order and grouping.
 SUM_BITS, SQUARE_BITS = 149, 298
+DOUBLE_BITS = 53
+"""Bits of a float64's fraction, the leading one included."""
 
 Sums = tuple[int, ...]
 
@@ -298,7 +300,12 @@ def channel_sums(values: Floats, channels: int, inner: int) -> Sums:
     if not np.isfinite(parts).all():
         parts = np.where(np.isfinite(parts), parts, np.float32(0))
     rows = np.add.reduce(parts, axis=2, dtype=np.float64)
-    return tuple(fixed(total, SUM_BITS) for total in np.add.reduce(rows, axis=0).tolist())
+    fractions, exponents = np.frexp(np.add.reduce(rows, axis=0))
+    whole = np.ldexp(fractions, DOUBLE_BITS).astype(np.int64).tolist()
+    shifts = (exponents + (SUM_BITS - DOUBLE_BITS)).tolist()
+    return tuple(
+        number << by if by >= 0 else number >> -by for number, by in zip(whole, shifts, strict=True)
+    )
 
 
 def as_float32(array: NDArray[np.generic]) -> Floats:

@@ -158,6 +158,15 @@ def cases(seed: int, count: int) -> list[tuple[int, ...]]:
         (1, 3, 1, 1, 12, 130, 3, 3, 1, 3, 2, 2, 2),
         (1, 1, 5, 4, 6, 6, 2, 2, 5, 5, 1, 1, 0),
         (1, 1, 4, 300, 5, 5, 3, 3, 1, 1, 1, 1, 1),
+        (2, 1, 270, 40, 7, 7, 1, 1, 1, 1, 1, 1, 0),
+        (1, 2, 90, 33, 7, 7, 3, 3, 1, 1, 1, 1, 1),
+        (1, 1, 20, 130, 1, 1, 1, 1, 1, 1, 1, 1, 0),
+        (1, 4, 1, 1, 14, 14, 3, 3, 1, 1, 1, 1, 1),
+        (1, 4, 1, 1, 5, 33, 3, 3, 1, 1, 1, 1, 1),
+        (1, 4, 1, 1, 17, 65, 3, 3, 2, 2, 1, 1, 1),
+        (1, 3, 1, 2, 11, 19, 5, 5, 1, 1, 1, 1, 2),
+        (1, 3, 1, 1, 30, 31, 5, 5, 2, 2, 1, 1, 2),
+        (1, 3, 1, 1, 3, 40, 3, 3, 1, 1, 1, 1, 1),
     ]
     rng = np.random.default_rng(seed)
     for _ in range(count):
@@ -188,7 +197,10 @@ def test_convolutions(case: tuple[int, ...]) -> None:
     got = everywhere("float_conv2d", [x, weight], exact.shape, bias, **more)
     require_near(got, exact + shift, sums + np.abs(shift), c * kh * kw)
     bare = everywhere("float_conv2d", [x, weight], exact.shape, None, **more)
-    bounded = everywhere("float_conv2d", [x, weight], exact.shape, bias, low=0.0, **more)
+    known = {"constant": weight.reshape(-1)}
+    packed = everywhere("float_conv2d", [x, weight], exact.shape, bias, **more, **known)
+    assert packed.tobytes() == got.tobytes()
+    bounded = everywhere("float_conv2d", [x, weight], exact.shape, bias, low=0.0, **more, **known)
     assert np.array_equal(bounded, np.where(got < 0, F32(0), got))
     for image, channel, row, column in ((0, 0, 0, 0), tuple(size - 1 for size in exact.shape)):
         group = channel // o
@@ -210,6 +222,14 @@ def test_a_batch_is_its_images_one_by_one() -> None:
         assert single.tobytes() == whole[i : i + 1].tobytes()
 
 
+@pytest.mark.parametrize("count", [1, 63, 65])
+def test_constants_of_another_size_than_the_weights_are_refused(count: int) -> None:
+    x, weight = np.zeros((1, 8, 3, 3), F32), np.zeros((8, 8, 1, 1), F32)
+    with pytest.raises(ValueError, match=f"{count} constants, the weights are 64"):
+        one("float_conv2d", [x, weight], (1, 8, 3, 3), F32, None, shape=x.shape, kernel=(8, 1, 1),
+            constant=np.zeros(count, F32))  # fmt: skip
+
+
 @pytest.mark.parametrize("groups", [1, 8])
 def test_nan_and_infinity_go_where_numpy_has_them(groups: int) -> None:
     rng = np.random.default_rng(56)
@@ -229,6 +249,16 @@ def test_nan_and_infinity_go_where_numpy_has_them(groups: int) -> None:
     assert np.array_equal(got[infinite], wanted[infinite].astype(F32))
     relu = everywhere("float_conv2d", [x, weight], wanted.shape, None, shape=x.shape,
                       kernel=(8, 3, 3), low=0.0, **how)  # fmt: skip
+    if groups == 1:  # few pixels and known weights: vectors of channels
+        corner = np.ascontiguousarray(x[:, :, 1:6, 1:6])
+        wide = np.tile(weight, (5, 1, 1, 1))
+        plain, packed = (
+            everywhere("float_conv2d", [corner, wide], (1, 40, 5, 5), None, shape=corner.shape,
+                       kernel=(40, 3, 3), constant=known, **how)
+            for known in (None, wide.reshape(-1))
+        )  # fmt: skip
+        assert np.isnan(plain).any()
+        assert np.array_equal(plain, packed, equal_nan=True)
     assert np.array_equal(np.isnan(relu), np.isnan(wanted))
 
 

@@ -82,9 +82,59 @@ QIR_INLINE_BODY double error(double x) {
   return x != x ? x : x < 0 ? -y : y;
 }
 
-QIR_INLINE_BODY double logistic(double x) {
-  const double small = power(-fabs(x));
-  return (x < 0 ? small : 1.0) / (1.0 + small);
+/* exp(x) for x <= 0 or NaN in f32, within 0.3 units of its last place: (value + low) * first *
+ * second, of which the value is in [0.7, 1.42]; 0 below -110. */
+struct scaled {
+  float value, low, first, second;
+};
+QIR_INLINE_BODY struct scaled short_power(float x) {
+  const float shift = 12582912.0f; /* 1.5 * 2^23: numbers of this size have no fraction */
+  const float kept = x < -110 ? -110 : x;
+  const float shifted = fmaf(kept, 1.44269504f, shift), k = shifted - shift;
+  const float r = fmaf(k, 0x1.bd0106p-13f, fmaf(k, -0x1.63p-1f, kept)); /* ln(2) in two parts */
+  float q = 1.0f / 5040;
+  q = fmaf(q, r, 1.0f / 720);
+  q = fmaf(q, r, 1.0f / 120);
+  q = fmaf(q, r, 1.0f / 24);
+  q = fmaf(q, r, 1.0f / 6);
+  q = fmaf(q, r, 0.5f);
+  const float rest = fmaf(r * r, q, r), y = 1 + rest;
+  int32_t bits;
+  memcpy(&bits, &shifted, sizeof bits);
+  const int32_t whole = bits - 0x4b400000, half = whole >> 1; /* 2^whole may be no normal number */
+  const int32_t one = (int32_t)((uint32_t)(half + 127) << 23);
+  const int32_t other = (int32_t)((uint32_t)(whole - half + 127) << 23);
+  float first, second;
+  memcpy(&first, &one, sizeof first);
+  memcpy(&second, &other, sizeof second);
+  return (struct scaled){y, rest - (y - 1), x < -110 ? 0 : first, second};
+}
+
+/* 1 / (1 + small), the second a correction of the first; small is in [0, 1] or NaN. */
+struct quotient {
+  float high, low;
+};
+QIR_INLINE_BODY struct quotient share(float small) {
+  const float sum = 1 + small, rest = small - (sum - 1), high = 1 / sum;
+  return (struct quotient){high, high * fmaf(-high, rest, fmaf(-high, sum, 1))};
+}
+
+QIR_INLINE_BODY float logistic(float x) {
+  const struct scaled power = short_power(-fabsf(x));
+  const float small = power.value * power.first * power.second, above = x < 0 ? small : 1;
+  const struct quotient by = share(small);
+  return fmaf(above, by.high, above * by.low);
+}
+
+/* x * logistic(x), of which the product is rounded once. */
+QIR_INLINE_BODY float weighted(float x) {
+  const struct scaled power = short_power(-fabsf(x));
+  const struct quotient by = share(power.value * power.first * power.second);
+  const float above = x < -110 ? 0 : x < 0 ? power.value : 1, below = x < 0 ? power.low : 0;
+  const float product = x * above, rest = fmaf(x, below, fmaf(x, above, -product));
+  const float y = fmaf(product, by.high, fmaf(product, by.low, rest * by.high));
+  const float first = x < 0 ? power.first : 1, second = x < 0 ? power.second : 1;
+  return x > 88 ? x : product == 0 ? product : y * first * second;
 }
 
 /* By two terms of the series where exp(-2 x) is nearly 1. */
@@ -126,11 +176,9 @@ void QIR_NAME(bound)(const struct qir_unary *how, const float *restrict x, float
       y[i] = made != made ? NAN : made; /* of one sign everywhere */                         \
     }                                                                                        \
   }
-QIR_UNARY_BODY(sigmoid, logistic(v))
 QIR_UNARY_BODY(tanh, tangent(v))
 QIR_UNARY_BODY(erf, error(v))
 QIR_UNARY_BODY(gelu, normal(v))
-QIR_UNARY_BODY(silu, v *logistic(v))
 QIR_UNARY_BODY(sqrt, sqrt(v))
 QIR_UNARY_BODY(square, v *v)
 QIR_UNARY_BODY(hard_sigmoid, kept(a *v + b, 0, 1))
@@ -138,6 +186,19 @@ QIR_UNARY_BODY(hard_swish, v *kept(v / 6 + 0.5, 0, 1))
 QIR_UNARY_BODY(leaky_relu, v < 0 ? a * v : v)
 QIR_UNARY_BODY(abs, fabs(v))
 #undef QIR_UNARY_BODY
+
+#define QIR_SHORT_BODY(op, function)                                                         \
+  void QIR_NAME(op)(const struct qir_unary *how, const float *restrict x, float *restrict y, \
+                    size_t n) {                                                              \
+    (void)how;                                                                               \
+    for (size_t i = 0; i < n; ++i) {                                                         \
+      const float made = function(x[i]);                                                     \
+      y[i] = made != made ? NAN : made;                                                      \
+    }                                                                                        \
+  }
+QIR_SHORT_BODY(sigmoid, logistic)
+QIR_SHORT_BODY(silu, weighted)
+#undef QIR_SHORT_BODY
 
 void QIR_NAME(normalize)(const struct qir_channel *how, const float *restrict x, float *restrict y,
                          size_t n) {

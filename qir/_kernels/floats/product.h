@@ -21,10 +21,13 @@ struct qir_float_matmul {
   int a, b, y;
 };
 
-/* Channels first; padding is zeros that take part. The weights are a buffer, the bias is copied. */
+/*
+ * Channels first; padding is zeros that take part. The weights are a buffer, the bias is copied.
+ * Weights that are known may be packed in another order, which is a copy.
+ */
 struct qir_float_conv {
   struct qir_conv_shape s;
-  const float *bias; /* may be NULL */
+  const float *bias, *constant; /* may be NULL; `constant` is what the weights are */
   struct qir_bounds bounds;
   int x, weight, y;
 };

@@ -11,14 +11,19 @@
  *   - the sum of a block starts from 0 and takes one fused multiply-add a value, in order;
  *   - the sums of blocks are added in order, then the bias.
  *
- * A block of B is packed as a panel: for each p, `width` columns next to each other, zeros where
- * there are none. Rows of A are read in place.
+ * A block of B is packed as a panel: for each p, `width` columns next to each other; what lies past
+ * the last column is read and never kept. Rows of A are read in place.
  */
 
+#include "conv/conv.h"
 #include "isa.h"
 #include "step.h"
 
-enum { QIR_SGEMM_DEPTH = 256, QIR_SGEMM_WIDEST = 64 /* columns of a panel */ };
+enum {
+  QIR_SGEMM_DEPTH = 256,
+  QIR_SGEMM_WIDEST = 64, /* columns of a panel */
+  QIR_SGEMM_SLOP = 16,   /* floats */
+};
 
 /* What a result is bounded by; NaN stays NaN, and -0 is not below 0. */
 struct qir_bounds {
@@ -28,7 +33,7 @@ struct qir_bounds {
 
 struct qir_sgemm_block {
   const float *a;
-  size_t a_row, count; /* of rows */
+  size_t a_row, a_value, count; /* steps from row to row and from p to p + 1; rows */
   const float *panel;
   size_t width, depth;
   float *y;
@@ -39,13 +44,21 @@ struct qir_sgemm_block {
   struct qir_bounds bounds;
 };
 
-/* A row of a depthwise convolution: y[i] = bound(sum over t of x[at[t] + i] * weight[t] + bias). */
-struct qir_taps {
-  const float *x; /* QIR_SGEMM_WIDEST more floats than are asked for can be read */
-  const size_t *at;
-  const float *weight;
-  size_t taps;
-  float bias;
+/*
+ * What the windows of some output pixels hold: the pixels j .. j + columns of a group of channels
+ * that begins at x, values p .. p + depth of each window. Outside of x are zeros.
+ */
+struct qir_unfold {
+  const struct qir_conv_shape *s;
+  const float *x;
+  size_t j, columns, width, p, depth;
+};
+
+/* A plane of a depthwise convolution, whose sum takes the taps in order. */
+struct qir_plane {
+  const struct qir_conv_shape *s;
+  const float *x, *weight;
+  float bias; /* -0 if there is none */
   struct qir_bounds bounds;
 };
 
@@ -53,13 +66,16 @@ struct qir_sgemm_kernel {
   const char *name;
   uint32_t isa;
   void (*run)(const struct qir_sgemm_block *block);
-  void (*taps)(const struct qir_taps *how, float *y, size_t n);
+  /* Writes `depth` rows of `width` floats, and up to QIR_SGEMM_SLOP more. */
+  void (*unfold)(const struct qir_unfold *how, float *panel);
+  void (*plane)(const struct qir_plane *how, float *y);
   size_t nr, width; /* floats of a vector, and of a whole panel */
 };
 
-#define QIR_SGEMM_KERNEL(name, isa, nr, width)           \
-  void qir_sgemm_##name(const struct qir_sgemm_block *); \
-  void qir_taps_##name(const struct qir_taps *, float *, size_t);
+#define QIR_SGEMM_KERNEL(name, isa, nr, width)                \
+  void qir_sgemm_##name(const struct qir_sgemm_block *);      \
+  void qir_unfold_##name(const struct qir_unfold *, float *); \
+  void qir_plane_##name(const struct qir_plane *, float *);
 #include "kernels.inc"
 #undef QIR_SGEMM_KERNEL
 
@@ -67,9 +83,33 @@ struct qir_sgemm_kernel {
 extern const struct qir_sgemm_kernel qir_sgemm_kernels[];
 extern const size_t qir_sgemm_kernel_count;
 
-/* The width of the panel that begins at column j of n. */
-static inline size_t qir_sgemm_width(const struct qir_sgemm_kernel *kernel, size_t n, size_t j) {
-  return n - j < kernel->width ? qir_round_up(n - j, kernel->nr) : kernel->width;
+/* Columns in panels of nearly the same width: narrow ones are slow. */
+struct qir_panels {
+  size_t count, nr, columns, vectors;
+};
+
+struct qir_panel {
+  size_t first, width, columns; /* the first column, floats of a row, and how many are columns */
+};
+
+static inline struct qir_panels qir_panels_of(const struct qir_sgemm_kernel *kernel, size_t n) {
+  const size_t vectors = (n + kernel->nr - 1) / kernel->nr, most = kernel->width / kernel->nr;
+  return (struct qir_panels){(vectors + most - 1) / most, kernel->nr, n, vectors};
+}
+
+static inline struct qir_panel qir_panel_at(const struct qir_panels *p, size_t index) {
+  const size_t each = p->vectors / p->count, more = p->vectors % p->count;
+  const size_t before = index * each + (index < more ? index : more);
+  struct qir_panel panel = {before * p->nr, (each + (index < more)) * p->nr, 0};
+  const size_t left = p->columns - panel.first;
+  panel.columns = left < panel.width ? left : panel.width;
+  return panel;
+}
+
+/* Whether output pixels see one input pixel each, in order. */
+static inline int qir_conv_plain(const struct qir_conv_shape *s) {
+  return s->kh * s->kw == 1 && s->sh == 1 && s->sw == 1 && s->oh == s->h && s->ow == s->w &&
+         !s->pt && !s->pl;
 }
 
 static inline float qir_bound(float value, const struct qir_bounds *to) {

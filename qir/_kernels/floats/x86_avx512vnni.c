@@ -14,8 +14,19 @@ enum { NR = 16, VECS = 4 };
 #define ADD _mm512_add_ps
 #define MAX _mm512_max_ps
 #define MIN _mm512_min_ps
+#define STORE _mm512_storeu_ps
+#define MASK __mmask16
+#define LANES(low, high) ((__mmask16)(((1u << (high)) - 1) & ~((1u << (low)) - 1)))
+#define LOAD_LANES(from, mask) _mm512_maskz_loadu_ps(mask, from)
+#define LOAD_EVEN(from, low, high)                                 \
+  _mm512_permutex2var_ps(_mm512_maskz_loadu_ps(low, from), even(), \
+                         _mm512_maskz_loadu_ps(high, (from) + NR))
 #define LOAD_FIRST(from, n) _mm512_maskz_loadu_ps(qir_avx512_first16(n), from)
 #define STORE_FIRST(to, n, value) _mm512_mask_storeu_ps(to, qir_avx512_first16(n), value)
+
+static inline __attribute__((always_inline)) __m512i even(void) {
+  return _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+}
 
 #include "tiles.h"
 
@@ -33,7 +44,11 @@ void qir_sgemm_avx512vnni(const struct qir_sgemm_block *b) {
   }
 }
 
-void qir_taps_avx512vnni(const struct qir_taps *how, float *y, size_t n) { all_taps(how, y, n); }
+PLANES
+
+void qir_unfold_avx512vnni(const struct qir_unfold *how, float *panel) { any_unfold(how, panel); }
+
+void qir_plane_avx512vnni(const struct qir_plane *how, float *y) { any_plane(how, y); }
 
 QIR_TARGET_END
 #endif
