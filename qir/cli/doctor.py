@@ -74,7 +74,7 @@ def _show_rules(screen: Screen) -> None:
     from qir.numerics.ranges import FORMULAS
 
     rules = [(name, of.of, of.text) for name, of in FORMULAS.items()]
-    named = (Column("--scales"), Column("of codes"), Column("formula", fit="wrap"))
+    named = (Column("--scales"), Column("of quantized values"), Column("formula", fit="wrap"))
     screen.table(named, rules, title="named rules of scales")
 
 
