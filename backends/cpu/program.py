@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir._kernels import _cpu
+from qir.errors import OpError
 from qir.ir.graph import Graph
 from qir.target import See
 
@@ -38,6 +39,7 @@ VECTOR = frozenset(
         "float_avg_pool2d",
         "float_batch_norm",
         "float_mean",
+        "recurrent",
     }
     | {f"float_{op}" for op in _cpu.UNARY}
 )
@@ -76,8 +78,13 @@ class Program:
         isa: str | None = None,
         watched: Collection[str] = (),
         see: See | None = None,
+        *,
+        real: bool | None = None,
     ) -> None:
-        lowered = lower(graph, watched, see)
+        def body(graph: Graph, real: bool) -> Program:
+            return Program(graph, isa, real=real)
+
+        lowered = lower(graph, watched, see, real=real, compile=body)
         self.steps: tuple[Step, ...] = tuple(lowered.steps)
         self.fallbacks: tuple[Fallback, ...] = tuple(lowered.fallbacks)
         self._isa = isa
@@ -101,7 +108,10 @@ class Program:
             b.data if b.data is not None else results[b.output] if b.output else inputs[b.input]
             for b in self._external
         ]
-        self._plan.run(arrays, threads=threads, profile=profile)
+        try:
+            self._plan.run(arrays, threads=threads, profile=profile)
+        except _cpu.DataFault as error:
+            raise OpError(str(error)) from None
         return results
 
     def profile(self, inputs: Mapping[str, Tensor], threads: int, runs: int) -> list[StepTime]:

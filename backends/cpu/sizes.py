@@ -17,6 +17,7 @@ from qir.ir.ops import Call, spec
 from qir.ir.ops.graph import GIVEN
 from qir.ir.types import Array, TensorType
 from qir.profiles.processor import on_processor
+from qir.reference.control import FUNCTIONS as CONTROL
 from qir.reference.interpreter import profile_of, run_node
 from qir.reference.table import compute
 
@@ -81,7 +82,7 @@ def at_sizes(graph: Graph, sizes: Mapping[str, Sizes]) -> Graph:
 
 def _fold(graph: Graph, node: Node) -> bool:
     """Replaces what sizes and constants alone decide by its value, so that shapes become plain."""
-    if node.op in GIVEN or len(node.results) != 1:
+    if node.op in GIVEN or len(node.results) != 1 or node.bodies:
         return False
     given: dict[str, NDArray[np.generic]] = {}
     for slot, value in node.operands.items():
@@ -134,7 +135,7 @@ def _replace(graph: Graph, node: Node, array: Array) -> None:
 def _shapes(node: Node, found: dict[str, int], sizes: Mapping[str, Sizes]) -> list[Shape]:
     if node.op == "input":
         return [sizes[node.name]]
-    if node.bodies:
+    if node.bodies and node.op not in CONTROL:
         raise Refused(
             f"{node.name}: QIR's kernels run no graph within {node.op}; the reference does"
         )
@@ -143,6 +144,8 @@ def _shapes(node: Node, found: dict[str, int], sizes: Mapping[str, Sizes]) -> li
     declared = [v.type.shape for v in node.results]
     if node.op in GIVEN:
         return declared
+    if node.bodies:
+        return [tuple(dims.bind(d, found) for d in shape) for shape in declared]
     inferred = spec(node.op).rule(make_call(node.op, node.operands, node.attrs))
     return [
         tuple(mine if mine is not None else dims.bind(theirs, found) for mine, theirs in pairs)
