@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.errors import DataError, QirError, Refused, TypeRuleError
+from qir.errors import DataError, QirError, Refused, TypeRuleError, UsageError
 from qir.ir import dims
 from qir.ir.calls import make_call
 from qir.ir.dims import Dim, Shape, Sym
@@ -166,12 +167,21 @@ def _chain(node: Node) -> Shape:
     return flow.shape
 
 
-def trial(graph: Graph) -> dict[str, Sizes]:
-    """Input sizes with 1 for every dimension that is not a number."""
-    ones = {name: 1 for value in graph.inputs for name in dims.names(value.type.shape)}
+def trial(graph: Graph, given: Mapping[str, int] = MappingProxyType({})) -> dict[str, Sizes]:
+    """Input sizes with 1, or what is given, for every dimension that is not a number.
+
+    Raises UsageError for a name that no shape has.
+    """
+    names = (name for value in graph.inputs for name in dims.names(value.type.shape))
+    ones = dict.fromkeys(names, 1)
+    for name, size in given.items():
+        if name not in ones:
+            known = ", ".join(ones) or "none"
+            raise UsageError(f"no size {name!r} is open in this model; open are {known}")
+        ones[name] = size
     return {
         value.name: tuple(
-            size if isinstance(size := dims.bind(d, ones), int) else 1 for d in value.type.shape
+            bound if isinstance(bound := dims.bind(d, ones), int) else 1 for d in value.type.shape
         )
         for value in graph.inputs
     }
