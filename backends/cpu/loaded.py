@@ -29,8 +29,11 @@ class Loaded(Executable):
         self._listing = read(path)
         try:
             self._plan = _plan(self._listing, isa)
-        except (ValueError, TypeError, OverflowError, MemoryError) as error:
-            said = str(error).partition("\n")[0][:200]
+        except ValueError as error:
+            said = str(error).partition("\n")[0][:120]
+            raise InputError(f"{path}: no program for these kernels: {said}") from None
+        except (TypeError, OverflowError, MemoryError):
+            said = "a step has other operands than its kernel takes, or there is no memory"
             raise InputError(f"{path}: no program for these kernels: {said}") from None
 
     @property
@@ -49,6 +52,7 @@ class Loaded(Executable):
         for name, (kind, shape) in self._listing.inputs.items():
             dtype = dtype_of(np.empty(0, kind))
             graph.add("input", types=[TensorType(shape, dtype)], name=name)
+        graph.add("output", {}, types=[])
         return graph
 
     def __call__(self, /, **inputs: object) -> dict[str, object]:
@@ -83,6 +87,8 @@ class Loaded(Executable):
             self._plan.run(arrays, threads=self.threads, profile=profile)
         except _cpu.DataFault as error:
             raise OpError(str(error)) from None
+        except ValueError:  # a forged step writes to an input or array
+            raise InputError("the program writes where it may not; compile it again") from None
         return results
 
     def _arrays(self, inputs: Mapping[str, object]) -> dict[str, Tensor]:
