@@ -553,3 +553,12 @@ def run(
 def compile(graph: Graph, *, target: str = KERNELS, threads: int | None = None) -> Executable:
     """Makes a graph ready to run on a target."""
     return named_target(target).compile(graph, threads=threads)
+
+
+@checked
+def load_program(path: str | Path, *, threads: int | None = None) -> Executable:
+    """Makes a program file, which `save` of a compiled model wrote, ready to run.
+
+    Raises InputError for a file that is none, is damaged, or is of another version.
+    """
+    return named_target(KERNELS).compile_file(Path(path), threads=threads)

@@ -36,6 +36,7 @@ from tests.fuzzing import (
     kernels,
     misuse,
     models,
+    program_files,
     statistics,
     texts,
 )
@@ -77,6 +78,7 @@ KINDS: dict[str, Kind] = {
     "rules": Kind(asking.rules_case, 60),
     "misuse": Kind(misuse.misuse_case, 40),
     "npz": Kind(archives.npz_case, 60),
+    "program file": Kind(program_files.program_file_case, 60),
 }
 """A new kind is one file in tests/fuzzing and one line here."""
 IN_MEMORY = Path("/dev/shm")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,21 @@ class Fallback:
     node: str
     op: str
     reason: str
+
+
+class Runs(Protocol):
+    """A program of a body."""
+
+    @property
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        """The nodes that the reference computes."""
+        ...
+
+    def run(
+        self, inputs: Mapping[str, NDArray[np.generic]], threads: int
+    ) -> dict[str, NDArray[np.generic]]:
+        """Runs it on inputs by name; results by output name."""
+        ...
 
 
 class CannotLower(Exception):
@@ -129,14 +144,16 @@ class Builder:
     """Collects steps; a value of four axes may be held as it is typed or channels last, or both."""
 
     graph: Graph
-    steps: list[Step] = field(default_factory=list)
-    fallbacks: list[Fallback] = field(default_factory=list)
-    means: dict[Value, Mean] = field(default_factory=dict)
-    """Results that are means of numbers that codes stand for: nobody makes these first."""
     real: bool = False
     """Whether there are no codes in the graph, so that none can be moved by how reals are added."""
     watched: Collection[str] = ()
     """Names of values that are shown as they are made: no step leaves them out."""
+    steps: list[Step] = field(default_factory=list)
+    fallbacks: list[Fallback] = field(default_factory=list)
+    means: dict[Value, Mean] = field(default_factory=dict)
+    """Results that are means of numbers that codes stand for: nobody makes these first."""
+    compile: Callable[[Graph], Runs] | None = None
+    """Makes a program of a body; None: the reference runs what holds bodies."""
     _held: dict[tuple[Value, bool], Buffer] = field(default_factory=dict)
     _waiting: dict[Value, Elements] = field(default_factory=dict)
 

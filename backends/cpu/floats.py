@@ -443,6 +443,44 @@ def _mean(b: Builder, job: Job, over: Sizes) -> None:
     )
 
 
+# -- one axis -------------------------------------------------------------------------------------
+
+
+def conv1d(b: Builder, job: Job) -> None:
+    """Lowers a convolution of rows: images of one line."""
+    x, w = job.operands["x"], job.operands["w"]
+    made, (low, high) = _ending(b, job)
+    (n, channels, width), (oc, depth, size) = sizes(x), sizes(w)
+    if not depth:
+        raise CannotLower("w has no channels")
+    shift = _row(job.operands.get("bias"), oc, "bias")
+    (stride,), (front, back), (dilation,) = (job.ints(a) for a in ("stride", "pad", "dilation"))
+    groups = job.number("groups")
+    source, weights, result = b.need(x), b.need(w), b.make(made)
+    b.add(
+        job.name,
+        "float_conv2d",
+        [source, weights],
+        [result],
+        sizes(made),
+        lambda plan, at: plan.float_conv2d(
+            job.name,
+            at(source),
+            at(weights),
+            at(result),
+            shift,
+            shape=(n, channels, 1, width),
+            kernel=(oc, 1, size),
+            stride=(1, stride),
+            pad=(0, front, 0, back),
+            dilation=(1, dilation),
+            groups=groups,
+            low=low,
+            high=high,
+        ),
+    )
+
+
 EXACT = frozenset(
     {
         "max_pool2d",
@@ -461,6 +499,7 @@ EXACT = frozenset(
 
 LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
     "conv2d": conv2d,
+    "conv1d": conv1d,
     "gemm": gemm,
     "linear": linear,
     "matmul": matmul,

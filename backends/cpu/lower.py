@@ -21,8 +21,20 @@ from qir.profiles.profile import differences
 from qir.reference.interpreter import profile_of, run_node
 from qir.target import See
 
-from . import elementwise, floats, moves, pixels, products, rows, tables, windows
-from .builder import Buffer, Builder, CannotLower, Fallback, Mean, sizes
+from . import (
+    bodies,
+    elementwise,
+    floats,
+    gathers,
+    moves,
+    pixels,
+    products,
+    recurrent,
+    rows,
+    tables,
+    windows,
+)
+from .builder import Buffer, Builder, CannotLower, Fallback, Mean, Runs, sizes
 from .codes import PROFILE, Job, codes, job
 from .sizes import Sizes
 
@@ -50,10 +62,10 @@ LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
     "unsqueeze": moves.reshape,
     "transpose": moves.transpose,
     "slice": moves.part,
-    "gather": moves.gather,
+    "gather": gathers.gather,
     "expand": moves.expand,
     "concat": moves.concat,
-    "pad": moves.pad,
+    "pad": gathers.pad,
     "depth_to_space": pixels.depth_to_space,
     "space_to_depth": pixels.space_to_depth,
     "resize_nearest": pixels.resize_nearest,
@@ -80,12 +92,22 @@ MOVES = frozenset(
 """Ops that only move codes of one map: a profile that says so and one that says nothing agree."""
 
 
-def lower(graph: Graph, watched: Collection[str] = (), see: See | None = None) -> Builder:
+def lower(
+    graph: Graph,
+    watched: Collection[str] = (),
+    see: See | None = None,
+    *,
+    real: bool | None = None,
+    compile: Callable[[Graph, bool], Runs] | None = None,
+) -> Builder:
     """Every node that is needed as steps; its results are marked as the program's outputs.
 
-    `see` is called with each of the watched values as it is made.
+    `see` is called with each of the watched values as it is made. `real` says of a body whether
+    there are no codes around it either, and `compile` makes a program of one.
     """
-    b = Builder(graph, real=is_float(graph), watched=frozenset(watched))
+    b = Builder(graph, is_float(graph) and real is not False, frozenset(watched))
+    if compile is not None and not watched:
+        b.compile = lambda body: compile(body, b.real)
     images = {} if watched else tables.images(graph)
     b.means.update(_means(b, images))
     needed = tables.needed(graph, images, b.means)
@@ -145,6 +167,12 @@ def _lower(b: Builder, node: Node) -> None:
         if node.op == "split":
             _params(b, node)
             moves.split(b, node)
+            return
+        if node.op in recurrent.OPS and not node.stages:
+            recurrent.layer(b, node)
+            return
+        if node.op in bodies.OPS:
+            bodies.run_bodies(b, node)
             return
         if len(node.results) != 1:
             raise CannotLower("it has more than one result")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qir._kernels import _cpu
+from qir.errors import OpError
 from qir.ir.graph import Graph
 from qir.target import See
 
 from .builder import Buffer, Builder, Fallback, Step, sizes
 from .lower import lower
 from .memory import Life, place
+from .program_file import External, Listing, told
 from .sizes import Sizes
 
 Tensor = NDArray[np.generic]
@@ -38,6 +40,7 @@ VECTOR = frozenset(
         "float_avg_pool2d",
         "float_batch_norm",
         "float_mean",
+        "recurrent",
     }
     | {f"float_{op}" for op in _cpu.UNARY}
 )
@@ -76,21 +79,39 @@ class Program:
         isa: str | None = None,
         watched: Collection[str] = (),
         see: See | None = None,
+        *,
+        real: bool | None = None,
     ) -> None:
-        lowered = lower(graph, watched, see)
+        def body(graph: Graph, real: bool) -> Program:
+            return Program(graph, isa, real=real)
+
+        lowered = lower(graph, watched, see, real=real, compile=body)
         self.steps: tuple[Step, ...] = tuple(lowered.steps)
         self.fallbacks: tuple[Fallback, ...] = tuple(lowered.fallbacks)
         self._isa = isa
         self._results = {
             name: (v.type.dtype.carrier, sizes(v)) for name, v in graph.outputs.items()
         }
+        self._inputs = {v.name: (v.type.dtype.carrier, sizes(v)) for v in graph.inputs}
         buffers = _buffers(lowered)
         self._external = [b for b in buffers if b.external]
         self.arena, offsets = _arena(self.steps, buffers)
         self._plan = _cpu.Plan(self.arena, offsets, isa=isa)
-        number = {b: i for i, b in enumerate(buffers)}
+        self._offsets = offsets
+        self._number = {b: i for i, b in enumerate(buffers)}
         for step in self.steps:
-            step.add(self._plan, number.__getitem__)
+            step.add(self._plan, self._number.__getitem__)
+
+    def listing(self) -> Listing:
+        """All that a file has to hold of it; Refused where a step is a Python call."""
+        externals = [
+            External("array", data=b.data)
+            if b.data is not None
+            else External(*(("result", b.output) if b.output else ("input", b.input)))
+            for b in self._external
+        ]
+        steps = told(self.steps, self._number.__getitem__)
+        return Listing(self.arena, self._offsets, externals, self._inputs, self._results, steps)
 
     def run(
         self, inputs: Mapping[str, Tensor], threads: int, *, profile: bool = False
@@ -101,29 +122,37 @@ class Program:
             b.data if b.data is not None else results[b.output] if b.output else inputs[b.input]
             for b in self._external
         ]
-        self._plan.run(arrays, threads=threads, profile=profile)
+        try:
+            self._plan.run(arrays, threads=threads, profile=profile)
+        except _cpu.DataFault as error:
+            raise OpError(str(error)) from None
         return results
 
     def profile(self, inputs: Mapping[str, Tensor], threads: int, runs: int) -> list[StepTime]:
         """The mean time of each step."""
-        before = [seconds for _, _, seconds, _ in self._plan.profile()]
-        for _ in range(runs):
-            self.run(inputs, threads, profile=True)
-        return [
-            StepTime(name, kind, (seconds - old) / runs, size)
-            for (name, kind, seconds, size), old in zip(self._plan.profile(), before, strict=True)
-        ]
+        return step_times(self._plan, runs, lambda: self.run(inputs, threads, profile=True))
 
     def describe(self) -> list[Row]:
         """One row a step."""
         rows = zip(self.steps, self._plan.steps, strict=True)
         return [
-            Row(step.name, kind, _isa(kind, self._isa), step.shape, _bytes(step))
+            Row(step.name, kind, chosen(kind, self._isa), step.shape, _bytes(step))
             for step, (_, kind) in rows
         ]
 
 
-def _isa(kind: str, cap: str | None) -> str:
+def step_times(plan: _cpu.Plan, runs: int, run: Callable[[], object]) -> list[StepTime]:
+    """The mean time of each step of a plan in so many runs."""
+    before = [seconds for _, _, seconds, _ in plan.profile()]
+    for _ in range(runs):
+        run()
+    return [
+        StepTime(name, kind, (seconds - old) / runs, size)
+        for (name, kind, seconds, size), old in zip(plan.profile(), before, strict=True)
+    ]
+
+
+def chosen(kind: str, cap: str | None) -> str:
     """The instruction set of the kernel that a step takes."""
     if kind == "call":
         return "python"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.errors import DataError, QirError, Refused, TypeRuleError
+from qir.errors import DataError, QirError, Refused, TypeRuleError, UsageError
 from qir.ir import dims
 from qir.ir.calls import make_call
 from qir.ir.dims import Dim, Shape, Sym
@@ -17,6 +18,7 @@ from qir.ir.ops import Call, spec
 from qir.ir.ops.graph import GIVEN
 from qir.ir.types import Array, TensorType
 from qir.profiles.processor import on_processor
+from qir.reference.control import FUNCTIONS as CONTROL
 from qir.reference.interpreter import profile_of, run_node
 from qir.reference.table import compute
 
@@ -81,7 +83,7 @@ def at_sizes(graph: Graph, sizes: Mapping[str, Sizes]) -> Graph:
 
 def _fold(graph: Graph, node: Node) -> bool:
     """Replaces what sizes and constants alone decide by its value, so that shapes become plain."""
-    if node.op in GIVEN or len(node.results) != 1:
+    if node.op in GIVEN or len(node.results) != 1 or node.bodies:
         return False
     given: dict[str, NDArray[np.generic]] = {}
     for slot, value in node.operands.items():
@@ -134,7 +136,7 @@ def _replace(graph: Graph, node: Node, array: Array) -> None:
 def _shapes(node: Node, found: dict[str, int], sizes: Mapping[str, Sizes]) -> list[Shape]:
     if node.op == "input":
         return [sizes[node.name]]
-    if node.bodies:
+    if node.bodies and node.op not in CONTROL:
         raise Refused(
             f"{node.name}: QIR's kernels run no graph within {node.op}; the reference does"
         )
@@ -143,6 +145,8 @@ def _shapes(node: Node, found: dict[str, int], sizes: Mapping[str, Sizes]) -> li
     declared = [v.type.shape for v in node.results]
     if node.op in GIVEN:
         return declared
+    if node.bodies:
+        return [tuple(dims.bind(d, found) for d in shape) for shape in declared]
     inferred = spec(node.op).rule(make_call(node.op, node.operands, node.attrs))
     return [
         tuple(mine if mine is not None else dims.bind(theirs, found) for mine, theirs in pairs)
@@ -163,12 +167,21 @@ def _chain(node: Node) -> Shape:
     return flow.shape
 
 
-def trial(graph: Graph) -> dict[str, Sizes]:
-    """Input sizes with 1 for every dimension that is not a number."""
-    ones = {name: 1 for value in graph.inputs for name in dims.names(value.type.shape)}
+def trial(graph: Graph, given: Mapping[str, int] = MappingProxyType({})) -> dict[str, Sizes]:
+    """Input sizes with 1, or what is given, for every dimension that is not a number.
+
+    Raises UsageError for a name that no shape has.
+    """
+    names = (name for value in graph.inputs for name in dims.names(value.type.shape))
+    ones = dict.fromkeys(names, 1)
+    for name, size in given.items():
+        if name not in ones:
+            known = ", ".join(ones) or "none"
+            raise UsageError(f"no size {name!r} is open in this model; open are {known}")
+        ones[name] = size
     return {
         value.name: tuple(
-            size if isinstance(size := dims.bind(d, ones), int) else 1 for d in value.type.shape
+            bound if isinstance(bound := dims.bind(d, ones), int) else 1 for d in value.type.shape
         )
         for value in graph.inputs
     }

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from qir._kernels import _cpu
+from qir.atomic import claim
 from qir.capability import Capability, load
 from qir.errors import DataError, UsageError
 from qir.ir.graph import Graph
@@ -18,9 +19,11 @@ from qir.ir.origin import defaults
 from qir.ledger import Ledger
 from qir.target import Executable, Observe, Target
 
+from . import program_file
 from .builder import Fallback
 from .codes import PROFILE
 from .grouping import group
+from .loaded import Loaded
 from .observed import Observed
 from .program import Program, Row, StepTime, Tensor
 from .sizes import Sizes, at_sizes, text, trial
@@ -50,21 +53,37 @@ class CpuTarget(Target):
         Raises UsageError for a number of threads below 1, an isa this machine does not run, or
         such a value of QIR_NUM_THREADS or QIR_ISA.
         """
-        if threads is not None and threads < 1:
-            raise UsageError(f"{threads} threads; it takes 1 or more")
-        try:
-            known, threads = _cpu.isa(), threads or _cpu.default_threads()
-        except _cpu.SettingError as error:
-            raise UsageError(str(error)) from None
-        if isa is not None and isa not in known:
-            raise UsageError(f"no instruction set {isa!r} here; there are {', '.join(known)}")
+        threads = _settings(threads, isa)
         grouped, ledger = graph.copy(), Ledger()
         group(grouped, ledger)
         return Compiled(grouped, threads, isa, ledger)
 
+    def owns(self, path: Path) -> bool:
+        """Reports whether a file is a program file."""
+        return path.suffix.lower() == program_file.SUFFIX
+
+    def compile_file(
+        self, path: Path, *, threads: int | None = None, isa: str | None = None
+    ) -> Loaded:
+        """Reads a program file, which `Compiled.save` wrote; InputError for one that is none."""
+        return Loaded(path, _settings(threads, isa), isa)
+
     def observed(self, graph: Graph, names: Collection[str]) -> Observe:
         """Runs a graph on one thread a call, each value shown as a step makes it."""
         return Observed(graph, names)
+
+
+def _settings(threads: int | None, isa: str | None) -> int:
+    """The number of threads; UsageError for what cannot be."""
+    if threads is not None and threads < 1:
+        raise UsageError(f"{threads} threads; it takes 1 or more")
+    try:
+        known, threads = _cpu.isa(), threads or _cpu.default_threads()
+    except _cpu.SettingError as error:
+        raise UsageError(str(error)) from None
+    if isa is not None and isa not in known:
+        raise UsageError(f"no instruction set {isa!r} here; there are {', '.join(known)}")
+    return threads
 
 
 class Compiled(Executable):
@@ -101,6 +120,21 @@ class Compiled(Executable):
     def describe(self) -> list[Row]:
         """The steps for the sizes last run; before a first run, 1 stands for sizes left open."""
         return self._shown.describe()
+
+    def save(
+        self, path: Path | str, sizes: Mapping[str, int] | None = None, *, force: bool = False
+    ) -> None:
+        """Writes a program file, by rename; sizes that are left open are named, or else 1.
+
+        Raises Refused where a step is a Python call, UsageError for another suffix, a size that is
+        no name of the model, and a file that is there, unless `force`.
+        """
+        path = Path(path)
+        if path.suffix.lower() != program_file.SUFFIX:
+            raise UsageError(f"{path}: program files end in {program_file.SUFFIX}")
+        claim(path, force=force)
+        inputs = trial(self.graph, sizes or {})
+        program_file.write(path, self._program(inputs).listing(), force=force)
 
     @property
     def fallbacks(self) -> tuple[Fallback, ...]:

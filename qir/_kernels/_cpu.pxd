@@ -1,7 +1,7 @@
 # cython: language_level=3
 """The C functions that make steps, as _cpu.pyx calls them."""
 
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "isa.h" nogil:
     cdef struct qir_isa_name:
@@ -223,6 +223,29 @@ cdef extern from "floats/unary.h" nogil:
     )
     int qir_float_mean_make(uint32_t isa, size_t rows, size_t width, int x, int y, qir_step *)
 
+cdef extern from "gather/gather.h" nogil:
+    cdef struct qir_gather:
+        size_t outer, rows, width, count
+        int wide
+    int qir_gather_make(const qir_gather *, int x, int index, int y, qir_step *)
+    int *qir_gather_fault(void *params)
+
+cdef extern from "recurrent/recurrent.h" nogil:
+    cdef struct qir_recurrent:
+        int gates, reset_after, back
+        size_t ways
+        int batch_first
+        size_t steps, batch, width, hidden
+        const float *w
+        const float *r
+        const float *bias
+        int x, h0, c0, y, h, c
+    int qir_recurrent_make(uint32_t isa, const qir_recurrent *, qir_step *)
+
+cdef extern from "checksum/checksum.h" nogil:
+    uint64_t qir_checksum(const uint8_t *data, size_t size)
+
 cdef struct timed_step:
     qir_step step
     int64_t nanoseconds  # of all profiled runs
+    int *fault  # set by a step that met data it cannot take, or NULL

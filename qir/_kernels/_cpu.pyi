@@ -44,6 +44,12 @@ def isa() -> list[str]:
     Raises SettingError where QIR_ISA is the name of none.
     """
 
+def checksum(data: bytes | memoryview) -> int:
+    """A 64-bit sum of bytes, as fast as memory; any change of one word changes it."""
+
+class DataFault(ValueError):
+    """A step met data that it cannot take, such as an index outside of an axis."""
+
 class Plan:
     """A compiled sequence of steps over buffers in one arena."""
 
@@ -61,8 +67,6 @@ class Plan:
         reshapes.
         Raises ValueError for a buffer outside the arena and for an unknown isa.
         """
-
-    # ---- float to codes and back ------------------------------------------------------------
 
     def quantize(
         self,
@@ -99,8 +103,6 @@ class Plan:
 
         With nchw, x of `shape` (n, h, w, c) is written as n, c, h, w.
         """
-
-    # ---- accumulate and round once ----------------------------------------------------------
 
     def conv2d(
         self,
@@ -183,8 +185,6 @@ class Plan:
         where y_type is f32 it is the product alone.
         """
 
-    # ---- elementwise ------------------------------------------------------------------------
-
     def add(
         self,
         name: str,
@@ -250,8 +250,6 @@ class Plan:
 
         An entry has 1, 2, 4 or 8 bytes.
         """
-
-    # ---- pooling ----------------------------------------------------------------------------
 
     def max_pool2d(
         self,
@@ -331,8 +329,6 @@ class Plan:
         be exact, then divided and rounded once. Without a table it is exact.
         """
 
-    # ---- rows -------------------------------------------------------------------------------
-
     def softmax(
         self,
         name: str,
@@ -375,8 +371,6 @@ class Plan:
 
         Computed in float64 and rounded once; within one unit of the last place of the exact result.
         """
-
-    # ---- bytes ------------------------------------------------------------------------------
 
     def float_linear(
         self,
@@ -535,7 +529,45 @@ class Plan:
     ) -> None:
         """Permutes the axes of x, at most 8, of elements of 1, 2, 4 or 8 bytes."""
 
-    # ---- everything else --------------------------------------------------------------------
+    def gather(
+        self,
+        name: str,
+        x: int,
+        indices: int,
+        y: int,
+        *,
+        outer: int,
+        rows: int,
+        width: int,
+        count: int,
+        itemsize: Literal[4, 8] | int = 8,
+    ) -> None:
+        """y[o, i] = x[o, indices[i]]: rows of `width` bytes by signed indices of 4 or 8 bytes.
+
+        An index below zero counts from the end. One outside of `rows` makes `run` raise DataFault.
+        """
+
+    def recurrent(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        h: int,
+        c: int | None,
+        w: NDArray[np.float32],
+        r: NDArray[np.float32],
+        bias: NDArray[np.float32],
+        *,
+        op: Literal["lstm", "gru"] | str,
+        steps: int,
+        batch: int,
+        h0: int | None = None,
+        c0: int | None = None,
+        back: bool = False,
+        batch_first: bool = False,
+        reset_after: bool = False,
+    ) -> None:
+        """An LSTM or GRU as ONNX has it, in float64, results rounded once; a GRU has no `c`."""
 
     def call(
         self,
@@ -548,8 +580,6 @@ class Plan:
 
         An operand is (buffer, dtype, shape). Inputs are read-only. What it raises, run raises.
         """
-
-    # ---- running ----------------------------------------------------------------------------
 
     def run(
         self, arrays: Sequence[NDArray[np.generic]], *, threads: int = 1, profile: bool = False

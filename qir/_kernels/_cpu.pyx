@@ -24,11 +24,14 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyOb
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.float cimport FLT_MAX
 from libc.math cimport exp, floorf, logf
-from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t
+from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-__all__ = ["EXTERNAL", "Plan", "SettingError", "cpu_features", "default_threads", "isa"]
+__all__ = [
+    "EXTERNAL", "DataFault", "Plan", "SettingError", "checksum", "cpu_features", "default_threads",
+    "isa",
+]
 
 EXTERNAL = -1
 REALS = ("add", "sub", "mul", "div")  # as enum qir_real has them
@@ -49,6 +52,20 @@ def cpu_features():
 
 def isa():
     return SETS.names(SETS.allowed())
+
+
+class DataFault(ValueError):
+    """A step met data that it cannot take, such as an index outside of an axis."""
+
+
+def checksum(data):
+    """Returns a 64-bit sum of bytes; any change of one word changes it."""
+    cdef const uint8_t[::1] view = data
+    cdef size_t size = view.shape[0]
+    cdef uint64_t found
+    with nogil:
+        found = qir_checksum(&view[0] if size else NULL, size)
+    return found
 
 
 # ---- parameters of steps ---------------------------------------------------------------------
@@ -505,6 +522,67 @@ cdef class Plan(Floats):
             p.shape[i], p.perm[i] = shape[i], perm[i]
         made = qir_transpose_make(&p, x, y, &step)
         self.append(name, "transpose", step, made, 2 * size, (y,))
+
+    # ---- by indices that are computed ----
+
+    def gather(self, str name, x, indices, y, *, outer, rows, width, count, itemsize=8):
+        cdef qir_gather g
+        cdef qir_step step
+        sizes = (outer, rows, width, count)
+        outer, rows, width, count = whole(name, "outer, rows, width and count", sizes, 0)
+        if itemsize not in (4, 8):
+            raise ValueError(f"{name}: indices of {itemsize} bytes; they have 4 or 8")
+        x = self.needs(name, "x", x, outer * rows * width)
+        indices = self.needs(name, "indices", indices, count * itemsize)
+        y = self.needs(name, "y", y, outer * count * width)
+        g.outer, g.rows, g.width, g.count = outer if count else 0, rows, width, count
+        g.wide = itemsize == 8
+        made = qir_gather_make(&g, x, indices, y, &step)
+        self.append(name, "gather", step, made, 2 * outer * count * width, (y,))
+        self.list[self.count - 1].fault = qir_gather_fault(step.params)
+
+    # ---- recurrent layers ----
+
+    def recurrent(
+        self, str name, x, y, h, c, w, r, bias, *, str op, steps, batch, h0=None, c0=None,
+        bint back=False, bint batch_first=False, bint reset_after=False,
+    ):
+        cdef qir_recurrent s
+        cdef qir_step step
+        cdef const float[::1] weights, recurrences, biases
+        if op not in ("lstm", "gru"):
+            raise ValueError(f"{name}: no recurrent layer {op!r}; known are lstm, gru")
+        gates = 4 if op == "lstm" else 3
+        w, r, bias = np.asarray(w), np.asarray(r), np.asarray(bias)
+        if any(a.dtype != np.float32 or 0 in a.shape for a in (w, r, bias)):
+            raise ValueError(f"{name}: w, r and bias are float32 with elements")
+        if w.ndim != 3 or r.ndim != 3 or w.shape[0] not in (1, 2):
+            raise ValueError(f"{name}: w {w.shape} and r {r.shape} are not (directions, rows, k)")
+        ways, hidden, width = w.shape[0], r.shape[2], w.shape[2]
+        total = gates * hidden
+        if w.shape[1] != total or r.shape != (ways, total, hidden) or bias.shape != (
+            ways, 2 * total
+        ):
+            raise ValueError(
+                f"{name}: w {w.shape}, r {r.shape} and bias {bias.shape} do not fit {gates} gates"
+            )
+        steps, batch = whole(name, "steps and batch", (steps, batch), 1)
+        weights = np.ascontiguousarray(w).reshape(-1)
+        recurrences = np.ascontiguousarray(r).reshape(-1)
+        biases = np.ascontiguousarray(bias).reshape(-1)
+        s.gates, s.reset_after, s.back, s.ways = gates, reset_after, back, ways
+        s.batch_first, s.steps, s.batch, s.width = batch_first, steps, batch, width
+        s.hidden, s.w, s.r, s.bias = hidden, &weights[0], &recurrences[0], &biases[0]
+        state = 4 * ways * batch * hidden
+        s.x = self.needs(name, "x", x, 4 * steps * batch * width)
+        s.h0 = -1 if h0 is None else self.needs(name, "h0", h0, state)
+        s.c0 = -1 if c0 is None or gates == 3 else self.needs(name, "c0", c0, state)
+        s.y, s.h = self.needs(name, "y", y, state * steps), self.needs(name, "h", h, state)
+        s.c = self.needs(name, "c", c, state) if gates == 4 else -1
+        made = qir_recurrent_make(self.bits, &s, &step)
+        writes = [s.y, s.h, s.c][:gates - 1]
+        traffic = 4 * steps * batch * (width + ways * hidden) + w.nbytes + r.nbytes
+        self.append(name, "recurrent", step, made, traffic, writes)
 
     # ---- everything else ----
 

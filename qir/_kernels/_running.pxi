@@ -92,6 +92,7 @@ cdef class Running:
                     raise MemoryError(f"{name}: no memory for one more step")
                 self.list = grown
                 self.list[self.count].step, self.list[self.count].nanoseconds = step, 0
+                self.list[self.count].fault = NULL
                 self.scratch_bytes = max(self.scratch_bytes, step.scratch)
                 self.written.update(writes)
                 self.calls.append(call)
@@ -166,6 +167,10 @@ cdef class Running:
                     clock_gettime(CLOCK_MONOTONIC, &begin)
                 if self.list[i].step.run != NULL:
                     qir_step_run(&self.list[i].step, self.pointers, scratch, threads)
+                    if self.list[i].fault != NULL and self.list[i].fault[0]:
+                        self.list[i].fault[0] = 0
+                        with gil:
+                            raise DataFault(f"{self.added[i][0]}: an index is outside of its axis")
                 else:
                     with gil:
                         self.call_back(self.calls[i], arrays)

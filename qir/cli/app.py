@@ -14,6 +14,7 @@ from qir.cli.bench import bench
 from qir.cli.bisect import bisect
 from qir.cli.calibrate import calibrate
 from qir.cli.certify import certify
+from qir.cli.compile import compile
 from qir.cli.convert import convert
 from qir.cli.diff import diff
 from qir.cli.doctor import doctor
@@ -53,6 +54,7 @@ VERBS = (
     diff,
     run,
     evaluate,
+    compile,
     bench,
     export,
     probe,

@@ -11,6 +11,7 @@ import click
 from qir.cli import defaults
 from qir.cli import verb as shared
 from qir.cli.models import open_model
+from qir.cli.programs import is_program
 from qir.cli.screen import Column, Screen, percent, plural, size, three
 from qir.cli.words import shape
 from qir.registry import DEFAULT_TARGET
@@ -58,7 +59,7 @@ def bench(
     profile: bool,
     as_json: bool,
 ) -> None:
-    """Measure how fast a model runs.
+    """Measure how fast a model, or a program file, runs.
 
     The engines take turns, so that a busy machine slows all of them alike; the ratio is the median
     over the turns of the time of each to that of the first. Spread is how far the middle half of
@@ -70,11 +71,12 @@ def bench(
     are in seconds.
     """
     from qir.inspect import interleave
+    from qir.pipeline import KERNELS
 
-    names = _names(engines)
-    given = _sizes(sizes)
+    names = [KERNELS] if is_program(model) else _names(engines)
+    given = open_sizes(sizes)
     screen = Screen()
-    graph = open_model(model)
+    graph = open_model(model, programs=True)
     inputs = _inputs(graph, data, batch, seed, given)
     ready, refused = _ready(names, graph, model, threads)
     made, left = _able(ready, graph, inputs)
@@ -166,7 +168,8 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _sizes(texts: Sequence[str]) -> dict[str, int]:
+def open_sizes(texts: Sequence[str]) -> dict[str, int]:
+    """Sizes by name, as --size has them; UsageError for other words."""
     from qir.errors import UsageError
 
     out = {}

@@ -87,6 +87,8 @@ def engine(
         made = backend.session(
             path if backend.owns(path) else graph, threads=threads, optimize=not colon
         )
+    elif backend.owns(path):
+        made = backend.compile_file(path, threads=threads)
     else:
         try:
             made = pipeline.compile(graph, target=base, threads=threads)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qir.cli.programs import is_program, open_program
 from qir.cli.screen import Cell, Column, Screen, plural
 
 if TYPE_CHECKING:
@@ -22,16 +23,23 @@ def open_model(
     inputs: Sequence[object] = (),
     *,
     data: Path | None = None,
+    programs: bool = False,
 ) -> Graph:
     """Reads a model; a `.qir` file's own ledger goes before what reading adds.
 
     `inputs` are the shapes of inputs of files that do not hold them; without these, shapes are
-    those of the arrays in `data`.
+    those of the arrays in `data`. Of a program file, where these may be given, it is a graph of
+    the inputs alone.
     """
     from qir import pipeline
-    from qir.errors import ShapesNeeded
+    from qir.errors import ShapesNeeded, UsageError
 
     require_file(path)
+    if is_program(path):
+        if not programs:
+            said = "a program file, which qir run and qir bench take; give the model it is of"
+            raise UsageError(f"{path} is {said}")
+        return open_program(path)[1].signature()
     if ledger is not None:
         ledger.extend(pipeline.read_ledger(path))
     try:

@@ -13,6 +13,7 @@ from qir.cli import defaults
 from qir.cli import verb as shared
 from qir.cli.measuring import Parts, join, measured, number, run_each, show_measured
 from qir.cli.models import claim_files, open_model, require_apart
+from qir.cli.programs import is_program
 from qir.cli.screen import Cell, Column, Screen, plural, real, whole
 from qir.cli.words import shape
 
@@ -91,7 +92,7 @@ def run(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run a model on samples.
+    """Run a model, or a program file, on samples.
 
     The reference runs it, which defines what every op computes, unless --with names another engine.
     Rules of a profile for a processor are those of this one, or of --isa. Data are arrays with
@@ -115,12 +116,13 @@ def run(
     from qir.inspect.metrics import metric
 
     require_apart([model, data], [output])
+    engine = _runs(model, engine, compare)
     _check(output, engine, compare, values, force)
     if metrics and not compare:
         raise UsageError("--metric measures two runs: give --compare A,B")
     chosen = [metric(name) for name in dict.fromkeys(metrics)]
     screen = Screen(quiet=quiet)
-    graph = open_model(model, data=data)
+    graph = open_model(model, data=data, programs=True)
     names = _pair(compare) if compare else [engine]
     if isa is not None and "reference" not in names:
         raise UsageError("--isa is for the reference: other engines run on this processor")
@@ -180,6 +182,18 @@ def run(
     screen.line(f"{model.name} by {engine}: {plural(samples, what)}{how}", "bold")
     defaults.show(screen, graph, data)
     _show(screen, graph, joined[0])
+
+
+def _runs(model: Path, engine: str, compare: str | None) -> str:
+    """The engine that runs a file: a program file runs on QIR's kernels alone."""
+    from qir.errors import UsageError
+    from qir.pipeline import KERNELS
+
+    if not is_program(model):
+        return engine
+    if compare or engine not in (KERNELS, "reference"):
+        raise UsageError(f"{model}: a program file runs on {KERNELS} alone; compare its model")
+    return KERNELS
 
 
 def _check(

@@ -110,6 +110,7 @@ LINES = {
     "run quantized.onnx --data samples.npy --compare reference,cpu --metric sqnr --metric top1": 0,
     "run quantized.onnx --data samples.npy --compare reference,onnxruntime": 0,
     "eval quantized.onnx --data samples.npy --against model.onnx --metric sqnr --metric top1": 0,
+    "compile quantized.onnx -o new.qirp": 0,
     "bench quantized.onnx --with cpu --runs 3 --profile": 0,
     "bench model.onnx --with reference --runs 3": 0,
     "export quantized.onnx --to json -o new.json": 0,

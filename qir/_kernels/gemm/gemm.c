@@ -32,43 +32,88 @@ size_t qir_gemm_place(size_t width, int to_float, size_t j) {
   return j / 4 % 4 * 16 + j / 16 * 4 + j % 4;
 }
 
-static void store(const struct qir_gemm_kernel *kernel, char *panel, size_t at, int8_t value) {
-  if (kernel->widened)
-    ((int16_t *)panel)[at] = value;
-  else
-    ((int8_t *)panel)[at] = value;
+/*
+ * Packs the columns of one panel: `kr` values of a column at a time, for all taps before the next,
+ * so that what is read lies together. Calls with constants become loops of their own.
+ */
+static inline __attribute__((always_inline)) void pack_panel(const struct qir_gemm_weights *w,
+                                                             size_t first, size_t width,
+                                                             size_t columns, int to_float,
+                                                             size_t kr, int widened, char *panel,
+                                                             uint32_t *sums) {
+  const size_t joined = w->joined, depth = w->depth, group = round_up(joined * depth, kr);
+  for (size_t p = 0; p < depth; p += kr) {
+    const size_t some = depth - p < kr ? depth - p : kr;
+    for (size_t j = 0; j < columns; ++j) {
+      const int8_t *from = w->data + (first + j) * w->column + p * w->value;
+      const size_t to = qir_gemm_place(width, to_float, j) * kr;
+      uint32_t sum = 0;
+      for (size_t t = 0; t < w->taps; ++t, from += w->tap) {
+        const size_t at = t / joined * group + t % joined * depth + p;
+        for (size_t i = 0; i < some; ++i) {
+          const int8_t value = from[i * w->value];
+          const size_t place = (at + i) / kr * width * kr + to + (at + i) % kr;
+          if (widened)
+            ((int16_t *)panel)[place] = value;
+          else
+            ((int8_t *)panel)[place] = value;
+          sum += (uint32_t)(int32_t)value;
+        }
+      }
+      sums[j] += sum;
+    }
+  }
+}
+
+/* The same for whole groups of four bytes: they are written as one word. */
+static void pack_words(const struct qir_gemm_weights *w, size_t first, size_t width, size_t columns,
+                       int to_float, char *panel, uint32_t *sums) {
+  const size_t words = w->depth / 4;
+  for (size_t q = 0; q < words; ++q)
+    for (size_t j = 0; j < columns; ++j) {
+      const int8_t *from = w->data + (first + j) * w->column + q * 4 * w->value;
+      char *to = panel + (q * width + qir_gemm_place(width, to_float, j)) * 4;
+      int32_t sum = 0;
+      for (size_t t = 0; t < w->taps; ++t, from += w->tap, to += words * width * 4) {
+        const int8_t four[4] = {from[0], from[w->value], from[2 * w->value], from[3 * w->value]};
+        memcpy(to, four, 4);
+        sum += four[0] + four[1] + four[2] + four[3];
+      }
+      sums[j] += (uint32_t)sum;
+    }
 }
 
 void qir_gemm_pack(const struct qir_gemm_kernel *kernel, const struct qir_gemm_weights *weights,
                    const int32_t *bias, int32_t x_zero, const float *multiplier,
                    size_t multiplier_count, int to_float, void *memory,
                    struct qir_gemm_packed *packed) {
+  enum { MOST = 64 /* columns of a panel */ };
   const size_t kr = kernel->kr, n = weights->n, columns = round_up(n, kernel->nr);
-  const size_t bytes = kernel->widened ? 2 : 1;
+  const size_t bytes = kernel->widened ? 2 : 1, panel = kernel->nr * kernel->nv;
   packed->n = n;
   packed->k = weights->taps / weights->joined * round_up(weights->joined * weights->depth, kr);
   packed->panels = memory;
   packed->bias = (int32_t *)(packed->panels + round_up(columns * packed->k * bytes, 64));
   packed->multiplier = (float *)((char *)packed->bias + round_up(columns * sizeof(int32_t), 64));
-  memset(memory, 0, qir_gemm_packed_size(kernel, n, packed->k));
-  for (size_t j = 0; j < n; ++j) {
-    const size_t first = j / (kernel->nr * kernel->nv) * (kernel->nr * kernel->nv);
+  for (size_t first = 0; first < n; first += panel) {
     const size_t width = qir_gemm_width(kernel, n, first);
-    const size_t to = qir_gemm_place(width, to_float, j - first);
-    char *panel = packed->panels + first * packed->k * bytes;
-    const int8_t *column = weights->data + j * weights->column;
-    uint32_t sum = 0;
-    size_t k = 0;
-    for (size_t t = 0; t < weights->taps; ++t) {
-      if (t % weights->joined == 0) k = round_up(k, kr);
-      for (size_t p = 0; p < weights->depth; ++p, ++k) {
-        const int8_t value = column[t * weights->tap + p * weights->value];
-        store(kernel, panel, k / kr * width * kr + to * kr + k % kr, value);
-        sum += (uint32_t)(int32_t)value;
-      }
+    const size_t some = n - first < width ? n - first : width;
+    char *to = packed->panels + first * packed->k * bytes;
+    uint32_t sums[MOST] = {0};
+    if (kr == 4 && !kernel->widened && weights->depth % 4 == 0)
+      pack_words(weights, first, width, some, to_float, to, sums);
+    else if (kr == 4 && !kernel->widened)
+      pack_panel(weights, first, width, some, to_float, 4, 0, to, sums);
+    else if (kr == 2)
+      pack_panel(weights, first, width, some, to_float, 2, 1, to, sums);
+    else
+      pack_panel(weights, first, width, some, to_float, kr, kernel->widened, to, sums);
+    for (size_t j = 0; j < some; ++j) {
+      const size_t at = first + qir_gemm_place(width, to_float, j);
+      const uint32_t start = bias ? (uint32_t)bias[first + j] : 0;
+      packed->bias[at] = (int32_t)(start - (uint32_t)x_zero * sums[j]);
+      packed->multiplier[at] = multiplier[multiplier_count == 1 ? 0 : first + j];
     }
-    packed->bias[first + to] = (int32_t)((bias ? (uint32_t)bias[j] : 0) - (uint32_t)x_zero * sum);
-    packed->multiplier[first + to] = multiplier[multiplier_count == 1 ? 0 : j];
   }
 }
 

@@ -89,6 +89,7 @@ size_t qir_gemm_packed_size(const struct qir_gemm_kernel *kernel, size_t n, size
 /*
  * Lays out B, and folds into the bias what an input of zero point `x_zero` (as the unsigned
  * value that the kernel sees) adds to each sum. `bias` may be NULL; multiplier_count is 1 or n.
+ * The memory is cleared.
  */
 void qir_gemm_pack(const struct qir_gemm_kernel *kernel, const struct qir_gemm_weights *weights,
                    const int32_t *bias, int32_t x_zero, const float *multiplier,

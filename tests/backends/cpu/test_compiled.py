@@ -223,14 +223,17 @@ def test_a_chain_that_nothing_computes_is_refused_when_compiled() -> None:
         CpuTarget().compile(parse(text))
 
 
-def test_a_branch_is_refused_and_its_node_named() -> None:
+def test_a_branch_runs_the_program_that_its_condition_picks() -> None:
     text = (
         "graph g as native { %c = input() : bool %x = input() : 4xf32\n"
         "%y = if(%c, xs.0=%x) : 4xf32 with then { %a = input() : 4xf32 %r = relu(%a) : 4xf32\n"
         "output(r=%r) } with else { %b = input() : 4xf32 output(b=%b) }\noutput(y=%y) }"
     )
-    with pytest.raises(Refused, match=r"^y: QIR's kernels run no graph within if"):
-        CpuTarget().compile(parse(text))
+    x = np.array([-1, 2, -3, 4], np.float32)
+    made = CpuTarget().compile(parse(text, {}))
+    assert not made.fallbacks
+    for picked, wanted in ((True, [0, 2, 0, 4]), (False, [-1, 2, -3, 4])):
+        assert made(c=np.array(picked), x=x)["y"].tolist() == wanted
 
 
 def test_qdq_form_runs_on_kernels() -> None:

@@ -1,0 +1,152 @@
+"""Branches, loops and scans: their bodies are programs, and run as often as the op says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import DataError, QirError, Refused
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.types import TensorType
+from qir.reference import control
+from qir.reference.interpreter import profile_of
+
+from .builder import Builder, CannotLower, Fallback, Runs, itemsize, sizes
+from .sizes import Sizes, at_sizes
+
+Tensor = NDArray[np.generic]
+OPS = frozenset(control.FUNCTIONS)
+KEPT = 8
+"""Programs of a body that are kept for different sizes."""
+
+
+class Body:
+    """A body that is compiled for the sizes that it is run on."""
+
+    def __init__(self, graph: Graph, compile: Callable[[Graph], Runs]) -> None:
+        self._graph = graph
+        self._compile = compile
+        self._programs: dict[tuple[Sizes, ...], Runs] = {}
+
+    @property
+    def takes(self) -> Sequence[TensorType]:
+        """The types of what it takes."""
+        return [value.type for value in self._graph.inputs]
+
+    @property
+    def kinds(self) -> Sequence[TensorType]:
+        """The types of what it gives."""
+        return [value.type for value in self._graph.outputs.values()]
+
+    def __call__(self, given: Sequence[Tensor]) -> list[Tensor]:
+        """Runs it once, on values in their order."""
+        arrays = {
+            value.name: np.asarray(array, value.type.dtype.carrier, order="C")
+            for value, array in zip(self._graph.inputs, given, strict=True)
+        }
+        made = self.program([array.shape for array in arrays.values()]).run(arrays, 1)
+        return [made[name] for name in self._graph.outputs]
+
+    def program(self, shapes: Sequence[Sizes]) -> Runs:
+        """Returns the program for inputs of these sizes; raises as `at_sizes` does."""
+        key = tuple(shapes)
+        if key not in self._programs:
+            names = [value.name for value in self._graph.inputs]
+            made = self._compile(at_sizes(self._graph, dict(zip(names, key, strict=True))))
+            if len(self._programs) == KEPT:
+                self._programs.pop(next(iter(self._programs)))
+            self._programs[key] = made
+        return self._programs[key]
+
+
+def run_bodies(b: Builder, node: Node) -> None:
+    """Lowers control: the rounds are counted in Python, what a round computes is a program."""
+    if b.compile is None:
+        raise CannotLower("values inside of bodies are not shown")
+    bodies = {
+        name: Body(_own(b, node, body), b.compile)
+        for name, body in node.bodies.items()
+        if isinstance(body, Graph)  # every one is
+    }
+    for name, body in bodies.items():
+        try:
+            program = body.program(_shapes(node, name, body))
+        except (DataError, Refused) as error:
+            raise CannotLower(f"its {name}: {error}") from error
+        for found in program.fallbacks:
+            path = f"{node.name}/{name}/{found.node}"
+            b.fallbacks.append(Fallback(path, found.op, found.reason))
+    slots = list(node.operands)
+    sources = [b.need(value) for value in node.operands.values()]
+    made = [b.make(value) for value in node.results]
+    operands = [_operand(value) for value in node.operands.values()]
+    results = [_operand(value) for value in node.results]
+
+    def call(*arrays: Tensor) -> None:
+        given = dict(zip(slots, arrays, strict=False))
+        try:
+            computed = control.FUNCTIONS[node.op](given, node.attrs, bodies)
+        except QirError as error:
+            raise type(error)(f"{node.name}: {error}") from error
+        for out, result in zip(arrays[len(slots) :], computed, strict=True):
+            if out.shape != result.shape:
+                raise DataError(f"{node.name}: a result is {result.shape}, not {out.shape}")
+            out[...] = result
+
+    b.add(
+        node.name,
+        "call",
+        sources,
+        made,
+        results[0][1] if results else (),
+        lambda plan, at: plan.call(
+            node.name,
+            call,
+            [(at(x), kind, shape) for x, (kind, shape) in zip(sources, operands, strict=True)],
+            [(at(y), kind, shape) for y, (kind, shape) in zip(made, results, strict=True)],
+        ),
+    )
+
+
+def _own(b: Builder, node: Node, body: Graph) -> Graph:
+    """A body that names its profile."""
+    own = body.copy()
+    own.profile = body.profile or profile_of(b.graph, node)
+    return own
+
+
+def _operand(value: Value) -> tuple[np.dtype[np.generic], Sizes]:
+    itemsize(value)  # refuses what has no fixed size
+    return value.type.dtype.carrier, sizes(value)
+
+
+def _shapes(node: Node, name: str, body: Body) -> list[Sizes]:
+    """The sizes of what a body takes in the first round."""
+    many = _many(node.operands)
+    if node.op == "if":
+        return many["xs"]
+    if node.op == "loop":
+        counted: list[Sizes] = [(1,) * kind.rank for kind in body.takes[:2]]
+        return [*counted, *many["vs"], *many["xs"]]
+    axes = node.attrs["axes"]
+    assert isinstance(axes, tuple)
+    places = [a for a in axes if isinstance(a, int)] or [0] * len(many["ss"])
+    entries = [
+        tuple(size for i, size in enumerate(shape) if i != axis % len(shape))
+        for shape, axis in zip(many["ss"], places, strict=True)
+    ]
+    return [*many["vs"], *entries, *many["xs"]]
+
+
+def _many(operands: Mapping[str, Value]) -> dict[str, list[Sizes]]:
+    """The sizes of the operands of each variadic slot, in order."""
+    found: dict[str, list[Sizes]] = {"xs": [], "vs": [], "ss": []}
+    order = sorted(operands, key=lambda slot: int(f"0{slot.partition('.')[2]}"))
+    for slot in order:
+        prefix, dot, _ = slot.partition(".")
+        if dot:
+            found[prefix].append(sizes(operands[slot]))
+    return found

@@ -1,0 +1,133 @@
+"""A program that was read from a file: it runs on the sizes that it was compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from qir._kernels import _cpu
+from qir.errors import DataError, InputError, OpError, UsageError
+from qir.ir.dtype import dtype_of
+from qir.ir.graph import Graph
+from qir.ir.types import TensorType
+from qir.target import Executable
+
+from .builder import Fallback
+from .program import Row, StepTime, Tensor, chosen, step_times
+from .program_file import Listing, read
+from .sizes import text
+
+
+class Loaded(Executable):
+    """A program ready to run, from any thread; raises InputError for a file that is none."""
+
+    def __init__(self, path: Path, threads: int, isa: str | None = None) -> None:
+        self.threads = threads
+        self._isa = isa
+        self._listing = read(path)
+        try:
+            self._plan = _plan(self._listing, isa)
+        except ValueError as error:
+            said = str(error).partition("\n")[0][:120]
+            raise InputError(f"{path}: no program for these kernels: {said}") from None
+        except (TypeError, OverflowError, MemoryError):
+            said = "a step has other operands than its kernel takes, or there is no memory"
+            raise InputError(f"{path}: no program for these kernels: {said}") from None
+
+    @property
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        """None: a program file holds compiled steps alone."""
+        return ()
+
+    @property
+    def arena(self) -> int:
+        """Bytes that all values in between share."""
+        return self._listing.arena
+
+    def signature(self) -> Graph:
+        """A graph of its inputs alone."""
+        graph = Graph("program")
+        for name, (kind, shape) in self._listing.inputs.items():
+            dtype = dtype_of(np.empty(0, kind))
+            graph.add("input", types=[TensorType(shape, dtype)], name=name)
+        graph.add("output", {}, types=[])
+        return graph
+
+    def __call__(self, /, **inputs: object) -> dict[str, object]:
+        """Runs it on arrays by input name; results by output name.
+
+        Raises DataError for an input that is missing, unknown, or of another type or shape.
+        """
+        return dict(self._run(self._arrays(inputs)))
+
+    def profile(self, inputs: Mapping[str, object], *, runs: int = 10) -> list[StepTime]:
+        """The mean time of each step; DataError as when it is called."""
+        if runs < 1:
+            raise UsageError(f"{runs} runs; it takes 1 or more")
+        arrays = self._arrays(inputs)
+        return step_times(self._plan, runs, lambda: self._run(arrays, profile=True))
+
+    def describe(self) -> list[Row]:
+        """One row a step."""
+        rows = zip(self._listing.steps, self._plan.steps, strict=True)
+        return [
+            Row(name, kind, chosen(kind, self._isa), told.shape, told.bytes)
+            for told, (name, kind) in rows
+        ]
+
+    def _run(self, inputs: Mapping[str, Tensor], *, profile: bool = False) -> dict[str, Tensor]:
+        results = {n: np.empty(shape, kind) for n, (kind, shape) in self._listing.results.items()}
+        arrays = [
+            e.data if e.data is not None else (inputs if e.kind == "input" else results)[e.name]
+            for e in self._listing.externals
+        ]
+        try:
+            self._plan.run(arrays, threads=self.threads, profile=profile)
+        except _cpu.DataFault as error:
+            raise OpError(str(error)) from None
+        except ValueError:  # a forged step writes to an input or array
+            raise InputError("the program writes where it may not; compile it again") from None
+        return results
+
+    def _arrays(self, inputs: Mapping[str, object]) -> dict[str, Tensor]:
+        wanted = self._listing.inputs
+        for name in inputs:
+            if name not in wanted:
+                known = ", ".join(wanted) or "none"
+                raise DataError(f"no input {name!r}; the program takes {known}")
+        return {name: self._array(name, inputs) for name in wanted}
+
+    def _array(self, name: str, inputs: Mapping[str, object]) -> Tensor:
+        kind, shape = self._listing.inputs[name]
+        if name not in inputs:
+            raise DataError(f"input {name} is missing; the program takes {text(shape)}")
+        array = np.asarray(inputs[name], order="C")
+        if array.dtype != kind:
+            raise DataError(f"input {name} is {array.dtype}, it takes {kind}")
+        if array.shape != shape:
+            said = f"the program was compiled for {text(shape)}; compile it for other sizes"
+            raise DataError(f"input {name} is {text(array.shape)}, {said}")
+        return array
+
+
+def _plan(listing: Listing, isa: str | None) -> _cpu.Plan:
+    """Adds the steps again; what does not fit raises ValueError or TypeError."""
+    outer = [i for i, (at, _) in enumerate(listing.places) if at == _cpu.EXTERNAL]
+    if len(outer) != len(listing.externals):
+        raise ValueError("its buffers are not those that it brings")
+    kinds = {"input": listing.inputs, "result": listing.results}
+    for number, each in zip(outer, listing.externals, strict=True):
+        held = each.data
+        if held is None:
+            kind, shape = kinds[each.kind].get(each.name, (np.dtype("u1"), (-1,)))
+            size = int(np.prod(shape, dtype=object)) * kind.itemsize
+        else:
+            size = held.nbytes
+        if size != listing.places[number][1]:
+            raise ValueError(f"buffer {number} is of another size than {each.name or 'its array'}")
+    plan = _cpu.Plan(listing.arena, listing.places, isa=isa)
+    for told in listing.steps:
+        getattr(plan, told.method)(*told.args, **told.options)
+    return plan

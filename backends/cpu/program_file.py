@@ -1,0 +1,237 @@
+"""Program files (`.qirp`): the steps of a compiled model and its arrays, which are memory-mapped.
+
+A file holds what a plan was told, step by step, and the arrays as they were given. Loading adds
+the steps again: the plan checks each as ever, and lays out weights for the processor that is there.
+So a file runs on any machine, and a forged one is refused. After a fixed head come a table in JSON
+and the arrays, each at a multiple of 64 bytes; the head holds a sum of all that follows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir._kernels import _cpu
+from qir.atomic import claim, replacing
+from qir.errors import InputError, Refused
+
+from .builder import Buffer, Step
+from .sizes import Sizes
+
+SUFFIX = ".qirp"
+VERSION = 1
+"""Of files; this QIR reads no other."""
+_MAGIC = b"QIRPROG\0"
+_HEAD = struct.Struct("<8sIIQQ")
+"""Magic, version, zero, bytes of the table, sum of all after the head."""
+_ALIGN = 64
+_STEPS = frozenset(
+    name
+    for name in vars(_cpu.Plan) | vars(_cpu.Plan.__base__)
+    if not name.startswith("_") and name not in ("call", "run", "profile", "steps")
+)
+"""Methods of a plan that add a step of compiled code."""
+
+Tensor: TypeAlias = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """A buffer that each run brings: an input, a result, or an array of the program."""
+
+    kind: str
+    name: str = ""
+    data: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One step: the method that adds it and what it is given, and what tables show of it."""
+
+    method: str
+    args: Sequence[object]
+    options: Mapping[str, object]
+    shape: Sizes
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All that makes a program run."""
+
+    arena: int
+    places: Sequence[tuple[int, int]]
+    externals: Sequence[External]
+    inputs: Mapping[str, tuple[np.dtype[np.generic], Sizes]]
+    results: Mapping[str, tuple[np.dtype[np.generic], Sizes]]
+    steps: Sequence[Told]
+
+
+@dataclass(slots=True)
+class _Recorder:
+    """Takes the place of a plan, and keeps what it is told."""
+
+    calls: list[tuple[str, Sequence[object], Mapping[str, object]]] = field(default_factory=list)
+
+    def __getattr__(self, method: str) -> Callable[..., None]:
+        def keep(*args: object, **options: object) -> None:
+            self.calls.append((method, args, options))
+
+        return keep
+
+
+def told(steps: Sequence[Step], number: Callable[[Buffer], int]) -> list[Told]:
+    """What a plan is told of steps; Refused for one that is a Python call."""
+    recorder = _Recorder()
+    for step in steps:
+        step.add(cast("_cpu.Plan", recorder), number)
+    out = []
+    for step, (method, args, options) in zip(steps, recorder.calls, strict=True):
+        if method == "call":
+            said = "runs in Python, and program files hold compiled steps alone; keep the model"
+            raise Refused(f"{step.name}: it {said}")
+        size = sum(b.size for b in (*step.reads, *step.writes))
+        out.append(Told(method, args, options, step.shape, size))
+    return out
+
+
+def write(path: Path, listing: Listing, *, force: bool = False) -> None:
+    """Writes a file, by rename; UsageError where one is there, unless `force`."""
+    claim(path, force=force)
+    arrays: list[Tensor] = []
+
+    def packed(value: object) -> object:
+        if isinstance(value, np.ndarray) and value.ndim:
+            arrays.append(np.ascontiguousarray(value))
+            return {"array": len(arrays) - 1}
+        if isinstance(value, np.ndarray | np.generic):
+            return value.item()
+        return [packed(v) for v in value] if isinstance(value, tuple | list) else value
+
+    table = {
+        "arena": listing.arena,
+        "places": [list(place) for place in listing.places],
+        "externals": [[e.kind, e.name, packed(e.data)] for e in listing.externals],
+        "inputs": [[name, kind.name, shape] for name, (kind, shape) in listing.inputs.items()],
+        "results": [[name, kind.name, shape] for name, (kind, shape) in listing.results.items()],
+        "steps": [
+            [
+                s.method,
+                packed(s.args),
+                {k: packed(v) for k, v in s.options.items()},
+                s.shape,
+                s.bytes,
+            ]
+            for s in listing.steps
+        ],
+    }
+    starts, end = [], 0
+    for array in arrays:
+        starts.append(end)
+        end += -(-array.nbytes // _ALIGN) * _ALIGN
+    rows = [[a.dtype.name, a.shape, at] for a, at in zip(arrays, starts, strict=True)]
+    text = json.dumps({**table, "arrays": rows}, separators=(",", ":")).encode()
+    text += b" " * (-(_HEAD.size + len(text)) % _ALIGN)
+    body = bytearray(len(text) + end)
+    body[: len(text)] = text
+    for array, at in zip(arrays, starts, strict=True):
+        start = len(text) + at
+        body[start : start + array.nbytes] = array.reshape(-1).view(np.uint8).data
+    head = _HEAD.pack(_MAGIC, VERSION, 0, len(text), _cpu.checksum(memoryview(body)))
+    with replacing(path) as draft, draft.open("wb") as file:
+        file.write(head)
+        file.write(body)
+
+
+def _each(function: Callable[[object], object], given: Mapping[str, object]) -> dict[str, object]:
+    return {name: function(value) for name, value in given.items()}
+
+
+def read(path: Path) -> Listing:
+    """Reads a file, its arrays mapped; InputError for one that is none, or damaged."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD.size)
+            if head[:8] != _MAGIC:
+                raise InputError(f"{path}: no program file of QIR")
+            if len(head) < _HEAD.size:
+                raise InputError(f"{path}: cut off")
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    _, version, zero, length, found = _HEAD.unpack(head)
+    if version != VERSION:
+        said = f"version {version}, this QIR reads {VERSION}; compile the model again"
+        raise InputError(f"{path}: a program file of {said}")
+    rest = data[_HEAD.size :]
+    if zero or length > len(rest) or _cpu.checksum(rest) != found:
+        raise InputError(f"{path}: damaged or cut off; compile the model again")
+    try:
+        return _listing(json.loads(bytes(rest[:length])), rest[length:])
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError,
+            OverflowError, MemoryError):  # fmt: skip
+        raise InputError(f"{path}: damaged: its table is none") from None
+
+
+def _listing(table: Mapping[str, list[list[object]]], data: memoryview) -> Listing:
+    arrays = [_array(row, data) for row in table["arrays"]]
+
+    def unpacked(value: object) -> object:
+        if isinstance(value, dict):
+            return arrays[_whole(value["array"])]
+        return tuple(unpacked(v) for v in value) if isinstance(value, list) else value
+
+    def kinds(rows: list[list[object]]) -> dict[str, tuple[np.dtype[np.generic], Sizes]]:
+        return {str(name): (np.dtype(str(kind)), _sizes(shape)) for name, kind, shape in rows}
+
+    def step(method: object, args: object, options: object, shape: object, size: object) -> Told:
+        if method not in _STEPS or not isinstance(args, list) or not isinstance(options, dict):
+            raise ValueError
+        given = {str(name): unpacked(value) for name, value in options.items()}
+        return Told(str(method), [unpacked(a) for a in args], given, _sizes(shape), _whole(size))
+
+    def external(kind: object, name: object, data: object) -> External:
+        held = unpacked(data)
+        if kind not in ("input", "result", "array") or isinstance(held, np.ndarray) != (
+            kind == "array"
+        ):
+            raise ValueError
+        return External(str(kind), str(name), held if isinstance(held, np.ndarray) else None)
+
+    return Listing(
+        _whole(table["arena"]),
+        [(int(str(at)), _whole(size)) for at, size in table["places"]],
+        [external(*row) for row in table["externals"]],
+        kinds(table["inputs"]),
+        kinds(table["results"]),
+        [step(*row) for row in table["steps"]],
+    )
+
+
+def _array(row: list[object], data: memoryview) -> Tensor:
+    kind, shape, start = np.dtype(str(row[0])), _sizes(row[1]), _whole(row[2])
+    end = start + math.prod(shape) * kind.itemsize
+    if end > len(data) or kind.hasobject or not kind.itemsize:
+        raise ValueError
+    return np.frombuffer(data[start:end], kind).reshape(shape)
+
+
+def _sizes(value: object) -> Sizes:
+    if not isinstance(value, list):
+        raise ValueError
+    return tuple(map(_whole, value))
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError
+    return value

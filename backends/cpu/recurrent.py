@@ -1,0 +1,88 @@
+"""Recurrent layers of float32: one step a layer, computed in float64 and rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.dtype import F32
+from qir.ir.node import Node, Value
+from qir.ir.ops.recurrent import DIRECTIONS, USUAL
+
+from .builder import Builder, CannotLower, sizes
+
+OPS = frozenset({"lstm", "gru"})
+
+
+def layer(b: Builder, node: Node) -> None:
+    """Lowers an LSTM or GRU with constant weights and the usual activations."""
+    _plain(node)
+    given = node.operands
+    w, r = (_constant(given, slot) for slot in ("w", "r"))
+    ways, rows = w.shape[:2]
+    bias = np.zeros((ways, 2 * rows), np.float32)
+    if "bias" in given:
+        held = _constant(given, "bias")
+        bias[:, : held.shape[1]] = held
+    first = node.attrs["batch_first"] is True
+    x = given["x"]
+    steps, batch = sizes(x)[1::-1] if first else sizes(x)[:2]
+    back = DIRECTIONS[str(node.attrs["direction"])] == (True,)
+    after = node.op == "gru" and node.attrs["linear_before_reset"] is True
+    source = b.need(x)
+    starts = [b.need(given[slot]) for slot in ("h0", "c0") if slot in given]
+    places = [slot in given for slot in ("h0", "c0")]
+    made = [b.make(value) for value in node.results]
+    name, op = node.name, node.op
+    b.add(
+        name,
+        "recurrent",
+        [source, *starts],
+        made,
+        sizes(node.results[0]),
+        lambda plan, at: plan.recurrent(
+            name,
+            at(source),
+            at(made[0]),
+            at(made[1]),
+            at(made[2]) if op == "lstm" else None,
+            w,
+            r,
+            bias,
+            op=op,
+            steps=steps,
+            batch=batch,
+            h0=at(starts[0]) if places[0] else None,
+            c0=at(starts[-1]) if places[1] else None,
+            back=back,
+            batch_first=first,
+            reset_after=after,
+        ),
+    )
+
+
+def _plain(node: Node) -> None:
+    """CannotLower for a layer that does more than the kernel."""
+    for slot in ("lengths", "peephole", "proj"):
+        if slot in node.operands:
+            raise CannotLower(f"no kernel computes a layer with {slot}")
+    values = (*node.operands.values(), *node.results)
+    if any(value.type.element != F32 for value in values):
+        raise CannotLower("not all that it reads and makes is float32")
+    ways = len(DIRECTIONS[str(node.attrs["direction"])])
+    names = node.attrs["activations"]
+    if names and names != USUAL[node.op] * ways:
+        raise CannotLower("no kernel has other activations than sigmoid and tanh")
+    if node.attrs["clip"] is not None or node.attrs.get("input_forget") is True:
+        raise CannotLower("no kernel bounds gates or joins them")
+    if node.inner:
+        raise CannotLower("no kernel rounds inside of a layer")
+
+
+def _constant(given: Mapping[str, Value], slot: str) -> NDArray[np.float32]:
+    held = given[slot].constant
+    if held is None:
+        raise CannotLower(f"{slot} is no constant")
+    return np.ascontiguousarray(held.data, np.float32)

@@ -1,0 +1,14 @@
+#include "recurrent.h"
+
+#if defined(QIR_X86)
+#include <math.h>
+
+#include "x86_avx512.h"
+
+QIR_TARGET_BEGIN(QIR_AVX512_TARGET ",prefer-vector-width=512")
+
+#define QIR_NAME(op) qir_recurrent_##op##_avx512vnni
+#include "body.h"
+
+QIR_TARGET_END
+#endif

@@ -1,0 +1,55 @@
+"""Program files as verbs take them: run in the place of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from qir.ir.graph import Graph
+    from qir.target import Executable
+
+SUFFIX = ".qirp"
+
+
+@runtime_checkable
+class Saves(Protocol):
+    """An executable that is kept as a program file."""
+
+    def save(
+        self, path: Path, sizes: Mapping[str, int] | None = None, *, force: bool = False
+    ) -> None:
+        """Writes a file for inputs of these sizes."""
+        ...
+
+
+@runtime_checkable
+class Program(Protocol):
+    """What was read from a program file."""
+
+    arena: int
+
+    def signature(self) -> Graph:
+        """A graph of its inputs alone."""
+        ...
+
+    def describe(self) -> Sequence[object]:
+        """One row a step."""
+        ...
+
+
+def is_program(path: Path) -> bool:
+    """Reports whether a file is a program file, by its suffix."""
+    return path.suffix.lower() == SUFFIX
+
+
+def open_program(path: Path, threads: int | None = None) -> tuple[Executable, Program]:
+    """Reads a program file: what runs, and what tells of it; raises InputError as its reader."""
+    from qir import pipeline
+    from qir.errors import InputError
+
+    made = pipeline.load_program(path, threads=threads)
+    if not isinstance(made, Program):
+        raise InputError(f"{path}: no program that tells its inputs")
+    return made, made
