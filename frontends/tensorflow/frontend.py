@@ -20,6 +20,7 @@ from qir.passes.fold.fold_bias import FoldBias
 from qir.passes.fold.fold_constants import FoldConstants
 from qir.passes.fold.fold_shapes import FoldShapes
 from qir.passes.layout import Layout
+from qir.passes.loops.roll import Roll
 from qir.passes.recover import Recover
 from qir.rewrite.patterns.rewriting import PatternPass
 
@@ -45,6 +46,7 @@ _FINISHING = (
     _ConvolutionBias(),
     Layout(to="nchw"),
     Recover(only=("batch-norm",)),
+    Roll(steps=False),
 )
 """Passes that run on what was read in float.
 
