@@ -46,6 +46,10 @@ class Frontend(ABC):
         """
         raise InputError(f"{type(source).__name__}: frontend {self.name} reads files only")
 
+    def file_of(self, path: Path) -> Path:
+        """Returns the file or folder that a path stands for, which may name a part of it too."""
+        return path
+
     def files(self, path: Path) -> Sequence[Path]:
         """Returns the files of a model: its own, and the data files that it names."""
         return (path,)

@@ -97,7 +97,7 @@ def load(
         raise UsageError(f"{source}: a file has its own inputs; leave out inputs=")
     if reader is None:
         return _opened(path, ledger)
-    if not path.exists():
+    if not reader.file_of(path).exists():
         raise InputError(f"{path}: there is no such file")
     graph = reader.load_object(path, ledger, inputs) if inputs else reader.load(path, ledger)
     remember(graph, path)

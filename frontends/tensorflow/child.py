@@ -1,15 +1,15 @@
 """Freezes models by TensorFlow: variables become constants, functions are inlined.
 
 Run as a process of its own for files, so that TensorFlow's messages, aborts and import time stay
-out of the caller's: `python -m qir.frontends.tensorflow.child source folder`. The folder gets
-`graph.pb` and `names.json`. Models in memory are frozen where they are, with the same functions.
+out of the caller's: `python -m qir.frontends.tensorflow.child source folder [signature]`.
+The folder gets `graph.pb` and `names.json`. Models in memory are frozen where they are.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,22 +66,29 @@ def _structure(model: Any) -> Any:
         return model.inputs[0] if len(model.inputs) == 1 else model.inputs
 
 
-def of_saved_model(folder: Path) -> Frozen:
-    """Returns the serving signature of a SavedModel, or its only one."""
+def of_saved_model(folder: Path, name: str = "") -> Frozen:
+    """Returns a signature of a SavedModel; without a name the serving one, or the only one."""
     try:
         loaded = tf.saved_model.load(str(folder))
     except Exception as error:  # such as optimizer state that this version does not know
-        return _by_session(folder, error)
+        return _by_session(folder, error, name or _DEFAULT)
     signatures = dict(loaded.signatures)
     if not signatures:
         raise ValueError("it has no signature; save it with signatures={'serving_default': f}")
-    if _DEFAULT not in signatures and len(signatures) > 1:
-        raise ValueError(f"its signatures are {', '.join(sorted(signatures))}; none is {_DEFAULT}")
-    concrete = signatures.get(_DEFAULT) or next(iter(signatures.values()))
+    wanted = name or (next(iter(signatures)) if len(signatures) == 1 else _DEFAULT)
+    if wanted not in signatures:
+        raise _unknown(wanted, folder, signatures)
+    concrete = signatures[wanted]
     return frozen(concrete, sorted(concrete.structured_outputs))
 
 
-def _by_session(folder: Path, error: Exception) -> Frozen:
+def _unknown(wanted: str, folder: Path, signatures: Collection[str]) -> ValueError:
+    names = sorted(signatures)
+    known = f"its signatures are {', '.join(names)}"
+    return ValueError(f"{known}; none is {wanted}: name one, as in {folder.name}#{names[0]}")
+
+
+def _by_session(folder: Path, error: Exception, name: str) -> Frozen:
     """Returns a SavedModel frozen by the loader of TensorFlow 1."""
     v1 = tf.compat.v1
     with v1.Session(graph=tf.Graph()) as session:
@@ -89,9 +96,9 @@ def _by_session(folder: Path, error: Exception) -> Frozen:
             meta = v1.saved_model.load(session, ["serve"], str(folder))
         except Exception:
             raise error from None
-        if _DEFAULT not in meta.signature_def:
-            raise ValueError(f"its signatures are {', '.join(sorted(meta.signature_def))}")
-        signature = meta.signature_def[_DEFAULT]
+        if name not in meta.signature_def:
+            raise _unknown(name, folder, meta.signature_def)
+        signature = meta.signature_def[name]
         inputs = sorted((t.name.split(":")[0], t.name) for t in signature.inputs.values())
         outputs = sorted((name, t.name) for name, t in signature.outputs.items())
         nodes = [tensor.split(":")[0] for _, tensor in outputs]
@@ -101,17 +108,17 @@ def _by_session(folder: Path, error: Exception) -> Frozen:
     return graph.SerializeToString(), {"inputs": inputs, "outputs": outputs}
 
 
-def of_file(path: Path) -> Frozen:
+def of_file(path: Path, signature: str = "") -> Frozen:
     """Returns a model that Keras or TensorFlow wrote; code that a file holds is not run."""
     if path.is_dir():
-        return of_saved_model(path)
+        return of_saved_model(path, signature)
     return of_keras(tf.keras.models.load_model(str(path), compile=False, safe_mode=True))
 
 
-def main(source: str, folder: str) -> int:
+def main(source: str, folder: str, signature: str = "") -> int:
     """Freezes a file into a folder; prints one line and returns 1 where that fails."""
     try:
-        graph, names = of_file(Path(source))
+        graph, names = of_file(Path(source), signature)
     except Exception as error:  # TensorFlow and Keras raise what they like
         said = next((s.strip() for s in str(error).splitlines() if s.strip()), "")
         sys.stderr.write(f"\n{said or type(error).__name__}\n")
@@ -122,4 +129,4 @@ def main(source: str, folder: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:3]))
+    sys.exit(main(*sys.argv[1:4]))

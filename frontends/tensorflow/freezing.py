@@ -30,7 +30,7 @@ class Model:
     outputs: dict[str, Place]
 
 
-def frozen_folder(path: Path) -> Model | None:
+def frozen_folder(path: Path, signature: str) -> Model | None:
     """Reads a SavedModel folder that holds a frozen graph: no variables, no functions.
 
     Returns None for others, which TensorFlow has to freeze first.
@@ -43,23 +43,28 @@ def frozen_folder(path: Path) -> Model | None:
         return None
     graph, known = saved.meta_graphs[0].graph_def, saved.meta_graphs[0].signature_def
     variables = any(node.op.startswith(("Var", "Restore")) for node in graph.node)
-    if _DEFAULT not in known or graph.library.function or variables or not graph.node:
+    signature = signature or _DEFAULT
+    if signature not in known or graph.library.function or variables or not graph.node:
         return None
-    sides = known[_DEFAULT]
+    sides = known[signature]
     inputs = {place_of(info.name)[0]: name for name, info in sides.inputs.items()}
     outputs = {name: place_of(sides.outputs[name].name) for name in sorted(sides.outputs)}
     return Model(source_from(graph, str(path)), inputs, outputs)
 
 
-def freeze_file(path: Path) -> Model:
-    """Freezes a SavedModel folder or a Keras file; InputError with what TensorFlow says."""
-    if path.is_dir() and (found := frozen_folder(path)) is not None:
+def freeze_file(path: Path, signature: str = "") -> Model:
+    """Freezes a SavedModel folder or a Keras file; InputError with what TensorFlow says.
+
+    Without a name it is the signature `serving_default`, or the only one.
+    """
+    if path.is_dir() and (found := frozen_folder(path, signature)) is not None:
         return found
     _require_tensorflow(str(path))
     if path.is_dir() and not (path / "variables").is_dir() and _has_variables(path):
         raise InputError(f"{path}: the folder lacks variables/, which holds the model's weights")
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", f"{__package__}.child", str(path.resolve()), folder]
+        command += [signature] if signature else []
         env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
         ended = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
         if ended.returncode:

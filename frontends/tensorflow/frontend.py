@@ -20,6 +20,7 @@ from qir.passes.fold.fold_bias import FoldBias
 from qir.passes.fold.fold_constants import FoldConstants
 from qir.passes.fold.fold_shapes import FoldShapes
 from qir.passes.layout import Layout
+from qir.passes.loops.roll import Roll
 from qir.passes.recover import Recover
 from qir.rewrite.patterns.rewriting import PatternPass
 
@@ -45,6 +46,7 @@ _FINISHING = (
     _ConvolutionBias(),
     Layout(to="nchw"),
     Recover(only=("batch-norm",)),
+    Roll(steps=False),
 )
 """Passes that run on what was read in float.
 
@@ -70,20 +72,33 @@ class TensorFlowFrontend(Frontend):
         """Returns whether this is a graph of TensorFlow, or a model that TensorFlow can freeze."""
         if not isinstance(source, (str, Path)):
             return any(f"{c.__module__}.{c.__qualname__}" in _ROOTS for c in type(source).__mro__)
-        path = Path(source)
+        path = self.file_of(Path(source))
         if path.is_dir():
             return (path / _SAVED).is_file()
         if path.suffix.lower() == ".pb":
             return path.name == _SAVED or looks_like_graph(path)
         return super().accepts(path)
 
+    def file_of(self, path: Path) -> Path:
+        """Returns the folder of `folder#signature`; other paths as they are."""
+        folder, mark, _ = str(path).rpartition("#")
+        return Path(folder) if mark and not path.exists() else path
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """Returns the file or the folder of a model."""
+        return (self.file_of(path),)
+
     def load(self, source: object, ledger: Ledger) -> Graph:
         """Reads a model; InputError for one that is damaged, or holds what is not read."""
-        path = Path(str(source))
+        given = Path(str(source))
+        path = self.file_of(given)
+        signature = "" if path == given else str(given).rpartition("#")[2]
         if path.name == _SAVED:
             path = path.parent
+        if signature and not path.is_dir():
+            raise InputError(f"{given}: only SavedModel folders have signatures")
         if path.is_dir() or path.suffix.lower() != ".pb":
-            return _read(freeze_file(path), path.stem, ledger)
+            return _read(freeze_file(path, signature), path.stem, ledger)
         found = open_graph(path)
         outputs = outputs_of(found)
         if not outputs:

@@ -116,6 +116,9 @@ class _Loop:
         body.add("output", outputs)
         if rounds is None:
             operands = {"cond": self._condition(self.reader, self.given)}
+        elif isinstance(rounds, Value):
+            cast = self.reader.add(self.node, "cast", {"x": rounds}, {"to": I64})
+            operands = {"count": cast.result}
         else:
             name = self.reader.names(self.node, "rounds")
             count = self.reader.graph.constant(np.asarray(rounds, np.int64), name=name)
@@ -206,20 +209,37 @@ class _Loop:
         grows = first.size == 1 and len(others) == 1 and self._number(others[0]) == 1
         return int(first.reshape(-1)[0]) if grows else None
 
-    def _rounds(self, condition: Value, results: Sequence[Held]) -> int | None:
-        """Returns how often the body runs where counters below constants alone decide it."""
+    def _rounds(self, condition: Value, results: Sequence[Held]) -> int | Value | None:
+        """Returns how often the body runs where counters alone decide it.
+
+        These are counters below constants, or from zero below one value from outside.
+        """
         node = condition.node
         if node.op == "logical_and":
             sides = [self._rounds(side, results) for side in node.operands.values()]
-            known = [side for side in sides if side is not None]
+            if all(side is sides[0] for side in sides):
+                return sides[0]
+            known = [side for side in sides if isinstance(side, int)]
             return min(known) if len(known) == len(sides) else None
         if node.op != "less":
             return None
         counter, limit = node.operands.values()
         index = next((i for i in self.carried if results[i] is counter), None)
         start = None if index is None else self._start(index)
+        if start == 0 and (outer := self._outer(limit)) is not None:
+            return outer
         end = self._number(limit) if limit.type.rank == 0 else None
         return None if start is None or end is None else max(end - start, 0)
+
+    def _outer(self, value: Value) -> Value | None:
+        """Returns the single number from outside that an argument of the body is."""
+        given = self.inner.graph.inputs[2 + len(self.carried) :]
+        if value.type.rank or value not in given:
+            return None
+        outer = self.outside[given.index(value)]
+        while outer.node.op == "identity":
+            outer = outer.node.operands["x"]
+        return outer
 
     def _results(
         self, made: Sequence[Value], results: Sequence[Held], writes: Sequence[int]

@@ -66,8 +66,13 @@ def shapes_of(data: Path) -> list[tuple[int | str, ...]]:
 def require_file(path: Path) -> None:
     """InputError where nothing is there to be read."""
     from qir.errors import InputError
+    from qir.frontend import frontend_for
 
+    file = path
     if not path.exists():
+        with suppress(InputError):
+            file = frontend_for(path).file_of(path)
+    if not file.exists():
         raise InputError(f"{path}: there is no such file")
 
 

@@ -22,6 +22,7 @@ from qir.passes.forms.lower_integer import LowerInteger
 from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.raise_integer import RaiseInteger
 from qir.passes.layout import Layout
+from qir.passes.loops.lower_layers import LowerLayers
 from qir.reference.constants import computed
 from qir.rewrite.patterns.why import nearest
 from qir.rewrite.runner.contract import Pass
@@ -50,6 +51,9 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     Nothing asked for is the first form, in which operators of onnxruntime's own stay. Reals alone
     have that form as they are; all else is a copy. Raises Refused where a form has nothing to hold.
     """
+    if any("proj" in node.operands for node in graph if node.op == "lstm"):
+        graph = graph.copy()
+        _run(LowerLayers(projected=True), graph, ledger)  # ONNX's LSTM does not project its state
     if form != "nbits" and _bare(graph):
         if form == "integer":
             ledger.add(Change.EXACT, STEP, graph.name, _NO_SUMS)

@@ -12,6 +12,7 @@ from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.group import Group
 from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.layout import Layout
+from qir.passes.loops.lower_layers import LowerLayers
 
 from .kernels import PROFILE, pooled
 from .nodes import range_of, rebuilt
@@ -31,6 +32,7 @@ def formed(graph: Graph, ledger: Ledger, *, kernels: bool) -> Graph:
         if not kernels:
             ExpandQdq().run(out, ledger)
         _relus(out)
+    LowerLayers().run(out, ledger)  # TensorFlow has recurrent layers for GPUs alone
     Layout(to="nhwc").run(out, ledger)
     if kernels and any(v.type.quant for v in out.values.values()):
         _reshapes(out)

@@ -20,6 +20,7 @@ from qir.errors import InputError
 from qir.frontends.tensorflow import TensorFlowFrontend
 from qir.frontends.tensorflow.messages import GRAPH
 from qir.ledger import Ledger
+from qir.reference.interpreter import run
 
 from .comparison import built, saved
 from .networks import network
@@ -246,3 +247,45 @@ def test_code_that_a_keras_file_holds_is_not_run(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"TensorFlow does not load it: .*deserialization"):
             qir.load(path)
         assert not mark.exists()
+
+
+def _signed(folder: Path, version: int) -> Path:
+    """Writes a SavedModel with the signatures `twice` and `half` and one variable."""
+    if version == 2:
+        module = tf.Module()
+        module.w = tf.Variable([2.0, 0.5])
+        spec = tf.TensorSpec((None, 3), tf.float32, name="x")
+        calls = [tf.function(lambda x, i=i: {"y": x * module.w[i]}, [spec]) for i in (0, 1)]
+        signatures = dict(zip(("twice", "half"), calls, strict=True))
+        tf.saved_model.save(module, str(folder), signatures)
+        return folder
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, (None, 3), "x")
+        w = v1.get_variable("w", initializer=[2.0, 0.5], use_resource=False)
+        info = v1.saved_model.build_tensor_info
+        signatures = {
+            name: v1.saved_model.build_signature_def({"x": info(x)}, {"y": info(x * w[i])}, "p")
+            for i, name in enumerate(("twice", "half"))
+        }
+        session.run(w.initializer)
+        builder = v1.saved_model.Builder(str(folder))
+        builder.add_meta_graph_and_variables(session, ["serve"], signatures)
+        builder.save()
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_signature_of_a_saved_model_is_named_in_its_path(version: int, tmp_path: Path) -> None:
+    folder = _signed(tmp_path / "model", version)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for name, factor in (("twice", 2.0), ("half", 0.5)):
+        graph = qir.load(f"{folder}#{name}")
+        assert [value.name for value in graph.inputs] == ["x"]
+        assert np.array_equal(run(graph, {"x": x})["y"], x * np.float32(factor))
+    for path in (str(folder), f"{folder}#third"):
+        with pytest.raises(InputError, match=r"signatures are half, twice; .* model#half"):
+            qir.load(path)
+    with pytest.raises(InputError, match="none#half"):
+        qir.load(tmp_path / "none#half")

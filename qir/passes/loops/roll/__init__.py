@@ -39,7 +39,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
-from qir.passes.loops.roll.layers import find_layer
+from qir.passes.loops.roll.layers import find_layers
 from qir.passes.loops.roll.steps import Row, Steps, last_rows, put_scan, sequences
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.filter import may
@@ -61,7 +61,9 @@ class Roll(Pass):
 
     A scan becomes a layer where its body is exactly the cell, with sigmoid and tanh (or relu for
     rnn), its weights are constants, and its sequence and stack lie along the first axis or the
-    second; sums are then rounded elsewhere. `layers=false` leaves scans.
+    second; sums are then rounded elsewhere. So does a loop that reads one entry of a sequence in
+    every round; several cells one on another become several layers. An lstm may have peepholes and
+    a projection. `layers=false` leaves scans and loops, `steps=false` steps.
 
     A first step of which somebody has left constants is one too, where they are to the bit what its
     ops make of the state that it begins with: the one that is said, or zeros.
@@ -70,6 +72,7 @@ class Roll(Pass):
     name = "roll"
     tolerance = REGROUPED
     layers: bool = True
+    steps: bool = True
     least: int = 2
 
     @classmethod
@@ -88,7 +91,9 @@ class Roll(Pass):
         self.require_least(least=2)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        count = sum(self._roll(graph, group, ledger) for group in list(sequences(graph)))
+        count = 0
+        if self.steps:
+            count = sum(self._roll(graph, group, ledger) for group in list(sequences(graph)))
         if self.layers:
             count += sum(self._layer(graph, node, ledger) for node in list(graph))
         return count + (graph.prune() if count else 0)
@@ -123,21 +128,20 @@ class Roll(Pass):
         return None
 
     def _layer(self, graph: Graph, node: Node, ledger: Ledger) -> bool:
-        if node not in graph or node.op != "scan":
+        if node not in graph or node.op not in ("scan", "loop"):
             return False
-        layer = find_layer(graph, node)
-        if layer is None or not may(self.name, f"recover {layer.op}", node):
+        layers = find_layers(graph, node)
+        if layers is None or not may(self.name, f"recover {layers.said}", node):
             return False
-        name = node.name
-        made = layer.put(graph)
-        named = [(old.name, old.lineage) for old in node.results]
-        for old, new in zip(node.results, made, strict=True):
-            if new is not None:
-                graph.replace(old, new)
+        name, op = node.name, node.op
+        made = layers.put(graph)
+        named = [(new, old.name, old.lineage) for old, new in made.items()]
+        for old, new in made.items():
+            graph.replace(old, new)
         graph.remove(node)
-        for (said, lineage), new in zip(named, made, strict=True):
-            if new is not None and not graph.has(said):
+        for new, said, lineage in named:
+            if not graph.has(said):
                 graph.rename(new, said)
                 graph.set_lineage(new, lineage)
-        ledger.add(Change.REGROUPED, self.name, name, f"the scan is {layer.op}")
+        ledger.add(Change.REGROUPED, self.name, name, f"the {op} is {layers.said}")
         return True

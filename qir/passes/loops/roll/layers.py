@@ -1,254 +1,50 @@
-"""Scans whose body is exactly the cell of a recurrent layer."""
+"""Scans and loops whose body is exactly the cell of a recurrent layer, or of several."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from qir.ir.attrs import Attr
+from qir.ir.dims import Dim
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.ir.ops.recurrent import GATES
 from qir.ir.types import Array, TensorType
-
-Rows = NDArray[np.generic]
-_TURNED: Mapping[str, Attr] = {"alpha": 1.0, "beta": 1.0, "trans_a": False, "trans_b": True}
+from qir.passes.loops.roll.cells import Cell, CellReader, Rows
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """x @ w.T + bias, or some of its columns: those of the rows from `start` to `end` of w."""
+@dataclass(frozen=True)
+class _Walk:
+    """A scan or a loop that walks along one sequence."""
 
+    body: Graph
+    sequence: Value
     x: Value
-    w: Value
-    bias: Value | None
-    start: int
-    end: int
-
-
-Pair = tuple[_Side, _Side]
-"""What a gate reads: the side of the entry, and that of the state."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """A cell that was read off a body."""
-
-    op: str
-    states: tuple[Value, ...]
-    """What the body is given of h and c."""
-    gates: tuple[Pair, ...]
-    """In the layer's order."""
-    attrs: Mapping[str, Attr]
-
-
-# -- reading a body -------------------------------------------------------------------------------
-
-
-def _pair(value: Value, op: str) -> list[tuple[Value, Value]]:
-    """The operands of a commutative op, both ways round; none where it is another op."""
-    if value.node.op != op:
-        return []
-    a, b = value.node.operands["a"], value.node.operands["b"]
-    return [(a, b), (b, a)]
-
-
-def _under(value: Value, op: str) -> Value | None:
-    """The operand of an op of one operand."""
-    return value.node.operands["x"] if value.node.op == op else None
-
-
-def _linear(value: Value) -> _Side | None:
-    """A product as linear or gemm writes it."""
-    node, slots = value.node, ("x", "w", "bias")
-    if node.op == "gemm":
-        slots = ("a", "b", "c")
-        if any(node.attrs[name] != wanted for name, wanted in _TURNED.items()):
-            return None
-    elif node.op != "linear":
-        return None
-    x, w = node.operands[slots[0]], node.operands[slots[1]]
-    rows, bias = w.type.shape[0], node.operands.get(slots[2])
-    if not isinstance(rows, int) or (bias is not None and bias.type.rank != 1):
-        return None
-    return _Side(x, w, bias, 0, rows)
-
-
-def _part(value: Value) -> tuple[Value, int, int] | None:
-    """What a value is a part of, and which columns it is."""
-    node = value.node
-    sizes = node.attrs["sizes"] if node.op == "split" else None
-    if not isinstance(sizes, tuple) or node.attrs["axis"] not in (1, -1):
-        return None
-    whole = [size for size in sizes if isinstance(size, int)]
-    start = sum(whole[: value.index])
-    return node.operands["x"], start, start + whole[value.index]
-
-
-def _side(value: Value) -> _Side | None:
-    """A product, or some columns of one."""
-    part = _part(value)
-    if part is None:
-        return _linear(value)
-    whole = _linear(part[0])
-    return None if whole is None else _Side(whole.x, whole.w, whole.bias, part[1], part[2])
-
-
-def _sum(value: Value, x: Value, h: Value) -> Pair | None:
-    """The sum of a product of x and one of h, or some columns of such a sum."""
-    part = _part(value)
-    for a, b in _pair(value if part is None else part[0], "add"):
-        one, other = _side(a), _side(b)
-        if one is None or other is None or one.x is not x or other.x is not h:
-            continue
-        if part is None:
-            return one, other
-        return _columns(one, part[1], part[2]), _columns(other, part[1], part[2])
-    return None
-
-
-def _columns(side: _Side, start: int, end: int) -> _Side:
-    return _Side(side.x, side.w, side.bias, side.start + start, side.start + end)
-
-
-def _gate(value: Value, op: str, x: Value, h: Value) -> Pair | None:
-    """What a gate of that activation reads."""
-    total = _under(value, op)
-    return None if total is None else _sum(total, x, h)
-
-
-def _rnn(made: Sequence[Value], states: Sequence[Value], x: Value) -> _Cell | None:
-    (h,) = states
-    for op in ("tanh", "relu"):
-        if (pair := _gate(made[0], op, x, h)) is not None:
-            attrs = {"activations": ("relu",)} if op == "relu" else {}
-            return _Cell("rnn", (h,), (pair,), attrs)
-    return None
-
-
-def _lstm(made: Sequence[Value], states: Sequence[Value], x: Value) -> _Cell | None:
-    """h' = o * tanh(c'), c' = f * c + i * g."""
-    (new_h, new_c), (h, c) = made, states
-    for a, b in _pair(new_h, "mul"):
-        o = _gate(a, "sigmoid", x, h)
-        if o is None or _under(b, "tanh") is not new_c:
-            continue
-        for kept, fresh in _pair(new_c, "add"):
-            f = next((_gate(p, "sigmoid", x, h) for p, q in _pair(kept, "mul") if q is c), None)
-            for p, q in _pair(fresh, "mul"):
-                i, g = _gate(p, "sigmoid", x, h), _gate(q, "tanh", x, h)
-                if f is not None and i is not None and g is not None:
-                    return _Cell("lstm", (h, c), (i, o, f, g), {})
-    return None
-
-
-def _gru(made: Sequence[Value], states: Sequence[Value], x: Value) -> _Cell | None:
-    """h' = (1 - z) * n + z * h, or n + z * (h - n)."""
-    (new,), (h,) = made, states
-    for a, b in _pair(new, "add"):
-        for z, q in _pair(b, "mul"):
-            n = _fresh(a, z) if q is h else (a if _less(q, h, a) else None)
-            update = _gate(z, "sigmoid", x, h)
-            found = None if n is None else _new(n, x, h)
-            if update is not None and found is not None:
-                reset, pair, before = found
-                attrs = {"linear_before_reset": before}
-                return _Cell("gru", (h,), (update, reset, pair), attrs)
-    return None
-
-
-def _less(value: Value, a: Value, b: Value) -> bool:
-    """Whether it is a - b."""
-    operands = value.node.operands
-    return value.node.op == "sub" and operands["a"] is a and operands["b"] is b
-
-
-def _fresh(value: Value, z: Value) -> Value | None:
-    """The n of (1 - z) * n."""
-    for rest, n in _pair(value, "mul"):
-        if rest.node.op == "sub" and rest.node.operands["b"] is z:
-            held = rest.node.operands["a"].constant
-            if held is not None and held.held.size == 1 and held.data.reshape(()) == 1:
-                return n
-    return None
-
-
-def _new(n: Value, x: Value, h: Value) -> tuple[Pair, Pair, bool] | None:
-    """The gates r and n, and whether r multiplies the product of h."""
-    total = _under(n, "tanh")
-    for a, b in [] if total is None else _pair(total, "add"):
-        side = _side(a)
-        if side is None or side.x is not x:
-            continue
-        for r, q in _pair(b, "mul"):
-            reset, other = _gate(r, "sigmoid", x, h), _side(q)
-            if reset is not None and other is not None and other.x is h:
-                return reset, (side, other), True
-        after = _side(b)
-        for r, q in [] if after is None else _pair(after.x, "mul"):
-            reset = _gate(r, "sigmoid", x, h)
-            if reset is not None and after is not None and q is h:
-                return reset, (side, after), False
-    return None
-
-
-# -- from the scan to the layer -------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """A scan that is a layer, with its weights."""
-
-    node: Node
-    op: str
-    operands: Mapping[str, Rows]
-    attrs: Mapping[str, Attr]
+    """An entry of the sequence, in the body."""
+    axis: int
+    reverse: bool
     starts: tuple[Value, ...]
-    """h and c before the first step."""
-    order: tuple[int, ...]
-    """Which of them each carried value is."""
-
-    def put(self, graph: Graph) -> list[Value | None]:
-        """Adds the layer; gives what stands for each result of the scan that is used."""
-        node, first = self.node, self.attrs["batch_first"] is True
-        operands = {"x": node.operands["ss.0"]}
-        for slot, rows in self.operands.items():
-            free = graph.fresh(f"{node.name}.{slot}")
-            kind = TensorType(rows.shape, operands["x"].type.dtype)
-            held = Array(rows.astype(kind.dtype.carrier), kind, free)
-            operands[slot] = graph.constant(held, name=free, before=node)
-        axis, way = (1, 2) if first else (0, 1)
-        for slot, value in zip(("h0", "c0"), self.starts, strict=False):
-            wide = graph.add("unsqueeze", {"x": value}, {"axes": (axis,)}, before=node)
-            operands[slot] = wide.result
-        made = graph.add(
-            self.op,
-            operands,
-            self.attrs,
-            before=node,
-            origins=node.origins,
-            profile=node.profile,
-        )
-        out: list[Value | None] = []
-        for i, old in enumerate(node.results):
-            which = 1 + self.order[i] if i < len(self.order) else 0
-            attrs: Mapping[str, Attr] = {"axes": (axis if which else way,)}
-            value = made.results[which]
-            out.append(
-                graph.add("squeeze", {"x": value}, attrs, before=node).result if old.uses else None
-            )
-        return out
+    begins: tuple[Value, ...]
+    """What the body is given of the states."""
+    ends: tuple[Value, ...]
+    states: tuple[Value, ...]
+    """What the states are after the last step."""
+    parts: tuple[tuple[Value, Value], ...]
+    """What a step makes, and all steps stacked."""
+    outside: Mapping[Value, Value]
 
 
-def find_layer(graph: Graph, node: Node) -> Layer | None:
-    """The layer that a scan is; None where it is none, or has other weights than constants."""
+# -- what a scan or a loop walks along -------------------------------------------------------------
+
+
+def _of_scan(graph: Graph, node: Node) -> _Walk | None:
     body, count = graph.body(node), len(node.variadic("vs"))
     axes, reverse = _numbers(node, "axes", 1), _numbers(node, "reverse", 1)
     sequence = node.operands["ss.0"]
-    if len(node.variadic("ss")) != 1 or sequence.type.rank != 3 or count not in (1, 2):
+    if len(node.variadic("ss")) != 1 or sequence.type.rank != 3:
         return None
     axis, parts = axes[0] % 3, len(node.results) - count
     along = [a % 3 for a in _numbers(node, "out_axes", parts)]
@@ -256,22 +52,20 @@ def find_layer(graph: Graph, node: Node) -> Layer | None:
         return None
     if any(back != reverse[0] for back in _numbers(node, "out_reverse", parts)):
         return None
-    outside = dict(zip(body.inputs[count + 1 :], node.variadic("xs"), strict=True))
-    found = _cell(body, count)
-    if found is None or node.schemes:
-        return None
-    cell, order = found
-    operands = _weights(cell, outside)
-    if operands is None:
-        return None
-    attrs = {
-        **cell.attrs,
-        "direction": "reverse" if reverse[0] else "forward",
-        "batch_first": axis == 1,
-    }
-    given = node.variadic("vs")
-    starts = tuple(given[order.index(i)] for i in range(count))
-    return Layer(node, cell.op, operands, attrs, () if _zeros(starts) else starts, order)
+    made = list(body.outputs.values())
+    return _Walk(
+        body,
+        sequence,
+        body.inputs[count],
+        axis,
+        bool(reverse[0]),
+        tuple(node.variadic("vs")),
+        tuple(body.inputs[:count]),
+        tuple(made[:count]),
+        tuple(node.results[:count]),
+        tuple(zip(made[count:], node.results[count:], strict=True)),
+        dict(zip(body.inputs[count + 1 :], node.variadic("xs"), strict=True)),
+    )
 
 
 def _numbers(node: Node, name: str, count: int) -> list[int]:
@@ -280,50 +74,186 @@ def _numbers(node: Node, name: str, count: int) -> list[int]:
     return found or [0] * count
 
 
-def _zeros(values: Sequence[Value]) -> bool:
-    return all(v.constant is not None and not v.constant.data.any() for v in values)
+def _of_loop(graph: Graph, node: Node) -> _Walk | None:
+    """Returns what a loop walks along that reads one entry of a sequence in every round."""
+    body, starts = graph.body(node), node.variadic("vs")
+    go, *made = body.outputs.values()
+    if go is not body.inputs[1] or "count" not in node.operands or "cond" in node.operands:
+        return None
+    begins, count = body.inputs[2 : 2 + len(starts)], len(starts)
+    outside = dict(zip(body.inputs[2 + count :], node.variadic("xs"), strict=True))
+    counters = {i for i in range(count) if _counts(starts[i], begins[i], made[i])}
+    if any(node.results[i].uses for i in counters):
+        return None
+    numbers = {body.inputs[0], *(begins[i] for i in counters)}
+    reads = [each for each in body if each.op == "gather" and _index(each) in numbers]
+    if len(reads) != 1 or reads[0].attrs["axis"] != 0:
+        return None
+    sequence = outside.get(reads[0].operands["x"])
+    if sequence is None or sequence.type.rank != 3:
+        return None
+    if not _is_size(node.operands["count"], sequence.type.shape[0]):
+        return None
+    kept = [i for i in range(count) if i not in counters]
+    return _Walk(
+        body,
+        sequence,
+        reads[0].result,
+        0,
+        False,
+        tuple(starts[i] for i in kept),
+        tuple(begins[i] for i in kept),
+        tuple(made[i] for i in kept),
+        tuple(node.results[i] for i in kept),
+        tuple(zip(made[count:], node.results[count:], strict=True)),
+        outside,
+    )
 
 
-def _cell(body: Graph, count: int) -> tuple[_Cell, tuple[int, ...]] | None:
-    """The cell that a body is, and which of h and c each carried value is."""
-    states, x = body.inputs[:count], body.inputs[count]
-    outputs = list(body.outputs.values())
-    made, parts = outputs[:count], outputs[count:]
-    readers = (_rnn, _gru) if count == 1 else (_lstm,)
-    for order in ((0,),) if count == 1 else ((0, 1), (1, 0)):
-        ends = [made[order.index(i)] for i in range(count)]
-        begins = [states[order.index(i)] for i in range(count)]
-        for read in readers:
-            cell = read(ends, begins, x)
-            if cell is not None and all(part is ends[0] for part in parts):
-                return cell, order
+def _index(node: Node) -> Value:
+    value = node.operands["indices"]
+    while value.node.op in ("cast", "identity"):
+        value = value.node.operands["x"]
+    return value
+
+
+def _counts(start: Value, begin: Value, end: Value) -> bool:
+    """Reports whether a carried value is the number of the round."""
+    node, held = end.node, start.constant
+    if node.op != "add" or begin.type.rank or held is None or held.data.any():
+        return False
+    others = [each for each in node.operands.values() if each is not begin]
+    one = others[0].constant if len(others) == 1 else None
+    return one is not None and one.held.size == 1 and bool(one.data.reshape(()) == 1)
+
+
+def _is_size(value: Value, size: Dim) -> bool:
+    """Reports whether a value is a size of a type: a constant, or read from a shape."""
+    if (held := value.constant) is not None:
+        return isinstance(size, int) and int(held.data.reshape(())) == size
+    first = 0
+    while value.node.op in ("cast", "identity", "squeeze", "slice", "gather"):
+        node = value.node
+        if node.op == "slice":
+            starts = node.attrs["starts"]
+            first = starts[0] if isinstance(starts, tuple) and isinstance(starts[0], int) else 0
+        elif node.op == "gather":
+            index = node.operands["indices"].constant
+            if index is None or index.held.size != 1:
+                return False
+            first = int(index.data.reshape(()))
+        value = node.operands["x"]
+    return value.node.op == "shape" and value.node.operands["x"].type.shape[first] == size
+
+
+# -- from the walk to the layers ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A scan or a loop that is one layer, or several one on another."""
+
+    node: Node
+    walk: _Walk
+    cells: tuple[tuple[Cell, dict[str, Rows]], ...]
+    """With the weights of each."""
+
+    @property
+    def said(self) -> str:
+        """The ops of the layers."""
+        return " and ".join(cell.op for cell, _ in self.cells)
+
+    def put(self, graph: Graph) -> dict[Value, Value]:
+        """Adds the layers; gives what stands for each result that is used."""
+        walk, sequence = self.walk, self.walk.sequence
+        axis, way = (1, 2) if walk.axis else (0, 1)
+        stands: dict[Value, Value] = {}
+        for cell, weights in self.cells:
+            made = self._layer(graph, cell, weights, sequence)
+
+            def squeezed(value: Value, along: int) -> Value:
+                attrs = {"axes": (along,)}
+                return graph.add("squeeze", {"x": value}, attrs, before=self.node).result
+
+            sequence = squeezed(made.results[0], way)
+            for part, result in walk.parts:
+                if part is cell.made[0] and result.uses:
+                    stands[result] = sequence
+            for i, end in enumerate(cell.states):
+                result = walk.states[walk.begins.index(end)]
+                if result.uses:
+                    stands[result] = squeezed(made.results[1 + i], axis)
+        return stands
+
+    def _layer(
+        self, graph: Graph, cell: Cell, weights: Mapping[str, Rows], sequence: Value
+    ) -> Node:
+        node, walk = self.node, self.walk
+        operands = {"x": sequence}
+        for slot, rows in weights.items():
+            free = graph.fresh(f"{node.name}.{slot}")
+            kind = TensorType(rows.shape, sequence.type.dtype)
+            data = np.ascontiguousarray(rows).astype(kind.dtype.carrier)
+            operands[slot] = graph.constant(Array(data, kind, free), name=free, before=node)
+        starts = [walk.starts[walk.begins.index(state)] for state in cell.states]
+        batch = sequence.type.shape[1 - walk.axis]
+        axis = 1 if walk.axis else 0
+        if not all(_zeros(start, batch) for start in starts):
+            for slot, value in zip(("h0", "c0"), starts, strict=False):
+                wide = graph.add("unsqueeze", {"x": value}, {"axes": (axis,)}, before=node)
+                operands[slot] = wide.result
+        attrs: dict[str, Attr] = {
+            **cell.attrs,
+            "direction": "reverse" if walk.reverse else "forward",
+            "batch_first": walk.axis == 1,
+        }
+        return graph.add(
+            cell.op, operands, attrs, before=node, origins=node.origins, profile=node.profile
+        )
+
+
+def find_layers(graph: Graph, node: Node) -> Layers | None:
+    """Returns the layers that a scan or a loop is; None where it is none, or more than layers.
+
+    Weights have to be constants.
+    """
+    walk = (_of_scan if node.op == "scan" else _of_loop)(graph, node)
+    if walk is None or node.schemes or not walk.begins:
+        return None
+    reader = CellReader(walk.body, walk.outside)
+    cells: list[tuple[Cell, dict[str, Rows]]] = []
+    x, left = walk.x, list(range(len(walk.begins)))
+    while left:
+        found = _next(reader, walk, x, left)
+        weights = None if found is None else found[0].weights()
+        if found is None or weights is None:
+            return None
+        cells.append((found[0], weights))
+        x, left = found[0].made[0], [i for i in left if i not in found[1]]
+    outputs = {cell.made[0] for cell, _ in cells}
+    if any(part not in outputs and result.uses for part, result in walk.parts):
+        return None
+    return Layers(node, walk, tuple(cells))
+
+
+def _next(
+    reader: CellReader, walk: _Walk, x: Value, left: Sequence[int]
+) -> tuple[Cell, tuple[int, ...]] | None:
+    """Returns the cell that reads an entry, and which of the carried values are its states."""
+    for order in _orders(left):
+        begins, ends = ([each[i] for i in order] for each in (walk.begins, walk.ends))
+        cell = reader.find(x, begins, ends)
+        if cell is not None:
+            return cell, order
     return None
 
 
-def _weights(cell: _Cell, outside: Mapping[Value, Value]) -> dict[str, Rows] | None:
-    """The weights as the layer takes them, gate by gate; None where one is no constant of reals."""
-    rows: dict[str, list[Rows]] = {"w": [], "r": []}
-    shifts: dict[str, list[Rows]] = {"w": [], "r": []}
-    biased = any(side.bias is not None for pair in cell.gates for side in pair)
-    assert len(cell.gates) == len(GATES[cell.op])
-    for pair in cell.gates:
-        for slot, side in zip("wr", pair, strict=True):
-            held, shift = _held(side.w, outside), _held(side.bias, outside)
-            if held is None or (side.bias is not None and shift is None):
-                return None
-            rows[slot].append(held[side.start : side.end])
-            usual = np.zeros(side.end - side.start, held.dtype)
-            shifts[slot].append(usual if shift is None else shift[side.start : side.end])
-    hidden = {len(part) for parts in rows.values() for part in parts}
-    if len(hidden) != 1 or rows["r"][0].shape[1] not in hidden:
-        return None
-    out = {slot: np.concatenate(parts)[None] for slot, parts in rows.items()}
-    if biased:
-        out["bias"] = np.concatenate([*shifts["w"], *shifts["r"]])[None]
-    return out
+def _orders(left: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    yield from permutations(left, 2)
+    yield from permutations(left, 1)
 
 
-def _held(value: Value | None, outside: Mapping[Value, Value]) -> Rows | None:
-    found = None if value is None else outside.get(value, value)
-    held = None if found is None else found.constant
-    return None if held is None or held.type.quant else held.data
+def _zeros(start: Value, batch: Dim) -> bool:
+    """Reports whether a state is zeros, for as many samples as the sequence has."""
+    held = start.constant
+    return held is not None and not held.data.any() and start.type.shape[0] == batch

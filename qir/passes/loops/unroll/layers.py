@@ -31,23 +31,33 @@ class Steps:
     nodes: int
 
 
+def can_be_written(node: Node) -> bool:
+    """Reports whether the steps of a layer can be written as ops: no lengths, nothing quantized."""
+    if any(v.type.quant for v in (*node.operands.values(), *node.results)) or node.schemes:
+        return False
+    if "lengths" in node.operands or any(spec(node.op).companion(s) for s in node.operands):
+        return False
+    sizes = (*node.operands["w"].type.shape, *node.operands["r"].type.shape)
+    named = all(name in _PLAIN or name in _WITH for name in _names(node))
+    return named and all(isinstance(size, int) for size in sizes)
+
+
+def hidden_of(node: Node) -> int:
+    """Returns how many numbers a gate of a layer has; its weights have known sizes."""
+    rows = node.operands["w"].type.shape[1]
+    assert isinstance(rows, int)
+    return rows // len(GATES[node.op])
+
+
 def layer_size(node: Node) -> Steps | None:
     """The steps of a layer; None where they are not known, or cannot be written as ops."""
-    if any(v.type.quant for v in (*node.operands.values(), *node.results)):
-        return None
-    if "lengths" in node.operands or any(spec(node.op).companion(s) for s in node.operands):
-        return None
-    x, r = node.operands["x"].type.shape, node.operands["r"].type.shape
+    x = node.operands["x"].type.shape
     batch, steps = (x[0], x[1]) if node.attrs["batch_first"] is True else (x[1], x[0])
-    known = all(isinstance(size, int) for size in (*node.operands["w"].type.shape, *r, steps))
     starts = [slot for slot in ("h0", "c0") if spec(node.op).slot(slot)]
-    if not known or (batch is None and any(slot not in node.operands for slot in starts)):
-        return None
     if not isinstance(batch, int) and any(slot not in node.operands for slot in starts):
         return None
-    if not all(name in _PLAIN or name in _WITH for name in _names(node)):
+    if not can_be_written(node) or not isinstance(steps, int):
         return None
-    assert isinstance(steps, int)
     ways = len(DIRECTIONS[str(node.attrs["direction"])])
     return Steps(steps, steps * ways * _PER_STEP[node.op])
 
@@ -58,34 +68,47 @@ def _names(node: Node) -> list[str]:
     return names or list(USUAL[node.op]) * len(DIRECTIONS[str(node.attrs["direction"])])
 
 
+def put_step(
+    body: Graph,
+    node: Node,
+    weights: Mapping[str, Value],
+    way: int,
+    x: Value,
+    state: tuple[Value, ...],
+) -> tuple[Value, ...]:
+    """Writes one step of a direction of a layer into another graph; returns the states after it."""
+    return _Layer(body, node, weights).cell(way)(x, state)
+
+
 def put_layer(graph: Graph, node: Node) -> list[Value | None]:
     """Writes the steps before a layer; gives what stands for each of its results that is used."""
     return _Layer(graph, node).put()
 
 
 class _Layer:
-    """Builds in the place of one layer."""
+    """Builds in the place of one layer, or one step at the end of another graph."""
 
-    def __init__(self, graph: Graph, node: Node) -> None:
+    def __init__(
+        self, graph: Graph, node: Node, weights: Mapping[str, Value] | None = None
+    ) -> None:
         self.graph = graph
         self.node = node
+        self.given = node.operands if weights is None else weights
+        self.before = node if weights is None else None
         self.op = node.op
         self.first = node.attrs["batch_first"] is True
         self.ways = DIRECTIONS[str(node.attrs["direction"])]
         shape = node.operands["x"].type.shape
         self.steps = shape[1] if self.first else shape[0]
         self.batch = shape[0] if self.first else shape[1]
-        self.gates = len(GATES[self.op])
-        rows = node.operands["w"].type.shape[1]
-        assert isinstance(rows, int)
-        self.hidden = rows // self.gates
+        self.gates, self.hidden = len(GATES[self.op]), hidden_of(node)
         self.one: Value | None = None
 
     def add(self, op: str, attrs: Mapping[str, Attr] | None = None, **operands: Value) -> Value:
         """One op before the layer, with its origins and profile."""
         node = self.node
         return self.graph.add(
-            op, operands, attrs, before=node, origins=node.origins, profile=node.profile
+            op, operands, attrs, before=self.before, origins=node.origins, profile=node.profile
         ).result
 
     def join(self, parts: list[Value], axis: int) -> Value:
@@ -94,14 +117,16 @@ class _Layer:
             return parts[0]
         operands = {f"xs.{i}": part for i, part in enumerate(parts)}
         node = self.node
-        made = self.graph.add("concat", operands, {"axis": axis}, before=node, origins=node.origins)
+        made = self.graph.add(
+            "concat", operands, {"axis": axis}, before=self.before, origins=node.origins
+        )
         return made.result
 
     def held(self, data: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str) -> Value:
         kind = self.node.operands["x"].type.dtype
         free = self.graph.fresh(f"{self.node.name}.{name}")
         made = Array(data.astype(kind.carrier), TensorType(data.shape, kind), free)
-        return self.graph.constant(made, name=free, before=self.node)
+        return self.graph.constant(made, name=free, before=self.before)
 
     def put(self) -> list[Value | None]:
         entries = self.entries()
@@ -171,8 +196,8 @@ class _Layer:
 
     def weights(self, way: int) -> tuple[Value, Value, Value | None, Value | None]:
         """Both matrices and both biases of one direction."""
-        w, r = (self.part(self.node.operands[slot], 0, way) for slot in "wr")
-        bias = self.node.operands.get("bias")
+        w, r = (self.part(self.given[slot], 0, way) for slot in "wr")
+        bias = self.given.get("bias")
         if bias is None:
             return w, r, None, None
         rows, size = self.gates * self.hidden, bias.type.shape[1]
@@ -219,7 +244,7 @@ class _Layer:
             "split",
             {"x": value},
             attrs,
-            before=self.node,
+            before=self.before,
             origins=self.node.origins,
             profile=self.node.profile,
         )
@@ -239,7 +264,7 @@ class _Layer:
         w, r, to_w, to_r = self.weights(way)
         f, g, last = self.functions(way)
         looks = self.peepholes(way)
-        proj = self.node.operands.get("proj")
+        proj = self.given.get("proj")
         turn = None if proj is None else self.part(proj, 0, way)
         coupled = self.node.attrs["input_forget"] is True
 
@@ -260,7 +285,7 @@ class _Layer:
         return step
 
     def peepholes(self, way: int) -> list[Value]:
-        given = self.node.operands.get("peephole")
+        given = self.given.get("peephole")
         if given is None:
             return []
         row, size = self.part(given, 0, way), self.hidden
@@ -293,7 +318,7 @@ class _Layer:
                 both = self.linear(h, first, biases[0])
                 attrs: dict[str, Attr] = {"sizes": (size, size), "axis": 1}
                 to_z, to_reset = self.graph.add(
-                    "split", {"x": both}, attrs, before=self.node
+                    "split", {"x": both}, attrs, before=self.before
                 ).results
             z = self.gated(f, self.add("add", a=z, b=to_z))
             reset = self.gated(f, self.add("add", a=reset, b=to_reset))
