@@ -11,7 +11,7 @@ By `store-weights` it becomes:
 
     graph main as mxnet-1.9 {
       %x = input() : 1x2x2x2x!quant.uniform<u8:f32, 0.5>
-      %w = constant([127, 18]) : 1x2x1x1x!quant.uniform<i8:f32:0, {0.05}, from -6.375..6.375 / 127.5>
+      %w = constant(@w) : 1x2x1x1x!quant.uniform<i8:f32:0, {0.05}, from -6.375..6.375 / 127.5>
       %y = conv2d(%x, %w) : 1x1x2x2x!quant.uniform<u8:f32, 4.0>
       output(y=%y)
     }
@@ -98,7 +98,8 @@ class _Layer:
         old = self.node.operands[slot]
         name = graph.fresh(f"{old.name}.stored")
         if len(old.uses) == 1:  # it is not needed any more, so the new constant takes its name
-            name, _ = old.name, graph.rename(old, name)
+            free, name = name, old.name
+            graph.rename(old, free)
         made = graph.constant(Array(np.asarray(data), kind, old.name), name=name, before=self.node)
         graph.set_origins(made.node, old.node.origins)
         graph.set_lineage(made, old.lineage.then("quantized"))
@@ -133,8 +134,8 @@ def _layer(graph: Graph, node: Node) -> _Layer | None:
     arrays = {s: v.constant.data for s, v in values.items() if v.constant is not None}
     owner, result = profile(profile_of(graph, node)), node.result.type
     rule = owner.resolve(query_on(op, attrs, types, result))
-    kernel, arrays = coded(Kernel(op, attrs, types, result, rule), arrays)
+    kernel, made = coded(Kernel(op, attrs, types, result, rule), arrays)
     of = kernel.maps.get(weight)
     if of is None or of.ends is None or of.ends.gain is not None:
         return None
-    return _Layer(node, slots, owner, kernel, arrays[weight])
+    return _Layer(node, slots, owner, kernel, made[weight])
