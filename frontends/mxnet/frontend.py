@@ -12,6 +12,7 @@ from qir.ir.garbage import growth
 from qir.ir.graph import Graph
 from qir.ir.verify import errors
 from qir.ledger import Ledger
+from qir.passes.forms.store_weights import StoreWeights
 
 from .parameters import Array, read_parameters
 from .symbol import looks_like, read_symbol
@@ -57,6 +58,7 @@ class MxnetFrontend(Frontend):
             held: dict[str, Array] = read_parameters(store) if store is not None else {}
             named = str(store or f"{_stem(path)}-0000.params, which is not there")
             graph = read(path, symbol, held, named, ledger, inputs)
+            StoreWeights().run(graph, ledger)
         if found := errors(graph):
             raise InputError(f"{path}: {found[0]}")
         return graph

@@ -14,7 +14,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.types import TensorType
 from qir.ledger import Change, Ledger
-from qir.passes.fold.fold_constants import FoldConstants
+from qir.passes.fold.fold_constants import FoldConstants, fold
 from qir.passes.fold.fold_shapes import FoldShapes
 from qir.passes.forms.expand_qdq import expand
 from qir.passes.forms.group import Group
@@ -111,13 +111,17 @@ def _open(graph: Graph, ledger: Ledger) -> None:
         name = node.results[0].name
         if node.op in ("quantize", "dequantize"):
             if node.op == "dequantize" and node.operands["x"].constant is not None:
-                continue  # folded
+                continue  # computed below
             said = f"{node.op}: {why}"
             ledger.add(Change.REFUSED, STEP, name, said)
             raise Refused(f"{name}: {said}; quantize with --target mxnet-onednn")
         expand(graph, node)
         change = Change.APPROXIMATED if why == quantized.DEFECT else Change.REGROUPED
         ledger.add(change, STEP, name, f"float between integers: {why}")
+    for node in list(graph):
+        # such as weights with a scale for each channel, and 32-bit biases: MXNet has no operator
+        if node.op == "dequantize" and quantized.obstacle(node):
+            fold(graph, node, ledger, STEP)
     graph.prune()
 
 

@@ -1,0 +1,56 @@
+"""Weights and biases that kernels quantize themselves are stored as these integers."""
+
+import numpy as np
+import pytest
+
+import qir
+from qir.passes.forms.store_weights import StoreWeights
+
+SOURCE = """\
+graph main as {profile} {{
+  %x = input() : 1x4x3x3x!quant.uniform<u8:f32, 0.5, from 0.0..127.75 / 255.5>
+  %w = constant(@w) : 6x4x2x2xf32
+  %b = constant(@b) : 6xf32
+  %y = conv2d(%x, %w, bias=%b) |> relu : 1x6x2x2x!quant.uniform<u8:f32, 4.0>
+  output(y=%y)
+}}
+"""
+
+
+def network(profile: str, w: np.ndarray, b: np.ndarray) -> qir.Graph:
+    return qir.parse(SOURCE.format(profile=profile), {"w": w, "b": b})
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_weights_become_what_their_kernel_makes_of_them(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    w = rng.normal(size=(6, 4, 2, 2)).astype(np.float32)
+    b = rng.normal(size=6).astype(np.float32) * 50
+    graph = network("mxnet-1.9", w, b)
+    x = {"x": rng.integers(0, 256, (1, 4, 3, 3)).astype(np.uint8)}
+    before = qir.run(graph, x)["y"]
+    assert StoreWeights().run(graph, qir.Ledger()) == 1
+    held = {slot: value.constant for slot, value in graph.values["y"].node.operands.items()}
+    weights, bias = (next(a for s, a in held.items() if s.endswith(n)) for n in ("w", "bias"))
+    assert weights is not None
+    assert bias is not None
+    # MXNet 1.9: 127.5 over the largest of a channel, and the bias times both gains
+    reach = np.abs(w).max(axis=(1, 2, 3))
+    gain = np.float32(127.5) / reach
+    wanted = np.clip(np.rint(w * gain[:, None, None, None]), -128, 127)
+    assert (weights.data == wanted.astype(np.int8)).all()
+    assert (bias.data == np.rint(b * (np.float32(2.0) * gain))).all()
+    assert (qir.run(graph, x)["y"] == before).all()
+
+
+def test_kernels_that_are_given_integers_keep_float_weights() -> None:
+    rng = np.random.default_rng(0)
+    w, b = rng.normal(size=(6, 4, 2, 2)).astype(np.float32), np.zeros(6, np.float32)
+    graph = network("native", w, b)
+    assert StoreWeights().run(graph, qir.Ledger()) == 0
+
+
+def test_weights_that_make_room_for_a_bias_stay_float() -> None:
+    w, b = np.ones((6, 4, 2, 2), np.float32), np.full(6, 1e8, np.float32)
+    graph = network("mxnet-1.9", w, b)
+    assert StoreWeights().run(graph, qir.Ledger()) == 0

@@ -1,0 +1,33 @@
+"""Signed data that is stored as unsigned keeps its float values."""
+
+import numpy as np
+import pytest
+
+import qir
+from qir.passes.forms.unsigned_data import UnsignedData
+
+SOURCE = """\
+graph main as native {{
+  %x = input() : 64xf32
+  %q = quantize(%x) : 64x!quant.uniform<i8{bounds}:f32, 0.5:{zero}>
+  %d = dequantize(%q) : 64xf32
+  output(d=%d{more})
+}}
+"""
+
+
+@pytest.mark.parametrize(("bounds", "zero"), [("", 0), ("", -128), ("", 127), ("<-127:127>", 5)])
+def test_float_values_stay(bounds: str, zero: int) -> None:
+    graph = qir.parse(SOURCE.format(bounds=bounds, zero=zero, more=""))
+    x = {"x": np.random.default_rng(0).normal(size=64).astype(np.float32) * 60}
+    before = qir.run(graph, x)["d"]
+    assert UnsignedData().run(graph, qir.Ledger()) == 1
+    kind = graph.values["q"].type.quant
+    assert kind is not None
+    assert (str(kind.storage), int(kind.zeros())) == ("u8", zero + 128)
+    assert (qir.run(graph, x)["d"] == before).all()
+
+
+def test_an_output_keeps_its_storage() -> None:
+    graph = qir.parse(SOURCE.format(bounds="", zero=0, more=", q=%q"))
+    assert UnsignedData().run(graph, qir.Ledger()) == 0
