@@ -24,7 +24,9 @@ _ALLOCATES = frozenset(
 """Composite operators whose results always have memory of their own."""
 
 _DROPOUTS = frozenset(
-    ("aten.alpha_dropout.default", "aten.dropout.default", "aten.feature_dropout.default")
+    f"aten.{name}{place}.default"
+    for name in ("alpha_dropout", "dropout", "feature_dropout")
+    for place in ("", "_")
 )
 
 
