@@ -318,6 +318,7 @@ OPS: dict[str, Handler] = {
     "min.other": _pair("min"),
     "max.other": _pair("max"),
     "pow.Tensor_Scalar": _pow,
+    "pow.Scalar": _pow,
     "pow.Tensor_Tensor": _pow,
     "logical_and.default": _logical("logical_and"),
     "logical_or.default": _logical("logical_or"),

@@ -165,6 +165,20 @@ def _numbered(x: Tensor) -> Tensor:
     return x + mask
 
 
+def _view_written(x: Tensor) -> Tensor:
+    """Changes a view of a tensor that nothing reads later, as GhostNet does."""
+    part = torch.cat([x, x * 2], 1)[:, :5]
+    part += 1
+    return part * 3
+
+
+def _changed_then_viewed(x: Tensor) -> Tensor:
+    """Changes a view of what an op in place gave back, and reads both."""
+    made = (x * 2).relu_()
+    made.view(-1).sub_(1)
+    return made * 3
+
+
 def _dropped(x: Tensor) -> Tensor:
     return F.dropout(F.adaptive_avg_pool2d(x, 1).flatten(1), 0.2, False, True) + 1
 
@@ -202,6 +216,9 @@ def _layers() -> Iterator[Case]:
     yield Case("batch_norm written", lambda x: _written(bare(x), (0, 2)), (X,), 1e-5)
     weighed: Any = nn.utils.parametrizations.weight_norm(nn.Conv1d(6, 8, 3), dim=2)
     yield Case("weight_norm", weighed.eval(), (X[..., 0],), 1e-5)
+    yield Case("power of a number", lambda x: torch.pow(2.5, x), (ROW,), 1e-5)
+    yield Case("view written", _view_written, (X,))
+    yield Case("changed, then viewed", _changed_then_viewed, (X,))
     yield Case("dropout in place", _dropped, (X,), 1e-5)
     yield Case("linear", nn.Linear(10, 4), (ROW,))
     yield Case("linear bare", nn.Linear(8, 4, bias=False), (X,))
