@@ -162,7 +162,8 @@ def declare_torchvision() -> None:
     """
     if hasattr(torch.ops.torchvision, "nms"):
         return
-    library = torch.library.Library("torchvision", "DEF")
+    make: Any = torch.library.Library
+    library = make("torchvision", "DEF")
     library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     for name in (
         "qnms",
@@ -182,7 +183,7 @@ def declare_torchvision() -> None:
     _KEPT.append(library)
 
 
-_KEPT: list[torch.library.Library] = []
+_KEPT: list[object] = []
 """Declarations end with the object that made them."""
 
 
