@@ -13,6 +13,7 @@ import time
 import traceback
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,7 +66,9 @@ def examine(name: str, quantized: bool) -> dict[str, object]:
     except QirError as error:
         return {**row, "wrong": f"not read: {error}"}
     row["seconds"] = round(time.perf_counter() - start, 2)
-    if found := sorted({f"{n.attrs['op']}: {n.attrs['why']}" for n in graph if n.op == "foreign"}):
+    if found := sorted(
+        {" ".join((str(n.attrs["op"]), str(n.attrs["why"]))) for n in graph if n.op == "foreign"}
+    ):
         row["wrong"] = f"foreign: {found}"
     inputs = {v.name: x.numpy() for v, x in zip(graph.inputs, data.values(), strict=True)}
     try:
@@ -87,7 +90,7 @@ def overloads(program: torch.export.ExportedProgram) -> dict[str, int]:
     return dict(Counter(str(n.target) for n in program.graph.nodes if n.op == "call_function"))
 
 
-def wanted(net: nn.Module, data: dict[str, Tensor]) -> list[NDArray[np.generic]]:
+def wanted(net: nn.Module, data: dict[str, Tensor]) -> list[NDArray[Any]]:
     """Returns what PyTorch computes."""
     with torch.no_grad():
         made = net(**data) if _keyed(net) else net(*data.values())
@@ -96,11 +99,10 @@ def wanted(net: nn.Module, data: dict[str, Tensor]) -> list[NDArray[np.generic]]
     return [x.numpy() for x in (made.values() if isinstance(made, dict) else made)]
 
 
-def unlike(
-    graph: Graph, inputs: dict[str, NDArray[np.generic]], theirs: list[NDArray[np.generic]]
-) -> str:
+def unlike(graph: Graph, inputs: dict[str, NDArray[np.generic]], theirs: list[NDArray[Any]]) -> str:
     """Returns how results differ by more than floats may, or nothing."""
-    for ours, one in zip(map(np.asarray, qir.run(graph, inputs).values()), theirs, strict=True):
+    made: list[NDArray[Any]] = [np.asarray(x) for x in qir.run(graph, inputs).values()]
+    for ours, one in zip(made, theirs, strict=True):
         if (ours.shape, ours.dtype) != (one.shape, one.dtype):
             return f"{ours.dtype}{ours.shape} for {one.dtype}{one.shape}"
         largest = float(np.abs(one).max(initial=1e-30))
