@@ -68,6 +68,13 @@ def _stored(call: Call, data: torch.Tensor) -> Value:
     return call.reader.graph.constant(held, name=call.reader.names(call.node, "range"))
 
 
+def _fill(call: Call) -> Value:
+    """Fills a tensor with the one element of another."""
+    number = call.promoted("value", kind=call.result.dtype)[0]
+    shape = call.add("shape", {"x": call.value("self")})
+    return call.add("expand", {"x": number, "shape": shape})
+
+
 def _number(call: Call) -> Value:
     return call.promoted("s", kind=call.result.dtype)[0]
 
@@ -79,6 +86,9 @@ OPS = {
     "zeros_like.default": _filled(0.0, like=True),
     "ones_like.default": _filled(1.0, like=True),
     "full_like.default": _filled(None, like=True),
+    "fill.Scalar": _filled(None, like=True),
+    "fill.Tensor": _fill,
+    "zero.default": _filled(0.0, like=True),
     "new_zeros.default": _filled(0.0),
     "new_ones.default": _filled(1.0),
     "new_full.default": _filled(None),

@@ -142,19 +142,37 @@ def _not(call: Call) -> Value:
 
 
 def _clip(call: Call) -> Value:
-    if not call.result.dtype.is_floating_point:
-        raise Keep
     named = ("min", "min_val"), ("max", "max_val")
     low, high = (next((call[n] for n in names if n in call.given), None) for names in named)
-    for bound in (low, high):
-        if bound is not None and not isinstance(bound, (int, float)):
-            raise Keep
+    numbers = all(bound is None or isinstance(bound, (int, float)) for bound in (low, high))
+    if not call.result.dtype.is_floating_point or not numbers:
+        return _between(call, low, high)
     attrs: dict[str, Attr] = {}
     if low is not None and not math.isnan(low):
         attrs["min"] = float(low)
     if high is not None and not math.isnan(high):
         attrs["max"] = float(high)
     return call.add("clip", {"x": _float_of(call, "self")}, attrs)
+
+
+def _between(call: Call, low: object, high: object) -> Value:
+    """Clamps integers, and by bounds that are tensors."""
+    kind = call.result.dtype
+    value = call.cast_to(call["self"], kind)
+    for op, bound in (("max", low), ("min", high)):
+        if bound is None:
+            continue
+        if isinstance(bound, (torch.SymInt, torch.SymFloat)) or not _fits(bound, kind):
+            raise Keep
+        value = call.add(op, {"xs.0": value, "xs.1": call.cast_to(bound, kind)})
+    return value
+
+
+def _fits(bound: object, kind: torch.dtype) -> bool:
+    """Returns whether a number is one of an element type; tensors are."""
+    if kind.is_floating_point or not isinstance(bound, (int, float)):
+        return True
+    return torch.iinfo(kind).min <= bound <= torch.iinfo(kind).max
 
 
 def _relu6(call: Call) -> Value:
@@ -297,7 +315,10 @@ OPS: dict[str, Handler] = {
     "atan2.default": _binary("atan2", _result_kind),
     "minimum.default": _pair("min"),
     "maximum.default": _pair("max"),
+    "min.other": _pair("min"),
+    "max.other": _pair("max"),
     "pow.Tensor_Scalar": _pow,
+    "pow.Scalar": _pow,
     "pow.Tensor_Tensor": _pow,
     "logical_and.default": _logical("logical_and"),
     "logical_or.default": _logical("logical_or"),
@@ -314,6 +335,9 @@ OPS: dict[str, Handler] = {
     "clamp.default": _clip,
     "clamp_min.default": _clip,
     "clamp_max.default": _clip,
+    "clamp.Tensor": _clip,
+    "clamp_min.Tensor": _clip,
+    "clamp_max.Tensor": _clip,
     "hardtanh.default": _clip,
     "relu6.default": _relu6,
     "relu.default": _relu,

@@ -69,6 +69,55 @@ def _is_mask(node: fx.Node) -> bool:
     return str(node.meta["val"].dtype) in ("torch.bool", "torch.uint8")
 
 
+def _slice_scatter(call: Call) -> Value:
+    """Reads `x[:, i:j] = y`, which functionalization turns into a call that gives a tensor."""
+    x, axis = call.value("self"), call.axis("dim", call.rank("self"))
+    count = x.type.shape[axis]
+    bounds = call["start"], call["end"]
+    if call.whole("step") != 1 or not isinstance(count, int):
+        raise Keep("it writes parts that are not next to each other, or of an unknown size")
+    if not all(bound is None or isinstance(bound, int) for bound in bounds):
+        raise Keep("it writes to a place that is computed")
+    start, end, _ = slice(*bounds).indices(count)
+    return _replaced(call, x, call.value("src"), axis, (start, end, count))
+
+
+def _select_scatter(call: Call) -> Value:
+    """Reads `x[:, i] = y` likewise."""
+    x, axis = call.value("self"), call.axis("dim", call.rank("self"))
+    count, index = x.type.shape[axis], call.whole("index")
+    if not isinstance(count, int):
+        raise Keep("it writes to an axis of an unknown size")
+    start = index + count if index < 0 else index
+    part = call.add("unsqueeze", {"x": call.value("src")}, {"axes": (axis,)})
+    return _replaced(call, x, part, axis, (start, start + 1, count))
+
+
+def _replaced(call: Call, x: Value, part: Value, axis: int, bounds: tuple[int, int, int]) -> Value:
+    """Returns a tensor whose elements from start to end of an axis are those of another."""
+    start, end, count = bounds
+
+    def kept(first: int, last: int) -> list[Value]:
+        attrs = {"starts": (first,), "ends": (last,), "axes": (axis,), "steps": (1,)}
+        return [call.add("slice", {"x": x}, attrs)] if first < last else []
+
+    if start >= end:
+        return x
+    parts = [*kept(0, start), part, *kept(end, count)]
+    if len(parts) == 1:
+        return part
+    return call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
+
+
+def _copy(call: Call) -> Value:
+    """Reads `x[...] = y`: another tensor in the shape and element type of this one."""
+    made = call.cast_to(call["src"], call.result.dtype)
+    if tuple(call.fake("src").shape) == tuple(call.result.shape):
+        return made
+    shape = call.add("shape", {"x": call.value("self")})
+    return call.add("expand", {"x": made, "shape": shape})
+
+
 def _triangle(upper: bool) -> Callable[[Call], Value]:
     def read(call: Call) -> Value:
         attrs = {"k": call.whole("diagonal"), "upper": upper}
@@ -82,6 +131,9 @@ OPS = {
     "index_select.default": _index_select,
     "gather.default": _gather,
     "index.Tensor": _index,
+    "slice_scatter.default": _slice_scatter,
+    "select_scatter.default": _select_scatter,
+    "copy.default": _copy,
     "tril.default": _triangle(upper=False),
     "triu.default": _triangle(upper=True),
 }

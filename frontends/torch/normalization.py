@@ -42,6 +42,23 @@ def _batch_norm(call: Call) -> Value:
     return call.add("batch_norm", operands, {"eps": call.real("eps"), "axis": 1})
 
 
+def _decomposed_batch_norm(call: Call) -> list[Value]:
+    """Reads what PyTorch's functionalization leaves of a batch norm: saved statistics are empty."""
+    empty = np.zeros(0, np.float32)
+    return [_batch_norm(call), *(call.reader.graph.constant(empty) for _ in range(2))]
+
+
+def _weight_norm(call: Call) -> Value:
+    """Scales a weight to the length `g` along all axes but one."""
+    weight, kept = call.value("v"), call.whole("dim")
+    if kept < 0:
+        raise Keep("it has one length for all of the weight")
+    axes = tuple(axis for axis in range(weight.type.rank) if axis != kept)
+    length = call.add("reduce_l2", {"x": weight}, {"axes": axes, "keep": True})
+    scale = call.add("div", {"a": call.value("g"), "b": length})
+    return call.add("mul", {"a": weight, "b": scale})
+
+
 def _layer_norm(call: Call) -> Value:
     x, sizes = call.value("input"), call.wholes("normalized_shape")
     gamma, beta = call.optional("weight"), call.optional("bias")
@@ -102,6 +119,8 @@ def _softmax(op: str) -> Callable[[Call], Value]:
 
 
 OPS = {
+    "_native_batch_norm_legit_no_training.default": _decomposed_batch_norm,
+    "_weight_norm.default": _weight_norm,
     "batch_norm.default": _batch_norm,
     "layer_norm.default": _layer_norm,
     "rms_norm.default": _rms_norm,

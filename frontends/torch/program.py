@@ -24,7 +24,9 @@ _ALLOCATES = frozenset(
 """Composite operators whose results always have memory of their own."""
 
 _DROPOUTS = frozenset(
-    ("aten.alpha_dropout.default", "aten.dropout.default", "aten.feature_dropout.default")
+    f"aten.{name}{place}.default"
+    for name in ("alpha_dropout", "dropout", "feature_dropout")
+    for place in ("", "_")
 )
 
 
@@ -79,27 +81,47 @@ def functional(program: ExportedProgram) -> ExportedProgram:
 
 
 def mutates_views(graph: fx.Graph) -> bool:
-    """Returns whether an op in place may change what another tensor is a view of."""
-    aliased: set[str] = set()
+    """Returns whether an op in place changes what another tensor, read later, is a view of."""
+    last = _last_uses(graph)
+    views: dict[str, set[str]] = {}  # by name: all that may share its memory
     same: dict[str, str] = {}  # by call that gives back its operand, as ops in place do: which
-    for node in graph.nodes:
+    for place, node in enumerate(graph.nodes):
         read = [same.get(operand.name, operand.name) for operand in node.all_input_nodes]
-        if node.target is operator.getitem:
-            aliased |= {node.name for name in read if name in aliased}
+        if node.target is operator.getitem and read[0] in views:
+            _join(views, node.name, *read)
         if not isinstance(node.target, torch._ops.OpOverload):
             continue
         if gives_back(node):
             same[node.name] = read[0]
         elif not node.target._schema.is_mutable:
             if _may_alias(node.target):
-                aliased |= {node.name, *read}
+                _join(views, node.name, *read)
         elif (changed := written(node)) is not None:
-            same[node.name] = same.get(changed.name, changed.name)
-            if changed.op == "placeholder" or same[node.name] in aliased:
+            root = same[node.name] = same.get(changed.name, changed.name)
+            others = views.get(root, set()) - {root}
+            later = others and any(last[n] > place for n in last if same.get(n, n) in others)
+            if changed.op == "placeholder" or later:
                 return True
         else:
             return True
     return False
+
+
+def _last_uses(graph: fx.Graph) -> dict[str, int]:
+    """Returns by name where a tensor is read last; inputs are the caller's, who may always read."""
+    places = {node: i for i, node in enumerate(graph.nodes)}
+    return {
+        node.name: len(places)
+        if node.op in ("placeholder", "get_attr")
+        else max((places[user] for user in node.users), default=-1)
+        for node in graph.nodes
+    }
+
+
+def _join(views: dict[str, set[str]], *names: str) -> None:
+    """Notes that tensors may share memory."""
+    joined = set(names).union(*(views.get(name, ()) for name in names))
+    views.update(dict.fromkeys(joined, joined))
 
 
 def _rewritten(program: ExportedProgram) -> ExportedProgram:

@@ -128,6 +128,13 @@ def _activations() -> Iterator[Case]:
     yield Case("celu alpha", lambda x: F.celu(x, 0.5), (ROW,), 1e-5)
     yield Case("leaky", lambda x: F.leaky_relu(x, 0.25), (ROW,))
     yield Case("clamp", lambda x: x.clamp(-1, 2.5), (ROW,))
+    whole = torch.tensor([-7, -1, 0, 3, 9])
+    yield Case("clamp whole", lambda x: x.clamp(-1, 5), (whole,))
+    yield Case("clamp_min whole", lambda x: x.clamp_min(2), (whole,))
+    yield Case("clamp tensors", lambda x: torch.clamp(x, x - 1, x * x), (ROW,))
+    yield Case("clamp max tensor", lambda x: torch.clamp(x, max=x * x), (ROW,))
+    yield Case("min other", lambda x: torch.min(x, -x), (ROW,))
+    yield Case("max other", lambda x: torch.max(x, x * x), (whole,))
     yield Case("threshold", lambda x: F.threshold(x, 0.4, 0.0), (ROW,))
     yield Case("clamp_min", lambda x: x.clamp_min(-0.5), (ROW,))
     yield Case("clamp_max", lambda x: x.clamp_max(0.5), (ROW,))
@@ -140,6 +147,40 @@ def _activations() -> Iterator[Case]:
     yield Case("masked_fill", lambda x: x.masked_fill(x > 0, float("-inf")), (ROW,))
     filled = torch.tensor(2.0)
     yield Case("masked_fill tensor", lambda x: x.masked_fill(x > 0, filled), (ROW,))
+
+
+def _written(x: Tensor, where: Any) -> Tensor:
+    """Writes to a part of a tensor, of which there is a view."""
+    made = x * 2
+    made[where] = x[where] + made[where] * 3
+    return made
+
+
+def _numbered(x: Tensor) -> Tensor:
+    """Writes numbers to parts of a tensor that is computed from none."""
+    mask = x.new_zeros((8, 8))
+    mask[0:3, 0:5] = 1
+    mask[3:, 5:] = 2
+    mask[-1] = x[0, 0, 0]
+    return x + mask
+
+
+def _view_written(x: Tensor) -> Tensor:
+    """Changes a view of a tensor that nothing reads later, as GhostNet does."""
+    part = torch.cat([x, x * 2], 1)[:, :5]
+    part += 1
+    return part * 3
+
+
+def _changed_then_viewed(x: Tensor) -> Tensor:
+    """Changes a view of what an op in place gave back, and reads both."""
+    made = (x * 2).relu_()
+    made.view(-1).sub_(1)
+    return made * 3
+
+
+def _dropped(x: Tensor) -> Tensor:
+    return F.dropout(F.adaptive_avg_pool2d(x, 1).flatten(1), 0.2, False, True) + 1
 
 
 def _layers() -> Iterator[Case]:
@@ -172,6 +213,13 @@ def _layers() -> Iterator[Case]:
         yield Case(f"instance_norm{rank}d", getattr(nn, f"InstanceNorm{rank}d")(4), (x,), 1e-5)
     bare = nn.BatchNorm2d(6, affine=False).eval()
     yield Case("batch_norm bare", bare, (X,), 1e-5)
+    yield Case("batch_norm written", lambda x: _written(bare(x), (0, 2)), (X,), 1e-5)
+    weighed: Any = nn.utils.parametrizations.weight_norm(nn.Conv1d(6, 8, 3), dim=2)
+    yield Case("weight_norm", weighed.eval(), (X[..., 0],), 1e-5)
+    yield Case("power of a number", lambda x: torch.pow(2.5, x), (ROW,), 1e-5)
+    yield Case("view written", _view_written, (X,))
+    yield Case("changed, then viewed", _changed_then_viewed, (X,))
+    yield Case("dropout in place", _dropped, (X,), 1e-5)
     yield Case("linear", nn.Linear(10, 4), (ROW,))
     yield Case("linear bare", nn.Linear(8, 4, bias=False), (X,))
     yield Case("layer_norm", nn.LayerNorm((8, 8)), (X,), 1e-5)
@@ -239,6 +287,9 @@ def _moves() -> Iterator[Case]:
     yield Case("tensor_split", lambda x: x.tensor_split(4, 1), (X,))
     yield Case("unbind", lambda x: x.unbind(1), (X,))
     yield Case("slice", lambda x: x[:, 1:-1, ::2, -3:], (X,))
+    yield Case("slice written", lambda x: _written(x, (slice(None), slice(1, -1))), (X,))
+    yield Case("part written", lambda x: _written(x, (0, slice(2, None))), (X,))
+    yield Case("number written", _numbered, (X,))
     yield Case("select", lambda x: x[1, -1, 2], (X,))
     yield Case("narrow", lambda x: x.narrow(1, 2, 3), (X,))
     yield Case("expand", lambda x: x[:1].expand(3, -1, -1, -1), (X,))

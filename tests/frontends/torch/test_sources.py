@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import qir
 from qir.errors import InputError, PluginError, UsageError
+from qir.frontends.torch.program import functional
 
 from .comparison import computed, difference, export, wanted
 
@@ -159,6 +160,22 @@ def test_sources_that_cannot_be_read_say_what_to_do() -> None:
     with pytest.raises(InputError, match=r"torch\.export does not take it") as told:
         qir.load(hidden, inputs=(X,))
     assert "\n" not in str(told.value)
+
+
+def test_a_program_is_rewritten_only_where_a_view_sees_a_change() -> None:
+    def unseen(x: Tensor) -> Tensor:
+        part = torch.cat([x, x * 2], 1)[:, :3]
+        part += 1
+        return part * 3
+
+    def seen(x: Tensor) -> Tensor:
+        made = (x * 2).relu_()
+        made.view(-1).sub_(1)
+        return made * 3
+
+    for function, rewritten in ((unseen, False), (seen, True)):
+        program = torch.export.export(Calls(function), (X,))
+        assert (functional(program) is not program) == rewritten
 
 
 def test_in_place_operators_are_read_as_functional_ones() -> None:
