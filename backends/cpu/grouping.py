@@ -8,11 +8,12 @@ from qir.analysis.quantized_regions import about_codes
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
+from qir.ir.ops.layers import PRODUCTS
 from qir.ir.quantized_ops import BRIDGES, STRUCTURE
 from qir.ledger import Ledger
 from qir.passes.forms.fuse_qdq import FuseQdq
 from qir.passes.forms.group import Group
-from qir.rewrite.fusing import LINES, PRODUCTS, Match
+from qir.rewrite.fusing import LINES, Match
 
 from .codes import PROFILE
 

@@ -13,6 +13,7 @@ from qir.capability import Verdict
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
+from qir.ir.ops.layers import CONTROL
 from qir.ir.quantized_ops import BRIDGES, in_codes, whole, widths
 from qir.query.cost import one_sample
 from qir.query.display import op_name
@@ -21,7 +22,6 @@ Becomes: TypeAlias = Literal["integer", "already", "weights", "float", "as it is
 """Integer now, or since the file was made; weights of few bits with float data; real; neither."""
 
 
-CONTROL = frozenset({"if", "loop", "scan"})
 ALREADY = "quantized already"
 """The reason of an op that works on quantized values before anything is planned."""
 PARTLY = "part of its bodies is quantized already"

@@ -8,10 +8,11 @@ import numpy as np
 
 from qir.ir.dtype import I32, DType
 from qir.ir.ops import spec
+from qir.ir.ops.layers import PRODUCTS
 from qir.profiles import Profile, choosing
 from qir.profiles.conditions import Condition
 from qir.profiles.kernel_forms import holds_ranges
-from qir.rewrite.fusing import LINES, PRODUCTS, Match, accumulator_scale, moves_codes
+from qir.rewrite.fusing import LINES, Match, accumulator_scale, moves_codes
 
 
 def offset(match: Match, found: Profile) -> bool:

@@ -12,11 +12,12 @@ from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Use, Value
 from qir.ir.ops import spec
+from qir.ir.ops.layers import PRODUCTS
 from qir.profiles import Profile
 from qir.profiles.conditions import conditions
 from qir.profiles.profile import Group as Row
 from qir.profiles.profile import When
-from qir.rewrite.fusing import NUMBERS, PLAIN, PRODUCTS, Match, bias_of
+from qir.rewrite.fusing import NUMBERS, PLAIN, Match, bias_of
 from qir.rewrite.linear_layers import adds_row, knows_linear, plain_product
 
 

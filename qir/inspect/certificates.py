@@ -23,6 +23,7 @@ from qir.inspect.rows import SAME_SUMS, SUMMING, across, misread, rows
 from qir.ir.dtype import F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Node
+from qir.ir.ops.layers import PRODUCTS
 from qir.ir.types import Array, Element, QuantType, TensorType, uniform
 from qir.ir.verify import Seen
 from qir.ir.verify.step import SLOTS, Product
@@ -30,7 +31,7 @@ from qir.numerics import Rule, affine_of
 from qir.numerics.rounding import TWICE
 from qir.profiles import given, profile, quantizing, query_of
 from qir.profiles.processor import best_isa, on_processor
-from qir.reference.products import PRODUCTS, Kernel, product
+from qir.reference.products import Kernel, product
 from qir.reference.quantized import bounds
 
 MOST = 1024

@@ -24,6 +24,7 @@ from qir.inspect.runtimes import place as place
 from qir.inspect.runtimes import probes as probes
 from qir.inspect.versions import covers
 from qir.ir.graph import Graph
+from qir.ir.ops.layers import PRODUCTS
 from qir.ledger import Ledger
 from qir.numerics import Method, Rule
 from qir.numerics.fields import BLOCKS, field_types
@@ -35,7 +36,6 @@ from qir.profiles.methods import reads
 from qir.profiles.processor import best_isa
 from qir.profiles.profile import Entry, Field, Fields, Head, When
 from qir.reference.interpreter import run
-from qir.reference.products import PRODUCTS
 
 Tensor = NDArray[np.generic]
 Key = tuple[str, str]

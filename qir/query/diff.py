@@ -20,6 +20,7 @@ from qir.arguments import checked
 from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
 from qir.ir.node import Node, Program, Value
+from qir.ir.ops.layers import CONTROL
 from qir.ir.types import Array, QuantType, TensorType
 from qir.query.alignment import Held, aligned, in_one_order, orders
 from qir.query.display import codes, shape
@@ -204,10 +205,6 @@ def diff(a: Program, b: Program) -> Difference:
     return _diff(a, b)
 
 
-_PLACED = frozenset({"if", "loop", "scan"})
-"""Ops whose bodies take and give values by their order."""
-
-
 def _diff(a: Program, b: Program, *, placed: bool = False) -> Difference:
     pairs = pair(a, b)
     changed: list[Changed] = []
@@ -219,7 +216,7 @@ def _diff(a: Program, b: Program, *, placed: bool = False) -> Difference:
             how = pairs.how[one]
             changed.append(Changed(one.name, other.name, " |> ".join(ops(other)), how, changes))
         for name in sorted(one.bodies.keys() & other.bodies.keys()):
-            within = _diff(one.bodies[name], other.bodies[name], placed=one.op in _PLACED)
+            within = _diff(one.bodies[name], other.bodies[name], placed=one.op in CONTROL)
             paths = f"{one.name}/{name}", f"{other.name}/{name}"
             inner += [Pair(f"{paths[0]}/{p.a}", f"{paths[1]}/{p.b}", p.how) for p in within.pairs]
             if not within.equal:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from qir.ir.dtype import I8, U8, DType, dtype_of
 from qir.ir.node import Node, Stage
 from qir.ir.ops import Call, spec
+from qir.ir.ops.layers import PRODUCTS
 from qir.ir.types import Element, QuantType, TensorType
 from qir.numerics import Rule, affine_of, dequantize, map_of, quantize
 from qir.numerics.rounding import fma
@@ -20,7 +21,7 @@ from qir.reference.companions import resolved
 from qir.reference.curves import STEPS
 from qir.reference.methods import bounding
 from qir.reference.operands import wrapped
-from qir.reference.products import PRODUCTS, Kernel, any_map, between_ends, integral, plain, product
+from qir.reference.products import Kernel, any_map, between_ends, integral, plain, product
 from qir.reference.quantized import bounds, in_reals, run_op
 from qir.reference.table import Operands, compute
 from qir.reference.weights import coded

@@ -32,7 +32,6 @@ from qir.numerics.sums import codes as codes_of_sum
 from qir.reference.table import Operands
 
 Codes = NDArray[np.generic]
-PRODUCTS = frozenset({"conv2d", "matmul", "gemm", "linear"})
 
 
 @dataclass(frozen=True, slots=True)

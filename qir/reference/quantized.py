@@ -12,6 +12,7 @@ from qir.errors import OpError
 from qir.ir.attrs import Attr
 from qir.ir.node import Node
 from qir.ir.ops import spec
+from qir.ir.ops.layers import PRODUCTS
 from qir.ir.types import TensorType
 from qir.numerics import Affine, AnyMap, Rule, convert, dequantize, quantize
 from qir.numerics.definition import in_codes
@@ -20,7 +21,7 @@ from qir.numerics.rounding import ROUNDINGS, narrowed
 from qir.profiles import profile, query_on
 from qir.reference import methods
 from qir.reference.companions import Resolved, resolved
-from qir.reference.products import PRODUCTS, Kernel, any_map, integral, plain, product
+from qir.reference.products import Kernel, any_map, integral, plain, product
 from qir.reference.table import Operands, compute, compute_all
 from qir.reference.weights import coded
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from qir.errors import OpError
 from qir.ir.attrs import Attr
+from qir.ir.ops.layers import TRANSPOSED
 from qir.ir.types import Element, TensorType, uniform
 from qir.numerics.affine import Affine
 from qir.profiles.methods import FLAG, PluginMethod
@@ -112,7 +113,7 @@ def _spaced(x: Codes, attrs: Mapping[str, Attr], kernel: Sequence[int], zero: in
 METHODS: Mapping[str, PluginMethod] = {
     "transposed": PluginMethod(
         transposed,
-        ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+        tuple(sorted(TRANSPOSED)),
         reads=("acc", "bias", "requant", "stage"),
         params={"misread": FLAG},
         reals=True,

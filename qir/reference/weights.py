@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import I8
 from qir.ir.ops import Call, spec
+from qir.ir.ops.layers import PRODUCTS
 from qir.ir.types import uniform
 from qir.numerics import Affine, affine, choose, quantize
 from qir.numerics.affine import Ends
 from qir.numerics.definition import F32, gains
-from qir.reference.products import PRODUCTS, Kernel, plain
+from qir.reference.products import Kernel, plain
 from qir.reference.table import Operands
 
 Codes = NDArray[np.generic]

@@ -14,7 +14,7 @@ from qir.ir.dtype import F32, I32, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
-from qir.ir.ops.layers import TRANSPOSED
+from qir.ir.ops.layers import PRODUCTS, TRANSPOSED
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Entry, Ledger
 from qir.numerics import Rule, affine_of, bias_codes
@@ -28,8 +28,6 @@ INTEGER = frozenset(
     "max_pool2d reshape flatten transpose squeeze unsqueeze slice leaky_relu pad relu clip".split()
 )
 """Ops that have an integer form."""
-PRODUCTS = frozenset({"conv2d", "gemm", "matmul", "linear"})
-"""Those of them whose sum may also stay float."""
 LINES = frozenset({"conv1d", "conv3d"})
 """Convolutions along one and three axes, whose sum is always rounded."""
 TAILS = frozenset({"relu", "clip"})

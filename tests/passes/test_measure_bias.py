@@ -62,7 +62,7 @@ def test_ranges_that_clip_are_made_up_for_which_weights_alone_do_not_show() -> N
     rng = np.random.default_rng(SEED)
     graph, held = two_layers(rng)
     x = (rng.standard_normal((16, 5)) + 1).astype(np.float32)
-    narrow = statistics_of(graph, x / 2)  # the means of other data, and half the range
+    narrow = statistics_of(graph, x / np.float32(2))  # the means of other data, and half the range
     exact = np.maximum(x @ held["w"].T + held["b"], 0) @ held["v"].T + held["c"]
     apart = {}
     for names in ("correct-bias", "measure-bias"):

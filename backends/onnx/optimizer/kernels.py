@@ -14,7 +14,7 @@ from qir.ir.dtype import U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
-from qir.ir.ops.layers import MATRIX_PRODUCTS
+from qir.ir.ops.layers import MATRIX_PRODUCTS, PRODUCTS
 from qir.ir.origin import Origin
 from qir.ir.quantized_ops import BRIDGES, RAW, read, stored
 from qir.ir.verify import errors
@@ -22,7 +22,7 @@ from qir.ledger import Ledger
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.group import Group
 from qir.profiles import profile
-from qir.rewrite.fusing import LINES, PRODUCTS, is_tail, match_of
+from qir.rewrite.fusing import LINES, is_tail, match_of
 
 from .separate_additions import add_apart
 

@@ -1,4 +1,4 @@
-"""The ops that are layers, by the kind that their traits state."""
+"""Kinds of ops, by what their specs state: layers, and ops that hold graphs."""
 
 from __future__ import annotations
 
@@ -15,3 +15,9 @@ TRANSPOSED = _of("transposed")
 """Transposed convolutions."""
 MATRIX_PRODUCTS = _of("matrix")
 LAYERS = CONVOLUTIONS | TRANSPOSED | MATRIX_PRODUCTS
+PRODUCTS = MATRIX_PRODUCTS | {"conv2d"}
+"""Layers whose kernels sum products of integers and round once."""
+CONTROL = frozenset(op.name for op in OPS.values() if op.bodies) - {"fused"}
+"""Branches and loops."""
+INNER = frozenset(op.name for op in OPS.values() if op.inner and op.traits.layer is None)
+"""Ops that round values within themselves."""

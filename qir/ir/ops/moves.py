@@ -242,6 +242,8 @@ def _dropout(call: Call) -> tuple[TensorType, ...]:
     return _same(call)
 
 
+RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")
+"""Ops that keep all elements in their order."""
 _KEEPS = Traits(same_params=("x",), value_preserving=True)
 _X = (Slot("x"),)
 _AXES = AttrSpec("axes", "ints", required=True)

@@ -12,6 +12,7 @@ from qir.ir import dims
 from qir.ir.lazy_arrays import bounds_of, pieces
 from qir.ir.ops import COMPANIONS
 from qir.ir.ops.graph import GIVEN
+from qir.ir.ops.layers import CONTROL
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ir.verify.rule import Fault, Seen
 from qir.ir.verify.step import Step
@@ -215,7 +216,7 @@ def _fills(dtype: np.dtype[np.generic], low: int, high: int) -> bool:
     return low <= least and least + (1 << size) - 1 <= high
 
 
-_BITS = GIVEN | {"constant", "recode", "shape", "size", "if", "loop", "scan"}
+_BITS = GIVEN | {"constant", "recode", "shape", "size"} | CONTROL
 """Ops that hand integers on, or take them as they are: nobody has to know what they mean."""
 _CHOOSE = frozenset({"rnn", "lstm", "gru", "attention"})
 """Ops that round to the range of what is there, where nothing gives an inner slot its numbers."""

@@ -32,6 +32,7 @@ from qir.ir.calls import make_call
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.ops.layers import TRANSPOSED
 from qir.ir.text import parse
 from qir.ir.types import Array
 from qir.ledger import Change
@@ -41,7 +42,7 @@ from qir.rewrite.patterns.pattern import Op, Pattern, Var, op
 from qir.rewrite.patterns.rewriting import PatternPass, Rewrite
 from qir.rewrite.runner.tolerance import REGROUPED
 
-_TURNED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+_TURNED = tuple(sorted(TRANSPOSED))
 _CONVS = ("conv1d", "conv2d", "conv3d", *_TURNED, "linear")
 _BIAS = {"gemm": "c"}
 

@@ -31,17 +31,13 @@ from qir.ir.calls import infer
 from qir.ir.dims import known
 from qir.ir.graph import Graph
 from qir.ir.node import Node
+from qir.ir.quantized_ops import TYPED
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 from qir.reference.interpreter import profile_of, run_node
 from qir.rewrite import Pass
 from qir.rewrite.foreign_ops import read_again
 from qir.rewrite.runner.filter import may
-
-_NEVER = frozenset(
-    "input constant output foreign quantize dequantize requantize recode fake_quantize "
-    "choose_qparams qparams".split()
-)
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,7 @@ class FoldConstants(Pass):
 
 def foldable(node: Node, limit: int, growth: int) -> bool:
     """Whether an op dequantizes constants alone, and not too many."""
-    if node.op in _NEVER or not node.operands or not node.results:
+    if node.op in TYPED or not node.operands or not node.results:
         return False
     if any(v.constant is None or v.type.quant for v in node.operands.values()):
         return False

@@ -35,12 +35,11 @@ from qir.ir.calls import infer
 from qir.ir.graph import Graph
 from qir.ir.inlining import inline
 from qir.ir.node import Node, Value
+from qir.ir.ops.layers import CONTROL
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
 from qir.rewrite.runner.filter import may
-
-_CONTROL = frozenset({"if", "loop", "scan"})
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class FoldControl(Pass):
     name = "fold-control"
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        return self.fold(graph, [node for node in graph if node.op in _CONTROL], ledger)
+        return self.fold(graph, [node for node in graph if node.op in CONTROL], ledger)
 
     def fold(self, graph: Graph, todo: list[Node], ledger: Ledger) -> int:
         """Does so with these control ops alone, and those that come with them."""
@@ -100,7 +99,7 @@ class _Known:
             if new not in given and not graph.has(name):
                 graph.rename(new, name)
                 graph.set_lineage(new, lineage)
-        return list(dict.fromkeys(v.node for v in known.values() if v.node.op in _CONTROL))
+        return list(dict.fromkeys(v.node for v in known.values() if v.node.op in CONTROL))
 
     def _none(self, graph: Graph, node: Node) -> list[Value]:
         carried = node.variadic("vs")

@@ -26,6 +26,7 @@ from qir.analysis.int32_overflow import wrapping
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
+from qir.ir.ops.layers import PRODUCTS
 from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
 from qir.profiles import profile
@@ -33,7 +34,6 @@ from qir.profiles.methods import widest
 from qir.rewrite.fusing import (
     INTEGER,
     LINES,
-    PRODUCTS,
     Fusing,
     Match,
     counts_accumulator,

@@ -35,6 +35,7 @@ from qir.ir.dtype import BF16, F16, F32, DType
 from qir.ir.graph import Graph
 from qir.ir.lazy_arrays import Held, later, part
 from qir.ir.node import Node, Value
+from qir.ir.quantized_ops import TYPED
 from qir.ir.text import parse
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
@@ -43,10 +44,6 @@ from qir.rewrite.runner.filter import may
 
 NARROW = (F16, BF16)
 """The types that become float32."""
-_KEPT = frozenset(
-    "input constant output foreign quantize dequantize requantize recode fake_quantize "
-    "choose_qparams qparams".split()
-)
 
 
 def narrow(graph: Graph) -> bool:
@@ -67,7 +64,7 @@ def _computes(node: Node) -> bool:
 def _kept(node: Node) -> bool:
     """Whether an op is none of floats alone, which keeps the types that it has."""
     coded = any(v.type.quant for v in (*node.operands.values(), *node.results))
-    return node.op in _KEPT or bool(node.bodies or node.inner or node.stages) or coded
+    return node.op in TYPED or bool(node.bodies or node.inner or node.stages) or coded
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops.layers import MATRIX_PRODUCTS
+from qir.ir.ops.moves import RESHAPES
 from qir.ir.types import Array
 from qir.ledger import Change, Ledger
 from qir.passes.layout.blocks import reshaped
@@ -16,7 +17,6 @@ from qir.passes.layout.crossing import Edit, Mixed, plan, sizes_of, wholes
 from qir.rewrite.axis_permutation import Perm, composed, inverse, still, turned_lineage, turned_type
 from qir.rewrite.runner.filter import may
 
-_RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")
 _SUMS = frozenset(
     "reduce_mean reduce_sum reduce_prod reduce_l1 reduce_l2 reduce_sum_square reduce_log_sum "
     "reduce_log_sum_exp".split()
@@ -37,7 +37,7 @@ class Raised:
 def raised(value: Value, perm: Perm) -> Raised | None:
     """What makes a value with its axes in that order, if anything makes it by reshaping."""
     node = value.node
-    if node.op not in _RESHAPES or node.schemes or still(perm):
+    if node.op not in RESHAPES or node.schemes or still(perm):
         return None
     x = node.operands["x"].type
     if any(kind.quant and kind.quant.grain for kind in (x, value.type)):

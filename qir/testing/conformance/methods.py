@@ -16,12 +16,13 @@ from qir.errors import OpError
 from qir.ir.dtype import F32, I8, U8
 from qir.ir.graph import Graph
 from qir.ir.ops import spec
+from qir.ir.ops.layers import PRODUCTS
 from qir.ir.types import TensorType
 from qir.numerics import Method
 from qir.profiles import PluginMethod, profile, query_on
 from qir.profiles.methods import own
 from qir.reference import methods
-from qir.reference.products import PRODUCTS, Kernel
+from qir.reference.products import Kernel
 from qir.reference.quantized import in_reals
 from qir.testing.codes import random_map
 from qir.testing.conformance.checklist import Check, Checklist, demand

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 import qir
+from qir.backends.tensorflow.asking import Asked
 from qir.backends.tensorflow.writer.forms import formed
 from qir.backends.tensorflow.writer.graphdef import to_graphdef
-from tests.differential.kernels_of_tensorflow import HAS_VNNI, Asked, Kind, Kinds, TensorFlow
+from tests.differential.kernels_of_tensorflow import HAS_VNNI, Kind, Kinds, TensorFlow
+from tests.differential.predictions import Array, F
 from tests.differential.tensorflow import test_tensorflow_products as products
-from tests.differential.tensorflow.test_tensorflow_products import BIAS, RELU, SUM, Array, F, Form
+from tests.differential.tensorflow.test_tensorflow_products import BIAS, RELU, SUM, Form
 
 from .networks import Net, inverted, residual
 from .written import quantized

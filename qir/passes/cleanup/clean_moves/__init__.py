@@ -34,7 +34,7 @@ from qir.ir.dtype import BOOL, STRING, DType
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops.grains import reshaped
-from qir.ir.ops.moves import places
+from qir.ir.ops.moves import RESHAPES, places
 from qir.ir.origin import Origin
 from qir.ir.text import parse
 from qir.ir.types import TensorType
@@ -45,8 +45,6 @@ from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Op, Pattern, Var, op
 from qir.rewrite.patterns.rewriting import PatternPass, Replacement, Rewrite
 
-RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")
-"""Ops that keep all elements in their order."""
 _Find: TypeAlias = Callable[[Node], "Value | None"]
 
 
