@@ -14,10 +14,11 @@ from qir.analysis.quantized_regions import held
 from qir.errors import Refused
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.ledger import Ledger
+from qir.ledger import Change, Ledger
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.open_groups import OpenGroups
-from qir.rewrite import run_passes
+from qir.passes.forms.unsigned_data import UnsignedData
+from qir.rewrite import Pass, run_passes
 
 from .grouping import Written
 from .session import Session, Signature, engine
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
 
 def build(target: PyTorchTarget, graph: Graph, ledger: Ledger, form: str, *, lossy: bool) -> object:
     """Returns the model of a graph in one of a target's forms; Refused for what has no form."""
-    flat = run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], ledger)
+    plain = target.decomposed or form in ("pt2", "float")
+    flat = _flat(graph, ledger, kernels=not plain)
     if form == "float" and (found := held(flat)):
         raise Refused(f"{graph.name}: {found[0]} is quantized; write the float model instead")
-    plain = target.decomposed or form in ("pt2", "float")
     choose = decomposed.handler if plain else kernels.handler
     with engine(target.engine):
         made = flat if plain else _grouped(target, flat, ledger)
@@ -42,6 +43,18 @@ def build(target: PyTorchTarget, graph: Graph, ledger: Ledger, form: str, *, los
             program = _program(made, choose, plain=plain)
         ledger.check(lossy=lossy)
         return _FORMS.get(form, exported.exported)(program)
+
+
+def _flat(graph: Graph, ledger: Ledger, *, kernels: bool) -> Graph:
+    """Returns the graph in QDQ form; with data as the engines' kernels take them, which are u8."""
+    passes: list[Pass] = [ExpandQdq(), OpenGroups(chains=True)]
+    flat = run_passes(graph, [*passes, UnsignedData()] if kernels else passes, ledger)
+    for node in flat:
+        if node.op == "quantize" and node.attrs["round"] in _NEAREST:
+            flat.set_attrs(node, round="")
+            said = "PyTorch rounds ties to even"
+            ledger.add(Change.NUDGED, "write torch", node.name, said, codes=1.0)
+    return flat
 
 
 @contextmanager
@@ -54,6 +67,8 @@ def _refusing(graph: Graph) -> Iterator[None]:
         raise Refused(f"{graph.name}: PyTorch does not take it: {said}") from error
 
 
+_NEAREST = frozenset({"away", "half_up", "half_down"})
+"""Roundings that differ from PyTorch's at ties alone."""
 _FORMS: Mapping[str, Callable[[Program], object]] = {
     "fx": exported.module,
     "torchscript": torchscript.scripted,
@@ -90,7 +105,7 @@ def save(made: object, graph: Graph, path: Path) -> None:
 
 def session(target: PyTorchTarget, graph: Graph) -> Session:
     """Makes a graph ready to run by a target's engine, by the kernels that run its files."""
-    flat = run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], Ledger())
+    flat = _flat(graph, Ledger(), kernels=not target.decomposed)
     grouped = _grouped(target, flat, Ledger())
     choose = decomposed.lowered if target.decomposed else kernels.handler
     with engine(target.engine):
