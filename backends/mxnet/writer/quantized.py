@@ -18,11 +18,10 @@ from qir.ledger import Change
 
 from . import pooling
 from .symbol import Entry, Symbol
-from .weights import Reals, real_bias, real_weights
+from .weights import LEVELS, Reals, declared_range, real_bias, real_weights
 from .writer import STEP, Writer, integer, integers
 
 DEFECT = "MXNet adds uint8 wrongly where no activation follows"
-_LEVELS = {I8: np.float32(127.5), U8: np.float32(255.5)}
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def _odd(kind: QuantType) -> str:
     """Returns why a tensor is none of MXNet's."""
     if kind.kind != "uniform" or kind.dynamic or kind.plus is not None or kind.grain is not None:
         return "MXNet's tensors have one scale each"
-    if kind.storage not in _LEVELS:
+    if kind.storage not in LEVELS:
         return f"MXNet's tensors are int8 or uint8, not {kind.storage}"
     if kind.real_zero or np.any(np.asarray(kind.zeros()) != 0):
         return "MXNet's tensors have no zero point"
@@ -216,10 +215,10 @@ _RULES: Mapping[str, Callable[[Node, Stage, Sequence[Stage]], str]] = {
 
 def range_of(kind: QuantType) -> tuple[float, float]:
     """Returns the range that a type declares, or the one that its scale stands for."""
-    if kind.declared is not None:
-        low, high = (np.asarray(_plain(e)) for e in (kind.declared.low, kind.declared.high))
+    if (declared := declared_range(kind)) is not None:
+        low, high = (np.asarray(_plain(e)) for e in (declared.low, declared.high))
         return float(low.reshape(-1)[0]), float(high.reshape(-1)[0])
-    scale, level = np.asarray(kind.scales(), np.float32), _LEVELS[kind.storage]
+    scale, level = np.asarray(kind.scales(), np.float32), np.float32(LEVELS[kind.storage])
     reach = np.float32(scale * level)
     near = (reach, np.nextafter(reach, np.float32(0)), np.nextafter(reach, np.float32(np.inf)))
     reach = next((r for r in near if np.float32(r / level) == scale), reach)

@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.ir.types import Array, QuantType
+from qir.ir.dtype import I8, U8
+from qir.ir.types import Array, Declared, QuantType
 
 _F = np.float32
 _LEVEL = _F(127.5)
+LEVELS = {I8: 127.5, U8: 255.5}
+"""Steps that the larger end of a range is from 0."""
 Reals = NDArray[np.float32]
 Integers = NDArray[np.int8]
 
@@ -66,9 +69,9 @@ def real_bias(integers: NDArray[np.int32], data: QuantType, kind: QuantType) -> 
 
 def _gain(data: QuantType) -> np.float32:
     level = _LEVEL if data.low < 0 else _F(255.5)
-    if data.declared is None:
+    if (declared := declared_range(data)) is None:
         return _F(1) / _F(data.scales())
-    low, high = (_numbers(end) for end in (data.declared.low, data.declared.high))
+    low, high = (_numbers(end) for end in (declared.low, declared.high))
     return _F(level / max(abs(low[0]), abs(high[0])))
 
 
@@ -80,10 +83,19 @@ def quantized(reals: Reals) -> tuple[Integers, Reals]:
     return np.clip(np.nan_to_num(found), -128, 127).astype(np.int8), reach
 
 
+def declared_range(kind: QuantType) -> Declared | None:
+    """Returns the range that a type declares; None for one that has another number of steps.
+
+    Such are TensorFlow's, whose ranges have 127 and 255 steps.
+    """
+    held = kind.declared
+    return held if held is not None and held.level in (None, LEVELS.get(kind.storage)) else None
+
+
 def _reach(kind: QuantType, rows: int) -> Reals:
     """Returns what 127.5 steps of each channel mean: the declared range, where there is one."""
-    if kind.declared is not None:
-        low, high = (_numbers(end) for end in (kind.declared.low, kind.declared.high))
+    if (declared := declared_range(kind)) is not None:
+        low, high = (_numbers(end) for end in (declared.low, declared.high))
         return np.broadcast_to(np.maximum(np.abs(low), np.abs(high)), (rows,)).astype(_F)
     scales = np.asarray(kind.scales(), _F).reshape(-1)
     return np.broadcast_to(scales * _LEVEL, (rows,)).astype(_F)

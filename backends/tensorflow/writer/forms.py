@@ -28,8 +28,7 @@ def formed(graph: Graph, ledger: Ledger, *, kernels: bool) -> Graph:
     out = graph.copy()
     OpenGroups("* |> *", chains=True).run(out, ledger)
     if any(v.type.quant for v in out.values.values()):
-        _rules(out, ledger)
-        if not kernels:
+        if _rules(out, ledger) or not kernels:  # another runtime's kernels are made anew
             ExpandQdq().run(out, ledger)
         _relus(out)
     LowerLayers().run(out, ledger)  # TensorFlow has recurrent layers for GPUs alone
@@ -46,16 +45,17 @@ def formed(graph: Graph, ledger: Ledger, *, kernels: bool) -> Graph:
     return out
 
 
-def _rules(graph: Graph, ledger: Ledger) -> None:
+def _rules(graph: Graph, ledger: Ledger) -> bool:
     """Makes a graph of another runtime's one of TensorFlow's, whose kernels round its values."""
     if graph.profile in (PROFILE, ""):
-        return
+        return False
     ledger.add(Change.REGROUPED, STEP, graph.name, f"computed as {PROFILE}, not {graph.profile}")
     graph.profile = PROFILE
     for node in graph:
         quant = node.results[0].type.quant if node.op == "quantize" else None
         if quant is not None and str(quant.storage) == "i8" and not node.attrs["round"]:
             graph.set_attrs(node, **{**node.attrs, "round": "away"})
+    return True
 
 
 def _relus(graph: Graph) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from qir.errors import Refused
 from qir.ir.dtype import DType
 from qir.ir.node import Node, Value
-from qir.ir.types import Array, QuantType
+from qir.ir.types import Array, Declared, QuantType
 
 from . import wire
 from .wire import Attr, Kind, Sizes, Tensor
@@ -173,15 +173,25 @@ def sizes(value: Value) -> Sizes:
     return Sizes(tuple(n if isinstance(n, int) else -1 for n in value.type.shape))
 
 
+def _declared(quant: QuantType) -> Declared | None:
+    """Returns the range that a type declares; None for one that has another number of steps.
+
+    Such are MXNet's, whose ranges have 127.5 and 255.5 steps.
+    """
+    held = quant.declared
+    fits = held is not None and held.level in (None, _LEVELS.get(str(quant.storage)))
+    return held if fits else None
+
+
 def range_of(quant: QuantType) -> tuple[Data, Data]:
     """Returns the range of a quantized type in float32: the declared one where there is one.
 
     Of a scale alone it is the nearest that gives this scale again, as far as there is one.
     """
-    if quant.declared is not None:
+    if (declared := _declared(quant)) is not None:
         low, high = (
             np.asarray(end.data if isinstance(end, Array) else end, F32).reshape(-1)
-            for end in (quant.declared.low, quant.declared.high)
+            for end in (declared.low, declared.high)
         )
     else:
         level = F32(_LEVELS[str(quant.storage)])
@@ -198,7 +208,7 @@ def range_of(quant: QuantType) -> tuple[Data, Data]:
 
 def rebuilt(quant: QuantType) -> bool:
     """Reports whether a type has no declared range, and none gives its scale again."""
-    if quant.declared is not None:
+    if _declared(quant) is not None:
         return False
     scales = np.asarray(quant.scales(), F32).reshape(-1)
     high = np.asarray(range_of(quant)[1], F32).reshape(-1)

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from qir.analysis import float32_overflow
 from qir.analysis.int32_overflow import going_on
+from qir.analysis.summand_storage import saturating
 from qir.errors import Refused, TypeRuleError
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
@@ -68,7 +69,11 @@ class ExpandQdq(Pass):
                 continue  # bodies are given integers, and are unwrapped on their own
             if not may(self.name, f"expand {node.op}", node):
                 continue
-            apart = going_on(graph, node) or float32_overflow.beyond(graph, node)
+            apart = (
+                going_on(graph, node)
+                or float32_overflow.beyond(graph, node)
+                or saturating(graph, node)
+            )
             try:
                 _expand(graph, node, reals)
             except TypeRuleError as error:

@@ -1,0 +1,30 @@
+"""Kernels that store a sum with the storage type of its summand.
+
+Some runtimes add a second tensor in the memory of that tensor. Where it is i8 and the result u8, or
+the other way round, the sum saturates at bounds that a sum of floats does not have.
+"""
+
+from __future__ import annotations
+
+from qir.ir.dtype import I8, U8
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.profiles import profile, query_of
+
+
+def saturating(graph: Graph, node: Node) -> str:
+    """Returns how a kernel's sum ends earlier than one of floats, for the end of a ledger line.
+
+    Empty for kernels whose sums have the bounds of their result.
+    """
+    if len(node.stages) < 2 or node.stages[1].op != "add" or len(node.results) != 1:
+        return ""
+    result = node.result.type
+    beside = [v.type.quant for v in node.stage_operands(1).values()]
+    if result.quant is None or not beside or beside[0] is None:
+        return ""
+    rule = profile(node.profile or graph.profile).resolve(query_of(node))
+    summand, stored = beside[0].storage, result.quant.storage
+    if rule.stage.sum_reads == "as_is" or {summand, stored} != {I8, U8}:
+        return ""
+    return f", where its kernel stores the sum as {summand} like its summand, and saturates"
