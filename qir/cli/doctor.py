@@ -133,7 +133,8 @@ def doctor(context: click.Context, every: bool, as_json: bool) -> None:
         else:
             more = plural(len(known) - len(present), "profile")
             screen.line()
-            screen.line(f"{more} of runtimes that are not here, and all rules: qir doctor --all")
+            screen.line(f"{more} of runtimes that are not here:")
+            screen.line("qir doctor --all lists them, and all rules")
         if found.faults:
             screen.line()
             screen.line(f"{plural(found.faults, 'fault')} found", "red")

@@ -100,7 +100,7 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
 
 
 def test_a_product_by_a_method_is_refused() -> None:
-    with pytest.raises(ProfileError, match="profile p: no method reals computes products"):
+    with pytest.raises(ProfileError, match="profile p: no method reals computes integer products"):
         check(Rule("p", method=Method("reals")))
 
 

@@ -96,7 +96,7 @@ def test_a_pass_does_not_run_on_a_graph_without_what_it_requires() -> None:
       %d = dequantize(%q) : 2xf32
       output(y=%d)
     }"""
-    with pytest.raises(PassError, match="pass touch requires float: q: %q holds codes") as error:
+    with pytest.raises(PassError, match="pass touch requires float: q: %q is quantized") as error:
         run_passes(parse(text), [Floats()], Ledger())
     assert any(line.startswith("-> ") and "quantize" in line for line in notes(error))
     assert run_passes(relus(), [Floats()], Ledger()) != relus()

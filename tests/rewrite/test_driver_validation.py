@@ -149,7 +149,7 @@ def test_codes_are_measured_in_steps_and_an_output_by_its_name() -> None:
             graph.replace(graph["q"], made)
             return 1 + graph.prune()
 
-    with pytest.raises(MovedError, match=r"pass skip: %y moved by \d+ codes: \d+ -> \d+ at"):
+    with pytest.raises(MovedError, match=r"pass skip: %y moved by \d+ steps: \d+ -> \d+ at"):
         validated(graph, Skip())
 
 

@@ -18,15 +18,14 @@ By `lower-layers` it becomes:
       %h0 = input() : 1x2x5xf32
       %y.count = constant(3) : i64
       %squeeze = squeeze(%h0) {axes = (0,)} : 2x5xf32
-      %y.loop, %y.loop:2 = loop(count=%y.count, vs.0=%squeeze, xs.0=%x, xs.1=%w, xs.2=%r) :
-          2x5xf32, 3x2x5xf32 with body {
+      %y.loop, %y.loop.1 = loop(count=%y.count, vs.0=%squeeze, xs.0=%x, xs.1=%w, xs.2=%r) : 2x5xf32, 3x2x5xf32 with body {
         %round = input() : i64
         %go = input() : bool
         %s0 = input() : 2x5xf32
         %x = input() : 3x2x4xf32
         %w = input() : 1x5x4xf32
         %r = input() : 1x5x5xf32
-        %gather = gather(%x, %round) {axis = 0} : 2x4xf32
+        %gather = gather(%x, %round) : 2x4xf32
         %slice = slice(%w) {starts = (0,), ends = (1,), axes = (0,), steps = (1,)} : 1x5x4xf32
         %squeeze = squeeze(%slice) {axes = (0,)} : 5x4xf32
         %slice_1 = slice(%r) {starts = (0,), ends = (1,), axes = (0,), steps = (1,)} : 1x5x5xf32
@@ -37,10 +36,10 @@ By `lower-layers` it becomes:
         %tanh = tanh(%add) : 2x5xf32
         output(go=%go, s0=%tanh, y=%tanh)
       }
-      %y = unsqueeze(%y.loop:2) {axes = (1,)} : 3x1x2x5xf32
+      %y = unsqueeze(%y.loop.1) {axes = (1,)} : 3x1x2x5xf32
       output(y=%y)
     }
-"""
+"""  # noqa: E501 - a line of the text form
 
 from __future__ import annotations
 

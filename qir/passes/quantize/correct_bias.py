@@ -189,14 +189,14 @@ def _shift(node: Node, mean: Reals, of: Profile, scales: str, exact: Reals) -> R
     return through(node, inward(node)((rounded - exact) * _inside(node), mean))
 
 
-def move_bias(graph: Graph, node: Node, shift: Reals) -> None:
-    """Takes a shift of each result channel away in a layer's bias."""
+def move_bias(graph: Graph, node: Node, shift: Reals, how: str = CORRECTED) -> None:
+    """Takes a shift of each result channel away in a layer's bias; its lineage says how."""
     _, weight, bias = operands(node)
     kind = weight.type.dtype.carrier
     lineage = Lineage(f"{node.name}.bias") if bias is None else bias.lineage
     moved = (0.0 if bias is None else reals(bias)) - shift
     made = store_bias(graph, node, moved.astype(kind))
-    graph.set_lineage(made, lineage.then(CORRECTED))
+    graph.set_lineage(made, lineage.then(how))
 
 
 def _inside(node: Node) -> Reals:

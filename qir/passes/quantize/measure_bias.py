@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from qir.calibration import Statistics
 from qir.capability import Capability
-from qir.ir.dtype import I8, I32
+from qir.ir.dtype import I8, I32, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.scheme import Scheme
@@ -32,12 +32,14 @@ from qir.passes.quantize.round_weights import Samples, read_samples
 from qir.reference.interpreter import bind_inputs, profile_of, run_node
 from qir.reference.interpreter import run as run_reference
 from qir.rewrite import ANOTHER, Pass, run_passes
-from qir.rewrite.layer_weights import Reals, result_axis, slots
+from qir.rewrite.layer_weights import Reals, operands, result_axis, slots
 from qir.rewrite.runner.options import option
 
 Tensor = NDArray[np.generic]
 Means = dict[str, Reals]
 """By the name of a layer's result, the mean of each channel."""
+MEASURED = "measured"
+"""In the lineage of a bias that this pass moved."""
 _GRID = 2.0**-30
 """Of the largest shift of a layer: what the order of summing leaves open must not decide."""
 
@@ -75,7 +77,7 @@ class MeasureBias(Pass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A product with a plan for its weights and bias."""
+        """A product with a plan for its data, weights and bias."""
         text = (
             "graph main as native {\n  %x = input() : 2x3xf32\n"
             "  %w = constant([1.0, 0.2, -0.3]) : 1x3xf32\n  %b = constant([0.5]) : 1xf32\n"
@@ -83,15 +85,20 @@ class MeasureBias(Pass):
         )
         graph = parse(text)
         node = next(n for n in graph if n.op == "linear")
+        statistics, x = Statistics("sample"), np.ones((2, 3), np.float32)
+        with statistics.batch("sample", 0) as batch:
+            for value in (node.operands["x"], node.result):
+                batch.update(value.lineage.tensor, x)
+        graph.set_scheme(node, "x", Scheme(U8))
         graph.set_scheme(node, "w", Scheme(I8, bounds=(-7, 7), symmetric=True))
         graph.set_scheme(node, "bias", Scheme(I32, symmetric=True))
-        yield cls({"x": np.ones((2, 3), np.float32)}), graph
+        yield cls({"x": x}, statistics), graph
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         layers: dict[str, tuple[Node, Scheme]] = {}
         for node in graph:
             kind = bias_scheme(node, self.capability)
-            if kind is not None:
+            if kind is not None and not _measured(node):
                 layers[node.result.name] = node, kind
         if not self.inputs or not layers:
             return 0
@@ -104,13 +111,19 @@ class MeasureBias(Pass):
             node, kind = layers[name]
             if not shift.any() or not np.isfinite(shift).all():
                 continue
-            move_bias(graph, node, shift)
+            move_bias(graph, node, shift, MEASURED)
             graph.set_scheme(node, slots(node)[2], kind)
             reach = f"{np.abs(shift).max():.3g}"
             said = f"its bias takes away the mean error of its results on samples, up to {reach}"
             ledger.add(Change.QUANTIZED, self.name, node.name, said)
             count += 1
         return count + (graph.prune() if count else 0)
+
+
+def _measured(node: Node) -> bool:
+    """Returns whether this pass moved the bias of a layer before."""
+    bias = operands(node)[2]
+    return bias is not None and MEASURED in bias.lineage.how
 
 
 def _means(graph: Graph, inputs: Samples, layers: Mapping[str, tuple[Node, Scheme]]) -> Means:

@@ -32,7 +32,8 @@ def test_signed_data_are_written_as_unsigned(engine: str, tmp_path: Path) -> Non
     held = torch.backends.quantized.engine
     try:
         torch.backends.quantized.engine = engine
-        made = torch.jit.load(str(path))(torch.from_numpy(data[:2]))
+        program = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
+        made = program(torch.from_numpy(data[:2]))
     finally:
         torch.backends.quantized.engine = held
     theirs = (made[0] if isinstance(made, tuple | list) else made).numpy()

@@ -308,7 +308,7 @@ def agree(name: str, networks: list[Plan], made: list[list[Array]]) -> None:
         Group(named(name)).run(graph, ledger)
         assert not [n for n in graph if n.op == "dequantize"], f"seed {seed}: not all is grouped"
         assert Change.UNVERIFIED not in {entry.change for entry in ledger}, f"seed {seed}"
-        turned += any("channels last" in entry.reason for entry in ledger)
+        turned += any("channels_last" in entry.reason for entry in ledger)
         found = run(graph, {"x": network.x.data})
         for i, (step, codes_) in enumerate(zip(network.steps, wanted, strict=True)):
             tally.add(found[f"y{i}"], codes_, f"seed {seed}, step {i}: {step.kind}")
@@ -456,7 +456,7 @@ def test_what_no_convolution_precedes_lies_as_the_graph_says() -> None:
     ledger = Ledger()
     Group(named("fbgemm")).run(graph, ledger)
     assert not [n for n in graph if n.op == "transpose"]
-    assert not any("channels last" in entry.reason for entry in ledger)
+    assert not any("channels_last" in entry.reason for entry in ledger)
 
 
 FUNCTIONS: dict[str, Any] = {

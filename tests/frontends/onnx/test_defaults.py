@@ -137,7 +137,7 @@ COUNTED: dict[str, tuple[list[Node], Array, Array]] = {
     ),
     "bounds of a Clip": (_CLIPS, np.array(1, np.float32), np.array(2, np.float32)),
     "scales": (_CODES, np.array(0.5, np.float32), np.array(0.25, np.float32)),
-    "codes": (_HELD, np.array([1, 2, 3], np.uint8), np.array([3, 2, 1], np.uint8)),
+    "quantized values": (_HELD, np.array([1, 2, 3], np.uint8), np.array([3, 2, 1], np.uint8)),
     "a branch": (_BRANCH, np.array([2, 2, 2], np.float32), K),
     "of open size": ([node("Mul", ["x", "k"], ["y"])], np.array([2], np.float32), K[:1]),
 }

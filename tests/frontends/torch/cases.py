@@ -133,6 +133,8 @@ def _activations() -> Iterator[Case]:
     yield Case("clamp_min whole", lambda x: x.clamp_min(2), (whole,))
     yield Case("clamp tensors", lambda x: torch.clamp(x, x - 1, x * x), (ROW,))
     yield Case("clamp max tensor", lambda x: torch.clamp(x, max=x * x), (ROW,))
+    yield Case("clamp_max tensor", lambda x: torch.clamp_max(x, x * x), (ROW,))
+    yield Case("clamp_min tensor", lambda x: torch.clamp_min(x, x * x), (ROW,))
     yield Case("min other", lambda x: torch.min(x, -x), (ROW,))
     yield Case("max other", lambda x: torch.max(x, x * x), (whole,))
     yield Case("threshold", lambda x: F.threshold(x, 0.4, 0.0), (ROW,))
@@ -163,6 +165,14 @@ def _numbered(x: Tensor) -> Tensor:
     mask[3:, 5:] = 2
     mask[-1] = x[0, 0, 0]
     return x + mask
+
+
+def _filled(x: Tensor) -> Tensor:
+    """Fills a part of a tensor with a number, and another with zeros."""
+    made = x * 2
+    made[:, 0].fill_(3)
+    made[:, 1].zero_()
+    return made + 1
 
 
 def _view_written(x: Tensor) -> Tensor:
@@ -218,6 +228,7 @@ def _layers() -> Iterator[Case]:
     yield Case("weight_norm", weighed.eval(), (X[..., 0],), 1e-5)
     yield Case("power of a number", lambda x: torch.pow(2.5, x), (ROW,), 1e-5)
     yield Case("view written", _view_written, (X,))
+    yield Case("parts filled", _filled, (X,))
     yield Case("changed, then viewed", _changed_then_viewed, (X,))
     yield Case("dropout in place", _dropped, (X,), 1e-5)
     yield Case("linear", nn.Linear(10, 4), (ROW,))

@@ -33,8 +33,10 @@ def test_every_operator_that_is_read_is_compared() -> None:
     from qir.frontends.torch.dynamic import OPS as DYNAMIC
     from qir.frontends.torch.operators import OPS
     from qir.frontends.torch.pointwise import OPS as POINTWISE
+    from qir.frontends.torch.program import functional
 
-    nodes = (node for case in CASES for node in exported(case).graph.nodes)
-    compared = {str(node.target) for node in nodes}
+    read = [exported(case) for case in CASES]
+    programs = [*read, *map(functional, read)]
+    compared = {str(node.target) for program in programs for node in program.graph.nodes}
     elsewhere = POINTWISE.keys() | DYNAMIC.keys()  # test_lowered_programs.py, test_torchscript.py
     assert OPS.keys() - compared - elsewhere == set()
