@@ -19,7 +19,7 @@ uint64_t qir_checksum(const uint8_t *data, size_t size) {
     for (size_t l = 0; l < LANES; ++l) lanes[l] = mixed(lanes[l], words[l]);
   }
   memset(words, 0, sizeof words);
-  memcpy(words, data + at, size - at);
+  if (at < size) memcpy(words, data + at, size - at);
   for (size_t l = 0; l < LANES; ++l) lanes[l] = mixed(lanes[l], words[l]);
   uint64_t sum = size;
   for (size_t l = 0; l < LANES; ++l) sum = mixed(sum, lanes[l]);
