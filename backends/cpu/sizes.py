@@ -176,7 +176,7 @@ def trial(graph: Graph, given: Mapping[str, int] = MappingProxyType({})) -> dict
     ones = dict.fromkeys(names, 1)
     for name, size in given.items():
         if name not in ones:
-            known = ", ".join(ones) or "none"
+            known = ", ".join(sorted(ones)) or "none"
             raise UsageError(f"no size {name!r} is open in this model; open are {known}")
         ones[name] = size
     return {

@@ -113,7 +113,7 @@ def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path: Path) -> N
         made.save(path)
     with pytest.raises(UsageError, match=r"program files end in \.qirp"):
         made.save(tmp_path / "a.onnx")
-    with pytest.raises(UsageError, match="no size 'Z' is open in this model; open are N, H"):
+    with pytest.raises(UsageError, match="no size 'Z' is open in this model; open are H, N"):
         made.save(tmp_path / "b.qirp", {"Z": 2})
     python = CpuTarget().compile(parse("""graph main {
   %x = input() : 4xf32
