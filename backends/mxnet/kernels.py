@@ -1,6 +1,6 @@
 """How MXNet's quantized operators compute, on oneDNN, what is not "accumulate and round once".
 
-All is float32, step by step, and ends with halves to even. A gain is quantized a float unit: 127.5
+All is float32, step by step, and ends with halves to even. A gain is how many steps 1.0 is: 127.5
 or 255.5 over what the declared range reaches, whatever the scale is rounded to.
 """
 

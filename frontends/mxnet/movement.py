@@ -34,14 +34,14 @@ def _reshape(call: Call) -> Value:
 
 
 def _reversed_codes(codes: Sequence[int]) -> tuple[int, ...]:
-    """Returns quantized values that read backwards split axes as they did forwards."""
+    """Returns special sizes that split axes backwards as they did forwards."""
     if -4 in codes:
         raise Unsupported("its shape splits an axis (-4) in reverse; write the sizes instead")
     return tuple(codes)
 
 
 def _parts(x: Value, codes: Sequence[int], axes: list[int]) -> list[Part]:
-    """Returns the sizes that MXNet's integers stand for; -1 stays, as the size that is left."""
+    """Returns the sizes that special ones (0, -2 to -4) stand for; -1 stays."""
     made: list[Part] = []
     left = list(axes)
     waiting = list(codes)

@@ -116,7 +116,7 @@ def _unknown(seen: Seen) -> Iterator[Sums]:
 
 
 def _holds_codes(kind: TensorType) -> bool:
-    """Whether it is a tensor of integers, or of whole numbers as narrow as integers."""
+    """Whether a tensor is quantized, or holds integers of as few bits."""
     dtype = kind.dtype
     return kind.rank > 1 and (kind.quant is not None or (dtype.is_integer and dtype.bits <= 16))
 

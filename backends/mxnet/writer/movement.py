@@ -19,7 +19,7 @@ _FAR = 1 << 31
 
 
 def _shape(writer: Writer, node: Node) -> tuple[int, ...]:
-    """Returns the shape that a reshape is given, in quantized values that MXNet has too."""
+    """Returns the shape that a reshape is given, in special sizes (0, -1) that MXNet has too."""
     held = node.operands["shape"].constant
     x, made = node.operands["x"].type, node.result.type.shape
     if held is not None and not node.attrs["allow_zero"]:

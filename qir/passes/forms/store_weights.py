@@ -87,7 +87,7 @@ class _Layer:
         self._put(graph, slot, self.weight, old.type.with_element(_type(self.owner, old, w)))
         bias = self.node.operands.get(self.slots.get(traits.bias or "", ""))
         rule = self.kernel.rule
-        if bias is None or bias.constant is None or not rule.bias.domain.endswith("rounded_acc"):
+        if bias is None or bias.constant is None or rule.bias.domain != "rounded_acc":
             return
         made = bias_codes(bias.constant.data, self.kernel.affine(traits.data), w, rule)
         if made.dtype == np.int32:
