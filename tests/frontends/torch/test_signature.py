@@ -44,4 +44,4 @@ def test_names_come_back(target: str, suffix: str, tmp_path: Path) -> None:
     theirs = named_target(target).compile_file(path)(**data)
     ours = run(back, data)
     assert theirs.keys() == ours.keys()
-    assert all(np.array_equal(theirs[name], ours[name]) for name in ours)
+    assert all(np.array_equal(np.asarray(theirs[name]), ours[name]) for name in ours)
