@@ -15,6 +15,7 @@ from qir.ir.types import QuantType, TensorType
 from qir.numerics.fields import BLOCKS, Levels, Method, Rule
 from qir.profiles.evidence import weaker
 from qir.profiles.kernel_forms import forms_of
+from qir.profiles.preparation import USUAL
 
 Field: TypeAlias = "str | bool | Levels | Method | None"
 Fields: TypeAlias = "Mapping[tuple[str, str], Field]"
@@ -225,33 +226,9 @@ class Head:
     isa: str = "any"
     groups: str = "inherited"
     """`own`: the groups of what it extends are not its."""
-    signed: str = ""
-    """`private_unsigned`: 8-bit signed codes that one dequantize alone reads, for one reader and
-    not as a result of the model, become unsigned ones with 128 more, before anything is grouped.
-    `kept`: they stay; empty: as what it extends says."""
-    doubled: str = ""
-    """`merged`: operators that do nothing are removed, such as a product by 1; of quantize,
-    dequantize, quantize, dequantize in a row one pair stays, its range what the two have in common;
-    and a dequantize and the quantize of the same map behind it go, if that has one reader. `kept`:
-    all stay; empty: as what it extends says."""
-    nbits: str = ""
-    """`rounded`: real data of a product with dequantized weights of 4 or 8 bits become 8 bits, a
-    block of the weights at a time, where the data are not dequantized, nothing quantizes the
-    result, and other than one activation that is read once reads it. `rounded_wide`: so are data
-    dequantized from 16 bits, those of products quantized to 16 bits, and those beside blocks of
-    more than 256 weights, 256 at a time. `kept`: they stay; empty: as what it extends says."""
-    gemms: str = ""
-    """`joined`: a matmul of dequantized operands and the add behind it that alone reads it, of a
-    row or a matrix, become one gemm before anything is grouped, between reshapes where data have
-    not two axes; and so do a gemm without addend and the transpose that alone reads it. `kept`:
-    they stay; empty: as what it extends says."""
-    memory: str = ""
-    """`channels_last`: convolutions of codes give tensors with channels last in memory, and what is
-    computed of these lies so too: such parts of a graph turn to NHWC before anything is grouped.
-    `kept`: all lies as the graph says; empty: as what it extends says."""
-    clips: str = ""
-    """`misplaced`: a clip of u8 codes that lie with channels last writes them in that order to a
-    tensor that has them second. `kept`: every code stays; empty: as what it extends says."""
+    prepare: tuple[str, ...] | None = None
+    """The preparation steps that its runtime takes before it groups, in order; None: those of what
+    it extends."""
     evidence: str = ""
     notes: tuple[str, ...] = ()
 
@@ -293,34 +270,10 @@ class Profile:
         return next((p.head.isa for p in reversed(self.layers) if p.head.isa != "any"), "any")
 
     @property
-    def signed(self) -> str:
-        """What becomes of private signed codes: what it says itself, else what it extends."""
-        return next((p.head.signed for p in reversed(self.layers) if p.head.signed), "kept")
-
-    @property
-    def doubled(self) -> str:
-        """What becomes of two pairs in a row: what it says itself, else what it extends."""
-        return next((p.head.doubled for p in reversed(self.layers) if p.head.doubled), "kept")
-
-    @property
-    def nbits(self) -> str:
-        """What becomes of real data beside weights of few bits: its word, or what it extends."""
-        return next((p.head.nbits for p in reversed(self.layers) if p.head.nbits), "kept")
-
-    @property
-    def gemms(self) -> str:
-        """What becomes of products beside adds and transposes: its word, or what it extends."""
-        return next((p.head.gemms for p in reversed(self.layers) if p.head.gemms), "kept")
-
-    @property
-    def memory(self) -> str:
-        """How what convolutions give lies in memory: its word, or what it extends."""
-        return next((p.head.memory for p in reversed(self.layers) if p.head.memory), "kept")
-
-    @property
-    def clips(self) -> str:
-        """What a clip makes of channels-last codes: its word, or what it extends."""
-        return next((p.head.clips for p in reversed(self.layers) if p.head.clips), "kept")
+    def prepare(self) -> tuple[str, ...]:
+        """The preparation steps, in order: its own, else those of what it extends."""
+        said = (p.head.prepare for p in reversed(self.layers))
+        return next((steps for steps in said if steps is not None), USUAL)
 
     def on(self, isa: str) -> Profile:
         """The profile on another instruction set: `any`, `avx2`, `avx512`, `vnni` or `amx`."""
