@@ -28,9 +28,8 @@ from qir.inspect.quantization_check import Check, Settings, check_quantized
 from qir.ir.dtype import boxed
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
-from qir.passes.forms.lower_linear import lowered
 from qir.passes.quantize.equalize import scaled_tensors
-from qir.quantizing import DEFAULT, fold, known_corrections
+from qir.quantizing import DEFAULT, fold, known_corrections, lowered
 from qir.registry import DEFAULT_TARGET
 from qir.target import target as named_target
 

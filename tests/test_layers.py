@@ -215,6 +215,19 @@ def test_imports_stay_in_their_layer() -> None:
     assert not faults(ROOT), "\n".join(faults(ROOT))
 
 
+def test_no_pass_runs_other_passes() -> None:
+    """The order of passes is said by `qir/quantizing.py`, the pipeline and targets alone."""
+    for path in sorted((ROOT / "qir/passes").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+        assert "run_passes" not in names, path
+        runs = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "run"]
+        made = [n.value.func for n in runs if isinstance(n.value, ast.Call)]
+        own = {n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef)} | {"super"}
+        passes = {f.id for f in made if isinstance(f, ast.Name)} - own - {"Turning", "Passing"}
+        assert not passes, f"{path.name} runs {passes}"
+
+
 def test_compiled_code_knows_only_numpy_and_the_standard_library() -> None:
     doors = sorted((ROOT / "qir").rglob("*.p[yx][xd]"))
     assert doors

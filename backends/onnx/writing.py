@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from qir.analysis.int32_overflow import within
 from qir.errors import UsageError
 from qir.ir.garbage import growth
 from qir.ir.graph import Graph
@@ -59,9 +58,8 @@ def write(
     effects.releases(graph, target.profile, ledger)
     made = formed(graph, format, ledger, standard=dialect.standard)
     qonnx.told(made, ledger)
-    with within(made):
-        form = replace(dialect, on_codes=format == "qoperator")
-        model, large = to_parts(made, ledger, form)
+    form = replace(dialect, on_codes=format == "qoperator")
+    model, large = to_parts(made, ledger, form)
     if format is not None:
         remaining.told(model, format, ledger, standard=dialect.standard)
     ledger.check(lossy=lossy)

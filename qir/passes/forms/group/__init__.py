@@ -38,7 +38,7 @@ from qir.profiles.profile import Group as Row
 from qir.rewrite import Tolerance
 from qir.rewrite.fusing import Fusing, Match
 from qir.rewrite.preparation import Preparation
-from qir.rewrite.runner.filter import may, watching
+from qir.rewrite.runner.filter import anything, asking, may
 from qir.rewrite.runner.options import option
 
 
@@ -79,11 +79,8 @@ class Group(Fusing):
     def _wrap(self, name: str, made: Graph) -> None:
         """Wraps what stands by itself, to be tried: nobody is asked."""
         made.profile = self.profile or name
-        before = watching.set(None)
-        try:
+        with asking(anything):
             super().run(made, Ledger())
-        finally:
-            watching.reset(before)
 
     def _reals(self, graph: Graph, named: Profile, ledger: Ledger) -> int:
         count = 0
