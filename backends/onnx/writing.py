@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -14,23 +13,22 @@ from qir.errors import UsageError
 from qir.ir.garbage import growth
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
+from qir.target import Target
 
 from .forms import remaining
 from .forms.formats import formed
 from .forms.unchanged import copy, kept_files
 from .optimizer import effects
 from .writer import qonnx
-from .writer.graph import to_parts
+from .writer.graph import Dialect, to_parts
 from .writer.saving import save
-
-if TYPE_CHECKING:
-    from .target import OnnxRuntimeTarget
 
 
 @growth()
 @np.errstate(all="ignore")  # numbers that are none are told in words, and need no warnings
 def write(
-    target: OnnxRuntimeTarget,
+    target: Target,
+    dialect: Dialect,
     graph: Graph,
     path: Path,
     ledger: Ledger,
@@ -46,7 +44,6 @@ def write(
     if format is not None and format not in target.formats:
         known = f"{', '.join(target.formats[:-1])} and {target.formats[-1]}"
         raise UsageError(f"target {target.name} has no format {format!r}; it has {known}")
-    dialect = target.dialect()
     if format is None and (kept := kept_files(graph, path, dialect, ledger)):
         ledger.withdraw("onnx frontend")
         qonnx.told(graph, ledger)
