@@ -36,7 +36,7 @@ def by_table(b: Builder, node: Node, image: Image) -> None:
 def look_up(
     b: Builder, name: str, x: Buffer, y: Buffer, shape: Sizes, entries: NDArray[np.generic]
 ) -> None:
-    """Adds a step that sends each code through a table."""
+    """Adds a step that looks up each integer in a table."""
     size = math.prod(shape)
     b.add(
         name,

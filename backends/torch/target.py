@@ -112,7 +112,7 @@ class PyTorchTarget(Target):
 _ENGINE = ("torchscript", "fx", "float")
 """The forms that an engine runs. Exported programs are computed by the rules of pt2e: in torch 2.13
 their quantize rounds before it adds the zero point, that of quantized tensors after, so a mean of
-codes that is a tie comes out a step apart, and what a layer makes of it several."""
+integers that is a tie differs by one step, and what a layer makes of it by several."""
 
 
 class X86Target(PyTorchTarget):

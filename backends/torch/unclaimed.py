@@ -1,7 +1,8 @@
 """Ops of a float graph whose kernels a profile does not claim where they stand.
 
 That depends on sizes and on where tensors lie in memory, which no row of a table says. So a copy of
-the graph is quantized with any numbers and grouped, and what is told of its kernels is read.
+the graph is quantized with any parameters and grouped, and what the ledger says of its kernels is
+read.
 """
 
 from __future__ import annotations

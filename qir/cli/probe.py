@@ -117,7 +117,7 @@ def _show(screen: Screen, measured: Measured, every: bool) -> None:
         Column("field"),
         Column("file says", fit="wrap"),
         Column("measured", fit="wrap"),
-        Column("told by", "right"),
+        Column("shown by", "right"),
         Column("agree"),
     )
     screen.table(columns, rows)

@@ -297,7 +297,11 @@ class _Reader:
             own = entry.fields.get(("", "method"))
             if isinstance(own, Method) and (of := computes(own.name)):
                 if strange := [op for op in entry.ops if op not in of]:
-                    what = ", ".join(of) if own.name != "move" else "what moves and compares codes"
+                    what = (
+                        ", ".join(of)
+                        if own.name != "move"
+                        else "what moves or compares quantized values"
+                    )
                     why = f"method {own.name} computes {what}, not {strange[0]}"
                     raise self.error("method", why)
             for op in (op for op in entry.ops if op != "*"):

@@ -26,15 +26,15 @@ DATA_SLOTS = ("x", "a", "xs.0")
 
 
 CONVERSIONS = frozenset({"quantize", "dequantize", "requantize", "fake_quantize"})
-"""Ops that have no weights: their granularity is that of the codes they make or take."""
+"""Ops that have no weights: their granularity is that of the quantized type they make or take."""
 
 REAL = "real"
-"""What conditions call the storage of a slot that holds no codes."""
+"""What conditions call the storage of a slot that is not quantized."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked: an op, the storage type in each slot that holds codes, and how it is used."""
+    """What is asked: an op, the storage type in each quantized slot, and how it is used."""
 
     op: str
     storage: Mapping[str, str] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Query:
     attrs: Mapping[str, Attr] = field(default_factory=dict)
     isa: str = "any"
     bounds: str = "full"
-    """Whether the result's codes are all that its storage type has, or `narrow`."""
+    """`full` where the result uses all integers of its storage type, or `narrow`."""
     forms: tuple[str, ...] = ()
     """The forms that a convolution or product has: `qir.profiles.kernel_forms.forms`."""
 
@@ -78,7 +78,8 @@ def query_on(
 
     Everybody asks by this function, so that passes, certificates and the interpreter follow one
     rule. Companions of a type are no operands. An op is asked for per channel where its weights
-    have a scale for each channel; a conversion, which has no weights, where its codes do.
+    have a scale for each channel; a conversion, which has no weights, where its quantized type
+    does.
     """
     row = spec(op)
     kinds = {slot: kind for slot, kind in types.items() if not row.companion(slot)}
@@ -115,7 +116,7 @@ def dequantizing(kind: QuantType) -> Query:
 
 
 def bounds_of(kind: QuantType) -> str:
-    """`narrow` where a type does not have all codes of its storage, else `full`."""
+    """`narrow` where a type does not use all integers of its storage, else `full`."""
     return "narrow" if kind.bounds else "full"
 
 
@@ -129,7 +130,7 @@ class When:
     attrs: Mapping[str, Attr] = field(default_factory=dict)
     isa: tuple[str, ...] = ()
     bounds: tuple[str, ...] = ()
-    """Of the result's codes: `full`, or `narrow`."""
+    """Of the result's integers: `full`, or `narrow`."""
     form: tuple[str, ...] = ()
     """Of a convolution or product: all of these names; a layer may have several."""
 
@@ -334,8 +335,8 @@ class Profile:
     def group(self, chain: tuple[str, ...], query: Query, *, result: str = "codes") -> Group | None:
         """The group for ops in a row with such a result, the most specific that applies.
 
-        It claims no more than the rule of its first op does of that query; reals that a rule holds
-        within codes are held to nothing.
+        It claims no more than the rule of its first op does of that query; of a float result
+        nothing is claimed where that rule bounds the error in steps of quantized values.
         """
         query = self.asked(query)
         named = [g for g in self.groups if (g.chain, g.result) == (chain, result)]

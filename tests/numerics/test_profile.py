@@ -297,7 +297,7 @@ MISTAKES = [
     ('name = "p"\n[[rule]]\nop = "add"\nmethod = 3\n', "line 4: method is a name, or a table"),
     (
         'name = "p"\n[[rule]]\nop = "add"\n\nmethod = {name = "move"}\n',
-        "line 5: method move computes what moves and compares codes, not add",
+        "line 5: method move computes what moves or compares quantized values, not add",
     ),
     (
         'name = "p"\n[[rule]]\nop = "linear"\n\nwhen = {form = "depthwise"}\n',

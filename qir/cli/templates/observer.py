@@ -10,8 +10,8 @@ FILES: Mapping[str, str] = {
 $name = "$module:$Class"
 """,
     "=about": """\
-An observer for QIR: a range rule, which says what part of a tensor's values the codes shall cover.
-This one covers the mean and so many standard deviations.""",
+An observer for QIR: a range rule, which says what part of a tensor's values the quantized type
+covers. This one covers the mean and so many standard deviations.""",
     "=use": """\
 Then quantize with it; the number behind the colon is its parameter:
 
