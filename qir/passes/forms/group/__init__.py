@@ -74,7 +74,11 @@ class Group(Fusing):
         """Takes the steps that the profile names; says how many places changed."""
         made = Preparation(named, ledger, self.name, partial(self._wrap, graph.profile))
         known = preparation_steps()
-        return sum(known[step].run(graph, made) for step in named.prepare)
+        return sum(known[step].run(graph, made) for step in self.steps(named))
+
+    def steps(self, named: Profile) -> tuple[str, ...]:
+        """The preparation steps that are taken, in order."""
+        return named.prepare
 
     def _wrap(self, name: str, made: Graph) -> None:
         """Wraps what stands by itself, to be tried: nobody is asked."""
