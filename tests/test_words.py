@@ -15,7 +15,9 @@ FOLDERS = (
     *("backends/cpu", "backends/torch", "backends/tensorflow"),
     *("frontends/onnx", "frontends/torch", "frontends/tensorflow", "frontends/mxnet"),
 )
-OLD = re.compile(r"\b(codes|(every|each|no) code|reals|foreseen|grains?|told|tells)\b")
+OLD = re.compile(
+    r"\b(codes|(every|each|no) code|reals|foreseen|grains?|told|tells|behind|in front)\b"
+)
 QUOTED = re.compile(r"`[^`]*`|\"[^\"]*\"|'[^']*'")
 """What files and commands contain is quoted."""
 KEYS = re.compile(

@@ -203,7 +203,7 @@ def _rows(narrow: Sizes, wide: Sizes) -> tuple[int, int, int]:
     repeated = [i for i, (m, n) in enumerate(zip(narrow, wide, strict=True)) if m != n]
     start, end = repeated[0], repeated[-1] + 1
     if any(narrow[i] != 1 for i in range(start, end)):
-        raise CannotLower("an operand repeats along axes that do not stand together")
+        raise CannotLower("an operand repeats along axes that are not adjacent")
     return math.prod(wide[:start]), math.prod(wide[start:end]), math.prod(wide[end:])
 
 

@@ -170,7 +170,7 @@ def _split(shape: Sizes, axes: tuple[int, ...]) -> tuple[bool, tuple[int, int, i
     held = moved(shape, LAST) if last else shape
     first, end = (1, 3) if last else (over[0], over[-1] + 1)
     if over != list(range(over[0], over[-1] + 1)):
-        raise CannotLower("no kernel takes a mean over axes that do not stand together")
+        raise CannotLower("no kernel takes a mean over axes that are not adjacent")
     rows = math.prod(held[first:end])
     if rows > LARGEST_MEAN:
         raise CannotLower(f"no kernel takes a mean of {rows} numbers")

@@ -21,7 +21,7 @@ class PyTorchTarget(Target):
     engine: ClassVar[str]
     """Which of PyTorch's engines computes with quantized tensors."""
     numerics: ClassVar[str]
-    """What its profiles are called, behind the version."""
+    """What its profiles are called, after the version."""
     decomposed: ClassVar[bool] = False
     """Whether quantized values are plain integers, between operators that say what they mean."""
     table: ClassVar[str]

@@ -96,7 +96,7 @@ def _show(screen: Screen, measured: Measured, every: bool) -> None:
     known = measured.profile
     if not measured.covered:
         known += ", the nearest: no file speaks of this version"
-    screen.line(f"{measured.name} {measured.version}, beside {known}", "bold")
+    screen.line(f"{measured.name} {measured.version}, compared with {known}", "bold")
     rows = [
         (
             op.said,

@@ -70,7 +70,7 @@ _RULE = ("op", "when", *BLOCKS, *TEXTS, "method", "evidence")
 GROUP = ("chain", "when", "needs", "result", "propagates", "claim", "evidence")
 WHEN = ("storage", "grain", "attrs", "isa", "bounds", "form")
 _BEHIND = frozenset({("stage", "ends")})
-"""Fields that speak of what stands behind an op, by whatever method it is computed."""
+"""Fields that speak of what follows an op, by whatever method it is computed."""
 _GRAINS, _BOUNDS = ("tensor", "channel"), ("full", "narrow")
 _ELEMENTS = tuple("i8 u8 i16 u16 i32 u32 i64 u64 i4 u4 f32 f16 bf16 f64 f8e4m3fn f8e5m2".split())
 """The element types that an error offers; others that there are may be named too."""

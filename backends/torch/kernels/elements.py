@@ -3,7 +3,8 @@
 Vectors of integers are computed one way, what is left over at the end of a run another: vectors
 dequantize by a fused multiply-add and add the zero point after rounding, single elements subtract
 the zero point first and add it before rounding. Where it is said float32, every step rounds to
-float32. Elements lie in memory as they do in the array.
+float32. The array's strides are
+those in memory.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ Arrays = Mapping[str, Codes]
 
 
 def channel_vectors(call: Call, arrays: Arrays, *, lanes: int, after: bool = False) -> Codes:
-    """Concat: of channels of images that lie channels-last, by vectors of each operand's channels,
+    """Concat: of channels of channels-last images, by vectors of each operand's channels,
     where values of equal quantized types are copied; all else is dequantized and quantized.
 
-    `after`: single elements too add the zero point after rounding. Images lie so if channels are
-    their last axis, and if they have one channel or one element each.
+    `after`: single elements too add the zero point after rounding. Images are channels-last if
+    channels are their last axis, and if they have one channel or one element each.
     """
     out, slots = coded(call), variadic(arrays)
     one_scale(call.op, *(call.affine(s) for s in slots), out)

@@ -95,7 +95,7 @@ def _numbers(call: Call, shape: tuple[int, ...]) -> tuple[Real32, Real32]:
     if held.plus is not None and np.any(zero):
         raise OpError(f"{call.op}: a row has an offset or a zero point, not both")
     if any(a.ndim and a.shape[1:] != (1,) for a in (scale, plus)):
-        raise OpError(f"{call.op}: the numbers of w lie along its rows")
+        raise OpError(f"{call.op}: the scales of w are not one a row")
     full = (np.broadcast_to(a.astype(kind).astype(F).reshape(-1), shape[:1]) for a in (scale, plus))
     one, other = full
     return one, other
@@ -132,7 +132,7 @@ def _summed(
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Where results lie along an axis: between which elements, and how near to each."""
+    """Positions of results along an axis: between which elements, and how near to each."""
 
     low: NDArray[np.int64]
     high: NDArray[np.int64]
