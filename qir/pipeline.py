@@ -33,7 +33,6 @@ from qir.ir.verify import Finding, check
 from qir.ir.verify import verify as verify_graph
 from qir.ledger import Change, Ledger
 from qir.passes.cleanup.prune import Prune
-from qir.passes.forms.lower_linear import lowered
 from qir.passes.quantize.assign_schemes import Wish, assign
 from qir.passes.quantize.quantize_dynamic import QuantizeDynamic, plan_dynamic
 from qir.passes.quantize.quantize_weights import Blocks, QuantizeWeights, plan_weights
@@ -46,6 +45,7 @@ from qir.quantizing import (
     grouped_by,
     in_ops_of,
     kernels_of,
+    lowered,
     mask_values,
     prepare,
 )

@@ -32,7 +32,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.capability import Capability
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.text import parse
@@ -42,7 +41,7 @@ from qir.rewrite import Pass
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import REGROUPED
 
-_SPATIAL = {3: "conv1d", 4: "conv2d", 5: "conv3d"}
+CONVOLUTION = {3: "conv1d", 4: "conv2d", 5: "conv3d"}
 """The convolution over data of so many axes."""
 
 
@@ -86,27 +85,11 @@ class LowerBatchNorm(Pass):
     def _takes(self, node: Node) -> bool:
         x, y = node.operands["x"], node.result
         axis = node.attrs["axis"]
-        along = axis in (1, 1 - x.type.rank) and x.type.rank in _SPATIAL
+        along = axis in (1, 1 - x.type.rank) and x.type.rank in CONVOLUTION
         if not along or node.schemes or x.type.quant or y.type.quant:
             return False
         ops = {x.node.op, *(user.op for user in y.users)}
         return not self.beside or ops <= self.beside
-
-
-def norms_for(graph: Graph, table: Capability) -> tuple[LowerBatchNorm, ...]:
-    """Returns the pass that lowers batch norms for a target, where that makes them integer.
-
-    A target must have integer kernels of convolutions with a scale for each channel, and none of
-    batch norms.
-    """
-    norms = {node.result.type.rank for node in graph if node.op == "batch_norm"}
-    convolutions = {_SPATIAL[rank] for rank in norms if rank in _SPATIAL}
-    if "batch_norm" in table.ops or not convolutions or not convolutions <= set(table.ops):
-        return ()
-    schemes = [s for op in convolutions for s in table.ops[op].slots.get("w", ())]
-    if not any(scheme.grain == "channel" for scheme in schemes):
-        return ()
-    return (LowerBatchNorm(frozenset(table.ops) | {op for chain in table.chains for op in chain}),)
 
 
 def _lower(graph: Graph, node: Node, gain: NDArray[np.float64], shift: NDArray[np.float64]) -> None:
@@ -118,7 +101,7 @@ def _lower(graph: Graph, node: Node, gain: NDArray[np.float64], shift: NDArray[n
     weight = graph.constant(taps, name=graph.fresh(f"{stem}.weight"), before=node)
     bias = graph.constant(shift.astype(kind), name=graph.fresh(f"{stem}.bias"), before=node)
     made = graph.add(
-        _SPATIAL[rank],
+        CONVOLUTION[rank],
         {"x": x, "w": weight, "bias": bias},
         {"groups": len(gain)},
         before=node,
