@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,8 +41,6 @@ class Program:
     """Returns what the target of a `get_attr` node stands for."""
     updated: Mapping[int, str] = field(default_factory=dict)
     """By place of a result: the state that it updates, and which nobody is given."""
-    notes: Sequence[tuple[str, str]] = ()
-    """What is read otherwise than PyTorch computes it: the name of a call, and how."""
 
 
 def as_program(exported: ExportedProgram) -> Program:

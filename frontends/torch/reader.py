@@ -45,8 +45,6 @@ def read(program: Program, name: str, ledger: Ledger, *, share: bool) -> Graph:
     reader = Reader(program, name, ledger, share)
     for node in program.graph.nodes:
         reader.read(node)
-    for subject, said in program.notes:
-        ledger.add(Change.APPROXIMATED, STEP, subject, said)
     reader.graph.prune()
     return reader.graph
 
