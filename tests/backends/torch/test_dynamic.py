@@ -155,6 +155,14 @@ def test_recurrent_layers_are_quantized_without_data(engine: str, tmp_path: Path
         assert float((theirs - real).detach().abs().max()) < 0.05
 
 
+def test_dynamic_layers_count_as_integer_ops() -> None:
+    net, x = recurrent()
+    graph = pipeline.quantize_dynamic(qir.load(net, inputs=(x,)), target="pytorch-x86")
+    taken = [(v.op, v.taken) for v in target("pytorch-x86").verdicts(graph)]
+    layers = [each for each in taken if each[0] in ("lstm", "gru", "linear")]
+    assert layers == [*[("lstm", "integer")] * 2, ("gru", "integer"), ("linear", "integer")]
+
+
 def test_a_layer_beyond_the_kernel_stays_float_and_the_plan_says_why() -> None:
     rng = np.random.default_rng(0)
     graph = Graph("layer", "native")
