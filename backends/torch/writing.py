@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import jit
+from torch import jit, nn
 from torch.export import ExportedProgram
 
 from qir.analysis.quantized_regions import held
@@ -20,6 +20,7 @@ from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.unsigned_data import UnsignedData
 from qir.rewrite import Pass, run_passes
 
+from . import eager
 from .grouping import Written
 from .session import Session, Signature, engine
 from .unclaimed import claimed
@@ -43,6 +44,25 @@ def build(target: PyTorchTarget, graph: Graph, ledger: Ledger, form: str, *, los
             program = _program(made, choose, plain=plain)
         ledger.check(lossy=lossy)
         return _FORMS.get(form, exported.exported)(program)
+
+
+def convert(
+    target: PyTorchTarget, graph: Graph, ledger: Ledger, module: object, *, lossy: bool
+) -> nn.Module:
+    """Returns a quantized copy of the module that a graph was read from.
+
+    Raises Refused where eager mode computes something else than the graph says.
+    """
+    flat = _flat(graph, ledger, kernels=True)
+    with engine(target.engine):
+        made = eager.converted(flat, module, target.capability())
+    ledger.check(lossy=lossy)
+    inputs = eager.examples(graph)
+    names = dict(zip((v.name for v in graph.inputs), inputs, strict=True))
+    wanted = session(target, graph)(**{name: x.numpy() for name, x in names.items()})
+    with engine(target.engine):
+        eager.require_same(graph, made, inputs, list(wanted.values()))
+    return made
 
 
 def _flat(graph: Graph, ledger: Ledger, *, kernels: bool) -> Graph:

@@ -24,6 +24,7 @@ from .quantized_modules import (
     is_quantized,
     quantizes,
     quantizes_tensors,
+    with_functions_called,
     without_observers,
 )
 from .script.interpreter import Interpreter
@@ -71,7 +72,7 @@ def opened(source: object, inputs: Sequence[object] | None) -> Opened:
     with _inference(source, name):
         if is_quantized(source):
             return _script(_traced(source, given, name), name, given)
-        module, observers = without_observers(source)
+        module, observers = without_observers(with_functions_called(source))
         try:
             exported = _exported(module, given, name)
         except InputError:

@@ -37,7 +37,7 @@ def exported(program: Program) -> ExportedProgram:
     kinds = [value.type for value in program.source.inputs]
     names = sorted(dims.names(tuple(dim for kind in kinds for dim in kind.shape)))
     sizes = {name: _LEAST + place for place, name in enumerate(names)}
-    examples = tuple(_example(kind, sizes) for kind in kinds)
+    examples = tuple(example(kind, sizes) for kind in kinds)
     open_ones = tuple(_open(kind) for kind in kinds)
     try:
         made = torch.export.export(module(program), examples, dynamic_shapes=open_ones)
@@ -50,7 +50,7 @@ def exported(program: Program) -> ExportedProgram:
     return made
 
 
-def _example(given: TensorType, sizes: dict[str, int]) -> torch.Tensor:
+def example(given: TensorType, sizes: dict[str, int]) -> torch.Tensor:
     """Zeros of a type; sizes that are symbols are those of the names in them."""
     bound = [dims.bind(dim, sizes) for dim in given.shape]
     shape = [dim if isinstance(dim, int) else _LEAST for dim in bound]
