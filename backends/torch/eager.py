@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from qir.capability import Capability
 from qir.errors import Refused, UsageError
+from qir.ir.call_signature import CallSignature
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops.layers import LAYERS
@@ -133,7 +134,8 @@ def require_same(
     """Raises Refused unless a module gives the bytes that the graph's kernels give."""
     try:
         with torch.no_grad():
-            made = module(*inputs)
+            args, kwargs = CallSignature.of(graph).arguments(inputs)
+            made = module(*args, **kwargs)
     except (RuntimeError, NotImplementedError) as error:
         said = next((line for line in str(error).splitlines() if line.strip()), "it fails")
         raise Refused(

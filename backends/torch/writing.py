@@ -90,7 +90,7 @@ def _refusing(graph: Graph) -> Iterator[None]:
 _NEAREST = frozenset({"away", "half_up", "half_down"})
 """Roundings that differ from PyTorch's at ties alone."""
 _FORMS: Mapping[str, Callable[[Program], object]] = {
-    "fx": exported.module,
+    "fx": exported.called,
     "torchscript": torchscript.scripted,
 }
 """What makes a model of a program; exported programs are the rest."""

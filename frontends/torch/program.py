@@ -12,6 +12,8 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
+from .calls import call_of
+
 _ALLOCATES = frozenset(
     f"aten.{name}"
     for name in (
@@ -41,6 +43,8 @@ class Program:
     """Returns what the target of a `get_attr` node stands for."""
     updated: Mapping[int, str] = field(default_factory=dict)
     """By place of a result: the state that it updates, and which nobody is given."""
+    call: str = ""
+    """How arguments and results nest; empty where they are plain."""
 
 
 def as_program(exported: ExportedProgram) -> Program:
@@ -61,7 +65,7 @@ def as_program(exported: ExportedProgram) -> Program:
     def attribute(name: str) -> object:
         return operator.attrgetter(name)(exported.graph_module)
 
-    return Program(exported.graph, stored, attribute, updated)
+    return Program(exported.graph, stored, attribute, updated, call_of(exported))
 
 
 def gives_back(node: torch.fx.Node) -> bool:

@@ -142,7 +142,7 @@ class Reader:
                 raise self.fail(node, f"gives back {held!r}, results must be tensors")
             name = held.name if held.name not in operands else self.graph.fresh(held.name)
             operands[name] = self.tensor(held)
-        self.graph.add("output", operands)
+        self.graph.add("output", operands, {"call": self.program.call})
 
     def _call(self, node: fx.Node) -> None:
         if node.target is operator.getitem:
