@@ -49,6 +49,8 @@ class Found:
     """Quantized weights and bias."""
     rows: list[list[str]] = field(default_factory=list)
     """Modules that one kernel computes."""
+    twice: set[str] = field(default_factory=set)
+    """Modules that are called more than once, with other quantized types."""
     makers: dict[str, list[str]] = field(default_factory=dict)
     """By value with a scale of its own: the modules of which one has to give it."""
 
@@ -92,6 +94,9 @@ def _watched(prepared: nn.Module) -> list[str]:
 def _require_places(graph: Graph, prepared: nn.Module, found: Found, prefix: str) -> None:
     """Raises Refused for a value whose scale eager mode keeps nowhere."""
     known = {path.removeprefix(prefix) for path in _watched(prepared)}
+    if called := sorted(known & found.twice):
+        said = f"module {called[0]} is called twice with scales of its own"
+        raise Refused(f"{graph.name}: {said}; {_OTHERWISE}")
     for value, paths in found.makers.items():
         if known.isdisjoint(paths):
             where = f"module {paths[0]} keeps no scale" if paths else "it is no module of its own"
@@ -178,8 +183,7 @@ def _scale(graph: Graph, node: Node, module: nn.Module, found: Found, table: Cap
     paths = [path for path in paths if _is_part(module.get_submodule(path))]
     for path in paths:
         if not found.scales.setdefault(path, quant).same_map(quant):
-            said = f"module {path} is called twice with scales of its own"
-            raise Refused(f"{graph.name}: {said}; {_OTHERWISE}")
+            found.twice.add(path)
     if not _keeps(value.node, quant) and not _is_fixed(value.node, table):
         found.makers[f"{value.node.name} ({value.node.op})"] = paths
 
@@ -235,7 +239,8 @@ def _layer(graph: Graph, node: Node, module: nn.Module, found: Found) -> None:
     use = node.result.only_use
     if use is not None and use.node.op == "relu":
         after = _path(use.node)
-        if after and isinstance(module.get_submodule(after), nn.ReLU):
+        calls = sum(_path(each) == after for each in graph)  # fusing leaves an identity there
+        if after and calls == 1 and isinstance(module.get_submodule(after), nn.ReLU):
             row.append(after)
     if len(row) > 1:
         found.rows.append(row)

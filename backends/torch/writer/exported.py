@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,12 +92,15 @@ def save(made: ExportedProgram, path: Path, told: str) -> None:
 
 def load(path: Path) -> tuple[Any, str]:
     """Loads a file that `save` wrote, and the text beside it; InputError for another."""
-    extra = {TOLD: ""}
+    extra, logger = {TOLD: ""}, logging.getLogger("torch.export")
+    before, logger.disabled = logger.disabled, True  # it prints a traceback of what is raised
     try:
         made = torch.export.load(str(path), extra_files=extra)
     except Exception as error:  # PyTorch raises what it likes for a damaged file
         said = " ".join(str(error).split())[:200]
         raise InputError(f"{path}: PyTorch does not load it: {said}") from error
+    finally:
+        logger.disabled = before
     return _flat(made), str(extra[TOLD])
 
 

@@ -123,6 +123,34 @@ def test_a_module_without_stubs_is_wrapped_and_keeps_its_own() -> None:
     assert not hasattr(module, "qconfig")
 
 
+class Reused(nn.Module):
+    """Calls one relu after two layers and after a sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.relu = nn.Linear(6, 6), nn.Linear(6, 6), nn.ReLU()
+        self.sum = FloatFunctional()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.a(x))
+        made: Tensor = self.relu(self.sum.add(self.relu(self.b(y)), y))
+        return made
+
+
+def test_a_relu_that_is_called_often_is_not_fused_and_gives_the_same_bytes() -> None:
+    torch.manual_seed(2)
+    module, x = Reused().eval(), torch.randn(16, 6)
+    graph = quantized(module, x)
+    made: Any = qir.build(graph, target="pytorch-x86", format="eager", module=module)
+    wanted = by_torch(module, x, [])
+    assert list(made.state_dict()) == list(wanted.state_dict())
+    grouped = qir.target.target("pytorch-x86").computed(graph, qir.Ledger())
+    assert grouped is not None
+    (ours,) = qir.run(grouped, {graph.inputs[0].name: x.numpy()}).values()
+    with running("x86"):
+        assert np.array_equal(ours, made(x).numpy())
+
+
 class Sum(nn.Module):
     def __init__(self) -> None:
         super().__init__()
