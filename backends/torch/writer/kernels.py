@@ -14,7 +14,7 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType
 
-from . import dynamic, elementwise, layers, movement, recurrent, tables
+from . import dynamic, elementwise, layers, movement, packed_weights, recurrent, tables
 from .elements import STORED, channel_parameters, fits, parameters
 from .layers import sides, whole
 from .program import Handler, Program
@@ -25,6 +25,8 @@ _AXES = {f"conv{n}d": n for n in (1, 2, 3)} | {f"conv_transpose{n}d": n for n in
 def handler(node: Node) -> Handler | None:
     """Returns what writes a node: a kernel where it works on quantized values, else operators of
     floats."""
+    if found := packed_weights.handler(node):
+        return found
     if node.op == "choose_qparams":
         return _left if all(map(_by_kernels, node.results[0].users)) else None
     if not any(v.type.quant for v in (*node.operands.values(), *node.results)):
