@@ -126,7 +126,7 @@ preprocess = click.option(
 trust = click.option(
     "--trust",
     is_flag=True,
-    help="Open a file that runs code when it is opened, such as a pickled PyTorch module.",
+    help="Open a file that runs code when it is opened, such as a pickled module.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 feeds = click.option(
