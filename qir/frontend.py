@@ -46,6 +46,17 @@ class Frontend(ABC):
         """
         raise InputError(f"{type(source).__name__}: frontend {self.name} reads files only")
 
+    def load_trusted(
+        self, path: Path, ledger: Ledger, inputs: Sequence[object] | None = None
+    ) -> Graph:
+        """Reads a file that runs code when it is opened, such as a pickle.
+
+        Raises InputError where this framework has no such files.
+        """
+        raise InputError(
+            f"{path}: frontend {self.name} opens no file that runs code; leave trust out"
+        )
+
     def file_of(self, path: Path) -> Path:
         """Returns the file or folder that a path stands for, which may name a part of it too."""
         return path

@@ -81,11 +81,13 @@ def load(
     inputs: Sequence[object] | None = None,
     frontend: str | None = None,
     ledger: Ledger | None = None,
+    trust: bool = False,
 ) -> Graph:
     """Reads a model: a file that a frontend reads, a `.qir` file, or a model in memory.
 
     `inputs` are examples for models that are traced, or shapes or examples for files without them,
-    such as MXNet's. Raises InputError for a missing or damaged file, and one that nobody reads.
+    such as MXNet's. `trust` opens files that run code, such as pickled modules. Raises InputError
+    for a missing or damaged file, and one that nobody reads.
     """
     ledger = ledger if ledger is not None else Ledger()
     if not isinstance(source, (str, Path)):
@@ -100,7 +102,10 @@ def load(
         return _opened(path, ledger)
     if not reader.file_of(path).exists():
         raise InputError(f"{path}: there is no such file")
-    graph = reader.load_object(path, ledger, inputs) if inputs else reader.load(path, ledger)
+    if trust:
+        graph = reader.load_trusted(path, ledger, inputs)
+    else:
+        graph = reader.load_object(path, ledger, inputs) if inputs else reader.load(path, ledger)
     remember(graph, path)
     return graph
 

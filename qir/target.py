@@ -104,9 +104,18 @@ class Target(ABC):
         raise UsageError(f"target {self.name} writes no files; {said}")
 
     def build(
-        self, graph: Graph, ledger: Ledger, *, format: str | None = None, lossy: bool = False
+        self,
+        graph: Graph,
+        ledger: Ledger,
+        *,
+        format: str | None = None,
+        lossy: bool = False,
+        module: object | None = None,
     ) -> object:
-        """Returns the object that `emit` would write; UsageError where it has none."""
+        """Returns the object that `emit` would write, or what a format makes of the user's module.
+
+        Raises UsageError where there is none.
+        """
         raise UsageError(f"target {self.name} builds no objects; qir.save writes files for it")
 
     def verify(self, graph: Graph) -> list[Finding]:
@@ -178,14 +187,19 @@ def build(
     format: str | None = None,
     ledger: Ledger | None = None,
     lossy: bool = False,
+    module: object | None = None,
 ) -> object:
     """Returns the object that `qir.save` would write for a target, such as a module of PyTorch.
 
-    Raises UsageError for a target that has only files, and otherwise as `qir.save`.
+    `module` is the user's own, for formats that convert it, such as PyTorch's `eager`. Raises
+    UsageError for a target that has only files, and otherwise as `qir.save`.
     """
     check(graph)
     ledger = ledger if ledger is not None else Ledger()
-    return _named(target).build(graph, ledger, format=format, lossy=lossy)
+    backend = _named(target)
+    if module is None:
+        return backend.build(graph, ledger, format=format, lossy=lossy)
+    return backend.build(graph, ledger, format=format, lossy=lossy, module=module)
 
 
 def target(name: str) -> Target:

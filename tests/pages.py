@@ -29,6 +29,7 @@ MODULES = (
     "qir.ir.node",
     "qir.ir.types",
     "qir.ir.dtype",
+    "qir.ir.call_signature",
     "qir.ir.dims",
     "qir.ir.scheme",
     "qir.ir.origin",

@@ -61,7 +61,13 @@ class IpexTarget(Target):
             draft.write_text(made, encoding="utf-8")
 
     def build(
-        self, graph: Graph, ledger: Ledger, *, format: str | None = None, lossy: bool = False
+        self,
+        graph: Graph,
+        ledger: Ledger,
+        *,
+        format: str | None = None,
+        lossy: bool = False,
+        module: object | None = None,
     ) -> object:
         """Returns a module for torch.jit.trace, or the text of a recipe.
 
@@ -69,10 +75,12 @@ class IpexTarget(Target):
         what PyTorch has no operator for.
         """
         form = self._form(format)
+        if module is not None:
+            raise UsageError(f"target {self.name} makes its module of the graph alone")
         if form == "module":
-            from .module import module
+            from .module import module as made_of
 
-            return module(graph, ledger, lossy=lossy)
+            return made_of(graph, ledger, lossy=lossy)
         from .recipe import text
 
         made = text(graph, ledger, nested=form == "recipe-nested")

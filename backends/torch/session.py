@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 
 from qir.errors import DataError, InputError, QirError
 from qir.ir.graph import Graph
@@ -104,7 +105,7 @@ class Session(Executable):
                 made = self.run(*given)
             except (RuntimeError, ValueError) as error:
                 raise DataError(f"PyTorch: {' '.join(str(error).split())[-300:]}") from error
-        results = list(made) if isinstance(made, (tuple, list)) else [made]
+        results = [held for held in tree_leaves(made) if isinstance(held, torch.Tensor)]
         return {name: array(one) for name, one in zip(self.signature.outputs, results, strict=True)}
 
     @staticmethod

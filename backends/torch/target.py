@@ -52,16 +52,28 @@ class PyTorchTarget(Target):
         return run_passes(graph, [Kernels(self.profile, table=table)], ledger)
 
     def build(
-        self, graph: Graph, ledger: Ledger, *, format: str | None = None, lossy: bool = False
+        self,
+        graph: Graph,
+        ledger: Ledger,
+        *,
+        format: str | None = None,
+        lossy: bool = False,
+        module: object | None = None,
     ) -> object:
         """Returns the module or the exported program that `emit` would write.
 
-        Raises UsageError for a form that there is not, Refused for what PyTorch cannot say.
+        Form `eager` is a quantized copy of `module`, which the graph was read from. Raises
+        UsageError for a form that there is not, Refused for what PyTorch cannot say.
         """
         form = self._form(format)
+        if (module is None) == (form == "eager"):
+            said = "converts the module that was read: qir.build(graph, format='eager', module=m)"
+            raise UsageError(f"target {self.name}: format eager, and it alone, {said}")
         self._require_torch()
-        from .writing import build
+        from .writing import build, convert
 
+        if module is not None:
+            return convert(self, graph, ledger, module, lossy=lossy)
         return build(self, graph, ledger, form, lossy=lossy)
 
     def emit(
@@ -109,7 +121,7 @@ class PyTorchTarget(Target):
             raise PluginError(f"target {self.name} needs PyTorch: {error}") from error
 
 
-_ENGINE = ("torchscript", "fx", "float")
+_ENGINE = ("torchscript", "fx", "eager", "float")
 """The forms that an engine runs. Exported programs are computed by the rules of pt2e: in torch 2.13
 their quantize rounds before it adds the zero point, that of quantized tensors after, so a mean of
 integers that is a tie differs by one step, and what a layer makes of it by several."""
@@ -119,7 +131,7 @@ class X86Target(PyTorchTarget):
     """PyTorch's default engine on x86-64, by one call of a kernel for each group."""
 
     name = "pytorch-x86"
-    formats: ClassVar[tuple[str, ...]] = ("torchscript", "pt2", "fx", "float")
+    formats: ClassVar[tuple[str, ...]] = ("torchscript", "pt2", "fx", "eager", "float")
     suffix = ".pt"
     engine = "x86"
     numerics = "x86"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from torch import jit
+from torch import jit, nn
 from torch.export import ExportedProgram
 
 from qir.analysis.quantized_regions import held
@@ -21,6 +21,7 @@ from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.unsigned_data import UnsignedData
 from qir.rewrite import Pass, run_passes
 
+from . import eager
 from .grouping import Written
 from .session import Session, Signature, engine
 from .unclaimed import claimed
@@ -62,6 +63,25 @@ def build(target: ByEngine, graph: Graph, ledger: Ledger, form: str, *, lossy: b
         return _FORMS.get(form, exported.exported)(program)
 
 
+def convert(
+    target: PyTorchTarget, graph: Graph, ledger: Ledger, module: object, *, lossy: bool
+) -> nn.Module:
+    """Returns a quantized copy of the module that a graph was read from.
+
+    Raises Refused where eager mode computes something else than the graph says.
+    """
+    flat = _flat(graph, ledger, kernels=True)
+    with engine(target.engine):
+        made = eager.converted(flat, module, target.capability())
+    ledger.check(lossy=lossy)
+    inputs = eager.examples(graph)
+    names = dict(zip((v.name for v in graph.inputs), inputs, strict=True))
+    wanted = session(target, graph)(**{name: x.numpy() for name, x in names.items()})
+    with engine(target.engine):
+        eager.require_same(graph, made, inputs, list(wanted.values()))
+    return made
+
+
 def _flat(graph: Graph, ledger: Ledger, *, kernels: bool) -> Graph:
     """Returns the graph in QDQ form; with data as the engines' kernels take them, which are u8."""
     passes: list[Pass] = [ExpandQdq(), OpenGroups(chains=True)]
@@ -87,7 +107,7 @@ def _refusing(graph: Graph) -> Iterator[None]:
 _NEAREST = frozenset({"away", "half_up", "half_down"})
 """Roundings that differ from PyTorch's at ties alone."""
 _FORMS: Mapping[str, Callable[[Program], object]] = {
-    "fx": exported.module,
+    "fx": exported.called,
     "torchscript": torchscript.scripted,
 }
 """What makes a model of a program; exported programs are the rest."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.errors import InputError
+from qir.errors import InputError, ShapesNeeded
 from qir.frontend import Frontend
 from qir.ir.garbage import growth
 from qir.ir.graph import Graph
@@ -66,6 +66,25 @@ class TorchFrontend(Frontend):
         if wrong := errors(graph):
             raise InputError(f"{found.name}: {wrong[0]}")
         return graph
+
+    def load_trusted(
+        self, path: Path, ledger: Ledger, inputs: Sequence[object] | None = None
+    ) -> Graph:
+        """Reads a pickled module, which runs code of the file, with example inputs or shapes.
+
+        Raises ShapesNeeded without them, and otherwise as `load_object`.
+        """
+        _require_torch()
+        from .sources import is_pickled
+        from .trusted import unpickled
+
+        if not is_pickled(path):
+            return self.load_object(path, ledger, inputs)
+        made = unpickled(path)
+        if inputs is None and any(c.__name__ == "Module" for c in type(made).__mro__):
+            said = "a module is exported with inputs; give their shapes or examples"
+            raise ShapesNeeded(f"{path}: {said}: --shape n,3,224,224, --data, or inputs=(x, ...)")
+        return self.load_object(made, ledger, inputs)
 
     def samples(self, folder: Path) -> Sequence[Path]:
         """Writes a convolutional network, one with an attention layer, and a recurrent one."""

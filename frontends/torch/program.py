@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,8 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
+
+from .calls import call_of
 
 _ALLOCATES = frozenset(
     f"aten.{name}"
@@ -41,8 +43,8 @@ class Program:
     """Returns what the target of a `get_attr` node stands for."""
     updated: Mapping[int, str] = field(default_factory=dict)
     """By place of a result: the state that it updates, and which nobody is given."""
-    notes: Sequence[tuple[str, str]] = ()
-    """What is read otherwise than PyTorch computes it: the name of a call, and how."""
+    call: str = ""
+    """How arguments and results nest; empty where they are plain."""
 
 
 def as_program(exported: ExportedProgram) -> Program:
@@ -63,7 +65,7 @@ def as_program(exported: ExportedProgram) -> Program:
     def attribute(name: str) -> object:
         return operator.attrgetter(name)(exported.graph_module)
 
-    return Program(exported.graph, stored, attribute, updated)
+    return Program(exported.graph, stored, attribute, updated, call_of(exported))
 
 
 def gives_back(node: torch.fx.Node) -> bool:

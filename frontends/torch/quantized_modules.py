@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import torch
 from torch import nn
 
 _QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
+_FUNCTIONAL = "FloatFunctional"
+"""torch.ao's module of float functions, which lives among the quantized ones."""
 _CALLS = ("quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic")
 
 
 def is_quantized(module: nn.Module) -> bool:
     """Returns whether a module computes with quantized tensors, as converted ones do."""
     for part in module.modules():
+        if type(part).__name__ == _FUNCTIONAL:
+            continue
         if any(kind.__module__.startswith(_QUANTIZED) for kind in type(part).__mro__):
             return True
         if isinstance(part, torch.fx.GraphModule) and any(map(_quantizes, part.graph.nodes)):
@@ -62,6 +67,45 @@ def without_observers(module: nn.Module) -> tuple[nn.Module, int]:
             setattr(module.get_submodule(owner), name, _Fake(part) if fakes else nn.Identity())
             count += not fakes
     return module, count
+
+
+def with_functions_called(module: nn.Module) -> nn.Module:
+    """Returns a module whose FloatFunctional parts are called, so that their paths are traced.
+
+    A module without any is returned as it is, another as a copy.
+    """
+    paths = [p for p, part in module.named_modules() if type(part).__name__ == _FUNCTIONAL]
+    if not paths:
+        return module
+    module = copy.deepcopy(module)
+    for path in filter(None, paths):
+        owner, _, name = path.rpartition(".")
+        setattr(module.get_submodule(owner), name, _Functions(module.get_submodule(path)))
+    return module
+
+
+class _Functions(nn.Module):
+    """torch.ao's FloatFunctional, whose functions are calls of a module."""
+
+    def __init__(self, part: Any) -> None:
+        super().__init__()
+        self.activation_post_process = part.activation_post_process
+
+    def forward(self, function: str, *args: Any) -> torch.Tensor:
+        from torch.ao.nn.quantized import FloatFunctional
+
+        functional: Any = FloatFunctional()
+        functional.activation_post_process = self.activation_post_process
+        made: torch.Tensor = getattr(functional, function)(*args)
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _FUNCTIONS:
+            return functools.partial(self.__call__, name)
+        return super().__getattr__(name)
+
+
+_FUNCTIONS = frozenset("add add_scalar mul mul_scalar cat add_relu matmul".split())
 
 
 class _Fake(nn.Module):

@@ -45,8 +45,6 @@ def read(program: Program, name: str, ledger: Ledger, *, share: bool) -> Graph:
     reader = Reader(program, name, ledger, share)
     for node in program.graph.nodes:
         reader.read(node)
-    for subject, said in program.notes:
-        ledger.add(Change.APPROXIMATED, STEP, subject, said)
     reader.graph.prune()
     return reader.graph
 
@@ -144,7 +142,7 @@ class Reader:
                 raise self.fail(node, f"gives back {held!r}, results must be tensors")
             name = held.name if held.name not in operands else self.graph.fresh(held.name)
             operands[name] = self.tensor(held)
-        self.graph.add("output", operands)
+        self.graph.add("output", operands, {"call": self.program.call})
 
     def _call(self, node: fx.Node) -> None:
         if node.target is operator.getitem:

@@ -9,13 +9,13 @@ from qir.ir.node import Value
 
 from .call import Call, Keep
 
-_GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
+GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 """Where each gate of ours is among PyTorch's: i f g o and r z n there, i o f g and z r n here."""
 
 
 def _ordered(call: Call, kind: str, value: Value) -> Value:
     """Returns weights or biases with their gates in our order."""
-    gates = _GATES[kind]
+    gates = GATES[kind]
     if len(gates) == 1:
         return value
     rows = value.type.shape[0]

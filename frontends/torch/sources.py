@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.export import ExportedProgram
+from torch.export import Dim, ExportedProgram
 
 from qir.errors import InputError, QirError, UsageError
 
@@ -24,6 +24,7 @@ from .quantized_modules import (
     is_quantized,
     quantizes,
     quantizes_tensors,
+    with_functions_called,
     without_observers,
 )
 from .script.interpreter import Interpreter
@@ -67,13 +68,14 @@ def opened(source: object, inputs: Sequence[object] | None) -> Opened:
     name = type(source).__name__
     if inputs is None:
         raise InputError(f"{name}: a module is exported with example inputs; give inputs=(x, ...)")
-    given = tuple(inputs)
+    shaped = [_example(held) for held in inputs]
+    given = tuple(held.tensor if isinstance(held, Example) else held for held in shaped)
     with _inference(source, name):
         if is_quantized(source):
             return _script(_traced(source, given, name), name, given)
-        module, observers = without_observers(source)
+        module, observers = without_observers(with_functions_called(source))
         try:
-            exported = _exported(module, given, name)
+            exported = _exported(module, given, name, shaped)
         except InputError:
             if quantizes(script := _traced(module, given, name)):
                 return _script(script, name, given)
@@ -112,6 +114,18 @@ def _file(path: Path, inputs: Sequence[object] | None) -> Opened:
         raise InputError(f"{path}: is damaged or not read: {said.strip()}") from error
 
 
+def is_pickled(path: Path) -> bool:
+    """Returns whether a file is opened by running code that it names."""
+    held = _members(path)
+    if path.suffix.lower() != ".pt2" and (held is None or not _holds(held, _EXPORTED)):
+        return held is None or not _holds(held, *_SCRIPT)
+    try:
+        open_archive(path)
+    except InputError:
+        return True
+    return False
+
+
 def _members(path: Path) -> list[str] | None:
     """Returns the names in an archive; None for a file that is none."""
     try:
@@ -138,8 +152,8 @@ def _pickled(path: Path, members: Sequence[str] | None) -> str:
     except Exception:  # more than tensors, or damaged: either way it is not opened
         return (
             f"{path}: a pickled module or a damaged file; unpickling runs code that the file names,"
-            " so it is not done. Load it in PyTorch if you trust it, and pass the module:"
-            " qir.load(torch.load(path, weights_only=False), inputs=(x, ...))"
+            f" so it is not done. If you trust it: qir convert {path} --trust --shape n,3,224,224"
+            " -o model.qir, or qir.load(path, trust=True, inputs=(x, ...))"
         )
     kind = "a state dict" if isinstance(held, dict) else f"a {type(held).__name__}"
     return (
@@ -219,8 +233,24 @@ def _inference(module: nn.Module, name: str) -> Iterator[None]:
             part.training = (path or name) in training
 
 
-def _exported(module: nn.Module, inputs: tuple[Any, ...], name: str) -> ExportedProgram:
-    made: ExportedProgram = _run(lambda: torch.export.export(module, inputs), name, "torch.export")
+def _example(held: object) -> object:
+    """Returns an example of a shape, in which names stand for open sizes; others as they are."""
+    sizes = held if isinstance(held, (list, tuple)) and held else ()
+    shape = bool(sizes) and all(isinstance(size, (int, str)) for size in sizes)
+    return example(sizes) if shape else held
+
+
+def _exported(
+    module: nn.Module, inputs: tuple[Any, ...], name: str, shaped: Sequence[object]
+) -> ExportedProgram:
+    """Exports a module; sizes are open where a shape has names for them."""
+    axes = [held.open_axes if isinstance(held, Example) else () for held in shaped]
+    sizes = tuple(dict.fromkeys(each, Dim.AUTO) for each in axes) if any(axes) else None
+
+    def export() -> ExportedProgram:
+        return torch.export.export(module, inputs, dynamic_shapes=sizes)
+
+    made: ExportedProgram = _run(export, name, "torch.export")
     return made
 
 

@@ -103,6 +103,8 @@ class _Judge:
             return ("refused", said) if said else ("integer", "")
         if node.bodies:
             return "float", "a group with a body"
+        if self._while_running(node):
+            return "integer", ""
         on_codes = any(v.type.quant for v in (*node.operands.values(), *node.results))
         tails, result = self._kernel(node)
         if on_codes:
@@ -115,6 +117,15 @@ class _Judge:
             return "integer", ""
         product = spec(node.op).traits.weight is not None
         return ("refused" if on_codes or product else "float"), said
+
+    def _while_running(self, node: Node) -> bool:
+        """Whether a kernel quantizes the op's data while it runs, beside quantized weights."""
+        traits = spec(node.op).traits
+        if node.op not in self.table.dynamic.ops or traits.weight is None:
+            return False
+        held = _slots(node.op, node.operands, node.attrs)
+        data, weight = held[traits.data].quant, held[traits.weight].quant
+        return data is not None and data.dynamic and weight is not None and not weight.dynamic
 
     # -- QDQ form -----------------------------------------------------------------------------
 

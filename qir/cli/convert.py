@@ -34,6 +34,7 @@ from qir.cli.screen import Screen, size
     metavar="SIZES",
     help="Sizes of an input, such as n,3,224,224, for files without them; once an input, in order.",
 )
+@shared.trust
 @shared.target
 @shared.format_
 @shared.opset
@@ -46,6 +47,7 @@ def convert(
     model: Path,
     output: Path,
     shapes: tuple[str, ...],
+    trust: bool,
     target: str,
     form: str | None,
     opset: int | None,
@@ -70,7 +72,7 @@ def convert(
     claim_model(output, target, form, force=force)
     claim_files(ledger_file, force=force)
     ledger = Ledger()
-    graph = open_model(model, ledger, [_sizes(text) for text in shapes])
+    graph = open_model(model, ledger, [_sizes(text) for text in shapes], trust=trust)
     pipeline.save(
         graph,
         output,

@@ -24,12 +24,13 @@ def open_model(
     *,
     data: Path | None = None,
     programs: bool = False,
+    trust: bool = False,
 ) -> Graph:
     """Reads a model; a `.qir` file's own ledger goes before what reading adds.
 
     `inputs` are the shapes of inputs of files that do not hold them; without these, shapes are
-    those of the arrays in `data`. Of a program file, where these may be given, it is a graph of
-    the inputs alone.
+    those of the arrays in `data`. `trust` opens files that run code. Of a program file, where
+    these may be given, it is a graph of the inputs alone.
     """
     from qir import pipeline
     from qir.errors import ShapesNeeded, UsageError
@@ -43,11 +44,11 @@ def open_model(
     if ledger is not None:
         ledger.extend(pipeline.read_ledger(path))
     try:
-        return pipeline.load(path, ledger=ledger, inputs=list(inputs) or None)
+        return pipeline.load(path, ledger=ledger, inputs=list(inputs) or None, trust=trust)
     except ShapesNeeded:
         if data is None or inputs:
             raise
-        return pipeline.load(path, ledger=ledger, inputs=shapes_of(data))
+        return pipeline.load(path, ledger=ledger, inputs=shapes_of(data), trust=trust)
 
 
 def shapes_of(data: Path) -> list[tuple[int | str, ...]]:

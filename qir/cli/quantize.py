@@ -58,6 +58,7 @@ class Common(TypedDict):
 @shared.model
 @shared.data(f"Samples to calibrate with. {shared.DATA}")
 @shared.preprocess
+@shared.trust
 @click.option("--stats", type=shared.PATH, metavar="FILE", help="Statistics of `qir calibrate`.")
 @shared.output("Where to write it: a .qir file, or the target's own kind.")
 @shared.target
@@ -117,6 +118,7 @@ def quantize(
     model: Path,
     data: Path | None,
     preprocess: Path | None,
+    trust: bool,
     stats: Path | None,
     output: Path,
     target: str,
@@ -222,7 +224,7 @@ def quantize(
         raise UsageError("--corrections goes with samples: they tell what rounding costs")
     screen = Screen(quiet=quiet)
     ledger = Ledger()
-    graph = open_model(model, ledger, data=data)
+    graph = open_model(model, ledger, data=data, trust=trust)
     checked_on = check_data or data
     few = limit if check_data is None else None
     if wanted and checked_on is not None:

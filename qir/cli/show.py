@@ -15,6 +15,7 @@ from qir.cli.words import scale, shape, weights
 if TYPE_CHECKING:
     from qir.inspect.explain import Contents, Explanation
     from qir.inspect.summary import Summary, Tensor
+    from qir.ir.graph import Graph
     from qir.rewrite.runner.journal import Journal
 
 
@@ -68,10 +69,20 @@ def show(model: Path, text: bool, node: str | None, as_json: bool) -> None:
             head = {"file": str(model), "file_bytes": length, **summary.to_json()}
             screen.json({**head, "journal": [asdict(entry) for entry in journal]})
         else:
-            _summary(screen, model, length, summary, journal)
+            _summary(screen, model, length, summary, journal, _called(graph))
 
 
-def _summary(screen: Screen, path: Path, length: int, summary: Summary, journal: Journal) -> None:
+def _called(graph: Graph) -> str:
+    """How a model is called, where inputs and results alone do not say it."""
+    from qir.ir.call_signature import CallSignature
+
+    found = CallSignature.of(graph)
+    return "" if found.plain else found.named(graph)
+
+
+def _summary(
+    screen: Screen, path: Path, length: int, summary: Summary, journal: Journal, called: str
+) -> None:
     screen.line(f"{path.name}  {size(length)}", "bold")
     held = ", ".join(f"{kind} {size(count)}" for kind, count in summary.bytes.items())
     chain = summary.longest_integer_chain
@@ -84,6 +95,8 @@ def _summary(screen: Screen, path: Path, length: int, summary: Summary, journal:
         "work": f"{amount(summary.macs)} multiply-adds for one sample",
         "in integers": "nothing",
     }
+    if called:
+        facts["called as"] = called
     if open_ended := sum(layer.macs is None for layer in summary.layers):
         facts["work"] += f", {plural(open_ended, 'op')} not counted: foreign, or of open size"
     if chain:

@@ -123,6 +123,11 @@ preprocess = click.option(
     metavar="FILE",
     help="How images become inputs, as TOML; `qir new preprocess imagenet` writes one.",
 )
+trust = click.option(
+    "--trust",
+    is_flag=True,
+    help="Open a file that runs code when it is opened, such as a pickled module.",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 feeds = click.option(
     "--feeds",

@@ -7,7 +7,7 @@ last, both as a profile has it: what the op's float form computes between dequan
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,9 @@ from qir.errors import OpError
 from qir.ir.dtype import DType
 from qir.ir.node import Node
 from qir.ir.ops import spec
-from qir.ir.scheme import Scheme
 from qir.ir.types import QuantType
-from qir.numerics import Map, dequantize, map_of, quantize
-from qir.profiles import Profile, dequantizing, numbers_for, profile, quantizing, query_on
+from qir.numerics import Map, choose, dequantize, map_of, quantize
+from qir.profiles import Profile, Query, dequantizing, profile, quantizing, query_on
 from qir.profiles.methods import plugin_method
 from qir.reference.companions import Resolved, concrete, resolved
 from qir.reference.operands import narrow, wide
@@ -96,12 +95,21 @@ class _Place:
         return map_of(self.quant)
 
     def _chosen(self, x: Tensor) -> Map:
-        """The map for the range that x has, as the profile chooses it."""
+        """The map for the range that x has, as the profile chooses it while a model runs."""
         quant = self.quant
         if quant.grain is not None or quant.scale is not None or not x.size:
             raise OpError(f"{self.name} is {quant}: only one scale of some elements is computed")
-        scheme = Scheme(quant.storage, quant.zero is not None, "tensor", quant.bounds)
-        scale, zero = numbers_for(self.manner, x.min(), x.max(), scheme)
+        asked = Query("choose_qparams", {"result": str(quant.storage)})
+        rule = replace(self.manner.resolve(asked).choose, reduce="none")  # the type's bounds say it
+        scale, zero = choose(
+            np.asarray(x.min()),
+            np.asarray(x.max()),
+            quant.storage,
+            rule,
+            bounds=(quant.low, quant.high),
+            symmetric=quant.zero is not None,
+            profile=self.manner.name,
+        )
         return map_of(quant, scale=scale, zero=zero)
 
     def reals(self, codes: Tensor) -> Tensor:

@@ -440,7 +440,7 @@ def test_what_nobody_uses_is_a_note() -> None:
 
 def test_every_rule_is_tried_here() -> None:
     tried = {case[0] for case in CASES}
-    elsewhere = {"output", "structure", "bodies", "default", "slots", "overflow", "kept"}
+    elsewhere = {"output", "structure", "bodies", "default", "slots", "overflow", "kept", "call"}
     beside = {
         "companions",
         "one-tensor",

@@ -34,7 +34,7 @@ from ..optimizer.separate_additions import add_apart
 from ..writer import qonnx, where_ops
 from ..writer.low_bit_products import opened, to_nbits
 from ..writer.writer import STEP
-from . import kept_operators
+from . import kept_operators, run_time_ranges
 
 _WEIGHTED = "onnx:com.microsoft.*"
 _NO_BITS = "no product here has weights in blocks of few bits; qir quantize --weights makes them"
@@ -59,6 +59,8 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
             ledger.add(Change.EXACT, STEP, graph.name, _NO_SUMS)
         return graph
     out = graph.copy()
+    for each in bodies(out):
+        run_time_ranges.by_onnx(each, ledger)
     held = fix_defaults(out, ledger)
     if _channels_last(out):
         _run(Layout("nchw"), out, ledger)

@@ -19,6 +19,9 @@ from .writer import Wire, Writer
 _AXES_ARE_INPUTS = 18
 """The first operator set whose ReduceMin and ReduceMax take axes as an operand."""
 
+BY_OPERATORS = frozenset({"onnx.dynamic", "torchao.per_token"})
+"""Range rules of the language that are written as operators one by one."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
@@ -46,7 +49,7 @@ def write(writer: Writer, node: Node) -> None:
     """The numbers that a range rule chooses; Refused for what has no such form."""
     attrs = node.attrs
     rule = str(attrs["rule"])
-    if rule not in ("onnx.dynamic", "torchao.per_token"):
+    if rule not in BY_OPERATORS:
         _by_fields(writer, node, _fields(writer, node, rule))
         return
     steps = _Steps(writer, node)

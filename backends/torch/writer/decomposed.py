@@ -11,7 +11,7 @@ from torch import fx
 from qir.ir.node import Node
 from qir.ir.types import QuantType
 
-from . import movement
+from . import movement, packed_weights
 from .elements import KINDS, channel_parameters, parameters
 from .kernels import attrs_of, bias_of, operands_of, operators, ops_of
 from .layers import padded, whole
@@ -27,6 +27,8 @@ _MOVES = frozenset(
 
 def handler(node: Node) -> Handler | None:
     """Returns what writes a node in QDQ form."""
+    if found := packed_weights.handler(node):
+        return found
     if node.op in _BETWEEN:
         return _BETWEEN[node.op]
     if any(v.type.quant for v in (*node.operands.values(), *node.results)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import ml_dtypes
 import numpy as np
 import torch
@@ -11,6 +13,7 @@ from qir.errors import Refused
 from qir.ir.dtype import DType
 from qir.ir.types import QuantType
 
+Numbers: TypeAlias = NDArray[np.generic]
 KINDS = {
     "f64": torch.float64,
     "f32": torch.float32,
@@ -65,16 +68,25 @@ def parameters(quant: QuantType) -> tuple[float, int]:
 
 def channel_parameters(quant: QuantType) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the scales, as doubles, and zero points of one scale for each index."""
-    scales = np.atleast_1d(np.asarray(quant.scales())).astype(np.float64)
-    zeros = np.broadcast_to(np.asarray(quant.zeros()).astype(np.int64), scales.shape)
-    return torch.from_numpy(scales.copy()), torch.from_numpy(zeros.copy())
+    return _along(np.asarray(quant.scales()), np.asarray(quant.zeros()))
+
+
+def _along(scales: Numbers, zeros: Numbers) -> tuple[torch.Tensor, torch.Tensor]:
+    many = np.atleast_1d(scales).astype(np.float64)
+    whole = np.broadcast_to(zeros.astype(np.int64), many.shape)
+    return torch.from_numpy(many.copy()), torch.from_numpy(whole.copy())
 
 
 def quantized(data: torch.Tensor, quant: QuantType) -> torch.Tensor:
     """Returns stored integers as a quantized tensor."""
-    if quant.axis is None:
-        made: torch.Tensor = torch._make_per_tensor_quantized_tensor(data, *parameters(quant))
-        return made
-    scales, zeros = channel_parameters(quant)
-    made = torch._make_per_channel_quantized_tensor(data, scales, zeros, quant.axis)
+    return scaled(data, np.asarray(quant.scales()), np.asarray(quant.zeros()), quant.axis or 0)
+
+
+def scaled(data: torch.Tensor, scales: Numbers, zeros: Numbers, axis: int = 0) -> torch.Tensor:
+    """Returns stored integers with one scale, or with one for each index of an axis."""
+    made: torch.Tensor
+    if not scales.ndim:
+        made = torch._make_per_tensor_quantized_tensor(data, float(scales), int(zeros))
+    else:
+        made = torch._make_per_channel_quantized_tensor(data, *_along(scales, zeros), axis)
     return made

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 import io
+import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.utils._pytree import tree_unflatten
 
 from qir.atomic import replacing
 from qir.errors import InputError, Refused
 from qir.ir import dims
+from qir.ir.call_signature import CallSignature
 from qir.ir.types import TensorType
 
+from .called import called as called_as
 from .elements import kind
 from .program import Program
 
+USER = InputKind.USER_INPUT
 TOLD = "qir.json"
 """The member of a file that has the names and types of inputs and results."""
 _LEAST = 32
@@ -29,6 +37,11 @@ def module(program: Program) -> fx.GraphModule:
     return fx.GraphModule(program.held, program.graph, "Program")
 
 
+def called(program: Program) -> nn.Module:
+    """Returns a program as a module that is called as the graph's call signature says."""
+    return called_as(module(program), program.source)
+
+
 def exported(program: Program) -> ExportedProgram:
     """Returns a program as an exported one; sizes that the graph leaves open stay open.
 
@@ -37,10 +50,18 @@ def exported(program: Program) -> ExportedProgram:
     kinds = [value.type for value in program.source.inputs]
     names = sorted(dims.names(tuple(dim for kind in kinds for dim in kind.shape)))
     sizes = {name: _LEAST + place for place, name in enumerate(names)}
-    examples = tuple(_example(kind, sizes) for kind in kinds)
-    open_ones = tuple(_open(kind) for kind in kinds)
+    examples: tuple[Any, ...] = tuple(example(kind, sizes) for kind in kinds)
+    open_ones: Any = tuple(_open(kind) for kind in kinds)
+    whole, named = called(program), dict[str, Any]()
+    if not isinstance(whole, fx.GraphModule):
+        signature = CallSignature.of(program.source)
+        examples, named = signature.arguments(examples)
+        args, words = signature.without_literals().arguments(open_ones)
+        places = list(inspect.signature(whole.forward).parameters)
+        shapes = dict(zip(places, (*args, *words.values()), strict=True))
+        open_ones = shapes if names else None
     try:
-        made = torch.export.export(module(program), examples, dynamic_shapes=open_ones)
+        made = torch.export.export(whole, examples, named, dynamic_shapes=open_ones)
     except Exception as error:  # whatever it is: PyTorch's own tracing failed
         said = " ".join(str(error).split())[:300]
         raise Refused(f"{program.source.name}: torch.export does not take it: {said}") from error
@@ -50,7 +71,7 @@ def exported(program: Program) -> ExportedProgram:
     return made
 
 
-def _example(given: TensorType, sizes: dict[str, int]) -> torch.Tensor:
+def example(given: TensorType, sizes: dict[str, int]) -> torch.Tensor:
     """Zeros of a type; sizes that are symbols are those of the names in them."""
     bound = [dims.bind(dim, sizes) for dim in given.shape]
     shape = [dim if isinstance(dim, int) else _LEAST for dim in bound]
@@ -71,10 +92,28 @@ def save(made: ExportedProgram, path: Path, told: str) -> None:
 
 def load(path: Path) -> tuple[Any, str]:
     """Loads a file that `save` wrote, and the text beside it; InputError for another."""
-    extra = {TOLD: ""}
+    extra, logger = {TOLD: ""}, logging.getLogger("torch.export")
+    before, logger.disabled = logger.disabled, True  # it prints a traceback of what is raised
     try:
         made = torch.export.load(str(path), extra_files=extra)
     except Exception as error:  # PyTorch raises what it likes for a damaged file
         said = " ".join(str(error).split())[:200]
         raise InputError(f"{path}: PyTorch does not load it: {said}") from error
-    return made.module(), str(extra[TOLD])
+    finally:
+        logger.disabled = before
+    return _flat(made), str(extra[TOLD])
+
+
+def _flat(made: ExportedProgram) -> Callable[..., object]:
+    """Returns a program that takes tensors one by one, whatever its call signature."""
+    run: Any = made.module()
+    kinds = [spec.arg for spec in made.graph_signature.input_specs if spec.kind == USER]
+    shape: Any = made.call_spec.in_spec
+
+    def flat(*tensors: torch.Tensor) -> object:
+        rest = iter(tensors)
+        held = [arg.value if isinstance(arg, ConstantArgument) else next(rest) for arg in kinds]
+        args, kwargs = tree_unflatten(held, shape)
+        return run(*args, **kwargs)
+
+    return flat

@@ -11,9 +11,10 @@ from torch import fx
 
 from qir.ir.attrs import Attr
 from qir.ir.node import Node, Value
+from qir.ir.ops import spec
 from qir.ir.types import QuantType
 
-from . import elementwise, layers, movement, recurrent, tables
+from . import dynamic, elementwise, layers, movement, packed_weights, recurrent, tables
 from .elements import STORED, channel_parameters, fits, parameters
 from .layers import sides, whole
 from .program import Handler, Program
@@ -24,20 +25,25 @@ _AXES = {f"conv{n}d": n for n in (1, 2, 3)} | {f"conv_transpose{n}d": n for n in
 def handler(node: Node) -> Handler | None:
     """Returns what writes a node: a kernel where it works on quantized values, else operators of
     floats."""
+    if found := packed_weights.handler(node):
+        return found
     if node.op == "choose_qparams":
         return _left if all(map(_by_kernels, node.results[0].users)) else None
     if not any(v.type.quant for v in (*node.operands.values(), *node.results)):
-        return operators(node)
-    if node.op == "quantize" and "scale" in node.operands:
+        return dynamic.OPS.get(node.op) if node.inner else operators(node)
+    if node.op in _MOVES and any(spec(node.op).companion(slot) for slot in node.operands):
         return _left if _by_kernels(node) else None
     return _KERNELS.get(ops_of(node)[0])
 
 
 def _by_kernels(node: Node) -> bool:
     """Returns whether only layers that choose scale and zero point themselves ask for these."""
-    if node.op == "quantize":
+    if node.op in _MOVES:
         return all(map(_by_kernels, node.result.users))
-    return node.op == "linear" and "x.scale" in node.operands
+    return bool(node.inner) or (node.op == "linear" and "x.scale" in node.operands)
+
+
+_MOVES = frozenset({"quantize", "dequantize"})
 
 
 def _left(program: Program, node: Node) -> Any:

@@ -163,8 +163,13 @@ class Program:
 
     def _input(self, value: Value) -> None:
         self.require(value)
-        name = _NAME.sub("_", value.name) or "x"
-        self.values[value] = self.graph.placeholder(f"_{name}" if name[0].isdigit() else name)
+        self.values[value] = self.graph.placeholder(argument_name(value))
 
 
-__all__ = ["Handler", "Program"]
+def argument_name(value: Value) -> str:
+    """Returns an input's name as Python takes it."""
+    name = _NAME.sub("_", value.name) or "x"
+    return f"_{name}" if name[0].isdigit() else name
+
+
+__all__ = ["Handler", "Program", "argument_name"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import fx
@@ -11,41 +12,63 @@ from qir.ir.ops.recurrent import DIRECTIONS, USUAL
 
 from .program import Handler, Program
 
-_GATES = {"lstm": (0, 2, 3, 1), "gru": (1, 0, 2), "rnn": (0,)}
+GATES = {"lstm": (0, 2, 3, 1), "gru": (1, 0, 2), "rnn": (0,)}
 """Where each of PyTorch's gates is among ours: i o f g and z r n here, i f g o and r z n there."""
+_STATES = {"lstm": ("h0", "c0"), "gru": ("h0",), "rnn": ("h0",)}
 _TAKEN = frozenset({"x", "w", "r", "bias", "h0", "c0"})
 
 
 def _layer(kind: str) -> Handler:
     def write(program: Program, node: Node) -> list[fx.Node]:
-        name = _operator(program, node, kind)
-        ways = DIRECTIONS[str(node.attrs["direction"])]
-        first, turned = bool(node.attrs["batch_first"]), ways == (True,)
-        steps = 1 if first else 0
-        x = program.operand(node, "x")
-        x = program.call("aten.flip", x, [steps]) if turned else x
-        states = [_state(program, node, slot) for slot in _states(kind)]
-        params = [p for way in range(len(ways)) for p in _parameters(program, node, kind, way)]
-        given = states if kind == "lstm" else states[0]
-        end = ("bias" in node.operands, 1, 0.0, False, len(ways) == 2, first)
-        made = program.call(name, x, given, params, *end)
-        sizes = [program.size(dim, node) for dim in node.results[0].type.shape]
-        flat = program.item(made, 0)
-        if first:
-            y = program.call("aten.reshape", flat, sizes)
-        else:
-            count, many, batch, hidden = sizes
-            y = program.call("aten.reshape", flat, [count, batch, many, hidden])
-            y = program.call("aten.transpose", y, 1, 2)
-        y = program.call("aten.flip", y, [steps]) if turned else y
-        ends = [program.item(made, index) for index in range(1, len(node.results))]
-        turn = [program.call("aten.transpose", each, 0, 1) if first else each for each in ends]
-        return [y, *turn]
+        if node.inner:
+            said = "only formats torchscript and fx of the engines quantize its state in each step"
+            raise program.refuse(node, said)
+        name = operator_name(program, node, kind)
+        ways = range(len(DIRECTIONS[str(node.attrs["direction"])]))
+
+        def call(x: fx.Node, states: Any) -> fx.Node:
+            params = [p for way in ways for p in _parameters(program, node, kind, way)]
+            return program.call(name, x, states, params, *settings(node))
+
+        return laid_out(program, node, kind, program.operand(node, "x"), call)
 
     return write
 
 
-def _operator(program: Program, node: Node, kind: str) -> str:
+def settings(node: Node) -> tuple[Any, ...]:
+    """Returns what PyTorch's layer is given after its parameters: has_biases, num_layers, dropout,
+    train, bidirectional and batch_first."""
+    both = node.attrs["direction"] == "bidirectional"
+    return ("bias" in node.operands, 1, 0.0, False, both, bool(node.attrs["batch_first"]))
+
+
+def laid_out(
+    program: Program,
+    node: Node,
+    kind: str,
+    x: fx.Node,
+    call: Callable[[fx.Node, Any], fx.Node],
+) -> list[fx.Node]:
+    """Writes a layer by a call of data and first states, and brings its results into our layout."""
+    first, turned = bool(node.attrs["batch_first"]), node.attrs["direction"] == "reverse"
+    steps = 1 if first else 0
+    x = program.call("aten.flip", x, [steps]) if turned else x
+    states = [_first_state(program, node, slot) for slot in _STATES[kind]]
+    made = call(x, states if kind == "lstm" else states[0])
+    sizes = [program.size(dim, node) for dim in node.results[0].type.shape]
+    flat = program.item(made, 0)
+    if first:
+        y = program.call("aten.reshape", flat, sizes)
+    else:
+        count, many, batch, hidden = sizes
+        y = program.call("aten.reshape", flat, [count, batch, many, hidden])
+        y = program.call("aten.transpose", y, 1, 2)
+    y = program.call("aten.flip", y, [steps]) if turned else y
+    ends = [program.item(made, index) for index in range(1, len(node.results))]
+    return [y, *(program.call("aten.transpose", e, 0, 1) if first else e for e in ends)]
+
+
+def operator_name(program: Program, node: Node, kind: str) -> str:
     """PyTorch's name of a layer; Refused for one that it lacks."""
     attrs, ways = node.attrs, len(DIRECTIONS[str(node.attrs["direction"])])
     if more := sorted(set(node.operands) - _TAKEN):
@@ -63,11 +86,7 @@ def _operator(program: Program, node: Node, kind: str) -> str:
     return f"aten.{kind}"
 
 
-def _states(kind: str) -> tuple[str, ...]:
-    return ("h0", "c0") if kind == "lstm" else ("h0",)
-
-
-def _state(program: Program, node: Node, slot: str) -> fx.Node:
+def _first_state(program: Program, node: Node, slot: str) -> fx.Node:
     """The state that a layer begins with, the direction first; zeros unless it is given."""
     first, value = bool(node.attrs["batch_first"]), node.operands.get(slot)
     if value is not None:
@@ -99,11 +118,11 @@ def _ordered(program: Program, node: Node, kind: str, slot: str, way: int) -> fx
 
 
 def _gates(program: Program, kind: str, held: fx.Node) -> fx.Node:
-    order = _GATES[kind]
+    order = GATES[kind]
     if len(order) == 1:
         return held
     parts = program.call("aten.chunk", held, len(order), 0)
     return program.call("aten.cat", [program.item(parts, index) for index in order], 0)
 
 
-OPS: dict[str, Handler] = {kind: _layer(kind) for kind in _GATES}
+OPS: dict[str, Handler] = {kind: _layer(kind) for kind in GATES}

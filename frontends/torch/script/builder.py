@@ -46,8 +46,6 @@ class Builder:
         """The module whose code is read."""
         self.line = ""
         """Where in the user's files the present call stands."""
-        self.notes: list[tuple[str, str]] = []
-        """What is read otherwise than PyTorch computes it: the name of a call, and how."""
         self.label = ""
         """What the next call is named after, where that is not its operator."""
         self._nodes: dict[int, fx.Node] = {}

@@ -363,12 +363,12 @@ def _integers(reader: Interpreter, held: Quantized) -> fx.Node:
     return held.node
 
 
-def _recurrent(target: Any) -> Callable[..., Any]:
+def _recurrent(layer: str) -> Callable[..., Any]:
     """Returns the reader of a dynamic recurrent layer."""
 
     def read(reader: Interpreter, x: Any, states: Any, cells: Any, *rest: Any) -> Any:
         reader.kernels = True
-        return quantized.recurrent(reader.builder, target, x, states, cells, rest[:6])
+        return quantized.recurrent(reader.builder, layer, x, states, cells, rest[:6])
 
     return read
 
@@ -402,8 +402,8 @@ _QUESTIONS: dict[str, Callable[..., Any]] = {
     "aten::slice": _listed,
     "aten::add": _added,
     "aten::quantize_per_tensor": _quantize,
-    "aten::quantized_lstm": _recurrent(torch.ops.aten.lstm.input),
-    "aten::quantized_gru": _recurrent(torch.ops.aten.gru.input),
+    "aten::quantized_lstm": _recurrent("lstm"),
+    "aten::quantized_gru": _recurrent("gru"),
     "aten::quantize_per_channel": _quantize_channels,
     "aten::dequantize": _dequantize,
     "aten::int_repr": _integers,

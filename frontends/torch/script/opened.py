@@ -36,7 +36,7 @@ def script_program(
     made = interpreter.call(Module("", module), "forward", given)
     builder.graph.output(tuple(builder.node(_result(held)) for held in _results(builder, made)))
     attribute = builder.tensors.__getitem__
-    program = Program(builder.graph, {}, attribute, notes=builder.notes)
+    program = Program(builder.graph, {}, attribute)
     return program, interpreter
 
 

@@ -14,6 +14,7 @@ import torch
 import torch.ao.quantization.fx._decomposed
 from torch import fx
 
+from ..profiles import running_engine
 from .builder import Builder, Stored, is_tensor
 
 ATEN = torch.ops.aten
@@ -284,30 +285,43 @@ def packed_linear(kernel: Kernel, held: Packed, x: Any, *, reduce_range: bool) -
     with kernel.builder.mode:
         made = ATEN.linear.default(node.meta["val"], w.meta["val"])
     target = torch.ops.quantized.linear_dynamic.default
-    linear: fx.Node = kernel.builder.emit(target, (node, (w, row), reduce_range), {}, made)
+    reduced = _reduces(reduce_range)
+    linear: fx.Node = kernel.builder.emit(target, (node, (w, row), reduced), {}, made)
     return linear
 
 
+def _reduces(asked: object) -> bool:
+    """Returns whether data are quantized to seven bits: QNNPACK ignores that it is asked to."""
+    return bool(asked) and running_engine() != "qnnpack"
+
+
 def recurrent(
-    builder: Builder, target: Any, x: Any, states: Any, cells: Any, rest: Sequence[Any]
+    builder: Builder, layer: str, x: Any, states: Any, cells: Any, rest: Sequence[Any]
 ) -> Any:
-    """Reads a dynamic LSTM or GRU: its quantized weights, with states that stay floats."""
+    """Keeps the call of a dynamic LSTM or GRU: weights and biases of each cell, and whether the
+    data and the state are quantized to seven bits."""
     params: list[Any] = []
+    plain: list[Any] = []
     for cell in cells:
-        kind, biases, _, _, packed = cell.object.__getstate__()[0]
+        kind, biases, _, numbers, packed = cell.object.__getstate__()[0]
         if kind != "quantized_dynamic":
             raise builder.fail(f"holds a recurrent layer of kind {kind}, which is not read")
         owner = cell.name.removesuffix(".param")
-        for part, held in zip(("ih", "hh"), packed, strict=True):
-            weight = torch.ops.quantized.linear_unpack(held)[0]
-            params.append(weights(builder, f"{owner}.weight_{part}", weight))
-        params += [
-            Stored(f"{owner}.bias_{i}", b.detach()) for i, b in zip("ih", biases, strict=True)
+        held: list[Any] = []
+        for part, one in zip(("ih", "hh"), packed, strict=True):
+            weight = torch.ops.quantized.linear_unpack(one)[0]
+            held.append(weights(builder, f"{owner}.weight_{part}", weight))
+        held += [
+            builder.node(Stored(f"{owner}.bias_{i}", b.detach()))
+            for i, b in zip("ih", biases, strict=True)
         ]
-    made = builder.call(target, x, states, params, *rest)
-    said = "PyTorch quantizes its data and states at each step; here they stay float"
-    builder.notes.append((made[0].args[0].name, said))
-    return made
+        params.append((*held, _reduces(numbers[0])))
+        plain += held
+    given = [builder.node(held) for held in (x, states, plain)]
+    with builder.mode:
+        made = getattr(ATEN, layer).input(*fx.map_arg(given, lambda n: n.meta["val"]), *rest)
+    target = getattr(ATEN, f"quantized_{layer}").input
+    return builder.emit(target, (*given[:2], params, *rest), {}, list(made))
 
 
 # -- one element at a time ------------------------------------------------------------------------

@@ -36,8 +36,11 @@ OPS = (
         "output",
         (),
         _given,
+        (AttrSpec("call", "text", ""),),
         results=0,
-        doc="What the graph gives back; its slots are named as results.",
+        doc="What the graph gives back; its slots are named as results. `call` says how arguments "
+        "and results nest, such as `(_, mask=_) -> {'logits': _}`; each `_` is the next input or "
+        "result.",
     ),
     OpSpec(
         "fused",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qir.ir.ops import OPS
+from qir.ir.ops import OPS, recurrent
 from qir.ir.ops.spec import Layer
 
 
@@ -17,6 +17,8 @@ MATRIX_PRODUCTS = _of("matrix")
 LAYERS = CONVOLUTIONS | TRANSPOSED | MATRIX_PRODUCTS
 PRODUCTS = MATRIX_PRODUCTS | {"conv2d"}
 """Layers whose kernels sum products of integers and round once."""
+RECURRENT = frozenset(op.name for op in recurrent.OPS)
+"""Layers that hand a state from step to step."""
 CONTROL = frozenset(op.name for op in OPS.values() if op.bodies) - {"fused"}
 """Branches and loops."""
 INNER = frozenset(op.name for op in OPS.values() if op.inner and op.traits.layer is None)

@@ -26,6 +26,7 @@ from qir.ir.verify.sharing import bias_scale, one_number, one_tensor, same_map
 from qir.ir.verify.step import SLOTS
 from qir.ir.verify.structure import (
     bodies,
+    call,
     default,
     kept,
     output,
@@ -61,6 +62,7 @@ RULES: tuple[Rule, ...] = (
     Rule("summed-axis", "warning", summed_axis, codes=True, ops=_PRODUCTS),
     Rule("overflow", "warning", overflow, codes=True, ops=_PRODUCTS, plain=RAW),
     Rule("kept", "warning", kept, ops=frozenset({"foreign"})),
+    Rule("call", "warning", whole=call),
     Rule("unused", "note", unused),
 )
 """Every rule, in the order in which a node's findings are reported."""

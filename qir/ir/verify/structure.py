@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qir.errors import InputError
 from qir.ir import dims
+from qir.ir.call_signature import CallSignature
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import TensorType
@@ -15,6 +17,20 @@ def output(graph: Graph) -> Iterator[Fault]:
     """A graph has an output: what it gives back."""
     if graph._output is None:
         yield Fault("it has no output")
+
+
+def call(graph: Graph) -> Iterator[Fault]:
+    """A call signature names as many inputs and results as the graph has."""
+    if graph._output is None or not graph._output.attrs["call"]:
+        return
+    try:
+        given, made = CallSignature.of(graph).counts()
+    except InputError as error:
+        yield Fault(str(error))
+        return
+    if (given, made) != (len(graph.inputs), len(graph.outputs)):
+        said = f"its call signature has {given} inputs and {made} results"
+        yield Fault(f"{said}; it has {len(graph.inputs)} and {len(graph.outputs)}")
 
 
 def structure(seen: Seen) -> Iterator[Fault]:

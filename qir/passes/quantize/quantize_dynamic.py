@@ -42,7 +42,8 @@ from qir.ir.graph import Graph
 from qir.ir.lazy_arrays import Held, boxes, part, pieces
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.ops.layers import CONVOLUTIONS, MATRIX_PRODUCTS
+from qir.ir.ops.layers import CONVOLUTIONS, MATRIX_PRODUCTS, RECURRENT
+from qir.ir.ops.recurrent import DIRECTIONS, USUAL
 from qir.ir.quantized_ops import STRUCTURE
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType, uniform
@@ -107,10 +108,24 @@ def stays(node: Node, wishes: tuple[Wish, ...], ops: frozenset[str] = MATRIX_PRO
     weight = node.operands[traits.weight or ""]
     if weight.constant is None:
         return "its weights are computed"
-    if any(v.type.element != F32 for v in (weight, node.operands[traits.data], node.result)):
+    if any(v.type.element != F32 for v in (weight, node.operands[traits.data], *node.results)):
         return "it does not compute in f32"
     if node.op in MATRIX_PRODUCTS and weight.type.rank != 2:
         return f"its weights have {weight.type.rank} axes, a kernel takes 2"
+    return _unusual(node) if node.op in RECURRENT else ""
+
+
+def _unusual(node: Node) -> str:
+    """Why a recurrent layer stays float: kernels take usual ones with constant weights."""
+    if node.operands["r"].constant is None:
+        return "its weights are computed"
+    if more := [slot for slot in ("lengths", "peephole", "proj") if slot in node.operands]:
+        return f"no kernel quantizes the state of a layer with {more[0]}"
+    usual = USUAL[node.op] * len(DIRECTIONS[str(node.attrs["direction"])])
+    if node.attrs["activations"] not in ((), usual):
+        return "no kernel quantizes the state of a layer with other activations"
+    if node.attrs["clip"] is not None or node.attrs.get("input_forget") is True:
+        return "no kernel quantizes the state of a layer that bounds or couples its gates"
     return ""
 
 
@@ -118,7 +133,8 @@ def _scheme(
     node: Node, table: Capability, granularity: str, wishes: tuple[Wish, ...]
 ) -> Scheme | str:
     """How an op's weights are stored, or why it stays float."""
-    if reason := stays(node, wishes, PRODUCTS):
+    taken = PRODUCTS | (RECURRENT & set(table.dynamic.ops))
+    if reason := stays(node, wishes, taken):
         return reason
     if table.dynamic.ops and node.op not in table.dynamic.ops:
         return f"without data {table.name} quantizes {', '.join(table.dynamic.ops)} alone"
@@ -134,6 +150,12 @@ def _scheme(
     if node.op in _convs() and wanted[-1].grain == "channel" and not wanted[-1].symmetric:
         raise SchemeError(f"{node.name}: weights of convolutions have one zero point")
     return wanted[-1]
+
+
+def _weights(node: Node) -> tuple[str, ...]:
+    """The slots of weights that are quantized: those of data, and those of the state."""
+    weight = spec(node.op).traits.weight
+    return (*((weight,) if weight else ()), *(("r",) if node.op in RECURRENT else ()))
 
 
 def _convs() -> frozenset[str]:
@@ -162,8 +184,8 @@ def decision(
 ) -> Decision:
     traits = spec(node.op).traits
     schemes = {} if scheme is None else {traits.data: f"u8 affine tensor {rule}"}
-    if scheme is not None and traits.weight:
-        schemes[traits.weight] = str(scheme)
+    if scheme is not None:
+        schemes |= dict.fromkeys(_weights(node), str(scheme))
     return known.decision(node, reason, schemes)
 
 
@@ -175,7 +197,8 @@ class QuantizeDynamic(Pass):
     """Quantizes products with constant weights; scales of data are computed at run time.
 
     The data of each is quantized as a whole to u8 by its own range, once for all who read it; the
-    weights by their range, now. Everything between stays float. What branches and loops hold is
+    weights by their range, now. The state of a recurrent layer is quantized in each step, where
+    the target has such a kernel. Everything between stays float. What branches and loops hold is
     quantized within them.
     """
 
@@ -207,8 +230,13 @@ class QuantizeDynamic(Pass):
                 reals[data] = _dynamic(graph, data, self.capability.dynamic)
                 reason = f"u8 by {self.capability.dynamic.rule}, chosen while the model runs"
                 ledger.add(Change.QUANTIZED, self.name, data.name, reason)
-            self._weight(graph, node, scheme, weights, ledger)
+            for slot in _weights(node):
+                self._weight(graph, node, slot, scheme, weights, ledger)
             graph.set_operand(node, traits.data, reals[data])
+            if node.op in RECURRENT:
+                graph.set_inner(node, "h", _state(self.capability.dynamic))
+                said = "its state is quantized in each step, as its data"
+                ledger.add(Change.QUANTIZED, self.name, node.name, said)
             count += 1
         return count
 
@@ -216,12 +244,12 @@ class QuantizeDynamic(Pass):
         self,
         graph: Graph,
         node: Node,
+        slot: str,
         scheme: Scheme,
         known: dict[tuple[Value, Scheme, int | None], Value],
         ledger: Ledger,
     ) -> None:
         traits = spec(node.op).traits
-        slot = traits.weight or ""
         value, axis = node.operands[slot], None
         if scheme.grain == "channel" and traits.weight_axis is not None:
             axis = traits.weight_axis(make_call(node.op, node.operands, node.attrs))
@@ -263,6 +291,11 @@ def ends(reals: Held, axis: int | None) -> tuple[NDArray[np.generic], NDArray[np
 
 def _first(value: Value) -> Node:
     return min((u.node for u in value.uses), key=lambda n: n._rank)
+
+
+def _state(how: Dynamic) -> QuantType:
+    """The type of a state that is quantized in each step by its own range."""
+    return QuantType(U8, F32, None, None, scale_dtype=dtype(how.scale))
 
 
 def _dynamic(graph: Graph, value: Value, how: Dynamic) -> Value:

@@ -139,7 +139,7 @@ def test_blocks_of_a_range_are_refused_by_name() -> None:
 def test_a_rule_without_operators_is_refused_by_name() -> None:
     graph = parse(
         "graph g as native {\n%x = input() : 3xf32\n%s, %z = choose_qparams(%x) "
-        '{rule = "torch.dynamic", storage = u8} : f32, u8\noutput(s=%s, z=%z)\n}'
+        '{rule = "torch.dynamic", storage = i8} : f32, i8\noutput(s=%s, z=%z)\n}'
     )
     with pytest.raises(Refused, match=r"^s: the range rule 'torch\.dynamic' has no form in ONNX"):
         to_model(graph, Ledger())

@@ -1,25 +1,32 @@
-"""Linear layers whose data are quantized while the model runs: quantized::linear_dynamic."""
+"""Layers whose data are quantized while the model runs: linear_dynamic, quantized_lstm and _gru."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from torch import nn
+from torch.ao import quantization
 
 import qir
 from qir import pipeline
 from qir.errors import PluginError, Refused
+from qir.ir.dtype import F32
 from qir.ir.graph import Graph
-from qir.ledger import Ledger
+from qir.ir.types import TensorType
+from qir.ledger import Change, Ledger
 from qir.target import target
+from tests.frontends.torch.test_torchscript import engine as running
 
 pytestmark = pytest.mark.skipif(
     torch.backends.cpu.get_cpu_capability() != "AVX512",
     reason="torch's profiles speak of AVX512 with VNNI, which this processor has not",
 )
+AO: Any = quantization
 ENGINES = ("x86", "fbgemm", "onednn", "qnnpack")
 
 
@@ -66,7 +73,7 @@ def test_convolutions_stay_float_without_data_and_the_plan_says_why() -> None:
     net = nn.Conv2d(3, 4, 3)
     graph = qir.load(net, inputs=(torch.randn(1, 3, 8, 8),))
     (decision,) = pipeline.plan(graph, target="pytorch-x86", dynamic=True).decisions
-    assert decision.reason == "without data pytorch-x86 quantizes linear alone"
+    assert decision.reason == "without data pytorch-x86 quantizes linear, lstm, gru alone"
 
 
 def test_exported_programs_with_dynamic_layers_are_refused(tmp_path: Path) -> None:
@@ -83,3 +90,118 @@ def test_a_target_file_says_how_data_are_quantized_while_the_model_runs(tmp_path
     path.write_text('extends = "onnxruntime"\ndynamic = { op = ["gemm"] }')
     with pytest.raises(PluginError, match=r"mine\.toml, line 2: no key of dynamic 'op'"):
         target(str(path))
+
+
+class Recurrent(nn.Module):
+    """An LSTM of two layers and two directions, a GRU, and a linear layer."""
+
+    def __init__(self, *, bias: bool = True) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 16, 2, bidirectional=True, batch_first=True, bias=bias)
+        self.gru, self.linear = nn.GRU(32, 8, bias=bias), nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, (h, c) = self.lstm(x)
+        y, g = self.gru(y)
+        return self.linear(y), h, c, g
+
+
+def recurrent(*, bias: bool = True) -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(3)
+    net = Recurrent(bias=bias).eval()
+    torch.manual_seed(0)  # a state beside a tie, which a gate's last bit decides, is in other data
+    return net, torch.randn(6, 3, 8)
+
+
+def predicted(graph: Graph, x: torch.Tensor, name: str = "") -> list[np.ndarray[Any, Any]]:
+    inputs = {graph.inputs[0].name: x.numpy()}
+    return [np.asarray(y) for y in qir.run(graph, inputs, profile=name or None).values()]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("per", ["tensor", "channel"])
+def test_dynamic_recurrent_layers_are_read_and_written_back(
+    engine: str, per: str, tmp_path: Path
+) -> None:
+    """Beside torch.ao's own module: its bytes from the file, floats of gates near from QIR."""
+    net, x = recurrent()
+    kinds = (nn.LSTM, nn.GRU, nn.Linear)
+    config = AO.default_dynamic_qconfig if per == "tensor" else AO.per_channel_dynamic_qconfig
+    with running(engine):
+        made = AO.quantize_dynamic(net, dict.fromkeys(kinds, config))
+        wanted = made(x)
+        graph = qir.load(made, inputs=(x,))
+        pipeline.save(graph, tmp_path / "back.pt", target=f"pytorch-{engine}")
+        back = torch.jit.load(str(tmp_path / "back.pt"))(x)  # type: ignore[no-untyped-call]
+    assert all(torch.equal(a, b) for a, b in zip(back, wanted, strict=True))
+    for ours, theirs in zip(predicted(graph, x), wanted, strict=True):
+        assert float(np.abs(ours - theirs.detach().numpy()).max()) < 1e-6
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_recurrent_layers_are_quantized_without_data(engine: str, tmp_path: Path) -> None:
+    net, x = recurrent(bias=engine != "fbgemm")
+    target_name = f"pytorch-{engine}"
+    graph = pipeline.quantize_dynamic(qir.load(net, inputs=(x,)), target=target_name)
+    pipeline.save(graph, tmp_path / "made.pt", target=target_name)
+    with running(engine):
+        file = torch.jit.load(str(tmp_path / "made.pt"))  # type: ignore[no-untyped-call]
+        made = file(x)
+    assert str(file.code).count("torch.quantized_lstm") == 2
+    assert str(file.code).count("torch.quantized_gru") == 1
+    ours = predicted(graph, x, target(target_name).profile)
+    for mine, theirs, real in zip(ours, made, net(x), strict=True):
+        assert float(np.abs(mine - theirs.numpy()).max()) < 1e-6
+        assert float((theirs - real).detach().abs().max()) < 0.05
+
+
+def test_dynamic_layers_count_as_integer_ops() -> None:
+    net, x = recurrent()
+    graph = pipeline.quantize_dynamic(qir.load(net, inputs=(x,)), target="pytorch-x86")
+    taken = [(v.op, v.taken) for v in target("pytorch-x86").verdicts(graph)]
+    layers = [each for each in taken if each[0] in ("lstm", "gru", "linear")]
+    assert layers == [*[("lstm", "integer")] * 2, ("gru", "integer"), ("linear", "integer")]
+
+
+def test_a_layer_beyond_the_kernel_stays_float_and_the_plan_says_why() -> None:
+    rng = np.random.default_rng(0)
+    graph = Graph("layer", "native")
+    x = graph.add("input", types=[TensorType((3, 2, 8), F32)], name="x").result
+    shapes = {"w": (1, 64, 8), "r": (1, 64, 16)}
+    held = {s: graph.constant(rng.normal(size=n).astype(np.float32)) for s, n in shapes.items()}
+    made = graph.add("lstm", {"x": x, **held}, {"clip": 3.0})
+    graph.add("output", {"y": made.results[0]})
+    (found,) = pipeline.plan(graph, target="pytorch-x86", dynamic=True).decisions
+    assert found.reason == (
+        "no kernel quantizes the state of a layer that bounds or couples its gates"
+    )
+
+
+def test_a_state_that_is_quantized_is_refused_where_no_kernel_does_it(tmp_path: Path) -> None:
+    net = nn.LSTM(8, 16)
+    made = AO.quantize_dynamic(nn.Sequential(net), {nn.LSTM})
+    with running("x86"):
+        graph = qir.load(made, inputs=(torch.randn(3, 2, 8),))
+    with pytest.raises(Refused, match="choose_qparams cannot be written"):
+        pipeline.save(graph, tmp_path / "a.pt2", target="pt2e")
+
+
+def test_onnx_chooses_by_its_own_rule_and_keeps_states_float(tmp_path: Path) -> None:
+    net, x = recurrent()
+    with running("x86"):
+        made = AO.quantize_dynamic(net, {nn.LSTM, nn.GRU, nn.Linear})
+        wanted = made(x)
+        graph = qir.load(made, inputs=(x,))
+    ledger = Ledger()
+    pipeline.save(graph, tmp_path / "a.onnx", lossy=True, ledger=ledger)
+    session = onnxruntime.InferenceSession(tmp_path / "a.onnx")
+    for ours, theirs in zip(
+        session.run(None, {graph.inputs[0].name: x.numpy()}), wanted, strict=True
+    ):
+        assert float(np.abs(ours - theirs.detach().numpy()).max()) < 0.02
+    said = {e.reason for e in ledger if e.change is Change.APPROXIMATED}
+    assert said == {
+        "onnx.dynamic chooses scale and zero point in the place of torch.dynamic",
+        "ONNX's LSTM does not quantize its state in each step: it stays float",
+        "ONNX's GRU does not quantize its state in each step: it stays float",
+    }

@@ -33,7 +33,6 @@ from .quantized_cases import (
 from .support_modules import (
     AO,
     DATA,
-    RECURRENT,
     Config,
     Entry,
     Net,
@@ -370,11 +369,11 @@ def _dynamic_convolution(name: str, shape: tuple[int, ...]) -> Entry:
 
 DYNAMIC: Mapping[str, Row] = {
     "Linear": Entry(_dynamic(lambda: nn.Linear(6, 8), nn.Linear), (draw(*ROWS),)),
-    "LSTM": Entry(_dynamic(lambda: nn.LSTM(6, 8), nn.LSTM), (draw(4, 3, 6),), RECURRENT),
+    "LSTM": Entry(_dynamic(lambda: nn.LSTM(6, 8), nn.LSTM), (draw(4, 3, 6),), DATA),
     "LSTMCell": _cell(nn.LSTMCell),
     "GRUCell": _cell(nn.GRUCell),
     "RNNCell": _cell(nn.RNNCell),
-    "GRU": Entry(_dynamic(lambda: nn.GRU(6, 8), nn.GRU), (draw(4, 3, 6),), RECURRENT),
+    "GRU": Entry(_dynamic(lambda: nn.GRU(6, 8), nn.GRU), (draw(4, 3, 6),), DATA),
     **{
         f"Conv{kind}{n}d": _dynamic_convolution(f"Conv{kind}{n}d", shape)
         for kind in ("", "Transpose")

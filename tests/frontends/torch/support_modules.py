@@ -23,8 +23,8 @@ from .quantized_cases import (
 )
 
 AO: Any = ao.quantization
-DATA, RECURRENT = 1e-5, 0.05
-"""How far float results may be off; of dynamic recurrent layers, whose states stay float."""
+DATA = 1e-5
+"""How far float results may be off."""
 
 
 @dataclass(frozen=True)

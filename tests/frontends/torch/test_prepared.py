@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, ao, nn
+from torch.ao.nn.quantized import FloatFunctional
 from torch.ao.quantization import QuantStub
 from torch.ao.quantization.quantize_fx import convert_to_reference_fx, prepare_fx, prepare_qat_fx
 
@@ -26,17 +27,18 @@ NEAR = 1e-5
 
 
 class Net(nn.Module):
-    """A convolution with batch norm and relu, a pool, a linear layer."""
+    """A convolution with batch norm and relu, a sum, a pool, a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(6)
         self.quant = QuantStub()
         self.conv, self.norm, self.relu = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()
-        self.linear = nn.Linear(8, 4)
+        self.linear, self.sum = nn.Linear(8, 4), FloatFunctional()
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.relu(self.norm(self.conv(self.quant(x))))
+        y = self.sum.add(y, y)
         made: Tensor = self.linear(nn.functional.adaptive_avg_pool2d(y, 1).flatten(1))
         return made
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import logging
 import pickle
+import sys
+import types
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 import qir
-from qir.errors import InputError, PluginError, UsageError
+from qir.errors import InputError, PluginError, ShapesNeeded, UsageError
 from qir.frontends.torch.program import functional
+from tests.cli.command import qir as qir_command
 
 from .comparison import computed, difference, export, wanted
 
@@ -282,3 +285,50 @@ def test_other_control_flow_is_refused_with_the_line_of_the_user(tmp_path: Path)
 
     with pytest.raises(InputError, match=r"calls map_impl.*not read.*File"):
         qir.load(Calls(each_row), inputs=(X,))
+
+
+def test_a_pickled_module_names_trust_and_is_read_with_it(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    module = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()
+    path = tmp_path / "module.pt"
+    torch.save(module, path)
+    with pytest.raises(InputError, match=r"If you trust it: qir convert \S+ --trust --shape"):
+        qir.load(path)
+    with pytest.raises(ShapesNeeded, match="give their shapes or examples"):
+        qir.load(path, trust=True)
+    graph = qir.load(path, trust=True, inputs=[("batch", 4)])
+    assert not isinstance(graph.inputs[0].type.shape[0], int)
+    x = torch.randn(5, 4)
+    (made,) = qir.run(graph, {graph.inputs[0].name: x.numpy()}).values()
+    assert np.allclose(made, module(x).detach().numpy(), atol=1e-6)
+    assert qir.load(path, trust=True, inputs=(x,)).inputs[0].type.shape == (5, 4)
+
+
+def test_trust_opens_no_state_dict_and_changes_nothing_for_other_files(tmp_path: Path) -> None:
+    torch.save(nn.Linear(4, 3).state_dict(), tmp_path / "state.pt")
+    with pytest.raises(InputError, match="holds a state dict and no program"):
+        qir.load(tmp_path / "state.pt", trust=True, inputs=[(1, 4)])
+    path = saved(tmp_path)
+    assert qir.load(path, trust=True) == qir.load(path)
+    (tmp_path / "a.onnx").write_bytes(b"")
+    with pytest.raises(InputError, match="frontend onnx opens no file that runs code"):
+        qir.load(tmp_path / "a.onnx", trust=True)
+
+
+def test_a_class_that_is_not_found_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "gone.pt"
+    kind = type("Gone", (nn.Module,), {"__module__": "nowhere_at_all"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "nowhere_at_all", types.SimpleNamespace(Gone=kind))
+        torch.save(kind(), path)
+    with pytest.raises(InputError, match=r"its classes are not found: .*; put the file"):
+        qir.load(path, trust=True, inputs=[(1, 4)])
+
+
+def test_the_command_line_reads_what_is_trusted(tmp_path: Path) -> None:
+    path, made = tmp_path / "module.pt", tmp_path / "module.qir"
+    torch.save(nn.Linear(4, 3).eval(), path)
+    command = ["convert", str(path), "-o", str(made)]
+    assert qir_command(*command).status == 2
+    assert qir_command(*command, "--trust", "--shape", "n,4").status == 0
+    assert qir.load(made).inputs[0].type.rank == 2

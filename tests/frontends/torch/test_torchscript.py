@@ -19,7 +19,6 @@ from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 import qir
 from qir.errors import InputError, UsageError
 from qir.ir.graph import Graph
-from qir.ledger import Change, Ledger
 from tests.processors import has
 
 from .comparison import computed, difference, flat, wanted
@@ -240,20 +239,17 @@ def test_tables_of_quantized_rows_keep_their_integers(bags: bool, bits: int) -> 
     assert (str(quant.storage), quant.real_zero) == (f"u{bits}", True)
 
 
-def test_a_dynamic_lstm_keeps_its_weights_and_says_what_stays_float() -> None:
+def test_a_dynamic_lstm_keeps_its_weights_and_quantizes_its_state() -> None:
     module, inputs = NETWORKS["recurrent"]
-    ledger = Ledger()
     with engine("fbgemm"):
         made = AO.quantize_dynamic(module.eval(), {nn.LSTM, nn.Linear})
-        graph = qir.load(made, inputs=inputs, ledger=ledger)
+        graph = qir.load(made, inputs=inputs)
         (ours,), (theirs,) = computed(graph, inputs), wanted(made, inputs)
-    said = [entry for entry in ledger if entry.change is Change.APPROXIMATED]
-    assert [entry.reason for entry in said] == [
-        "PyTorch quantizes its data and states at each step; here they stay float"
-    ]
-    assert difference(ours, theirs, 0.05) == ""
+    assert difference(ours, theirs, NEAR) == ""
     held = [v for v in graph.values.values() if v.constant is not None and v.type.quant]
     assert len(held) == 5, "weights of four cells and of the linear layer"
+    states = [node.inner["h"] for node in graph if node.op == "lstm"]
+    assert {str(state) for state in states} == {"!quant.uniform<u8<0:127>:f32, ?:?, scale f64>"}
 
 
 @pytest.mark.sampled(2)

@@ -1,0 +1,100 @@
+"""Products with weights of few bits alone, by PyTorch's packed kernels.
+
+Data and sums are float. `_weight_int8pack_mm` has i8 with one scale a row,
+`_weight_int4pack_mm_for_cpu` 4 bits in blocks along the row, each with a scale and an offset.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from qir.ir.node import Node
+from qir.ir.types import QuantType
+
+from .elements import tensor
+from .program import Handler, Program
+
+_SIZES = (32, 64, 128, 256)
+"""Elements in a block that the kernel for 4 bits takes."""
+_ROWS = 16
+"""It takes a multiple of so many rows."""
+_REST = "take --weights i8:65536, one block a row, or u4 in blocks of 32, 64, 128 or 256"
+
+
+def handler(node: Node) -> Handler | None:
+    """Returns what writes a product of weights in blocks, and their dequantize; None for others."""
+    if _in_blocks(node):
+        return _nothing
+    weight = node.operands.get("w") if node.op == "linear" and not node.stages else None
+    if weight is None or not _in_blocks(weight.node):
+        return None
+    return _linear
+
+
+def _in_blocks(node: Node) -> bool:
+    """Returns whether a node dequantizes constant weights in blocks, for linear layers alone."""
+    if node.op != "dequantize" or node.operands["x"].constant is None:
+        return False
+    quant = node.operands["x"].type.quant
+    blocks = quant is not None and quant.grain is not None and quant.axis is None
+    return blocks and all(user.op == "linear" for user in node.result.users)
+
+
+def _nothing(program: Program, node: Node) -> Any:
+    return None
+
+
+def _linear(program: Program, node: Node) -> fx.Node:
+    codes = node.operands["w"].node.operands["x"]
+    array, quant = codes.constant, codes.type.quant
+    assert array is not None
+    assert quant is not None
+    data = np.asarray(array.data).astype(np.int32)
+    rows, terms = data.shape
+    sizes = [program.size(dim, node) for dim in node.result.type.shape]
+    x = program.call("aten.reshape", program.operand(node, "x"), [-1, terms])
+    pack = _int8 if str(quant.storage) == "i8" else _int4
+    made = pack(program, node, x, data, quant)
+    bias = program.optional(node, "bias")
+    made = made if bias is None else program.call("aten.add", made, bias)
+    return program.call("aten.reshape", made, [*sizes[:-1], rows])
+
+
+def _grid(quant: QuantType, rows: int) -> tuple[Any, Any]:
+    """Returns scales and zero points by row and block."""
+    scales = np.asarray(quant.scales(), np.float32).reshape(rows, -1)
+    zeros = np.asarray(quant.zeros()).astype(np.float32)
+    return scales, np.broadcast_to(zeros.reshape(rows, -1) if zeros.ndim else zeros, scales.shape)
+
+
+def _int8(program: Program, node: Node, x: fx.Node, data: Any, quant: QuantType) -> fx.Node:
+    scales, zeros = _grid(quant, len(data))
+    if scales.shape[1] != 1 or zeros.any():
+        said = f"aten._weight_int8pack_mm takes one scale a row: {_REST}"
+        raise program.refuse(node, said)
+    name = node.operands["w"].name
+    held = program.hold(tensor(data.astype(np.int8)), name)
+    scale = program.hold(tensor(scales[:, 0]), f"{name}_scale")
+    return program.call("aten._weight_int8pack_mm", x, held, scale)
+
+
+def _int4(program: Program, node: Node, x: fx.Node, data: Any, quant: QuantType) -> fx.Node:
+    """Integers of 0 to 15 mean `(q - 8) * scale + offset`."""
+    (rows, terms), (scales, zeros) = data.shape, _grid(quant, len(data))
+    size = terms // scales.shape[1]
+    fits = quant.storage.bits == 4 and size * scales.shape[1] == terms and size in _SIZES
+    if not fits or rows % _ROWS:
+        said = f"takes 4 bits and rows by 16, not {rows} rows of {quant.storage}:{size}"
+        raise program.refuse(node, f"aten._weight_int4pack_mm_for_cpu {said}: {_REST}")
+    signed = quant.storage.bounds[0] < 0
+    codes = torch.from_numpy(data + 8 if signed else data)
+    offset = 0 - zeros if signed else 8 - zeros
+    numbers = np.stack([scales.T, (offset * scales).T], -1).astype(np.float32)
+    name = node.operands["w"].name
+    packed = program.hold(torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1), name)
+    held = program.hold(tensor(numbers), f"{name}_scale")
+    return program.call("aten._weight_int4pack_mm_for_cpu", x, packed, size, held)

@@ -1,0 +1,65 @@
+"""How an exported program is called, as the language says it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArgument
+
+from qir.ir.call_signature import LEAF, CallSignature, Tree
+
+_LITERALS = (int, float, bool, str, type(None))
+
+
+def call_of(exported: ExportedProgram) -> str:
+    """Returns the text of a call signature; empty for a plain one, and where there is none.
+
+    Classes that PyTorch flattens to named parts are dicts. Arguments that are no tensors are those
+    of the example inputs.
+    """
+    signature, spec = exported.graph_signature, exported.call_spec
+    given = [each.arg for each in signature.input_specs if each.kind.name == "USER_INPUT"]
+    kept = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+    made = [each.arg for each in signature.output_specs if each.kind in kept]
+    if spec.in_spec is None or spec.out_spec is None:
+        return ""
+    try:
+        whole: Any = _tree(spec.in_spec, iter(map(_leaf, given)))
+        found = CallSignature(whole[0], whole[1], _tree(spec.out_spec, iter(map(_leaf, made))))
+    except (TypeError, ValueError, StopIteration):
+        return ""
+    return "" if found.plain else str(found)
+
+
+def _leaf(argument: Any) -> Tree:
+    if isinstance(argument, TensorArgument):
+        return LEAF
+    if isinstance(argument, ConstantArgument) and isinstance(argument.value, _LITERALS):
+        return argument.value
+    raise ValueError("an argument is neither a tensor nor a literal")
+
+
+def _tree(spec: Any, rest: Iterator[Tree]) -> Tree:
+    """Returns a structure of PyTorch's; ValueError for a class without named parts."""
+    if spec.is_leaf():
+        return next(rest)
+    held = [_tree(part, rest) for part in spec.children()]
+    kind, context = spec.type, spec.context
+    if kind in (tuple, torch.Size):
+        return tuple(held)
+    if kind is list:
+        return held
+    if isinstance(context, type) and hasattr(context, "_fields"):
+        context = context._fields
+    names = context[0] if _is_pair(context) else context
+    if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
+        return dict(zip(names, held, strict=True))
+    raise ValueError(f"{kind} has no named parts")
+
+
+def _is_pair(context: Any) -> bool:
+    """Returns whether a context is names beside something else, as that of dataclasses is."""
+    return isinstance(context, (list, tuple)) and len(context) > 0 and isinstance(context[0], list)
