@@ -18,6 +18,7 @@ CORE = {
     "errors": "",
     "arguments": "errors",
     "atomic": "errors",
+    "json_file": "errors",
     "registry": "errors",
     "ir": "errors arguments atomic registry",
     "query": "errors arguments ir",

@@ -130,9 +130,10 @@ def _conv(call: Call) -> Made | list[Made]:
     if axes != 2:
         raise Unsupported(f"it is a convolution along {axes} axes; 2 are read quantized")
     given = convolution.operands(each, no_bias=False)
-    fusion.done(each)
     w, bias = given["w"], given["bias"]
     assert w is not None
+    convolution.check_channels(each, "num_filter", w.type.shape[0])
+    fusion.done(each)
     at = fusion.count
     data = fusion.operand(first, 0), at, at + 1
     steps: list[_Step] = []
@@ -221,7 +222,9 @@ def _linear(call: Call) -> Made | list[Made]:
     if first.op != "FullyConnected":
         raise Unsupported(f"its subgraph begins with {first.op}")
     each = fusion.inside(first)
-    each.skip("num_hidden")
+    convolution.check_channels(
+        each, "num_hidden", call.value(fusion.operand(first, 1)).type.shape[0]
+    )
     flat, biased = each.attrs.flag("flatten", True), not each.attrs.flag("no_bias")
     fusion.done(each)
     at = fusion.count

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from qir.errors import InputError
+from qir.json_file import read_json
 
 _LIMIT = 1 << 28
-"""Bytes of JSON that are read: a symbol holds no weights."""
+"""Bytes in which a symbol is looked for: it holds no weights."""
 _DEEPEST = 4
 """Subgraphs within subgraphs."""
 Entry = tuple[int, int]
@@ -70,17 +70,7 @@ def looks_like(path: Path) -> bool:
 
 def read_symbol(path: Path) -> Symbol:
     """Returns the graph of a file; InputError, naming file and entry, for one that is damaged."""
-    try:
-        if path.stat().st_size > _LIMIT:
-            raise InputError(f"{path}: is larger than {_LIMIT} bytes, which no symbol is")
-        held = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    except RecursionError as error:
-        raise InputError(f"{path}: is nested too deeply to be a symbol") from error
-    except ValueError as error:
-        raise InputError(f"{path}: is no JSON: {error}") from error
-    return _symbol(held, str(path), 0)
+    return _symbol(read_json(path, "MXNet symbol"), str(path), 0)
 
 
 def _symbol(held: object, place: str, depth: int) -> Symbol:

@@ -135,6 +135,14 @@ def test_a_recipe_read_back_means_what_was_written(tmp_path: Path) -> None:
             "entry ' ', call 0",
         ),
         (lambda d: d[" "]["q_op_infos"]["0"].update(input_tensor_infos=[]), "entry ' ', call 0"),
+        (
+            lambda d: d[" "]["q_op_infos"]["0"]["input_tensor_infos"][0].update(force_dtype=[1]),
+            "entry ' ', call 0 has the type '[1]'",
+        ),
+        (
+            lambda d: d[" "]["q_op_infos"]["0"]["input_tensor_infos"][0].update(scale=["a"]),
+            "entry ' ', call 0 has not one scale for each zero point",
+        ),
     ],
 )
 def test_a_recipe_that_does_not_fit_is_refused_in_one_line(

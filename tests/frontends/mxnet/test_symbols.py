@@ -226,7 +226,7 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "an attribute that is a program": (
         lambda h: h["nodes"][2]["attrs"].update(kernel="(__import__('os'), 3)"),
-        "attribute kernel is \"__import__('os')\", it must be an integer",
+        "attribute kernel is \"__import__('os')\", it must be an integer of at most 18 digits",
     ),
     "too few operands": (
         lambda h: h["nodes"][-1]["inputs"].pop(),
