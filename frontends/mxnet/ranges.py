@@ -18,6 +18,8 @@ LEVELS = {I8: 127.5, U8: 255.5}
 _F = np.float32
 _NOTHING = Declared((0.0,), (0.0,), LEVELS[I8])
 """The range of a tensor whose elements are all 0."""
+ALMOST_NOTHING = 1e-30
+"""A range that reaches as good as nowhere, whose gain is no more than float32 holds."""
 CALIBRATE = "quantize with calib_mode naive or entropy"
 
 
@@ -33,11 +35,20 @@ def quantized(storage: DType, low: float, high: float) -> QuantType:
 
 
 def calibrated(call: Call) -> tuple[float, float] | None:
-    """Returns the range that calibration gave a node; None where it has none."""
+    """Returns the range that calibration gave a node; None where it has none.
+
+    MXNet divides by a range of nothing: what is not 0 saturates, and all that comes of it means 0.
+    A range that is almost nothing does the same.
+    """
     if not call.attrs.given("min_calib_range") or not call.attrs.given("max_calib_range"):
         call.skip("min_calib_range", "max_calib_range")
         return None
-    return call.attrs.real("min_calib_range"), call.attrs.real("max_calib_range")
+    low, high = call.attrs.real("min_calib_range"), call.attrs.real("max_calib_range")
+    if low == high == 0:
+        said = "MXNet divides by its range, which is 0 to 0; its integers mean 0, whatever they are"
+        call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, said)
+        return 0.0, ALMOST_NOTHING
+    return low, high
 
 
 def note_refusal(call: Call, low: float) -> None:

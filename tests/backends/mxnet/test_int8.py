@@ -15,6 +15,7 @@ import pytest
 import qir
 from qir.backends.mxnet.session import Session
 from qir.errors import Refused
+from qir.frontends.mxnet import MxnetFrontend
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 from qir.reference.interpreter import run
@@ -77,6 +78,34 @@ def test_all_of_it_is_exact(name: str, tmp_path: Path) -> None:
     ledger = Ledger()
     files(quantized_network(name), tmp_path, ledger)
     assert set(ledger.counts()) == {Change.EXACT}
+
+
+def ranged_to_nothing(folder: Path) -> Path:
+    """Returns a network with a tensor of zeros, calibrated to 0 and 0 as MXNet has it."""
+    path = files(quantized_network("pruned"), folder)
+    text = path.read_text()
+    assert '"255.5"' in text
+    path.write_text(text.replace('"255.5"', '"0.000000"').replace('"0.0"', '"0.000000"'))
+    return path
+
+
+def test_a_range_of_nothing_is_read(tmp_path: Path) -> None:
+    """MXNet computes the same integers for it as for any other range of a tensor of zeros."""
+    _, tensors = recorded("pruned")
+    ledger = Ledger()
+    graph = MxnetFrontend().load_object(ranged_to_nothing(tmp_path), ledger, [data()])
+    made: dict[str, Any] = {}
+    run(graph, {"data": data()}, observe=lambda value, d: made.update({value.name: np.asarray(d)}))
+    assert differing(made, tensors) == []
+    (entry,) = (e for e in ledger if e.change is Change.UNVERIFIED)
+    assert "MXNet divides by its range, which is 0 to 0" in entry.reason
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("mxnet")
+def test_mxnet_runs_a_range_of_nothing_so(tmp_path: Path) -> None:
+    theirs = of_mxnet(Session(ranged_to_nothing(tmp_path)).run({"data": data()}, every=True))
+    assert differing(recorded("pruned")[1], theirs) == []
 
 
 def test_layers_are_fused_as_mxnet_fuses_them(tmp_path: Path) -> None:
