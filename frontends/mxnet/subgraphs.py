@@ -23,7 +23,7 @@ from . import convolution
 from .call import Call, Made, Unsupported
 from .quantized import PROFILE, UNCALIBRATED
 from .ranges import CALIBRATE, I8, U8, calibrated, integers, note_refusal, quantized, with_range
-from .symbol import Symbol, SymbolNode
+from .symbol import Symbol, SymbolNode, shown
 from .uncalibrated import Sums, range_of, relu
 
 _FLAGS = (
@@ -52,11 +52,11 @@ def _float(call: Call) -> Made:
             continue
         handler = converter(node.op)
         if handler is None:
-            raise Unsupported(f"its {node.name} ({node.op}) is not read")
+            raise Unsupported(f"its {node.place} is not read")
         each = Call(call.reader, node, [_result(found, entry) for entry in node.inputs])
         made = handler(each)
         if unread := each.attrs.unread():
-            raise Unsupported(f"attribute {unread[0]} of its {node.name} is not read")
+            raise Unsupported(f"attribute {shown(unread[0])} of its {node.label} is not read")
         found.append(made if isinstance(made, list) else [made])
     return _result(found, inner.heads[0])
 
@@ -97,13 +97,13 @@ class _Fusion:
         found = [(i, n) for i, n in enumerate(self.inner.nodes) if not n.is_variable]
         for (before, _), (_, node) in pairwise(found):
             if before not in [index for index, _ in node.inputs]:
-                raise Unsupported(f"its {node.name} does not follow the node before it")
+                raise Unsupported(f"its {node.label} does not follow the node before it")
         return found
 
     def operand(self, node: SymbolNode, slot: int) -> int:
         """Returns which operand of the outer node an operator of the subgraph reads."""
         if slot >= len(node.inputs) or node.inputs[slot][0] not in self.outer:
-            raise Unsupported(f"operand {slot} of its {node.name} is no operand of the layer")
+            raise Unsupported(f"operand {slot} of its {node.label} is no operand of the layer")
         return self.outer[node.inputs[slot][0]]
 
     def inside(self, node: SymbolNode, *values: Value) -> Call:
@@ -112,7 +112,7 @@ class _Fusion:
 
     def done(self, each: Call) -> None:
         if unread := each.attrs.unread():
-            raise Unsupported(f"attribute {unread[0]} of its {each.node.name} is not read")
+            raise Unsupported(f"attribute {shown(unread[0])} of its {each.node.label} is not read")
 
 
 def _conv(call: Call) -> Made | list[Made]:
