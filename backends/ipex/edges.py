@@ -19,6 +19,11 @@ _PLAIN = {"trans_a": False, "alpha": 1.0, "beta": 1.0}
 """Attributes of a gemm that is a linear layer."""
 
 
+def is_dynamic(graph: Graph) -> bool:
+    """Returns whether data are quantized while the model runs."""
+    return any(node.op == "choose_qparams" for _, each in graph.walk() for node in each)
+
+
 def kept(graph: Graph, ledger: Ledger) -> Graph:
     """Returns a graph in QDQ form where only what a quantized layer reads is quantized.
 
@@ -73,4 +78,4 @@ def _check(node: Node) -> None:
         raise Refused(f"{node.name}: IPEX has no data of type {quant}; it has u8 and i8 per tensor")
 
 
-__all__ = ["READERS", "kept"]
+__all__ = ["READERS", "is_dynamic", "kept"]

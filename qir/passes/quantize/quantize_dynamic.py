@@ -269,6 +269,8 @@ def _dynamic(graph: Graph, value: Value, how: Dynamic) -> Value:
     """Quantized values of a whole tensor by its own range, and what dequantizes them."""
     first, stem = _first(value), value.name
     attrs: dict[str, Attr] = {"rule": how.rule, "storage": U8, "scale_type": dtype(how.scale)}
+    if how.bounds is not None:
+        attrs["bounds"] = how.bounds
     names = [graph.fresh(f"{stem}.scale"), graph.fresh(f"{stem}.zero")]
     made = graph.add("choose_qparams", {"x": value}, attrs, name=names, before=first)
     scale, zero = made.results
