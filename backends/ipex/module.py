@@ -15,6 +15,7 @@ from qir.passes.forms.open_groups import OpenGroups
 from qir.rewrite import run_passes
 from qir.target import target
 
+from . import recurrent
 from .edges import is_dynamic, kept
 
 _WRITER = "pt2e"
@@ -43,11 +44,7 @@ def module(graph: Graph, ledger: Ledger, *, lossy: bool) -> fx.GraphModule:
             with made.graph.inserting_before(node):
                 node.replace_all_uses_with(_replaced(made, node, verb))
             made.graph.erase_node(node)
-    made.graph.eliminate_dead_code()
-    made.delete_all_unused_submodules()
-    made.recompile()
-    whole: fx.GraphModule = made
-    return whole
+    return _cleaned(made)
 
 
 def _dynamic(graph: Graph, ledger: Ledger, *, lossy: bool) -> fx.GraphModule:
@@ -56,7 +53,17 @@ def _dynamic(graph: Graph, ledger: Ledger, *, lossy: bool) -> fx.GraphModule:
         if quant is not None and not quant.dynamic:
             said = "is quantized by calibration, other data while the model runs"
             raise Refused(f"{node.name}: {said}; IPEX converts a module for one of both")
-    made: Any = target(_DYNAMIC).build(graph, ledger, format="fx", lossy=lossy)
+    flat = graph.copy()
+    layers = recurrent.opened(flat, ledger)
+    made: Any = target(_DYNAMIC).build(flat, ledger, format="fx", lossy=lossy)
+    recurrent.quantized(made, layers)
+    return _cleaned(made)
+
+
+def _cleaned(made: Any) -> fx.GraphModule:
+    made.graph.eliminate_dead_code()
+    made.delete_all_unused_submodules()
+    made.recompile()
     whole: fx.GraphModule = made
     return whole
 

@@ -43,6 +43,7 @@ from qir.ir.lazy_arrays import Held, boxes, part, pieces
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.ops.layers import CONVOLUTIONS, MATRIX_PRODUCTS
+from qir.ir.ops.recurrent import DIRECTIONS, GATES
 from qir.ir.quantized_ops import STRUCTURE
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType, uniform
@@ -54,6 +55,8 @@ from qir.rewrite.runner.filter import may
 
 PRODUCTS = MATRIX_PRODUCTS | CONVOLUTIONS
 """Ops whose sums a runtime forms in integers while it chooses the numbers of one side."""
+_RECURRENT = ("w", "r")
+"""The weights of a recurrent layer: of its data and of its state."""
 NO_PRODUCT = "only matrix products and convolutions are quantized without data"
 """The reason of what is no such product."""
 NO_MATRIX = "only matrix products have their weights alone stored in few bits"
@@ -107,7 +110,7 @@ def stays(node: Node, wishes: tuple[Wish, ...], ops: frozenset[str] = MATRIX_PRO
     weight = node.operands[traits.weight or ""]
     if weight.constant is None:
         return "its weights are computed"
-    if any(v.type.element != F32 for v in (weight, node.operands[traits.data], node.result)):
+    if any(v.type.element != F32 for v in (weight, node.operands[traits.data], *node.results)):
         return "it does not compute in f32"
     if node.op in MATRIX_PRODUCTS and weight.type.rank != 2:
         return f"its weights have {weight.type.rank} axes, a kernel takes 2"
@@ -118,11 +121,13 @@ def _scheme(
     node: Node, table: Capability, granularity: str, wishes: tuple[Wish, ...]
 ) -> Scheme | str:
     """How an op's weights are stored, or why it stays float."""
-    if reason := stays(node, wishes, PRODUCTS):
+    if reason := stays(node, wishes, PRODUCTS | frozenset(table.dynamic.ops)):
+        return reason
+    if node.op in GATES and (reason := _recurrent(node)):
         return reason
     if table.dynamic.ops and node.op not in table.dynamic.ops:
         return f"without data {table.name} quantizes {', '.join(table.dynamic.ops)} alone"
-    row = table.ops.get(node.op)
+    row = table.ops.get("linear" if node.op in GATES else node.op)
     if node.attrs.get("layout", "NCHW") != "NCHW":
         return "its channels stand last"
     options = _options(node, row, granularity)
@@ -134,6 +139,15 @@ def _scheme(
     if node.op in _convs() and wanted[-1].grain == "channel" and not wanted[-1].symmetric:
         raise SchemeError(f"{node.name}: weights of convolutions have one zero point")
     return wanted[-1]
+
+
+def _recurrent(node: Node) -> str:
+    """Why a recurrent layer stays float; empty where one scale a row is enough for its weights."""
+    if any(node.operands[slot].constant is None for slot in _RECURRENT):
+        return "its weights are computed"
+    if len(DIRECTIONS[str(node.attrs["direction"])]) > 1:
+        return "it runs in two directions, each with weights of its own"
+    return ""
 
 
 def _convs() -> frozenset[str]:
@@ -207,7 +221,8 @@ class QuantizeDynamic(Pass):
                 reals[data] = _dynamic(graph, data, self.capability.dynamic)
                 reason = f"u8 by {self.capability.dynamic.rule}, chosen while the model runs"
                 ledger.add(Change.QUANTIZED, self.name, data.name, reason)
-            self._weight(graph, node, scheme, weights, ledger)
+            for slot in _RECURRENT if node.op in GATES else (traits.weight or "",):
+                self._weight(graph, node, slot, scheme, weights, ledger)
             graph.set_operand(node, traits.data, reals[data])
             count += 1
         return count
@@ -216,12 +231,12 @@ class QuantizeDynamic(Pass):
         self,
         graph: Graph,
         node: Node,
+        slot: str,
         scheme: Scheme,
         known: dict[tuple[Value, Scheme, int | None], Value],
         ledger: Ledger,
     ) -> None:
         traits = spec(node.op).traits
-        slot = traits.weight or ""
         value, axis = node.operands[slot], None
         if scheme.grain == "channel" and traits.weight_axis is not None:
             axis = traits.weight_axis(make_call(node.op, node.operands, node.attrs))
