@@ -262,8 +262,6 @@ def _linear_sums(
         sums.x = call.add("flatten", {"x": sums.x}, {"axis": 1})
     weights = integers(call, w, at + 2, at + 3)
     start = None if bias is None else integers(call, bias, at + 4, at + 5)
-    if start is not None and not range_of(start):
-        start = None  # all 0, of a range of nothing
     made = sums.product(
         _data(weights),
         range_of(weights),
