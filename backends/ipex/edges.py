@@ -43,12 +43,29 @@ def kept(graph: Graph, ledger: Ledger) -> Graph:
                 if use.node.op not in READERS and float_value is not node.result:
                     made.set_operand(use.node, use.slot, float_value)
                     dropped.append(float_value.name)
+    _spare_own_data(made, ledger)
     made.prune()
     if dropped:
         names = ", ".join(dict.fromkeys(dropped))
         said = f"not quantized, as no quantized layer reads it: {names}"
         ledger.add(Change.REGROUPED, "write ipex", graph.name, said)
     return made
+
+
+def _spare_own_data(graph: Graph, ledger: Ledger) -> None:
+    """Leaves a summand float that is also the data of the convolution that it is added to.
+
+    IPEX 2.8 writes such a sum in the place of the data: from the second run on it is wrong.
+    """
+    for node in [node for node in graph if node.op == "add"]:
+        for slot, other in (("a", "b"), ("b", "a")):
+            value, product = node.operands[slot], node.operands[other].node
+            if value.node.op != "dequantize" or product.op not in ("conv2d", "conv3d"):
+                continue
+            if plain(product.operands["x"]) is plain(value):
+                said = "its summand stays float: IPEX overwrites it where the convolution reads it"
+                ledger.add(Change.UNVERIFIED, "write ipex", node.results[0].name, said)
+                graph.set_operand(node, slot, plain(value))
 
 
 def _linear(graph: Graph) -> None:

@@ -14,6 +14,7 @@ import qir
 from qir.backends.ipex import read_recipe, read_schemes
 from qir.errors import InputError, Refused
 from qir.ir.graph import Graph
+from qir.ledger import Change, Ledger
 
 from .networks import made
 
@@ -165,6 +166,21 @@ def test_other_json_is_refused(text: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(InputError, match=r"other\.json: is no"):
         read_recipe(path, graph("sample"))
+
+
+def test_data_that_ipex_would_overwrite_stay_float(tmp_path: Path) -> None:
+    """IPEX 2.8 sums in the place of the data, which gives other results from the second run on."""
+    ledger = Ledger()
+    path = tmp_path / "recipe.json"
+    qir.save(quantized("own"), path, target="ipex-onednn", ledger=ledger)
+    rows = json.loads(path.read_text())[" "]["q_op_infos"].values()
+    inputs = {row["op_type"]: row["input_tensor_infos"] for row in rows if not row["fqn"]}
+    (summands,) = (tensors for kind, tensors in inputs.items() if "'add'" in kind)
+    assert {t["force_dtype"] for t in summands if t} == {"torch.float32"}
+    (conv,) = (row for row in rows if row["fqn"] == "c2")
+    assert conv["input_tensor_infos"][0]["force_dtype"] == "torch.quint8"
+    (entry,) = (e for e in ledger if e.change is Change.UNVERIFIED)
+    assert "IPEX overwrites it" in entry.reason
 
 
 def test_a_graph_of_no_module_has_no_recipe() -> None:
