@@ -15,6 +15,7 @@ READERS = frozenset(
 )
 """Ops whose data the extension quantizes."""
 _STORAGES = ("u8", "i8")
+_POOLS = "IPEX fails on the function max_pool2d without a stride; nn.MaxPool2d is quantized"
 _PLAIN = {"trans_a": False, "alpha": 1.0, "beta": 1.0}
 """Attributes of a gemm that is a linear layer."""
 
@@ -34,22 +35,36 @@ def kept(graph: Graph, ledger: Ledger) -> Graph:
     """
     made = graph.copy()
     _linear(made)
-    dropped = []
+    dropped: list[str] = []
+    pools: list[str] = []
     for node in list(made):
         if node.op == "dequantize":
             _check(node)
             float_value = plain(node.result)
             for use in list(node.result.uses):
-                if use.node.op not in READERS and float_value is not node.result:
+                pool = _is_pool_function(use.node)
+                if (use.node.op not in READERS or pool) and float_value is not node.result:
                     made.set_operand(use.node, use.slot, float_value)
-                    dropped.append(float_value.name)
+                    (pools if pool else dropped).append(float_value.name)
     _spare_own_data(made, ledger)
     made.prune()
-    if dropped:
-        names = ", ".join(dict.fromkeys(dropped))
-        said = f"not quantized, as no quantized layer reads it: {names}"
-        ledger.add(Change.REGROUPED, "write ipex", graph.name, said)
+    for names, why in (
+        (dropped, "no quantized layer reads it"),
+        (
+            pools,
+            _POOLS,
+        ),
+    ):
+        if names:
+            said = f"not quantized, as {why}: {', '.join(dict.fromkeys(names))}"
+            ledger.add(Change.REGROUPED, "write ipex", graph.name, said)
     return made
+
+
+def _is_pool_function(node: Node) -> bool:
+    """Returns whether a max pool is a call of the function, which may leave its stride out."""
+    pools = [o for o in node.origins if o.framework == "torch" and o.op.startswith("aten.max_pool")]
+    return node.op == "max_pool2d" and any(not origin.layer for origin in pools)
 
 
 def _spare_own_data(graph: Graph, ledger: Ledger) -> None:

@@ -27,7 +27,7 @@ class Sample(nn.Module):
 
 
 class Own(nn.Module):
-    """A convolution whose data are added to its result, before another one."""
+    """A convolution whose data are added to its result, a pool by its function, another one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,8 @@ class Own(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.c1(x))
-        made: Tensor = self.c3(torch.relu(self.c2(x) + x))
+        x = nn.functional.max_pool2d(torch.relu(self.c2(x) + x), 2)
+        made: Tensor = self.c3(x)
         return made
 
 

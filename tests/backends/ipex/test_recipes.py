@@ -168,8 +168,8 @@ def test_other_json_is_refused(text: str, tmp_path: Path) -> None:
         read_recipe(path, graph("sample"))
 
 
-def test_data_that_ipex_would_overwrite_stay_float(tmp_path: Path) -> None:
-    """IPEX 2.8 sums in the place of the data, which gives other results from the second run on."""
+def test_what_ipex_gets_wrong_stays_float(tmp_path: Path) -> None:
+    """IPEX 2.8 sums in the place of the data, and fails on a pool whose stride is left out."""
     ledger = Ledger()
     path = tmp_path / "recipe.json"
     qir.save(quantized("own"), path, target="ipex-onednn", ledger=ledger)
@@ -177,6 +177,8 @@ def test_data_that_ipex_would_overwrite_stay_float(tmp_path: Path) -> None:
     inputs = {row["op_type"]: row["input_tensor_infos"] for row in rows if not row["fqn"]}
     (summands,) = (tensors for kind, tensors in inputs.items() if "'add'" in kind)
     assert {t["force_dtype"] for t in summands if t} == {"torch.float32"}
+    (pooled,) = (tensors for kind, tensors in inputs.items() if "max_pool2d" in kind)
+    assert {t["force_dtype"] for t in pooled if t} == {"torch.float32"}
     (conv,) = (row for row in rows if row["fqn"] == "c2")
     assert conv["input_tensor_infos"][0]["force_dtype"] == "torch.quint8"
     (entry,) = (e for e in ledger if e.change is Change.UNVERIFIED)
