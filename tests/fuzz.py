@@ -36,7 +36,9 @@ from tests.fuzzing import (
     kernels,
     misuse,
     models,
+    mxnet,
     program_files,
+    recipes,
     statistics,
     texts,
 )
@@ -79,6 +81,8 @@ KINDS: dict[str, Kind] = {
     "misuse": Kind(misuse.misuse_case, 40),
     "npz": Kind(archives.npz_case, 60),
     "program file": Kind(program_files.program_file_case, 60),
+    "mxnet": Kind(mxnet.mxnet_case, 60),
+    "recipe": Kind(recipes.recipe_case, 40),
 }
 """A new kind is one file in tests/fuzzing and one line here."""
 IN_MEMORY = Path("/dev/shm")

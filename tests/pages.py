@@ -63,6 +63,7 @@ MODULES = (
     "qir.ledger",
     "qir.testing",
     "qir.atomic",
+    "qir.json_file",
     "qir.errors",
 )
 """What users and authors of plugins import. Passes have a section of their own."""

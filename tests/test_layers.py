@@ -18,6 +18,7 @@ CORE = {
     "errors": "",
     "arguments": "errors",
     "atomic": "errors",
+    "json_file": "errors",
     "registry": "errors",
     "ir": "errors arguments atomic registry",
     "query": "errors arguments ir",
@@ -82,6 +83,7 @@ PLUGINS = {
     "backends.mxnet.child": {"mxnet"},
     "backends.ipex": set[str](),
     "backends.ipex.module": {"torch"},
+    "backends.ipex.recurrent": {"torch"},
     "backends.ipex.child": {"intel_extension_for_pytorch", "torch"},
 }
 CYTHON = {"cpython", "cython", "libc"}

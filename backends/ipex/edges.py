@@ -15,8 +15,14 @@ READERS = frozenset(
 )
 """Ops whose data the extension quantizes."""
 _STORAGES = ("u8", "i8")
+_POOLS = "IPEX fails on the function max_pool2d without a stride; nn.MaxPool2d is quantized"
 _PLAIN = {"trans_a": False, "alpha": 1.0, "beta": 1.0}
 """Attributes of a gemm that is a linear layer."""
+
+
+def is_dynamic(graph: Graph) -> bool:
+    """Returns whether data are quantized while the model runs."""
+    return any(node.op == "choose_qparams" for _, each in graph.walk() for node in each)
 
 
 def kept(graph: Graph, ledger: Ledger) -> Graph:
@@ -29,21 +35,52 @@ def kept(graph: Graph, ledger: Ledger) -> Graph:
     """
     made = graph.copy()
     _linear(made)
-    dropped = []
+    dropped: list[str] = []
+    pools: list[str] = []
     for node in list(made):
         if node.op == "dequantize":
             _check(node)
             float_value = plain(node.result)
             for use in list(node.result.uses):
-                if use.node.op not in READERS and float_value is not node.result:
+                pool = _is_pool_function(use.node)
+                if (use.node.op not in READERS or pool) and float_value is not node.result:
                     made.set_operand(use.node, use.slot, float_value)
-                    dropped.append(float_value.name)
+                    (pools if pool else dropped).append(float_value.name)
+    _spare_own_data(made, ledger)
     made.prune()
-    if dropped:
-        names = ", ".join(dict.fromkeys(dropped))
-        said = f"not quantized, as no quantized layer reads it: {names}"
-        ledger.add(Change.REGROUPED, "write ipex", graph.name, said)
+    for names, why in (
+        (dropped, "no quantized layer reads it"),
+        (
+            pools,
+            _POOLS,
+        ),
+    ):
+        if names:
+            said = f"not quantized, as {why}: {', '.join(dict.fromkeys(names))}"
+            ledger.add(Change.REGROUPED, "write ipex", graph.name, said)
     return made
+
+
+def _is_pool_function(node: Node) -> bool:
+    """Returns whether a max pool is a call of the function, which may leave its stride out."""
+    pools = [o for o in node.origins if o.framework == "torch" and o.op.startswith("aten.max_pool")]
+    return node.op == "max_pool2d" and any(not origin.layer for origin in pools)
+
+
+def _spare_own_data(graph: Graph, ledger: Ledger) -> None:
+    """Leaves a summand float that is also the data of the convolution that it is added to.
+
+    IPEX 2.8 writes such a sum in the place of the data: from the second run on it is wrong.
+    """
+    for node in [node for node in graph if node.op == "add"]:
+        for slot, other in (("a", "b"), ("b", "a")):
+            value, product = node.operands[slot], node.operands[other].node
+            if value.node.op != "dequantize" or product.op not in ("conv2d", "conv3d"):
+                continue
+            if plain(product.operands["x"]) is plain(value):
+                said = "its summand stays float: IPEX overwrites it where the convolution reads it"
+                ledger.add(Change.UNVERIFIED, "write ipex", node.results[0].name, said)
+                graph.set_operand(node, slot, plain(value))
 
 
 def _linear(graph: Graph) -> None:
@@ -73,4 +110,4 @@ def _check(node: Node) -> None:
         raise Refused(f"{node.name}: IPEX has no data of type {quant}; it has u8 and i8 per tensor")
 
 
-__all__ = ["READERS", "kept"]
+__all__ = ["READERS", "is_dynamic", "kept"]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from qir.errors import InputError
+from qir.json_file import read_json
 
 STORAGES: Mapping[str, str] = {"u8": "torch.quint8", "i8": "torch.qint8"}
 FLOAT = "torch.float32"
 ROOT = " "
 """What recipes call the module itself."""
-_LARGEST = 1 << 28
-"""Bytes: no recipe is larger."""
 
 
 def is_recipe(path: Path) -> bool:
@@ -28,14 +26,7 @@ def is_recipe(path: Path) -> bool:
 
 def opened(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
     """Returns the numbered calls of a recipe by module; InputError for other files."""
-    try:
-        if path.stat().st_size > _LARGEST:
-            raise InputError(f"{path}: is too large for a recipe")
-        held = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is no JSON: {error}") from error
+    held = read_json(path, "recipe of IPEX")
     if not isinstance(held, dict) or ROOT not in held:
         raise InputError(f"{path}: is no recipe of IPEX: it has no entry {ROOT!r}")
     found = {}

@@ -15,10 +15,12 @@ from qir.passes.forms.open_groups import OpenGroups
 from qir.rewrite import run_passes
 from qir.target import target
 
-from .edges import kept
+from .edges import is_dynamic, kept
 
 _WRITER = "pt2e"
 """The target whose float modules have `quantized_decomposed` between their operators."""
+_DYNAMIC = "pytorch-x86"
+"""The target whose dynamic layers the extension takes from torch as they are."""
 _KINDS = {torch.uint8: torch.quint8, torch.int8: torch.qint8}
 _BOUNDS = {torch.uint8: (0, 255), torch.int8: (-128, 127)}
 
@@ -27,8 +29,12 @@ def module(graph: Graph, ledger: Ledger, *, lossy: bool) -> fx.GraphModule:
     """Returns a module for `torch.jit.trace` and `torch.jit.freeze` with the extension loaded.
 
     Its data go through `aten::quantize_per_tensor` and `aten::dequantize`, its weights are
-    quantized tensors that are dequantized. Refused for what PyTorch or the extension lacks.
+    quantized tensors that are dequantized. Layers whose data are quantized while the model runs
+    call `quantized::linear_dynamic`, as those of `ipex.quantization.convert` do. Refused for what
+    PyTorch or the extension lacks.
     """
+    if is_dynamic(graph):
+        return _dynamic(graph, ledger, lossy=lossy)
     flat = kept(run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], ledger), ledger)
     made: Any = target(_WRITER).build(flat, ledger, format="fx", lossy=lossy)
     for node in list(made.graph.nodes):
@@ -37,6 +43,19 @@ def module(graph: Graph, ledger: Ledger, *, lossy: bool) -> fx.GraphModule:
             with made.graph.inserting_before(node):
                 node.replace_all_uses_with(_replaced(made, node, verb))
             made.graph.erase_node(node)
+    return _cleaned(made)
+
+
+def _dynamic(graph: Graph, ledger: Ledger, *, lossy: bool) -> fx.GraphModule:
+    for node in graph:
+        quant = node.result.type.quant if node.op == "quantize" else None
+        if quant is not None and not quant.dynamic:
+            said = "is quantized by calibration, other data while the model runs"
+            raise Refused(f"{node.name}: {said}; IPEX converts a module for one of both")
+    return _cleaned(target(_DYNAMIC).build(graph, ledger, format="fx", lossy=lossy))
+
+
+def _cleaned(made: Any) -> fx.GraphModule:
     made.graph.eliminate_dead_code()
     made.delete_all_unused_submodules()
     made.recompile()

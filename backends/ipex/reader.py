@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qir.errors import InputError, QirError, Refused
 from qir.ir.dtype import I8, U8
@@ -59,13 +60,22 @@ def read_schemes(path: str | Path) -> dict[str, Scheme]:
 
 def _scheme(path: Path, where: str, held: Any) -> Scheme:
     """Returns what an observer asks for."""
-    if not isinstance(held, dict) or held.get("dtype") not in _TYPES:
+    if not isinstance(held, dict) or str(held.get("dtype")) not in _TYPES:
         raise InputError(f"{path}: {where} has no activation_observer of quint8 or qint8")
     rule = _RULES.get(str(held.get("name")))
     if rule is None:
-        raise InputError(f"{path}: {where} has the observer {held.get('name')}, which is not known")
+        said = f"the observer {str(held.get('name'))[:60]!r}, which is not known"
+        raise InputError(f"{path}: {where} has {said}")
     symmetric = held.get("qscheme") == "torch.per_tensor_symmetric"
     return Scheme(_TYPES[held["dtype"]], symmetric, range=rule)
+
+
+def _numbers(held: Any) -> NDArray[np.float32] | None:
+    """Returns the scales or zero points of a tensor; None for what is no list of numbers."""
+    rows = held if isinstance(held, list) else [held]
+    if not rows or not all(type(row) in (int, float) and abs(row) < 1e18 for row in rows):
+        return None
+    return np.asarray(rows, np.float32)
 
 
 @dataclass
@@ -105,8 +115,8 @@ class _Reading:
         layer = row.get("op_type_is_module")
         same = row.get("fqn") == wanted and layer is call.layer
         if not same or (layer and row.get("op_type") != call.kind):
-            said = f"{row.get('op_type')} {row.get('fqn')}".strip()
-            raise self._other(f"{where} is {said}, not {wanted or call.kind}")
+            said = f"{str(row.get('op_type'))[:40]!r} of {str(row.get('fqn'))[:40]!r}"
+            raise self._other(f"{where} is {said}, not {call.kind[:40]!r} of {wanted!r}")
 
     def _other(self, said: str) -> InputError:
         return InputError(f"{self.path}: a recipe of another module than {self.graph.name}: {said}")
@@ -138,20 +148,22 @@ class _Reading:
         kind = info.get(key)
         if kind == FLOAT or kind is None:
             return None
-        if kind not in _TYPES:
-            raise InputError(f"{self.path}: {where} has the type {kind}")
-        scales, zeros = info.get("scale"), info.get("zero_point")
+        if not isinstance(kind, str) or kind not in _TYPES:
+            raise InputError(f"{self.path}: {where} has the type {str(kind)[:60]!r}")
+        scale, zero = _numbers(info.get("scale")), _numbers(info.get("zero_point"))
+        if scale is None or zero is None or len(scale) != len(zero):
+            raise InputError(f"{self.path}: {where} has not one scale for each zero point")
+        if rank is None and len(scale) != 1:
+            raise InputError(f"{self.path}: {where} has {len(scale)} scales, data have one")
+        if not (np.isfinite(scale) & (scale > 0)).all() or np.any(zero % 1):
+            said = "scales that are not positive, or zero points that are no integers"
+            raise InputError(f"{self.path}: {where} has {said}")
         try:
-            scale = np.asarray(scales, np.float32).reshape(-1)
-            zero = np.asarray(zeros, np.int64).reshape(-1)
-            if rank is None and len(scale) != 1:
-                raise ValueError("data have one scale")
-            if len(scale) != len(zero) or not (np.isfinite(scale) & (scale > 0)).all():
-                raise ValueError("its scales are not positive numbers, one for each zero point")
+            whole = zero.astype(np.int64)
             if len(scale) == 1:
-                return uniform(_TYPES[kind], scale[0], zero[0])
-            return uniform(_TYPES[kind], scale, zero, axis=0)
-        except (QirError, ValueError, TypeError, OverflowError) as error:
+                return uniform(_TYPES[kind], scale[0], whole[0])
+            return uniform(_TYPES[kind], scale, whole, axis=0)
+        except QirError as error:
             raise InputError(f"{self.path}: {where}: {error}") from error
 
     def _twin(self, value: Value, quant: QuantType) -> Value:

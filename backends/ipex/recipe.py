@@ -19,7 +19,7 @@ from qir.rewrite import run_passes
 from qir.source import untouched
 
 from .calls import WEIGHTED, Call, calls, numbers, plain
-from .edges import kept
+from .edges import is_dynamic, kept
 from .files import FLOAT, ROOT, STORAGES, is_recipe
 
 Entry: TypeAlias = "dict[str, Any]"
@@ -36,6 +36,10 @@ def text(graph: Graph, ledger: Ledger, *, nested: bool) -> str:
     source = untouched(graph)
     if source is not None and is_recipe(source):
         return source.read_text(encoding="utf-8")
+    if is_dynamic(graph):
+        said = "recipes of IPEX hold no data that are quantized while the model runs"
+        remedy = "qir.build(graph, target='ipex-onednn', format='module') makes a module of it"
+        raise Refused(f"{graph.name}: {said}; {remedy}")
     flat = run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], ledger)
     made = kept(flat, ledger)
     for node in made:

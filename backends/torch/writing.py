@@ -64,7 +64,7 @@ def build(target: ByEngine, graph: Graph, ledger: Ledger, form: str, *, lossy: b
 
 
 def convert(
-    target: PyTorchTarget, graph: Graph, ledger: Ledger, module: object, *, lossy: bool
+    target: ByEngine, graph: Graph, ledger: Ledger, module: object, *, lossy: bool
 ) -> nn.Module:
     """Returns a quantized copy of the module that a graph was read from.
 

@@ -89,7 +89,7 @@ class Attributes:
 
     def _whole(self, name: str, text: str) -> int:
         if not _WHOLE.fullmatch(text.strip()):
-            raise self._bad(name, text, "an integer")
+            raise self._bad(name, text, "an integer of at most 18 digits")
         return int(text.strip().rstrip("L"))
 
     def _bad(self, name: str, text: str, wanted: str) -> BadAttribute:

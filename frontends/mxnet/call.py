@@ -15,7 +15,7 @@ from qir.ir.node import Node, Value
 from qir.ir.types import Array, TensorType
 
 from .attributes import Attributes
-from .symbol import SymbolNode
+from .symbol import SymbolNode, shown
 
 if TYPE_CHECKING:
     from .reader import Reader
@@ -193,7 +193,7 @@ class Call:
         """Returns an element type that an attribute names."""
         found = self.attrs.text(name, default)
         if found not in KINDS:
-            raise Unsupported(f"{name} is {found!r}, which the language does not have")
+            raise Unsupported(f"{name} is {shown(found)!r}, which the language does not have")
         return dtype(KINDS[found])
 
     def whole_numbers(self, x: Value) -> Value:
@@ -208,7 +208,8 @@ class Call:
         """Returns a text; Unsupported for one that is not among those taken."""
         found = self.attrs.text(name, default)
         if found not in (taken or (default,)):
-            raise Unsupported(f"{name} is {found!r}; read are {', '.join(taken or (default,))}")
+            known = ", ".join(taken or (default,))
+            raise Unsupported(f"{name} is {shown(found)!r}; read are {known}")
         return found
 
 

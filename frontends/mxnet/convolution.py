@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qir.ir.attrs import Attr
+from qir.ir.dims import Dim
 from qir.ir.node import Value
 
 from .call import Call, Unsupported
@@ -23,7 +24,6 @@ def sides(call: Call) -> tuple[int, dict[str, Attr]]:
         "dilation": call.attrs.wholes("dilate", (1,) * axes),
         "groups": call.attrs.whole("num_group", 1),
     }
-    call.skip("num_filter")
     return axes, attrs
 
 
@@ -33,10 +33,19 @@ def operands(call: Call, no_bias: bool) -> dict[str, Value | None]:
     return {"x": call.value(0), "w": call.value(1), "bias": bias}
 
 
+def check_channels(call: Call, name: str, found: Dim) -> None:
+    """Raises Unsupported where weights have another number of channels than an attribute says."""
+    wanted = call.attrs.whole(name, 0)
+    if wanted and isinstance(found, int) and wanted != found:
+        raise Unsupported(f"{name} is {wanted}, its weights have {found} channels")
+
+
 def convolution(call: Call) -> Value:
     """Adds a convolution along one, two or three axes."""
     axes, attrs = sides(call)
-    return call.add(f"conv{axes}d", operands(call, no_bias=False), attrs)
+    made = call.add(f"conv{axes}d", operands(call, no_bias=False), attrs)
+    check_channels(call, "num_filter", made.type.shape[1])
+    return made
 
 
 def _deconvolution(call: Call) -> Value:
@@ -45,17 +54,20 @@ def _deconvolution(call: Call) -> Value:
     extra = call.attrs.wholes("adj", (0,) * axes)
     if any(call.attrs.wholes("target_shape")):
         raise Unsupported("target_shape is set; write it as pad and adj")
-    return call.add(f"conv_transpose{axes}d", given, attrs | {"output_pad": extra})
+    made = call.add(f"conv_transpose{axes}d", given, attrs | {"output_pad": extra})
+    check_channels(call, "num_filter", made.type.shape[1])
+    return made
 
 
 def fully_connected(call: Call) -> Value:
     """Adds a linear layer; data of more axes are flattened where `flatten` says so."""
-    call.skip("num_hidden")
     x = call.spread(0)
     bias = None if call.attrs.flag("no_bias") else call.value(2)
     if call.attrs.flag("flatten", True) and x.type.rank != 2:
         x = call.add("flatten", {"x": x}, {"axis": 1})
-    return call.add("linear", {"x": x, "w": call.value(1), "bias": bias})
+    made = call.add("linear", {"x": x, "w": call.value(1), "bias": bias})
+    check_channels(call, "num_hidden", made.type.shape[-1])
+    return made
 
 
 OPS = {

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from qir.errors import InputError
 from qir.frontend import Frontend
 from qir.ir.garbage import growth
 from qir.ir.graph import Graph
+from qir.ir.node import Node
 from qir.ir.verify import errors
 from qir.ledger import Ledger
 from qir.passes.forms.store_weights import StoreWeights
 
-from .parameters import Array, read_parameters
+from .parameters import Parameters, read_parameters
 from .symbol import looks_like, read_symbol
 
 _SYMBOL = "-symbol.json"
@@ -55,13 +59,21 @@ class MxnetFrontend(Frontend):
 
         with growth():
             symbol = read_symbol(path)
-            held: dict[str, Array] = read_parameters(store) if store is not None else {}
+            held = read_parameters(store) if store is not None else Parameters()
             named = str(store or f"{_stem(path)}-0000.params, which is not there")
             graph = read(path, symbol, held, named, ledger, inputs)
             StoreWeights().run(graph, ledger)
         if found := errors(graph):
             raise InputError(f"{path}: {found[0]}")
         return graph
+
+    def run_foreign(
+        self, node: Node, operands: Mapping[str, NDArray[np.generic]]
+    ) -> tuple[NDArray[np.generic], ...]:
+        """Computes an operator that was kept, in MXNet; PluginError if it cannot."""
+        from .foreign import run
+
+        return run(node, operands)
 
     def files(self, path: Path) -> Sequence[Path]:
         """Returns the symbol and the parameters."""

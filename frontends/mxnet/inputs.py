@@ -64,7 +64,7 @@ class Inputs:
             for reader, slot in self.readers.get(index, []):
                 layer = symbol.nodes[reader]
                 if slot and (layer.op in _LAYERS or (layer.op == "RNN" and slot == 1)):
-                    said = f"{path}: parameter {node.name} of node {layer.name} ({layer.op})"
+                    said = f"{path}: parameter {node.label} of {layer.place}"
                     raise InputError(f"{said} is missing in {store}")
             if index in self.readers or index in heads:
                 self.names.append(index)
@@ -89,7 +89,7 @@ class Inputs:
         declared = self._declared(node)
         shape = declared if declared is not None else guessed[0] if guessed else None
         if shape is None:
-            said = f"input {node.name} has no shape in the file, and no layer gives it"
+            said = f"input {node.label} has no shape in the file, and no layer gives it"
             example = "(1, 3, 224, 224)"
             raise ShapesNeeded(
                 f"{self.path}: {said}; give one shape per input: qir.load(..., inputs=[{example}])"
@@ -116,7 +116,7 @@ class Inputs:
             found = dtype_of(data)
             return TensorType(data.shape, kind if found == F64 else found)
         except QirError as error:
-            raise InputError(f"{self.path}: input {node.name}: {error}") from error
+            raise InputError(f"{self.path}: input {node.label}: {error}") from error
 
     def _declared(self, node: SymbolNode) -> Sequence[Dim] | None:
         """Returns the shape that the file states; 0 is an unknown size."""
@@ -125,11 +125,11 @@ class Inputs:
         try:
             found = Attributes(node.attrs).wholes("__shape__")
         except BadAttribute as error:
-            raise InputError(f"{self.path}: variable {node.name}: {error}") from error
+            raise InputError(f"{self.path}: variable {node.label}: {error}") from error
         if not found:
             return None
         if any(size < -1 or size >= 1 << 40 for size in found):
-            raise InputError(f"{self.path}: variable {node.name} has the shape {found}")
+            raise InputError(f"{self.path}: variable {node.label} has the shape {found}")
         return [size if size > 0 else None for size in found]
 
     def _guess(self, index: int) -> tuple[Sequence[Dim], DType] | None:
@@ -181,7 +181,7 @@ class Inputs:
             if inner.op == "Pooling" and attrs.given("kernel"):
                 return [None] * (len(attrs.wholes("kernel")) + 2), F32
         except BadAttribute as error:
-            raise InputError(f"{self.path}: node {node.name} ({node.op}): {error}") from error
+            raise InputError(f"{self.path}: {node.place}: {error}") from error
         return None
 
     def _weight(self, node: SymbolNode) -> parameters.Array | None:

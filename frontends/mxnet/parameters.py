@@ -44,8 +44,17 @@ _MOST_DENSE = 1 << 28
 """Bytes that a sparse array may always become; more must be in proportion to the file."""
 
 
-def read_parameters(path: Path) -> dict[str, Array]:
-    """Returns arrays by name, `arg:` and `aux:` taken off.
+class Parameters(dict[str, Array]):
+    """Arrays by name, `arg:` and `aux:` taken off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states: set[str] = set()
+        """Names of those that are auxiliary states."""
+
+
+def read_parameters(path: Path) -> Parameters:
+    """Returns the arrays of a file by name.
 
     The arrays share the memory of one read of the file and cannot be written to. Raises
     InputError, naming file and array, for a file that is damaged.
@@ -64,7 +73,7 @@ class _File:
         self.path, self.held, self.at = path, held, 0
         self.entry = "header"
 
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> Parameters:
         (magic,) = self.unpack("<Q") if len(self.held) >= 8 else (0,)
         if magic != MAGIC:
             raise self.bad(f"its first 8 bytes are no {MAGIC:#x}: it is no .params file")
@@ -77,14 +86,17 @@ class _File:
         self.entry = "names"
         if self.count("names", 8) != count:
             raise self.bad(f"it does not have one name for each of {count} arrays")
-        named: dict[str, Array] = {}
+        named = Parameters()
         for index, array in enumerate(found):
             self.entry = f"name {index}"
-            name = self.name()
+            whole = self.name()
+            name = whole.removeprefix("arg:").removeprefix("aux:")
             if name in named:
                 raise self.bad(f"a second array is named {name}")
             if array is not None:
                 named[name] = array
+            if whole.startswith("aux:"):
+                named.states.add(name)
         if self.at != len(self.held):
             raise self.bad(f"{len(self.held) - self.at} bytes follow the last name")
         return named
@@ -166,7 +178,7 @@ class _File:
             raise self.bad(f"it has {axes} axes")
         found = self.unpack(f"<{axes}q")
         if any(size < 0 for size in found) or prod(max(size, 1) for size in found) >= _MOST_EVER:
-            raise self.bad(f"its shape is {found}")
+            raise self.bad(f"its shape is {str(found)[:80]}")
         return found
 
     def kind(self) -> np.dtype[np.generic]:
@@ -192,7 +204,7 @@ class _File:
         text = self.held[self.at : self.at + size]
         self.at += size
         try:
-            return text.decode().removeprefix("arg:").removeprefix("aux:")
+            return text.decode()
         except UnicodeDecodeError:
             raise self.bad("it is no UTF-8") from None
 

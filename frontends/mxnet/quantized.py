@@ -13,7 +13,17 @@ from qir.ir.types import QuantType, TensorType
 
 from . import pooling, uncalibrated
 from .call import Call, Made, Unsupported
-from .ranges import CALIBRATE, I8, U8, calibrated, integers, note_refusal, quantized, with_range
+from .ranges import (
+    CALIBRATE,
+    I8,
+    U8,
+    calibrated,
+    integers,
+    note_nothing,
+    note_refusal,
+    quantized,
+    with_range,
+)
 
 PROFILE = "mxnet-1.9"
 UNCALIBRATED = f"the file has no calibrated range for it; {CALIBRATE}"
@@ -46,6 +56,7 @@ def _quantize(call: Call) -> list[Made]:
     if found is None:
         return uncalibrated.quantize(call, signed=kind != "uint8")
     low, high = found
+    note_nothing(call, low, high)
     signed = kind == "int8" or (kind == "auto" and low < 0)
     if not signed:
         note_refusal(call, low)

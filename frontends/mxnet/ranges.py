@@ -16,8 +16,8 @@ from .call import Call, Made, Range, Unsupported
 I8, U8 = dtype("i8"), dtype("u8")
 LEVELS = {I8: 127.5, U8: 255.5}
 _F = np.float32
-_NOTHING = Declared((0.0,), (0.0,), LEVELS[I8])
-"""The range of a tensor whose elements are all 0."""
+_STEPS_OF_NOTHING = _F(2.0**31)
+"""How many steps 1.0 is where a range is 0 to 0, as layers of MXNet have it."""
 CALIBRATE = "quantize with calib_mode naive or entropy"
 
 
@@ -25,7 +25,10 @@ def quantized(storage: DType, low: float, high: float) -> QuantType:
     """Returns the type of integers of a range; it declares the range as the file does."""
     least, most = _F(low), _F(high)
     reach = max(abs(least), abs(most))
-    if not np.isfinite(reach) or not reach > 0:
+    if reach == 0:  # calibration writes six decimals, so this is a range of small values, too
+        reach = most = _F(LEVELS[storage]) / _STEPS_OF_NOTHING
+        least = -reach if storage == I8 else _F(0)
+    if not np.isfinite(reach):
         raise Unsupported(f"its range is {low} to {high}")
     made = uniform(storage, np.asarray(reach / _F(LEVELS[storage]), _F))
     declared = Declared((float(least),), (float(most),), LEVELS[storage])
@@ -38,6 +41,13 @@ def calibrated(call: Call) -> tuple[float, float] | None:
         call.skip("min_calib_range", "max_calib_range")
         return None
     return call.attrs.real("min_calib_range"), call.attrs.real("max_calib_range")
+
+
+def note_nothing(call: Call, low: float, high: float) -> None:
+    """Notes in the ledger that an operator divides by a range of 0 to 0."""
+    if low == high == 0:
+        said = "MXNet divides by its range, which is 0 to 0; its integers mean 0, whatever they are"
+        call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, said)
 
 
 def note_refusal(call: Call, low: float) -> None:
@@ -85,18 +95,14 @@ def integers(call: Call, index: int, low: int, high: int) -> Value:
     if any(end.size != 1 for end in found):
         raise Unsupported(f"the range of operand {index} is no pair of numbers")
     low_end, high_end = (float(end[0]) for end in found)
-    if low_end == high_end == 0:  # such as a bias of zeros, for which MXNet stores 127
-        return _stored(call, index, replace(quantized(kind, -1, 1), declared=_NOTHING), 0)
-    return _stored(call, index, quantized(kind, low_end, high_end), 1)
+    return _stored(call, index, quantized(kind, low_end, high_end))
 
 
-def _stored(call: Call, index: int, element: QuantType, factor: int) -> Value:
+def _stored(call: Call, index: int, element: QuantType) -> Value:
     """Returns stored integers as a constant of a quantized type, under its name in the file."""
     value, graph = call.value(index), call.reader.graph
     data = call.held(index, "weights")
-    held = Array(
-        data if factor else np.zeros_like(data), TensorType(value.type.shape, element), value.name
-    )
+    held = Array(data, TensorType(value.type.shape, element), value.name)
     name = value.name
     graph.rename(value, graph.fresh(f"{name}.stored"))
     return graph.constant(held, name=name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from qir.errors import GraphError, InputError, TypeRuleError
@@ -13,33 +13,30 @@ from qir.ir.origin import Origin
 from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
 
-from . import parameters
+from . import foreign
 from .attributes import BadAttribute
 from .call import Call, Made, Unsupported
 from .inputs import Inputs
 from .operators import converter
-from .symbol import Symbol, SymbolNode
+from .parameters import Parameters
+from .symbol import Symbol, SymbolNode, shown
 
 STEP = "read mxnet"
-REMEDY = "cut the model before it with sym.get_internals(), or write it with operators that are"
 
 
 def read(
     path: Path,
     symbol: Symbol,
-    held: Mapping[str, parameters.Array],
+    held: Parameters,
     store: str,
     ledger: Ledger,
     given: Sequence[object] | None,
 ) -> Graph:
     """Returns the graph of a symbol; InputError names file, node and op that cannot be read.
 
+    Operators that QIR does not know are kept, see `foreign`.
     `store` is where parameters come from, `given` are shapes or example arrays of the inputs.
     """
-    for node in symbol.nodes:
-        if not node.is_variable and converter(node.op) is None:
-            said = f"node {node.name} ({node.op}) is an operator that is not read; {REMEDY}"
-            raise InputError(f"{path}: {said}")
     reader = Reader(path, symbol, held, store, ledger, given)
     for index in range(len(symbol.nodes)):
         reader.read(index)
@@ -54,7 +51,7 @@ class Reader:
         self,
         path: Path,
         symbol: Symbol,
-        held: Mapping[str, parameters.Array],
+        held: Parameters,
         store: str,
         ledger: Ledger,
         given: Sequence[object] | None,
@@ -65,6 +62,8 @@ class Reader:
         """By node: its results."""
         self.unnamed: set[Value] = set()
         """Values that may still take the name of the node whose result they are."""
+        self.states = held.states
+        self.counts = symbol.counts()
         self.inputs = Inputs(path, symbol, held, store, given)
 
     def read(self, index: int) -> None:
@@ -74,18 +73,20 @@ class Reader:
             self.found.append([self._variable(index, node)])
             return
         handler = converter(node.op)
-        assert handler is not None, node.op
         try:
-            call = Call(self, node, [self.result(entry) for entry in node.inputs])
+            operands = [self.result(entry) for entry in node.inputs]
+            if handler is None or foreign.reads_loose(operands):
+                self.found.append(foreign.keep(self, node, self.counts[index]))
+                return
+            call = Call(self, node, operands)
             made = handler(call)
             if unread := call.attrs.unread():
-                raise Unsupported(f"its attribute {unread[0]} is not read here")
+                raise Unsupported(f"its attribute {shown(unread[0])} is not read here")
         except (Unsupported, BadAttribute, TypeRuleError, GraphError) as why:
             raise self.fail(node, f"cannot be read: {why}") from why
         except (ArithmeticError, LookupError, ValueError) as why:
             # lists of wrong lengths, axes that are not there, sizes beyond what NumPy counts
-            said = f"its attributes and operands do not fit: {why}"
-            raise self.fail(node, f"cannot be read: {said}") from why
+            raise self.fail(node, "cannot be read: its attributes and operands do not fit") from why
         results = made if isinstance(made, list) else [made]
         if isinstance(results[0], Value):
             self._name(results[0], node.name)
@@ -107,7 +108,7 @@ class Reader:
         made = self.found[index]
         if which >= len(made):
             node = self.symbol.nodes[index]
-            raise Unsupported(f"it reads result {which} of {node.name}, which is not computed")
+            raise Unsupported(f"it reads result {which} of {node.label}, which is not computed")
         return made[which]
 
     def finish(self) -> None:
@@ -151,4 +152,4 @@ class Reader:
 
     def fail(self, node: SymbolNode, what: str) -> InputError:
         """Returns the error for a node."""
-        return InputError(f"{self.path}: node {node.name} ({node.op}) {what}")
+        return InputError(f"{self.path}: {node.place} {what}")

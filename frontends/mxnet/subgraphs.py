@@ -23,7 +23,7 @@ from . import convolution
 from .call import Call, Made, Unsupported
 from .quantized import PROFILE, UNCALIBRATED
 from .ranges import CALIBRATE, I8, U8, calibrated, integers, note_refusal, quantized, with_range
-from .symbol import Symbol, SymbolNode
+from .symbol import Symbol, SymbolNode, shown
 from .uncalibrated import Sums, range_of, relu
 
 _FLAGS = (
@@ -52,11 +52,11 @@ def _float(call: Call) -> Made:
             continue
         handler = converter(node.op)
         if handler is None:
-            raise Unsupported(f"its {node.name} ({node.op}) is not read")
+            raise Unsupported(f"its {node.place} is not read")
         each = Call(call.reader, node, [_result(found, entry) for entry in node.inputs])
         made = handler(each)
         if unread := each.attrs.unread():
-            raise Unsupported(f"attribute {unread[0]} of its {node.name} is not read")
+            raise Unsupported(f"attribute {shown(unread[0])} of its {node.label} is not read")
         found.append(made if isinstance(made, list) else [made])
     return _result(found, inner.heads[0])
 
@@ -97,13 +97,13 @@ class _Fusion:
         found = [(i, n) for i, n in enumerate(self.inner.nodes) if not n.is_variable]
         for (before, _), (_, node) in pairwise(found):
             if before not in [index for index, _ in node.inputs]:
-                raise Unsupported(f"its {node.name} does not follow the node before it")
+                raise Unsupported(f"its {node.label} does not follow the node before it")
         return found
 
     def operand(self, node: SymbolNode, slot: int) -> int:
         """Returns which operand of the outer node an operator of the subgraph reads."""
         if slot >= len(node.inputs) or node.inputs[slot][0] not in self.outer:
-            raise Unsupported(f"operand {slot} of its {node.name} is no operand of the layer")
+            raise Unsupported(f"operand {slot} of its {node.label} is no operand of the layer")
         return self.outer[node.inputs[slot][0]]
 
     def inside(self, node: SymbolNode, *values: Value) -> Call:
@@ -112,7 +112,7 @@ class _Fusion:
 
     def done(self, each: Call) -> None:
         if unread := each.attrs.unread():
-            raise Unsupported(f"attribute {unread[0]} of its {each.node.name} is not read")
+            raise Unsupported(f"attribute {shown(unread[0])} of its {each.node.label} is not read")
 
 
 def _conv(call: Call) -> Made | list[Made]:
@@ -130,9 +130,10 @@ def _conv(call: Call) -> Made | list[Made]:
     if axes != 2:
         raise Unsupported(f"it is a convolution along {axes} axes; 2 are read quantized")
     given = convolution.operands(each, no_bias=False)
-    fusion.done(each)
     w, bias = given["w"], given["bias"]
     assert w is not None
+    convolution.check_channels(each, "num_filter", w.type.shape[0])
+    fusion.done(each)
     at = fusion.count
     data = fusion.operand(first, 0), at, at + 1
     steps: list[_Step] = []
@@ -221,7 +222,9 @@ def _linear(call: Call) -> Made | list[Made]:
     if first.op != "FullyConnected":
         raise Unsupported(f"its subgraph begins with {first.op}")
     each = fusion.inside(first)
-    each.skip("num_hidden")
+    convolution.check_channels(
+        each, "num_hidden", call.value(fusion.operand(first, 1)).type.shape[0]
+    )
     flat, biased = each.attrs.flag("flatten", True), not each.attrs.flag("no_bias")
     fusion.done(each)
     at = fusion.count
@@ -259,8 +262,6 @@ def _linear_sums(
         sums.x = call.add("flatten", {"x": sums.x}, {"axis": 1})
     weights = integers(call, w, at + 2, at + 3)
     start = None if bias is None else integers(call, bias, at + 4, at + 5)
-    if start is not None and not range_of(start):
-        start = None  # all 0, of a range of nothing
     made = sums.product(
         _data(weights),
         range_of(weights),

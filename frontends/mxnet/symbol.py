@@ -8,13 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qir.errors import InputError
+from qir.json_file import read_json
 
 _LIMIT = 1 << 28
-"""Bytes of JSON that are read: a symbol holds no weights."""
+"""Bytes in which a symbol is looked for: it holds no weights."""
 _DEEPEST = 4
 """Subgraphs within subgraphs."""
+_LONGEST = 60
+"""Letters of a name that errors show."""
 Entry = tuple[int, int]
 """The number of a node, and which of its results."""
+
+
+def shown(name: str) -> str:
+    """Returns a name from a file as errors show it."""
+    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,18 @@ class SymbolNode:
     attrs: Mapping[str, str]
     inputs: tuple[Entry, ...]
     subgraphs: tuple[Symbol, ...] = ()
+    inner: str = ""
+    """The subgraphs as the file has them."""
+
+    @property
+    def label(self) -> str:
+        """The name as errors show it: of a long one the start."""
+        return shown(self.name)
+
+    @property
+    def place(self) -> str:
+        """Name and operator as errors show them."""
+        return f"node {self.label} ({shown(self.op)})"
 
     @property
     def is_variable(self) -> bool:
@@ -39,6 +59,13 @@ class Symbol:
 
     nodes: tuple[SymbolNode, ...]
     heads: tuple[Entry, ...]
+
+    def counts(self) -> list[int]:
+        """Returns by node how many results are read, up to the last one that is."""
+        found = [1] * len(self.nodes)
+        for index, result in (*self.heads, *(e for node in self.nodes for e in node.inputs)):
+            found[index] = max(found[index], result + 1)
+        return found
 
     def output_names(self) -> list[str]:
         """Returns the names of the results: MXNet's, unless their nodes say others.
@@ -70,17 +97,7 @@ def looks_like(path: Path) -> bool:
 
 def read_symbol(path: Path) -> Symbol:
     """Returns the graph of a file; InputError, naming file and entry, for one that is damaged."""
-    try:
-        if path.stat().st_size > _LIMIT:
-            raise InputError(f"{path}: is larger than {_LIMIT} bytes, which no symbol is")
-        held = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    except RecursionError as error:
-        raise InputError(f"{path}: is nested too deeply to be a symbol") from error
-    except ValueError as error:
-        raise InputError(f"{path}: is no JSON: {error}") from error
-    return _symbol(held, str(path), 0)
+    return _symbol(read_json(path, "MXNet symbol"), str(path), 0)
 
 
 def _symbol(held: object, place: str, depth: int) -> Symbol:
@@ -94,7 +111,7 @@ def _symbol(held: object, place: str, depth: int) -> Symbol:
         node = _node(entry, f"{place}: node {index}", index, depth)
         if node.is_variable:
             if node.name in variables:
-                raise InputError(f"{place}: node {index}: a second variable named {node.name}")
+                raise InputError(f"{place}: node {index}: a second variable named {node.label}")
             variables.add(node.name)
         nodes.append(node)
     heads = _entries(held.get("heads"), f"{place}: heads", len(nodes))
@@ -105,7 +122,7 @@ def _symbol(held: object, place: str, depth: int) -> Symbol:
 
 def _node(held: object, place: str, index: int, depth: int) -> SymbolNode:
     if not isinstance(held, dict):
-        raise InputError(f"{place} is {type(held).__name__}, not an object")
+        raise InputError(f"{place} is no object with op and name")
     op, name = held.get("op"), held.get("name")
     if not isinstance(op, str) or not isinstance(name, str):
         raise InputError(f"{place} has no op and name")
@@ -113,9 +130,9 @@ def _node(held: object, place: str, index: int, depth: int) -> SymbolNode:
     for key in ("attr", "param", "attrs"):  # before 0.11 there were two, then one
         more = held.get(key) or {}
         if not isinstance(more, dict) or not all(isinstance(v, str) for v in more.values()):
-            raise InputError(f"{place} ({name}): its {key} are no texts")
+            raise InputError(f"{place} ({shown(name)}): its {key} are no texts")
         attrs |= more
-    told = f"{place} ({name})"
+    told = f"{place} ({shown(name)})"
     inputs = _entries(held.get("inputs") or [], told, index)
     subgraphs = held.get("subgraphs") or []
     if not isinstance(subgraphs, list):
@@ -123,7 +140,7 @@ def _node(held: object, place: str, index: int, depth: int) -> SymbolNode:
     within = tuple(_symbol(graph, f"{told}: subgraph", depth + 1) for graph in subgraphs)
     if op == "null" and (inputs or within):
         raise InputError(f"{told}: a variable reads nothing")
-    return SymbolNode(op, name, attrs, inputs, within)
+    return SymbolNode(op, name, attrs, inputs, within, json.dumps(subgraphs) if within else "")
 
 
 def _entries(held: object, place: str, before: int) -> tuple[Entry, ...]:

@@ -64,7 +64,7 @@ HEAD = (
     "forms",
     *TABLES,
 )
-DYNAMIC = ("rule", "scale", "ops")
+DYNAMIC = ("rule", "scale", "ops", "bounds")
 _PLACE = re.compile(r"(?P<said>.*) \(at (?:line (?P<line>\d+).*|end of document)\)", re.DOTALL)
 
 
@@ -243,7 +243,14 @@ class _File:
         with self.at("dynamic", "ops"):
             ops = texts(found.get("ops", base.ops))
             require_ops(ops)
-        return Dynamic(rule, scale, ops)
+        with self.at("dynamic", "bounds"):
+            bounds = found.get("bounds", base.bounds)
+            if bounds is None:
+                return Dynamic(rule, scale, ops)
+            numbers = bounds if isinstance(bounds, (list, tuple)) else ()
+            if len(numbers) != 2 or not all(type(n) is int for n in numbers):
+                raise ParseError("dynamic: bounds are two integers, such as [0, 127]")
+        return Dynamic(rule, scale, ops, (numbers[0], numbers[1]))
 
     def rounding(self) -> dict[str, str]:
         """How a quantize that no kernel absorbs rounds, by storage."""

@@ -87,6 +87,8 @@ class Dynamic:
     """The element type of the scale that is chosen."""
     ops: tuple[str, ...] = ()
     """The products that have such kernels; none: all of them."""
+    bounds: tuple[int, int] | None = None
+    """The lowest and highest value that data take; none: those of their storage."""
 
 
 KINDS = ("static", "dynamic", "training", "weights")

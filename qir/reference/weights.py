@@ -14,6 +14,7 @@ from qir.ir.types import uniform
 from qir.numerics import Affine, affine, choose, quantize
 from qir.numerics.affine import Ends
 from qir.numerics.definition import F32, gains
+from qir.numerics.fields import Rule, level_of
 from qir.reference.products import Kernel, plain
 from qir.reference.table import Operands
 
@@ -54,10 +55,20 @@ def _quantized(kernel: Kernel, arrays: Operands, slot: str) -> tuple[Kernel, Ope
     symmetric = rule.choose.zero == "none" or rule.choose.zero.startswith("fixed:")
     grain = "tensor" if axis is None else "channel"
     scale, zero = choose(low, high, I8, rule.choose, symmetric=symmetric, grain=grain, weight=True)
-    of = replace(affine(I8, np.asarray(scale), zero, axis=axis), ends=Ends(low, high))
+    of = affine(I8, np.asarray(scale), zero, axis=axis)
+    of = replace(of, ends=_ends(low, high, of, rule, grain))
     if rule.bias.overflow == "shrink_weights":
         of = _with_room(kernel, arrays, of)
     return _given(kernel, arrays, slot, quantize(data, of, rule), of)
+
+
+def _ends(low: Reals, high: Reals, of: Affine, rule: Rule, grain: str) -> Ends:
+    """The ranges of float weights; of zeros alone the one that their scale stands for."""
+    level = level_of(rule.choose.levels, rule.choose.zero, of.storage, (of.low, of.high), grain)
+    if level is None:
+        return Ends(low, high)
+    silent, reach = (low == 0) & (high == 0), of.scale.astype(F32) * np.float32(level)
+    return Ends(np.where(silent, -reach, low), np.where(silent, reach, high))
 
 
 def _given(
@@ -83,7 +94,11 @@ def _shrunk(kernel: Kernel, arrays: Operands, slot: str) -> tuple[Kernel, Operan
 
 
 def _with_room(kernel: Kernel, arrays: Operands, of: Affine) -> Affine:
-    """The weights' map with gains by which the bias takes at most half of 32 bits."""
+    """The weights' map with gains by which the bias takes at most half of 32 bits.
+
+    A kernel that quantizes float weights takes any gain for a channel of zeros alone: the largest
+    that leaves that room, so that all of its bias is kept.
+    """
     traits = spec(kernel.op).traits
     if traits.bias is None or traits.bias not in arrays:
         return of
@@ -93,11 +108,21 @@ def _with_room(kernel: Kernel, arrays: Operands, of: Affine) -> Affine:
         return of
     if most.size != gain.size:
         most = np.asarray(most.min(initial=np.inf))
-    if not (most < gain).any():
+    wanted = np.where(_silent(kernel, arrays, of), np.float32(np.inf), gain)
+    if not (most < wanted).any():
         return of
-    held = np.asarray(np.minimum(gain, most), np.float32)
+    held = np.asarray(np.minimum(wanted, most), np.float32)
+    held = np.where(np.isinf(held), gain, held)
     ends = of.ends or Ends(np.full(held.shape, -np.inf, F32), np.full(held.shape, np.inf, F32))
     return replace(of, scale=np.float32(1) / held, ends=replace(ends, gain=held))
+
+
+def _silent(kernel: Kernel, arrays: Operands, of: Affine) -> NDArray[np.bool_]:
+    """Which channels of weights that the kernel is given as floats are zeros alone."""
+    data = arrays[spec(kernel.op).traits.weight or ""]
+    if kernel.rule.weights.given != "float" or of.axis is None:
+        return np.zeros(np.shape(of.scale), bool)
+    return np.asarray(~data.any(axis=tuple(i for i in range(data.ndim) if i != of.axis)))
 
 
 def _most(kernel: Kernel, bias: Codes, x: Affine, gain: Reals) -> Reals | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
+from copy import deepcopy
 
 import onnx
 
@@ -114,6 +116,26 @@ def break_text(rng: random.Random, text: str) -> str:
             case _:
                 out = out[:at] + str(rng.choice((-1, 0, 2**31, 2**63, 10**40))) + out[at:]
     return out
+
+
+def break_json(rng: random.Random, table: object, odd: Sequence[object]) -> None:
+    """What JSON held: one leaf or part of it changed, to something odd or near, or taken out."""
+    place: object = table
+    while True:
+        keys = list(place) if isinstance(place, dict) else range(len(place))  # type: ignore[arg-type]
+        if not keys:
+            return
+        key = rng.choice(keys)
+        inner = place[key]  # type: ignore[index]
+        if not isinstance(inner, dict | list) or not inner or rng.random() < 0.05:
+            break
+        place = inner
+    near = isinstance(inner, int) and rng.random() < 0.5
+    to = inner + rng.choice((-2, -1, 1, 2, 64)) if near else deepcopy(rng.choice(odd))
+    if isinstance(place, list) and rng.random() < 0.1:
+        del place[key]
+    else:
+        place[key] = to  # type: ignore[index]
 
 
 def break_model(rng: random.Random, model: onnx.ModelProto) -> None:

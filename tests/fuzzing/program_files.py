@@ -15,7 +15,7 @@ import qir
 from qir._kernels._cpu import checksum
 from qir.backends.cpu import CpuTarget
 from qir.errors import InputError, OpError
-from tests.fuzzing.breaking import break_bytes
+from tests.fuzzing.breaking import break_bytes, break_json
 from tests.fuzzing.judging import Broken, Try, clear
 
 HEAD = struct.Struct("<8sIIQQ")
@@ -52,31 +52,11 @@ def forged(rng: random.Random) -> bytes:
     magic, version, zero, length, _ = HEAD.unpack(data[: HEAD.size])
     table = json.loads(data[HEAD.size : HEAD.size + length])
     for _ in range(rng.choice((1, 1, 1, 2, 5))):
-        _change(rng, table)
+        break_json(rng, table, (*NUMBERS, *WORDS))
     text = json.dumps(table).encode()
     text += b" " * (-(HEAD.size + len(text)) % 64)
     rest = text + data[HEAD.size + length :]
     return HEAD.pack(magic, version, zero, len(text), checksum(rest)) + rest
-
-
-def _change(rng: random.Random, table: object) -> None:
-    """Changes one leaf or part of a table."""
-    place: object = table
-    while True:
-        keys = list(place) if isinstance(place, dict) else range(len(place))  # type: ignore[arg-type]
-        if not keys:
-            return
-        key = rng.choice(keys)
-        inner = place[key]  # type: ignore[index]
-        if not isinstance(inner, dict | list) or not inner or rng.random() < 0.05:
-            break
-        place = inner
-    near = isinstance(inner, int) and rng.random() < 0.5
-    to = inner + rng.choice((-2, -1, 1, 2, 64)) if near else rng.choice((*NUMBERS, *WORDS))
-    if isinstance(place, list) and rng.random() < 0.1:
-        del place[key]
-    else:
-        place[key] = to  # type: ignore[index]
 
 
 def program_file_case(case: Try) -> None:

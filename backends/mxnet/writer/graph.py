@@ -26,6 +26,7 @@ from . import (
     attention,
     elementwise,
     files,
+    foreign,
     indexing,
     layers,
     movement,
@@ -104,7 +105,7 @@ def prepared(graph: Graph, ledger: Ledger, *, integers: bool = False) -> Graph:
 def _open(graph: Graph, ledger: Ledger) -> None:
     """Writes as floats between integers what MXNet has no operator on integers for."""
     for node in list(graph):
-        if node.op in _STRUCTURE or not quantized.on_integers(node):
+        if node.op in _STRUCTURE or foreign.is_kept(node) or not quantized.on_integers(node):
             continue
         if not (why := quantized.obstacle(node)):
             continue
@@ -135,6 +136,9 @@ def to_model(graph: Graph, ledger: Ledger) -> Model:
     for node in graph:
         if node.op in _STRUCTURE:
             continue
+        if foreign.is_kept(node):
+            foreign.write(writer, ranges, node)
+            continue
         if quantized.on_integers(node):
             quantized.write(ranges, node)
             continue
@@ -163,7 +167,7 @@ def finished(writer: Writer) -> Model:
     """Returns the symbol with the results of the graph as its heads."""
     graph = writer.graph
     for name, value in graph.outputs.items():
-        if not value.type.shape:
+        if not value.type.shape and not value.type.dtype.is_opaque:
             said = "a number alone is an array of one element in MXNet"
             writer.ledger.add(Change.DROPPED, STEP, name, said)
         if str(value.type.dtype) == "bool":

@@ -138,7 +138,7 @@ def _scheme(
         return reason
     if table.dynamic.ops and node.op not in table.dynamic.ops:
         return f"without data {table.name} quantizes {', '.join(table.dynamic.ops)} alone"
-    row = table.ops.get(node.op)
+    row = table.ops.get("linear" if node.op in RECURRENT else node.op)  # both multiply by rows
     if node.attrs.get("layout", "NCHW") != "NCHW":
         return "its channels stand last"
     options = _options(node, row, granularity)
@@ -295,13 +295,15 @@ def _first(value: Value) -> Node:
 
 def _state(how: Dynamic) -> QuantType:
     """The type of a state that is quantized in each step by its own range."""
-    return QuantType(U8, F32, None, None, scale_dtype=dtype(how.scale))
+    return QuantType(U8, F32, None, None, bounds=how.bounds, scale_dtype=dtype(how.scale))
 
 
 def _dynamic(graph: Graph, value: Value, how: Dynamic) -> Value:
     """Quantized values of a whole tensor by its own range, and what dequantizes them."""
     first, stem = _first(value), value.name
     attrs: dict[str, Attr] = {"rule": how.rule, "storage": U8, "scale_type": dtype(how.scale)}
+    if how.bounds is not None:
+        attrs["bounds"] = how.bounds
     names = [graph.fresh(f"{stem}.scale"), graph.fresh(f"{stem}.zero")]
     made = graph.add("choose_qparams", {"x": value}, attrs, name=names, before=first)
     scale, zero = made.results

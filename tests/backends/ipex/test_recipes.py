@@ -14,6 +14,7 @@ import qir
 from qir.backends.ipex import read_recipe, read_schemes
 from qir.errors import InputError, Refused
 from qir.ir.graph import Graph
+from qir.ledger import Change, Ledger
 
 from .networks import made
 
@@ -135,6 +136,14 @@ def test_a_recipe_read_back_means_what_was_written(tmp_path: Path) -> None:
             "entry ' ', call 0",
         ),
         (lambda d: d[" "]["q_op_infos"]["0"].update(input_tensor_infos=[]), "entry ' ', call 0"),
+        (
+            lambda d: d[" "]["q_op_infos"]["0"]["input_tensor_infos"][0].update(force_dtype=[1]),
+            "entry ' ', call 0 has the type '[1]'",
+        ),
+        (
+            lambda d: d[" "]["q_op_infos"]["0"]["input_tensor_infos"][0].update(scale=["a"]),
+            "entry ' ', call 0 has not one scale for each zero point",
+        ),
     ],
 )
 def test_a_recipe_that_does_not_fit_is_refused_in_one_line(
@@ -157,6 +166,23 @@ def test_other_json_is_refused(text: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(InputError, match=r"other\.json: is no"):
         read_recipe(path, graph("sample"))
+
+
+def test_what_ipex_gets_wrong_stays_float(tmp_path: Path) -> None:
+    """IPEX 2.8 sums in the place of the data, and fails on a pool whose stride is left out."""
+    ledger = Ledger()
+    path = tmp_path / "recipe.json"
+    qir.save(quantized("own"), path, target="ipex-onednn", ledger=ledger)
+    rows = json.loads(path.read_text())[" "]["q_op_infos"].values()
+    inputs = {row["op_type"]: row["input_tensor_infos"] for row in rows if not row["fqn"]}
+    (summands,) = (tensors for kind, tensors in inputs.items() if "'add'" in kind)
+    assert {t["force_dtype"] for t in summands if t} == {"torch.float32"}
+    (pooled,) = (tensors for kind, tensors in inputs.items() if "max_pool2d" in kind)
+    assert {t["force_dtype"] for t in pooled if t} == {"torch.float32"}
+    (conv,) = (row for row in rows if row["fqn"] == "c2")
+    assert conv["input_tensor_infos"][0]["force_dtype"] == "torch.quint8"
+    (entry,) = (e for e in ledger if e.change is Change.UNVERIFIED)
+    assert "IPEX overwrites it" in entry.reason
 
 
 def test_a_graph_of_no_module_has_no_recipe() -> None:

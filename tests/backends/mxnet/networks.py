@@ -156,8 +156,35 @@ def edges() -> Graph:
     return net.ends(clipped, both, pooled)
 
 
+def pruned() -> Graph:
+    """Channels of zeros alone, with a bias and without, and a tensor of zeros alone."""
+    net = Net("pruned")
+
+    def conv(x: Value, bias: tuple[float, ...] | None) -> Value:
+        data = net.held(6, 6, 3, 3).constant
+        assert data is not None
+        weights = np.array(data.data)
+        weights[1:3] = 0
+        operands = {"x": x, "w": net.graph.constant(weights)}
+        if bias is not None:
+            operands["bias"] = net.graph.constant(np.array(bias, np.float32))
+        made = net.graph.add("conv2d", operands, {"pad": (1, 1, 1, 1)}).result
+        return net.op("relu", made)
+
+    x = conv(net.data, (0.1, 0, 0.3, -0.2, 0, 0.5))
+    y = conv(x, None)
+    dead = conv(y, (-1e3,) * 6)
+    x = net.op("add", net.conv(dead), x)
+    x = net.op("flatten", net.op("global_avg_pool", net.op("relu", x)), axis=1)
+    data = net.held(5, 6).constant
+    assert data is not None
+    weights = np.array(data.data)
+    weights[3] = 0
+    return net.ends(net.graph.add("linear", {"x": x, "w": net.graph.constant(weights)}).result)
+
+
 NETWORKS: dict[str, Callable[[], Graph]] = {
-    made.__name__: made for made in (residual, mobile, fire, norms, dense, edges)
+    made.__name__: made for made in (residual, mobile, fire, norms, dense, edges, pruned)
 }
 
 

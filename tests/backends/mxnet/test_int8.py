@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import warnings
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +16,9 @@ import pytest
 import qir
 from qir.backends.mxnet.session import Session
 from qir.errors import Refused
+from qir.frontends.mxnet import MxnetFrontend
+from qir.frontends.mxnet.parameters import read_parameters
+from qir.frontends.mxnet.samples import parameter_bytes
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 from qir.reference.interpreter import run
@@ -77,6 +81,67 @@ def test_all_of_it_is_exact(name: str, tmp_path: Path) -> None:
     ledger = Ledger()
     files(quantized_network(name), tmp_path, ledger)
     assert set(ledger.counts()) == {Change.EXACT}
+
+
+def ranged_to_nothing(folder: Path) -> Path:
+    """Returns a network with a tensor of zeros, calibrated to 0 and 0 as MXNet has it."""
+    path = files(quantized_network("pruned"), folder)
+    text = path.read_text()
+    assert '"255.5"' in text
+    path.write_text(text.replace('"255.5"', '"0.000000"').replace('"0.0"', '"0.000000"'))
+    return path
+
+
+def test_a_range_of_nothing_is_read(tmp_path: Path) -> None:
+    """MXNet computes the same integers for it as for any other range of a tensor of zeros."""
+    _, tensors = recorded("pruned")
+    ledger = Ledger()
+    graph = MxnetFrontend().load_object(ranged_to_nothing(tmp_path), ledger, [data()])
+    made: dict[str, Any] = {}
+    run(graph, {"data": data()}, observe=lambda value, d: made.update({value.name: np.asarray(d)}))
+    assert differing(made, tensors) == []
+    assert set(ledger.counts()) == {Change.EXACT}
+
+
+def test_what_is_quantized_by_a_range_of_nothing_is_not_claimed(tmp_path: Path) -> None:
+    path = files(quantized_network("pruned"), tmp_path)
+    path.write_text(re.sub(r'"-?2\.302797"', '"0.000000"', path.read_text()))
+    ledger = Ledger()
+    MxnetFrontend().load_object(path, ledger, [data()])
+    (entry,) = (e for e in ledger if e.change is Change.UNVERIFIED)
+    assert entry.subject == "data.q"
+    assert "MXNet divides by its range, which is 0 to 0" in entry.reason
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("mxnet")
+def test_mxnet_counts_the_same_steps_where_small_values_have_a_range_of_nothing(
+    tmp_path: Path,
+) -> None:
+    """Calibration of values below 5e-7 writes 0 to 0."""
+    path = files(quantized_network("pruned"), tmp_path)
+    store = path.with_name("model-0000.params")
+    held = {name: np.array(array) for name, array in read_parameters(store).items()}
+    for name in ("constant_1", "constant_2"):  # weights and bias of the first layer
+        held[name] *= np.float32(1e-8)
+    store.write_bytes(parameter_bytes({f"arg:{name}": array for name, array in held.items()}))
+    symbol = json.loads(path.read_text())
+    (layer,) = (node for node in symbol["nodes"] if node["name"] == "relu.q")
+    layer["attrs"].update(min_calib_range="0.000000", max_calib_range="0.000000")
+    path.write_text(json.dumps(symbol))
+    theirs = of_mxnet(Session(path).run({"data": data()}, every=True))
+    assert len(np.unique(theirs["relu.q"])) > 50
+    made: dict[str, Any] = {}
+    graph = MxnetFrontend().load_object(path, Ledger(), [data()])
+    run(graph, {"data": data()}, observe=lambda value, d: made.update({value.name: np.asarray(d)}))
+    assert differing(made, theirs) == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("mxnet")
+def test_mxnet_runs_a_range_of_nothing_so(tmp_path: Path) -> None:
+    theirs = of_mxnet(Session(ranged_to_nothing(tmp_path)).run({"data": data()}, every=True))
+    assert differing(recorded("pruned")[1], theirs) == []
 
 
 def test_layers_are_fused_as_mxnet_fuses_them(tmp_path: Path) -> None:

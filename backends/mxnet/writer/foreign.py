@@ -1,0 +1,55 @@
+"""Operators of MXNet that QIR does not know: written as the file had them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from qir.errors import PluginError
+from qir.ir.node import Node, Value
+
+from .quantized import Ranges
+from .symbol import Entry
+from .writer import Writer
+
+FRAMEWORK = "mxnet"
+
+
+def is_kept(node: Node) -> bool:
+    """Returns whether a node is an operator of MXNet that was kept."""
+    return node.op == "foreign" and node.attrs["framework"] == FRAMEWORK
+
+
+def write(writer: Writer, ranges: Ranges, node: Node) -> None:
+    """Writes a kept operator; PluginError for one that no file of MXNet had."""
+    try:
+        entry = _write(writer, ranges, node)
+    except (AssertionError, LookupError, TypeError, ValueError) as error:
+        said = "its slots and attrs are not those of an operator with these operands"
+        raise PluginError(f"mxnet {node.attrs['op']!s}: {said}") from error
+    for number, value in enumerate(node.results):
+        writer.found[value] = entry[0], number
+
+
+def _write(writer: Writer, ranges: Ranges, node: Node) -> Entry:
+    slots, held = node.attrs["slots"], cast("Any", node.attrs["attrs"])
+    assert isinstance(slots, tuple)
+    (_, pairs), (_, inner) = held
+    attrs: dict[str, object] = {str(name): str(text) for name, text in pairs}
+    operands = [
+        _operand(writer, ranges, value, str(kind))
+        for value, kind in zip(node.variadic("xs"), slots, strict=True)
+    ]
+    name, count = node.results[0].name, len(node.results)
+    made = writer.emit(str(node.attrs["op"]), operands, attrs, name=name, results=count)
+    if inner:
+        writer.symbol.nodes[made[0]]["subgraphs"] = json.loads(str(inner))
+    return made
+
+
+def _operand(writer: Writer, ranges: Ranges, value: Value, kind: str) -> Entry:
+    if kind == "state":
+        return writer.state(value)
+    if kind:
+        return ranges.of(value)[("low", "high").index(kind)]
+    return writer.entry(value)

@@ -1,0 +1,214 @@
+"""Operators that QIR does not know: kept with all their attributes, for MXNet to run.
+
+What reads a result of which nothing says the shape is kept as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import OpError, PluginError
+from qir.inspect.elsewhere import Elsewhere
+from qir.inspect.pipe import Plain
+from qir.inspect.runtimes import probes
+from qir.ir.attrs import Attr
+from qir.ir.calls import infer
+from qir.ir.dims import Dim
+from qir.ir.dtype import opaque
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.types import TensorType
+from qir.ledger import Change
+
+from . import convolution
+from .attributes import BadAttribute
+from .call import Call, Made, Range, Unsupported
+from .ranges import ends
+from .symbol import SymbolNode
+
+if TYPE_CHECKING:
+    from .reader import Reader
+
+Array = NDArray[np.generic]
+LOOSE = TensorType((), opaque("?[...]"))
+"""The type of a result of which nothing says the shape."""
+ENDS = {1: "low", 2: "high"}
+"""By result of a quantized operator: which end of its range it is."""
+STATE = "state"
+_UNSAFE = frozenset(
+    "Custom _CachedOp _CachedOpThreadSafe _CustomFunction _NDArray _Native _cvimread".split()
+)
+"""Operators that name files, addresses or code, and are never run from a file."""
+_CHANCE = ("random_", "sample_", "shuffle", "normal", "uniform")
+"""How operators begin that draw at random."""
+
+
+def reads_loose(operands: Sequence[Made]) -> bool:
+    """Returns whether an operand has a shape that nobody knows."""
+    return any(isinstance(held, Value) and held.type.dtype.is_loose for held in operands)
+
+
+def keep(reader: Reader, node: SymbolNode, results: int) -> list[Made]:
+    """Adds a node as a foreign op; Unsupported where an operand is no tensor."""
+    pairs = [_operand(reader, node, slot) for slot in range(len(node.inputs))]
+    values = [value for value, _ in pairs]
+    attrs: list[Attr] = [(name, text) for name, text in node.attrs.items()]
+    names = [node.name, *(f"{node.name}_output{number}" for number in range(1, results))]
+    held: dict[str, Attr] = {
+        "framework": "mxnet",
+        "op": node.op,
+        "slots": tuple(kind for _, kind in pairs),
+        "attrs": (("attrs", tuple(attrs)), ("subgraphs", node.inner)),
+    }
+    made = reader.graph.add(
+        "foreign",
+        {f"xs.{i}": value for i, value in enumerate(values)},
+        held,
+        types=_types(reader, node, values, results),
+        name=[reader.graph.fresh(name) for name in names],
+        origins=[reader.origin(node)],
+    )
+    said = f"kept as MXNet's {node.op}, which MXNet alone can run"
+    reader.ledger.add(Change.EXACT, "read mxnet", node.name, said)
+    return list(made.results)
+
+
+def _operand(reader: Reader, node: SymbolNode, slot: int) -> tuple[Value, str]:
+    """Returns an operand, and what of it is read: itself, an end of its range, a state."""
+    index, which = node.inputs[slot]
+    made = reader.result((index, which))
+    if isinstance(made, Value):
+        name = reader.symbol.nodes[index].name
+        return made, STATE if made.constant is not None and name in reader.states else ""
+    whole = reader.found[index][0]
+    if isinstance(made, Range) and isinstance(whole, Value) and which in ENDS:
+        return whole, ENDS[which]
+    raise Unsupported(f"operand {slot} is no tensor, and the operator is kept as it is")
+
+
+# -- running it -----------------------------------------------------------------------------------
+
+
+def run(node: Node, operands: Mapping[str, Array]) -> tuple[Array, ...]:
+    """Computes a kept operator in MXNet; PluginError where there is none, or it fails."""
+    op, slots = str(node.attrs["op"]), node.attrs["slots"]
+    held: Any = node.attrs["attrs"]
+    if op in _UNSAFE or op.lstrip("_").startswith(_CHANCE):
+        raise PluginError(f"MXNet's {op} is not run: it reaches beyond its operands")
+    mxnet = next((p for p in probes() if p.name == "mxnet" and isinstance(p, Elsewhere)), None)
+    if mxnet is None or mxnet.version is None:
+        said = "QIR_MXNET names no Python that has mxnet 1.9"
+        raise PluginError(f"MXNet's {op} is kept as it is, and MXNet alone can run it: {said}")
+    try:
+        assert isinstance(slots, tuple)
+        (_, attrs), (_, inner) = held
+        arrays: list[Plain] = [
+            _given(value, np.asarray(operands[f"xs.{i}"]), str(kind))
+            for i, (value, kind) in enumerate(zip(node.variadic("xs"), slots, strict=True))
+        ]
+        count = len(node.results)
+        texts: dict[str, Plain] = {str(name): str(text) for name, text in attrs}
+        found = mxnet.answer(("alone", op, texts, str(inner), arrays, count))
+    except (AssertionError, TypeError, ValueError, OpError) as error:
+        raise PluginError(f"MXNet does not run {op}: {error}") from error
+    assert isinstance(found, list)
+    made = tuple(np.asarray(each) for each in found)
+    for value, each in zip(node.results, made, strict=True):
+        if not _fits(value.type, each):
+            said = f"gives {each.dtype} {each.shape}, the graph has {value.type}"
+            raise PluginError(f"MXNet's {op} {said}")
+    return made
+
+
+def _fits(kind: TensorType, data: Array) -> bool:
+    """Returns whether a result is of the type that was foreseen."""
+    if kind.dtype.is_loose:
+        return True
+    pairs = zip(kind.shape, data.shape, strict=False)
+    sizes = all(not isinstance(size, int) or size == found for size, found in pairs)
+    return kind.rank == data.ndim and kind.dtype.carrier == data.dtype and sizes
+
+
+def _given(value: Value, data: Array, kind: str) -> Array:
+    """Returns what an operand of a kept operator holds: elements, or an end of their range."""
+    if kind not in ENDS.values():
+        return np.ascontiguousarray(data)
+    low, high = ends(value)
+    return np.asarray([low if kind == "low" else high], np.float32)
+
+
+# -- what it gives --------------------------------------------------------------------------------
+
+
+def _types(
+    reader: Reader, node: SymbolNode, values: Sequence[Value], results: int
+) -> list[TensorType]:
+    """Returns the types of the results: of some operators the first one is known."""
+    rule = _RULES.get(node.op)
+    known = values and not reads_loose(values) and values[0].type.quant is None
+    made = [LOOSE] * results
+    if rule is not None and known:
+        try:
+            made[0] = rule(Call(reader, node, values))
+        except (BadAttribute, LookupError):
+            return made
+    return made
+
+
+def _first(call: Call) -> TensorType:
+    return call.value(0).type
+
+
+def _regions(call: Call) -> TensorType:
+    """Returns the type of windows of one size, cut out of images by the rows of a matrix."""
+    data, rows = call.value(0).type, call.value(1).type
+    sizes: tuple[Dim, ...] = call.attrs.wholes("pooled_size")
+    return data.with_shape((rows.shape[0], data.shape[1], *sizes))
+
+
+def _deformable(call: Call) -> TensorType:
+    """Returns the type of a convolution whose samples are moved: that of the convolution."""
+    weight = 3 if call.node.op.startswith("_contrib_Modulated") else 2
+    plain = SymbolNode("Convolution", call.node.name, call.node.attrs, ())
+    _, attrs = convolution.sides(Call(call.reader, plain, ()))
+    operands = {"x": call.value(0), "w": call.value(weight)}
+    (made,) = infer("conv2d", operands, spec("conv2d").complete(attrs))
+    return made
+
+
+def _priors(call: Call) -> TensorType:
+    """Returns the type of the boxes around each pixel."""
+    data = call.value(0).type
+    texts = [call.attrs.text(name, "1").strip("()[] ").split(",") for name in ("sizes", "ratios")]
+    each = sum(bool(item.strip()) for text in texts for item in text) - 1
+    height, width = data.shape[2:]
+    if not (isinstance(height, int) and isinstance(width, int)):
+        return data.with_shape((1, None, 4))
+    return data.with_shape((1, height * width * each, 4))
+
+
+def _detections(call: Call) -> TensorType:
+    """Returns the type of a box with its class and score for each prior."""
+    classes = call.value(0).type
+    return classes.with_shape((classes.shape[0], classes.shape[2], 6))
+
+
+_RULES: dict[str, Callable[[Call], TensorType]] = {
+    **dict.fromkeys(
+        "IdentityAttachKLSparseReg SVMOutput _contrib_BatchNormWithReLU _contrib_box_nms"
+        " _contrib_div_sqrt_dim _contrib_gradientmultiplier _contrib_quadratic _contrib_round_ste"
+        " _contrib_sign_ste _hypot_scalar _shuffle cbrt cumsum degrees erfinv gamma gammaln"
+        " radians rcbrt sort".split(),
+        _first,
+    ),
+    **dict.fromkeys(("ROIPooling", "_contrib_ROIAlign"), _regions),
+    "_contrib_DeformableConvolution": _deformable,
+    "_contrib_ModulatedDeformableConvolution": _deformable,
+    "_contrib_MultiBoxDetection": _detections,
+    "_contrib_MultiBoxPrior": _priors,
+}
+"""By operator: the type of its first result."""
