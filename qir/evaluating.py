@@ -29,7 +29,7 @@ from qir.ir.dtype import boxed
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.passes.quantize.equalize import scaled_tensors
-from qir.quantizing import DEFAULT, fold, known_corrections, lowered
+from qir.quantizing import DEFAULT, fold, in_ops_of, known_corrections
 from qir.registry import DEFAULT_TARGET
 from qir.target import target as named_target
 
@@ -126,7 +126,7 @@ def check(
     folded = fold(graph)
     scaled: Mapping[str, Scaled] = {}
     if "equalize" in names:
-        scaled = scaled_tensors(lowered(folded, table, Ledger(), sums=True), statistics)
+        scaled = scaled_tensors(in_ops_of(table, folded, Ledger(), granularity), statistics)
     return check_quantized(
         folded,
         quantized,

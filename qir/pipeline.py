@@ -43,6 +43,7 @@ from qir.quantizing import (
     DEFAULT,
     granularity_named,
     grouped_by,
+    in_ops_of,
     kernels_of,
     lowered,
     mask_values,
@@ -303,7 +304,11 @@ def plan(
     table = backend.capability()
     data = not dynamic and weights is None
     sums = data and not grouped_by(graph)
-    folded = lowered(fold(graph, data=data), table, Ledger(), sums=sums)
+    folded = fold(graph, data=data)
+    if data:
+        folded = in_ops_of(table, folded, Ledger(), granularity, sums=sums)
+    else:
+        folded = lowered(folded, table, Ledger())
     wishes = [Wish.parse(text) for text in rules]
     if weights is not None:
         found = plan_weights(folded, table.name, Blocks.parse(weights), wishes)[0]

@@ -24,6 +24,7 @@ from qir.passes.cleanup.prune import Prune
 from qir.passes.fold.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold.fold_bias import FoldBias
 from qir.passes.fold.fold_constants import FoldConstants
+from qir.passes.forms.lower_batch_norm import norms_for
 from qir.passes.forms.lower_linear import MATRIX, LowerLinear
 from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.raise_linear import RaiseLinear
@@ -83,6 +84,25 @@ def fold(
         found = FoldBias(layers=True, products=False), Recover(("batch-norm", "pools"))
     steps = (*opened, *wide, Prune(), FoldConstants(), *found, FoldBatchNorm())
     return run_passes(graph, steps, ledger if ledger is not None else Ledger(), journal=journal)
+
+
+def in_ops_of(
+    table: Capability,
+    folded: Graph,
+    ledger: Ledger,
+    granularity: str = "channel",
+    *,
+    journal: Journal | None = None,
+    sums: bool = True,
+) -> Graph:
+    """Returns a folded graph in the ops of which a target has integer kernels.
+
+    `sums` as `lowered` means it. Batch norms that are left become convolutions, which needs a scale
+    for each channel of a weight.
+    """
+    made = lowered(folded, table, ledger, journal=journal, sums=sums)
+    norms = norms_for(made, table) if granularity == "channel" else ()
+    return run_passes(made, norms, ledger, journal=journal) if norms else made
 
 
 def grouped_by(graph: Graph) -> str:
@@ -252,7 +272,7 @@ def prepare(
         raise UsageError(f"{needy[0]} needs samples beside statistics: give some inputs")
     if "smooth" in corrections:  # before linear layers are reshaped to products of matrices
         folded, statistics = smoothed(folded, statistics, ledger, journal=journal)
-    folded = lowered(folded, table, ledger, journal=journal, sums=not groups)
+    folded = in_ops_of(table, folded, ledger, recipe.granularity, journal=journal, sums=not groups)
     if "equalize" in corrections:
         folded, statistics = equalized(folded, statistics, ledger, journal=journal)
     by = table if recipe.profile else backend.planned(folded)
