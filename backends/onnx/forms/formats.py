@@ -34,7 +34,7 @@ from ..optimizer.separate_additions import add_apart
 from ..writer import qonnx, where_ops
 from ..writer.low_bit_products import opened, to_nbits
 from ..writer.writer import STEP
-from . import kept_operators
+from . import kept_operators, other_kernels
 
 _WEIGHTED = "onnx:com.microsoft.*"
 _NO_BITS = "no product here has weights in blocks of few bits; qir quantize --weights makes them"
@@ -62,6 +62,9 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     held = fix_defaults(out, ledger)
     if _channels_last(out):
         _run(Layout("nchw"), out, ledger)
+    if form in (None, "qdq", "qoperator"):
+        for each in bodies(out):
+            other_kernels.fit(each, ledger)
     _run(OpenGroups(_ROWS, chains=True), out, ledger)
     if not standard:
         opened(out, ledger)

@@ -1,12 +1,15 @@
 """Networks that cross from one framework to another: their bytes are what the profiles predict."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
 import qir
+from qir.ledger import Change
 from qir.target import target
 from tests.differential.kernels_of_tensorflow import HAS_VNNI
 from tests.installed import OPTIMIZED
@@ -50,6 +53,15 @@ def one(found: object) -> Array:
     return np.asarray(array)
 
 
+def optimized(path: Path) -> Counter[str]:
+    """Counts the operators that onnxruntime runs of a file."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.optimized_model_filepath = str(path.with_suffix(".optimized"))
+    onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return Counter(node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node)
+
+
 def in_onnxruntime(path: Path) -> Array:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return np.asarray(session.run(None, {session.get_inputs()[0].name: X})[0])
@@ -78,7 +90,15 @@ def test_tensorflows_int8_file_becomes_onnx(
     made = quantized(keras[1], {"image": X[:4]})
     qir.save(made, tmp_path / "int8.pb", target=TARGET)
     back = qir.load(tmp_path / "int8.pb")
-    qir.save(back, tmp_path / "int8.onnx", target="onnxruntime", format=form)
+    ledger = qir.Ledger()
+    qir.save(back, tmp_path / "int8.onnx", target="onnxruntime", format=form, ledger=ledger)
+    ran = optimized(tmp_path / "int8.onnx")
+    assert (ran["QLinearConv"], ran["QGemm"]) == (3, 1)
+    assert not {"Conv", "FusedConv", "Gemm", "Max"} & set(ran)
+    told = [e for e in ledger if e.step == "round-biases"]
+    biases_are_zero = 2  # the first two convolutions of Keras
+    assert [e.change for e in told].count(Change.REGROUPED) == biases_are_zero
+    assert [e.codes for e in told if e.change is Change.NUDGED] == [1.0] * (4 - biases_are_zero)
     crossed = qir.load(tmp_path / "int8.onnx")
     assert (back.profile, crossed.profile) == ("tf-2.21.onednn", OPTIMIZED)
     predicted = [one(qir.run(graph, {"image": X})) for graph in (back, crossed)]
