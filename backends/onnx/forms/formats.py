@@ -135,6 +135,7 @@ def _made(out: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> No
     if form == "qoperator":
         for each in [] if standard else bodies(out):
             where_ops.coded(each, ledger)
+        _run(ExpandQdq(sums=True), out, ledger)  # no operator adds another tensor to its sums
         _run(FuseQdq(), out, ledger)
         _left_real(out, ledger, biased=True)
         return

@@ -30,13 +30,10 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType, uniform
 from qir.ledger import Change, Ledger
+from qir.passes.forms.expand_qdq import ABOUT_INTEGERS
 from qir.rewrite import REGROUPED, Pass
 
 _SHIFT = 128
-
-
-_OTHERS = frozenset("input constant output foreign requantize recode choose_qparams qparams".split())
-"""Ops for which integers are more than their float values."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ class UnsignedData(Pass):
         """Returns whether a node makes, or reads, values of any storage."""
         if node.op in ("quantize", "dequantize"):
             return node.op == ("dequantize" if reads else "quantize")
-        return self.kernels and node.op not in _OTHERS and not node.bodies
+        return self.kernels and node.op not in ABOUT_INTEGERS and not node.bodies
 
 
 def _together(value: Value) -> list[Value]:
