@@ -17,7 +17,7 @@ from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
 from qir.passes.fold.fold_shapes import MADE_TO, made_to
 
-from . import branches, foreign, loops
+from . import branches, foreign, kernels, loops
 from .call import Call, Keep
 from .elements import element, name_of, shape_of, tensor
 from .frames import LOOP, join_frames
@@ -97,6 +97,8 @@ class Reader:
         try:
             made = handler(call)
         except (Keep, TypeRuleError) as why:
+            if node.op not in kernels.OPS:
+                raise self.fail(node, f"is not read: {why}") from why
             made = self._kept(node, operands, "is not read", str(why))
         self._set(node, list(made) if isinstance(made, Sequence) else [made])
 
