@@ -23,7 +23,7 @@ _LEAST = 0.01
 def quantize(call: Call) -> Sequence[Value]:
     """Reads QuantizeV2."""
     call.reader.graph.profile = PROFILE
-    mode, storage = call.text("mode", "MIN_COMBINED"), storage_of(call, "T")
+    mode, storage = _mode(call), storage_of(call, "T")
     if F(call.real("ensure_minimum_range", _LEAST)) != F(_LEAST):
         raise Keep("it widens small ranges by another part than 0.01")
     if storage == "i32":
@@ -36,6 +36,13 @@ def quantize(call: Call) -> Sequence[Value]:
     found = given.widened
     kind = found.from_low(storage, axis, first=mode == "MIN_FIRST")
     return _made(call, kind, found, {}, _FROM_LOW[mode])
+
+
+def _mode(call: Call) -> str:
+    mode = call.text("mode", "MIN_COMBINED")
+    if mode not in ("SCALED", *_FROM_LOW):
+        raise Keep(f"its mode is {mode!r}")
+    return mode
 
 
 def _axis(call: Call) -> int | None:
@@ -85,7 +92,7 @@ def _stated(found: Range, storage: str, *, narrow: bool) -> Range:
 def dequantize(call: Call) -> Value:
     """Reads Dequantize."""
     call.reader.graph.profile = PROFILE
-    mode, axis = call.text("mode", "MIN_COMBINED"), _axis(call)
+    mode, axis = _mode(call), _axis(call)
     if call.has("dtype") and call.kind("dtype") != F32:
         raise Keep("its result is not float32")
     given, storage = range_of(call, 1), storage_of(call, "T")

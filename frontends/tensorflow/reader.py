@@ -100,6 +100,9 @@ class Reader:
             if node.op not in kernels.OPS:
                 raise self.fail(node, f"is not read: {why}") from why
             made = self._kept(node, operands, "is not read", str(why))
+        except (ArithmeticError, LookupError, ValueError) as error:  # a damaged file says anything
+            said = f"is not read: its operands and attributes do not fit ({error!r})"
+            raise self.fail(node, said) from error
         self._set(node, list(made) if isinstance(made, Sequence) else [made])
 
     def _kept(

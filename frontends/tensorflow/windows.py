@@ -32,7 +32,7 @@ class Images:
     def sides(self, call: Call, name: str, default: tuple[int, ...] = ()) -> tuple[int, int]:
         """Returns the numbers for height and width of an attribute that lists all axes."""
         held = call.wholes(name) or default
-        if len(held) != 4 or any(held[i] != 1 for i in (0, self.channels)):
+        if len(held) != 4 or any(held[i] != 1 for i in (0, self.channels)) or min(held) < 1:
             raise Keep(f"its {name} are {list(held)}")
         return held[self.axes[0]], held[self.axes[1]]
 

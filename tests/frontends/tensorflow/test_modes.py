@@ -44,9 +44,7 @@ def test_quantizing_and_dequantizing(
         x = b.quantized(f"x{i}", (41, 4), kind, 1.5 * max(-low, high))
         node = b.proto.node[-1]
         low = 0.0 if axis < 0 and kind == U and mode == "SCALED" else low
-        ends = ((low, high) if axis < 0 else np.transpose(RANGES)).astype(F) if axis >= 0 else (
-            low, high
-        )  # fmt: skip
+        ends = np.asarray((low, high) if axis < 0 else np.transpose(RANGES), F)
         for name, end in zip(("low", "high"), ends, strict=True):
             b.proto.node.remove(next(n for n in b.proto.node if n.name == f"x{i}.{name}"))
             b.constant(f"x{i}.{name}", end)
