@@ -17,6 +17,7 @@ from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, Grain, QuantType, TensorType
 
+from . import intel
 from .call import Call, Keep
 from .quantize_v2 import dequantize, quantize
 from .ranges import (
@@ -33,15 +34,12 @@ from .ranges import (
 from .windows import images, pads
 
 _MIN_FIRST = "tf-2.21.onednn.min_first"
-_ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Attr]]] = {
-    "Relu": ("relu", {}),
-    "Relu6": ("clip", {"min": 0.0, "max": 6.0}),
-    "Elu": ("elu", {}),
-    "Tanh": ("tanh", {}),
-    "Sigmoid": ("sigmoid", {}),
-    "GeluExact": ("gelu", {}),
-    "GeluApproximate": ("gelu", {"approximate": "tanh"}),
-}
+_STOCK = frozenset(
+    tuple(f"{stages} {end}".split())
+    for stages in ("", "BiasAdd", "Relu", "BiasAdd Relu", "BiasAdd Sum Relu")
+    for end in ("", "Requantize")
+)
+"""The stages of a convolution that stock TensorFlow has kernels for."""
 
 
 def _pool(op: str) -> Callable[[Call], Sequence[Value]]:
@@ -154,8 +152,8 @@ def _stages(
             alpha = call.real("leakyrelu_alpha", 0.2)
             attrs = spec("leaky_relu").complete({"alpha": alpha})
             yield Stage("leaky_relu", attrs, (), flow="x"), None
-        elif name in _ACTIVATIONS:
-            op, more = _ACTIVATIONS[name]
+        elif name in intel.ACTIVATIONS:
+            op, more = intel.ACTIVATIONS[name]
             yield Stage(op, spec(op).complete(dict(more)), (), flow="x"), None
         else:
             raise Keep(f"its stage {name} is not read")
@@ -189,6 +187,8 @@ def _kernel(
         operands[slots[2]] = _bias(call, places["bias"], of_x, of_w, level)
     if op == "conv2d":
         attrs["groups"] = _groups(x.type.shape[3], w)
+        if not form.legacy and form.stages not in _STOCK:
+            return _of_intel(call, form, {"x": x, "w": w}, attrs, (of_x, of_w))
     full = spec(op).complete(attrs)
     (real,) = infer(op, operands, full, {})
     found = _result_range(call, form, places, of_x, of_w, level)
@@ -204,6 +204,20 @@ def _kernel(
     if any(first):
         graph.set_profile(made.node, _MIN_FIRST)
     return [made] if found is None else [made, *ends_of(call, found[0])]
+
+
+def _of_intel(
+    call: Call,
+    form: _Form,
+    data: Mapping[str, Value],
+    attrs: Mapping[str, Attr],
+    ranges: tuple[Range, Range],
+) -> Sequence[Value]:
+    """Adds a convolution with stages that Intel's TensorFlow alone has, as float ops."""
+    reals = {slot: call.add("dequantize", {"x": value}) for slot, value in data.items()}
+    y = call.add("conv2d", reals, attrs)
+    at = intel.places(form.stages, ("x", "w"), ("x.range", "w.range"))
+    return intel.finished(call, form.stages, at, y, (*ranges, call[0]), "out_type")
 
 
 def _groups(channels: object, w: Value) -> int:
@@ -315,6 +329,12 @@ _OUT = {
     "_QuantizedMatMul": "Tout",
 }
 """The attribute that names the type of the result."""
+INTEL: dict[str, Callable[[Call], Sequence[Value]]] = {
+    "_FusedQuantizedConv3D": intel.layer,
+    "_FusedQuantizedDeconv2D": intel.layer,
+    "_QuantizedBatchMatMul": intel.product,
+}
+"""Kernels that no public build has."""
 OPS: dict[str, Callable[[Call], Value | Sequence[Value]]] = {
     "QuantizeV2": quantize,
     "Dequantize": dequantize,
@@ -324,6 +344,7 @@ OPS: dict[str, Callable[[Call], Value | Sequence[Value]]] = {
     "_FusedQuantizedConv2D": _convolution(_stated),
     "_FusedQuantizedDepthwiseConv2D": _convolution(_stated),
     "_QuantizedMatMul": _product,
+    **INTEL,
     **dict.fromkeys(LEGACY_PRODUCTS, _legacy_product),
     **{name: _convolution(lambda call: LEGACY[call.node.op]) for name in LEGACY},
 }

@@ -47,7 +47,8 @@ HEAD = """# TensorFlow, op by op
 Made by `python -m tests.backends.tensorflow.coverage`. *Read*: the test that reads a graph with the
 op and compares what the reference computes with TensorFlow: floats within 1e-4 of the largest,
 integers by `==`. *Written*: the test that writes the op and compares what TensorFlow computes with
-the reference in the same way. Other ops are kept as they are where
+the reference in the same way. `test_intel.py` compares with TensorFlow's float ops, since no public
+build has those kernels. Other ops are kept as they are where
 TensorFlow is installed, and run by it ([guide](../guide/tensorflow.md)); those with a state are
 refused by name.
 
@@ -60,6 +61,7 @@ def read() -> dict[str, str]:
     found |= dict.fromkeys(quantization.OPS, "test_quantization.py")
     found |= dict.fromkeys(kernels.OPS, "test_kernels.py")
     found |= dict.fromkeys(("QuantizeV2", "Dequantize", *kernels.LEGACY_PRODUCTS), "test_modes.py")
+    found |= dict.fromkeys(kernels.INTEL, "test_intel.py")
     found |= dict.fromkeys((*loops.OPS, *LOOPS, *BRANCHES, *FRAMES), "test_loops.py")
     found |= dict.fromkeys(CALLS, "test_networks.py")
     return found | dict.fromkeys(("Const", "Placeholder"), "test_networks.py")
