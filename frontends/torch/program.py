@@ -43,6 +43,8 @@ class Program:
     """By place of a result: the state that it updates, and which nobody is given."""
     notes: Sequence[tuple[str, str]] = ()
     """What is read otherwise than PyTorch computes it: the name of a call, and how."""
+    outputs: Sequence[str] = ()
+    """Names of the results, where the file states them."""
 
 
 def as_program(exported: ExportedProgram) -> Program:

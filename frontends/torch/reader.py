@@ -133,6 +133,7 @@ class Reader:
         operands: dict[str, Value] = {}
         updated = self.program.updated
         results: Any = node.args[0]
+        stated = self.program.outputs
         for i, held in enumerate(results):
             if i in updated:
                 said = f"{updated[i]} is not updated: a graph has no state"
@@ -142,7 +143,8 @@ class Reader:
                 continue
             if not isinstance(held, fx.Node):
                 raise self.fail(node, f"gives back {held!r}, results must be tensors")
-            name = held.name if held.name not in operands else self.graph.fresh(held.name)
+            name = stated[i] if i < len(stated) else held.name
+            name = name if name not in operands else self.graph.fresh(name)
             operands[name] = self.tensor(held)
         self.graph.add("output", operands)
 

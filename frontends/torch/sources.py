@@ -6,7 +6,7 @@ import logging
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from .quantized_modules import (
 )
 from .script.interpreter import Interpreter
 from .script.opened import script_program
-from .script.shapes import Example, example, examples, stated
+from .script.shapes import Example, example, examples, stated, stated_outputs
 
 _STATED = "qir.json"
 """The member that states the types of inputs, in files that QIR writes."""
@@ -166,6 +166,7 @@ def _script(
     elif types:
         text = types.decode() if isinstance(types, bytes) else types
         program, reader = script_program(module, name, stated(text, name))
+        program = replace(program, outputs=stated_outputs(text))
     else:
         program, reader = _guessed(module, name)
     if mutates_views(program.graph):

@@ -45,6 +45,12 @@ def stated(text: str, name: str) -> list[Example]:
         raise InputError(f"{name}: its inputs are not stated as types: {error}") from error
 
 
+def stated_outputs(text: str) -> tuple[str, ...]:
+    """Returns the names of results that QIR states in the files it writes; none of older ones."""
+    names = json.loads(text).get("outputs", ())
+    return tuple(map(str, names)) if isinstance(names, list) else ()
+
+
 def example(shape: Sequence[object], dtype: torch.dtype = torch.float32) -> Example:
     """Returns an example of a shape, whose axes are open where it has no integer."""
     sizes = [

@@ -117,6 +117,25 @@ def test_tensorflows_int8_file_becomes_onnx(
     assert differ.mean() < 0.1
 
 
+def test_tensorflows_int8_file_becomes_a_program_of_pytorch(
+    keras: tuple[object, qir.Graph], tmp_path: Path
+) -> None:
+    name = "pytorch-x86"
+    made = quantized(keras[1], {"image": X[:4]})
+    qir.save(made, tmp_path / "int8.pb", target=TARGET)
+    back = qir.load(tmp_path / "int8.pb")
+    qir.save(back, tmp_path / "int8.pt", target=name)
+    crossed = qir.load(tmp_path / "int8.pt")
+    assert list(crossed.outputs) == list(back.outputs)
+    predicted = one(
+        qir.run(run_passes(crossed, [Group(target(name).profile)], qir.Ledger()), {"image": X})
+    )
+    assert np.array_equal(one(target(name).compile_file(tmp_path / "int8.pt")(image=X)), predicted)
+    wanted = one(qir.run(back, {"image": X}))
+    step = float(np.unique(np.abs(wanted[wanted != 0])).min())
+    assert np.allclose(predicted, wanted, rtol=0, atol=1.01 * step)
+
+
 def test_tensorflows_sums_become_float_ops_between_integer_kernels(tmp_path: Path) -> None:
     net = residual(3)
     made, x = quantized(net.graph, net.feeds(8)), net.feeds(16)
