@@ -6,5 +6,7 @@ from .target import TensorFlowTarget
 
 PROFILES = Path(__file__).with_name("profiles")
 """The folder of the numerics profiles of TensorFlow."""
+INTEL = Path(__file__).with_name("intel.toml")
+"""The target of Intel's last public wheel."""
 
-__all__ = ["PROFILES", "TensorFlowTarget"]
+__all__ = ["INTEL", "PROFILES", "TensorFlowTarget"]

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from qir.ir.types import TensorType
 from qir.ledger import Change
 
 from .call import Keep
+from .elements import CODES
 from .graphdef import FRAMES, Node
 
 if TYPE_CHECKING:
@@ -33,32 +34,37 @@ Array = NDArray[np.generic]
 _SINGLE = {"i": int, "f": float, "b": bool, "type": int}
 _PRIMES = (7919, 6007)
 """Sizes that stand for open ones where the sizes of results are asked for, twice."""
-_SMALL = 1024
+TAKES = "_takes"
+"""The attribute that holds the element types that an op takes, where some are quantized."""
+_SMALL = 1 << 20
 """Elements of a constant that may decide the sizes of results."""
 _LOCK = threading.Lock()
 _CHILDREN: list[subprocess.Popen[bytes]] = []
 
 
-def keep(reader: Reader, node: Node, operands: Sequence[Value]) -> Sequence[Value]:
-    """Adds a node as a foreign op; Keep where TensorFlow is missing or cannot run it alone."""
+def keep(reader: Reader, node: Node, operands: Sequence[Value], why: str = "") -> Sequence[Value]:
+    """Adds a node as a foreign op; Keep where TensorFlow is missing or cannot run it alone.
+
+    Quantized values go in and come out as their integers; `why` says what kept it from being read.
+    """
     if find_spec("tensorflow") is None:
         raise Keep("TensorFlow, which would run it as it is, is missing")
     if node.op in FRAMES:
         raise Keep("it is control flow of TensorFlow 1 that is no loop")
-    if any(value.type.quant is not None for value in operands):
-        raise Keep("it reads quantized values")
     own = sorted(name for name in node.attrs if not name.startswith("_"))
     attrs: Any = tuple((name, _plain(name, node.attrs[name])) for name in own)
+    types, taken = _types(node.op, attrs, operands)
+    attrs += ((TAKES, ("list.type", taken)),) if set(taken) & CODES.keys() else ()
     made = reader.graph.add(
         "foreign",
         {f"xs.{i}": value for i, value in enumerate(operands)},
         {"framework": "tensorflow", "op": node.op, "attrs": attrs},
-        types=_types(node.op, attrs, operands),
+        types=types,
         name=reader.names(node, node.op),
         origins=[reader.origin(node)],
     )
     reader.unnamed.update(made.results)
-    said = f"kept as TensorFlow's {node.op}; TensorFlow runs it"
+    said = f"kept as TensorFlow's {node.op}; TensorFlow runs it" + (why and f" ({why})")
     reader.ledger.add(Change.EXACT, "read tensorflow", node.name, said)
     return made.results
 
@@ -66,10 +72,13 @@ def keep(reader: Reader, node: Node, operands: Sequence[Value]) -> Sequence[Valu
 def run(node: Made, operands: Mapping[str, Array]) -> tuple[Array, ...]:
     """Computes a kept op; PluginError for one that TensorFlow lacks or that fails."""
     given: list[Plain] = [np.asarray(operands[f"xs.{i}"], order="C") for i in range(len(operands))]
+    held: list[Plain] = [
+        node.operands[f"xs.{i}"].constant is not None for i in range(len(operands))
+    ]
     attrs: Any = node.attrs["attrs"]
     op = str(node.attrs["op"])
     try:
-        found = _ask(("run", op, attrs, given, []))
+        found = _ask(("run", op, attrs, given, [], held))
     except Keep as why:
         raise PluginError(f"{node.name}: TensorFlow does not run {op}: {why}") from why
     assert isinstance(found, list)
@@ -96,17 +105,17 @@ def _plain(name: str, held: Any) -> Plain:
     raise Keep(f"its attribute {name} has no form that is kept")
 
 
-def _types(op: str, attrs: Plain, operands: Sequence[Value]) -> list[TensorType]:
-    """Returns the types of the results, as TensorFlow infers them."""
-    found = [_inferred(op, attrs, operands, stands) for stands in _PRIMES]
+def _types(
+    op: str, attrs: Plain, operands: Sequence[Value]
+) -> tuple[list[TensorType], tuple[int, ...]]:
+    """Returns the types of the results, as TensorFlow infers them, and those that it takes."""
+    (one, taken), (two, _) = (_inferred(op, attrs, operands, stands) for stands in _PRIMES)
     symbols = {_PRIMES[0] + i: size for i, size in enumerate(_open(operands)) if size is not None}
     types = []
-    for (name, first), (_, second) in zip(*found, strict=True):
-        if first is None or second is None:
-            raise Keep("the rank of its result is not known before it runs")
+    for (name, first), (_, second) in zip(one, two, strict=True):
         shape = tuple(_size(a, b, symbols) for a, b in zip(first, second, strict=True))
         types.append(TensorType(shape, dtype(name)))
-    return types
+    return types, taken
 
 
 def _open(operands: Sequence[Value]) -> list[Dim]:
@@ -124,7 +133,7 @@ def _size(a: int, b: int, symbols: Mapping[int, Dim]) -> Dim:
 
 def _inferred(
     op: str, attrs: Plain, operands: Sequence[Value], stands: int
-) -> list[tuple[str, tuple[int, ...] | None]]:
+) -> tuple[list[tuple[str, tuple[int, ...]]], tuple[int, ...]]:
     numbers: dict[Any, Any] = {size: stands + i for i, size in enumerate(_open(operands))}
     given: list[Plain] = []
     for value in operands:
@@ -133,8 +142,9 @@ def _inferred(
         known = held is not None and held.held.size <= _SMALL
         given.append(np.asarray(held.data) if held is not None and known else tuple(shape))
     kinds: list[Plain] = [str(value.type.dtype) for value in operands]
-    found: Any = _ask(("types", op, attrs, given, kinds))
-    return [(str(name), None if shape is None else tuple(shape)) for name, shape in found]
+    found, taken = cast("Any", _ask(("types", op, attrs, given, kinds, [])))
+    types = [(str(name), tuple(shape)) for name, shape in found]
+    return types, tuple(taken)
 
 
 # -- the child ------------------------------------------------------------------------------------

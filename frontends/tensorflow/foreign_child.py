@@ -5,6 +5,7 @@ Started by `foreign`. Ops with a state, which may read or write files, are refus
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 
 from qir.inspect.pipe import pack, receive
 
-from .elements import KINDS
+from .elements import CODES, KINDS
 
 if __name__ == "__main__":  # what TensorFlow prints, while it loads too, stays out of the answers
     STREAM = os.fdopen(os.dup(1), "wb")
@@ -22,7 +23,10 @@ if __name__ == "__main__":  # what TensorFlow prints, while it loads too, stays 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-_NUMBERS = {name: number for number, name in KINDS.items()}
+_MANY = 1 << 24
+"""Elements that an operand of zeros may have."""
+_PRODUCER = 1882
+"""The version of the graphs that are built."""
 
 
 def _attr(proto: Any, field: str, value: Any) -> None:
@@ -43,8 +47,13 @@ def _bytes(value: Any) -> Any:
     return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
 
 
-def _built(op: str, attrs: Any, operands: Any, kinds: Any, graph: Any) -> tuple[Any, list[Any]]:
-    """Adds a node and its operands to a graph; returns the op and the placeholders."""
+def _built(
+    op: str, attrs: Any, operands: Any, kinds: Any, held: Any
+) -> tuple[Any, list[int], list[int]]:
+    """Returns a graph of a node and its operands, those that are fed, and the types it takes.
+
+    Without `kinds` all operands are arrays, and `held` says which of them are constants.
+    """
     known = op_def_registry.get(op)
     if known is None:
         raise ValueError(f"TensorFlow {tf.__version__} has no such op")
@@ -52,48 +61,105 @@ def _built(op: str, attrs: Any, operands: Any, kinds: Any, graph: Any) -> tuple[
         raise ValueError("it has a state")
     node = tf.compat.v1.NodeDef(name="kept", op=op)
     for name, (field, value) in attrs:
-        _attr(node.attr[name], field, value)
-    given = []
-    with graph.as_default():
-        tensors = []
-        for i, held in enumerate(operands):
-            if isinstance(held, np.ndarray) and kinds:
-                tensors.append(tf.constant(held))
-                continue
-            number = _NUMBERS[kinds[i] if kinds else _kind(held)]
-            shape = [None if s < 0 else s for s in (held if kinds else held.shape)]
-            tensors.append(tf.compat.v1.placeholder(tf.as_dtype(number), shape))
-            given.append(tensors[-1])
-        node.input.extend(tensor.name for tensor in tensors)
-        proto = graph.as_graph_def()
-        proto.node.append(node)
-    return proto, [tensor.name for tensor in given]
+        if not name.startswith("_"):
+            _attr(node.attr[name], field, value)
+    taken = _taken(known, node.attr)
+    if len(taken) != len(operands):
+        raise ValueError(f"it takes {len(taken)} operands, not {len(operands)}")
+    proto, fed = tf.compat.v1.GraphDef(), []
+    proto.versions.producer = _PRODUCER
+    for i, (array, number) in enumerate(zip(operands, taken, strict=True)):
+        constant = isinstance(array, np.ndarray) and (bool(kinds) or held[i])
+        made = proto.node.add(name=f"x{i}", op="Const" if constant else "Placeholder")
+        made.attr["dtype"].type = number
+        sizes = array.shape if isinstance(array, np.ndarray) else array
+        if constant:
+            tensor = made.attr["value"].tensor
+            tensor.dtype, tensor.tensor_content = number, array.tobytes()
+            tensor.tensor_shape.CopyFrom(tf.TensorShape(sizes).as_proto())
+        else:
+            open_or_known = [None if s < 0 else s for s in sizes]
+            made.attr["shape"].shape.CopyFrom(tf.TensorShape(open_or_known).as_proto())
+            fed.append(i)
+        node.input.append(f"x{i}")
+    proto.node.append(node)
+    return proto, fed, taken
 
 
-def _kind(held: Any) -> str:
-    return KINDS[int(tf.as_dtype(held.dtype).as_datatype_enum)]
+def _taken(known: Any, attrs: Any) -> list[int]:
+    """Returns the numbers of the element types that an op takes, by its definition."""
+    stated: dict[str, Any] = {
+        a.name: attrs[a.name] if a.name in attrs else a.default_value for a in known.attr
+    }
+    out: list[int] = []
+    for arg in known.input_arg:
+        if arg.type_list_attr:
+            out += stated[arg.type_list_attr].list.type
+            continue
+        number = stated[arg.type_attr].type if arg.type_attr else arg.type
+        out += [number] * (stated[arg.number_attr].i if arg.number_attr else 1)
+    return out
 
 
-def answer(what: str, op: str, attrs: Any, operands: Any, kinds: Any) -> Any:
-    """Returns the types of the results by name and shape, or the results."""
-    proto, names = _built(op, attrs, operands, kinds, tf.Graph())
+def answer(what: str, op: str, attrs: Any, operands: Any, kinds: Any, held: Any) -> Any:
+    """Returns the types of the results by name and shape, with those taken, or the results."""
+    proto, fed, taken = _built(op, attrs, operands, kinds, held)
     graph = tf.Graph()
     with graph.as_default():
         tf.compat.v1.import_graph_def(proto, name="")
     made = graph.get_operation_by_name("kept").outputs
     if what == "types":
-        return [_type(tensor) for tensor in made]
+        ranks = [tensor.shape.rank for tensor in made]
+        shapes = (
+            [tensor.shape for tensor in made]
+            if None not in ranks
+            else _tried(graph, made, operands, fed, taken)
+        )
+        return [_type(*pair) for pair in zip(made, shapes, strict=True)], taken
+    return [_plain(array) for array in _run(graph, made, operands, fed, taken)]
+
+
+def _run(graph: Any, made: Any, operands: Any, fed: list[int], taken: list[int]) -> Any:
+    feeds = {f"x{i}:0": _meant(operands[i], taken[i]) for i in fed}
     with tf.compat.v1.Session(graph=graph) as session:
-        found = session.run(list(made), dict(zip(names, operands, strict=True)))
-    return [np.asarray(array, order="C") for array in found]
+        return session.run(list(made), feeds)
 
 
-def _type(tensor: Any) -> tuple[str, Any]:
+def _tried(graph: Any, made: Any, operands: Any, fed: list[int], taken: list[int]) -> Any:
+    """Returns the shapes of results that TensorFlow does not infer: those that it gives for zeros.
+
+    Raises ValueError where zeros would take much memory.
+    """
+    given = list(operands)
+    for i in fed:
+        if min(operands[i], default=0) < 0 or math.prod(operands[i]) > _MANY:
+            raise ValueError("the rank of its result is not known before it runs")
+        given[i] = np.zeros(operands[i], _plain_kind(taken[i]))
+    return [array.shape for array in _run(graph, made, given, fed, taken)]
+
+
+def _plain_kind(number: int) -> Any:
+    """Returns the element type of arrays: that of the one field of a quantized type."""
+    kind = np.dtype(tf.as_dtype(number).as_numpy_dtype)
+    return kind[0] if kind.names else kind
+
+
+def _meant(array: Any, number: int) -> Any:
+    """Returns an array as TensorFlow takes it: quantized types are records of one field."""
+    kind = np.dtype(tf.as_dtype(number).as_numpy_dtype)
+    return array.view(kind) if kind.names else array
+
+
+def _plain(found: Any) -> Any:
+    array = np.asarray(found, order="C")
+    return array.view(array.dtype[0]) if array.dtype.names else array
+
+
+def _type(tensor: Any, shape: Any) -> tuple[str, Any]:
     number = int(tensor.dtype.as_datatype_enum)
-    if number not in KINDS:
+    if number not in KINDS | CODES:
         raise ValueError(f"it gives {tensor.dtype.name}")
-    rank = tensor.shape.rank
-    return KINDS[number], None if rank is None else [-1 if s is None else s for s in tensor.shape]
+    return (KINDS | CODES)[number], [-1 if size is None else size for size in shape]
 
 
 def main() -> None:

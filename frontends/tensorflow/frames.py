@@ -6,17 +6,22 @@ from dataclasses import replace
 
 from qir.errors import InputError
 
-from .graphdef import Node, Place, Source
+from .graphdef import FRAMES, Node, Place, Source
 from .loops import Loop
 
 LOOP = "Frame"
 """The op of a node that stands for a loop."""
+_PAIRS = ("Merge", "Switch")
+"""Ops of control flow that read two values."""
 
 
 def join_frames(source: Source) -> dict[str, Loop]:
     """Replaces each frame by a node and returns what the frames run, by the node's name."""
     frames: dict[str, list[Node]] = {}
     for node in source.nodes.values():
+        if node.op in FRAMES and len(node.inputs) < (2 if node.op in _PAIRS else 1):
+            found = f"{node.op} {node.name} has {len(node.inputs)} inputs"
+            raise InputError(f"{source.name}: {found}, which is too few")
         if node.op == "Enter":
             frames.setdefault(str(node.attrs["frame_name"].s, "utf-8"), []).append(node)
     return {name: _joined(source, name, enters) for name, enters in frames.items()}

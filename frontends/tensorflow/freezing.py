@@ -59,9 +59,9 @@ def freeze_file(path: Path, signature: str = "") -> Model:
     """
     if path.is_dir() and (found := frozen_folder(path, signature)) is not None:
         return found
+    if path.is_dir():
+        _check_folder(path, signature)
     _require_tensorflow(str(path))
-    if path.is_dir() and not (path / "variables").is_dir() and _has_variables(path):
-        raise InputError(f"{path}: the folder lacks variables/, which holds the model's weights")
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", f"{__package__}.child", str(path.resolve()), folder]
         command += [signature] if signature else []
@@ -102,6 +102,26 @@ def _require_tensorflow(source: str) -> None:
     if find_spec("tensorflow") is None:
         said = 'is frozen by TensorFlow first, which is missing: pip install "qir[tensorflow]"'
         raise InputError(f"{source}: {said}")
+
+
+def _check_folder(path: Path, signature: str) -> None:
+    """Raises InputError for a signature that a SavedModel lacks, and for missing variables."""
+    try:
+        metas = SAVED.FromString((path / "saved_model.pb").read_bytes()).meta_graphs
+    except (OSError, DecodeError):
+        metas = ()  # TensorFlow says what is wrong with it
+    if len(metas) == 1:
+        names = sorted(name for name in metas[0].signature_def if not name.startswith("__"))
+        if names and (signature or (_DEFAULT if len(names) > 1 else names[0])) not in names:
+            said = f"its signatures are {', '.join(names)}; none is {signature or _DEFAULT}"
+            raise InputError(f"{path}: {said}: name one, as in {path.name}#{names[0]}")
+    variables = path / "variables"
+    if not variables.is_dir() and _has_variables(path):
+        raise InputError(f"{path}: the folder lacks variables/, which holds the model's weights")
+    for file in (variables, *(variables.iterdir() if variables.is_dir() else ())):
+        if not file.resolve().is_relative_to(path.resolve()):
+            where = file.relative_to(path)
+            raise InputError(f"{path}: {where} leads out of the folder; put a copy in its place")
 
 
 def _has_variables(folder: Path) -> bool:

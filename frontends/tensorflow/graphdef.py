@@ -148,7 +148,8 @@ class _Inliner:
             source.nodes[node.name] = node
             return
         if depth >= _DEEPEST:
-            raise InputError(f"{source.name}: {node.name} calls functions more than {depth} deep")
+            outer = node.name.partition("/")[0]
+            raise InputError(f"{source.name}: {outer} calls functions more than {depth} deep")
         inner, results = body_nodes(source, function, node)
         for one in inner:
             self.add(one, depth + 1)

@@ -1,153 +1,52 @@
 """TensorFlow's own int8 kernels: QuantizeV2, Dequantize, fused convolutions and products.
 
-Values carry ranges in TensorFlow. Here a range that is constant becomes the scale of a quantized
-type that declares the range, and fused kernels become groups under the profile of oneDNN.
+Fused kernels become groups under the profile of oneDNN.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from qir.ir.attrs import Attr
 from qir.ir.calls import infer
 from qir.ir.dtype import F32, dtype
 from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
-from qir.ir.types import Array, Declared, Grain, QuantType, TensorType
+from qir.ir.types import Array, Grain, QuantType, TensorType
 
+from . import intel
 from .call import Call, Keep
-from .elements import CODES
+from .quantize_v2 import dequantize, quantize
+from .ranges import (
+    LEVELS,
+    PROFILE,
+    F,
+    Range,
+    ends_of,
+    range_of,
+    read_as,
+    read_scaled,
+    storage_of,
+)
 from .windows import images, pads
 
-F = np.float32
-Reals = NDArray[np.float32]
-PROFILE = "tf-2.21.onednn"
-_LEVELS = {"u8": 255.0, "i8": 127.0, "i32": 2.0**31}
-"""What the greatest reach of a range is divided by, by storage."""
-_ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Attr]]] = {
-    "Relu": ("relu", {}),
-    "Relu6": ("clip", {"min": 0.0, "max": 6.0}),
-    "Elu": ("elu", {}),
-    "Tanh": ("tanh", {}),
-    "Sigmoid": ("sigmoid", {}),
-    "GeluExact": ("gelu", {}),
-    "GeluApproximate": ("gelu", {"approximate": "tanh"}),
-}
-
-
-@dataclass(frozen=True)
-class Range:
-    """The ends of a range, one each or one a channel."""
-
-    low: Reals
-    high: Reals
-
-    @property
-    def reach(self) -> Reals:
-        """The greater distance from zero."""
-        return np.maximum(np.abs(self.low), np.abs(self.high))
-
-    def type(self, storage: str, axis: int | None = None) -> QuantType:
-        """Returns the type of quantized values that declares this range."""
-        level = _LEVELS[storage]
-        scales = (self.reach / F(level)).astype(F)
-        ends = [tuple(float(v) for v in end) for end in (self.low, self.high)]
-        if self.low.size > 8:
-            held = [Array(end, TensorType(end.shape, F32)) for end in (self.low, self.high)]
-            declared = Declared(held[0], held[1], level)
-        else:
-            declared = Declared(ends[0], ends[1], level)
-        if axis is None or scales.size == 1:
-            return QuantType(dtype(storage), F32, (float(scales[0]),), declared=declared)
-        held_scales = Array(scales, TensorType(scales.shape, F32))
-        grain = Grain(((axis, 1),))
-        return QuantType(dtype(storage), F32, held_scales, (), grain, declared=declared)
-
-
-def _range(call: Call, at: int) -> Range:
-    low, high = (np.atleast_1d(call.known(i)).astype(F).reshape(-1) for i in (at, at + 1))
-    if not (np.isfinite(low) & np.isfinite(high)).all() or not np.maximum(-low, high).all():
-        raise Keep("one of its ranges is empty")
-    return Range(low, high)
-
-
-def _storage(call: Call, name: str) -> str:
-    found = CODES.get(call.attr(name).type)
-    if found not in _LEVELS:
-        raise Keep(f"its {name} is no type of quantized values that is read")
-    return found
-
-
-def _ends(call: Call, found: Range) -> list[Value]:
-    """Returns the two results that state the range of the first one."""
-    single = found.low.size == 1
-    ends = [(end[0] if single else end) for end in (found.low, found.high)]
-    return [call.constant(np.asarray(end, F), "range") for end in ends]
-
-
-def _quantize(call: Call) -> Sequence[Value]:
-    call.reader.graph.profile = PROFILE
-    mode, rounding = (
-        call.text("mode", "MIN_COMBINED"),
-        call.text("round_mode", "HALF_AWAY_FROM_ZERO"),
-    )
-    storage = _storage(call, "T")
-    if mode != "SCALED":
-        raise Keep(f"it is {mode}; SCALED is read")
-    if call.whole("axis", -1) != -1:
-        raise Keep("it has ranges along an axis")
-    given, narrow = _range(call, 1), call.flag("narrow_range") and storage == "i8"
-    reach, away = given.reach, rounding == "HALF_AWAY_FROM_ZERO"
-    found = Range(-reach if storage == "i8" else F(0) * reach, reach)
-    stated, attrs = found, {}
-    if away or narrow:
-        if (given.low != found.low).any() or (given.high != found.high).any():
-            raise Keep("its range is not even; only HALF_TO_EVEN without narrow_range reads others")
-        if (given.high - given.low < F(0.01) * np.maximum(F(1), reach)).any():
-            raise Keep("its range is so small that TensorFlow widens it")
-        attrs = {"round": "away"} if away else {}
-    if away and storage == "i8" and not narrow:  # the range of -128 is stated
-        gain = F(127) / reach
-        stated = Range(F(-128) / gain, F(127) / gain)
-    of = found.type(storage)
-    kind = call[0].type.with_element(replace(of, bounds=(-127, 127)) if narrow else of)
-    made = call.add_typed("quantize", {"x": call[0]}, dict(attrs), kind)
-    return [made, *_ends(call, stated)]
-
-
-def _read(call: Call, x: Value, stated: Range) -> Value:
-    """Returns a quantized value as its reader takes it, by the range that this is given."""
-    held = x.type.quant
-    if held is None or str(held.storage) not in _LEVELS:
-        raise Keep("its data are not quantized by constant ranges")
-    said = replace(stated.type(str(held.storage)), bounds=held.bounds)
-    if held.same_map(said):
-        return x
-    return call.add_typed("recode", {"x": x}, {}, x.type.with_element(said))
-
-
-def _dequantize(call: Call) -> Value:
-    call.reader.graph.profile = PROFILE
-    if call.text("mode", "MIN_COMBINED") != "SCALED" or call.whole("axis", -1) != -1:
-        raise Keep("only SCALED ranges of whole tensors are read")
-    if call.has("dtype") and call.kind("dtype") != F32:
-        raise Keep("its result is not float32")
-    found, storage = _range(call, 1), _storage(call, "T")
-    if storage == "i8" and (-found.low > found.high).any():  # Dequantize reads the end of -128
-        reach = np.maximum(found.low / F(-128), found.high / F(127)) * F(127)
-        found = Range(-reach, reach)
-    return call.add("dequantize", {"x": _read(call, call[0], found)})
+_MIN_FIRST = "tf-2.21.onednn.min_first"
+_STOCK = frozenset(
+    tuple(f"{stages} {end}".split())
+    for stages in ("", "BiasAdd", "Relu", "BiasAdd Relu", "BiasAdd Sum Relu")
+    for end in ("", "Requantize")
+)
+"""The stages of a convolution that stock TensorFlow has kernels for."""
 
 
 def _pool(op: str) -> Callable[[Call], Sequence[Value]]:
     def read(call: Call) -> Sequence[Value]:
         call.reader.graph.profile = PROFILE
-        stated, where = _range(call, 1), images(call)
-        x = _read(call, call[0], stated)
+        stated, where = range_of(call, 1), images(call)
+        x = read_scaled(call, call[0], stated)
         kernel, stride = where.sides(call, "ksize"), where.sides(call, "strides")
         attrs: dict[str, Attr] = {
             "kernel": kernel,
@@ -157,7 +56,7 @@ def _pool(op: str) -> Callable[[Call], Sequence[Value]]:
         }
         (real,) = infer(op, {"x": x}, spec(op).complete(attrs), {})
         made = call.add_typed(op, {"x": x}, attrs, real.with_element(x.type.element))
-        return [made, *_ends(call, stated)]
+        return [made, *ends_of(call, stated)]
 
     return read
 
@@ -167,18 +66,18 @@ def _concat(call: Call) -> Sequence[Value]:
     count = call.whole("N")
     ends = [call.known(i).astype(F).reshape(-1) for i in range(count + 1, 3 * count + 1)]
     ranges = [Range(ends[i], ends[i + count]) for i in range(count)]
-    parts = [_read(call, call[i], ranges[i]) for i in range(count)]
+    parts = [read_scaled(call, call[i], ranges[i]) for i in range(count)]
     axis = call.axis(count, parts[0].type.rank)
     low = np.min([r.low for r in ranges], axis=0)
     found = Range(low, np.max([r.high for r in ranges], axis=0))
     given = {f"xs.{i}": part for i, part in enumerate(parts)}
     attrs: dict[str, Attr] = {"axis": axis}
     (real,) = infer("concat", given, spec("concat").complete(attrs), {})
-    kind = found.type(_storage(call, "T"))
+    kind = found.type(storage_of(call, "T"))
     held = parts[0].type.quant
     if held is not None and held.same_map(kind):
         kind = held
-    return [call.add_typed("concat", given, attrs, real.with_element(kind)), *_ends(call, found)]
+    return [call.add_typed("concat", given, attrs, real.with_element(kind)), *ends_of(call, found)]
 
 
 @dataclass(frozen=True)
@@ -247,14 +146,14 @@ def _stages(
         if name in ("Sum", "Add"):
             other = call[places["summand"]]
             if name == "Sum":
-                other = _read(call, other, _range(call, places["summand.range"]))
+                other = read_scaled(call, other, range_of(call, places["summand.range"]))
             yield Stage("add", spec("add").complete({}), ("b",), flow="a"), other
         elif name == "LeakyRelu":
             alpha = call.real("leakyrelu_alpha", 0.2)
             attrs = spec("leaky_relu").complete({"alpha": alpha})
             yield Stage("leaky_relu", attrs, (), flow="x"), None
-        elif name in _ACTIVATIONS:
-            op, more = _ACTIVATIONS[name]
+        elif name in intel.ACTIVATIONS:
+            op, more = intel.ACTIVATIONS[name]
             yield Stage(op, spec(op).complete(dict(more)), (), flow="x"), None
         else:
             raise Keep(f"its stage {name} is not read")
@@ -267,25 +166,34 @@ def _kernel(
     slots: tuple[str, str, str],
     attrs: dict[str, Attr],
     perm: tuple[int, ...],
+    first: tuple[bool, bool] = (False, False),
 ) -> Sequence[Value]:
-    """Adds a fused kernel; returns its result and the ends of the result's range."""
+    """Adds a fused kernel; returns its result and the ends of the result's range.
+
+    `first` says whether data and result are integers of the mode MIN_FIRST.
+    """
     graph, places = call.reader.graph, form.places()
     graph.profile = PROFILE
     data = call[places["x"]].type.quant
     if data is None or str(data.storage) not in ("u8", "i8"):
         raise Keep("its data are not quantized by constant ranges")
-    x = _read(call, call[places["x"]], _range(call, places["x.range"]))
-    of_x, of_w = _range(call, places["x.range"]), _range(call, places["w.range"])
+    of_x = range_of(call, places["x.range"])
+    as_read = of_x.from_low("u8", first=True) if first[0] else of_x.type(str(data.storage))
+    x, of_w = read_as(call[places["x"]], as_read, call), range_of(call, places["w.range"])
     w = _weights(call, places["w"], of_w, perm)
-    level = _LEVELS[str(data.storage)]
+    level = LEVELS[str(data.storage)]
     operands = {slots[0]: x, slots[1]: w}
     if "bias" in places:
         operands[slots[2]] = _bias(call, places["bias"], of_x, of_w, level)
     if op == "conv2d":
         attrs["groups"] = _groups(x.type.shape[3], w)
+        if not form.legacy and form.stages not in _STOCK:
+            return _of_intel(call, form, {"x": x, "w": w}, attrs, (of_x, of_w))
     full = spec(op).complete(attrs)
     (real,) = infer(op, operands, full, {})
     found = _result_range(call, form, places, of_x, of_w, level)
+    if found is not None and first[1]:
+        found = found[0], found[0].from_low("u8", first=True)
     kind = real if found is None else real.with_element(found[1])
     stages, given = [Stage(op, full, tuple(operands))], dict(operands)
     for i, (stage, other) in enumerate(_stages(call, form, places), 1):
@@ -293,7 +201,23 @@ def _kernel(
         if other is not None:
             given[f"{i}.b"] = other
     made = call.add_group(stages, given, kind)
-    return [made] if found is None else [made, *_ends(call, found[0])]
+    if any(first):
+        graph.set_profile(made.node, _MIN_FIRST)
+    return [made] if found is None else [made, *ends_of(call, found[0])]
+
+
+def _of_intel(
+    call: Call,
+    form: _Form,
+    data: Mapping[str, Value],
+    attrs: Mapping[str, Attr],
+    ranges: tuple[Range, Range],
+) -> Sequence[Value]:
+    """Adds a convolution with stages that Intel's TensorFlow alone has, as float ops."""
+    reals = {slot: call.add("dequantize", {"x": value}) for slot, value in data.items()}
+    y = call.add("conv2d", reals, attrs)
+    at = intel.places(form.stages, ("x", "w"), ("x.range", "w.range"))
+    return intel.finished(call, form.stages, at, y, (*ranges, call[0]), "out_type")
 
 
 def _groups(channels: object, w: Value) -> int:
@@ -309,12 +233,11 @@ def _result_range(
     if "Dequantize" in form.stages:
         return None
     if "Requantize" in form.stages:
-        found = _range(call, places["result.range"])
-        return found, found.type(_storage(call, _OUT[call.node.op]))
+        found = range_of(call, places["result.range"])
+        return found, found.type(storage_of(call, _OUT[call.node.op]))
     unit = ((x.reach / F(level)).astype(F) * (w.reach / F(127)).astype(F)).astype(F)
-    most = np.asarray([unit.max()], F)
-    whole = Range(-most * F(2.0**31), most * F(2.0**31))
-    return whole, whole.type("i32")
+    each, most = (step * F(2.0**31) for step in (unit, unit.max(keepdims=True)))
+    return Range(-each, each), Range(-most, most).type("i32")
 
 
 def _convolution(form: Callable[[Call], _Form]) -> Callable[[Call], Sequence[Value]]:
@@ -339,15 +262,27 @@ def _convolution(form: Callable[[Call], _Form]) -> Callable[[Call], Sequence[Val
 
 
 def _product(call: Call) -> Sequence[Value]:
-    modes = {call.text(name, "SCALED") for name in ("input_quant_mode", "output_quant_mode")}
-    if modes != {"SCALED"} or call.flag("transpose_a"):
-        raise Keep("only SCALED modes and data that are not transposed are read")
+    modes = [call.text(name, "SCALED") for name in ("input_quant_mode", "output_quant_mode")]
+    if call.flag("transpose_a"):
+        raise Keep("its data are transposed")
     form = _Form(call.texts("fused_ops"))
+    first = modes[0] == "MIN_FIRST", modes[1] == "MIN_FIRST" and "Requantize" in form.stages
+    made = call.attr("Tout").type if "Requantize" in form.stages else _QUINT8
+    if (first[0] and call.attr("T1").type != _QUINT8) or (first[1] and made != _QUINT8):
+        raise Keep("TensorFlow takes qint8 of MIN_FIRST as if it were quint8")
     if "BiasAdd" not in form.stages or not {"Requantize", "Dequantize"} & set(form.stages):
         raise Keep("TensorFlow computes it right with BiasAdd and Requantize or Dequantize alone")
     if call[2].type.dtype != F32:
         raise Keep("TensorFlow takes its qint32 bias as if the scale were 1; use a float bias")
     perm = (0, 1) if call.flag("transpose_b") else (1, 0)
+    return _kernel(call, form, "linear", ("x", "w", "bias"), {}, perm, first)
+
+
+def _legacy_product(call: Call) -> Sequence[Value]:
+    if call.text("input_quant_mode", "MIN_FIRST") != "SCALED" or call.flag("transpose_a"):
+        raise Keep("only SCALED data that are not transposed are read")
+    perm = (0, 1) if call.flag("transpose_b") else (1, 0)
+    form = LEGACY_PRODUCTS[call.node.op]
     return _kernel(call, form, "linear", ("x", "w", "bias"), {}, perm)
 
 
@@ -375,21 +310,41 @@ LEGACY = {
     if stem == "QuantizedConv2D"
     or suffix in ("", "WithBias", "WithBiasAndRelu", "WithBiasAndReluAndRequantize")
 }
+LEGACY_PRODUCTS = {
+    f"QuantizedMatMulWithBias{suffix}": _Form(("BiasAdd", *stages), legacy=True)
+    for suffix, stages in {
+        "": (),
+        "AndRelu": ("Relu",),
+        "AndRequantize": ("Requantize",),
+        "AndReluAndRequantize": ("Relu", "Requantize"),
+        "AndDequantize": ("Dequantize",),
+    }.items()
+}
+_QUINT8 = 12
 _OUT = {
     **dict.fromkeys(LEGACY, "out_type"),
+    **dict.fromkeys(LEGACY_PRODUCTS, "Toutput"),
     "_FusedQuantizedConv2D": "out_type",
     "_FusedQuantizedDepthwiseConv2D": "out_type",
     "_QuantizedMatMul": "Tout",
 }
 """The attribute that names the type of the result."""
+INTEL: dict[str, Callable[[Call], Sequence[Value]]] = {
+    "_FusedQuantizedConv3D": intel.layer,
+    "_FusedQuantizedDeconv2D": intel.layer,
+    "_QuantizedBatchMatMul": intel.product,
+}
+"""Kernels that no public build has."""
 OPS: dict[str, Callable[[Call], Value | Sequence[Value]]] = {
-    "QuantizeV2": _quantize,
-    "Dequantize": _dequantize,
+    "QuantizeV2": quantize,
+    "Dequantize": dequantize,
     "QuantizedMaxPool": _pool("max_pool2d"),
     "QuantizedAvgPool": _pool("avg_pool2d"),
     "QuantizedConcatV2": _concat,
     "_FusedQuantizedConv2D": _convolution(_stated),
     "_FusedQuantizedDepthwiseConv2D": _convolution(_stated),
     "_QuantizedMatMul": _product,
+    **INTEL,
+    **dict.fromkeys(LEGACY_PRODUCTS, _legacy_product),
     **{name: _convolution(lambda call: LEGACY[call.node.op]) for name in LEGACY},
 }

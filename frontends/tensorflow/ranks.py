@@ -43,7 +43,7 @@ def inferred_shape(source: Source, name: str) -> tuple[int, ...] | None:
 def _taken(source: Source, node: Node, index: int) -> tuple[int, ...] | None:
     """Returns the shape of an operand of a layer, its last size from the filter."""
     legacy = node.op.startswith("QuantizedConv2D") or node.op.startswith("QuantizedDepthwise")
-    rank = 4 if legacy else _RANKS.get(node.op)
+    rank = 4 if legacy else 2 if node.op.startswith("QuantizedMatMul") else _RANKS.get(node.op)
     if rank is None or len(node.inputs) < 2:
         return None
     held = source.nodes.get(node.inputs[1][0])

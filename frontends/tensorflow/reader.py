@@ -17,7 +17,7 @@ from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
 from qir.passes.fold.fold_shapes import MADE_TO, made_to
 
-from . import branches, foreign, loops
+from . import branches, foreign, kernels, loops
 from .call import Call, Keep
 from .elements import element, name_of, shape_of, tensor
 from .frames import LOOP, join_frames
@@ -91,21 +91,29 @@ class Reader:
             raise self.fail(node, "reads a list of tensors, which it cannot")
         handler = OPS.get(node.op)
         if handler is None:
-            self._set(node, self._kept(node, operands))
+            said = "is no op that is read; cut it off, or freeze a part without it"
+            self._set(node, self._kept(node, operands, said))
             return
         try:
             made = handler(call)
         except (Keep, TypeRuleError) as why:
-            raise self.fail(node, f"is not read: {why}") from why
+            if node.op not in kernels.OPS:
+                raise self.fail(node, f"is not read: {why}") from why
+            made = self._kept(node, operands, "is not read", str(why))
+        except (ArithmeticError, LookupError, ValueError) as error:  # a damaged file says anything
+            said = f"is not read: its operands and attributes do not fit ({error!r})"
+            raise self.fail(node, said) from error
         self._set(node, list(made) if isinstance(made, Sequence) else [made])
 
-    def _kept(self, node: Node, operands: Sequence[loops.Held]) -> Sequence[Value]:
-        """Returns the results of an op that is kept as it is."""
+    def _kept(
+        self, node: Node, operands: Sequence[loops.Held], said: str, reason: str = ""
+    ) -> Sequence[Value]:
+        """Returns the results of an op that is kept as it is; else fails by the reason."""
         values = [held for held in operands if isinstance(held, Value)]
         try:
-            return foreign.keep(self, node, values)
+            return foreign.keep(self, node, values, reason)
         except Keep as why:
-            said = f"is no op that is read; cut it off, or freeze a part without it ({why})"
+            said += f": {reason}; it cannot be kept either ({why})" if reason else f" ({why})"
             raise self.fail(node, said) from why
 
     def _set(self, node: Node, results: Sequence[loops.Held]) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from qir.ir.dims import Dim
 from qir.ir.node import Value
+from qir.ir.types import Array
 
 from .call import Call, Keep
 
@@ -32,7 +35,7 @@ class Images:
     def sides(self, call: Call, name: str, default: tuple[int, ...] = ()) -> tuple[int, int]:
         """Returns the numbers for height and width of an attribute that lists all axes."""
         held = call.wholes(name) or default
-        if len(held) != 4 or any(held[i] != 1 for i in (0, self.channels)):
+        if len(held) != 4 or any(held[i] != 1 for i in (0, self.channels)) or min(held) < 1:
             raise Keep(f"its {name} are {list(held)}")
         return held[self.axes[0]], held[self.axes[1]]
 
@@ -94,6 +97,11 @@ def transposed(call: Call, value: Value, perm: tuple[int, ...], what: str) -> Va
 def _coded(call: Call, value: Value, perm: tuple[int, ...]) -> Value:
     """Returns quantized values with their axes in another order; weights in float before it."""
     node = value.node
+    if (held := value.constant) is not None:
+        kind = call.add("transpose", {"x": value}, {"perm": perm}).type
+        data = np.ascontiguousarray(held.data.transpose(perm))
+        array = Array(data, kind, call.reader.names(call.node, "weights"))
+        return call.reader.graph.constant(array)
     if node.op != "quantize":
         return call.add("transpose", {"x": value}, {"perm": perm})
     x = transposed(call, node.operands["x"], perm, "weights")

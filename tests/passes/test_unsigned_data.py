@@ -31,3 +31,23 @@ def test_float_values_stay(bounds: str, zero: int) -> None:
 def test_an_output_keeps_its_storage() -> None:
     graph = qir.parse(SOURCE.format(bounds="", zero=0, more=", q=%q"))
     assert UnsignedData().run(graph, qir.Ledger()) == 0
+
+
+def test_kernels_that_move_values_keep_their_parameters_together() -> None:
+    source = """\
+    graph main as native {{
+      %x = input() : 1x1x4x4xf32
+      %q = quantize(%x) : 1x1x4x4x!quant.uniform<i8:f32, 0.5>
+      %p = max_pool2d(%q) {{kernel = (2, 2), stride = (2, 2)}} : 1x1x2x2x!quant.uniform<i8:f32, 0.5>
+      %r = relu(%p) : 1x1x2x2x!quant.uniform<i8:f32, 0.25>
+      %d = dequantize(%r) : 1x1x2x2xf32
+      output(d=%d{more})
+    }}
+    """
+    x = {"x": np.random.default_rng(0).normal(size=(1, 1, 4, 4)).astype(np.float32) * 30}
+    for more, moved in (("", 3), (", p=%p", 1)):  # an output keeps p, and p what it is made of
+        graph = qir.parse(source.format(more=more))
+        before = qir.run(graph, x)["d"]
+        assert UnsignedData().run(graph, qir.Ledger()) == 0
+        assert UnsignedData(kernels=True).run(graph, qir.Ledger()) == moved
+        assert (qir.run(graph, x)["d"] == before).all()

@@ -34,7 +34,7 @@ from ..optimizer.separate_additions import add_apart
 from ..writer import qonnx, where_ops
 from ..writer.low_bit_products import opened, to_nbits
 from ..writer.writer import STEP
-from . import kept_operators, run_time_ranges
+from . import kept_operators, other_kernels, run_time_ranges
 
 _WEIGHTED = "onnx:com.microsoft.*"
 _NO_BITS = "no product here has weights in blocks of few bits; qir quantize --weights makes them"
@@ -64,6 +64,9 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     held = fix_defaults(out, ledger)
     if _channels_last(out):
         _run(Layout("nchw"), out, ledger)
+    if form in (None, "qdq", "qoperator"):
+        for each in bodies(out):
+            other_kernels.fit(each, ledger)
     _run(OpenGroups(_ROWS, chains=True), out, ledger)
     if not standard:
         opened(out, ledger)
@@ -132,6 +135,7 @@ def _made(out: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> No
     if form == "qoperator":
         for each in [] if standard else bodies(out):
             where_ops.coded(each, ledger)
+        _run(ExpandQdq(sums=True), out, ledger)  # no operator adds another tensor to its sums
         _run(FuseQdq(), out, ledger)
         _left_real(out, ledger, biased=True)
         return

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from qir.ir.node import Node
+from qir.ir.node import Node, Value
 
 from .nodes import Nodes, refused
 from .wire import TYPES, Attr, Kind, Kinds, Sizes
 
+_TAKES = "_takes"
+"""The attribute in which the reader keeps the element types of operands."""
 _NAMES = {number: name for name, number in TYPES.items()}
 
 
@@ -18,9 +20,20 @@ def write(w: Nodes, n: Node) -> list[str]:
     if framework != "tensorflow":
         raise refused(n, f"{framework}'s {op} is not written for TensorFlow")
     held: Any = n.attrs["attrs"]
-    attrs = {name: _attr(n, *pair) for name, pair in held}
-    name = w.add(op, [w.read(value) for value in n.operands.values()], n.name, **attrs)
+    stated = dict(held)
+    taken = stated.pop(_TAKES, ("list.type", [0] * len(n.operands)))[1]
+    attrs = {name: _attr(n, *pair) for name, pair in stated.items()}
+    inputs = [_read(w, value, kind) for value, kind in zip(n.operands.values(), taken, strict=True)]
+    name = w.add(op, inputs, n.name, **attrs)
     return [f"{name}:{i}" if i else name for i in range(len(n.results))]
+
+
+def _read(w: Nodes, value: Value, number: int) -> str:
+    """Returns an operand; a constant of plain integers has the quantized type that the op takes."""
+    kind = _NAMES.get(number, "")
+    if value.constant is None or value.type.quant is not None or "qint" not in kind:
+        return w.read(value)
+    return w.constant(value.constant.data, kind, value.name)
 
 
 def _attr(n: Node, field: str, value: Any) -> Attr:

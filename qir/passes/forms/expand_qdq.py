@@ -39,10 +39,11 @@ from qir.rewrite import REGROUPED, Pass
 from qir.rewrite.fusing import accumulator_scale
 from qir.rewrite.runner.filter import may
 
-_CODES = frozenset(
+ABOUT_INTEGERS = frozenset(
     "input constant output foreign quantize dequantize requantize recode choose_qparams "
     "qparams".split()
 )
+"""Ops for which integers are more than their float values, or that make these."""
 
 
 Known = dict[tuple[Value, ...], Value]
@@ -60,13 +61,17 @@ class ExpandQdq(Pass):
 
     name = "expand-qdq"
     tolerance = REGROUPED
+    sums: bool = False
+    """Whether only kernels that add another tensor are expanded."""
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         reals: Known = {}
         count = 0
         for node in list(graph):
-            if node.op in _CODES or node.bodies or not _on_codes(node) or _hands_on(node):
+            if node.op in ABOUT_INTEGERS or node.bodies or not _on_codes(node) or _hands_on(node):
                 continue  # bodies are given integers, and are unwrapped on their own
+            if self.sums and not any(stage.slots for stage in node.stages[1:]):
+                continue
             if not may(self.name, f"expand {node.op}", node):
                 continue
             apart = (

@@ -26,9 +26,11 @@ from dataclasses import dataclass, replace
 
 from qir.ir.dtype import I8, U8
 from qir.ir.graph import Graph
-from qir.ir.node import Value
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
 from qir.ir.types import QuantType, uniform
 from qir.ledger import Change, Ledger
+from qir.passes.forms.expand_qdq import ABOUT_INTEGERS
 from qir.rewrite import REGROUPED, Pass
 
 _SHIFT = 128
@@ -38,14 +40,16 @@ _SHIFT = 128
 class UnsignedData(Pass):
     """Moves `i8` values to `u8` where a quantize makes them and only dequantizes read them.
 
-    Values that others read, such as an output of the graph, keep their storage.
+    With `kernels`, quantized kernels make and read such values too. Values that others read, such
+    as an output of the graph, keep their storage.
     """
 
     name = "unsigned-data"
     tolerance = REGROUPED
+    kernels: bool = False
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        found = [node.result for node in graph if node.op == "quantize" and _movable(node.result)]
+        found = self._found(graph)
         for value in found:
             assert value.type.quant is not None
             graph.set_type(value, value.type.with_element(_unsigned(value.type.quant)))
@@ -53,15 +57,45 @@ class UnsignedData(Pass):
             ledger.add(Change.REGROUPED, self.name, value.name, said)
         return len(found)
 
+    def _found(self, graph: Graph) -> list[Value]:
+        """Returns what can be moved; values that an op only moves go together."""
+        made = [value for node in graph for value in node.results if self._ours(node)]
+        found = {
+            v: None for v in made if _signed(v) and all(self._ours(u.node, True) for u in v.uses)
+        }
+        left: list[Value] | None = None
+        while self.kernels and left != []:
+            left = [v for v in found if any(other not in found for other in _together(v))]
+            for value in left:
+                del found[value]
+        return list(found)
 
-def _movable(value: Value) -> bool:
-    """Returns whether a value is signed bytes of one known scale that are only dequantized."""
+    def _ours(self, node: Node, reads: bool = False) -> bool:
+        """Returns whether a node makes, or reads, values of any storage."""
+        if node.op in ("quantize", "dequantize"):
+            return node.op == ("dequantize" if reads else "quantize")
+        return self.kernels and node.op not in ABOUT_INTEGERS and not node.bodies
+
+
+def _together(value: Value) -> list[Value]:
+    """Returns the values that must have the type of a value, since an op moves one to the other."""
+    out: list[Value] = []
+    for node in {value.node, *value.users}:
+        moved = () if node.stages else spec(node.op).traits.same_params
+        slots = [v for s, v in node.operands.items() if s.partition(".")[0] in moved]
+        if moved and (value in slots or value in node.results):
+            out += [*slots, *node.results]
+    return out
+
+
+def _signed(value: Value) -> bool:
+    """Returns whether a value is signed bytes of one known scale that somebody reads."""
     kind = value.type.quant
     if kind is None or kind.storage != I8 or kind.kind != "uniform" or kind.dynamic:
         return False
     if kind.real_zero or kind.plus is not None or kind.grain is not None:
         return False
-    return bool(value.uses) and all(use.node.op == "dequantize" for use in value.uses)
+    return bool(value.uses)
 
 
 def _unsigned(kind: QuantType) -> QuantType:

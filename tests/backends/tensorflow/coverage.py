@@ -30,7 +30,7 @@ REASONS: Mapping[str, str] = {
     "QuantizeDownAndShrinkRange": "its range is computed from its data",
     "RequantizationRange": "its range is computed from its data",
     "Requantize": "reads 32-bit sums, which fused kernels do not give",
-    "QuantizedReluX": "has no kernel in TensorFlow",
+    "QuantizedReluX": "has no kernel in TensorFlow, and fails when it runs",
     "QuantizedConcat": "older form of QuantizedConcatV2, which is read",
     "QuantizedConv2DWithBiasSumAndRelu": "gives 32-bit sums; the form with Requantize is read",
     "QuantizedMatMul": "older form of _QuantizedMatMul, which is read",
@@ -38,13 +38,17 @@ REASONS: Mapping[str, str] = {
     "Uniform": "no kernel of oneDNN; the profile tf-2.21.uniform has its numbers",
 }
 """Why an op is not read, by how its name begins; the longest beginning holds."""
+KEPT = (
+    "TensorFlow runs them, as it does the forms of ops above that are not read (`test_modes.py`)."
+)
 _QUANTIZES = re.compile("[Qq]uantiz|FakeQuant")
 HEAD = """# TensorFlow, op by op
 
 Made by `python -m tests.backends.tensorflow.coverage`. *Read*: the test that reads a graph with the
 op and compares what the reference computes with TensorFlow: floats within 1e-4 of the largest,
 integers by `==`. *Written*: the test that writes the op and compares what TensorFlow computes with
-the reference in the same way. Other ops are kept as they are where
+the reference in the same way. `test_intel.py` compares with TensorFlow's float ops, since no public
+build has those kernels. Other ops are kept as they are where
 TensorFlow is installed, and run by it ([guide](../guide/tensorflow.md)); those with a state are
 refused by name.
 
@@ -56,6 +60,8 @@ def read() -> dict[str, str]:
     found = dict.fromkeys(OPS, "test_operators.py")
     found |= dict.fromkeys(quantization.OPS, "test_quantization.py")
     found |= dict.fromkeys(kernels.OPS, "test_kernels.py")
+    found |= dict.fromkeys(("QuantizeV2", "Dequantize", *kernels.LEGACY_PRODUCTS), "test_modes.py")
+    found |= dict.fromkeys(kernels.INTEL, "test_intel.py")
     found |= dict.fromkeys((*loops.OPS, *LOOPS, *BRANCHES, *FRAMES), "test_loops.py")
     found |= dict.fromkeys(CALLS, "test_networks.py")
     return found | dict.fromkeys(("Const", "Placeholder"), "test_networks.py")
@@ -110,7 +116,12 @@ def page() -> str:
         tests = (f"`{held[name]}`" if name in held else "-" for held in (given, made))
         lines.append(f"| `{name}` | {' | '.join(tests)} |")
     lines += [f"\nTests that read stand in `{READ}`, those that write in `{WRITTEN}`.\n"]
-    lines += ["## Not read, though they quantize\n", "| op | reason |", "|---|---|"]
+    lines += [
+        "## Kept, though they quantize\n",
+        f"{KEPT}\n",
+        "| op | why it is not read |",
+        "|---|---|",
+    ]
     lines += [f"| `{name}` | {reason(name)} |" for name in unread()]
     return HEAD + "\n".join(lines) + "\n"
 

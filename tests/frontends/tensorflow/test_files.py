@@ -17,7 +17,7 @@ from tensorflow.core.framework import graph_pb2
 
 import qir
 from qir.errors import InputError
-from qir.frontends.tensorflow import TensorFlowFrontend
+from qir.frontends.tensorflow import TensorFlowFrontend, foreign
 from qir.frontends.tensorflow.messages import GRAPH
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
@@ -183,6 +183,48 @@ def rank(proto: Any) -> None:
     node.attr["strides"].list.i[:] = [1, 0, 1]
 
 
+def standing(proto: Any) -> None:
+    node = next(n for n in proto.node if n.op == "Conv2D")
+    node.attr["strides"].list.i[:] = [1, 0, 0, 1]
+
+
+def flat(proto: Any) -> None:
+    node = next(n for n in proto.node if n.op == "Const")
+    tensor = node.attr["value"].tensor
+    sizes = [dim.size for dim in tensor.tensor_shape.dim]
+    del tensor.tensor_shape.dim[:]
+    tensor.tensor_shape.dim.add(size=int(np.prod(sizes)))
+
+
+def unknown_mode(proto: Any) -> None:
+    node = next(n for n in proto.node if n.op == "Relu")
+    low, high = (proto.node.add(op="Const", name=name) for name in ("low", "high"))
+    for end, value in ((low, -1.0), (high, 1.0)):
+        end.attr["dtype"].type = 1
+        end.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(np.float32(value)))
+    node.op, node.input[:] = "QuantizeV2", [node.input[0], "low", "high"]
+    del node.attr["T"]
+    node.attr["T"].type, node.attr["mode"].s = 11, b"SOME"
+
+
+def recursive(proto: Any) -> None:
+    inner = proto.library.function.add()
+    inner.signature.name = "again"
+    inner.signature.input_arg.add(name="a", type=1)
+    inner.signature.output_arg.add(name="b", type=1)
+    node = next(n for n in proto.node if n.op == "Relu")
+    called = inner.node_def.add(op="PartitionedCall", name="c", input=["a"])
+    inner.ret["b"] = "c:output:0"
+    node.op = "PartitionedCall"
+    for each in (node, called):
+        each.attr["f"].func.name = "again"
+
+
+def bare_exit(proto: Any) -> None:
+    next(n for n in proto.node if n.op == "Relu").op = "Exit"
+    del next(n for n in proto.node if n.op == "Exit").input[:]
+
+
 DAMAGES: dict[Callable[[Any], None], str] = {
     cycle: "node Relu hangs on its own result|node Conv2D hangs on its own result",
     missing: "Relu reads 'nowhere', which the file lacks",
@@ -195,6 +237,11 @@ DAMAGES: dict[Callable[[Any], None], str] = {
     empty: "is a GraphDef without nodes",
     unknown_op: "DecodeJpeg Relu is no op that is read; cut it off, .*",
     rank: "Conv2D .* is not read: its strides are",
+    standing: r"Conv2D .* is not read: its strides are \[1, 0, 0, 1\]",
+    flat: "Conv2D .* is not read: its operands and attributes do not fit",
+    unknown_mode: "QuantizeV2 Relu is not read: its mode is 'SOME'; it cannot be kept either",
+    recursive: "Relu calls functions more than 64 deep",
+    bare_exit: "Exit Relu has 0 inputs, which is too few",
 }
 
 
@@ -231,6 +278,40 @@ def test_files_that_tensorflow_cannot_load_are_refused_in_one_line(tmp_path: Pat
     (folder / "saved_model.pb").write_bytes(b"VarHandleOp")
     with pytest.raises(InputError, match=r"folder: the folder lacks variables/"):
         qir.load(folder)
+
+
+@pytest.mark.slow
+def test_variables_that_are_damaged_or_elsewhere_are_refused_in_one_line(tmp_path: Path) -> None:
+    folder = _signed(tmp_path / "model", 2)
+    data = next((folder / "variables").glob("*data*"))
+    whole = data.read_bytes()
+    data.write_bytes(whole[:3])
+    with pytest.raises(InputError, match=r"model: TensorFlow does not load it: [^\n]+$"):
+        qir.load(f"{folder}#half")
+    data.unlink()
+    (tmp_path / "elsewhere").write_bytes(whole)
+    data.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=r"model: variables/.*data.* leads out of the folder"):
+        qir.load(f"{folder}#half")
+
+
+def test_a_child_that_dies_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dying = tmp_path / "python"
+    dying.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    dying.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(dying))
+    (tmp_path / "model.keras").write_bytes(b"PK")
+    with pytest.raises(InputError, match=r"model\.keras: TensorFlow does not load it: status -11$"):
+        qir.load(tmp_path / "model.keras")
+    foreign.close()
+    proto, _ = built(lambda x: tf.math.betainc(x, x, x), (X,))
+    path = saved(proto, tmp_path / "g.pb")
+    with pytest.raises(
+        InputError, match=r"g\.pb: Betainc .* \(TensorFlow ended with status -11\)$"
+    ):
+        qir.load(path)
 
 
 @pytest.mark.slow

@@ -1,0 +1,35 @@
+"""Gives integer layers of other runtimes the biases and storage that onnxruntime's kernels take."""
+
+from __future__ import annotations
+
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ir.ops import spec
+from qir.ledger import Ledger
+from qir.passes.forms.round_biases import RoundBiases
+from qir.passes.forms.unsigned_data import UnsignedData
+
+
+def fit(graph: Graph, ledger: Ledger) -> None:
+    """Rounds biases that are added to floats, and stores data as u8 where signs are mixed.
+
+    onnxruntime adds biases to the sums. QLinearConv and QGemm take data and make results of one
+    storage; where one layer has u8 on one side and i8 on the other, all i8 data become u8.
+    """
+    RoundBiases().run(graph, ledger)
+    if any(map(_mixes, graph)):
+        UnsignedData(kernels=True).run(graph, ledger)
+
+
+def _mixes(node: Node) -> bool:
+    """Whether a layer reads signed bytes and makes unsigned ones, or the other way round."""
+    op, held = node.op, {slot: slot for slot in node.operands}
+    if node.stages:
+        first = node.stages[0]
+        op, held = first.op, dict(zip(first.slots, first.group_slots(0), strict=True))
+    traits = spec(op).traits
+    if traits.weight is None or len(node.results) != 1:
+        return False
+    read = node.operands.get(held.get(traits.data, ""))
+    quants = [v.type.quant for v in (read, node.result) if v is not None]
+    return {q.storage.name for q in quants if q is not None} == {"u8", "i8"}

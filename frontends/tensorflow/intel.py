@@ -1,0 +1,159 @@
+"""Kernels of Intel's TensorFlow that stock TensorFlow lacks, as Neural Compressor writes them.
+
+No public build runs them, so where they round is not known: each is read as float ops between
+dequantize and quantize, and the ledger says that nothing was compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from qir.ir.attrs import Attr
+from qir.ir.dtype import F32, dtype
+from qir.ir.node import Value
+from qir.ir.types import Array, TensorType
+from qir.ledger import Change
+
+from .call import Call, Keep
+from .convolution import OPS as CONVOLUTIONS
+from .graphdef import Node
+from .products import OPS as PRODUCTS
+from .ranges import LEVELS, PROFILE, F, Range, ends_of, range_of, read_scaled, storage_of
+
+ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Attr]]] = {
+    "Relu": ("relu", {}),
+    "Relu6": ("clip", {"min": 0.0, "max": 6.0}),
+    "Elu": ("elu", {}),
+    "Tanh": ("tanh", {}),
+    "Sigmoid": ("sigmoid", {}),
+    "GeluExact": ("gelu", {}),
+    "GeluApproximate": ("gelu", {"approximate": "tanh"}),
+    "_FusedSwish": ("silu", {}),
+    "_FusedHardSwish": ("hard_swish", {}),
+    "_MklFusedMish": ("mish", {}),
+    "_FusedMish": ("mish", {}),
+}
+"""The op of each stage that is an activation without a number of its own."""
+_BESIDE = ("BiasAdd", "Sum", "Add", "Mul")
+"""Stages that read a tensor."""
+_LAYERS = {
+    "_FusedQuantizedConv3D": ("Conv3D", 4),
+    "_FusedQuantizedDeconv2D": ("Conv2DBackpropInput", 2),
+}
+"""The float op of a layer, and the axis of the output channels in its filter."""
+
+
+def places(stages: Sequence[str], first: Sequence[str], ends: Sequence[str]) -> dict[str, int]:
+    """Returns the index of each operand; of ranges that of their first end."""
+    beside = [stage for stage in stages if stage in _BESIDE]
+    more = ["Sum.range"] if "Sum" in stages else []
+    made = ["result.range"] if "Requantize" in stages else []
+    found, at = {}, 0
+    for name in (*first, *beside, *ends, *more, *made):
+        found[name] = at
+        at += 2 if name.endswith(".range") else 1
+    return found
+
+
+def layer(call: Call) -> Sequence[Value]:
+    """Reads a fused convolution of volumes, or a fused transposed convolution."""
+    op, axis = _LAYERS[call.node.op]
+    stages, turned = call.texts("fused_ops"), op.endswith("BackpropInput")
+    first = ("sizes", "w", "x") if turned else ("x", "w")
+    ends = ("w.range", "x.range") if turned else ("x.range", "w.range")
+    at = places(stages, first, ends)
+    of_x, of_w = (range_of(call, at[name]) for name in ("x.range", "w.range"))
+    x, w = _real(call, call[at["x"]], of_x), _weights(call, at["w"], of_w, axis)
+    given = [call[at["sizes"]], w, x] if turned else [x, w]
+    y = CONVOLUTIONS[op](_part(call, op, given))
+    return finished(call, stages, at, y, (of_x, of_w, call[at["x"]]), "out_type")
+
+
+def product(call: Call) -> Sequence[Value]:
+    """Reads a fused product of batches, whose operands may both be computed."""
+    stages = call.texts("fused_ops")
+    at = places(stages, ("x", "y"), ("x.range", "y.range"))
+    for mode in ("input_quant_mode", "output_quant_mode"):
+        if call.text(mode, "SCALED") != "SCALED":
+            raise Keep("only SCALED modes are read")
+    ranges = range_of(call, at["x.range"]), range_of(call, at["y.range"])
+    given = []
+    for name, found in zip(("x", "y"), ranges, strict=True):
+        value = call[at[name]]
+        plain = value.constant is not None and value.type.quant is None
+        given.append(_weights(call, at[name], found) if plain else _real(call, value, found))
+    y = PRODUCTS["BatchMatMulV2"](_part(call, "BatchMatMulV2", given))
+    return finished(call, stages, at, y, (*ranges, call[at["x"]]), "Tout")
+
+
+def finished(
+    call: Call,
+    stages: Sequence[str],
+    at: Mapping[str, int],
+    y: Value,
+    data: tuple[Range, Range, Value],
+    kind: str,
+) -> Sequence[Value]:
+    """Adds what follows the sums; returns the result and, of integers, the ends of its range."""
+    graph = call.reader.graph
+    graph.profile = PROFILE
+    for stage in stages:
+        if stage in _BESIDE:
+            y = _with(call, stage, y, at, data)
+        elif stage in ("LeakyRelu", "_FusedLeakyRelu"):
+            name = "leakyrelu_alpha" if call.has("leakyrelu_alpha") else "alpha"
+            y = call.add("leaky_relu", {"x": y}, {"alpha": call.real(name, 0.2)})
+        elif stage in ACTIVATIONS:
+            op, attrs = ACTIVATIONS[stage]
+            y = call.add(op, {"x": y}, attrs)
+        elif stage not in ("Requantize", "Dequantize"):
+            raise Keep(f"its stage {stage} is not read")
+    said = f"Intel's {call.node.op} is read as float ops: no public build was compared"
+    call.reader.ledger.add(Change.UNVERIFIED, "read tensorflow", call.node.name, said)
+    if "Requantize" not in stages:
+        if "Dequantize" not in stages:
+            raise Keep("it gives 32-bit sums")
+        return [y]
+    made = range_of(call, at["result.range"])
+    of = made.type(storage_of(call, kind))
+    result = call.add_typed("quantize", {"x": y}, {}, y.type.with_element(of))
+    graph.set_profile(result.node, "native")  # kernels divide by the scale; QuantizeV2 does not
+    return [result, *ends_of(call, made)]
+
+
+def _with(
+    call: Call, stage: str, y: Value, at: Mapping[str, int], data: tuple[Range, Range, Value]
+) -> Value:
+    other = call[at[stage]]
+    if stage == "Sum" and other.type.quant is not None:
+        other = _real(call, other, range_of(call, at["Sum.range"]))
+    if stage == "BiasAdd" and other.type.dtype == dtype("i32"):
+        x, w, codes = data
+        if other.constant is None or codes.type.quant is None:
+            raise Keep("its bias is neither float32 nor a constant of qint32")
+        level = LEVELS[str(codes.type.quant.storage)]
+        step = F(1) / (F(level * 127) / (x.reach * w.reach)).astype(F)
+        other = call.constant((other.constant.data.astype(F) * step).astype(F), "bias")
+    if other.type.dtype != F32:
+        raise Keep(f"its stage {stage} reads no float32")
+    return call.add("mul" if stage == "Mul" else "add", {"a": y, "b": other})
+
+
+def _real(call: Call, x: Value, found: Range) -> Value:
+    return call.add("dequantize", {"x": read_scaled(call, x, found)})
+
+
+def _weights(call: Call, at: int, found: Range, axis: int | None = None) -> Value:
+    """Returns constant integers, dequantized."""
+    held = call[at].constant
+    if held is None or held.type.dtype != dtype("i8") or held.type.quant:
+        raise Keep("its filter is no constant of qint8")
+    kind = TensorType(held.data.shape, found.type("i8", axis))
+    array = Array(held.data, kind, call.reader.names(call.node, "weights"))
+    return call.add("dequantize", {"x": call.reader.graph.constant(array)})
+
+
+def _part(call: Call, op: str, operands: Sequence[Value]) -> Call:
+    """Returns the float op of a fused one, with the attributes of the latter."""
+    node = Node(call.node.name, op, call.node.inputs, call.node.attrs)
+    return Call(call.reader, node, operands)

@@ -1,0 +1,204 @@
+"""Rounds float biases of integer layers to the unit of their sums.
+
+    graph main as tf-2.21.onednn {
+      %x = input() : 1x2x2x2x!quant.uniform<u8:f32, 0.5>
+      %w = constant(@w) : 1x2x1x1x!quant.uniform<i8:f32:0, {0.25}>
+      %b = constant([1.3125]) : 1xf32
+      %y = conv2d(%x, %w, bias=%b) : 1x1x2x2x!quant.uniform<u8:f32, 4.0>
+      output(y=%y)
+    }
+
+By `round-biases` it becomes:
+
+    graph main as tf-2.21.onednn {
+      %x = input() : 1x2x2x2x!quant.uniform<u8:f32, 0.5>
+      %w = constant(@w) : 1x2x1x1x!quant.uniform<i8:f32:0, {0.25}>
+      %b = constant([10]) : 1xi32
+      %y = conv2d(%x, %w, bias=%b) : 1x1x2x2x!quant.uniform<u8:f32, 4.0>
+      output(y=%y)
+    }
+
+Some runtimes add biases to floats, others to the integer sums. A layer of the former gets an
+integer kernel in the latter when its bias is a whole number of steps of its sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.ops.layers import TRANSPOSED
+from qir.ir.types import Array, QuantType, TensorType, uniform
+from qir.ledger import Change, Ledger
+from qir.profiles import Profile, profile, query_on, reals_of
+from qir.reference.interpreter import profile_of
+from qir.rewrite import Pass
+from qir.rewrite.fusing import TAILS
+
+_MOST = 2.0**30
+"""Steps that a bias may have, so that 32 bits hold the sums beside it."""
+
+
+@dataclass(frozen=True)
+class RoundBiases(Pass):
+    """Replaces biases that a profile adds to floats by 32-bit integers in the sums' unit.
+
+    Weights get a larger scale where 32 bits would not hold the bias beside the sums. A bias that
+    would move results by one quantization step or more stays float. The ledger says how far results
+    move at most.
+    """
+
+    name = "round-biases"
+
+    def run(self, graph: Graph, ledger: Ledger) -> int:
+        found = [layer for node in list(graph) if (layer := _layer(graph, node)) is not None]
+        count = sum(layer.round(graph, ledger) for layer in found)
+        if count:
+            graph.prune()
+        return count
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """An integer layer whose bias is added to floats."""
+
+    node: Node
+    bias: str
+    """The slot of the node, which may be a group, that holds the bias."""
+    floats: NDArray[np.float64]
+    weight: str
+    x: QuantType
+    w: QuantType
+
+    def round(self, graph: Graph, ledger: Ledger) -> bool:
+        """Puts integers in the place of the bias; False where it stays float."""
+        old, new = np.asarray(self.w.scales(), np.float32), self._scales()
+        weights = self.node.operands[self.weight].constant
+        assert weights is not None
+        raised, held = not np.array_equal(old, new), weights.data.astype(np.float64)
+        data = np.asarray(np.rint(held * (self._along(old) / self._along(new))))
+        unit = (np.float32(self.x.scales()) * new).astype(np.float64)
+        whole = np.rint(self.floats / unit)
+        moved = self._moved(whole, unit)
+        if raised:
+            moved += self._moved_by(data * self._along(new) - held * self._along(old))
+        if not moved < 1:
+            said = f"a whole bias would move results by {moved:.3g} steps: it stays float"
+            ledger.add(Change.EXACT, RoundBiases.name, self.node.name, said)
+            return False
+        self._put(graph, self.bias, Array.of(whole.astype(np.int32)))
+        if raised:
+            kind = replace(uniform(self.w.storage, new, axis=self.w.axis), bounds=self.w.bounds)
+            shape = TensorType(data.shape, kind)
+            self._put(graph, self.weight, Array(data.astype(kind.storage.carrier), shape))
+        self._say(ledger, moved, raised)
+        return True
+
+    def _scales(self) -> NDArray[np.float32]:
+        """Returns the scales of the weights, larger where the bias would not fit."""
+        old = np.asarray(self.w.scales(), np.float32)
+        with np.errstate(all="ignore"):
+            least = np.abs(self.floats) / (float(np.float32(self.x.scales())) * _MOST)
+        least = least if old.ndim else least.max(initial=0)
+        return np.asarray(np.where(old < least, least, old), np.float32)
+
+    def _along(self, scales: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Returns scales shaped to go with the weights."""
+        shape = [1] * self.node.operands[self.weight].type.rank
+        if scales.ndim:
+            shape[self.w.axis or 0] = -1
+        return scales.astype(np.float64).reshape(shape)
+
+    def _moved(self, whole: NDArray[np.float64], unit: NDArray[np.float64]) -> float:
+        """Returns how far the bias moves results, in steps; 0 for what is less than float32's."""
+        exact = whole * unit
+        apart = exact.astype(np.float32) != self.floats.astype(np.float32)
+        return float(np.max(np.abs(exact - self.floats), initial=0.0, where=apart)) / self._step()
+
+    def _moved_by(self, weights: NDArray[np.float64]) -> float:
+        """Returns how far a change of the weights moves results at most, in steps."""
+        zero = int(self.x.zeros())
+        most = max(self.x.high - zero, zero - self.x.low) * float(self.x.scales())
+        axes = tuple(i for i in range(weights.ndim) if i != (self.w.axis or 0))
+        return float(np.abs(weights).sum(axes).max(initial=0.0)) * most / self._step()
+
+    def _step(self) -> float:
+        quant = self.node.result.type.quant
+        assert quant is not None
+        return float(quant.scales())
+
+    def _put(self, graph: Graph, slot: str, array: Array) -> None:
+        old = self.node.operands[slot]
+        name = graph.fresh(f"{old.name}.whole")
+        if len(old.uses) == 1:  # it is not needed any more, so the new constant takes its name
+            free, name = name, old.name
+            graph.rename(old, free)
+        kept = Array(array.held, array.type, old.name)
+        made = graph.constant(kept, name=name, before=self.node)
+        graph.set_origins(made.node, old.node.origins)
+        graph.set_lineage(made, old.lineage.then("quantized"))
+        graph.set_operand(self.node, slot, made)
+
+    def _say(self, ledger: Ledger, moved: float, raised: bool) -> None:
+        said, change, steps = "bias stored as the steps of the sums that it is", Change.REGROUPED, 0
+        if moved:
+            said, change, steps = "bias rounded to the unit of the sums", Change.NUDGED, 1
+            said += f", which moves results by at most {moved:.2g} steps"
+        if raised:
+            said += "; weights have larger scales, so that the bias fits 32 bits"
+        ledger.add(change, RoundBiases.name, self.node.name, said, codes=float(steps))
+
+
+def _layer(graph: Graph, node: Node) -> _Layer | None:
+    """Returns an integer layer whose bias is added to floats; None for what is none."""
+    stage = node.stages[0] if node.stages else node
+    traits, quant = spec(stage.op).traits, node.results[0].type.quant if node.results else None
+    if traits.weight is None or traits.bias is None or stage.op in TRANSPOSED:
+        return None
+    if quant is None or quant.dynamic or quant.grain is not None:
+        return None
+    if any(each.op not in TAILS for each in node.stages[1:]) or not _plain(stage.attrs):
+        return None
+    slots = {slot: slot for slot in node.operands}
+    if node.stages:
+        slots = dict(zip(node.stages[0].slots, node.stages[0].group_slots(0), strict=True))
+    values = {slot: node.operands[held] for slot, held in slots.items()}
+    bias, owner = values.get(traits.bias), profile(profile_of(graph, node))
+    types = {slot: value.type for slot, value in values.items()}
+    rule = owner.resolve(query_on(stage.op, stage.attrs, types, node.result.type))
+    if bias is None or bias.type.rank != 1 or rule.bias.domain != "real_after":
+        return None
+    x, w = values[traits.data].type.quant, values[traits.weight].type.quant
+    if x is None or w is None or not (_counts(x) and _counts(w)) or x.grain is not None:
+        return None
+    floats = _floats(bias, owner)
+    if floats is None or np.any(w.zeros()) or np.size(w.scales()) not in (1, floats.size):
+        return None
+    if values[traits.weight].constant is None or (w.grain is not None and w.axis is None):
+        return None
+    return _Layer(node, slots[traits.bias], floats, slots[traits.weight], x, w)
+
+
+def _plain(attrs: Mapping[str, object]) -> bool:
+    """Whether sums and bias are added as they are."""
+    return attrs.get("alpha", 1.0) == attrs.get("beta", 1.0) == 1.0
+
+
+def _counts(quant: QuantType) -> bool:
+    """Whether integers are whole steps from a whole zero, in a known scale."""
+    return not (quant.dynamic or quant.real_zero or quant.plus is not None)
+
+
+def _floats(bias: Value, owner: Profile) -> NDArray[np.float64] | None:
+    """Returns the floats of a constant bias; None for raw integers, whose unit is the sums'."""
+    if bias.constant is None:
+        return None
+    if bias.type.quant is not None:
+        return np.asarray(reals_of(owner, bias.constant.data, bias.type.quant), np.float64)
+    return bias.constant.data.astype(np.float64) if bias.type.dtype.is_float else None
