@@ -28,9 +28,8 @@ from qir.inspect.quantization_check import Check, Settings, check_quantized
 from qir.ir.dtype import boxed
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
-from qir.passes.forms.lower_linear import lowered
 from qir.passes.quantize.equalize import scaled_tensors
-from qir.quantizing import DEFAULT, fold, known_corrections
+from qir.quantizing import DEFAULT, fold, in_ops_of, known_corrections
 from qir.registry import DEFAULT_TARGET
 from qir.target import target as named_target
 
@@ -127,7 +126,7 @@ def check(
     folded = fold(graph)
     scaled: Mapping[str, Scaled] = {}
     if "equalize" in names:
-        scaled = scaled_tensors(lowered(folded, table, Ledger(), sums=True), statistics)
+        scaled = scaled_tensors(in_ops_of(table, folded, Ledger(), granularity), statistics)
     return check_quantized(
         folded,
         quantized,

@@ -33,7 +33,6 @@ from qir.ir.verify import Finding, check
 from qir.ir.verify import verify as verify_graph
 from qir.ledger import Change, Ledger
 from qir.passes.cleanup.prune import Prune
-from qir.passes.forms.lower_linear import lowered
 from qir.passes.quantize.assign_schemes import Wish, assign
 from qir.passes.quantize.quantize_dynamic import QuantizeDynamic, plan_dynamic
 from qir.passes.quantize.quantize_weights import Blocks, QuantizeWeights, plan_weights
@@ -44,7 +43,9 @@ from qir.quantizing import (
     DEFAULT,
     granularity_named,
     grouped_by,
+    in_ops_of,
     kernels_of,
+    lowered,
     mask_values,
     prepare,
 )
@@ -308,7 +309,11 @@ def plan(
     table = backend.capability()
     data = not dynamic and weights is None
     sums = data and not grouped_by(graph)
-    folded = lowered(fold(graph, data=data), table, Ledger(), sums=sums)
+    folded = fold(graph, data=data)
+    if data:
+        folded = in_ops_of(table, folded, Ledger(), granularity, sums=sums)
+    else:
+        folded = lowered(folded, table, Ledger())
     wishes = [Wish.parse(text) for text in rules]
     if weights is not None:
         found = plan_weights(folded, table.name, Blocks.parse(weights), wishes)[0]

@@ -24,8 +24,10 @@ from qir.passes.cleanup.prune import Prune
 from qir.passes.fold.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold.fold_bias import FoldBias
 from qir.passes.fold.fold_constants import FoldConstants
-from qir.passes.forms.lower_linear import lowered
+from qir.passes.forms.lower_batch_norm import CONVOLUTION, LowerBatchNorm
+from qir.passes.forms.lower_linear import MATRIX, LowerLinear
 from qir.passes.forms.open_groups import OpenGroups
+from qir.passes.forms.raise_linear import RaiseLinear
 from qir.passes.forms.turn_sums import TurnSums
 from qir.passes.forms.widen_reals import WidenReals, narrow
 from qir.passes.quantize.assign_schemes import AssignSchemes
@@ -82,6 +84,25 @@ def fold(
         found = FoldBias(layers=True, products=False), Recover(("batch-norm", "pools"))
     steps = (*opened, *wide, Prune(), FoldConstants(), *found, FoldBatchNorm())
     return run_passes(graph, steps, ledger if ledger is not None else Ledger(), journal=journal)
+
+
+def in_ops_of(
+    table: Capability,
+    folded: Graph,
+    ledger: Ledger,
+    granularity: str = "channel",
+    *,
+    journal: Journal | None = None,
+    sums: bool = True,
+) -> Graph:
+    """Returns a folded graph in the ops of which a target has integer kernels.
+
+    `sums` as `lowered` means it. Batch norms that are left become convolutions, which needs a scale
+    for each channel of a weight.
+    """
+    made = lowered(folded, table, ledger, journal=journal, sums=sums)
+    norms = _norms_for(made, table) if granularity == "channel" else ()
+    return run_passes(made, norms, ledger, journal=journal) if norms else made
 
 
 def grouped_by(graph: Graph) -> str:
@@ -160,8 +181,8 @@ def quantizing_steps(
     corrections: tuple[str, ...],
     exact: Graph | None = None,
     samples: Samples | None = None,
-) -> list[Pass]:
-    """The passes that quantize a prepared graph, in order.
+) -> tuple[list[Pass], list[Pass]]:
+    """The passes that plan and correct a prepared graph, in order, and those that carry it out.
 
     `exact` is that graph, for biases; `samples` are inputs of one run, for what runs on them.
     """
@@ -176,10 +197,8 @@ def quantizing_steps(
         before = exact if corrected else None
         corrected.append(CorrectBias(found, planned.capability, by, scales, before))
     rounding = tuple(planned.capability.rounding.items())
-    if "measure-bias" in corrections:
-        corrected.append(MeasureBias(samples or {}, found, planned.capability, by, scales, exact))
     made = Materialize(found, by, scales, rounding)
-    return [planned, *corrected, made, TurnSums(), Prune()]
+    return [planned, *corrected], [made, TurnSums(), Prune()]
 
 
 @dataclass(frozen=True)
@@ -216,8 +235,13 @@ class Prepared:
         """The quantized graph, by these rules of the user; the prepared one stays as it was."""
         by = Numbers(self.statistics, self.profile, self.recipe.scales)
         planned = self.planned(rules)
-        made = quantizing_steps(planned, by, self.corrections, self.graph, self.samples)
-        out = run_passes(self.graph, made, ledger, journal=journal)
+        graph = self.graph
+        first, last = quantizing_steps(planned, by, self.corrections, graph, self.samples)
+        if "measure-bias" in self.corrections:
+            graph = run_passes(graph, first, ledger, journal=journal)
+            draft = run_passes(graph, last[:1], Ledger())
+            first = [MeasureBias(self.samples or {}, draft, planned.capability, self.graph)]
+        out = run_passes(graph, [*first, *last], ledger, journal=journal)
         out.profile = self.profile
         return out
 
@@ -248,11 +272,52 @@ def prepare(
         raise UsageError(f"{needy[0]} needs samples beside statistics: give some inputs")
     if "smooth" in corrections:  # before linear layers are reshaped to products of matrices
         folded, statistics = smoothed(folded, statistics, ledger, journal=journal)
-    folded = lowered(folded, table, ledger, journal=journal, sums=not groups)
+    folded = in_ops_of(table, folded, ledger, recipe.granularity, journal=journal, sums=not groups)
     if "equalize" in corrections:
         folded, statistics = equalized(folded, statistics, ledger, journal=journal)
     by = table if recipe.profile else backend.planned(folded)
     return Prepared(folded, statistics, recipe, by, groups, named, corrections, samples)
+
+
+def lowered(
+    graph: Graph,
+    table: Capability,
+    ledger: Ledger,
+    *,
+    journal: Journal | None = None,
+    sums: bool = False,
+) -> Graph:
+    """Returns a float graph in the ops of a target: of `linear` and `gemm` one stands for both.
+
+    With `sums` a constant that is added to a product goes with it, where the product takes none.
+    """
+    if "linear" in table.ops and not {"gemm", "matmul"} & set(table.ops):
+        raised = (RaiseLinear(), FoldBias(layers=True)) if sums else (RaiseLinear(),)
+        return run_passes(graph, raised, ledger, journal=journal)
+    product = table.ops.get("matmul")
+    added = "matmul" if product is None or "bias" not in product.slots else ""
+    ops = tuple(op for op in ("linear", added) if op and (op == added or op not in table.ops))
+    if not ops or "gemm" not in table.ops:
+        return graph
+    added_to = (FoldBias(layers=True),) if sums and added else ()
+    stacked = "matmul" in table.ops and table.ops["matmul"].ranks.get("a") == MATRIX
+    return run_passes(graph, (*added_to, LowerLinear(ops, stacked)), ledger, journal=journal)
+
+
+def _norms_for(graph: Graph, table: Capability) -> tuple[LowerBatchNorm, ...]:
+    """Returns the pass that lowers batch norms for a target, where that makes them integer.
+
+    A target must have integer kernels of convolutions with a scale for each channel, and none of
+    batch norms.
+    """
+    norms = {node.result.type.rank for node in graph if node.op == "batch_norm"}
+    convolutions = {CONVOLUTION[rank] for rank in norms if rank in CONVOLUTION}
+    if "batch_norm" in table.ops or not convolutions or not convolutions <= set(table.ops):
+        return ()
+    schemes = [s for op in convolutions for s in table.ops[op].slots.get("w", ())]
+    if not any(scheme.grain == "channel" for scheme in schemes):
+        return ()
+    return (LowerBatchNorm(frozenset(table.ops) | {op for chain in table.chains for op in chain}),)
 
 
 def mask_values(folded: Graph, statistics: Statistics | None) -> tuple[tuple[str, float], ...]:

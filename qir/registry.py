@@ -30,6 +30,7 @@ KINDS = {
     "qir.methods": "method",
     "qir.forms": "form",
     "qir.conditions": "condition",
+    "qir.prepare": "preparation step",
     "qir.metrics": "metric",
     "qir.probes": "probe",
 }

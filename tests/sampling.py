@@ -39,13 +39,15 @@ def sample(name: str, cases: Sequence[T], most: int) -> list[T]:
 def select(items: list[pytest.Item], most: int | None = None) -> list[pytest.Item]:
     """Takes the cases out of `items` that a `sampled` mark leaves out, and returns them.
 
-    With `most`, no test keeps more cases than that, marked or not.
+    With `most`, no test keeps more cases than that, marked or not; but a `whole` mark keeps all.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     out: set[pytest.Item] = set()
     for name, each in cases.items():
+        if each[0].get_closest_marker("whole"):
+            continue
         mark = each[0].get_closest_marker("sampled")
         limits = [*(mark.args if mark else ()), *([] if most is None else [most])]
         if limits:

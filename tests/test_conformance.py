@@ -21,7 +21,6 @@ OURS = [
 ]
 
 
-@pytest.mark.sampled(20)
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), OURS, ids=lambda part: part)
 def test_qir_plugins_check_finds_nothing_wrong_with_ours(kind: str, name: str) -> None:
@@ -34,7 +33,6 @@ def test_qir_plugins_check_finds_nothing_wrong_with_ours(kind: str, name: str) -
     assert (outcome.status, checked["passed"]) == (0, True)
 
 
-@pytest.mark.sampled(50)
 @pytest.mark.parametrize("name", sorted(set(FUNCTIONS) & set(OPS) - APART))
 def test_an_op_of_ours_passes_the_checks_of_ops(name: str) -> None:
     require(check_op(PluginOp(OPS[name], FUNCTIONS[name])))

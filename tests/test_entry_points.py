@@ -26,6 +26,7 @@ KINDS = {
     "qir.methods",
     "qir.forms",
     "qir.conditions",
+    "qir.prepare",
     "qir.metrics",
 }
 

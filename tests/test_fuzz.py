@@ -19,12 +19,12 @@ from tests.fuzzing.judging import Broken, Try, clear
 
 
 @pytest.mark.slow  # what it breaks takes 10 s to make
-def test_three_thousand_cases_find_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    count = 3 * sum(kind.share for kind in fuzz.KINDS.values())
+def test_a_thousand_cases_find_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    count = sum(kind.share for kind in fuzz.KINDS.values())
     assert fuzz.main(["--count", f"{count}", "--seed", "7"]) == 0, capsys.readouterr().out
     said = capsys.readouterr().out
     assert said.startswith(f"seed 7, {count} cases of text, ")
-    assert ", ".join(f"{3 * kind.share} {name}" for name, kind in fuzz.KINDS.items()) in said
+    assert ", ".join(f"{kind.share} {name}" for name, kind in fuzz.KINDS.items()) in said
     assert "; 0 failed" in said
 
 

@@ -215,6 +215,40 @@ def test_imports_stay_in_their_layer() -> None:
     assert not faults(ROOT), "\n".join(faults(ROOT))
 
 
+# Modules that name each other when called or in annotations: a reader and the handlers of its
+# operators, whose bodies are read by a reader again; a graph and what is asked of it by methods.
+MUTUAL = {
+    ("frontends", "mxnet"),
+    ("frontends", "tensorflow"),
+    ("frontends", "torch"),
+    ("qir", "calibration"),
+    ("qir", "ir"),
+}
+
+
+def test_modules_name_each_other_only_where_they_are_recursive() -> None:
+    known = modules(ROOT)
+    graph = nx.DiGraph()
+    for module, path in known.items():
+        names = (entry.name for entry in imports(module, path, known))
+        graph.add_edges_from((module, name) for name in names if name in known and name != module)
+    knots = [knot for knot in nx.strongly_connected_components(graph) if len(knot) > 1]
+    assert {tuple(name.split(".")[:2]) for knot in knots for name in knot} == MUTUAL
+
+
+def test_no_pass_runs_other_passes() -> None:
+    """The order of passes is said by `qir/quantizing.py`, the pipeline and targets alone."""
+    for path in sorted((ROOT / "qir/passes").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+        assert "run_passes" not in names, path
+        runs = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "run"]
+        made = [n.value.func for n in runs if isinstance(n.value, ast.Call)]
+        own = {n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef)} | {"super"}
+        passes = {f.id for f in made if isinstance(f, ast.Name)} - own - {"Turning", "Passing"}
+        assert not passes, f"{path.name} runs {passes}"
+
+
 def test_compiled_code_knows_only_numpy_and_the_standard_library() -> None:
     doors = sorted((ROOT / "qir").rglob("*.p[yx][xd]"))
     assert doors

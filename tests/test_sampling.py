@@ -26,23 +26,26 @@ def test_one_seed_draws_the_same_and_another_others(monkeypatch: pytest.MonkeyPa
 class Item:
     """What `select` asks of a test: its name, and its mark."""
 
-    def __init__(self, nodeid: str, most: int | None) -> None:
+    def __init__(self, nodeid: str, mark: pytest.MarkDecorator | None = None) -> None:
         self.nodeid = nodeid
-        self.mark = None if most is None else pytest.mark.sampled(most).mark
+        self.mark = mark
 
     def get_closest_marker(self, name: str) -> object:
         """The mark that was given."""
-        return self.mark if name == "sampled" else None
+        return self.mark.mark if self.mark and self.mark.name == name else None
 
 
-@pytest.mark.parametrize(("most", "left"), [(None, (3, 5, 1)), (2, (2, 2, 1)), (4, (3, 4, 1))])
+@pytest.mark.parametrize(
+    ("most", "left"), [(None, (3, 5, 4, 1)), (2, (2, 2, 4, 1)), (4, (3, 4, 4, 1))]
+)
 def test_marks_and_the_option_leave_as_many_cases_as_they_say(
     monkeypatch: pytest.MonkeyPatch, most: int | None, left: tuple[int, ...]
 ) -> None:
     monkeypatch.delenv("QIR_WHOLE", raising=False)
-    items: list[Any] = [Item(f"marked[{i}]", 3) for i in range(10)]
-    items += [Item(f"plain[{i}]", None) for i in range(5)] + [Item("alone", None)]
+    items: list[Any] = [Item(f"marked[{i}]", pytest.mark.sampled(3)) for i in range(10)]
+    items += [Item(f"plain[{i}]") for i in range(5)] + [Item("alone")]
+    items += [Item(f"whole[{i}]", pytest.mark.whole) for i in range(4)]
     out = select(items, most)
     names = [item.nodeid.partition("[")[0] for item in items]
-    assert tuple(map(names.count, ("marked", "plain", "alone"))) == left
-    assert len(out) + len(items) == 16
+    assert tuple(map(names.count, ("marked", "plain", "whole", "alone"))) == left
+    assert len(out) + len(items) == 20

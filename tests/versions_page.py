@@ -81,6 +81,13 @@ def _when(of: Entry) -> str:
     return ", ".join((*said, *when.form))
 
 
+def steps(mine: tuple[str, ...], others: tuple[str, ...]) -> Iterator[str]:
+    """The preparation steps by which two profiles differ."""
+    for said, left, right in (("takes", mine, others), ("does not take", others, mine)):
+        if only := [step for step in left if step not in right]:
+            yield f"| before grouping | | {said} `{', '.join(only)}` |\n"
+
+
 def lines() -> Iterator[str]:
     """The page, part by part."""
     yield HEAD
@@ -93,8 +100,8 @@ def lines() -> Iterator[str]:
         yield f"`{after}` of {head_of(new).versions}. `{other}` states:\n\n"
         yield "| op | where | fields |\n|---|---|---|\n"
         yield from (f"| {op} | {where} | {fields} |\n" for op, where, fields in rules(stated))
-        if stated.head.nbits:
-            yield f"| head | | `nbits = {stated.head.nbits}` |\n"
+        if stated.head.prepare is not None:
+            yield from steps(stated.prepare, profile(stated.head.extends).prepare)
 
 
 def text() -> str:

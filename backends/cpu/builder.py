@@ -124,7 +124,7 @@ class Elements:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """What a mean is taken of: dequantized codes, or what a table says of each byte."""
+    """What a mean is taken of: dequantized values, or what a table has for each byte."""
 
     source: Value
     table: NDArray[np.generic] | None = None
@@ -145,13 +145,13 @@ class Builder:
 
     graph: Graph
     real: bool = False
-    """Whether there are no codes in the graph, so that none can be moved by how reals are added."""
+    """Whether nothing in the graph is quantized: the order of float sums moves no integer then."""
     watched: Collection[str] = ()
     """Names of values that are shown as they are made: no step leaves them out."""
     steps: list[Step] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
     means: dict[Value, Mean] = field(default_factory=dict)
-    """Results that are means of numbers that codes stand for: nobody makes these first."""
+    """Results that are means of dequantized values: these are not made first."""
     compile: Callable[[Graph], Runs] | None = None
     """Makes a program of a body; None: the reference runs what holds bodies."""
     _held: dict[tuple[Value, bool], Buffer] = field(default_factory=dict)

@@ -27,7 +27,7 @@ Table = NDArray[np.uint8 | np.int8]
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """A per-tensor map from 8-bit codes to float32."""
+    """The quantization parameters of a tensor of 8 bits with one scale."""
 
     quant: QuantType
     kind: Literal["u8", "i8"]
@@ -44,27 +44,27 @@ class Map:
 
     @property
     def full(self) -> bool:
-        """Whether every code of the storage is in use."""
+        """Whether every integer of the storage is in use."""
         return self.quant.bounds is None
 
     def same(self, other: Map) -> bool:
-        """Whether codes of the two mean the same, so that they may be moved as they are."""
+        """Whether integers of the two mean the same, so that they may be copied as they are."""
         return self.quant.same_map(other.quant)
 
 
 def codes(value: Value, slot: str = "") -> Map:
-    """The map of a value; CannotLower if the kernels know no such codes."""
+    """The parameters of a value; CannotLower if the kernels do not take its type."""
     quant = value.type.quant
     what = slot or f"%{value.name}"
     if quant is None:
-        raise CannotLower(f"{what} is {value.type.dtype}, not codes")
+        raise CannotLower(f"{what} is {value.type.dtype}, not quantized")
     if quant.storage not in (U8, I8):
         raise CannotLower(f"{what} is stored as {quant.storage}")
     if quant.grain is not None:
         raise CannotLower(f"{what} has more than one scale")
     _plain(quant, what)
     if quant.real_zero:
-        raise CannotLower(f"{what} has a zero that is no code")
+        raise CannotLower(f"{what} has a zero point that is no integer of its type")
     kind: Literal["u8", "i8"] = "u8" if quant.storage == U8 else "i8"
     return Map(quant, kind, np.float32(quant.scales()), int(quant.zeros()))
 
@@ -78,7 +78,7 @@ def _plain(quant: QuantType, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """Weights for the kernels: codes less their zeros, and one scale or one an output channel."""
+    """Weights for the kernels: integers less zero points; one scale, or one a channel."""
 
     data: NDArray[np.int8]
     scale: NDArray[np.float32]
@@ -95,7 +95,7 @@ def weight(value: Value, axis: int, slot: str) -> Weight:
     if quant.grain is not None and quant.axis != axis:
         raise CannotLower(f"{slot} has scales along another axis than its output channels")
     if quant.real_zero:
-        raise CannotLower(f"{slot} has a zero that is no code")
+        raise CannotLower(f"{slot} has a zero point that is no integer of its type")
     shape = [1] * value.type.rank
     shape[axis] = -1
     zeros = quant.zeros().reshape(shape if quant.grain else [1] * value.type.rank)
@@ -140,7 +140,7 @@ def multiplier(x: Map, scale: NDArray[np.float32], y: Map | None) -> NDArray[np.
 
 
 def table(x: Map, y: Map, op: str, attrs: Mapping[str, Attr], stages: tuple[Stage, ...]) -> Table:
-    """What the reference makes of each of the 256 codes."""
+    """What the reference makes of each of the 256 integers."""
     graph = Graph("table", PROFILE)
     kinds = [TensorType((256,), m.quant) for m in (x, y)]
     source = graph.add("input", types=[kinds[0]], name="x").result
@@ -155,17 +155,17 @@ def table(x: Map, y: Map, op: str, attrs: Mapping[str, Attr], stages: tuple[Stag
 
 
 def requantized(x: Map, y: Map) -> Table | None:
-    """The table from one map's codes to another's; None where they are the same."""
+    """The table from integers of one type to those of another; None where they mean the same."""
     return None if x.same(y) else table(x, y, "requantize", {}, ())
 
 
 def every(x: Map) -> Table:
-    """The 256 codes in the order of their bytes."""
+    """The 256 integers in the order of their bytes."""
     return np.arange(256, dtype=np.uint8).view(np.uint8 if x.kind == "u8" else np.int8)
 
 
 def coded(reals: list[float], y: Map) -> list[int]:
-    """The codes that the profile gives these reals."""
+    """The integers to which the profile quantizes these floats."""
     graph = Graph("bounds", PROFILE)
     shape = (len(reals),)
     source = graph.add("input", types=[TensorType(shape, F32)], name="x").result
@@ -188,9 +188,9 @@ class Job:
     """Parameters of the method that its profile names."""
 
     def bounds(self, y: Map) -> tuple[int, int]:
-        """Lowest and highest code of the result, by its type and by relu and clip after the op.
+        """Lowest and highest integer of the result, by its type and by relu and clip after the op.
 
-        Rounding is monotone: to bound the reals and round is to round and bound by the codes.
+        Rounding is monotone: clamping floats before it is clamping integers after it.
         """
         low, high = y.low, y.high
         for stage in self.tail:
@@ -205,9 +205,9 @@ class Job:
         return low, high
 
     def full(self, y: Map) -> None:
-        """CannotLower unless the result takes every code: for kernels that do not bound theirs."""
+        """CannotLower unless the result takes every integer: for kernels that do not clamp."""
         if self.bounds(y) != y.quant.storage.bounds:
-            raise CannotLower(f"{self.op} does not bound its codes")
+            raise CannotLower(f"{self.op} does not clamp its results")
 
     def ints(self, name: str) -> tuple[int, ...]:
         """An attribute that is a tuple of whole numbers; the op's spec has checked it."""

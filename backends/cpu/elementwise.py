@@ -36,7 +36,7 @@ def by_table(b: Builder, node: Node, image: Image) -> None:
 def look_up(
     b: Builder, name: str, x: Buffer, y: Buffer, shape: Sizes, entries: NDArray[np.generic]
 ) -> None:
-    """Adds a step that sends each code through a table."""
+    """Adds a step that looks up each integer in a table."""
     size = math.prod(shape)
     b.add(
         name,
@@ -203,7 +203,7 @@ def _rows(narrow: Sizes, wide: Sizes) -> tuple[int, int, int]:
     repeated = [i for i, (m, n) in enumerate(zip(narrow, wide, strict=True)) if m != n]
     start, end = repeated[0], repeated[-1] + 1
     if any(narrow[i] != 1 for i in range(start, end)):
-        raise CannotLower("an operand repeats along axes that do not stand together")
+        raise CannotLower("an operand repeats along axes that are not adjacent")
     return math.prod(wide[:start]), math.prod(wide[start:end]), math.prod(wide[end:])
 
 

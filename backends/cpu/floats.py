@@ -29,8 +29,8 @@ FLOAT = 4
 def takes(b: Builder, job: Job) -> bool:
     """Returns whether an op is lowered here: all that it reads and makes is float32.
 
-    Where there are codes too, they have to be those of the reference, which adds and computes in
-    float64: then only those ops are lowered here that give its bytes.
+    Where the graph has quantized values too, these have to be those of the reference, which adds
+    and computes in float64: then only those ops are lowered here that give its bytes.
     """
     known = LOWERINGS if b.real else EXACT
     values = (*job.operands.values(), job.result)

@@ -23,12 +23,13 @@ _NO_KERNEL = BRIDGES | STRUCTURE | {"foreign", "recode"}
 def group(graph: Graph, ledger: Ledger) -> None:
     """Groups a graph in QDQ form by the profile that it names.
 
-    Products that the runtime of that profile computes in float are computed on codes all the same:
-    the order of float sums is nobody's, and there are no kernels for them. A graph of the kernels'
-    own profile, or of none, gets every op on codes that computes the same reals.
+    Products that the runtime of that profile computes in float are computed on integers all the
+    same: no order is defined for float sums, and there are no kernels for them. A graph of the
+    kernels' own profile, or of none, gets every op on quantized values that computes the same
+    floats.
 
-    A graph with an op on codes was grouped before and stays as it is, and so does one in which that
-    profile groups nothing.
+    A graph with an op on quantized values was grouped before and stays as it is, and so does one in
+    which that profile groups nothing.
     """
     parts = bodies(graph)
     if any(_on_codes(node) for part in parts for node in part):
@@ -45,7 +46,7 @@ def group(graph: Graph, ledger: Ledger) -> None:
 
 
 def _on_codes(node: Node) -> bool:
-    """Returns whether an op computes on codes; one that only moves them does not."""
+    """Returns whether an op computes on quantized values; one that only moves them does not."""
     if node.op in _NO_KERNEL or not about_codes(node):
         return False
     return bool(node.stages) or not spec(node.op).traits.value_preserving

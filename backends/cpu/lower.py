@@ -89,7 +89,8 @@ MOVES = frozenset(
         "resize_nearest",
     }
 )
-"""Ops that only move codes of one map: a profile that says so and one that says nothing agree."""
+"""Ops that only move values of one quantized type: a profile that says so and one that says nothing
+agree."""
 
 
 def lower(
@@ -103,7 +104,7 @@ def lower(
     """Every node that is needed as steps; its results are marked as the program's outputs.
 
     `see` is called with each of the watched values as it is made. `real` says of a body whether
-    there are no codes around it either, and `compile` makes a program of one.
+    nothing around it is quantized either, and `compile` makes a program of one.
     """
     b = Builder(graph, is_float(graph) and real is not False, frozenset(watched))
     if compile is not None and not watched:
@@ -147,7 +148,7 @@ def _show(b: Builder, value: Value, see: See) -> None:
 
 
 def _means(b: Builder, images: Mapping[Value, tables.Image]) -> Iterator[tuple[Value, Mean]]:
-    """The results that are means of numbers that codes stand for."""
+    """The results that are means of dequantized values."""
     for node in b.graph:
         mean = windows.mean_of(node, images)
         if mean is not None:

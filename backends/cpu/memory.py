@@ -1,4 +1,4 @@
-"""Where buffers lie in the arena: those that are not alive together share bytes."""
+"""Places of buffers in the arena: those that are not alive together share bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops that move values: to codes and back, other shapes, other orders, joined, padded."""
+"""Ops that move values: quantize and dequantize, other shapes, other orders, joined, padded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .sizes import Sizes
 
 
 def quantize(b: Builder, job: Job) -> None:
-    """Lowers float32 to codes, channels last where the users want that."""
+    """Lowers a quantize of float32, channels last where the users want that."""
     value = job.operands["x"]
     if value.type.element != F32:
         raise CannotLower(f"x is {value.type.element}, the kernels quantize f32")
@@ -60,7 +60,7 @@ def quantize(b: Builder, job: Job) -> None:
 
 
 def dequantize(b: Builder, job: Job) -> None:
-    """Lowers codes to float32, which is held as it is typed."""
+    """Lowers a dequantize to float32, which is held as it is typed."""
     value = job.operands["x"]
     if job.result.type.element != F32:
         raise CannotLower(f"the result is {job.result.type.element}, the kernels give f32")
@@ -348,7 +348,7 @@ def pad(b: Builder, job: Job) -> None:
 
 
 def _filler(job: Job) -> int:
-    """The byte that fills: a code, or 0 where that is every byte of the value."""
+    """The byte that fills: a quantized value, or 0 where every byte of the value is 0."""
     value = job.attrs["value"]
     assert isinstance(value, float)
     if job.result.type.quant is not None:

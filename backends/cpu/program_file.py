@@ -1,9 +1,9 @@
 """Program files (`.qirp`): the steps of a compiled model and its arrays, which are memory-mapped.
 
-A file holds what a plan was told, step by step, and the arrays as they were given. Loading adds
-the steps again: the plan checks each as ever, and lays out weights for the processor that is there.
-So a file runs on any machine, and a forged one is refused. After a fixed head come a table in JSON
-and the arrays, each at a multiple of 64 bytes; the head holds a sum of all that follows.
+A file holds the calls that made a plan, step by step, and the arrays as they were given. Loading
+adds the steps again: the plan checks each as ever, and lays out weights for the processor that is
+there. So a file runs on any machine, and a forged one is refused. After a fixed head come a table
+in JSON and the arrays, each at a multiple of 64 bytes; the head holds a sum of all that follows.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Listing:
 
 @dataclass(slots=True)
 class _Recorder:
-    """Takes the place of a plan, and keeps what it is told."""
+    """Takes the place of a plan, and keeps the calls."""
 
     calls: list[tuple[str, Sequence[object], Mapping[str, object]]] = field(default_factory=list)
 
@@ -90,7 +90,7 @@ class _Recorder:
 
 
 def told(steps: Sequence[Step], number: Callable[[Buffer], int]) -> list[Told]:
-    """What a plan is told of steps; Refused for one that is a Python call."""
+    """The calls that add steps to a plan; Refused for a step that is a Python call."""
     recorder = _Recorder()
     for step in steps:
         step.add(cast("_cpu.Plan", recorder), number)

@@ -105,11 +105,12 @@ def _fold(graph: Graph, node: Node) -> bool:
 
 
 LARGEST_FOLD = 1 << 20
-"""Most elements of a result that is computed from codes once and kept: reals take more room."""
+"""Most elements of a result that is computed from integers once and kept: floats take more room."""
 
 
 def _fold_codes(graph: Graph, node: Node, given: Mapping[str, NDArray[np.generic]]) -> bool:
-    """Replaces what constant codes decide, such as dequantized biases, by the reference's value."""
+    """Replaces what constant integers decide, such as dequantized biases, by the reference's
+    value."""
     if sum(data.size for data in given.values()) > LARGEST_FOLD or node.bodies:
         return False
     computes_as = profile_of(graph, node)

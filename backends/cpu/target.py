@@ -48,7 +48,7 @@ class CpuTarget(Target):
         """Makes a graph of any form ready to run; `isa` caps the instruction sets.
 
         A graph in QDQ form is grouped first, and the ledger of the result lists what that changed;
-        one with ops on codes runs as it stands.
+        one with ops on quantized values runs as it is.
 
         Raises UsageError for a number of threads below 1, an isa this machine does not run, or
         such a value of QIR_NUM_THREADS or QIR_ISA.

@@ -29,7 +29,7 @@ def _geometry(job: Job) -> tuple[tuple[int, int, int, int], tuple[int, int], Siz
 
 
 def max_pool2d(b: Builder, job: Job) -> None:
-    """Lowers a maximum of codes; a result of another map goes through a table."""
+    """Lowers a maximum of quantized values; a result of another type goes through a table."""
     value = job.operands["x"]
     x, y = codes(value, "x"), codes(job.result, "the result")
     if job.tail:
@@ -136,7 +136,7 @@ def global_avg_pool(b: Builder, job: Job) -> None:
 
 
 def mean_of(node: Node, images: Mapping[Value, Image]) -> Mean | None:
-    """Returns what a node takes the mean of, where a kernel reads that as codes."""
+    """Returns what a node takes the mean of, where a kernel reads that as integers."""
     if node.op != "reduce_mean" or node.operands["x"].type.element != F32:
         return None
     value = node.operands["x"]
@@ -164,13 +164,13 @@ def _exact(table: NDArray[np.generic], count: int) -> bool:
 
 
 def _split(shape: Sizes, axes: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
-    """Whether codes are best read channels last, and (outer, rows, inner) of a mean over rows."""
+    """Whether values are best read channels last, and (outer, rows, inner) of a mean over rows."""
     over = sorted({axis % len(shape) for axis in axes} or range(len(shape)))
     last = len(shape) == 4 and over == [2, 3]
     held = moved(shape, LAST) if last else shape
     first, end = (1, 3) if last else (over[0], over[-1] + 1)
     if over != list(range(over[0], over[-1] + 1)):
-        raise CannotLower("no kernel takes a mean over axes that do not stand together")
+        raise CannotLower("no kernel takes a mean over axes that are not adjacent")
     rows = math.prod(held[first:end])
     if rows > LARGEST_MEAN:
         raise CannotLower(f"no kernel takes a mean of {rows} numbers")
@@ -178,10 +178,10 @@ def _split(shape: Sizes, axes: tuple[int, ...]) -> tuple[bool, tuple[int, int, i
 
 
 def reduce_mean(b: Builder, job: Job) -> None:
-    """Lowers a mean of numbers that codes stand for, whose sum in float64 is exact."""
+    """Lowers a mean of dequantized values, whose sum in float64 is exact."""
     mean = b.means.get(job.result)
     if mean is None:
-        raise CannotLower("x is not made from codes of 8 bits, or its axes stand apart")
+        raise CannotLower("x is not dequantized from 8 bits, or its axes are not adjacent")
     x, table = codes(mean.source, "x"), mean.table
     last, shape = _split(sizes(mean.source), job.ints("axes"))
     source, made = b.need(mean.source, last=last), b.make(job.result)

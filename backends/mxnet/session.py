@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +16,10 @@ from qir.frontend import frontend
 from qir.inspect import pipe
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
-from qir.target import Executable
+from qir.target import Executable, Target
 
 from .probe import MxNet
 from .writer.files import parameters_path
-
-if TYPE_CHECKING:
-    from .target import MxnetTarget
 
 Arrays = Mapping[str, NDArray[np.generic]]
 
@@ -71,7 +67,7 @@ class _Written(Session):
         self.folder = folder
 
 
-def written(target: MxnetTarget, graph: Graph) -> Session:
+def written(target: Target, graph: Graph) -> Session:
     """Returns a graph ready to run, written to files for as long as it is there."""
     folder = tempfile.TemporaryDirectory()
     target.emit(graph, Path(folder.name, "model-symbol.json"), Ledger(), lossy=True)

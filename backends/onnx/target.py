@@ -70,7 +70,7 @@ class OnnxRuntimeTarget(Target):
         """
         from .writing import write
 
-        write(self, graph, path, ledger, format=format, lossy=lossy)
+        write(self, self.dialect(), graph, path, ledger, format=format, lossy=lossy)
 
     def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
         """Runs a graph in onnxruntime, written node by node in the form it has."""

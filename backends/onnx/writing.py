@@ -4,34 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 from onnx import helper
 
-from qir.analysis.int32_overflow import within
 from qir.errors import UsageError
 from qir.ir.garbage import growth
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
+from qir.target import Target
 
 from .forms import remaining
 from .forms.formats import formed
 from .forms.unchanged import copy, kept_files
 from .optimizer import effects
 from .writer import qonnx
-from .writer.graph import to_parts
+from .writer.graph import Dialect, to_parts
 from .writer.saving import save
-
-if TYPE_CHECKING:
-    from .target import OnnxRuntimeTarget
 
 
 @growth()
 @np.errstate(all="ignore")  # numbers that are none are told in words, and need no warnings
 def write(
-    target: OnnxRuntimeTarget,
+    target: Target,
+    dialect: Dialect,
     graph: Graph,
     path: Path,
     ledger: Ledger,
@@ -47,7 +44,6 @@ def write(
     if format is not None and format not in target.formats:
         known = f"{', '.join(target.formats[:-1])} and {target.formats[-1]}"
         raise UsageError(f"target {target.name} has no format {format!r}; it has {known}")
-    dialect = target.dialect()
     if format is None and (kept := kept_files(graph, path, dialect, ledger)):
         ledger.withdraw("onnx frontend")
         qonnx.told(graph, ledger)
@@ -59,9 +55,8 @@ def write(
     effects.releases(graph, target.profile, ledger)
     made = formed(graph, format, ledger, standard=dialect.standard)
     qonnx.told(made, ledger)
-    with within(made):
-        form = replace(dialect, on_codes=format == "qoperator")
-        model, large = to_parts(made, ledger, form)
+    form = replace(dialect, on_codes=format == "qoperator")
+    model, large = to_parts(made, ledger, form)
     if format is not None:
         remaining.told(model, format, ledger, standard=dialect.standard)
     ledger.check(lossy=lossy)

@@ -5,6 +5,6 @@ from pathlib import Path
 from .target import TensorFlowTarget
 
 PROFILES = Path(__file__).with_name("profiles")
-"""Where the numerics profiles of TensorFlow lie."""
+"""The folder of the numerics profiles of TensorFlow."""
 
 __all__ = ["PROFILES", "TensorFlowTarget"]

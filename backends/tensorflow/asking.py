@@ -40,14 +40,14 @@ Attr = str | int | float | bool | Kind | Kinds | tuple[int, ...] | tuple[str, ..
 
 @dataclass
 class Asked:
-    """A graph: constants and inputs by name (with the type of codes), nodes in order."""
+    """A graph: constants and inputs by name (with their quantized type), nodes in order."""
 
     constants: dict[str, tuple[Array, str]] = field(default_factory=dict)
     given: dict[str, tuple[Array, str]] = field(default_factory=dict)
     nodes: list[tuple[str, str, tuple[str, ...], dict[str, Attr]]] = field(default_factory=list)
 
     def constant(self, value: Array | float | np.generic, kind: str = "") -> str:
-        """A constant; `kind` is named where the array holds codes."""
+        """A constant; `kind` is named where the array is quantized."""
         name = f"c{len(self.constants)}"
         held = np.asarray(value, np.float32) if isinstance(value, float) else np.asarray(value)
         self.constants[name] = (held, kind)
@@ -110,8 +110,8 @@ class TensorFlow:
         operands: Sequence[Any],
         **attrs: Attr,
     ) -> list[Array]:
-        """One op on arrays that are fed and numbers that are constant; codes come in a pair with
-        the name of their type."""
+        """One op on arrays that are fed and numbers that are constant; quantized arrays come in a
+        pair with the name of their type."""
         asked = Asked()
         names = [
             asked.fed(*o)

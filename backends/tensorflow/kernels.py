@@ -1,8 +1,8 @@
 """How TensorFlow's own quantized kernels compute what is not "accumulate and round once".
 
 They work by the ranges that types declare, low and high, some in float64, some in float32 as Eigen
-writes it, one in fixed point of 16 bits. Where a type declares no range, it is what the ends of the
-codes mean.
+writes it, one in fixed point of 16 bits. Where a type declares no range, it is what the lowest and
+highest integer mean.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _POINT = 16
 
 
 def ends(of: Affine) -> tuple[np.float32, np.float32]:
-    """The range that a map declares, else what its lowest and highest code mean."""
+    """The range that a type declares, else what its lowest and highest integer mean."""
     if of.ends is not None:
         return F(of.ends.low), F(of.ends.high)
     low, high = ((code - of.zero) * of.scale for code in (of.low, of.high))
@@ -40,7 +40,7 @@ def ends(of: Affine) -> tuple[np.float32, np.float32]:
 
 
 def _steps(of: Affine) -> float:
-    """How many codes the storage type has, narrow or not."""
+    """How many integers the storage type has, narrow or not."""
     return 2.0**of.storage.bits
 
 
@@ -48,7 +48,7 @@ def _steps(of: Affine) -> float:
 
 
 def to_reals(codes: Codes, of: Affine, kind: type[np.floating] = np.float64) -> NDArray[np.float32]:
-    """What codes mean between the ends of their range: QuantizedToFloat, the low end in a type."""
+    """Dequantizes between the ends of a range, as QuantizedToFloat does; the low end in a type."""
     low, high = ends(of)
     if low == high:
         return np.full(codes.shape, low)
@@ -62,7 +62,7 @@ def to_reals(codes: Codes, of: Affine, kind: type[np.floating] = np.float64) -> 
 def to_codes(
     reals: NDArray[np.float32], of: Affine, kind: type[np.floating] = np.float64
 ) -> NDArray[np.int64]:
-    """The codes of reals, counted from the rounded low end: FloatToQuantized, in a type."""
+    """Quantizes, counting from the rounded low end, as FloatToQuantized does; in a type."""
     low, high = ends(of)
     least, most = of.storage.bounds
     if low == high:
@@ -87,7 +87,7 @@ def _reals_by_eigen(codes: Codes, of: Affine) -> NDArray[np.float32]:
 def _codes_by_eigen(
     reals: NDArray[np.float32], of: Affine, *, cut: bool = True
 ) -> NDArray[np.int64]:
-    """The codes of reals, which may be cut to the ends first."""
+    """Quantizes as Eigen's code does; floats may be clamped to the ends first."""
     low, high = ends(of)
     least, most = of.storage.bounds
     gain = F(_steps(of) - 1) / (high - low)
@@ -98,8 +98,8 @@ def _codes_by_eigen(
 
 
 def range_recode_all(call: Call, arrays: Arrays) -> Codes:
-    """Concat: what has the result's range is copied, the rest goes through reals, each step in
-    float32."""
+    """Concat: what has the result's range is copied, the rest is dequantized and quantized,
+    each step in float32."""
     out = call.out
     assert out is not None
     parts = []
@@ -119,11 +119,11 @@ def range_recode_all(call: Call, arrays: Arrays) -> Codes:
 
 def range_recode(call: Call, arrays: Arrays) -> Codes:
     """Requantize. One scale a channel: one float32 factor, halves to even. Else to u8 by 16-bit
-    fixed point, and to i8 through reals, each step in float32."""
+    fixed point, and to i8 by dequantizing and quantizing, each step in float32."""
     x, out = call.affine("x"), call.out
     assert out is not None
     if out.axis is not None or out.storage.bits != 8 or x.storage.bits != 32:
-        raise OpError("range_recode: 32-bit codes become bytes of one scale")
+        raise OpError("range_recode: 32-bit values become 8-bit values of one scale")
     if x.axis is not None:
         return _by_channels(arrays["x"], x, out)
     if out.storage.bounds[0] < 0:
@@ -133,9 +133,9 @@ def range_recode(call: Call, arrays: Arrays) -> Codes:
 
 
 def wrapped_recode(call: Call, arrays: Arrays) -> Codes:
-    """Requantize of uniform ops: codes that were made float32, and what 32 bits do not hold of
-    these the lowest of them; less a zero point by a 31-bit multiplier, rounded once, halves up, and
-    cut to 32 bits; sums with either zero point wrap."""
+    """Requantize of uniform ops: integers converted to float32 and back, the lowest where 32 bits
+    do not hold them; less a zero point by a 31-bit multiplier, rounded once, halves up, and cut to
+    32 bits; sums with either zero point wrap."""
     x, out = call.affine("x"), call.out
     assert out is not None
     one_scale("wrapped_recode", x, out)
@@ -160,7 +160,7 @@ def _by_channels(codes: Codes, x: Affine, out: Affine) -> Codes:
 
 
 def _fixed(codes: Codes, x: Affine, out: Affine) -> NDArray[np.int64]:
-    """64-bit arithmetic that wraps, on codes that have been float32 numbers."""
+    """64-bit arithmetic that wraps, on integers that were converted to float32."""
     (low, high), (least, most) = ends(x), ends(out)
     one = 1 << _POINT
     span = float(most - least)
@@ -176,10 +176,10 @@ def _fixed(codes: Codes, x: Affine, out: Affine) -> NDArray[np.int64]:
 
 
 def range_product(call: Call, arrays: Arrays) -> Codes:
-    """QuantizedMul: the product of codes less the codes of zero, as it is, in 32 bits."""
+    """QuantizedMul: the product of integers, less those that 0 is quantized to, in 32 bits."""
     a, b, out = call.affine("a"), call.affine("b"), call.out
     if out is None or out.storage.bits != 32:
-        raise OpError("range_product: products of codes have 32 bits")
+        raise OpError("range_product: products of quantized values have 32 bits")
     left, right = (
         arrays[s].astype(np.int64) - int(to_codes(np.asarray(0, F), of))
         for s, of in (("a", a), ("b", b))
@@ -188,13 +188,14 @@ def range_product(call: Call, arrays: Arrays) -> Codes:
 
 
 def range_sum(call: Call, arrays: Arrays) -> Codes:
-    """QuantizedAdd: codes of 32 bits a step of each operand, made whole once, and added.
+    """QuantizedAdd: one step of each operand is rounded to steps of the 32-bit result; both are
+    scaled by these and added.
 
-    The first operand that is a single number is brought to the result's range through reals.
+    The first operand that is a single number is dequantized and quantized to the result's range.
     """
     out = call.out
     if out is None or out.storage.bits != 32:
-        raise OpError("range_sum: sums of codes have 32 bits")
+        raise OpError("range_sum: sums of quantized values have 32 bits")
     alone = next((slot for slot in ("a", "b") if arrays[slot].size == 1), "")
     total: NDArray[np.int64] = np.zeros((), np.int64)
     for slot in ("a", "b"):
@@ -215,7 +216,7 @@ def range_sum(call: Call, arrays: Arrays) -> Codes:
 
 
 def range_bounds(call: Call, arrays: Arrays) -> Codes:
-    """Relu and clip: codes are held between those of the bounds."""
+    """Relu and clip: integers are clamped between those of the bounds."""
     x, out = call.affine("x"), call.out
     assert out is not None
     handed_on(call.op, x, out)
@@ -242,7 +243,7 @@ def cut_mean(
     count_pad: bool = False,
     layout: str = "NCHW",
 ) -> Codes:
-    """Average pooling of raw codes in integers, what is left of the division cut off."""
+    """Average pooling of the raw integers; the division truncates."""
     one_scale("cut_mean", x_map, out)
     handed_on("avg_pool2d", x_map, out)
     codes: NDArray[np.int64] = channels_first("avg_pool2d", x, layout).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Probes of TensorFlow's kernels on codes, with oneDNN and without, in child processes."""
+"""Probes of TensorFlow's quantized kernels, with oneDNN and without, in child processes."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _data(node: Node, slot: str, feeds: Feeds) -> Array:
 
 
 def _kind(node: Node, slot: str) -> str:
-    """The type of an operand's codes, or of the result's; empty where they are real."""
+    """The quantized type of an operand or of the result; empty where it is float."""
     return _CODES[str(quant.storage)] if (quant := _quant(node, slot)) else ""
 
 
@@ -123,7 +123,7 @@ def _ends(node: Node, slot: str) -> tuple[Array, Array]:
     assert quant is not None
     declared = quant.declared
     if declared is None:
-        raise OpError("TensorFlow wants the range of its codes")
+        raise OpError("TensorFlow needs the range of a quantized tensor")
     low, high = (_flat(end) for end in (declared.low, declared.high))
     return (low, high) if low.size > 1 else (low.reshape(()), high.reshape(()))
 
@@ -232,7 +232,7 @@ def _product(probe: _Kernels, node: Node, asked: Asked, feeds: Feeds) -> str:
 
 
 def _made(asked: Asked, codes: Array, kind: str) -> str:
-    """The same codes, quantized from reals."""
+    """The same integers, quantized from floats."""
     most = F(127.5 if kind == "qint8" else 255)
     ends = (np.asarray(-most if kind == "qint8" else F(0)), np.asarray(most))
     given = [asked.fed(codes.astype(F)), *_ranges(asked, ends)]

@@ -156,7 +156,7 @@ FORMS: Mapping[str, Form] = {
     ),
     "onednn_amiss": Form(
         "no transposed one, of which some window holds padding alone, or a conv3d of one slice "
-        "with padding before or after it: oneDNN sums what lies beyond the data",
+        "with padding before or after it: oneDNN sums memory beyond the data",
         _reads_beyond_data,
         CONVOLUTIONS,
     ),

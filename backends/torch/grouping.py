@@ -19,6 +19,8 @@ from qir.profiles import Profile
 from qir.rewrite import Pass
 from qir.rewrite.fusing import Match
 
+from .preparation import STEPS
+
 _MOVES = frozenset({"quantize", "dequantize", "requantize"})
 
 
@@ -86,10 +88,10 @@ class Kernels(Group):
 
 
 class Written(Kernels):
-    """The same kernels of tensors that lie as the graph says: PyTorch itself puts channels last."""
+    """The same kernels in the layout of the graph: PyTorch itself puts channels last."""
 
-    def order(self, graph: Graph, named: Profile, ledger: Ledger) -> int:
-        return 0
+    def steps(self, named: Profile) -> tuple[str, ...]:
+        return tuple(step for step in named.prepare if step not in STEPS)
 
 
 def dynamic_layers(graph: Graph, step: str, ledger: Ledger) -> int:

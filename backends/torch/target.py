@@ -21,7 +21,7 @@ class PyTorchTarget(Target):
     engine: ClassVar[str]
     """Which of PyTorch's engines computes with quantized tensors."""
     numerics: ClassVar[str]
-    """What its profiles are called, behind the version."""
+    """What its profiles are called, after the version."""
     decomposed: ClassVar[bool] = False
     """Whether quantized values are plain integers, between operators that say what they mean."""
     table: ClassVar[str]
@@ -124,7 +124,7 @@ class PyTorchTarget(Target):
 _ENGINE = ("torchscript", "fx", "eager", "float")
 """The forms that an engine runs. Exported programs are computed by the rules of pt2e: in torch 2.13
 their quantize rounds before it adds the zero point, that of quantized tensors after, so a mean of
-codes that is a tie comes out a step apart, and what a layer makes of it several."""
+integers that is a tie differs by one step, and what a layer makes of it by several."""
 
 
 class X86Target(PyTorchTarget):

@@ -1,7 +1,8 @@
 """Ops of a float graph whose kernels a profile does not claim where they stand.
 
-That depends on sizes and on where tensors lie in memory, which no row of a table says. So a copy of
-the graph is quantized with any numbers and grouped, and what is told of its kernels is read.
+That depends on sizes and on strides, which no row of a table says. So a copy of
+the graph is quantized with any parameters and grouped, and what the ledger says of its kernels is
+read.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from qir.passes.quantize.materialize import Materialize
 from .grouping import Kernels
 
 _ROUNDS = 4
-"""An op that stays float moves what stands behind it; so often the rest is looked at again."""
+"""An op that stays float moves what comes after it; so often the rest is looked at again."""
 
 
 def without_unclaimed(graph: Graph, table: Capability, profile: str) -> Capability:

@@ -9,7 +9,7 @@ from pathlib import Path
 from qir.inspect import versions
 
 PROFILES = Path(__file__).with_name("profiles")
-"""Where the numerics profiles of PyTorch lie."""
+"""The folder of the numerics profiles of PyTorch."""
 ENGINES = ("fbgemm", "x86", "onednn", "qnnpack", "pt2e")
 """What torch runs quantized ops by: its engines, and exported programs."""
 DISTRIBUTIONS = ("torch",)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from torch import jit, nn
 from torch.export import ExportedProgram
 
 from qir.analysis.quantized_regions import held
+from qir.capability import Capability
 from qir.errors import Refused
 from qir.ir.graph import Graph
 from qir.ir.node import Node
@@ -27,11 +28,27 @@ from .unclaimed import claimed
 from .writer import decomposed, exported, kernels, torchscript
 from .writer.program import Handler, Program
 
-if TYPE_CHECKING:
-    from .target import PyTorchTarget
+
+class ByEngine(Protocol):
+    """What is asked here of a target that runs by one of PyTorch's engines."""
+
+    @property
+    def profile(self) -> str:
+        """Whose numerics its kernels have."""
+
+    @property
+    def engine(self) -> str:
+        """The engine for quantized tensors."""
+
+    @property
+    def decomposed(self) -> bool:
+        """Whether its programs have the ops of `quantized_decomposed`."""
+
+    def capability(self) -> Capability:
+        """What it computes in integers."""
 
 
-def build(target: PyTorchTarget, graph: Graph, ledger: Ledger, form: str, *, lossy: bool) -> object:
+def build(target: ByEngine, graph: Graph, ledger: Ledger, form: str, *, lossy: bool) -> object:
     """Returns the model of a graph in one of a target's forms; Refused for what has no form."""
     plain = target.decomposed or form in ("pt2", "float")
     flat = _flat(graph, ledger, kernels=not plain)
@@ -47,7 +64,7 @@ def build(target: PyTorchTarget, graph: Graph, ledger: Ledger, form: str, *, los
 
 
 def convert(
-    target: PyTorchTarget, graph: Graph, ledger: Ledger, module: object, *, lossy: bool
+    target: ByEngine, graph: Graph, ledger: Ledger, module: object, *, lossy: bool
 ) -> nn.Module:
     """Returns a quantized copy of the module that a graph was read from.
 
@@ -102,7 +119,7 @@ def _program(graph: Graph, choose: Callable[[Node], Handler | None], *, plain: b
     return made
 
 
-def _grouped(target: PyTorchTarget, flat: Graph, ledger: Ledger) -> Graph:
+def _grouped(target: ByEngine, flat: Graph, ledger: Ledger) -> Graph:
     """The graph with one group for each kernel that is called."""
     if not held(flat):
         return flat
@@ -123,7 +140,7 @@ def save(made: object, graph: Graph, path: Path) -> None:
         raise Refused(f"{path}: {said}: qir.build(graph, format='fx') returns it")
 
 
-def session(target: PyTorchTarget, graph: Graph) -> Session:
+def session(target: ByEngine, graph: Graph) -> Session:
     """Makes a graph ready to run by a target's engine, by the kernels that run its files."""
     flat = _flat(graph, Ledger(), kernels=not target.decomposed)
     grouped = _grouped(target, flat, Ledger())
@@ -133,7 +150,7 @@ def session(target: PyTorchTarget, graph: Graph) -> Session:
     return Session(exported.module(program), target.engine, _signature(target, graph))
 
 
-def file_session(target: PyTorchTarget, path: Path) -> Session:
+def file_session(target: ByEngine, path: Path) -> Session:
     """Makes a file that a target wrote ready to run; InputError for one that is none."""
     whole = path.suffix.lower() == ".pt2"
     made, told = exported.load(path) if whole else torchscript.load(path)
@@ -142,7 +159,7 @@ def file_session(target: PyTorchTarget, path: Path) -> Session:
     return Session(run, target.engine, signature.plain() if whole else signature)
 
 
-def _signature(target: PyTorchTarget, graph: Graph) -> Signature:
+def _signature(target: ByEngine, graph: Graph) -> Signature:
     found = Signature.of(graph)
     return found.plain() if target.decomposed else found
 

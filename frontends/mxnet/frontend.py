@@ -88,7 +88,8 @@ def _pair(path: Path) -> tuple[Path, Path | None]:
         epoch = _EPOCH.fullmatch(path.name)
         symbol = path.with_name((epoch[1] if epoch else path.stem) + _SYMBOL)
         if not symbol.exists():
-            raise InputError(f"{path}: holds parameters only; its {symbol.name} is not beside it")
+            said = f"holds parameters only; its {symbol.name} is not in the same folder"
+            raise InputError(f"{path}: {said}")
         return symbol, path
     stem = _stem(path)
     first = path.with_name(f"{stem.name}-0000.params")

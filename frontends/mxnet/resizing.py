@@ -47,7 +47,7 @@ def _up_sampling(call: Call) -> Value:
 
 
 def _bilinear(call: Call) -> Value:
-    """Reads BilinearResize2D, which lays corners on corners unless it is told otherwise."""
+    """Reads BilinearResize2D, which aligns corners unless an attribute says otherwise."""
     x = call.value(0)
     mode = call.only("mode", "size", "size", "like")
     aligned = call.attrs.flag("align_corners", True)

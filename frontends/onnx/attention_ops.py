@@ -211,7 +211,7 @@ def _check_lengths(reader: Reader, op: Op) -> None:
 
 
 def _parts(reader: Reader, op: Op, heads: int, kv_heads: int) -> tuple[Value, Value, Value]:
-    """q, k and v, taken apart where one tensor holds them all."""
+    """q, k and v, split where one tensor holds them all."""
     q = _given(reader, op, 0)
     if op.input(1):
         return q, _given(reader, op, 1), _given(reader, op, 2)
@@ -229,7 +229,7 @@ def _parts(reader: Reader, op: Op, heads: int, kv_heads: int) -> tuple[Value, Va
 
 
 def _turned(reader: Reader, op: Op, slot: str, x: Value, heads: int) -> Value:
-    """q or k turned from position 0 on."""
+    """q or k with rotary embedding, from position 0 on."""
     half = _width(reader, op, 7)
     assert isinstance(half, int)
     stem = f"{op.outputs[0]}.{slot}"

@@ -42,7 +42,7 @@ class _DamagedError(Exception):
 
 
 def damage(data: bytes | mmap.mmap) -> tuple[str, str]:
-    """The place in the model and what is wrong there, as far as it can be told."""
+    """The place in the model and what is wrong there, as far as it is known."""
     walk = _Walk(data)
     try:
         walk.message(onnx.ModelProto.DESCRIPTOR, 0, len(data), "", 0)

@@ -277,7 +277,7 @@ def _fetch(tensor: onnx.TensorProto, folder: Path, name: str) -> Array:
     file = beside(folder, place)
     kind, shape = element(tensor.data_type), tuple(tensor.dims)
     if kind == STRING:
-        raise ValueError(f"its texts are at {place!r}; texts stand in the model itself")
+        raise ValueError(f"its texts are at {place!r}; texts are held in the model itself")
     offset = _number(entries, "offset", 0)
     length = _number(entries, "length", stored_size(kind, shape))
     if length != stored_size(kind, shape) and not length:  # onnxruntime reads it whole

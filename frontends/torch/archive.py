@@ -22,6 +22,8 @@ from torch.export import ExportedProgram
 
 from qir.errors import InputError
 
+from .muting import muted
+
 _NAMES = frozenset(
     "Abs Add And CeilToInt CleanDiv Eq FloorDiv FloorToInt Ge Gt Identity IntTrueDiv Integer"
     " IsNonOverlappingAndDenseIndicator Le Lt Max Min Mod ModularIndexing Mul Ne Not Or Piecewise"
@@ -63,10 +65,11 @@ def open_archive(path: Path) -> ExportedProgram:
             f"{path}: is no .pt2 archive: {str(error) or type(error).__name__}"
         ) from error
     try:
-        if path.suffix.lower() == ".pt2":
-            return torch.export.load(path)
-        with path.open("rb") as file:  # PyTorch takes other names for another kind of file
-            return torch.export.load(io.BytesIO(file.read()))
+        with muted("torch.export"):  # it logs a traceback before it raises
+            if path.suffix.lower() == ".pt2":
+                return torch.export.load(path)
+            with path.open("rb") as file:  # PyTorch takes other names for another kind of file
+                return torch.export.load(io.BytesIO(file.read()))
     except Exception as error:  # PyTorch raises what it likes for a damaged file
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(

@@ -206,7 +206,7 @@ def _softplus(call: Call) -> Value:
 
 def _threshold(call: Call) -> Value:
     if call.real("value"):
-        raise Keep("what lies below the threshold does not become 0")
+        raise Keep("values below the threshold do not become 0")
     x = call.value("self")
     return call.add("thresholded_relu", {"x": x}, {"alpha": call.real("threshold")})
 

@@ -49,6 +49,7 @@ class TorchFrontend(Frontend):
         """
         _require_torch()
         from .reader import read
+        from .signature import restore_names
         from .sources import opened
 
         found = opened(source, inputs)
@@ -60,6 +61,8 @@ class TorchFrontend(Frontend):
                 ledger.add(Change.EXACT, "read torch", found.name, said)
             if found.kernels:
                 Group(found.profile).run(graph, ledger)
+            if isinstance(source, (str, Path)):
+                restore_names(graph, Path(source))
         if wrong := errors(graph):
             raise InputError(f"{found.name}: {wrong[0]}")
         return graph

@@ -21,7 +21,7 @@ from .profiles import EXPORTED, profile_name
 
 Numbers = NDArray[np.generic]
 STATED = "stated"
-"""Marks a quantize that the program states behind float operators, and no kernel ends in."""
+"""Marks a quantize that the program has after float operators, and no kernel ends in."""
 
 
 def _numbers(call: Call, name: str) -> Numbers | None:

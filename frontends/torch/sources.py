@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from torch.export import Dim, ExportedProgram
 from qir.errors import InputError, QirError, UsageError
 
 from .archive import open_archive
+from .muting import muted
 from .profiles import profile_name, running_engine
 from .program import Program, as_program, functional, mutates_views
 from .quantized_modules import (
@@ -196,22 +196,11 @@ def _guessed(module: torch.jit.ScriptModule, name: str) -> tuple[Program, Interp
     failed: QirError | None = None
     for inputs in examples(module, name):
         try:
-            with _without_log():
+            with muted("torch._subclasses.fake_tensor"):
                 return script_program(module, name, inputs)
         except InputError as error:
             failed = failed or error
     raise InputError(f"{failed}; with inputs of that shape; give others: inputs=[...]")
-
-
-@contextmanager
-def _without_log() -> Iterator[None]:
-    """Keeps PyTorch from logging shapes that do not fit, while some are tried."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 def _given(name: str, inputs: Sequence[object]) -> list[Example]:

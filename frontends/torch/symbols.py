@@ -26,7 +26,7 @@ def shape_of(sizes: Sequence[int | torch.SymInt]) -> Shape:
 
 
 def _dim(expression: Any) -> Dim:
-    """Returns the dimension of a SymPy expression, whose class is told by its flags."""
+    """Returns the dimension of a SymPy expression, whose class its flags show."""
     if expression.is_Integer:
         return int(expression)
     if expression.is_Symbol:  # one that starts with u depends on data

@@ -16,7 +16,7 @@ LARGEST_STEP = 2**31 - 1
 LARGEST_WINDOW = 2**24
 """Most elements of a window that is pooled: each is looked at, in padding too."""
 LARGEST_MEAN = 2**20
-"""Most codes of a mean: sums of as many of their float32 values are exact in float64."""
+"""Most quantized values of a mean: sums of as many float32 values are exact in float64."""
 LONGEST = 64
 """Most numbers in one operand, so that an endless iterator ends."""
 
@@ -115,23 +115,23 @@ def shown(value: object, longest: int = 60) -> str:
 
 
 def bounds_of(step: str, codes: str) -> tuple[int, int]:
-    """The least and greatest code of a storage type."""
+    """The least and greatest integer of a storage type."""
     if codes not in BOUNDS:
-        raise ValueError(f"{step}: no codes {codes!r}; known are {', '.join(BOUNDS)}")
+        raise ValueError(f"{step}: no storage type {codes!r}; known are {', '.join(BOUNDS)}")
     return BOUNDS[codes]
 
 
 def flip_of(step: str, codes: str) -> int:
-    """The bit whose change makes a byte of these codes an unsigned one of the same order."""
+    """The bit whose change makes a byte of this type an unsigned one of the same order."""
     return 0x80 if bounds_of(step, codes)[0] < 0 else 0
 
 
 def code_in(step: str, what: str, codes: str, value: int) -> int:
-    """A code that fits its storage type."""
+    """An integer that fits its storage type."""
     least, most = bounds_of(step, codes)
     number = integer(step, what, value, -LARGEST)
     if not least <= number <= most:
-        raise ValueError(f"{step}: {what} is {number}, codes {codes} are {least} to {most}")
+        raise ValueError(f"{step}: {what} is {number}, {codes} holds {least} to {most}")
     return number
 
 
@@ -141,9 +141,7 @@ def limits(step: str, codes: str, low: int | None, high: int | None) -> tuple[in
     low = least if low is None else integer(step, "low", low, -LARGEST)
     high = most if high is None else integer(step, "high", high, -LARGEST)
     if not least <= low <= high <= most:
-        raise ValueError(
-            f"{step}: low {low} and high {high} do not fit codes {codes}, {least} to {most}"
-        )
+        raise ValueError(f"{step}: low {low} and high {high} do not fit {codes}, {least} to {most}")
     return low, high
 
 

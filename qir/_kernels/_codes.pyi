@@ -7,7 +7,7 @@ ISAS: Final[tuple[str, ...]]
 """Instruction sets that this processor can use, the best first."""
 ROUNDS: Final[tuple[str, ...]]
 CARRIERS: Final[tuple[str, ...]]
-"""Types of codes that are decoded: kind and bytes."""
+"""Types of integers that are dequantized: kind and bytes."""
 
 Bytes = NDArray[np.uint8]
 
@@ -96,7 +96,7 @@ def decode(
     """
 
 def lookup(codes: Bytes, table: Bytes, y: Bytes, *, itemsize: int, entry: int) -> None:
-    """table[code] of codes in 1 or 2 bytes, taken as unsigned; entries of 1, 2, 4 or 8 bytes."""
+    """table[i] of integers in 1 or 2 bytes, taken as unsigned; entries of 1, 2, 4 or 8 bytes."""
 
 def pack(
     codes: Bytes,
@@ -108,7 +108,7 @@ def pack(
     is_signed: bool,
     high: bool = False,
 ) -> bool:
-    """Rows of n codes as rows of bytes (`to` has two axes); False if a code has more bits."""
+    """Rows of n integers packed in bytes (`to` has two axes); False if one has more bits."""
 
 def unpack(
     data: Bytes,
@@ -120,9 +120,9 @@ def unpack(
     is_signed: bool,
     high: bool = False,
 ) -> None:
-    """What `pack` made of rows of n codes."""
+    """The rows of n integers that `pack` packed."""
 
 def recode(
     codes: Bytes, y: Bytes, *, bits: int, itemsize: int, from_signed: bool, to_signed: bool
 ) -> bool:
-    """The same bits as codes that are signed, or not; False if a code has more bits."""
+    """The same bits as signed or unsigned integers; False if one has more bits."""

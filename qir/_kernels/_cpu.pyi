@@ -203,7 +203,7 @@ class Plan:
         high: int | None = None,
         broadcast: Literal["a", "b"] | None = None,
     ) -> None:
-        """y = clamp(rne(fma(a, a_gain, fma(b, b_gain, offset)))), all f32, a and b raw codes.
+        """y = clamp(rne(fma(a, a_gain, fma(b, b_gain, offset)))), all f32, a and b raw integers.
 
         `shape` is (outer, rows, inner); the operand named by `broadcast` is (outer, 1, inner).
         """
@@ -344,7 +344,7 @@ class Plan:
         y_type: _Codes = "u8",
         wide: bool = False,
     ) -> None:
-        """Softmax of each row of `width` codes, as QLinearSoftmax computes it by a table.
+        """Softmax of each row of `width` integers, as QLinearSoftmax computes it by a table.
 
         `wide`: shares are divided in float64, as onnxruntime 1.32 does, else in float32.
         """

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
 
 from qir.ir.graph import Graph
@@ -14,18 +12,6 @@ from qir.ir.verify.rule import Look, Seen
 from qir.ir.verify.step import Product
 from qir.profiles import profile, query_of
 from qir.reference.constants import computed
-
-_whole: ContextVar[Graph | None] = ContextVar("whole", default=None)
-
-
-@contextmanager
-def within(graph: Graph) -> Iterator[None]:
-    """What is asked of bodies meanwhile knows of the graph that holds them."""
-    token = _whole.set(graph)
-    try:
-        yield
-    finally:
-        _whole.reset(token)
 
 
 def wrapping(graph: Graph, node: Node, *, biased: bool = True) -> str:
@@ -74,22 +60,10 @@ def _products(graph: Graph, node: Node) -> Iterator[Product]:
 
 
 def _look(graph: Graph) -> Look:
-    """A graph with what is known around it; a body that nobody is known to hold stands alone."""
-    whole, alone = _whole.get(), Look(graph, graph.name, compute=computed)
-    if whole is None or whole is graph:
-        return alone
-    return _found(Look(whole, whole.name, compute=computed), graph) or alone
-
-
-def _found(look: Look, wanted: Graph) -> Look | None:
-    """The look at a graph that one under a look holds, however deep."""
-    if look.graph is wanted:
-        return look
-    for node in look.graph:
-        for name in node.bodies:
-            body = look.graph.body(node, name)
-            look.bind(node, body)
-            found = _found(Look(body, f"{look.path}/{node.name}/{name}", look), wanted)
-            if found is not None:
-                return found
-    return None
+    """A graph with what is known around it, where it is a body."""
+    if graph.holder is None:
+        return Look(graph, graph.name, compute=computed)
+    whole, node = graph.holder
+    look = _look(whole)
+    look.bind(node, graph)
+    return Look(graph, f"{look.path}/{node.name}/{graph.name}", look)

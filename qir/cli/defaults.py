@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from qir.ir.graph import Graph
 
 FIRST = 4
-"""So many names are told."""
+"""The most names that are listed."""
 NO_INPUTS = "the model has no inputs"
 
 
@@ -139,7 +139,7 @@ def alone_in(graphs: tuple[Graph, Graph]) -> list[str]:
 
 
 def show_both(screen: Screen, graphs: tuple[Graph, Graph], data: Path | None) -> None:
-    """Tells of two models that take the same inputs what `show` tells of one."""
+    """Shows of two models that take the same inputs what `show` shows of one."""
     a, b = graphs
     names, left = _named(data) if data else [], alone_in(graphs)
     if not left and _stated(a) == _stated(b):

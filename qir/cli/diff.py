@@ -114,7 +114,7 @@ def _results(
     limit: int | None,
     isa: str | None,
 ) -> list[dict[str, Tensor]]:
-    """What both models make of the samples, as reals: the outputs that both have."""
+    """Returns the outputs that both models have, for all samples, dequantized."""
     from qir.cli.engines import Engine
     from qir.errors import UsageError
 
@@ -136,7 +136,7 @@ def _results(
 def _reals(
     graph: Graph, names: Sequence[str], isa: str | None, inputs: Tensors
 ) -> dict[str, Tensor]:
-    """Results by name; codes as what they mean."""
+    """Returns results by name, dequantized."""
     from qir import pipeline
     from qir.profiles import profile, reals_of
 

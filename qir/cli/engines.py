@@ -28,7 +28,7 @@ PLAIN = "plain"
 
 @runtime_checkable
 class Session(Protocol):
-    """A target that runs files as they are, and can be told not to optimize."""
+    """A target that runs files as they are, with its optimizer or without."""
 
     def session(
         self, model: Graph | Path, *, threads: int | None = None, optimize: bool = True
@@ -181,7 +181,7 @@ def input_specs(graph: Graph) -> dict[str, InputSpec]:
 def random_inputs(
     graph: Graph, seed: int, batch: int, sizes: Mapping[str, int]
 ) -> dict[str, Tensor]:
-    """Inputs drawn by a seed: normal reals, codes over all their range.
+    """Inputs drawn by a seed: normal floats, integers over all their range.
 
     Raises UsageError where a size is neither known nor given.
     """

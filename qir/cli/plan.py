@@ -170,7 +170,7 @@ def how(decision: Decision) -> str:
 
 
 def _brief(scheme: str) -> str:
-    """A scheme without what is usual: unsigned codes are affine, signed ones symmetric."""
+    """A scheme without what is usual: unsigned values are affine, signed ones symmetric."""
     storage, *words = scheme.split()
     usual = "symmetric" if storage.startswith("i") else "affine"
     words = [w for w in words if w not in (usual, "tensor", "minmax") and w[:6] != "share("]

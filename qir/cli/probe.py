@@ -96,7 +96,7 @@ def _show(screen: Screen, measured: Measured, every: bool) -> None:
     known = measured.profile
     if not measured.covered:
         known += ", the nearest: no file speaks of this version"
-    screen.line(f"{measured.name} {measured.version}, beside {known}", "bold")
+    screen.line(f"{measured.name} {measured.version}, compared with {known}", "bold")
     rows = [
         (
             op.said,
@@ -117,7 +117,7 @@ def _show(screen: Screen, measured: Measured, every: bool) -> None:
         Column("field"),
         Column("file says", fit="wrap"),
         Column("measured", fit="wrap"),
-        Column("told by", "right"),
+        Column("shown by", "right"),
         Column("agree"),
     )
     screen.table(columns, rows)

@@ -45,11 +45,11 @@ def is_program(path: Path) -> bool:
 
 
 def open_program(path: Path, threads: int | None = None) -> tuple[Executable, Program]:
-    """Reads a program file: what runs, and what tells of it; raises InputError as its reader."""
+    """Reads a program file: what runs, and its description; raises InputError as its reader."""
     from qir import pipeline
     from qir.errors import InputError
 
     made = pipeline.load_program(path, threads=threads)
     if not isinstance(made, Program):
-        raise InputError(f"{path}: no program that tells its inputs")
+        raise InputError(f"{path}: no program that lists its inputs")
     return made, made

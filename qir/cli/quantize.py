@@ -219,7 +219,7 @@ def quantize(
             "--scales goes with samples: --dynamic and --weights choose by the profile"
         )
     if rounds and data is None:
-        raise UsageError(f"--corrections {needy[0]} needs samples beside --stats: give --data")
+        raise UsageError(f"--corrections {needy[0]} needs samples besides --stats: give --data")
     if alone and corrections != "default":
         raise UsageError("--corrections goes with samples: they tell what rounding costs")
     screen = Screen(quiet=quiet)

@@ -131,7 +131,8 @@ class Screen:
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Tell]:
-        """A bar on standard error, where that is a terminal; gives what is to be told of steps."""
+        """A bar on standard error, where that is a terminal; returns the function that each step is
+        reported to."""
         if self.quiet or not sys.stderr.isatty():
             yield lambda done, total, now="": None
             return
@@ -259,7 +260,8 @@ def real(number: float | None, figures: int = 4) -> str:
 
 
 def whole(number: float | None, figures: int = 4) -> str:
-    """A number that may be whole, as codes are: all its figures then, else as `real` says it."""
+    """A number that may be whole, as quantized values are: all its figures then, else as `real`
+    writes it."""
     if number is None or not float(number).is_integer() or abs(number) >= 2.0**53:
         return real(number, figures)
     return str(int(number))

@@ -1,4 +1,4 @@
-"""Shapes, codes and numbers as a person reads them."""
+"""Shapes, quantized values and numbers as a person reads them."""
 
 from __future__ import annotations
 

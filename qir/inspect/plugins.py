@@ -17,6 +17,7 @@ from qir.ir.ops import plugin_op
 from qir.profiles.conditions import Condition
 from qir.profiles.kernel_forms import Form
 from qir.profiles.methods import checked, own
+from qir.profiles.preparation import PreparationStep
 from qir.rewrite import Pass
 from qir.target import Target, target
 
@@ -90,6 +91,7 @@ def load_plugin(group: str, name: str) -> object:
 
 _TABLES: dict[str, tuple[type, str]] = {
     "qir.conditions": (Condition, "qir.profiles.conditions.Condition"),
+    "qir.prepare": (PreparationStep, "qir.profiles.PreparationStep"),
     "qir.forms": (Form, "qir.profiles.kernel_forms.Form"),
 }
 """What plugins of a kind are, one or several by name, and the public name of that."""

@@ -102,6 +102,16 @@ class Graph(Structure):
         except KeyError:
             raise GraphError(f"{node.name} has no body {name}") from None
 
+    @property
+    def holder(self) -> tuple[Graph, Node] | None:
+        """The graph that holds it and the node whose body it is; None for a whole program."""
+        if self._holder is None:
+            return None
+        for node, bodies in self._holder._bodies.items():
+            if any(body is self for body in bodies.values()):
+                return self._holder, node
+        raise AssertionError(f"{self._holder.name} does not hold {self.name}")
+
     def walk(self, path: str = "") -> Iterator[tuple[str, Graph]]:
         """This graph and every body within it, inner ones first, each with its path."""
         here = f"{path}/{self.name}" if path else self.name

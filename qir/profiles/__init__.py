@@ -18,7 +18,8 @@ from qir.profiles.library import (
     replaced,
 )
 from qir.profiles.methods import Param, PluginMethod
-from qir.profiles.parser import dumps, load, parse
+from qir.profiles.parser import load, parse
+from qir.profiles.preparation import PreparationStep
 from qir.profiles.profile import (
     Group,
     Profile,
@@ -31,12 +32,14 @@ from qir.profiles.profile import (
     query_on,
     resolve,
 )
+from qir.profiles.writing import dumps
 
 __all__ = [
     "PROFILES",
     "Group",
     "Param",
     "PluginMethod",
+    "PreparationStep",
     "Profile",
     "Query",
     "When",

@@ -1,4 +1,5 @@
-"""Codes of large arrays, made part by part when they are asked for: the same as all at once."""
+"""Quantized values of large arrays, made part by part when they are asked for: the same as all at
+once."""
 
 from __future__ import annotations
 
@@ -131,7 +132,7 @@ def unpacked_later(data: Held, kind: DType, shape: Sequence[int], order: Order =
 def packed_later(codes: Held, kind: DType, shape: Sequence[int], order: Order = "low") -> Held:
     """Returns packed rows, padded with zeros, computed when they are read.
 
-    Axes of the shape behind those that lead to a row of codes are the bytes of it.
+    The axes of the shape after the leading ones, which count the rows, hold the bytes of a row.
     """
     each, rank = 8 // kind.bits, codes.ndim - 1
     steps = [math.prod(shape[i + 1 :]) for i in range(len(shape))]

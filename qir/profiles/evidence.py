@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 
 MOVES = "moves: "
-"""How evidence begins that is an argument and no measurement: codes are moved, or compared."""
+"""How evidence begins that is an argument and no measurement: quantized values are
+moved, or compared."""
 
 LEAST = 100
 """Results that bear a claim."""
@@ -57,7 +58,10 @@ def lacking(claim: str, evidence: str, moves: bool, known: Callable[[str, str], 
         return ""
     said = claim.partition(":")[0]
     if evidence.startswith(MOVES):
-        of = "only methods move and reals rest on `moves:`, of ops that move and compare codes"
+        of = (
+            "only methods `move` and `reals` rest on `moves:`, of ops that move or compare "
+            "quantized values"
+        )
         return "" if moves else f"claim = {said!r}: {of}"
     if (other := same_as(evidence)) and counted(evidence) is None:
         where = f" of {other[1]}" if other[1] else ""

@@ -154,7 +154,8 @@ def forms_of(
     attrs: Mapping[str, Attr],
     result: QuantType | None = None,
 ) -> tuple[str, ...]:
-    """Returns the forms of an op on operands of these types; none where they cannot be told."""
+    """Returns the forms of an op on operands of these types; none where sizes or types are
+    unknown."""
     named = [(name, form) for name, form in forms().items() if op in form.ops]
     layer = _layer(op, types, attrs, result) if named else None
     return () if layer is None else tuple(name for name, form in named if form.has(layer))

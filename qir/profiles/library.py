@@ -180,7 +180,7 @@ def numbers_for(
         if rule.reach == "max" and np.min(low, initial=0) < 0:
             raise ProfileError(
                 f"a range {np.min(low):.6g}..{np.max(high):.6g} goes below zero, from which "
-                f"{scales} counts up: keep it float or name other codes with --rule, or other "
+                f"{scales} counts up: keep it float or choose another type with --rule, or other "
                 f"--scales"
             )
     scale, zero = choose(
@@ -262,7 +262,8 @@ _MOST = 4096
 
 
 def _resolved(profile: Profile, asked: Query) -> Rule:
-    """What a profile says of plain codes; the same is asked for every tensor of a model."""
+    """What a profile says of one plain quantized type; the same is asked for every tensor of a
+    model."""
     key = (id(profile), asked.op, tuple(asked.storage.items()), asked.grain, asked.bounds)
     held = _RESOLVED.get(key)
     if held is None or held[0] is not profile:

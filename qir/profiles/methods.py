@@ -1,4 +1,4 @@
-"""Methods: how a runtime computes an op on codes, under a name for profiles.
+"""Methods: how a runtime computes an op on quantized values, under a name for profiles.
 
 All are found by entry point, those of QIR's own backends too. An entry point names one
 `PluginMethod`, or a table of them by name.
@@ -26,7 +26,7 @@ BUILT_IN: Mapping[str, tuple[str, ...]] = {
     "move": ("quantize", "dequantize"),
 }
 """Names that need no function, and the blocks of a rule that they work by: `reals` is dequantize,
-the op in reals, quantize; `move` is the op on codes of the result's map."""
+the op in float, quantize; `move` is the op on integers of the result's quantized type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class PluginMethod:
     """How a runtime computes a quantized op, to the last bit.
 
     `function(call, arrays)` is given the op, its attributes, types and rule (`qir.reference.method.
-    Call`) and the codes by slot, and parameters by name; it gives the codes of the result. It must
-    be a function of these alone, and leave them as they are.
+    Call`), the integers by slot, and parameters by name; it returns the integers of the result. It
+    must be a function of these alone, and leave them as they are.
     """
 
     function: Callable[..., NDArray[np.generic]]
@@ -73,21 +73,22 @@ class PluginMethod:
     """Blocks of the rule that it works by, such as `requant`; others may not be set beside it."""
     params: Mapping[str, Param] = field(default_factory=dict)
     within: int = 1
-    """It never lies further than so many codes from the op in reals, rounded once."""
+    """The most steps by which a result may differ from the op in float, rounded once."""
     slots: tuple[str, ...] | None = None
-    """Where these are named, `function` is given the codes of these operands, their maps, the
-    result's map, and by name the attributes in `attrs`, parameters, and the rule if it reads it."""
+    """Where these are named, `function` is given the integers of these operands, their quantized
+    types, that of the result, and by name the attributes in `attrs`, parameters, and the rule if it
+    reads it."""
     attrs: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
-    """Operands that hold no codes, given by name where there are any."""
+    """Operands that are not quantized, given by name where there are any."""
     bits: int | None = None
-    """The width of the widest codes that it takes; None: any."""
+    """The most bits of the quantized values that it takes; None: any."""
     any_map: bool = False
-    """Whether it takes codes of maps of every kind, and makes reals of them."""
+    """Whether it takes quantized types of every kind, and dequantizes them."""
     tails: bool = False
-    """Whether it bounds reals itself where a relu follows, before they become codes."""
+    """Whether it clamps floats itself where a relu follows, before it quantizes them."""
     reals: bool = False
-    """Whether it may make reals where the result is to be real."""
+    """Whether it may return floats where the result is not quantized."""
     every_result: Callable[..., tuple[NDArray[np.generic], ...]] | None = None
     """Makes all results of an op that has several: `every_result(call, arrays, result types)`."""
 
@@ -146,7 +147,8 @@ def computes(name: str) -> tuple[str, ...]:
 
 
 def moving() -> tuple[str, ...]:
-    """The ops whose codes are codes of their operands, moved or picked by comparison."""
+    """The ops whose results are quantized values of their operands, moved or picked by
+    comparison."""
     held = (op for op, row in OPS.items() if row.traits.value_preserving)
     return (*held, "max", "min", "reduce_max", "reduce_min", "relu", "where")
 
@@ -168,7 +170,7 @@ def params(name: str) -> Mapping[str, Param]:
 
 
 def widest(name: str) -> int | None:
-    """The width of the widest codes that a method takes; None: any."""
+    """The most bits of the quantized values that a method takes; None: any."""
     found = plugin_method(name)
     return None if found is None else found.bits
 

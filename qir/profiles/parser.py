@@ -1,14 +1,13 @@
-"""Profile files: TOML in, checked field by field, each error with its line; and out again."""
+"""Profile files read: TOML, checked field by field, each error with its line."""
 
 from __future__ import annotations
 
 import difflib
-import json
 import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
@@ -31,11 +30,13 @@ from qir.numerics.fields import (
     no_code,
     said,
 )
+from qir.profiles import old_heads
 from qir.profiles.conditions import conditions
 from qir.profiles.evidence import counted, lacking
 from qir.profiles.kernel_forms import forms, why_never
 from qir.profiles.measured import has_numbers, measured, otherwise, rests
 from qir.profiles.methods import computes, fault, method_names, moving, reads
+from qir.profiles.preparation import USUAL, preparation_steps
 from qir.profiles.profile import (
     REAL,
     Entry,
@@ -59,21 +60,17 @@ INSTRUCTION_SETS = ("any", "avx2", "avx512", "vnni", "amx")
 _HEAD_WORDS = {
     "isa": INSTRUCTION_SETS,
     "groups": ("own", "inherited"),
-    "signed": ("kept", "private_unsigned"),
-    "doubled": ("kept", "merged"),
-    "nbits": ("kept", "rounded", "rounded_wide"),
-    "gemms": ("kept", "joined"),
-    "memory": ("kept", "channels_last"),
-    "clips": ("kept", "misplaced"),
+    **old_heads.WORDS,
 }
-_HEAD_TEXTS = ("name", "extends", "backend", "versions", *_HEAD_WORDS, "evidence")
-_HEAD = (*_HEAD_TEXTS, "settings", "notes")
+_HEAD_TEXTS = ("name", "extends", "backend", "versions", "isa", "groups", "evidence")
+HEAD = (*_HEAD_TEXTS, "settings", "prepare", "notes")
+"""The keys of a head, in the order in which they are written."""
 _LONGEST = 239
 _RULE = ("op", "when", *BLOCKS, *TEXTS, "method", "evidence")
-_GROUP = ("chain", "when", "needs", "result", "propagates", "claim", "evidence")
-_WHEN = ("storage", "grain", "attrs", "isa", "bounds", "form")
+GROUP = ("chain", "when", "needs", "result", "propagates", "claim", "evidence")
+WHEN = ("storage", "grain", "attrs", "isa", "bounds", "form")
 _BEHIND = frozenset({("stage", "ends")})
-"""Fields that speak of what stands behind an op, by whatever method it is computed."""
+"""Fields that speak of what follows an op, by whatever method it is computed."""
 _GRAINS, _BOUNDS = ("tensor", "channel"), ("full", "narrow")
 _ELEMENTS = tuple("i8 u8 i16 u16 i32 u32 i64 u64 i4 u4 f32 f16 bf16 f64 f8e4m3fn f8e5m2".split())
 """The element types that an error offers; others that there are may be named too."""
@@ -187,11 +184,12 @@ class _Reader:
 
     def profile(self, data: dict[str, Json]) -> Profile:
         self.data = data
-        self.known(data, (*_HEAD, *BLOCKS, *TEXTS, "rule", "group"), "key")
+        self.known(data, (*HEAD, *old_heads.WORDS, *BLOCKS, *TEXTS, "rule", "group"), "key")
         head = self.head(data)
         base = None
         if head.extends:
             base = self.base(head)
+        head = replace(head, prepare=self.steps(data, base))
         defaults = self.blocks({k: v for k, v in data.items() if k in (*BLOCKS, *TEXTS)}, top=True)
         rules = tuple(self.rule(row, i) for i, row in enumerate(self.rows(data, "rule")))
         groups = tuple(self.group(row, i) for i, row in enumerate(self.rows(data, "group")))
@@ -299,7 +297,11 @@ class _Reader:
             own = entry.fields.get(("", "method"))
             if isinstance(own, Method) and (of := computes(own.name)):
                 if strange := [op for op in entry.ops if op not in of]:
-                    what = ", ".join(of) if own.name != "move" else "what moves and compares codes"
+                    what = (
+                        ", ".join(of)
+                        if own.name != "move"
+                        else "what moves or compares quantized values"
+                    )
                     why = f"method {own.name} computes {what}, not {strange[0]}"
                     raise self.error("method", why)
             for op in (op for op in entry.ops if op != "*"):
@@ -326,7 +328,7 @@ class _Reader:
         if not texts.get("name"):
             raise self.error("name", "a profile has a name")
         for key, words in _HEAD_WORDS.items():
-            if texts.get(key, words[0]) not in words:
+            if self.word(key, data.get(key, words[0])) not in words:
                 raise self.error(key, f"{key} is one of {', '.join(words)}")
         if not _VERSIONS.fullmatch(texts.get("versions", "")):
             said = (
@@ -339,7 +341,25 @@ class _Reader:
         found = {k: self.word(k, v) for k, v in settings.items()}
         if (form := found.get("form", "")) in forms():
             raise self.error("settings", f"{form!r} is a form of layers: a condition of rules")
-        return Head(**texts, settings=found, notes=self.words("notes", data.get("notes", [])))
+        notes = self.words("notes", data.get("notes", []))
+        # The steps follow once the profile below is known.
+        return Head(**texts, settings=found, prepare=None, notes=notes)
+
+    def steps(self, data: Mapping[str, Json], base: Profile | None) -> tuple[str, ...] | None:
+        """The preparation steps that a head names, by the keys of older profiles too."""
+        old = {key: self.word(key, data[key]) for key in old_heads.WORDS if key in data}
+        if old and "prepare" in data:
+            key = next(iter(old))
+            raise self.error(key, f"{key} is an old word for steps of prepare: name one or other")
+        if old:
+            found = old_heads.steps_of(old, base.prepare if base else USUAL)
+        elif "prepare" in data:
+            found = self.words("prepare", data["prepare"])
+        else:
+            return None
+        known = preparation_steps()
+        self.known(found, known, "preparation step", at=next(iter(old), "prepare"))
+        return found
 
     def blocks(
         self, data: Mapping[str, Json], *, top: bool = False
@@ -431,7 +451,7 @@ class _Reader:
 
     def group(self, row: dict[str, Json], index: int) -> Group:
         self.place = _Place("group", index)
-        self.known(row, _GROUP, "key of a group:")
+        self.known(row, GROUP, "key of a group:")
         chain = self.words("chain", row.get("chain", []))
         needs = self.words("needs", row.get("needs", []))
         if not chain:
@@ -465,7 +485,7 @@ class _Reader:
         """Conditions on one of some ops; a group's are on the first of its chain."""
         if not isinstance(value, dict):
             raise self.error("when", "when is a table of conditions")
-        self.known(value, _WHEN, "condition")
+        self.known(value, WHEN, "condition")
         storage = value.get("storage", {})
         attrs = value.get("attrs", {})
         if not isinstance(attrs, dict):
@@ -541,58 +561,3 @@ def _within(data: Json, path: Path_) -> object:
 
 def _text(entry: Entry, key: str) -> str:
     return str(entry.fields.get(("", key), ""))
-
-
-# -- writing --------------------------------------------------------------------------------------
-
-
-def dumps(profile: Profile) -> str:
-    """The profile (without what it extends) as TOML that reads back equal."""
-    head, plain = profile.head, Head("")
-    said_ = {k: v for k in _HEAD if (v := getattr(head, k)) != getattr(plain, k)}
-    lines = [f"{k} = {_toml(v)}" for k, v in said_.items()]
-    lines += _fields(profile.defaults)
-    for entry in profile.rules:
-        lines += ["", "[[rule]]", f"op = {_toml(entry.ops)}", *_when(entry.when)]
-        lines += _fields(entry.fields)
-    for group in profile.own_groups:
-        lines += ["", "[[group]]", f"chain = {_toml(group.chain)}", *_when(group.when)]
-        lines += [f"{k} = {_toml(v)}" for k in _GROUP[2:] if (v := getattr(group, k))]
-    return "\n".join(lines) + "\n"
-
-
-def _fields(said_: Mapping[tuple[str, str], Field]) -> list[str]:
-    blocks: dict[str, dict[str, Field]] = {}
-    out: list[str] = []
-    for (block, name), value in said_.items():
-        if block:
-            blocks.setdefault(block, {})[name] = value
-        elif isinstance(value, Method):
-            out.append(f"method = {_toml({'name': value.name, **value.params})}")
-        else:
-            out.append(f"{name} = {_toml('none' if value is None else value)}")
-    for block, values in blocks.items():
-        table = {k: dict(v) if isinstance(v, tuple) else v for k, v in values.items()}
-        out.append(f"{block} = {_toml(table)}")
-    return out
-
-
-def _when(when: When) -> list[str]:
-    parts: dict[str, object] = {k: v for k in _WHEN if (v := getattr(when, k))}
-    return [f"when = {_toml(parts)}"] if parts else []
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_toml(v) for v in value) + "]"
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)

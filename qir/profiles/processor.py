@@ -81,6 +81,6 @@ def moved(names: Iterable[str], isa: str | None = None) -> Mapping[str, Profile]
 
 @contextmanager
 def on_processor(names: Iterable[str], isa: str | None = None) -> Iterator[None]:
-    """Lets profiles say for a while what they say of a processor, as `moved` tells."""
+    """Lets profiles say for a while what they say of a processor, as `moved` finds them."""
     with standing(moved(names, isa)):
         yield

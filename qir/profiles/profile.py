@@ -15,6 +15,7 @@ from qir.ir.types import QuantType, TensorType
 from qir.numerics.fields import BLOCKS, Levels, Method, Rule
 from qir.profiles.evidence import weaker
 from qir.profiles.kernel_forms import forms_of
+from qir.profiles.preparation import USUAL
 
 Field: TypeAlias = "str | bool | Levels | Method | None"
 Fields: TypeAlias = "Mapping[tuple[str, str], Field]"
@@ -25,15 +26,15 @@ DATA_SLOTS = ("x", "a", "xs.0")
 
 
 CONVERSIONS = frozenset({"quantize", "dequantize", "requantize", "fake_quantize"})
-"""Ops that have no weights: their granularity is that of the codes they make or take."""
+"""Ops that have no weights: their granularity is that of the quantized type they make or take."""
 
 REAL = "real"
-"""What conditions call the storage of a slot that holds no codes."""
+"""What conditions call the storage of a slot that is not quantized."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked: an op, the storage type in each slot that holds codes, and how it is used."""
+    """What is asked: an op, the storage type in each quantized slot, and how it is used."""
 
     op: str
     storage: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +42,7 @@ class Query:
     attrs: Mapping[str, Attr] = field(default_factory=dict)
     isa: str = "any"
     bounds: str = "full"
-    """Whether the result's codes are all that its storage type has, or `narrow`."""
+    """`full` where the result uses all integers of its storage type, or `narrow`."""
     forms: tuple[str, ...] = ()
     """The forms that a convolution or product has: `qir.profiles.kernel_forms.forms`."""
 
@@ -77,7 +78,8 @@ def query_on(
 
     Everybody asks by this function, so that passes, certificates and the interpreter follow one
     rule. Companions of a type are no operands. An op is asked for per channel where its weights
-    have a scale for each channel; a conversion, which has no weights, where its codes do.
+    have a scale for each channel; a conversion, which has no weights, where its quantized type
+    does.
     """
     row = spec(op)
     kinds = {slot: kind for slot, kind in types.items() if not row.companion(slot)}
@@ -114,7 +116,7 @@ def dequantizing(kind: QuantType) -> Query:
 
 
 def bounds_of(kind: QuantType) -> str:
-    """`narrow` where a type does not have all codes of its storage, else `full`."""
+    """`narrow` where a type does not use all integers of its storage, else `full`."""
     return "narrow" if kind.bounds else "full"
 
 
@@ -128,7 +130,7 @@ class When:
     attrs: Mapping[str, Attr] = field(default_factory=dict)
     isa: tuple[str, ...] = ()
     bounds: tuple[str, ...] = ()
-    """Of the result's codes: `full`, or `narrow`."""
+    """Of the result's integers: `full`, or `narrow`."""
     form: tuple[str, ...] = ()
     """Of a convolution or product: all of these names; a layer may have several."""
 
@@ -225,33 +227,9 @@ class Head:
     isa: str = "any"
     groups: str = "inherited"
     """`own`: the groups of what it extends are not its."""
-    signed: str = ""
-    """`private_unsigned`: 8-bit signed codes that one dequantize alone reads, for one reader and
-    not as a result of the model, become unsigned ones with 128 more, before anything is grouped.
-    `kept`: they stay; empty: as what it extends says."""
-    doubled: str = ""
-    """`merged`: operators that do nothing are removed, such as a product by 1; of quantize,
-    dequantize, quantize, dequantize in a row one pair stays, its range what the two have in common;
-    and a dequantize and the quantize of the same map behind it go, if that has one reader. `kept`:
-    all stay; empty: as what it extends says."""
-    nbits: str = ""
-    """`rounded`: real data of a product with dequantized weights of 4 or 8 bits become 8 bits, a
-    block of the weights at a time, where the data are not dequantized, nothing quantizes the
-    result, and other than one activation that is read once reads it. `rounded_wide`: so are data
-    dequantized from 16 bits, those of products quantized to 16 bits, and those beside blocks of
-    more than 256 weights, 256 at a time. `kept`: they stay; empty: as what it extends says."""
-    gemms: str = ""
-    """`joined`: a matmul of dequantized operands and the add behind it that alone reads it, of a
-    row or a matrix, become one gemm before anything is grouped, between reshapes where data have
-    not two axes; and so do a gemm without addend and the transpose that alone reads it. `kept`:
-    they stay; empty: as what it extends says."""
-    memory: str = ""
-    """`channels_last`: convolutions of codes give tensors with channels last in memory, and what is
-    computed of these lies so too: such parts of a graph turn to NHWC before anything is grouped.
-    `kept`: all lies as the graph says; empty: as what it extends says."""
-    clips: str = ""
-    """`misplaced`: a clip of u8 codes that lie with channels last writes them in that order to a
-    tensor that has them second. `kept`: every code stays; empty: as what it extends says."""
+    prepare: tuple[str, ...] | None = None
+    """The preparation steps that its runtime takes before it groups, in order; None: those of what
+    it extends."""
     evidence: str = ""
     notes: tuple[str, ...] = ()
 
@@ -293,34 +271,10 @@ class Profile:
         return next((p.head.isa for p in reversed(self.layers) if p.head.isa != "any"), "any")
 
     @property
-    def signed(self) -> str:
-        """What becomes of private signed codes: what it says itself, else what it extends."""
-        return next((p.head.signed for p in reversed(self.layers) if p.head.signed), "kept")
-
-    @property
-    def doubled(self) -> str:
-        """What becomes of two pairs in a row: what it says itself, else what it extends."""
-        return next((p.head.doubled for p in reversed(self.layers) if p.head.doubled), "kept")
-
-    @property
-    def nbits(self) -> str:
-        """What becomes of real data beside weights of few bits: its word, or what it extends."""
-        return next((p.head.nbits for p in reversed(self.layers) if p.head.nbits), "kept")
-
-    @property
-    def gemms(self) -> str:
-        """What becomes of products beside adds and transposes: its word, or what it extends."""
-        return next((p.head.gemms for p in reversed(self.layers) if p.head.gemms), "kept")
-
-    @property
-    def memory(self) -> str:
-        """How what convolutions give lies in memory: its word, or what it extends."""
-        return next((p.head.memory for p in reversed(self.layers) if p.head.memory), "kept")
-
-    @property
-    def clips(self) -> str:
-        """What a clip makes of channels-last codes: its word, or what it extends."""
-        return next((p.head.clips for p in reversed(self.layers) if p.head.clips), "kept")
+    def prepare(self) -> tuple[str, ...]:
+        """The preparation steps, in order: its own, else those of what it extends."""
+        said = (p.head.prepare for p in reversed(self.layers))
+        return next((steps for steps in said if steps is not None), USUAL)
 
     def on(self, isa: str) -> Profile:
         """The profile on another instruction set: `any`, `avx2`, `avx512`, `vnni` or `amx`."""
@@ -381,8 +335,8 @@ class Profile:
     def group(self, chain: tuple[str, ...], query: Query, *, result: str = "codes") -> Group | None:
         """The group for ops in a row with such a result, the most specific that applies.
 
-        It claims no more than the rule of its first op does of that query; reals that a rule holds
-        within codes are held to nothing.
+        It claims no more than the rule of its first op does of that query; of a float result
+        nothing is claimed where that rule bounds the error in steps of quantized values.
         """
         query = self.asked(query)
         named = [g for g in self.groups if (g.chain, g.result) == (chain, result)]

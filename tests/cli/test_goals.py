@@ -87,7 +87,7 @@ def test_weights_are_rounded_on_samples_beside_statistics(folder: Path) -> None:
     words = ("quantize", model, "--stats", stats, "--corrections", "round-weights,correct-bias")
     made = qir(*words, "-o", folder / "out.onnx")
     assert_one_line(made, 2)
-    assert "needs samples beside --stats" in made.err
+    assert "needs samples besides --stats" in made.err
     data = ("--data", folder / "samples.npy", "--ledger", folder / "ledger.json")
     made = qir(*words, *data, "-o", folder / "out.onnx")
     assert made.status == 0, made

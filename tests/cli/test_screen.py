@@ -176,7 +176,6 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [60, 80, 100, 200])
 @pytest.mark.parametrize(

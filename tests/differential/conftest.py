@@ -1,4 +1,4 @@
-"""What comparisons with runtimes share: runtimes in processes of their own, and how much is run."""
+"""What comparisons with runtimes share: runtimes in processes of their own, and what runs whole."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-FEW = 6
-"""So many cases of a test `make test` runs where no mark says how many."""
 CORE = ("test_claims.py", "test_richness.py")
 """Files that hold every profile to what was counted: they are run whole each time."""
 
@@ -17,9 +15,8 @@ CORE = ("test_claims.py", "test_richness.py")
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        here = item.path.is_relative_to(Path(__file__).parent) and item.path.name not in CORE
-        if here and not item.get_closest_marker("sampled"):
-            item.add_marker(pytest.mark.sampled(FEW))
+        if item.path.parent == Path(__file__).parent and item.path.name in CORE:
+            item.add_marker(pytest.mark.whole)
 
 
 @pytest.fixture(scope="session")

@@ -106,7 +106,6 @@ def test_the_nearest_elements_are_onnxruntimes(coordinates: str, rounding: str, 
         assert np.array_equal(got, wanted), f"{list(x.shape)} by {scale}: {got}, not {wanted}"
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize("by", ["s", "z"])
 @pytest.mark.parametrize("coordinates", [c for c in COORDINATES if c != "tf_half_pixel_for_nn"])
 @pytest.mark.parametrize("how", ["linear", "cubic", "outside", "thin lines", "thin splines"])

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import onnx
 
-from qir import pipeline
+from qir import pipeline, profiles
 from qir.ir import dims
 from qir.ir.graph import Graph
-from qir.profiles import parser as profiles
 from qir.profiles import profile, profile_names
 from qir.testing import sample_inputs
 from tests.differential.comparison import kernel_differences, read, reference_differences

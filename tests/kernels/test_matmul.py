@@ -132,7 +132,7 @@ GOOD: dict[str, Any] = {
         ({"b_at": [0, 1]}, "step: offsets are int64 (2,), not integers"),
         ({"a_at": [-1]}, "step: an offset is below 0 or above"),
         ({"a_row": -3}, "step: a_row is -3; 0 is the least possible"),
-        ({"a_zero": 256}, "step: a_zero is 256, codes u8 are 0 to 255"),
+        ({"a_zero": 256}, "step: a_zero is 256, u8 holds 0 to 255"),
     ],
 )
 def test_what_does_not_fit_is_refused(wrong: dict[str, Any], message: str) -> None:

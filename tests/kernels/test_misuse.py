@@ -121,7 +121,7 @@ def test_a_refused_step_leaves_nothing() -> None:
     plan = Plan(0, [(EXTERNAL, 4)])
     with pytest.raises(ValueError, match="value is 256; 255 is the most possible"):
         plan.fill("f", 0, size=4, value=256)
-    with pytest.raises(ValueError, match="no codes 'u9'"):
+    with pytest.raises(ValueError, match="no storage type 'u9'"):
         plan.quantize("q", 0, 0, shape=(1,), scale=1, zero=0, y_type="u9")  # type: ignore[arg-type]
     still = np.zeros(4, np.uint8)
     still.flags.writeable = False

@@ -52,13 +52,13 @@ def careless(*chain: str) -> Callable[[Profile], Profile]:
     return change
 
 
-def head(field: str, value: str) -> Callable[[Profile], Profile]:
-    """Another value of a head's field."""
+def unprepared(*steps: str, instead: str = "") -> Callable[[Profile], Profile]:
+    """Preparation steps less, or another one instead."""
 
     def change(right: Profile) -> Profile:
-        made = replace(right.head, **{field: value})  # type: ignore[arg-type]
-        assert made != right.head
-        return replace(right, head=made)
+        assert set(steps) & set(right.prepare)
+        left = (instead if step in steps else step for step in right.prepare)
+        return replace(right, head=replace(right.head, prepare=tuple(filter(None, left))))
 
     return change
 
@@ -162,19 +162,19 @@ def test_it_is_found(change: Callable[[Profile], Profile], comparison: Callable[
 @pytest.mark.parametrize(
     ("change", "comparison"),
     [
-        (head("signed", "kept"), signed),
+        (unprepared("unsigned_values"), signed),
         (
-            head("doubled", "kept"),
+            unprepared("merge_pairs"),
             fused.test_two_pairs_in_a_row_are_the_one_that_onnxruntime_makes_of_them,
         ),
-        (head("nbits", "kept"), beside_few_bits),
-        (head("gemms", "kept"), single),
+        (unprepared("round_data", "round_wide_data"), beside_few_bits),
+        (unprepared("join_gemms"), single),
     ],
 )
-def test_another_word_of_the_head_is_found(
+def test_a_preparation_step_less_is_found(
     change: Callable[[Profile], Profile], comparison: Callable[[], None]
 ) -> None:
-    """In the profile of the installed version, whose word counts before those below it."""
+    """In the profile of the installed version, whose list counts before those below it."""
     changed = standing_on(change(profile(OPTIMIZED)), OPTIMIZED)
     with changed, pytest.raises(AssertionError, match=r"seed \d+"):
         comparison()

@@ -17,7 +17,7 @@ from tests.mutation.fields import Mutant, mutants
 from tests.mutation.indistinct import all_found, none_found
 
 Check = Callable[[], None]
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def layers() -> None:

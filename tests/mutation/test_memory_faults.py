@@ -3,9 +3,11 @@ the comparisons find it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from qir.profiles import profile
+from qir.profiles import Profile, profile
 from qir.profiles.library import replaced
 from tests.differential.torch import test_torch_groups as groups
 from tests.differential.torch import test_torch_layers as layers
@@ -13,14 +15,20 @@ from tests.differential.torch import test_torch_memory as memory
 from tests.differential.torch.test_torch_groups import pytestmark as here
 from tests.differential.torch_profile import named
 
-from .test_grouping_faults import head, heedless, still
+from .test_grouping_faults import heedless, still, unprepared
 
 pytestmark = here
 
 
-@pytest.mark.parametrize(("engine", "field"), [("fbgemm", "memory"), ("qnnpack", "clips")])
-def test_it_is_found(engine: str, field: str) -> None:
-    wrong = head(field, "kept")(profile(named(engine)))
+@pytest.mark.parametrize(
+    ("engine", "change"),
+    [
+        ("fbgemm", unprepared("channels_last")),
+        ("qnnpack", unprepared("channels_last_moved_clips", instead="channels_last")),
+    ],
+)
+def test_it_is_found(engine: str, change: Callable[[Profile], Profile]) -> None:
+    wrong = change(profile(named(engine)))
     with replaced(wrong), pytest.raises(AssertionError, match=r"seed \d+"):
         memory.agrees(engine)
 

@@ -33,7 +33,7 @@ from tests.mutation.test_tflite_faults import replayed
 from tests.oracles.tflite_cases import SUITES, Case
 from tests.oracles.tflite_more import WITHOUT_REFERENCE
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 Agrees = Callable[[Mutant], None]
 SINGLE = "tflite-2.21.single"
 SOFTMAX = "softmax"

@@ -29,7 +29,7 @@ from tests.oracles.tflite_dynamic import WITHOUT_DELEGATE
 from tests.oracles.tflite_more import WITHOUT_REFERENCE
 from tests.oracles.tflite_vectors import CHANGED
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 NAMES = (REFERENCE, SYMMETRIC, DELEGATE, SAME, NEWER)
 KERNELS = (REFERENCE, SYMMETRIC)
 _UNPADDED = {DELEGATE: False, SAME: True}

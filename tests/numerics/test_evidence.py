@@ -18,7 +18,7 @@ UNPROVED = [
     ("as conv2d of nobody", "line 6: no other rule of conv2d of nobody has a measurement"),
     ("as conv2d", "line 6: no other rule of conv2d has a measurement"),
     ("as conv2d of p", "line 6: no other rule of conv2d of p has a measurement"),
-    ("moves: codes are moved", "line 6: claim = 'exact': only methods move and reals rest on"),
+    ("moves: codes are moved", "line 6: claim = 'exact': only methods `move` and `reals` rest on"),
 ]
 
 
@@ -115,5 +115,5 @@ def test_a_group_has_ops_of_one_result() -> None:
 @pytest.mark.parametrize(("op", "method"), [("sigmoid", "reals"), ("linear", "reals")])
 def test_what_computes_does_not_only_move(op: str, method: str) -> None:
     said = f'method = "{method}"\nclaim = "exact"\nevidence = "moves: i say so"\n'
-    with pytest.raises(ProfileError, match=r"line 7: claim = .exact.: only methods move"):
+    with pytest.raises(ProfileError, match=r"line 7: claim = .exact.: only methods `move`"):
         parse(f'name = "p"\nextends = "native"\n[[rule]]\nop = "{op}"\n{said}', "p.toml", profile)

@@ -1,10 +1,9 @@
 """Profile files: read, resolved, written back; and every mistake told with its line."""
 
 import itertools
-import tomllib
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import get_args, get_origin
 
 import pytest
 
@@ -12,8 +11,6 @@ from qir.errors import ProfileError
 from qir.ir.text import parse as parse_graph
 from qir.numerics.fields import BLOCKS, field_types, fits, levels_of, said
 from qir.profiles import Profile, Query, dumps, given, load, parse, profile, profile_names, resolve
-from qir.profiles.conditions import conditions
-from qir.profiles.kernel_forms import forms
 from qir.profiles.methods import tabled
 from qir.profiles.profile import differences
 
@@ -83,57 +80,6 @@ def test_every_method_that_a_profile_names_exists(name: str) -> None:
         for entry in layer.rules:
             method = profile(name).resolve(Query(entry.ops[0])).method
             assert method is None or method.name in known
-
-
-def users_of(kind: str) -> dict[str, set[str]]:
-    """Returns the folders whose profile files name each method or form."""
-    out: dict[str, set[str]] = {}
-    for path in (*ROOT.glob("backends/*/profiles/*.toml"), *ROOT.glob("qir/profiles/*.toml")):
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-        for row in (*data.get("rule", ()), *data.get("group", ())):
-            for one in named_in(row, kind):
-                out.setdefault(one, set()).add(path.relative_to(ROOT).parts[1])
-    return out
-
-
-def named_in(row: dict[str, Any], kind: str) -> list[str]:
-    said = row.get("when", {}).get("form", []) if kind == "form" else row.get(kind, [])
-    return [one if isinstance(one, str) else one["name"] for one in as_list(said)]
-
-
-def as_list(said: object) -> list[Any]:
-    return said if isinstance(said, list) else [said]
-
-
-def home_of(folders: set[str], module: str, core: str) -> str:
-    """Returns where what these folders' profiles name belongs: the one's backend, or the core."""
-    alone = len(folders) == 1 and folders != {"profiles"}
-    return f"qir.backends.{next(iter(folders))}.{module}" if alone else core
-
-
-def test_a_method_that_one_runtime_names_lives_in_the_folder_of_its_backend() -> None:
-    users = users_of("method")
-    for name, method in tabled().items():
-        home = home_of(users[name], "kernels", "qir.reference.")
-        assert method.function.__module__.startswith(home), f"{name}: {users[name]} name it"
-
-
-def test_a_form_that_one_runtime_names_lives_in_the_folder_of_its_backend() -> None:
-    users = users_of("form")
-    assert users.keys() == forms().keys()
-    for name, form in forms().items():
-        home = home_of(users[name], "forms", "qir.profiles.kernel_forms")
-        assert form.has.__module__ == home, f"{name}: {users[name]} name it"
-
-
-def test_a_condition_that_one_runtime_names_lives_in_the_folder_of_its_backend() -> None:
-    users = users_of("needs")
-    assert users.keys() == conditions().keys()
-    for name, condition in conditions().items():
-        home = home_of(users[name], "conditions", "qir.analysis.group_conditions")
-        module = condition.met.__module__
-        said = f"{name}, of {module}: {users[name]} name it"
-        assert module == home or module == "qir.rewrite.fusing", said
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -351,7 +297,7 @@ MISTAKES = [
     ('name = "p"\n[[rule]]\nop = "add"\nmethod = 3\n', "line 4: method is a name, or a table"),
     (
         'name = "p"\n[[rule]]\nop = "add"\n\nmethod = {name = "move"}\n',
-        "line 5: method move computes what moves and compares codes, not add",
+        "line 5: method move computes what moves or compares quantized values, not add",
     ),
     (
         'name = "p"\n[[rule]]\nop = "linear"\n\nwhen = {form = "depthwise"}\n',

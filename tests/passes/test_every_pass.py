@@ -62,7 +62,6 @@ def edits(one: Pass, graph: Graph) -> int:
     return changed
 
 
-@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_pass_says_what_it_changes_computes_the_same_and_has_done_all_at_once(name: str) -> None:
     changed = 0

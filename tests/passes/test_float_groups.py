@@ -16,9 +16,9 @@ from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
-from qir.passes.forms.lower_linear import lowered
 from qir.passes.forms.open_groups import OpenGroups
 from qir.profiles import profile, profile_names
+from qir.quantizing import lowered
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 from qir.target import target

@@ -22,7 +22,7 @@ from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.matching import matches
 from qir.rewrite.patterns.pattern import Ops, Pattern, Term, Var, maybe, near, pattern, repeated
 from qir.rewrite.patterns.rewriting import PatternPass, Rewrite, rewrite
-from qir.rewrite.runner.filter import watching
+from qir.rewrite.runner.filter import asking
 from tests.rewrite.graphs import GELU, graph, residual
 
 
@@ -217,11 +217,8 @@ def test_who_watches_may_number_rewrites_and_stop_them() -> None:
         "\n".join(f"%r{i + 1} = relu(%{f'r{i}' if i else 'x'})" for i in range(5))
         + "\noutput(y=%r5)"
     )
-    token = watching.set(watch)
-    try:
+    with asking(watch):
         assert once(work, RELU_TWICE) == 2
-    finally:
-        watching.reset(token)
     assert told == ["test: relu-twice at r5", "test: relu-twice at r5"]
     assert ops(work) == ["relu"] * 3
     assert once(work, RELU_TWICE) == 2

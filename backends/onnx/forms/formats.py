@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
 from qir.analysis.bodies import bodies
-from qir.analysis.int32_overflow import within, wrapping
+from qir.analysis.int32_overflow import wrapping
 from qir.errors import Refused
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -75,19 +75,17 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
         with nullcontext() if standard else kept_operators.kept(kept_operators.on_reals):
             _open(out, ledger)
     if form in ("qdq", "qoperator"):
-        with within(out):
-            _run(LiftDynamic(), out, ledger)
+        _run(LiftDynamic(), out, ledger)
     _settle(out, ledger)
     if form in ("qdq", "qoperator"):
-        with within(out):
-            _run(RaiseInteger(), out, ledger)
+        _run(RaiseInteger(), out, ledger)
         _left_raw(out, ledger)
     if standard or form not in (None, "qoperator"):
         for each in bodies(out):
             overhanging_pools.padded(each, ledger)
     if form == "qoperator":
         effects.wide(out, ledger)  # before what is written on reals is said on codes
-    with overhanging_pools.kept(ledger), within(out):
+    with overhanging_pools.kept(ledger):
         _made(out, form, ledger, standard=standard)
     for each in bodies(out):
         add_apart(each, ledger)

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.passes.quantize.quantize_dynamic import PRODUCTS
-from qir.rewrite.runner.filter import watching
+from qir.rewrite.runner.filter import asked, asking
 
 _STANDARD = frozenset({"QLinearConv", "QLinearMatMul"})
 _SUMS = frozenset({"matmul_integer", "conv_integer"})
 
 
-@contextmanager
-def kept(which: Callable[[Node], bool]) -> Iterator[None]:
+def kept(which: Callable[[Node], bool]) -> AbstractContextManager[None]:
     """Passes leave some nodes as they are."""
-    outer = watching.get()
+    outer = asked()
 
     def watch(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
-        if any(map(which, nodes)):
-            return False
-        return outer is None or outer(step, rewrite, nodes)
+        return not any(map(which, nodes)) and outer(step, rewrite, nodes)
 
-    token = watching.set(watch)
-    try:
-        yield
-    finally:
-        watching.reset(token)
+    return asking(watch)
 
 
 def same(node: Node) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.passes.forms.group.float_parameters import CODED
 from qir.rewrite.fusing import is_tail
+
+from ..preparation.float_parameters import CODED
 
 _LAYERS = {**CODED, "matmul": ("a", "b", "bias"), "linear": ("x", "w", "bias")}
 """Data, weights and bias of layers; a matrix product and the sum after it become a Gemm."""

@@ -6,8 +6,8 @@ from qir.inspect.float_sums import float_sums, said_of
 from qir.inspect.releases import disagreements
 from qir.ir.graph import Graph
 from qir.ledger import Change, Ledger
-from qir.passes.forms.group.low_bit_weights import rounding
 
+from ..preparation.low_bit_weights import rounding
 from ..versions import profiles
 from ..writer.writer import STEP
 

@@ -6,14 +6,14 @@ QLinearAveragePool divides by the whole window, AveragePool by what is in the pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ledger import Change, Ledger
-from qir.rewrite.runner.filter import watching
+from qir.rewrite.runner.filter import asked, asking
 
 from ..writer.writer import STEP
 
@@ -35,26 +35,21 @@ def padded(graph: Graph, ledger: Ledger) -> None:
         ledger.add(Change.EXACT, STEP, node.name, said)
 
 
-@contextmanager
-def kept(ledger: Ledger) -> Iterator[None]:
+def kept(ledger: Ledger) -> AbstractContextManager[None]:
     """Passes leave such pools in the form that they have, and the ledger says so."""
-    outer, told = watching.get(), set[str]()
+    outer, told = asked(), set[str]()
 
     def watch(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
         pool = next((n for n in nodes if differs(n)), None)
         if pool is None:
-            return outer is None or outer(step, rewrite, nodes)
+            return outer(step, rewrite, nodes)
         if pool.name not in told:
             told.add(pool.name)
             said = "stays as it is: quantized pools count all of a window that exceeds the padding"
             ledger.add(Change.EXACT, STEP, pool.name, f"{said}, float pools do not")
         return False
 
-    token = watching.set(watch)
-    try:
-        yield
-    finally:
-        watching.reset(token)
+    return asking(watch)
 
 
 def differs(node: Node) -> bool:

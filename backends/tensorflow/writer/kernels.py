@@ -101,7 +101,7 @@ class _Fused:
         self._bias(first.get("bias"), weights.shape)
 
     def _bias(self, bias: Value | None, shape: Sequence[int]) -> None:
-        """A bias is always given, and real: TensorFlow computes others wrong."""
+        """A bias is always given, and float: TensorFlow computes others wrong."""
         if bias is not None and bias.type.quant is not None:
             raise refused(self.n, "its bias is quantized; TensorFlow's kernels take a float bias")
         outer = shape[2] * shape[3] if self.deep else shape[-1]

@@ -64,7 +64,7 @@ class Nodes:
     # -- names and nodes ------------------------------------------------------------------------
 
     def name(self, wanted: str, *, reserved: bool = False) -> str:
-        """Returns a name that no other node has; TensorFlow tells no capitals apart."""
+        """Returns a name that no other node has; TensorFlow ignores case."""
         stem = clean(wanted)
         found, count = stem, 0
         while found.lower() in self.names or (not reserved and found.lower() in self.reserved):

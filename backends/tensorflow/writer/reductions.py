@@ -45,7 +45,7 @@ def _arg(op: str) -> Write:
     def write(w: Nodes, n: Node) -> str:
         x, axis = n.operands["x"], whole(n, "axis")
         if n.attrs["last"]:
-            raise refused(n, "TensorFlow tells the first of equal elements")
+            raise refused(n, "TensorFlow gives the first of equal elements")
         at = w.constant(np.asarray(axis, np.int32))
         types = {"T": kind(x), "Tidx": Kind("int32"), "output_type": kind(n.result)}
         made = w.add(op, (w.read(x), at), n.name, **types)

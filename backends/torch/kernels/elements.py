@@ -1,9 +1,10 @@
 """How torch's quantized kernels compute what is not "accumulate and round once".
 
-Vectors of codes go one way, what is left over at the end of a run another: vectors dequantize by a
-fused multiply-add and add the zero point after rounding, single elements take the zero point off
-first and add it before rounding. Where it is said float32, every step rounds to float32. Elements
-lie in memory as they do in the array.
+Vectors of integers are computed one way, what is left over at the end of a run another: vectors
+dequantize by a fused multiply-add and add the zero point after rounding, single elements subtract
+the zero point first and add it before rounding. Where it is said float32, every step rounds to
+float32. The array's strides are
+those in memory.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ Arrays = Mapping[str, Codes]
 
 
 def channel_vectors(call: Call, arrays: Arrays, *, lanes: int, after: bool = False) -> Codes:
-    """Concat: of channels of images that lie channels-last, by vectors of each operand's channels,
-    where equal maps are copied; of all else through reals.
+    """Concat: of channels of channels-last images, by vectors of each operand's channels,
+    where values of equal quantized types are copied; all else is dequantized and quantized.
 
-    `after`: single elements too add the zero point after rounding. Images lie so if channels are
-    their last axis, and if they have one channel or one element each.
+    `after`: single elements too add the zero point after rounding. Images are channels-last if
+    channels are their last axis, and if they have one channel or one element each.
     """
     out, slots = coded(call), variadic(arrays)
     one_scale(call.op, *(call.affine(s) for s in slots), out)
@@ -84,7 +85,8 @@ def channel_vectors(call: Call, arrays: Arrays, *, lanes: int, after: bool = Fal
 def product_of_codes(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
     """a * b: rne((a - za) * (b - zb) * m) + zc in float32, m = (sa * sb) * (1 / sc).
 
-    Times a number codes stay what they are, or are turned about zero: its scale is in the result's.
+    Times a number, integers stay as they are, or are negated about the zero point: the result's
+    scale holds the number's.
     """
     out = coded(call)
     if (found := beside_a_number(call, arrays)) is not None:
@@ -107,8 +109,8 @@ def product_of_codes(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
 
 
 def signed_vectors(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
-    """onednn::qadd and qmul of u8: vectors take codes of 128 and more for negative ones, which is
-    a mistake, and round halves to even; single elements are what they are, halves go away."""
+    """onednn::qadd and qmul of u8: vectors take integers of 128 and more for negative ones, which
+    is a mistake, and round halves to even; single elements are what they are, halves go away."""
     a_map, b_map, out = call.affine("a"), call.affine("b"), coded(call)
     one_scale(call.op, a_map, b_map, out)
 
@@ -186,7 +188,7 @@ _PIECE = 4096
 
 
 def shifted_sum(call: Call, arrays: Arrays, *, lanes: int, after: bool = False) -> Codes:
-    """a + b as QNNPACK does: codes times 22-bit multipliers, a shift, halves away from zero.
+    """a + b as QNNPACK does: integers times 22-bit multipliers, a shift, halves away from zero.
 
     What it does not take goes the way of `vectors`: a number, and operands of two shapes.
     """

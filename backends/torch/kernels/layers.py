@@ -39,8 +39,8 @@ Arrays = Mapping[str, Codes]
 
 
 def packed_rows(table: Real32, bits: int) -> tuple[Codes, Real32, Real32]:
-    """Codes, scales and offsets that packing makes of rows of reals: 8 bits, or 4 or 2 whose
-    numbers are held in half precision."""
+    """Integers, scales and offsets that packing makes of rows of floats: 8 bits, or 4 or 2 whose
+    scales and offsets are held in half precision."""
     least, most = table.min(1, keepdims=True), table.max(1, keepdims=True)
     steps = F((1 << bits) - 1)
     if bits == 8:
@@ -57,18 +57,18 @@ def packed_rows(table: Real32, bits: int) -> tuple[Codes, Real32, Real32]:
 
 
 def unpacked_rows(codes: Codes, scale: Real32, plus: Real32) -> Real32:
-    """The reals of packed rows: codes times scale and the offset, in one rounding."""
+    """The floats of packed rows: integers times scale plus the offset, in one rounding."""
     parts = np.broadcast_arrays(codes.astype(F), scale.astype(F)[:, None], plus.astype(F)[:, None])
     return fma(*parts)
 
 
 def rows_of_codes(call: Call, arrays: Arrays) -> Codes:
-    """Rows as reals, or their sums bag by bag: each adds its offset to the sum, then its codes
-    times its scale, in one rounding. A weight is multiplied into both numbers first."""
+    """Rows as floats, or their sums bag by bag: each adds its offset to the sum, then its
+    integers times its scale, in one rounding. A weight is multiplied into both numbers first."""
     if call.result.quant is not None:
-        raise OpError(f"{call.op}: torch makes reals of rows of codes")
+        raise OpError(f"{call.op}: torch gives floats for rows of quantized tables")
     if call.attrs["padding"] is not None:
-        raise OpError(f"{call.op}: torch's tables of codes know no padding")
+        raise OpError(f"{call.op}: torch's quantized tables have no padding")
     scale, plus = _numbers(call, arrays["w"].shape)
     rows = arrays["indices"].astype(np.int64)
     if rows.size and not 0 <= rows.min() <= rows.max() < len(arrays["w"]):
@@ -77,9 +77,8 @@ def rows_of_codes(call: Call, arrays: Arrays) -> Codes:
         starts = np.arange(rows.size + 1)
     else:
         if call.attrs["mode"] != "sum":
-            raise OpError(
-                f"{call.op}: torch's bags of codes are sums, not mode {call.attrs['mode']!r}"
-            )
+            mode = call.attrs["mode"]
+            raise OpError(f"{call.op}: torch's bags of quantized rows are sums, not mode {mode!r}")
         starts = np.array(
             starts_of(call.op, rows, arrays.get("offsets"), call.attrs["last"] is True)
         )
@@ -96,7 +95,7 @@ def _numbers(call: Call, shape: tuple[int, ...]) -> tuple[Real32, Real32]:
     if held.plus is not None and np.any(zero):
         raise OpError(f"{call.op}: a row has an offset or a zero point, not both")
     if any(a.ndim and a.shape[1:] != (1,) for a in (scale, plus)):
-        raise OpError(f"{call.op}: the numbers of w lie along its rows")
+        raise OpError(f"{call.op}: the scales of w are not one a row")
     full = (np.broadcast_to(a.astype(kind).astype(F).reshape(-1), shape[:1]) for a in (scale, plus))
     one, other = full
     return one, other
@@ -133,7 +132,7 @@ def _summed(
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Where results lie along an axis: between which elements, and how near to each."""
+    """Positions of results along an axis: between which elements, and how near to each."""
 
     low: NDArray[np.int64]
     high: NDArray[np.int64]
@@ -185,7 +184,7 @@ def _check(call: Call, over: Sequence[int]) -> None:
     attrs = call.attrs
     known = attrs["mode"] == "linear" and attrs["antialias"] is False
     if not known or attrs["policy"] != "stretch" or len(over) != 2:
-        raise OpError(f"{call.op}: torch's kernel on codes is bilinear, along two axes")
+        raise OpError(f"{call.op}: torch's quantized kernel is bilinear, along two axes")
     if attrs["coordinates"] not in ("half_pixel", "align_corners"):
         raise OpError(f"{call.op}: torch knows no coordinates {attrs['coordinates']!r}")
 

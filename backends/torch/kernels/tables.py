@@ -13,7 +13,7 @@ from qir.reference.vector_functions import check_fixed_slope, hard_sigmoid
 
 
 def float_table(call: Call, arrays: Mapping[str, Codes]) -> Codes:
-    """QNNPACK's tables of u8 codes: sigmoid and hard sigmoid in steps of 1/256, tanh in those of
+    """QNNPACK's tables of u8 values: sigmoid and hard sigmoid in steps of 1/256, tanh in those of
     1/128 about 128; the zero point is in the float that is rounded."""
     x, out = call.affine("x"), call.out
     assert out is not None
@@ -21,7 +21,7 @@ def float_table(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     steps, zero = (128, 128) if call.op == "tanh" else (256, 0)
     if out.scale != 1 / steps or out.zero != zero:
         raise OpError(
-            f"{call.op}: QNNPACK's table is of codes of scale 1/{steps} and zero point {zero}"
+            f"{call.op}: QNNPACK's table has results of scale 1/{steps} and zero point {zero}"
         )
     codes = np.arange(x.low, x.high + 1)
     with np.errstate(all="ignore"):

@@ -1,1 +1,1 @@
-"""Writes graphs as programs of PyTorch: operators of reals, kernels on quantized tensors."""
+"""Writes graphs as programs of PyTorch: float operators, kernels on quantized tensors."""

@@ -99,7 +99,7 @@ _TAILS = {
 
 
 def _tail(program: Program, node: Node) -> tuple[str, list[float], str]:
-    """What a kernel computes behind its sum, as oneDNN's post-ops have it."""
+    """What a kernel computes after its sum, as oneDNN's post-ops have it."""
     rest = ops_of(node)[1:]
     if not rest:
         return "none", [], ""

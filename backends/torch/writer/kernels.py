@@ -88,7 +88,7 @@ def _at(program: Program, node: Node) -> tuple[float, int]:
 
 
 def _kernel(program: Program, node: Node, base: str, *known: tuple[str, ...]) -> str:
-    """The name of a kernel with what it computes behind its first op."""
+    """The name of a kernel with what it computes after its first op."""
     rest = ops_of(node)[1:]
     if rest not in ((), *known):
         raise program.refuse(node, f"quantized::{base} computes nothing like it")
@@ -179,7 +179,7 @@ def _convolution(program: Program, node: Node) -> fx.Node:
     if op not in ("conv1d", "conv2d", "conv3d"):
         front, back = sides(whole(attrs["pad"]))
         if front != back:
-            raise program.refuse(node, "its padding differs in front and behind")
+            raise program.refuse(node, "its padding differs before and after")
         x, pad, more = given, front, [whole(attrs["output_pad"]), dilation, groups]
     packed = program.hold(pack(*_weights(program, node), stride, pad, *more), held["w"].name)
     at = _at(program, node)

@@ -28,7 +28,7 @@ def integer(value: Attr | None) -> int:
 
 
 def sides(pads: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Returns padding in front and behind of each axis."""
+    """Returns padding before and after each axis."""
     half = len(pads) // 2
     return list(pads[:half]), list(pads[half:])
 
@@ -79,7 +79,7 @@ def _transposed(axes: int) -> Handler:
         attrs = node.attrs
         front, back = sides(whole(attrs["pad"]))
         if front != back:
-            raise program.refuse(node, "its padding differs in front and behind")
+            raise program.refuse(node, "its padding differs before and after")
         x, w, bias = (program.optional(node, slot) for slot in ("x", "w", "bias"))
         stride, dilation = whole(attrs["stride"]), whole(attrs["dilation"])
         more = (stride, front, whole(attrs["output_pad"]), attrs["groups"], dilation)
@@ -156,7 +156,7 @@ def _avg_pool(axes: int) -> Handler:
         pads = whole(attrs["pad"])
         front, back = sides(pads)
         if front != back and not attrs["count_pad"]:
-            raise program.refuse(node, "its padding differs in front and behind and is not counted")
+            raise program.refuse(node, "its padding differs before and after and is not counted")
         x, pad = padded(program, given, pads, 0.0)
         more = (whole(attrs["kernel"]), whole(attrs["stride"]), pad, attrs["ceil"])
         counted = bool(attrs["count_pad"])

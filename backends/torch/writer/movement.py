@@ -153,7 +153,7 @@ def _tile(program: Program, node: Node) -> fx.Node:
 def _depth_to_space(program: Program, node: Node) -> fx.Node:
     x, block = node.operands["x"], integer(node.attrs["block"])
     if node.attrs["layout"] == "NHWC":
-        raise program.refuse(node, "its channels stand last")
+        raise program.refuse(node, "its layout is NHWC")
     if node.attrs["mode"] == "CRD":
         return program.call("aten.pixel_shuffle", program.of(x), block)
     batch, channels, high, wide = (program.size(dim, node) for dim in x.type.shape)
@@ -167,11 +167,11 @@ def _depth_to_space(program: Program, node: Node) -> fx.Node:
 
 
 def _resized(program: Program, node: Node) -> list[Any]:
-    """The new sizes of the axes behind the channels."""
+    """The new sizes of the axes after the channels."""
     shape = node.result.type.shape
     before = node.operands["x"].type.shape
     if not 3 <= len(shape) <= 5 or shape[:2] != before[:2]:
-        raise program.refuse(node, "PyTorch resizes the axes behind the channels")
+        raise program.refuse(node, "PyTorch resizes the axes after the channels")
     return [program.size(dim, node) for dim in shape[2:]]
 
 

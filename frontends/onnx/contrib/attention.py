@@ -20,7 +20,7 @@ from .quantized import codes
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """How the product of all weights is taken apart, and what is hidden from whom."""
+    """How the product of all weights is split into heads, and which positions are masked."""
 
     count: int
     widths: tuple[int, int, int]

@@ -209,7 +209,7 @@ def _computed(body: Body, blocks: Blocks) -> Value:
     w = spread(body, body.reshaped(body["B"], rows, -1), blocks.bits)
     w = body.cast(body.reshaped(w, rows, blocks.count, blocks.size), kind)
     if "g_idx" in body:
-        raise Keep("an order of groups beside computed numbers")
+        raise Keep("an order of groups with computed parameters")
     if "zero_points" not in body:
         zero = body.like(scales, float(1 << (blocks.bits - 1)))
     elif body["zero_points"].type.dtype == U8:

@@ -10,10 +10,10 @@ FILES: Mapping[str, str] = {
 $name = "$module:$Class"
 """,
     "=about": """\
-An observer for QIR: a range rule, which says what part of a tensor's values the codes shall cover.
-This one covers the mean and so many standard deviations.""",
+An observer for QIR: a range rule, which says what part of a tensor's values the quantized type
+covers. This one covers the mean and so many standard deviations.""",
     "=use": """\
-Then quantize with it; the number behind the colon is its parameter:
+Then quantize with it; the number after the colon is its parameter:
 
 ```text
 qir quantize model.onnx --data samples.npy --range $name:4 -o int8.onnx

@@ -10,8 +10,8 @@ FILES: Mapping[str, str] = {
 $name = "$module:$Class"
 """,
     "=about": """\
-A pass for QIR: two negations in a row are taken out. That is where it starts; write your own
-pattern in `$module/__init__.py`, and what stands instead.""",
+A pass for QIR: it removes two negations in a row. That is where it starts; write your own
+pattern in `$module/__init__.py`, and its replacement.""",
     "=use": """\
 Then run it on a model:
 
@@ -20,7 +20,7 @@ qir opt model.onnx -p $name -o smaller.qir
 qir opt model.onnx -p $name -o smaller.qir --validate
 ```""",
     "$module/__init__.py": '''\
-"""Takes out two negations in a row."""
+"""Removes two negations in a row."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def once(graph: Graph, match: Match) -> Value:
 
 @dataclass(frozen=True)
 class $Class(PatternPass):
-    """Takes out two negations in a row."""
+    """Removes two negations in a row."""
 
     name = "$name"
     tolerance = EXACT  # no number moves; REGROUPED where reals are summed in another order

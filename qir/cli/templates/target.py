@@ -17,7 +17,7 @@ A target for QIR: what a backend can run (`capability.toml`), how it computes
 (`profiles/$name.toml`), and how models are written for it. To begin with it writes QIR's own form
 under its own suffix and runs models by the reference; put your runtime in the place of both.""",
     "=use": """\
-Then quantize for it, see what it would take, and run it beside the reference:
+Then quantize for it, see what it supports, and compare its results with the reference:
 
 ```text
 qir plan model.onnx --target $name

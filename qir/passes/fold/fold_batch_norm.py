@@ -73,7 +73,7 @@ class FoldBatchNorm(Pass):
     def _after(self, graph: Graph, norm: Node, ledger: Ledger) -> bool:
         if first_failed(_asked_after(norm)) is not None:
             return False
-        node, parts = norm.operands["x"].node, _affine(norm)
+        node, parts = norm.operands["x"].node, affine(norm)
         assert parts is not None
         if not may(self.name, "after", norm, node):
             return False
@@ -88,7 +88,7 @@ class FoldBatchNorm(Pass):
     def _before(self, graph: Graph, norm: Node, ledger: Ledger) -> bool:
         if not self.before or first_failed(_asked_before(norm)) is not None:
             return False
-        use, parts = norm.result.only_use, _affine(norm)
+        use, parts = norm.result.only_use, affine(norm)
         assert use is not None
         assert parts is not None
         node, gain, shift = use.node, parts.gain, parts.beta - parts.mean * parts.gain
@@ -151,7 +151,7 @@ def _plain(norm: Node) -> Iterator[Condition]:
         real = value.constant is not None and value.type.quant is None
         yield Condition(real, norm, f"its {slot} %{value.name} is not constant")
     yield Condition(norm.result.type.quant is None, norm, "it is quantized")
-    yield Condition(_affine(norm) is not None, norm, "its factors are not finite")
+    yield Condition(affine(norm) is not None, norm, "its factors are not finite")
 
 
 def _asked_after(norm: Node) -> Iterator[Condition]:
@@ -182,7 +182,7 @@ def _asked_before(norm: Node) -> Iterator[Condition]:
     channels = f"it goes along another axis than the one that {node.name} sums over"
     yield Condition(_axis(norm) == summed_axis(node, x), norm, channels)
     yield from _plain(norm)
-    parts = _affine(norm)
+    parts = affine(norm)
     assert parts is not None
     shifts = bool((parts.beta - parts.mean * parts.gain).any())
     padded = "it pads with zeros, or spreads, beside what would be shifted"
@@ -204,7 +204,7 @@ def _even(node: Node) -> bool:
 
 
 @dataclass(frozen=True)
-class _Affine:
+class Affine:
     """(x - mean) * gain + beta."""
 
     gain: Reals
@@ -212,7 +212,7 @@ class _Affine:
     beta: Reals
 
 
-def _affine(norm: Node) -> _Affine | None:
+def affine(norm: Node) -> Affine | None:
     """What the normalization does; None where that is computed, or not finite."""
     parts = [norm.operands[slot] for slot in ("gamma", "beta", "mean", "var")]
     if any(p.constant is None or p.type.quant for p in parts) or norm.result.type.quant:
@@ -222,7 +222,7 @@ def _affine(norm: Node) -> _Affine | None:
     assert isinstance(eps, float)
     with np.errstate(all="ignore"):
         gain = gamma / np.sqrt(var + eps)
-        found = _Affine(gain, mean, beta)
+        found = Affine(gain, mean, beta)
         finite = np.isfinite(gain).all() and np.isfinite(beta - mean * gain).all()
     return found if finite else None
 

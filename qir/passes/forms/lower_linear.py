@@ -28,23 +28,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qir.capability import Capability
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
-from qir.passes.fold.fold_bias import FoldBias
-from qir.passes.forms.raise_linear import RaiseLinear
-from qir.rewrite import Pass, run_passes
+from qir.rewrite import Pass
 from qir.rewrite.layer_weights import operands, slots
 from qir.rewrite.linear_layers import adds_row
 from qir.rewrite.runner.filter import may
-from qir.rewrite.runner.journal import Journal
 from qir.rewrite.runner.tolerance import REGROUPED
 
-_MATRIX = 2
+MATRIX = 2
 """Axes of a matrix."""
 
 
@@ -98,31 +94,6 @@ class LowerLinear(Pass):
         return count + (graph.prune() if count else 0)
 
 
-def lowered(
-    graph: Graph,
-    table: Capability,
-    ledger: Ledger,
-    *,
-    journal: Journal | None = None,
-    sums: bool = False,
-) -> Graph:
-    """Returns a float graph in the ops of a target: of `linear` and `gemm` one stands for both.
-
-    With `sums` a constant that is added to a product goes with it, where the product takes none.
-    """
-    if "linear" in table.ops and not {"gemm", "matmul"} & set(table.ops):
-        raised = (RaiseLinear(), FoldBias(layers=True)) if sums else (RaiseLinear(),)
-        return run_passes(graph, raised, ledger, journal=journal)
-    product = table.ops.get("matmul")
-    added = "matmul" if product is None or "bias" not in product.slots else ""
-    ops = tuple(op for op in ("linear", added) if op and (op == added or op not in table.ops))
-    if not ops or "gemm" not in table.ops:
-        return graph
-    added_to = (FoldBias(layers=True),) if sums and added else ()
-    stacked = "matmul" in table.ops and table.ops["matmul"].ranks.get("a") == _MATRIX
-    return run_passes(graph, (*added_to, LowerLinear(ops, stacked)), ledger, journal=journal)
-
-
 def _has_row(node: Node) -> bool:
     """Whether a matmul is of data with a constant matrix, and has a bias of one axis."""
     weight, bias = node.operands["b"], node.operands.get("bias")
@@ -137,7 +108,7 @@ def _stacked(node: Node) -> bool:
     if node.op != "matmul" or node.attrs["trans_a"] or node.attrs["trans_b"] or node.stages:
         return False
     a, b = node.operands["a"], node.operands["b"]
-    stacked = a.type.rank > _MATRIX == b.type.rank and b.constant is not None
+    stacked = a.type.rank > MATRIX == b.type.rank and b.constant is not None
     plain = not any(v.type.quant for v in (*node.operands.values(), node.result))
     return stacked and plain and "bias" not in node.operands and a.constant is None
 
@@ -169,11 +140,11 @@ def _product(graph: Graph, node: Node, last: Node) -> Value:
     turned = node.op == "linear" or bool(node.attrs["trans_b"])
     bias = bias if last is node else _row(node, last)
     given = {"a": x, "b": w} | ({"c": bias} if bias is not None else {})
-    if x.type.rank > _MATRIX:
+    if x.type.rank > MATRIX:
         rows = np.asarray([-1, w.type.shape[1 if turned else 0]], np.int64)
         given["a"] = _reshaped(graph, node, x, graph.constant(rows, before=node))
     product = _added(graph, last, "gemm", given, {"trans_b": turned})
-    if x.type.rank == _MATRIX:
+    if x.type.rank == MATRIX:
         return product
     graph.set_lineage(product, last.result.lineage.then("reshaped"))
     made = _reshaped(graph, last, product, _shape(graph, last, x))

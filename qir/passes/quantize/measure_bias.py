@@ -2,10 +2,10 @@
 
     %y = conv2d(%x, %w, bias=%b) : 1x2x2x2xf32
 
-keeps its form. `correct-bias` computes the mean error of rounded weights alone. Here the plan is
-carried out on a copy, which runs layer by layer beside the float graph: the mean difference of each
-result channel, rounded data and clipped ranges included, is taken away before the next layer reads
-it (empirical bias correction; Nagel et al., Data-Free Quantization, 2019).
+keeps its form. `correct-bias` computes the mean error of rounded weights alone. Here the
+quantized graph runs layer by layer beside the float graph: the mean difference of each result
+channel, rounded data and clipped ranges included, is taken away before the next layer reads it
+(empirical bias correction; Nagel et al., Data-Free Quantization, 2019).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.calibration import Statistics
 from qir.capability import Capability
 from qir.ir.dtype import I8, I32, U8
 from qir.ir.graph import Graph
@@ -24,14 +23,12 @@ from qir.ir.node import Node, Value
 from qir.ir.scheme import Scheme
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
-from qir.numerics.ranges import known_scales
 from qir.passes.quantize.assign_schemes import read_capability, write_capability
 from qir.passes.quantize.correct_bias import bias_scheme, move_bias, read_graph
-from qir.passes.quantize.materialize import Materialize, read_statistics
 from qir.passes.quantize.round_weights import Samples, read_samples
 from qir.reference.interpreter import bind_inputs, profile_of, run_node
 from qir.reference.interpreter import run as run_reference
-from qir.rewrite import ANOTHER, Pass, run_passes
+from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.layer_weights import Reals, operands, result_axis, slots
 from qir.rewrite.runner.options import option
 
@@ -48,8 +45,8 @@ _GRID = 2.0**-30
 class MeasureBias(Pass):
     """Moves the biases of planned layers by the mean error of their results on samples.
 
-    It runs between `assign-schemes`, or `correct-bias`, and `materialize`, and needs the statistics
-    of the latter. Layers that cannot take a bias stay as they are.
+    It runs between `assign-schemes`, or `correct-bias`, and `materialize`, and needs what the
+    latter makes of the plan. Layers that cannot take a bias stay as they are.
     """
 
     name = "measure-bias"
@@ -59,40 +56,36 @@ class MeasureBias(Pass):
         default_factory=dict, metadata=option(name="samples", read=read_samples, kind="file")
     )
     """Inputs of one run of the model."""
-    statistics: Statistics = field(
-        default_factory=lambda: Statistics(""), metadata=option(read=read_statistics, kind="file")
-    )
-    """Of the float model; a file that `qir calibrate` wrote."""
+    quantized: Graph | None = field(default=None, metadata=option(read=read_graph, kind="file"))
+    """The planned graph as `materialize` quantizes it, as a .qir file; none: nothing is done."""
     capability: Capability = field(
         default_factory=lambda: Capability("none", {}),
         metadata=option(name="target", read=read_capability, write=write_capability, kind="target"),
     )
     """Says which layers take a bias, and how it is stored."""
-    profile: str = "native"
-    """Whose rules the numbers are found by."""
-    scales: str = field(default="profile", metadata=option(read=lambda t: known_scales(str(t))))
-    """The range rule, or the family of them, that takes the place of the profile's."""
     exact: Graph | None = field(default=None, metadata=option(read=read_graph, kind="file"))
     """The float graph whose means are wanted, as a .qir file; none: the planned graph itself."""
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
         """A product with a plan for its data, weights and bias."""
-        text = (
-            "graph main as native {\n  %x = input() : 2x3xf32\n"
+        plain = "%m = linear(%x, {w}, bias=%b) : 2x1xf32"
+        start = (
+            "graph main as native {{\n  %x = input() : 2x3xf32\n"
             "  %w = constant([1.0, 0.2, -0.3]) : 1x3xf32\n  %b = constant([0.5]) : 1xf32\n"
-            "  %m = linear(%x, %w, bias=%b) : 2x1xf32\n  output(y=%m)\n}\n"
+            "  {more}\n  output(y=%m)\n}}\n"
         )
-        graph = parse(text)
+        rounded = (
+            "%q = quantize(%w) : 1x3x!quant.uniform<i8<-7:7>:f32, 0.14285715>\n"
+            "  %d = dequantize(%q) : 1x3xf32\n  "
+        )
+        graph = parse(start.format(more=plain.format(w="%w")))
+        made = parse(start.format(more=rounded + plain.format(w="%d")))
         node = next(n for n in graph if n.op == "linear")
-        statistics, x = Statistics("sample"), np.ones((2, 3), np.float32)
-        with statistics.batch("sample", 0) as batch:
-            for value in (node.operands["x"], node.result):
-                batch.update(value.lineage.tensor, x)
         graph.set_scheme(node, "x", Scheme(U8))
         graph.set_scheme(node, "w", Scheme(I8, bounds=(-7, 7), symmetric=True))
         graph.set_scheme(node, "bias", Scheme(I32, symmetric=True))
-        yield cls({"x": x}, statistics), graph
+        yield cls({"x": np.ones((2, 3), np.float32)}, made), graph
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         layers: dict[str, tuple[Node, Scheme]] = {}
@@ -100,12 +93,10 @@ class MeasureBias(Pass):
             kind = bias_scheme(node, self.capability)
             if kind is not None and not _measured(node):
                 layers[node.result.name] = node, kind
-        if not self.inputs or not layers:
+        if not self.inputs or not layers or self.quantized is None:
             return 0
-        planned = Materialize(self.statistics, self.profile, self.scales)
-        carried_out = run_passes(graph, (planned,), Ledger())
         wanted = _means(self.exact or graph, self.inputs, layers)
-        shifts = _shifts(carried_out, self.inputs, wanted)
+        shifts = _shifts(self.quantized, self.inputs, wanted)
         count = 0
         for name, shift in shifts.items():
             node, kind = layers[name]

@@ -30,7 +30,7 @@ from qir.rewrite.patterns.matching import match_at
 from qir.rewrite.patterns.pattern import Pattern
 from qir.rewrite.patterns.prefilter import candidates, roots
 from qir.rewrite.runner.contract import Pass
-from qir.rewrite.runner.filter import watching
+from qir.rewrite.runner.filter import asked
 
 Replacement: TypeAlias = "Callable[[Graph, Match], Value | Sequence[Value] | None]"
 """Builds what stands instead, by the graph's own methods; None: declines, and has changed nothing.
@@ -102,7 +102,7 @@ class _Run:
     done: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.watch = watching.get()
+        self.watch = asked()
         self.most = len(self.graph) + _AGES
         self.by_op: dict[str, list[Rewrite]] = {}
         for one in self.rewrites:
@@ -140,7 +140,7 @@ class _Run:
 
     def apply(self, one: Rewrite, match: Match) -> list[Node] | None:
         """Puts the replacement in the place of a match; None where it declines."""
-        if self.watch is not None and not self.watch(self.step, one.name, about(match)):
+        if not self.watch(self.step, one.name, about(match)):
             return None
         where = f"pass {self.step}: rewrite {one.name} at {match.root.name}"
         edits, count = self.graph.version, len(self.graph._values)

@@ -1,12 +1,14 @@
 """Asking before every rewrite whether to do it: so rewrites are numbered, told and stopped.
 
-Whoever runs passes sets `watching`; a pass asks `may` before each of its changes, and leaves out
-what it may not do. Passes that are patterns ask by themselves.
+Whoever runs passes says `asking`; a pass asks `may` before each of its changes, and leaves out
+what it may not do. Passes that are patterns ask by themselves. `Pass.run(graph, ledger)` has no
+argument for it, so it is a context variable: of the thread alone, and set only while passes run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeAlias
 
@@ -14,8 +16,29 @@ from qir.ir.node import Node
 
 Watch: TypeAlias = "Callable[[str, str, tuple[Node, ...]], bool]"
 """Whether to do a rewrite, asked of pass, rewrite and the nodes that it is about, its own first."""
-watching: ContextVar[Watch | None] = ContextVar("watching", default=None)
-"""Asked before every rewrite, whether to do it."""
+
+
+def anything(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
+    """Allows every rewrite."""
+    return True
+
+
+_watching: ContextVar[Watch] = ContextVar("watching", default=anything)
+
+
+def asked() -> Watch:
+    """Who is asked now."""
+    return _watching.get()
+
+
+@contextmanager
+def asking(watch: Watch) -> Iterator[None]:
+    """Has this asked meanwhile, and nobody else: it may ask on those that are `asked` before."""
+    token = _watching.set(watch)
+    try:
+        yield
+    finally:
+        _watching.reset(token)
 
 
 def may(step: str, rewrite: str, *nodes: Node) -> bool:
@@ -23,5 +46,4 @@ def may(step: str, rewrite: str, *nodes: Node) -> bool:
 
     Asked once, just before the change; what may not be done now is not tried again in this run.
     """
-    watch = watching.get()
-    return watch is None or watch(step, rewrite, nodes)
+    return asked()(step, rewrite, nodes)

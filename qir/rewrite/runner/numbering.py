@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from qir.errors import PassError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
-from qir.rewrite.runner.filter import watching
+from qir.rewrite.runner.filter import asked, asking
 
 WHOLE = "all of it"
 """The one rewrite of a pass that asks for none of its changes."""
@@ -125,17 +125,11 @@ class Numbering:
         self._seen = -1
 
 
-@contextmanager
-def watched(numbering: Numbering) -> Iterator[None]:
+def watched(numbering: Numbering) -> AbstractContextManager[None]:
     """Has it asked before every rewrite; who watched before is asked too."""
-    outer = watching.get()
+    outer = asked()
 
     def ask(by: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
-        allowed = outer is None or outer(by, rewrite, nodes)
-        return allowed and numbering(by, rewrite, nodes)
+        return outer(by, rewrite, nodes) and numbering(by, rewrite, nodes)
 
-    token = watching.set(ask)
-    try:
-        yield
-    finally:
-        watching.reset(token)
+    return asking(ask)

@@ -160,7 +160,7 @@ def test_a_mean_over_axes_apart_is_left_to_the_reference() -> None:
     """)
     compiled = CpuTarget().compile(graph)
     (row,) = compiled.fallbacks
-    assert row.reason == "x is not made from codes of 8 bits, or its axes stand apart"
+    assert row.reason == "x is not dequantized from 8 bits, or its axes are not adjacent"
     x = np.random.default_rng(55).integers(0, 256, (2, 3, 4)).astype(np.uint8)
     wanted = interpreter.run(graph, {"x": x})["m"]
     assert np.array_equal(np.asarray(compiled(x=x)["m"]), wanted)

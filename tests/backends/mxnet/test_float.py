@@ -43,7 +43,6 @@ def read_by_nodes(path: Path) -> set[str]:
     return {nodes[i]["name"] for node in nodes for i, _, _ in node["inputs"]}
 
 
-@pytest.mark.sampled(80)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_an_operator_is_written_and_computes_the_same(case: Case, tmp_path: Path) -> None:
     path = written(case, tmp_path)

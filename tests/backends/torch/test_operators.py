@@ -23,7 +23,6 @@ UNWRITTEN = {
 """Cases that are read and refused when written, and why."""
 
 
-@pytest.mark.sampled(40)
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 @pytest.mark.parametrize("form", ["torchscript", "fx"])
 def test_an_operator_is_written_as_what_pytorch_computes(case: Case, form: str) -> None:

@@ -13,6 +13,7 @@ import torch
 
 import qir
 from qir import pipeline
+from qir.ledger import Ledger
 from qir.target import target
 
 from .networks import differing, export, make, quantized, save_exported, watched
@@ -44,6 +45,17 @@ def test_a_float_network_is_written_as_pytorch_computes_it(name: str) -> None:
     (found,) = (np.asarray(array) for array in made.values())
     wanted = net(data).detach().numpy()
     assert float(np.abs(found - wanted).max()) <= 1e-4 * float(np.abs(wanted).max())
+
+
+def test_a_written_network_keeps_its_layout_since_pytorch_puts_channels_last_itself() -> None:
+    graph, _ = quantized("resnet", "pytorch-fbgemm")
+    assert "transpose" not in {node.op for node in graph}
+    program = target("pytorch-fbgemm").build(graph, Ledger(), format="torchscript")
+    assert isinstance(program, torch.jit.ScriptModule)
+    code = str(program.graph)
+    assert "quantized::conv2d" in code
+    assert "permute" not in code
+    assert "transpose" not in code
 
 
 @pytest.mark.parametrize("name", ["resnet", "mobile"])

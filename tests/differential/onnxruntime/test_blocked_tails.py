@@ -141,7 +141,7 @@ def judged(case: Case, ending: Ending, folder: Path) -> bool:
 
 
 def wide() -> bool:
-    return profile(OPTIMIZED).nbits == "rounded_wide"
+    return "round_wide_data" in profile(OPTIMIZED).prepare
 
 
 @pytest.mark.parametrize("case", PRODUCTS, ids=str)

@@ -57,7 +57,6 @@ def domains(proto: onnx.ModelProto) -> set[str]:
     return {n.domain for n in proto.graph.node}
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", MARKED)
 def test_every_form_gives_the_bytes_that_the_tools_model_gives(tmp_path: Path, name: str) -> None:
     every_form(tmp_path, model(name), feeds())

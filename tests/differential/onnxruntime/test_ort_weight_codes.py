@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from qir.backends.onnx.preparation.float_parameters import map_of_weights
 from qir.numerics import affine_of, quantize
-from qir.passes.forms.group.float_parameters import map_of_weights
 from qir.profiles import Query, profile
 from tests.differential.comparison import compare
 from tests.differential.runtime import optimized

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from qir.backends.torch.channels_last.inference import found
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 from qir.ledger import Change, Ledger
 from qir.passes.forms.group import Group
-from qir.passes.forms.group.channels_last.inference import found
 from qir.profiles import profile
 from qir.reference.interpreter import run
+from qir.rewrite.preparation import Preparation
 from tests.differential.kernels_of_torch import F, Held, Tally, codes, engine, of, taken
 from tests.differential.torch_profile import named
 
@@ -244,7 +245,8 @@ def test_chains_lie_and_compute_as_torchs(name: str) -> None:
     for seed in range(SEEDS):
         drawn = chain(seed, name)
         graph, wrap = drawn.net.graph.copy(), partial(group._wrap, "native")
-        order = found(graph, rules, "group", wrap, Ledger())
+        given = Preparation(rules, Ledger(), "group", wrap)
+        order = found(graph, given, "channels_last_moved_clips" in rules.prepare)
         out = next(n for n in graph if n.op == "output")
         for i, made in enumerate(drawn.made[1:]):
             where = f"seed {seed}, step {i} {out.operands[f'y{i}'].node}"

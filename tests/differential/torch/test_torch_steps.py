@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from qir.ir.attrs import Attr
-from qir.passes.forms.group.channels_last.result_strides import (
+from qir.backends.torch.channels_last.result_strides import (
     Kernel,
     Read,
     requantized,
     result_steps,
     unforeseen,
 )
-from qir.passes.forms.group.channels_last.strides import (
+from qir.backends.torch.channels_last.strides import (
     Sizes,
     Steps,
     dense,
@@ -29,6 +28,7 @@ from qir.passes.forms.group.channels_last.strides import (
     unsqueezed,
     viewed,
 )
+from qir.ir.attrs import Attr
 from tests.differential.kernels_of_torch import engine
 
 ENGINES = ("fbgemm", "qnnpack", "onednn", "x86")

@@ -67,7 +67,7 @@ def test_parameters_of_an_epoch_are_found_or_named(tmp_path: Path) -> None:
     (tmp_path / "network-0020.params").write_bytes(tenth.read_bytes())
     assert "name one of network-0010.params, network-0020.params" in said_of(path)
     path.unlink()
-    assert "network-symbol.json is not beside it" in said_of(tenth)
+    assert "network-symbol.json is not in the same folder" in said_of(tenth)
 
 
 def test_parameters_without_prefixes_are_those_of_gluon(tmp_path: Path) -> None:

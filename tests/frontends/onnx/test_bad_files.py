@@ -254,7 +254,7 @@ def test_texts_beside_a_model_are_told(tmp_path: Path) -> None:
     (tmp_path / "d.bin").write_bytes(bytes(16))
     proto = onnx.load(external(tmp_path, "d.bin"), load_external_data=False)
     proto.graph.initializer[0].data_type = TensorProto.STRING
-    said = "tensor c: its texts are at 'd.bin'; texts stand in the model itself"
+    said = "tensor c: its texts are at 'd.bin'; texts are held in the model itself"
     assert said in message(save(proto, tmp_path))
 
 

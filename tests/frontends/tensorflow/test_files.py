@@ -276,6 +276,7 @@ def _signed(folder: Path, version: int) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_signature_of_a_saved_model_is_named_in_its_path(version: int, tmp_path: Path) -> None:
     folder = _signed(tmp_path / "model", version)

@@ -51,7 +51,6 @@ def test_whatever_is_read_or_written_computes_what_pytorch_does() -> None:
 @BY_PLATFORM
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.sampled(40)
 @pytest.mark.parametrize(("title", "name"), ENTRIES)
 def test_an_entry_does_what_the_page_says(title: str, name: str) -> None:
     tried = row(title, name)

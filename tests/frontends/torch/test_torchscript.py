@@ -84,7 +84,6 @@ def data(shape: tuple[int, ...]) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_quantized_function_gives_pytorchs_integers(name: str) -> None:
     with engine("fbgemm"):
@@ -97,7 +96,6 @@ def test_a_quantized_function_gives_pytorchs_integers(name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("chosen", ENGINES)
-@pytest.mark.sampled(12)
 def test_a_quantized_layer_gives_pytorchs_integers(name: str, chosen: str) -> None:
     with engine(chosen):
         case = LAYERS[name]

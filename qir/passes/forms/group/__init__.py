@@ -30,18 +30,15 @@ from qir.analysis.kernel_groups import Kernel, is_float, kernels, wrap
 from qir.ir.graph import Graph
 from qir.ir.ops import spec
 from qir.ledger import Change, Entry, Ledger
-from qir.passes.forms.group.channels_last.inference import lay_out
-from qir.passes.forms.group.constants import fold_loaded
-from qir.passes.forms.group.loading import load
-from qir.passes.forms.group.no_ops import remove_no_ops
-from qir.passes.forms.group.tails import join_tails
 from qir.profiles import Profile, given, profile
 from qir.profiles.conditions import conditions
+from qir.profiles.preparation import preparation_steps
 from qir.profiles.profile import REAL
 from qir.profiles.profile import Group as Row
 from qir.rewrite import Tolerance
 from qir.rewrite.fusing import Fusing, Match
-from qir.rewrite.runner.filter import may, watching
+from qir.rewrite.preparation import Preparation
+from qir.rewrite.runner.filter import anything, asking, may
 from qir.rewrite.runner.options import option
 
 
@@ -67,29 +64,27 @@ class Group(Fusing):
         if is_float(graph):
             count = self._reals(graph, named, ledger) if self.profile else 0
         else:
-            count = fold_loaded(graph, named, ledger) + remove_no_ops(graph, named, ledger)
-            count += join_tails(graph, named, ledger) + load(graph, named, ledger)
-            count += self.order(graph, named, ledger)
-            count += super().run(graph, ledger)
+            count = self._prepare(graph, named, ledger) + super().run(graph, ledger)
         if self.profile and self.profile != graph.profile:
             graph.profile = self.profile
             count += 1
         return count
 
-    def order(self, graph: Graph, named: Profile, ledger: Ledger) -> int:
-        """Turns what the runtime puts in another order in memory; says how many ops changed."""
-        if named.memory != "channels_last":
-            return 0
-        return lay_out(graph, named, ledger, self.name, partial(self._wrap, graph.profile))
+    def _prepare(self, graph: Graph, named: Profile, ledger: Ledger) -> int:
+        """Takes the steps that the profile names; says how many places changed."""
+        made = Preparation(named, ledger, self.name, partial(self._wrap, graph.profile))
+        known = preparation_steps()
+        return sum(known[step].run(graph, made) for step in self.steps(named))
+
+    def steps(self, named: Profile) -> tuple[str, ...]:
+        """The preparation steps that are taken, in order."""
+        return named.prepare
 
     def _wrap(self, name: str, made: Graph) -> None:
         """Wraps what stands by itself, to be tried: nobody is asked."""
         made.profile = self.profile or name
-        before = watching.set(None)
-        try:
+        with asking(anything):
             super().run(made, Ledger())
-        finally:
-            watching.reset(before)
 
     def _reals(self, graph: Graph, named: Profile, ledger: Ledger) -> int:
         count = 0

@@ -5,16 +5,16 @@ from __future__ import annotations
 from qir.analysis.activations import cuts_nothing, drops_tails
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.ledger import Change, Ledger
-from qir.profiles import Profile
+from qir.ledger import Change
 from qir.rewrite.fusing import TAILS
+from qir.rewrite.preparation import Preparation
 
 
-def join_tails(graph: Graph, found: Profile, ledger: Ledger) -> int:
+def join_activations(graph: Graph, prepared: Preparation) -> int:
     """Makes one of two activations in a row, if a profile's runtime drops what cuts nothing: a relu
     before a clip is part of it, and the last before a quantize goes where it cuts no code. Says
     how many went."""
-    if not drops_tails(found):
+    if not drops_tails(prepared.profile):
         return 0
     count = 0
     for last in [node for node in graph if node.op in TAILS]:
@@ -33,7 +33,7 @@ def join_tails(graph: Graph, found: Profile, ledger: Ledger) -> int:
         else:
             continue
         graph.remove(gone)
-        ledger.add(Change.EXACT, "group", gone.name, said)
+        prepared.ledger.add(Change.EXACT, prepared.name, gone.name, said)
         count += 1
     return count
 

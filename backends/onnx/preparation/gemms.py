@@ -11,10 +11,11 @@ from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import Array
-from qir.ledger import Change, Ledger
+from qir.ledger import Change
+from qir.rewrite.preparation import Preparation
 
 
-def as_gemms(graph: Graph, ledger: Ledger, step: str) -> int:
+def join_gemms(graph: Graph, prepared: Preparation) -> int:
     """Makes one gemm of a matmul and the add that alone reads it, a row or matrix being added,
     between two reshapes where its data have not two axes; and of a gemm without addend and the
     transpose that alone reads it. Says how many."""
@@ -26,7 +27,7 @@ def as_gemms(graph: Graph, ledger: Ledger, step: str) -> int:
             made, said = _replace(graph, node, *added), "matmul and add are one gemm"
         else:
             continue
-        ledger.add(Change.REGROUPED, step, made.name, said)
+        prepared.ledger.add(Change.REGROUPED, prepared.name, made.name, said)
         count += 1
     return count
 

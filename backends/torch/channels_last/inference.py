@@ -6,7 +6,7 @@ What a kernel gives is as its first operand does, unless the kernel brings its o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -18,16 +18,21 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ledger import Change, Ledger
-from qir.passes.forms.group.channels_last.element_order import in_any_order
-from qir.passes.forms.group.channels_last.misplaced_channels import Misplaced, read_plain
-from qir.passes.forms.group.channels_last.result_strides import (
+from qir.passes.layout.regions import Turning
+from qir.rewrite.axis_permutation import SPATIAL
+from qir.rewrite.preparation import Preparation
+from qir.rewrite.resize_axes import RESIZES, name_axes
+
+from .element_order import in_any_order
+from .misplaced_channels import Misplaced, read_plain
+from .result_strides import (
     Kernel,
     Read,
     requantized,
     result_steps,
     unforeseen,
 )
-from qir.passes.forms.group.channels_last.strides import (
+from .strides import (
     Sizes,
     Steps,
     both,
@@ -39,11 +44,7 @@ from qir.passes.forms.group.channels_last.strides import (
     unsqueezed,
     viewed,
 )
-from qir.passes.forms.group.channels_last.volumes import as_images, as_volumes
-from qir.passes.layout.regions import Turning
-from qir.profiles import Profile
-from qir.rewrite.axis_permutation import SPATIAL
-from qir.rewrite.resize_axes import RESIZES, name_axes
+from .volumes import as_images, as_volumes
 
 _LAST = frozenset(
     "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d batch_norm "
@@ -71,14 +72,12 @@ _SOME = 3
 """What stands for a size that nobody knows."""
 
 
-def lay_out(
-    graph: Graph, profile: Profile, ledger: Ledger, name: str, wrap: Callable[[Graph], object]
-) -> int:
-    """Turns all that is channels_last to NHWC; says how many ops changed. `wrap` makes
-    kernels of a graph."""
+def lay_out(graph: Graph, prepared: Preparation, *, misplaced_clips: bool) -> int:
+    """Turns all that is channels_last to NHWC; says how many ops changed."""
+    ledger, name = prepared.ledger, prepared.name
     named = sum(name_axes(graph, node) for node in list(graph) if node.op in RESIZES)
-    rows = _as_images(graph, profile, name, wrap)
-    order = found(graph, profile, name, wrap, ledger)
+    rows = _as_images(graph, prepared, misplaced_clips)
+    order = found(graph, prepared, misplaced_clips)
     for node, said in order.unknown:
         ledger.add(Change.UNVERIFIED, name, node.name, said)
     for node in (*order.moved, *order.clips):
@@ -103,21 +102,19 @@ def lay_out(
     return named + rows + count + sum(as_volumes(graph, node) for node in order.joined)
 
 
-def _as_images(graph: Graph, profile: Profile, name: str, wrap: Callable[[Graph], object]) -> int:
+def _as_images(graph: Graph, prepared: Preparation, misplaced_clips: bool) -> int:
     """Says means along lines that are channels_last of images, which turn; how many."""
     if not any(_op(n) in _LINES and n.result.type.rank == 3 for n in graph if n.results):
         return 0
-    order = found(graph.copy(), profile, name, wrap, Ledger())
+    order = found(graph.copy(), replace(prepared, ledger=Ledger()), misplaced_clips)
     rows = {node.name for node in order.rows}
     return sum(as_images(graph, node) for node in list(graph) if node.name in rows)
 
 
-def found(
-    graph: Graph, profile: Profile, name: str, wrap: Callable[[Graph], object], ledger: Ledger
-) -> Order:
+def found(graph: Graph, prepared: Preparation, misplaced_clips: bool) -> Order:
     """Where all of a graph is."""
-    can = Turning(graph, name, "nhwc", ledger).turnable()
-    order = Order(graph, can, profile.clips == "misplaced", wrap)
+    can = Turning(graph, prepared.name, "nhwc", prepared.ledger).turnable()
+    order = Order(graph, can, misplaced_clips, prepared.wrap)
     order.find()
     return order
 

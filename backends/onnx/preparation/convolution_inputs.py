@@ -12,7 +12,10 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED
 from qir.ir.types import Array, TensorType
-from qir.ledger import Change, Ledger
+from qir.ledger import Change
+from qir.rewrite.preparation import Preparation
+
+from .float_parameters import takes_float
 
 _BEHIND: Mapping[str, tuple[str, ...]] = {
     "mul": ("b",),
@@ -23,22 +26,26 @@ _BEHIND: Mapping[str, tuple[str, ...]] = {
 Reals = NDArray[np.float32]
 
 
-def join_reals(graph: Graph, ledger: Ledger, step: str) -> int:
+def join_scales(graph: Graph, prepared: Preparation) -> int:
     """Takes a product, a sum or a normalization by constants into the float weights and bias of the
     convolution that it alone reads, in float32 step by step as a runtime does; says how many."""
+    if not takes_float(prepared.profile):
+        return 0
     count = 0
     for node in [n for n in graph if n.op in CONVOLUTIONS | TRANSPOSED]:
         while last := _taken(node):
             _join(graph, node, last)
             said = f"its float weights absorb the {last.op} after it"
-            ledger.add(Change.REGROUPED, step, node.name, said)
+            prepared.ledger.add(Change.REGROUPED, prepared.name, node.name, said)
             count += 1
     return count
 
 
-def join_pads(graph: Graph, ledger: Ledger, step: str) -> int:
+def join_pads(graph: Graph, prepared: Preparation) -> int:
     """Takes zeros that are put around images into the pads of the convolution that alone reads
     them; says how many."""
+    if not takes_float(prepared.profile):
+        return 0
     count = 0
     for node in [n for n in graph if n.op in CONVOLUTIONS]:
         pad = node.operands["x"].node
@@ -53,7 +60,7 @@ def join_pads(graph: Graph, ledger: Ledger, step: str) -> int:
         graph.set_origins(node, [*pad.origins, *node.origins])
         graph.remove(pad)
         said = "zeros around its data are its own pads, if the file says neither axes nor auto_pad"
-        ledger.add(Change.UNVERIFIED, step, node.name, said)
+        prepared.ledger.add(Change.UNVERIFIED, prepared.name, node.name, said)
         count += 1
     return count
 

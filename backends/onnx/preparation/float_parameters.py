@@ -12,10 +12,13 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops.layers import TRANSPOSED
 from qir.ir.types import Array, QuantType, uniform
-from qir.ledger import Change, Ledger
+from qir.ledger import Change
 from qir.numerics import Rule, affine_of, bias_codes, choose, quantize
-from qir.profiles import Profile, query_of
+from qir.profiles import Profile, Query, query_of
 from qir.rewrite.fusing import is_tail
+from qir.rewrite.preparation import Preparation
+
+from .unsigned_values import STEP as UNSIGNED
 
 CODED = {
     **{f"conv{n}d": ("x", "w", "bias") for n in (1, 2, 3)},
@@ -35,21 +38,30 @@ class _Layer:
     bias: Value | None
 
 
-def code_reals(graph: Graph, profile: Profile, rule: Rule, ledger: Ledger) -> int:
-    """Quantizes constants: of weights by `rule`, of biases in units of the product."""
-    count = 0
+def takes_float(profile: Profile) -> bool:
+    """Whether the runtime of a profile quantizes float constants between quantized values."""
+    return profile.resolve(Query("constant")).weights.given == "float"
+
+
+def quantize_parameters(graph: Graph, prepared: Preparation) -> int:
+    """Quantizes constants: weights by the rule of constants, biases in units of the product."""
+    if not takes_float(prepared.profile):
+        return 0
+    count, ledger = 0, prepared.ledger
     for node in list(graph):
         layer = _layer(node)
         if layer is None:
             continue
         if said := _odd(layer):
-            ledger.add(Change.UNVERIFIED, "group", node.name, f"{said}: not predicted")
+            ledger.add(Change.UNVERIFIED, prepared.name, node.name, f"{said}: not predicted")
             continue
         if layer.weights.constant is not None:
-            _code_weights(graph, layer, profile, rule, ledger)
+            if layer.weights.node.attrs["default"] is True:
+                prepared.default_weights.add(node)
+            _code_weights(graph, layer, prepared)
             count += 1
         if layer.bias is not None:
-            _code_bias(graph, layer, profile, ledger)
+            _code_bias(graph, layer, prepared)
             count += 1
     return count
 
@@ -120,26 +132,25 @@ def _ends_in_quantize(node: Node) -> bool:
             return node.op == "quantize"
 
 
-def _code_weights(
-    graph: Graph, layer: _Layer, profile: Profile, rule: Rule, ledger: Ledger
-) -> None:
+def _code_weights(graph: Graph, layer: _Layer, prepared: Preparation) -> None:
     """Quantizes weights, by one range.
 
     Those of a default are made at run time: signed integers that become unsigned, as others do.
     """
-    node, value = layer.node, layer.weights
+    node, value, profile = layer.node, layer.weights, prepared.profile
     assert value.constant is not None
-    reals = value.constant.data
+    rule, reals = profile.resolve(Query("constant")), value.constant.data
     quant = map_of_weights(reals, rule)
     held = quantize(reals, affine_of(quant), rule)
-    if value.node.attrs["default"] and profile.signed == "private_unsigned":
+    if value.node.attrs["default"] and UNSIGNED in profile.prepare:
         quant = uniform(U8, quant.scales(), np.asarray(quant.zeros()) + 128)
         held = (held.astype(np.int16) + 128).astype(np.uint8)
     codes = Array(held, value.type.with_element(quant), f"{value.name}.codes")
     coded = graph.constant(codes, name=graph.fresh(f"{value.name}.codes"), before=node)
     made = graph.add("dequantize", {"x": coded}, before=node)
     graph.set_operand(node, CODED[node.op][1], made.result)
-    ledger.add(Change.NUDGED, "group", node.name, "its float weights are quantized", codes=0.5)
+    said = "its float weights are quantized"
+    prepared.ledger.add(Change.NUDGED, prepared.name, node.name, said, codes=0.5)
 
 
 def map_of_weights(reals: NDArray[np.generic], rule: Rule) -> QuantType:
@@ -150,7 +161,7 @@ def map_of_weights(reals: NDArray[np.generic], rule: Rule) -> QuantType:
     return uniform(I8, np.asarray(scale), np.asarray(zero))
 
 
-def _code_bias(graph: Graph, layer: _Layer, profile: Profile, ledger: Ledger) -> None:
+def _code_bias(graph: Graph, layer: _Layer, prepared: Preparation) -> None:
     """Quantizes a bias, in units of the product's scales."""
     node, bias, (_, slot, added) = layer.node, layer.bias, CODED[layer.node.op]
     assert bias is not None
@@ -161,7 +172,7 @@ def _code_bias(graph: Graph, layer: _Layer, profile: Profile, ledger: Ledger) ->
         made = _rounded(graph, layer, bias)
         said = "its float bias is quantized by the given scales"
     else:
-        rule, reals = profile.resolve(query_of(node)), bias.constant.data
+        rule, reals = prepared.profile.resolve(query_of(node)), bias.constant.data
         unit = np.asarray(np.float32(x.scales()) * np.asarray(w.scales(), np.float32))
         codes = _cast(reals, unit, bias_codes(reals, affine_of(x), affine_of(w), rule))
         many = not _one(w)
@@ -173,7 +184,7 @@ def _code_bias(graph: Graph, layer: _Layer, profile: Profile, ledger: Ledger) ->
         made = graph.add("dequantize", {"x": coded}, before=node).result
         said = "its float bias is quantized"
     graph.set_operand(node, added, made)
-    ledger.add(Change.NUDGED, "group", node.name, said, codes=0.5)
+    prepared.ledger.add(Change.NUDGED, prepared.name, node.name, said, codes=0.5)
 
 
 def _cast(

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from qir.ir.attrs import Attr
 from qir.ir.ops import spec
-from qir.passes.forms.group.channels_last.strides import (
+
+from .strides import (
     Sizes,
     Steps,
     both,

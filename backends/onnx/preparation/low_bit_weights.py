@@ -6,8 +6,6 @@ accuracy level that rounds the left side, a block of the sum at a time.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 
 from qir.ir.attrs import Attr
@@ -15,11 +13,13 @@ from qir.ir.dtype import F32, I16, U16
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, QuantType
-from qir.ledger import Change, Ledger
+from qir.ledger import Change
 from qir.numerics import affine_of, quantize
-from qir.passes.forms.group.gemms import joined
 from qir.profiles import profile, query_of
 from qir.rewrite.fusing import TAILS
+from qir.rewrite.preparation import Preparation
+
+from .gemms import joined
 
 PRODUCTS = frozenset({"matmul", "gemm"})
 _STORAGES = frozenset({"i4", "u4", "i8", "u8"})
@@ -31,34 +31,27 @@ _MOST = 256
 """The data that share a scale at most, in larger blocks of weights too."""
 
 
-def given_weights(graph: Graph) -> frozenset[Node]:
-    """Returns the products whose weights the caller may give: the runtime makes their quantized
-    values later, and rounds no data beside them."""
-    return frozenset(
-        n for n in graph if n.op in PRODUCTS and n.operands["b"].node.attrs.get("default") is True
-    )
+def round_data(graph: Graph, prepared: Preparation) -> int:
+    """Rounds the data of each such product but those with default weights, whose quantized values
+    the runtime makes later; returns how many there are."""
+    return _round(graph, prepared, wide=False)
 
 
-def round_data(
-    graph: Graph,
-    ledger: Ledger,
-    step: str,
-    *,
-    wide: bool = False,
-    left: Collection[Node] = (),
-) -> int:
-    """Rounds the data of each such product but those `left`; returns how many there are.
+def round_wide_data(graph: Graph, prepared: Preparation) -> int:
+    """Rounds also the data of products between quantized values of 16 bits, and beside larger
+    blocks; returns how many there are."""
+    return _round(graph, prepared, wide=True)
 
-    `wide`: also of products between quantized values of 16 bits, and beside larger blocks.
-    """
+
+def _round(graph: Graph, prepared: Preparation, *, wide: bool) -> int:
     count = 0
     for node in list(graph):
-        size = None if node in left else _block(node, wide=wide)
+        size = None if node in prepared.default_weights else _block(node, wide=wide)
         if size is None:
             continue
         graph.set_operand(node, "a", _rounded(graph, node, node.operands["a"], size))
         said = f"its data are rounded to 8 bits, {size} at a time, as for weights of few bits"
-        ledger.add(Change.NUDGED, step, node.name, said, codes=0.5)
+        prepared.ledger.add(Change.NUDGED, prepared.name, node.name, said, codes=0.5)
         count += 1
     return count
 

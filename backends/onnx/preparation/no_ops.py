@@ -8,8 +8,8 @@ import numpy as np
 
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.ledger import Change, Ledger
-from qir.profiles import Profile
+from qir.ledger import Change
+from qir.rewrite.preparation import Preparation
 
 _NEUTRAL: Mapping[str, tuple[float, tuple[str, ...]]] = {
     "mul": (1.0, ("a", "b")),
@@ -22,8 +22,8 @@ _SAME_TYPE = frozenset({"cast", "expand", "identity", "dropout"})
 """Ops that do nothing where the result has the operand's type."""
 
 
-def remove_no_ops(graph: Graph, profile: Profile, ledger: Ledger) -> int:
-    """Removes operators that do nothing, and returns how many; none for runtimes that keep them.
+def remove_no_ops(graph: Graph, prepared: Preparation) -> int:
+    """Removes operators that do nothing, and returns how many.
 
     Before:  %m = mul(%d, 1.0); %q = quantize(%m)
     After:   %q = quantize(%d)
@@ -32,8 +32,6 @@ def remove_no_ops(graph: Graph, profile: Profile, ledger: Ledger) -> int:
     optimizer, before it looks at pairs of quantize and dequantize. One that makes a result of the
     model stays.
     """
-    if profile.doubled != "merged":
-        return 0
     count = 0
     for node in list(graph):
         kept = _kept(node)
@@ -43,7 +41,7 @@ def remove_no_ops(graph: Graph, profile: Profile, ledger: Ledger) -> int:
             continue
         graph.replace(node.result, kept)
         said = f"{node.op} changes no element, and the runtime removes it"
-        ledger.add(Change.EXACT, "group", node.name, said)
+        prepared.ledger.add(Change.EXACT, prepared.name, node.name, said)
         _remove(graph, node)
         count += 1
     return count

@@ -1,0 +1,49 @@
+"""The names of inputs and outputs that QIR states in the files of PyTorch that it writes.
+
+PyTorch names inputs after arguments and outputs after operators; the runner of such a file takes
+and gives the names of the graph that was written.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+from qir.ir.graph import Graph
+
+_MEMBER = "extra/qir.json"
+
+
+def restore_names(graph: Graph, path: Path) -> None:
+    """Gives inputs and outputs of a graph the names that its file states, where it states them."""
+    inputs, outputs = _stated(path)
+    if len(inputs) == len(graph.inputs):
+        for value, name in zip(graph.inputs, inputs, strict=True):
+            _rename(graph, value.name, name)
+    made = list(graph.outputs.values())
+    if len(outputs) == len(made):
+        call = graph.output.attrs
+        graph.remove(graph.output)
+        graph.add("output", dict(zip(outputs, made, strict=True)), call)
+
+
+def _rename(graph: Graph, old: str, new: str) -> None:
+    if old == new:
+        return
+    if (free := graph.fresh(new)) != new:
+        graph.rename(graph[new], free)
+    graph.rename(graph[old], new)
+
+
+def _stated(path: Path) -> tuple[list[str], list[str]]:
+    """Returns names of inputs and of outputs; none where the file states none, or not each once."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [n for n in archive.namelist() if n.partition("/")[2] == _MEMBER]
+            told = json.loads(archive.read(members[0])) if members else {}
+        inputs, outputs = (list(map(str, told.get(key, ()))) for key in ("inputs", "outputs"))
+    except (OSError, ValueError, TypeError, AttributeError, zipfile.BadZipFile):
+        return [], []
+    once = len(set(inputs)) == len(inputs) and len(set(outputs)) == len(outputs)
+    return (inputs, outputs) if once and all((*inputs, *outputs)) else ([], [])

@@ -1,0 +1,109 @@
+"""What profiles of one runtime alone name lives in its backend's folder."""
+
+import tomllib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from qir.ir.ops.quantization import RANGE_RULES
+from qir.numerics.ranges import NAMED
+from qir.profiles.conditions import conditions
+from qir.profiles.kernel_forms import forms
+from qir.profiles.methods import tabled
+from qir.profiles.preparation import USUAL, preparation_steps
+from qir.reference.curves import STEPS
+
+ROOT = Path(__file__).parents[2]
+PROFILES = (*ROOT.glob("backends/*/profiles/*.toml"), *ROOT.glob("qir/profiles/*.toml"))
+
+
+def users_of(kind: str) -> dict[str, set[str]]:
+    """Returns the folders whose profile files name each method, form, condition or step."""
+    out: dict[str, set[str]] = {}
+    for path in PROFILES:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        for row in (data, *data.get("rule", ()), *data.get("group", ())):
+            for one in named_in(row, kind):
+                out.setdefault(one, set()).add(path.relative_to(ROOT).parts[1])
+    return out
+
+
+def named_in(row: dict[str, Any], kind: str) -> list[str]:
+    said = row.get("when", {}).get("form", []) if kind == "form" else row.get(kind, [])
+    return [one if isinstance(one, str) else one["name"] for one in as_list(said)]
+
+
+def as_list(said: object) -> list[Any]:
+    return said if isinstance(said, list) else [said]
+
+
+def home_of(folders: set[str], module: str, core: str) -> str:
+    """Returns where what these folders' profiles name belongs: the one's backend, or the core."""
+    alone = len(folders) == 1 and folders != {"profiles"}
+    return f"qir.backends.{next(iter(folders))}.{module}" if alone else core
+
+
+def test_a_method_that_one_runtime_names_lives_in_the_folder_of_its_backend() -> None:
+    users = users_of("method")
+    for name, method in tabled().items():
+        home = home_of(users[name], "kernels", "qir.reference.")
+        assert method.function.__module__.startswith(home), f"{name}: {users[name]} name it"
+
+
+def test_a_form_that_one_runtime_names_lives_in_the_folder_of_its_backend() -> None:
+    users = users_of("form")
+    assert users.keys() == forms().keys()
+    for name, form in forms().items():
+        home = home_of(users[name], "forms", "qir.profiles.kernel_forms")
+        assert form.has.__module__ == home, f"{name}: {users[name]} name it"
+
+
+def test_a_condition_that_one_runtime_names_lives_in_the_folder_of_its_backend() -> None:
+    users = users_of("needs")
+    assert users.keys() == conditions().keys()
+    for name, condition in conditions().items():
+        home = home_of(users[name], "conditions", "qir.analysis.group_conditions")
+        module = condition.met.__module__
+        said = f"{name}, of {module}: {users[name]} name it"
+        assert module == home or module == "qir.rewrite.fusing", said
+
+
+def test_a_preparation_step_that_one_runtime_names_lives_in_the_folder_of_its_backend() -> None:
+    users = users_of("prepare")
+    for usual in USUAL:
+        users.setdefault(usual, set()).add("profiles")
+    assert users.keys() == preparation_steps().keys()
+    for name, step in preparation_steps().items():
+        home = home_of(users[name], "", "qir.passes.forms.group.steps")
+        run = step.run.func if isinstance(step.run, partial) else step.run
+        assert run.__module__.startswith(home), f"{name}: {users[name]} name it"
+
+
+def stage_words() -> dict[tuple[str, str], set[str]]:
+    """Returns the folders whose profile files give each stage field each word."""
+    out: dict[tuple[str, str], set[str]] = {}
+    for path in PROFILES:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        for row in (data, *data.get("rule", ())):
+            for field in row.get("stage", {}).items():
+                out.setdefault(field, set()).add(path.relative_to(ROOT).parts[1])
+    return out
+
+
+def test_the_functions_that_a_stage_word_picks_live_where_its_users_say() -> None:
+    """Other words choose an order of sums and roundings, which the schema of a rule defines."""
+    users = stage_words()
+    assert users
+    home = home_of(users["curves", "steps"], "curves", "qir.reference.curves")
+    assert {function.__module__ for function in STEPS.values()} == {home}
+
+
+def test_no_profile_names_a_range_rule() -> None:
+    """They are names that files and commands contain: of `choose_qparams` and of `--scales`."""
+    ranges = set(RANGE_RULES) - {"profile"}
+    assert set(NAMED) < ranges
+    for path in PROFILES:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        for row in data.get("rule", ()):
+            named = as_list(row.get("when", {}).get("attrs", {}).get("rule", []))
+            assert not ranges & set(named), f"{path.name}: {named}"
