@@ -23,8 +23,9 @@ def restore_names(graph: Graph, path: Path) -> None:
             _rename(graph, value.name, name)
     made = list(graph.outputs.values())
     if len(outputs) == len(made):
+        call = graph.output.attrs
         graph.remove(graph.output)
-        graph.add("output", dict(zip(outputs, made, strict=True)))
+        graph.add("output", dict(zip(outputs, made, strict=True)), call)
 
 
 def _rename(graph: Graph, old: str, new: str) -> None:
