@@ -201,6 +201,8 @@ class _Trials:
         self._exact: list[dict[str, Tensor]] = []
         self._few: CachedRun | None = None
         self._wanted: Mapping[str, Tensor] = {}
+        self.tell: Callable[[int, int | None], None] = lambda done, batches: None
+        """Is called with batches done, and all of them where that is known."""
 
     def graph(self, kept: Sequence[str]) -> Graph:
         """The graph that keeps these ops in float, beside those of the user's rules."""
@@ -250,7 +252,7 @@ class _Trials:
         runner = self._engine.compile(graph)
         given: Iterator[dict[str, Tensor]] = (
             {name: np.asarray(data) for name, data in runner(**inputs).items()}
-            for inputs in self._source
+            for inputs in self._batches()
         )
         if self.goal.drop is not None:
             return self._hits(given)
@@ -259,7 +261,13 @@ class _Trials:
 
     def _float_outputs(self) -> Iterator[dict[str, Tensor]]:
         graph = self.prepared.graph
-        return (run_reference(graph, inputs) for inputs in self._source)
+        return (run_reference(graph, inputs) for inputs in self._batches())
+
+    def _batches(self) -> Iterator[Mapping[str, Tensor]]:
+        """The batches of the data; each is reported when the next one is asked for."""
+        for done, inputs in enumerate(self._source):
+            self.tell(done, self._source.batches)
+            yield inputs
 
     def _hits(self, outputs: Iterator[dict[str, Tensor]]) -> float:
         """Percent of the samples whose largest number of the first output is at their label."""
@@ -332,19 +340,18 @@ def _pattern(name: str) -> str:
 class _Search:
     def __init__(self, trials: _Trials, progress: Progress) -> None:
         self.trials, self._progress = trials, progress
-        self._steps = 0
         self._best: tuple[float, int, tuple[str, ...]] = (-math.inf, 0, ())
         self.wanted = math.inf
 
     def run(self) -> Found:
-        self._tell("float model")
+        self._begin("float model")
         exact = self.trials.exact()
         self.wanted = self.trials.goal.least(exact)
         if self._reaches(()):
             return self._found((), exact, reached=True)
         count = len(self.trials.candidates)
         noise: dict[str, float] = {}
-        for done, name in enumerate(self.trials.candidates, 1):
+        for done, name in enumerate(self.trials.candidates):
             self._progress(done, count, f"noise of {name}")
             noise[name] = self.trials.noise(name)
         ranked = sorted(noise, key=lambda name: -noise[name])
@@ -374,21 +381,28 @@ class _Search:
     def _fewest(self, kept: Sequence[str]) -> tuple[str, ...]:
         """Leaves out what is not needed, the least noisy first; the last one was tried before."""
         left = list(kept)
-        for name in reversed(kept[:-1]):
+        trials = kept[:-1]
+        for done, name in enumerate(reversed(trials)):
             fewer = [other for other in left if other != name]
-            if self._reaches(fewer):
+            if self._reaches(fewer, done, len(trials)):
                 left = fewer
         return tuple(left)
 
-    def _reaches(self, kept: Sequence[str]) -> bool:
-        self._tell(f"{len(kept)} ops in float")
+    def _reaches(self, kept: Sequence[str], done: int = 0, of: int = 1) -> bool:
+        """Tells whether the goal is reached, by trial `done` of so many."""
+        self._begin(f"{len(kept)} ops in float", done, of)
         value = self.trials.value(kept)
         self._best = max(self._best, (value, -len(kept), tuple(kept)), key=lambda b: b[:2])
         return value >= self.wanted - 1e-9
 
-    def _tell(self, now: str) -> None:
-        self._steps += 1
-        self._progress(self._steps, None, now)
+    def _begin(self, now: str, trial: int = 0, of: int = 1) -> None:
+        """Reports the batches of a trial, as part of all of its trials."""
+
+        def tell(done: int, batches: int | None) -> None:
+            before = trial * (batches or 0)
+            self._progress(before + done, batches and of * batches, now)
+
+        self.trials.tell = tell
 
     def _found(self, kept: Sequence[str], exact: float, *, reached: bool) -> Found:
         trials = self.trials

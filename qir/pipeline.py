@@ -365,12 +365,14 @@ def calibrate(
     progress: Callable[[int, int | None], None] | None = None,
     checkpoint: Path | None = None,
     resume: Statistics | None = None,
+    fitting: bool = False,
     preprocess: Preprocess | str | Path | None = None,
 ) -> Statistics:
     """Runs the folded float graph on data and gives the statistics of its tensors.
 
     Data hold samples along the first axis, or are images, with the `preprocess` file for them. With
-    `feeds` each item, or file of a folder, is the complete inputs of one run instead.
+    `feeds` each item, or file of a folder, is the complete inputs of one run instead. `resume` are
+    statistics to go on from; with `fitting` those of another model or other data are left out.
 
     Raises DataError for data that do not fit, or hold NaN, and UsageError for feeds in batches.
     """
@@ -391,6 +393,7 @@ def calibrate(
         source,
         program.keys(),
         resume=resume,
+        fitting=fitting,
         checkpoint=checkpoint,
         progress=progress,
         threads=threads,

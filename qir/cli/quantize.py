@@ -12,7 +12,7 @@ import click
 from qir.cli import check as checking
 from qir.cli import defaults, goals
 from qir.cli import verb as shared
-from qir.cli.calibrate import observe
+from qir.cli.calibrate import left, observe
 from qir.cli.measuring import number
 from qir.cli.models import (
     claim_files,
@@ -160,8 +160,11 @@ def quantize(
 
     --drop and --sqnr search for the fewest ops to keep in float, on --data; calibration may be on
     other data, with --stats. What was found is written beside the output, as NAME.recipe.toml, and
-    --recipe gives the same bytes again. A search that was interrupted goes on. Where the goal is
-    out of reach the best model found is written, and the exit status is 3.
+    --recipe gives the same bytes again. Where the goal is out of reach the best model found is
+    written, and the exit status is 3.
+
+    A run that was interrupted leaves statistics and trials beside the output; the same command goes
+    on from there.
 
     --json prints {file, output, file_bytes, output_bytes, target, integer_macs, integer_ops,
     weight_ops, ops, sqnr: {output: decibels}, noisiest: [{node, op, sqnr, lost}],
@@ -182,7 +185,8 @@ def quantize(
     from qir.target import target as named_target
 
     alone = dynamic or weights is not None
-    asked = goals.Asked(drop, sqnr, labels, output)
+    calibrates = data is not None and stats is None
+    asked = goals.Asked(drop, sqnr, labels, output, calibrates)
     asked.require(data, alone=alone, feeds=feeds, checked=wanted, force=force)
     given = (target, profile or "", granularity, range_rule, scales, corrections)
     recipe = goals.read_recipe(Recipe(*given, shared.all_rules(rules, floats)), recipe_file)
@@ -225,6 +229,8 @@ def quantize(
     graph = open_model(model, ledger, data=data)
     checked_on = check_data or data
     few = limit if check_data is None else None
+    if asked.goal and data is not None:
+        checking.require_labels(graph, data, labels, preprocess, limit)
     if wanted and checked_on is not None:
         checking.require_labels(graph, checked_on, labels, preprocess, few)
     wishes = recipe.rules
@@ -250,11 +256,15 @@ def quantize(
             quietly,
             graph,
             data,
+            part=asked.statistics,
+            again="the same command",
             limit=limit,
             batch=batch,
             feeds=feeds,
             preprocess=preprocess,
             threads=threads,
+            resume=left(asked.statistics),
+            fitting=True,
         )
     found = None
     if statistics is not None and data is not None and asked.goal:
@@ -321,6 +331,8 @@ def quantize(
         opset=opset,
     )
     save_ledger(ledger, ledger_file)
+    if found is not None:
+        found.recipe.save(asked.recipe, found.facts())
     if dynamic and form != "integer":
         plan = pipeline.written(plan, output, target=target)
     elif statistics is not None and form == "qoperator":
@@ -341,6 +353,7 @@ def quantize(
         checked = checking.measure(
             quietly, graphs, checked_on, statistics, labels, metrics, preprocess, few, how
         )
+    goals.clear(found, asked)
     lengths = file_bytes(model), file_bytes(output)
     if as_json:
         screen.json(
