@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.kernel_groups import kernels
 from qir.arguments import checked
 from qir.atomic import write_text
 from qir.calibration import Preprocess, Source, Statistics, open_data
@@ -31,9 +30,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.ledger import Ledger
-from qir.passes.quantize.assign_schemes import assign
 from qir.passes.quantize.round_weights import FEW
-from qir.profiles import profile
 from qir.quantizing import Prepared, prepare
 from qir.recipe import Recipe
 from qir.reference.cached_run import CachedRun
@@ -315,12 +312,7 @@ def _worst_sqnr(
 
 def _candidates(prepared: Prepared, rules: Sequence[str]) -> dict[str, Node]:
     """The planned ops that compute, by the pattern that a rule names each of them by."""
-    planned = prepared.planned(rules)
-    graph = prepared.graph
-    rows = kernels(graph, profile(planned.groups)) if planned.groups else None
-    plan, _ = assign(
-        graph, planned.capability, planned.granularity, planned.wishes, rows, planned.masks
-    )
+    plan = prepared.plan(rules)
     nodes = {node.name: node for node in prepared.graph}
     chosen = [nodes[d.node] for d in plan.decisions if d.becomes == "integer" and not d.group]
     chosen = [node for node in chosen if not spec(node.op).traits.value_preserving]

@@ -415,6 +415,7 @@ def quantize(
     profile: str = "",
     corrections: Iterable[str] | str = DEFAULT,
     samples: Mapping[str, NDArray[np.generic]] | None = None,
+    float16: bool = False,
 ) -> Graph:
     """The quantized graph in QDQ form, for a target; the graph given stays as it was.
 
@@ -423,7 +424,8 @@ def quantize(
     `profile` no target is asked: codes lie on the edges of that profile's kernels and are those
     that these take, found by its rules; grouped by it (again), it gives its runtime's bytes.
     `corrections` names the passes that make up for rounding (docs/guide/accuracy.md), or "none";
-    `samples` are inputs of one run, for `round-weights` and `measure-bias`.
+    `samples` are inputs of one run, for `round-weights` and `measure-bias`. With `float16` the ops
+    that stay float compute in float16 (`narrow-reals`).
 
     Raises DataError where the statistics are of another model, UsageError for a model whose
     codes leave nothing to do; of a model that has some, what is real is quantized, codes stay.
@@ -441,7 +443,8 @@ def quantize(
         _require_left(graph, asked, profile or named_target(target).profile)
     ledger = ledger if ledger is not None else Ledger()
     names = corrections if isinstance(corrections, str) else ",".join(corrections) or "none"
-    recipe = Recipe(target, profile, granularity, range_rule, scales, names, rules)
+    kind = "f16" if float16 else ""
+    recipe = Recipe(target, profile, granularity, range_rule, scales, names, kind, rules)
     prepared = prepare(graph, statistics, recipe, ledger, journal=journal, samples=samples)
     return prepared.quantized(rules, ledger, journal=journal)
 

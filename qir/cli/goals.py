@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from qir.mixed_precision import Found
     from qir.recipe import Recipe
 
-_SAID = ("target", "profile", "granularity", "range_rule", "scales", "corrections")
+_SAID = ("target", "profile", "granularity", "range_rule", "scales", "corrections", "float_type")
 """The parameters that a recipe says, named as its fields."""
 
 

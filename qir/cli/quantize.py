@@ -94,6 +94,13 @@ class Common(TypedDict):
     help="Corrections of the rounding error: names with commas, such as correct-bias, or none"
     " (docs/guide/accuracy.md).",
 )
+@click.option(
+    "--float16",
+    "float_type",
+    flag_value="f16",
+    default="",
+    help="Compute what stays float in float16, with casts; scales stay float32. For ONNX.",
+)
 @shared.rules
 @shared.keep_float
 @goals.options
@@ -126,6 +133,7 @@ def quantize(
     range_rule: str,
     scales: str,
     corrections: str,
+    float_type: str,
     rules: tuple[str, ...],
     floats: tuple[str, ...],
     drop: float | None,
@@ -188,7 +196,7 @@ def quantize(
     calibrates = data is not None and stats is None
     asked = goals.Asked(drop, sqnr, labels, output, calibrates)
     asked.require(data, alone=alone, feeds=feeds, checked=wanted, force=force)
-    given = (target, profile or "", granularity, range_rule, scales, corrections)
+    given = (target, profile or "", granularity, range_rule, scales, corrections, float_type)
     recipe = goals.read_recipe(Recipe(*given, shared.all_rules(rules, floats)), recipe_file)
     target, profile, granularity = recipe.target, recipe.profile or None, recipe.granularity
     range_rule, scales, corrections = recipe.range_rule, recipe.scales, recipe.corrections
@@ -222,6 +230,8 @@ def quantize(
         )
     if rounds and data is None:
         raise UsageError(f"--corrections {needy[0]} needs samples beside --stats: give --data")
+    if alone and float_type:
+        raise UsageError("--float16 goes with samples, not with --dynamic and --weights")
     if alone and corrections != "default":
         raise UsageError("--corrections goes with samples: they tell what rounding costs")
     screen = Screen(quiet=quiet)
@@ -313,6 +323,7 @@ def quantize(
             profile=profile or "",
             corrections=corrections,
             samples=samples,
+            float16=bool(recipe.float_type),
             **common,
         )
     elif weights is not None:
