@@ -176,9 +176,11 @@ def facts(found: Found, asked: Asked) -> Mapping[str, str]:
     unit = " dB" if found.metric == "sqnr" else " %"
     exact = f", float {found.exact:.1f}{unit}" if found.metric == "top1" else ""
     kept = plural(len(found.kept), "op")
+    wide = {"in 16 bits": f"{plural(len(found.wide), 'op')}: {', '.join(found.wide)}"}
     return {
         found.metric: f"{found.value:.1f}{unit}{exact}, wanted {found.wanted:.1f}{unit}",
         "kept in float": f"{kept} of {found.candidates}: {', '.join(found.kept) or 'none'}",
+        **(wide if found.wide else {}),
         "recipe": asked.recipe.name,
     }
 
@@ -194,6 +196,7 @@ def to_json(found: Found | None, asked: Asked) -> dict[str, object] | None:
         "wanted": found.wanted,
         "reached": found.reached,
         "kept": list(found.kept),
+        "wide": list(found.wide),
         "of": found.candidates,
         "recipe": str(asked.recipe),
     }
@@ -214,6 +217,7 @@ def finish(found: Found | None, asked: Asked) -> None:
     from qir.errors import Refused
 
     if found is not None and not found.reached:
-        best = f"{found.value:.1f} with {plural(len(found.kept), 'op')} in float"
+        wide = f", {len(found.wide)} in 16 bits" if found.wide else ""
+        best = f"{found.value:.1f} with {plural(len(found.kept), 'op')} in float{wide}"
         said = f"{found.metric} {found.wanted:.1f} is out of reach: the best of the trials has"
         raise Refused(f"{said} {best}; {asked.output} and {asked.recipe} hold it")

@@ -166,20 +166,20 @@ def quantize(
     points that these take; `qir group --as` the same profile then predicts the runtime's bytes. No
     target is involved; samples are needed.
 
-    --drop and --sqnr search for the fewest ops to keep in float, on --data; calibration may be on
-    other data, with --stats. What was found is written beside the output, as NAME.recipe.toml, and
-    --recipe gives the same bytes again. Where the goal is out of reach the best model found is
-    written, and the exit status is 3.
+    --drop and --sqnr search for the fewest ops to keep in 16 bits, where the target file has such
+    activations, or in float, on --data; calibration may be on other data, with --stats. What was
+    found is written beside the output, as NAME.recipe.toml, and --recipe gives the same bytes
+    again. Where the goal is out of reach the best model found is written, and the exit status is 3.
 
     A run that was interrupted leaves statistics and trials beside the output; the same command goes
     on from there.
 
     --json prints {file, output, file_bytes, output_bytes, target, integer_macs, integer_ops,
     weight_ops, ops, sqnr: {output: decibels}, noisiest: [{node, op, sqnr, lost}],
-    goal: {metric, value, float, wanted, reached, kept, of, recipe}, check: {samples, float,
-    quantized, near, flips, worst}, ledger: {kind: count}}; weight_ops are those whose weights
-    --weights stores. sqnr is measured with --data, else null; where one is low, noisiest names the
-    layers that lose most. goal is null without a goal, check without --check.
+    goal: {metric, value, float, wanted, reached, kept, wide, of, recipe}, check: {samples,
+    float, quantized, near, flips, worst}, ledger: {kind: count}}; weight_ops are those whose
+    weights --weights stores. sqnr is measured with --data, else null; where one is low, noisiest
+    names the layers that lose most. goal is null without a goal, check without --check.
     """
     from qir import pipeline
     from qir.calibration import Statistics, parse_rule
