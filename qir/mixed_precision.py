@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from qir.analysis.wide_activations import wide_rules
 from qir.arguments import checked
-from qir.atomic import write_text
 from qir.calibration import Preprocess, Source, Statistics, open_data
 from qir.calibration.data import Data, first_batch, fixed_batch
 from qir.calibration.runner import GraphProgram, input_specs
@@ -40,6 +39,7 @@ from qir.recipe import Recipe
 from qir.reference.cached_run import CachedRun
 from qir.reference.interpreter import run as run_reference
 from qir.target import target as named_target
+from qir.trial_cache import TrialCache
 
 Tensor = NDArray[np.generic]
 SAMPLES = 8
@@ -148,7 +148,7 @@ def search_recipe(
         data, input_specs(graph), FEW, batch=batch, limit=limit, preprocess=preprocess
     )
     prepared = prepare(graph, statistics, recipe, Ledger(), samples=few)
-    trials = _Trials(prepared, source, goal, seen, _Cache(cache, key))
+    trials = _Trials(prepared, source, goal, seen, TrialCache(cache, key))
     return _Search(trials, progress or (lambda done, total, now: None)).run()
 
 
@@ -161,37 +161,6 @@ def _key(
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
 
-class _Cache:
-    """What was measured, in a file that is written after each measurement."""
-
-    def __init__(self, path: Path | None, key: str) -> None:
-        self._path, self._key = path, key
-        self.numbers: dict[str, float] = {}
-        if path is not None and path.exists():
-            self.numbers = _numbers(path, key)
-
-    def get(self, name: str, measure: Callable[[], float]) -> float:
-        if name not in self.numbers:
-            self.numbers[name] = measure()
-            if self._path is not None:
-                write_text(self._path, json.dumps({"key": self._key, "numbers": self.numbers}))
-        return self.numbers[name]
-
-
-def _numbers(path: Path, key: str) -> dict[str, float]:
-    """The numbers of a cache file; none where it is of other data, or damaged."""
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    if not isinstance(held, dict) or held.get("key") != key:
-        return {}
-    numbers = held.get("numbers")
-    if not isinstance(numbers, dict) or not all(isinstance(n, float) for n in numbers.values()):
-        return {}
-    return numbers
-
-
 class _Trials:
     """Measures quantized graphs that keep some ops in float."""
 
@@ -201,7 +170,7 @@ class _Trials:
         source: Source,
         goal: Goal,
         labels: Tensor | None,
-        cache: _Cache,
+        cache: TrialCache,
     ) -> None:
         self.prepared, self.goal, self._source, self._cache = prepared, goal, source, cache
         self._labels = labels

@@ -153,6 +153,7 @@ class _Run:
                 running: set[Future[None]] = set()
                 for number, inputs in self._source.numbered(done):
                     running.add(pool.submit(copy_context().run, self._one, number, inputs))
+                    del inputs  # or it would stay while the next batch is read
                     if len(running) >= threads:
                         running, ended = _some(running)
                         yield from self._counts(ended)

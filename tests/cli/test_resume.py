@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from qir import mixed_precision
 from qir.calibration import Statistics
 from qir.calibration.runner import GraphProgram
+from qir.trial_cache import TrialCache
 from tests.cli import models
 from tests.cli.command import assert_one_line, qir
 
@@ -159,9 +159,9 @@ def test_a_search_that_is_interrupted_goes_on_from_its_trials(
     monkeypatch.chdir(folder)
     assert qir(*QUANTIZE, *SEARCH, "-o", "whole.onnx").status == 0
     measured: list[str] = []
-    measure = mixed_precision._Cache.get
+    measure = TrialCache.get
 
-    def some(cache: mixed_precision._Cache, name: str, run: Callable[[], float]) -> float:
+    def some(cache: TrialCache, name: str, run: Callable[[], float]) -> float:
         if len(measured) == 3:
             raise KeyboardInterrupt
         if name not in cache.numbers:
@@ -169,7 +169,7 @@ def test_a_search_that_is_interrupted_goes_on_from_its_trials(
         return measure(cache, name, run)
 
     with monkeypatch.context() as patched:
-        patched.setattr(mixed_precision._Cache, "get", some)
+        patched.setattr(TrialCache, "get", some)
         stopped = qir(*QUANTIZE, *SEARCH, "-o", "new.onnx")
     assert_one_line(stopped, 130)
     assert "interrupted; the same command goes on from new.onnx.trials" in stopped.err
