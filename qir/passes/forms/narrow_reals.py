@@ -36,9 +36,9 @@ from qir.ir.node import Node, Value
 from qir.ir.quantized_ops import STRUCTURE
 from qir.ir.text import parse
 from qir.ledger import REQUEST, Change, Ledger
-from qir.passes.forms.retyping import Retyping, not_plain
 from qir.passes.quantize.materialize import read_statistics
 from qir.rewrite import Pass, Tolerance
+from qir.rewrite.retyping import Retyping, not_plain
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.options import option
 

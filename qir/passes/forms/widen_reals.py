@@ -31,8 +31,8 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
-from qir.passes.forms.retyping import Retyping, not_plain
 from qir.rewrite import Pass, Tolerance
+from qir.rewrite.retyping import Retyping, not_plain
 from qir.rewrite.runner.filter import may
 
 NARROW = (F16, BF16)
