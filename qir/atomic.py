@@ -8,6 +8,7 @@ the drafts there that nobody holds.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -70,7 +71,7 @@ def replacing(path: Path) -> Iterator[Path]:
             f"cannot write {str(path)!r}: it is no text that the system takes"
         ) from error
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+        raise InputError(_refused(path, error)) from error
     finally:
         if draft is not None:
             with suppress(OSError):
@@ -97,10 +98,17 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         os.replace(draft, path)
         draft = None
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+        raise InputError(_refused(path, error)) from error
     finally:
         if draft is not None:
             shutil.rmtree(draft, ignore_errors=True)
+
+
+def _refused(path: Path, error: OSError) -> str:
+    """Says what the system refuses, and what helps where a disk is full."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "; free some, or write to another disk" if full else ""
+    return f"cannot write {path}: {error.strerror or error}{remedy}"
 
 
 def clear_drafts(folder: Path) -> None:

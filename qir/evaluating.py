@@ -77,6 +77,8 @@ def evaluate(
     other = None if against is None else runner(against, target, threads)[1]
     results: list[Mapping[str, Tensor]] = []
     wanted: list[Mapping[str, Tensor]] = []
+    if progress is not None:
+        progress(0, source.batches)
     for done, inputs in enumerate(checked_inputs(source, source.name), 1):
         results.append(run(inputs))
         if other is not None:
@@ -127,6 +129,8 @@ def check(
     scaled: Mapping[str, Scaled] = {}
     if "equalize" in names:
         scaled = scaled_tensors(in_ops_of(table, folded, Ledger(), granularity), statistics)
+    if progress is not None:
+        progress(0, source.batches)
     return check_quantized(
         folded,
         quantized,

@@ -45,6 +45,10 @@ _MEANINGS = {
 }
 
 
+REQUEST = "request"
+"""The basis of a change that the user asked for by name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One thing that happened."""
@@ -58,7 +62,8 @@ class Entry:
     codes: float = 0.0
     """The largest change in quantized values, where one can be told."""
     basis: str = "construction"
-    """What an `exact` rests on: construction, test, or a profile's claim."""
+    """What an `exact` rests on: construction, test, or a profile's claim; `REQUEST`: the change was
+    asked for."""
 
 
 class Ledger:
@@ -112,7 +117,8 @@ class Ledger:
         return [
             e
             for e in self._entries
-            if e.change in (Change.APPROXIMATED, Change.REFUSED)
+            if (e.change is Change.APPROXIMATED and e.basis != REQUEST)
+            or e.change is Change.REFUSED
             or (e.change is Change.NUDGED and not e.codes <= 1)  # NaN: nobody knows how many
         ]
 

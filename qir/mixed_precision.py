@@ -1,8 +1,9 @@
 """Searches for the fewest ops to keep in float so that a quantized model keeps its accuracy.
 
 1. Each op alone is quantized on a few samples; the noise that this makes at the outputs ranks ops.
-2. The noisiest ops are kept in float, as many as the goal needs, on all samples.
-3. Each of them is tried in integers again, the least noisy first.
+2. The noisiest ops get activations of 16 bits, as many as the goal needs, on all samples; where the
+   target has none, or they do not suffice, the ops are kept in float.
+3. Each of them is tried in 8 bits again, and then in 16, the least noisy first.
 """
 
 from __future__ import annotations
@@ -12,33 +13,33 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.kernel_groups import kernels
+from qir.analysis.wide_activations import wide_rules
 from qir.arguments import checked
-from qir.atomic import write_text
 from qir.calibration import Preprocess, Source, Statistics, open_data
 from qir.calibration.data import Data, first_batch, fixed_batch
 from qir.calibration.runner import GraphProgram, input_specs
-from qir.errors import DataError, UsageError
+from qir.errors import DataError, SchemeError, UsageError
 from qir.evaluating import labels_of
 from qir.inspect.metrics import Sqnr
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.ledger import Ledger
-from qir.passes.quantize.assign_schemes import assign
 from qir.passes.quantize.round_weights import FEW
-from qir.profiles import profile
 from qir.quantizing import Prepared, prepare
 from qir.recipe import Recipe
 from qir.reference.cached_run import CachedRun
 from qir.reference.interpreter import run as run_reference
 from qir.target import target as named_target
+from qir.trial_cache import TrialCache
 
 Tensor = NDArray[np.generic]
 SAMPLES = 8
@@ -47,6 +48,10 @@ KEPT = 1 << 29
 """Bytes that the kept values of the float graph may take."""
 ENGINE = "cpu"
 """The target that runs trials."""
+Level: TypeAlias = Literal["float", "wide"]
+"""An op stays float, or has activations of 16 bits."""
+Choice: TypeAlias = Mapping[str, Level]
+"""What becomes of the ops that are not in 8 bits, the noisiest first."""
 Progress = Callable[[int, int | None, str], None]
 """Is called with steps done, all of them where that is known, and what is done."""
 
@@ -91,6 +96,8 @@ class Found:
     wanted: float
     kept: tuple[str, ...]
     """The ops that stay in float, in the graph's order."""
+    wide: tuple[str, ...]
+    """The ops with activations of 16 bits, in the graph's order."""
     candidates: int
     """How many ops were quantized before."""
     metric: str
@@ -100,7 +107,10 @@ class Found:
         facts: dict[str, str | float | int] = {"metric": self.metric, "value": round(self.value, 4)}
         if math.isfinite(self.exact):
             facts["float_value"] = round(self.exact, 4)
-        return facts | {"kept_in_float": len(self.kept), "of_ops": self.candidates}
+        facts["kept_in_float"] = len(self.kept)
+        if self.wide:
+            facts["in_16_bits"] = len(self.wide)
+        return facts | {"of_ops": self.candidates}
 
 
 @checked
@@ -138,7 +148,7 @@ def search_recipe(
         data, input_specs(graph), FEW, batch=batch, limit=limit, preprocess=preprocess
     )
     prepared = prepare(graph, statistics, recipe, Ledger(), samples=few)
-    trials = _Trials(prepared, source, goal, seen, _Cache(cache, key))
+    trials = _Trials(prepared, source, goal, seen, TrialCache(cache, key))
     return _Search(trials, progress or (lambda done, total, now: None)).run()
 
 
@@ -151,37 +161,6 @@ def _key(
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
 
-class _Cache:
-    """What was measured, in a file that is written after each measurement."""
-
-    def __init__(self, path: Path | None, key: str) -> None:
-        self._path, self._key = path, key
-        self.numbers: dict[str, float] = {}
-        if path is not None and path.exists():
-            self.numbers = _numbers(path, key)
-
-    def get(self, name: str, measure: Callable[[], float]) -> float:
-        if name not in self.numbers:
-            self.numbers[name] = measure()
-            if self._path is not None:
-                write_text(self._path, json.dumps({"key": self._key, "numbers": self.numbers}))
-        return self.numbers[name]
-
-
-def _numbers(path: Path, key: str) -> dict[str, float]:
-    """The numbers of a cache file; none where it is of other data, or damaged."""
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    if not isinstance(held, dict) or held.get("key") != key:
-        return {}
-    numbers = held.get("numbers")
-    if not isinstance(numbers, dict) or not all(isinstance(n, float) for n in numbers.values()):
-        return {}
-    return numbers
-
-
 class _Trials:
     """Measures quantized graphs that keep some ops in float."""
 
@@ -191,24 +170,31 @@ class _Trials:
         source: Source,
         goal: Goal,
         labels: Tensor | None,
-        cache: _Cache,
+        cache: TrialCache,
     ) -> None:
         self.prepared, self.goal, self._source, self._cache = prepared, goal, source, cache
         self._labels = labels
         self._engine = named_target(ENGINE)
         self.rules = prepared.recipe.rules
         self.candidates = _candidates(prepared, self.rules)
+        self.wide = _wide(prepared, self.rules, self.candidates)
         self._exact: list[dict[str, Tensor]] = []
         self._few: CachedRun | None = None
         self._wanted: Mapping[str, Tensor] = {}
+        self.tell: Callable[[int, int | None], None] = lambda done, batches: None
+        """Is called with batches done, and all of them where that is known."""
 
-    def graph(self, kept: Sequence[str]) -> Graph:
-        """The graph that keeps these ops in float, beside those of the user's rules."""
-        return self.prepared.quantized(self.with_floats(kept), Ledger())
+    def graph(self, choice: Choice) -> Graph:
+        """The graph of a choice, beside the user's rules."""
+        return self.prepared.quantized(self.with_rules(choice), Ledger())
 
-    def with_floats(self, kept: Sequence[str]) -> tuple[str, ...]:
-        """The user's rules, and those that keep these ops in float, in the graph's order."""
-        return (*self.rules, *(f"name={name}: float" for name in self.candidates if name in kept))
+    def with_rules(self, choice: Choice) -> tuple[str, ...]:
+        """The user's rules, and those of a choice, in the graph's order."""
+        made = list(self.rules)
+        for name in self.candidates:
+            if level := choice.get(name):
+                made += self.wide[name] if level == "wide" else (f"name={name}: float",)
+        return tuple(made)
 
     def exact(self) -> float:
         """The metric of the float model."""
@@ -216,10 +202,18 @@ class _Trials:
             return math.inf
         return self._cache.get("float", lambda: self._hits(self._float_outputs()))
 
-    def value(self, kept: Sequence[str]) -> float:
-        """The metric of the model that keeps these ops in float."""
-        name = f"{self.goal.metric} " + json.dumps(sorted(kept))
-        return self._cache.get(name, lambda: self._measured(self.graph(kept)))
+    def value(self, choice: Choice) -> float:
+        """The metric of the model of a choice; the worst where its rules cannot hold together."""
+
+        def measure() -> float:
+            try:
+                graph = self.graph(choice)
+            except SchemeError:
+                return -math.inf
+            return self._measured(graph)
+
+        name = f"{self.goal.metric} " + json.dumps(sorted(choice.items()))
+        return self._cache.get(name, measure)
 
     def noise(self, name: str) -> float:
         """The noise at the outputs where this op alone is quantized, as a share of the signal."""
@@ -227,13 +221,13 @@ class _Trials:
 
     def _alone(self, name: str) -> float:
         few = self._few or self._keep()
-        given = few.run(self.graph([other for other in self.candidates if other != name]))
+        given = few.run(self.graph({n: "float" for n in self.candidates if n != name}))
         shares = [_share(self._wanted[n], given[n]) for n in self._wanted if n in given]
         return float(np.mean(shares)) if shares else 0.0
 
     def _keep(self) -> CachedRun:
         """Runs the float graph on as many samples as may be kept."""
-        graph = self.graph(list(self.candidates))
+        graph = self.graph(dict.fromkeys(self.candidates, "float"))
         first = next(iter(self._source))
         count = max((len(a) for a in first.values() if np.ndim(a)), default=1)
         sizes = [count] if fixed_batch(self._source.inputs) else [1, min(SAMPLES, count)]
@@ -250,7 +244,7 @@ class _Trials:
         runner = self._engine.compile(graph)
         given: Iterator[dict[str, Tensor]] = (
             {name: np.asarray(data) for name, data in runner(**inputs).items()}
-            for inputs in self._source
+            for inputs in self._batches()
         )
         if self.goal.drop is not None:
             return self._hits(given)
@@ -259,7 +253,13 @@ class _Trials:
 
     def _float_outputs(self) -> Iterator[dict[str, Tensor]]:
         graph = self.prepared.graph
-        return (run_reference(graph, inputs) for inputs in self._source)
+        return (run_reference(graph, inputs) for inputs in self._batches())
+
+    def _batches(self) -> Iterator[Mapping[str, Tensor]]:
+        """The batches of the data; each is reported when the next one is asked for."""
+        for done, inputs in enumerate(self._source):
+            self.tell(done, self._source.batches)
+            yield inputs
 
     def _hits(self, outputs: Iterator[dict[str, Tensor]]) -> float:
         """Percent of the samples whose largest number of the first output is at their label."""
@@ -307,12 +307,7 @@ def _worst_sqnr(
 
 def _candidates(prepared: Prepared, rules: Sequence[str]) -> dict[str, Node]:
     """The planned ops that compute, by the pattern that a rule names each of them by."""
-    planned = prepared.planned(rules)
-    graph = prepared.graph
-    rows = kernels(graph, profile(planned.groups)) if planned.groups else None
-    plan, _ = assign(
-        graph, planned.capability, planned.granularity, planned.wishes, rows, planned.masks
-    )
+    plan = prepared.plan(rules)
     nodes = {node.name: node for node in prepared.graph}
     chosen = [nodes[d.node] for d in plan.decisions if d.becomes == "integer" and not d.group]
     chosen = [node for node in chosen if not spec(node.op).traits.value_preserving]
@@ -324,6 +319,24 @@ def _candidates(prepared: Prepared, rules: Sequence[str]) -> dict[str, Node]:
     return found
 
 
+def _wide(
+    prepared: Prepared, rules: Sequence[str], candidates: Mapping[str, Node]
+) -> dict[str, tuple[str, ...]]:
+    """The rules of ops that may have activations of 16 bits, where no op becomes float by them."""
+
+    def integers(more: Sequence[str]) -> set[str]:
+        return {d.node for d in prepared.plan((*rules, *more)).decisions if d.integer}
+
+    before = integers(())
+    found = {}
+    for name, node in candidates.items():
+        made = wide_rules(node, prepared.capability, name)
+        with suppress(SchemeError):
+            if made and integers(made) == before:
+                found[name] = made
+    return found
+
+
 def _pattern(name: str) -> str:
     """A pattern of a rule that matches a name; what has a meaning there matches as any letter."""
     return "".join("?" if c.isspace() or c in "*[]" else c for c in name)
@@ -332,73 +345,102 @@ def _pattern(name: str) -> str:
 class _Search:
     def __init__(self, trials: _Trials, progress: Progress) -> None:
         self.trials, self._progress = trials, progress
-        self._steps = 0
-        self._best: tuple[float, int, tuple[str, ...]] = (-math.inf, 0, ())
+        self._best: tuple[float, int, Choice] = (-math.inf, 0, {})
         self.wanted = math.inf
 
     def run(self) -> Found:
-        self._tell("float model")
+        self._begin("float model")
         exact = self.trials.exact()
         self.wanted = self.trials.goal.least(exact)
-        if self._reaches(()):
-            return self._found((), exact, reached=True)
+        if self._reaches({}):
+            return self._found({}, exact, reached=True)
         count = len(self.trials.candidates)
         noise: dict[str, float] = {}
-        for done, name in enumerate(self.trials.candidates, 1):
+        for done, name in enumerate(self.trials.candidates):
             self._progress(done, count, f"noise of {name}")
             noise[name] = self.trials.noise(name)
         ranked = sorted(noise, key=lambda name: -noise[name])
-        most = self._most(ranked)
-        if most is None:
-            return self._found(self._best[2], exact, reached=False)
-        return self._found(self._fewest(ranked[:most]), exact, reached=True)
+        levels: tuple[Level, ...] = ("wide", "float") if self.trials.wide else ("float",)
+        for level in levels:
+            choice = self._most(ranked, level)
+            if choice is not None:
+                return self._found(self._fewest(choice), exact, reached=True)
+        return self._found(self._best[2], exact, reached=False)
 
-    def _most(self, ranked: Sequence[str]) -> int | None:
-        """How many of the noisiest ops must stay float; None where all but one do not suffice."""
-        fails, size, last = 0, 1, len(ranked) - 1
+    def _most(self, ranked: Sequence[str], level: Level) -> Choice | None:
+        """The noisiest ops at a level, as many as are needed; None where these do not suffice.
+
+        One op at least stays quantized; those that have no 16 bits are float.
+        """
+        wide = self.trials.wide if level == "wide" else {}
+
+        def noisiest(count: int) -> Choice:
+            return {name: "wide" if name in wide else "float" for name in ranked[:count]}
+
+        fails, size = 0, 1
+        last = len(ranked) - (0 if len(wide) == len(ranked) else 1)
         while True:
             size = min(size, last)
             if size <= fails:
                 return None
-            if self._reaches(ranked[:size]):
+            if self._reaches(noisiest(size)):
                 break
             fails, size = size, size * 2
         while size - fails > 1:
             middle = (size + fails) // 2
-            if self._reaches(ranked[:middle]):
+            if self._reaches(noisiest(middle)):
                 size = middle
             else:
                 fails = middle
-        return size
+        return noisiest(size)
 
-    def _fewest(self, kept: Sequence[str]) -> tuple[str, ...]:
-        """Leaves out what is not needed, the least noisy first; the last one was tried before."""
-        left = list(kept)
-        for name in reversed(kept[:-1]):
-            fewer = [other for other in left if other != name]
-            if self._reaches(fewer):
-                left = fewer
-        return tuple(left)
+    def _fewest(self, choice: Choice) -> Choice:
+        """Gives ops fewer bits where these suffice, the least noisy first."""
+        left = dict(choice)
+        names = list(choice)[::-1]
+        for done, name in enumerate(names):
+            rest: Choice = {n: level for n, level in left.items() if n != name}
+            # Without the first of them the others were tried before.
+            if done and self._reaches(rest, done, len(names)):
+                left.pop(name)
+            elif left[name] == "float" and name in self.trials.wide:
+                narrower: Choice = {**left, name: "wide"}
+                if self._reaches(narrower, done, len(names)):
+                    left[name] = "wide"
+        return left
 
-    def _reaches(self, kept: Sequence[str]) -> bool:
-        self._tell(f"{len(kept)} ops in float")
-        value = self.trials.value(kept)
-        self._best = max(self._best, (value, -len(kept), tuple(kept)), key=lambda b: b[:2])
+    def _reaches(self, choice: Choice, done: int = 0, of: int = 1) -> bool:
+        """Tells whether the goal is reached, by trial `done` of so many."""
+        counts = Counter(choice.values())
+        wide = f"{counts['wide']} ops in 16 bits, " if counts["wide"] else ""
+        self._begin(f"{wide}{counts['float']} ops in float", done, of)
+        value = self.trials.value(choice)
+        self._best = max(self._best, (value, -len(choice), choice), key=lambda b: b[:2])
         return value >= self.wanted - 1e-9
 
-    def _tell(self, now: str) -> None:
-        self._steps += 1
-        self._progress(self._steps, None, now)
+    def _begin(self, now: str, trial: int = 0, of: int = 1) -> None:
+        """Reports the batches of a trial, as part of all of its trials."""
 
-    def _found(self, kept: Sequence[str], exact: float, *, reached: bool) -> Found:
+        def tell(done: int, batches: int | None) -> None:
+            before = trial * (batches or 0)
+            self._progress(before + done, batches and of * batches, now)
+
+        self.trials.tell = tell
+
+    def _found(self, choice: Choice, exact: float, *, reached: bool) -> Found:
         trials = self.trials
+
+        def at(level: Level) -> tuple[str, ...]:
+            return tuple(name for name in trials.candidates if choice.get(name) == level)
+
         return Found(
-            replace(trials.prepared.recipe, rules=trials.with_floats(kept)),
+            replace(trials.prepared.recipe, rules=trials.with_rules(choice)),
             reached,
-            trials.value(kept),
+            trials.value(choice),
             exact,
             self.wanted,
-            tuple(name for name in trials.candidates if name in kept),
+            at("float"),
+            at("wide"),
             len(trials.candidates),
             trials.goal.metric,
         )

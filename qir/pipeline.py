@@ -370,12 +370,14 @@ def calibrate(
     progress: Callable[[int, int | None], None] | None = None,
     checkpoint: Path | None = None,
     resume: Statistics | None = None,
+    fitting: bool = False,
     preprocess: Preprocess | str | Path | None = None,
 ) -> Statistics:
     """Runs the folded float graph on data and gives the statistics of its tensors.
 
     Data hold samples along the first axis, or are images, with the `preprocess` file for them. With
-    `feeds` each item, or file of a folder, is the complete inputs of one run instead.
+    `feeds` each item, or file of a folder, is the complete inputs of one run instead. `resume` are
+    statistics to go on from; with `fitting` those of another model or other data are left out.
 
     Raises DataError for data that do not fit, or hold NaN, and UsageError for feeds in batches.
     """
@@ -396,6 +398,7 @@ def calibrate(
         source,
         program.keys(),
         resume=resume,
+        fitting=fitting,
         checkpoint=checkpoint,
         progress=progress,
         threads=threads,
@@ -417,6 +420,7 @@ def quantize(
     profile: str = "",
     corrections: Iterable[str] | str = DEFAULT,
     samples: Mapping[str, NDArray[np.generic]] | None = None,
+    float16: bool = False,
 ) -> Graph:
     """The quantized graph in QDQ form, for a target; the graph given stays as it was.
 
@@ -425,7 +429,8 @@ def quantize(
     `profile` no target is asked: codes lie on the edges of that profile's kernels and are those
     that these take, found by its rules; grouped by it (again), it gives its runtime's bytes.
     `corrections` names the passes that make up for rounding (docs/guide/accuracy.md), or "none";
-    `samples` are inputs of one run, for `round-weights` and `measure-bias`.
+    `samples` are inputs of one run, for `round-weights` and `measure-bias`. With `float16` the ops
+    that stay float compute in float16 (`narrow-reals`).
 
     Raises DataError where the statistics are of another model, UsageError for a model whose
     codes leave nothing to do; of a model that has some, what is real is quantized, codes stay.
@@ -443,7 +448,8 @@ def quantize(
         _require_left(graph, asked, profile or named_target(target).profile)
     ledger = ledger if ledger is not None else Ledger()
     names = corrections if isinstance(corrections, str) else ",".join(corrections) or "none"
-    recipe = Recipe(target, profile, granularity, range_rule, scales, names, rules)
+    kind = "f16" if float16 else ""
+    recipe = Recipe(target, profile, granularity, range_rule, scales, names, kind, rules)
     prepared = prepare(graph, statistics, recipe, ledger, journal=journal, samples=samples)
     return prepared.quantized(rules, ledger, journal=journal)
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from qir.analysis.kernel_groups import of_reals
+from qir.analysis.decisions import Plan
+from qir.analysis.kernel_groups import kernels, of_reals
 from qir.analysis.kernel_table import kernel_table
 from qir.analysis.masks import refuted, seen
 from qir.analysis.quantized_regions import held
@@ -26,11 +27,12 @@ from qir.passes.fold.fold_bias import FoldBias
 from qir.passes.fold.fold_constants import FoldConstants
 from qir.passes.forms.lower_batch_norm import CONVOLUTION, LowerBatchNorm
 from qir.passes.forms.lower_linear import MATRIX, LowerLinear
+from qir.passes.forms.narrow_reals import NarrowReals
 from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.raise_linear import RaiseLinear
 from qir.passes.forms.turn_sums import TurnSums
 from qir.passes.forms.widen_reals import WidenReals, narrow
-from qir.passes.quantize.assign_schemes import AssignSchemes
+from qir.passes.quantize.assign_schemes import AssignSchemes, assign
 from qir.passes.quantize.clip_weights import ClipWeights
 from qir.passes.quantize.correct_bias import CorrectBias
 from qir.passes.quantize.equalize import Equalize, scaled_tensors
@@ -229,6 +231,19 @@ class Prepared:
             mask_values(self.graph, self.statistics),
         )
 
+    def plan(self, rules: Iterable[str]) -> Plan:
+        """What becomes of each op, by these rules of the user."""
+        planned = self.planned(rules)
+        rows = kernels(self.graph, named_profile(planned.groups)) if planned.groups else None
+        return assign(
+            self.graph,
+            planned.capability,
+            planned.granularity,
+            planned.wishes,
+            rows,
+            planned.masks,
+        )[0]
+
     def quantized(
         self, rules: Iterable[str], ledger: Ledger, *, journal: Journal | None = None
     ) -> Graph:
@@ -237,6 +252,9 @@ class Prepared:
         planned = self.planned(rules)
         graph = self.graph
         first, last = quantizing_steps(planned, by, self.corrections, graph, self.samples)
+        if self.recipe.float_type:
+            integer = (d.node for d in self.plan(rules).decisions if d.integer)
+            last += [NarrowReals(tuple(integer), self.statistics), Prune()]
         if "measure-bias" in self.corrections:
             graph = run_passes(graph, first, ledger, journal=journal)
             draft = run_passes(graph, last[:1], Ledger())
@@ -268,6 +286,9 @@ def prepare(
         of = kernels_of(graph, recipe.profile)
         table, groups, named = kernel_table(of), of.name, of.name
     corrections = known_corrections(recipe.corrections, table, recipe.granularity)
+    if recipe.float_type and (recipe.profile or recipe.float_type not in backend.float_types):
+        by_name = recipe.profile or recipe.target
+        raise UsageError(f"{by_name} computes what stays float in float32; leave float16 out")
     if not samples and (needy := [name for name in corrections if name in ON_SAMPLES]):
         raise UsageError(f"{needy[0]} needs samples beside statistics: give some inputs")
     if "smooth" in corrections:  # before linear layers are reshaped to products of matrices

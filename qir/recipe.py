@@ -21,9 +21,12 @@ _KEYS = {
     "range": "range_rule",
     "scales": "scales",
     "corrections": "corrections",
+    "float": "float_type",
     "rules": "rules",
 }
 """Key of the file -> field."""
+FLOAT_TYPES = ("", "f16")
+"""In which type ops that stay float compute; empty: in their own."""
 _MOST = 1 << 24
 """Bytes of a file that may be one."""
 
@@ -39,6 +42,8 @@ class Recipe:
     range_rule: str = "minmax"
     scales: str = "profile"
     corrections: str = "default"
+    float_type: str = ""
+    """`f16` where ops that stay float compute in float16; empty: they keep their type."""
     rules: tuple[str, ...] = ()
     """The user's rules, such as `name=conv1: float`; the last that speaks of a slot wins."""
 
@@ -82,6 +87,8 @@ class Recipe:
                 made[_KEYS[key]] = value
             else:
                 raise InputError(f"{where}: {key} is a text")
+        if (kind := made.get("float_type", "")) not in FLOAT_TYPES:
+            raise InputError(f'{where}: float is {kind!r}; a recipe has float = "f16", or none')
         return cls(**made)  # type: ignore[arg-type]
 
     @classmethod

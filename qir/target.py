@@ -36,6 +36,8 @@ class Target(ABC):
     suffix: ClassVar[str] = ""
     suffixes: ClassVar[Mapping[str, str]] = {}
     """The suffixes of forms that have another than `suffix`."""
+    float_types: ClassVar[tuple[str, ...]] = ("f32",)
+    """The types in which ops that stay float may compute."""
     folders: ClassVar[tuple[str, ...]] = ()
     """The forms that are folders, whose names take no suffix."""
 

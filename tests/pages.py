@@ -73,6 +73,7 @@ INTERNAL = (
     "qir.ir.lazy_arrays",
     "qir.quantizing",
     "qir.source",
+    "qir.trial_cache",
 )
 """Modules of the core that no user and no plugin imports."""
 WITHIN = (

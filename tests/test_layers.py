@@ -25,6 +25,7 @@ CORE = {
     "ledger": "errors arguments atomic ir",
     "source": "ir",
     "recipe": "errors atomic registry",
+    "trial_cache": "atomic",
     "capability": "errors ir query registry numerics profiles",
     "numerics": "errors ir registry _kernels",
     "profiles": "errors ir registry numerics",

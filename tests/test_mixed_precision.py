@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -179,6 +180,73 @@ def test_an_interrupted_search_goes_on_where_it_was(
     cache.write_text("{")  # damaged: it starts anew
     assert search_recipe(graph, statistics, samples, sqnr=29.0, recipe=PLAIN, cache=cache) == found
     assert runs[0] == 4 + 2 * found.candidates - 3
+
+
+BOTH = """
+name = "both"
+extends = "onnxruntime"
+[[op]]
+op = "conv2d"
+constant = ["w"]
+[op.slots]
+x = ["u8 affine tensor", "u16 affine tensor"]
+w = "i8<-127:127> symmetric tensor"
+result = ["u8 affine tensor", "u16 affine tensor"]
+[[op]]
+op = "tanh"
+[op.slots]
+x = ["u8 affine tensor", "u16 affine tensor"]
+result = ["u8 affine tensor", "u16 affine tensor"]
+"""
+"""A target whose convolutions take activations of 8 or 16 bits."""
+
+
+def test_ops_get_16_bits_before_they_stay_in_float(samples: Floats, tmp_path: Path) -> None:
+    """Weights lie on their steps here, so that only activations make noise."""
+    rng = np.random.default_rng(8)
+    steps = {f"w{i}": np.round(rng.uniform(-127, 127, (8, 8, 1, 1))) for i in "01"}
+    for held in steps.values():
+        held[0, 0] = 127
+    arrays = {name: (held / 128).astype(np.float32) for name, held in steps.items()}
+    text = """graph main {
+      %x = input() : (N)x8x1x1xf32
+      %w0 = constant(@w0) : 8x8x1x1xf32
+      %a = conv2d(%x, %w0) : (N)x8x1x1xf32
+      %t = tanh(%a) : (N)x8x1x1xf32
+      %w1 = constant(@w1) : 8x8x1x1xf32
+      %b = conv2d(%t, %w1) : (N)x8x1x1xf32
+      output(y=%b)
+    }"""
+    graph = parse(text, arrays)
+    path = tmp_path / "both.toml"
+    path.write_text(BOTH)
+    data = samples[:, :, None, None]
+    statistics = pipeline.calibrate(graph, data)
+    first, second = (held[..., 0, 0].T.astype(np.float64) for held in arrays.values())
+    exact = (np.tanh(samples.astype(np.float64) @ first) @ second)[:, :, None, None]
+
+    plain = replace(PLAIN, target=str(path))
+    found = search_recipe(graph, statistics, data, sqnr=60.0, recipe=plain)
+    assert found.reached
+    assert found.kept == ()
+    assert found.wide
+    assert all("u16 affine tensor" in rule for rule in found.recipe.rules)
+
+    def reached(rules: tuple[str, ...]) -> float:
+        made = pipeline.quantize(
+            graph,
+            statistics,
+            target=str(path),
+            rules=rules,
+            granularity="tensor",
+            corrections="none",
+        )
+        return decibels(exact, by_onnxruntime(made, data, tmp_path / "made.onnx"))
+
+    assert reached(()) < 60.0 <= reached(found.recipe.rules)
+    for name in found.wide:
+        rules = tuple(r for r in found.recipe.rules if not r.startswith(f"name={name}"))
+        assert reached(rules) < 60.0, f"{name} needs no 16 bits"
 
 
 def test_a_goal_that_is_reached_at_once_keeps_nothing_in_float(

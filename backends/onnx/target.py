@@ -27,6 +27,7 @@ class OnnxRuntimeTarget(Target):
     formats = ("qdq", "qoperator", "integer", "nbits")
     """QDQ; onnxruntime's operators on quantized values; integer sums; weights of few bits."""
     suffix = ".onnx"
+    float_types = ("f32", "f16")
 
     def __init__(self, opset: int | None = None) -> None:
         self.opset = opset

@@ -70,6 +70,7 @@ def collect(
     watch: Collection[Key],
     *,
     resume: Statistics | None = None,
+    fitting: bool = False,
     checkpoint: Path | None = None,
     every: float | None = None,
     progress: Callable[[int, int | None], None] | None = None,
@@ -80,16 +81,22 @@ def collect(
     They are equal whatever `threads` is and however often the run was resumed. With `checkpoint`
     they are saved after a batch where the last save is `every` seconds ago (5 by default), when the
     run is interrupted, and at the end. DataError when a tensor has a NaN, when `resume` is of
-    another model or other data, and for what the source finds.
+    another model or other data (where it is taken only if `fitting`, it is left out then), and for
+    what the source finds.
     """
     if threads < 1:
         raise UsageError(f"threads {threads}: give at least 1")
     data = source.digest()
     every = SECONDS if every is None else every
     statistics = resume if resume is not None else Statistics(program.digest)
-    statistics.require_model(program.digest)
-    statistics.require_only(data, source.batches)
-    statistics.require_among(watch)
+    try:
+        statistics.require_model(program.digest)
+        statistics.require_only(data, source.batches)
+        statistics.require_among(watch)
+    except DataError:
+        if not fitting:
+            raise
+        statistics = Statistics(program.digest)
     run = _Run(program, source, data, watch, statistics)
     saved = time.monotonic()
     done = statistics.done(data)
@@ -146,6 +153,7 @@ class _Run:
                 running: set[Future[None]] = set()
                 for number, inputs in self._source.numbered(done):
                     running.add(pool.submit(copy_context().run, self._one, number, inputs))
+                    del inputs  # or it would stay while the next batch is read
                     if len(running) >= threads:
                         running, ended = _some(running)
                         yield from self._counts(ended)

@@ -153,7 +153,7 @@ class Source:
         """The batches with their numbers, but those to skip, which are not read."""
         for number, parts in enumerate(self._parts()):
             if number not in skip:
-                yield number, self._assemble(parts)
+                yield number, self._taken(parts)
 
     def _parts(self) -> Iterator[list[Part]]:
         """What each batch is put together from."""
@@ -182,6 +182,12 @@ class Source:
         Data that can be read only once are distinguished by their name alone.
         """
         return digest_of(f"{self.batch_size}", self._pieces.identity, self)
+
+    def _taken(self, parts: list[Part]) -> dict[str, Array]:
+        """One batch; what it was put together from is dropped before the batch is used."""
+        batch = self._assemble(parts)
+        parts.clear()
+        return batch
 
     def _assemble(self, parts: Sequence[Part]) -> dict[str, Array]:
         """One batch out of parts of pieces, in the model's dtypes."""

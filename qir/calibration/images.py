@@ -140,8 +140,8 @@ def _require_shape(file: Path, array: Array, spec: InputSpec, preprocess: Prepro
     turned = (made[1], made[2], made[0]) if preprocess.layout == "NCHW" else (made[2], *made[:2])
     other = "NHWC" if preprocess.layout == "NCHW" else "NCHW"
     fitting = len(wanted) == 3 and all(w in (None, t) for w, t in zip(wanted, turned, strict=True))
-    remedy = f'layout = "{other}"' if fitting else "size, crop, order or layout"
+    remedy = f'set layout = "{other}"' if fitting else "change size, crop, order or layout"
     shape = "x".join(map(str, made))
     raise DataError(
-        f"{file}: becomes {shape}, the input takes {spec}: change {remedy} in the preprocess file"
+        f"{file}: becomes {shape}, the input takes {spec}; {remedy} in the preprocess file"
     )

@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from qir import __version__
+from qir.cli import completion
 from qir.cli.bench import bench
 from qir.cli.bisect import bisect
 from qir.cli.calibrate import calibrate
@@ -78,6 +79,7 @@ class App(click.Group):
         **extra: object,
     ) -> NoReturn:
         """Runs a command line and ends with its status."""
+        completion.answer(self)
         DEBUG.clear()
         status = 0
         try:
@@ -111,6 +113,7 @@ class App(click.Group):
 @click.group(cls=App, invoke_without_command=True, context_settings={"max_content_width": 100})
 @click.version_option(__version__, message="qir %(version)s")
 @click.help_option("-h", "--help")
+@completion.option
 @click.pass_context
 def app(context: click.Context) -> None:
     """Reads, quantizes, converts and runs ONNX, PyTorch, TensorFlow, MXNet and .qir models."""

@@ -241,7 +241,7 @@ def _show_steps(screen: Screen, steps: Sequence[dict[str, object]]) -> None:
         count = size(float(str(row["bytes"])))
         rows.append((str(row["step"]), str(row["kind"]), seconds(taken), share, count))
     columns = (
-        Column("step", fit="shorten"),
+        Column("step", fit="fold"),
         Column("kind"),
         Column("time", "right"),
         Column("share", "right"),

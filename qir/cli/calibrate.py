@@ -78,7 +78,8 @@ def calibrate(
         screen,
         graph,
         data,
-        output=output,
+        part=part_of(output),
+        again="--resume",
         limit=limit,
         batch=batch,
         feeds=feeds,
@@ -86,6 +87,8 @@ def calibrate(
         threads=threads,
         resume=before,
     )
+    statistics.save(output)
+    part_of(output).unlink(missing_ok=True)
     order = {name: i for i, name in enumerate(graph.values)}
     rows = sorted(ranges(statistics), key=lambda row: order.get(row.tensor, len(order)))
     if as_json:
@@ -135,6 +138,17 @@ def _saved(output: Path) -> Statistics | None:
     return None
 
 
+def left(part: Path) -> Statistics | None:
+    """The statistics that an interrupted run left; None where there are none that can be read."""
+    from qir.calibration import Statistics
+    from qir.errors import InputError
+
+    try:
+        return Statistics.load(part) if part.exists() else None
+    except InputError:
+        return None
+
+
 def _show_found(screen: Screen, output: Path, found: Statistics | None) -> None:
     """Says from what a run goes on, or that there is nothing to go on from."""
     if found is None:
@@ -149,25 +163,29 @@ def observe(
     graph: Graph,
     data: Path,
     *,
-    output: Path | None = None,
+    part: Path,
+    again: str,
     limit: int | None = None,
     batch: int | None = None,
     feeds: bool = False,
     preprocess: Path | None = None,
     threads: int | None = None,
     resume: Statistics | None = None,
+    fitting: bool = False,
 ) -> Statistics:
-    """Calibrates, with a bar; statistics go to `output`, and on the way to a part beside it."""
+    """Calibrates, with a bar; `part` holds the statistics on the way, and when the run is stopped.
+
+    `again` names what goes on from there. With `fitting`, what is to be resumed may not fit.
+    """
     from qir import pipeline
-    from qir.errors import QirError, Stopped
+    from qir.errors import DataError, Stopped
 
     defaults.require_inputs(data, graph)
-    part = None if output is None else part_of(output)
-    if part is not None and resume is None:
+    if resume is None:
         part.unlink(missing_ok=True)  # of another run, which --force gave up
     try:
         with screen.progress("calibrating") as progress:
-            statistics = pipeline.calibrate(
+            return pipeline.calibrate(
                 graph,
                 data,
                 limit=limit,
@@ -178,26 +196,22 @@ def observe(
                 progress=progress,
                 checkpoint=part,
                 resume=resume,
+                fitting=fitting,
             )
-        if output is not None:
-            statistics.save(output)
     except (KeyboardInterrupt, Stopped) as stop:
-        if part is not None and part.exists():
+        if part.exists():
             why = "interrupted" if isinstance(stop, KeyboardInterrupt) else "stopped by the system"
-            raise type(stop)(f"{why}; --resume goes on from {part}") from None
+            raise type(stop)(f"{why}; {again} goes on from {part}") from None
         raise
-    except QirError:
-        if part is not None and resume is None:
+    except DataError:
+        if resume is None:
             part.unlink(missing_ok=True)
         raise
-    if part is not None:
-        part.unlink(missing_ok=True)
-    return statistics
 
 
 def _show(screen: Screen, rows: Sequence[TensorRange]) -> None:
     columns = (
-        Column("tensor", fit="shorten"),
+        Column("tensor", fit="fold"),
         Column("values", "right"),
         Column("low", "right"),
         Column("high", "right"),

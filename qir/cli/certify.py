@@ -120,7 +120,7 @@ def _show(
         return
     here, where = any(c.saturated_by for c in found), f"on {isa}" if isa else "here"
     columns = [
-        Column("layer", fit="shorten"),
+        Column("layer", fit="fold"),
         Column("op"),
         Column("bits", "right"),
         Column("in 32 bits"),

@@ -170,7 +170,7 @@ def _show_metrics(screen: Screen, found: Check) -> None:
             change = f"{100 * (other - value):+.1f}" if name in SHARES else f"{other - value:+.3g}"
             rows.append((output, name, shown(name, value), shown(name, other), change))
     columns = (
-        Column("output", fit="shorten"),
+        Column("output", fit="fold"),
         Column("metric"),
         Column("float", "right"),
         Column("int8", "right"),
@@ -182,7 +182,7 @@ def _show_metrics(screen: Screen, found: Check) -> None:
         for name, row in found.near.items()
     ]
     both = (
-        Column("int8 against float", fit="shorten"),
+        Column("int8 against float", fit="fold"),
         Column("agreement", "right"),
         Column("SQNR", "right"),
     )
@@ -201,7 +201,7 @@ def _flipped(flips: Flips, labelled: bool) -> str:
 
 def _show_worst(screen: Screen, worst: tuple[Worst, ...]) -> None:
     columns = (
-        Column("tensor", fit="shorten"),
+        Column("tensor", fit="fold"),
         Column("SQNR", "right"),
         Column("lost here", "right"),
         Column("cause"),

@@ -184,12 +184,12 @@ def _show_changes(screen: Screen, names: tuple[str, str], found: Difference) -> 
             values = (change.a, change.b)
             rows.append((*head, change.what, change.where, *values, change.far))
     columns = (
-        Column("node", fit="shorten"),
+        Column("node", fit="fold"),
         Column("op", fit="drop"),
         Column("what"),
         Column("where"),
-        Column(names[0], fit="shorten"),
-        Column(names[1], fit="shorten"),
+        Column(names[0], fit="fold"),
+        Column(names[1], fit="fold"),
         Column("how far", fit="wrap"),
     )
     screen.table(columns, rows[:MOST], title="changed")
@@ -201,7 +201,7 @@ def _pair(a: str, b: str) -> str:
 
 
 def _show_lone(screen: Screen, name: str, other: str, lone: Sequence[Lone]) -> None:
-    columns = (Column("node", fit="shorten"), Column("op"), Column(f"in {other}", fit="wrap"))
+    columns = (Column("node", fit="fold"), Column("op"), Column(f"in {other}", fit="wrap"))
     rows = [
         (Cell(n.name), n.op, f"a part of {n.held_by}" if n.held_by else "") for n in lone[:MOST]
     ]

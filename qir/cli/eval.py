@@ -121,7 +121,7 @@ def evaluate(
 
 
 def _show(screen: Screen, found: Evaluation, names: tuple[str, ...]) -> None:
-    columns = (Column("output", fit="shorten"), *(Column(name, "right") for name in names))
+    columns = (Column("output", fit="fold"), *(Column(name, "right") for name in names))
     rows = [(name, *(shown(m, row[m]) for m in names)) for name, row in found.outputs.items()]
     screen.table(columns, rows)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qir.cli import verb as shared
+from qir.cli.calibrate import part_of
 from qir.cli.measuring import number
 from qir.cli.screen import Screen, plural
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from qir.mixed_precision import Found
     from qir.recipe import Recipe
 
-_SAID = ("target", "profile", "granularity", "range_rule", "scales", "corrections")
+_SAID = ("target", "profile", "granularity", "range_rule", "scales", "corrections", "float_type")
 """The parameters that a recipe says, named as its fields."""
 
 
@@ -59,6 +60,8 @@ class Asked:
     sqnr: float | None
     labels: str | None
     output: Path
+    calibrates: bool = False
+    """Whether statistics are found on the way."""
 
     @property
     def goal(self) -> bool:
@@ -75,6 +78,11 @@ class Asked:
         """Returns where trials are kept for a search that goes on."""
         return self.output.with_name(f"{self.output.name}.trials")
 
+    @property
+    def statistics(self) -> Path:
+        """Returns where statistics are kept until the output is written."""
+        return part_of(self.output.with_name(f"{self.output.name}.stats"))
+
     def require(
         self, data: Path | None, *, alone: bool, feeds: bool, checked: bool, force: bool
     ) -> None:
@@ -85,6 +93,8 @@ class Asked:
 
         if self.labels is not None and self.drop is None and not checked:
             raise UsageError("--labels goes with --drop or --check")
+        if self.calibrates:
+            claim(self.statistics, force=True)
         if not self.goal:
             return
         Goal(self.drop, self.sqnr)
@@ -133,7 +143,7 @@ def search(
     batch: int | None,
     preprocess: Path | None,
 ) -> Found:
-    """Searches for a recipe that reaches the goal, and writes it beside the output."""
+    """Searches for a recipe that reaches the goal."""
     from qir.errors import Stopped
     from qir.mixed_precision import search_recipe
 
@@ -154,10 +164,10 @@ def search(
                 progress=progress,
             )
     except (KeyboardInterrupt, Stopped) as stop:
-        if asked.trials.exists():
-            raise type(stop)(f"interrupted; the same command goes on from {asked.trials}") from None
+        for kept in (asked.trials, asked.statistics):
+            if kept.exists():
+                raise type(stop)(f"interrupted; the same command goes on from {kept}") from None
         raise
-    found.recipe.save(asked.recipe, found.facts())
     return found
 
 
@@ -166,9 +176,11 @@ def facts(found: Found, asked: Asked) -> Mapping[str, str]:
     unit = " dB" if found.metric == "sqnr" else " %"
     exact = f", float {found.exact:.1f}{unit}" if found.metric == "top1" else ""
     kept = plural(len(found.kept), "op")
+    wide = {"in 16 bits": f"{plural(len(found.wide), 'op')}: {', '.join(found.wide)}"}
     return {
         found.metric: f"{found.value:.1f}{unit}{exact}, wanted {found.wanted:.1f}{unit}",
         "kept in float": f"{kept} of {found.candidates}: {', '.join(found.kept) or 'none'}",
+        **(wide if found.wide else {}),
         "recipe": asked.recipe.name,
     }
 
@@ -184,19 +196,28 @@ def to_json(found: Found | None, asked: Asked) -> dict[str, object] | None:
         "wanted": found.wanted,
         "reached": found.reached,
         "kept": list(found.kept),
+        "wide": list(found.wide),
         "of": found.candidates,
         "recipe": str(asked.recipe),
     }
 
 
+def clear(found: Found | None, asked: Asked) -> None:
+    """Removes what a run that is interrupted goes on from; it stays for an easier goal."""
+    if found is not None and not found.reached:
+        return
+    if found is not None:
+        asked.trials.unlink(missing_ok=True)
+    if asked.calibrates:
+        asked.statistics.unlink(missing_ok=True)
+
+
 def finish(found: Found | None, asked: Asked) -> None:
-    """Removes the trials of a goal that was reached; raises Refused where it was not."""
+    """Raises Refused where a goal was not reached."""
     from qir.errors import Refused
 
-    if found is None:
-        return
-    if not found.reached:
-        best = f"{found.value:.1f} with {plural(len(found.kept), 'op')} in float"
+    if found is not None and not found.reached:
+        wide = f", {len(found.wide)} in 16 bits" if found.wide else ""
+        best = f"{found.value:.1f} with {plural(len(found.kept), 'op')} in float{wide}"
         said = f"{found.metric} {found.wanted:.1f} is out of reach: the best of the trials has"
         raise Refused(f"{said} {best}; {asked.output} and {asked.recipe} hold it")
-    asked.trials.unlink(missing_ok=True)

@@ -128,10 +128,10 @@ def group(
         screen.facts({"claims": _claimed(claims.values(), len(wrapped))})
     rows = [_row(s, "" if real else claims.get(s.node, "exact")) for s in steps]
     columns = (
-        Column("node", fit="shorten"),
+        Column("node", fit="fold"),
         Column("computed as one", fit="wrap"),
         *([Column("bytes", fit="wrap")] if claims else []),
-        Column("says", fit="shorten"),
+        Column("says", fit="fold"),
         Column("came from", fit="drop"),
     )
     if not claims:

@@ -29,6 +29,7 @@ def run_each(screen: Screen, engines: Sequence[Engine], batches: Iterable[Tensor
     parts: list[Parts] = [{} for _ in engines]
     total = getattr(batches, "batches", None)
     with screen.progress("running") as progress:
+        progress(0, total)
         for done, inputs in enumerate(batches, 1):
             for engine, held in zip(engines, parts, strict=True):
                 for name, array in engine.run(inputs).items():
@@ -102,6 +103,6 @@ def show_measured(
     if not metrics:
         return
     names = (f"{m.name} {m.unit}".rstrip() for m in metrics)
-    columns = (Column("output", fit="shorten"), *(Column(name, "right") for name in names))
+    columns = (Column("output", fit="fold"), *(Column(name, "right") for name in names))
     rows = [(name, *(real(x) for x in row.values())) for name, row in near.items()]
     screen.table(columns, rows)

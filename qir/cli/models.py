@@ -182,7 +182,7 @@ def show_ledger(screen: Screen, ledger: Ledger, limit: int = 12) -> None:
         Column("change"),
         Column("count", "right"),
         Column("by", fit="drop"),
-        Column("such as", fit="shorten"),
+        Column("such as", fit="fold"),
         Column("what happened", fit="wrap"),
     )
     screen.table(columns, rows, title="ledger")

@@ -117,7 +117,7 @@ def hints(reports: Iterable[Report]) -> Iterator[str]:
 def show(screen: Screen, reports: Sequence[Report]) -> None:
     """Prints what each pass did, and where."""
     columns = (
-        Column("pass", fit="shorten"),
+        Column("pass", fit="fold"),
         Column("changes", "right"),
         Column("nodes", "right"),
         Column("seconds", "right"),
@@ -142,7 +142,7 @@ def show_steps(screen: Screen, reports: Sequence[Report]) -> None:
         Column("count", "right"),
         Column("pass", fit="drop"),
         Column("rewrite", fit="wrap"),
-        Column("such as", fit="shorten"),
+        Column("such as", fit="fold"),
         Column("came from", fit="drop"),
     )
     screen.table(columns, rows[:MOST], title="rewrites")

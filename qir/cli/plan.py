@@ -118,7 +118,7 @@ def show_plan(screen: Screen, found: Plan) -> None:
     """Prints the decisions, and what must share one scale."""
     columns = (
         Column("op"),
-        Column("name", fit="shorten"),
+        Column("name", fit="fold"),
         Column("becomes"),
         Column("how, or why not", fit="wrap"),
         Column("work", "right"),

@@ -112,7 +112,7 @@ def _show(screen: Screen, measured: Measured, every: bool) -> None:
         if every or field.told or not field.agrees
     ]
     columns = (
-        Column("op", fit="shorten"),
+        Column("op", fit="fold"),
         Column("on", fit="drop"),
         Column("field"),
         Column("file says", fit="wrap"),

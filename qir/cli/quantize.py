@@ -12,7 +12,7 @@ import click
 from qir.cli import check as checking
 from qir.cli import defaults, goals
 from qir.cli import verb as shared
-from qir.cli.calibrate import observe
+from qir.cli.calibrate import left, observe
 from qir.cli.measuring import number
 from qir.cli.models import (
     claim_files,
@@ -95,6 +95,13 @@ class Common(TypedDict):
     help="Corrections of the rounding error: names with commas, such as correct-bias, or none"
     " (docs/guide/accuracy.md).",
 )
+@click.option(
+    "--float16",
+    "float_type",
+    flag_value="f16",
+    default="",
+    help="Compute what stays float in float16, with casts; scales stay float32. For ONNX.",
+)
 @shared.rules
 @shared.keep_float
 @goals.options
@@ -128,6 +135,7 @@ def quantize(
     range_rule: str,
     scales: str,
     corrections: str,
+    float_type: str,
     rules: tuple[str, ...],
     floats: tuple[str, ...],
     drop: float | None,
@@ -160,17 +168,20 @@ def quantize(
     points that these take; `qir group --as` the same profile then predicts the runtime's bytes. No
     target is involved; samples are needed.
 
-    --drop and --sqnr search for the fewest ops to keep in float, on --data; calibration may be on
-    other data, with --stats. What was found is written beside the output, as NAME.recipe.toml, and
-    --recipe gives the same bytes again. A search that was interrupted goes on. Where the goal is
-    out of reach the best model found is written, and the exit status is 3.
+    --drop and --sqnr search for the fewest ops to keep in 16 bits, where the target file has such
+    activations, or in float, on --data; calibration may be on other data, with --stats. What was
+    found is written beside the output, as NAME.recipe.toml, and --recipe gives the same bytes
+    again. Where the goal is out of reach the best model found is written, and the exit status is 3.
+
+    A run that was interrupted leaves statistics and trials beside the output; the same command goes
+    on from there.
 
     --json prints {file, output, file_bytes, output_bytes, target, integer_macs, integer_ops,
     weight_ops, ops, sqnr: {output: decibels}, noisiest: [{node, op, sqnr, lost}],
-    goal: {metric, value, float, wanted, reached, kept, of, recipe}, check: {samples, float,
-    quantized, near, flips, worst}, ledger: {kind: count}}; weight_ops are those whose weights
-    --weights stores. sqnr is measured with --data, else null; where one is low, noisiest names the
-    layers that lose most. goal is null without a goal, check without --check.
+    goal: {metric, value, float, wanted, reached, kept, wide, of, recipe}, check: {samples,
+    float, quantized, near, flips, worst}, ledger: {kind: count}}; weight_ops are those whose
+    weights --weights stores. sqnr is measured with --data, else null; where one is low, noisiest
+    names the layers that lose most. goal is null without a goal, check without --check.
     """
     from qir import pipeline
     from qir.calibration import Statistics, parse_rule
@@ -184,9 +195,10 @@ def quantize(
     from qir.target import target as named_target
 
     alone = dynamic or weights is not None
-    asked = goals.Asked(drop, sqnr, labels, output)
+    calibrates = data is not None and stats is None
+    asked = goals.Asked(drop, sqnr, labels, output, calibrates)
     asked.require(data, alone=alone, feeds=feeds, checked=wanted, force=force)
-    given = (target, profile or "", granularity, range_rule, scales, corrections)
+    given = (target, profile or "", granularity, range_rule, scales, corrections, float_type)
     recipe = goals.read_recipe(Recipe(*given, shared.all_rules(rules, floats)), recipe_file)
     target, profile, granularity = recipe.target, recipe.profile or None, recipe.granularity
     range_rule, scales, corrections = recipe.range_rule, recipe.scales, recipe.corrections
@@ -220,6 +232,8 @@ def quantize(
         )
     if rounds and data is None:
         raise UsageError(f"--corrections {needy[0]} needs samples besides --stats: give --data")
+    if alone and float_type:
+        raise UsageError("--float16 goes with samples, not with --dynamic and --weights")
     if alone and corrections != "default":
         raise UsageError("--corrections goes with samples: they tell what rounding costs")
     screen = Screen(quiet=quiet)
@@ -227,6 +241,8 @@ def quantize(
     graph = open_model(model, ledger, data=data, trust=trust)
     checked_on = check_data or data
     few = limit if check_data is None else None
+    if asked.goal and data is not None:
+        checking.require_labels(graph, data, labels, preprocess, limit)
     if wanted and checked_on is not None:
         checking.require_labels(graph, checked_on, labels, preprocess, few)
     wishes = recipe.rules
@@ -252,11 +268,15 @@ def quantize(
             quietly,
             graph,
             data,
+            part=asked.statistics,
+            again="the same command",
             limit=limit,
             batch=batch,
             feeds=feeds,
             preprocess=preprocess,
             threads=threads,
+            resume=left(asked.statistics),
+            fitting=True,
         )
     found = None
     if statistics is not None and data is not None and asked.goal:
@@ -305,6 +325,7 @@ def quantize(
             profile=profile or "",
             corrections=corrections,
             samples=samples,
+            float16=bool(recipe.float_type),
             **common,
         )
     elif weights is not None:
@@ -323,6 +344,8 @@ def quantize(
         opset=opset,
     )
     save_ledger(ledger, ledger_file)
+    if found is not None:
+        found.recipe.save(asked.recipe, found.facts())
     if dynamic and form != "integer":
         plan = pipeline.written(plan, output, target=target)
     elif statistics is not None and form == "qoperator":
@@ -343,6 +366,7 @@ def quantize(
         checked = checking.measure(
             quietly, graphs, checked_on, statistics, labels, metrics, preprocess, few, how
         )
+    goals.clear(found, asked)
     lengths = file_bytes(model), file_bytes(output)
     if as_json:
         screen.json(

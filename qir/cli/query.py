@@ -105,8 +105,8 @@ def _show_nodes(screen: Screen, matches: Sequence[Match]) -> None:
             )
         )
     columns = (
-        Column("name", fit="shorten"),
-        Column("op", fit="shorten"),
+        Column("name", fit="fold"),
+        Column("op", fit="fold"),
         Column("result"),
         Column("holds"),
         Column("scale:zero", fit="drop"),
@@ -129,7 +129,7 @@ def _show_values(screen: Screen, values: Sequence[Value]) -> None:
         kind = plain.dtype
         rows.append((value.name, shape(plain.shape, kind), kind, scale(codes), value.node.op, uses))
     columns = (
-        Column("name", fit="shorten"),
+        Column("name", fit="fold"),
         Column("shape"),
         Column("holds"),
         Column("scale:zero"),

@@ -343,7 +343,7 @@ def _ends(array: Tensor) -> tuple[float | None, float | None]:
 
 def _show(screen: Screen, graph: Graph, results: Tensors) -> None:
     columns = (
-        Column("output", fit="shorten"),
+        Column("output", fit="fold"),
         Column("shape"),
         Column("holds"),
         Column("least", "right"),
@@ -378,7 +378,7 @@ def _show_differences(
     title = f"{names[0]} and {names[1]} over {over}: {rest}"
     screen.line(title, "green" if equal == len(found) else "yellow")
     columns = (
-        Column("output", fit="shorten"),
+        Column("output", fit="fold"),
         Column("elements", "right"),
         Column("bytes"),
         Column("differ", "right"),

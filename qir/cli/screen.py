@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class Column:
 
     title: str
     align: Literal["left", "right"] = "left"
-    fit: Literal["keep", "shorten", "wrap", "drop"] = "keep"
+    fit: Literal["keep", "fold", "wrap", "drop"] = "keep"
     style: str = ""
 
 
@@ -53,6 +54,32 @@ class Tell(Protocol):
     """Takes how many steps of how many are done, and what is being done now."""
 
     def __call__(self, done: int, total: int | None, now: str = "") -> None: ...
+
+
+class TimeLeft:
+    """Estimates how long the rest takes, from the first step that is done on."""
+
+    def __init__(self) -> None:
+        self._start: tuple[int, int, float] | None = None
+        """Steps of all at which the count began, and when."""
+        self._last = 0
+
+    def after(self, done: int, total: int | None, now: float) -> str:
+        """Returns the rest at the time `now`; nothing where it is not known.
+
+        Another total, or fewer steps than before, begin a count of their own.
+        """
+        if total is None:
+            self._start = None
+            return ""
+        if self._start is None or self._start[1] != total or done < self._last:
+            self._start = done, total, now
+        first, _, since = self._start
+        self._last = done
+        if done == first:
+            return ""
+        seconds = round((now - since) / (done - first) * (total - done))
+        return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left"
 
 
 class Screen:
@@ -109,7 +136,7 @@ class Screen:
 
     def _row(self, columns: Sequence[Column], cells: Sequence[Cell], widths: Sequence[int]) -> None:
         parts = [
-            _wrapped(c.text, w) if column.fit == "wrap" else [_shortened(c.text, w)]
+            _wrapped(c.text, w) if column.fit == "wrap" else _folded(c.text, w)
             for column, c, w in zip(columns, cells, widths, strict=True)
         ]
         for i in range(max(map(len, parts))):
@@ -138,20 +165,21 @@ class Screen:
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        from rich.progress import TimeRemainingColumn as Remaining
 
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            Remaining(),
+            TextColumn("{task.fields[left]}", markup=False),
         )
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(what, total=None)
+            task = bar.add_task(what, total=None, left="")
+            left = TimeLeft()
 
             def tell(done: int, total: int | None, now: str = "") -> None:
                 said = f"{what} {now}" if now else what
-                bar.update(task, completed=done, total=total, description=said)
+                last = left.after(done, total, time.monotonic())
+                bar.update(task, completed=done, total=total, description=said, left=last)
 
             yield tell
 
@@ -194,7 +222,7 @@ def layout(
         return shown, [natural[i] for i in shown]
 
     def least(i: int) -> int:
-        return min(natural[i], LEAST + 4) if columns[i].fit in ("shorten", "wrap") else natural[i]
+        return min(natural[i], LEAST + 4) if columns[i].fit in ("fold", "wrap") else natural[i]
 
     def needed() -> int:
         return sum(map(least, shown)) + len(GAP) * len(shown)
@@ -204,7 +232,7 @@ def layout(
             shown.remove(i)
     sizes = {i: natural[i] for i in shown}
     while (over := sum(sizes.values()) + len(GAP) * len(shown) - width) > 0:
-        elastic = [i for i in shown if columns[i].fit in ("shorten", "wrap") and sizes[i] > LEAST]
+        elastic = [i for i in shown if columns[i].fit in ("fold", "wrap") and sizes[i] > LEAST]
         if not elastic:
             break
         widest = max(elastic, key=lambda i: sizes[i])
@@ -214,12 +242,14 @@ def layout(
     return shown, [sizes[i] for i in shown]
 
 
-def _shortened(text: str, width: int) -> str:
-    """The text, without its middle where it is too long: names differ at both ends."""
-    if _cells(text) <= width:
-        return text
-    head = (width - 2) * 2 // 3
-    return f"{text[:head]}..{text[len(text) - (width - head - 2) :]}"
+def _folded(text: str, width: int) -> list[str]:
+    """The text in full, on as many lines as it takes: a name is broken anywhere."""
+    lines = [""]
+    for letter in text:
+        if lines[-1] and _cells(lines[-1] + letter) > width:
+            lines.append("")
+        lines[-1] += letter
+    return lines
 
 
 def _wrapped(text: str, width: int | None) -> list[str]:

@@ -114,7 +114,7 @@ def _summary(
         ("outputs", summary.outputs),
     ):
         screen.table(_TENSOR, [_tensor(t) for t in tensors], title=title)
-    columns = (Column("op", fit="shorten"), Column("count", "right"), Column("integer", "right"))
+    columns = (Column("op", fit="fold"), Column("count", "right"), Column("integer", "right"))
     ops = [(o.op, f"{o.count:,}", f"{o.in_codes:,}" if o.in_codes else "-") for o in summary.ops]
     screen.table(columns, ops, title="ops")
     layers = [
@@ -134,14 +134,14 @@ def _summary(
 
 
 _TENSOR = (
-    Column("name", fit="shorten"),
+    Column("name", fit="fold"),
     Column("shape"),
     Column("holds"),
     Column("scale:zero"),
 )
 _LAYER = (
-    Column("name", fit="shorten"),
-    Column("op", fit="shorten"),
+    Column("name", fit="fold"),
+    Column("op", fit="fold"),
     Column("result"),
     Column("holds"),
     Column("scale:zero", fit="drop"),
@@ -181,7 +181,7 @@ def _explain(screen: Screen, node: Explanation) -> None:
     ]
     columns = (
         Column("slot"),
-        Column("value", fit="shorten"),
+        Column("value", fit="fold"),
         Column("made by", fit="drop"),
         Column("shape"),
         Column("holds"),

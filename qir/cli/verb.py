@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from qir.registry import DEFAULT_TARGET
 
@@ -143,8 +144,21 @@ threads = whole(
     "--threads",
     "Threads to use, at most one a processor in onnxruntime; results are the same for any number.",
 )
+
+
+def _target_names(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Completes the name of a target; a target file otherwise."""
+    from qir.registry import names
+
+    found = [CompletionItem(name) for name in names("qir.targets") if name.startswith(incomplete)]
+    return found or PATH.shell_complete(ctx, param, incomplete)
+
+
 target = click.option(
     "--target",
+    shell_complete=_target_names,
     default=DEFAULT_TARGET,
     show_default=True,
     metavar="NAME",

@@ -110,8 +110,8 @@ def show_findings(screen: Screen, name: str, found: Sequence[Finding]) -> None:
     ]
     columns = (
         Column(""),
-        Column("in", fit="shorten"),
-        Column("node", fit="shorten"),
+        Column("in", fit="fold"),
+        Column("node", fit="fold"),
         Column("finding", fit="wrap"),
         Column("rule"),
     )
@@ -131,8 +131,8 @@ def show_ops(screen: Screen, target: str, ops: Sequence[Verdict]) -> None:
     ]
     columns = (
         Column(""),
-        Column("op", fit="shorten"),
-        Column("node", fit="shorten"),
+        Column("op", fit="fold"),
+        Column("node", fit="fold"),
         Column("why not in integers", fit="wrap"),
     )
     screen.table(columns, rows)
@@ -153,7 +153,7 @@ def show_sums(screen: Screen, sums: Sequence[Sums]) -> None:
         screen.line("no op sums quantized products")
         return
     columns = (
-        Column("layer", fit="shorten"),
+        Column("layer", fit="fold"),
         Column("op"),
         Column("terms", "right"),
         Column("worst sum", "right"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tracemalloc
+import weakref
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,21 @@ def test_memory_holds_a_batch_and_not_the_data(tmp_path: Path) -> None:
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 4e6, file
+
+
+def test_what_a_batch_is_put_together_from_is_dropped() -> None:
+    read: list[weakref.ref[Any]] = []
+
+    def samples() -> Iterator[Any]:
+        for row in X:
+            one = row[None].copy()
+            read.append(weakref.ref(one))
+            yield one
+
+    batches = open_data(samples(), ONE, batch=3).numbered()
+    _, batch = next(batches)
+    assert (batch["x"] == X[:3]).all()
+    assert [ref() is None for ref in read[:2]] == [True, True]  # the generator holds the last
 
 
 class Evil:

@@ -91,7 +91,7 @@ def test_images_that_do_not_do_are_named(tmp_path: Path) -> None:
         Preprocess(crop=(14,) * 2),
     )
     swapped = Preprocess(size=(8, 8), layout="NHWC", divide=255.0)
-    refused(r'becomes 8x8x3, the input takes \?x3x8x8 float32: change layout = "NCHW" in', swapped)
+    refused(r'becomes 8x8x3, the input takes \?x3x8x8 float32; set layout = "NCHW" in', swapped)
     refused(r"becomes 3x9x9, .* change size, crop, order or layout in", Preprocess(size=(9, 9)))
     refused("images are for a model with one input, not 2", USUAL, {**IMAGES, "y": IMAGES["x"]})
     paths[0].write_bytes(paths[0].read_bytes()[:90])

@@ -1,11 +1,17 @@
 """`qir quantize --check`: what it prints, and what it refuses."""
 
 import json
+from collections import Counter
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
+from qir.backends.cpu.target import Compiled
+from qir.calibration.runner import GraphProgram
 from tests.cli import models
 from tests.cli.command import assert_one_line, qir
 
@@ -29,6 +35,35 @@ def test_a_check_ends_with_metrics_flips_and_worst_tensors(folder: Path) -> None
     plain = json.loads(qir(*words(folder, "--json")).out)
     assert plain["check"] is None
     assert plain["sqnr"] == data["sqnr"]
+
+
+def test_a_check_adds_one_run_of_each_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples that pass through any engine, with and without --check."""
+    passed: Counter[str] = Counter()
+
+    def counted(where: type | ModuleType, name: str, at: int) -> None:
+        plain = getattr(where, name)
+
+        def call(*given: Any, **named: Any) -> object:
+            inputs = given[at] if len(given) > at else named
+            engine = f"{where.__name__}.{name}"
+            passed[engine] += len(inputs["images"])
+            return plain(*given, **named)
+
+        monkeypatch.setattr(where, name, call)
+
+    counted(GraphProgram, "run", 1)
+    counted(Compiled, "__call__", 1)
+    for module in ("quantization_check", "quantization_noise"):
+        counted(import_module(f"qir.inspect.{module}"), "run", 1)
+    assert qir(*words(folder)).status == 0
+    before = passed.copy()
+    passed.clear()
+    labels = str(folder / "labels.npy")
+    assert qir(*words(folder, "--check", "--labels", labels)).status == 0
+    assert before["GraphProgram.run"] == models.SAMPLES
+    added = passed - before
+    assert added == {"qir.inspect.quantization_check.run": 2 * models.SAMPLES}
 
 
 def test_statistics_and_other_samples_are_checked_too(folder: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from qir import pipeline
 from tests.cli.command import assert_one_line, qir
 
 
@@ -38,6 +39,20 @@ def test_a_drop_is_measured_with_labels_and_statistics_of_other_data(folder: Pat
     assert "0 ops of" in made.out
     (folder / "labels.txt").write_text("1\n2\n")
     made = qir(*words, "--labels", folder / "labels.txt", "-o", folder / "out.onnx", "--force")
+    assert_one_line(made, 2)
+    assert "2 labels, the data have 24 samples" in made.err
+
+
+def test_labels_that_do_not_fit_are_found_before_calibration(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*given: object, **more: object) -> None:
+        raise AssertionError("calibrated")
+
+    monkeypatch.setattr(pipeline, "calibrate", never)
+    (folder / "labels.txt").write_text("1\n2\n")
+    words = ("quantize", folder / "model.onnx", "--data", folder / "samples.npy", "--drop", "1")
+    made = qir(*words, "--labels", folder / "labels.txt", "-o", folder / "out.onnx")
     assert_one_line(made, 2)
     assert "2 labels, the data have 24 samples" in made.err
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from qir.calibration import Statistics
 from qir.calibration.runner import GraphProgram
+from qir.trial_cache import TrialCache
 from tests.cli import models
 from tests.cli.command import assert_one_line, qir
 
@@ -39,10 +43,16 @@ main()
 """
 
 
-def start(folder: Path, *more: str, every: float = 0, wait: float = 0.03) -> subprocess.Popen[str]:
+def start(
+    folder: Path,
+    *more: str,
+    words: Sequence[str] = WORDS,
+    every: float = 0,
+    wait: float = 0.03,
+) -> subprocess.Popen[str]:
     """A real run that saves so often, and takes so long for a batch."""
     return subprocess.Popen(
-        [sys.executable, "-c", SLOWLY, str(every), str(wait), *WORDS, *more],
+        [sys.executable, "-c", SLOWLY, str(every), str(wait), *words, *more],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -96,6 +106,102 @@ def test_a_run_that_is_interrupted_is_saved_and_gone_on_with(
     assert outcome.out.startswith(f"resuming from new.stats.part: {done} batches done before\n")
     assert Path("new.stats").read_bytes() == wanted
     assert not [path for path in folder.iterdir() if path.suffix in (".part", ".draft")]
+
+
+QUANTIZE = ("quantize", "model.onnx", "--data", "samples.npy", "--batch", "1", "-q")
+
+
+def test_quantizing_goes_on_where_its_calibration_was_interrupted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    assert qir(*QUANTIZE, "-o", "whole.onnx").status == 0
+    words = (*QUANTIZE, "-o", "new.onnx")
+    running = start(folder, words=words, every=3600, wait=0.2)
+    after(running, "batch", 7)
+    running.send_signal(signal.SIGINT)
+    out, said = running.communicate(timeout=60)
+    assert (running.returncode, out) == (130, ""), said
+    part = "new.onnx.stats.part"
+    assert said.splitlines()[-1] == f"qir: interrupted; the same command goes on from {part}"
+    assert not Path("new.onnx").exists()
+    done = len(Statistics.load(part).batches)
+    assert 5 <= done < models.SAMPLES
+    running = start(folder, words=words, wait=0)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 0, said
+    assert said.splitlines().count("batch") == models.SAMPLES - done
+    assert Path("new.onnx").read_bytes() == Path("whole.onnx").read_bytes()
+    assert not [path for path in folder.iterdir() if path.suffix in (".part", ".draft")]
+
+
+@pytest.mark.parametrize("fault", ["of another model", "damaged"])
+def test_statistics_on_the_way_that_do_not_fit_are_left_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.chdir(folder)
+    assert qir(*QUANTIZE, "-o", "whole.onnx").status == 0
+    part = Path("new.onnx.stats.part")
+    Statistics("another").save(part)
+    if fault == "damaged":
+        part.write_bytes(part.read_bytes()[:-1])
+    made = qir(*QUANTIZE, "-o", "new.onnx")
+    assert made.status == 0, made
+    assert Path("new.onnx").read_bytes() == Path("whole.onnx").read_bytes()
+
+
+SEARCH = ("--sqnr", "52")
+
+
+def test_a_search_that_is_interrupted_goes_on_from_its_trials(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    assert qir(*QUANTIZE, *SEARCH, "-o", "whole.onnx").status == 0
+    measured: list[str] = []
+    measure = TrialCache.get
+
+    def some(cache: TrialCache, name: str, run: Callable[[], float]) -> float:
+        if len(measured) == 3:
+            raise KeyboardInterrupt
+        if name not in cache.numbers:
+            measured.append(name)
+        return measure(cache, name, run)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TrialCache, "get", some)
+        stopped = qir(*QUANTIZE, *SEARCH, "-o", "new.onnx")
+    assert_one_line(stopped, 130)
+    assert "interrupted; the same command goes on from new.onnx.trials" in stopped.err
+    assert not Path("new.onnx").exists()
+    assert not Path("new.recipe.toml").exists()
+    assert list(json.loads(Path("new.onnx.trials").read_text())["numbers"]) == measured
+    made = qir(*QUANTIZE, *SEARCH, "-o", "new.onnx")
+    assert made.status == 0, made
+    assert Path("new.onnx").read_bytes() == Path("whole.onnx").read_bytes()
+    assert not list(folder.glob("new.onnx.*"))
+
+
+def test_a_full_disk_at_the_end_keeps_what_was_computed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    words = (*QUANTIZE, *SEARCH, "-o", "new.onnx")
+    replace = os.replace
+
+    def full(source: str, target: Path) -> None:
+        if target.name == "new.onnx":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", full)
+        stopped = qir(*words)
+    assert_one_line(stopped, 2)
+    assert "cannot write new.onnx: No space left on device; free some" in stopped.err
+    kept = {path.name for path in folder.glob("new.*")}
+    assert kept == {"new.onnx.stats.part", "new.onnx.trials"}
+    assert qir(*words).status == 0
 
 
 def test_runs_that_are_killed_again_and_again_come_to_the_same_end(

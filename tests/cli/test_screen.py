@@ -20,6 +20,7 @@ from qir.cli.screen import (
     Cell,
     Column,
     Screen,
+    TimeLeft,
     aligned,
     amount,
     layout,
@@ -36,7 +37,7 @@ from tests.cli.command import qir
 
 WORDS = st.text("abcxyz_/.", max_size=30)
 COLUMNS = (
-    Column("name", fit="shorten"),
+    Column("name", fit="fold"),
     Column("count", "right"),
     Column("why", fit="wrap"),
     Column("more", fit="drop"),
@@ -65,6 +66,32 @@ def test_a_pipe_gets_names_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     assert name in row
     assert row.endswith("more")
     assert head.split() == ["name", "count", "why", "more"]
+
+
+def test_a_terminal_gets_long_names_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "StatefulPartitionedCall/a/very/long/name/of/a/tensor:0" * 3
+    screen = Screen()
+    screen.width = 60
+    screen.table((Column("name", fit="fold"), Column("count", "right")), [(name, "17")])
+    _, *rows = lines(capsys)
+    assert max(map(len, rows)) <= 60
+    assert "".join(row.replace("17", "").strip() for row in rows) == name
+
+
+def test_the_time_left_is_known_from_the_first_step_on() -> None:
+    left = TimeLeft()
+    assert left.after(0, 10, 100.0) == ""
+    assert left.after(1, 10, 102.0) == "0:00:18 left"
+    assert left.after(5, 10, 1100.0) == "0:16:40 left"
+    assert left.after(0, 4, 1100.0) == ""  # another phase
+    assert left.after(2, 4, 8300.0) == "2:00:00 left"
+    assert left.after(3, None, 8300.0) == ""
+
+
+def test_what_was_done_before_takes_no_time() -> None:
+    left = TimeLeft()
+    assert left.after(90, 100, 7.0) == ""
+    assert left.after(91, 100, 8.0) == "0:00:09 left"
 
 
 def test_numbers_stand_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
