@@ -40,7 +40,8 @@ def takes(b: Builder, job: Job) -> bool:
 # -- bounds ---------------------------------------------------------------------------------------
 
 
-def _bounds(stage: Stage | Job) -> Bounds:
+def bounds(stage: Stage | Job) -> Bounds:
+    """The ends that relu or clip keeps its operand between; None where there is none."""
     if stage.op == "relu":
         return 0.0, None
     low, high = (stage.attrs[name] for name in ("min", "max"))
@@ -56,12 +57,12 @@ def _ending(b: Builder, job: Job) -> tuple[Value, Bounds]:
     if len(job.tail) > 1:
         raise CannotLower("no kernel bounds a float result twice")
     if job.tail:
-        return job.result, _bounds(job.tail[0])
+        return job.result, bounds(job.tail[0])
     if len(job.result.uses) == 1 and job.result.name not in b.watched:
         (user,) = job.result.users
         if user.op in ("relu", "clip") and user.result.type.element == F32:
             try:
-                return user.result, _bounds(Job(user.name, user.op, user.attrs, {}, user.result))
+                return user.result, bounds(Job(user.name, user.op, user.attrs, {}, user.result))
             except CannotLower:
                 pass
     return job.result, (None, None)
@@ -255,7 +256,7 @@ def unary(b: Builder, job: Job) -> None:
         raise CannotLower(f"no kernel computes {job.op} |> {job.tail[0].op} as one")
     op, low, high = job.op, 0.0, 0.0
     if op in ("relu", "clip"):
-        ends = _bounds(job)
+        ends = bounds(job)
         low = -math.inf if ends[0] is None else ends[0]
         high = math.inf if ends[1] is None else ends[1]
         op = "bound"

@@ -215,6 +215,11 @@ class Matrices:
     steps: Sizes
     offset: int = 0
 
+    @property
+    def whole(self) -> bool:
+        """Whether all matrices are rows of one."""
+        return not self.offset and self.steps == strides(self.sizes)
+
     def offsets(self, batch: Sizes) -> NDArray[np.uint64]:
         """Where each matrix of a batch begins, of which this one may repeat some."""
         missing = len(batch) - (len(self.sizes) - 2)

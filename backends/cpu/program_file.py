@@ -36,7 +36,8 @@ _HEAD = struct.Struct("<8sIIQQ")
 _ALIGN = 64
 _STEPS = frozenset(
     name
-    for name in vars(_cpu.Plan) | vars(_cpu.Plan.__base__)
+    for part in _cpu.Plan.__mro__[:-1]
+    for name in vars(part)
     if not name.startswith("_") and name not in ("call", "run", "profile", "steps")
 )
 """Methods of a plan that add a step of compiled code."""

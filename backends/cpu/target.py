@@ -22,7 +22,7 @@ from qir.target import Executable, Observe, Target
 from . import program_file
 from .builder import Fallback
 from .codes import PROFILE
-from .grouping import group
+from .grouping import group, unwrap
 from .loaded import Loaded
 from .observed import Observed
 from .program import Program, Row, StepTime, Tensor
@@ -56,6 +56,7 @@ class CpuTarget(Target):
         threads = _settings(threads, isa)
         grouped, ledger = graph.copy(), Ledger()
         group(grouped, ledger)
+        unwrap(grouped)
         return Compiled(grouped, threads, isa, ledger)
 
     def owns(self, path: Path) -> bool:

@@ -29,8 +29,8 @@ from libc.stdlib cimport free, malloc, realloc
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 __all__ = [
-    "EXTERNAL", "DataFault", "Plan", "SettingError", "checksum", "cpu_features", "default_threads",
-    "isa",
+    "EXTERNAL", "DataFault", "Plan", "SettingError", "applied", "checksum", "cpu_features",
+    "default_threads", "isa",
 ]
 
 EXTERNAL = -1
@@ -100,6 +100,7 @@ cdef qir_average average_of(
 
 
 include "_running.pxi"
+include "_tensors.pxi"
 include "_floats.pxi"
 
 

@@ -19,7 +19,7 @@ cdef qir_bounds bounds_of(str name, low, high) except *:
     return bounds
 
 
-cdef class Floats(Running):
+cdef class Floats(Tensors):
     def float_linear(self, str name, x, y, weight, bias, *, rows, low=None, high=None):
         cdef qir_float_linear s
         cdef qir_step step

@@ -5,6 +5,13 @@ PLANS = WeakSet()
 """All plans, for children that are forked."""
 
 
+FAULTS = {
+    "gather": "an index is outside of its axis",
+    "choose": "x holds NaN, and no range has an end there",
+}
+"""What the fault of a step of each kind is."""
+
+
 cdef class Running:
     cdef object __weakref__
     cdef uint32_t bits
@@ -170,7 +177,8 @@ cdef class Running:
                     if self.list[i].fault != NULL and self.list[i].fault[0]:
                         self.list[i].fault[0] = 0
                         with gil:
-                            raise DataFault(f"{self.added[i][0]}: an index is outside of its axis")
+                            name, kind, _ = self.added[i]
+                            raise DataFault(f"{name}: {FAULTS[kind]}")
                 else:
                     with gil:
                         self.call_back(self.calls[i], arrays)
