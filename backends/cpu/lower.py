@@ -78,6 +78,8 @@ GENERAL: dict[str, Callable[[Builder, Job], None]] = {
     **tensors.LOWERINGS,
     **wide.LOWERINGS,
     **affine.LOWERINGS,
+    **dict.fromkeys(("flip", "tile", "slice"), gathers.arranged),
+    **dict.fromkeys(("max_pool1d", "avg_pool1d"), floats.pool1d),
     "avg_pool2d": floats.avg_pool2d,
     "global_avg_pool": floats.global_avg_pool,
 }

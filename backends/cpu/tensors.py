@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -163,6 +164,16 @@ def where(b: Builder, job: Job) -> None:
     )  # fmt: skip
 
 
+def is_nan(b: Builder, job: Job) -> None:
+    """Lowers whether each element is unlike itself."""
+    _lonely(job)
+    value = job.operands["x"]
+    kind = kind_of(value)
+    if not kind.startswith("f"):
+        raise CannotLower(f"x is {kind}, which has no NaN")
+    _apply(b, job.name, "not_equal", kind, value, value, job.result)
+
+
 def inverted(b: Builder, job: Job) -> None:
     """Lowers a negation: of bool whether it is false, of bits and numbers by another operand."""
     _lonely(job)
@@ -289,6 +300,13 @@ def _ordered(value: Value) -> str:
     return kind
 
 
+def global_max_pool(b: Builder, job: Job) -> None:
+    """Lowers the greatest element of each channel."""
+    rank = job.operands["x"].type.rank
+    axes = tuple(range(2, rank) if job.nchw else range(1, rank - 1))
+    reduction(b, replace(job, op="reduce_max", attrs={"axes": axes, "keep": True}))
+
+
 def place(b: Builder, job: Job) -> None:
     """Lowers where the greatest or least number of an axis is."""
     value = job.operands["x"]
@@ -343,7 +361,14 @@ def _names() -> dict[str, Callable[[Builder, Job], None]]:
     known |= dict.fromkeys((f"reduce_{op}" for op in _cpu.REDUCTIONS), reduction)
     known |= dict.fromkeys(("arg_max", "arg_min"), place)
     known |= dict.fromkeys(("neg", "bit_not", "logical_not"), inverted)
-    return known | {"min": fold, "max": fold, "sum": fold, "where": where, "cast": cast}
+    return (
+        known
+        | {"min": fold, "max": fold, "sum": fold, "where": where, "cast": cast}
+        | {
+            "is_nan": is_nan,
+            "global_max_pool": global_max_pool,
+        }
+    )
 
 
 LOWERINGS = _names()

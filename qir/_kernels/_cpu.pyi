@@ -495,5 +495,9 @@ class Plan(Floats):
         """(step, kind, seconds in all profiled runs, bytes read and written) for each step."""
 
     @property
+    def work(self) -> list[int]:
+        """The multiply-adds of every step."""
+
+    @property
     def steps(self) -> list[tuple[str, str]]:
         """(name, kind) of each step in order: kind is the method that added it, or "depthwise"."""

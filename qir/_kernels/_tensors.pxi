@@ -270,8 +270,10 @@ cdef class Tensors(Running):
             o.s.a_at, o.s.b_at = &offsets[0], &offsets[o.s.batches]
             o.s.y_at = &offsets[2 * o.s.batches]
         made = qir_wide_product_make(self.bits, &o, &step)
-        traffic = o.s.batches * (4 * (m * k + m * n) + (k * n * bits // 8 if codes is not None else 4 * k * n))
-        self.append(name, "wide_product", step, made, traffic, (y,))
+        held = k * n * (4 if codes is None else bits / 8)
+        traffic = int(o.s.batches * (4 * (m * k + m * n) + held))
+        work = o.s.batches * m * k * n
+        self.append(name, "wide_product", step, made, traffic, (y,), None, work)
 
     def wide_conv(
         self, str name, x, weight, y, bias=None, *, shape, kernel, out, stride, pad, dilation,
@@ -306,7 +308,9 @@ cdef class Tensors(Running):
                 raise ValueError(f"{name}: bias has {biases.shape[0]} numbers for {oc} channels")
             o.bias = &biases[0]
         made = qir_wide_conv_make(self.bits, &o, &step)
-        self.append(name, "wide_conv", step, made, 4 * (read + wrote + weights), (y,))
+        work = n * weights * math.prod(inside if transposed else out)
+        traffic = 4 * (read + wrote + weights)
+        self.append(name, "wide_conv", step, made, traffic, (y,), None, work)
 
 
 def maps_of(str name, scale, zero, channels):

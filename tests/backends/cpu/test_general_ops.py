@@ -47,6 +47,15 @@ GRAPHS = {
     "neg": f"{COUNTS}\n%y = neg(%x) : 2x3x4xi64",
     "sigmoid beside codes": f"{CODES}\n%a = add(%x, %x) : 2x3x4xf32\n%s = softmax(%a) : 2x3x4xf32\n"
     f"%t = tanh(%s) : 2x3x4xf32\n%g = gelu(%t) : 2x3x4xf32\n%y = quantize(%g) : 2x3x4x{Q16}",
+    "softmax of an outer axis": f"{X}\n%y = softmax(%x) {{axis = 1}} : 2x3x4xf32",
+    "backwards": f"{X}\n%y = slice(%x) {{starts = (-1, 0), ends = (-9, 3), axes = (2, 1), "
+    "steps = (-2, 2)} : 2x2x2xf32",
+    "flip": f"{COUNTS}\n%y = flip(%x) {{axes = (0, 2)}} : 2x3x4xi64",
+    "tile": f"{X}\n%y = tile(%x) {{repeats = (1, 2, 3)}} : 2x6x12xf32",
+    "max_pool1d": f"{X}\n%y = max_pool1d(%x) {{kernel = (3,), pad = (1, 0)}} : 2x3x3xf32",
+    "avg_pool1d": f"{X}\n%y = avg_pool1d(%x) {{kernel = (2,), stride = (2,)}} : 2x3x2xf32",
+    "is_nan": f"{X}\n%y = is_nan(%x) : 2x3x4xbool",
+    "global_max_pool": "%x = input() : 2x3x4x5xf32\n%y = global_max_pool(%x) : 2x3x1x1xf32",
     "16 bits": f"%x = input() : 2x3x4xf32\n%q = quantize(%x) : 2x3x4x{Q16}\n"
     "%y = dequantize(%q) : 2x3x4xf32",
 }  # fmt: skip
