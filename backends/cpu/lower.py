@@ -43,6 +43,7 @@ from .sizes import Sizes
 
 LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
     "conv2d": products.conv2d,
+    "conv1d": products.conv1d,
     "gemm": products.gemm,
     "matmul": products.matmul,
     "linear": products.linear,

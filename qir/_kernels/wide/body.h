@@ -25,28 +25,4 @@ void QIR_NAME(tile)(const float *const *a, const float *restrict panel, size_t k
   }
 }
 
-void QIR_NAME(tap)(const double *w, const float *restrict x, size_t step, size_t n,
-                   double *restrict sums, size_t stride) {
-  double *restrict s = sums, *restrict t = sums + stride;
-  double *restrict u = sums + 2 * stride, *restrict v = sums + 3 * stride;
-  const double a = w[0], b = w[1], c = w[2], d = w[3];
-  if (step == 1) {
-    for (size_t i = 0; i < n; ++i) {
-      const double z = x[i];
-      s[i] += a * z;
-      t[i] += b * z;
-      u[i] += c * z;
-      v[i] += d * z;
-    }
-    return;
-  }
-  for (size_t i = 0; i < n; ++i) {
-    const double z = x[i * step];
-    s[i] += a * z;
-    t[i] += b * z;
-    u[i] += c * z;
-    v[i] += d * z;
-  }
-}
-
 #undef QIR_PART

@@ -1,19 +1,14 @@
 #include "wide.h"
 
-#include <math.h>
 #include <string.h>
 
-#define QIR_WIDE_KERNEL(name, isa)                                                  \
-  void qir_wide_tile_##name(const float *const *, const float *, size_t, double *); \
-  void qir_wide_tap_##name(const double *, const float *, size_t, size_t, double *, size_t);
+#define QIR_WIDE_KERNEL(name, isa) \
+  void qir_wide_tile_##name(const float *const *, const float *, size_t, double *);
 #include "kernels.inc"
 #undef QIR_WIDE_KERNEL
 
 #define QIR_WIDE_KERNEL(name_, isa_) \
-  {.name = "qir_wide_" #name_,       \
-   .isa = isa_,                      \
-   .tile = qir_wide_tile_##name_,    \
-   .tap = qir_wide_tap_##name_},
+  {.name = "qir_wide_" #name_, .isa = isa_, .tile = qir_wide_tile_##name_},
 const struct qir_wide_kernel qir_wide_kernels[] = {
 #include "kernels.inc"
 };
@@ -124,120 +119,132 @@ int qir_wide_product_make(uint32_t isa, const struct qir_wide_product *how, stru
 struct conv {
   struct qir_wide_conv how;
   const struct qir_wide_kernel *kernel;
-  size_t some; /* QIR_WIDE_ROWS channels or fewer at a time, of a group */
+  size_t some; /* panels of output pixels of an image */
 };
 
-/* Which outputs along an axis a tap of the kernel meets: the first, how many, and where the first
- * of them is in the input. */
-struct meeting {
-  size_t first, count, at, step;
-};
-
-/* Inputs are one step apart where outputs are `stride` apart, or the other way round. */
-static struct meeting meet(const struct qir_wide_conv *h, int axis, size_t tap) {
-  const size_t stride = h->stride[axis], front = h->front[axis];
-  const size_t far = tap * h->dilation[axis], in = h->inside[axis], out = h->out[axis];
-  struct meeting m = {0, 0, 0, stride};
-  if (h->transposed) { /* output o + front = far + i * stride */
-    const size_t i = far >= front ? 0 : (front - far + stride - 1) / stride;
-    m.first = far + i * stride - front;
-    m.at = i;
-    if (i < in && m.first < out) {
-      const size_t room = (out - 1 - m.first) / stride + 1;
-      m.count = room < in - i ? room : in - i;
+/* What the windows of `columns` output pixels from `first` on hold, a line for each channel of a
+ * group and tap; outside are zeros. */
+static void unfold(const struct conv *v, const float *x, size_t first, size_t columns,
+                   float *panel) {
+  const struct qir_wide_conv *h = &v->how;
+  const size_t deep = h->c / h->groups, area = h->inside[0] * h->inside[1] * h->inside[2];
+  const size_t taps = h->kernel[0] * h->kernel[1] * h->kernel[2];
+  size_t at[QIR_WIDE_COLUMNS];
+  for (size_t tap = 0; tap < taps; ++tap) {
+    const size_t of[QIR_WIDE_AXES] = {tap / h->kernel[2] / h->kernel[1],
+                                      tap / h->kernel[2] % h->kernel[1], tap % h->kernel[2]};
+    for (size_t j = 0; j < columns; ++j) {
+      const size_t pixel = first + j;
+      const size_t out[QIR_WIDE_AXES] = {pixel / h->out[2] / h->out[1],
+                                         pixel / h->out[2] % h->out[1], pixel % h->out[2]};
+      at[j] = 0;
+      for (int axis = 0; axis < QIR_WIDE_AXES; ++axis) {
+        /* what lies before the first element wraps to a large number */
+        const size_t place =
+            out[axis] * h->stride[axis] + of[axis] * h->dilation[axis] - h->front[axis];
+        if (place >= h->inside[axis]) at[j] = SIZE_MAX;
+        if (at[j] != SIZE_MAX) at[j] = at[j] * h->inside[axis] + place;
+      }
     }
-    return m;
+    for (size_t d = 0; d < deep; ++d) {
+      float *to = panel + (d * taps + tap) * QIR_WIDE_COLUMNS;
+      for (size_t j = 0; j < columns; ++j) to[j] = at[j] == SIZE_MAX ? 0 : x[d * area + at[j]];
+    }
   }
-  m.first = far >= front ? 0 : (front - far + stride - 1) / stride;
-  m.at = m.first * stride + far - front; /* may be past the end */
-  if (m.first < out && m.at < in) {
-    const size_t room = (in - 1 - m.at) / stride + 1;
-    m.count = room < out - m.first ? room : out - m.first;
+}
+
+/* One task is some pixels of a group of channels of an image: rows of weights by a panel. */
+static void run_conv(const void *params, void *const *buffers, void *scratch, long task) {
+  const struct conv *v = params;
+  const struct qir_wide_conv *h = &v->how;
+  const size_t wide = h->oc / h->groups, deep = h->c / h->groups;
+  const size_t pixels = h->out[0] * h->out[1] * h->out[2];
+  const size_t first = (size_t)task % v->some * QIR_WIDE_COLUMNS, left = pixels - first;
+  const size_t columns = left < QIR_WIDE_COLUMNS ? left : QIR_WIDE_COLUMNS;
+  const size_t group = (size_t)task / v->some % h->groups,
+               image = (size_t)task / v->some / h->groups;
+  const size_t k = deep * h->kernel[0] * h->kernel[1] * h->kernel[2];
+  const size_t area = h->inside[0] * h->inside[1] * h->inside[2];
+  const float *x = (const float *)buffers[h->x] + (image * h->c + group * deep) * area;
+  const float *w = (const float *)buffers[h->w] + group * wide * k;
+  float *panel = scratch;
+  if (columns < QIR_WIDE_COLUMNS) memset(panel, 0, k * QIR_WIDE_COLUMNS * sizeof *panel);
+  unfold(v, x, first, columns, panel);
+  double sums[QIR_WIDE_ROWS * QIR_WIDE_COLUMNS];
+  for (size_t i = 0; i < wide; i += QIR_WIDE_ROWS) {
+    const size_t rows = wide - i < QIR_WIDE_ROWS ? wide - i : QIR_WIDE_ROWS;
+    const float *lines[QIR_WIDE_ROWS];
+    for (size_t r = 0; r < QIR_WIDE_ROWS; ++r) lines[r] = w + (i + (r < rows ? r : 0)) * k;
+    v->kernel->tile(lines, panel, k, sums);
+    for (size_t r = 0; r < rows; ++r) {
+      const size_t o = group * wide + i + r;
+      for (size_t j = 0; j < columns; ++j) {
+        const double sum = sums[r * QIR_WIDE_COLUMNS + j];
+        store(buffers[h->y], (image * h->oc + o) * pixels + first + j,
+              h->bias ? sum + (double)h->bias[o] : sum, h->to_whole);
+      }
+    }
+  }
+}
+
+/* ---- transposed ones ---- */
+
+/* Which outputs along an axis a tap meets: the first, how many, and the input of the first of them;
+ * they are `stride` apart. */
+struct meeting {
+  size_t first, count, at;
+};
+
+static struct meeting meet(const struct qir_wide_conv *h, int axis, size_t tap) {
+  const size_t stride = h->stride[axis], front = h->front[axis], far = tap * h->dilation[axis];
+  const size_t in = h->inside[axis], out = h->out[axis];
+  const size_t i = far >= front ? 0 : (front - far + stride - 1) / stride;
+  struct meeting m = {far + i * stride - front, 0, i};
+  if (i < in && m.first < out) {
+    const size_t room = (out - 1 - m.first) / stride + 1;
+    m.count = room < in - i ? room : in - i;
   }
   return m;
 }
 
-/* Adds a tap where it meets zeros: it is 0 but for a weight that is no finite number. */
-static void beside(const double *w, const struct meeting *m, size_t out, double *sums) {
-  for (size_t r = 0; r < QIR_WIDE_ROWS; ++r) {
-    const double none = w[r] * 0;
-    if (none == 0) continue;
-    for (size_t i = 0; i < out; ++i)
-      if (i < m->first || i >= m->first + m->count) sums[r * out + i] += none;
-  }
+/* The input that an output gets from a tap; SIZE_MAX if there is none. */
+static size_t source(const struct meeting *m, size_t stride, size_t output) {
+  if (output < m->first || (output - m->first) % stride) return SIZE_MAX;
+  const size_t i = (output - m->first) / stride;
+  return i < m->count ? m->at + i : SIZE_MAX;
 }
 
-/* One output line of some channels: all taps of all channels of the input, in order. */
-static void line(const struct conv *v, void *const *buffers, size_t image, size_t group,
-                 size_t channel, size_t rows, size_t i, size_t j, double *sums) {
-  const struct qir_wide_conv *h = &v->how;
-  const float *x = buffers[h->x], *w = buffers[h->w];
-  const size_t deep = h->c / h->groups, wide = h->oc / h->groups, out = h->out[2];
-  const size_t taps = h->kernel[0] * h->kernel[1] * h->kernel[2];
-  memset(sums, 0, QIR_WIDE_ROWS * out * sizeof *sums);
-  for (size_t tap = 0; tap < taps; ++tap) {
-    const size_t c = tap % h->kernel[2], b = tap / h->kernel[2] % h->kernel[1];
-    const size_t a = tap / h->kernel[2] / h->kernel[1];
-    const struct meeting along = meet(h, 2, c);
-    const struct meeting planes = meet(h, 0, a), lines = meet(h, 1, b);
-    size_t plane = SIZE_MAX, row = SIZE_MAX;
-    const size_t step = h->transposed ? 1 : h->stride[0], over = h->transposed ? h->stride[0] : 1;
-    if (i >= planes.first && (i - planes.first) % over == 0 &&
-        (i - planes.first) / over < planes.count)
-      plane = planes.at + (i - planes.first) / over * step;
-    const size_t down = h->transposed ? 1 : h->stride[1], apart = h->transposed ? h->stride[1] : 1;
-    if (j >= lines.first && (j - lines.first) % apart == 0 &&
-        (j - lines.first) / apart < lines.count)
-      row = lines.at + (j - lines.first) / apart * down;
-    const int outside = plane == SIZE_MAX || row == SIZE_MAX;
-    if (outside && h->transposed) continue;
-    for (size_t d = 0; d < deep; ++d) {
-      double weights[QIR_WIDE_ROWS];
-      for (size_t r = 0; r < QIR_WIDE_ROWS; ++r) {
-        const size_t o = channel + (r < rows ? r : 0);
-        const size_t at =
-            h->transposed ? (group * deep + d) * wide + o : (group * wide + o) * deep + d;
-        weights[r] = w[at * taps + tap];
-      }
-      struct meeting met = along;
-      if (outside) met.count = 0;
-      if (!h->transposed) beside(weights, &met, out, sums);
-      if (!met.count) continue;
-      const float *from =
-          x +
-          (((image * h->c + group * deep + d) * h->inside[0] + plane) * h->inside[1] + row) *
-              h->inside[2] +
-          met.at;
-      if (h->transposed) {
-        for (size_t r = 0; r < rows; ++r)
-          for (size_t p = 0; p < met.count; ++p)
-            sums[r * out + met.first + p * h->stride[2]] += weights[r] * (double)from[p];
-      } else {
-        v->kernel->tap(weights, from, h->stride[2], met.count, sums + met.first, out);
-      }
-    }
-  }
-}
-
-/* One task is a line of some channels of an image. */
-static void run_conv(const void *params, void *const *buffers, void *scratch, long task) {
+/* One task is a line of an output channel: all taps, and all channels of the input, in order. */
+static void run_transposed(const void *params, void *const *buffers, void *scratch, long task) {
   const struct conv *v = params;
   const struct qir_wide_conv *h = &v->how;
-  const size_t wide = h->oc / h->groups, lines = h->out[0] * h->out[1];
-  const size_t at = (size_t)task % lines, rest = (size_t)task / lines;
-  const size_t channel = rest % v->some * QIR_WIDE_ROWS, group = rest / v->some % h->groups;
-  const size_t image = rest / v->some / h->groups;
-  const size_t rows = wide - channel < QIR_WIDE_ROWS ? wide - channel : QIR_WIDE_ROWS;
+  const size_t lines = h->out[0] * h->out[1], at = (size_t)task % lines;
+  const size_t o = (size_t)task / lines % h->oc, image = (size_t)task / lines / h->oc;
+  const size_t deep = h->c / h->groups, wide = h->oc / h->groups, group = o / wide;
+  const size_t taps = h->kernel[0] * h->kernel[1] * h->kernel[2];
+  const float *x = buffers[h->x], *w = buffers[h->w];
   double *sums = scratch;
-  line(v, buffers, image, group, channel, rows, at / h->out[1], at % h->out[1], sums);
-  for (size_t r = 0; r < rows; ++r) {
-    const size_t o = group * wide + channel + r, first = ((image * h->oc + o) * lines + at);
-    for (size_t i = 0; i < h->out[2]; ++i) {
-      const double sum = sums[r * h->out[2] + i];
-      store(buffers[h->y], first * h->out[2] + i, h->bias ? sum + (double)h->bias[o] : sum,
-            h->to_whole);
+  memset(sums, 0, h->out[2] * sizeof *sums);
+  for (size_t tap = 0; tap < taps; ++tap) {
+    const struct meeting planes = meet(h, 0, tap / h->kernel[2] / h->kernel[1]);
+    const struct meeting rows = meet(h, 1, tap / h->kernel[2] % h->kernel[1]);
+    const struct meeting along = meet(h, 2, tap % h->kernel[2]);
+    const size_t plane = source(&planes, h->stride[0], at / h->out[1]);
+    const size_t row = source(&rows, h->stride[1], at % h->out[1]);
+    if (plane == SIZE_MAX || row == SIZE_MAX) continue;
+    for (size_t d = 0; d < deep; ++d) {
+      const size_t c = group * deep + d;
+      const double weight = w[(c * wide + o % wide) * taps + tap];
+      const float *from =
+          x + (((image * h->c + c) * h->inside[0] + plane) * h->inside[1] + row) * h->inside[2] +
+          along.at;
+      for (size_t i = 0; i < along.count; ++i)
+        sums[along.first + i * h->stride[2]] += weight * (double)from[i];
     }
   }
+  const size_t first = ((image * h->oc + o) * lines + at) * h->out[2];
+  for (size_t i = 0; i < h->out[2]; ++i)
+    store(buffers[h->y], first + i, h->bias ? sums[i] + (double)h->bias[o] : sums[i], h->to_whole);
 }
 
 int qir_wide_conv_make(uint32_t isa, const struct qir_wide_conv *how, struct qir_step *step) {
@@ -248,9 +255,16 @@ int qir_wide_conv_make(uint32_t isa, const struct qir_wide_conv *how, struct qir
   char *end = (char *)v + header;
   v->how.bias = copied(&end, how->bias, how->oc * sizeof(float));
   v->kernel = QIR_SELECT(qir_wide_kernels, isa);
-  v->some = (how->oc / how->groups + QIR_WIDE_ROWS - 1) / QIR_WIDE_ROWS;
-  *step = (struct qir_step){run_conv, v,
-                            (long)(how->n * how->groups * v->some * how->out[0] * how->out[1]),
-                            qir_round_up(QIR_WIDE_ROWS * how->out[2] * sizeof(double), 64)};
+  const size_t lines = how->out[0] * how->out[1], pixels = lines * how->out[2];
+  if (how->transposed) {
+    *step = (struct qir_step){run_transposed, v, (long)(how->n * how->oc * lines),
+                              qir_round_up(how->out[2] * sizeof(double), 64)};
+    return 1;
+  }
+  const size_t taps = how->kernel[0] * how->kernel[1] * how->kernel[2];
+  v->some = (pixels + QIR_WIDE_COLUMNS - 1) / QIR_WIDE_COLUMNS;
+  *step = (struct qir_step){
+      run_conv, v, (long)(how->n * how->groups * v->some),
+      qir_round_up(how->c / how->groups * taps * QIR_WIDE_COLUMNS * sizeof(float), 64)};
   return 1;
 }

@@ -27,15 +27,10 @@ enum { QIR_WIDE_ROWS = 4, QIR_WIDE_COLUMNS = 32, QIR_WIDE_AXES = 3 };
 
 /* Sums of QIR_WIDE_ROWS rows of A, at a[row] + p, by the columns of a panel [k][COLUMNS]. */
 typedef void (*qir_wide_tile_fn)(const float *const *a, const float *panel, size_t k, double *sums);
-/* sums[r * stride + i] += w[r] * x[i * step] for QIR_WIDE_ROWS r and n numbers. */
-typedef void (*qir_wide_tap_fn)(const double *w, const float *x, size_t step, size_t n,
-                                double *sums, size_t stride);
-
 struct qir_wide_kernel {
   const char *name;
   uint32_t isa;
   qir_wide_tile_fn tile;
-  qir_wide_tap_fn tap;
 };
 
 extern const struct qir_wide_kernel qir_wide_kernels[];

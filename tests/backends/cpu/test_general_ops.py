@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,37 @@ def test_convolutions_of_every_kind_are_near_onnxruntime(
     assert isinstance(made, Compiled)
     assert not made.fallbacks
     assert np.allclose(np.asarray(made(x=x)["y"]), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_quantized_convolutions_of_one_axis_give_onnxruntimes_integers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(25)
+    nodes, held, x = [], [], "x"
+    for i, (kernel, attrs) in enumerate(
+        [((6, 4, 3), {"pads": [1, 1]}), ((6, 1, 3), {"group": 6, "strides": [2]}),
+         ((5, 3, 2), {"group": 1, "dilations": [2]})]
+    ):  # fmt: skip
+        deep = 6 if i == 2 else kernel[1]
+        w = rng.normal(size=(kernel[0], deep, kernel[2]))
+        held.append(helper.make_tensor(f"w{i}", TensorProto.FLOAT, w.shape, w.reshape(-1).tolist()))
+        nodes.append(helper.make_node("Conv", [x, f"w{i}"], [f"c{i}"], **attrs))
+        nodes.append(helper.make_node("Relu", [f"c{i}"], [f"r{i}"]))
+        x = f"r{i}"
+    shapes = zip(("x", x), ([2, 4, 19], None), strict=True)
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in shapes]
+    net = helper.make_graph(nodes, "net", ends[:1], ends[1:], held)
+    source, path = tmp_path / "float.onnx", tmp_path / "int8.onnx"
+    opset = [helper.make_opsetid("", 17)]
+    save(helper.make_model(net, opset_imports=opset, ir_version=8), source)
+    data = rng.normal(size=(2, 4, 19)).astype(np.float32)
+    graph = qir.load(source)
+    qir.save(qir.quantize(graph, qir.calibrate(graph, data)), path)
+    made = qir.compile(qir.load(path), threads=2)
+    assert isinstance(made, Compiled)
+    assert not made.fallbacks
+    assert [step.kind for step in made.describe()].count("conv2d") == 2  # and a depthwise one
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (wanted,) = session.run(None, {"x": data})
+    assert np.array_equal(np.asarray(made(x=data)[x]), wanted)
 
 
 PRODUCTS = {
