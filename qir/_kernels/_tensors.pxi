@@ -24,6 +24,10 @@ ORDERED = ("f32", "i32", "i64")
 """Kinds whose numbers along an axis are put together."""
 
 
+LARGEST_ZERO = 1 << 30
+"""Largest zero point: what 16 bits add to it fits 32."""
+
+
 def applied():
     return {
         op: [
@@ -131,6 +135,7 @@ cdef class Tensors(Running):
         cdef qir_along s = self.along(name, x, shape, kind)
         k = integer(name, "k", k, 0, s.rows)
         size = s.outer * k * s.inner
+        s.outer = s.outer if size else 0  # an empty result has no tasks
         y = self.needs(name, "y", y, size * KINDS[kind])
         places = self.needs(name, "places", places, 8 * size)
         made = qir_top_k_make(one_of(name, "kind", kind, KINDS), least, k, &s, x, y, places, &step)
@@ -242,9 +247,10 @@ cdef class Tensors(Running):
         o.bias, o.codes, o.scale, o.zero = NULL, NULL, NULL, NULL
         o.bits, o.block = 8, 1
         if codes is not None:
-            o.bits, o.block = integer(name, "bits", bits, 4, 8), integer(name, "block", block, 1)
+            bits, block = integer(name, "bits", bits, 4, 8), integer(name, "block", block, 1)
             if bits not in (4, 8):
                 raise ValueError(f"{name}: integers of {bits} bits; they have 4 or 8")
+            o.bits, o.block = bits, block
             bytes = np.ascontiguousarray(codes, np.uint8).reshape(-1)
             scales = floats_of(name, "scale", scale)
             zeros = np.ascontiguousarray(zero, np.int32).reshape(-1)
@@ -263,7 +269,7 @@ cdef class Tensors(Running):
         if o.s.batches:
             starts = at.max(axis=1).tolist()
             o.a = self.needs(name, "a", a, 4 * (starts[0] + (m - 1) * a_row + k))
-            if o.b >= 0:
+            if codes is None:
                 b_end = starts[1] + (k - 1) * value + (n - 1) * column + 1
                 o.b = self.needs(name, "b", b, 4 * b_end)
             o.y = self.needs(name, "y", y, 4 * (starts[2] + (m - 1) * y_row + n))
@@ -283,6 +289,7 @@ cdef class Tensors(Running):
         cdef qir_step step
         cdef const float[::1] biases
         n, c, *inside = of_length(name, "shape", shape, 5, 0)
+        integer(name, "channels", c, 1)
         oc, *kernel = of_length(name, "kernel", kernel, 4, 1, LARGEST_STEP)
         out = of_length(name, "out", out, 3, 0, LARGEST_STEP)
         stride = of_length(name, "stride", stride, 3, 1, LARGEST_STEP)
@@ -319,4 +326,6 @@ def maps_of(str name, scale, zero, channels):
     zeros = np.array(zero, np.int32).reshape(-1)
     if len(scales) != channels or len(zeros) != channels:
         raise ValueError(f"{name}: {len(scales)} scales and {len(zeros)} zeros, {channels} channels")
+    if np.any((zeros > LARGEST_ZERO) | (zeros < -LARGEST_ZERO)):
+        raise ValueError(f"{name}: a zero is beyond {LARGEST_ZERO}")
     return scales, zeros

@@ -163,3 +163,11 @@ def test_padding_takes_part_in_products_with_infinite_weights() -> None:
               kernel=(1, 1, 1, 2), out=(1, 1, 4), stride=(1, 1, 1), pad=(0, 0, 1),
               dilation=(1, 1, 1))  # fmt: skip
     assert np.array_equal(got.reshape(-1), [np.nan, np.inf, np.inf, np.nan], equal_nan=True)
+
+
+def test_a_buffer_that_is_none_is_refused() -> None:
+    plan = Plan(0, [(EXTERNAL, 4)] * 3)
+    none = np.zeros(1, np.uint64)
+    with pytest.raises(ValueError, match="b is buffer -1 of 3"):
+        plan.wide_product("p", 0, -1, 2, None, sizes=(1, 1, 1), a_at=none, b_at=none, y_at=none,
+                          a_row=1, b_steps=(1, 1), y_row=1)  # fmt: skip

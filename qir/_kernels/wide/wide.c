@@ -47,7 +47,8 @@ static void pack_blocks(const struct product *v, size_t first, size_t columns, f
     const int32_t *zero = h->zero + (first + j) * count;
     for (size_t p = 0; p < k; ++p) {
       const int32_t code = h->bits == 8 ? codes[p] : codes[p / 2] >> p % 2 * 4 & 15;
-      panel[p * QIR_WIDE_COLUMNS + j] = (float)(code - zero[p / h->block]) * scale[p / h->block];
+      panel[p * QIR_WIDE_COLUMNS + j] =
+          (float)((int64_t)code - zero[p / h->block]) * scale[p / h->block];
     }
   }
 }
@@ -92,7 +93,7 @@ int qir_wide_product_make(uint32_t isa, const struct qir_wide_product *how, stru
   const size_t blocks = how->b < 0 ? n * ((k + how->block - 1) / how->block) : 0;
   const size_t header = qir_round_up(sizeof(struct product), 64);
   struct product *v = qir_step_alloc(
-      header + 3 * qir_round_up(at, 64) + qir_round_up(n * sizeof(float), 64) +
+      header + 3 * qir_round_up(at, 64) + qir_round_up(how->bias ? n * sizeof(float) : 0, 64) +
       qir_round_up(how->b < 0 ? n * line : 0, 64) + 2 * qir_round_up(blocks * sizeof(float), 64));
   if (!v) return 0;
   v->how = *how;
@@ -109,8 +110,9 @@ int qir_wide_product_make(uint32_t isa, const struct qir_wide_product *how, stru
   }
   v->kernel = QIR_SELECT(qir_wide_kernels, isa);
   v->panels = (n + QIR_WIDE_COLUMNS - 1) / QIR_WIDE_COLUMNS;
-  *step = (struct qir_step){run_product, v, (long)(how->s.batches * v->panels),
-                            qir_round_up(k * QIR_WIDE_COLUMNS * sizeof(float), 64)};
+  *step = (struct qir_step){
+      run_product, v, (long)(how->s.batches * v->panels),
+      how->s.batches ? qir_round_up(k * QIR_WIDE_COLUMNS * sizeof(float), 64) : 0};
   return 1;
 }
 
@@ -249,7 +251,8 @@ static void run_transposed(const void *params, void *const *buffers, void *scrat
 
 int qir_wide_conv_make(uint32_t isa, const struct qir_wide_conv *how, struct qir_step *step) {
   const size_t header = qir_round_up(sizeof(struct conv), 64);
-  struct conv *v = qir_step_alloc(header + qir_round_up(how->oc * sizeof(float), 64));
+  struct conv *v =
+      qir_step_alloc(header + qir_round_up(how->bias ? how->oc * sizeof(float) : 0, 64));
   if (!v) return 0;
   v->how = *how;
   char *end = (char *)v + header;
