@@ -156,6 +156,9 @@ class Builder:
     """Makes a program of a body; None: the reference runs what holds bodies."""
     _held: dict[tuple[Value, bool], Buffer] = field(default_factory=dict)
     _waiting: dict[Value, Elements] = field(default_factory=dict)
+    _folds: dict[Value, tuple[Value, Callable[[], NDArray[np.generic]]]] = field(
+        default_factory=dict
+    )
 
     def add(
         self,
@@ -198,8 +201,9 @@ class Builder:
         found = self._held.get((value, last))
         if found is not None:
             return found
-        if (value, not last) not in self._held and (data := value.constant) is not None:
-            elements = np.ascontiguousarray(data.data)
+        known = None if (value, not last) in self._held else self.known(value)
+        if known is not None:
+            elements = np.ascontiguousarray(known)
             found = self.hold(value, Buffer(elements.nbytes, data=elements))
             return found if not last else self.need(value, last=True)
         if value in self._waiting and (value, not last) not in self._held:
@@ -267,6 +271,20 @@ class Builder:
                 name, at(x), at(y), shape=shape, perm=order, itemsize=width
             ),
         )
+
+    def fold(self, value: Value, source: Value, made: Callable[[], NDArray[np.generic]]) -> None:
+        """Says that a constant decides a value, which is computed if somebody needs it."""
+        self._folds[value] = source, made
+
+    def folded(self, value: Value) -> Value | None:
+        """The constant that decides a value that was folded."""
+        return self._folds[value][0] if value in self._folds else None
+
+    def known(self, value: Value) -> NDArray[np.generic] | None:
+        """The elements of a constant, or of what one decides; None where a run decides them."""
+        if value.constant is not None:
+            return value.constant.data
+        return self._folds[value][1]() if value in self._folds else None
 
     def prefers_last(self, value: Value) -> bool:
         """Whether a value is best held channels last: its users decide."""

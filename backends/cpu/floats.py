@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from qir._kernels._cpu import Plan
 from qir.ir.dtype import F32
 from qir.ir.node import Stage, Value
 
@@ -40,7 +41,8 @@ def takes(b: Builder, job: Job) -> bool:
 # -- bounds ---------------------------------------------------------------------------------------
 
 
-def _bounds(stage: Stage | Job) -> Bounds:
+def bounds(stage: Stage | Job) -> Bounds:
+    """The ends that relu or clip keeps its operand between; None where there is none."""
     if stage.op == "relu":
         return 0.0, None
     low, high = (stage.attrs[name] for name in ("min", "max"))
@@ -56,12 +58,12 @@ def _ending(b: Builder, job: Job) -> tuple[Value, Bounds]:
     if len(job.tail) > 1:
         raise CannotLower("no kernel bounds a float result twice")
     if job.tail:
-        return job.result, _bounds(job.tail[0])
+        return job.result, bounds(job.tail[0])
     if len(job.result.uses) == 1 and job.result.name not in b.watched:
         (user,) = job.result.users
         if user.op in ("relu", "clip") and user.result.type.element == F32:
             try:
-                return user.result, _bounds(Job(user.name, user.op, user.attrs, {}, user.result))
+                return user.result, bounds(Job(user.name, user.op, user.attrs, {}, user.result))
             except CannotLower:
                 pass
     return job.result, (None, None)
@@ -255,7 +257,7 @@ def unary(b: Builder, job: Job) -> None:
         raise CannotLower(f"no kernel computes {job.op} |> {job.tail[0].op} as one")
     op, low, high = job.op, 0.0, 0.0
     if op in ("relu", "clip"):
-        ends = _bounds(job)
+        ends = bounds(job)
         low = -math.inf if ends[0] is None else ends[0]
         high = math.inf if ends[1] is None else ends[1]
         op = "bound"
@@ -479,6 +481,32 @@ def conv1d(b: Builder, job: Job) -> None:
             high=high,
         ),
     )
+
+
+def pool1d(b: Builder, job: Job) -> None:
+    """Lowers the greatest or the mean of the windows of rows: images of one line."""
+    value = job.operands["x"]
+    if job.tail or any(v.type.element != F32 for v in (value, job.result)):
+        raise CannotLower("the kernel pools f32 alone")
+    n, channels, width = sizes(value)
+    (size,), (stride,), (front, back) = (job.ints(a) for a in ("kernel", "stride", "pad"))
+    (dilation,) = job.ints("dilation") if job.op == "max_pool1d" else (1,)
+    count_pad = job.attrs.get("count_pad") is True
+    shape, kernel, by = (n, channels, 1, width), (1, size), (1, stride)
+    pad, out = (0, front, 0, back), (1, sizes(job.result)[-1])
+    source, made = b.need(value), b.make(job.result)
+
+    def add(plan: Plan, at: Callable[[Buffer], int]) -> None:
+        x, y = at(source), at(made)
+        if job.op == "max_pool1d":
+            plan.float_max_pool2d(job.name, x, y, shape=shape, kernel=kernel, stride=by, pad=pad,
+                                  dilation=(1, dilation), out=out)  # fmt: skip
+        else:
+            plan.float_avg_pool2d(job.name, x, y, shape=shape, kernel=kernel, stride=by, pad=pad,
+                                  out=out, count_pad=count_pad)  # fmt: skip
+
+    kind = "float_max_pool2d" if job.op == "max_pool1d" else "float_avg_pool2d"
+    b.add(job.name, kind, [source], [made], sizes(job.result), add)
 
 
 EXACT = frozenset(

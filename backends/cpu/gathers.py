@@ -100,6 +100,43 @@ def pad(b: Builder, job: Job) -> None:
         held, shape = made, wider
 
 
+def arranged(b: Builder, job: Job) -> None:
+    """Lowers flip, tile and a slice that goes backwards: an axis at a time, by constant indices."""
+    value = job.operands["x"]
+    if job.tail or not moves.same_map(value, job.result):
+        raise CannotLower("the result has another map")
+    held, shape, item = b.need(value), sizes(value), itemsize(value)
+    todo = [(axis, by) for axis, by in _orders(job, shape).items() if not _still(by, shape[axis])]
+    if not todo:
+        b.hold(job.result, held)
+    for axis, picked in todo:
+        wider = (*shape[:axis], picked.size, *shape[axis + 1 :])
+        last = axis == todo[-1][0]
+        made = b.make(job.result) if last else b.scratch(math.prod(wider) * item)
+        by = Buffer(picked.nbytes, data=picked)
+        _pick(b, job.name, held, by, made, wider, shape, axis, item, picked.size, 8)
+        held, shape = made, wider
+
+
+def _orders(job: Job, shape: Sizes) -> dict[int, NDArray[np.int64]]:
+    """The index of each element along the axes that an op arranges."""
+    every = {axis: np.arange(size, dtype=np.int64) for axis, size in enumerate(shape)}
+    if job.op == "tile":
+        return {a: np.tile(every[a], count) for a, count in enumerate(job.ints("repeats"))}
+    if job.op == "flip":
+        axes = {axis % len(shape) for axis in job.ints("axes")}
+        return {axis: np.ascontiguousarray(every[axis][::-1]) for axis in axes}
+    cuts = zip(*(job.ints(name) for name in ("starts", "ends", "axes", "steps")), strict=True)
+    return {
+        axis % len(shape): np.ascontiguousarray(every[axis % len(shape)][start:end:step])
+        for start, end, axis, step in cuts
+    }
+
+
+def _still(picked: NDArray[np.int64], size: int) -> bool:
+    return picked.size == size and bool((picked == np.arange(size)).all())
+
+
 def _repeated(size: int, before: int, after: int, mode: str) -> NDArray[np.int64]:
     """The index of each element of a padded axis; those that are cut off go first."""
     kept = np.arange(max(-before, 0), size - max(-after, 0), dtype=np.int64)

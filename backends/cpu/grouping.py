@@ -6,6 +6,7 @@ from qir.analysis.bodies import bodies
 from qir.analysis.kernel_groups import is_float
 from qir.analysis.quantized_regions import about_codes
 from qir.ir.graph import Graph
+from qir.ir.inlining import inline
 from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.ir.ops.layers import PRODUCTS
@@ -57,3 +58,15 @@ class _Products(FuseQdq):
 
     def allows(self, match: Match, graph: Graph) -> bool:
         return match.head.op in PRODUCTS | LINES and super().allows(match, graph)
+
+
+def unwrap(graph: Graph) -> None:
+    """Puts the ops of fused kernels in their place: each has a kernel here, or falls back."""
+    for part in bodies(graph):
+        for node in [n for n in part if n.op == "fused" and n.bodies]:
+            body = part.body(node, "body")
+            given = [node.operands[value.name] for value in body.inputs]
+            known = inline(part, body, given, node)
+            for old, new in zip(node.results, body.outputs.values(), strict=True):
+                part.replace(old, known[new])
+            part.remove(node)

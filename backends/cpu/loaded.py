@@ -15,7 +15,8 @@ from qir.ir.types import TensorType
 from qir.target import Executable
 
 from .builder import Fallback
-from .program import Row, StepTime, Tensor, chosen, step_times
+from .profiling import StepTime, peaks, step_times
+from .program import Row, Tensor, chosen
 from .program_file import Listing, read
 from .sizes import text
 
@@ -63,11 +64,15 @@ class Loaded(Executable):
         return dict(self._run(self._arrays(inputs)))
 
     def profile(self, inputs: Mapping[str, object], *, runs: int = 10) -> list[StepTime]:
-        """The mean time of each step; DataError as when it is called."""
+        """The time of each step; DataError as when it is called."""
         if runs < 1:
             raise UsageError(f"{runs} runs; it takes 1 or more")
         arrays = self._arrays(inputs)
         return step_times(self._plan, runs, lambda: self._run(arrays, profile=True))
+
+    def peaks(self) -> dict[str, float]:
+        """Multiply-adds a second of the best case of these kernels, for int8 and f32."""
+        return peaks(self.threads, self._isa)
 
     def describe(self) -> list[Row]:
         """One row a step."""

@@ -22,6 +22,7 @@ from qir.reference.interpreter import profile_of, run_node
 from qir.target import See
 
 from . import (
+    affine,
     bodies,
     elementwise,
     floats,
@@ -32,6 +33,8 @@ from . import (
     recurrent,
     rows,
     tables,
+    tensors,
+    wide,
     windows,
 )
 from .builder import Buffer, Builder, CannotLower, Fallback, Mean, Runs, sizes
@@ -40,6 +43,7 @@ from .sizes import Sizes
 
 LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
     "conv2d": products.conv2d,
+    "conv1d": products.conv1d,
     "gemm": products.gemm,
     "matmul": products.matmul,
     "linear": products.linear,
@@ -70,6 +74,23 @@ LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
     "space_to_depth": pixels.space_to_depth,
     "resize_nearest": pixels.resize_nearest,
 }
+
+GENERAL: dict[str, Callable[[Builder, Job], None]] = {
+    **tensors.LOWERINGS,
+    **wide.LOWERINGS,
+    **affine.LOWERINGS,
+    **dict.fromkeys(("flip", "tile", "slice"), gathers.arranged),
+    **dict.fromkeys(("max_pool1d", "avg_pool1d"), floats.pool1d),
+    "avg_pool2d": floats.avg_pool2d,
+    "global_avg_pool": floats.global_avg_pool,
+}
+"""Lowerings to slower kernels, which take what those above do not."""
+SEVERAL: dict[str, Callable[[Builder, Node], None]] = {
+    "split": moves.split,
+    "top_k": tensors.top_k,
+    "choose_qparams": affine.choose,
+}
+"""Ops with several results."""
 
 CHOICES = {"softmax": frozenset({"quotient"})}
 """Parameters of an op's method that its kernel takes in every value."""
@@ -164,10 +185,12 @@ def _converts(node: Node, image: tables.Image) -> bool:
 
 
 def _lower(b: Builder, node: Node) -> None:
+    if affine.constant(b, node):
+        return
     try:
-        if node.op == "split":
+        if node.op in SEVERAL and not node.stages:
             _params(b, node)
-            moves.split(b, node)
+            SEVERAL[node.op](b, node)
             return
         if node.op in recurrent.OPS and not node.stages:
             recurrent.layer(b, node)
@@ -177,15 +200,23 @@ def _lower(b: Builder, node: Node) -> None:
             return
         if len(node.results) != 1:
             raise CannotLower("it has more than one result")
-        asked = replace(job(node), params=_params(b, node))
-        if floats.takes(b, asked):
-            floats.LOWERINGS[asked.op](b, asked)
-        elif asked.op in LOWERINGS:
-            LOWERINGS[asked.op](b, asked)
-        else:
-            raise CannotLower(_lacking(node))
+        _one(b, node, replace(job(node), params=_params(b, node)))
     except CannotLower as reason:
         _fall_back(b, node, str(reason))
+
+
+def _one(b: Builder, node: Node, asked: Job) -> None:
+    """Lowers an op of one result to the best kernel that takes it."""
+    own = (floats.LOWERINGS if floats.takes(b, asked) else LOWERINGS).get(asked.op)
+    other = GENERAL.get(asked.op)
+    found = [lowering for lowering in (own, other) if lowering is not None]
+    if not found:
+        raise CannotLower(_lacking(node))
+    for lowering in found[:-1]:
+        with suppress(CannotLower):
+            lowering(b, asked)
+            return
+    found[-1](b, asked)
 
 
 def _lacking(node: Node) -> str:

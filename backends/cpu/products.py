@@ -81,6 +81,46 @@ def conv2d(b: Builder, job: Job) -> None:
     )
 
 
+def conv1d(b: Builder, job: Job) -> None:
+    """Lowers a convolution of rows: images of one line, whose channels are put last and back."""
+    value = job.operands["x"]
+    x, w = codes(value, "x"), weight(job.operands["w"], 0, "w")
+    rounding = _rounding(job, x, w, job.operands.get("bias"), w.data.shape[0])
+    (n, channels, wide), out = sizes(value), sizes(job.result)
+    (stride,), (front, back), (dilation,) = (job.ints(a) for a in ("stride", "pad", "dilation"))
+    groups, width = job.number("groups"), itemsize(job.result)
+    given, made = b.need(value), b.make(job.result)
+    source, result = b.scratch(given.size), b.scratch(made.size)
+    b.transpose(f"{value.name} to NWC", given, source, sizes(value), (0, 2, 1), 1)
+    b.add(
+        job.name,
+        "conv2d",
+        [source],
+        [result],
+        (out[0], out[2], out[1]),
+        lambda plan, at: plan.conv2d(
+            job.name,
+            at(source),
+            at(result),
+            w.data[:, :, None],
+            rounding.bias,
+            rounding.multiplier,
+            shape=(n, 1, wide, channels),
+            stride=(1, stride),
+            pad=(0, front, 0, back),
+            dilation=(1, dilation),
+            groups=groups,
+            x_type=x.kind,
+            x_zero=x.zero,
+            y_type=rounding.kind,
+            y_zero=rounding.zero,
+            low=rounding.low,
+            high=rounding.high,
+        ),
+    )
+    b.transpose(f"{job.name} to NCW", result, made, (out[0], out[2], out[1]), (0, 2, 1), width)
+
+
 def _stored(value: Value, last: bool) -> tuple[int, ...]:
     return moved(sizes(value), LAST) if last else sizes(value)
 
@@ -214,6 +254,11 @@ class Matrices:
     sizes: Sizes
     steps: Sizes
     offset: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether all matrices are rows of one."""
+        return not self.offset and self.steps == strides(self.sizes)
 
     def offsets(self, batch: Sizes) -> NDArray[np.uint64]:
         """Where each matrix of a batch begins, of which this one may repeat some."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from qir.target import See
 from .builder import Buffer, Builder, Fallback, Step, sizes
 from .lower import lower
 from .memory import Life, place
+from .profiling import StepTime, step_times
 from .program_file import External, Listing, told
 from .sizes import Sizes
 
@@ -41,6 +42,8 @@ VECTOR = frozenset(
         "float_batch_norm",
         "float_mean",
         "recurrent",
+        "wide_conv",
+        "wide_product",
     }
     | {f"float_{op}" for op in _cpu.UNARY}
 )
@@ -58,16 +61,6 @@ class Row:
     shape: Sizes
     bytes: int
     """How many it reads and writes; weights aside."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepTime:
-    """How long one step took in one run, on average."""
-
-    step: str
-    kind: str
-    seconds: float
-    bytes: int
 
 
 class Program:
@@ -129,7 +122,7 @@ class Program:
         return results
 
     def profile(self, inputs: Mapping[str, Tensor], threads: int, runs: int) -> list[StepTime]:
-        """The mean time of each step."""
+        """The time of each step."""
         return step_times(self._plan, runs, lambda: self.run(inputs, threads, profile=True))
 
     def describe(self) -> list[Row]:
@@ -139,17 +132,6 @@ class Program:
             Row(step.name, kind, chosen(kind, self._isa), step.shape, _bytes(step))
             for step, (_, kind) in rows
         ]
-
-
-def step_times(plan: _cpu.Plan, runs: int, run: Callable[[], object]) -> list[StepTime]:
-    """The mean time of each step of a plan in so many runs."""
-    before = [seconds for _, _, seconds, _ in plan.profile()]
-    for _ in range(runs):
-        run()
-    return [
-        StepTime(name, kind, (seconds - old) / runs, size)
-        for (name, kind, seconds, size), old in zip(plan.profile(), before, strict=True)
-    ]
 
 
 def chosen(kind: str, cap: str | None) -> str:

@@ -34,10 +34,11 @@ _MAGIC = b"QIRPROG\0"
 _HEAD = struct.Struct("<8sIIQQ")
 """Magic, version, zero, bytes of the table, sum of all after the head."""
 _ALIGN = 64
-_STEPS = frozenset(
+STEPS = frozenset(
     name
-    for name in vars(_cpu.Plan) | vars(_cpu.Plan.__base__)
-    if not name.startswith("_") and name not in ("call", "run", "profile", "steps")
+    for part in _cpu.Plan.__mro__[:-1]
+    for name in vars(part)
+    if not name.startswith("_") and name not in ("call", "run", "profile", "steps", "work")
 )
 """Methods of a plan that add a step of compiled code."""
 
@@ -194,7 +195,7 @@ def _listing(table: Mapping[str, list[list[object]]], data: memoryview) -> Listi
         return {str(name): (np.dtype(str(kind)), _sizes(shape)) for name, kind, shape in rows}
 
     def step(method: object, args: object, options: object, shape: object, size: object) -> Told:
-        if method not in _STEPS or not isinstance(args, list) or not isinstance(options, dict):
+        if method not in STEPS or not isinstance(args, list) or not isinstance(options, dict):
             raise ValueError
         given = {str(name): unpacked(value) for name, value in options.items()}
         return Told(str(method), [unpacked(a) for a in args], given, _sizes(shape), _whole(size))

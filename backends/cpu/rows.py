@@ -56,11 +56,15 @@ def _real_softmax(b: Builder, job: Job) -> None:
     value = job.operands["x"]
     shape = sizes(value)
     axis = job.number("axis") % len(shape)
-    if math.prod(shape[axis + 1 :]) != 1:
-        raise CannotLower(f"no kernel takes softmax of float32 along axis {axis} of {len(shape)}")
     width = shape[axis]
     rows = math.prod(shape) // width
     source, made = b.need(value), b.make(job.result)
+    inner = math.prod(shape[axis + 1 :]) == 1
+    order = (*(a for a in range(len(shape)) if a != axis), axis)
+    result, given = made, source
+    if not inner:
+        source, made = b.scratch(given.size), b.scratch(given.size)
+        b.transpose(f"{value.name} for {job.name}", given, source, shape, order, 4)
     b.add(
         job.name,
         "real_softmax",
@@ -69,6 +73,10 @@ def _real_softmax(b: Builder, job: Job) -> None:
         shape,
         lambda plan, at: plan.real_softmax(job.name, at(source), at(made), rows=rows, width=width),
     )
+    if not inner:
+        back = tuple(order.index(a) for a in range(len(shape)))
+        turned = tuple(shape[a] for a in order)
+        b.transpose(f"{job.name} in order", made, result, turned, back, 4)
 
 
 def layer_norm(b: Builder, job: Job) -> None:

@@ -22,10 +22,11 @@ from qir.target import Executable, Observe, Target
 from . import program_file
 from .builder import Fallback
 from .codes import PROFILE
-from .grouping import group
+from .grouping import group, unwrap
 from .loaded import Loaded
 from .observed import Observed
-from .program import Program, Row, StepTime, Tensor
+from .profiling import StepTime, peaks
+from .program import Program, Row, Tensor
 from .sizes import Sizes, at_sizes, text, trial
 
 KEPT = 8
@@ -56,6 +57,7 @@ class CpuTarget(Target):
         threads = _settings(threads, isa)
         grouped, ledger = graph.copy(), Ledger()
         group(grouped, ledger)
+        unwrap(grouped)
         return Compiled(grouped, threads, isa, ledger)
 
     def owns(self, path: Path) -> bool:
@@ -111,11 +113,15 @@ class Compiled(Executable):
         return dict(program.run(arrays, self.threads))
 
     def profile(self, inputs: Mapping[str, object], *, runs: int = 10) -> list[StepTime]:
-        """The mean time of each step; DataError as when it is called."""
+        """The time of each step; DataError as when it is called."""
         if runs < 1:
             raise UsageError(f"{runs} runs; it takes 1 or more")
         arrays, program = self._ready(inputs)
         return program.profile(arrays, self.threads, runs)
+
+    def peaks(self) -> dict[str, float]:
+        """Multiply-adds a second of the best case of these kernels, for int8 and f32."""
+        return peaks(self.threads, self._isa)
 
     def describe(self) -> list[Row]:
         """The steps for the sizes last run; before a first run, 1 stands for sizes left open."""

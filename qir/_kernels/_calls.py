@@ -60,7 +60,7 @@ def _operand(step: str, what: str, given: Any, written: bool) -> Operand:
     try:
         buffer, kind, shape = given
         dtype: np.dtype[Any] = np.dtype(kind)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, DeprecationWarning):
         raise ValueError(f"{step}: {what} is {shown(given)}, not (buffer, dtype, shape)") from None
     if dtype.hasobject or dtype.itemsize < 1 or dtype.subdtype is not None:
         raise ValueError(f"{step}: {what} is {dtype}, whose elements are no plain bytes")

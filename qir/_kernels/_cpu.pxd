@@ -223,6 +223,73 @@ cdef extern from "floats/unary.h" nogil:
     )
     int qir_float_mean_make(uint32_t isa, size_t rows, size_t width, int x, int y, qir_step *)
 
+cdef extern from "tensors/tensors.h" nogil:
+    int QIR_TENSOR_RANK
+    cdef enum qir_kind:
+        pass
+    cdef enum qir_operation:
+        pass
+    cdef enum qir_reduction:
+        pass
+    cdef struct qir_apply:
+        size_t rank
+        size_t shape[8]
+        size_t steps[3][8]
+    cdef struct qir_function:
+        int which
+        double a, b
+    cdef struct qir_along:
+        size_t outer, rows, inner
+    cdef struct qir_codes_shape:
+        size_t outer, channels, inner
+        const float *scale
+        const int32_t *zero
+        int scale_at, zero_at
+        int32_t low, high
+    int qir_apply_known(qir_operation op, qir_kind kind)
+    int qir_apply_make(
+        qir_operation op, qir_kind kind, const qir_apply *, int a, int b, int y, qir_step *
+    )
+    int qir_where_make(size_t size, const qir_apply *, int a, int b, int c, int y, qir_step *)
+    int qir_function_make(const qir_function *, size_t size, int x, int y, qir_step *)
+    int qir_cast_make(qir_kind x_kind, qir_kind y_kind, size_t size, int x, int y, qir_step *)
+    int qir_reduce_make(
+        qir_reduction op, qir_kind kind, const qir_along *, int x, int y, qir_step *
+    )
+    int qir_place_make(
+        qir_kind kind, int least, int last, const qir_along *, int x, int y, qir_step *
+    )
+    int qir_top_k_make(
+        qir_kind kind, int least, size_t k, const qir_along *, int x, int y, int places, qir_step *
+    )
+    int qir_encode_make(qir_kind kind, const qir_codes_shape *, int x, int y, qir_step *)
+    int qir_decode_make(qir_kind kind, const qir_codes_shape *, int x, int y, qir_step *)
+    int *qir_choose_fault(void *params)
+    int qir_choose_make(qir_kind kind, size_t size, int x, int scale, int zero, qir_step *)
+
+cdef extern from "wide/wide.h" nogil:
+    cdef struct qir_wide_product:
+        qir_matmul_shape s
+        int a, b, y
+        const float *bias
+        int to_whole
+        const uint8_t *codes
+        size_t bits, block
+        const float *scale
+        const int32_t *zero
+    cdef struct qir_wide_conv:
+        size_t n, c, oc, groups
+        size_t inside[3]
+        size_t out[3]
+        size_t kernel[3]
+        size_t stride[3]
+        size_t dilation[3]
+        size_t front[3]
+        int transposed, to_whole, x, w, y
+        const float *bias
+    int qir_wide_product_make(uint32_t isa, const qir_wide_product *, qir_step *)
+    int qir_wide_conv_make(uint32_t isa, const qir_wide_conv *, qir_step *)
+
 cdef extern from "gather/gather.h" nogil:
     cdef struct qir_gather:
         size_t outer, rows, width, count

@@ -27,13 +27,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from qir._kernels._environment import SettingError as SettingError
 from qir._kernels._environment import default_threads as default_threads
+from qir._kernels._floats import UNARY as UNARY
+from qir._kernels._floats import Floats
+from qir._kernels._tensors import FUNCTIONS as FUNCTIONS
+from qir._kernels._tensors import KINDS as KINDS
+from qir._kernels._tensors import OPERATIONS as OPERATIONS
+from qir._kernels._tensors import ORDERED as ORDERED
+from qir._kernels._tensors import REDUCTIONS as REDUCTIONS
+from qir._kernels._tensors import applied as applied
 
 _Codes = Literal["u8", "i8"]
 EXTERNAL: int
 """As offset of a buffer: the caller gives its memory at each run."""
 
-UNARY: tuple[str, ...]
-"""What `Plan.float_unary` computes."""
+REALS: tuple[str, ...]
+"""What `Plan.real` computes."""
 
 def cpu_features() -> list[str]:
     """The instruction sets this processor and system allow, of those that QIR knows."""
@@ -50,7 +58,7 @@ def checksum(data: bytes | memoryview) -> int:
 class DataFault(ValueError):
     """A step met data that it cannot take, such as an index outside of an axis."""
 
-class Plan:
+class Plan(Floats):
     """A compiled sequence of steps over buffers in one arena."""
 
     def __init__(
@@ -372,115 +380,6 @@ class Plan:
         Computed in float64 and rounded once; within one unit of the last place of the exact result.
         """
 
-    def float_linear(
-        self,
-        name: str,
-        x: int,
-        y: int,
-        weight: ArrayLike,
-        bias: ArrayLike | None,
-        *,
-        rows: int,
-        low: float | None = None,
-        high: float | None = None,
-    ) -> None:
-        """y = x @ weight.T + bias in float32, between low and high; weight is (n, k).
-
-        All products of float32 add as said in `qir/_kernels/floats/sgemm.h`: blocks of 256 values,
-        each by one fused multiply-add a value from 0 on; then the blocks, then the bias.
-        """
-
-    def float_matmul(
-        self,
-        name: str,
-        a: int,
-        b: int,
-        y: int,
-        *,
-        sizes: Sequence[int],
-        a_at: ArrayLike,
-        b_at: ArrayLike,
-        y_at: ArrayLike,
-        a_row: int,
-        b_steps: Sequence[int],
-        y_row: int,
-    ) -> None:
-        """y[t] = a[t] @ b[t] in float32; operands as `matmul` has them, in floats."""
-
-    def float_conv2d(
-        self,
-        name: str,
-        x: int,
-        weight: int,
-        y: int,
-        bias: ArrayLike | None,
-        *,
-        shape: Sequence[int],
-        kernel: Sequence[int],
-        stride: Sequence[int] = (1, 1),
-        pad: Sequence[int] = (0, 0, 0, 0),
-        dilation: Sequence[int] = (1, 1),
-        groups: int = 1,
-        low: float | None = None,
-        high: float | None = None,
-        constant: NDArray[np.float32] | None = None,
-    ) -> None:
-        """A convolution of float32; shape is NCHW, kernel (output channels, height, width).
-
-        The weights are a buffer, (output channels, channels of a group, height, width); `constant`
-        is what it holds, in one row, where that is known. Padding is zeros that take part.
-        """
-
-    def float_unary(
-        self, name: str, x: int, y: int, *, op: str, size: int, a: float = 0.0, b: float = 0.0
-    ) -> None:
-        """A function of each float32, one of UNARY; computed in float64 and rounded once.
-
-        `a` and `b` are the bounds of `bound` and alpha and beta of `hard_sigmoid`; `a` is the
-        slope of `leaky_relu` below 0.
-        """
-
-    def float_max_pool2d(
-        self,
-        name: str,
-        x: int,
-        y: int,
-        *,
-        shape: Sequence[int],
-        kernel: Sequence[int],
-        stride: Sequence[int] = (1, 1),
-        pad: Sequence[int] = (0, 0, 0, 0),
-        dilation: Sequence[int] = (1, 1),
-        out: Sequence[int] | None = None,
-    ) -> None:
-        """The greatest float32 of each window, NCHW; NaN wins, padding never does."""
-
-    def float_avg_pool2d(
-        self,
-        name: str,
-        x: int,
-        y: int,
-        *,
-        shape: Sequence[int],
-        kernel: Sequence[int],
-        stride: Sequence[int] = (1, 1),
-        pad: Sequence[int] = (0, 0, 0, 0),
-        out: Sequence[int] | None = None,
-        count_pad: bool = False,
-    ) -> None:
-        """The mean of each window, NCHW; added in float64, one tap after the other."""
-
-    def float_batch_norm(
-        self, name: str, x: int, y: int, *, outer: int, inner: int, numbers: ArrayLike
-    ) -> None:
-        """(x - mean) * slope + shift in float64, rounded once; numbers is (channels, these 3).
-
-        x is (outer, channels, inner).
-        """
-
-    def float_mean(self, name: str, x: int, y: int, *, rows: int, width: int) -> None:
-        """The mean of each row of float32, added in sixteen lanes of float64."""
-
     def copy(
         self,
         name: str,
@@ -594,6 +493,10 @@ class Plan:
 
     def profile(self) -> list[tuple[str, str, float, int]]:
         """(step, kind, seconds in all profiled runs, bytes read and written) for each step."""
+
+    @property
+    def work(self) -> list[int]:
+        """The multiply-adds of every step."""
 
     @property
     def steps(self) -> list[tuple[str, str]]:

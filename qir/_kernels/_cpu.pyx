@@ -29,8 +29,8 @@ from libc.stdlib cimport free, malloc, realloc
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 __all__ = [
-    "EXTERNAL", "DataFault", "Plan", "SettingError", "checksum", "cpu_features", "default_threads",
-    "isa",
+    "EXTERNAL", "DataFault", "Plan", "SettingError", "applied", "checksum", "cpu_features",
+    "default_threads", "isa",
 ]
 
 EXTERNAL = -1
@@ -100,6 +100,7 @@ cdef qir_average average_of(
 
 
 include "_running.pxi"
+include "_tensors.pxi"
 include "_floats.pxi"
 
 
@@ -219,7 +220,10 @@ cdef class Plan(Floats):
             made = qir_depthwise_make(self.bits, &s, &o, &step)
         else:
             made = qir_conv_make(self.bits, &s, &o, &step)
-        return self.append(name, kind, step, made, read + wrote + weights.shape[0], (y,))
+        work = n * oh * ow * weights.shape[0]
+        return self.append(
+            name, kind, step, made, read + wrote + weights.shape[0], (y,), None, work
+        )
 
     def matmul(
         self, str name, a, b, y, *, sizes, a_at, b_at, y_at, a_row, b_steps, y_row, multiplier,
@@ -260,7 +264,8 @@ cdef class Plan(Floats):
         o.multiplier = real_of(name, "multiplier", multiplier)
         o.code = code_of(name, "u8" if o.to_float else y_type, y_zero, low, high)
         made = qir_matmul_make(self.bits, &s, &o, &step)
-        self.append(name, "matmul", step, made, s.batches * (m * k + k * n + m * n), (y,))
+        traffic = s.batches * (m * k + k * n + m * n)
+        self.append(name, "matmul", step, made, traffic, (y,), None, s.batches * m * k * n)
 
     # ---- elementwise ----
 
@@ -582,7 +587,8 @@ cdef class Plan(Floats):
         made = qir_recurrent_make(self.bits, &s, &step)
         writes = [s.y, s.h, s.c][:gates - 1]
         traffic = 4 * steps * batch * (width + ways * hidden) + w.nbytes + r.nbytes
-        self.append(name, "recurrent", step, made, traffic, writes)
+        work = steps * batch * (w.size + r.size)
+        self.append(name, "recurrent", step, made, traffic, writes, None, work)
 
     # ---- everything else ----
 

@@ -19,7 +19,7 @@ cdef qir_bounds bounds_of(str name, low, high) except *:
     return bounds
 
 
-cdef class Floats(Running):
+cdef class Floats(Tensors):
     def float_linear(self, str name, x, y, weight, bias, *, rows, low=None, high=None):
         cdef qir_float_linear s
         cdef qir_step step
@@ -42,7 +42,8 @@ cdef class Floats(Running):
         s.x = self.needs(name, "x", x, 4 * s.rows * k)
         s.y = self.needs(name, "y", y, 4 * s.rows * n)
         made = qir_float_linear_make(self.bits, &s, &step)
-        self.append(name, "float_linear", step, made, 4 * (s.rows * (k + n) + n * k), (y,))
+        traffic, work = 4 * (s.rows * (k + n) + n * k), s.rows * n * k
+        self.append(name, "float_linear", step, made, traffic, (y,), None, work)
 
     def float_matmul(
         self, str name, a, b, y, *, sizes, a_at, b_at, y_at, a_row, b_steps, y_row,
@@ -73,7 +74,7 @@ cdef class Floats(Running):
             o.s.y_at = &offsets[2 * o.s.batches]
         made = qir_float_matmul_make(self.bits, &o, &step)
         traffic = 4 * o.s.batches * (m * k + k * n + m * n)
-        self.append(name, "float_matmul", step, made, traffic, (y,))
+        self.append(name, "float_matmul", step, made, traffic, (y,), None, o.s.batches * m * k * n)
 
     def float_conv2d(
         self, str name, x, weight, y, bias, *, shape, kernel,
@@ -122,7 +123,9 @@ cdef class Floats(Running):
             made = qir_float_depthwise_make(self.bits, &o, &step)
         else:
             made = qir_float_conv_make(self.bits, &o, &step)
-        self.append(name, kind, step, made, 4 * (read + wrote + weights), (y,))
+        self.append(
+            name, kind, step, made, 4 * (read + wrote + weights), (y,), None, n * oh * ow * weights
+        )
 
     def float_unary(self, str name, x, y, *, str op, size, a=0.0, b=0.0):
         cdef qir_unary how

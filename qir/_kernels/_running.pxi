@@ -5,6 +5,13 @@ PLANS = WeakSet()
 """All plans, for children that are forked."""
 
 
+FAULTS = {
+    "gather": "an index is outside of its axis",
+    "choose": "x holds NaN, and no range has an end there",
+}
+"""What the fault of a step of each kind is."""
+
+
 cdef class Running:
     cdef object __weakref__
     cdef uint32_t bits
@@ -14,7 +21,7 @@ cdef class Running:
     cdef set written
     cdef object lock
     cdef unsigned long owner  # the thread that holds the lock, or 0
-    cdef list calls, added  # for each step: its Call or None; (name, kind, traffic)
+    cdef list calls, added  # for each step: its Call or None; (name, kind, traffic, work)
     cdef timed_step *list
     cdef void **pointers
     cdef Py_ssize_t count
@@ -79,9 +86,12 @@ cdef class Running:
         return number
 
     cdef int append(
-        self, str name, str kind, qir_step step, int made, traffic, writes, call=None
+        self, str name, str kind, qir_step step, int made, traffic, writes, call=None, work=0
     ) except -1:
-        """Takes over a step that a make function made, and that writes to these buffers."""
+        """Takes over a step that a make function made, and that writes to these buffers.
+
+        `work` is the number of its multiply-adds.
+        """
         if not made:
             raise MemoryError(f"{name}: no memory for its parameters")
         try:
@@ -96,7 +106,7 @@ cdef class Running:
                 self.scratch_bytes = max(self.scratch_bytes, step.scratch)
                 self.written.update(writes)
                 self.calls.append(call)
-                self.added.append((name, kind, traffic))
+                self.added.append((name, kind, traffic, work))
                 self.count += 1
             finally:
                 self.leave()
@@ -170,7 +180,8 @@ cdef class Running:
                     if self.list[i].fault != NULL and self.list[i].fault[0]:
                         self.list[i].fault[0] = 0
                         with gil:
-                            raise DataFault(f"{self.added[i][0]}: an index is outside of its axis")
+                            name, kind, _, _ = self.added[i]
+                            raise DataFault(f"{name}: {FAULTS[kind]}")
                 else:
                     with gil:
                         self.call_back(self.calls[i], arrays)
@@ -186,14 +197,18 @@ cdef class Running:
         try:
             return [
                 (name, kind, self.list[i].nanoseconds * 1e-9, traffic)
-                for i, (name, kind, traffic) in enumerate(self.added)
+                for i, (name, kind, traffic, _) in enumerate(self.added)
             ]
         finally:
             self.leave()
 
     @property
     def steps(self):
-        return [(name, kind) for name, kind, _ in self.added]
+        return [(name, kind) for name, kind, _, _ in self.added]
+
+    @property
+    def work(self):
+        return [work for _, _, _, work in self.added]
 
 
 def after_fork():

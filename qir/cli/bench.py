@@ -10,9 +10,10 @@ import click
 
 from qir.cli import defaults
 from qir.cli import verb as shared
-from qir.cli.models import open_model
+from qir.cli.models import claim_files, open_model, require_apart
+from qir.cli.profiling import profile_of, time
 from qir.cli.programs import is_program
-from qir.cli.screen import Column, Screen, percent, plural, size, three
+from qir.cli.screen import Column, Screen, percent, plural
 from qir.cli.words import shape
 from qir.registry import DEFAULT_TARGET
 
@@ -20,13 +21,12 @@ if TYPE_CHECKING:
     from qir.cli.engines import Engine, Tensors
     from qir.inspect.timing import Timing
     from qir.ir.graph import Graph
-    from qir.target import Executable
 
 
 @shared.verb(
     "qir bench quantized.onnx",
     "qir bench quantized.onnx --data samples.npy --batch 8 --with cpu",
-    "qir bench quantized.onnx --with cpu --runs 20 --profile",
+    "qir bench quantized.onnx --with cpu --runs 20 --profile --trace steps.json",
 )
 @shared.model
 @shared.data("Samples to run on, the first batch of them; random ones by default.")
@@ -46,6 +46,14 @@ if TYPE_CHECKING:
 @shared.whole("--runs", "How often each is measured.", 50)
 @shared.whole("--threads", "Threads to use; onnxruntime takes at most one a processor.", 1)
 @click.option("--profile", is_flag=True, help="Show the time of each step, for cpu.")
+@click.option(
+    "--trace",
+    type=shared.PATH,
+    metavar="FILE",
+    help="Write the steps as a Chrome trace, for cpu.",
+)
+@shared.strict
+@shared.force
 @shared.as_json
 def bench(
     model: Path,
@@ -57,6 +65,9 @@ def bench(
     runs: int,
     threads: int,
     profile: bool,
+    trace: Path | None,
+    strict: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Measure how fast a model, or a program file, runs.
@@ -66,13 +77,21 @@ def bench(
     the times lies apart. An engine that does not take the model, or what data give for a default,
     is left out, where another takes it.
 
+    --profile shows the steps of cpu: the median time, multiply-adds a second, their share of the
+    peak (what the same kernels reach in a product of large matrices, measured at the end) and bytes
+    a second.
+
     --json prints {file, batch, threads, inputs, engines: [{name, runs, median, least, spread,
-    ratio}], left_out: [{engine, reason}], fallbacks, steps: [{step, kind, seconds, bytes}]}; times
-    are in seconds.
+    ratio}], left_out: [{engine, reason}], fallbacks, steps: [{step, kind, seconds, spread, bytes,
+    multiply_adds, multiply_adds_per_second, share_of_peak, bytes_per_second}]}; times are in
+    seconds.
     """
+    from qir.cli.engines import fallbacks, require_kernels, say_fallbacks
     from qir.inspect import interleave
     from qir.pipeline import KERNELS
 
+    require_apart([model, data], [trace])
+    claim_files(trace, force=force)
     names = [KERNELS] if is_program(model) else _names(engines)
     given = open_sizes(sizes)
     screen = Screen()
@@ -87,8 +106,12 @@ def bench(
             runs,
             progress=progress,
         )
-    steps = _steps(made, inputs, runs) if profile else []
-    fallbacks = [f for e in made for f in _fallbacks(e.executable)]
+    steps = profile_of(made, inputs, runs) if profile or trace else None
+    found = fallbacks(made)
+    if strict:
+        require_kernels(model, found)
+    if steps and trace:
+        steps.trace(trace)
     if as_json:
         screen.json(
             {
@@ -98,8 +121,8 @@ def bench(
                 "inputs": {name: list(array.shape) for name, array in inputs.items()},
                 "engines": [t.to_json() for t in timings],
                 "left_out": left_out,
-                "fallbacks": fallbacks,
-                "steps": steps,
+                "fallbacks": found,
+                "steps": steps.to_json() if steps else [],
             }
         )
         return
@@ -108,12 +131,14 @@ def bench(
     screen.line(f"{model.name} {on}, {plural(threads, 'thread')}", "bold")
     defaults.show(screen, graph, data)
     _show(screen, timings)
+    for name in _close(timings):
+        said = "differ by less than their spread; take more --runs, or a quieter machine"
+        screen.line(f"  {timings[0].name} and {name} {said}", "yellow")
     for each in left_out:
         screen.line(f"  {each['engine']} is not measured: {each['reason']}", "yellow")
-    if fallbacks:
-        text = ", ".join(f["node"] for f in fallbacks[:4]) + (" .." if len(fallbacks) > 4 else "")
-        screen.line(f"  {plural(len(fallbacks), 'node')} run by the reference: {text}", "yellow")
-    _show_steps(screen, steps)
+    say_fallbacks(screen, found)
+    if steps and profile:
+        steps.show(screen)
 
 
 def _ready(
@@ -196,27 +221,6 @@ def _inputs(
     raise DataError(f"{data}: no samples")
 
 
-def _steps(engines: Sequence[Engine], inputs: Tensors, runs: int) -> list[dict[str, object]]:
-    """The steps of the engines that can tell, slowest first."""
-    from dataclasses import asdict
-
-    from qir.errors import UsageError
-
-    for engine in engines:
-        profile = getattr(engine.executable, "profile", None)
-        if profile is not None:
-            rows = [asdict(step) for step in profile(inputs, runs=runs)]
-            return sorted(rows, key=lambda row: -row["seconds"])
-    raise UsageError("--profile: only cpu reports the time of each step; measure --with cpu")
-
-
-def _fallbacks(executable: Executable | None) -> list[dict[str, str]]:
-    return [
-        {"node": f.node, "op": f.op, "reason": f.reason}
-        for f in getattr(executable, "fallbacks", ())
-    ]
-
-
 def _show(screen: Screen, timings: Sequence[Timing]) -> None:
     columns = (
         Column("engine"),
@@ -226,33 +230,13 @@ def _show(screen: Screen, timings: Sequence[Timing]) -> None:
         Column("ratio", "right"),
     )
     rows = [
-        (t.name, seconds(t.median), seconds(t.least), percent(t.spread), f"{t.ratio:.2f}")
+        (t.name, time(t.median), time(t.least), percent(t.spread), f"{t.ratio:.2f}")
         for t in timings
     ]
     screen.table(columns, rows)
 
 
-def _show_steps(screen: Screen, steps: Sequence[dict[str, object]]) -> None:
-    total = sum(float(str(row["seconds"])) for row in steps)
-    rows = []
-    for row in steps:
-        taken = float(str(row["seconds"]))
-        share = percent(taken / total) if total else "-"
-        count = size(float(str(row["bytes"])))
-        rows.append((str(row["step"]), str(row["kind"]), seconds(taken), share, count))
-    columns = (
-        Column("step", fit="fold"),
-        Column("kind"),
-        Column("time", "right"),
-        Column("share", "right"),
-        Column("reads and writes", "right", fit="drop"),
-    )
-    screen.table(columns, rows, title="steps")
-
-
-def seconds(time: float) -> str:
-    """A time in three figures: 12.3 us, 1.20 ms, 2.5 s."""
-    for unit, scale in (("s", 1.0), ("ms", 1e3)):
-        if time * scale >= 0.9995:
-            return f"{three(time * scale)} {unit}"
-    return f"{three(time * 1e6)} us"
+def _close(timings: Sequence[Timing]) -> list[str]:
+    """The engines whose times are as near to the first one's as the times of one run to another."""
+    first, *rest = timings
+    return [t.name for t in rest if abs(t.ratio - 1) <= max(t.spread, first.spread)]

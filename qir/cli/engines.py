@@ -15,6 +15,7 @@ from qir.ir.dtype import STRING, boxed
 
 if TYPE_CHECKING:
     from qir.calibration import InputSpec
+    from qir.cli.screen import Screen
     from qir.ir.graph import Graph
     from qir.ledger import Ledger
     from qir.target import Executable
@@ -214,3 +215,29 @@ def random_inputs(
             some = random.integers(0, 2, shape)
             out[value.name] = (some.astype(str) if kind == STRING else some).astype(kind.carrier)
     return out
+
+
+def fallbacks(engines: Sequence[Engine]) -> list[dict[str, str]]:
+    """The nodes that the reference computes inside of compiled programs, and why, as last run."""
+    return [
+        {"node": found.node, "op": found.op, "reason": found.reason}
+        for each in engines
+        for found in getattr(each.executable, "fallbacks", ())
+    ]
+
+
+def require_kernels(path: Path, found: Sequence[Mapping[str, str]]) -> None:
+    """Raises Refused where there are nodes that the reference computes; names the first."""
+    if found:
+        first = found[0]
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        said = f"{first['node']} ({first['op']}) runs by the reference, as {first['reason']}"
+        raise Refused(f"{path}: {said}{more}; leave --strict out to run it so")
+
+
+def say_fallbacks(screen: Screen, found: Sequence[Mapping[str, str]]) -> None:
+    """Says once which nodes the reference computes, if there are any."""
+    if found:
+        text = ", ".join(f["node"] for f in found[:4]) + (" .." if len(found) > 4 else "")
+        count = f"{len(found)} node{'s' if len(found) > 1 else ''}"
+        screen.line(f"  {count} run by the reference: {text}", "yellow")

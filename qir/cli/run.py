@@ -69,6 +69,7 @@ Result = tuple[str, str, "Tensor"]
 @shared.whole("--batch", "Samples in a batch.")
 @shared.feeds
 @shared.threads
+@shared.strict
 @shared.force
 @shared.as_json
 @shared.quiet
@@ -88,6 +89,7 @@ def run(
     batch: int | None,
     feeds: bool,
     threads: int | None,
+    strict: bool,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -110,7 +112,7 @@ def run(
     metrics}], fault: {tensor, op, largest, bound}}; metrics has a number by name, text where it is
     infinite, null where it is none; fault is null where there is none.
     """
-    from qir.cli.engines import compared, grouped
+    from qir.cli.engines import compared, fallbacks, grouped, require_kernels, say_fallbacks
     from qir.cli.engines import engine as named_engine
     from qir.errors import UsageError
     from qir.inspect.metrics import metric
@@ -135,6 +137,9 @@ def run(
     )
     batches = read()
     parts = run_each(screen, engines, batches)
+    left = fallbacks(engines)
+    if strict:
+        require_kernels(model, left)
     joined = [join(each, feeds=feeds) for each in parts]
     runs = max(map(len, parts[0].values()), default=0)
     samples = next((len(a) for a in joined[0].values() if a.ndim), 0) if graph.inputs else 1
@@ -156,6 +161,7 @@ def run(
             screen.json({**head, "outputs": rows, "fault": fault and fault.to_json()})
         else:
             how = _grouped(graph, computed)
+            say_fallbacks(screen, left)
             _show_differences(screen, names, f"{plural(samples, what)}{how}", found)
             defaults.show(screen, graph, data)
             if fault is None:
@@ -180,6 +186,7 @@ def run(
         return
     how = _grouped(graph, grouped(engines[0]) or graph)
     screen.line(f"{model.name} by {engine}: {plural(samples, what)}{how}", "bold")
+    say_fallbacks(screen, left)
     defaults.show(screen, graph, data)
     _show(screen, graph, joined[0])
 

@@ -135,6 +135,9 @@ feeds = click.option(
     is_flag=True,
     help="Take each file of --data as the complete inputs of one run, samples on any axis.",
 )
+strict = click.option(
+    "--strict", is_flag=True, help="End with status 3 where cpu has no kernel for an op."
+)
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print failures only.")
 force = click.option("-f", "--force", is_flag=True, help="Overwrite files that exist.")
 lossy = click.option(

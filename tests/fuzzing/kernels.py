@@ -7,6 +7,7 @@ arrays. What kills the process is found by who started it.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -82,9 +83,13 @@ def _ints(rng: random.Random, count: int, low: int, high: int, kind: type) -> Ar
 # -- steps of a plan ------------------------------------------------------------------------------
 
 
+PAIRS = frozenset({"add", "mul", "apply", "wide_product"})
+"""Steps whose operands are a and b."""
+
+
 def _step(kind: str, inputs: Sequence[Array], constants: dict[str, Any], expected: Array) -> Call:
     """A plan of one step: its buffers, the arrays given to `run` and the step's own arguments."""
-    names = ["a", "b"] if kind in ("add", "mul") else ["x"][: len(inputs)]
+    names = ["a", "b"] if kind in PAIRS else ["x", "weight"][: len(inputs)]
     filled = Guarded(np.zeros_like(expected))
     arrays = [*(Guarded(x).array for x in inputs), filled.array]
     places = dict(zip([*names, "y"], range(len(arrays)), strict=True))
@@ -221,6 +226,48 @@ def _pool(rng: random.Random) -> Call:
     }
     given |= real | {"count_pad": False} if kind == "avg_pool2d" else {"dilation": (1, 1)}
     return _step(kind, [x], given, np.full((n, *out, c), code, np.uint8))
+
+
+def _apply(rng: random.Random) -> Call:
+    rows, inner = rng.randrange(5), rng.choice(SIZES)
+    a, b = _ints(rng, rows * inner, -9, 9, np.int32), _ints(rng, inner, -9, 9, np.int32)
+    given = {"op": "mul", "kind": "i32", "shape": (rows, inner)}
+    given |= {"a_steps": (inner, 1), "b_steps": (0, 1)}
+    return _step("apply", [a, b], given, a.reshape(rows, inner) * b)
+
+
+def _along(rng: random.Random) -> Call:
+    shape = rng.randrange(4), rng.randrange(1, 9), rng.choice(SIZES)
+    x = _ints(rng, math.prod(shape), -9, 9, np.int64).reshape(shape)
+    given: dict[str, Any] = {"shape": shape, "kind": "i64"}
+    if rng.random() < 0.5:
+        return _step("reduce", [x], given | {"op": "sum"}, x.sum(1))
+    return _step("place", [x], given | {"least": False, "last": False}, x.argmax(1))
+
+
+def _to_codes(rng: random.Random) -> Call:
+    shape = rng.randrange(4), rng.randrange(1, 5), rng.choice(SIZES)
+    x = _ints(rng, math.prod(shape), -9, 9, np.float32).reshape(shape)
+    zero = _ints(rng, shape[1], 100, 200, np.int32)
+    given: dict[str, Any] = {"shape": shape, "kind": "u16", "low": 0, "high": 65535}
+    given |= {"scale": np.ones(shape[1], np.float32), "zero": zero}
+    given |= {"scale_at": None, "zero_at": None}
+    return _step("encode", [x], given, (x + zero[:, None]).astype(np.uint16))
+
+
+def _wide(rng: random.Random) -> Call:
+    """Products of small whole numbers, which are exact; or a convolution of one tap."""
+    m, k, n = rng.randrange(1, 7), rng.choice(SIZES[1:]), rng.choice(SIZES[1:])
+    a, b = (_ints(rng, u * v, -9, 9, np.float32).reshape(u, v) for u, v in ((m, k), (k, n)))
+    if rng.random() < 0.5:
+        given: dict[str, Any] = {"shape": (1, k, 1, 1, n), "kernel": (m, 1, 1, 1), "bias": None}
+        given |= {"out": (1, 1, n), "stride": (1,) * 3, "pad": (0,) * 3, "dilation": (1,) * 3}
+        given |= {"groups": 1, "transposed": False}
+        return _step("wide_conv", [b, a], given, a @ b)
+    none = np.zeros(1, np.uint64)
+    given = {"bias": None, "sizes": (m, k, n), "a_at": none, "b_at": none, "y_at": none}
+    given |= {"a_row": k, "b_steps": (n, 1), "y_row": n}
+    return _step("wide_product", [a, b], given, a @ b)
 
 
 def _softmax(rng: random.Random) -> Call:
@@ -370,7 +417,8 @@ def _tally(rng: random.Random) -> Call:
 
 CALLS: tuple[Callable[[random.Random], Call], ...] = (
     _lookup, _copy, _fill, _transpose, _quantize, _dequantize, _conv2d, _linear, _binary, _pool,
-    _softmax, _python, _encode, _fixed, _decode, _table, _bits, _recode, _tally,
+    _apply, _along, _to_codes, _wide, _softmax, _python, _encode, _fixed, _decode, _table, _bits,
+    _recode, _tally,
 )  # fmt: skip
 
 

@@ -149,7 +149,7 @@ def test_a_mean_reads_codes(cap: str, axes: tuple[int, ...], curve: str) -> None
     assert np.array_equal(np.asarray(compiled(x=x)["m"]).ravel(), wanted)
 
 
-def test_a_mean_over_axes_apart_is_left_to_the_reference() -> None:
+def test_a_mean_over_axes_apart_puts_them_together_first() -> None:
     graph = parse(f"""
     graph main {{
       %x = input() : 2x3x4x{Q}
@@ -159,8 +159,7 @@ def test_a_mean_over_axes_apart_is_left_to_the_reference() -> None:
     }}
     """)
     compiled = CpuTarget().compile(graph)
-    (row,) = compiled.fallbacks
-    assert row.reason == "x is not dequantized from 8 bits, or its axes are not adjacent"
+    assert not compiled.fallbacks
     x = np.random.default_rng(55).integers(0, 256, (2, 3, 4)).astype(np.uint8)
     wanted = interpreter.run(graph, {"x": x})["m"]
     assert np.array_equal(np.asarray(compiled(x=x)["m"]), wanted)

@@ -1,0 +1,239 @@
+"""Quantized values of 8 and 16 bits, with one scale or one a channel, known or computed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.dtype import F32, I8, I16, I32, U8, U16, DType
+from qir.ir.node import Node, Value
+from qir.ir.types import QuantType
+from qir.profiles.processor import on_processor
+from qir.reference.interpreter import profile_of, run_node
+
+from . import tensors
+from .builder import Buffer, Builder, CannotLower, sizes, strides
+from .codes import Job
+from .products import Matrices
+from .sizes import Sizes
+from .wide import convolve, multiply
+
+STORAGES: dict[DType, str] = {I8: "i8", U8: "u8", I16: "i16", U16: "u16"}
+RULE = "onnx.dynamic"
+"""The range rule that a kernel follows."""
+
+
+def _map(value: Value, slot: str, storages: dict[DType, str]) -> tuple[QuantType, str, Sizes]:
+    """The type of quantized values, their storage, and (outer, channels, inner)."""
+    quant, shape = value.type.quant, sizes(value)
+    if quant is None or quant.storage not in storages:
+        raise CannotLower(f"{slot} is stored as {value.type.dtype}")
+    if quant.kind != "uniform" or quant.plus is not None or quant.real_zero:
+        raise CannotLower(f"{slot} is no uniform type with whole zeros")
+    if quant.express != F32 or quant.scale_dtype is not None:
+        raise CannotLower(f"{slot} does not mean float32 by a float32 scale")
+    if quant.grain is None:
+        return quant, storages[quant.storage], (1, 1, math.prod(shape))
+    if (axis := quant.axis) is None:
+        raise CannotLower(f"{slot} has scales for blocks")
+    ends = (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
+    return quant, storages[quant.storage], ends
+
+
+def quantize(b: Builder, job: Job) -> None:
+    """Lowers float32 to integers; scale and zero may be values of the graph."""
+    value = job.operands["x"]
+    if value.type.element != F32 or job.tail:
+        raise CannotLower(f"x is {value.type.element}, the kernels quantize f32")
+    quant, kind, shape = _map(job.result, "the result", STORAGES)
+    numbers, read = _numbers(b, job, quant)
+    source, made = b.need(value), b.make(job.result)
+    b.add(
+        job.name,
+        "encode",
+        [source, *read.values()],
+        [made],
+        sizes(value),
+        lambda plan, at: plan.encode(
+            job.name, at(source), at(made), shape=shape, kind=kind, low=quant.low,
+            high=quant.high, **numbers, **{name: at(held) for name, held in read.items()},
+        ),
+    )  # fmt: skip
+
+
+def dequantize(b: Builder, job: Job) -> None:
+    """Lowers integers to float32."""
+    value = job.operands["x"]
+    if job.result.type.element != F32:
+        raise CannotLower(f"the result is {job.result.type.element}, the kernels give f32")
+    quant, kind, shape = _map(value, "x", {**STORAGES, I32: "i32"})
+    numbers, read = _numbers(b, job, quant)
+    source, made = b.need(value), b.make(job.result)
+    b.add(
+        job.name,
+        "decode",
+        [source, *read.values()],
+        [made],
+        sizes(value),
+        lambda plan, at: plan.decode(
+            job.name, at(source), at(made), shape=shape, kind=kind, **numbers,
+            **{slot: at(held) for slot, held in read.items()},
+        ),
+    )  # fmt: skip
+
+
+def _numbers(b: Builder, job: Job, quant: QuantType) -> tuple[dict[str, Any], dict[str, Buffer]]:
+    """Scales and zeros that the type has, and the buffers of those that are computed."""
+    if not quant.dynamic:
+        scale = np.asarray(quant.scales(), np.float32).reshape(-1)
+        return {"scale": scale, "zero": quant.zeros().astype(np.int32).reshape(-1)}, {}
+    scale_of = _beside(job, "scale")
+    if scale_of is None or quant.grain is not None or math.prod(sizes(scale_of)) != 1:
+        raise CannotLower("a scale that is computed is no single float32")
+    zero = _beside(job, "zero")
+    read = {"scale_at": b.need(scale_of)}
+    if zero is not None:
+        if zero.type.dtype != quant.storage or math.prod(sizes(zero)) != 1:
+            raise CannotLower(f"the zero is {zero.type}, not one {quant.storage}")
+        read["zero_at"] = b.need(zero)
+    return {}, read
+
+
+def _beside(job: Job, name: str) -> Value | None:
+    found = [v for slot, v in job.operands.items() if slot.rpartition(".")[2] == name]
+    return found[0] if found else None
+
+
+def constant(b: Builder, node: Node) -> bool:
+    """Folds a dequantized constant, which a product may read as it is; False for another node."""
+    if node.op != "dequantize" or node.stages or len(node.operands) != 1:
+        return False
+    source = node.operands["x"]
+    if source.constant is None:
+        return False
+    data, computes_as = source.constant.data, profile_of(b.graph, node)
+
+    def made() -> NDArray[np.generic]:
+        with on_processor([computes_as]):
+            (found,) = run_node(node, {"x": data}, computes_as)
+        return np.asarray(found)
+
+    b.fold(node.result, source, made)
+    return True
+
+
+# -- ranges that a run finds ----------------------------------------------------------------------
+
+
+def choose(b: Builder, node: Node) -> None:
+    """Lowers the choice of scale and zero for all of a tensor by ONNX's dynamic rule."""
+    value, attrs = node.operands["x"], node.attrs
+    storage = attrs["storage"]
+    if attrs["rule"] != RULE or attrs["keep"] or attrs["symmetric"] or attrs["bounds"]:
+        raise CannotLower(f"no kernel chooses by {attrs['rule']!r} with these attributes")
+    if storage not in (U8, I8) or value.type.element != F32 or len(node.operands) != 1:
+        raise CannotLower("the kernel chooses 8 bits for f32")
+    if attrs["scale_type"] != F32 or attrs["zero_type"] not in (None, storage):
+        raise CannotLower("the kernel gives a float32 scale and a zero of the storage")
+    source, made = b.need(value), [b.make(result) for result in node.results]
+    assert isinstance(storage, DType)
+    size, kind = math.prod(sizes(value)), STORAGES[storage]
+    b.add(
+        node.name,
+        "choose",
+        [source],
+        made,
+        (),
+        lambda plan, at: plan.choose(
+            node.name, at(source), at(made[0]), at(made[1]), size=size, kind=kind
+        ),
+    )
+
+
+def recode(b: Builder, job: Job) -> None:
+    """Lowers the same bits under another type."""
+    value = job.operands["x"]
+    quant = value.type.quant
+    held = (quant.storage if quant else value.type.dtype).carrier
+    kind = job.result.type.quant.storage if job.result.type.quant else job.result.type.dtype
+    if held.itemsize != kind.carrier.itemsize or kind.bits != 8 * held.itemsize:
+        raise CannotLower("the kernels hold these integers in another width")
+    b.hold(job.result, b.need(value))
+
+
+def matmul_integer(b: Builder, job: Job) -> None:
+    """Lowers exact sums of integers less their zeros, by float32 that hold them."""
+    shapes = [sizes(job.operands[slot]) for slot in ("a", "b")]
+    if min(map(len, shapes)) < 2 or shapes[0][-1] > 1 << 19:
+        raise CannotLower("the kernel takes matrices and sums of up to 2^19 terms")
+    a, c = (
+        Matrices(_less(b, job, slot), shape, strides(shape))
+        for slot, shape in zip(("a", "b"), shapes, strict=True)
+    )
+    multiply(b, job.name, a, c, b.make(job.result), sizes(job.result), to_whole=True)
+
+
+def _less(b: Builder, job: Job, slot: str) -> Buffer:
+    """Integers of 8 bits less their zero, as float32."""
+    value = job.operands[slot]
+    kind = tensors.kind_of(value)
+    if kind not in ("u8", "i8"):
+        raise CannotLower(f"{slot} is {kind}, the kernel takes 8 bits")
+    zero = job.operands.get(f"{slot}.zero")
+    if zero is not None and (math.prod(sizes(zero)) != 1 or zero.type.dtype != value.type.dtype):
+        raise CannotLower(f"{slot} has more than one zero")
+    source, made = b.need(value), b.scratch(math.prod(sizes(value)) * 4)
+    read = {"scale_at": Buffer(4, data=_ONE)}
+    if zero is not None:
+        read["zero_at"] = b.need(zero)
+    shape = (1, 1, math.prod(sizes(value)))
+    b.add(
+        f"{job.name} {slot}",
+        "decode",
+        [source, *read.values()],
+        [made],
+        sizes(value),
+        lambda plan, at: plan.decode(
+            job.name, at(source), at(made), shape=shape, kind=kind,
+            **{slot: at(held) for slot, held in read.items()},
+        ),
+    )  # fmt: skip
+    return made
+
+
+_ONE = np.ones(1, np.float32)
+
+
+def conv_integer(b: Builder, job: Job) -> None:
+    """Lowers exact sums of a convolution of integers less their zeros."""
+    axes = job.operands["x"].type.rank - 2
+    if not 1 <= axes <= 3 or math.prod(sizes(job.operands["w"])[1:]) > 1 << 19:
+        raise CannotLower("the kernel takes one to three axes and sums of up to 2^19 terms")
+    convolve(
+        b,
+        job.name,
+        _less(b, job, "x"),
+        _less(b, job, "w"),
+        b.make(job.result),
+        None,
+        shape=sizes(job.operands["x"]),
+        kernel=sizes(job.operands["w"])[2:],
+        result=sizes(job.result),
+        stride=job.ints("stride") or (1,) * axes,
+        pad=(job.ints("pad") or (0,) * 2 * axes)[:axes],
+        dilation=job.ints("dilation") or (1,) * axes,
+        groups=job.number("groups"),
+        to_whole=True,
+    )
+
+
+LOWERINGS = {
+    "quantize": quantize,
+    "dequantize": dequantize,
+    "recode": recode,
+    "matmul_integer": matmul_integer,
+    "conv_integer": conv_integer,
+}

@@ -1,0 +1,342 @@
+"""Float ops beside quantized values: float64 sums of float32, as the reference makes them.
+
+A float32 sum in another order would move quantized values by a step. Here belong too products of
+weights in blocks of 4 or 8 bits, convolutions of one and three axes, and transposed ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir._kernels._cpu import Plan
+from qir.ir.dtype import F32
+from qir.ir.node import Value
+from qir.ir.types import QuantType
+
+from .builder import FIRST, LAST, Buffer, Builder, CannotLower, moved, sizes, strides
+from .codes import Job
+from .floats import bounds
+from .products import Matrices
+from .sizes import Sizes
+
+FLOAT = 4
+"""Bytes of an element."""
+BLOCK_BITS = (4, 8)
+
+
+def _floats(job: Job) -> None:
+    for slot, value in (*job.operands.items(), ("the result", job.result)):
+        if value.type.element != F32:
+            raise CannotLower(f"{slot} is {value.type.element}, the kernel takes f32")
+
+
+def _result(b: Builder, job: Job) -> tuple[Buffer, list[tuple[float, float]]]:
+    """Memory for the result, and what bounds it after it is rounded."""
+    ends = [bounds(stage) for stage in job.tail]
+    return b.make(job.result), [
+        (-math.inf if low is None else low, math.inf if high is None else high)
+        for low, high in ends
+    ]
+
+
+def _bound(b: Builder, job: Job, made: Buffer, ends: list[tuple[float, float]]) -> None:
+    for low, high in ends:
+        b.add(
+            job.name,
+            "float_bound",
+            [made],
+            [made],
+            sizes(job.result),
+            partial(_add_bound, job.name, made, low, high),
+        )
+
+
+def _add_bound(
+    name: str, made: Buffer, low: float, high: float, plan: Plan, at: Callable[[Buffer], int]
+) -> None:
+    size = made.size // FLOAT
+    plan.float_unary(name, at(made), at(made), op="bound", size=size, a=low, b=high)
+
+
+# -- matrices -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A constant matrix of 4 or 8 bits, a row of integers for each column of the product."""
+
+    codes: NDArray[np.uint8]
+    scale: NDArray[np.float32]
+    zero: NDArray[np.int32]
+    bits: int
+    block: int
+
+
+def blocks(b: Builder, value: Value, *, turned: bool) -> Blocks | None:
+    """The integers of a matrix that is a dequantized constant; None for another."""
+    source = b.folded(value)
+    if source is None or source.type.rank != 2:
+        return None
+    quant = source.type.quant
+    assert quant is not None
+    assert source.constant is not None
+    columns, depth = sizes(source) if turned else sizes(source)[::-1]
+    inner = 1 if turned else 0
+    if quant.storage.bits not in BLOCK_BITS or not _plain(quant):
+        return None
+    size = dict(quant.grain.blocks).get(inner, depth) if quant.grain else depth
+    across = dict(quant.grain.blocks).get(1 - inner, columns) if quant.grain else columns
+    low = quant.storage.bounds[0]
+    codes = np.asarray(source.constant.data, np.int64) - low
+    rows = np.ascontiguousarray((codes if turned else codes.T).astype(np.uint8))
+    count = -(-depth // size)
+    numbers: list[NDArray[Any]] = []
+    for given in (np.asarray(quant.scales(), np.float32), quant.zeros().astype(np.int32) - low):
+        shape = (-(-columns // across), count) if turned else (count, -(-columns // across))
+        table = np.asarray(given).reshape(shape)
+        table = table if turned else table.T
+        numbers.append(np.ascontiguousarray(np.repeat(table, across, axis=0)[:columns]))
+    if quant.storage.bits == 4:
+        padded = np.pad(rows, ((0, 0), (0, depth % 2)))
+        rows = np.ascontiguousarray(padded[:, ::2] | padded[:, 1::2] << 4)
+    return Blocks(rows, numbers[0], numbers[1], quant.storage.bits, size)
+
+
+def _plain(quant: QuantType) -> bool:
+    return (
+        quant.kind == "uniform"
+        and quant.plus is None
+        and not quant.dynamic
+        and not quant.real_zero
+        and quant.express == F32
+        and quant.scale_dtype is None
+        and quant.storage.is_integer
+        and (quant.grain is None or quant.grain.by is None)
+    )
+
+
+def matmul(b: Builder, job: Job) -> None:
+    """Lowers a product of matrices, constant or computed."""
+    _product(b, job, "a", "b", job.operands.get("bias"))
+
+
+def gemm(b: Builder, job: Job) -> None:
+    """Lowers alpha = beta = 1."""
+    added = job.operands.get("c")
+    if job.attrs["alpha"] != 1.0 or (added is not None and job.attrs["beta"] != 1.0):
+        raise CannotLower("alpha or beta is not 1")
+    _product(b, job, "a", "b", added)
+
+
+def linear(b: Builder, job: Job) -> None:
+    """Lowers x @ w.T + bias."""
+    _product(b, job, "x", "w", job.operands.get("bias"))
+
+
+def row(b: Builder, value: Value | None, count: int, slot: str) -> NDArray[np.float32] | None:
+    """A constant with one number for each of the last axis, or one for all."""
+    if value is None:
+        return None
+    given = b.known(value)
+    if given is None:
+        raise CannotLower(f"{slot} is no constant")
+    data = np.asarray(given, np.float32)
+    if data.size not in (1, count) or data.shape[-1:] not in ((), (1,), (count,)):
+        raise CannotLower(f"{slot} has another value for each row")
+    return np.ascontiguousarray(np.broadcast_to(data.reshape(-1), count))
+
+
+def _product(b: Builder, job: Job, left: str, right: str, added: Value | None) -> None:
+    _floats(job)
+    first, second = job.operands[left], job.operands[right]
+    if first.type.rank < 2 or second.type.rank < 2:
+        raise CannotLower("an operand is a vector, the kernels take matrices")
+    turned = job.op == "linear" or job.attrs["trans_b"] is True
+    a = _rows(b, first, across=job.op != "linear" and job.attrs["trans_a"] is True)
+    n = sizes(second)[-2 if turned else -1]
+    bias, held = row(b, added, n, "bias"), blocks(b, second, turned=turned)
+    c = _columns(b, second, turned=turned) if held is None else held
+    made, ends = _result(b, job)
+    multiply(b, job.name, a, c, made, sizes(job.result), bias)
+    _bound(b, job, made, ends)
+
+
+def multiply(
+    b: Builder,
+    name: str,
+    a: Matrices,
+    c: Matrices | Blocks,
+    made: Buffer,
+    result: Sizes,
+    bias: NDArray[np.float32] | None = None,
+    *,
+    to_whole: bool = False,
+) -> None:
+    """Adds a product of matrices."""
+    *batch, m, n = result
+    k = a.sizes[-1]
+    if (isinstance(c, Blocks) or len(c.sizes) == 2) and a.whole:  # all rows are one matrix
+        batch, m = [], math.prod(result[:-1])
+        a = Matrices(a.buffer, (m, k), (k, 1))
+    count = math.prod(batch)
+    given: dict[str, Any] = {"b_steps": (0, 0), "b_at": np.zeros(count, np.uint64)}
+    if isinstance(c, Blocks):
+        for slot in ("codes", "scale", "zero", "bits", "block"):
+            given[slot] = getattr(c, slot)
+    else:
+        given.update(b_steps=c.steps[-2:], b_at=c.offsets(tuple(batch)))
+    right = a.buffer if isinstance(c, Blocks) else c.buffer
+    b.add(
+        name,
+        "wide_product",
+        list(dict.fromkeys((a.buffer, right))),
+        [made],
+        result,
+        lambda plan, at: plan.wide_product(
+            name,
+            at(a.buffer),
+            at(right),
+            at(made),
+            bias,
+            sizes=(m, k, n),
+            a_at=a.offsets(tuple(batch)),
+            y_at=np.arange(count, dtype=np.uint64) * np.uint64(m * n),
+            a_row=a.steps[-2],
+            y_row=n,
+            to_whole=to_whole,
+            **given,
+        ),
+    )
+
+
+def _rows(b: Builder, value: Value, *, across: bool) -> Matrices:
+    """The left matrices, whose rows have no gaps."""
+    shape = sizes(value)
+    if not across:
+        return Matrices(b.need(value), shape, strides(shape))
+    perm = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+    source, turned = b.need(value), b.scratch(math.prod(shape) * FLOAT)
+    b.transpose(f"{value.name} transposed", source, turned, shape, perm, FLOAT)
+    return Matrices(turned, moved(shape, perm), strides(moved(shape, perm)))
+
+
+def _columns(b: Builder, value: Value, *, turned: bool) -> Matrices:
+    """The right matrices, read in any order."""
+    view, shape = b.view(value), sizes(value)
+    order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+    if turned:
+        return Matrices(view.buffer, moved(shape, order), moved(view.steps, order), view.offset)
+    return Matrices(view.buffer, shape, view.steps, view.offset)
+
+
+# -- convolutions ---------------------------------------------------------------------------------
+
+
+def conv(b: Builder, job: Job) -> None:
+    """Lowers a convolution of one to three axes; an image channels last is put in order first."""
+    _conv(b, job, transposed=False)
+
+
+def transposed(b: Builder, job: Job) -> None:
+    """Lowers a transposed convolution."""
+    _conv(b, job, transposed=True)
+
+
+def _conv(b: Builder, job: Job, *, transposed: bool) -> None:
+    _floats(job)
+    x, w = job.operands["x"], job.operands["w"]
+    nchw = job.attrs.get("layout", "NCHW") == "NCHW"
+    shape, result = sizes(x), sizes(job.result)
+    if not nchw:
+        shape, result = moved(shape, FIRST), moved(result, FIRST)
+    axes, channels = len(shape) - 2, result[1]
+    bias = row(b, job.operands.get("bias"), channels, "bias")
+    weights, source = b.need(w), b.need(x)
+    if not nchw:
+        held, source = source, b.scratch(source.size)
+        b.transpose(f"{x.name} to NCHW", held, source, sizes(x), FIRST, FLOAT)
+    made, ends = _result(b, job)
+    to = made if nchw else b.scratch(made.size)
+    convolve(
+        b,
+        job.name,
+        source,
+        weights,
+        to,
+        bias,
+        shape=shape,
+        kernel=sizes(w)[2:],
+        result=result,
+        stride=job.ints("stride"),
+        pad=job.ints("pad")[:axes],
+        dilation=job.ints("dilation"),
+        groups=job.number("groups"),
+        transposed=transposed,
+    )
+    if not nchw:
+        b.transpose(f"{job.name} to NHWC", to, made, result, LAST, FLOAT)
+    _bound(b, job, made, ends)
+
+
+def convolve(
+    b: Builder,
+    name: str,
+    x: Buffer,
+    w: Buffer,
+    y: Buffer,
+    bias: NDArray[np.float32] | None,
+    *,
+    shape: Sizes,
+    kernel: Sizes,
+    result: Sizes,
+    stride: Sizes,
+    pad: Sizes,
+    dilation: Sizes,
+    groups: int,
+    transposed: bool = False,
+    to_whole: bool = False,
+) -> None:
+    """Adds a convolution channels first; axes that are missing are axes of one in front."""
+
+    def three(values: Sizes, missing: int) -> Sizes:
+        return (missing,) * (3 - len(values)) + values
+
+    b.add(
+        name,
+        "wide_conv",
+        [x, w],
+        [y],
+        result,
+        lambda plan, at: plan.wide_conv(
+            name,
+            at(x),
+            at(w),
+            at(y),
+            bias,
+            shape=(*shape[:2], *three(shape[2:], 1)),
+            kernel=(result[1], *three(kernel, 1)),
+            out=three(result[2:], 1),
+            stride=three(stride, 1),
+            pad=three(pad, 0),
+            dilation=three(dilation, 1),
+            groups=groups,
+            transposed=transposed,
+            to_whole=to_whole,
+        ),
+    )
+
+
+LOWERINGS = {
+    "matmul": matmul,
+    "gemm": gemm,
+    "linear": linear,
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), conv),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), transposed),
+}

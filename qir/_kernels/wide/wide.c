@@ -1,0 +1,273 @@
+#include "wide.h"
+
+#include <string.h>
+
+#define QIR_WIDE_KERNEL(name, isa) \
+  void qir_wide_tile_##name(const float *const *, const float *, size_t, double *);
+#include "kernels.inc"
+#undef QIR_WIDE_KERNEL
+
+#define QIR_WIDE_KERNEL(name_, isa_) \
+  {.name = "qir_wide_" #name_, .isa = isa_, .tile = qir_wide_tile_##name_},
+const struct qir_wide_kernel qir_wide_kernels[] = {
+#include "kernels.inc"
+};
+#undef QIR_WIDE_KERNEL
+const size_t qir_wide_kernel_count = sizeof qir_wide_kernels / sizeof *qir_wide_kernels;
+
+/* A copy of `count` items behind a struct, or NULL. */
+static void *copied(char **at, const void *from, size_t bytes) {
+  if (!from) return NULL;
+  void *to = memcpy(*at, from, bytes);
+  *at += qir_round_up(bytes, 64);
+  return to;
+}
+
+static void store(void *y, size_t at, double sum, int to_whole) {
+  if (to_whole)
+    ((int32_t *)y)[at] = (int32_t)(uint64_t)(int64_t)sum;
+  else
+    ((float *)y)[at] = (float)sum;
+}
+
+/* ---- products ---- */
+
+struct product {
+  struct qir_wide_product how;
+  const struct qir_wide_kernel *kernel;
+  size_t panels, line; /* of a matrix; bytes of a column of blocks */
+};
+
+static void pack_blocks(const struct product *v, size_t first, size_t columns, float *panel) {
+  const struct qir_wide_product *h = &v->how;
+  const size_t k = h->s.k, count = (k + h->block - 1) / h->block;
+  for (size_t j = 0; j < columns; ++j) {
+    const uint8_t *codes = h->codes + (first + j) * v->line;
+    const float *scale = h->scale + (first + j) * count;
+    const int32_t *zero = h->zero + (first + j) * count;
+    for (size_t p = 0; p < k; ++p) {
+      const int32_t code = h->bits == 8 ? codes[p] : codes[p / 2] >> p % 2 * 4 & 15;
+      panel[p * QIR_WIDE_COLUMNS + j] =
+          (float)((int64_t)code - zero[p / h->block]) * scale[p / h->block];
+    }
+  }
+}
+
+/* One task is a panel of columns of one of the matrices. */
+static void run_product(const void *params, void *const *buffers, void *scratch, long task) {
+  const struct product *v = params;
+  const struct qir_matmul_shape *s = &v->how.s;
+  const size_t t = (size_t)task / v->panels;
+  const size_t first = (size_t)task % v->panels * QIR_WIDE_COLUMNS, left = s->n - first;
+  const size_t columns = left < QIR_WIDE_COLUMNS ? left : QIR_WIDE_COLUMNS;
+  float *panel = scratch;
+  if (columns < QIR_WIDE_COLUMNS) memset(panel, 0, s->k * QIR_WIDE_COLUMNS * sizeof *panel);
+  if (v->how.b < 0) {
+    pack_blocks(v, first, columns, panel);
+  } else {
+    const float *b = (const float *)buffers[v->how.b] + s->b_at[t] + first * s->b_column;
+    for (size_t p = 0; p < s->k; ++p)
+      for (size_t j = 0; j < columns; ++j)
+        panel[p * QIR_WIDE_COLUMNS + j] = b[p * s->b_value + j * s->b_column];
+  }
+  const float *a = (const float *)buffers[v->how.a] + s->a_at[t];
+  double sums[QIR_WIDE_ROWS * QIR_WIDE_COLUMNS];
+  for (size_t i = 0; i < s->m; i += QIR_WIDE_ROWS) {
+    const size_t rows = s->m - i < QIR_WIDE_ROWS ? s->m - i : QIR_WIDE_ROWS;
+    const float *lines[QIR_WIDE_ROWS];
+    for (size_t r = 0; r < QIR_WIDE_ROWS; ++r) lines[r] = a + (i + (r < rows ? r : 0)) * s->a_row;
+    v->kernel->tile(lines, panel, s->k, sums);
+    for (size_t r = 0; r < rows; ++r)
+      for (size_t j = 0; j < columns; ++j) {
+        const double sum = sums[r * QIR_WIDE_COLUMNS + j];
+        const double shift = v->how.bias ? (double)v->how.bias[first + j] : 0;
+        store(buffers[v->how.y], s->y_at[t] + (i + r) * s->y_row + first + j,
+              v->how.bias ? sum + shift : sum, v->how.to_whole);
+      }
+  }
+}
+
+int qir_wide_product_make(uint32_t isa, const struct qir_wide_product *how, struct qir_step *step) {
+  const size_t n = how->s.n, k = how->s.k, at = how->s.batches * sizeof(size_t);
+  const size_t line = how->bits == 8 ? k : (k + 1) / 2;
+  const size_t blocks = how->b < 0 ? n * ((k + how->block - 1) / how->block) : 0;
+  const size_t header = qir_round_up(sizeof(struct product), 64);
+  struct product *v = qir_step_alloc(
+      header + 3 * qir_round_up(at, 64) + qir_round_up(how->bias ? n * sizeof(float) : 0, 64) +
+      qir_round_up(how->b < 0 ? n * line : 0, 64) + 2 * qir_round_up(blocks * sizeof(float), 64));
+  if (!v) return 0;
+  v->how = *how;
+  v->line = line;
+  char *end = (char *)v + header;
+  v->how.s.a_at = copied(&end, how->s.a_at, at);
+  v->how.s.b_at = copied(&end, how->s.b_at, at);
+  v->how.s.y_at = copied(&end, how->s.y_at, at);
+  v->how.bias = copied(&end, how->bias, n * sizeof(float));
+  if (how->b < 0) {
+    v->how.codes = copied(&end, how->codes, n * line);
+    v->how.scale = copied(&end, how->scale, blocks * sizeof(float));
+    v->how.zero = copied(&end, how->zero, blocks * sizeof(int32_t));
+  }
+  v->kernel = QIR_SELECT(qir_wide_kernels, isa);
+  v->panels = (n + QIR_WIDE_COLUMNS - 1) / QIR_WIDE_COLUMNS;
+  *step = (struct qir_step){
+      run_product, v, (long)(how->s.batches * v->panels),
+      how->s.batches ? qir_round_up(k * QIR_WIDE_COLUMNS * sizeof(float), 64) : 0};
+  return 1;
+}
+
+/* ---- convolutions ---- */
+
+struct conv {
+  struct qir_wide_conv how;
+  const struct qir_wide_kernel *kernel;
+  size_t some; /* panels of output pixels of an image */
+};
+
+/* What the windows of `columns` output pixels from `first` on hold, a line for each channel of a
+ * group and tap; outside are zeros. */
+static void unfold(const struct conv *v, const float *x, size_t first, size_t columns,
+                   float *panel) {
+  const struct qir_wide_conv *h = &v->how;
+  const size_t deep = h->c / h->groups, area = h->inside[0] * h->inside[1] * h->inside[2];
+  const size_t taps = h->kernel[0] * h->kernel[1] * h->kernel[2];
+  size_t at[QIR_WIDE_COLUMNS];
+  for (size_t tap = 0; tap < taps; ++tap) {
+    const size_t of[QIR_WIDE_AXES] = {tap / h->kernel[2] / h->kernel[1],
+                                      tap / h->kernel[2] % h->kernel[1], tap % h->kernel[2]};
+    for (size_t j = 0; j < columns; ++j) {
+      const size_t pixel = first + j;
+      const size_t out[QIR_WIDE_AXES] = {pixel / h->out[2] / h->out[1],
+                                         pixel / h->out[2] % h->out[1], pixel % h->out[2]};
+      at[j] = 0;
+      for (int axis = 0; axis < QIR_WIDE_AXES; ++axis) {
+        /* what lies before the first element wraps to a large number */
+        const size_t place =
+            out[axis] * h->stride[axis] + of[axis] * h->dilation[axis] - h->front[axis];
+        if (place >= h->inside[axis]) at[j] = SIZE_MAX;
+        if (at[j] != SIZE_MAX) at[j] = at[j] * h->inside[axis] + place;
+      }
+    }
+    for (size_t d = 0; d < deep; ++d) {
+      float *to = panel + (d * taps + tap) * QIR_WIDE_COLUMNS;
+      for (size_t j = 0; j < columns; ++j) to[j] = at[j] == SIZE_MAX ? 0 : x[d * area + at[j]];
+    }
+  }
+}
+
+/* One task is some pixels of a group of channels of an image: rows of weights by a panel. */
+static void run_conv(const void *params, void *const *buffers, void *scratch, long task) {
+  const struct conv *v = params;
+  const struct qir_wide_conv *h = &v->how;
+  const size_t wide = h->oc / h->groups, deep = h->c / h->groups;
+  const size_t pixels = h->out[0] * h->out[1] * h->out[2];
+  const size_t first = (size_t)task % v->some * QIR_WIDE_COLUMNS, left = pixels - first;
+  const size_t columns = left < QIR_WIDE_COLUMNS ? left : QIR_WIDE_COLUMNS;
+  const size_t group = (size_t)task / v->some % h->groups,
+               image = (size_t)task / v->some / h->groups;
+  const size_t k = deep * h->kernel[0] * h->kernel[1] * h->kernel[2];
+  const size_t area = h->inside[0] * h->inside[1] * h->inside[2];
+  const float *x = (const float *)buffers[h->x] + (image * h->c + group * deep) * area;
+  const float *w = (const float *)buffers[h->w] + group * wide * k;
+  float *panel = scratch;
+  if (columns < QIR_WIDE_COLUMNS) memset(panel, 0, k * QIR_WIDE_COLUMNS * sizeof *panel);
+  unfold(v, x, first, columns, panel);
+  double sums[QIR_WIDE_ROWS * QIR_WIDE_COLUMNS];
+  for (size_t i = 0; i < wide; i += QIR_WIDE_ROWS) {
+    const size_t rows = wide - i < QIR_WIDE_ROWS ? wide - i : QIR_WIDE_ROWS;
+    const float *lines[QIR_WIDE_ROWS];
+    for (size_t r = 0; r < QIR_WIDE_ROWS; ++r) lines[r] = w + (i + (r < rows ? r : 0)) * k;
+    v->kernel->tile(lines, panel, k, sums);
+    for (size_t r = 0; r < rows; ++r) {
+      const size_t o = group * wide + i + r;
+      for (size_t j = 0; j < columns; ++j) {
+        const double sum = sums[r * QIR_WIDE_COLUMNS + j];
+        store(buffers[h->y], (image * h->oc + o) * pixels + first + j,
+              h->bias ? sum + (double)h->bias[o] : sum, h->to_whole);
+      }
+    }
+  }
+}
+
+/* ---- transposed ones ---- */
+
+/* Which outputs along an axis a tap meets: the first, how many, and the input of the first of them;
+ * they are `stride` apart. */
+struct meeting {
+  size_t first, count, at;
+};
+
+static struct meeting meet(const struct qir_wide_conv *h, int axis, size_t tap) {
+  const size_t stride = h->stride[axis], front = h->front[axis], far = tap * h->dilation[axis];
+  const size_t in = h->inside[axis], out = h->out[axis];
+  const size_t i = far >= front ? 0 : (front - far + stride - 1) / stride;
+  struct meeting m = {far + i * stride - front, 0, i};
+  if (i < in && m.first < out) {
+    const size_t room = (out - 1 - m.first) / stride + 1;
+    m.count = room < in - i ? room : in - i;
+  }
+  return m;
+}
+
+/* The input that an output gets from a tap; SIZE_MAX if there is none. */
+static size_t source(const struct meeting *m, size_t stride, size_t output) {
+  if (output < m->first || (output - m->first) % stride) return SIZE_MAX;
+  const size_t i = (output - m->first) / stride;
+  return i < m->count ? m->at + i : SIZE_MAX;
+}
+
+/* One task is a line of an output channel: all taps, and all channels of the input, in order. */
+static void run_transposed(const void *params, void *const *buffers, void *scratch, long task) {
+  const struct conv *v = params;
+  const struct qir_wide_conv *h = &v->how;
+  const size_t lines = h->out[0] * h->out[1], at = (size_t)task % lines;
+  const size_t o = (size_t)task / lines % h->oc, image = (size_t)task / lines / h->oc;
+  const size_t deep = h->c / h->groups, wide = h->oc / h->groups, group = o / wide;
+  const size_t taps = h->kernel[0] * h->kernel[1] * h->kernel[2];
+  const float *x = buffers[h->x], *w = buffers[h->w];
+  double *sums = scratch;
+  memset(sums, 0, h->out[2] * sizeof *sums);
+  for (size_t tap = 0; tap < taps; ++tap) {
+    const struct meeting planes = meet(h, 0, tap / h->kernel[2] / h->kernel[1]);
+    const struct meeting rows = meet(h, 1, tap / h->kernel[2] % h->kernel[1]);
+    const struct meeting along = meet(h, 2, tap % h->kernel[2]);
+    const size_t plane = source(&planes, h->stride[0], at / h->out[1]);
+    const size_t row = source(&rows, h->stride[1], at % h->out[1]);
+    if (plane == SIZE_MAX || row == SIZE_MAX) continue;
+    for (size_t d = 0; d < deep; ++d) {
+      const size_t c = group * deep + d;
+      const double weight = w[(c * wide + o % wide) * taps + tap];
+      const float *from =
+          x + (((image * h->c + c) * h->inside[0] + plane) * h->inside[1] + row) * h->inside[2] +
+          along.at;
+      for (size_t i = 0; i < along.count; ++i)
+        sums[along.first + i * h->stride[2]] += weight * (double)from[i];
+    }
+  }
+  const size_t first = ((image * h->oc + o) * lines + at) * h->out[2];
+  for (size_t i = 0; i < h->out[2]; ++i)
+    store(buffers[h->y], first + i, h->bias ? sums[i] + (double)h->bias[o] : sums[i], h->to_whole);
+}
+
+int qir_wide_conv_make(uint32_t isa, const struct qir_wide_conv *how, struct qir_step *step) {
+  const size_t header = qir_round_up(sizeof(struct conv), 64);
+  struct conv *v =
+      qir_step_alloc(header + qir_round_up(how->bias ? how->oc * sizeof(float) : 0, 64));
+  if (!v) return 0;
+  v->how = *how;
+  char *end = (char *)v + header;
+  v->how.bias = copied(&end, how->bias, how->oc * sizeof(float));
+  v->kernel = QIR_SELECT(qir_wide_kernels, isa);
+  const size_t lines = how->out[0] * how->out[1], pixels = lines * how->out[2];
+  if (how->transposed) {
+    *step = (struct qir_step){run_transposed, v, (long)(how->n * how->oc * lines),
+                              qir_round_up(how->out[2] * sizeof(double), 64)};
+    return 1;
+  }
+  const size_t taps = how->kernel[0] * how->kernel[1] * how->kernel[2];
+  v->some = (pixels + QIR_WIDE_COLUMNS - 1) / QIR_WIDE_COLUMNS;
+  *step = (struct qir_step){
+      run_conv, v, (long)(how->n * how->groups * v->some),
+      qir_round_up(how->c / how->groups * taps * QIR_WIDE_COLUMNS * sizeof(float), 64)};
+  return 1;
+}

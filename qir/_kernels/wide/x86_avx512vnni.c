@@ -1,0 +1,14 @@
+#include "wide.h"
+
+#if defined(QIR_X86)
+
+#include "x86_avx512.h"
+
+QIR_TARGET_BEGIN(QIR_AVX512_TARGET ",prefer-vector-width=512")
+
+#define QIR_NAME(op) qir_wide_##op##_avx512vnni
+#define QIR_PART 32
+#include "body.h"
+
+QIR_TARGET_END
+#endif

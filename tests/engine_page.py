@@ -1,0 +1,181 @@
+"""The page of the engine's kernels: which elements and instruction sets each has, op by op.
+
+Made from the tables of `backends/cpu`: `python -m tests.engine_page`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from qir._kernels import _cpu
+from qir.backends.cpu import bodies, elementwise, floats, lower, recurrent, rows, tables
+from qir.backends.cpu.program import BYTEWISE, VECTOR
+from qir.backends.cpu.program_file import STEPS
+from qir.ir.ops import OPS
+from qir.ir.ops.graph import GIVEN
+
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "engine-kernels.md"
+HEAD = """# Kernels of QIR's engine
+
+What `cpu` computes in compiled code, for which elements, with which instruction sets. Made from
+the engine's tables by `python -m tests.engine_page`. A kernel may refuse a case, such as an
+operand that it wants constant: then the next one takes the op, and at last the reference, which
+`qir bench` lists with the reason and `--strict` refuses with status 3.
+
+## Kernels
+
+A kernel is chosen when a model is compiled: the best instruction set that the processor has, or
+that `QIR_ISA` allows. All sets give the same bytes. `portable` is C without intrinsics, compiled
+for every processor.
+
+| step | elements | instruction sets |
+|---|---|---|
+"""
+OPS_HEAD = """
+## Ops
+
+- **8 bits**: quantized values of 8 bits with one scale. `table`: 256 entries, which the reference
+  computes when the model is compiled.
+- **f32 alone**: float32 in a model without quantized values, by float32 sums of one documented
+  order.
+- **f32 beside**: float32 next to quantized values: exact, or computed in float64 and rounded
+  once, as the reference does. Another order of a float64 sum, or the last bit of a function of
+  the C library, changes a result where it lies next to a tie of float32: not one in millions.
+- **others**: what else the loops take. Quantize and dequantize also know 16 bits and a scale for
+  each channel; weights of 4 and 8 bits in blocks stay integers in matmul, gemm and linear.
+
+| op | 8 bits | f32 alone | f32 beside | others |
+|---|---|---|---|---|
+"""
+CODES, FLOAT, ANY = "u8, i8", "f32", "any"
+ELEMENTS: Mapping[str, str] = {
+    "apply": "by operation, below",
+    "where": ANY,
+    "function": FLOAT,
+    "cast": ", ".join(_cpu.KINDS),
+    "reduce": ", ".join(_cpu.ORDERED),
+    "place": ", ".join(_cpu.ORDERED),
+    "top_k": ", ".join(_cpu.ORDERED),
+    "encode": "f32 to u8, i8, u16, i16",
+    "decode": "u8, i8, u16, i16, i32 to f32",
+    "choose": "f32 to u8, i8",
+    "wide_product": "f32; weights of 4 and 8 bits in blocks",
+    "wide_conv": FLOAT,
+    "quantize": "f32 to u8, i8",
+    "dequantize": "u8, i8 to f32",
+    "conv2d": CODES,
+    "linear": CODES,
+    "matmul": CODES,
+    "add": CODES,
+    "mul": CODES,
+    "real": FLOAT,
+    "lookup": "u8, i8 to 1, 2, 4 or 8 bytes",
+    "max_pool2d": CODES,
+    "avg_pool2d": CODES,
+    "global_avg_pool": CODES,
+    "mean": "u8, i8 to f32",
+    "softmax": CODES,
+    "layer_norm": FLOAT,
+    "real_softmax": FLOAT,
+    "copy": ANY,
+    "fill": ANY,
+    "strided": ANY,
+    "transpose": ANY,
+    "gather": ANY,
+    "recurrent": FLOAT,
+}
+"""Of the steps whose name does not say it."""
+ALONE = frozenset({elementwise.real, rows.layer_norm})
+"""Lowerings that take float32 alone, beside those of quantized values."""
+BESIDE = frozenset({"add", "mul", "sub", "div", "softmax", "layer_norm", "quantize", "dequantize"})
+"""Ops with an older kernel for float32 beside quantized values."""
+
+
+def sets(step: str) -> str:
+    """The instruction sets of a step's kernels."""
+    if step in BYTEWISE:
+        return "avx512vbmi, avx512vnni, avx2, portable"
+    vector = step in VECTOR or step == "float_unary"
+    return "avx512vnni, avx2, portable" if vector else "portable"
+
+
+def elements(step: str) -> str:
+    """The elements of a step's operands."""
+    return FLOAT if step.startswith("float_") else ELEMENTS[step]
+
+
+def others(op: str) -> str:
+    """Element types beside float32 that the loops on tensors take."""
+    applied, name = _cpu.applied(), lower.tensors.APPLIED.get(op, op)
+    if op in lower.MOVES or op in ("reshape", "flatten", "transpose", "concat", "pad", "where"):
+        return ANY
+    if op == "cast":
+        return ", ".join(_cpu.KINDS)
+    if op in ("arg_max", "arg_min", "top_k", *(f"reduce_{r}" for r in _cpu.REDUCTIONS[:4])):
+        return ", ".join(kind for kind in _cpu.ORDERED if kind != FLOAT)
+    if op in ("matmul_integer", "conv_integer", "recode"):
+        return CODES
+    if op == "bit_not":
+        name = "xor"
+    if op == "logical_not":
+        return "bool"
+    return ", ".join(kind for kind in applied.get(name, ()) if kind != FLOAT)
+
+
+def floating(op: str) -> bool:
+    """Whether the kernels of an op take float32."""
+    applied = _cpu.applied()
+    if op in ("matmul_integer", "conv_integer", "recode", "bit_not", "logical_not"):
+        return False
+    name = lower.tensors.APPLIED.get(op, op)
+    return name not in applied or FLOAT in applied[name]
+
+
+def row(op: str) -> tuple[str, str, str, str] | None:
+    """The cells of an op; None where there is no kernel."""
+    if op in bodies.OPS:
+        return "bodies are programs", "bodies are programs", "bodies are programs", ""
+    if op in recurrent.OPS:
+        return "", "yes", "yes", ""
+    own = lower.LOWERINGS.get(op)
+    eight = "yes" if (own is not None and own not in ALONE) or op == "split" else ""
+    if not eight and tables.pointwise(op):
+        eight = "table"
+    general = op in lower.GENERAL or op in lower.SEVERAL or op in lower.MOVES
+    moved = others(op) == ANY
+    alone = "yes" if op in floats.LOWERINGS or general or op in BESIDE or moved else ""
+    beside = "yes" if op in floats.EXACT or general or op in BESIDE or moved else ""
+    if not floating(op):
+        alone = beside = ""
+    cells = (eight, alone, beside, others(op))
+    return cells if any(cells) else None
+
+
+def lines() -> Iterator[str]:
+    """The page, part by part."""
+    yield HEAD
+    for step in sorted(STEPS):
+        yield f"| {step} | {elements(step)} | {sets(step)} |\n"
+    yield "\nWhat `apply` computes, and of which elements:\n\n| operation | elements |\n|---|---|\n"
+    for op, kinds in _cpu.applied().items():
+        yield f"| {op} | {', '.join(kinds)} |\n"
+    yield f"\n`function` knows {', '.join(_cpu.FUNCTIONS)}; "
+    yield f"`float_unary` {', '.join(_cpu.UNARY)}; `reduce` {', '.join(_cpu.REDUCTIONS)}.\n"
+    yield OPS_HEAD
+    for op in sorted(OPS):
+        cells = row(op)
+        if cells is not None:
+            yield f"| {op} | {' | '.join(cells)} |\n".replace("|  ", "| ")
+    known = GIVEN | {"constant", "shape", "size"}
+    none = [op for op in sorted(OPS) if row(op) is None and OPS.own(op) and op not in known]
+    yield f"\nNo kernel, so that the reference computes them: {', '.join(none)}.\n"
+
+
+def text() -> str:
+    """The page."""
+    return "".join(lines())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(text(), encoding="utf-8")
