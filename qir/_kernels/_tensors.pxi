@@ -51,7 +51,7 @@ cdef class Tensors(Running):
         which, of = one_of(name, "operation", op, OPERATIONS), one_of(name, "kind", kind, KINDS)
         if not qir_apply_known(which, of):
             raise ValueError(f"{name}: no loop for {op} of {kind}")
-        size = KINDS[kind]
+        size, shape = KINDS[kind], whole(name, "shape", shape, 0)
         cdef qir_apply how = self.operands(
             name, shape, (("a", a, a_steps, size), ("b", b, b_steps, size)),
             y, 1 if op in COMPARISONS else size,
@@ -63,7 +63,7 @@ cdef class Tensors(Running):
         self, str name, condition, a, b, y, *, shape, condition_steps, a_steps, b_steps, itemsize=4,
     ):
         cdef qir_step step
-        item = item_of(name, itemsize)
+        item, shape = item_of(name, itemsize), whole(name, "shape", shape, 0)
         given = (
             ("condition", condition, condition_steps, 1), ("a", a, a_steps, item),
             ("b", b, b_steps, item),
