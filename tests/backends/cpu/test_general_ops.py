@@ -129,10 +129,12 @@ def test_convolutions_of_every_kind_are_near_onnxruntime(
 def test_quantized_convolutions_of_one_axis_give_onnxruntimes_integers(tmp_path: Path) -> None:
     rng = np.random.default_rng(25)
     nodes, held, x = [], [], "x"
-    for i, (kernel, attrs) in enumerate(
-        [((6, 4, 3), {"pads": [1, 1]}), ((6, 1, 3), {"group": 6, "strides": [2]}),
-         ((5, 3, 2), {"group": 1, "dilations": [2]})]
-    ):  # fmt: skip
+    cases: list[tuple[tuple[int, int, int], dict[str, Any]]] = [
+        ((6, 4, 3), {"pads": [1, 1]}),
+        ((6, 1, 3), {"group": 6, "strides": [2]}),
+        ((5, 3, 2), {"group": 1, "dilations": [2]}),
+    ]
+    for i, (kernel, attrs) in enumerate(cases):
         deep = 6 if i == 2 else kernel[1]
         w = rng.normal(size=(kernel[0], deep, kernel[2]))
         held.append(helper.make_tensor(f"w{i}", TensorProto.FLOAT, w.shape, w.reshape(-1).tolist()))
