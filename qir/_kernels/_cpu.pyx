@@ -28,10 +28,8 @@ from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-__all__ = [
-    "EXTERNAL", "DataFault", "Plan", "SettingError", "applied", "checksum", "cpu_features",
-    "default_threads", "isa",
-]
+__all__ = ["EXTERNAL", "DataFault", "Plan", "SettingError", "applied", "checksum",
+           "cpu_features", "default_threads", "isa"]
 
 EXTERNAL = -1
 REALS = ("add", "sub", "mul", "div")  # as enum qir_real has them
@@ -220,10 +218,8 @@ cdef class Plan(Floats):
             made = qir_depthwise_make(self.bits, &s, &o, &step)
         else:
             made = qir_conv_make(self.bits, &s, &o, &step)
-        work = n * oh * ow * weights.shape[0]
-        return self.append(
-            name, kind, step, made, read + wrote + weights.shape[0], (y,), None, work
-        )
+        size, traffic = weights.shape[0], read + wrote + weights.shape[0]
+        return self.append(name, kind, step, made, traffic, (y,), None, n * oh * ow * size)
 
     def matmul(
         self, str name, a, b, y, *, sizes, a_at, b_at, y_at, a_row, b_steps, y_row, multiplier,
@@ -264,8 +260,8 @@ cdef class Plan(Floats):
         o.multiplier = real_of(name, "multiplier", multiplier)
         o.code = code_of(name, "u8" if o.to_float else y_type, y_zero, low, high)
         made = qir_matmul_make(self.bits, &s, &o, &step)
-        traffic = s.batches * (m * k + k * n + m * n)
-        self.append(name, "matmul", step, made, traffic, (y,), None, s.batches * m * k * n)
+        read, work = s.batches * (m * k + k * n + m * n), s.batches * m * k * n
+        self.append(name, "matmul", step, made, read, (y,), None, work)
 
     # ---- elementwise ----
 
