@@ -19,6 +19,7 @@ from qir.ir.ops import OPS, PluginOp
 from qir.profiles import PluginMethod, dumps, load, profile
 from qir.profiles.conditions import Condition
 from qir.profiles.kernel_forms import Form
+from qir.profiles.preparation import PreparationStep
 from qir.rewrite import Pass
 from qir.target import Target
 from qir.testing.conformance.checklist import Broken, Check, Checklist, demand, require
@@ -68,7 +69,11 @@ def _checked(name: str, found: object) -> tuple[Check, ...]:
         return check_method(name, found)
     if isinstance(found, Form | Condition):
         return check_rows({name: found})
+    if isinstance(found, PreparationStep):
+        return check_steps({name: found})
     if isinstance(found, Mapping):
+        if all(isinstance(row, PreparationStep) for row in found.values()):
+            return check_steps(found)
         methods = all(isinstance(row, PluginMethod) for row in found.values())
         return check_methods(found) if methods else check_rows(found)
     if isinstance(found, Path):
@@ -103,6 +108,24 @@ def check_rows(table: Mapping[str, Form | Condition]) -> tuple[Check, ...]:
 
     checks.check("says in a phrase what it means", says)
     checks.check("names ops that there are", names_ops)
+    return checks.told()
+
+
+def check_steps(table: Mapping[str, PreparationStep]) -> tuple[Check, ...]:
+    """Holds preparation steps to what the page of profiles prints."""
+    checks = Checklist()
+
+    def says() -> None:
+        for name, step in table.items():
+            demand(step.said.endswith("."), f"{name}: said is no sentence")
+
+    def runs() -> str:
+        for name, step in table.items():
+            demand(callable(step.run), f"{name}: run cannot be called")
+        return f"{len(table)} steps" if len(table) != 1 else "1 step"
+
+    checks.check("says in a sentence what it does", says)
+    checks.check("can be run", runs)
     return checks.told()
 
 
