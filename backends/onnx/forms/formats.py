@@ -34,7 +34,7 @@ from ..optimizer.separate_additions import add_apart
 from ..writer import qonnx, where_ops
 from ..writer.low_bit_products import opened, to_nbits
 from ..writer.writer import STEP
-from . import kept_operators, other_kernels, run_time_ranges
+from . import kept_operators, other_kernels, run_time_ranges, whole_range
 
 _WEIGHTED = "onnx:com.microsoft.*"
 _NO_BITS = "no product here has weights in blocks of few bits; qir quantize --weights makes them"
@@ -66,6 +66,7 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
         _run(Layout("nchw"), out, ledger)
     if form in (None, "qdq", "qoperator"):
         for each in bodies(out):
+            whole_range.widen(each, ledger)
             other_kernels.fit(each, ledger)
     _run(OpenGroups(_ROWS, chains=True), out, ledger)
     if not standard:

@@ -343,7 +343,7 @@ def made(
     quant = kind.quant
     assert quant is not None
     rule = profile(name).resolve(quantizing(quant))
-    said = why_not(quant, kind.shape) or _beyond(rule)
+    said = why_not(quant, kind.shape) or beyond(rule)
     rounds = rounding or rule.quantize.round
     if op == "Quantize" and quant.storage.is_float and rounds != "even":
         said = said or f"Cast to {quant.storage} rounds to even, and not {rounds}"
@@ -357,7 +357,8 @@ def made(
     return _function(op, form, opset, rounding), form.numbers.arrays
 
 
-def _beyond(rule: Rule) -> str:
+def beyond(rule: Rule) -> str:
+    """Returns why primitive operators cannot quantize by a rule; empty where they can."""
     q, d = rule.quantize, rule.dequantize
     if q.by not in ("divide", "reciprocal") or q.compute != "f32" or q.zero not in _ZEROS:
         return f"{rule.profile} quantizes by {q.by} in {q.compute}, zero {q.zero}"

@@ -1,0 +1,49 @@
+"""Gives quantized data the whole range of their storage, where ONNX cannot clamp them to less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qir.ir.graph import Graph
+from qir.ir.node import Node
+from qir.ledger import Change, Ledger
+from qir.profiles import profile, quantizing
+from qir.reference.interpreter import profile_of
+
+from ..writer import custom
+from ..writer.elements import STORED
+from ..writer.writer import STEP
+from . import qcdq
+
+
+def widen(graph: Graph, ledger: Ledger) -> None:
+    """Removes bounds of data that a quantize makes and only dequantizes read.
+
+    Models trained with fake quantization have 0..127 for kernels that add pairs of products in 16
+    bits. PyTorch drops that too when it converts such a model.
+    """
+    for node in graph:
+        if not _is_narrow(node) or not _beyond(graph, node):
+            continue
+        value = node.result
+        quant = value.type.quant
+        assert quant is not None
+        graph.set_type(value, value.type.with_element(replace(quant, bounds=None)))
+        said = f"values beyond {quant.low}..{quant.high} are not clamped: ONNX uses the whole range"
+        ledger.add(Change.APPROXIMATED, STEP, value.name, said)
+
+
+def _is_narrow(node: Node) -> bool:
+    if node.op != "quantize" or qcdq.source(node) is not None:
+        return False
+    quant = node.result.type.quant
+    if quant is None or not quant.bounds or quant.storage.name not in STORED:
+        return False
+    return all(use.node.op == "dequantize" for use in node.result.uses)
+
+
+def _beyond(graph: Graph, node: Node) -> bool:
+    """Whether no function of primitive operators quantizes as the profile does."""
+    quant = node.result.type.quant
+    assert quant is not None
+    return bool(custom.beyond(profile(profile_of(graph, node)).resolve(quantizing(quant))))
