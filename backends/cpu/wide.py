@@ -303,7 +303,7 @@ def convolve(
     transposed: bool = False,
     to_whole: bool = False,
 ) -> None:
-    """Adds a convolution channels first; axes that are missing are axes of one in front."""
+    """Adds a convolution channels first; missing axes are leading axes of size 1."""
 
     def three(values: Sizes, missing: int) -> Sizes:
         return (missing,) * (3 - len(values)) + values

@@ -125,7 +125,7 @@ def run(node: Node, operands: Mapping[str, Array]) -> tuple[Array, ...]:
 
 
 def _fits(kind: TensorType, data: Array) -> bool:
-    """Returns whether a result is of the type that was foreseen."""
+    """Returns whether a result has the predicted type."""
     if kind.dtype.is_loose:
         return True
     pairs = zip(kind.shape, data.shape, strict=False)

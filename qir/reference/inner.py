@@ -18,7 +18,7 @@ from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.ir.types import QuantType
 from qir.numerics import Map, choose, dequantize, map_of, quantize
-from qir.profiles import Profile, Query, dequantizing, profile, quantizing, query_on
+from qir.profiles import Profile, choosing, dequantizing, profile, quantizing, query_on
 from qir.profiles.methods import plugin_method
 from qir.reference.companions import Resolved, concrete, resolved
 from qir.reference.operands import narrow, wide
@@ -99,7 +99,7 @@ class _Place:
         quant = self.quant
         if quant.grain is not None or quant.scale is not None or not x.size:
             raise OpError(f"{self.name} is {quant}: only one scale of some elements is computed")
-        asked = Query("choose_qparams", {"result": str(quant.storage)})
+        asked = choosing(str(quant.storage), "tensor")
         rule = replace(self.manner.resolve(asked).choose, reduce="none")  # the type's bounds say it
         scale, zero = choose(
             np.asarray(x.min()),

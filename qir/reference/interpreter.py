@@ -35,8 +35,10 @@ MEASURES = frozenset({"shape", "size"})
 
 
 def profile_of(graph: Graph, node: Node) -> str:
-    """Whose arithmetic a node follows: its own profile, else the graph's."""
-    return node.profile or graph.profile
+    """Whose arithmetic a node follows: its own profile, else the graph's, else its holder's."""
+    if (named := node.profile or graph.profile) or graph.holder is None:
+        return named
+    return profile_of(*graph.holder)
 
 
 @np.errstate(all="ignore")  # infinities and NaNs are numbers here, and need no warnings

@@ -82,5 +82,6 @@ def test_a_fault_that_both_engines_share_is_none(
     monkeypatch.setattr("qir.reference.conv.product", _faulty)
     # Without kernels for floats cpu computes them by the reference.
     monkeypatch.setattr("qir.backends.cpu.floats.takes", lambda builder, job: False)
+    monkeypatch.setattr("qir.backends.cpu.lower.GENERAL", {})
     told = qir("run", model, "--data", model.with_name("x.npy"), "--compare", "reference,cpu")
     assert told.status == 0

@@ -24,7 +24,7 @@ def test_a_runtime_is_held_beside_its_file_and_doctor_knows_it_then(tmp_path: Pa
     assert outcome.status == 0, outcome
     lines = outcome.out.splitlines()
     assert lines[0].startswith("onnxruntime.none 1.")
-    assert lines[0].endswith(f", beside {UNOPTIMIZED}")
+    assert lines[0].endswith(f", compared with {UNOPTIMIZED}")
     assert any(line.split()[-5:-2] == ["requant.round", "even", "even"] for line in lines), outcome
     assert any(line.startswith("no drift in ") for line in lines), outcome
     assert max(map(len, lines)) <= 100, "it fits a page where it is not on a terminal"

@@ -214,8 +214,10 @@ def test_a_request_to_stop_leaves_nothing_half_written(folder: Path) -> None:
         running.terminate()
         _, said = running.communicate(timeout=30)
     assert running.returncode == 143
-    assert said == "qir: stopped by the system\n"
-    assert set(os.listdir(folder)) == before
+    kept = set(os.listdir(folder)) - before  # nothing yet, or what the same command goes on from
+    assert kept <= {"new.onnx.stats.part"}
+    more = "; the same command goes on from new.onnx.stats.part" if kept else ""
+    assert said == f"qir: stopped by the system{more}\n"
 
 
 def test_text_reads_back_to_the_same_program(folder: Path) -> None:

@@ -24,7 +24,7 @@ integer kernel in the latter when its bias is a whole number of steps of its sum
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,9 +34,10 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.ops.layers import TRANSPOSED
+from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
-from qir.profiles import Profile, profile, query_on, reals_of
+from qir.profiles import Profile, profile, profile_names, query_on, reals_of
 from qir.reference.interpreter import profile_of
 from qir.rewrite import Pass
 from qir.rewrite.fusing import TAILS
@@ -55,6 +56,22 @@ class RoundBiases(Pass):
     """
 
     name = "round-biases"
+
+    @classmethod
+    def samples(cls) -> Iterable[tuple[Pass, Graph]]:
+        """Yields a layer under a profile that adds its bias to floats."""
+        text = (
+            "graph main as {} {{\n  %x = input() : 1x2x2x2x!quant.uniform<u8:f32, 0.5>\n"
+            "  %w = constant(@w) : 1x2x1x1x!quant.uniform<i8:f32:0, {{0.25}}>\n"
+            "  %b = constant([1.3125]) : 1xf32\n"
+            "  %y = conv2d(%x, %w, bias=%b) : 1x1x2x2x!quant.uniform<u8:f32, 4.0>\n"
+            "  output(y=%y)\n}}\n"
+        )
+        for named in profile_names():
+            graph = parse(text.format(named), {"w": np.ones((1, 2, 1, 1), np.int8)})
+            if any(_layer(graph, node) for node in graph):
+                yield cls(), graph
+                return
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         found = [layer for node in list(graph) if (layer := _layer(graph, node)) is not None]
