@@ -41,6 +41,7 @@ from qir.profiles import Profile, profile, profile_names, query_on, reals_of
 from qir.reference.interpreter import profile_of
 from qir.rewrite import Pass
 from qir.rewrite.fusing import TAILS
+from qir.rewrite.runner.tolerance import Tolerance
 
 _MOST = 2.0**30
 """Steps that a bias may have, so that 32 bits hold the sums beside it."""
@@ -56,6 +57,7 @@ class RoundBiases(Pass):
     """
 
     name = "round-biases"
+    tolerance = Tolerance(0, 1, "biases are rounded to the unit of the sums")
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
