@@ -25,7 +25,6 @@ from qir.passes.layout import Layout
 from qir.passes.loops.lower_layers import LowerLayers
 from qir.reference.constants import computed
 from qir.rewrite.patterns.why import nearest
-from qir.rewrite.resize_axes import name_none, spread
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.free_constants import fix_defaults, give_back
 from qir.rewrite.scan_trimming import trim
@@ -58,7 +57,7 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     if form != "nbits" and _bare(graph):
         if form == "integer":
             ledger.add(Change.EXACT, STEP, graph.name, _NO_SUMS)
-        return _with_all_axes(graph)
+        return graph
     out = graph.copy()
     for each in bodies(out):
         run_time_ranges.by_onnx(each, ledger)
@@ -98,20 +97,6 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     for each in bodies(out):
         effects.level(each, ledger)
     give_back(out, held, ledger)
-    return _with_all_axes(out)
-
-
-def _with_all_axes(graph: Graph) -> Graph:
-    """Writes resizes without the axes attribute of opset 18, in a copy.
-
-    Onnxruntime's layout transformation permutes scales and sizes as those of all axes.
-    """
-    if not any(spread(node) for _, each in graph.walk() for node in each):
-        return graph
-    out = graph.copy()
-    for each in bodies(out):
-        for node in list(each):
-            name_none(each, node)
     return out
 
 

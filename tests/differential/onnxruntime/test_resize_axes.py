@@ -11,7 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 import qir
+from qir.backends.onnx.writer.graph import to_model
 from qir.ir.parser import parse
+from qir.ledger import Ledger
 
 NETWORK = """
 graph upscaled {
@@ -88,3 +90,6 @@ def test_the_optimizer_computes_a_resize_between_int8_layers(
     assert np.array_equal(found["qdq"], unoptimized)
     wanted = _run(plain, x, optimized=True)
     assert np.abs(unoptimized - wanted).max() < np.abs(wanted).max() / 20
+    onnx.save(to_model(made, Ledger()), tmp_path / "direct.onnx")
+    direct = _run(tmp_path / "direct.onnx", x, optimized=True)
+    assert np.abs(direct - wanted).max() < np.abs(wanted).max() / 20
