@@ -7,7 +7,6 @@ rounded once. What is outside repeats the edge, unless it is left out or extrapo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -306,7 +305,7 @@ def resized(
     if sizes is not None:
         made = [int(n) for n in sizes.ravel()]
     else:
-        made = [math.floor(x.shape[a] * s) for a, s in zip(over, scales, strict=True)]
+        made = [scaled(x.shape[a], s) for a, s in zip(over, scales, strict=True)]
     if not axes:
         pairs = [(a, n) for a, n in zip(over, made, strict=True) if n != x.shape[a]]
         over, made = [a for a, _ in pairs], [n for _, n in pairs]

@@ -1,9 +1,16 @@
-"""The axes of a resize by name, where it leaves images and channels as they are."""
+"""The axes of a resize: those after channels by name, or all of them."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
+from qir.ir import dims
+from qir.ir.dtype import dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Node
+from qir.ir.ops.resize import scaled
 from qir.ir.types import Array, TensorType
 
 RESIZES = frozenset({"resize", "resize_nearest"})
@@ -38,3 +45,55 @@ def name_axes(graph: Graph, node: Node) -> bool:
             graph.remove(sizes.node)
     graph.set_attrs(node, axes=axes, scales=scales[2:])
     return True
+
+
+def spread(node: Node) -> tuple[list[int], list[float]] | None:
+    """Returns the sizes or the scales of all axes that say the same as those of the named ones.
+
+    None for another op, where no axis is named, or where that cannot be: a region or a kept
+    proportion is of the named axes, computed sizes are theirs alone.
+    """
+    if node.op not in RESIZES:
+        return None
+    shape, sizes = node.operands["x"].type.shape, node.operands.get("sizes")
+    axes = [a % len(shape) for a in _numbers(node, "axes")]
+    if not axes or node.attrs["roi"] or node.attrs["policy"] != "stretch" or node.schemes:
+        return None
+    scales = _numbers(node, "scales")
+    if sizes is not None:
+        if sizes.constant is None:
+            return None
+        wanted = [int(size) for size in sizes.constant.data]
+        new = dict(zip(axes, wanted, strict=True))
+        if dims.known(shape) is not None:
+            return [new.get(a, d) for a, d in enumerate(shape) if isinstance(d, int)], []
+        held = dims.known(tuple(shape[a] for a in axes))
+        if held is None or 0 in held:
+            return None
+        scales = [float(np.float32(w) / np.float32(h)) for w, h in zip(wanted, held, strict=True)]
+        if [scaled(h, s) for h, s in zip(held, scales, strict=True)] != wanted:
+            return None
+    each = dict(zip(axes, scales, strict=True))
+    return [], [each.get(a, 1.0) for a in range(len(shape))]
+
+
+def name_none(graph: Graph, node: Node) -> None:
+    """Makes a resize of named axes one of all of them, where it can be said so."""
+    if (full := spread(node)) is None:
+        return
+    made, scales = full
+    sizes = node.operands.get("sizes")
+    if sizes is not None:
+        data = np.array(made, np.int64)
+        array = Array(data, TensorType(data.shape, dtype("i64")), sizes.name)
+        new = graph.constant(array, name=graph.fresh(sizes.name), before=node) if made else None
+        graph.set_operand(node, "sizes", new)
+        if sizes.node.op == "constant" and not sizes.node.used:
+            graph.remove(sizes.node)
+    graph.set_attrs(node, axes=(), scales=tuple(scales))
+
+
+def _numbers(node: Node, name: str) -> list[Any]:
+    value = node.attrs[name]
+    assert isinstance(value, tuple)
+    return list(value)

@@ -9,6 +9,7 @@ import onnx
 from onnx import helper
 
 from qir import __version__
+from qir.analysis.bodies import bodies
 from qir.analysis.float32_overflow import beyond
 from qir.errors import Refused, UsageError
 from qir.ir.graph import Graph
@@ -16,6 +17,7 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array
 from qir.ledger import Change, Ledger
+from qir.rewrite.resize_axes import name_none, spread
 
 from ..forms import qcdq
 from ..opset import check, element_types
@@ -74,7 +76,7 @@ def to_parts(
     graph: Graph, ledger: Ledger, dialect: Dialect | None = None
 ) -> tuple[onnx.ModelProto, Mapping[str, Array]]:
     """A model whose large initializers have no elements, and these by name."""
-    said = dialect or Dialect()
+    said, graph = dialect or Dialect(), _with_all_axes(graph)
     writer = Writer(graph, ledger, _opset(graph, said))
     writer.standard, writer.on_codes = said.standard, said.on_codes
     copies = _name_outputs(writer)
@@ -94,6 +96,20 @@ def to_parts(
     provenance.restore(graph, model, ledger)
     provenance.versions(graph, model, _why(writer.opset, graph, said), ledger)
     return model, writer.large
+
+
+def _with_all_axes(graph: Graph) -> Graph:
+    """Writes resizes without the axes attribute of opset 18, in a copy.
+
+    Onnxruntime's layout transformation permutes scales and sizes as those of all axes.
+    """
+    if not any(spread(node) for each in bodies(graph) for node in each):
+        return graph
+    out = graph.copy()
+    for each in bodies(out):
+        for node in list(each):
+            name_none(each, node)
+    return out
 
 
 def _why(opset: int, graph: Graph, dialect: Dialect) -> str:

@@ -151,8 +151,8 @@ def bilinear(call: Call, arrays: Arrays, *, lanes: int = 0, after: bool = False)
     one_scale(call.op, x, out)
     if not x.same_map(out):
         return handed_on(partial(bilinear, lanes=lanes, after=after), call, arrays)
-    scales = [float(s) for s in _reals(call.attrs, "scales")]
-    over, made = resized(arrays["x"], arrays.get("sizes"), scales, integers(call.attrs, "axes"))
+    scales, axes = _reals(call.attrs, "scales"), integers(call.attrs, "axes")
+    over, made = resized(arrays["x"], arrays.get("sizes"), scales, axes)
     _check(call, over)
     codes = arrays["x"]
     if lanes and codes.ndim - 1 in over:
@@ -160,23 +160,28 @@ def bilinear(call: Call, arrays: Arrays, *, lanes: int = 0, after: bool = False)
             f"{call.op}: method bilinear with lanes is that of channels last, and the last axis "
             f"is resized; without lanes it is that of others"
         )
+    held = [codes.shape[a] for a in over]
+    if not lanes and made == held:
+        return codes.copy()  # as that kernel does, whatever the scales
+    given = {a % codes.ndim: s for a, s in zip(axes or range(codes.ndim), scales, strict=False)}
+    steps = [_step(call, n, to, given.get(a)) for a, n, to in zip(over, held, made, strict=True)]
+    corners = call.attrs["coordinates"] == "align_corners"
     height, width = (
-        _side(codes.shape[a], n, call.attrs["coordinates"] == "align_corners", fused=lanes > 0)
-        for a, n in zip(over, made, strict=True)
+        _side(*along, corners, fused=lanes > 0) for along in zip(held, made, steps, strict=True)
     )
 
     def take(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Real32:
         return codes.take(rows, over[0]).take(columns, over[1]).astype(F)
 
-    corners = [take(r, c) for r in (height.low, height.high) for c in (width.low, width.high)]
+    four = [take(r, c) for r in (height.low, height.high) for c in (width.low, width.high)]
     down = [_along(v, over[0], codes.ndim) for v in (height.near, height.far)]
     right = [_along(v, over[1], codes.ndim) for v in (width.near, width.far)]
     if not lanes:
-        return _finished(_plain(corners, down, right), out, after=after)
+        return _finished(_plain(four, down, right), out, after=after)
     channels = codes.shape[-1]
     body = np.arange(channels) < channels // lanes * lanes
-    vectors = _fused(corners[::-1], down[::-1], right[::-1])
-    rest = _fused(corners, down, right)
+    vectors = _fused(four[::-1], down[::-1], right[::-1])
+    rest = _fused(four, down, right)
     return _finished(np.where(body, vectors, rest), out, after=after)
 
 
@@ -189,13 +194,20 @@ def _check(call: Call, over: Sequence[int]) -> None:
         raise OpError(f"{call.op}: torch knows no coordinates {attrs['coordinates']!r}")
 
 
-def _side(size: int, to: int, corners: bool, *, fused: bool) -> _Side:
+def _step(call: Call, size: int, to: int, scale: float | None) -> np.float32:
+    """Returns ATen's area_pixel_compute_scale: by the scale where one is given, else by sizes."""
+    if call.attrs["coordinates"] == "align_corners":
+        return F(size - 1) / F(to - 1) if to > 1 else F(0)
+    return F(size) / F(to) if scale is None else F(1 / scale)
+
+
+def _side(size: int, to: int, step: np.float32, corners: bool, *, fused: bool) -> _Side:
     """Places in float32, those of halves by one multiply-add where it is `fused`."""
     number = np.arange(to).astype(F)
     if corners:
-        place = number * (F(size - 1) / F(to - 1) if to > 1 else F(0))
+        place = number * step
     else:
-        step, half = F(size) / F(to), F(0.5)
+        half = F(0.5)
         moved = number + half
         place = fma(moved, step, -half) if fused else moved * step - half
         place = np.maximum(place, F(0))

@@ -489,6 +489,36 @@ def test_single_rows_of_codes_are_torchs(kind: str) -> None:
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_resizes_by_scales_are_torchs(mode: str, last: bool) -> None:
+    """Places go by the scales as given, which are not the ratios of the sizes."""
+    tally, op = Tally(), "resize" if mode == "bilinear" else "resize_nearest"
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        sizes = [int(v) for v in rng.integers(3, 12, 2)]
+        scales = [float(v) for v in rng.choice([0.6, 1.05, 1.3, 1.5, 1.7, 2.0, 2.45], 2)]
+        m = of("u8", F(rng.uniform(0.01, 0.1)), int(rng.integers(0, 256)))
+        x = Held(codes(rng, "u8", 2, int(rng.choice([2, 8, 19, 70])), *sizes), m)
+        corners = mode == "bilinear" and seed % 8 == 0
+        more = {"align_corners": corners} if mode == "bilinear" else {}
+        by = torch.nn.functional.interpolate
+        wanted = taken(by(tensor(x, last=last), scale_factor=scales, mode=mode, **more))
+        attrs: dict[str, Attr] = {
+            "axes": (1, 2) if last else (2, 3),
+            "scales": tuple(scales),
+            "coordinates": "align_corners" if corners else "half_pixel",
+        }
+        if mode == "nearest":
+            attrs |= {"coordinates": "asymmetric", "rounding": "floor"}
+        if last:
+            x = Held(np.ascontiguousarray(np.moveaxis(x.data, 1, -1)), m)
+            wanted = np.ascontiguousarray(np.moveaxis(wanted, 1, -1))
+        found = computed(Asked(op, {"x": x}, m, attrs), named("fbgemm"))
+        tally.add(found, wanted, f"seed {seed}")
+    tally.exact()
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
 @pytest.mark.parametrize("kind", ["u8", "i8"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
 def test_resizes_are_torchs(mode: str, kind: str, last: bool) -> None:
