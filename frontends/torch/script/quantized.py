@@ -15,7 +15,7 @@ import torch.ao.quantization.fx._decomposed
 from torch import fx
 
 from ..profiles import running_engine
-from .builder import Builder, Stored, is_tensor
+from .builder import IN_PYTHON, Builder, Stored, is_tensor
 
 ATEN = torch.ops.aten
 _DECOMPOSED = torch.ops.quantized_decomposed
@@ -319,7 +319,8 @@ def recurrent(
         plain += held
     given = [builder.node(held) for held in (x, states, plain)]
     with builder.mode:
-        made = getattr(ATEN, layer).input(*fx.map_arg(given, lambda n: n.meta["val"]), *rest)
+        infer = IN_PYTHON[f"aten.{layer}.input"]
+        made = infer(*fx.map_arg(given, lambda n: n.meta["val"]), *rest)
     target = getattr(ATEN, f"quantized_{layer}").input
     return builder.emit(target, (*given[:2], params, *rest), {}, list(made))
 
