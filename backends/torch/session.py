@@ -66,10 +66,11 @@ class Signature:
         kinds = {name: kind.with_element(kind.dtype) for name, kind in self.inputs.items()}
         return Signature(kinds, self.outputs)
 
-    def text(self) -> str:
-        """Returns it as JSON."""
+    def text(self, engine: str = "") -> str:
+        """Returns it as JSON, with the engine that computes the program's quantized tensors."""
         inputs = {name: str(kind) for name, kind in self.inputs.items()}
-        return json.dumps({"inputs": inputs, "outputs": list(self.outputs)})
+        told: dict[str, object] = {"inputs": inputs, "outputs": list(self.outputs)}
+        return json.dumps(told | ({"engine": engine} if engine else {}))
 
     @classmethod
     def parse(cls, text: str) -> Signature:

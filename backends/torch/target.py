@@ -89,7 +89,7 @@ class PyTorchTarget(Target):
         made = self.build(graph, ledger, format=format, lossy=lossy)
         from .writing import save
 
-        save(made, graph, path)
+        save(self, made, graph, path)
 
     def _form(self, format: str | None) -> str:
         if format is not None and format not in self.formats:

@@ -127,14 +127,14 @@ def _grouped(target: ByEngine, flat: Graph, ledger: Ledger) -> Graph:
     return run_passes(flat, [Written(target.profile, table=table)], ledger)
 
 
-def save(made: object, graph: Graph, path: Path) -> None:
+def save(target: ByEngine, made: object, graph: Graph, path: Path) -> None:
     """Writes what `build` made of a graph; Refused for a module that is no file."""
-    told = Signature.of(graph).text()
+    signature = Signature.of(graph)
     if isinstance(made, ExportedProgram):
-        exported.save(made, path, told)
+        exported.save(made, path, signature.text())
     elif isinstance(made, jit.ScriptModule):
         with _refusing(graph):
-            torchscript.save(made, path, told)
+            torchscript.save(made, path, signature.text(target.engine))
     else:
         said = "a module of torch.fx is no file"
         raise Refused(f"{path}: {said}: qir.build(graph, format='fx') returns it")
@@ -151,9 +151,13 @@ def session(target: ByEngine, graph: Graph) -> Session:
 
 
 def file_session(target: ByEngine, path: Path) -> Session:
-    """Makes a file that a target wrote ready to run; InputError for one that is none."""
+    """Makes a file that a target wrote ready to run; InputError for one that is none.
+
+    PyTorch packs the weights of a file as it loads it, for the engine that is chosen then.
+    """
     whole = path.suffix.lower() == ".pt2"
-    made, told = exported.load(path) if whole else torchscript.load(path)
+    with engine(target.engine):
+        made, told = exported.load(path) if whole else torchscript.load(path)
     run: Callable[..., object] = made
     signature = Signature.parse(told)
     return Session(run, target.engine, signature.plain() if whole else signature)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 
 from qir.errors import InputError
@@ -30,6 +34,24 @@ def profile_name(engine: str) -> str:
 def running_engine() -> str:
     """Returns the quantized engine that is chosen in this process."""
     return str(torch.backends.quantized.engine)
+
+
+@contextmanager
+def engine_chosen(name: str) -> Iterator[None]:
+    """Chooses a quantized engine for a while; no name keeps the one that is chosen.
+
+    Raises InputError for an engine that this PyTorch does not have.
+    """
+    backend: Any = torch.backends.quantized
+    before = backend.engine
+    if name and name not in backend.supported_engines:
+        known = ", ".join(backend.supported_engines)
+        raise InputError(f"computes by engine {name}; this PyTorch has {known}")
+    backend.engine = name or before
+    try:
+        yield
+    finally:
+        backend.engine = before
 
 
 def _release(name: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The names of inputs and outputs that QIR states in the files of PyTorch that it writes.
+"""The names of inputs and outputs, and the engine, that QIR states in the files that it writes.
 
 PyTorch names inputs after arguments and outputs after operators; the runner of such a file takes
 and gives the names of the graph that was written.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from qir.ir.graph import Graph
 
@@ -17,7 +18,7 @@ _MEMBER = "extra/qir.json"
 
 def restore_names(graph: Graph, path: Path) -> None:
     """Gives inputs and outputs of a graph the names that its file states, where it states them."""
-    inputs, outputs = _stated(path)
+    inputs, outputs = _names(path)
     if len(inputs) == len(graph.inputs):
         for value, name in zip(graph.inputs, inputs, strict=True):
             _rename(graph, value.name, name)
@@ -28,6 +29,11 @@ def restore_names(graph: Graph, path: Path) -> None:
         graph.add("output", dict(zip(outputs, made, strict=True)), call)
 
 
+def stated_engine(path: Path) -> str:
+    """Returns the engine that QIR wrote a TorchScript file for; empty where none is stated."""
+    return str(_stated(path).get("engine", ""))
+
+
 def _rename(graph: Graph, old: str, new: str) -> None:
     if old == new:
         return
@@ -36,14 +42,23 @@ def _rename(graph: Graph, old: str, new: str) -> None:
     graph.rename(graph[old], new)
 
 
-def _stated(path: Path) -> tuple[list[str], list[str]]:
-    """Returns names of inputs and of outputs; none where the file states none, or not each once."""
+def _stated(path: Path) -> dict[str, Any]:
+    """Returns what QIR states in a file; nothing for files of others."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = [n for n in archive.namelist() if n.partition("/")[2] == _MEMBER]
             told = json.loads(archive.read(members[0])) if members else {}
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _names(path: Path) -> tuple[list[str], list[str]]:
+    """Returns names of inputs and of outputs; none where the file states none, or not each once."""
+    told = _stated(path)
+    try:
         inputs, outputs = (list(map(str, told.get(key, ()))) for key in ("inputs", "outputs"))
-    except (OSError, ValueError, TypeError, AttributeError, zipfile.BadZipFile):
+    except TypeError:
         return [], []
     once = len(set(inputs)) == len(inputs) and len(set(outputs)) == len(outputs)
     return (inputs, outputs) if once and all((*inputs, *outputs)) else ([], [])

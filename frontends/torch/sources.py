@@ -18,7 +18,7 @@ from qir.errors import InputError, QirError, UsageError
 
 from .archive import open_archive
 from .muting import muted
-from .profiles import profile_name, running_engine
+from .profiles import engine_chosen, profile_name, running_engine
 from .program import Program, as_program, functional, mutates_views
 from .quantized_modules import (
     is_quantized,
@@ -30,6 +30,7 @@ from .quantized_modules import (
 from .script.interpreter import Interpreter
 from .script.opened import script_program
 from .script.shapes import Example, example, examples, stated
+from .signature import stated_engine
 
 _STATED = "qir.json"
 """The member that states the types of inputs, in files that QIR writes."""
@@ -96,6 +97,12 @@ def _file(path: Path, inputs: Sequence[object] | None) -> Opened:
         if inputs is not None:
             raise UsageError(f"{path}: an exported program has its own inputs; leave out inputs=")
         return Opened(as_program(functional(open_archive(path))), path.stem, share=True)
+    with engine_chosen(stated_engine(path)):
+        return _archive(path, inputs)
+
+
+def _archive(path: Path, inputs: Sequence[object] | None) -> Opened:
+    """Opens a TorchScript archive; its packed layers are those of the chosen engine."""
     extra: dict[str, str | bytes] = {_STATED: ""}
     try:
         opened: Any = torch.jit.load

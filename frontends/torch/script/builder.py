@@ -18,8 +18,19 @@ from qir.errors import InputError
 _COPIES = frozenset(
     f"aten.{name}.default" for name in ("clone", "detach", "detach_", "lift_fresh_copy", "alias")
 )
-_IN_PYTHON: Mapping[str, Callable[..., Any]] = {
+
+
+def _recurrent(x: torch.Tensor, states: Any, weights: Any, *rest: Any) -> tuple[torch.Tensor, ...]:
+    """Returns empty results of an LSTM, GRU or RNN layer, of the right shapes."""
+    held = states if isinstance(states, (list, tuple)) else (states,)
+    directions = 2 if rest[-2] else 1
+    made = x.new_empty((*x.shape[:-1], directions * held[0].shape[-1]))
+    return (made, *(torch.empty_like(state) for state in held))
+
+
+IN_PYTHON: Mapping[str, Callable[..., Any]] = {
     "aten.constant_pad_nd.default": torch._refs.constant_pad_nd,
+    **{f"aten.{name}.input": _recurrent for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }
 """Operators whose C++ code turns symbolic sizes into numbers, and the same in Python."""
 _SYMBOLIC = (torch.SymInt, torch.SymBool, torch.SymFloat)
@@ -104,7 +115,7 @@ class Builder:
         more = fx.map_arg(kwargs, lambda n: n.meta["val"])
         try:
             with self.mode, torch.no_grad():
-                made = _IN_PYTHON.get(str(target), target)(*fakes, **more)
+                made = IN_PYTHON.get(str(target), target)(*fakes, **more)
         except Exception as error:  # PyTorch raises what it likes
             said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
             raise self.fail(f"{_named(target)} does not take its operands: {said}") from error

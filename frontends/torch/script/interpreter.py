@@ -148,9 +148,10 @@ class Interpreter:
         return target, named_arguments
 
     def _kernel(self, node: Any, kind: str, given: list[Any]) -> Any:
-        read = quantized.KERNELS.get(kind) or CELLS.get(kind)
-        if read is None:
-            raise self.fail(f"calls {kind}, which is not read")
+        overload = node.schema().partition("(")[0]
+        read = quantized.KERNELS.get(overload) or quantized.KERNELS.get(kind) or CELLS.get(kind)
+        if read is None or overload.endswith("out"):
+            raise self.fail(f"calls {overload}, which is not read")
         _, named = self._arguments(node, given)
         self.kernels = True
         return read(Kernel(self.builder, kind, named))

@@ -15,7 +15,7 @@ import torch.ao.quantization.fx._decomposed
 from torch import fx
 
 from ..profiles import running_engine
-from .builder import Builder, Stored, is_tensor
+from .builder import IN_PYTHON, Builder, Stored, is_tensor
 
 ATEN = torch.ops.aten
 _DECOMPOSED = torch.ops.quantized_decomposed
@@ -319,7 +319,8 @@ def recurrent(
         plain += held
     given = [builder.node(held) for held in (x, states, plain)]
     with builder.mode:
-        made = getattr(ATEN, layer).input(*fx.map_arg(given, lambda n: n.meta["val"]), *rest)
+        infer = IN_PYTHON[f"aten.{layer}.input"]
+        made = infer(*fx.map_arg(given, lambda n: n.meta["val"]), *rest)
     target = getattr(ATEN, f"quantized_{layer}").input
     return builder.emit(target, (*given[:2], params, *rest), {}, list(made))
 
@@ -347,13 +348,12 @@ def _number(kernel: Kernel) -> float:
 def _times_number(kernel: Kernel) -> Quantized:
     """Multiplies the scale: the integers stay, or are mirrored by a negative number."""
     x, factor = kernel.quantized("qa"), _number(kernel)
-    if factor <= 0:
-        raise kernel.builder.fail(f"{kernel.name} by {factor:g} is not read; by more than 0 is")
-    made = Quantized(x.node, x.scale * factor, x.zero, x.kind)
-    if "_relu" not in kernel.name:
-        return made
-    real = kernel.call(ATEN.relu.default, dequantize(kernel.builder, made))
-    return quantize(kernel.builder, real, made.scale, made.zero, made.kind)
+    if factor > 0:
+        return _relabelled(kernel, Quantized(x.node, x.scale * factor, x.zero, x.kind))
+    low, high, _ = _range(x.kind)
+    numbers = (x.scale * -factor, low + high - x.zero) if factor else (1.0, 0)
+    made = kernel.call(ATEN.mul.Tensor, kernel.real("qa"), factor)
+    return quantize(kernel.builder, _ended(kernel, made), *numbers, x.kind, kernel.name)
 
 
 def _plus_number(kernel: Kernel) -> Quantized:
@@ -363,7 +363,11 @@ def _plus_number(kernel: Kernel) -> Quantized:
     moved = x.zero - round(addend / x.scale)
     if not low <= moved <= high:
         raise kernel.builder.fail(f"{kernel.name} of {addend:g} leaves the range of its integers")
-    made = Quantized(x.node, x.scale, moved, x.kind)
+    return _relabelled(kernel, Quantized(x.node, x.scale, moved, x.kind))
+
+
+def _relabelled(kernel: Kernel, made: Quantized) -> Quantized:
+    """Returns the same integers by other numbers, after the activation of the kernel."""
     if "_relu" not in kernel.name:
         return made
     real = kernel.call(ATEN.relu.default, dequantize(kernel.builder, made))
@@ -525,10 +529,12 @@ KERNELS: dict[str, Callable[[Kernel], Any]] = {
         for op, target in (("add", ATEN.add.Tensor), ("mul", ATEN.mul.Tensor))
     },
     "quantized::matmul": _pair(ATEN.matmul.default),
-    "quantized::add_scalar": _plus_number,
-    "quantized::add_scalar_relu": _plus_number,
-    "quantized::mul_scalar": _times_number,
-    "quantized::mul_scalar_relu": _times_number,
+    **{
+        f"quantized::{name}": read
+        for op, read in (("add", _plus_number), ("mul", _times_number))
+        for end in ("", "_relu")
+        for name in (f"{op}_scalar{end}", f"{op}{end}.Scalar", f"{op}{end}.Scalar2")
+    },
     "quantized::cat": _concat,
     "quantized::cat_relu": _concat,
     **{

@@ -205,3 +205,33 @@ def test_onnx_chooses_by_its_own_rule_and_keeps_states_float(tmp_path: Path) -> 
         "ONNX's LSTM does not quantize its state in each step: it stays float",
         "ONNX's GRU does not quantize its state in each step: it stays float",
     }
+
+
+class Sequences(nn.Module):
+    """An LSTM of two layers and directions, and a GRU on its results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(8)
+        self.lstm = nn.LSTM(6, 5, 2, batch_first=True, bidirectional=True)
+        self.gru = nn.GRU(10, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gru(self.lstm(x)[0])[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_recurrent_layers_of_open_batch_come_back(*, quantized: bool, tmp_path: Path) -> None:
+    net, path = Sequences().eval(), tmp_path / "net.pt"
+    graph = qir.load(net, inputs=[("n", 7, 6)])
+    made = pipeline.quantize_dynamic(graph, target="pytorch-x86") if quantized else graph
+    qir.save(made, path, target="pytorch-x86")
+    back = qir.load(path)
+    assert not [node for node in back if node.op == "foreign"]
+    assert not isinstance(back.inputs[0].type.shape[0], int)
+    load: Any = torch.jit.load
+    for batch in (1, 3):
+        x = torch.randn(batch, 7, 6)
+        wanted = load(path)(x).detach().numpy()
+        (found,) = qir.run(back, {back.inputs[0].name: x.numpy()}).values()
+        assert float(np.abs(np.asarray(found) - wanted).max()) < 1e-5
