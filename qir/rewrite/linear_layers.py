@@ -47,7 +47,7 @@ def plain_product(node: Node, *, real: bool = False) -> bool:
     if node.stages or node.schemes or any(node.attrs.get(k, v) != v for k, v in _PLAIN.items()):
         return False
     a, weight = node.operands["a"], _matrix(node, real=real)
-    if weight is None or weight.constant is None or weight.type.rank != 2 or a.type.rank < 2:
+    if weight is None or weight.type.rank != 2 or a.type.rank < 2:
         return False
     quant = weight.type.quant
     if real:
@@ -74,12 +74,12 @@ def _matrix(node: Node, *, real: bool = False) -> Value | None:
     """The constant after a product's second operand: its quantized values, be it dequantized before
     or after a transpose; None where there are none."""
     value = node.operands["b"]
-    if real:
-        return value
-    value = _before(value)
-    if value.node.op != "dequantize" or value.type.quant is not None:
-        return None
-    return _before(value.node.operands["x"])
+    if not real:
+        value = _before(value)
+        if value.node.op != "dequantize" or value.type.quant is not None:
+            return None
+        value = _before(value.node.operands["x"])
+    return value if value.constant is not None else None
 
 
 def _before(value: Value) -> Value:
