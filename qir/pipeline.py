@@ -408,8 +408,10 @@ def calibrate(
 @checked
 def quantize(
     graph: Graph,
-    statistics: Statistics,
+    statistics: Statistics | None = None,
     *,
+    dynamic: bool = False,
+    weights: str | None = None,
     target: str = DEFAULT_TARGET,
     granularity: str = "channel",
     rules: Iterable[str] = (),
@@ -424,6 +426,10 @@ def quantize(
 ) -> Graph:
     """The quantized graph in QDQ form, for a target; the graph given stays as it was.
 
+    By `statistics` of `qir.calibrate`, or without data: `dynamic` lets products choose the scales
+    of their data while the model runs, `weights="u4:32"` stores weights alone in few bits. These
+    two take `target`, `rules`, `ledger` and `journal`, and `dynamic` a `granularity`.
+
     Scales are those of the target's profile, or of a named rule or family (`qir.numerics.NAMED`).
     A graph that was grouped by a profile gets no codes within that profile's kernels. With a
     `profile` no target is asked: codes lie on the edges of that profile's kernels and are those
@@ -436,6 +442,27 @@ def quantize(
     codes leave nothing to do; of a model that has some, what is real is quantized, codes stay.
     """
     rules = tuple(rules)
+    if dynamic or weights is not None:
+        usual = (range_rule, scales, profile, corrections, samples, float16)
+        if statistics is not None or usual != ("minmax", "profile", "", DEFAULT, None, False):
+            raise UsageError("dynamic and weights take no statistics, and no choices about them")
+        if dynamic and weights is not None:
+            raise UsageError("dynamic and weights stand alone: give one of them")
+        if weights is not None:
+            return quantize_weights(
+                graph, weights, target=target, rules=rules, ledger=ledger, journal=journal
+            )
+        return quantize_dynamic(
+            graph,
+            target=target,
+            granularity=granularity,
+            rules=rules,
+            ledger=ledger,
+            journal=journal,
+        )
+    if statistics is None:
+        said = "give statistics of qir.calibrate, or dynamic=True, or weights='u4:32'"
+        raise UsageError(f"quantize: {said}")
     if held(graph):
         asked = plan(
             graph,

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pytest
 
+import qir
 from qir import pipeline
+from qir.errors import UsageError
 from qir.ir.text import parse
 
 KERAS = """graph main {
@@ -66,3 +69,27 @@ def test_quantizing_without_data_leaves_what_is_added_behind_a_convolution() -> 
     graph = parse(KERAS, arrays())
     made = pipeline.quantize_weights(graph, "i8:32")
     assert Counter(n.op for n in made)["reduce_mean"] == 1
+
+
+LAYER = """graph main {
+  %x = input() : 4x32xf32
+  %w = constant(@w) : 32x16xf32
+  %y = matmul(%x, %w) : 4x16xf32
+  output(y=%y)
+}"""
+
+
+def test_one_call_quantizes_with_and_without_data() -> None:
+    weights = np.random.default_rng(6).standard_normal((32, 16)).astype(np.float32)
+    graph = parse(LAYER, {"w": weights})
+    assert qir.quantize(graph, dynamic=True) == pipeline.quantize_dynamic(graph)
+    assert qir.quantize(graph, weights="i8:32") == pipeline.quantize_weights(graph, "i8:32")
+    statistics = qir.calibrate(graph, np.ones((4, 32), np.float32))
+    for wrong, said in (
+        ({}, "give statistics of qir.calibrate, or dynamic=True"),
+        ({"dynamic": True, "weights": "i8:32"}, "give one of them"),
+        ({"dynamic": True, "statistics": statistics}, "take no statistics"),
+        ({"weights": "i8:32", "range_rule": "mse"}, "no choices about them"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            qir.quantize(graph, **wrong)
