@@ -175,17 +175,31 @@ def _resized(program: Program, node: Node) -> list[Any]:
     return [program.size(dim, node) for dim in shape[2:]]
 
 
+def _scales(node: Node) -> list[float]:
+    """The scales of the axes after the channels, none where sizes say them."""
+    given, axes = node.attrs["scales"], whole(node.attrs["axes"])
+    assert isinstance(given, tuple)
+    if not given:
+        return []
+    rank = node.operands["x"].type.rank
+    each = zip((a % rank for a in axes) if axes else range(rank), given, strict=True)
+    by = {a: s for a, s in each if isinstance(s, float)}
+    return [by.get(axis, 1.0) for axis in range(2, rank)]
+
+
 def _resize_nearest(program: Program, node: Node) -> fx.Node:
-    sizes, attrs = _resized(program, node), node.attrs
+    sizes, scales, attrs = _resized(program, node), _scales(node), node.attrs
     shape, before = node.result.type.shape[2:], node.operands["x"].type.shape[2:]
-    whole_steps = all(
-        isinstance(a, int) and isinstance(b, int) and a % b == 0
+    ratios = [
+        a // b if isinstance(a, int) and isinstance(b, int) and a % b == 0 else None
         for a, b in zip(shape, before, strict=True)
-    )
+    ]
+    whole_steps = None not in ratios and (not scales or scales == ratios)
     floors = (attrs["coordinates"], attrs["rounding"]) == ("asymmetric", "floor")
     if not floors and not (whole_steps and attrs["coordinates"] in ("half_pixel", "asymmetric")):
         raise program.refuse(node, "PyTorch takes the element at or before the place")
-    return program.call(f"aten.upsample_nearest{len(sizes)}d", program.operand(node, "x"), sizes)
+    name = f"aten.upsample_nearest{len(sizes)}d"
+    return program.call(name, program.operand(node, "x"), sizes, *scales)
 
 
 _LINEAR = {1: "linear1d", 2: "bilinear2d", 3: "trilinear3d"}
@@ -193,15 +207,13 @@ _CORNERS = {"half_pixel": False, "pytorch_half_pixel": False, "align_corners": T
 
 
 def _resize(program: Program, node: Node) -> fx.Node:
-    sizes, attrs = _resized(program, node), node.attrs
+    sizes, scales, attrs = _resized(program, node), _scales(node), node.attrs
     corners = _CORNERS.get(str(attrs["coordinates"]))
     cubic = attrs["mode"] == "cubic" and len(sizes) == 2 and attrs["cubic_a"] == -0.75
     if not (cubic or attrs["mode"] == "linear") or attrs["antialias"] or corners is None:
         raise program.refuse(node, "PyTorch does not interpolate so")
-    if cubic:
-        return program.call("aten.upsample_bicubic2d", program.operand(node, "x"), sizes, corners)
-    name = f"aten.upsample_{_LINEAR[len(sizes)]}"
-    return program.call(name, program.operand(node, "x"), sizes, corners)
+    name = f"aten.upsample_{'bicubic2d' if cubic else _LINEAR[len(sizes)]}"
+    return program.call(name, program.operand(node, "x"), sizes, corners, *scales)
 
 
 def _triangle(program: Program, node: Node) -> fx.Node:
