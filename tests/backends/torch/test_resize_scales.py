@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.ao.quantization import get_default_qconfig_mapping
+from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 from torch.nn import functional
 
 import qir
@@ -53,6 +56,23 @@ def test_an_int8_resize_by_scales_is_predicted_and_near_the_float_one(mode: str)
     assert np.abs(found - wanted).max() < np.abs(wanted).max() / 10
     (read,) = qir.run(qir.load(program, inputs=(x,)), {"x": x.numpy()}).values()
     assert np.array_equal(read, found)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+@pytest.mark.parametrize("scales", [(2.0, 2.0), (1.7, 0.6)], ids=str)
+def test_a_resize_between_kernels_of_fx_is_written_back(
+    mode: str, scales: tuple[float, ...], tmp_path: Path
+) -> None:
+    torch.manual_seed(3)
+    x, module = torch.randn(2, 3, 12, 11), _Resized(mode, scales, layers=True).eval()
+    prepared = prepare_fx(module, get_default_qconfig_mapping("x86"), (x,))
+    prepared(x)
+    traced: Any = torch.jit.trace(convert_fx(prepared), x, check_trace=False)  # type: ignore[no-untyped-call]
+    torch.jit.save(traced, tmp_path / "theirs.pt")
+    graph = qir.load(tmp_path / "theirs.pt", inputs=[tuple(x.shape)])
+    qir.save(graph, tmp_path / "ours.pt", target="pytorch-x86")
+    written: Any = torch.jit.load(tmp_path / "ours.pt")  # type: ignore[no-untyped-call]
+    assert torch.equal(written(x), traced(x))
 
 
 def test_a_nearest_resize_of_halves_by_a_scale_of_its_own_is_refused() -> None:
