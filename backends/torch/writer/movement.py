@@ -166,26 +166,58 @@ def _depth_to_space(program: Program, node: Node) -> fx.Node:
     return program.call("aten.pixel_shuffle", made, block)
 
 
-def _resized(program: Program, node: Node) -> list[Any]:
-    """The new sizes of the axes after the channels."""
-    shape = node.result.type.shape
-    before = node.operands["x"].type.shape
-    if not 3 <= len(shape) <= 5 or shape[:2] != before[:2]:
+def _images(node: Node) -> list[int]:
+    """The axes of a resize beside batch and channels, which may be second or last."""
+    rank = node.result.type.rank
+    named = sorted(axis % rank for axis in whole(node.attrs["axes"]))
+    inner = list(range(1, rank - 1))
+    return inner if named == inner else list(range(2, rank))
+
+
+def _resampled(program: Program, node: Node, name: str, *more: Any) -> fx.Node:
+    """A call of an operator that resizes the axes after the channels."""
+    axes, x = _images(node), node.operands["x"].type
+    shape, rank = node.result.type.shape, x.rank
+    still = [axis for axis in range(rank) if axis not in axes]
+    if not 3 <= rank <= 5 or any(shape[axis] != x.shape[axis] for axis in still):
         raise program.refuse(node, "PyTorch resizes the axes after the channels")
-    return [program.size(dim, node) for dim in shape[2:]]
+    sizes = [program.size(shape[axis], node) for axis in axes]
+    given, scales = program.operand(node, "x"), _scales(node)
+    last = axes[0] == 1
+    given = program.call("aten.permute", given, [*still, *axes]) if last else given
+    made = program.call(name, given, sizes, *more, *[scales[axis] for axis in axes if scales])
+    return program.call("aten.permute", made, [0, *range(2, rank), 1]) if last else made
+
+
+def _scales(node: Node) -> list[float]:
+    """The scales of all axes, none where sizes say them."""
+    given, axes = node.attrs["scales"], whole(node.attrs["axes"])
+    assert isinstance(given, tuple)
+    rank = node.result.type.rank
+    named = [a % rank for a in axes] or list(range(rank))
+    by = {a: s for a, s in zip(named, given, strict=False) if isinstance(s, float)}
+    return [by.get(axis, 1.0) for axis in range(rank)] if given else []
+
+
+def _whole_steps(node: Node) -> bool:
+    """Returns whether each element of x is repeated along the axes of images, all as often."""
+    shape, before, scales = node.result.type.shape, node.operands["x"].type.shape, _scales(node)
+    for axis in _images(node):
+        size, held = shape[axis], before[axis]
+        if not isinstance(size, int) or not isinstance(held, int) or size % held:
+            return False
+        if scales and scales[axis] != size // held:
+            return False
+    return True
 
 
 def _resize_nearest(program: Program, node: Node) -> fx.Node:
-    sizes, attrs = _resized(program, node), node.attrs
-    shape, before = node.result.type.shape[2:], node.operands["x"].type.shape[2:]
-    whole_steps = all(
-        isinstance(a, int) and isinstance(b, int) and a % b == 0
-        for a, b in zip(shape, before, strict=True)
-    )
+    attrs = node.attrs
     floors = (attrs["coordinates"], attrs["rounding"]) == ("asymmetric", "floor")
-    if not floors and not (whole_steps and attrs["coordinates"] in ("half_pixel", "asymmetric")):
+    repeats = attrs["coordinates"] in ("half_pixel", "asymmetric") and _whole_steps(node)
+    if not floors and not repeats:
         raise program.refuse(node, "PyTorch takes the element at or before the place")
-    return program.call(f"aten.upsample_nearest{len(sizes)}d", program.operand(node, "x"), sizes)
+    return _resampled(program, node, f"aten.upsample_nearest{len(_images(node))}d")
 
 
 _LINEAR = {1: "linear1d", 2: "bilinear2d", 3: "trilinear3d"}
@@ -193,15 +225,14 @@ _CORNERS = {"half_pixel": False, "pytorch_half_pixel": False, "align_corners": T
 
 
 def _resize(program: Program, node: Node) -> fx.Node:
-    sizes, attrs = _resized(program, node), node.attrs
+    attrs, rank = node.attrs, len(_images(node))
     corners = _CORNERS.get(str(attrs["coordinates"]))
-    cubic = attrs["mode"] == "cubic" and len(sizes) == 2 and attrs["cubic_a"] == -0.75
-    if not (cubic or attrs["mode"] == "linear") or attrs["antialias"] or corners is None:
+    cubic = attrs["mode"] == "cubic" and rank == 2 and attrs["cubic_a"] == -0.75
+    known = cubic or (attrs["mode"] == "linear" and rank in _LINEAR)
+    if not known or attrs["antialias"] or corners is None:
         raise program.refuse(node, "PyTorch does not interpolate so")
-    if cubic:
-        return program.call("aten.upsample_bicubic2d", program.operand(node, "x"), sizes, corners)
-    name = f"aten.upsample_{_LINEAR[len(sizes)]}"
-    return program.call(name, program.operand(node, "x"), sizes, corners)
+    name = f"aten.upsample_{'bicubic2d' if cubic else _LINEAR[rank]}"
+    return _resampled(program, node, name, corners)
 
 
 def _triangle(program: Program, node: Node) -> fx.Node:
