@@ -1,4 +1,4 @@
-"""Makes layers of an exported program quantize their data while they run."""
+"""Makes layers of an exported program quantize their data while they run, as TorchScript."""
 
 import numpy as np
 import torch

@@ -15,6 +15,8 @@ from qir.errors import Refused
 from qir.ir.dtype import DType, dtype
 from qir.ir.scheme import Scheme
 
+from .quantization import BY_LEAST_SCALE
+
 _STORAGE = {
     torch.quint8: "u8",
     torch.uint8: "u8",
@@ -27,8 +29,6 @@ _STORAGE = {
     torch.quint4x2: "u4",
 }
 _SYMMETRIC = (torch.per_tensor_symmetric, torch.per_channel_symmetric)
-_LEAST = {2.0**-12: "torch.qnnpack.symmetric"}
-"""The rule of observers with a least scale other than float32's epsilon."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def observed(given: object) -> Observed:
     if isinstance(held, ao.PlaceholderObserver):
         return Observed(Scheme(storage), "torch.observer")
     bounds = (int(held.quant_min), int(held.quant_max))
-    scales = _LEAST.get(float(getattr(held, "eps", 0.0)), "torch.observer")
+    scales = BY_LEAST_SCALE.get(float(getattr(held, "eps", 0.0)), "torch.observer")
     if isinstance(held, (ao.FixedQParamsObserver, ao.HistogramObserver)):
         return Observed(_fixed(held, storage, bounds), scales)
     channels = hasattr(held, "ch_axis")

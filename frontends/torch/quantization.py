@@ -179,13 +179,18 @@ def with_type(call: Call, name: str, kind: QuantType) -> Value:
     return call.add_typed("recode", {"x": x}, x.type.with_element(kind))
 
 
+BY_LEAST_SCALE = {2.0**-23: "torch.observer", 2.0**-12: "torch.qnnpack.symmetric"}
+"""Range rules by the least scale that they choose."""
+
+
 def _choose(call: Call) -> list[Value]:
     """Reads choose_qparams: scale and zero point of the range that the data have."""
     bounds = call.whole("quant_min"), call.whole("quant_max")
-    if call.real("eps") != np.finfo(np.float32).eps:
-        raise Keep("its least scale is not the epsilon of float32")
+    rule = BY_LEAST_SCALE.get(call.real("eps"))
+    if rule is None:
+        raise Keep(f"its least scale {call.real('eps'):g} is neither 2^-23 nor 2^-12")
     storage = known(call["dtype"])
-    attrs: dict[str, Attr] = {"rule": "torch.observer", "storage": storage}
+    attrs: dict[str, Attr] = {"rule": rule, "storage": storage}
     if bounds != storage.bounds:
         attrs["bounds"] = bounds
     kinds = [known(fake.dtype) for fake in call.node.meta["val"]]

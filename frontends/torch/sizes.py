@@ -49,8 +49,11 @@ def _computed(reader: Reader, node: fx.Node) -> Value:
         axis += x.type.rank if axis < 0 else 0
         attrs = {"start": axis, "end": axis + 1}
         return reader.add(node, "shape", {"x": x}, attrs).result
+    if str(target) in ("aten.sym_numel.default", "aten.numel.default"):
+        sizes = reader.add(node, "shape", {"x": reader.tensor(node.args[0])}, {})  # type: ignore[arg-type]
+        return reader.add(node, "reduce_prod", {"x": sizes.result}, {}).result
     if target not in _ARITHMETIC:
-        raise Keep(f"{target} computes a size")
+        raise reader.fail(node, f"{target} computes a size, which is not read")
     op = _ARITHMETIC[target]
     a, b = (value(reader, held) for held in node.args)  # type: ignore[arg-type]
     slots = ("xs.0", "xs.1") if op in ("max", "min") else ("a", "b")

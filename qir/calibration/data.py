@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 
@@ -30,7 +30,19 @@ from qir.errors import DataError, UsageError
 from qir.ir.dtype import texts
 from qir.ir.types import Array as Held
 
-Item = Array | Mapping[str, Array] | Sequence[Array]
+
+class ArrayLike(Protocol):
+    """What NumPy makes an array of, such as a tensor of PyTorch."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """The size of each axis."""
+
+    def __array__(self) -> Array:
+        """Returns the array."""
+
+
+Item = Array | ArrayLike | Mapping[str, Array | ArrayLike] | Sequence[Array | ArrayLike]
 Data = str | Path | Item | Iterable[Item]
 DEFAULT_BATCH = 32
 HINT = "calibrate, quantize and run take complete inputs with --feeds (feeds=True)"
@@ -326,7 +338,7 @@ def open_data(
         pieces = path_pieces(Path(data), inputs, preprocess)
     elif preprocess is not None:
         raise UsageError("preprocess goes with a folder of images")
-    elif isinstance(data, np.ndarray | Mapping):
+    elif is_array(data) or isinstance(data, Mapping):
         pieces = ItemPieces([data], inputs, name)
     elif isinstance(data, Iterable):
         pieces = ItemPieces(data, inputs, name)
@@ -417,7 +429,7 @@ def matches(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
     return all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
 
 
-def named_arrays(item: Item, inputs: Mapping[str, InputSpec]) -> Mapping[str, Array]:
+def named_arrays(item: Item, inputs: Mapping[str, InputSpec]) -> Mapping[str, Array | ArrayLike]:
     """Returns the arrays of an item by name; one alone has none.
 
     A tuple holds arrays in the order of the inputs, as a DataLoader gives them; so does a list that
@@ -425,23 +437,24 @@ def named_arrays(item: Item, inputs: Mapping[str, InputSpec]) -> Mapping[str, Ar
     """
     if isinstance(item, Mapping):
         return item
-    if isinstance(item, (tuple, list)) and item and all(map(_is_array, item)):
+    if isinstance(item, (tuple, list)) and item and all(map(is_array, item)):
         alike = len({np.shape(part) for part in item}) == 1
         if isinstance(item, tuple) or len(inputs) > 1 or not alike:
             return dict(zip(inputs, item, strict=False))
     return {"": item}  # type: ignore[dict-item]
 
 
-def _is_array(part: object) -> bool:
+def is_array(part: object) -> TypeGuard[Array | ArrayLike]:
+    """Returns whether it is an array, or what NumPy makes one of."""
     return hasattr(part, "__array__") and hasattr(part, "shape")
 
 
-def as_array(value: Array, where: str, name: str) -> Array:
+def as_array(value: Array | ArrayLike, where: str, name: str) -> Array:
     """What Python gave as an array; DataError when it is none of numbers."""
     what = f"{where}: input {name!r}" if name else where
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:  # PyTorch's of a tensor with a gradient
         raise DataError(f"{what}: not an array: {error}") from None
     refuse_objects(array.dtype, what)
     return array

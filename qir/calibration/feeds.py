@@ -23,6 +23,7 @@ from qir.calibration.data import (
     choose,
     data_files,
     digest_of,
+    is_array,
     matches,
     named_arrays,
     open_file,
@@ -151,7 +152,7 @@ def open_feeds(
     """
     if isinstance(data, str | Path):
         return Feeds(FileFeeds(Path(data)), inputs, limit)
-    if isinstance(data, np.ndarray | Mapping):
+    if is_array(data) or isinstance(data, Mapping):
         return Feeds(ItemFeeds([data], inputs, name), inputs, limit)
     if isinstance(data, Iterable):
         return Feeds(ItemFeeds(data, inputs, name), inputs, limit)

@@ -444,7 +444,11 @@ def _embedding(kernel: Kernel) -> fx.Node:
     builder, held = kernel.builder, kernel["weight"]
     data = torch.ops.quantized.embedding_bag_unpack(held.object)
     name, codes = _named(held, "weight"), data.int_repr()
-    if data.dtype == torch.quint4x2:
+    four_bits = data.dtype == torch.quint4x2
+    if four_bits != kernel.name.endswith("4bit"):  # torch.ao calls it for Embedding of 4 bits too
+        said = "4-bit rows" if four_bits else "8-bit rows"
+        raise builder.fail(f"{kernel.name} reads {said} as if they had another width")
+    if four_bits:
         codes = torch.stack((codes & 15, codes >> 4), -1).reshape(data.shape)
     numbers = (data.q_per_channel_scales(), data.q_per_channel_zero_points())
     table = (
@@ -462,7 +466,10 @@ def _embedding(kernel: Kernel) -> fx.Node:
         rows = builder.mode.from_tensor(torch.empty(data.shape), static_shapes=True)
         if "bag" in kernel.name:
             last = bool(kernel["include_last_offset"])
-            made = ATEN.embedding_bag(rows, fakes[0], fakes[1], include_last_offset=last)[0]
+            if fakes[1] is None:  # each row of indices is a bag
+                made = rows.new_empty((fakes[0].shape[0], rows.shape[1]))
+            else:
+                made = ATEN.embedding_bag(rows, *fakes[:2], include_last_offset=last)[0]
         else:
             made = ATEN.embedding(rows, fakes[0])
     node: fx.Node = builder.emit(target, (table, *given), {}, made)

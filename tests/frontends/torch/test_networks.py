@@ -8,6 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from torch import nn
 
 import qir
 
@@ -53,6 +54,16 @@ def test_sequences_of_open_length() -> None:
     for count in (5, 31):
         ids = torch.arange(count).reshape(1, -1).repeat(2, 1)
         (ours,), (theirs,) = computed(graph, [ids]), wanted(module, [ids])
+        assert difference(ours, theirs, NEAR) == ""
+
+
+def test_bags_of_open_number() -> None:
+    """torch.export counts the indices, to say where each bag starts."""
+    module, ids = nn.EmbeddingBag(20, 8, mode="mean").eval(), torch.arange(12).reshape(3, 4)
+    graph = qir.load(export(module, (ids,), dynamic_shapes=({0: torch.export.Dim("n")},)))
+    for count in (2, 3):
+        other = ids[:count] + 5
+        (ours,), (theirs,) = computed(graph, [other]), wanted(module, [other])
         assert difference(ours, theirs, NEAR) == ""
 
 

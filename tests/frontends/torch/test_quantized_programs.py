@@ -145,27 +145,27 @@ def test_quantized_results_of_another_type_are_refused_with_a_reason() -> None:
 class Chosen(nn.Module):
     """A linear layer whose data are quantized by the range that they have."""
 
-    def __init__(self, low: int, high: int, kind: torch.dtype) -> None:
+    def __init__(self, low: int, high: int, kind: torch.dtype, least: float) -> None:
         super().__init__()
-        self.bounds, self.kind = (low, high), kind
+        self.bounds, self.kind, self.least = (low, high), kind, least
         self.linear = nn.Linear(6, 4)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        least = torch.finfo(torch.float32).eps
-        scale, zero = Q.choose_qparams(x, *self.bounds, least, self.kind)
+        scale, zero = Q.choose_qparams(x, *self.bounds, self.least, self.kind)
         q = Q.quantize_per_tensor(x, scale, zero, *self.bounds, self.kind)
         d = Q.dequantize_per_tensor(q, scale, zero, *self.bounds, self.kind)
         return q, self.linear(d)
 
 
+@pytest.mark.parametrize("least", [2.0**-23, 2.0**-12])  # of torch.ao and of torchao
 @pytest.mark.parametrize(
     ("low", "high", "kind"),
     [(0, 255, torch.uint8), (-128, 127, torch.int8), (-127, 127, torch.int8)],
 )
 def test_ranges_that_are_chosen_while_a_program_runs(
-    low: int, high: int, kind: torch.dtype
+    low: int, high: int, kind: torch.dtype, least: float
 ) -> None:
-    module = Chosen(low, high, kind)
+    module = Chosen(low, high, kind, least)
     graph = qir.load(export(module, (torch.ones(3, 6),)))
     rng = np.random.default_rng(11)
     print("seed 11")
@@ -174,3 +174,9 @@ def test_ranges_that_are_chosen_while_a_program_runs(
         (ours, real), (theirs, wanted_real) = computed(graph, [x]), wanted(module, [x])
         assert np.array_equal(ours, theirs)
         assert difference(real, wanted_real, 1e-5) == ""
+
+
+def test_another_least_scale_is_refused() -> None:
+    program = export(Chosen(0, 255, torch.uint8, 1e-3), (torch.ones(3, 6),))
+    with pytest.raises(InputError, match=r"least scale 0\.001 is neither"):
+        qir.load(program)

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import qir
-from qir.errors import InputError, PluginError, ShapesNeeded, UsageError
+from qir.errors import DataError, InputError, PluginError, ShapesNeeded, UsageError
 from qir.frontends.torch.program import functional
 from tests.cli.command import qir as qir_command
 
@@ -332,3 +333,16 @@ def test_the_command_line_reads_what_is_trusted(tmp_path: Path) -> None:
     assert qir_command(*command).status == 2
     assert qir_command(*command, "--trust", "--shape", "n,4").status == 0
     assert qir.load(made).inputs[0].type.rank == 2
+
+
+def test_calibration_takes_what_a_dataloader_gives_in_a_list_too() -> None:
+    graph = qir.load(nn.Linear(4, 3).eval(), inputs=[("n", 4)])
+    x, labels = torch.randn(10, 4), torch.arange(10)
+    wanted = qir.calibrate(graph, x.numpy())
+    loader = DataLoader(TensorDataset(x, labels), batch_size=5)
+    pairs = [(part, label) for part, label in loader]
+    rows = [part for part, _ in loader]
+    for data in (list(loader), pairs, rows, x):
+        assert qir.calibrate(graph, data) == wanted
+    with pytest.raises(DataError, match="requires grad"):
+        qir.calibrate(graph, [torch.ones(2, 4, requires_grad=True)])

@@ -239,6 +239,26 @@ def test_tables_of_quantized_rows_keep_their_integers(bags: bool, bits: int) -> 
     assert (str(quant.storage), quant.real_zero) == (f"u{bits}", True)
 
 
+@pytest.mark.parametrize("bits", [8, 4])
+def test_bags_that_are_rows_of_indices_need_no_offsets(bits: int) -> None:
+    torch.manual_seed(6)
+    module = nn.Sequential(nn.EmbeddingBag(20, 8, mode="sum")).eval()
+    module.qconfig = getattr(AO, f"float_qparams_weight_only_qconfig{'' if bits == 8 else '_4bit'}")
+    ids = torch.randint(0, 20, (4, 6))
+    with engine("fbgemm"):
+        made = AO.convert(AO.prepare(module))
+        assert off("fbgemm", qir.load(made, inputs=(ids,)), made, [ids]) == 0
+
+
+def test_a_table_that_torch_reads_by_the_wrong_width_is_refused() -> None:
+    """torch.ao's Embedding of 4 bits calls embedding_byte, which gives rows of another length."""
+    module = nn.Sequential(nn.Embedding(20, 16)).eval()
+    module.qconfig = AO.float_qparams_weight_only_qconfig_4bit
+    made, ids = AO.convert(AO.prepare(module)), torch.zeros(3, dtype=torch.int64)
+    with pytest.raises(InputError, match="embedding_byte reads 4-bit rows"):
+        qir.load(made, inputs=(ids,))
+
+
 def test_a_dynamic_lstm_keeps_its_weights_and_quantizes_its_state() -> None:
     module, inputs = NETWORKS["recurrent"]
     with engine("fbgemm"):
