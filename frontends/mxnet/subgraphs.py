@@ -21,6 +21,7 @@ from qir.ir.types import QuantType, TensorType
 
 from . import convolution
 from .call import Call, Made, Unsupported
+from .grouped_weights import grouped_weights
 from .quantized import PROFILE, UNCALIBRATED
 from .ranges import CALIBRATE, I8, U8, calibrated, integers, note_refusal, quantized, with_range
 from .symbol import Symbol, SymbolNode, shown
@@ -152,7 +153,8 @@ def _conv(call: Call) -> Made | list[Made]:
         sums = Sums(call, *data)
         made, gain = sums.convolution(_data(w), None if bias is None else _data(bias), attrs)
         return _finished(sums, made, steps, gain)
-    operands = {"x": integers(call, *data), "w": w}
+    operands = {"x": integers(call, *data)}
+    operands["w"] = grouped_weights(call, operands["x"], w, bias, attrs["groups"])
     if bias is not None:
         operands["bias"] = bias
     return _calibrated(call, "conv2d", operands, attrs, steps, found)

@@ -1,8 +1,8 @@
 """Records quantized symbols as MXNet 1.9.1 makes them, and every tensor that they compute.
 
 `python -m tests.oracles.mxnet_quantized FOLDER`, in the environment of `make oracle-mxnet`, writes
-`quantized.npz` and `uncalibrated.npz` as `tests.oracles.mxnet_operators` writes its files;
-`2.inner.NAME` holds the integers of a result. Everything is drawn from SEED.
+`quantized.npz`, `uncalibrated.npz` and `fused.npz` as `tests.oracles.mxnet_operators` writes its
+files; `2.inner.NAME` holds the integers of a result. Everything is drawn from SEED.
 """
 
 from __future__ import annotations
@@ -61,6 +61,16 @@ def clipped() -> Any:
     conv = mx.sym.clip(_conv(x, "a"), 0, 6)
     deep = mx.sym.Convolution(conv, kernel=(3, 3), num_filter=8, num_group=8, name="d")
     return _linear(mx.sym.clip(deep, 0, 6), "last")
+
+
+def grouped() -> Any:
+    """Returns convolutions in groups of several channels, with a batch norm and a sum."""
+    x = mx.sym.Variable("data")
+    deep = mx.sym.Convolution(x, kernel=(3, 3), num_filter=8, num_group=2, name="g0", no_bias=True)
+    deep = _relu(mx.sym.BatchNorm(deep, fix_gamma=False, name="bn0"))
+    wide = mx.sym.Convolution(deep, kernel=(1, 1), num_filter=16, num_group=8, name="g1")
+    other = mx.sym.Convolution(deep, kernel=(1, 1), num_filter=16, num_group=4, name="g2")
+    return _linear(_relu(wide + other), "last")
 
 
 def drawn(symbol: Any, shape: Any, rng: Any) -> tuple[Any, Any]:
@@ -144,6 +154,27 @@ def uncalibrated(rng: Any) -> Iterator[tuple[Made, Any]]:
         yield (f"{kind} {index}", made, args, states), data
 
 
+def fused(rng: Any) -> Iterator[tuple[Made, Any]]:
+    """Returns networks with more kinds of fused layers."""
+    for name, symbol in FUSED.items():
+        args, states = drawn(symbol(), SHAPE, rng)
+        data = rng.randn(*SHAPE).astype(np.float32)
+        made, args, states = quantize_model_mkldnn(
+            symbol(),
+            args,
+            states,
+            label_names=None,
+            calib_mode="naive",
+            calib_data=Batches(data),
+            quantized_dtype="auto",
+            logger=_SILENT,
+        )
+        yield (name, made, args, states), data
+
+
+FUSED = {"grouped": grouped}
+
+
 def computed(made: Made, data: Any) -> dict[str, Any]:
     """Returns the entries of one case."""
     name, symbol, args, states = made
@@ -164,7 +195,7 @@ def computed(made: Made, data: Any) -> dict[str, Any]:
 
 
 def main(folder: str) -> None:
-    for family in (quantized, uncalibrated):
+    for family in (quantized, uncalibrated, fused):
         rng, held = np.random.RandomState(SEED), {}
         for index, (made, data) in enumerate(family(rng)):
             held.update({f"{index}.{key}": value for key, value in computed(made, data).items()})

@@ -183,8 +183,22 @@ def pruned() -> Graph:
     return net.ends(net.graph.add("linear", {"x": x, "w": net.graph.constant(weights)}).result)
 
 
+def broadcast() -> Graph:
+    """Sums and products that MXNet has no kernel on integers for: of other shapes and signs."""
+    net = Net("broadcast")
+    first = net.conv(net.data)
+    pooled = net.op("max_pool2d", net.op("relu", first), kernel=(2, 2), stride=(2, 2))
+    row = net.conv(net.op("add", pooled, net.held(1, 6, 1, 1)))
+    gate = net.op("global_avg_pool", first)
+    raised = net.op("add", first, net.graph.constant(np.float32(3)))
+    gated = net.op("mul", raised, gate)
+    squared = net.op("mul", first, first)
+    lifted = net.op("add", squared, raised)
+    return net.ends(row, net.conv(net.op("add", gated, gate)), net.conv(lifted))
+
+
 NETWORKS: dict[str, Callable[[], Graph]] = {
-    made.__name__: made for made in (residual, mobile, fire, norms, dense, edges, pruned)
+    made.__name__: made for made in (residual, mobile, fire, norms, dense, edges, pruned, broadcast)
 }
 
 

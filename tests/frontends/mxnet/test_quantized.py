@@ -18,11 +18,13 @@ from qir.reference.interpreter import run
 from .recorded_cases import Array, Case, cases, difference
 
 CASES = cases("quantized")
+FUSED = cases("fused")
+"""Models with layers in groups of several channels."""
 UNCALIBRATED = cases("uncalibrated")
 """Models that choose ranges while they run."""
 
 
-@pytest.mark.parametrize("case", [*CASES, *UNCALIBRATED], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*CASES, *FUSED, *UNCALIBRATED], ids=lambda case: case.name)
 def test_a_quantized_symbol_gives_the_bytes_of_mxnet(case: Case, tmp_path: Path) -> None:
     graph = qir.load(case.write(tmp_path), inputs=case.given())
     made: dict[str, Array] = {}

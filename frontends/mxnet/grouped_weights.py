@@ -1,0 +1,53 @@
+"""Weights of convolutions in groups of several channels, as MXNet's kernel quantizes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.ir.attrs import Attr
+from qir.ir.node import Value
+from qir.ir.types import Array, Declared, TensorType, uniform
+
+from .call import Call, Unsupported
+from .ranges import I8, LEVELS, ends
+
+_F = np.float32
+
+
+def grouped_weights(call: Call, x: Value, w: Value, bias: Value | None, groups: Attr) -> Value:
+    """Returns the integers that MXNet makes of float weights; weights it quantizes rightly as is.
+
+    MXNet hands oneDNN's reorder one scale a channel, and a mask that reads one a group: channels of
+    group 2 are quantized by the scale of channel 2. What is read of them goes by their own scales.
+    """
+    assert isinstance(groups, int)
+    channels = w.type.shape[0]
+    if groups == 1 or groups == channels:
+        return w
+    if w.constant is None:
+        raise Unsupported("its weights are computed; only parameters are read there")
+    data = w.constant.data.astype(_F)
+    each = len(data) // groups
+    reach = np.abs(data).reshape(len(data), -1).max(axis=1).astype(_F)
+    if not reach.all():
+        raise Unsupported("its groups have several channels, and one of them holds zeros alone")
+    if bias is not None and _crowded(x, reach, bias):
+        raise Unsupported("its groups have several channels, and a bias takes half of 32 bits")
+    taken = (_F(LEVELS[I8]) / reach)[np.arange(len(data)) // each]
+    held = np.rint(data * taken.reshape(-1, *(1,) * (data.ndim - 1)))
+    kind = uniform(I8, (reach / _F(LEVELS[I8])).astype(_F), axis=0)
+    declared = Declared(Array.of(-reach), Array.of(reach), LEVELS[I8])
+    kind = replace(kind, declared=declared)
+    made = np.clip(held, -128, 127).astype(np.int8)
+    return call.reader.graph.constant(Array(made, TensorType(w.type.shape, kind), w.name))
+
+
+def _crowded(x: Value, reach: NDArray[np.float32], bias: Value) -> bool:
+    """Returns whether MXNet would scale weights down to leave a bias room."""
+    if bias.constant is None:
+        raise Unsupported("its bias is computed; only parameters are read there")
+    steps = LEVELS[I8] / reach * (LEVELS[x.type.dtype] / max(map(abs, ends(x))))
+    return bool((np.abs(bias.constant.data) * steps > 2**30 - 2**10).any())
