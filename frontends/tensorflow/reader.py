@@ -178,6 +178,10 @@ class Reader:
         if proto is None:
             raise self.fail(node, "is a constant without a value")
         data = tensor(proto, f"{self.source.name}: Const {node.name}")
+        stated = node.attrs["dtype"].type if "dtype" in node.attrs else proto.dtype
+        if stated != proto.dtype:
+            said = f"states {name_of(stated)} and holds {name_of(proto.dtype)}"
+            raise self.fail(node, said)
         return self.graph.constant(Array.of(data, node.name), name=node.name)
 
     # -- what converters ask for ----------------------------------------------------------------

@@ -8,12 +8,24 @@ from dataclasses import dataclass
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 
-from . import attention, control, elementwise, foreign, kernels, layers, moves, reductions, wire
+from . import (
+    attention,
+    control,
+    conv_nd,
+    elementwise,
+    foreign,
+    kernels,
+    layers,
+    moves,
+    reductions,
+    wire,
+)
 from .nodes import Nodes, kind, refused, sizes
 
 FLOAT: Mapping[str, moves.Write] = {
     **elementwise.OPS,
     **layers.OPS,
+    **conv_nd.OPS,
     **moves.OPS,
     **reductions.OPS,
     **attention.OPS,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 
 import numpy as np
 
@@ -15,7 +17,6 @@ from .nodes import PROFILE, Nodes, kind, refused
 from .wire import Attr
 
 Write = Callable[[Nodes, Node], str]
-_FIRST, _LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
 def wholes(n: Node, name: str) -> tuple[int, ...]:
@@ -30,15 +31,18 @@ def padding(
     kernel: Sequence[int],
     stride: Sequence[int],
     pad: Sequence[int],
-    dilation: Sequence[int] = (1, 1),
+    dilation: Sequence[int] = (),
 ) -> dict[str, Attr]:
     """Returns the padding attributes of windows on channels that stand last."""
     if not any(pad):
         return {"padding": "VALID"}
-    if all(_same(sizes[i], kernel[i], stride[i], dilation[i], pad[i], pad[i + 2]) for i in (0, 1)):
+    axes = len(kernel)
+    before, after = pad[:axes], pad[axes:]
+    each = zip(sizes, kernel, stride, dilation or (1,) * axes, before, after, strict=True)
+    if all(_same(*of_axis) for of_axis in each):
         return {"padding": "SAME"}
-    top, left, bottom, right = pad
-    return {"padding": "EXPLICIT", "explicit_paddings": (0, 0, top, bottom, left, right, 0, 0)}
+    sides = [side for pair in zip(before, after, strict=True) for side in pair]
+    return {"padding": "EXPLICIT", "explicit_paddings": (0, 0, *sides, 0, 0)}
 
 
 def _same(size: object, kernel: int, stride: int, dilation: int, before: int, after: int) -> bool:
@@ -53,20 +57,27 @@ def _same(size: object, kernel: int, stride: int, dilation: int, before: int, af
 
 
 def spatial(n: Node, x: Value) -> tuple[object, ...]:
-    """Returns height and width of images."""
+    """Returns the sizes of images or volumes without batch and channels."""
     shape = x.type.shape
-    return tuple(shape[1:3] if n.attrs["layout"] == "NHWC" else shape[2:4])
+    return tuple(shape[1:-1] if _is_last(n) else shape[2:])
+
+
+def _is_last(n: Node) -> bool:
+    """Reports whether channels are the last axis of an op; ops on volumes have no layout."""
+    return n.attrs.get("layout") == "NHWC"
 
 
 def last(w: Nodes, n: Node, x: Value) -> str:
-    """Returns images with their channels last."""
-    made = w.read(x)
-    return made if n.attrs["layout"] == "NHWC" else transposed(w, made, _LAST, x, n.name)
+    """Returns images or volumes with their channels last."""
+    made, rank = w.read(x), x.type.rank
+    return made if _is_last(n) else transposed(w, made, (0, *range(2, rank), 1), x, n.name)
 
 
 def back(w: Nodes, n: Node, made: str, value: Value) -> str:
-    """Returns images in the layout that the op names."""
-    return made if n.attrs["layout"] == "NHWC" else transposed(w, made, _FIRST, value, n.name)
+    """Returns images or volumes in the layout that the op names."""
+    rank = value.type.rank
+    perm = (0, rank - 1, *range(1, rank - 1))
+    return made if _is_last(n) else transposed(w, made, perm, value, n.name)
 
 
 def is_depthwise(groups: int, weights: Sequence[int]) -> bool:
@@ -117,7 +128,7 @@ def _conv2d(w: Nodes, n: Node) -> str:
         raise refused(n, "TensorFlow's depthwise convolution has one stride for both axes")
     image = last(w, n, x)
     if deep and attrs["padding"] == "EXPLICIT":  # its fusion with a bias aborts on these
-        image = _padded(w, n, image, x, wholes(n, "pad"))
+        image = padded(w, n, image, x, wholes(n, "pad"))
         del attrs["explicit_paddings"]
         attrs["padding"] = "VALID"
     given = (image, w.constant(data, kind(weight).name, weight.name))
@@ -127,11 +138,11 @@ def _conv2d(w: Nodes, n: Node) -> str:
     return back(w, n, made, n.result)
 
 
-def _padded(w: Nodes, n: Node, image: str, x: Value, pad: Sequence[int]) -> str:
-    """Adds zeros around images whose channels stand last."""
-    top, left, bottom, right = pad
-    rows = np.asarray([[0, 0], [top, bottom], [left, right], [0, 0]], np.int32)
-    return w.add("PadV2", (image, w.constant(rows), scalar(w, 0, x)), n.name, T=kind(x))
+def padded(w: Nodes, n: Node, image: str, x: Value, pad: Sequence[int], value: float = 0) -> str:
+    """Adds a value, zero as a rule, around images or volumes whose channels stand last."""
+    axes = len(pad) // 2
+    rows = np.asarray([[0, 0], *zip(pad[:axes], pad[axes:], strict=True), [0, 0]], np.int32)
+    return w.add("PadV2", (image, w.constant(rows), scalar(w, value, x)), n.name, T=kind(x))
 
 
 def _conv1d(w: Nodes, n: Node) -> str:
@@ -158,14 +169,20 @@ def _conv1d(w: Nodes, n: Node) -> str:
     return transposed(w, made, (0, 2, 1), n.result, n.name)
 
 
-def _max_pool(w: Nodes, n: Node) -> str:
-    x, kernel, stride = n.operands["x"], wholes(n, "kernel"), wholes(n, "stride")
-    if wholes(n, "dilation") != (1, 1):
-        raise refused(n, "TensorFlow's pools have no dilation")
-    pads = padding(spatial(n, x), kernel, stride, _pads(n, x))
-    sides: dict[str, Attr] = {"ksize": (1, *kernel, 1), "strides": (1, *stride, 1)}
-    made = w.add("MaxPool", (last(w, n, x),), n.name, T=kind(x), **sides, **pads)
-    return back(w, n, made, n.result)
+def _max_pool(op: str) -> Write:
+    def write(w: Nodes, n: Node) -> str:
+        x, kernel, stride = n.operands["x"], wholes(n, "kernel"), wholes(n, "stride")
+        if any(step != 1 for step in wholes(n, "dilation")):
+            raise refused(n, "TensorFlow's pools have no dilation")
+        pad, given = _pads(n, x), last(w, n, x)
+        pads = padding(spatial(n, x), kernel, stride, pad)
+        if pads["padding"] == "EXPLICIT" and len(kernel) > 2:  # MaxPool alone takes these
+            given, pads = padded(w, n, given, x, pad, -math.inf), {"padding": "VALID"}
+        sides: dict[str, Attr] = {"ksize": (1, *kernel, 1), "strides": (1, *stride, 1)}
+        made = w.add(op, (given,), n.name, T=kind(x), **sides, **pads)
+        return back(w, n, made, n.result)
+
+    return write
 
 
 def _pads(n: Node, x: Value) -> tuple[int, ...]:
@@ -175,27 +192,30 @@ def _pads(n: Node, x: Value) -> tuple[int, ...]:
         for i, (size, made) in enumerate(zip(spatial(n, x), spatial(n, n.result), strict=True)):
             if not isinstance(size, int) or not isinstance(made, int):
                 raise refused(n, "sizes that are rounded up need the size of the image")
-            pad[i + 2] = max(pad[i + 2], (made - 1) * stride[i] + kernel[i] - size - pad[i])
+            more = (made - 1) * stride[i] + kernel[i] - size - pad[i]
+            pad[i + len(kernel)] = max(pad[i + len(kernel)], more)
     return tuple(pad)
 
 
-def _avg_pool(w: Nodes, n: Node) -> str:
-    x, kernel, stride = n.operands["x"], wholes(n, "kernel"), wholes(n, "stride")
-    pad, given = _pads(n, x), last(w, n, x)
-    sides: dict[str, Attr] = {"ksize": (1, *kernel, 1), "strides": (1, *stride, 1)}
-    pads = padding(spatial(n, x), kernel, stride, pad)
-    apart = pads["padding"] == "EXPLICIT" or (any(pad) and n.attrs["count_pad"])
-    if apart:
-        given = _padded(w, n, given, x, pad)
-        pads = {"padding": "VALID"}
-    made = w.add("AvgPool", (given,), n.name, T=kind(x), **sides, **pads)
-    if apart:
-        counts = np.outer(*(_counted(n, x, axis) for axis in (0, 1)))
-        factor = (kernel[0] * kernel[1] / counts).astype(x.type.dtype.carrier)
-        if np.any(factor != 1):
-            by = w.constant(factor[None, :, :, None], kind(x).name)
-            made = binary(w, "Mul", made, by, x, n.name)
-    return back(w, n, made, n.result)
+def _avg_pool(op: str) -> Write:
+    def write(w: Nodes, n: Node) -> str:
+        x, kernel, stride = n.operands["x"], wholes(n, "kernel"), wholes(n, "stride")
+        pad, given = _pads(n, x), last(w, n, x)
+        sides: dict[str, Attr] = {"ksize": (1, *kernel, 1), "strides": (1, *stride, 1)}
+        pads = padding(spatial(n, x), kernel, stride, pad)
+        apart = pads["padding"] == "EXPLICIT" or (any(pad) and n.attrs["count_pad"])
+        if apart:
+            given, pads = padded(w, n, given, x, pad), {"padding": "VALID"}
+        made = w.add(op, (given,), n.name, T=kind(x), **sides, **pads)
+        if apart:
+            counts = reduce(np.multiply.outer, [_counted(n, x, i) for i in range(len(kernel))])
+            factor = (math.prod(kernel) / counts).astype(x.type.dtype.carrier)
+            if np.any(factor != 1):
+                by = w.constant(factor[None, ..., None], kind(x).name)
+                made = binary(w, "Mul", made, by, x, n.name)
+        return back(w, n, made, n.result)
+
+    return write
 
 
 def _counted(n: Node, x: Value, axis: int) -> np.ndarray:
@@ -204,7 +224,7 @@ def _counted(n: Node, x: Value, axis: int) -> np.ndarray:
     if not isinstance(size, int) or not isinstance(made, int):
         raise refused(n, "an average pool with padding needs the size of the image")
     pad, kernel, stride = wholes(n, "pad"), wholes(n, "kernel"), wholes(n, "stride")
-    low, high = (-pad[axis], size + pad[axis + 2]) if n.attrs["count_pad"] else (0, size)
+    low, high = (-pad[axis], size + pad[axis + len(kernel)]) if n.attrs["count_pad"] else (0, size)
     starts = np.arange(made) * stride[axis] - pad[axis]
     ends = np.minimum(starts + kernel[axis], high)
     return np.asarray(ends - np.maximum(starts, low), np.float64)
@@ -276,8 +296,10 @@ def _softmax(w: Nodes, n: Node) -> str:
 OPS: Mapping[str, Write] = {
     "conv2d": _conv2d,
     "conv1d": _conv1d,
-    "max_pool2d": _max_pool,
-    "avg_pool2d": _avg_pool,
+    "max_pool2d": _max_pool("MaxPool"),
+    "max_pool3d": _max_pool("MaxPool3D"),
+    "avg_pool2d": _avg_pool("AvgPool"),
+    "avg_pool3d": _avg_pool("AvgPool3D"),
     "global_avg_pool": _global("Mean"),
     "global_max_pool": _global("Max"),
     "matmul": _matmul,

@@ -48,19 +48,17 @@ def _copied(w: Nodes, n: Node, x: Value, row: Sequence[int]) -> str:
     """Returns computed sizes: 0 is that of the operand's axis in its place."""
     own = w.add("Shape", (w.read(x),), n.name, T=kind(x), out_type=Kind("int32"))
     parts = [
-        w.add(
-            "StridedSlice",
-            (own, *(w.row([each]) for each in (i, i + 1, 1))),
-            n.name,
-            T=Kind("int32"),
-            Index=Kind("int32"),
-            shrink_axis_mask=1,
-        )
-        if size == 0
-        else w.constant(np.asarray(size, np.int32))
+        one_size(w, n, own, i) if size == 0 else w.constant(np.asarray(size, np.int32))
         for i, size in enumerate(row)
     ]
     return w.add("Pack", parts, n.name, N=len(parts), T=Kind("int32"), axis=0)
+
+
+def one_size(w: Nodes, n: Node, sizes: str, axis: int) -> str:
+    """Returns the size of one axis, of a computed row of all."""
+    given = (sizes, *(w.row([each]) for each in (axis, axis + 1, 1)))
+    types = {"T": Kind("int32"), "Index": Kind("int32")}
+    return w.add("StridedSlice", given, n.name, **types, shrink_axis_mask=1)
 
 
 def wholes(n: Node, name: str) -> list[int]:

@@ -16,6 +16,8 @@ from qir.ir.dtype import F32, I64, dtype
 from qir.ir.node import Value
 from qir.ir.types import TensorType
 
+from .written import close
+
 pytest.importorskip("tensorflow")
 Array = NDArray[np.generic]
 SEED = 23
@@ -42,6 +44,9 @@ X, IMAGE = ((2, 3, 4),), ((2, 3, 8, 9),)
 POSITIVE = ("log", "sqrt", "rsqrt", "reciprocal", "log2", "log10", "log1p", "pow")
 UNIT = ("asin", "acos", "atanh")
 KERNEL: dict[str, Attr] = {"kernel": (3, 2), "stride": (2, 2), "pad": (1, 0, 1, 1)}
+VOLUME = ((2, 4, 5, 6, 4),)
+VOLUME_KERNEL: dict[str, Attr] = {"kernel": (3, 2, 2), "stride": (2, 2, 1),
+                                  "pad": (1, 0, 0, 1, 1, 0)}  # fmt: skip
 ROW = np.linspace(0.5, 1.5, 3).astype(np.float32)
 FILL = types.Array.of(np.array([2.5], np.float32), "v")
 CASES = {
@@ -81,6 +86,27 @@ CASES = {
     "max_pool2d": Case("max_pool2d", IMAGE, KERNEL),
     "max_pool2d up": Case("max_pool2d", IMAGE, {**KERNEL, "ceil": True}),
     "avg_pool2d": Case("avg_pool2d", IMAGE, KERNEL),
+    "conv3d": Case("conv3d", VOLUME, {"stride": (2, 1, 1), "pad": (1, 0, 0, 1, 1, 0)},
+                   {"w": (5, 4, 3, 3, 2), "bias": (5,)}),
+    "conv3d of groups": Case("conv3d", VOLUME, {"groups": 2, "dilation": (1, 2, 1)},
+                             {"w": (6, 2, 2, 2, 2)}),
+    "conv_transpose2d": Case("conv_transpose2d", IMAGE, {"stride": (2, 3)},
+                             {"w": (3, 5, 2, 3), "bias": (5,)}),
+    "conv_transpose2d same": Case("conv_transpose2d", IMAGE,
+                                  {"stride": (2, 2), "pad": (0, 0, 1, 1)}, {"w": (3, 4, 3, 3)}),
+    "conv_transpose2d cut": Case("conv_transpose2d", IMAGE,
+                                 {"stride": (2, 2), "pad": (1, 2, 1, 0), "output_pad": (1, 0)},
+                                 {"w": (3, 4, 4, 3), "bias": (4,)}),
+    "conv_transpose2d of groups": Case("conv_transpose2d", ((2, 4, 5, 6),),
+                                       {"groups": 2, "dilation": (2, 1), "stride": (1, 2)},
+                                       {"w": (4, 3, 2, 3)}),
+    "conv_transpose3d": Case("conv_transpose3d", VOLUME, {"stride": (2, 1, 2)},
+                             {"w": (4, 2, 2, 3, 2), "bias": (2,)}),
+    "max_pool3d": Case("max_pool3d", VOLUME, VOLUME_KERNEL),
+    "max_pool3d up": Case("max_pool3d", VOLUME, {**VOLUME_KERNEL, "ceil": True}, low=-3, high=-1),
+    "avg_pool3d": Case("avg_pool3d", VOLUME, VOLUME_KERNEL),
+    "avg_pool3d same": Case("avg_pool3d", VOLUME, {"kernel": (2, 3, 2), "pad": (0, 1, 0, 1, 1, 1)}),
+    "avg_pool3d counted": Case("avg_pool3d", VOLUME, {**VOLUME_KERNEL, "count_pad": True}),
     "matmul": Case("matmul", ((2, 3, 4), (2, 4, 5))),
     "matmul turned": Case("matmul", ((4, 3), (5, 4)), {"trans_a": True, "trans_b": True}),
     "gemm": Case("gemm", ((3, 4),), {"alpha": 0.5, "beta": 2.0, "trans_b": True},
@@ -187,6 +213,17 @@ def test_an_op_computes_in_tensorflow_what_the_reference_does(name: str) -> None
             assert np.abs(theirs - array).max() <= 1e-4 * max(np.abs(array).max(), 1e-6), f"{SEED}"
         else:
             assert np.array_equal(theirs, array), f"{SEED}"
+
+
+def test_sizes_of_a_transposed_convolution_may_be_open() -> None:
+    rng = np.random.default_rng(SEED)
+    text = "graph main as native { %x = input() : (N)x3x(H)x5xf32  output(x=%x) }"
+    graph = qir.parse(text)
+    w = graph.constant(rng.normal(size=(3, 2, 3, 3)).astype(np.float32))
+    operands = {"x": graph.inputs[0], "w": w}
+    made = graph.add("conv_transpose2d", operands, {"stride": (2, 2), "pad": (1, 0, 0, 1)})
+    graph.set_operand(graph.output, "y", made.result)
+    close(graph, {"x": rng.normal(size=(2, 3, 4, 5)).astype(np.float32)})
 
 
 def test_every_op_that_is_written_is_compared() -> None:

@@ -1,12 +1,16 @@
 """Keras networks, frozen, quantized, written, and run by TensorFlow again."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import qir
+from qir.target import target
 from tests.differential.kernels_of_tensorflow import HAS_VNNI
 
-from .written import TARGET, close, compared, here, quantized
+from .written import TARGET, close, compared, compared_by_regions, here, quantized
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of processors with VNNI")
@@ -63,3 +67,51 @@ def test_a_keras_network_computes_in_int8_what_is_predicted(build: object) -> No
     assert qir.plan(graph, target=TARGET).integer_macs >= 0.95
     assert compared(quantized(graph, {value.name: x[:4]}), {value.name: x}, here) > 10_000
     close(graph, {value.name: x[:4]}, here)
+
+
+def unet() -> object:
+    """Two steps down and up again, by both paddings of transposed convolutions."""
+    layers = tf.keras.layers
+    given = layers.Input((16, 24, 3))
+    skips, x = [], given
+    for outer in (8, 12):
+        x = layers.Conv2D(outer, 3, padding="same", activation="relu")(x)
+        skips.append(x)
+        x = layers.MaxPooling2D(2)(x)
+    x = layers.Conv2D(16, 3, padding="same", activation="relu")(x)
+    for outer, size in ((12, 3), (8, 2)):
+        x = layers.Conv2DTranspose(outer, size, 2, "same")(x)
+        x = layers.Concatenate()([x, skips.pop()])
+        x = layers.Conv2D(outer, 3, padding="same", activation="relu")(x)
+    return tf.keras.Model(given, layers.Conv2D(2, 1, activation="sigmoid")(x))
+
+
+def volumes() -> object:
+    """Convolutions and both pools of volumes, one of them padded."""
+    layers = tf.keras.layers
+    given = layers.Input((8, 9, 10, 2))
+    x = layers.Conv3D(6, 3, padding="same", activation="relu")(given)
+    x = layers.MaxPooling3D(2)(x)
+    x = layers.Conv3D(8, 2, strides=2, padding="same", activation="relu")(x)
+    x = layers.AveragePooling3D(2, padding="same")(x)
+    x = layers.Dense(12, "relu")(layers.Flatten()(x))
+    return tf.keras.Model(given, layers.Dense(4)(x))
+
+
+@pytest.mark.parametrize(("build", "shape"), [(unet, (16, 24, 3)), (volumes, (8, 9, 10, 2))])
+def test_volumes_and_transposed_convolutions_are_written(
+    build: Callable[[], object], shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    tf.keras.utils.set_random_seed(5)
+    model = build()
+    graph = qir.load(model)
+    (value,) = graph.inputs
+    x = np.random.default_rng(4).normal(0, 1, (4, *shape)).astype(np.float32)
+    wanted = np.asarray(model(x))  # type: ignore[operator]
+    qir.save(graph, tmp_path / "f.pb", target=TARGET)
+    (found,) = target(TARGET).compile_file(tmp_path / "f.pb")(**{value.name: x}).values()
+    assert np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max()
+    (back,) = qir.run(qir.load(tmp_path / "f.pb"), {value.name: x}).values()
+    assert np.abs(back - wanted).max() <= 1e-5 * np.abs(wanted).max()
+    made = quantized(graph, {value.name: x})
+    assert compared_by_regions(made, {value.name: x}, here).integers > 100

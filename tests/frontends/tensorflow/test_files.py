@@ -162,6 +162,10 @@ def unknown_type(proto: Any) -> None:
     next(n for n in proto.node if n.op == "Placeholder").attr["dtype"].type = 7
 
 
+def other_type(proto: Any) -> None:
+    next(n for n in proto.node if n.op == "Const").attr["dtype"].type = 99
+
+
 def unheard_of(proto: Any) -> None:
     next(n for n in proto.node if n.op == "Const").attr["value"].tensor.dtype = 77
 
@@ -232,6 +236,7 @@ DAMAGES: dict[Callable[[Any], None], str] = {
     larger: r"Const .* has the shape \[1099511627776, .*\], more than any file holds",
     shorter: "Const .* has the shape .* and 3 bytes of elements",
     unknown_type: "Placeholder x0 is an input of string, which is not read",
+    other_type: "Const .* states type number 99 and holds f32",
     unheard_of: "Const .* holds type number 77, which is not read",
     twice: "two nodes are named x0",
     empty: "is a GraphDef without nodes",
