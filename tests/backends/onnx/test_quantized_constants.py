@@ -23,7 +23,7 @@ def test_trained_weights_stay_as_tensorflow_has_them(each: bool, form: str, tmp_
     rng = np.random.default_rng(5)
     x = (rng.integers(-9, 270, (2, 6, 6, 3)) / 4).astype(F)
     w = (rng.normal(size=(3, 3, 3, 4)) / 4).astype(F)  # all well within the range
-    end = F([1, 2, 0.5, 1][: 4 if each else 1]) * F(127 / 128)  # scales are powers of two
+    end = np.array([1, 2, 0.5, 1][: 4 if each else 1], F) * F(127 / 128)  # scales are powers of two
     fake = (
         FAKE.fake_quant_with_min_max_vars_per_channel if each else FAKE.fake_quant_with_min_max_vars
     )
