@@ -34,7 +34,7 @@ from ..optimizer.separate_additions import add_apart
 from ..writer import qonnx, where_ops
 from ..writer.low_bit_products import opened, to_nbits
 from ..writer.writer import STEP
-from . import kept_operators, other_kernels, run_time_ranges, whole_range
+from . import constants, kept_operators, other_kernels, run_time_ranges, whole_range
 
 _WEIGHTED = "onnx:com.microsoft.*"
 _NO_BITS = "no product here has weights in blocks of few bits; qir quantize --weights makes them"
@@ -64,6 +64,8 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     held = fix_defaults(out, ledger)
     if _channels_last(out):
         _run(Layout("nchw"), out, ledger)
+    for each in bodies(out):
+        constants.quantized(each, ledger)
     if form in (None, "qdq", "qoperator"):
         for each in bodies(out):
             whole_range.widen(each, ledger)

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from qir.ir.call_signature import CallSignature
 from qir.ir.graph import Graph
 
-from .program import argument_name
+from .program import argument_names
 
 
 class Called(nn.Module):
@@ -50,7 +50,7 @@ def _named(graph: Graph, signature: CallSignature) -> Any:
     def forward(self: Called, *args: Any, **kwargs: Any) -> Any:
         return Called.forward(self, *args, **kwargs)
 
-    args, _ = signature.arguments(_Argument(argument_name(value)) for value in graph.inputs)
+    args, _ = signature.arguments(map(_Argument, argument_names(graph.inputs)))
     words = [_word(held, place) for place, held in enumerate(args)]
     places = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     places += [inspect.Parameter(w, inspect.Parameter.POSITIONAL_OR_KEYWORD) for w in words]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import keyword
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -23,6 +24,8 @@ Handler: TypeAlias = "Callable[[Program, Node], Any]"
 """Writes a node: its result, or a sequence of its results."""
 _NAME = re.compile(r"\W")
 _RESERVED = frozenset({"self", "torch", "x", "inf", "nan"})
+_NO_ARGUMENTS = frozenset({"self", "torch", "inf", "nan", "float"})
+"""Names that the text of a program reads itself."""
 
 
 @dataclass
@@ -144,8 +147,10 @@ class Program:
 
         Raises Refused for one for which there is nothing.
         """
-        for value in self.source.inputs:
-            self._input(value)
+        named = zip(self.source.inputs, argument_names(self.source.inputs), strict=True)
+        for value, name in named:
+            self.require(value)
+            self.values[value] = self.graph.placeholder(name)
         for node in self.source:
             if node.op in ("input", "constant", "output"):
                 continue
@@ -161,15 +166,19 @@ class Program:
         read = {str(node.target) for node in self.graph.nodes if node.op == "get_attr"}
         self.held = {name: thing for name, thing in self.held.items() if name in read}
 
-    def _input(self, value: Value) -> None:
-        self.require(value)
-        self.values[value] = self.graph.placeholder(argument_name(value))
+
+def argument_names(inputs: Iterable[Value]) -> list[str]:
+    """Returns names of inputs as Python takes them as arguments, each once."""
+    found: list[str] = []
+    for value in inputs:
+        name = _NAME.sub("_", value.name) or "x"
+        if name[0].isdigit() or keyword.iskeyword(name) or name in _NO_ARGUMENTS:
+            name = f"_{name}"
+        stem, number = name, 1
+        while name in found:
+            name, number = f"{stem}_{number}", number + 1
+        found.append(name)
+    return found
 
 
-def argument_name(value: Value) -> str:
-    """Returns an input's name as Python takes it."""
-    name = _NAME.sub("_", value.name) or "x"
-    return f"_{name}" if name[0].isdigit() else name
-
-
-__all__ = ["Handler", "Program", "argument_name"]
+__all__ = ["Handler", "Program", "argument_names"]

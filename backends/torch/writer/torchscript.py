@@ -20,11 +20,14 @@ TOLD = "qir.json"
 """The member of a file that has the names and types of inputs and results."""
 _FREED = re.compile(r";\s+(?:\w+ = )+None$", re.MULTILINE)
 """What a graph's source says of values that nobody reads any more; no TorchScript."""
+_NO_NUMBER = re.compile(r"(?<![\w.])(inf|nan)\b")
+"""Numbers that a graph's source reads as globals, which TorchScript lacks."""
 
 
 def scripted(program: Program) -> torch.jit.ScriptModule:
     """Returns a program compiled by TorchScript."""
     source = _FREED.sub("", program.graph.python_code("self").src)
+    source = _NO_NUMBER.sub(r'float("\1")', source)
     kinds = {name: torch._C._jit_try_infer_type(thing).type() for name, thing in _held(program)}
     attributes = tuple((name, str(kind)) for name, kind in kinds.items())
     made = torch._C._create_module_with_type(_type(source, attributes, _Kinds(kinds)).jit_type)
@@ -62,7 +65,7 @@ def _type(source: str, attributes: tuple[tuple[str, str], ...], kinds: _Kinds) -
         builder.add_attribute(name, kind, False, kind.isSubtypeOf(torch._C.TensorType.get()))
     made = builder.build()
     module: Any = torch._C._create_module_with_type(made.jit_type)
-    scope = {"torch": torch, "inf": float("inf"), "nan": float("nan")}
+    scope = {"torch": torch}
     module._define(made, source, scope.get)
     return made
 
