@@ -18,6 +18,7 @@ from qir.ir.dtype import F32
 from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
+from qir.ledger import Change
 
 from . import convolution
 from .call import Call, Made, Unsupported
@@ -183,10 +184,24 @@ def _function(fusion: _Fusion, node: SymbolNode) -> _Step:
         if low != 0:
             raise Unsupported(f"it clips to {low}; only 0 is fused")
         made = _Step("clip", {"min": 0.0, "max": high})
+    elif node.op == "LeakyReLU":
+        made = _leaky(each)
+    elif node.op == "abs":
+        made = _Step("abs")
     else:
         raise Unsupported(f"its subgraph holds {node.op}, which is not read in a quantized layer")
     fusion.done(each)
     return made
+
+
+def _leaky(each: Call) -> _Step:
+    """Returns one of the kinds of LeakyReLU that MXNet fuses."""
+    kind = each.only("act_type", "leaky", "leaky", "elu", "gelu")
+    each.skip("lower_bound", "upper_bound")
+    slope = each.attrs.real("slope", 0.25)
+    if kind == "gelu":
+        return _Step("gelu")
+    return _Step("elu" if kind == "elu" else "leaky_relu", {"alpha": slope})
 
 
 def _folded(fusion: _Fusion, node: SymbolNode, w: Value, bias: Value | None) -> tuple[Value, Value]:
@@ -273,6 +288,27 @@ def _linear_sums(
     return _finished(sums, made, steps)
 
 
+def _note_function(call: Call, op: str, steps: list[_Step]) -> None:
+    """Notes in the ledger what MXNet's kernels make of a function other than relu."""
+    last = steps[-1].op if steps else ""
+    if op == "conv2d" and last == "gelu":
+        told = "MXNet gives other numbers than gelu behind a convolution; quantize it again with "
+        raise Unsupported(f"{told}MXNET_DISABLE_MKLDNN_FUSE_CONV_RELU=1")
+    said = []
+    if op == "linear" and last == "leaky_relu":
+        said.append("MXNet gives unsigned integers here, and 0 for what is below 0")
+    if op == "conv2d" and last == "leaky_relu":
+        said.append("next to ties MXNet may round its LeakyReLU to the other integer")
+    if last in ("elu", "gelu"):
+        said.append(f"MXNet's {last} may differ in the last bits, and next to ties by an integer")
+    for reason in said:
+        call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, reason)
+
+
+_UNSIGNED = {"conv2d": ("relu", "clip"), "linear": ("relu", "clip", "leaky_relu", "abs")}
+"""Functions after which a layer gives unsigned integers."""
+
+
 def _calibrated(
     call: Call,
     op: str,
@@ -284,8 +320,9 @@ def _calibrated(
     """Adds a layer with 8-bit results: unsigned ones where it ends in a relu or clip."""
     if found is None:
         raise Unsupported(UNCALIBRATED)
-    unsigned = bool(steps) and steps[-1].summand is None
-    if unsigned:
+    unsigned = bool(steps) and steps[-1].op in _UNSIGNED[op]
+    _note_function(call, op, steps)
+    if unsigned and steps[-1].op != "leaky_relu":
         note_refusal(call, found[0])
     element = quantized(U8 if unsigned else I8, *found)
     return with_range(_group(call, op, operands, attrs, steps, element))

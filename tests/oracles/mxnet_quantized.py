@@ -73,6 +73,29 @@ def grouped() -> Any:
     return _linear(_relu(wide + other), "last")
 
 
+def _leaky(x: Any, kind: str = "leaky", slope: float = 0.1) -> Any:
+    return mx.sym.LeakyReLU(x, act_type=kind, slope=slope)
+
+
+def leaky() -> Any:
+    """Returns layers that end in a LeakyReLU, one with a batch norm, one with a sum."""
+    x = mx.sym.Variable("data")
+    first = _leaky(mx.sym.BatchNorm(_conv(x, "a"), fix_gamma=False, name="bn0"))
+    both = _leaky(_conv(first, "b") + first, slope=0.25)
+    return _linear(_leaky(_linear(both, "c")), "last")
+
+
+def curved() -> Any:
+    """Returns linear layers that end in other functions."""
+    x = _leaky(_linear(mx.sym.Variable("data"), "a"), "elu", 0.7)
+    return _linear(mx.sym.abs(_linear(_leaky(_linear(x, "b"), "gelu"), "c")), "last")
+
+
+def gelu() -> Any:
+    """Returns a convolution that ends in a gelu, which MXNet computes otherwise."""
+    return _linear(_leaky(_conv(mx.sym.Variable("data"), "a"), "gelu"), "last")
+
+
 def drawn(symbol: Any, shape: Any, rng: Any) -> tuple[Any, Any]:
     """Returns arguments and states of a float network."""
     shapes, _, more = symbol.infer_shape(data=shape)
@@ -172,7 +195,7 @@ def fused(rng: Any) -> Iterator[tuple[Made, Any]]:
         yield (name, made, args, states), data
 
 
-FUSED = {"grouped": grouped}
+FUSED = {made.__name__: made for made in (grouped, leaky, curved, gelu)}
 
 
 def computed(made: Made, data: Any) -> dict[str, Any]:

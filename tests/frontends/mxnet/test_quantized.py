@@ -18,8 +18,8 @@ from qir.reference.interpreter import run
 from .recorded_cases import Array, Case, cases, difference
 
 CASES = cases("quantized")
-FUSED = cases("fused")
-"""Models with layers in groups of several channels."""
+*FUSED, GELU = cases("fused")
+"""Models with layers in groups of several channels, and with other functions than relu."""
 UNCALIBRATED = cases("uncalibrated")
 """Models that choose ranges while they run."""
 
@@ -105,3 +105,27 @@ def test_what_mxnet_refuses_to_run_is_in_the_ledger(tmp_path: Path) -> None:
     qir.load(path, inputs=case.given(), ledger=ledger)
     (entry,) = (e for e in ledger if e.change is Change.UNVERIFIED)
     assert "MXNet 1.9.1 does not run uint8 with a range that begins below 0" in entry.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [("leaky", {"act_0": "ties", "add_act_1": "ties", "eltwise_0": "unsigned"}), ("curved", {})],
+)
+def test_what_is_known_of_functions_is_in_the_ledger(
+    name: str, layers: dict[str, str], tmp_path: Path
+) -> None:
+    (case,) = (case for case in FUSED if case.name == name)
+    ledger = Ledger()
+    qir.load(case.write(tmp_path), inputs=case.given(), ledger=ledger)
+    found = {e.subject: e.reason for e in ledger if e.change is Change.UNVERIFIED}
+    assert found
+    for layer, said in layers.items():
+        assert any(subject.endswith(layer) and said in found[subject] for subject in found)
+
+
+def test_a_gelu_behind_a_convolution_is_refused(tmp_path: Path) -> None:
+    """MXNet rounds all of its negative values to 0, whatever the calibrated range holds."""
+    (conv,) = (data for name, data in GELU.inner.items() if "conv" in name)
+    assert conv.min() == 0
+    with pytest.raises(InputError, match="MXNET_DISABLE_MKLDNN_FUSE_CONV_RELU=1"):
+        qir.load(GELU.write(tmp_path), inputs=GELU.given())
