@@ -9,7 +9,7 @@ import numpy as np
 from qir.ir.node import Node, Value
 
 from .elementwise import binary, number
-from .layers import back, constant_weights, last, padded, padding, spatial, wholes
+from .layers import back, constant_weights, filled, last, padded, padding, spatial, wholes
 from .moves import one_size
 from .nodes import Nodes, kind, refused
 from .wire import Attr, Kind
@@ -44,9 +44,9 @@ def _conv3d(w: Nodes, n: Node) -> str:
     given, pads = last(w, n, x), padding(spatial(n, x), data.shape[:3], stride, pad)
     if pads["padding"] == "EXPLICIT":
         given, pads = padded(w, n, given, x, pad), {"padding": "VALID"}
-    filled = w.constant(data, kind(x).name, n.operands["w"].name)
+    weights = filled(w, n, n.operands["w"], data)
     attrs: dict[str, Attr] = {"T": kind(x), "strides": (1, *stride, 1), **pads}
-    made = w.add("Conv3D", (given, filled), n.name, **attrs)
+    made = w.add("Conv3D", (given, weights), n.name, **attrs)
     return back(w, n, _biased(w, n, made), n.result)
 
 
@@ -67,12 +67,12 @@ def _transposed(op: str) -> Write:
         if not cut:
             steps = [m - pad[i] - pad[i + axes] for i, m in enumerate(steps)]
         shape = _sizes(w, n, x, stride, steps, data.shape[-2])
-        filled = w.constant(data, kind(x).name, n.operands["w"].name)
+        weights = filled(w, n, n.operands["w"], data)
         attrs: dict[str, Attr] = {"T": kind(x), "strides": (1, *stride, 1)}
         attrs["padding"] = "VALID" if cut else pads["padding"]
         if axes == 3:
             attrs["Tshape"] = Kind("int32")
-        made = w.add(op, (shape, filled, last(w, n, x)), n.name, **attrs)
+        made = w.add(op, (shape, weights, last(w, n, x)), n.name, **attrs)
         if cut:
             made = _cut(w, n, made, pad)
         return back(w, n, _biased(w, n, made), n.result)

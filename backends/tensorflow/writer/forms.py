@@ -16,6 +16,7 @@ from qir.passes.loops.lower_layers import LowerLayers
 
 from .kernels import PROFILE, pooled
 from .nodes import range_of, rebuilt
+from .simulated import is_simulated
 
 STEP = "tensorflow writer"
 _REGROUPS = frozenset({"flatten", "squeeze", "unsqueeze"})
@@ -24,10 +25,10 @@ _REGROUPS = frozenset({"flatten", "squeeze", "unsqueeze"})
 
 def formed(graph: Graph, ledger: Ledger, *, kernels: bool) -> Graph:
     """Returns a copy in which TensorFlow's int8 kernels are groups; without `kernels` all computes
-    in float between Dequantize and QuantizeV2."""
+    in float between Dequantize and QuantizeV2, or by FakeQuant where that made the graph."""
     out = graph.copy()
     OpenGroups("* |> *", chains=True).run(out, ledger)
-    if any(v.type.quant for v in out.values.values()):
+    if any(v.type.quant for v in out.values.values()) and (kernels or not is_simulated(out)):
         if _rules(out, ledger) or not kernels:  # another runtime's kernels are made anew
             ExpandQdq().run(out, ledger)
         _relus(out)
@@ -41,7 +42,8 @@ def formed(graph: Graph, ledger: Ledger, *, kernels: bool) -> Graph:
                 _in_float(out, node)
     for _, each in out.walk():
         each.prune()  # what is not read would be an output of the model
-    _tell(out, ledger)
+    if not is_simulated(out):
+        _tell(out, ledger)
     return out
 
 

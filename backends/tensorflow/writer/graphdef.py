@@ -21,6 +21,7 @@ from . import (
     wire,
 )
 from .nodes import Nodes, kind, refused, sizes
+from .simulated import is_simulated
 
 FLOAT: Mapping[str, moves.Write] = {
     **elementwise.OPS,
@@ -52,6 +53,7 @@ def to_graphdef(graph: Graph) -> Written:
     """
     names = [*(value.name for value in graph.inputs), *graph.outputs]
     w = Nodes(names)
+    w.simulates = is_simulated(graph)
     inputs: dict[str, str] = {}
     for value in graph.inputs:
         made = w.put("Placeholder", value.name, (), dtype=kind(value), shape=sizes(value))

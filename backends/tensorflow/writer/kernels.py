@@ -12,6 +12,7 @@ from qir.ir.node import Node, Stage, Value
 from qir.ir.types import QuantType
 from qir.profiles import profile, reals_of
 
+from . import simulated
 from .layers import constant_weights, filters, padding
 from .moves import reshaped
 from .nodes import F32, PROFILE, Nodes, kind, kind_of, refused
@@ -45,6 +46,8 @@ def quant_of(node: Node, value: Value) -> QuantType:
 
 
 def _quantize(w: Nodes, n: Node) -> str:
+    if w.simulates:
+        return ""  # written with its dequantize
     x, quant = n.operands["x"], quant_of(n, n.result)
     narrow = quant.bounds is not None
     if narrow and (quant.low, quant.high) != (-127, 127):
@@ -69,6 +72,11 @@ def _dequantize(w: Nodes, n: Node) -> str:
     if x.constant is not None and x.type.quant is not None:
         found = profile(n.profile or PROFILE)
         return w.constant(reals_of(found, x.constant.data, x.type.quant), "float", n.name)
+    real, quant = simulated.source(n.result), x.type.quant
+    if w.simulates and real is not None and quant is not None:
+        if simulated.is_filter(n.result):
+            return ""  # written with its convolution
+        return simulated.write(w, n, w.read(real), quant, quant.axis, x.type.rank)
     given = (w.read(x), *w.ends(quant_of(n, x), n.name))
     return w.add("Dequantize", given, n.name, T=kind(x), mode="SCALED", dtype=Kind("float"))
 

@@ -11,6 +11,7 @@ import numpy as np
 from qir.ir.node import Node, Value
 from qir.profiles import profile, reals_of
 
+from . import simulated
 from .elementwise import binary, number, scalar, unary
 from .moves import transposed
 from .nodes import PROFILE, Nodes, kind, refused
@@ -108,9 +109,27 @@ def constant_weights(n: Node, value: Value) -> np.ndarray:
     x = value.node.operands.get("x") if value.node.op == "dequantize" else None
     if x is not None and x.constant is not None and x.type.quant is not None:
         return reals_of(profile(n.profile or PROFILE), x.constant.data, x.type.quant)
+    value = simulated.source(value) or value
     if value.constant is None:
         raise refused(n, "TensorFlow's filters are written as constants, these are computed")
     return np.asarray(value.constant.data)
+
+
+def filled(w: Nodes, n: Node, value: Value, data: np.ndarray) -> str:
+    """Adds constant filters in the form that TensorFlow has, the last axis that of results.
+
+    Of weights with simulated quantization that is simulated again.
+    """
+    made = w.constant(data, kind(value).name, value.name)
+    if simulated.source(value) is None:
+        return made
+    quant = value.node.operands["x"].type.quant
+    assert quant is not None
+    if not w.simulates:
+        raise refused(n, "its weights are quantized while it runs; fold constants first")
+    whole = quant.axis == 0 and value.type.shape[0] == data.shape[-1]
+    axis = data.ndim - 1 if whole else None
+    return simulated.write(w, value.node, made, quant, axis, data.ndim)
 
 
 def _conv2d(w: Nodes, n: Node) -> str:
@@ -131,7 +150,7 @@ def _conv2d(w: Nodes, n: Node) -> str:
         image = padded(w, n, image, x, wholes(n, "pad"))
         del attrs["explicit_paddings"]
         attrs["padding"] = "VALID"
-    given = (image, w.constant(data, kind(weight).name, weight.name))
+    given = (image, filled(w, n, weight, data))
     made = w.add("DepthwiseConv2dNative" if deep else "Conv2D", given, n.name, **attrs)
     if bias := n.operands.get("bias"):
         made = w.add("BiasAdd", (made, w.read(bias)), n.name, T=kind(x), data_format="NHWC")
@@ -161,8 +180,8 @@ def _conv1d(w: Nodes, n: Node) -> str:
         "dilations": (1, 1, dilation, 1),
         **padding((1, None), data.shape[:2], steps, (0, before, 0, after), (1, dilation)),
     }
-    filled = w.constant(data, kind(weight).name, weight.name)
-    made = w.add("DepthwiseConv2dNative" if deep else "Conv2D", (image, filled), n.name, **attrs)
+    given = (image, filled(w, n, weight, data))
+    made = w.add("DepthwiseConv2dNative" if deep else "Conv2D", given, n.name, **attrs)
     if bias := n.operands.get("bias"):
         made = w.add("BiasAdd", (made, w.read(bias)), n.name, T=kind(x))
     made = w.add("Squeeze", (made,), n.name, T=kind(x), squeeze_dims=(1,))

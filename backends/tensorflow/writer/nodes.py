@@ -58,6 +58,8 @@ class Nodes:
         self.reserved = {clean(name).lower() for name in reserved}
         """Names of outputs, which only their own nodes take."""
         self.shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self.simulates = False
+        """Whether pairs of quantize and dequantize are FakeQuant ops."""
         self.after: Callable[[], str] | None = None
         """Names the node that constants wait for: they belong to its round, or to its branch."""
 
