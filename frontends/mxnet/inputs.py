@@ -90,10 +90,8 @@ class Inputs:
         shape = declared if declared is not None else guessed[0] if guessed else None
         if shape is None:
             said = f"input {node.label} has no shape in the file, and no layer gives it"
-            example = "(1, 3, 224, 224)"
-            raise ShapesNeeded(
-                f"{self.path}: {said}; give one shape per input: qir.load(..., inputs=[{example}])"
-            )
+            ways = "--shape 1,3,224,224, --data, or inputs=[(1, 3, 224, 224)]"
+            raise ShapesNeeded(f"{self.path}: {said}; give one shape per input: {ways}")
         return TensorType(self._open(node, shape), guessed[1] if guessed else F32)
 
     def _open(self, node: SymbolNode, shape: Sequence[Dim]) -> tuple[Dim, ...]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
 from qir.cli import verb as shared
 from qir.cli.models import (
     claim_files,
@@ -27,13 +25,7 @@ from qir.cli.screen import Screen, size
 )
 @shared.model
 @shared.output("Where to write it: a .qir file, or the target's own kind.")
-@click.option(
-    "--shape",
-    "shapes",
-    multiple=True,
-    metavar="SIZES",
-    help="Sizes of an input, such as n,3,224,224, for files without them; once an input, in order.",
-)
+@shared.shapes
 @shared.trust
 @shared.target
 @shared.format_
@@ -46,7 +38,7 @@ from qir.cli.screen import Screen, size
 def convert(
     model: Path,
     output: Path,
-    shapes: tuple[str, ...],
+    shapes: tuple[shared.Shape, ...],
     trust: bool,
     target: str,
     form: str | None,
@@ -72,7 +64,7 @@ def convert(
     claim_model(output, target, form, force=force)
     claim_files(ledger_file, force=force)
     ledger = Ledger()
-    graph = open_model(model, ledger, [_sizes(text) for text in shapes], trust=trust)
+    graph = open_model(model, ledger, shapes, trust=trust)
     pipeline.save(
         graph,
         output,
@@ -102,15 +94,3 @@ def convert(
     if not len(ledger):
         screen.line("  nothing changed on the way")
     show_ledger(screen, ledger)
-
-
-def _sizes(text: str) -> tuple[int | str, ...]:
-    """Returns a shape; UsageError where a size is neither a number nor a name."""
-    from qir.errors import UsageError
-
-    made: list[int | str] = []
-    for word in (part.strip() for part in text.split(",") if part.strip()):
-        if not word.isdecimal() and not word.isidentifier():
-            raise UsageError(f"--shape {text!r}: {word!r} is neither a size nor the name of one")
-        made.append(int(word) if word.isdecimal() else word)
-    return tuple(made)

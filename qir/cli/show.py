@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 @shared.model
 @click.option("--text", is_flag=True, help="Print the program in QIR's language.")
 @click.option("--node", metavar="NAME", help="Describe one node, by its name or its source's.")
+@shared.shapes
 @shared.as_json
-def show(model: Path, text: bool, node: str | None, as_json: bool) -> None:
+def show(
+    model: Path, text: bool, node: str | None, shapes: tuple[shared.Shape, ...], as_json: bool
+) -> None:
     """Show what is in a model.
 
     Inputs and outputs, size (with data beside the file), work and the share of it in integers, and
@@ -44,7 +47,7 @@ def show(model: Path, text: bool, node: str | None, as_json: bool) -> None:
 
     if text and (node or as_json):
         raise UsageError("--text goes with neither --node nor --json")
-    graph = open_model(model)
+    graph = open_model(model, inputs=shapes)
     screen = Screen()
     if text:
         click.echo(str(graph), nl=False)

@@ -118,6 +118,36 @@ def whole(name: str, text: str, default: int | None = None, least: int = 1) -> D
     )
 
 
+Shape = tuple[int | str, ...]
+"""Sizes of an input: numbers, and names of open ones."""
+
+
+class Sizes(click.ParamType):  # type: ignore[type-arg]
+    """A shape, its sizes between commas."""
+
+    name = "sizes"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Shape:
+        words = [part.strip() for part in str(value).split(",") if part.strip()]
+        for word in words:
+            if not word.isdecimal() and not word.isidentifier():
+                from qir.errors import UsageError
+
+                said = f"{word!r} is neither a size nor the name of one"
+                raise UsageError(f"--shape {value!r}: {said}")
+        return tuple(int(word) if word.isdecimal() else word for word in words)
+
+
+shapes = click.option(
+    "--shape",
+    "shapes",
+    type=Sizes(),
+    multiple=True,
+    metavar="SIZES",
+    help="Sizes of an input, such as n,3,224,224, for files without them; once an input, in order.",
+)
 preprocess = click.option(
     "--preprocess",
     type=PATH,

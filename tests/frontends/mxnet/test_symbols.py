@@ -104,7 +104,7 @@ def test_shapes_come_from_layers_from_the_file_and_from_the_user(tmp_path: Path)
 def test_an_input_without_a_shape_says_how_to_give_one(tmp_path: Path) -> None:
     path = Path(write(tmp_path)[1])
     changed(path, lambda held: held["nodes"][0].pop("attrs"))
-    assert "qir.load(..., inputs=[(1, 3, 224, 224)])" in said_of(path)
+    assert "--shape 1,3,224,224, --data, or inputs=[(1, 3, 224, 224)]" in said_of(path)
     assert len(qir.load(path, inputs=[(2, 3)]).inputs) == 1
 
 
@@ -322,6 +322,22 @@ def test_shapes_are_given_on_the_command_line(tmp_path: Path) -> None:
     told = command("convert", network(tmp_path), "--shape", "batch, 3,16,16", "-o", output)
     assert told.status == 0, told.err
     assert str(qir.load(output).inputs[0].type) == "(batch)x3x16x16xf32"
+
+
+def test_a_model_without_shapes_is_shown_by_those_that_are_given(tmp_path: Path) -> None:
+    nodes = [
+        {"op": "null", "name": "data", "inputs": []},
+        {"op": "relu", "name": "made", "inputs": [[0, 0, 0]]},
+    ]
+    path = tmp_path / "bare-symbol.json"
+    path.write_text(json.dumps({"nodes": nodes, "arg_nodes": [0], "heads": [[1, 0, 0]]}))
+    (tmp_path / "bare-0000.params").write_bytes(parameter_bytes({}))
+    told = command("show", path)
+    assert told.status != 0
+    assert "no layer gives it; give one shape per input: --shape 1,3,224,224" in told.err
+    told = command("show", path, "--shape", "n,3,5")
+    assert told.status == 0, told.err
+    assert "nx3x5" in told.out
 
 
 @pytest.mark.parametrize(
