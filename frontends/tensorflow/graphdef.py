@@ -285,6 +285,8 @@ def _hands_on(source: Source, node: Node) -> bool:
     loop = source.nodes.get(of)
     if loop is not None and loop.op == "Switch":
         return True
+    if node.name.endswith("/pred_id"):  # `tf.cond` of TensorFlow 1 names its condition so
+        return True
     return loop is not None and loop.op in LOOPS | BRANCHES and node.name.startswith(f"{of}/")
 
 

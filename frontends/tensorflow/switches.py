@@ -73,7 +73,7 @@ def _condition(source: Source, merge: Node) -> Place:
     conditions: set[Place] = set()
     for side, place in zip((_ELSE, _THEN), merge.inputs, strict=True):
         ends = _ends(source, place, waits=False) or _ends(source, place, waits=True)
-        conditions |= {node.inputs[1] for node, _ in ends if node.op == "Switch"}
+        conditions |= {_named(source, node.inputs[1]) for node, _ in ends if node.op == "Switch"}
         if any(index != side for _, index in ends):
             conditions.clear()
             break
@@ -81,6 +81,13 @@ def _condition(source: Source, merge: Node) -> Place:
         said = f"Merge {merge.name} joins no two branches of one Switch"
         raise InputError(f"{source.name}: {said}")
     return conditions.pop()
+
+
+def _named(source: Source, place: Place) -> Place:
+    """Returns the result that nodes only name again, as `tf.cond` does with its condition."""
+    while place[0] in source.nodes and source.nodes[place[0]].op == "Identity":
+        place = source.nodes[place[0]].inputs[0]
+    return place
 
 
 def _join(source: Source, condition: Place, merges: list[Node]) -> None:
