@@ -1,4 +1,4 @@
-"""Branches: `If` with its two functions becomes `if`."""
+"""Branches: `If` with its two functions, or Switch and Merge, become `if`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 
 from .call import Keep
-from .graphdef import Node, body_source
+from .graphdef import Body, Branch, Node, Source, body_source
 from .loops import Held
 
 if TYPE_CHECKING:
     from .reader import Reader
-
-_BODIES = {"then": "then_branch", "else": "else_branch"}
 
 
 def read(reader: Reader, node: Node) -> list[Held]:
@@ -23,14 +21,21 @@ def read(reader: Reader, node: Node) -> list[Held]:
     condition, *given = [reader.held(node, place) for place in node.inputs]
     if not isinstance(condition, Value) or condition.type.dtype != BOOL or condition.type.rank:
         raise Keep("its condition is no single truth value")
-    call = Node(node.name, node.op, node.inputs[1:], node.attrs)
-    bodies = {
-        name: _body(reader, call, name, attribute, given) for name, attribute in _BODIES.items()
-    }
+    branch = reader.source.branches.get(node.name) or _of_functions(reader.source, node)
+    sides = {"then": branch.then, "else": branch.orelse}
+    bodies = {name: _body(reader, name, side, given) for name, side in sides.items()}
     outside = [value for value in given if _is_outside(value)]
     operands = {"cond": condition}
     operands |= {f"xs.{i}": v for i, v in enumerate(outside) if isinstance(v, Value)}
     return list(reader.add_control(node, "if", operands, bodies))
+
+
+def _of_functions(source: Source, node: Node) -> Branch:
+    call = Node(node.name, node.op, node.inputs[1:], node.attrs)
+    then, orelse = (
+        Body(*body_source(source, call, name)) for name in ("then_branch", "else_branch")
+    )
+    return Branch(then, orelse)
 
 
 def _is_outside(held: Held) -> bool:
@@ -38,10 +43,10 @@ def _is_outside(held: Held) -> bool:
     return isinstance(held, Value) and held.constant is None
 
 
-def _body(reader: Reader, call: Node, name: str, attribute: str, given: list[Held]) -> Graph:
-    source, args, results = body_source(reader.source, call, attribute)
+def _body(reader: Reader, name: str, side: Body, given: list[Held]) -> Graph:
+    args, results = side.args, side.results
     graph = Graph(name, profile="")
-    inner = type(reader)(source, name, reader.ledger, graph=graph)
+    inner = type(reader)(side.source, name, reader.ledger, graph=graph)
     for index, held in enumerate(given):
         if not isinstance(held, Value):
             inner.found[args[index][0]] = held

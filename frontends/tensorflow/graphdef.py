@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -50,6 +50,25 @@ class Node:
     inputs: list[Place]
     attrs: Mapping[str, Any]
     device: str = ""
+    waits: tuple[str, ...] = ()
+    """Nodes that only order this one; kept of plain nodes, not of those in functions."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """What a branch runs: its nodes, the places of its arguments and of its results."""
+
+    source: Source
+    args: Sequence[Sequence[Place]]
+    results: Sequence[Place]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The two bodies of a branch, of which one runs."""
+
+    then: Body
+    orelse: Body
 
 
 @dataclass
@@ -61,6 +80,8 @@ class Source:
     functions: Mapping[str, Any]
     results: Mapping[Place, Place]
     """By result of an inlined call: the result within it."""
+    branches: dict[str, Branch] = field(default_factory=dict)
+    """By node that stands for Switch and Merge nodes: what it runs."""
 
     def resolve(self, place: Place) -> Place:
         """Returns the result that a place stands for."""
@@ -116,7 +137,8 @@ def _node(proto: Any, file: str) -> Node:
     if not proto.name or not proto.op:
         raise InputError(f"{file}: node {proto.name or '?'} has no name or no op")
     inputs = [place_of(text) for text in proto.input if not text.startswith("^")]
-    return Node(proto.name, proto.op, inputs, proto.attr, proto.device)
+    waits = tuple(text[1:] for text in proto.input if text.startswith("^"))
+    return Node(proto.name, proto.op, inputs, proto.attr, proto.device, waits)
 
 
 def place_of(text: str) -> Place:
@@ -223,11 +245,16 @@ def outputs_of(source: Source) -> dict[str, Place]:
     for node in source.nodes.values():
         for name, _ in node.inputs:
             readers.setdefault(name, []).append(node.name)
+    followers = {name: list(found) for name, found in readers.items()}
+    for node in source.nodes.values():
+        if node.op == "Const":  # of a branch: it waits for what chooses the branch
+            for name in node.waits:
+                followers.setdefault(name, []).append(node.name)
     waiting = [n.name for n in source.nodes.values() if n.op.startswith("Placeholder")]
     inputs = set(waiting)
     reached = set(waiting)
     while waiting:
-        more = [name for name in readers.get(waiting.pop(), ()) if name not in reached]
+        more = [name for name in followers.get(waiting.pop(), ()) if name not in reached]
         reached.update(more)
         waiting += more
     unread = [
@@ -248,11 +275,18 @@ def outputs_of(source: Source) -> dict[str, Place]:
 
 
 def _hands_on(source: Source, node: Node) -> bool:
-    """Returns whether a node only names a result of the loop or branch in whose scope it is."""
+    """Returns whether a node only names a result of the loop or branch in whose scope it is.
+
+    What a Switch gives is for nodes of one branch: constants wait for it.
+    """
     if node.op != "Identity" or not node.inputs:
-        return False
+        return node.op == "Switch"
     of = node.inputs[0][0]
     loop = source.nodes.get(of)
+    if loop is not None and loop.op == "Switch":
+        return True
+    if node.name.endswith("/pred_id"):  # `tf.cond` of TensorFlow 1 names its condition so
+        return True
     return loop is not None and loop.op in LOOPS | BRANCHES and node.name.startswith(f"{of}/")
 
 

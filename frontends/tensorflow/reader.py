@@ -25,8 +25,9 @@ from .graphdef import BRANCHES, LOOPS, Node, Place, Source, in_order
 from .known import Known
 from .operators import OPS
 from .ranks import inferred_shape
+from .switches import SWITCHED, join_switches
 
-_CONTROL = LOOPS | BRANCHES | {LOOP}
+_CONTROL = LOOPS | BRANCHES | {LOOP, SWITCHED}
 _WITH_LISTS = frozenset((*loops.OPS, "Identity"))
 """Ops that may read lists of tensors."""
 
@@ -59,6 +60,7 @@ class Reader:
         for name, (held, _) in places.items():
             if held not in self.source.nodes:
                 raise InputError(f"{self.source.name}: output {name} names no node of the file")
+        join_switches(self.source)
         self.loops = join_frames(self.source)
         nodes = list(in_order(self.source, list(places.values())))
         reached = {node.name for node in nodes}
@@ -124,7 +126,7 @@ class Reader:
 
     def _control(self, node: Node) -> list[loops.Held]:
         try:
-            if node.op in BRANCHES:
+            if node.op in BRANCHES or node.op == SWITCHED:
                 return branches.read(self, node)
             loop = self.loops.get(node.name) or loops.of_functions(self.source, node)
             return loops.read(self, node, loop)

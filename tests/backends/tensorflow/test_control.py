@@ -98,12 +98,13 @@ def test_a_file_has_no_outputs_but_those_of_the_model(name: str, tmp_path: Path)
     assert found.keys() == graph.outputs.keys()
 
 
-def test_a_loop_is_read_back(tmp_path: Path) -> None:
-    text, feeds = CASES["counted"]
+@pytest.mark.parametrize(("name", "op"), [("counted", "loop"), ("then", "if"), ("else", "if")])
+def test_control_flow_is_read_back(name: str, op: str, tmp_path: Path) -> None:
+    text, feeds = CASES[name]
     graph = qir.parse(text)
     qir.save(graph, tmp_path / "a.pb", target="tensorflow-onednn")
     back = qir.load(tmp_path / "a.pb")
-    assert sum(node.op == "loop" for node in back) == 1
+    assert sum(node.op == op for node in back) == 1
     assert back.outputs.keys() == graph.outputs.keys()
     wanted, found = qir.run(graph, feeds), qir.run(back, feeds)
     for name, array in wanted.items():

@@ -139,3 +139,30 @@ def test_every_op_on_lists_is_compared() -> None:
     nodes = [node for proto in protos for node in proto.node]
     nodes += [n for proto in protos for f in proto.library.function for n in f.node_def]
     assert loops.OPS.keys() - {node.op for node in nodes} == set()
+
+
+def _nested(x: Any) -> list[Any]:
+    """Branches in a branch and after one, one of them with constants alone."""
+    cond, total = tf.compat.v1.cond, tf.reduce_sum(x)
+
+    def inner() -> Any:
+        rest = tf.reduce_max(x)
+        more = cond(rest > 2, lambda: x * 3, lambda: x - rest)
+        return more, cond(rest > 2, lambda: tf.constant(5.0), lambda: tf.constant(7.0))
+
+    y, k = cond(total > 0, inner, lambda: (-x, tf.constant(1.0)))
+    return [cond(total > 0, lambda: y + k, lambda: tf.nn.relu(y)), k]
+
+
+@pytest.mark.parametrize("shift", [-3.0, 0.5, 3.0])
+def test_branches_of_tensorflow_1_are_read(shift: float, tmp_path: Path) -> None:
+    x = (np.linspace(-1, 1, 6) + shift).astype(np.float32).reshape(2, 3)
+    tf.compat.v1.disable_control_flow_v2()
+    try:
+        proto, wanted = built(_nested, (x,))
+    finally:
+        tf.compat.v1.enable_control_flow_v2()
+    assert {"Switch", "Merge"} <= {node.op for node in proto.node}
+    graph = qir.load(saved(proto, tmp_path / "g.pb"))
+    for found, each in zip(computed(graph, (x,)), wanted, strict=True):
+        assert difference(found, each, 1e-6) == ""
