@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -448,18 +449,10 @@ def quantize(
             raise UsageError("dynamic and weights take no statistics, and no choices about them")
         if dynamic and weights is not None:
             raise UsageError("dynamic and weights stand alone: give one of them")
+        call = partial(quantize_dynamic, graph, granularity=granularity)
         if weights is not None:
-            return quantize_weights(
-                graph, weights, target=target, rules=rules, ledger=ledger, journal=journal
-            )
-        return quantize_dynamic(
-            graph,
-            target=target,
-            granularity=granularity,
-            rules=rules,
-            ledger=ledger,
-            journal=journal,
-        )
+            call = partial(quantize_weights, graph, weights)
+        return call(target=target, rules=rules, ledger=ledger, journal=journal)
     if statistics is None:
         said = "give statistics of qir.calibrate, or dynamic=True, or weights='u4:32'"
         raise UsageError(f"quantize: {said}")
