@@ -280,6 +280,7 @@ ELSEWHERE = "qir.backends.ipex.child"
 """A program for a Python that has the extension, which this one need not have."""
 
 
+@pytest.mark.slow
 def test_every_example_in_a_docstring_is_true() -> None:
     failed = {}
     for name in sample("docstrings", list(modules()), 120):

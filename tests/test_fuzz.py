@@ -80,6 +80,7 @@ def takes_long(given: Try) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "said"),
     [

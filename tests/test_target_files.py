@@ -205,6 +205,7 @@ def test_a_file_of_a_user_is_a_target_that_writes_what_the_installed_one_writes(
     assert len(pipeline.load(tmp_path / "y.onnx")) > 3
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_a_file(tmp_path: Path) -> None:
     written(
         tmp_path, 'extends = "onnxruntime"\n[[float]]\nop = "sigmoid"\nreason = "ours is float"'

@@ -46,6 +46,7 @@ def old_words(path: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_text_has_an_old_word(folder: str) -> None:
     files = sorted((ROOT / folder).rglob("*.py"))

@@ -17,6 +17,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+@pytest.mark.slow
 def test_a_runtime_is_held_beside_its_file_and_doctor_knows_it_then(tmp_path: Path) -> None:
     before = json.loads(qir("doctor", "--json").out)["runtimes"]
     assert {r["state"] for r in before if r["name"] == "onnxruntime.none"} == {"assumed"}

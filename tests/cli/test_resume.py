@@ -111,6 +111,7 @@ def test_a_run_that_is_interrupted_is_saved_and_gone_on_with(
 QUANTIZE = ("quantize", "model.onnx", "--data", "samples.npy", "--batch", "1", "-q")
 
 
+@pytest.mark.slow
 def test_quantizing_goes_on_where_its_calibration_was_interrupted(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +205,7 @@ def test_a_full_disk_at_the_end_keeps_what_was_computed(
     assert qir(*words).status == 0
 
 
+@pytest.mark.slow
 def test_runs_that_are_killed_again_and_again_come_to_the_same_end(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

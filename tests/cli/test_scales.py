@@ -106,6 +106,7 @@ def test_what_has_no_scale_by_a_formula_is_one_line(
     assert not (folder / "no.qir").exists()
 
 
+@pytest.mark.slow
 def test_zeros_alone_have_no_scale_by_a_formula_that_gives_none(
     made: tuple[Path, object],
 ) -> None:

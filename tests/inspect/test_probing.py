@@ -222,6 +222,7 @@ def _same(made: Profile, base: Profile) -> None:
                 )
 
 
+@pytest.mark.slow
 def test_a_version_that_no_file_speaks_of_groups_as_the_nearest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -146,6 +146,7 @@ def test_a_range_that_covers_all_gives_what_is_said() -> None:
     assert 1 - fault.removed == pytest.approx(left, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_narrower_range_gives_what_is_said() -> None:
     made = with_wide_range()
     fault = found(made)["wide range"]

@@ -39,6 +39,7 @@ def grown() -> tuple[list[list[int]], weakref.ref[Knot]]:
         return [[i] for i in range(5000)], weakref.ref(Knot())
 
 
+@pytest.mark.slow
 def test_much_that_was_made_is_left_for_the_next_whole_search() -> None:
     before = searches()
     kept, knot = grown()
@@ -58,6 +59,7 @@ def test_what_is_made_and_dropped_again_and_again_is_found() -> None:
     assert sum(knot() is None for knot in knots) > 30
 
 
+@pytest.mark.slow
 def test_what_somebody_froze_stays_frozen() -> None:
     gc.freeze()
     frozen = gc.get_freeze_count()

@@ -192,6 +192,7 @@ def test_2_000_results_of_one_node_take_ten_times_as_long_as_200() -> None:
     grows(fan, 200, 2_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [network, line, groups])
 def test_a_node_takes_less_than_four_kilobytes(build: Build) -> None:
     graph = build(10)  # what is made once and kept

@@ -373,6 +373,7 @@ def turned(turns: int) -> tuple[Plan, NDArray[np.uint8]]:
     return plan, np.full(LARGE, turns, np.uint8)
 
 
+@pytest.mark.slow
 def test_no_more_threads_are_started_than_there_are_usable_cores() -> None:
     ended("""
         import os

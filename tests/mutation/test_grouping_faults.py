@@ -131,6 +131,7 @@ def chosen() -> None:
     moves.agrees("u8", 4)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("change", "comparison"),
@@ -159,6 +160,7 @@ def test_it_is_found(change: Callable[[Profile], Profile], comparison: Callable[
         comparison()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "comparison"),
     [

@@ -32,6 +32,7 @@ def test_a_change_that_changes_nothing_is_not_noticed() -> None:
     assert " passed" in said
 
 
+@pytest.mark.slow
 def test_what_cannot_be_loaded_is_not_noticed_either() -> None:
     broken = Mutation("qir/ledger.py", "class Ledger:", "class Ledger", ("tests/test_ledger.py",))
     assert "exit status 0" not in broken.unnoticed()

@@ -44,6 +44,7 @@ def test_generated_graphs_keep_every_bit() -> None:
     keeps(FoldControl())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(3))
 def test_branches_and_loops_that_are_known_keep_every_bit(part: int) -> None:
     folded = 0

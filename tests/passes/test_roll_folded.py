@@ -48,6 +48,7 @@ CELLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", CELLS)
 def test_a_loop_over_a_cell_is_a_layer_as_torchs_own_exporter_writes_it(
     op: str, tmp_path: Path

@@ -299,6 +299,7 @@ def chain(count: int) -> Graph:
     return graph
 
 
+@pytest.mark.slow
 def test_time_grows_with_the_size_and_many_readers_cost_nothing_special() -> None:
     def seconds(graph: Graph) -> float:
         """The least of three first runs: a search of all garbage falls into any one of them."""

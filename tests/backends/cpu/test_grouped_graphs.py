@@ -47,6 +47,7 @@ def test_float_ops_of_a_grouped_graph_stay_float() -> None:
     assert same(compiled(**codes)["q"], run(graph, codes)["q"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ort-1.31", "torch-2.13.fbgemm", "native"])
 def test_random_graphs_that_were_grouped_run_as_they_stand(name: str) -> None:
     looked = 0

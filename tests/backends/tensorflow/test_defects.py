@@ -41,6 +41,7 @@ class Also(TensorFlow):
         return self.found
 
 
+@pytest.mark.slow
 def test_a_summand_with_another_reader_ends_the_process(runtime: TensorFlow) -> None:
     form = Form("quint8", "quint8", SUM, "quint8")
     of = products.layer(form, 1, flat=False)
@@ -55,6 +56,7 @@ def test_a_signed_result_of_a_sum_ends_the_process(runtime: TensorFlow) -> None:
         products.theirs(runtime, form, products.layer(form, 1, flat=False))
 
 
+@pytest.mark.slow
 def test_sums_of_many_channels_state_ranges_that_they_do_not_have(runtime: TensorFlow) -> None:
     form = Form("quint8", "qint32", ("BiasAdd",))
     of = products.layer(form, 1, flat=False)
@@ -97,6 +99,7 @@ def test_a_product_without_a_bias_is_refused(runtime: TensorFlow) -> None:
         runtime.run(asked, f"{node}:0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stages", [BIAS, RELU], ids="-".join)
 def test_a_product_with_a_whole_bias_is_wrong(runtime: TensorFlow, stages: tuple[str, ...]) -> None:
     form = Form("quint8", "qint8" if stages == BIAS else "quint8", stages, whole_bias=True)

@@ -220,6 +220,7 @@ class Sequences(nn.Module):
         return self.gru(self.lstm(x)[0])[0]  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantized", [False, True])
 def test_recurrent_layers_of_open_batch_come_back(*, quantized: bool, tmp_path: Path) -> None:
     net, path = Sequences().eval(), tmp_path / "net.pt"

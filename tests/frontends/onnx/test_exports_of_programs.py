@@ -61,6 +61,7 @@ def export(net: Net, path: Path, *, dynamic: bool, optimize: bool = True) -> byt
     return path.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", MARKED)
 def test_an_export_gives_its_numbers_and_comes_back(

@@ -274,6 +274,7 @@ def test_a_truncated_file_is_refused_at_every_length(tmp_path: Path) -> None:
             assert str(path) in str(error)  # noqa: PT017 - some lengths hold a whole graph
 
 
+@pytest.mark.slow
 def test_files_that_tensorflow_cannot_load_are_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "model.h5").write_bytes(b"no model")
     with pytest.raises(InputError, match=r"model\.h5: TensorFlow does not load it: .+"):

@@ -72,6 +72,7 @@ def test_a_kept_op_stands_between_quantized_layers(tmp_path: Path) -> None:
     assert np.allclose(found, wanted, atol=0.1)
 
 
+@pytest.mark.slow
 def test_an_op_with_a_state_is_refused(tmp_path: Path) -> None:
     proto, _ = built(lambda x: x + tf.random.uniform((3, 4)), (X,))
     with pytest.raises(InputError, match=r"a\.pb: RandomUniform .* is no op .*it has a state"):

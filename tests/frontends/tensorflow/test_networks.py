@@ -29,6 +29,7 @@ def computed(graph: qir.Graph, x: Array) -> Array:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_network_computes_what_tensorflow_computes(name: str, tmp_path: Path) -> None:
     model, x, wanted = network(name)
@@ -56,6 +57,7 @@ def test_a_network_of_keras_applications_computes_the_same(name: str) -> None:
     assert difference(computed(qir.load(model), x), wanted, NEAR) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_network_is_quantized_for_onnxruntime(name: str, tmp_path: Path) -> None:
     model, x, wanted = network(name)

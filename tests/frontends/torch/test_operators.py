@@ -29,6 +29,7 @@ def test_an_operator_computes_what_pytorch_computes(case: Case) -> None:
     assert [why for a, b in pairs if (why := difference(a, b, case.near))] == []
 
 
+@pytest.mark.slow
 def test_every_operator_that_is_read_is_compared() -> None:
     from qir.frontends.torch.dynamic import OPS as DYNAMIC
     from qir.frontends.torch.dynamic_recurrent import OPS as LAYERS

@@ -126,6 +126,7 @@ def test_a_damaged_archive_is_one_line(tmp_path: Path) -> None:
             qir.load(path)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("changed", [0x01, 0x55, 0xFF])
 def test_an_archive_with_a_damaged_header_is_one_line(
@@ -188,6 +189,7 @@ def test_a_program_is_rewritten_only_where_a_view_sees_a_change() -> None:
         assert (functional(program) is not program) == rewritten
 
 
+@pytest.mark.slow
 def test_in_place_operators_are_read_as_functional_ones() -> None:
     def simple(x: Tensor) -> Tensor:
         y = x * 2
