@@ -292,8 +292,8 @@ def _note_function(call: Call, op: str, steps: list[_Step]) -> None:
     """Notes in the ledger what MXNet's kernels make of a function other than relu."""
     last = steps[-1].op if steps else ""
     if op == "conv2d" and last == "gelu":
-        told = "MXNet gives other numbers than gelu after a convolution; quantize it again with "
-        raise Unsupported(f"{told}MXNET_DISABLE_MKLDNN_FUSE_CONV_RELU=1")
+        fault = "MXNet gives other numbers than gelu after a convolution"
+        raise Unsupported(f"{fault}; quantize the float model with qir quantize")
     said = []
     if op == "linear" and last == "leaky_relu":
         said.append("MXNet gives unsigned integers here, and 0 for what is below 0")
