@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from qir.analysis.wide_activations import wide_rules
 from qir.arguments import checked
-from qir.calibration import Preprocess, Source, Statistics, open_data
+from qir.calibration import DataSource, Preprocess, Statistics, open_data
 from qir.calibration.data import Data, first_batch, fixed_batch
 from qir.calibration.runner import GraphProgram, input_specs
 from qir.errors import DataError, SchemeError, UsageError
@@ -83,7 +83,7 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """What a search found."""
 
     recipe: Recipe
@@ -128,7 +128,7 @@ def search_recipe(
     preprocess: Preprocess | str | Path | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
-) -> Found:
+) -> SearchResult:
     """Finds a recipe that keeps the fewest ops in float and reaches a goal on the data.
 
     Give `drop` with labels, one a sample, or `sqnr`. `recipe` holds the settings and rules to start
@@ -167,7 +167,7 @@ class _Trials:
     def __init__(
         self,
         prepared: Prepared,
-        source: Source,
+        source: DataSource,
         goal: Goal,
         labels: Tensor | None,
         cache: TrialCache,
@@ -348,7 +348,7 @@ class _Search:
         self._best: tuple[float, int, Choice] = (-math.inf, 0, {})
         self.wanted = math.inf
 
-    def run(self) -> Found:
+    def run(self) -> SearchResult:
         self._begin("float model")
         exact = self.trials.exact()
         self.wanted = self.trials.goal.least(exact)
@@ -427,13 +427,13 @@ class _Search:
 
         self.trials.tell = tell
 
-    def _found(self, choice: Choice, exact: float, *, reached: bool) -> Found:
+    def _found(self, choice: Choice, exact: float, *, reached: bool) -> SearchResult:
         trials = self.trials
 
         def at(level: Level) -> tuple[str, ...]:
             return tuple(name for name in trials.candidates if choice.get(name) == level)
 
-        return Found(
+        return SearchResult(
             replace(trials.prepared.recipe, rules=trials.with_rules(choice)),
             reached,
             trials.value(choice),
@@ -446,4 +446,4 @@ class _Search:
         )
 
 
-__all__ = ["Found", "Goal", "search_recipe"]
+__all__ = ["Goal", "SearchResult", "search_recipe"]

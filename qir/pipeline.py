@@ -36,7 +36,7 @@ from qir.ledger import Change, Ledger
 from qir.passes.cleanup.prune import Prune
 from qir.passes.quantize.assign_schemes import Wish, assign
 from qir.passes.quantize.quantize_dynamic import QuantizeDynamic, plan_dynamic
-from qir.passes.quantize.quantize_weights import Blocks, QuantizeWeights, plan_weights
+from qir.passes.quantize.quantize_weights import QuantizeWeights, WeightStorage, plan_weights
 from qir.profiles import bring, given, profile_text
 from qir.profiles import profile as named_profile
 from qir.profiles.processor import on_processor
@@ -317,7 +317,7 @@ def plan(
         folded = lowered(folded, table, Ledger())
     wishes = [Wish.parse(text) for text in rules]
     if weights is not None:
-        found = plan_weights(folded, table.name, Blocks.parse(weights), wishes)[0]
+        found = plan_weights(folded, table.name, WeightStorage.parse(weights), wishes)[0]
     elif dynamic:
         found = plan_dynamic(folded, table, granularity_named(granularity), wishes)[0]
     else:
@@ -536,7 +536,7 @@ def quantize_weights(
         _require_left(graph, asked, named_target(target).profile)
     backend = named_target(target)
     wishes = tuple(Wish.parse(text) for text in rules)
-    made = QuantizeWeights(Blocks.parse(weights), wishes, backend.profile)
+    made = QuantizeWeights(WeightStorage.parse(weights), wishes, backend.profile)
     return _without_data(graph, made, backend, ledger, journal)
 
 

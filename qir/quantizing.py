@@ -169,7 +169,7 @@ def _scaled(
 
 
 @dataclass(frozen=True)
-class Numbers:
+class ParameterSource:
     """By whose rules numbers are found, from which statistics."""
 
     statistics: Statistics
@@ -179,7 +179,7 @@ class Numbers:
 
 def quantizing_steps(
     planned: AssignSchemes,
-    numbers: Numbers,
+    numbers: ParameterSource,
     corrections: tuple[str, ...],
     exact: Graph | None = None,
     samples: Samples | None = None,
@@ -248,7 +248,7 @@ class Prepared:
         self, rules: Iterable[str], ledger: Ledger, *, journal: Journal | None = None
     ) -> Graph:
         """The quantized graph, by these rules of the user; the prepared one stays as it was."""
-        by = Numbers(self.statistics, self.profile, self.recipe.scales)
+        by = ParameterSource(self.statistics, self.profile, self.recipe.scales)
         planned = self.planned(rules)
         graph = self.graph
         first, last = quantizing_steps(planned, by, self.corrections, graph, self.samples)

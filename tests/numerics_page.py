@@ -13,7 +13,7 @@ from pathlib import Path
 from qir.inspect.probing import head_of, probes, suits
 from qir.profiles import Profile, profile, profile_names
 from qir.profiles.evidence import counted
-from qir.profiles.profile import Entry, Group, When
+from qir.profiles.profile import GroupEntry, RuleEntry, When
 from tests.counting import counts, group_key, riches, rule_key, told, totals
 from tests.differential.poor import lacks, limits, scaled, summed
 
@@ -101,7 +101,7 @@ def _commands(of: Profile, seen: Mapping[str, Tests]) -> list[str]:
     return found
 
 
-def _row(entry: Entry, tests: Tests, rich: Tests) -> str:
+def _row(entry: RuleEntry, tests: Tests, rich: Tests) -> str:
     claim = str(entry.fields.get(("", "claim"), "unknown"))
     evidence = str(entry.fields.get(("", "evidence"), ""))
     rich = rich if scaled(entry) else {}
@@ -109,7 +109,7 @@ def _row(entry: Entry, tests: Tests, rich: Tests) -> str:
     return _cells(", ".join(entry.ops), _where(entry.when), claim, tests, hard, evidence)
 
 
-def _kernel(group: Group, tests: Tests, rich: Tests) -> str:
+def _kernel(group: GroupEntry, tests: Tests, rich: Tests) -> str:
     chain = " > ".join(group.chain) + (" to reals" if group.result == "real" else "")
     rests = group.claim.startswith(("exact", "within")) and counted(group.evidence) is None
     said = "follows from the rule of its first op" if rests else ""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from qir.inspect.probing import head_of
 from qir.profiles import Profile, profile
-from qir.profiles.profile import Entry
+from qir.profiles.profile import RuleEntry
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "versions.md"
 CHANGES = (
@@ -73,7 +73,7 @@ def _fields(of: object) -> str:
     return "; ".join([*said, "nothing is claimed"] if claim == "unknown" else said)
 
 
-def _when(of: Entry) -> str:
+def _when(of: RuleEntry) -> str:
     when = of.when
     said = [f"{slot} {' or '.join(kinds)}" for slot, kinds in when.storage.items()]
     said += [f"{name} = {value!s}" for name, value in when.attrs.items()]

@@ -17,7 +17,7 @@ from qir._kernels._cpu import Plan
 from qir.ir.dtype import F32
 from qir.ir.node import Stage, Value
 
-from .builder import FIRST, LAST, Buffer, Builder, CannotLower, moved, sizes, strides
+from .builder import FIRST, LAST, Buffer, CannotLower, ProgramBuilder, moved, sizes, strides
 from .codes import Job
 from .products import crossed, matrices, offsets, ordered, target
 from .sizes import Sizes
@@ -27,7 +27,7 @@ FLOAT = 4
 """Bytes of an element."""
 
 
-def takes(b: Builder, job: Job) -> bool:
+def takes(b: ProgramBuilder, job: Job) -> bool:
     """Returns whether an op is lowered here: all that it reads and makes is float32.
 
     Where the graph has quantized values too, these have to be those of the reference, which adds
@@ -53,7 +53,7 @@ def bounds(stage: Stage | Job) -> Bounds:
     return low, high
 
 
-def _ending(b: Builder, job: Job) -> tuple[Value, Bounds]:
+def _ending(b: ProgramBuilder, job: Job) -> tuple[Value, Bounds]:
     """The value that a product makes, and its bounds: those of an only user are taken along."""
     if len(job.tail) > 1:
         raise CannotLower("no kernel bounds a float result twice")
@@ -84,7 +84,7 @@ def _row(value: Value | None, count: int, slot: str) -> NDArray[np.float32] | No
 # -- products -------------------------------------------------------------------------------------
 
 
-def conv2d(b: Builder, job: Job) -> None:
+def conv2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a convolution; an image that is typed channels last is put in order first."""
     x, w = job.operands["x"], job.operands["w"]
     made, (low, high) = _ending(b, job)
@@ -133,7 +133,7 @@ def conv2d(b: Builder, job: Job) -> None:
     _give_first(b, made, job.nchw, step)
 
 
-def _first(b: Builder, value: Value, nchw: bool) -> Buffer:
+def _first(b: ProgramBuilder, value: Value, nchw: bool) -> Buffer:
     """An image channels first."""
     held = b.need(value)
     if nchw:
@@ -144,7 +144,7 @@ def _first(b: Builder, value: Value, nchw: bool) -> Buffer:
 
 
 def _give_first(
-    b: Builder, value: Value, nchw: bool, step: Callable[[Buffer, Sizes], None]
+    b: ProgramBuilder, value: Value, nchw: bool, step: Callable[[Buffer, Sizes], None]
 ) -> None:
     """Lets a step make an image channels first, and puts it in the order in which it is typed."""
     if nchw:
@@ -156,12 +156,12 @@ def _give_first(
     b.transpose(f"{value.name} to NHWC", turned, b.make(value), shape, LAST, FLOAT)
 
 
-def linear(b: Builder, job: Job) -> None:
+def linear(b: ProgramBuilder, job: Job) -> None:
     """Lowers x @ w.T + bias."""
     _product(b, job, "x", "w", job.operands.get("bias"), turned=True)
 
 
-def gemm(b: Builder, job: Job) -> None:
+def gemm(b: ProgramBuilder, job: Job) -> None:
     """Lowers alpha = beta = 1; a transposed a is put in order first."""
     added = job.operands.get("c")
     if job.attrs["alpha"] != 1.0 or (added is not None and job.attrs["beta"] != 1.0):
@@ -169,7 +169,7 @@ def gemm(b: Builder, job: Job) -> None:
     _product(b, job, "a", "b", added, turned=job.attrs["trans_b"] is True)
 
 
-def matmul(b: Builder, job: Job) -> None:
+def matmul(b: ProgramBuilder, job: Job) -> None:
     """Lowers a product by one constant matrix, or of matrices that are both computed."""
     right = job.operands["b"]
     if right.constant is not None and right.type.rank == 2:
@@ -180,7 +180,7 @@ def matmul(b: Builder, job: Job) -> None:
 
 
 def _product(
-    b: Builder, job: Job, left: str, right: str, added: Value | None, *, turned: bool
+    b: ProgramBuilder, job: Job, left: str, right: str, added: Value | None, *, turned: bool
 ) -> None:
     value, matrix = job.operands[left], job.operands[right]
     if matrix.constant is None or matrix.type.rank != 2:
@@ -209,7 +209,7 @@ def _product(
     )
 
 
-def computed_product(b: Builder, job: Job) -> None:
+def computed_product(b: ProgramBuilder, job: Job) -> None:
     """Lowers a product whose right operand is packed while it runs."""
     left, right = job.operands["a"], job.operands["b"]
     if "bias" in job.operands or job.tail:
@@ -249,7 +249,7 @@ def computed_product(b: Builder, job: Job) -> None:
 # -- functions of each element --------------------------------------------------------------------
 
 
-def unary(b: Builder, job: Job) -> None:
+def unary(b: ProgramBuilder, job: Job) -> None:
     """Lowers a function of each element; one that bounds may be done already, by a product."""
     if b.holds(job.result, last=False):
         return
@@ -290,7 +290,7 @@ def _number(job: Job, name: str) -> float:
     return value
 
 
-def power(b: Builder, job: Job) -> None:
+def power(b: ProgramBuilder, job: Job) -> None:
     """Lowers squares."""
     exponent = job.operands["b"].constant
     if exponent is None or exponent.data.size != 1 or sizes(job.result) != sizes(job.operands["a"]):
@@ -303,7 +303,7 @@ def power(b: Builder, job: Job) -> None:
 # -- pools and means ------------------------------------------------------------------------------
 
 
-def max_pool2d(b: Builder, job: Job) -> None:
+def max_pool2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers the greatest of each window."""
     if job.tail:
         raise CannotLower(f"no kernel computes max_pool2d |> {job.tail[0].op} as one")
@@ -337,7 +337,7 @@ def max_pool2d(b: Builder, job: Job) -> None:
     _give_first(b, job.result, job.nchw, step)
 
 
-def avg_pool2d(b: Builder, job: Job) -> None:
+def avg_pool2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a mean of windows; one window that is the whole image is a mean of lines."""
     if job.tail:
         raise CannotLower(f"no kernel computes avg_pool2d |> {job.tail[0].op} as one")
@@ -374,7 +374,7 @@ def avg_pool2d(b: Builder, job: Job) -> None:
     _give_first(b, job.result, job.nchw, step)
 
 
-def batch_norm(b: Builder, job: Job) -> None:
+def batch_norm(b: ProgramBuilder, job: Job) -> None:
     """Lowers a batch norm by constants."""
     if job.tail:
         raise CannotLower(f"no kernel bounds a float result by {job.tail[0].op}")
@@ -409,19 +409,19 @@ def batch_norm(b: Builder, job: Job) -> None:
     )
 
 
-def global_avg_pool(b: Builder, job: Job) -> None:
+def global_avg_pool(b: ProgramBuilder, job: Job) -> None:
     """Lowers a mean over all but batch and channels."""
     rank = job.operands["x"].type.rank
     _mean(b, job, tuple(range(2, rank) if job.nchw else range(1, rank - 1)))
 
 
-def reduce_mean(b: Builder, job: Job) -> None:
+def reduce_mean(b: ProgramBuilder, job: Job) -> None:
     """Lowers a mean over axes that stand together."""
     rank = job.operands["x"].type.rank
     _mean(b, job, tuple(sorted({axis % rank for axis in job.ints("axes")})) or tuple(range(rank)))
 
 
-def _mean(b: Builder, job: Job, over: Sizes) -> None:
+def _mean(b: ProgramBuilder, job: Job, over: Sizes) -> None:
     if job.tail:
         raise CannotLower(f"no kernel bounds a float result by {job.tail[0].op}")
     value = job.operands["x"]
@@ -448,7 +448,7 @@ def _mean(b: Builder, job: Job, over: Sizes) -> None:
 # -- one axis -------------------------------------------------------------------------------------
 
 
-def conv1d(b: Builder, job: Job) -> None:
+def conv1d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a convolution of rows: images of one line."""
     x, w = job.operands["x"], job.operands["w"]
     made, (low, high) = _ending(b, job)
@@ -483,7 +483,7 @@ def conv1d(b: Builder, job: Job) -> None:
     )
 
 
-def pool1d(b: Builder, job: Job) -> None:
+def pool1d(b: ProgramBuilder, job: Job) -> None:
     """Lowers the greatest or the mean of the windows of rows: images of one line."""
     value = job.operands["x"]
     if job.tail or any(v.type.element != F32 for v in (value, job.result)):
@@ -525,7 +525,7 @@ EXACT = frozenset(
 )
 """Ops whose kernels give the bytes of the reference."""
 
-LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
+LOWERINGS: dict[str, Callable[[ProgramBuilder, Job], None]] = {
     "conv2d": conv2d,
     "conv1d": conv1d,
     "gemm": gemm,

@@ -22,11 +22,11 @@ from qir.passes.forms.unsigned_data import UnsignedData
 from qir.rewrite import Pass, run_passes
 
 from . import eager
-from .grouping import Written
-from .session import Session, Signature, engine
+from .grouping import GraphLayout
+from .session import ProgramInterface, TorchSession, engine
 from .unclaimed import claimed
 from .writer import decomposed, exported, kernels, torchscript
-from .writer.program import Handler, Program
+from .writer.program import FxProgram, Handler
 
 
 class ByEngine(Protocol):
@@ -106,15 +106,15 @@ def _refusing(graph: Graph) -> Iterator[None]:
 
 _NEAREST = frozenset({"away", "half_up", "half_down"})
 """Roundings that differ from PyTorch's at ties alone."""
-_FORMS: Mapping[str, Callable[[Program], object]] = {
+_FORMS: Mapping[str, Callable[[FxProgram], object]] = {
     "fx": exported.called,
     "torchscript": torchscript.scripted,
 }
 """What makes a model of a program; exported programs are the rest."""
 
 
-def _program(graph: Graph, choose: Callable[[Node], Handler | None], *, plain: bool) -> Program:
-    made = Program(graph, plain)
+def _program(graph: Graph, choose: Callable[[Node], Handler | None], *, plain: bool) -> FxProgram:
+    made = FxProgram(graph, plain)
     made.write(choose)
     return made
 
@@ -124,12 +124,12 @@ def _grouped(target: ByEngine, flat: Graph, ledger: Ledger) -> Graph:
     if not held(flat):
         return flat
     table = claimed(flat, target.capability(), target.profile)
-    return run_passes(flat, [Written(target.profile, table=table)], ledger)
+    return run_passes(flat, [GraphLayout(target.profile, table=table)], ledger)
 
 
 def save(target: ByEngine, made: object, graph: Graph, path: Path) -> None:
     """Writes what `build` made of a graph; Refused for a module that is no file."""
-    signature = Signature.of(graph)
+    signature = ProgramInterface.of(graph)
     if isinstance(made, ExportedProgram):
         exported.save(made, path, signature.text())
     elif isinstance(made, jit.ScriptModule):
@@ -140,17 +140,17 @@ def save(target: ByEngine, made: object, graph: Graph, path: Path) -> None:
         raise Refused(f"{path}: {said}: qir.build(graph, format='fx') returns it")
 
 
-def session(target: ByEngine, graph: Graph) -> Session:
+def session(target: ByEngine, graph: Graph) -> TorchSession:
     """Makes a graph ready to run by a target's engine, by the kernels that run its files."""
     flat = _flat(graph, Ledger(), kernels=not target.decomposed)
     grouped = _grouped(target, flat, Ledger())
     choose = decomposed.lowered if target.decomposed else kernels.handler
     with engine(target.engine):
         program = _program(grouped, choose, plain=target.decomposed)
-    return Session(exported.module(program), target.engine, _signature(target, graph))
+    return TorchSession(exported.module(program), target.engine, _signature(target, graph))
 
 
-def file_session(target: ByEngine, path: Path) -> Session:
+def file_session(target: ByEngine, path: Path) -> TorchSession:
     """Makes a file that a target wrote ready to run; InputError for one that is none.
 
     PyTorch packs the weights of a file as it loads it, for the engine that is chosen then.
@@ -159,12 +159,12 @@ def file_session(target: ByEngine, path: Path) -> Session:
     with engine(target.engine):
         made, told = exported.load(path) if whole else torchscript.load(path)
     run: Callable[..., object] = made
-    signature = Signature.parse(told)
-    return Session(run, target.engine, signature.plain() if whole else signature)
+    signature = ProgramInterface.parse(told)
+    return TorchSession(run, target.engine, signature.plain() if whole else signature)
 
 
-def _signature(target: ByEngine, graph: Graph) -> Signature:
-    found = Signature.of(graph)
+def _signature(target: ByEngine, graph: Graph) -> ProgramInterface:
+    found = ProgramInterface.of(graph)
     return found.plain() if target.decomposed else found
 
 

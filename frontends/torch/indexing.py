@@ -8,40 +8,40 @@ from torch import fx
 
 from qir.ir.node import Value
 
-from .call import Call, Keep
+from .call import KeepCall, OverloadCall
 
 
-def _embedding(call: Call) -> Value:
+def _embedding(call: OverloadCall) -> Value:
     operands = {"w": call.value("weight"), "indices": call.value("indices")}
     padding = call.whole("padding_idx")
     return call.add("embedding", operands, {"padding": padding} if padding >= 0 else {})
 
 
-def _index_select(call: Call) -> Value:
+def _index_select(call: OverloadCall) -> Value:
     x, indices = call.value("self"), call.value("index")
     if indices.type.rank != 1:
-        raise Keep
+        raise KeepCall
     return call.add("gather", {"x": x, "indices": indices}, {"axis": call.axis("dim", x.type.rank)})
 
 
-def _gather(call: Call) -> Value:
+def _gather(call: OverloadCall) -> Value:
     x, indices = call.value("self"), call.value("index")
     axis = call.axis("dim", x.type.rank)
     return call.add("gather_elements", {"x": x, "indices": indices}, {"axis": axis})
 
 
-def _index(call: Call) -> Value:
+def _index(call: OverloadCall) -> Value:
     """Reads `x[:, i]` and `x[i, j]`: one tensor of indices, or several for the first axes."""
     x, held = call.value("self"), call["indices"]
     named = [(i, node) for i, node in enumerate(held) if node is not None]
     if not all(isinstance(n, fx.Node) and not _is_mask(n) for _, n in named):
-        raise Keep
+        raise KeepCall
     if len(named) == 1:
         axis, node = named[0]
         operands = {"x": x, "indices": call.reader.tensor(node)}
         return call.add("gather", operands, {"axis": axis})
     if [i for i, _ in named] != list(range(len(named))):
-        raise Keep
+        raise KeepCall
     parts = _broadcast(call, [call.reader.tensor(node) for _, node in named])
     rank = parts[0].type.rank
     rows = [call.add("unsqueeze", {"x": part}, {"axes": (rank,)}) for part in parts]
@@ -49,7 +49,7 @@ def _index(call: Call) -> Value:
     return call.add("gather_nd", {"x": x, "indices": indices})
 
 
-def _broadcast(call: Call, parts: list[Value]) -> list[Value]:
+def _broadcast(call: OverloadCall, parts: list[Value]) -> list[Value]:
     """Returns tensors of indices expanded to one shape."""
     whole = parts[0]
     for part in parts[1:]:
@@ -69,31 +69,33 @@ def _is_mask(node: fx.Node) -> bool:
     return str(node.meta["val"].dtype) in ("torch.bool", "torch.uint8")
 
 
-def _slice_scatter(call: Call) -> Value:
+def _slice_scatter(call: OverloadCall) -> Value:
     """Reads `x[:, i:j] = y`, which functionalization turns into a call that gives a tensor."""
     x, axis = call.value("self"), call.axis("dim", call.rank("self"))
     count = x.type.shape[axis]
     bounds = call["start"], call["end"]
     if call.whole("step") != 1 or not isinstance(count, int):
-        raise Keep("it writes parts that are not next to each other, or of an unknown size")
+        raise KeepCall("it writes parts that are not next to each other, or of an unknown size")
     if not all(bound is None or isinstance(bound, int) for bound in bounds):
-        raise Keep("it writes to a place that is computed")
+        raise KeepCall("it writes to a place that is computed")
     start, end, _ = slice(*bounds).indices(count)
     return _replaced(call, x, call.value("src"), axis, (start, end, count))
 
 
-def _select_scatter(call: Call) -> Value:
+def _select_scatter(call: OverloadCall) -> Value:
     """Reads `x[:, i] = y` likewise."""
     x, axis = call.value("self"), call.axis("dim", call.rank("self"))
     count, index = x.type.shape[axis], call.whole("index")
     if not isinstance(count, int):
-        raise Keep("it writes to an axis of an unknown size")
+        raise KeepCall("it writes to an axis of an unknown size")
     start = index + count if index < 0 else index
     part = call.add("unsqueeze", {"x": call.value("src")}, {"axes": (axis,)})
     return _replaced(call, x, part, axis, (start, start + 1, count))
 
 
-def _replaced(call: Call, x: Value, part: Value, axis: int, bounds: tuple[int, int, int]) -> Value:
+def _replaced(
+    call: OverloadCall, x: Value, part: Value, axis: int, bounds: tuple[int, int, int]
+) -> Value:
     """Returns a tensor whose elements from start to end of an axis are those of another."""
     start, end, count = bounds
 
@@ -109,7 +111,7 @@ def _replaced(call: Call, x: Value, part: Value, axis: int, bounds: tuple[int, i
     return call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
 
 
-def _copy(call: Call) -> Value:
+def _copy(call: OverloadCall) -> Value:
     """Reads `x[...] = y`: another tensor in the shape and element type of this one."""
     made = call.cast_to(call["src"], call.result.dtype)
     if tuple(call.fake("src").shape) == tuple(call.result.shape):
@@ -118,8 +120,8 @@ def _copy(call: Call) -> Value:
     return call.add("expand", {"x": made, "shape": shape})
 
 
-def _triangle(upper: bool) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _triangle(upper: bool) -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         attrs = {"k": call.whole("diagonal"), "upper": upper}
         return call.add("trilu", {"x": call.value("self")}, attrs)
 

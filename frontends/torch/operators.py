@@ -23,9 +23,9 @@ from . import (
     reduction,
     resizing,
 )
-from .call import Call
+from .call import OverloadCall
 
-OPS: dict[str, Callable[[Call], Any]] = (
+OPS: dict[str, Callable[[OverloadCall], Any]] = (
     {
         f"aten.{name}": handler
         for family in (

@@ -6,28 +6,28 @@ from collections.abc import Callable
 
 from qir.ir.node import Value
 
-from .call import Call, Keep
+from .call import KeepCall, OverloadCall
 
 
-def _linear(call: Call) -> Value:
+def _linear(call: OverloadCall) -> Value:
     operands = {"x": call.value("input"), "w": call.value("weight"), "bias": call.optional("bias")}
     if operands["x"].type.rank == 1:  # type: ignore[union-attr]
-        raise Keep
+        raise KeepCall
     return call.add("linear", operands)
 
 
-def _product(first: str = "self", second: str = "other") -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _product(first: str = "self", second: str = "other") -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         a, b = call.promoted(first, second, kind=call.result.dtype)
         return call.add("matmul", {"a": a, "b": b})
 
     return read
 
 
-def _with_addend(first: str, second: str) -> Callable[[Call], Value]:
+def _with_addend(first: str, second: str) -> Callable[[OverloadCall], Value]:
     """Returns the converter of addmm and baddbmm: beta * self + alpha * (a @ b)."""
 
-    def read(call: Call) -> Value:
+    def read(call: OverloadCall) -> Value:
         a, b = call.value(first), call.value(second)
         if a.type.rank == 2:
             attrs = {"alpha": call.real("alpha"), "beta": call.real("beta")}
@@ -46,9 +46,9 @@ def _with_addend(first: str, second: str) -> Callable[[Call], Value]:
     return read
 
 
-def _einsum(call: Call) -> Value:
+def _einsum(call: OverloadCall) -> Value:
     if call.given.get("path") is not None:
-        raise Keep
+        raise KeepCall
     parts = {f"xs.{i}": value for i, value in enumerate(call.values("tensors"))}
     return call.add("einsum", parts, {"equation": call["equation"]})
 

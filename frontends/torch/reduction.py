@@ -9,15 +9,15 @@ import torch
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import Call, Keep
+from .call import KeepCall, OverloadCall
 
 _LAST = 2**63 - 1
 
 
-def _over_axes(op: str, name: str = "dim") -> Callable[[Call], Value]:
+def _over_axes(op: str, name: str = "dim") -> Callable[[OverloadCall], Value]:
     """Returns the converter of a reduction; sums of truth values and integers are in i64."""
 
-    def read(call: Call) -> Value:
+    def read(call: OverloadCall) -> Value:
         x = call.promoted("self", kind=call.result.dtype)[0]
         named = name in call.given
         axes = call.axes(name, x.type.rank) if named else tuple(range(x.type.rank))
@@ -29,10 +29,10 @@ def _over_axes(op: str, name: str = "dim") -> Callable[[Call], Value]:
     return read
 
 
-def _variance(root: bool) -> Callable[[Call], Value]:
+def _variance(root: bool) -> Callable[[OverloadCall], Value]:
     """Returns the converter of var and std: the mean of squared differences from the mean."""
 
-    def read(call: Call) -> Value:
+    def read(call: OverloadCall) -> Value:
         x = call.value("self")
         axes = call.axes("dim", x.type.rank) if "dim" in call.given else tuple(range(x.type.rank))
         correction = call.given.get("correction", 1)
@@ -42,11 +42,11 @@ def _variance(root: bool) -> Callable[[Call], Value]:
         for axis in axes:
             size = x.type.shape[axis]
             if not isinstance(size, int):
-                raise Keep
+                raise KeepCall
             count *= size
         correction = 1 if correction is None else correction
         if count <= correction:
-            raise Keep
+            raise KeepCall
         mean = call.add("reduce_mean", {"x": x}, {"axes": axes, "keep": True})
         square = call.add("squared_difference", {"a": x, "b": mean})
         keep = bool(call.given.get("keepdim", False))
@@ -58,32 +58,32 @@ def _variance(root: bool) -> Callable[[Call], Value]:
     return read
 
 
-def _norm(call: Call) -> Value:
+def _norm(call: OverloadCall) -> Value:
     x, order = call.promoted("self", kind=call.result.dtype)[0], call.given.get("p")
     order = call.given.get("ord", order)
     op = {1: "reduce_l1", 2: "reduce_l2"}.get(2 if order is None else order)
     if op is None:
-        raise Keep
+        raise KeepCall
     axes = call.axes("dim", x.type.rank) if call.given.get("dim") is not None else ()
     axes = axes or tuple(range(x.type.rank))
     return call.add(op, {"x": x}, {"axes": axes, "keep": call.flag("keepdim")})
 
 
-def _place(op: str) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _place(op: str) -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         x = call.value("self")
         if call["dim"] is None:
-            raise Keep
+            raise KeepCall
         attrs = {"axis": call.axis("dim", x.type.rank), "keep": call.flag("keepdim")}
         return call.add(op, {"x": x}, attrs)
 
     return read
 
 
-def _with_place(reduce: str, place: str) -> Callable[[Call], list[Value]]:
+def _with_place(reduce: str, place: str) -> Callable[[OverloadCall], list[Value]]:
     """Returns the converter of max and min along an axis, which give the element and its place."""
 
-    def read(call: Call) -> list[Value]:
+    def read(call: OverloadCall) -> list[Value]:
         x = call.value("self")
         axis, keep = call.axis("dim", x.type.rank), call.flag("keepdim")
         value = call.add(reduce, {"x": x}, {"axes": (axis,), "keep": keep})
@@ -92,15 +92,15 @@ def _with_place(reduce: str, place: str) -> Callable[[Call], list[Value]]:
     return read
 
 
-def _running(op: str) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _running(op: str) -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         x = call.promoted("self", kind=call.result.dtype)[0]
         return call.add(op, {"x": x}, {"axis": call.axis("dim", x.type.rank)})
 
     return read
 
 
-def _difference(call: Call) -> Value:
+def _difference(call: OverloadCall) -> Value:
     """Reads differences of neighbors along an axis, `n` times over."""
     held = [call[name] for name in ("prepend", "self", "append") if call[name] is not None]
     kind, truth = call.result.dtype, call.result.dtype == torch.bool
@@ -117,7 +117,7 @@ def _difference(call: Call) -> Value:
     return x
 
 
-def _top_k(call: Call) -> list[Value]:
+def _top_k(call: OverloadCall) -> list[Value]:
     x = call.value("self")
     attrs: dict[str, Attr] = {
         "k": call.whole("k"),
@@ -128,7 +128,7 @@ def _top_k(call: Call) -> list[Value]:
     return list(call.add_many("top_k", {"x": x}, attrs))
 
 
-OPS: dict[str, Callable[[Call], Value | list[Value]]] = {
+OPS: dict[str, Callable[[OverloadCall], Value | list[Value]]] = {
     "mean.default": _over_axes("reduce_mean"),
     "mean.dim": _over_axes("reduce_mean"),
     "sum.default": _over_axes("reduce_sum"),

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import Call, Keep, row
+from .call import KeepCall, OverloadCall, row
 
 
-def _resize(axes: int, mode: str) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _resize(axes: int, mode: str) -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         x = call.value("input" if "input" in call.given else "self")
         spatial = tuple(range(2, 2 + axes))
         wanted = [call.result.shape[axis] for axis in spatial]
         if x.type.rank != axes + 2 or not all(isinstance(size, int) for size in wanted):
-            raise Keep
+            raise KeepCall
         attrs: dict[str, Attr] = {"axes": spatial, "coordinates": "asymmetric", "rounding": "floor"}
         if mode != "nearest":
             half = "pytorch_half_pixel" if 1 in wanted else "half_pixel"  # differ in sizes of 1
@@ -34,7 +34,7 @@ def _resize(axes: int, mode: str) -> Callable[[Call], Value]:
     return read
 
 
-def _scales(call: Call, axes: int) -> tuple[float, ...]:
+def _scales(call: OverloadCall, axes: int) -> tuple[float, ...]:
     """Returns the factors that PyTorch computes places with; none where it goes by the sizes."""
     held = call.given.get("scale_factors")
     if held is None:
@@ -43,7 +43,7 @@ def _scales(call: Call, axes: int) -> tuple[float, ...]:
     if held is None:
         return ()
     if not all(isinstance(factor, (int, float)) for factor in held):
-        raise Keep
+        raise KeepCall
     return tuple(float(factor) for factor in held)
 
 

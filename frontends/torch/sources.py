@@ -19,7 +19,7 @@ from qir.errors import InputError, QirError, UsageError
 from .archive import open_archive
 from .muting import muted
 from .profiles import engine_chosen, profile_name, running_engine
-from .program import Program, as_program, functional, mutates_views
+from .program import TorchProgram, as_program, functional, mutates_views
 from .quantized_modules import (
     is_quantized,
     quantizes,
@@ -44,7 +44,7 @@ _EXPORTED = "archive_format"
 class Opened:
     """What is read, its name, and how."""
 
-    program: Program
+    program: TorchProgram
     name: str
     share: bool
     """Whether parameters may share the program's memory."""
@@ -198,7 +198,7 @@ def _script(
     return Opened(program, name, share=False, profile=profile, kernels=reader.kernels)
 
 
-def _guessed(module: torch.jit.ScriptModule, name: str) -> tuple[Program, Interpreter]:
+def _guessed(module: torch.jit.ScriptModule, name: str) -> tuple[TorchProgram, Interpreter]:
     """Reads a module with inputs of open sizes, as its first layers take them."""
     failed: QirError | None = None
     for inputs in examples(module, name):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qir.calibration.rows import Array, Rows, open_npy, open_npz, refuse_objects
+from qir.calibration.rows import Array, ArrayRows, open_npy, open_npz, refuse_objects
 from qir.errors import DataError
 
 NAMES = ("labels", "label", "targets", "target", "y")
@@ -45,7 +45,7 @@ def read_labels(labels: str | Path | Array, samples: Sequence[str] | None = None
     raise DataError(f"{file}: labels are read from {_SUFFIXES}")
 
 
-def _all(rows: Rows) -> Array:
+def _all(rows: ArrayRows) -> Array:
     return np.array(rows.read(0, rows.shape[0] if rows.shape else 1))
 
 

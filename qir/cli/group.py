@@ -18,7 +18,7 @@ from qir.registry import DEFAULT_TARGET
 if TYPE_CHECKING:
     from qir.inspect.left_float import Foreseen, Left
     from qir.rewrite import Report
-    from qir.rewrite.runner.numbering import Step
+    from qir.rewrite.runner.numbering import RewriteStep
 
 
 @shared.verb(
@@ -99,7 +99,7 @@ def group(
     claims = {entry.subject: entry.reason for entry in said if entry.basis == BASIS}
     doubts = [e for e in said if e.change is Change.UNVERIFIED and e.basis != BASIS]
     loaded = folded if real else len(said) - len(claims) - len(wrapped) - len(doubts)
-    steps: Sequence[Step | Foreseen] = kernels if real else wrapped
+    steps: Sequence[RewriteStep | Foreseen] = kernels if real else wrapped
     left = list(left_float(done))
     sums = float_sums(done, 0) if left and not real else []
     screen = Screen(quiet=quiet)
@@ -178,18 +178,18 @@ def _claimed(said: Iterable[str], count: int) -> str:
     return "; ".join(part for part in (whole, *parts) if part)
 
 
-def _row(step: Step | Foreseen, claim: str) -> tuple[str, ...]:
+def _row(step: RewriteStep | Foreseen, claim: str) -> tuple[str, ...]:
     chain, says = _split(step)
     return step.node, chain, claim, says, str(step.origins[0]) if step.origins else ""
 
 
-def _split(step: Step | Foreseen) -> tuple[str, str]:
+def _split(step: RewriteStep | Foreseen) -> tuple[str, str]:
     """The chain, and the row of the profile that says it is one kernel."""
     chain, _, row = step.rewrite.rpartition(" by ")
     return chain, row
 
 
-def _json(step: Step | Foreseen, claim: str | None) -> dict[str, object]:
+def _json(step: RewriteStep | Foreseen, claim: str | None) -> dict[str, object]:
     chain, row = _split(step)
     origins = [str(origin) for origin in step.origins]
     said = {"node": step.node, "chain": chain.split(" |> "), "row": row, "claim": claim}

@@ -196,7 +196,7 @@ def quantize(
 
     alone = dynamic or weights is not None
     calibrates = data is not None and stats is None
-    asked = goals.Asked(drop, sqnr, labels, output, calibrates)
+    asked = goals.GoalRequest(drop, sqnr, labels, output, calibrates)
     asked.require(data, alone=alone, feeds=feeds, checked=wanted, force=force)
     given = (target, profile or "", granularity, range_rule, scales, corrections, float_type)
     recipe = goals.read_recipe(Recipe(*given, shared.all_rules(rules, floats)), recipe_file)
@@ -355,7 +355,7 @@ def quantize(
         noise = _noise(graph, quantized, data, limit, batch, feeds, preprocess)
     checked = None
     if wanted and checked_on is not None and statistics is not None:
-        how: checking.Quantized = {
+        how: checking.QuantizationKind = {
             "target": target,
             "granularity": granularity,
             "range_rule": range_rule,

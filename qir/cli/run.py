@@ -14,12 +14,12 @@ from qir.cli import verb as shared
 from qir.cli.measuring import Parts, join, measured, number, run_each, show_measured
 from qir.cli.models import claim_files, open_model, require_apart
 from qir.cli.programs import is_program
-from qir.cli.screen import Cell, Column, Screen, plural, real, whole
+from qir.cli.screen import Column, Screen, StyledText, plural, real, whole
 from qir.cli.words import shape
 
 if TYPE_CHECKING:
     from qir.cli.engines import Tensor, Tensors
-    from qir.inspect.compare import Difference
+    from qir.inspect.compare import OutputDifference
     from qir.inspect.float_faults import FloatFault
     from qir.ir.graph import Graph
 
@@ -247,7 +247,7 @@ def _fault(
     return first_fault(graph, inputs, [partial(alone, name) for name in names])
 
 
-def _show_sums(screen: Screen, graph: Graph, found: Sequence[Difference]) -> None:
+def _show_sums(screen: Screen, graph: Graph, found: Sequence[OutputDifference]) -> None:
     """Says, where results differ, which ops each engine computes in an order of its own."""
     from qir.inspect.float_sums import float_sums, said_of
 
@@ -321,7 +321,7 @@ def _kind(graph: Graph, name: str, array: Tensor) -> str:
     return str(kind if array.dtype == kind.carrier else dtype_of(array))
 
 
-def _row(found: Difference, near: Mapping[str, Mapping[str, float]]) -> dict[str, object]:
+def _row(found: OutputDifference, near: Mapping[str, Mapping[str, float]]) -> dict[str, object]:
     metrics = {name: number(x) for name, x in near.get(found.name, {}).items()}
     return {**found.to_json(), "metrics": metrics}
 
@@ -378,7 +378,7 @@ def _element(value: object) -> str:
 
 
 def _show_differences(
-    screen: Screen, names: Sequence[str], over: str, found: Sequence[Difference]
+    screen: Screen, names: Sequence[str], over: str, found: Sequence[OutputDifference]
 ) -> None:
     equal = sum(d.equal for d in found)
     rest = "all equal" if equal == len(found) else f"{equal} of {len(found)} equal"
@@ -396,7 +396,7 @@ def _show_differences(
         (
             d.name,
             f"{d.elements:,}",
-            Cell("equal", "green") if d.equal else Cell("differ", "red"),
+            StyledText("equal", "green") if d.equal else StyledText("differ", "red"),
             f"{d.differ:,}",
             whole(d.largest, 3) if d.differ else "",
             whole(d.codes, 3) if d.differ and d.codes is not None else "",

@@ -122,7 +122,7 @@ Shape = tuple[int | str, ...]
 """Sizes of an input: numbers, and names of open ones."""
 
 
-class Sizes(click.ParamType):  # type: ignore[type-arg]
+class ShapeArgument(click.ParamType):  # type: ignore[type-arg]
     """A shape, its sizes between commas."""
 
     name = "sizes"
@@ -143,7 +143,7 @@ class Sizes(click.ParamType):  # type: ignore[type-arg]
 shapes = click.option(
     "--shape",
     "shapes",
-    type=Sizes(),
+    type=ShapeArgument(),
     multiple=True,
     metavar="SIZES",
     help="Sizes of an input, such as n,3,224,224, for files without them; once an input, in order.",

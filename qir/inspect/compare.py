@@ -14,7 +14,7 @@ from qir.ir.quantized_ops import read
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class OutputDifference:
     """One output of two runs; `to_json` has the keys of the fields and `equal`."""
 
     name: str
@@ -41,7 +41,7 @@ class Difference:
 Results = Mapping[str, NDArray[np.generic]]
 
 
-def compare(graph: Graph, a: Results, b: Results) -> tuple[Difference, ...]:
+def compare(graph: Graph, a: Results, b: Results) -> tuple[OutputDifference, ...]:
     """Each output of one run against the same of another.
 
     Raises DataError where the two have other outputs, shapes or element types.
@@ -53,7 +53,7 @@ def compare(graph: Graph, a: Results, b: Results) -> tuple[Difference, ...]:
 
 def _difference(
     graph: Graph, name: str, a: NDArray[np.generic], b: NDArray[np.generic]
-) -> Difference:
+) -> OutputDifference:
     if a.shape != b.shape or a.dtype != b.dtype:
         raise DataError(
             f"output {name}: one run gives {a.dtype} {list(a.shape)}, "
@@ -62,17 +62,19 @@ def _difference(
     if a.dtype == object:
         pairs = zip(a.reshape(-1).tolist(), b.reshape(-1).tolist(), strict=True)
         others = sum(not alike(x, y) for x, y in pairs)
-        return Difference(name, a.size, others, float("inf") if others else 0.0, None)
+        return OutputDifference(name, a.size, others, float("inf") if others else 0.0, None)
     rows_a, rows_b = _bytes(a), _bytes(b)
     differ = np.any(rows_a != rows_b, axis=1).reshape(a.shape)
     count = int(differ.sum())
     if not count:
-        return Difference(name, a.size, 0, 0.0, 0.0 if _scale(graph, name) else None)
+        return OutputDifference(name, a.size, 0, 0.0, 0.0 if _scale(graph, name) else None)
     with np.errstate(all="ignore"):
         gaps = np.abs(a[differ].astype(np.float64) - b[differ].astype(np.float64))
     largest = float(gaps.max())
     scale = _scale(graph, name)
-    return Difference(name, a.size, count, largest, None if scale is None else largest / scale)
+    return OutputDifference(
+        name, a.size, count, largest, None if scale is None else largest / scale
+    )
 
 
 def alike(a: object, b: object) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from backends.tflite.models import Case as Case
-from backends.tflite.models import Operand as Operand
+from backends.tflite.models import OpCase as Case
 from tests.oracles.tflite_dynamic import DYNAMIC
 from tests.oracles.tflite_edges import EDGES
 from tests.oracles.tflite_elements import ELEMENTS

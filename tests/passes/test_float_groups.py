@@ -9,7 +9,7 @@ import pytest
 
 import qir
 from qir import pipeline
-from qir.analysis.kernel_groups import Kernel, kernels
+from qir.analysis.kernel_groups import KernelGroup, kernels
 from qir.errors import UsageError
 from qir.inspect.left_float import left_float
 from qir.ir.graph import Graph
@@ -52,7 +52,7 @@ def signed(graph: Graph, codes: str) -> list[str]:
     return rules + (["op=softmax: float"] if "softmax" in ops else [])
 
 
-def foreseen(graph: Graph, name: str) -> dict[frozenset[str], Kernel]:
+def foreseen(graph: Graph, name: str) -> dict[frozenset[str], KernelGroup]:
     return {members(k): k for k in kernels(pipeline.fold(graph), profile(name))}
 
 
@@ -112,7 +112,7 @@ def test_what_quantizing_puts_into_a_kernel_is_what_grouping_foresaw(name: str) 
     assert set(told) <= {"nothing next to it is integer"}
 
 
-def makes(kernel: Kernel, codes: str | None) -> bool:
+def makes(kernel: KernelGroup, codes: str | None) -> bool:
     """Whether a kernel may have a result of such codes."""
     storage = (codes or "u8").partition(" ")[0]
     assert kernel.row is not None

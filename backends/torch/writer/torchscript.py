@@ -14,7 +14,7 @@ import torch
 from qir.atomic import replacing
 from qir.errors import InputError
 
-from .program import Program
+from .program import FxProgram
 
 TOLD = "qir.json"
 """The member of a file that has the names and types of inputs and results."""
@@ -24,7 +24,7 @@ _NO_NUMBER = re.compile(r"(?<![\w.])(inf|nan)\b")
 """Numbers that a graph's source reads as globals, which TorchScript lacks."""
 
 
-def scripted(program: Program) -> torch.jit.ScriptModule:
+def scripted(program: FxProgram) -> torch.jit.ScriptModule:
     """Returns a program compiled by TorchScript."""
     source = _FREED.sub("", program.graph.python_code("self").src)
     source = _NO_NUMBER.sub(r'float("\1")', source)
@@ -38,7 +38,7 @@ def scripted(program: Program) -> torch.jit.ScriptModule:
     return module
 
 
-def _held(program: Program) -> list[tuple[str, Any]]:
+def _held(program: FxProgram) -> list[tuple[str, Any]]:
     return list(program.held.items())
 
 

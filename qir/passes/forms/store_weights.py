@@ -37,7 +37,7 @@ from qir.ledger import Change, Ledger
 from qir.numerics import Affine, bias_codes
 from qir.profiles import Profile, declared_for, profile, query_on
 from qir.reference.interpreter import profile_of
-from qir.reference.products import Kernel
+from qir.reference.products import ProductKernel
 from qir.reference.weights import coded
 from qir.rewrite import Pass
 
@@ -74,7 +74,7 @@ class _Layer:
     slots: dict[str, str]
     """By slot of the op: the slot of the node, which may be a group."""
     owner: Profile
-    kernel: Kernel
+    kernel: ProductKernel
     weight: NDArray[np.generic]
 
     def store(self, graph: Graph) -> None:
@@ -134,7 +134,7 @@ def _layer(graph: Graph, node: Node) -> _Layer | None:
     arrays = {s: v.constant.data for s, v in values.items() if v.constant is not None}
     owner, result = profile(profile_of(graph, node)), node.result.type
     rule = owner.resolve(query_on(op, attrs, types, result))
-    kernel, made = coded(Kernel(op, attrs, types, result, rule), arrays)
+    kernel, made = coded(ProductKernel(op, attrs, types, result, rule), arrays)
     of = kernel.maps.get(weight)
     if of is None or of.ends is None or of.ends.gain is not None:
         return None

@@ -202,7 +202,7 @@ def _place(slot: str, names: list[str]) -> int:
 def test_an_op_computes_in_tensorflow_what_the_reference_does(name: str) -> None:
     graph, feeds = build(CASES[name])
     written = to_graphdef(formed(graph, qir.Ledger(), kernels=True))
-    found = session.Session(written, 1).values(feeds, written.outputs)
+    found = session.TensorFlowSession(written, 1).values(feeds, written.outputs)
     wanted = qir.run(graph, feeds)
     assert found.keys() == wanted.keys()
     for key, array in wanted.items():

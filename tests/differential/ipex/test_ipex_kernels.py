@@ -22,7 +22,7 @@ from qir.ir.dtype import F32, dtype, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.types import Array, Grain, QuantType, TensorType, param, uniform
-from qir.numerics.fields import Method
+from qir.numerics.fields import MethodField
 from qir.profiles import Profile, profile
 from qir.profiles.library import replaced
 from qir.reference.interpreter import run
@@ -81,12 +81,12 @@ def same(name: str, found: Codes, wanted: Codes) -> None:
     assert (found == wanted).all(), f"{name}: {np.count_nonzero(found != wanted)} differ"
 
 
-def with_method(name: str, method: Method) -> Profile:
+def with_method(name: str, method: MethodField) -> Profile:
     """The profile with such a method in the place of the one of that name."""
     found = profile(PROFILE)
     rules = [
         replace(rule, fields={**rule.fields, ("", "method"): method})
-        if rule.fields.get(("", "method")) == Method(name)
+        if rule.fields.get(("", "method")) == MethodField(name)
         else rule
         for rule in found.rules
     ]
@@ -111,7 +111,7 @@ def test_sums_of_rows_of_codes_are_foreseen() -> None:
 
 
 def test_sums_of_rows_beside_each_other_are_foreseen() -> None:
-    with replaced(with_method("summed_rows", Method("summed_rows", {"once": True}))):
+    with replaced(with_method("summed_rows", MethodField("summed_rows", {"once": True}))):
         for name, case in cases("merged"):
             same(name, bag(case), case["y"])
 
@@ -235,11 +235,11 @@ def linear(name: str, case: Mapping[str, Codes]) -> Codes:
 
 
 MODES = {
-    "PER_BATCH_IC_BLOCK_SYM": Method("blocks_of_terms"),
-    "PER_BATCH_SYM": Method("blocks_of_terms", {"scales": "row"}),
-    "PER_TENSOR_SYM": Method("blocks_of_terms", {"scales": "tensor"}),
-    "PER_BATCH": Method("blocks_of_terms", {"scales": "row", "affine": True}),
-    "PER_TENSOR": Method("blocks_of_terms", {"scales": "tensor", "affine": True}),
+    "PER_BATCH_IC_BLOCK_SYM": MethodField("blocks_of_terms"),
+    "PER_BATCH_SYM": MethodField("blocks_of_terms", {"scales": "row"}),
+    "PER_TENSOR_SYM": MethodField("blocks_of_terms", {"scales": "tensor"}),
+    "PER_BATCH": MethodField("blocks_of_terms", {"scales": "row", "affine": True}),
+    "PER_TENSOR": MethodField("blocks_of_terms", {"scales": "tensor", "affine": True}),
 }
 """How reals become codes (act_quant_mode), the first unless told otherwise."""
 
