@@ -154,8 +154,8 @@ def _pool(probe: _Kernels, node: Node, asked: GraphRequest, feeds: Feeds) -> str
     given = [asked.fed(_data(node, "x", feeds), kind), *_ranges(asked, _ends(node, "x"))]
     down, right = _pair(node, "stride")
     sizes = {"ksize": (1, height, width, 1), "strides": (1, down, right, 1)}
-    attrs = {"T": RequestedType(kind), "padding": "VALID", **sizes}
-    return f"{asked.node('QuantizedAvgPool', given, **attrs)}:0"
+    kind_attr = RequestedType(kind)
+    return f"{asked.node('QuantizedAvgPool', given, T=kind_attr, padding='VALID', **sizes)}:0"
 
 
 def _pair(node: Node, name: str) -> tuple[int, int]:
