@@ -17,6 +17,7 @@ graph main as tf-2.21.onednn {{
   output(y=%y)
 }}
 """
+Arrays = dict[str, np.ndarray]
 SCALES = np.array([0.01, 0.02, 0.005, 0.01, 0.015, 0.02])
 
 
@@ -28,14 +29,14 @@ def network(
     tail: str = "relu",
     x: str = "u8:f32, 0.02",
 ) -> qir.Graph:
-    arrays = {
+    arrays: Arrays = {
         "w": rng.integers(-127, 128, (6, 8, 3, 3)).astype(np.int8),
         "b": rng.normal(0, 2, 6).astype(np.float32),
     }
     return qir.parse(SOURCE.format(x=x, summand=summand, step=step, tail=tail), arrays)
 
 
-def inputs(rng: np.random.Generator, *, signed: bool = False) -> dict[str, np.ndarray]:
+def inputs(rng: np.random.Generator, *, signed: bool = False) -> Arrays:
     low, high, kind = (-128, 128, np.int8) if signed else (0, 256, np.uint8)
     return {
         "x": rng.integers(low, high, (4, 8, 5, 5)).astype(kind),
@@ -43,9 +44,15 @@ def inputs(rng: np.random.Generator, *, signed: bool = False) -> dict[str, np.nd
     }
 
 
-def rounded_once(graph: qir.Graph, given: dict[str, np.ndarray], x: float, s: float, y: float):
+def held(graph: qir.Graph, name: str) -> np.ndarray:
+    constant = graph[name].constant
+    assert constant is not None
+    return constant.data.astype(np.float64)
+
+
+def rounded_once(graph: qir.Graph, given: Arrays, x: float, s: float, y: float) -> np.ndarray:
     """What one kernel gives, in float64."""
-    w, b = (graph[name].constant.data.astype(np.float64) for name in ("w", "b"))
+    w, b = held(graph, "w"), held(graph, "b")
     w = w * SCALES[:, None, None, None]
     windows = np.lib.stride_tricks.sliding_window_view(given["x"] * x, (3, 3), (2, 3))
     sums = np.einsum("nchwij,ocij->nohw", windows, w) + b[:, None, None]
@@ -87,7 +94,8 @@ def test_the_range_of_small_sums_is_their_own() -> None:
     graph = network(rng, 0.1, 40.0)
     SplitSums().run(graph, qir.Ledger())
     between = graph["y.sums"].type.quant
-    w = graph["w"].constant.data * SCALES[:, None, None, None]
+    assert between is not None
+    w = held(graph, "w") * SCALES[:, None, None, None]
     most = np.abs(w).sum((1, 2, 3)).max() * 255 * 0.02 + 20
     assert float(between.scales()) * 255 < 2 * most
 

@@ -257,4 +257,5 @@ def _floats(bias: Value, x: QuantType, w: QuantType, owner: Profile) -> NDArray[
     if bias.type.quant is not None:
         return np.asarray(reals_of(owner, held.data, bias.type.quant), np.float64)
     unit = float(x.scales()) * np.asarray(w.scales(), np.float64)
-    return held.data * (unit if bias.type.dtype.is_integer else 1.0)
+    steps = np.asarray(held.data, np.float64)
+    return np.asarray(steps * unit) if bias.type.dtype.is_integer else steps
