@@ -16,7 +16,7 @@ from qir.cli.screen import Column, Screen, plural
 from qir.registry import DEFAULT_TARGET
 
 if TYPE_CHECKING:
-    from qir.inspect.left_float import PredictedKernel, Left
+    from qir.inspect.left_float import Left, PredictedKernel
     from qir.rewrite import Report
     from qir.rewrite.runner.numbering import RewriteStep
 
