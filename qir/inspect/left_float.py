@@ -33,7 +33,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class PredictedKernel:
     """What would be one kernel of a float graph, were its edges quantized values."""
 
     node: str
@@ -43,11 +43,11 @@ class Foreseen:
     origins: tuple[Origin, ...] = ()
 
 
-def foreseen(graph: Graph, named: str) -> list[Foreseen]:
+def predicted_kernels(graph: Graph, named: str) -> list[PredictedKernel]:
     """The kernels that a profile's runtime would make of a float graph; of other graphs none."""
     found = profile(named)
     made = kernels(graph, found) if is_float(graph) else []
-    return [Foreseen(k.last.name, told(k, found), _origins(k)) for k in made]
+    return [PredictedKernel(k.last.name, told(k, found), _origins(k)) for k in made]
 
 
 def _origins(kernel: KernelGroup) -> tuple[Origin, ...]:

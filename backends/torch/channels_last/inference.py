@@ -30,7 +30,7 @@ from .result_strides import (
     StridedKernel,
     requantized,
     result_steps,
-    unforeseen,
+    unpredicted,
 )
 from .strides import (
     Sizes,
@@ -276,7 +276,7 @@ class LayoutInference:
         data = [v for v in node.operands.values() if v.type.rank]
         if _op(node) not in _NORMS or _says(node) or not data or not _coded(data[0]):
             return ""
-        return unforeseen(self._kernel(node, node.result))
+        return unpredicted(self._kernel(node, node.result))
 
     def _why(self, node: Node) -> str:
         data = _data(node)

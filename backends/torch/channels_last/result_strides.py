@@ -219,7 +219,7 @@ def _softmax(kernel: StridedKernel) -> Steps:
     return tuple(moved[axis] for axis in axes)
 
 
-def unforeseen(kernel: StridedKernel) -> str:
+def unpredicted(kernel: StridedKernel) -> str:
     """Why nobody can tell what torch's kernel makes, for its order; empty where one can."""
     x, sizes = kernel.x, kernel.sizes
     if kernel.op in ("instance_norm", "group_norm"):
@@ -256,4 +256,4 @@ _RULES: Mapping[str, Rule] = {
 }
 """By op; others that go element by element make what is suggested, and all else the plain order."""
 
-__all__ = ["Read", "StridedKernel", "requantized", "result_steps", "unforeseen"]
+__all__ = ["Read", "StridedKernel", "requantized", "result_steps", "unpredicted"]

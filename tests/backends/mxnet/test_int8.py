@@ -224,7 +224,7 @@ def test_weights_that_no_kernel_makes_again_are_nudged(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("mxnet")
 @pytest.mark.parametrize("name", [*NETWORKS, *ZOO])
-def test_mxnet_computes_what_is_foreseen(name: str, tmp_path: Path) -> None:
+def test_mxnet_computes_what_is_predicted(name: str, tmp_path: Path) -> None:
     if name in NETWORKS:
         graph, x = quantized_network(name), data()
     else:
