@@ -26,6 +26,7 @@ from . import eager
 from .grouping import GraphLayout
 from .session import ProgramInterface, TorchSession, engine
 from .unclaimed import claimed
+from .whole_range import widen
 from .writer import decomposed, exported, kernels, torchscript
 from .writer.program import FxProgram, Handler
 
@@ -128,6 +129,7 @@ def _grouped(target: ByEngine, flat: Graph, ledger: Ledger) -> Graph:
     """The graph with one group for each kernel that is called."""
     if not held(flat):
         return flat
+    widen(flat, target.capability(), ledger)
     table = claimed(flat, target.capability(), target.profile)
     return run_passes(flat, [GraphLayout(target.profile, table=table)], ledger)
 
