@@ -157,8 +157,9 @@ def session(target: ByEngine, graph: Graph) -> TorchSession:
     return TorchSession(exported.module(program), target.engine, _signature(target, graph))
 
 
-def file_session(target: ByEngine, path: Path) -> TorchSession:
-    """Makes a file that a target wrote ready to run; InputError for one that is none.
+def file_session(target: ByEngine, path: Path, graph: Graph | None = None) -> TorchSession:
+    """Makes a file ready to run; InputError for one that does not name its inputs, as a target
+    writes them, where no graph says their names.
 
     PyTorch packs the weights of a file as it loads it, for the engine that is chosen then.
     """
@@ -166,7 +167,9 @@ def file_session(target: ByEngine, path: Path) -> TorchSession:
     with engine(target.engine):
         made, told = exported.load(path) if whole else torchscript.load(path)
     run: Callable[..., object] = made
-    signature = ProgramInterface.parse(told)
+    signature = (
+        ProgramInterface.parse(told) if told or graph is None else ProgramInterface.of(graph)
+    )
     return TorchSession(run, target.engine, signature.plain() if whole else signature)
 
 
