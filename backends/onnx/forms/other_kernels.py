@@ -7,15 +7,17 @@ from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.ledger import Ledger
 from qir.passes.forms.round_biases import RoundBiases
+from qir.passes.forms.store_weights import StoreWeights
 from qir.passes.forms.unsigned_data import UnsignedData
 
 
 def fit(graph: Graph, ledger: Ledger) -> None:
-    """Rounds biases that are added to floats, and stores data as u8 where signs are mixed.
+    """Makes biases integers in the unit of the sums, and stores data as u8 where signs are mixed.
 
     onnxruntime adds biases to the sums. QLinearConv and QGemm take data and make results of one
     storage; where one layer has u8 on one side and i8 on the other, all i8 data become u8.
     """
+    StoreWeights(rescaled=True).run(graph, ledger)
     RoundBiases().run(graph, ledger)
     if any(map(_mixes, graph)):
         UnsignedData(kernels=True).run(graph, ledger)
