@@ -41,18 +41,15 @@ def computed(path: Path) -> dict[str, Any]:
     return made
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", sorted(set(NETWORKS) - {"pruned"}))  # its layers stay float
 def test_a_network_comes_back_from_onnx(name: str, tmp_path: Path) -> None:
-    """Scales are rounded once more on the way, so a value at a tie may be another.
-
-    A channel whose weights are zeros has one value everywhere.
-    """
+    """Scales are rounded once more on the way, so a value at a tie may be another."""
     ours, (_, theirs) = computed(crossed(name, tmp_path)), recorded(name)
     for tensor, wanted in theirs.items():
         assert ours[tensor].dtype == wanted.dtype, tensor
         apart = np.abs(ours[tensor].astype(int) - wanted.astype(int))
         assert apart.max() <= 1, tensor
-        assert apart.mean() <= 0.05, tensor
+        assert apart.mean() <= 0.01, tensor
 
 
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
