@@ -33,6 +33,7 @@ from . import (
     pooling,
     quantized,
     recurrent,
+    signed,
 )
 from .symbol import Entry
 from .writer import REMEDY, STEP, Row, SymbolWriter
@@ -94,6 +95,7 @@ def prepared(graph: Graph, ledger: Ledger, *, integers: bool = False) -> Graph:
     made = run_passes(graph, [Layout("nchw")], ledger) if last else graph.copy()
     if integers:
         aside = Ledger()
+        signed.signed(made, ledger)
         made = run_passes(made, [Group(PROFILE)], aside)
         for entry in aside:
             if entry.change is Change.UNVERIFIED:

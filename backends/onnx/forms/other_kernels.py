@@ -8,6 +8,7 @@ from qir.ir.ops import spec
 from qir.ledger import Ledger
 from qir.passes.forms.round_biases import RoundBiases
 from qir.passes.forms.split_sums import SplitSums
+from qir.passes.forms.store_weights import StoreWeights
 from qir.passes.forms.unsigned_data import UnsignedData
 
 _FEW = 4
@@ -15,8 +16,8 @@ _FEW = 4
 
 
 def fit(graph: Graph, ledger: Ledger, *, lossy: bool = False) -> None:
-    """Splits sums of two tensors, rounds biases that are added to floats, and stores data as u8
-    where signs are mixed.
+    """Splits sums of two tensors, makes biases integers in the unit of the sums, and stores data as
+    u8 where signs are mixed.
 
     QLinearConv adds no other tensor: QLinearAdd does, where that moves results by one step at most;
     where it is more, the sum stays float unless losses are allowed.
@@ -24,6 +25,7 @@ def fit(graph: Graph, ledger: Ledger, *, lossy: bool = False) -> None:
     storage; where one layer has u8 on one side and i8 on the other, all i8 data become u8.
     """
     SplitSums(_FEW if lossy else 1).run(graph, ledger)
+    StoreWeights(rescaled=True).run(graph, ledger)
     RoundBiases().run(graph, ledger)
     if any(map(_mixes, graph)):
         UnsignedData(kernels=True).run(graph, ledger)
