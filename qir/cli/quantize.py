@@ -57,7 +57,7 @@ class Common(TypedDict):
     "qir quantize model.onnx --data samples.npy -o quantized.onnx",
     "qir quantize model.onnx --stats model.stats --keep-float '/fc/*' -o mixed.qir",
     "qir quantize model.onnx --dynamic -o dynamic.onnx",
-    "qir quantize trained.pb --target tensorflow-onednn -o int8.pb",
+    "qir quantize trained.pb -o int8.onnx",
 )
 @shared.model
 @shared.data(f"Samples to calibrate with. {shared.DATA}")
