@@ -60,7 +60,7 @@ class Entry:
     """The tensor or op, as the source names it where it does."""
     reason: str
     codes: float = 0.0
-    """The largest change in quantized values, where one can be told."""
+    """The largest change in quantized values, where it is known."""
     basis: str = "construction"
     """What an `exact` rests on: construction, test, or a profile's claim; `REQUEST`: the change was
     asked for."""

@@ -109,7 +109,7 @@ class Recipe:
         write_text(path, self.to_toml(found))
 
     def key(self) -> tuple[object, ...]:
-        """What tells recipes apart."""
+        """Identifies the recipe."""
         return tuple(getattr(self, f.name) for f in fields(self))
 
 

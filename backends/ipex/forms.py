@@ -26,8 +26,8 @@ def _padded_high(of: KernelLayer) -> bool:
 
 FORMS: Mapping[str, Form] = {
     "three_axes": Form(
-        "matmul of two operands of three axes each: what Intel's extension for PyTorch computes in "
-        "reals",
+        "matmul of two operands of three axes each: Intel's extension for PyTorch computes "
+        "these in float",
         lambda of: True,
         ("matmul",),
     ),

@@ -86,9 +86,11 @@ class Plan:
 
 
 def as_taken(plan: Plan, found: Iterable[Verdict], path: str) -> Plan:
-    """The plan of the graph of that path, in which work on quantized values that a target computes
-    in float is told as that, and work beside a float value that it quantizes as work on quantized
-    values."""
+    """Corrects the plan of the graph at a path by what a target does with existing integer work.
+
+    Integer ops that the target computes in float become float; ops next to a float value that it
+    quantizes become integer.
+    """
     here = [v for v in found if v.path == path]
     reals = {v.node: v.reason for v in here if v.taken != "integer"}
     codes = {v.node for v in here if v.taken == "integer"}
@@ -106,8 +108,7 @@ def as_taken(plan: Plan, found: Iterable[Verdict], path: str) -> Plan:
 
 
 def as_written(plan: Plan, found: Iterable[Verdict]) -> Plan:
-    """The plan of quantizing without data, in which products that a target computes in float, of
-    the graph as it was written, are told as that."""
+    """Corrects a plan without data: products that the target computes in float become float."""
     left = {id(verdict): verdict for verdict in found}
     named: dict[str, list[Verdict]] = {}
     for verdict in left.values():
@@ -139,9 +140,10 @@ def as_written(plan: Plan, found: Iterable[Verdict]) -> Plan:
 
 
 def as_moved(plan: Plan, found: Iterable[Verdict]) -> Plan:
-    """The plan of quantizing with data, in which ops that move elements alone and got quantized
-    values because the form that was written has all about them on quantized values are told as
-    integer."""
+    """Corrects a plan with data: ops that only move quantized values become integer.
+
+    A written form may quantize them because all ops next to them are quantized.
+    """
     done = {(v.node, v.op) for v in found if v.taken == "integer"}
 
     def told(made: Decision) -> Decision:

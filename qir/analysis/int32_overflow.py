@@ -15,10 +15,10 @@ from qir.reference.constants import computed
 
 
 def wrapping(graph: Graph, node: Node, *, biased: bool = True) -> str:
-    """What sums of a node's products can come to beyond 32 bits, in words; empty where they fit.
+    """Describes how sums of a node's products overflow 32 bits; empty where they fit.
 
-    `biased` counts the bias among what is summed. Some input meets what is told; of sums that
-    nobody can bound nothing is told.
+    `biased` includes the bias in the sums. Some input reaches the reported sum; sums without a
+    known bound are not reported.
     """
     for product in _products(graph, node):
         summed = product if biased else replace(product, bias=None, loose="")

@@ -10,7 +10,7 @@ from qir.query.cost import macs
 
 
 def coded_work(node: Node, codes: Mapping[Node, bool], sizes: Mapping[str, int]) -> int:
-    """Those of them that are on integers before anything is planned, by what `codes` tells."""
+    """Counts multiply-adds that are on integers before planning; `codes` marks such nodes."""
     if not node.bodies:
         return work(node, sizes) if codes.get(node, False) else 0
     held = [(body, in_codes(body)) for body in node.bodies.values()]

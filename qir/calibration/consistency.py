@@ -1,7 +1,6 @@
 """Checks that the numbers of a statistics file agree with each other; each raises ValueError.
 
-A digest tells damage from what was written, and not what was written wrong: so nothing is taken
-from a file that no run could have written.
+A digest detects damage, but not a wrong writer: a file that no run could have written is refused.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Pieces(Protocol):
 
     @property
     def identity(self) -> str | None:
-        """What tells the data from others unread; None where they can be read more than once."""
+        """Identifies data that can be read only once; None where they can be read again."""
         ...
 
     def __iter__(self) -> Iterator[Piece]: ...
@@ -325,11 +325,11 @@ def open_data(
     name: str = "data",
     preprocess: Preprocess | str | Path | None = None,
 ) -> DataSource:
-    """A source from a file or folder, an array, a mapping of names to arrays, or many of these.
+    """Opens a file or folder, an array, a mapping of names to arrays, or many of these.
 
-    `batch` is the model's own where it takes one size only, else 32. An iterator can be read once
-    only; its `name` then tells it from others. `preprocess`, or the file of one, goes with folders
-    of images. DataError for what does not fit, UsageError for sizes below one.
+    `batch` defaults to the model's own fixed size, else 32. An iterator can be read once only; its
+    `name` identifies it. `preprocess`, or its file, is for folders of images. Raises DataError for
+    data that do not fit, UsageError for sizes below one.
     """
     if isinstance(preprocess, str | Path):
         preprocess = read_preprocess(preprocess)

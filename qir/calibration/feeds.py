@@ -41,7 +41,7 @@ class FeedReader(Protocol):
 
     name: str
     identity: str | None
-    """What tells feeds that can be read only once from others; None for all else."""
+    """Identifies feeds that can be read only once; None for all others."""
     count: int | None
     """How many there are, where that can be known before the end."""
 
@@ -145,10 +145,10 @@ def open_feeds(
     limit: int | None = None,
     name: str = "feeds",
 ) -> Feeds:
-    """Feeds from a file, a folder of files, a mapping of names to arrays, or many of these.
+    """Opens a file, a folder of files, a mapping of names to arrays, or many of these.
 
-    An iterator can be read once only; its `name` then tells it from others. DataError for what
-    does not fit, UsageError for a limit below one.
+    An iterator can be read once only; its `name` identifies it. Raises DataError for data that do
+    not fit, UsageError for a limit below one.
     """
     if isinstance(data, str | Path):
         return Feeds(FileFeeds(Path(data)), inputs, limit)

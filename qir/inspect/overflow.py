@@ -82,7 +82,7 @@ class SumRange:
 def overflow(graph: Graph) -> tuple[SumRange, ...]:
     """Returns the sums of every quantized product, in QDQ and integer form, bodies included.
 
-    Of a foreign op that sums quantized values by its name it is told that nothing is known.
+    A foreign op that sums quantized values by its name is reported as unknown.
     """
     found: list[SumRange] = []
     for seen in walk(graph, computed):

@@ -1,6 +1,6 @@
-"""Plain values and arrays between a program and a child that it started, over a pipe.
+"""Exchanges plain values and arrays with a child process over a pipe.
 
-A message is JSON and the arrays that it tells of, in NumPy's own format; nothing in it is run.
+A message is JSON and the arrays that it names, in NumPy's own format; nothing in it is run.
 """
 
 from __future__ import annotations

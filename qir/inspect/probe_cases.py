@@ -57,7 +57,7 @@ class Forms:
     weights: tuple[Grain, ...] = ("tensor", "channel")
     """Whether weights have one scale, or one a channel."""
     zeros: Literal["odd", "none"] = "odd"
-    """`none`: integer 0 stands for zero, and types declare a range, of which runtimes are told."""
+    """`none`: zero points are 0, and types declare a range, which runtimes receive."""
     about_zero: bool = False
     """Whether weights have no quantized value -128."""
     layout: str = "NCHW"

@@ -85,7 +85,7 @@ class Reading:
     field: str
     filed: str
     obeyed: tuple[str, ...]
-    """The values that get most bytes right; several where no case tells them apart."""
+    """The values that get most bytes right; several where no case distinguishes them."""
     told: int
     """Elements, at least, that each of the others gets wrong beyond those; 0 for no others."""
 

@@ -19,7 +19,7 @@ STRUCTURE = frozenset({"input", "constant", "output"})
 RAW = frozenset({"matmul_integer", "conv_integer"})
 """Products of plain integers, as files have them that quantize while they run."""
 BRIDGES = frozenset({"quantize", "dequantize", "requantize"})
-"""Ops between reals and integers, or between two quantized types."""
+"""Ops between floats and integers, or between two quantized types."""
 TYPED = STRUCTURE | BRIDGES | {"foreign", "recode", "fake_quantize", "choose_qparams", "qparams"}
 """Ops that compute nothing, or that only give integers a meaning."""
 

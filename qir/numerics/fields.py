@@ -171,8 +171,8 @@ class Dequantize:
     by: Literal["(q-z)*s", "q*s-z*s", "q*s+plus", "q/gain"] = "(q-z)*s"
     """Each step rounds; plus is one number, with -z*s in it; the gain is that of readers."""
     codes: Literal["whole", "real"] = "whole"
-    """What z is taken off: quantized values, and the difference is rounded; or quantized values
-    that were rounded first, which tells where these are long."""
+    """Whether the difference q - z is rounded (`whole`), or q is rounded first (`real`), which
+    differs for wide integers."""
     compute: Literal["f32", "f64"] = "f32"
     """What each step rounds to; the result is rounded once to what the type expresses."""
 

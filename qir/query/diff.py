@@ -362,7 +362,7 @@ def _attr(value: Attr) -> str:
 
 
 def _apart(a: Attr, b: Attr) -> tuple[str, str]:
-    """Two attributes that differ, told so that the texts do too."""
+    """Formats two differing attributes so that their texts differ too."""
     if isinstance(a, Array) and isinstance(b, Array):
         found = measure(a.data, b.data) if a.type.element == b.type.element else None
         return found.first.texts if found and found.first else (repr(a), repr(b))

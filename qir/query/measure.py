@@ -61,7 +61,7 @@ def measure(
 ) -> Measure | None:
     """The distance, or None where the shapes differ; `step` is what one quantized value is worth.
 
-    The first that differs is told by the elements of `shown` where that is given.
+    The first difference is shown by the elements of `shown` where that is given.
     """
     if a.shape != b.shape:
         return None
@@ -209,7 +209,7 @@ def reals(
 def spread(
     values: NDArray[np.float64], grain: Grain | None, shape: tuple[int, ...]
 ) -> NDArray[np.float64] | None:
-    """Parameters shaped to stand beside elements; None where groups are told by an array."""
+    """Reshapes parameters to broadcast with elements; None where an array names the groups."""
     if grain is None or values.size == 1:
         return values.reshape(())
     if grain.by is not None:

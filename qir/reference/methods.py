@@ -348,8 +348,7 @@ def bounding(rule: Rule) -> bool:
 
 @np.errstate(all="ignore")
 def run(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
-    """The method that a rule names, on the quantized values of an op; infinities are told to
-    nobody.
+    """Runs the method that a rule names on the quantized operands of an op, without warnings.
 
     Raises ProfileError for a method or parameter that is not known, OpError where the method does
     not take such operands.

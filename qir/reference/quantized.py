@@ -65,9 +65,10 @@ def _moves(op: str, types: Mapping[str, TensorType], results: tuple[TensorType, 
 def bounds(
     op: str, attrs: Mapping[str, Attr], out: Affine, rule: Rule, how: str = "quantize"
 ) -> tuple[int, int]:
-    """The least and greatest quantized value that an activation leaves; `how` is `stage.ends` of
-    the rule
-    before it, and `rule` that by which reals become codes."""
+    """Returns the least and greatest quantized value after an activation.
+
+    `how` is `stage.ends` of the rule of the op before it; `rule` quantizes floats.
+    """
     least = 0.0 if op == "relu" else attrs.get("min")
     most = None if op == "relu" else attrs.get("max")
     ends = [

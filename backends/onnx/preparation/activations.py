@@ -11,9 +11,11 @@ from qir.rewrite.preparation import Preparation
 
 
 def join_activations(graph: Graph, prepared: Preparation) -> int:
-    """Makes one of two activations in a row, if a profile's runtime drops what cuts nothing: a relu
-    before a clip is part of it, and the last before a quantize goes where it cuts no code. Says
-    how many went."""
+    """Fuses two consecutive activations, if the profile's runtime drops what clamps nothing.
+
+    A relu is folded into a following clip; the last one before a quantize is removed where it
+    clamps no quantized value. Returns how many were removed.
+    """
     if not drops_tails(prepared.profile):
         return 0
     count = 0

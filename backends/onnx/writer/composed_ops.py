@@ -1,4 +1,4 @@
-"""Ops that ONNX says by several of its own; the ledger tells where they round more often."""
+"""Decomposes ops that ONNX lacks; the ledger says where the result is rounded more often."""
 
 from __future__ import annotations
 

@@ -392,7 +392,7 @@ def _function(op: str, form: _Form, opset: int, rounding: str) -> FunctionProto:
 def _digest(
     op: str, nodes: Iterable[onnx.NodeProto], arrays: list[str], said: Iterable[str]
 ) -> str:
-    """What tells one function from another, and an untouched one from one that was edited."""
+    """Returns a digest that identifies a function, and changes with any edit."""
     state = hashlib.sha256("\0".join([op, *arrays, *said]).encode())
     for node in nodes:
         state.update(node.SerializeToString(deterministic=True))

@@ -1,4 +1,4 @@
-"""QONNX's own operators, which no runtime of ONNX has: written by their parts, or told."""
+"""Writes QONNX's operators, which no runtime of ONNX has: decomposed, or reported."""
 
 from __future__ import annotations
 

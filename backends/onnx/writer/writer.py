@@ -503,7 +503,7 @@ def _one(array: Array, other: Array) -> bool:
 
 
 def _place(held: Held) -> object:
-    """What tells where elements are."""
+    """Identifies the memory of an array's elements."""
     if not isinstance(held, np.ndarray) or not held.size:
         return id(held)
     return (held.__array_interface__["data"][0], held.shape, held.strides)

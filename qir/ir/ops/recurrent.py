@@ -49,7 +49,7 @@ USUAL = {
     "lstm": ("sigmoid", "tanh", "tanh"),
     "gru": ("sigmoid", "tanh"),
 }
-"""The activations of one direction that each layer has unless told otherwise."""
+"""The default activations of each layer, for one direction."""
 
 GATES = {"rnn": "h", "lstm": "iofc", "gru": "zrh"}
 """The gates of each layer, in the order in which the weights hold them."""

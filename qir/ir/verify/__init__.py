@@ -69,7 +69,7 @@ RULES: tuple[VerifierRule, ...] = (
 
 
 def _quiet() -> np.errstate:
-    """What is no number is told by findings, and needs no warnings of NumPy's."""
+    """Silences NumPy's warnings about NaN and infinities, which findings report."""
     return np.errstate(all="ignore")
 
 

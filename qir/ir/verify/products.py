@@ -69,11 +69,10 @@ def _several(product: Product, slot: str, axis: int) -> bool:
 def overflow(seen: NodeContext) -> Iterator[Fault]:
     """No input makes the 32-bit sum of an integer product wrap.
 
-    A proof from the weights, zero points, bias and bounds of the quantized values: the greatest sum
-    is the one that some input really makes. Of float values made of quantized values wider than 8
-    bits nothing is told: runtimes sum those as floats, or in 64 bits. `qir verify MODEL --overflow`
-    shows the bits of every layer, and where sums of pairs in 16 bits, as CPUs without VNNI make
-    them, can saturate.
+    This is proved from the weights, zero points, bias and bounds: some input reaches the greatest
+    sum. In QDQ form, operands wider than 8 bits are not checked: runtimes sum those as floats, or
+    in 64 bits. `qir verify MODEL --overflow` shows the bits of every layer, and where 16-bit sums
+    of pairs, as on CPUs without VNNI, can saturate.
     """
     for product in products(seen):
         if safe(product) or _wide_reals(product):

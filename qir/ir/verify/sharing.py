@@ -116,7 +116,7 @@ def one_number(seen: NodeContext) -> Iterator[Fault]:
 
 
 def _number(value: Value | None) -> object:
-    """What tells numbers apart: the elements of a constant, else the value itself."""
+    """Identifies a parameter: by the elements of a constant, else by the value itself."""
     if value is None:
         return None
     array = value.constant
@@ -124,7 +124,7 @@ def _number(value: Value | None) -> object:
 
 
 def _tensor(node: Node) -> object:
-    """What tells a tensor from others: the value that is stored, or the place of the elements."""
+    """Identifies a tensor: by the value that is stored, or by the address of its elements."""
     if node.op == "quantize":
         return node._operands.get("x")
     array = node.results[0].constant

@@ -46,8 +46,8 @@ Found = dict[Value, "QuantType | None"]
 class FoldParameters(Pass):
     """Writes scale and zero point into the type of a value whose readers name equal constants.
 
-    Those who only move quantized values, and are told no numbers, go along. A value stays as it is
-    where a number is computed, and where readers disagree, which the ledger says.
+    Ops that only move quantized values, and have no parameters of their own, follow. A value stays
+    as it is where a parameter is computed, and where readers disagree, which the ledger says.
     """
 
     name = "fold-parameters"
@@ -110,7 +110,7 @@ def _at_edge(value: Value, *, inside: bool) -> bool:
 
 
 def _named(graph: Graph, value: Value) -> list[QuantType | None]:
-    """The type by each who is told its numbers; None where one of them is no constant."""
+    """Returns the type by each reader with parameters; None where a parameter is no constant."""
     quant = value.type.quant
     assert quant is not None
     places = [(use.node, use.slot) for use in value.uses]

@@ -102,7 +102,7 @@ def _on_codes(node: Node) -> bool:
 
 
 def _hands_on(node: Node) -> bool:
-    """Whether it moves integers whose numbers nobody tells it: these have no float values here."""
+    """Returns whether a node moves integers without parameters: these have no float values here."""
     quants = [v.type.quant for v in (*node.operands.values(), *node.results)]
     moves = not node.stages and spec(node.op).traits.value_preserving
     return (

@@ -68,7 +68,7 @@ class CorrectBias(Pass):
     )
     """Says which layers take a bias, and how it is stored."""
     profile: str = "native"
-    """Whose rules the codes of weights are found by."""
+    """The profile whose rules quantize the weights."""
     scales: str = field(default="profile", metadata=option(read=lambda t: known_scales(str(t))))
     """The range rule, or the family of them, that takes the place of the profile's."""
     exact: Graph | None = field(default=None, metadata=option(read=read_graph, kind="file"))
@@ -180,7 +180,7 @@ def _unreshaped(data: Value, axis: int) -> tuple[Value, int]:
 
 
 def _shift(node: Node, mean: Reals, of: Profile, scales: str, exact: Reals) -> Reals:
-    """The mean error of each output channel where the weights are rounded to their codes."""
+    """Returns the mean error of each output channel that rounding the weights causes."""
     weight = operands(node)[1]
     scheme = node.schemes[slots(node)[1]]
     kind = weight_type(of, node, weight, scheme, scales)

@@ -1,8 +1,8 @@
-"""Why a pattern does not match at a node: the first condition that failed, on the way that led on.
+"""Explains why a pattern does not match at a node: the first condition that failed.
 
-The node may stand anywhere in the pattern: where its op is one of the pattern's inner ops, the
-pattern is laid on from the results to which it leads. Of all ways to lay it on, the one that met
-most parts before it failed is told; among equals the first.
+The node may be anywhere in the pattern: where its op is one of the pattern's inner ops, matching
+starts at the results that it reaches. Of all attempts, the one that matched most terms before it
+failed is reported; among equals the first.
 """
 
 from __future__ import annotations

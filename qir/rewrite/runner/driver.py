@@ -51,7 +51,7 @@ class Report:
 
 
 After = Callable[[Report, Graph], None]
-"""Is told what a pass did, and of the graph as it left it."""
+"""A callback after each pass, with its report and the graph that it left."""
 
 
 def run_passes(
@@ -65,14 +65,15 @@ def run_passes(
     limit: int | None = None,
     seconds: float | None = None,
 ) -> Graph:
-    """Runs passes on a copy and gives the copy; the caller's graph stays as it was.
+    """Runs passes on a copy of the graph and returns the copy.
 
-    Constants that could be given instead are no more than constants to passes, and stay so where
-    one counted on what they hold; the ledger says which. `after` is told of every pass, `journal`
-    keeps what was run. With `validation` the graph is run before and after each pass. Only `limit`
-    rewrites are done, all if it is not given; a pass that takes more than so many `seconds` is
-    stopped. Raises PassError, naming pass, rewrite and node, where a pass breaks its contract or
-    fails, and MovedError where it moves a tensor further than it declares; ledger and journal are
+    Passes treat defaults (constants that the caller may replace) as constants; those that one
+    relied on stay constants, which the ledger says. `after` is called after every pass, `journal`
+    records what was run. With `validation` the graph is run before and after each pass. `limit` is
+    the number of rewrites, `seconds` a timeout for each pass.
+
+    Raises PassError, naming pass, rewrite and node, where a pass breaks its contract or fails, and
+    MovedError where it moves a tensor further than it declares; ledger and journal are
     then as they were.
     """
     passes = tuple(passes)

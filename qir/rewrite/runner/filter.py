@@ -1,4 +1,4 @@
-"""Asking before every rewrite whether to do it: so rewrites are numbered, told and stopped.
+"""Asks before every rewrite whether to do it, so that rewrites can be counted and stopped.
 
 Whoever runs passes says `asking`; a pass asks `may` before each of its changes, and leaves out
 what it may not do. Passes that are patterns ask by themselves. `Pass.run(graph, ledger)` has no

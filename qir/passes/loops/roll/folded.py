@@ -30,7 +30,7 @@ class Folded:
     alike: Callable[[Node, Node], bool]
 
     def firsts(self, row: Row) -> dict[str, Value] | None:
-        """The operands of the op of which the constant in front is the result; None: it is not."""
+        """Returns the operands of the op that the preceding constant is the result of, or None."""
         held, node = row[0].constant, row[1].node
         if held is None or row[1].constant is not None:
             return None
