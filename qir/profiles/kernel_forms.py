@@ -124,8 +124,8 @@ SHARED: Mapping[str, Form] = {
         CONVOLUTIONS,
     ),
     "held_ranges": Form(
-        "concat whose result has a range that reaches as far as that of each operand, as runtimes "
-        "have it that make the range themselves",
+        "concat whose result has a range that holds that of each operand, as in runtimes that "
+        "compute the range themselves",
         lambda of: holds_ranges(of.result, of.joined),
         ("concat",),
     ),
