@@ -446,7 +446,7 @@ def quantize(
         if statistics is not None or usual != ("minmax", "profile", "", DEFAULT, None, False):
             raise UsageError("dynamic and weights take no statistics, and no choices about them")
         if dynamic and weights is not None:
-            raise UsageError("dynamic and weights stand alone: give one of them")
+            raise UsageError("dynamic and weights exclude each other: give one of them")
         call = partial(quantize_dynamic, graph, granularity=granularity)
         if weights is not None:
             call = partial(quantize_weights, graph, weights)

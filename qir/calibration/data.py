@@ -337,7 +337,7 @@ def open_data(
     if isinstance(data, str | Path):
         pieces = path_pieces(Path(data), inputs, preprocess)
     elif preprocess is not None:
-        raise UsageError("preprocess goes with a folder of images")
+        raise UsageError("preprocess is for a folder of images")
     elif is_array(data) or isinstance(data, Mapping):
         pieces = ItemPieces([data], inputs, name)
     elif isinstance(data, Iterable):
@@ -357,7 +357,7 @@ def path_pieces(
     if images.holds_images(path):
         return images.ImagePieces(path, inputs, preprocess)
     if preprocess is not None:
-        raise UsageError(f"{path}: --preprocess goes with images, and these are none")
+        raise UsageError(f"{path}: --preprocess is for images, and these are none")
     if path.suffix.lower() in tokens.SUFFIXES and path.is_file():
         return tokens.LinePieces(path, inputs)
     return FilePieces(path, inputs)

@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     default=f"cpu,{DEFAULT_TARGET}",
     show_default=True,
     metavar="ENGINES",
-    help="What is measured: cpu, onnxruntime, onnxruntime:plain, reference.",
+    help="Engines to measure: cpu, onnxruntime, onnxruntime:plain, reference.",
 )
 @shared.whole("--batch", "Samples in a call.", 1)
 @click.option(
     "--size", "sizes", multiple=True, metavar="NAME=N", help="A size that the model leaves open."
 )
-@shared.whole("--seed", "Of the random samples.", 0, least=0)
+@shared.whole("--seed", "Seed of the random samples.", 0, least=0)
 @shared.whole("--runs", "How often each is measured.", 50)
 @shared.whole("--threads", "Threads to use; onnxruntime takes at most one a processor.", 1)
 @click.option("--profile", is_flag=True, help="Show the time of each step, for cpu.")
@@ -73,9 +73,9 @@ def bench(
     """Measure how fast a model, or a program file, runs.
 
     The engines take turns, so that a busy machine slows all of them alike; the ratio is the median
-    over the turns of the time of each to that of the first. Spread is how far the middle half of
-    the times lies apart. An engine that does not take the model, or what data give for a default,
-    is left out, where another takes it.
+    over the turns of the time of each to that of the first. Spread is the range of the middle
+    half of the times. An engine that does not support the model, or data for a default, is left out
+    if another one does.
 
     --profile shows the steps of cpu: the median time, multiply-adds a second, their share of the
     peak (what the same kernels reach in a product of large matrices, measured at the end) and bytes

@@ -53,7 +53,7 @@ SHARES = ("top1", "top5", "agreement")
     "engine",
     default="",
     metavar="ENGINE",
-    help="What runs it: cpu (QIR's kernels), reference, or a target such as onnxruntime. Without"
+    help="Engine: cpu (QIR's kernels), reference, or a target such as onnxruntime. Without"
     " it cpu, or the reference where the kernels do not run the model.",
 )
 @shared.whole("--limit", "Measure only so many samples.")

@@ -43,7 +43,7 @@ Result = tuple[str, str, "Tensor"]
     default="reference",
     show_default=True,
     metavar="ENGINE",
-    help="What runs it: reference, cpu, onnxruntime, or onnxruntime:plain, without its optimizer.",
+    help="Engine: reference, cpu, onnxruntime, or onnxruntime:plain, without its optimizer.",
 )
 @click.option(
     "--compare",

@@ -34,7 +34,7 @@ def show(
 ) -> None:
     """Show what is in a model.
 
-    Inputs and outputs, size (with data beside the file), work and the share of it in integers, and
+    Inputs and outputs, size (with external data), work and the share of it in integers, and
     each layer with scale and zero point of its result. Work is counted for one sample.
 
     --json prints {file, file_bytes, name, profile, frameworks, nodes, parameters, bytes, macs,
@@ -46,7 +46,7 @@ def show(
     from qir.errors import UsageError
 
     if text and (node or as_json):
-        raise UsageError("--text goes with neither --node nor --json")
+        raise UsageError("--text excludes --node and --json")
     graph = open_model(model, inputs=shapes)
     screen = Screen()
     if text:

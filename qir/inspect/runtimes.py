@@ -132,7 +132,7 @@ def place(words: Sequence[str], python: str) -> None:
     named = [p for p in probes() if {p.name, p.backend} & set(words)]
     if not words or not named or not all(p.elsewhere for p in named):
         able = ", ".join(p.name for p in probes() if p.elsewhere)
-        raise UsageError(f"--python goes with a runtime that can be elsewhere: {able}")
+        raise UsageError(f"--python is for a runtime that can be elsewhere: {able}")
     if not os.access(python, os.X_OK):
         raise UsageError(f"{python} is no Python that can be run")
     for probe in named:
