@@ -27,7 +27,7 @@ class TrialCache:
 
 
 def _numbers(path: Path, key: str) -> dict[str, float]:
-    """The numbers of a cache file; none where it is of other data, or damaged."""
+    """Returns the numbers of a cache file; none where it is of other data, or damaged."""
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -19,7 +19,8 @@ class Life:
 
 
 def place(lives: Sequence[Life]) -> tuple[int, list[int]]:
-    """The arena's size and each buffer's offset: largest first, each into its tightest gap."""
+    """Returns the arena's size and each buffer's offset: largest first, each into its tightest
+    gap."""
     offsets = [0] * len(lives)
     placed: list[int] = []
     arena = 0

@@ -123,7 +123,8 @@ def reshape(b: ProgramBuilder, job: Job) -> None:
 
 
 def _with_ones(b: ProgramBuilder, value: Value, result: Value) -> Elements | None:
-    """A view of a value whose axes of 1 alone change; None where it is no view, or others do."""
+    """Returns a view of a value whose axes of 1 alone change; None where it is no view, or others
+    do."""
     given = b.elements(value)
     wide = [i for i, size in enumerate(sizes(value)) if size != 1]
     if given.source is value or [sizes(value)[i] for i in wide] != [
@@ -348,7 +349,7 @@ def pad(b: ProgramBuilder, job: Job) -> None:
 
 
 def _filler(job: Job) -> int:
-    """The byte that fills: a quantized value, or 0 where every byte of the value is 0."""
+    """Returns the byte that fills: a quantized value, or 0 where every byte of the value is 0."""
     value = job.attrs["value"]
     assert isinstance(value, float)
     if job.result.type.quant is not None:

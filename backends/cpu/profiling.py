@@ -39,7 +39,7 @@ class StepTime:
 
 
 def step_times(plan: _cpu.Plan, runs: int, run: Callable[[], object]) -> list[StepTime]:
-    """The time of each step of a plan in so many runs."""
+    """Returns the time of each step of a plan in so many runs."""
     totals = [[seconds for _, _, seconds, _ in plan.profile()]]
     for _ in range(runs):
         run()

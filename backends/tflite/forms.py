@@ -12,7 +12,7 @@ _SMALLEST_RATIO = 2.0**-10
 
 
 def _same_unpadded(of: KernelLayer) -> bool:
-    """Whether padding may be stored as SAME, and leaves some rows or columns unread."""
+    """Returns whether padding may be stored as SAME, and leaves some rows or columns unread."""
     if max(of.kernel) == 1:
         return False
     unread = False
@@ -30,7 +30,7 @@ def _same_unpadded(of: KernelLayer) -> bool:
 
 
 def _has_fine_operand(of: KernelLayer) -> bool:
-    """Whether an operand's scale is below 1/1024 of the result's, in float32."""
+    """Returns whether an operand's scale is below 1/1024 of the result's, in float32."""
     scales = []
     for quant in (of.result, of.data, of.quant):
         if quant is None or quant.scale is None or quant.grain is not None:

@@ -32,17 +32,18 @@ class PyTorchTarget(Target):
         self.profile = profile_name(self.numerics)
 
     def capability(self) -> Capability:
-        """What is computed on quantized tensors, as far as the profile claims it."""
+        """Returns what is computed on quantized tensors, as far as the profile claims it."""
         return load(Path(__file__).with_name(self.table))
 
     def planned(self, graph: Graph) -> Capability:
-        """The table, but for kernels of a graph of which the profile claims nothing there."""
+        """Returns the table, but for kernels of a graph of which the profile claims nothing
+        there."""
         from .unclaimed import without_unclaimed
 
         return without_unclaimed(graph, self.capability(), self.profile)
 
     def computed(self, graph: Graph, ledger: Ledger) -> Graph:
-        """The graph with one group for each kernel that runs its files."""
+        """Returns the graph with one group for each kernel that runs its files."""
         from qir.rewrite import run_passes
 
         from .grouping import Kernels
@@ -108,7 +109,7 @@ class PyTorchTarget(Target):
         return session(self, graph)
 
     def compile_file(self, path: Path, *, threads: int | None = None) -> Executable:
-        """Runs a file that this target wrote; InputError for one that is not."""
+        """Runs a file that this target wrote; raises InputError for one that is not."""
         self._require_torch()
         from .writing import file_session
 

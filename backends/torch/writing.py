@@ -45,7 +45,7 @@ class ByEngine(Protocol):
         """Whether its programs have the ops of `quantized_decomposed`."""
 
     def capability(self) -> Capability:
-        """What it computes in integers."""
+        """Returns what it computes in integers."""
 
 
 def build(target: ByEngine, graph: Graph, ledger: Ledger, form: str, *, lossy: bool) -> object:
@@ -120,7 +120,7 @@ def _program(graph: Graph, choose: Callable[[Node], Handler | None], *, plain: b
 
 
 def _grouped(target: ByEngine, flat: Graph, ledger: Ledger) -> Graph:
-    """The graph with one group for each kernel that is called."""
+    """Returns the graph with one group for each kernel that is called."""
     if not held(flat):
         return flat
     table = claimed(flat, target.capability(), target.profile)
@@ -151,7 +151,7 @@ def session(target: ByEngine, graph: Graph) -> TorchSession:
 
 
 def file_session(target: ByEngine, path: Path) -> TorchSession:
-    """Makes a file that a target wrote ready to run; InputError for one that is none.
+    """Makes a file that a target wrote ready to run; raises InputError for one that is none.
 
     PyTorch packs the weights of a file as it loads it, for the engine that is chosen then.
     """

@@ -101,7 +101,7 @@ OPS: dict[str, Callable[[OnnxReader, OnnxOp], None]] = {"If": _if, "Loop": _loop
 
 
 def _captured(reader: OnnxReader, op: OnnxOp, *graphs: onnx.GraphProto) -> dict[str, Value]:
-    """What graphs use from outside and is computed there, by the name they use."""
+    """Returns what graphs use from outside and is computed there, by the name they use."""
     names = dict.fromkeys(name for graph in graphs for name in free_names(graph))
     computed = [name for name in names if not reader.is_constant(name)]
     return {name: _crossing(reader, op, reader.value(op, name)) for name in computed}
@@ -111,7 +111,8 @@ def _captured(reader: OnnxReader, op: OnnxOp, *graphs: onnx.GraphProto) -> dict[
 
 
 def _crossing(reader: OnnxReader, op: OnnxOp, value: Value, *, cut: bool = False) -> Value:
-    """A value as graphs take it: quantized values whose numbers stand beside them are their bits.
+    """Returns a value as graphs take it: quantized values whose numbers stand beside them are their
+    bits.
 
     So are those with several scales where one entry after the other is cut off.
     """
@@ -189,7 +190,7 @@ def _settled(
     made: int,
     count: int,
 ) -> Graph:
-    """The body under types of the carried values that hold in every round.
+    """Returns the body under types of the carried values that hold in every round.
 
     `count` values are carried: from input `first` on, and from output `made` on. A size that
     changes from round to round is unknown.
@@ -218,7 +219,7 @@ def _settled(
 def _stated(
     reader: OnnxReader, op: OnnxOp, info: onnx.ValueInfoProto, kind: TensorType
 ) -> TensorType:
-    """What a body takes: as the file declares it where it does, else as it is given."""
+    """Returns what a body takes: as the file declares it where it does, else as it is given."""
     stated = reader.dims.tensor_type(info.type)
     if stated is None:
         return kind

@@ -42,7 +42,7 @@ class _DamagedError(Exception):
 
 
 def damage(data: bytes | mmap.mmap) -> tuple[str, str]:
-    """The place in the model and what is wrong there, as far as it is known."""
+    """Returns the place in the model and what is wrong there, as far as it is known."""
     walk = _Walk(data)
     try:
         walk.message(onnx.ModelProto.DESCRIPTOR, 0, len(data), "", 0)
@@ -130,7 +130,7 @@ class _Walk:
         )
 
     def number(self, at: int, end: int, place: str) -> tuple[int, int]:
-        """A number of up to ten bytes, and what comes after it."""
+        """Returns a number of up to ten bytes, and what comes after it."""
         value = shift = 0
         start = at
         while True:
@@ -149,5 +149,5 @@ class _Walk:
 
 
 def _outer(place: str) -> str:
-    """The place without most of the messages that are in one another."""
+    """Returns the place without most of the messages that are in one another."""
     return ".".join(place.split(".")[:4])

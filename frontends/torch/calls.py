@@ -43,7 +43,7 @@ def _leaf(argument: Any) -> Tree:
 
 
 def _tree(spec: Any, rest: Iterator[Tree]) -> Tree:
-    """Returns a structure of PyTorch's; ValueError for a class without named parts."""
+    """Returns a structure of PyTorch's; raises ValueError for a class without named parts."""
     if spec.is_leaf():
         return next(rest)
     held = [_tree(part, rest) for part in spec.children()]

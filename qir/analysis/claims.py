@@ -9,7 +9,7 @@ BASIS = "claim"
 
 
 def entries(claim: str, step: str, subject: str) -> tuple[Entry, ...]:
-    """What the ledger says of a kernel's claim; nothing where it is exact."""
+    """Returns what the ledger says of a kernel's claim; nothing where it is exact."""
     if claim == "exact":
         return ()
     word, *numbers = claim.split(":")
@@ -20,7 +20,7 @@ def entries(claim: str, step: str, subject: str) -> tuple[Entry, ...]:
 
 
 def words(claim: str) -> str:
-    """A claim in plain words."""
+    """Returns a claim in plain words."""
     word, *numbers = claim.split(":")
     if word == "within":
         most, rate = int(numbers[0]), float(numbers[1])

@@ -192,13 +192,14 @@ class GraphFacts:
 
 
 def _of_whole(node: Node) -> bool:
-    """Whether an op that QIR knows reads nothing real."""
+    """Returns whether an op that QIR knows reads nothing real."""
     reals = any(v.type.express.is_float for v in node.operands.values())
     return node.op != "foreign" and not reals
 
 
 def beside(node: Node) -> str:
-    """What an op does that computes neither with integers nor with floats; empty for others."""
+    """Returns what an op does that computes neither with integers nor with floats; empty for
+    others."""
     if node.op in _NUMBERS:
         return "between float and quantized values"
     if widths(node):
@@ -207,7 +208,7 @@ def beside(node: Node) -> str:
 
 
 def why_real(node: Node) -> str:
-    """Why an op that has quantized values beside it computes with floats."""
+    """Returns why an op that has quantized values beside it computes with floats."""
     if behind_sums(node):
         return "after integer sums, in float"
     row = spec(node.op)

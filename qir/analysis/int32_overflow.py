@@ -52,7 +52,7 @@ def profile_within(graph: Graph, node: Node) -> str:
 
 
 def _products(graph: Graph, node: Node) -> Iterator[Product]:
-    """The integer products that a node computes, with what its operands are alone."""
+    """Yields the integer products that a node computes, with what its operands are alone."""
     look = _look(graph)
     given = (look.source(v).node for v in node.operands.values())
     look.moving.update(n for n in given if n.op != "constant")
@@ -60,7 +60,7 @@ def _products(graph: Graph, node: Node) -> Iterator[Product]:
 
 
 def _look(graph: Graph) -> Look:
-    """A graph with what is known around it, where it is a body."""
+    """Returns a graph with what is known around it, where it is a body."""
     if graph.holder is None:
         return Look(graph, graph.name, compute=computed)
     whole, node = graph.holder

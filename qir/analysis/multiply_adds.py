@@ -18,7 +18,7 @@ def coded_work(node: Node, codes: Mapping[Node, bool], sizes: Mapping[str, int])
 
 
 def work(node: Node, sizes: Mapping[str, int]) -> int:
-    """The multiply-adds of one sample; of what holds graphs, all that these take."""
+    """Returns the multiply-adds of one sample; of what holds graphs, all that these take."""
     if node.bodies:
         return sum(work(each, sizes) for body in node.bodies.values() for each in body)
     return macs(node, sizes) or 0

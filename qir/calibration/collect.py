@@ -36,11 +36,11 @@ class Batches(Protocol):
         ...
 
     def numbered(self, skip: Collection[int]) -> Iterator[tuple[int, dict[str, Array]]]:
-        """The batches with their numbers, but those to skip."""
+        """Returns the batches with their numbers, but those to skip."""
         ...
 
     def digest(self) -> str:
-        """A hash over all batches."""
+        """Returns a hash over all batches."""
         ...
 
 
@@ -190,7 +190,7 @@ def _some(running: set[Future[None]]) -> tuple[set[Future[None]], set[Future[Non
 
 
 def refuse_nan(count: int, tensor: str, array: Array, where: str) -> None:
-    """DataError when there are NaN, naming the tensor: its range would mean nothing."""
+    """Raises DataError when there are NaN, naming the tensor: its range would mean nothing."""
     if count:
         raise DataError(
             f"tensor {tensor}: {count} of {array.size} values are NaN in {where}: "

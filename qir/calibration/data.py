@@ -93,7 +93,7 @@ class Pieces(Protocol):
     def __iter__(self) -> Iterator[Piece]: ...
 
     def samples(self) -> int | None:
-        """How many there are, where that can be known before the end."""
+        """Returns how many there are, where that can be known before the end."""
         ...
 
 
@@ -143,7 +143,7 @@ class DataSource:
         return (self.samples or 0) % self._fixed if self._fixed else 0
 
     def __len__(self) -> int:
-        """How many batches there are; TypeError where that shows only at the end."""
+        """Returns how many batches there are; raises TypeError where that shows only at the end."""
         if self.batches is None:
             raise TypeError(f"{self.name}: length unknown")
         return self.batches
@@ -162,13 +162,13 @@ class DataSource:
     def numbered(
         self, skip: Collection[int] = frozenset()
     ) -> Iterator[tuple[int, dict[str, Array]]]:
-        """The batches with their numbers, but those to skip, which are not read."""
+        """Yields the batches with their numbers, but those to skip, which are not read."""
         for number, parts in enumerate(self._parts()):
             if number not in skip:
                 yield number, self._taken(parts)
 
     def _parts(self) -> Iterator[list[SampleRange]]:
-        """What each batch is put together from."""
+        """Yields what each batch is put together from."""
         parts: list[SampleRange] = []
         missing = self.batch_size
         left = self.limit
@@ -189,20 +189,20 @@ class DataSource:
             yield parts
 
     def digest(self) -> str:
-        """A hash over all batches as the model gets them; reads the data once.
+        """Returns a hash over all batches as the model gets them; reads the data once.
 
         Data that can be read only once are distinguished by their name alone.
         """
         return digest_of(f"{self.batch_size}", self._pieces.identity, self)
 
     def _taken(self, parts: list[SampleRange]) -> dict[str, Array]:
-        """One batch; what it was put together from is dropped before the batch is used."""
+        """Returns one batch; what it was put together from is dropped before the batch is used."""
         batch = self._assemble(parts)
         parts.clear()
         return batch
 
     def _assemble(self, parts: Sequence[SampleRange]) -> dict[str, Array]:
-        """One batch out of parts of pieces, in the model's dtypes."""
+        """Returns one batch out of parts of pieces, in the model's dtypes."""
         batch: dict[str, Array] = {}
         for name, spec in self.inputs.items():
             if not spec.shape:
@@ -219,7 +219,8 @@ class DataSource:
         return batch
 
     def _number(self, parts: Sequence[SampleRange], name: str) -> Array:
-        """The number that all samples of a batch share; DataError where theirs differ."""
+        """Returns the number that all samples of a batch share; raises DataError where theirs
+        differ."""
         found = [piece.inputs[name].read(0, 1) for piece, _, _ in parts]
         if any(f.tobytes() != found[0].tobytes() for f in found):
             where = f"{parts[0][0].where}: input {name!r}"
@@ -279,7 +280,8 @@ class ItemPieces:
 
 
 def data_files(path: Path) -> Sequence[Path]:
-    """The file, or those of the folder in the order of their names; DataError without any."""
+    """Returns the file, or those of the folder in the order of their names; DataError without
+    any."""
     if not path.exists():
         raise DataError(f"{path}: there is no such file or folder")
     if path.is_dir():
@@ -295,12 +297,13 @@ def data_files(path: Path) -> Sequence[Path]:
 
 
 def open_file(file: Path) -> Mapping[str, ArrayRows]:
-    """The arrays of a file by name; that of an .npy file has the name ''."""
+    """Returns the arrays of a file by name; that of an .npy file has the name ''."""
     return {"": open_npy(file)} if file.suffix == ".npy" else open_npz(file)
 
 
 def digest_of(head: str, identity: str | None, batches: Iterable[Mapping[str, Array]]) -> str:
-    """A hash over batches, or over their identity where they cannot be read more than once."""
+    """Returns a hash over batches, or over their identity where they cannot be read more than
+    once."""
     state = hashlib.blake2b(head.encode(), digest_size=16)
     if identity is not None:
         state.update(identity.encode())
@@ -351,7 +354,7 @@ def open_data(
 def path_pieces(
     path: Path, inputs: Mapping[str, InputSpec], preprocess: Preprocess | None
 ) -> Pieces:
-    """The samples of a file or a folder: arrays, images, or lines of numbers."""
+    """Returns the samples of a file or a folder: arrays, images, or lines of numbers."""
     from qir.calibration import images, tokens
 
     if images.holds_images(path):
@@ -366,7 +369,7 @@ def path_pieces(
 def choose(
     where: str, arrays: Mapping[str, ArrayRows], inputs: Mapping[str, InputSpec]
 ) -> dict[str, ArrayRows]:
-    """Finds the array of each input; DataError for a missing name.
+    """Finds the array of each input; raises DataError for a missing name.
 
     Arrays that no input is named after are let be, such as labels.
     """
@@ -383,7 +386,8 @@ def choose(
 
 
 def fit(where: str, arrays: Mapping[str, ArrayRows], inputs: Mapping[str, InputSpec]) -> Piece:
-    """Find the array of each input; DataError for a missing name, wrong shape, dtype or length."""
+    """Find the array of each input; raises DataError for a missing name, wrong shape, dtype or
+    length."""
     chosen = {
         name: as_rows(rows, inputs[name], f"{where}: input {name!r}")
         for name, rows in choose(where, arrays, inputs).items()
@@ -396,7 +400,7 @@ def fit(where: str, arrays: Mapping[str, ArrayRows], inputs: Mapping[str, InputS
 
 
 def as_meant(rows: ArrayRows, spec: InputSpec, where: str) -> ArrayRows:
-    """Rows in a type that the input takes; DataError for others.
+    """Rows in a type that the input takes; raises DataError for others.
 
     NumPy saves bfloat16 and the like as bare bytes: to an input of as many each they are its own.
     """
@@ -425,7 +429,7 @@ def as_rows(rows: ArrayRows, spec: InputSpec, where: str) -> ArrayRows:
 
 
 def matches(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
-    """Whether sizes are those wanted, wherever these are known."""
+    """Returns whether sizes are those wanted, wherever these are known."""
     return all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
 
 
@@ -450,7 +454,7 @@ def is_array(part: object) -> TypeGuard[Array | ArrayLike]:
 
 
 def as_array(value: Array | ArrayLike, where: str, name: str) -> Array:
-    """What Python gave as an array; DataError when it is none of numbers."""
+    """Returns what Python gave as an array; raises DataError when it is none of numbers."""
     what = f"{where}: input {name!r}" if name else where
     try:
         array = np.asarray(value)
@@ -466,7 +470,7 @@ def as_kind(array: Array, dtype: np.dtype[np.generic]) -> Array:
 
 
 def refuse_nan(array: Array, start: int, where: str) -> None:
-    """DataError when there is a NaN, saying in which sample and where."""
+    """Raises DataError when there is a NaN, saying in which sample and where."""
     if array.dtype.kind not in "fV":
         return
     bad = np.isnan(array)
@@ -478,7 +482,7 @@ def refuse_nan(array: Array, start: int, where: str) -> None:
 
 
 def refuse_infinite(array: Array, where: str) -> None:
-    """DataError when a number is infinite, saying where; a mask of 0 and -inf is let be."""
+    """Raises DataError when a number is infinite, saying where; a mask of 0 and -inf is let be."""
     if array.dtype.kind not in "fV" or np.isfinite(array).all():
         return
     bad = np.isinf(array)
@@ -492,7 +496,7 @@ def refuse_infinite(array: Array, where: str) -> None:
 
 
 def require_same_rows(arrays: Sequence[Array], parts: Sequence[SampleRange], name: str) -> None:
-    """DataError when samples of different shapes would have to share a batch."""
+    """Raises DataError when samples of different shapes would have to share a batch."""
     for array, (piece, _, _) in zip(arrays, parts, strict=True):
         if array.shape[1:] != arrays[0].shape[1:]:
             raise DataError(
@@ -502,7 +506,7 @@ def require_same_rows(arrays: Sequence[Array], parts: Sequence[SampleRange], nam
 
 
 def fixed_batch(inputs: Mapping[str, InputSpec]) -> int | None:
-    """The batch size that the inputs insist on; DataError when they disagree."""
+    """Returns the batch size that the inputs insist on; raises DataError when they disagree."""
     found: int | None = None
     for name, spec in inputs.items():
         size = spec.shape[0] if spec.shape else None
@@ -524,7 +528,8 @@ def first_batch(
     limit: int | None = None,
     preprocess: Preprocess | str | Path | None = None,
 ) -> dict[str, Array] | None:
-    """The first samples as inputs of one run, at most so many unless the model's batch is fixed.
+    """Returns the first samples as inputs of one run, at most so many unless the model's batch is
+    fixed.
 
     None where they fill no batch; DataError as `DataSource` has it.
     """

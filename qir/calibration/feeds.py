@@ -80,13 +80,13 @@ class Feeds:
     def numbered(
         self, skip: Collection[int] = frozenset()
     ) -> Iterator[tuple[int, dict[str, Array]]]:
-        """The feeds with their numbers, but those to skip, which are not read."""
+        """Yields the feeds with their numbers, but those to skip, which are not read."""
         for number, (where, arrays) in enumerate(islice(self._reader, self._limit)):
             if number not in skip:
                 yield number, self._complete(where, arrays)
 
     def digest(self) -> str:
-        """A hash over all feeds as the model gets them; reads the data once.
+        """Returns a hash over all feeds as the model gets them; reads the data once.
 
         Feeds that can be read only once are distinguished by their name alone.
         """

@@ -191,7 +191,8 @@ class _File:
         )
 
     def profile(self) -> str:
-        """The numerics profile that it names; ParseError for one that there is not."""
+        """Returns the numerics profile that it names; raises ParseError for one that there is
+        not."""
         named = self.text("profile")
         with self.at("profile"):
             return profile(named).name if named else ""
@@ -213,7 +214,7 @@ class _File:
         return MatrixPosition(framework, extension, library, formulas, {**base.forms, **own})
 
     def table(self, key: str) -> Mapping[str, object]:
-        """A table of the head; empty where there is none."""
+        """Returns a table of the head; empty where there is none."""
         with self.at(key):
             found = self.data.get(key, {})
             if not isinstance(found, dict):
@@ -221,7 +222,7 @@ class _File:
             return found
 
     def replaced(self, base: Capability) -> Capability:
-        """What it extends, with other schemes in the place of some."""
+        """Returns what it extends, with other schemes in the place of some."""
         others: dict[Scheme, Scheme] = {}
         known = {str(scheme): scheme for scheme in base.schemes()}
         for old, new in self.table("replace").items():
@@ -232,7 +233,8 @@ class _File:
         return base.with_schemes(others)
 
     def dynamic(self, base: Dynamic) -> Dynamic:
-        """What the file says of quantizing while a model runs, else what it extends says."""
+        """Returns what the file says of quantizing while a model runs, else what it extends
+        says."""
         found = self.table("dynamic")
         self.known("key of dynamic", found, DYNAMIC, "dynamic")
         with self.at("dynamic", "rule"):
@@ -253,7 +255,7 @@ class _File:
         return Dynamic(rule, scale, ops, (numbers[0], numbers[1]))
 
     def rounding(self) -> dict[str, str]:
-        """How a quantize that no kernel absorbs rounds, by storage."""
+        """Returns how a quantize that no kernel absorbs rounds, by storage."""
         out = {}
         for storage, how in self.table("rounding").items():
             with self.at("rounding", storage):
@@ -271,7 +273,7 @@ class _File:
                 )
 
     def base(self) -> Capability | None:
-        """The table that this file extends."""
+        """Returns the table that this file extends."""
         named = self.text("extends")
         if not named:
             return None
@@ -308,7 +310,7 @@ class _File:
                 require(f"no {what} {key!r}", key, names)
 
     def named(self, table: str, row: Mapping[str, object], index: int) -> tuple[str, ...]:
-        """The ops that a row is about."""
+        """Returns the ops that a row is about."""
         if "op" not in row:
             raise ParseError(f"[[{table}]] says no op")
         with self.at(table, index, "op"):
@@ -359,7 +361,7 @@ class _File:
         return dict(found)
 
     def listed(self, op: str, row: Mapping[str, object], index: int, key: str) -> tuple[str, ...]:
-        """The slots of an op that a key lists."""
+        """Returns the slots of an op that a key lists."""
         with self.at("op", index, key):
             found = texts(row.get(key, ()))
         for place, slot in enumerate(found):
@@ -383,7 +385,8 @@ class _File:
     def values(
         self, table: str, row: Mapping[str, object], index: int, ops: tuple[str, ...]
     ) -> dict[str, tuple[str | int | float | bool, ...]]:
-        """The attributes of `when` and their values; some op that the row is about has each."""
+        """Returns the attributes of `when` and their values; some op that the row is about has
+        each."""
         with self.at(table, index, "when"):
             found = values_of(row.get("when", {}))
         for name in found:

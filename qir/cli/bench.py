@@ -144,7 +144,7 @@ def bench(
 def _ready(
     names: Sequence[str], graph: Graph, model: Path, threads: int
 ) -> tuple[list[Engine], list[dict[str, str]]]:
-    """The engines that take the model, and why each of the others does not."""
+    """Returns the engines that take the model, and why each of the others does not."""
     from qir.cli.engines import engine
     from qir.errors import InputError, Refused
 
@@ -164,7 +164,8 @@ def _ready(
 def _able(
     engines: Sequence[Engine], graph: Graph, inputs: Tensors
 ) -> tuple[list[Engine], list[dict[str, str]]]:
-    """The engines that take what is given for defaults, and why each of the others does not."""
+    """Returns the engines that take what is given for defaults, and why each of the others does
+    not."""
     from qir.errors import DataError
 
     able: list[Engine] = []
@@ -194,7 +195,7 @@ def _names(text: str) -> list[str]:
 
 
 def open_sizes(texts: Sequence[str]) -> dict[str, int]:
-    """Sizes by name, as --size has them; UsageError for other words."""
+    """Sizes by name, as --size has them; raises UsageError for other words."""
     from qir.errors import UsageError
 
     out = {}
@@ -237,6 +238,7 @@ def _show(screen: Screen, timings: Sequence[Timing]) -> None:
 
 
 def _close(timings: Sequence[Timing]) -> list[str]:
-    """The engines whose times are as near to the first one's as the times of one run to another."""
+    """Returns the engines whose times are as near to the first one's as the times of one run to
+    another."""
     first, *rest = timings
     return [t.name for t in rest if abs(t.ratio - 1) <= max(t.spread, first.spread)]

@@ -111,7 +111,7 @@ def calibrate(
 
 
 def part_of(output: Path) -> Path:
-    """Where statistics are kept on the way."""
+    """Returns where statistics are kept on the way."""
     return output.with_name(f"{output.name}.part")
 
 
@@ -125,7 +125,8 @@ def _claim_part(part: Path, *, anew: bool, resume: bool) -> None:
 
 
 def _saved(output: Path) -> Statistics | None:
-    """The statistics that an earlier run left, unfinished or not; None where there are none."""
+    """Returns the statistics that an earlier run left, unfinished or not; None where there are
+    none."""
     from qir.calibration import Statistics
     from qir.errors import InputError
 
@@ -139,7 +140,8 @@ def _saved(output: Path) -> Statistics | None:
 
 
 def left(part: Path) -> Statistics | None:
-    """The statistics that an interrupted run left; None where there are none that can be read."""
+    """Returns the statistics that an interrupted run left; None where there are none that can be
+    read."""
     from qir.calibration import Statistics
     from qir.errors import InputError
 
@@ -175,7 +177,8 @@ def observe(
 ) -> Statistics:
     """Calibrates, with a bar; `part` holds the statistics on the way, and when the run is stopped.
 
-    `again` names the command that continues from there. With `fitting`, what is to be resumed may not fit.
+    `again` names the command that continues from there. With `fitting`, what is to be resumed may
+    not fit.
     """
     from qir import pipeline
     from qir.errors import DataError, Stopped

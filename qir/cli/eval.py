@@ -127,7 +127,7 @@ def _show(screen: Screen, found: Evaluation, names: tuple[str, ...]) -> None:
 
 
 def shown(name: str, value: float) -> str:
-    """A metric's number as it is printed: shares in percent, decibels with their unit."""
+    """Returns a metric's number as it is printed: shares in percent, decibels with their unit."""
     from qir.inspect.metrics import metric
 
     if name in SHARES:

@@ -77,7 +77,8 @@ def plugins(
 
 
 def _named(names: Sequence[str], kind: str) -> tuple[PluginSummary, ...]:
-    """The plugins of these names, of any kind or of one; UsageError for a name that none has."""
+    """Returns the plugins of these names, of any kind or of one; raises UsageError for a name that
+    none has."""
     import difflib
 
     from qir import registry

@@ -429,7 +429,8 @@ def _first(
     feeds: bool,
     preprocess: Path | None,
 ) -> Mapping[str, NDArray[np.generic]] | None:
-    """The first calibration samples, as inputs of one run; None where these fill no batch."""
+    """Returns the first calibration samples, as inputs of one run; None where these fill no
+    batch."""
     from qir.calibration import open_feeds
     from qir.calibration.data import first_batch
     from qir.calibration.runner import input_specs
@@ -461,7 +462,7 @@ def _warning(noise: QuantizationNoise) -> str:
 
 
 def _require_alone(output: Path, alone: bool) -> None:
-    """UsageError for what does not go with --as."""
+    """Raises UsageError for what does not go with --as."""
     from qir.errors import UsageError
     from qir.pipeline import SUFFIX
 
@@ -475,7 +476,7 @@ def _require_alone(output: Path, alone: bool) -> None:
 
 
 def _require_work(path: Path, plan: Plan) -> None:
-    """UsageError where nothing can become integer, with the reason."""
+    """Raises UsageError where nothing can become integer, with the reason."""
     from qir.analysis.decisions import ALREADY
     from qir.errors import UsageError
 
@@ -490,7 +491,8 @@ def _require_work(path: Path, plan: Plan) -> None:
 
 
 def _reason(plan: Plan) -> str:
-    """Why nothing of a model becomes integer: what keeps products, else the commonest reason."""
+    """Returns why nothing of a model becomes integer: what keeps products, else the commonest
+    reason."""
     from qir.passes.quantize.quantize_dynamic import NO_MATRIX, NO_PRODUCT
 
     floats = [d.reason for d in plan.decisions if d.becomes == "float"]

@@ -76,7 +76,7 @@ def show(
 
 
 def _called(graph: Graph) -> str:
-    """How a model is called, where inputs and results alone do not say it."""
+    """Returns how a model is called, where inputs and results alone do not say it."""
     from qir.ir.call_signature import CallSignature
 
     found = CallSignature.of(graph)

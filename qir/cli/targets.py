@@ -178,7 +178,7 @@ def _more(row: OpCapability) -> str:
 
 
 def _value(value: object) -> str:
-    """A value of an attribute as target files write it."""
+    """Returns a value of an attribute as target files write it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

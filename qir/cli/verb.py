@@ -66,12 +66,12 @@ PATH = click.Path(path_type=Path)
 
 
 def model(function: Function) -> Function:
-    """The model a verb works on."""
+    """Returns the model a verb works on."""
     return click.argument("model", type=PATH)(function)
 
 
 def output(text: str, *, required: bool = True) -> Decorator:
-    """The file a verb writes."""
+    """Returns the file a verb writes."""
     return click.option("-o", "--output", type=PATH, required=required, metavar="FILE", help=text)
 
 
@@ -88,7 +88,7 @@ def data(text: str, *, required: bool = False) -> Decorator:
 
 
 def isa(text: str) -> Decorator:
-    """The processor by whose rules numbers are computed."""
+    """Returns the processor by whose rules numbers are computed."""
     known = "any, avx2, avx512, vnni or amx. Without it this one"
     return click.option("--isa", metavar="SET", help=f"{text}: {known}.")
 
@@ -111,7 +111,7 @@ class Count(click.ParamType):  # type: ignore[type-arg]
 
 
 def whole(name: str, text: str, default: int | None = None, least: int = 1) -> Decorator:
-    """An option that is a whole number."""
+    """Returns an option that is a whole number."""
     show = default is not None
     return click.option(
         name, type=Count(least), default=default, show_default=show, metavar="N", help=text
@@ -243,5 +243,5 @@ save_ledger = click.option(
 
 
 def all_rules(rules: Sequence[str], floats: Sequence[str]) -> tuple[str, ...]:
-    """The rules of both options; a name's blanks match as any character."""
+    """Returns the rules of both options; a name's blanks match as any character."""
     return (*rules, *(f"name={'?'.join(glob.split())}: float" for glob in floats))

@@ -186,7 +186,7 @@ def _furthest(sums: SumRange) -> int:
 
 
 def pairs_text(sums: SumRange) -> str | StyledText:
-    """What becomes of sums of two neighbouring products, with a pair that shows it."""
+    """Returns what becomes of sums of two neighbouring products, with a pair that shows it."""
     pairs = sums.pairs
     if pairs is None:
         return "none"

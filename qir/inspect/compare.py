@@ -33,7 +33,7 @@ class OutputDifference:
         return self.differ == 0
 
     def to_json(self) -> dict[str, object]:
-        """The fields as JSON takes them."""
+        """Returns the fields as JSON takes them."""
         largest = self.largest if np.isfinite(self.largest) else None
         return {**asdict(self), "largest": largest, "equal": self.equal}
 
@@ -78,7 +78,7 @@ def _difference(
 
 
 def alike(a: object, b: object) -> bool:
-    """Whether two texts, lists or the like are the same, tensors within them bit by bit."""
+    """Returns whether two texts, lists or the like are the same, tensors within them bit by bit."""
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(map(alike, a, b))
     if isinstance(a, Mapping) and isinstance(b, Mapping):

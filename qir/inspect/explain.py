@@ -61,12 +61,12 @@ class Explanation:
     in_codes: bool
 
     def to_json(self) -> dict[str, object]:
-        """The fields as JSON takes them."""
+        """Returns the fields as JSON takes them."""
         return asdict(self)
 
 
 def find(graph: Graph, name: str) -> Node:
-    """The node that makes a value of that name, or comes from a source op of that name.
+    """Returns the node that makes a value of that name, or comes from a source op of that name.
 
     Raises UsageError where there is none, naming what is near, or where several came from it.
     """
@@ -86,7 +86,7 @@ def find(graph: Graph, name: str) -> Node:
 
 
 def explain(graph: Graph, name: str) -> Explanation:
-    """What one node is, reads and makes; UsageError if no node has that name."""
+    """Returns what one node is, reads and makes; raises UsageError if no node has that name."""
     node = find(graph, name)
     return Explanation(
         node.name,

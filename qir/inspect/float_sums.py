@@ -79,7 +79,7 @@ def float_sums(graph: Graph, beyond: int = -1) -> list[FloatSum]:
 
 
 def said_of(sums: Sequence[FloatSum], who: str) -> str:
-    """One sentence: how many there are, which, and how far quantized values may be off."""
+    """Returns one sentence: how many there are, which, and how far quantized values may be off."""
     ops = ", ".join(f"{n} {op}" for op, n in Counter(s.op for s in sums).most_common())
     known = [s.codes for s in sums if s.codes is not None]
     apart = f", by {max(known)} at most for one op" if known else ""
@@ -110,7 +110,8 @@ def _bits(node: Node) -> int:
 
 
 def _made(value: Value) -> QuantType | None:
-    """The map of the integers that a result becomes, after activations that round nothing."""
+    """Returns the map of the integers that a result becomes, after activations that round
+    nothing."""
     use = value.only_use
     while use is not None and use.node.op in ("relu", "clip"):
         use = use.node.result.only_use
@@ -173,7 +174,7 @@ def _terms(node: Node, data: str, w: Value) -> int | None:
 
 
 def _spread(node: Node, w: Value, terms: int, few: int) -> float | None:
-    """The greatest sum of the magnitudes of weights that make one element."""
+    """Returns the greatest sum of the magnitudes of weights that make one element."""
     reals = _held(w, few)
     if reals is None:
         large = _largest(w, few)
@@ -201,7 +202,8 @@ def _product(shape: Shape) -> int | None:
 
 
 def _held(value: Value, few: int) -> NDArray[np.float64] | None:
-    """The float values of a constant, dequantized where it is quantized; None for what is none."""
+    """Returns the float values of a constant, dequantized where it is quantized; None for what is
+    none."""
     source = value.node.operands["x"] if value.node.op == "dequantize" else value
     array = source.constant
     if array is None or math.prod(array.held.shape) > few:
@@ -215,7 +217,7 @@ def _held(value: Value, few: int) -> NDArray[np.float64] | None:
 
 
 def _largest(value: Value, few: int) -> float | None:
-    """The greatest magnitude that a value can have, by its map or as a constant."""
+    """Returns the greatest magnitude that a value can have, by its map or as a constant."""
     reals = _held(value, few)
     if reals is not None:
         return float(np.abs(reals).max(initial=0.0))

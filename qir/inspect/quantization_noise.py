@@ -88,7 +88,7 @@ def _sqnr(wanted: NDArray[np.generic], given: NDArray[np.generic] | None) -> flo
 
 
 def _worst(graph: Graph, quantized: Graph, inputs: Tensors) -> Iterator[LayerNoise]:
-    """The layers whose results lose most against their operands."""
+    """Yields the layers whose results lose most against their operands."""
     by_tensor = _by_tensor(graph, quantized, inputs)
     known: dict[Value, float] = {}
     layers: list[LayerNoise] = []

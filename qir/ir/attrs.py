@@ -14,7 +14,7 @@ Attr: TypeAlias = "bool | int | float | str | bytes | DType | Array | tuple[Attr
 
 
 def arrays(value: Attr) -> Iterator[Array]:
-    """The arrays inside an attribute."""
+    """Yields the arrays inside an attribute."""
     if isinstance(value, Array):
         yield value
         yield from value.type.arrays()

@@ -37,7 +37,7 @@ class CallSignature:
 
     @classmethod
     def parse(cls, text: str) -> CallSignature:
-        """Reads the text; InputError for something else."""
+        """Reads the text; raises InputError for something else."""
         given, arrow, results = text.partition(" -> ")
         try:
             call = ast.parse(f"f{given}", mode="eval").body

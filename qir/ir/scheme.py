@@ -102,7 +102,7 @@ _SCHEME = re.compile(
 
 
 def parse_scheme(text: str) -> Scheme:
-    """Reads such as `i8<-127:127> symmetric channel`; ParseError for text that is no scheme.
+    """Reads such as `i8<-127:127> symmetric channel`; raises ParseError for text that is no scheme.
 
     `u8|i8 by sign` is u8 where no value is negative, else i8.
     """

@@ -28,7 +28,7 @@ _LONGEST = 200  # letters of a type that is remembered
 
 
 def parse_type(text: str, find: FindArray | None = None) -> TensorType:
-    """Reads one type; ParseError where the text is none."""
+    """Reads one type; raises ParseError where the text is none."""
     cursor = Cursor(text)
     out = read_type(cursor, find or _no_arrays)
     if not cursor.done:
@@ -52,7 +52,7 @@ def read_type(cursor: Cursor, find: FindArray) -> TensorType:
 
 @lru_cache(4096)
 def _closed(text: str) -> TensorType | None:
-    """The one type that a text is, one object wherever it stands; None where it is none."""
+    """Returns the one type that a text is, one object wherever it stands; None where it is none."""
     cursor = Cursor(text)
     try:
         kind = _read_type(cursor, _no_arrays)

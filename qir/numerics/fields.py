@@ -22,7 +22,7 @@ class Shape:
     said: str
 
     def fits(self, text: str) -> bool:
-        """Whether a text is one of them."""
+        """Returns whether a text is one of them."""
         return re.fullmatch(self.pattern, text) is not None
 
 
@@ -369,7 +369,7 @@ def field_types(block: str) -> dict[str, object]:
 
 
 def said(kind: object) -> str:
-    """The values of a field, as an error says them."""
+    """Returns the values of a field, as an error says them."""
     if get_origin(kind) is Literal:
         return ", ".join(str(v) for v in get_args(kind))
     for extra in getattr(kind, "__metadata__", ()):
@@ -379,7 +379,8 @@ def said(kind: object) -> str:
 
 
 def no_code(zero: str) -> str:
-    """Why no storage can hold the zero point that `choose.zero` fixes; nothing where one can."""
+    """Returns why no storage can hold the zero point that `choose.zero` fixes; nothing where one
+    can."""
     if not zero.startswith("fixed:"):
         return ""
     fixed = float(zero[6:])
@@ -390,7 +391,8 @@ def no_code(zero: str) -> str:
 
 
 def fits(kind: object, value: object) -> bool:
-    """Whether a value is one that a field of that type may have (levels: see the reader)."""
+    """Returns whether a value is one that a field of that type may have (levels: see the
+    reader)."""
     if get_origin(kind) is Literal:
         return isinstance(value, str) and value in get_args(kind)
     if kind is bool:
@@ -400,7 +402,7 @@ def fits(kind: object, value: object) -> bool:
 
 
 def levels_of(levels: Levels, storage: str, grain: str = "tensor") -> float | None:
-    """The level for a storage type and granularity; None where none is named."""
+    """Returns the level for a storage type and granularity; None where none is named."""
     table = dict(levels)
     for key in (f"{storage}/{grain}", storage, f"*/{grain}", "*"):
         if key in table:
@@ -411,7 +413,8 @@ def levels_of(levels: Levels, storage: str, grain: str = "tensor") -> float | No
 def level_of(
     levels: Levels, zero: str, storage: DType, codes: tuple[int, int], grain: str = "tensor"
 ) -> float | None:
-    """The level of quantized values with bounds; None, where none is named, for half of their span.
+    """Returns the level of quantized values with bounds; None, where none is named, for half of
+    their span.
 
     One that is named holds for all quantized values, and for as many on each side of zero. Of fewer
     quantized values half the span stays half the span, as the tool of onnxruntime

@@ -23,7 +23,8 @@ def map_of(
     scale: NDArray[np.generic] | None = None,
     zero: NDArray[np.generic] | None = None,
 ) -> Map:
-    """The map of any quantized type. Where the type says `?`, `scale` and `zero` are the numbers.
+    """Returns the map of any quantized type. Where the type says `?`, `scale` and `zero` are the
+    numbers.
 
     Scales, zeros, offsets and tables that are quantized themselves are dequantized first. OpError
     for numbers that are missing, or a zero where quantized values have none.
@@ -60,7 +61,7 @@ def map_of(
 
 
 def _reals(held: object, data: NDArray[np.generic]) -> NDArray[np.generic]:
-    """The float values of an array of parameters, which may have a map of its own."""
+    """Returns the float values of an array of parameters, which may have a map of its own."""
     if isinstance(held, Array) and held.type.quant is not None:
         return _plain(data, map_of(held.type.quant))
     return data

@@ -197,7 +197,7 @@ def _known(shape: Iterable[Dim]) -> tuple[int | None, ...]:
 
 
 def holds_ranges(result: QuantType | None, joined: Iterable[QuantType | None]) -> bool:
-    """Whether a result's range reaches as far as those of all operands."""
+    """Returns whether a result's range reaches as far as those of all operands."""
     made = _range(result)
     parts = [_range(one) for one in joined]
     return made is not None and all(
@@ -206,7 +206,7 @@ def holds_ranges(result: QuantType | None, joined: Iterable[QuantType | None]) -
 
 
 def _range(quant: QuantType | None) -> tuple[np.float32, np.float32] | None:
-    """What a type of one scale declares, else what its ends mean."""
+    """Returns what a type of one scale declares, else what its ends mean."""
     if quant is None or quant.scale is None or quant.grain is not None or quant.dynamic:
         return None
     if not quant.storage.is_integer:

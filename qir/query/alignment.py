@@ -37,7 +37,7 @@ def orders(a: Value, b: Value) -> tuple[list[int], list[int]] | None:
 
 
 def _order(value: Value) -> list[int]:
-    """The source's axis that each axis of a value is."""
+    """Returns the source's axis that each axis of a value is."""
     axes = list(range(value.type.rank))
     for step in value.lineage.how:
         if told := _PERMUTED.fullmatch(step):
@@ -48,7 +48,8 @@ def _order(value: Value) -> list[int]:
 
 
 def _flipped(value: Value) -> bool:
-    """Whether a matrix is read with its axes the other way round, through its integers too."""
+    """Returns whether a matrix is read with its axes the other way round, through its integers
+    too."""
     if value.type.rank != 2 or (value.node.op not in ("constant", "dequantize")):
         return False
     use = value.only_use
@@ -61,7 +62,7 @@ def _flipped(value: Value) -> bool:
 
 
 def turned(kind: TensorType, axes: list[int]) -> TensorType:
-    """A type with its axes moved to where they stand in the source."""
+    """Returns a type with its axes moved to where they stand in the source."""
     shape = tuple(kind.shape[axes.index(i)] for i in range(kind.rank))
     quant = kind.quant
     if quant is None or quant.grain is None or quant.axis is None:

@@ -106,7 +106,7 @@ FUNCTIONS: dict[str, Callable[[Item], Item]] = {
 
 
 def glob_pattern(text: str) -> str:
-    """A pattern where `*` and `?` stand for any letters; all others mean themselves."""
+    """Returns a pattern where `*` and `?` stand for any letters; all others mean themselves."""
     parts = [re.escape(part) for part in re.split(r"\*+", text)]
     # an atomic group for each part: what is found first is kept, so the search stays linear
     head, *rest = (part.replace(r"\?", ".") for part in parts)

@@ -84,7 +84,8 @@ def fma_sum(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -> Co
 
 
 def runs_of_one(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Whether onnxruntime's innermost run has one element of `a`, and several or one of `b`.
+    """Returns whether onnxruntime's innermost run has one element of `a`, and several or one of
+    `b`.
 
     The run starts at the last axis where not both are 1, but no further out than `b` or `a`
     reaches: a vector of one beside an image whose last axis is 1 makes runs of one of both.
@@ -142,7 +143,7 @@ def logistic_table(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes
 
 
 def recode(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
-    """The integers of the same floats in another map: kept where the maps agree, else by a
+    """Returns the integers of the same floats in another map: kept where the maps agree, else by a
     table."""
     if x_map.same_map(out):
         return x
@@ -284,7 +285,7 @@ def mean_of_codes(x: Codes, x_map: Affine, out: Affine, *, layout: str = "NCHW")
 
 
 def nearest_by_step(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
-    """The nearest quantized values, at places that are products by a step."""
+    """Returns the nearest quantized values, at places that are products by a step."""
     return _move(call, arrays, lambda given, attrs: resize.STEPPED(**given, **attrs))
 
 
@@ -335,13 +336,13 @@ METHODS: Mapping[str, PluginMethod] = {
 
 
 def for_reals(rule: Rule) -> bool:
-    """Whether the method that a rule names dequantizes quantized values of any map."""
+    """Returns whether the method that a rule names dequantizes quantized values of any map."""
     method = plugin_method(rule.method.name) if rule.method else None
     return method is not None and method.any_map
 
 
 def bounding(rule: Rule) -> bool:
-    """Whether the method that a rule names sees to a relu that follows."""
+    """Returns whether the method that a rule names sees to a relu that follows."""
     method = plugin_method(rule.method.name) if rule.method else None
     return method is not None and method.tails
 
@@ -390,7 +391,7 @@ def run(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
 
 
 def _reals(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
-    """The float op between dequantize and quantize."""
+    """Returns the float op between dequantize and quantize."""
     reals = {
         slot: dequantize(data, call.affine(slot), call.rule) if call.types[slot].quant else data
         for slot, data in arrays.items()
@@ -400,7 +401,7 @@ def _reals(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
 
 
 def _goes_along(given: Affine, out: Affine, perm: Attr) -> bool:
-    """Whether a map is the same, its axis moved as the elements are."""
+    """Returns whether a map is the same, its axis moved as the elements are."""
     if given.axis is None or out.axis is None or not isinstance(perm, tuple):
         return False
     same = np.array_equal(given.scale, out.scale) and np.array_equal(given.zero, out.zero)
@@ -411,7 +412,7 @@ Moved = Callable[[Mapping[str, Codes], Mapping[str, Attr]], Codes]
 
 
 def _move(call: MethodCall, arrays: Mapping[str, Codes], function: Moved) -> Codes:
-    """The quantized op, after they are in the result's map."""
+    """Returns the quantized op, after they are in the result's map."""
     if call.out is None:
         return _reals(call, arrays)
     out = call.out

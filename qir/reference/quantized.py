@@ -31,7 +31,7 @@ _PADS = frozenset({"pad", "unfold"})
 
 
 def run_quantized(node: Node, operands: Operands, profile_name: str) -> tuple[Codes, ...]:
-    """One quantized op."""
+    """Returns one quantized op."""
     results = tuple(value.type for value in node.results)
     given = resolved(node.op, node.operands, operands, results, profile_name)
     if _moves(node.op, given.types, given.results) and (_open(given) or len(results) > 1):
@@ -42,13 +42,13 @@ def run_quantized(node: Node, operands: Operands, profile_name: str) -> tuple[Co
 
 
 def _open(given: Resolved) -> bool:
-    """Whether a type still asks for a number."""
+    """Returns whether a type still asks for a number."""
     quants = [kind.quant for kind in (*given.types.values(), *given.results)]
     return any(quant is not None and quant.dynamic for quant in quants)
 
 
 def _moves(op: str, types: Mapping[str, TensorType], results: tuple[TensorType, ...]) -> bool:
-    """Whether the op hands on quantized values of one map, whatever numbers it has."""
+    """Returns whether the op hands on quantized values of one map, whatever numbers it has."""
     traits = spec(op).traits
     if not traits.value_preserving or op in _PADS:
         return False
@@ -97,8 +97,8 @@ def run_op(
     profile_name: str,
     tails: tuple[str, ...] = (),
 ) -> Codes:
-    """One quantized op: a conversion, a product, or the method that the profile names, which sees
-    to a relu that follows where `tails` names it."""
+    """Returns one quantized op: a conversion, a product, or the method that the profile names,
+    which sees to a relu that follows where `tails` names it."""
     rule = profile(profile_name).resolve(query_on(op, attrs, types, result))
     kernel = ProductKernel(op, attrs, types, result, rule, tails=tails)
     if op == "quantize":
@@ -128,7 +128,7 @@ def run_op(
 
 
 def in_reals(kernel: ProductKernel, arrays: Operands) -> Codes:
-    """The op on the float values that quantized values mean, rounded once to the result.
+    """Returns the op on the float values that quantized values mean, rounded once to the result.
 
     What no kernel computes in integers: blocks of scales, tables, float zeros, floats for quantized
     values, float values beside quantized values. Raises OpError for operands that count in a unit
@@ -151,7 +151,7 @@ def in_reals(kernel: ProductKernel, arrays: Operands) -> Codes:
 
 
 def _stated(rule: Rule, attrs: Mapping[str, Attr]) -> Rule:
-    """The rule with what the file itself states in place of what the profile says."""
+    """Returns the rule with what the file itself states in place of what the profile says."""
     if not attrs["round"]:
         return rule
     stated = replace(rule.quantize, round=attrs["round"])  # type: ignore[arg-type]

@@ -51,7 +51,7 @@ def transpose(x: Array, *, perm: Sequence[int]) -> Array:
 
 
 def concat(xs: Sequence[Array], *, axis: int) -> Array:
-    """The parts one after the other along the axis; OpError if they do not fit."""
+    """Returns the parts one after the other along the axis; raises OpError if they do not fit."""
     if not xs:
         raise OpError("concat: nothing to join")
     first = xs[0]

@@ -23,8 +23,9 @@ _LEAST = 4
 
 
 def down_columns(data: Real32) -> Real32:
-    """The sums along the middle axis of three: columns that fill four vectors (or four columns
-    where there is no vector) go row by row; those that are left over, each fourth row by itself."""
+    """Returns the sums along the middle axis of three: columns that fill four vectors (or four
+    columns where there is no vector) go row by row; those that are left over, each fourth row by
+    itself."""
     columns = data.shape[2]
     wide = _WAYS * (_LANES if columns >= _LANES else 1)
     whole = columns // wide * wide

@@ -8,7 +8,8 @@ from qir.ir.ops.graph import GIVEN
 
 
 def tied(node: Node) -> tuple[Value, ...]:
-    """The operands that an op hands on as they are, and its results: integers of one map."""
+    """Returns the operands that an op hands on as they are, and its results: integers of one
+    map."""
     if node.op in GIVEN or node.stages or node.bodies:
         return ()
     same = spec(node.op).traits.same_params

@@ -38,7 +38,7 @@ def read_again(graph: Graph, node: Node, ledger: Ledger, step: str) -> Sequence[
 
 
 def _fits(node: Node, body: Graph) -> bool:
-    """Whether those who read the results find the same kind of elements."""
+    """Returns whether those who read the results find the same kind of elements."""
     found = [value.type for value in body.outputs.values()]
     wanted = [value.type for value in node.results]
     return [(t.element, t.rank) for t in found] == [(t.element, t.rank) for t in wanted]

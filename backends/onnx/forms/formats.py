@@ -46,7 +46,7 @@ _ROWS = "* |> *"
 
 
 def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> Graph:
-    """A graph in the form asked for; `standard` has no operators but ONNX's own.
+    """Returns a graph in the form asked for; `standard` has no operators but ONNX's own.
 
     Nothing asked for is the first form, in which operators of onnxruntime's own stay. Reals alone
     have that form as they are; all else is a copy. Raises Refused where a form has nothing to hold.
@@ -239,7 +239,7 @@ def _choose(graph: Graph, ledger: Ledger) -> None:
 
 
 def _numbers(node: Node) -> list[Value]:
-    """What gives a node's types their numbers."""
+    """Returns what gives a node's types their numbers."""
     if node.op in ("foreign", "output", "fused") or not _dynamic(node):
         return []
     return [v for s, v in node.operands.items() if s.rpartition(".")[2] in ("scale", "zero")]
@@ -266,7 +266,7 @@ def _fixed(graph: Graph) -> set[Value]:
 
 
 def _needed(numbers: Iterable[Value], fixed: set[Value]) -> set[Node]:
-    """What computes those of some numbers that are fixed."""
+    """Returns what computes those of some numbers that are fixed."""
     out: set[Node] = set()
     waiting = [v.node for v in numbers if v in fixed and v.constant is None]
     while waiting:

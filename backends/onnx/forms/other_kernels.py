@@ -22,7 +22,8 @@ def fit(graph: Graph, ledger: Ledger) -> None:
 
 
 def _mixes(node: Node) -> bool:
-    """Whether a layer reads signed bytes and makes unsigned ones, or the other way round."""
+    """Returns whether a layer reads signed bytes and makes unsigned ones, or the other way
+    round."""
     op, held = node.op, {slot: slot for slot in node.operands}
     if node.stages:
         first = node.stages[0]

@@ -43,7 +43,7 @@ def _is_narrow(node: Node) -> bool:
 
 
 def _beyond(graph: Graph, node: Node) -> bool:
-    """Whether no function of primitive operators quantizes as the profile does."""
+    """Returns whether no function of primitive operators quantizes as the profile does."""
     quant = node.result.type.quant
     assert quant is not None
     return bool(custom.beyond(profile(profile_of(graph, node)).resolve(quantizing(quant))))

@@ -41,7 +41,8 @@ def join_activations(graph: Graph, prepared: Preparation) -> int:
 
 
 def _before_codes(node: Node) -> bool:
-    """Whether one quantize alone reads an activation that cuts none of its quantized values."""
+    """Returns whether one quantize alone reads an activation that cuts none of its quantized
+    values."""
     use = node.result.only_use
     quant = use.node.result.type.quant if use and use.node.op == "quantize" else None
     static = quant is not None and not quant.dynamic and quant.grain is None

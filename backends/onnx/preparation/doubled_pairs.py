@@ -65,7 +65,7 @@ def _meet(graph: Graph) -> int:
 
 
 def _pair_behind(last: Node) -> tuple[Node, Node] | None:
-    """The quantize, and the transpose before it, whose integers a transpose alone reads as
+    """Returns the quantize, and the transpose before it, whose integers a transpose alone reads as
     floats."""
     back = last.operands["x"].node
     if back.op != "dequantize" or back.result.only_use is None:
@@ -139,7 +139,8 @@ def _drop(graph: Graph, ledger: Ledger, name: str) -> int:
 
 
 def _common(one: QuantType, other: QuantType) -> QuantType | None:
-    """The map of the range that two maps have in common, computed in float32; None if none."""
+    """Returns the map of the range that two maps have in common, computed in float32; None if
+    none."""
     f32 = np.float32
     ends = [
         (q.low - int(q.zeros()), q.high - int(q.zeros()), f32(q.scales())) for q in (one, other)

@@ -57,13 +57,14 @@ def _round(graph: Graph, prepared: Preparation, *, wide: bool) -> int:
 
 
 def rounding(graph: Graph, *, wide: bool = False) -> list[Node]:
-    """The products whose data are rounded so, those among them that are joined with what is added
-    between reshapes, where numbers of the data are computed."""
+    """Returns the products whose data are rounded so, those among them that are joined with what is
+    added between reshapes, where numbers of the data are computed."""
     return [n for n in graph if _block(n, wide=wide) is not None or _reshaped(n, wide=wide)]
 
 
 def _reshaped(node: Node, *, wide: bool) -> bool:
-    """Whether an addition makes of a product one between reshapes, whose data are float then.
+    """Returns whether an addition makes of a product one between reshapes, whose data are float
+    then.
 
     Scales that are constants go after a reshape, and data have quantized values there too.
     """
@@ -76,7 +77,7 @@ def _reshaped(node: Node, *, wide: bool) -> bool:
 
 
 def _block(node: Node, *, wide: bool) -> int | None:
-    """How many numbers of the data share a scale; None where the runtime rounds none."""
+    """Returns how many numbers of the data share a scale; None where the runtime rounds none."""
     if node.op not in PRODUCTS or node.stages or not _plain(node):
         return None
     a = node.operands["a"]
@@ -93,7 +94,8 @@ def _of_16_bits(value: Value) -> bool:
 
 
 def _beside(node: Node, *, wide: bool) -> int | None:
-    """How many numbers share a scale beside the weights of a product; None for other weights."""
+    """Returns how many numbers share a scale beside the weights of a product; None for other
+    weights."""
     w = node.operands["b"].node
     if w.op != "dequantize" or w.result.only_use is None or len(w.operands) > 1:
         return None
@@ -187,7 +189,8 @@ def _size(quant: QuantType, *, wide: bool) -> int | None:
 
 
 def _rounded(graph: Graph, node: Node, a: Value, size: int) -> Value:
-    """The float values of 8-bit integers of which the greatest of each block is 127, or -127."""
+    """Returns the float values of 8-bit integers of which the greatest of each block is 127, or
+    -127."""
 
     def op(name: str, attrs: dict[str, Attr] | None = None, **operands: Value) -> Value:
         return graph.add(name, operands, attrs, before=node, origins=node.origins).result

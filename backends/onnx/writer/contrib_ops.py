@@ -46,7 +46,7 @@ _OPTIONAL = frozenset({"MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QAttent
 
 
 def known(node: Node) -> bool:
-    """Whether a group is an operator of an ONNX domain."""
+    """Returns whether a group is an operator of an ONNX domain."""
     return bool(node.bodies) and str(node.attrs["kernel"]).startswith(_KERNEL)
 
 
@@ -138,7 +138,7 @@ def _held(writer: OnnxWriter, data: Held, name: str, given: str | None) -> str:
 
 
 def _scales(quant: QuantType) -> Held:
-    """The scales, not made where they are not."""
+    """Returns the scales, not made where they are not."""
     return quant.scale.held if isinstance(quant.scale, Array) else np.asarray(quant.scales())
 
 

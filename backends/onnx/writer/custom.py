@@ -39,7 +39,8 @@ _REALS = ("f32", "f16", "bf16", "f64")
 
 
 def odd(quant: QuantType, shape: Shape, *, constant: bool) -> bool:
-    """Whether QuantizeLinear and DequantizeLinear cannot say a map whose numbers are known."""
+    """Returns whether QuantizeLinear and DequantizeLinear cannot say a map whose numbers are
+    known."""
     if quant.dynamic:
         return False
     several = quant.grain is not None and quant.axis is None and blocks(quant.grain, shape) is None
@@ -50,20 +51,21 @@ def odd(quant: QuantType, shape: Shape, *, constant: bool) -> bool:
 
 
 def early(quant: QuantType, name: str | None) -> bool:
-    """Whether a profile adds a zero point before it rounds, which QuantizeLinear does not."""
+    """Returns whether a profile adds a zero point before it rounds, which QuantizeLinear does
+    not."""
     rule = profile(name or "native").resolve(quantizing(quant))
     return rule.quantize.zero == "before" and bool(np.asarray(quant.zeros()).any())
 
 
 def by_gain(quant: QuantType, name: str) -> bool:
-    """Whether a profile multiplies by a gain that its range gives, which is 1 / scale but for the
-    last bit."""
+    """Returns whether a profile multiplies by a gain that its range gives, which is 1 / scale but
+    for the last bit."""
     rule = profile(name).resolve(quantizing(quant)).quantize
     return rule.by == "gain" and rule.zero == "none" and quant.kind == "uniform"
 
 
 def blocks(grain: Grain, shape: Shape) -> tuple[int, int] | None:
-    """The axis and size of blocks that are of one element along every other axis.
+    """Returns the axis and size of blocks that are of one element along every other axis.
 
     Nothing where they are none, or are named one by one.
     """
@@ -78,7 +80,7 @@ def blocks(grain: Grain, shape: Shape) -> tuple[int, int] | None:
 
 
 def why_not(quant: QuantType, shape: Shape) -> str:
-    """What keeps a map from being said by primitive operators; empty where nothing does."""
+    """Returns what keeps a map from being said by primitive operators; empty where nothing does."""
     if quant.dynamic:
         return "its quantization parameters are computed at run time"
     most = _WIDEST if np.asarray(quant.zeros()).any() else _ALONE
@@ -119,7 +121,7 @@ class _Steps:
         return name
 
     def held(self, data: NDArray[np.generic]) -> str:
-        """A constant, which stands in the function."""
+        """Returns a constant, which stands in the function."""
         return self.do("Constant", value=numpy_helper.from_array(np.asarray(data)))
 
     def real(self, value: float) -> str:
@@ -216,7 +218,7 @@ class _Form:
         return self.spread(held, np.empty(0) if isinstance(held, Array) else _listed(self.quant))
 
     def table(self) -> tuple[str, NDArray[np.float32]]:
-        """The entries of a table, and the name that they have."""
+        """Returns the entries of a table, and the name that they have."""
         held = self.quant.codes
         if isinstance(held, Array):
             name = self.numbers.name(held)[1:]
@@ -336,7 +338,8 @@ def _carrier(quant: QuantType) -> int:
 def made(
     op: str, kind: TensorType, name: str, opset: int, rounding: str = ""
 ) -> tuple[FunctionProto, Mapping[str, Array]]:
-    """The function that quantizes or dequantizes by a map as a profile does, and its arrays.
+    """Returns the function that quantizes or dequantizes by a map as a profile does, and its
+    arrays.
 
     Raises Refused where primitive operators cannot say it.
     """

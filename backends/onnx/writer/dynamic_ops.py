@@ -27,7 +27,7 @@ _KEPT = (
 
 
 def companions(node: Node) -> dict[str, Value]:
-    """The operands of a node that are numbers of its types."""
+    """Returns the operands of a node that are numbers of its types."""
     if node.op in ("foreign", "fused", "output"):
         return {}
     row = spec(node.op)
@@ -56,7 +56,7 @@ def choose(writer: OnnxWriter, node: Node) -> None:
 
 
 def _its_codes(node: Node, x: Value, scale: Value, zero: Value) -> bool:
-    """Whether a quantize makes just the quantized values that the operator makes."""
+    """Returns whether a quantize makes just the quantized values that the operator makes."""
     if node.op != "quantize" or node.attrs["round"] not in ("", "even"):
         return False
     quant = node.result.type.quant
@@ -65,7 +65,7 @@ def _its_codes(node: Node, x: Value, scale: Value, zero: Value) -> bool:
 
 
 def _codes_name(writer: OnnxWriter, node: Node) -> str:
-    """The name of the integers: their own where it is a result's, else that of who reads
+    """Returns the name of the integers: their own where it is a result's, else that of who reads
     them raw."""
     value = node.result
     if any(value is v for v in writer.graph.outputs.values()):
@@ -118,8 +118,8 @@ def _fence(writer: OnnxWriter, made: str, out: str, codes: Value) -> None:
 
 
 def _tempts(use: Use) -> bool:
-    """Whether onnxruntime's optimizer would make an integer product and these weights integer,
-    which its kernel refuses.
+    """Returns whether onnxruntime's optimizer would make an integer product and these weights
+    integer, which its kernel refuses.
 
     It takes one zero point for the left side, and looks at that only when the model is loaded. A
     fence after the data would not do: weights alone are quantized of MatMulNBits, which rounds
@@ -134,7 +134,7 @@ def _tempts(use: Use) -> bool:
 
 
 def _many(codes: Value) -> bool:
-    """Whether quantized values have many scales that are computed."""
+    """Returns whether quantized values have many scales that are computed."""
     quant = codes.type.quant
     return quant is not None and quant.dynamic and quant.grain is not None
 
@@ -165,7 +165,8 @@ def _dequantized(writer: OnnxWriter, node: Node, slot: str, out: str) -> None:
 
 
 def _checked(writer: OnnxWriter, node: Node, value: Value) -> QuantType:
-    """The type of integers whose numbers come beside; Refused for what ONNX has no form for."""
+    """Returns the type of integers whose numbers come beside; Refused for what ONNX has no form
+    for."""
     quant = value.type.quant
     assert quant is not None
     odd = quant.kind != "uniform" or quant.plus is not None or quant.storage.name not in STORED
@@ -181,7 +182,7 @@ def _checked(writer: OnnxWriter, node: Node, value: Value) -> QuantType:
 def numbers(
     writer: OnnxWriter, node: Node, slot: str, kind: TensorType, first_is_u8: bool
 ) -> list[str]:
-    """The tensors of scale and zero point, those that stand in the type among them."""
+    """Returns the tensors of scale and zero point, those that stand in the type among them."""
     quant = kind.quant
     assert quant is not None
     dot = f"{slot}." if slot else ""
@@ -206,7 +207,7 @@ def numbers(
 def _number(
     writer: OnnxWriter, node: Node, value: Value | None, quant: QuantType, name: str, wanted: DType
 ) -> str:
-    """The tensor of one number, in the type and shape that ONNX takes it in."""
+    """Returns the tensor of one number, in the type and shape that ONNX takes it in."""
     if value is None:
         held: NDArray[np.generic] = quant.scales() if name == "scale" else quant.zeros()
         return writer.parameter(
@@ -273,7 +274,7 @@ def around(writer: OnnxWriter, node: Node) -> None:
 
 
 def counted(writer: OnnxWriter, work: Work, slot: str) -> str:
-    """A bias of raw integers as floats: times the product of both scales, and of a gain."""
+    """Returns a bias of raw integers as floats: times the product of both scales, and of a gain."""
     traits = spec(work.op).traits
     bias = work.operands[slot]
     out = writer.fresh(f"{bias.name}_real")

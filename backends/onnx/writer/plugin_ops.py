@@ -10,7 +10,7 @@ from .writer import OnnxWriter, Wire
 
 
 def known(node: Node) -> bool:
-    """Whether the node is an op that a plugin brings."""
+    """Returns whether the node is an op that a plugin brings."""
     return not OPS.own(node.op)
 
 

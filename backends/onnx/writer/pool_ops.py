@@ -28,7 +28,7 @@ def spatial(
 
 
 def pool_attrs(work: Work) -> dict[str, Wire]:
-    """The attributes of a pool; those that say nothing are left out."""
+    """Returns the attributes of a pool; those that say nothing are left out."""
     out: dict[str, Wire] = {
         "kernel_shape": work.numbers("kernel"),
         "pads": work.numbers("pad"),
@@ -91,7 +91,7 @@ def _counted(writer: OnnxWriter, work: Work) -> None:
 
 
 def _even(held: tuple[int, ...], made: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The one length of all windows along each axis, where there is one."""
+    """Returns the one length of all windows along each axis, where there is one."""
     sides = list(zip(held, made, strict=True))
     return None if any(not m or h % m for h, m in sides) else tuple(h // m for h, m in sides)
 

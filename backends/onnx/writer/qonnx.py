@@ -31,7 +31,7 @@ def told(graph: Graph, ledger: Ledger) -> None:
 
 
 def named(node: Node) -> tuple[str, str]:
-    """The domain and name of the operator that a node is of."""
+    """Returns the domain and name of the operator that a node is of."""
     if node.op == "foreign":
         return str(node.attrs["domain"]), str(node.attrs["op"])
     if node.op != "fused" or not node.bodies:

@@ -94,7 +94,7 @@ def _whole(model: onnx.ModelProto, large: Large, stream: BinaryIO) -> None:
 
 
 def _number(value: int) -> bytes:
-    """A number as protobuf writes it."""
+    """Returns a number as protobuf writes it."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)

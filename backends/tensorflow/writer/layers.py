@@ -165,7 +165,7 @@ def padded(w: Nodes, n: Node, image: str, x: Value, pad: Sequence[int], value: f
 
 
 def _conv1d(w: Nodes, n: Node) -> str:
-    """One row of an image: [batch, channels, width] is [batch, 1, width, channels]."""
+    """Returns one row of an image: [batch, channels, width] is [batch, 1, width, channels]."""
     x, weight = n.operands["x"], n.operands["w"]
     held = constant_weights(n, weight)[:, :, None]
     data, deep = filters(held, int(number(n, "groups")))
@@ -261,7 +261,7 @@ def _global(op: str) -> Write:
 
 
 def _product(w: Nodes, n: Node, a: Value, b: Value, *, left: bool, right: bool) -> str:
-    """A product of matrices, or of stacks of them, which may be transposed."""
+    """Returns a product of matrices, or of stacks of them, which may be transposed."""
     given = (w.read(a), w.read(b))
     if a.type.rank == b.type.rank == 2:
         turned = {"transpose_a": left, "transpose_b": right}

@@ -34,7 +34,7 @@ class ReorderedKernel:
     result: QuantType
 
     def graph(self, *shapes: tuple[int, ...]) -> Graph:
-        """The same on operands of these shapes."""
+        """Returns the same on operands of these shapes."""
         graph = Graph()
         given: dict[str, Value] = {}
         for slot, quant, shape in zip(self.slots, self.operands, shapes, strict=True):
@@ -49,8 +49,8 @@ class ReorderedKernel:
 
 
 def in_any_order(node: Node, wrap: Callable[[Graph], object]) -> bool:
-    """Whether the kernel that `wrap` finds gives each integer, or pair of integers, the same
-    result."""
+    """Returns whether the kernel that `wrap` finds gives each integer, or pair of integers, the
+    same result."""
     kernel = _kernel(node)
     if kernel is None:
         return False
@@ -69,7 +69,7 @@ def in_any_order(node: Node, wrap: Callable[[Graph], object]) -> bool:
 
 
 def _by_itself(kernel: ReorderedKernel, wrap: Callable[[Graph], object]) -> bool:
-    """Whether a runtime puts two operands of one shape in one order before it adds them."""
+    """Returns whether a runtime puts two operands of one shape in one order before it adds them."""
     shapes = {value.type.shape for value in (*kernel.node.operands.values(), kernel.node.result)}
     graph = kernel.graph((1,), (1,))
     wrap(graph)

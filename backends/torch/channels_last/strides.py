@@ -12,7 +12,7 @@ Steps = tuple[int, ...]
 
 
 def dense(sizes: Sizes, *, last: bool = False) -> Steps:
-    """One element after the other, channels second or last."""
+    """Returns one element after the other, channels second or last."""
     axes = [*range(len(sizes))]
     if last:
         axes = [0, *axes[2:], 1]
@@ -24,14 +24,14 @@ def dense(sizes: Sizes, *, last: bool = False) -> Steps:
 
 
 def fills(sizes: Sizes, steps: Steps, *, last: bool = False) -> bool:
-    """Whether a tensor is so, without gaps; axes of 1 say nothing."""
+    """Returns whether a tensor is so, without gaps; axes of 1 say nothing."""
     wanted = dense(sizes, last=last)
     return all(n == 1 or s == w for n, s, w in zip(sizes, steps, wanted, strict=True))
 
 
 def suggests_last(sizes: Sizes, steps: Steps) -> bool:
-    """Whether what is made of a tensor gets channels last: one of images or volumes whose steps are
-    in that order, gaps or not."""
+    """Returns whether what is made of a tensor gets channels last: one of images or volumes whose
+    steps are in that order, gaps or not."""
     if len(sizes) not in (4, 5) or not steps[1] or 0 in sizes:
         return False
     least = 0
@@ -43,14 +43,15 @@ def suggests_last(sizes: Sizes, steps: Steps) -> bool:
 
 
 def row(sizes: Sizes, steps: Steps) -> tuple[Sizes, Steps]:
-    """A line of channels as the image of one row that it is viewed as; an image as it is."""
+    """Returns a line of channels as the image of one row that it is viewed as; an image as it
+    is."""
     if len(sizes) != 3:
         return sizes, steps
     return (*sizes[:2], 1, sizes[2]), unsqueezed(sizes, steps, (2,))
 
 
 def both(sizes: Sizes, steps: Steps) -> bool:
-    """Whether what is channels_last makes results that do not: of images of one element, or
+    """Returns whether what is channels_last makes results that do not: of images of one element, or
     one wide, whose steps along the axes of 1 are of another order."""
     sizes, steps = row(sizes, steps)
     if len(sizes) not in (4, 5) or 0 in sizes:
@@ -96,7 +97,7 @@ def viewed(sizes: Sizes, steps: Steps, wanted: Sizes) -> Steps:
 
 
 def run(sizes: Sizes, steps: Steps, operands: Sequence[tuple[Sizes, Steps]]) -> int:
-    """How many elements of a result one run makes, each read where it is; 1: they are no
+    """Returns how many elements of a result one run makes, each read where it is; 1: they are no
     neighbours, and each is computed by itself."""
     every = [steps, *(spread(sizes, *of) for of in operands)]
     axes = sorted((a for a, n in enumerate(sizes) if n > 1), key=lambda axis: steps[axis])

@@ -137,7 +137,7 @@ def signed_vectors(call: MethodCall, arrays: Arrays, *, lanes: int) -> Codes:
 
 
 def _channelled(values: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
-    """One value a channel, shaped to go with an array whose channels are axis 1."""
+    """Returns one value a channel, shaped to go with an array whose channels are axis 1."""
     return values.reshape(-1) if rank == 1 else values.reshape(-1, *(1,) * (rank - 2))
 
 

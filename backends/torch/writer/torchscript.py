@@ -54,7 +54,8 @@ class _Kinds(dict[str, Any]):
 
 @cache
 def _type(source: str, attributes: tuple[tuple[str, str], ...], kinds: _Kinds) -> Any:
-    """The class of modules with a program's source and attributes, compiled once in a process.
+    """Returns the class of modules with a program's source and attributes, compiled once in a
+    process.
 
     Its name follows from both: PyTorch numbers classes of one name, and files would differ.
     """
@@ -82,7 +83,7 @@ def save(module: torch.jit.ScriptModule, path: Path, told: str) -> None:
 
 
 def load(path: Path) -> tuple[torch.jit.ScriptModule, str]:
-    """Loads a file that `save` wrote, and the text beside it; InputError for another."""
+    """Loads a file that `save` wrote, and the text beside it; raises InputError for another."""
     extra = {TOLD: ""}
     try:
         opened: Any = torch.jit.load

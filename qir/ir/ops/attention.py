@@ -61,7 +61,7 @@ def _heads(call: Call, slot: str, name: str) -> tuple[Dim, Dim, Dim, Dim]:
 
 
 def _agree(call: Call, what: str, *sizes: Dim) -> Dim:
-    """The one size that all are; TypeRuleError where two differ."""
+    """Returns the one size that all are; raises TypeRuleError where two differ."""
     numbers = {size for size in sizes if isinstance(size, int)}
     if len(numbers) > 1:
         raise call.fail(f"{what} differ: {', '.join(map(str, sorted(numbers)))}")
@@ -90,7 +90,7 @@ def _sizes(call: Call) -> AttentionSizes:
 
 
 def _past(call: Call, slot: str, wanted: Shape) -> Dim:
-    """How long the past is."""
+    """Returns how long the past is."""
     found = call.shape(slot)
     if len(found) != 4 or not all(map(dims.agree, (found[0], found[1], found[3]), wanted)):
         said = "batch, heads, length and size of k's or v's own"
@@ -133,7 +133,7 @@ def _check_attrs(call: Call) -> None:
 
 
 def _check_mask(call: Call, s: AttentionSizes) -> None:
-    """TypeRuleError for a mask that would widen the scores; its last axis may be shorter."""
+    """Raises TypeRuleError for a mask that would widen the scores; its last axis may be shorter."""
     if "mask" not in call.types:
         return
     kind = call.types["mask"]

@@ -67,7 +67,7 @@ class RecurrentSizes:
 
 
 def _sizes(call: Call) -> RecurrentSizes:
-    """The sizes; TypeRuleError where operands do not agree on them."""
+    """Returns the sizes; raises TypeRuleError where operands do not agree on them."""
     way, gates = call.text("direction"), len(GATES[call.op])
     if way not in DIRECTIONS:
         raise call.fail(f"direction {way!r} is none of {', '.join(DIRECTIONS)}")
@@ -130,7 +130,7 @@ def _state(call: Call, s: RecurrentSizes, size: Dim) -> Shape:
 
 
 def _check_bias(call: Call, ways: int, rows: Dim) -> None:
-    """TypeRuleError unless there is one number a row, or two."""
+    """Raises TypeRuleError unless there is one number a row, or two."""
     if "bias" not in call.types:
         return
     found = call.shape("bias")
@@ -142,7 +142,7 @@ def _check_bias(call: Call, ways: int, rows: Dim) -> None:
 
 
 def _check_activations(call: Call) -> None:
-    """TypeRuleError for activations that nobody knows, or too few or many of them."""
+    """Raises TypeRuleError for activations that nobody knows, or too few or many of them."""
     names, count = call.texts("activations"), len(USUAL[call.op])
     ways = len(DIRECTIONS.get(call.text("direction"), ()))
     for name in names:

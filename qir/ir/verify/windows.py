@@ -14,7 +14,7 @@ Rows = NDArray[np.int64]
 
 
 def gathered(size: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int, int]) -> Rows:
-    """The taps of a convolution along one axis.
+    """Returns the taps of a convolution along one axis.
 
     Where some place sees the whole window, no other goes further, and its row stands alone.
     """

@@ -80,7 +80,8 @@ class FoldParameters(Pass):
         return count
 
     def _agreed(self, graph: Graph, ledger: Ledger, *, inside: bool) -> Found:
-        """The types that dynamic values can have; what moves integers agrees on both sides."""
+        """Returns the types that dynamic values can have; what moves integers agrees on both
+        sides."""
         found: Found = {}
         for value in graph.values.values():
             if (quant := value.type.quant) is None or not quant.dynamic:
@@ -102,7 +103,8 @@ class FoldParameters(Pass):
 
 
 def _at_edge(value: Value, *, inside: bool) -> bool:
-    """Whether a value goes into a body or group or comes out of one, which say its type too."""
+    """Returns whether a value goes into a body or group or comes out of one, which say its type
+    too."""
     users = [use.node for use in value.uses]
     if inside and (value.node.op == "input" or any(n.op == "output" for n in users)):
         return True
@@ -121,7 +123,7 @@ def _named(graph: Graph, value: Value) -> list[QuantType | None]:
 
 
 def _beside(node: Node, slot: str) -> dict[str, Value]:
-    """The companions of a slot, of the result where it is empty."""
+    """Returns the companions of a slot, of the result where it is empty."""
     dot = f"{slot}." if slot else ""
     row = spec(node.op)
     names = [f"{dot}{n}" for n in COMPANIONS if node.op not in GIVEN and row.companion(f"{dot}{n}")]
@@ -145,7 +147,7 @@ def _told(graph: Graph, node: Node, slot: str, quant: QuantType) -> QuantType | 
 
 
 def _nested(quant: QuantType, name: str, array: Array) -> QuantType:
-    """The type with numbers that are quantized themselves."""
+    """Returns the type with numbers that are quantized themselves."""
     if name == "scale":
         return replace(quant, scale=array, scale_dtype=array.type.express)
     return replace(quant, zero=array)
@@ -155,7 +157,8 @@ def _nested(quant: QuantType, name: str, array: Array) -> QuantType:
 
 
 def _carried(value: Value, found: Found) -> QuantType | None:
-    """The type of integers that were only moved, where that of the integers before is known."""
+    """Returns the type of integers that were only moved, where that of the integers before is
+    known."""
     node = value.node
     sources = [v for v in tied(node) if v is not value]
     if len(sources) != 1:
@@ -165,7 +168,7 @@ def _carried(value: Value, found: Found) -> QuantType | None:
 
 
 def _now(value: Value, found: Found) -> QuantType | None:
-    """The static type that a value has, or can have."""
+    """Returns the static type that a value has, or can have."""
     quant = found[value] if value in found else value.type.quant
     return None if quant is None or quant.dynamic else quant
 

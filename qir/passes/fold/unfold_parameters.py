@@ -64,7 +64,8 @@ class UnfoldParameters(Pass):
 
 
 def _open_ones(graph: Graph, *, inside: bool) -> list[Value]:
-    """The values that are unfolded: of those that hold the same quantized values, all or none."""
+    """Returns the values that are unfolded: of those that hold the same quantized values, all or
+    none."""
     chosen = {v: None for v in graph.values.values() if _takes(v, inside=inside)}
     rows = [both for node in graph if len(both := tied(node)) > 1]
     uneven = True
@@ -77,7 +78,7 @@ def _open_ones(graph: Graph, *, inside: bool) -> list[Value]:
 
 
 def _takes(value: Value, *, inside: bool) -> bool:
-    """Whether all who read or make a value can be given its numbers."""
+    """Returns whether all who read or make a value can be given its numbers."""
     quant, node = value.type.quant, value.node
     if quant is None or quant.scale is None or quant.zero is None:
         return False
@@ -124,7 +125,7 @@ def _unfold_inner(graph: Graph, node: Node) -> int:
 
 
 def _open(quant: QuantType) -> QuantType:
-    """The type without its numbers; a zero point that is not there is not asked for."""
+    """Returns the type without its numbers; a zero point that is not there is not asked for."""
     return replace(quant, scale=None, zero=() if quant.zero == () else None, scale_dtype=None)
 
 

@@ -136,7 +136,7 @@ class FuseQdq(Fusing):
 
 
 def _keeps(end: Node, quant: QuantType) -> bool:
-    """Whether a reader stores what it reads under a map."""
+    """Returns whether a reader stores what it reads under a map."""
     if end.op != "quantize" or end.attrs["round"] or len(end.operands) > 1:
         return False
     kept = end.result.type.quant

@@ -205,12 +205,12 @@ def _layer(graph: Graph, node: Node) -> _Layer | None:
 
 
 def _plain(attrs: Mapping[str, object]) -> bool:
-    """Whether sums and bias are added as they are."""
+    """Returns whether sums and bias are added as they are."""
     return attrs.get("alpha", 1.0) == attrs.get("beta", 1.0) == 1.0
 
 
 def _counts(quant: QuantType) -> bool:
-    """Whether integers are whole steps from a whole zero, in a known scale."""
+    """Returns whether integers are whole steps from a whole zero, in a known scale."""
     return not (quant.dynamic or quant.real_zero or quant.plus is not None)
 
 

@@ -35,7 +35,7 @@ class Raised:
 
 
 def raised(value: Value, perm: Perm) -> Raised | None:
-    """What makes a value with its axes in that order, if anything makes it by reshaping."""
+    """Returns what makes a value with its axes in that order, if anything makes it by reshaping."""
     node = value.node
     if node.op not in RESHAPES or node.schemes or still(perm):
         return None
@@ -115,7 +115,7 @@ class Passing:
         return True
 
     def _moved(self, node: Node, perm: Perm) -> Value:
-        """What a transpose makes, with its axes in that order."""
+        """Returns what a transpose makes, with its axes in that order."""
         whole = composed(wholes(node.attrs["perm"]), perm)
         if still(whole):
             return node.operands["x"]

@@ -68,7 +68,7 @@ class MeasureBias(Pass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A product with a plan for its data, weights and bias."""
+        """Returns a product with a plan for its data, weights and bias."""
         plain = "%m = linear(%x, {w}, bias=%b) : 2x1xf32"
         start = (
             "graph main as native {{\n  %x = input() : 2x3xf32\n"
@@ -118,7 +118,7 @@ def _measured(node: Node) -> bool:
 
 
 def _means(graph: Graph, inputs: Samples, layers: Mapping[str, tuple[Node, Scheme]]) -> Means:
-    """The mean of each result channel in the float graph."""
+    """Returns the mean of each result channel in the float graph."""
     found: Means = {}
 
     def see(value: Value, data: Tensor) -> None:

@@ -87,7 +87,7 @@ _NEVER = frozenset({"input", "constant", "output", "fused"})
 
 
 def near(value: float, tolerance: float = 1e-3) -> Number:
-    """A number within a relative tolerance."""
+    """Returns a number within a relative tolerance."""
     return Number(value, tolerance)
 
 
@@ -107,7 +107,7 @@ def rest(name: str = "") -> Rest:
 
 
 def optional(term: Op) -> Either:
-    """A node that may be missing; then its first operand is matched."""
+    """Returns a node that may be missing; then its first operand is matched."""
     first = next(iter(term.operands.values()), None)
     if not isinstance(first, Term):
         raise UsageError(f"optional: {term.ops[0]} has no operand that could stand for it")
@@ -122,7 +122,7 @@ def repeated(
     most: int = 1000,
     name: str = "rounds",
 ) -> Repeat:
-    """The body on itself, `least` to `most` times: `repeated(lambda h: op.relu(h), x)`."""
+    """Returns the body on itself, `least` to `most` times: `repeated(lambda h: op.relu(h), x)`."""
     if not 0 <= least <= most:
         raise UsageError(f"repeated: {least} to {most} times")
     flow = Var(f"{name}.flow")
@@ -130,7 +130,7 @@ def repeated(
 
 
 def chain(*stages: Op | EllipsisType) -> Chain:
-    """A group of such stages: `chain(op.conv2d(x, w), op.relu(FLOW))`."""
+    """Returns a group of such stages: `chain(op.conv2d(x, w), op.relu(FLOW))`."""
     for i, stage in enumerate(stages):
         if not isinstance(stage, Op):
             continue
@@ -210,14 +210,15 @@ def _split(
 
 
 def is_slot(row: OpSpec, name: str) -> bool:
-    """Whether an op has a slot, or a companion, of that name; a variadic one by its base."""
+    """Returns whether an op has a slot, or a companion, of that name; a variadic one by its
+    base."""
     if any(slot.name == name for slot in row.operands) or row.slot(name) is not None:
         return True
     return row.companion(name) and all(attr.name != name for attr in row.attrs)
 
 
 def operand_of(thing: Given | Wanted | EllipsisType) -> Operand:
-    """What was written in a slot, as a pattern keeps it."""
+    """Returns what was written in a slot, as a pattern keeps it."""
     if thing is None or isinstance(thing, Term | Maybe | Every | Many):
         return thing
     if isinstance(thing, bool | int | float):
@@ -228,7 +229,7 @@ def operand_of(thing: Given | Wanted | EllipsisType) -> Operand:
 
 
 def list_of(things: Sequence[object], op: str = "list") -> Many | Every:
-    """The operands of a variadic slot; TypeRuleError for what is none."""
+    """Returns the operands of a variadic slot; raises TypeRuleError for what is none."""
     if len(things) == 1 and isinstance(things[0], Every):
         return things[0]
     items: list[Term | Rest] = []
@@ -247,7 +248,8 @@ def list_of(things: Sequence[object], op: str = "list") -> Many | Every:
 
 
 def attr_of(row: OpSpec, name: str, thing: object) -> Wanted:
-    """What was written for an attribute; TypeRuleError where it can never be that."""
+    """Returns what was written for an attribute; raises TypeRuleError where it can never be
+    that."""
     found = next((a for a in row.attrs if a.name == name), None)
     if found is None:
         row.complete({name: None})  # says what is near
@@ -269,7 +271,8 @@ class Ops:
         return self.any_of(name)
 
     def any_of(self, *names: str) -> Maker:
-        """One of several ops with the same slots; TypeRuleError for an op that there is not."""
+        """Returns one of several ops with the same slots; raises TypeRuleError for an op that there
+        is not."""
         for name in names:
             spec(name)
             if name in _NEVER:

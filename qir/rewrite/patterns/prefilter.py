@@ -27,7 +27,8 @@ _ANY = (1 << 31) - 1
 
 
 def roots(pattern: Pattern) -> frozenset[str]:
-    """The ops that may make a pattern's first result; UsageError where that may be any."""
+    """Returns the ops that may make a pattern's first result; raises UsageError where that may be
+    any."""
     return frozenset(_roots(pattern, pattern.results[0]))
 
 
@@ -111,7 +112,7 @@ def _bits(pattern: Pattern, bits: _Bits) -> _Bits:
 
 
 def _mask(term: Term, bits: _Bits, most: int, tops: set[Term], *, top: bool = False) -> int:
-    """The bits of which a node that meets a term has one; 0: it may be anything."""
+    """Returns the bits of which a node that meets a term has one; 0: it may be anything."""
     match term:
         case Op():
             return _op_mask(term, bits, _ANY if top or term in tops else most, most, tops)

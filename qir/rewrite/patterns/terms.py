@@ -212,14 +212,14 @@ Key: TypeAlias = "str | Term | Every"
 
 
 def key_of(term: Term) -> Key | None:
-    """What a match binds for a term; None where it binds nothing."""
+    """Returns what a match binds for a term; None where it binds nothing."""
     if isinstance(term, Var):
         return term.name
     return term if isinstance(term, Op | Chain | Repeat) else None
 
 
 def operands(term: Term) -> Iterator[Operand]:
-    """What stands in the slots of a term."""
+    """Yields what stands in the slots of a term."""
     if isinstance(term, Op):
         yield from term.operands.values()
     elif isinstance(term, Chain):
@@ -229,7 +229,7 @@ def operands(term: Term) -> Iterator[Operand]:
 
 
 def children(term: Term) -> Iterator[Term]:
-    """The terms directly below a term."""
+    """Yields the terms directly below a term."""
     match term:
         case Op() | Chain():
             for operand in operands(term):
@@ -244,7 +244,7 @@ def children(term: Term) -> Iterator[Term]:
 
 
 def terms_in(operand: Operand) -> Iterator[Term]:
-    """The terms that stand in a slot."""
+    """Yields the terms that stand in a slot."""
     match operand:
         case Term():
             yield operand

@@ -47,7 +47,7 @@ class WhyNot:
 
 
 def why_not(pattern: Pattern, node: Node) -> WhyNot:
-    """Whether a pattern matches so that it holds a node, or what first stood in its way."""
+    """Returns whether a pattern matches so that it holds a node, or what first stood in its way."""
     best: WhyNot | None = None
     for value in _roots(pattern, node):
         found = _explain(pattern, value, node)
@@ -136,6 +136,6 @@ def _roots(pattern: Pattern, node: Node) -> Iterator[Value]:
 
 
 def _index(pattern: Pattern) -> int:
-    """Which result of its op the pattern's first result is."""
+    """Returns which result of its op the pattern's first result is."""
     first = pattern.results[0]
     return first.index if isinstance(first, Out) else 0

@@ -29,7 +29,7 @@ class Role:
 
     @classmethod
     def of(cls, value: Value) -> Role:
-        """The role that a value has now."""
+        """Returns the role that a value has now."""
         uses = sorted(value.uses, key=lambda use: (use.node.name, use.slot))
         readers = tuple(
             (u.node, u.slot, dict(u.node.attrs), tuple(v.type for v in u.node.results))

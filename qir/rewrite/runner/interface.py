@@ -26,7 +26,8 @@ class GraphInterface:
         )
 
     def renamed(self, graph: Graph) -> str:
-        """What is wrong with the names that a changed graph takes and gives; empty: nothing."""
+        """Returns what is wrong with the names that a changed graph takes and gives; empty:
+        nothing."""
         now = GraphInterface.of(graph)
         for kind, were, are in (
             ("inputs", list(self.inputs), list(now.inputs)),
@@ -38,7 +39,8 @@ class GraphInterface:
         return ""
 
     def retyped(self, graph: Graph) -> tuple[str, str] | None:
-        """The first input or output of another type, in words, and the node that makes it."""
+        """Returns the first input or output of another type, in words, and the node that makes
+        it."""
         for value in graph.inputs:
             if not refines(self.inputs[value.name], value.type):
                 was = self.inputs[value.name]
@@ -51,7 +53,7 @@ class GraphInterface:
 
 
 def refines(old: TensorType, new: TensorType) -> bool:
-    """Whether a type is what another was, with sizes and maps that were open known now."""
+    """Returns whether a type is what another was, with sizes and maps that were open known now."""
     if old == new:
         return True
     if old.rank != new.rank or not _element(old, new):

@@ -53,7 +53,7 @@ class Journal:
         self._entries.extend(entries)
 
     def to_json(self) -> str:
-        """The journal as text; empty where nothing was run."""
+        """Returns the journal as text; empty where nothing was run."""
         if not self._entries:
             return ""
         rows = [asdict(entry) for entry in self._entries]
@@ -61,7 +61,7 @@ class Journal:
 
     @classmethod
     def from_json(cls, text: str) -> Journal:
-        """Reads what `to_json` wrote; ValueError for anything else."""
+        """Reads what `to_json` wrote; raises ValueError for anything else."""
         if not text:
             return cls()
         found = json.loads(text)

@@ -20,7 +20,7 @@ class SoftmaxNodes:
 
 
 def rows(node: Node) -> SoftmaxNodes | None:
-    """The three that a reshape ends."""
+    """Returns the three that a reshape ends."""
     soft = node.operands["x"].node if node.op == "reshape" else node
     flat = soft.operands["x"].node if soft.op in _KINDS else node
     if flat.op != "flatten" or any(n.stages or n.schemes for n in (flat, soft, node)):
@@ -32,5 +32,5 @@ def rows(node: Node) -> SoftmaxNodes | None:
 
 
 def lays_back(node: Node) -> bool:
-    """Whether a reshape is part of such a softmax, and moves nothing by itself."""
+    """Returns whether a reshape is part of such a softmax, and moves nothing by itself."""
     return rows(node) is not None

@@ -44,7 +44,8 @@ class Folded:
         return operands
 
     def _operands(self, tail: Row, depth: int) -> dict[str, Value] | None:
-        """What the op of the later steps is given at the first one; None where nobody knows."""
+        """Returns what the op of the later steps is given at the first one; None where nobody
+        knows."""
         one = tail[0].node
         same = all(v.node.op == one.op and self.alike(one, v.node) for v in tail)
         if depth > _DEEPEST or not same or any(v.index != tail[0].index for v in tail):
@@ -58,7 +59,7 @@ class Folded:
         return found
 
     def _first(self, tail: Row, depth: int) -> Value | None:
-        """What stands at the first step where the later ones have these."""
+        """Returns what stands at the first step where the later ones have these."""
         if (state := self.begins(tail)) is not None:
             return state
         held = tail[0].constant
@@ -81,12 +82,12 @@ class Folded:
 
 
 def constant(data: Data, kind: TensorType) -> Value:
-    """A constant that stands in no graph of the model yet."""
+    """Returns a constant that stands in no graph of the model yet."""
     return Graph().constant(Array(data, TensorType(data.shape, kind.element)))
 
 
 def zeros(kind: TensorType) -> Value | None:
-    """A state of zeros; None where its sizes are not known, or it is quantized."""
+    """Returns a state of zeros; None where its sizes are not known, or it is quantized."""
     sizes = known(kind.shape)
     if sizes is None or kind.quant is not None or not kind.dtype.is_float:
         return None
