@@ -110,7 +110,7 @@ def check(
     preprocess: Preprocess | str | Path | None = None,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> QuantizationCheck:
-    """Measures a graph in QDQ form beside the float one that it was quantized from.
+    """Measures a graph in QDQ form next to the float one that it was quantized from.
 
     Runs each once on the same data, and finds the tensors that lose most, why, and what would
     help. The keyword arguments are those that `quantize` was given: remedies depend on them.

@@ -132,8 +132,8 @@ def search_recipe(
     """Finds a recipe that keeps the fewest ops in float and reaches a goal on the data.
 
     Give `drop` with labels, one a sample, or `sqnr`. `recipe` holds the settings and rules to start
-    from. With a `cache` file a search that was interrupted goes on where it was. Where the goal is
-    out of reach, the best recipe that was tried is returned, with `reached` False.
+    from. With a `cache` file a search that was interrupted continues where it was. Where the goal
+    is out of reach, the best recipe that was tried is returned, with `reached` False.
 
     Raises UsageError for a goal without what it needs, DataError for labels of another length.
     """
@@ -185,7 +185,7 @@ class _Trials:
         """Is called with batches done, and all of them where that is known."""
 
     def graph(self, choice: Choice) -> Graph:
-        """Returns the graph of a choice, beside the user's rules."""
+        """Returns the graph of a choice, next to the user's rules."""
         return self.prepared.quantized(self.with_rules(choice), Ledger())
 
     def with_rules(self, choice: Choice) -> tuple[str, ...]:

@@ -140,7 +140,7 @@ class Target(ABC):
         ]
 
     def verdicts(self, graph: Graph) -> list[Verdict]:
-        """Returns which ops it takes in integers as they stand, and why not the others."""
+        """Returns which ops it takes in integers as they are, and why not the others."""
         return list(verdicts(self.capability(), graph))
 
     def computed(self, graph: Graph, ledger: Ledger) -> Graph | None:

@@ -1,4 +1,4 @@
-"""Numbers that a search measured, in a file from which an interrupted search goes on."""
+"""Numbers that a search measured, in a file from which an interrupted search continues."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def _operands(
 
 
 def _ordered(b: ProgramBuilder, value: Value, last: bool) -> Buffer:
-    """Returns an operand in that order; one of fewer axes can only stand on the last of them."""
+    """Returns an operand in that order; one of fewer axes can only are on the last of them."""
     if value.type.rank == 4 or not last:
         return b.need(value, last=last)
     held, shape = b.need(value), _padded(sizes(value), 4)

@@ -245,7 +245,7 @@ def _within(given: Elements, ranges: Mapping[int, range]) -> Elements:
 
 
 def concat(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a join: one copy a part, through a table where its map is another."""
+    """Lowers a join: one copy a part, through a table where its quantized type is another."""
     parts = [job.operands[s] for s in sorted(job.operands, key=lambda s: int(s.split(".")[1]))]
     maps = [_maps(part, job.result) for part in parts]
     if job.tail:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.generic]
 GATES = (0, 2, 3, 1)
-"""Where the gates of the file's order, in, forget, cell and out, stand in QIR's."""
+"""Where the gates of the file's order, in, forget, cell and out, are in QIR's."""
 
 
 class Held(Protocol):
@@ -28,7 +28,7 @@ class Held(Protocol):
 
 def layer(s: ModuleType, of: Mapping[str, Held], out: Held, cell: int, add: Any) -> tuple[Any, Any]:
     """Returns the file's operands and intermediate tensors; `add` makes a tensor of data and its
-    map.
+    quantized type.
 
     Scales of a gate's rows are one scale; the cell's quantized values are in units of 2^cell.
     """

@@ -62,8 +62,8 @@ class CaseOperand:
 
 @dataclass(frozen=True, eq=False)
 class OpCase:
-    """One quantized op, in QIR's words; `out` holds the result's map and an empty array of
-    integers."""
+    """One quantized op, in QIR's words; `out` holds the result's quantized type and an empty array
+    of integers."""
 
     op: str
     operands: Mapping[str, CaseOperand]

@@ -25,7 +25,7 @@ class PyTorchTarget(Target):
     decomposed: ClassVar[bool] = False
     """Whether quantized values are plain integers, between operators that say what they mean."""
     table: ClassVar[str]
-    """The target file, beside this one."""
+    """The target file, next to this one."""
     suffixes: ClassVar[Mapping[str, str]] = {"torchscript": ".pt", "pt2": ".pt2", "float": ".pt2"}
 
     def __init__(self) -> None:

@@ -263,8 +263,8 @@ def _made(
     attrs: Mapping[str, Attr],
     names: Sequence[str],
 ) -> tuple[Value, ...]:
-    """Returns the results of a node that stands before the op's own; raises InputError for a
-    malformed op."""
+    """Returns the results of a node that is before the op's own; raises InputError for a malformed
+    op."""
     try:
         origin = [op.origin()]
         return reader.graph.add(kind, operands, attrs, name=names, origins=origin).results

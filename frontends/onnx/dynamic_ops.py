@@ -86,8 +86,8 @@ def dequantize(reader: OnnxReader, op: OnnxOp) -> None:
 def _open(
     reader: OnnxReader, op: OnnxOp, kind: TensorType, storage: DType
 ) -> tuple[QuantType, dict[str, Value]]:
-    """Returns the map that asks for its numbers, and the numbers; Keep for what has no such
-    form."""
+    """Returns the quantized type that asks for its numbers, and the numbers; Keep for what has no
+    such form."""
     scale = reader.value(op, op.input(1))
     if storage.name not in CODES or scale.type.element not in _REALS or scale.type.quant:
         raise KeepOperator
@@ -125,8 +125,8 @@ def _grain(op: OnnxOp, kind: TensorType, scale: TensorType) -> Grain | None:
 
 
 def meant(reader: OnnxReader, op: OnnxOp, name: str, kind: QuantType) -> Value:
-    """Returns the integers of a tensor with that map: as they were before they were read raw, or
-    read anew."""
+    """Returns the integers of a tensor with that quantized type: as they were before they were read
+    raw, or read anew."""
     value = reader.value(op, name)
     if value.type.element == kind:
         return value

@@ -12,7 +12,7 @@ from .files import beside, naming
 
 
 def files(path: Path) -> tuple[Path, ...]:
-    """Returns a model's file, and those beside it that hold its data, each once."""
+    """Returns a model's file, and those next to it that hold its data, each once."""
     model = naming(path) if path.is_file() else None
     if model is None:
         return (path,)

@@ -121,7 +121,7 @@ class _Walk:
         return last
 
     def cut(self, kind: _Message | None, ends: tuple[int, int], place: str, depth: int) -> None:
-        """Tells of a field that goes on after the end of the file."""
+        """Tells of a field that continues after the end of the file."""
         at, last = ends
         if kind is not None:
             self.message(kind, at, last, place, depth + 1)

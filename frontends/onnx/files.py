@@ -1,4 +1,4 @@
-"""A model file and the tensors beside it, read with distrust."""
+"""A model file and the tensors next to it, read with distrust."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class ModelFile:
         return [Large(t, *places[i]) if i in places else t for i, t in found]
 
     def array(self, tensor: onnx.TensorProto | Large, name: str) -> Array:
-        """Returns a tensor's elements, from the file or beside it; raises InputError where they do
+        """Returns a tensor's elements, from the file or next to it; raises InputError where they do
         not fit."""
         place = f"tensor {name or '(no name)'}"
         try:
@@ -171,8 +171,7 @@ def read_model(path: Path) -> ModelFile:
 
 
 def naming(path: Path) -> onnx.ModelProto | None:
-    """Returns a model that may name data beside it, its own large tensors left out; else
-    nothing."""
+    """Returns a model that may name external data, its own large tensors left out; else nothing."""
     data, _ = _read(path)
     return _parse(path, data) if b"location" in data else None
 
@@ -273,7 +272,7 @@ def _cut(tensor: Large, path: Path, name: str) -> Array:
 
 
 def _fetch(tensor: onnx.TensorProto, folder: Path, name: str) -> Array:
-    """Returns a tensor beside the model: mapped, so that its pages come when they are read."""
+    """Returns a tensor next to the model: mapped, so that its pages come when they are read."""
     entries = {e.key: e.value for e in tensor.external_data}
     place = entries.get("location", "")
     file = beside(folder, place)

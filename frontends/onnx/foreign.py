@@ -103,7 +103,7 @@ def attr(reader: OnnxReader, op: OnnxOp, attribute: AttributeProto) -> Attr:
 
 
 def _filled(reader: OnnxReader, attribute: AttributeProto) -> None:
-    """Puts data that are beside the model into an attribute that is carried, and its graphs."""
+    """Puts data that are next to the model into an attribute that is carried, and its graphs."""
     sparse = [attribute.sparse_tensor, *attribute.sparse_tensors]
     tensors = [attribute.t, *attribute.tensors]
     for graph in held_graphs(attribute):
@@ -299,7 +299,7 @@ _ELEMENTS = {
 def node_proto(node: Node) -> onnx.NodeProto:
     """Returns the node as the file had it, operands and results under the names they have now.
 
-    PluginError for one that no file had and that says otherwise than it is where they stand.
+    PluginError for one that no file had and that says otherwise than it is where they are.
     """
     try:
         return _node_proto(node)

@@ -111,7 +111,7 @@ class OnnxFrontend(Frontend):
             raise fault(path, "", f"is damaged: {error or type(error).__name__}") from error
 
     def files(self, path: Path) -> Sequence[Path]:
-        """Returns a model's file, and those of data beside it that its tensors name."""
+        """Returns a model's file, and those of external data that its tensors name."""
         return external_data.files(path)
 
     def samples(self, folder: Path) -> Sequence[Path]:
@@ -176,8 +176,8 @@ def _body(
 
 
 def _entered(reader: OnnxReader, name: str, value: Value) -> None:
-    """Enters what a body takes; raw integers that it reads with a map are read so from the
-    first."""
+    """Enters what a body takes; raw integers that it reads with a quantized type are read so from
+    the first."""
     quant = reader.meaning(name, value.type)
     if quant is not None:
         kind = value.type.with_element(quant)
@@ -339,8 +339,8 @@ def _declare(reader: OnnxReader) -> None:
 
 
 def _ordered(ops: Sequence[OnnxOp], known: set[str]) -> list[OnnxOp]:
-    """Returns the ops, producers first, else as they stand; raises InputError for a cycle or a
-    double name."""
+    """Returns the ops, producers first, else as they are; raises InputError for a cycle or a double
+    name."""
     if _in_order(ops, known):
         return list(ops)
     maker: dict[str, int] = {}

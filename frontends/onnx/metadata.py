@@ -1,4 +1,4 @@
-"""What a model's author wrote beside its operators: kept as origins of the output, or reported."""
+"""What a model's author wrote next to its operators: kept as origins of the output, or reported."""
 
 from __future__ import annotations
 

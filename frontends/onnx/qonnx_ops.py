@@ -124,7 +124,8 @@ def _sides(reader: OnnxReader, op: OnnxOp, x: TensorType) -> QuantType | None:
 def _map(
     reader: OnnxReader, op: OnnxOp, x: TensorType, signed: bool, narrow: bool
 ) -> QuantType | None:
-    """Returns the map of quantized values that constants say; None where no type says it."""
+    """Returns the quantized type of quantized values that constants say; None where no type says
+    it."""
     if not all(reader.is_constant(op.input(i)) for i in (1, 2, 3)):
         return None
     scale, zero, wide = (np.asarray(reader.numbers(op.input(i)), np.float32) for i in (1, 2, 3))

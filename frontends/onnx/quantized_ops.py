@@ -127,7 +127,7 @@ def _operand(
 
 
 def _read_as(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) -> Value:
-    """Computed integers with the map that their reader states, read anew where they hold
+    """Computed integers with the quantized type that their reader states, read anew where they hold
     another."""
     value = reader.value(op, name)
     known = value.type.quant
@@ -141,7 +141,8 @@ def _read_as(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) -> Val
 
 
 def _blocks_in_line(known: QuantType, other: QuantType) -> bool:
-    """Returns whether two maps differ in that one has the numbers of its blocks in line alone."""
+    """Returns whether two quantized types differ in that one has the numbers of its blocks in line
+    alone."""
     if known.grain is None or known.dynamic or other.dynamic:
         return False
     if replace(known, scale=other.scale, zero=other.zero) != other:
@@ -157,7 +158,8 @@ def _beside(prefix: str, numbers: dict[str, Value]) -> dict[str, Value]:
 def _open(
     reader: OnnxReader, op: OnnxOp, at: tuple[int, int], storage: DType, axis: int | None = None
 ) -> tuple[QuantType, dict[str, Value]]:
-    """Returns the map that asks for its numbers, and these; Keep for numbers of other types."""
+    """Returns the quantized type that asks for its numbers, and these; Keep for numbers of other
+    types."""
     numbers = {"scale": reader.value(op, op.input(at[0]))}
     if op.input(at[1]):
         numbers["zero"] = reader.value(op, op.input(at[1]))
@@ -172,8 +174,8 @@ def _open(
 
 
 def _result(reader: OnnxReader, op: OnnxOp, kind: DType) -> tuple[QuantType, dict[str, Value]]:
-    """Returns the result's map and its numbers where computed; `kind` is its storage unless a zero
-    says."""
+    """Returns the result's quantized type and its numbers where computed; `kind` is its storage
+    unless a zero says."""
     places = layout(op)
     assert places is not None
     assert places.result is not None
@@ -196,7 +198,7 @@ def _raw_bias(reader: OnnxReader, op: OnnxOp, index: int) -> dict[str, Value]:
 def _add(
     reader: OnnxReader, op: OnnxOp, kind: str, operands: dict[str, Value], attrs: dict[str, Attr]
 ) -> None:
-    """Adds the node in integer form: the op's own type rule, with the result's map."""
+    """Adds the node in integer form: the op's own type rule, with the result's quantized type."""
     first = next(v for v in operands.values() if v.type.quant)
     quant, numbers = _result(reader, op, first.type.dtype)
     node = reader.add(op, kind, {**operands, **numbers}, attrs)
@@ -376,7 +378,7 @@ def global_average_pool(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def concat(reader: OnnxReader, op: OnnxOp) -> None:
-    """QLinearConcat, whose operands may have each their own map."""
+    """QLinearConcat, whose operands may have each their own quantized type."""
     op.only("axis")
     places = layout(op)
     if places is None or not places.operands:

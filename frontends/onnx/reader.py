@@ -176,7 +176,7 @@ class OnnxReader:
         return self.numbers(name) if found is None else found.held
 
     def plain(self) -> dict[str, Value]:
-        """Constants that have the name and the type of the file's, and no other reading beside."""
+        """Constants with the name and the type of the file's, which are read in one way only."""
         count = Counter(name for name, _ in self._constants)
         return {
             name: value
@@ -216,7 +216,7 @@ class OnnxReader:
         return self._values[name]
 
     def map_of(self, op: OnnxOp, name: str) -> QuantType | None:
-        """Returns the map of an operand that is computed and is quantized."""
+        """Returns the quantized type of an operand that is computed and is quantized."""
         name = self.resolve(name)
         if name not in self._stored and (found := self._values.get(name)) is not None:
             return found.type.quant
@@ -362,8 +362,8 @@ class OnnxReader:
     def quant(
         self, scale: str, zero: str, storage: DType, shape: object = None, axis: int = 0
     ) -> QuantType:
-        """Returns the map that scale and zero point say; Keep for what the language holds
-        otherwise.
+        """Returns the quantized type that scale and zero point say; Keep for what the language
+        holds otherwise.
 
         With a shape, a list of scales is one an index of `axis`; else there is one for all.
         """
@@ -386,7 +386,8 @@ class OnnxReader:
         )
 
     def blocks(self, scale: str, zero: str, kind: TensorType, axis: int, size: int) -> QuantType:
-        """Returns the map of one scale a block along an axis; Keep for what is held otherwise."""
+        """Returns the quantized type of one scale a block along an axis; Keep for what is held
+        otherwise."""
         scales, express = self._scales(scale, kind.rank)
         grain = Grain(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
         wanted = grain.grid(kind.shape)

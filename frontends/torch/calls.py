@@ -61,5 +61,5 @@ def _tree(spec: Any, rest: Iterator[Tree]) -> Tree:
 
 
 def _is_pair(context: Any) -> bool:
-    """Returns whether a context is names beside something else, as that of dataclasses is."""
+    """Returns whether a context is names next to something else, as that of dataclasses is."""
     return isinstance(context, (list, tuple)) and len(context) > 0 and isinstance(context[0], list)

@@ -17,7 +17,8 @@ from qir.profiles.conditions import conditions
 from qir.reference.quantized import bounds
 
 _SHARE = 0.99
-"""Of its scale, what a map has at least whose scale is made less for the ends of a clip."""
+"""Of its scale, what a quantized type has at least whose scale is made less for the ends of a
+clip."""
 _ULPS = 8
 
 
@@ -63,8 +64,8 @@ def why_cut(node: Node, scheme: Scheme) -> str:
 
 
 def uncut(kind: QuantType, clips: Sequence[Node]) -> QuantType:
-    """Returns a map by which clips cut no quantized value, its scale a little less; the same where
-    that is none.
+    """Returns a quantized type by which clips cut no quantized value, its scale a little less; the
+    same where that is none.
 
     The ends of a clip from -1 to 1 are half a step from the extreme quantized values, on either
     side of which the rounding of the scale leaves them.

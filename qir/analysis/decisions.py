@@ -68,7 +68,7 @@ class Plan:
     target: str
     decisions: tuple[Decision, ...]
     shared: tuple[tuple[str, ...], ...]
-    """Names of values that must hold one map, where there are several."""
+    """Names of values that must hold one quantized type, where there are several."""
     maybe_masks: tuple[str, ...] = ()
     """Inputs that reach a softmax planned integer: a mask in their data leaves it float."""
 
@@ -208,7 +208,7 @@ def beside(node: Node) -> str:
 
 
 def why_real(node: Node) -> str:
-    """Returns why an op that has quantized values beside it computes with floats."""
+    """Returns why an op that has quantized values next to it computes with floats."""
     if behind_sums(node):
         return "after integer sums, in float"
     row = spec(node.op)

@@ -59,17 +59,16 @@ def before_codes(graph: Graph, moves: Container[str]) -> set[Value]:
 
 def leaves_out(node: Node, before: Set[Value]) -> bool:
     """Returns whether others read elements that an op does not move to the quantized values after
-    it: they may be beyond the map of these."""
+    it: they may be beyond the quantized type of these."""
     if node.op in _WHOLE or before.isdisjoint(node.results):
         return False
     return len(node.results) > 1 or node.operands[spec(node.op).traits.data].only_use is None
 
 
 def held_map(value: Value) -> QuantType | None:
-    """Returns the map of the quantized values that a value is read from or stored as, if it has
-    any.
+    """Returns the quantized type that a value is read from or stored as, if it has any.
 
-    Quantized values that choose their numbers while a model runs are for who reads them.
+    Types whose parameters are computed at run time are left to the readers.
     """
     maps = source(value) or [m for m in coded(value) if not m.dynamic]
     return next((m for m in maps if _plain(m)), maps[0] if maps else None)

@@ -1,4 +1,4 @@
-"""Integer products whose sums 32 bits do not hold: sums of floats go on where those wrap."""
+"""Integer products whose sums 32 bits do not hold: sums of floats continue where those wrap."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def wrapping(graph: Graph, node: Node, *, biased: bool = True) -> str:
 
 
 def going_on(graph: Graph, node: Node) -> str:
-    """How sums of floats in a node's place come out otherwise: they go on where its own wrap.
+    """How sums of floats in a node's place come out otherwise: they continue where its own wrap.
 
     For the end of a line in the ledger; empty where its profile sums in more than 32 bits, or no
     input is known to take them beyond.

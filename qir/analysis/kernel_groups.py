@@ -63,8 +63,8 @@ def is_float(graph: Graph) -> bool:
 def kernels(graph: Graph, profile: Profile) -> list[KernelGroup]:
     """Returns the kernels of a float graph, in the order of what computes in them, each op in one.
 
-    Conditions on quantized values are taken to hold. A row ends where somebody else reads what
-    stands between; of two products that one sum adds, its first operand's takes the sum.
+    Conditions on quantized values are taken to hold. A row ends where somebody else reads what is
+    between; of two products that one sum adds, its first operand's takes the sum.
     """
     found = _Found(profile)
     for node in graph:

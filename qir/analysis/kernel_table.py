@@ -23,7 +23,7 @@ _UNIT: Mapping[str, Mapping[str, tuple[bool, ...]]] = {
     "matmul": {"trans_a": (False,)},
 }
 _ONE_OF_REALS = frozenset({"batch_norm", "instance_norm", "reshape"})
-"""Ops of one tensor of quantized values, beside which stand numbers that stay as they are."""
+"""Ops of one tensor of quantized values, next to which stand numbers that stay as they are."""
 _PROBABILITIES = 256
 """Quantized values of a softmax share out one."""
 

@@ -25,11 +25,11 @@ HIGH = 1e4
 _FEW = 16 / 255
 """The part of all quantized values that is no room."""
 _ROOM, _ROOM_BEFORE_SOFTMAX = 1 / 8, 1 / 2
-"""The part of all quantized values from which on others have room beside a constant's number."""
+"""The part of all quantized values from which on others have room next to a constant's number."""
 _ALONE = 1 / 256
-"""The part of a range below which nothing is beside such a number."""
+"""The part of a range below which nothing is next to such a number."""
 _NEAR = 1 / 50
-"""How far others reach at most, beside a constant's mask."""
+"""How far others reach at most, next to a constant's mask."""
 _MOST = 1 << 24
 """Elements of a constant that are looked at."""
 _SOFTMAX = frozenset({"softmax", "log_softmax"})
@@ -39,7 +39,7 @@ _SUMS = frozenset({"where", "add", "sub", "mul", "div", "max", "min", "clip", "c
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What is known of a value: far numbers alone, or beside others; or a choice of 0 and 1."""
+    """What is known of a value: far numbers alone, or next to others; or a choice of 0 and 1."""
 
     far: float = 0.0
     beside: bool = False
@@ -249,7 +249,7 @@ def _clip(node: Node, of: _Of) -> _Kind | None:
 
 
 def _pool(node: Node, of: _Of) -> _Kind | None:
-    """Numbers of a pad are beside others in each window, which are greater."""
+    """Numbers of a pad are next to others in each window, which are greater."""
     x = node.operands["x"]
     return of(x.node.operands["x"] if x.node.op == "pad" else x)
 

@@ -17,7 +17,7 @@ _FAR = 64
 
 
 def already(node: Node) -> bool:
-    """Returns whether an op works on quantized values or beside them, or makes their numbers.
+    """Returns whether an op works on quantized values or next to them, or makes their numbers.
 
     A product whose weights are float constants is none, whatever its data are.
     """
@@ -38,7 +38,7 @@ def coded(value: Value) -> list[QuantType]:
 
 
 def source(value: Value) -> list[QuantType]:
-    """Returns the map of the quantized values that a value is read from."""
+    """Returns the quantized type that a value is dequantized from."""
     quant = value.node.operands["x"].type.quant if decoded(value) else None
     return [quant] if quant else []
 
@@ -78,7 +78,7 @@ def gives_numbers(node: Node, steps: int = 6) -> bool:
 def _number(value: Value) -> bool:
     """Returns whether a value is read as a scale, a zero point or what scales a raw sum.
 
-    Moves, casts and factors may stand between.
+    Moves, casts and factors may be between.
     """
     waiting, seen = [value], {value}
     while waiting and len(seen) < _FAR:

@@ -64,7 +64,7 @@ class Seen:
     summary: Summary
     """Counts, extremes, moments and a histogram of all values."""
     parameter: float = math.nan
-    """What stands after the colon of `name:parameter`, or the default."""
+    """What is after the colon of `name:parameter`, or the default."""
     levels: int = 256
     """How many quantized values there will be."""
     symmetric: bool = False

@@ -46,7 +46,7 @@ class GraphProgram:
 
     def keys(self) -> list[Key]:
         """Returns every float tensor that is computed; by channel too the data of layers, and what
-        stands between layers whose channels may be scaled."""
+        is between layers whose channels may be scaled."""
         tensors = Counter(
             value.lineage.tensor
             for node in self.graph

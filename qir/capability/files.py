@@ -73,7 +73,7 @@ def load(
 ) -> Capability:
     """Reads a target file and those that it extends.
 
-    `extends` names a file beside it, such as "x86.toml", or an installed target, which `installed`
+    `extends` names a file next to it, such as "x86.toml", or an installed target, which `installed`
     gives. Raises PluginError naming file, line and what is wrong.
     """
     return _File(path, installed, above).capability()

@@ -21,7 +21,7 @@ class OpCapability:
     slots: Mapping[str, tuple[Scheme, ...]]
     """Allowed schemes, best first; `result` is the result. A slot not named stays float."""
     share: tuple[str, ...] = ()
-    """Slots that must hold one map."""
+    """Slots that must hold one quantized type."""
     constant: tuple[str, ...] = ()
     """Slots that must be constants."""
     when: Mapping[str, tuple[str | int | float | bool, ...]] | None = None
@@ -45,7 +45,7 @@ class OpCapability:
 
 @dataclass(frozen=True, slots=True)
 class ChainCapability:
-    """What one kernel of several ops asks for, beside what its first op does."""
+    """What one kernel of several ops asks for, next to what its first op does."""
 
     result: tuple[Scheme, ...] = ()
     """Allowed schemes of its result; none: those of its first op."""
@@ -98,7 +98,7 @@ fine-tuned with fake quantization, and weights alone."""
 
 @dataclass(frozen=True, slots=True)
 class MatrixPosition:
-    """Where a target stands in the support matrix."""
+    """Where a target is in the support matrix."""
 
     framework: str = ""
     extension: str = ""

@@ -54,7 +54,7 @@ def verdicts(table: Capability, graph: Graph) -> Iterator[Verdict]:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What stands in a slot."""
+    """What is in a slot."""
 
     quant: QuantType | None
     count: bool = False
@@ -120,7 +120,7 @@ class _Judge:
         return ("refused" if on_codes or product else "float"), said
 
     def _while_running(self, node: Node) -> bool:
-        """Returns whether a kernel quantizes the op's data while it runs, beside quantized
+        """Returns whether a kernel quantizes the op's data while it runs, next to quantized
         weights."""
         traits = spec(node.op).traits
         if node.op not in self.table.dynamic.ops or traits.weight is None:
@@ -132,8 +132,8 @@ class _Judge:
     # -- QDQ form -----------------------------------------------------------------------------
 
     def _kernel(self, node: Node) -> tuple[list[Node], QuantType | None]:
-        """Returns the ops after it that one kernel computes too, and the map that is stored in the
-        end."""
+        """Returns the ops after it that one kernel computes too, and the quantized type that is
+        stored in the end."""
         tails: list[Node] = []
         if len(node.results) > 1:
             return tails, _alike(node)
@@ -159,7 +159,7 @@ class _Judge:
     # -- one op -------------------------------------------------------------------------------
 
     def _obstacle(self, node: Node, result: QuantType | None, tails: Sequence[Node]) -> str:
-        """Returns why the target does not take an op as it stands; empty where it does."""
+        """Returns why the target does not take an op as it is; empty where it does."""
         if said := self.table.float_reason(node):
             return said
         row = self.table.kernel((node.op, *(tail.op for tail in tails)))
@@ -218,7 +218,7 @@ class _Judge:
 
 
 def _alike(node: Node) -> QuantType | None:
-    """Returns the one map that all of an op's results that are read are stored with."""
+    """Returns the one quantized type that all of an op's results that are read are stored with."""
     uses = [value.only_use for value in node.results if value.uses]
     maps = [u.node.result.type.quant for u in uses if u is not None and u.node.op == "quantize"]
     found = [quant for quant in maps if quant is not None and quant.same_map(maps[0] or quant)]
@@ -226,7 +226,7 @@ def _alike(node: Node) -> QuantType | None:
 
 
 def _slots(op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]) -> dict[str, _Held]:
-    """Returns what stands in the op's own slots, seen through dequantize."""
+    """Returns what is in the op's own slots, seen through dequantize."""
     row = spec(op)
     out: dict[str, _Held] = {}
     for slot, value in operands.items():
@@ -297,7 +297,7 @@ def _middle(quant: QuantType) -> int:
 
 
 def _said(quant: QuantType | None) -> str:
-    """Returns a map in the words of schemes."""
+    """Returns a quantized type in the words of schemes."""
     if quant is None:
         return "float"
     bounds = f"<{quant.low}:{quant.high}>" if quant.bounds else ""

@@ -1,4 +1,4 @@
-"""`qir quantize --check`: the quantized model beside the float one, and its worst tensors."""
+"""`qir quantize --check`: the quantized model next to the float one, and its worst tensors."""
 
 from __future__ import annotations
 

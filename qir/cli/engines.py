@@ -135,7 +135,7 @@ def _turn(name: str) -> int:
 
 
 def grouped(made: Engine) -> Graph | None:
-    """Returns the graph as an engine of QIR's own grouped it; None where it runs as it stands."""
+    """Returns the graph as an engine of QIR's own grouped it; None where it runs as it is."""
     executable = made.executable
     if isinstance(executable, Grouping) and len(executable.ledger):
         return executable.graph

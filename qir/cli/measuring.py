@@ -1,4 +1,4 @@
-"""Running models beside each other, and how near their results are by metrics."""
+"""Running models next to each other, and how near their results are by metrics."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def require_file(path: Path) -> None:
 
 
 def file_bytes(path: Path) -> int:
-    """Bytes of a model on disk, with those of the data beside it."""
+    """Bytes of a model on disk, with those of the external data."""
     from qir.errors import InputError
     from qir.frontend import frontend_for
 

@@ -1,4 +1,4 @@
-"""`qir probe`: what the runtimes of this machine really compute, beside what files say of them."""
+"""`qir probe`: what the runtimes of this machine really compute, next to what files say of them."""
 
 from __future__ import annotations
 

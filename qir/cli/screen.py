@@ -112,7 +112,7 @@ class Screen:
         print(spelled(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)))
 
     def facts(self, facts: Mapping[str, str]) -> None:
-        """Prints names and what is to say of each, aligned; long ones go on below themselves."""
+        """Prints names and what is to say of each, aligned; long ones continue below themselves."""
         wide = max(map(len, facts), default=0)
         for name, text in facts.items():
             room = None if self.width is None else self.width - wide - 4
@@ -301,7 +301,7 @@ def whole(number: float | None, figures: int = 4) -> str:
 
 
 def aligned(number: float | None) -> str:
-    """Returns a real number for a column of them: the points stand in one line."""
+    """Returns a real number for a column of them: the points are in one line."""
     if number is None:
         return "-"
     plain = number == 0 or 0.001 <= abs(number) < 100_000

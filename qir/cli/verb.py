@@ -25,7 +25,7 @@ DEBUG: list[bool] = []
 
 
 class Verb(click.Command):
-    """A command whose help ends with examples; each can be run as it stands."""
+    """A command whose help ends with examples; each can be run as it is."""
 
     examples: tuple[str, ...] = ()
 

@@ -1,9 +1,9 @@
 """What is certain of a layer's sums: whether they wrap, and on which of them two runtimes differ.
 
-A kernel brings a sum to a quantized value by a map that never falls. So two profiles agree on every
-sum if their quantized values step at the same sums: it is enough to look at the sums around each
-step, and to count those that some input makes. Where there are few, each is looked at. All
-quantized values are the reference's own.
+A kernel brings a sum to a quantized value by a quantized type that never falls. So two profiles
+agree on every sum if their quantized values step at the same sums: it is enough to look at the sums
+around each step, and to count those that some input makes. Where there are few, each is looked at.
+All quantized values are the reference's own.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Ties:
 
     profiles: tuple[str, ...]
     proof: str = ""
-    """`sums`: each was looked at; `steps`: those around each step of a map that never falls."""
+    """`sums`: each was looked at; `steps`: those around each step of a quantized type that never
+    falls."""
     sums: int = 0
     """Sums that some input makes, over all channels, and of transposed convolutions over all kinds
     of places, which meet other taps; of a channel with more than 4,194,304 steps of

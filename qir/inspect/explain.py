@@ -32,7 +32,7 @@ class ConstantContents:
 
 @dataclass(frozen=True, slots=True)
 class OperandSummary:
-    """What stands in a slot."""
+    """What is in a slot."""
 
     slot: str
     tensor: InterfaceTensor
@@ -140,7 +140,7 @@ def _contents(value: Value) -> ConstantContents | None:
 
 
 def _along(zeros: NDArray[np.generic], axis: int | None, rank: int) -> NDArray[np.generic]:
-    """Zero points shaped to stand beside quantized values; those of blocks count as 0."""
+    """Zero points shaped to be next to quantized values; those of blocks count as 0."""
     if axis is not None and zeros.ndim == 1:
         return zeros.reshape([-1 if i == axis else 1 for i in range(rank)])
     return zeros if zeros.ndim == 0 else np.zeros((), np.int64)

@@ -41,7 +41,7 @@ _ONCE = frozenset(
     "global_max_pool max_pool_places max_unpool constant_of_shape scatter_elements scatter_nd "
     "one_hot nonzero unique hardmax eye_like range choose_qparams if loop scan".split()
 )
-"""Ops whose float values have one right float32, beside those that move elements."""
+"""Ops whose float values have one right float32, next to those that move elements."""
 _MEANS = frozenset(
     "avg_pool1d avg_pool2d avg_pool3d global_avg_pool adaptive_avg_pool reduce_mean".split()
 )
@@ -66,7 +66,7 @@ class FloatSum:
 
 
 def float_sums(graph: Graph, beyond: int = -1) -> list[FloatSum]:
-    """Such ops of a graph and its bodies that stand in float, in their order.
+    """Such ops of a graph and its bodies that are in float, in their order.
 
     Of those alone whose quantized values have more than so many bits.
     """
@@ -110,8 +110,8 @@ def _bits(node: Node) -> int:
 
 
 def _made(value: Value) -> QuantType | None:
-    """Returns the map of the integers that a result becomes, after activations that round
-    nothing."""
+    """Returns the quantized type of the integers that a result becomes, after activations that
+    round nothing."""
     use = value.only_use
     while use is not None and use.node.op in ("relu", "clip"):
         use = use.node.result.only_use
@@ -217,7 +217,8 @@ def _held(value: Value, few: int) -> NDArray[np.float64] | None:
 
 
 def _largest(value: Value, few: int) -> float | None:
-    """Returns the greatest magnitude that a value can have, by its map or as a constant."""
+    """Returns the greatest magnitude that a value can have, by its quantized type or as a
+    constant."""
     reals = _held(value, few)
     if reals is not None:
         return float(np.abs(reals).max(initial=0.0))

@@ -71,7 +71,7 @@ class Metric(ABC):
 def is_labels(wanted: NDArray[np.generic], given: NDArray[np.generic]) -> bool:
     """Returns whether `wanted` holds whole numbers, one for each row of the scores `given`.
 
-    Axes of size 1 beside the classes are ignored, as those of a last convolution.
+    Axes of size 1 next to the classes are ignored, as those of a last convolution.
     """
     rank = wanted.ndim
     if wanted.dtype.kind not in "iu" or rank == 0 or given.ndim <= rank:
@@ -132,7 +132,7 @@ class MeanError(Metric):
 
 
 class Top1(Metric):
-    """The share of rows whose largest element stands at the label, or where the other's stands."""
+    """The share of rows whose largest element is at the label, or where the other's stands."""
 
     name = "top1"
     better = "high"
@@ -163,7 +163,7 @@ class Top5(Top1):
 
 
 class Agreement(Top1):
-    """The share of rows whose largest element stands where the other result's stands."""
+    """The share of rows whose largest element is where the other result's stands."""
 
     name = "agreement"
     labels = False

@@ -42,7 +42,7 @@ class SumRange:
     order."""
     why: str = ""
     slot: str = ""
-    """What stands before the product's slots: nothing, or the place of a later stage: `2.`"""
+    """What is before the product's slots: nothing, or the place of a later stage: `2.`"""
     path: str = ""
     """The graph, and the nodes and bodies it is in."""
     origin: str = ""

@@ -12,7 +12,7 @@ from qir.profiles import profile, profile_names, query_of
 
 def saturated_by(node: Node, made: Product, profiles: Sequence[str], isa: str) -> tuple[str, ...]:
     """Returns the profiles under which pairs of products can saturate on a processor, or the
-    quantized values of a window beside zero points of weights."""
+    quantized values of a window next to zero points of weights."""
     query = query_of(node, isa=isa)
     names = profile_names() if query.forms else profiles
     said = {name: profile(name).resolve(query).acc.pairs for name in names}

@@ -66,7 +66,7 @@ class Forms:
     padded: bool = True
     """Whether windows may stand beyond the edge."""
     joined: bool = True
-    """Whether parts of other maps than the result's are put together."""
+    """Whether parts of other quantized types than the result's are put together."""
     parts: tuple[str, ...] = ("u8", "i8")
     """Storage types of what is put together."""
     whole_ends: bool = False
@@ -376,7 +376,7 @@ def _pointwise(op: str, forms: Forms) -> Iterator[ProbeCase]:
 
 
 def _softmax(op: str, forms: Forms) -> Iterator[ProbeCase]:
-    """Long rows, and short ones: one dominant entry, or several equal ones beside small ones.
+    """Long rows, and short ones: one dominant entry, or several equal ones next to small ones.
 
     Their results are on ties and beyond the extreme quantized value; intermediate products may
     overflow.
@@ -514,7 +514,7 @@ def _one(
     feeds: Mapping[str, Tensor],
     tail: tuple[str, ...] = (),
 ) -> ProbeCase:
-    """Returns the case of an op, or a row of them, whose result has that map."""
+    """Returns the case of an op, or a row of them, whose result has that quantized type."""
     full = spec(op).complete(attrs)
     shaped = operands["x"].type if op == "quantize" else infer(op, operands, full)[0]
     if not tail:
@@ -543,7 +543,7 @@ _TAILS: Mapping[str, Mapping[str, Attr]] = {
 
 
 def _summand(shaped: TensorType, kind: QuantType) -> tuple[Tensor, QuantType]:
-    """Quantized values to be added to what has that map, in another map."""
+    """Quantized values to be added to what has that quantized type, in another quantized type."""
     shape = tuple(d for d in shaped.shape if isinstance(d, int))
     rng, storage = _rng("summand", len(shape)), str(kind.storage)
     scale = np.asarray(kind.scales() * F(0.7), F)

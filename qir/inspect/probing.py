@@ -1,4 +1,5 @@
-"""What a runtime on this machine obeys: each field of a profile measured, and held beside the file.
+"""What a runtime on this machine obeys: each field of a profile measured, and held next to the
+file.
 
 A runtime is given small programs and answers in bytes; the reference computes the same programs
 under the profile of the file, and under each other value that one field may have. What the runtime
@@ -138,7 +139,7 @@ class OpReading:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A runtime beside its profile."""
+    """A runtime next to its profile."""
 
     name: str
     backend: str

@@ -88,7 +88,7 @@ class Worst:
 
 @dataclass(frozen=True, slots=True)
 class QuantizationCheck:
-    """A quantized graph beside its float one; `to_json` has the keys of the fields."""
+    """A quantized graph next to its float one; `to_json` has the keys of the fields."""
 
     samples: int
     metrics: tuple[str, ...]

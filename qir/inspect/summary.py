@@ -35,7 +35,8 @@ class QuantizedStorage:
 
     @classmethod
     def of(cls, quant: QuantType | None) -> QuantizedStorage | None:
-        """Returns the numbers of a map; None where there is none, or companions give them."""
+        """Returns the numbers of a quantized type; None where there is none, or companions give
+        them."""
         if quant is None:
             return None
         if quant.dynamic:
@@ -62,7 +63,7 @@ class InterfaceTensor:
 
 @dataclass(frozen=True, slots=True)
 class OpCount:
-    """How often an op stands in a graph."""
+    """How often an op is in a graph."""
 
     op: str
     count: int

@@ -1,8 +1,8 @@
 """How a model is called: nesting and names of its arguments and results.
 
 An `output` node holds it as text, such as `(_, (_, _), mask=_) -> {'logits': _}`: each `_` is the
-next input or result of the graph, anything else is given as it stands. A model that takes its
-inputs one by one, and gives back one tensor or a tuple of several, has none.
+next input or result of the graph, anything else is given as it is. A model that takes its inputs
+one by one, and gives back one tensor or a tuple of several, has none.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ _STEADY = {
 }
 """The core's ops whose result types are looked up, by slots, types of operands and attributes.
 
-None stands where the rule asks for elements of constants, which are no part of the key.
+None is where the rule asks for elements of constants, which are no part of the key.
 """
 _MOST = 2048
 """So many answers of one op are kept."""

@@ -132,8 +132,8 @@ def dtype(name: str) -> DType:
 def opaque(text: str) -> DType:
     """Returns the type of what is no tensor, as its framework writes it.
 
-    Sizes stand in brackets, `[...]` where they are unknown. ParseError for a text that no type
-    could hold.
+    Sizes are in brackets, `[...]` where they are unknown. ParseError for a text that no type could
+    hold.
     """
     return dtype(f'opaque<"{text}">')
 

@@ -191,7 +191,7 @@ def _chunks(file: BinaryIO, place: ArrayExtent, start: int) -> Iterator[bytes]:
 
 
 def _header(data: bytes, room: int) -> tuple[dict[str, str], dict[str, ArrayExtent]]:
-    """Returns what stands before the arrays: texts, and where each array is."""
+    """Returns what is before the arrays: texts, and where each array is."""
     table = _object(data, "its header")
     meta = table.pop("__metadata__", None)
     if not isinstance(meta, dict) or meta.get("format") != "qir":

@@ -16,7 +16,7 @@ _LONGEST = 200  # letters of an error's message
 
 
 class Cursor(Scanner):
-    """Where reading stands in a text; the scanner below it is compiled."""
+    """Where reading is in a text; the scanner below it is compiled."""
 
     __slots__ = ()
 
@@ -30,7 +30,7 @@ class Cursor(Scanner):
         return ParseError(f"line {line}, column {column}: {message}")
 
     def expect(self, mark: str) -> None:
-        """Passes the mark; raises ParseError if something else stands there."""
+        """Passes the mark; raises ParseError if something else is there."""
         if not self.take(mark):
             raise self.fail(f"{mark!r} should stand here, not {self.near()}")
 

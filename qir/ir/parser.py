@@ -177,7 +177,7 @@ class _Parser:
         return graph.add("constant", {}, {"data": data, **attrs}, name=names)
 
     def _constant_attrs(self) -> dict[str, Attr]:
-        """Returns what stands between the elements and their type."""
+        """Returns what is between the elements and their type."""
         cursor = self.cursor
         cursor.expect(")")
         attrs = self._attrs()

@@ -30,9 +30,9 @@ def print_graph(
 ) -> str:
     """Returns the text of a graph, which `parse` reads back to an equal one.
 
-    With `weights` the text holds the elements of all arrays; without it `parse` is given those
-    that are too large to stand in a line. With `origins` it also says where nodes and tensors came
-    from. `by_content` names arrays by their hash, so that equal graphs have equal texts.
+    With `weights` the text holds the elements of all arrays; without it `parse` is given those that
+    are too large to be in a line. With `origins` it also says where nodes and tensors came from.
+    `by_content` names arrays by their hash, so that equal graphs have equal texts.
     """
     printer = _Printer(graph, origins, by_content)
     return "".join(printer.data()) + printer.text() if weights else printer.text()

@@ -1,6 +1,6 @@
 """Which ops are quantized, in either form of a program.
 
-In integer form an op's operands and result are quantized types. In QDQ form it stands between
+In integer form an op's operands and result are quantized types. In QDQ form it is between
 `dequantize` and `quantize`; an activation that is computed in the same kernel stands with it.
 """
 
@@ -46,7 +46,7 @@ def widths(node: Node) -> bool:
 
 
 def stored(value: Value) -> QuantType | None:
-    """Returns the map of the integers that a value is in memory as: its own, or its only
+    """Returns the quantized type of the integers that a value is in memory as: its own, or its only
     reader's."""
     if value.type.quant is not None:
         return value.type.quant
@@ -57,8 +57,8 @@ def stored(value: Value) -> QuantType | None:
 
 
 def read(value: Value) -> QuantType | None:
-    """Returns the map of the integers that a value is read from: its own, or what `dequantize`
-    reads."""
+    """Returns the quantized type of the integers that a value is read from: its own, or what
+    `dequantize` reads."""
     if value.type.quant is None and value.node.op == "dequantize":
         return value.node.operands["x"].type.quant
     return value.type.quant

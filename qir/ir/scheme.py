@@ -30,7 +30,7 @@ class Scheme:
     scale: float | None = None
     """A scale that the op or target fixes."""
     share: str = ""
-    """Name of the share set: slots of one set hold one map."""
+    """Name of the share set: slots of one set hold one quantized type."""
     negative: DType | None = None
     """The storage where some value is negative, `storage` being that where none is; None: one
     storage, whatever the sign."""

@@ -1,8 +1,8 @@
 """What holds a graph together: the order of its nodes, the uses of their values, and the names.
 
-The store is a networkx MultiDiGraph whose vertices are the nodes and whose edges are uses,
-keyed by slot name. Nodes stand in a linked order that is always topological; each has a rank,
-so that comparing the places of two nodes takes constant time.
+The store is a networkx MultiDiGraph whose vertices are the nodes and whose edges are uses, keyed by
+slot name. Nodes are in a linked order that is always topological; each has a rank, so that
+comparing the places of two nodes takes constant time.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Structure:
             raise GraphError(f"{node.name} is of another graph, or was removed")
 
     def _late(self, producer: Node, user: Node) -> set[Node]:
-        """Returns what would have to stand before its user and does not; raises GraphError for a
+        """Returns what would have to be before its user and does not; raises GraphError for a
         cycle."""
         late: set[Node] = set()
         todo = [producer]

@@ -1,6 +1,6 @@
 """The types of tensors: a shape, and a plain element type or a quantized one.
 
-A map may hold many parameters; these are arrays, and arrays are typed: so both stand here.
+A quantized type may hold many parameters; these are arrays, and arrays are typed: so both are here.
 """
 
 from __future__ import annotations
@@ -535,7 +535,7 @@ class TensorType(_Hashed):
 
     @property
     def quant(self) -> QuantType | None:
-        """The map, if there is one."""
+        """The quantized type, if there is one."""
         return self.element if isinstance(self.element, QuantType) else None
 
     @property
@@ -545,7 +545,7 @@ class TensorType(_Hashed):
 
     @property
     def express(self) -> DType:
-        """What is meant: the expressed type where there is a map."""
+        """What is meant: the expressed type where there is a quantized type."""
         return self.element.express if isinstance(self.element, QuantType) else self.element
 
     @property

@@ -41,7 +41,7 @@ def _no_arrays(name: str) -> Array:
 
 
 def read_type(cursor: Cursor, find: FindArray) -> TensorType:
-    """Reads a type where the cursor stands."""
+    """Reads a type where the cursor is."""
     cursor.skip()
     found = _CLOSED.match(cursor.text, cursor.at)
     if found and len(found[0]) <= _LONGEST and (closed := _closed(found[0])) is not None:
@@ -83,7 +83,7 @@ def _read_type(cursor: Cursor, find: FindArray) -> TensorType:
 
 
 def read_element(cursor: Cursor, find: FindArray) -> Element:
-    """Reads what each element is, where the cursor stands."""
+    """Reads what each element is, where the cursor is."""
     if cursor.peek("!"):
         return _quant(cursor, find)
     return _opaque(cursor) if _OPAQUE.match(cursor.text, cursor.at) else _dtype(cursor)
@@ -165,7 +165,7 @@ def _quant(cursor: Cursor, find: FindArray) -> QuantType:
 
 
 class _Clauses:
-    """What stands after the parameters."""
+    """What is after the parameters."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()

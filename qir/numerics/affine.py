@@ -15,7 +15,7 @@ from qir.numerics.wide_integers import whole_zeros
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AffineParameters:
-    """A map's numbers, shaped to go with the array they are meant for."""
+    """A quantized type's numbers, shaped to go with the array they are meant for."""
 
     scale: NDArray[np.floating]
     zero: NDArray[np.generic]
@@ -110,7 +110,7 @@ def affine(
     axis: int | None = None,
     bounds: tuple[int, int] | None = None,
 ) -> Affine:
-    """Returns a map made of plain numbers; a Python float becomes float32.
+    """Returns a quantized type made of plain numbers; a Python float becomes float32.
 
     Any scale is taken, also 0, NaN or below zero: runtimes compute with them, and are predicted.
     Raises OpError for a zero point outside the storage type, or counts that do not fit.
@@ -134,7 +134,7 @@ def affine(
 
 
 def affine_of(kind: QuantType) -> Affine:
-    """Returns the map of a quantized type whose numbers are known.
+    """Returns the quantized type of a quantized type whose numbers are known.
 
     Raises OpError for tables, offsets, float zero points, quantized floats and blocks: `map_of`
     takes these, and no integer kernel does.

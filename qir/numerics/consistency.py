@@ -154,7 +154,7 @@ def repeated(items: Sequence[str]) -> str:
 
 
 def behind(op: str) -> bool:
-    """Returns whether an op may stand after another in one kernel: what takes one tensor, or adds
+    """Returns whether an op may be after another in one kernel: what takes one tensor, or adds
     two."""
     return op == "add" or [slot.name for slot in spec(op).operands] == ["x"]
 

@@ -189,7 +189,7 @@ def _within(values: Reals, by: Reals, numbers: AffineParameters, to: AnyMap, rul
 
 
 def _level(levels: Levels, of: AnyMap, rule: Rule) -> float | None:
-    """Returns the level of a map's quantized values, if one is named."""
+    """Returns the level of a quantized type, if one is named."""
     grain = "channel" if of.scale.size > 1 else "tensor"
     return level_of(levels, rule.choose.zero, of.storage, (of.low, of.high), grain)
 

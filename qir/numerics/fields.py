@@ -16,7 +16,7 @@ from qir.ir.dtype import DType
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Texts that a field may hold beside plain words: a pattern, and how to say it."""
+    """Texts that a field may hold next to plain words: a pattern, and how to say it."""
 
     pattern: str
     said: str
@@ -31,7 +31,7 @@ _REAL = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _SIZE = r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RATE = r"0?\.\d+|0(?:\.\d*)?|1(?:\.0*)?|\d(?:\.\d*)?[eE]-\d+"
 _SOME = r"(?=[\d.]*[1-9])"
-"""What stands before a number that is not zero."""
+"""What is before a number that is not zero."""
 
 Levels: TypeAlias = tuple[tuple[str, float], ...]
 """Real numbers by storage type, or by `storage/grain`, which is more exact; `*` is any."""

@@ -19,7 +19,8 @@ _WIDE = 1024  # so many numbers are in the nearest cache
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """Rows of elements, and the way from a map's numbers to the list that they look into."""
+    """Rows of elements, and the way from a quantized type's numbers to the list that they look
+    into."""
 
     rows: Rows
     grid: tuple[int, ...]
@@ -44,7 +45,7 @@ class RowLayout:
 
 
 def layout(shape: tuple[int, ...], of: AnyMap) -> RowLayout:
-    """Returns the rows of an array of that shape, which the map's numbers fit."""
+    """Returns the rows of an array of that shape, which the quantized type's numbers fit."""
     if isinstance(of, Affine):
         return along(shape, of.axis)
     return _layout(shape, of.grain, of.grid(shape))

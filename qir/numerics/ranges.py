@@ -51,7 +51,7 @@ class Formula:
     symmetric: bool | None = None
     """Whether quantized values are about zero, or from it; None where the formula has both."""
     note: str = ""
-    """What is to be said beside it."""
+    """What is to be said next to it."""
 
     def fits(self, storage: str, symmetric: bool) -> bool:
         """Returns whether it says how such quantized values get their scale."""

@@ -86,7 +86,8 @@ def reals(of: Sum) -> Reals:
 
 
 def codes(of: Sum, y: Affine, flat: Affine, summand: Summand | None = None) -> Codes:
-    """Quantized values of the result; `flat` is its map with scales shaped as the operands' are."""
+    """Quantized values of the result; `flat` is its quantized type with scales shaped as the
+    operands' are."""
     rule, rank = of.rule, of.acc.ndim
     if rule.requant.wide == "rescaled" and y.storage.bits >= 32 and of.w.scale.size > 1:
         return _rescaled(of, y)
@@ -132,8 +133,8 @@ def from_reals(values: Reals, y: Affine, rule: Rule) -> Codes:
 
 
 def offset(weights: NDArray[np.generic], x: Affine, w: Affine) -> Reals:
-    """Returns what integer sums lack whose map has an offset: the low end times the sum of the
-    weights.
+    """Returns what integer sums lack whose quantized type has an offset: the low end times the sum
+    of the weights.
 
     In float32 by the ends of the declared ranges; `weights` are the sums of an output each.
     """

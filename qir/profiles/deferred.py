@@ -45,7 +45,7 @@ def codes_later(profile: Profile, reals: Held, kind: QuantType) -> Held:
 
 
 def part_of(kind: QuantType, shape: tuple[int, ...], box: Box) -> QuantType:
-    """Returns the map of a box of an array, which ends between blocks or within one."""
+    """Returns the quantized type of a box of an array, which ends between blocks or within one."""
     grain = kind.grain
     if grain is None:
         return kind

@@ -1,8 +1,8 @@
 """Forms of layers: what decides which kernel a runtime takes and is not an attribute, by name.
 
 A rule asks for one with `when = {form = "..."}`; a layer may have several. Forms are found by the
-entry point `qir.forms`: those of one runtime stand in its backend's folder, those below are used
-by several.
+entry point `qir.forms`: those of one runtime are in its backend's folder, those below are used by
+several.
 """
 
 from __future__ import annotations

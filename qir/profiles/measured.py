@@ -12,7 +12,7 @@ _STRONG = ("exact", "within:")
 
 
 def measured(op: str, entry: RuleEntry, rules: tuple[RuleEntry, ...], base: Profile | None) -> bool:
-    """Returns whether `as OP` beside a rule of a file leads to numbers that bear its claim.
+    """Returns whether `as OP` next to a rule of a file leads to numbers that bear its claim.
 
     Those of another rule of the file, or of what the file extends, where none of its own speaks of
     that op.

@@ -70,7 +70,7 @@ class PluginMethod:
     ops: tuple[str, ...]
     """The ops that it computes; none: any."""
     reads: tuple[str, ...] = ()
-    """Blocks of the rule that it works by, such as `requant`; others may not be set beside it."""
+    """Blocks of the rule that it works by, such as `requant`; others may not be set next to it."""
     params: Mapping[str, Param] = field(default_factory=dict)
     within: int = 1
     """The most steps by which a result may differ from the op in float, rounded once."""

@@ -98,7 +98,7 @@ def load(path: Path, find: Find | None = None, *, above: tuple[str, ...] = ()) -
 
 
 def parse(text: str, name: str, find: Find | None = None) -> Profile:
-    """Reads a profile from text; `name` stands in errors. ProfileError as `load`."""
+    """Reads a profile from text; `name` is in errors. ProfileError as `load`."""
     text = text.removeprefix("\ufeff")
     try:
         data = tomllib.loads(text)
@@ -167,7 +167,7 @@ class _Reader:
     def known(
         self, keys: Iterable[str], allowed: Iterable[str], what: str, *, at: str = ""
     ) -> None:
-        """Raises ProfileError for a name that is not allowed; `at` is the key it stands in, if it
+        """Raises ProfileError for a name that is not allowed; `at` is the key it is in, if it
         does."""
         names = list(allowed)
         for key in keys:
@@ -230,8 +230,8 @@ class _Reader:
             raise self.error("extends", f"extends: {error}") from error
 
     def check_sense(self, made: Profile) -> None:
-        """Raises ProfileError for fields of this file that say nothing with those they stand
-        beside."""
+        """Raises ProfileError for fields of this file that say nothing with those they are next
+        to."""
         self.check_fields(made, made.resolve(Query("")), None)
         for layer in made.layers:
             for index, entry in enumerate(layer.rules):
@@ -253,7 +253,7 @@ class _Reader:
     def check_claims(
         self, head: ProfileHead, rules: tuple[RuleEntry, ...], base: Profile | None
     ) -> None:
-        """Raises ProfileError for a claim that the evidence beside it does not bear."""
+        """Raises ProfileError for a claim that the evidence next to it does not bear."""
 
         for index, entry in enumerate(rules):
             self.place = _Place("rule", index)
@@ -558,7 +558,7 @@ def _hint(name: str, names: Iterable[str]) -> str:
 
 
 def _within(data: Json, path: Path_) -> object:
-    """Returns what stands at a path."""
+    """Returns what is at a path."""
     for part in path:
         data = data[part]  # type: ignore[index]
     return data

@@ -59,7 +59,7 @@ def _on(of: Profile, isa: str) -> Profile:
 
 
 def moved(names: Iterable[str], isa: str | None = None) -> Mapping[str, Profile]:
-    """Of these profiles the ones that are to stand on a processor: on `isa`, else on this one.
+    """Of these profiles the ones that are to be on a processor: on `isa`, else on this one.
 
     Where none is named, a profile that claims nothing of this processor alone, and one that speaks
     of a processor itself, stay as they are. UsageError for a name that is none.

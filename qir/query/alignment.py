@@ -27,7 +27,7 @@ def in_one_order(a: Value, b: Value) -> tuple[TensorType, TensorType]:
 
 
 def orders(a: Value, b: Value) -> tuple[list[int], list[int]] | None:
-    """Where each axis stands in the source, of both; None where they are laid out alike."""
+    """Where each axis is in the source, of both; None where they are laid out alike."""
     if a.type.rank != b.type.rank:
         return None
     found = (_order(a), _order(b)) if a.lineage.tensor == b.lineage.tensor else None
@@ -62,7 +62,7 @@ def _flipped(value: Value) -> bool:
 
 
 def turned(kind: TensorType, axes: list[int]) -> TensorType:
-    """Returns a type with its axes moved to where they stand in the source."""
+    """Returns a type with its axes moved to where they are in the source."""
     shape = tuple(kind.shape[axes.index(i)] for i in range(kind.rank))
     quant = kind.quant
     if quant is None or quant.grain is None or quant.axis is None:

@@ -356,7 +356,7 @@ class _Parser:
         return token
 
     def steps(self, part: ExpressionPart) -> ExpressionPart:
-        """Returns what follows a part: `.name`, `.0`, `[0]`, as often as they stand there."""
+        """Returns what follows a part: `.name`, `.0`, `[0]`, as often as they are there."""
         steps: list[Callable[[Scope, Item], Item]] = []
         while self.next.kind == "mark" and self.next.text in (".", "["):
             if self.advance().text == "[":

@@ -1,7 +1,7 @@
 """What a query may ask of nodes, values and origins: a table of named facts for each.
 
-The map of a value is its own; in QDQ form it is the one of the quantized values that `dequantize`
-reads it from, or that its one reader, a `quantize`, stores it as.
+The quantized type of a value is its own; in QDQ form it is the one of the quantized values that
+`dequantize` reads it from, or that its one reader, a `quantize`, stores it as.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ Item: TypeAlias = "bool | int | float | str | tuple[Item, ...] | Value | Node | 
 
 
 def coded(value: Value) -> QuantType | None:
-    """Returns the map of the quantized values that a value stands in, in either form of a
-    program."""
+    """Returns the quantized type that a value is stored with, in either form of a program."""
     if value.type.quant is not None:
         return value.type.quant
     if value.node.op == "dequantize":

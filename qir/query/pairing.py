@@ -248,7 +248,7 @@ def _exact(value: Attr) -> Hashable:
 
 
 def _spread(found: Pairing, nodes: Sequence[Node]) -> None:
-    """Joins what stands in the same slots before and after pairs, as far as that leads."""
+    """Joins what is in the same slots before and after pairs, as far as that leads."""
     todo = [(n, found.of_a[n]) for n in reversed(nodes) if n in found.of_a]
     while todo:
         a, b = todo.pop()
@@ -275,7 +275,7 @@ def _after(found: Pairing, a: Node, b: Node) -> Iterator[tuple[Node, Node]]:
 
 
 def _replaced(found: Pairing, nodes: Sequence[Node]) -> None:
-    """Joins an op with the other op that stands in its place, between the same values."""
+    """Joins an op with the other op that is in its place, between the same values."""
     for a in nodes:
         if (b := found.of_a.get(a)) is None:
             continue

@@ -19,8 +19,8 @@ _WEIGHTS = {("conv_integer", "w"): 0, ("matmul_integer", "b"): -1}
 
 
 def raw_map(value: Value) -> QuantType | None:
-    """Returns the map of a constant of plain integers; None where it has its own, or none is
-    known."""
+    """Returns the quantized type of a constant of plain integers; None where it has its own, or
+    none is known."""
     use = value.only_use
     if use is None or value.type.quant is not None or not value.type.dtype.is_integer:
         return None

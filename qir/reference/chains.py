@@ -146,7 +146,7 @@ def _labelled(codes: Codes, result: QuantType) -> Codes:
 
 
 def _read(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Codes:
-    """Returns a summand as it is read: unsigned integers beside an i8 result may end at 127."""
+    """Returns a summand as it is read: unsigned integers next to an i8 result may end at 127."""
     mixed = (of.storage, result.storage) == (U8, I8)
     if rule.stage.sum_reads != "i8_saturated" or not mixed:
         return codes
@@ -165,7 +165,7 @@ def _written(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Code
 
 
 def _by_stages(node: Node, operands: Operands, profile_name: str) -> Codes:
-    """Returns every stage in float, rounded where a type stands after it and at the end."""
+    """Returns every stage in float, rounded where a type is after it and at the end."""
     flow: Codes | None = None
     kind: DType | None = None
     rule: Rule | None = None
@@ -227,8 +227,8 @@ def _fed(link: _Link, flow: Codes, element: Element | None) -> _Link:
 
 
 def _plain_stage(link: _Link, profile_name: str) -> tuple[Codes, DType | None]:
-    """Returns what one stage gives without a map, and its element type where that is an integer of
-    a width that no NumPy type has."""
+    """Returns what one stage gives without a quantized type, and its element type where that is an
+    integer of a width that no NumPy type has."""
     made = _real_stage(link, profile_name)
     kinds = [t.dtype for t in link.types.values() if t.quant is None]
     kinds += [to for to in link.stage.attrs.values() if isinstance(to, DType)]
@@ -271,7 +271,8 @@ def _on_codes(link: _Link, rule: Rule) -> bool:
 def _coded_stage(
     link: _Link, flow: Codes, result: TensorType, rule: Rule, profile_name: str
 ) -> Codes:
-    """Another quantized activation of the result's map, by a table or as its own rule says."""
+    """Another quantized activation of the result's quantized type, by a table or as its own rule
+    says."""
     assert result.quant is not None
     codes = _rounded(flow, result.quant, rule, profile_name)
     fed = _fed(link, codes, result.quant)
@@ -285,8 +286,7 @@ def _coded_stage(
 
 
 def _summand(link: _Link) -> QuantType | None:
-    """Returns the map of the quantized values that a stage adds to what flows; None for other
-    stages."""
+    """Returns the quantized type that a stage adds; None for other stages."""
     if link.stage.op != "add" or len(link.types) != 1:
         return None
     quant = next(iter(link.types.values())).quant

@@ -187,7 +187,7 @@ def _spread(size: int, corners: bool) -> Wide:
 
 
 def _eliminated(op: str, x: Array, beside: Wide) -> tuple[Wide, Wide]:
-    """Each matrix to the identity row by row, and what stands beside it; its determinants."""
+    """Each matrix to the identity row by row, and what is next to it; its determinants."""
     floats(op, x=x)
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise OpError(f"{op}: x has {list(x.shape)}, it takes square matrices")

@@ -150,7 +150,7 @@ def _param(values: NDArray[np.generic], grain: Grain | None, name: str) -> Param
 
 
 def _spread(zero: Param, scale: Param) -> Param:
-    """One zero beside many scales is the zero of each."""
+    """One zero next to many scales is the zero of each."""
     count, size = _size(zero), _size(scale)
     if not count or count == size:
         return zero

@@ -1,4 +1,5 @@
-"""Ops about the numbers of maps, and products of raw integers: what runs while a model runs."""
+"""Ops about the numbers of quantized types, and products of raw integers: what runs while a model
+runs."""
 
 from __future__ import annotations
 

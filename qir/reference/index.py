@@ -166,7 +166,7 @@ def unique(
 
 
 def trilu(x: Array, *, k: int = 0, upper: bool = True) -> Array:
-    """Returns what stands on the k-th diagonal and above it, or below; OpError below 2 axes."""
+    """Returns what is on the k-th diagonal and above it, or below; OpError below 2 axes."""
     if x.ndim < 2:
         raise OpError(f"trilu: x has {x.ndim} axes, it takes 2 or more")
     return np.where(_band(x.shape, k, upper), x, x.dtype.type(0))

@@ -32,8 +32,8 @@ WITHIN = frozenset({"rnn", "lstm", "gru", "attention"})
 
 
 def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]:
-    """Returns one such op in float and integers; raises OpError for numbers of a map that nothing
-    gives."""
+    """Returns one such op in float and integers; raises OpError for numbers of a quantized type
+    that nothing gives."""
     row, manner = spec(node.op), profile(profile_name)
     places = {s: a for s, a in operands.items() if s.rpartition(".")[0] in row.inner}
     outside = {s: a for s, a in operands.items() if s not in places}
@@ -84,7 +84,7 @@ def _wide(x: Tensor) -> Wide:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A map under a profile, and where it stands."""
+    """A quantized type under a profile, and where it is."""
 
     manner: Profile
     name: str
@@ -96,8 +96,8 @@ class _Place:
         return map_of(self.quant)
 
     def _chosen(self, x: Tensor) -> Map:
-        """Returns the map for the range that x has, as the profile chooses it while a model
-        runs."""
+        """Returns the quantized type for the range that x has, as the profile chooses it while a
+        model runs."""
         quant = self.quant
         if quant.grain is not None or quant.scale is not None or not x.size:
             raise OpError(f"{self.name} is {quant}: only one scale of some elements is computed")
@@ -123,7 +123,7 @@ class _Place:
         return quantize(x, self._map(), self.manner.resolve(quantizing(self.quant)))
 
     def rounded(self, x: Wide) -> Wide:
-        """Returns the floats that integers of x mean, x itself first in the type the map
+        """Returns the floats that integers of x mean, x itself first in the type the quantized type
         expresses."""
         real = narrow(x, self.quant.express.carrier)
         of = self._chosen(real) if self.quant.dynamic else self._map()

@@ -49,12 +49,13 @@ class ProductKernel:
     """A relu that follows in the same kernel, where its method sees to that."""
 
     def affine(self, slot: str) -> Affine:
-        """Returns the map of an operand; raises OpError where it is not quantized, or other than
-        plain ones."""
+        """Returns the quantized type of an operand; raises OpError where it is not quantized, or
+        other than plain ones."""
         return self.maps[slot] if slot in self.maps else affine_of(self.quant(slot))
 
     def map(self, slot: str) -> AnyMap:
-        """Returns the map of an operand, of any kind; raises OpError where it is not quantized."""
+        """Returns the quantized type of an operand, of any kind; raises OpError where it is not
+        quantized."""
         return any_map(self.quant(slot))
 
     def quant(self, slot: str) -> QuantType:
@@ -66,13 +67,13 @@ class ProductKernel:
 
     @property
     def out(self) -> Affine | None:
-        """The map of the result; None where it is float."""
+        """The quantized type of the result; None where it is float."""
         quant = self.result.quant
         return None if quant is None else affine_of(_known(self.op, "", quant))
 
     @property
     def out_map(self) -> AnyMap | None:
-        """The map of the result, of any kind; None where it is float."""
+        """The quantized type of the result, of any kind; None where it is float."""
         quant = self.result.quant
         return None if quant is None else any_map(_known(self.op, "", quant))
 
@@ -94,7 +95,7 @@ def plain(quant: QuantType) -> bool:
 
 
 def any_map(quant: QuantType) -> AnyMap:
-    """Returns the map of a quantized type of any kind whose numbers are known."""
+    """Returns the quantized type of a quantized type of any kind whose numbers are known."""
     return affine_of(quant) if plain(quant) else map_of(quant)
 
 
@@ -119,7 +120,7 @@ def integral(kernel: ProductKernel) -> bool:
 
 
 def offset_by_ends(kernel: ProductKernel) -> bool:
-    """Returns whether integer sums with an offset are those of integers, and a number beside
+    """Returns whether integer sums with an offset are those of integers, and a number next to
     them."""
     traits = spec(kernel.op).traits
     data, weight = (kernel.types[s or ""].quant for s in (traits.data, traits.weight))
@@ -216,7 +217,7 @@ def _summed(kernel: ProductKernel, arrays: Operands) -> tuple[Sum, _Sums]:
 
 
 def _with_offset(kernel: ProductKernel, of: Sum, arrays: Operands, sums: _Sums) -> Sum:
-    """Returns the sums with what the offset of the data adds to them beside the bias."""
+    """Returns the sums with what the offset of the data adds to them next to the bias."""
     slot = spec(kernel.op).traits.weight or ""
     weights = _turned(kernel, slot, arrays[slot]).astype(np.int64) - sums.w.zero
     added = offset(weights.sum(-2), sums.x, sums.w)
@@ -225,7 +226,7 @@ def _with_offset(kernel: ProductKernel, of: Sum, arrays: Operands, sums: _Sums) 
 
 
 def _biased(kernel: ProductKernel, of: Sum, bias: Codes, sums: _Sums) -> Sum:
-    """Returns the sums with a bias beside or in them, as the profile says."""
+    """Returns the sums with a bias next to or in them, as the profile says."""
     kind = kernel.types[spec(kernel.op).traits.bias or ""]
     real = kind.quant is None and kind.dtype.is_float
     if kind.quant is not None and kernel.rule.bias.domain == "real_after":
@@ -310,7 +311,7 @@ def _simple(kernel: ProductKernel, arrays: Operands) -> _Sums:
 
 
 def _packed(kernel: ProductKernel, w: Affine) -> Affine:
-    """Returns the weights' map as packing leaves it."""
+    """Returns the weights' quantized type as packing leaves it."""
     if kernel.rule.params.round == "none":
         return w
     with np.errstate(over="ignore", under="ignore"):
@@ -335,7 +336,8 @@ def _spread(kernel: ProductKernel, arrays: Operands) -> _Sums:
 
 
 def _part(kernel: ProductKernel, arrays: Operands, slot: str) -> tuple[Codes, Affine]:
-    """Quantized values less their zeros, and the map with its scales shaped to go with the sums."""
+    """Quantized values less their zeros, and the quantized type with its scales shaped to go with
+    the sums."""
     data, quant = arrays[slot], kernel.quant(slot)
     numbers = any_map(quant).over(data.shape)
     whole = _turned(kernel, slot, data.astype(np.int64) - numbers.zero.astype(np.int64))
@@ -370,7 +372,7 @@ def _counted(kernel: ProductKernel, bias: Codes, sums: _Sums) -> Codes:
 
 
 def _flat(out: Affine | None, acc: Codes, sums: _Sums) -> Affine | None:
-    """Returns the result's map with its scales shaped as those of the operands are."""
+    """Returns the result's quantized type with its scales shaped as those of the operands are."""
     if out is None or not sums.spread:
         return out
     scale, _ = out.along(acc.ndim)

@@ -27,7 +27,7 @@ from qir.reference.weights import coded
 
 Codes = NDArray[np.generic]
 _PADS = frozenset({"pad", "unfold"})
-"""Ops that move elements and put others, zeros, beside them."""
+"""Ops that move elements and put others, zeros, next to them."""
 
 
 def run_quantized(node: Node, operands: Operands, profile_name: str) -> tuple[Codes, ...]:
@@ -48,7 +48,8 @@ def _open(given: Resolved) -> bool:
 
 
 def _moves(op: str, types: Mapping[str, TensorType], results: tuple[TensorType, ...]) -> bool:
-    """Returns whether the op hands on quantized values of one map, whatever numbers it has."""
+    """Returns whether the op hands on quantized values of one quantized type, whatever numbers it
+    has."""
     traits = spec(op).traits
     if not traits.value_preserving or op in _PADS:
         return False
@@ -131,7 +132,7 @@ def in_reals(kernel: ProductKernel, arrays: Operands) -> Codes:
     """Returns the op on the float values that quantized values mean, rounded once to the result.
 
     What no kernel computes in integers: blocks of scales, tables, float zeros, floats for quantized
-    values, float values beside quantized values. Raises OpError for operands that count in a unit
+    values, float values next to quantized values. Raises OpError for operands that count in a unit
     of the accumulator.
     """
     reals: dict[str, Codes] = {}

@@ -42,7 +42,7 @@ _APPLIED: dict[str, Callable[[Wide, float, float], Array]] = {
 
 @dataclass(frozen=True, slots=True)
 class RecurrentLayer:
-    """What one layer is given beside its weights."""
+    """What one layer is given next to its weights."""
 
     op: str
     direction: str

@@ -75,7 +75,8 @@ def _misread(w: Codes, groups: int) -> Codes:
 
 
 def _tiled(call: MethodCall, of: Affine, groups: int) -> Element:
-    """Returns the map of weights that are turned round: each group has the same scales."""
+    """Returns the quantized type of weights that are turned round: each group has the same
+    scales."""
     if of.axis is None:
         return call.types["w"].element
     if of.axis != 1:
@@ -95,7 +96,7 @@ def _back(x: Codes) -> Codes:
 
 
 def _spaced(x: Codes, attrs: Mapping[str, Attr], kernel: Sequence[int], zero: int) -> Codes:
-    """Returns the data with a stride of room between its elements, and as much beside them as is
+    """Returns the data with a stride of room between its elements, and as much next to them as is
     seen."""
     n = x.ndim - 2
     stride, pad, dilation, more = (

@@ -123,7 +123,7 @@ def in_runs(
 
 
 def beside_a_number(call: MethodCall, arrays: Arrays) -> tuple[Codes, Affine, float] | None:
-    """Quantized values, their map and the float value beside them; None where both operands are
+    """Quantized values, their map and the float value next to them; None where both operands are
     quantized.
 
     OpError for floats that are more than one number, for which torch has no kernel.

@@ -1,5 +1,5 @@
-"""The order in which torch adds float values across rows that are beside each other in memory: sums
-of channels of what is channels_last. Every step rounds to float32.
+"""The order in which torch adds float values across rows that are next to each other in memory:
+sums of channels of what is channels_last. Every step rounds to float32.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from qir.numerics.quantize import quantize
 from qir.reference.method import Codes, F, Real32
 
 _WAYS = 4
-"""So many sums run beside each other."""
+"""So many sums run next to each other."""
 _LANES = 8
 """Columns of a vector."""
 _LEVELS = 4

@@ -84,7 +84,7 @@ def _given(
 
 
 def _shrunk(kernel: ProductKernel, arrays: Operands, slot: str) -> tuple[ProductKernel, Operands]:
-    """Returns the kernel with smaller weight integers where a bias would not fit beside their
+    """Returns the kernel with smaller weight integers where a bias would not fit next to their
     sums."""
     of = kernel.affine(slot)
     less = _with_room(kernel, arrays, of)
@@ -98,7 +98,8 @@ def _shrunk(kernel: ProductKernel, arrays: Operands, slot: str) -> tuple[Product
 
 
 def _with_room(kernel: ProductKernel, arrays: Operands, of: Affine) -> Affine:
-    """Returns the weights' map with gains by which the bias takes at most half of 32 bits.
+    """Returns the weights' quantized type with gains by which the bias takes at most half of 32
+    bits.
 
     A kernel that quantizes float weights takes any gain for a channel of zeros alone: the largest
     that leaves that room, so that all of its bias is kept.
@@ -132,7 +133,7 @@ def _silent(kernel: ProductKernel, arrays: Operands, of: Affine) -> NDArray[np.b
 
 
 def _most(kernel: ProductKernel, bias: Codes, x: Affine, gain: Reals) -> Reals | None:
-    """Returns the largest gains of weights beside which a bias fits; None where it needs no room.
+    """Returns the largest gains of weights next to which a bias fits; None where it needs no room.
 
     Of a bias in quantized values it is a share of the gain that there is, each step rounded as
     MXNet does.

@@ -1,4 +1,4 @@
-"""How an op is said when the axes of its data stand in another order.
+"""How an op is said when the axes of its data are in another order.
 
 `perm` says where each axis of the new order stood, as in transpose: channels last of four axes is
 (0, 2, 3, 1).
@@ -47,7 +47,8 @@ def still(perm: Perm) -> bool:
 
 
 def turned_element(element: Element, kind: TensorType, perm: Perm) -> Element | None:
-    """Returns the element type with the axes of its map moved; None where no map says that."""
+    """Returns the element type with the axes of its quantized type moved; None where no quantized
+    type says that."""
     if not isinstance(element, QuantType):
         return element
     places = {axis: perm.index(axis) for axis in perm}
@@ -55,8 +56,8 @@ def turned_element(element: Element, kind: TensorType, perm: Perm) -> Element | 
 
 
 def turned_type(kind: TensorType, perm: Perm) -> TensorType | None:
-    """Returns the type of the same elements with the axes in that order; None where no map says
-    it."""
+    """Returns the type of the same elements with the axes in that order; None where no quantized
+    type says it."""
     element = turned_element(kind.element, kind, perm)
     if element is None or kind.rank != len(perm):
         return None

@@ -9,7 +9,7 @@ from qir.ir.ops.graph import GIVEN
 
 def tied(node: Node) -> tuple[Value, ...]:
     """Returns the operands that an op hands on as they are, and its results: integers of one
-    map."""
+    quantized type."""
     if node.op in GIVEN or node.stages or node.bodies:
         return ()
     same = spec(node.op).traits.same_params

@@ -51,7 +51,7 @@ class ChainMatch:
 
     ops: tuple[Node, ...]
     codes: Mapping[str, Value]
-    """Slots of the first op with the integers that stand after them (or what stands there)."""
+    """Slots of the first op with the integers that are after them (or what is there)."""
     quantize: Node | None
     """None where the result stays float."""
     summands: Mapping[int, Value] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class ChainMatch:
 
     @property
     def result(self) -> QuantType | None:
-        """The map of the result; None where it is float."""
+        """The quantized type of the result; None where it is float."""
         return self.last.result.type.quant
 
     @property
@@ -82,7 +82,7 @@ class ChainMatch:
 
     @property
     def real(self) -> bool:
-        """Whether a product takes floats, beside weights of quantized values."""
+        """Whether a product takes floats, next to weights of quantized values."""
         data = self.codes.get(spec(self.head.op).traits.data)
         return self.head.op in PRODUCTS and data is not None and data.type.quant is None
 
@@ -116,11 +116,11 @@ class Fusing(Pass):
         return TAILS
 
     def sums(self, graph: Graph) -> bool:
-        """Returns whether a row may go on through an add of other quantized values."""
+        """Returns whether a row may continue through an add of other quantized values."""
         return False
 
     def reals(self, graph: Graph) -> bool:
-        """Returns whether a product may take floats, beside weights of quantized values."""
+        """Returns whether a product may take floats, next to weights of quantized values."""
         return False
 
     def rewrite(self, match: ChainMatch, graph: Graph) -> str:
@@ -176,7 +176,7 @@ def _rows(
 ) -> list[tuple[Node, ...]]:
     """Rows of ops that end in a quantize and are read by nothing else, shortest first.
 
-    With `sums` a row goes on through an add whose other operand is quantized.
+    With `sums` a row continues through an add whose other operand is quantized.
     """
     out: list[tuple[Node, ...]] = []
     row: tuple[Node, ...] = ()
@@ -296,7 +296,8 @@ def _counts(quant: QuantType, *, given: bool = False) -> bool:
 
 
 def moves_codes(match: ChainMatch) -> bool:
-    """Returns whether the op only moves quantized values, and finds the map that it leaves."""
+    """Returns whether the op only moves quantized values, and finds the quantized type that it
+    leaves."""
     traits = spec(match.head.op).traits
     if not traits.same_params or match.result is None or len(match.ops) > 1:
         return False

@@ -49,7 +49,7 @@ def groups(node: Node) -> int:
 
 
 def result_axis(node: Node) -> int:
-    """Returns where the output channels stand in the result."""
+    """Returns where the output channels are in the result."""
     if node.op in TRANSPOSED:
         return 1
     found = spec(node.op).traits.result_axis

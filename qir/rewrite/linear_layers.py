@@ -100,7 +100,7 @@ def _is_turned(node: Node) -> bool:
 
 
 def _row(value: Value, weight: Value, node: Node) -> tuple[Value, Array] | None:
-    """Returns a constant that is added to each row: where it stands, and its elements along one
+    """Returns a constant that is added to each row: where it is, and its elements along one
     axis."""
     source = value.node.operands["x"] if value.node.op == "dequantize" else value
     held, quant = source.constant, source.type.quant

@@ -1,4 +1,4 @@
-"""What a preparation step of a profile is given, beside the graph."""
+"""What a preparation step of a profile is given, next to the graph."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _SHAPES: tuple[Shape, ...] = (
 _KINDS = (F32, F32, F32, F64, F16, I64, I32, U8, BOOL)
 _CODED = frozenset({"dequantize", "requantize", "recode", "qparams"})
 _STATED = frozenset({"quantize", "requantize"})
-"""Ops whose result is of a map that is stated."""
+"""Ops whose result is of a quantized type that is stated."""
 _WHOLE = ("indices", "places", "lengths", "offsets", "positions", "shape", "size", "sizes", "count")
 _ROWS = ("gamma", "beta", "mean", "var")  # mostly alike
 _TRUTH = ("condition", "cond", "mask")

@@ -108,8 +108,8 @@ def _way(call: MethodCall, arrays: Arrays, of: Affine, number: int) -> _Way:
 
 
 def _checked(call: MethodCall, arrays: Arrays, results: Results) -> Affine:
-    """Returns the map of x and of the states; raises OpError for a layer that the kernel does not
-    have."""
+    """Returns the quantized type of x and of the states; raises OpError for a layer that the kernel
+    does not have."""
     for name, plain in _PLAIN.items():
         if call.attrs[name] != plain:
             raise OpError(f"{call.op}: float_cell takes {name} = {plain!r} alone")

@@ -30,8 +30,8 @@ def kept_files(
 ) -> list[tuple[Path, Path]]:
     """Returns what to copy for an untouched graph, and where to; nothing where that will not do.
 
-    It will not where the target takes no operator set, format or domain that the file has. What
-    is beside the model comes first. The ledger says where another file has the name of data.
+    It will not where the target takes no operator set, format or domain that the file has. What is
+    next to the model comes first. The ledger says where another file has the name of data.
     """
     source = untouched(graph)
     if source is None or source.suffix.lower() != ".onnx":
@@ -125,7 +125,7 @@ def _sparse(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 
 def _inside(folder: Path, place: str) -> bool:
-    """Returns whether a file of a model's data is beside it, no link leading to it from
+    """Returns whether a file of a model's data is next to it, no link leading to it from
     elsewhere."""
     parts = PurePosixPath(place.replace("\\", "/"))
     if "\0" in place or not parts.parts or parts.is_absolute() or ".." in parts.parts:

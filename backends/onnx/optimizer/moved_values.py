@@ -136,8 +136,8 @@ class _Moving:
     # -- how ------------------------------------------------------------------------------------
 
     def _move(self, node: onnx.NodeProto, source: onnx.NodeProto) -> None:
-        """Writes a move of floats, their quantized values by the same map, and the float values of
-        these.
+        """Writes a move of floats, their quantized values by the same quantized type, and the float
+        values of these.
 
         A move of quantized values in the form that has such, and where float values would not give
         the quantized values again.

@@ -21,7 +21,7 @@ _ONCE = frozenset(
     "add sub mul div relu clip min max leaky_relu prelu sqrt reciprocal floor ceil round square "
     "trunc abs neg sign where reduce_max reduce_min cast constant_of_shape".split()
 )
-"""Ops whose float values have one right float32, beside those that move elements."""
+"""Ops whose float values have one right float32, next to those that move elements."""
 
 
 def fold_constants(graph: Graph, prepared: Preparation) -> int:

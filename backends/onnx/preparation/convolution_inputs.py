@@ -1,4 +1,4 @@
-"""What stands beside convolutions and becomes part of these when a runtime loads a model."""
+"""What is next to convolutions and becomes part of these when a runtime loads a model."""
 
 from __future__ import annotations
 

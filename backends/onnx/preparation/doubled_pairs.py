@@ -111,7 +111,8 @@ def _merge(graph: Graph, ledger: Ledger, name: str) -> int:
 
 
 def _drop(graph: Graph, ledger: Ledger, name: str) -> int:
-    """Takes out a dequantize and the quantize of the same map after it that has one reader."""
+    """Takes out a dequantize and the quantize of the same quantized type after it that has one
+    reader."""
     count = 0
     for last in [node for node in graph if node.op == "quantize"]:
         use, between = last.result.only_use, last.operands["x"].node
@@ -139,8 +140,8 @@ def _drop(graph: Graph, ledger: Ledger, name: str) -> int:
 
 
 def _common(one: QuantType, other: QuantType) -> QuantType | None:
-    """Returns the map of the range that two maps have in common, computed in float32; None if
-    none."""
+    """Returns the quantized type of the range that two quantized types have in common, computed in
+    float32; None if none."""
     f32 = np.float32
     ends = [
         (q.low - int(q.zeros()), q.high - int(q.zeros()), f32(q.scales())) for q in (one, other)

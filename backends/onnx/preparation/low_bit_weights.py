@@ -1,4 +1,5 @@
-"""Data that a runtime rounds to eight bits, because the weights beside them are few bits in blocks.
+"""Data that a runtime rounds to eight bits, because the weights next to them are few bits in
+blocks.
 
 onnxruntime makes MatMulNBits of a product whose weights are dequantized, and computes it at an
 accuracy level that rounds the left side, a block of the sum at a time.
@@ -38,7 +39,7 @@ def round_data(graph: Graph, prepared: Preparation) -> int:
 
 
 def round_wide_data(graph: Graph, prepared: Preparation) -> int:
-    """Rounds also the data of products between quantized values of 16 bits, and beside larger
+    """Rounds also the data of products between quantized values of 16 bits, and next to larger
     blocks; returns how many there are."""
     return _round(graph, prepared, wide=True)
 
@@ -94,7 +95,7 @@ def _of_16_bits(value: Value) -> bool:
 
 
 def _beside(node: Node, *, wide: bool) -> int | None:
-    """Returns how many numbers share a scale beside the weights of a product; None for other
+    """Returns how many numbers share a scale next to the weights of a product; None for other
     weights."""
     w = node.operands["b"].node
     if w.op != "dequantize" or w.result.only_use is None or len(w.operands) > 1:

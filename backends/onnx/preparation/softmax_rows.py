@@ -12,8 +12,8 @@ from qir.rewrite.preparation import Preparation
 
 
 def flattened_softmax(graph: Graph, prepared: Preparation) -> int:
-    """Lays quantized values into rows, and quantized values back, where such a softmax stands
-    between a dequantize and a quantize, activations before that one aside. Says how many."""
+    """Lays quantized values into rows, and quantized values back, where such a softmax is between a
+    dequantize and a quantize, activations before that one aside. Says how many."""
     count = 0
     for node in list(graph):
         found = rows(node) if node.op == "reshape" else None

@@ -83,7 +83,7 @@ def write(writer: OnnxWriter, node: Node) -> None:
 
 
 def _places(node: Node) -> tuple[list[int], list[int]]:
-    """Where operands and results stand in the operator's lists; in order unless stated."""
+    """Where operands and results are in the operator's lists; in order unless stated."""
     slots = node.attrs["slots"]
     found: list[Attr] = list(slots) if isinstance(slots, tuple) else []
     if len(found) < 2:
@@ -94,7 +94,7 @@ def _places(node: Node) -> tuple[list[int], list[int]]:
 def _numbers(
     writer: OnnxWriter, node: Node, value: Value, scale: _Place, zero: _Place, given: dict[str, str]
 ) -> dict[int, str]:
-    """Scale and zero point of integers whose type holds them; none where they stand beside."""
+    """Scale and zero point of integers whose type holds them; none where operands do."""
     quant = value.type.quant
     if quant is None or quant.dynamic:
         return {}

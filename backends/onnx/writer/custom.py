@@ -39,8 +39,8 @@ _REALS = ("f32", "f16", "bf16", "f64")
 
 
 def odd(quant: QuantType, shape: Shape, *, constant: bool) -> bool:
-    """Returns whether QuantizeLinear and DequantizeLinear cannot say a map whose numbers are
-    known."""
+    """Returns whether QuantizeLinear and DequantizeLinear cannot say a quantized type whose numbers
+    are known."""
     if quant.dynamic:
         return False
     several = quant.grain is not None and quant.axis is None and blocks(quant.grain, shape) is None
@@ -121,7 +121,7 @@ class _Steps:
         return name
 
     def held(self, data: NDArray[np.generic]) -> str:
-        """Returns a constant, which stands in the function."""
+        """Returns a constant, which is in the function."""
         return self.do("Constant", value=numpy_helper.from_array(np.asarray(data)))
 
     def real(self, value: float) -> str:
@@ -139,7 +139,7 @@ def _node(op: str, inputs: Iterable[str], out: str, attrs: Mapping[str, object])
 
 @dataclass
 class _Numbers:
-    """The arrays of a type, which stand beside the function's operand."""
+    """The arrays of a type, which are next to the function's operand."""
 
     arrays: dict[str, Array] = field(default_factory=dict)
 
@@ -152,7 +152,7 @@ class _Numbers:
 
 
 class _Form:
-    """One function: quantize or dequantize by a map, for tensors of some shape."""
+    """One function: quantize or dequantize by a quantized type, for tensors of some shape."""
 
     def __init__(self, quant: QuantType, shape: Shape, rule: Rule) -> None:
         self.quant = replace(quant, declared=None)
@@ -338,8 +338,8 @@ def _carrier(quant: QuantType) -> int:
 def made(
     op: str, kind: TensorType, name: str, opset: int, rounding: str = ""
 ) -> tuple[FunctionProto, Mapping[str, Array]]:
-    """Returns the function that quantizes or dequantizes by a map as a profile does, and its
-    arrays.
+    """Returns the function that quantizes or dequantizes by a quantized type as a profile does, and
+    its arrays.
 
     Raises Refused where primitive operators cannot say it.
     """

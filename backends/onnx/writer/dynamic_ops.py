@@ -1,4 +1,4 @@
-"""Numbers that a model computes while it runs: chosen, given beside quantized values, read raw."""
+"""Numbers that a model computes while it runs: chosen, given next to quantized values, read raw."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _many(codes: Value) -> bool:
 
 
 def requantize(writer: OnnxWriter, node: Node) -> None:
-    """DequantizeLinear and QuantizeLinear, the numbers of either beside it or in its type."""
+    """DequantizeLinear and QuantizeLinear, the numbers of either next to it or in its type."""
     x, value = node.operands["x"], node.result
     out, quant = writer.name(value), value.type.quant
     assert quant is not None
@@ -165,8 +165,9 @@ def _dequantized(writer: OnnxWriter, node: Node, slot: str, out: str) -> None:
 
 
 def _checked(writer: OnnxWriter, node: Node, value: Value) -> QuantType:
-    """Returns the type of integers whose numbers come beside; Refused for what ONNX has no form
-    for."""
+    """Returns the type of integers whose parameters are operands; Refused for what ONNX cannot
+    express.
+    """
     quant = value.type.quant
     assert quant is not None
     odd = quant.kind != "uniform" or quant.plus is not None or quant.storage.name not in STORED
@@ -182,7 +183,7 @@ def _checked(writer: OnnxWriter, node: Node, value: Value) -> QuantType:
 def numbers(
     writer: OnnxWriter, node: Node, slot: str, kind: TensorType, first_is_u8: bool
 ) -> list[str]:
-    """Returns the tensors of scale and zero point, those that stand in the type among them."""
+    """Returns the tensors of scale and zero point, those that are in the type among them."""
     quant = kind.quant
     assert quant is not None
     dot = f"{slot}." if slot else ""
@@ -236,7 +237,7 @@ def _number(
 
 
 def around(writer: OnnxWriter, node: Node) -> None:
-    """An quantized op whose numbers stand beside: dequantize, the op in float, quantize."""
+    """An quantized op whose numbers are next to: dequantize, the op in float, quantize."""
     beside = companions(node)
     own = {s: v for s, v in node.operands.items() if s not in beside}
     if node.inner:
@@ -327,7 +328,7 @@ def _same(writer: OnnxWriter, source: str, value: Value) -> None:
 
 
 def qparams(writer: OnnxWriter, node: Node) -> None:
-    """The numbers of a type: the tensors beside it, or constants."""
+    """The numbers of a type: the tensors next to it, or constants."""
     quant = node.operands["x"].type.quant
     assert quant is not None
     names = ("scale", "zero") if node.attrs["give"] == "numbers" else ("min", "max")
@@ -345,7 +346,8 @@ def qparams(writer: OnnxWriter, node: Node) -> None:
 
 
 def fake_quantize(writer: OnnxWriter, node: Node) -> None:
-    """QuantizeLinear and DequantizeLinear with the map of the inner slot; training is dropped."""
+    """QuantizeLinear and DequantizeLinear with the quantized type of the inner slot; training is
+    dropped."""
     source, value = writer.name(node.operands["x"]), node.result
     code = node.inner.get("code")
     if node.attrs["enabled"] is not True:

@@ -67,7 +67,7 @@ def tensor(array: Array, name: str) -> onnx.TensorProto:
 UNKNOWN = 'opaque<"?[...]">'
 """A tensor of which neither rank nor elements are known."""
 LARGE = 1 << 14
-"""So many bytes are written from where they are; fewer stand in the message."""
+"""So many bytes are written from where they are; fewer are in the message."""
 
 
 def is_large(array: Array) -> bool:

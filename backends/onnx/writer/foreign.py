@@ -209,7 +209,7 @@ def pairs(given: Attr) -> dict[str, Attr]:
 
 
 def places(given: Attr) -> list[int]:
-    """Returns where operands or results stand in an operator's list."""
+    """Returns where operands or results are in an operator's list."""
     return [p for p in given if isinstance(p, int)] if isinstance(given, tuple) else []
 
 

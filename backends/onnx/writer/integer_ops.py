@@ -99,7 +99,8 @@ def _real_bias(writer: OnnxWriter, work: Work, slot: str, value: Value) -> str:
 
 
 def _moves(work: Work) -> bool:
-    """Returns whether the op hands on quantized values of one map, which need not be touched."""
+    """Returns whether the op hands on quantized values of one quantized type, which need not be
+    touched."""
     quant = work.kind.quant
     if work.op not in _MOVES or quant is None:
         return False
@@ -125,7 +126,7 @@ def _single(quant: QuantType | None, *storages: str) -> bool:
 
 
 def _alike(work: Work, slots: Iterable[str]) -> bool:
-    """Returns whether operands and result are all u8, or all i8, each with one map."""
+    """Returns whether operands and result are all u8, or all i8, each with one quantized type."""
     quants = [work.operands[s].type.quant for s in slots]
     return any(all(_single(q, kind) for q in (*quants, work.kind.quant)) for kind in ("u8", "i8"))
 
@@ -178,7 +179,7 @@ def _triple(writer: OnnxWriter, work: Work, slot: str) -> list[str]:
 
 
 def _computed(writer: OnnxWriter, work: Work, slot: str, kind: TensorType) -> list[str]:
-    """Scale and zero point that stand beside an op; a zero point of 0 where there is none."""
+    """Scale and zero point that are next to an op; a zero point of 0 where there is none."""
     quant = kind.quant
     assert quant is not None
     numbers = dynamic_ops.numbers(writer, work.node, slot, kind, False)
@@ -352,7 +353,7 @@ def _mean(writer: OnnxWriter, work: Work) -> bool:
 
 
 def beside(writer: OnnxWriter, node: Node) -> bool:
-    """Writes a quantized op whose numbers stand beside it, where onnxruntime has one for it."""
+    """Writes a quantized op whose numbers are next to it, where onnxruntime has one for it."""
     row = _OPS.get(node.op)
     kinds = (node.results[0].type, *(v.type for v in node.operands.values()))
     if row is None or len(node.results) != 1:
@@ -444,7 +445,7 @@ def write_chain(writer: OnnxWriter, works: list[Work]) -> None:
 
 
 def _activate(writer: OnnxWriter, work: Work, codes: str, kind: TensorType) -> None:
-    """Writes dequantize, the activation, quantize, all with one map."""
+    """Writes dequantize, the activation, quantize, all with one quantized type."""
     quant, node = kind.quant, work.node
     assert quant is not None
     scale, zero = writer.pair_of(quant, node.result.lineage.tensor, node, _given(work, "result"))

@@ -63,7 +63,7 @@ def _unheld(node: Node) -> bool:
 def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> tuple[int, list[str]]:
     """Groups what the kernel computes, or leaves it dequantized where only ONNX's own is wanted.
 
-    Says how much there is of that form, and of each product beside it why it is not.
+    Says how much there is of that form, and of each product next to it why it is not.
     """
     left: list[str] = []
     kernels = (KERNEL, bnb4.KERNEL)

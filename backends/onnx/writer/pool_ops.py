@@ -1,4 +1,4 @@
-"""Pools, as ONNX's operators; channels that stand last are moved to the front and back."""
+"""Pools, as ONNX's operators; channels that are last are moved to the front and back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .writer import OnnxWriter, Wire, Work
 def spatial(
     writer: OnnxWriter, work: Work, ins: dict[str, str], op: str, attrs: Mapping[str, Wire]
 ) -> None:
-    """Writes an op on images; channels that stand last are moved to the front and back."""
+    """Writes an op on images; channels that are last are moved to the front and back."""
     operands = list(ins.values())
     if not work.last:
         writer.emit(op, operands, [work.out], attrs, origins=work.origins)

@@ -16,7 +16,7 @@ from .elements import UNKNOWN, type_proto
 from .writer import STEP, OnnxWriter
 
 PRODUCER = "qir.producer"
-"""The key under which the source's producer stands in a model of ours."""
+"""The key under which the source's producer is in a model of ours."""
 
 
 def source_opset(graph: Graph) -> int | None:

@@ -55,7 +55,7 @@ def write(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
 def _angles(
     steps: OperatorSequence, positions: str | None, table: str, x: str, *, flat: bool
 ) -> str:
-    """Returns one number a pair, where heads stand after the length or before it."""
+    """Returns one number a pair, where heads are after the length or before it."""
     if positions is not None:
         if steps.work.operands["positions"].type.rank == 1:
             positions = _row(steps, positions, x, 1 if flat else 2)

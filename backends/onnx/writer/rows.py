@@ -31,7 +31,7 @@ def _wire(work: Work, name: str) -> Wire:
 
 
 def whole(writer: OnnxWriter, work: Work, ins: dict[str, str], slot: str, *more: str) -> str:
-    """Returns an operand of whole numbers as int64, or as a type that the operator takes beside
+    """Returns an operand of whole numbers as int64, or as a type that the operator takes next to
     it."""
     kind = work.operands[slot].type.dtype.name
     if kind in ("i64", *more):

@@ -1,4 +1,4 @@
-"""Model files that arrive whole; large ones keep their tensors beside them.
+"""Model files that arrive whole; large ones keep their tensors next to them.
 
 Elements go from where they are to the file, and are never part of a message in memory.
 """
@@ -20,7 +20,7 @@ LIMIT = 2_000_000_000
 """Bytes that one file of protobuf can hold, with room for the rest of the model."""
 _ALIGN = 64
 _LEAST = 1024
-"""Bytes of a tensor that is worth a place beside the model."""
+"""Bytes of a tensor that is worth a place next to the model."""
 _GRAPH, _INITIALIZER, _RAW = 7, 5, 9
 Large: TypeAlias = "Mapping[str, Array]"
 

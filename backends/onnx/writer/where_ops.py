@@ -49,8 +49,8 @@ def _plain(quant: QuantType | None) -> bool:
 
 
 def _map(value: Value, end: Node) -> QuantType | None:
-    """Returns the map of the integers that a side dequantizes, of the storage that the result
-    has."""
+    """Returns the quantized type of the integers that a side dequantizes, of the storage that the
+    result has."""
     quant = value.node.operands["x"].type.quant if value.node.op == "dequantize" else None
     result = end.result.type.quant
     kept = result is not None and quant is not None and quant.storage == result.storage

@@ -95,7 +95,7 @@ class Work:
 
     @property
     def last(self) -> bool:
-        """Whether channels stand last."""
+        """Whether channels are last."""
         return self.attrs.get("layout") == "NHWC"
 
 
@@ -125,7 +125,7 @@ class OnnxWriter:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
         self.large: dict[str, Array] = {}
-        """Elements of initializers that stand here without them."""
+        """Elements of initializers that are here without them."""
         self.infos: list[onnx.ValueInfoProto] = []
         self.domains: dict[str, int] = {"": opset}
         self.standard: bool = outer.standard if outer else False
@@ -208,7 +208,7 @@ class OnnxWriter:
         return name
 
     def hold(self, name: str, array: Array) -> None:
-        """Writes an initializer; large ones stand there without their elements."""
+        """Writes an initializer; large ones are there without their elements."""
         if is_large(array):
             self.initializers[name], self.large[name] = head(array, name), array
         else:
@@ -320,7 +320,8 @@ class OnnxWriter:
         self.ledger.add(change, STEP, out, said)
 
     def check(self, node: Node, quant: QuantType, *, constant: bool) -> None:
-        """Raises Refused for a map that QuantizeLinear and DequantizeLinear cannot say."""
+        """Raises Refused for a quantized type that QuantizeLinear and DequantizeLinear cannot
+        say."""
         odd = (
             quant.kind != "uniform"
             or quant.dynamic
@@ -449,7 +450,8 @@ class OnnxWriter:
     def _custom(
         self, op: str, source: str, kind: TensorType, out: str, node: Node, rounding: str = ""
     ) -> None:
-        """Writes a call of the function that quantizes or dequantizes by a map that ONNX lacks."""
+        """Writes a call of the function that quantizes or dequantizes by a quantized type that ONNX
+        lacks."""
         name = node.profile or self.graph.profile or "native"
         quant = kind.quant
         if op == "Quantize" and quant is not None and custom.by_gain(quant, name):
@@ -499,7 +501,7 @@ class OnnxWriter:
 
 def _one(array: Array, other: Array) -> bool:
     """Returns whether two constants of a tensor may stand as one: equal elements, and as quantized
-    values of two maps only where they were one."""
+    values of two quantized types only where they were one."""
     a, b = array.type.quant, other.type.quant
     alike = a is None or b is None or a.same_map(b) or _place(array.held) == _place(other.held)
     return alike and equal(array.held, other.held)

@@ -34,7 +34,7 @@ def padding(
     pad: Sequence[int],
     dilation: Sequence[int] = (),
 ) -> dict[str, Attr]:
-    """Returns the padding attributes of windows on channels that stand last."""
+    """Returns the padding attributes of windows on channels that are last."""
     if not any(pad):
         return {"padding": "VALID"}
     axes = len(kernel)
@@ -158,7 +158,7 @@ def _conv2d(w: Nodes, n: Node) -> str:
 
 
 def padded(w: Nodes, n: Node, image: str, x: Value, pad: Sequence[int], value: float = 0) -> str:
-    """Adds a value, zero as a rule, around images or volumes whose channels stand last."""
+    """Adds a value, zero as a rule, around images or volumes whose channels are last."""
     axes = len(pad) // 2
     rows = np.asarray([[0, 0], *zip(pad[:axes], pad[axes:], strict=True), [0, 0]], np.int32)
     return w.add("PadV2", (image, w.constant(rows), scalar(w, value, x)), n.name, T=kind(x))

@@ -197,7 +197,7 @@ def dynamic_conv(call: MethodCall, arrays: Arrays, *, lanes: int = 0) -> Codes:
     between their ends, and sums times the weights' scales first, but for channels convolved by
     themselves.
 
-    With vectors of `lanes` that is so of vectors of such channels alone, and beside these the
+    With vectors of `lanes` that is so of vectors of such channels alone, and next to these the
     data's scale is first.
     """
     scales = np.ravel(call.affine("w").scale)

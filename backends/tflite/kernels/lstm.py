@@ -1,8 +1,8 @@
 """TensorFlow Lite's long short-term memory of 8-bit integers: gates and cell in 16 bits.
 
-A gate's sums are brought to units of 2^-12 by a 31-bit multiplier each, those with x and those
-with the state, and added in 16 bits that saturate. Its curve is made of powers of e and Newton's
-division. The cell's scale is a power of two; the state is in the map of the results.
+A gate's sums are brought to units of 2^-12 by a 31-bit multiplier each, those with x and those with
+the state, and added in 16 bits that saturate. Its curve is made of powers of e and Newton's
+division. The cell's scale is a power of two; the state is in the quantized type of the results.
 """
 
 from __future__ import annotations

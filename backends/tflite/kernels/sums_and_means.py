@@ -1,8 +1,8 @@
-"""What TensorFlow Lite's integer kernels do beside "accumulate and round once", to the last bit.
+"""What TensorFlow Lite's integer kernels do next to "accumulate and round once", to the last bit.
 
 Whole numbers are scaled by 31-bit multipliers with a shift, rounded twice or once as the rule's
-`requant.round` says. Each function takes operands' quantized values, their maps, the result's, and
-the rule.
+`requant.round` says. Each function takes operands' quantized values, their quantized types, the
+result's, and the rule.
 """
 
 from __future__ import annotations

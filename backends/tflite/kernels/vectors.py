@@ -1,4 +1,4 @@
-"""What TensorFlow Lite's vectors compute otherwise than what is left over beside them: sums and
+"""What TensorFlow Lite's vectors compute otherwise than what is left over next to them: sums and
 quantized values are rounded twice by both, the second time halves up in vectors; and what XNNPACK
 leaves to vectors."""
 

@@ -24,7 +24,7 @@ _FEW = 32
 
 @dataclass(frozen=True)
 class ReorderedKernel:
-    """An op, and the relu that may stand after it, between quantized values of one scale each."""
+    """An op, and the relu that may be after it, between quantized values of one scale each."""
 
     node: Node
     slots: tuple[str, ...]

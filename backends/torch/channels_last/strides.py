@@ -60,7 +60,7 @@ def both(sizes: Sizes, steps: Steps) -> bool:
 
 
 def unsqueezed(sizes: Sizes, steps: Steps, axes: Sizes) -> Steps:
-    """Steps with axes of 1 put in, each as far apart as what stands after it reaches."""
+    """Steps with axes of 1 put in, each as far apart as what is after it reaches."""
     held, made, rank = [*sizes], [*steps], len(sizes) + len(axes)
     for axis in sorted(axis % rank for axis in axes):
         made.insert(axis, held[axis] * made[axis] if axis < len(held) else 1)

@@ -1,4 +1,4 @@
-"""What torch's quantized kernels compute beside "accumulate and round once"."""
+"""What torch's quantized kernels compute next to "accumulate and round once"."""
 
 from __future__ import annotations
 

@@ -142,7 +142,8 @@ def _channelled(values: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
 
 
 def prelu_of_codes(call: MethodCall, arrays: Arrays, *, lanes: int) -> Codes:
-    """x times 1 or the slope, in steps: a slope of 1 is what the slope's own map makes of it."""
+    """x times 1 or the slope, in steps: a slope of 1 is what the slope's own quantized type makes
+    of it."""
     x, slope, out = call.affine("x"), call.affine("slope"), coded(call)
     one_scale(call.op, x, slope, out)
     with np.errstate(all="ignore"):

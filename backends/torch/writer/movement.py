@@ -167,7 +167,7 @@ def _depth_to_space(program: FxProgram, node: Node) -> fx.Node:
 
 
 def _images(node: Node) -> list[int]:
-    """Returns the axes of a resize beside batch and channels, which may be second or last."""
+    """Returns the axes of a resize next to batch and channels, which may be second or last."""
     rank = node.result.type.rank
     named = sorted(axis % rank for axis in whole(node.attrs["axes"]))
     inner = list(range(1, rank - 1))

@@ -43,7 +43,7 @@ def _held(program: FxProgram) -> list[tuple[str, Any]]:
 
 
 class _Kinds(dict[str, Any]):
-    """The types of attributes; the texts beside them tell programs apart."""
+    """The types of attributes; the texts next to them tell programs apart."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return 0
@@ -72,7 +72,7 @@ def _type(source: str, attributes: tuple[tuple[str, str], ...], kinds: _Kinds) -
 
 
 def save(module: torch.jit.ScriptModule, path: Path, told: str) -> None:
-    """Writes a module by rename, with a text beside it that QIR reads again.
+    """Writes a module by rename, with a text next to it that QIR reads again.
 
     The bytes do not depend on the file's name.
     """
@@ -83,7 +83,7 @@ def save(module: torch.jit.ScriptModule, path: Path, told: str) -> None:
 
 
 def load(path: Path) -> tuple[torch.jit.ScriptModule, str]:
-    """Loads a file that `save` wrote, and the text beside it; raises InputError for another."""
+    """Loads a file that `save` wrote, and the text next to it; raises InputError for another."""
     extra = {TOLD: ""}
     try:
         opened: Any = torch.jit.load

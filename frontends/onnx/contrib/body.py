@@ -59,7 +59,7 @@ class BodyBuilder:
         return self.graph.add(kind, operands, attrs, types=types, bodies=bodies).results
 
     def op(self, kind: str, *operands: Value, **attrs: Attr) -> Value:
-        """Adds a node of one result; operands stand in the order of the op's slots."""
+        """Adds a node of one result; operands are in the order of the op's slots."""
         from qir.ir.ops import spec
 
         slots = [s.name for s in spec(kind).operands]
@@ -98,7 +98,7 @@ class BodyBuilder:
         return self.recoded(x, x.type.dtype)
 
     def real(self, slot: str, scale: str = "", zero: str = "") -> Value:
-        """Returns the floats of integers that the group is given, by numbers in the type or beside
+        """Returns the floats of integers that the group is given, by numbers in the type or next to
         it."""
         x = self[slot]
         if x.type.quant is None:
@@ -184,7 +184,7 @@ def _check_zeros(name: str, array: Array, of: QuantType) -> None:
 
 
 def _places(op: OnnxOp, operands: Iterable[str]) -> tuple[int, ...]:
-    """Returns where operands stand in the operator's list."""
+    """Returns where operands are in the operator's list."""
     formal = OPERANDS[op.type].split()
     if op.type == "Trunc" and len(op.inputs) == 5:
         formal.remove("output_scale")  # which version 1 lacks

@@ -1,7 +1,7 @@
 """GroupQueryAttention of onnxruntime's own domain, with a past or lengths that are computed.
 
 Over a whole prompt whose length is known it is attention and no more; else it is a group. Keys and
-values stand after as much of the past as each sequence has, and what is after them is 0.
+values are after as much of the past as each sequence has, and what is after them is 0.
 """
 
 from __future__ import annotations

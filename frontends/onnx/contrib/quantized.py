@@ -153,7 +153,7 @@ def _nbits(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _rounds(body: BodyBuilder, blocks: BlockPacking) -> bool:
-    """Returns whether a kernel for eight bits beside few takes these weights, which nobody
+    """Returns whether a kernel for eight bits next to few takes these weights, which nobody
     computes."""
     quant = body["B"].type.quant
     if quant is None or quant.real_zero or (quant.grain is not None and quant.grain.by is not None):
@@ -162,7 +162,7 @@ def _rounds(body: BodyBuilder, blocks: BlockPacking) -> bool:
 
 
 _LEAST_OF_TWO = 32
-"""Quantized values of two bits in blocks that the kernel for eight bits beside them takes, at
+"""Quantized values of two bits in blocks that the kernel for eight bits next to them takes, at
 least."""
 
 

@@ -2,7 +2,7 @@
 
 q, k and v are [batch, heads, length, size], or [batch, length, heads * size] where `heads` says how
 many there are. k and v may have fewer heads than q: each then serves the heads / kv_heads heads of
-q that stand together. past_k and past_v, [batch, kv_heads, length, size], stand before k and v.
+q that stand together. past_k and past_v, [batch, kv_heads, length, size], are before k and v.
 
 Inner slots, both [batch, heads, length of q, length of k]: `scores` is the scaled product of q and
 k, before softcap and mask; `probs` is what softmax makes of it.

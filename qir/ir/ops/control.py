@@ -149,8 +149,8 @@ def _stacked(call: Call, kind: TensorType, count: Dim, axis: int) -> TensorType:
 
 
 def _moved(call: Call, kind: TensorType, places: dict[int, int], shape: Shape) -> TensorType:
-    """Returns the type with its axes at other places; raises TypeRuleError where its map does not
-    get there."""
+    """Returns the type with its axes at other places; raises TypeRuleError where its quantized type
+    does not get there."""
     if not isinstance(kind.element, QuantType):
         return TensorType(shape, kind.element)
     element = relocated(kind.element, kind.shape, places, len(shape))

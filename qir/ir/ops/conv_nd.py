@@ -1,4 +1,4 @@
-"""Convolution along one or three axes, and transposed convolution; channels stand second.
+"""Convolution along one or three axes, and transposed convolution; channels are second.
 
 Pads are all fronts, then all backs, as in conv2d.
 """

@@ -53,7 +53,7 @@ def floats(call: Call, slot: str = "x") -> None:
 
 
 def same_bias(call: Call, data: str, bias: str) -> None:
-    """Raises TypeRuleError unless a bias is of the data's type; beside integers it may count their
+    """Raises TypeRuleError unless a bias is of the data's type; next to integers it may count their
     sums."""
     if bias in call.types and call.types[data].quant is None:
         same_express(call, data, bias)
@@ -105,7 +105,7 @@ def _float_many(call: Call) -> tuple[TensorType, ...]:
 
 
 def keep(call: Call, element: QuantType) -> QuantType:
-    """The map stays as it is."""
+    """The quantized type stays as it is."""
     return element
 
 

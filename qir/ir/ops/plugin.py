@@ -100,7 +100,7 @@ def plugin_op(name: str) -> PluginOp:
 
 
 def _fault(name: str, found: PluginOp) -> str:
-    """Returns why it cannot stand in the table; empty where it can."""
+    """Returns why it cannot are in the table; empty where it can."""
     from qir.ir.ops import OPS
 
     row = found.spec

@@ -1,4 +1,4 @@
-"""Pooling along one or three axes, to sizes that are given, and back; channels stand second."""
+"""Pooling along one or three axes, to sizes that are given, and back; channels are second."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _adaptive(call: Call) -> tuple[TensorType, ...]:
 
 
 def move(call: Call, element: QuantType) -> QuantType | None:
-    """The map stays, where it works on batch or channels alone."""
+    """The quantized type stays, where it works on batch or channels alone."""
     return untouched(element, *range(2, len(call.shape("x"))))
 
 

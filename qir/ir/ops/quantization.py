@@ -1,6 +1,7 @@
 """Ops between floats and quantized values, what chooses and reads their numbers; and `cast`.
 
-The result type says which map is meant. Where it says `?`, companion operands give the numbers.
+The result type says which quantized type is meant. Where it says `?`, companion operands give the
+numbers.
 """
 
 from __future__ import annotations

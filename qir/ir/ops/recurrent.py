@@ -1,8 +1,8 @@
 """Recurrent layers, with the weights laid out as ONNX has them.
 
-w is [directions, gates * hidden, in] and r [directions, gates * hidden, out], where `out` is what
-a step hands on: hidden, or what proj makes of it. The gates of lstm stand in the order i, o, f, c
-and its peepholes in the order i, o, f; the gates of gru stand in the order z, r, h.
+w is [directions, gates * hidden, in] and r [directions, gates * hidden, out], where `out` is what a
+step hands on: hidden, or what proj makes of it. The gates of lstm are in the order i, o, f, c and
+its peepholes in the order i, o, f; the gates of gru are in the order z, r, h.
 
 bias is [directions, gates * hidden], or twice that: first what is added to the product with w,
 then what is added to the product with r. x is [steps, batch, in]; y is [steps, directions, batch,

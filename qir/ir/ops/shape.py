@@ -89,7 +89,7 @@ def _concat(call: Call) -> tuple[TensorType, ...]:
 
 
 PADS = ("constant", "reflect", "edge", "wrap", "symmetric")
-"""What elements are put beside: one value, or those that are there, as `numpy.pad` has them."""
+"""What elements are put next to: one value, or those that are there, as `numpy.pad` has them."""
 
 
 def _pad(call: Call) -> tuple[TensorType, ...]:

@@ -169,14 +169,14 @@ class Traits:
     """What passes may rely on without knowing the op."""
 
     same_params: tuple[str, ...] = ()
-    """Operand slots that are quantized of the result's own map when quantized."""
+    """Operand slots that are quantized of the result's own quantized type when quantized."""
     value_preserving: bool = False
     """Every result element is an operand element (or a pad)."""
     weight: str | None = None
     weight_axis: Callable[[Call], int] | None = None
     """Output channel of the weight, counted from the front."""
     result_axis: Callable[[Call], int] | None = None
-    """Where that channel stands in the result."""
+    """Where that channel is in the result."""
     bias: str | None = None
     """Slot whose unit is scale(data) * scale(weight) in integer form."""
     data: str = "x"

@@ -149,7 +149,7 @@ def _findings(
 
 
 def _around(graph: Graph, finding: Finding, count: int = 5) -> str:
-    """Returns the nodes beside the one that a finding is about."""
+    """Returns the nodes next to the one that a finding is about."""
     part = next((g for path, g in graph.walk() if path == finding.path), graph)
     nodes = list(part)
     at = next((i for i, n in enumerate(nodes) if n.name == finding.node), 0)

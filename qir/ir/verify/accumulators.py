@@ -26,7 +26,7 @@ from qir.ir.verify.step import SLOTS, OpUse, Product
 from qir.ir.verify.windows import gathered, scattered
 
 RAW = frozenset({"matmul_integer", "conv_integer"})
-"""Products of plain numbers, whose zeros come beside."""
+"""Products of plain integers, whose zero points are operands."""
 MATRICES = frozenset({"matmul", "gemm", "matmul_integer"})
 INT16 = (-(1 << 15), (1 << 15) - 1)
 INT32 = (-(1 << 31), (1 << 31) - 1)
@@ -116,7 +116,7 @@ def _lost(look: Look, step: OpUse, slots: tuple[str, ...]) -> str:
 
 
 def _raw(look: Look, step: OpUse, slot: str) -> QuantType | None:
-    """Plain numbers as quantized values of scale 1, with the zeros that come beside."""
+    """Plain integers as quantized values of scale 1, with zero points from operands."""
     kind = step.call.types[slot]
     beside = step.operands.get(f"{slot}.zero")
     if beside is None:
@@ -520,7 +520,7 @@ def _bytes(product: Product, shift: int) -> tuple[int, int]:
 
 
 def _furthest(rows: Whole, ends: tuple[int, int], start: int, so_far: Pairs | None) -> Pairs | None:
-    """Returns the pairs of some channels beside those looked at before."""
+    """Returns the pairs of some channels next to those looked at before."""
     if not rows.size:
         return so_far
     if rows.shape[1] % 2:

@@ -2,7 +2,7 @@
 constants make.
 
 A runtime moves quantized values where a model moves float values between `dequantize` and a
-product. What hangs on constants alone is computed by whoever verifies: the reference, which stands
+product. What hangs on constants alone is computed by whoever verifies: the reference, which is
 above this package.
 """
 
@@ -62,9 +62,9 @@ class Trail:
     path: tuple[Value, ...]
     """What it becomes on the way, the value that is read last."""
     quant: QuantType | None
-    """The map of the quantized values as they are read; None where there are none."""
+    """The quantized type that is read; None for floats."""
     lost: str = ""
-    """Why that map is not the whole truth."""
+    """Why that quantized type is not the whole truth."""
 
 
 def follow(look: Sight, value: Value) -> Trail:

@@ -1,4 +1,5 @@
-"""Rules on the numbers of a map: scales, zero points, how many there are, and who gives them."""
+"""Rules on the numbers of a quantized type: scales, zero points, how many there are, and who gives
+them."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def _positive(numbers: NDArray[np.generic]) -> bool:
 
 
 def _given(seen: NodeContext, last: str) -> Iterator[tuple[str, Array, QuantType | None]]:
-    """Constants in companion slots of that name, with the map that each belongs to.
+    """Constants in companion slots of that name, with the quantized type that each belongs to.
 
     An input of a body is the constant outside that it always is.
     """
@@ -143,7 +144,7 @@ def axes(seen: NodeContext) -> Iterator[Fault]:
 
 
 def miscounted(quant: QuantType, kind: TensorType) -> Iterator[str]:
-    """What is wrong with how many numbers a map has, for a tensor of that type."""
+    """What is wrong with how many numbers a quantized type has, for a tensor of that type."""
     if quant.grain is None and quant.plus is None and not isinstance(quant.zero, Array):
         return  # one of each, since no such type is made otherwise
     scales = None if quant.scale is None else np.asarray(quant.scales())
@@ -221,7 +222,7 @@ _BITS = GIVEN | {"constant", "recode", "shape", "size"} | CONTROL
 _CHOOSE = frozenset({"rnn", "lstm", "gru", "attention"})
 """Ops that round to the range of what is there, where nothing gives an inner slot its numbers."""
 _RAW = frozenset({"matmul_integer", "conv_integer"})
-"""Ops on plain numbers whose zeros come beside; their type rules look at them."""
+"""Ops on plain integers whose zero points are operands; their type rules read them."""
 _UNASKED = _BITS | _RAW
 
 
@@ -251,7 +252,8 @@ def _bases(seen: NodeContext, step: OpUse) -> list[str]:
 
 
 def _owner(seen: NodeContext, step: OpUse, base: str) -> tuple[QuantType | None, dims.Shape | None]:
-    """The map that companions of a slot belong to, and the shape of what it is the map of."""
+    """The quantized type that companions of a slot belong to, and the shape of what it is the
+    quantized type of."""
     if not base:
         return (step.result.quant, step.result.shape) if step.result else (None, None)
     if (kind := step.call.types.get(base)) is not None:
@@ -287,7 +289,7 @@ def _beside(seen: NodeContext, step: OpUse, base: str) -> Iterator[Fault]:
 
 
 def _open(quant: QuantType | None) -> set[str]:
-    """The companions that a map leaves room for."""
+    """The companions that a quantized type leaves room for."""
     if quant is None:
         return set()
     scale = {"scale", "min", "max"} if quant.scale is None else set()

@@ -72,7 +72,8 @@ class Look:
         self.moving: set[Node] = outer.moving if outer else set()
         """Nodes seen so far whose values are not the same in every run."""
         self.maps: dict[object, tuple[QuantType, str]] = {}
-        """One map and the name of its value, for each tensor that has one (`one-tensor`)."""
+        """One quantized type and the name of its value, for each tensor that has one
+        (`one-tensor`)."""
         self.numbers: dict[Value, tuple[tuple[object, ...], str]] = {}
         """The companions of each value whose type asks for numbers, and the node that said them."""
 
@@ -111,8 +112,8 @@ class Look:
         return self.source(value).node not in self.moving
 
     def map(self, value: Value) -> QuantType | None:
-        """Returns the map of the integers that a value is read from, seen through what moves
-        them."""
+        """Returns the quantized type of the integers that a value is read from, seen through what
+        moves them."""
         return follow(self, value).quant
 
     def codes(self, value: Value) -> tuple[QuantType | None, Array | None]:

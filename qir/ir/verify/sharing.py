@@ -17,8 +17,8 @@ from qir.ir.verify.step import OpUse
 def same_map(seen: NodeContext) -> Iterator[Fault]:
     """What only moves quantized values keeps their meaning.
 
-    Operand and results of such an op hold one map, its axes moved as the elements are; concat may
-    convert, but never mixes quantized values and float values.
+    Operand and results of such an op hold one quantized type, its axes moved as the elements are;
+    concat may convert, but never mixes quantized values and float values.
     """
     if seen.node.stages or not seen.node.results:
         return
@@ -56,9 +56,9 @@ def one_tensor(seen: NodeContext) -> Iterator[Fault]:
     """One tensor has one float value, however often it is read.
 
     Quantized values of one array mean the same wherever they stand, quantized values that are
-    computed are not read as others, and a float tensor is stored under one map, though perhaps in
-    storages that differ by an offset. Where two are meant, copy the tensor. A `recode` that is an
-    op of its own and the only reader says what quantized values mean from there on.
+    computed are not read as others, and a float tensor is stored under one quantized type, though
+    perhaps in storages that differ by an offset. Where two are meant, copy the tensor. A `recode`
+    that is an op of its own and the only reader says what quantized values mean from there on.
     """
     node = seen.node
     value = node.results[0] if node.results else None
@@ -135,7 +135,7 @@ def _tensor(node: Node) -> object:
 
 
 def _same_reals(a: QuantType, b: QuantType, stored: bool) -> bool:
-    """Whether two maps have the same floats; of what is stored, the integers themselves
+    """Whether two quantized types have the same floats; of what is stored, the integers themselves
     may differ."""
     if a.same_map(b):
         return True
@@ -186,7 +186,8 @@ def _unit(seen: NodeContext, step: OpUse, slot: str) -> Iterator[Fault]:
 
 
 def read_map(seen: NodeContext, step: OpUse, slot: str) -> QuantType | None:
-    """The map of the integers in a slot: an operand's, seen through dequantize, or the flow's."""
+    """The quantized type of the integers in a slot: an operand's, seen through dequantize, or the
+    flow's."""
     value = step.operands.get(slot)
     if value is not None:
         return seen.look.map(value)

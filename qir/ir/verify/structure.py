@@ -76,7 +76,7 @@ def bodies(seen: NodeContext) -> Iterator[Fault]:
 
 
 def default(seen: NodeContext) -> Iterator[Fault]:
-    """A constant that the caller may give instead stands in the graph itself.
+    """A constant that the caller may give instead is in the graph itself.
 
     Nobody could give one of a body.
     """

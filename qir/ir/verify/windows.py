@@ -16,7 +16,7 @@ Rows = NDArray[np.int64]
 def gathered(size: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int, int]) -> Rows:
     """Returns the taps of a convolution along one axis.
 
-    Where some place sees the whole window, no other goes further, and its row stands alone.
+    Where some place sees the whole window, no other goes further, and its row is alone.
     """
     whole = np.ones((1, kernel), np.int64)
     if not isinstance(size, int):

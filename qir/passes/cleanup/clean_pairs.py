@@ -66,7 +66,7 @@ def _back(graph: Graph, match: Match) -> Value | None:
 
 def _moved(graph: Graph, match: Match) -> Value | None:
     """Quantized values that are moved instead of their numbers, where these are quantized by the
-    same map."""
+    same quantized type."""
     root = match.root
     moves = _moves(root.operands["x"])
     back = moves[-1].operands["x"].node if moves else root
@@ -224,9 +224,9 @@ class CleanPairs(PatternPass):
     The proof is a trial: every quantized value of the type goes through the ops by the profile that
     they follow, by every scale of the axis, and all must come back as the bytes they were; so
     nothing is assumed about rounding. The types on both ends are equal. Where moves (transpose,
-    reshape, slice and their like) stand between and one map goes for all elements, quantized values
-    are moved. What cannot be tried stays: scales that are computed or be in blocks, and quantized
-    values of more than 2^20 values, such as 32-bit biases.
+    reshape, slice and their like) are between and one quantized type goes for all elements,
+    quantized values are moved. What cannot be tried stays: scales that are computed or be in
+    blocks, and quantized values of more than 2^20 values, such as 32-bit biases.
     """
 
     name = "clean-pairs"

@@ -54,9 +54,9 @@ class FoldBatchNorm(Pass):
     """Folds a batch_norm after conv2d into the weights, if the value between has no other use.
 
     Likewise convolutions along one and three axes, transposed ones, linear, gemm and matmul. A
-    normalization before such an op goes into it too, unless `before` is false: where the op pads
-    or is a transposed convolution, only one that shifts nothing, since zeros are put beside what
-    was shifted. New weights are computed in float64 and rounded once.
+    normalization before such an op goes into it too, unless `before` is false: where the op pads or
+    is a transposed convolution, only one that shifts nothing, since zeros are put next to what was
+    shifted. New weights are computed in float64 and rounded once.
     """
 
     name = "fold-batch-norm"
@@ -113,7 +113,7 @@ class FoldBatchNorm(Pass):
 
 
 def _takes(norm: Node, node: Node) -> Iterator[Condition]:
-    """What is asked of the op beside a normalization, that is to take it in."""
+    """What is asked of the op next to a normalization, that is to take it in."""
     known = node.op in LAYERS
     article = "an" if node.op[:1] in "aeiou" else "a"
     stands = f"{article} {node.op} stands there, which takes in no batch norm"
@@ -134,7 +134,7 @@ def _takes(norm: Node, node: Node) -> Iterator[Condition]:
 
 
 def _between(norm: Node, node: Node) -> str:
-    """Returns what is said of an op that stands between a normalization and one that would take it
+    """Returns what is said of an op that is between a normalization and one that would take it
     in."""
     makers = [value.node for value in node.operands.values() if value.node is not norm]
     users = [user for value in node.results for user in value.users if user is not norm]
@@ -197,7 +197,7 @@ def _axis(norm: Node) -> int:
 
 
 def _even(node: Node) -> bool:
-    """Returns whether every result meets the same weights: no zeros stand beside the data."""
+    """Returns whether every result meets the same weights: no zeros are next to the data."""
     pads = node.attrs.get("pad", ())
     return node.op in MATRIX_PRODUCTS or (
         node.op in CONVOLUTIONS and isinstance(pads, tuple) and not any(pads)

@@ -52,7 +52,7 @@ def _slot(node: Node) -> str:
 
 
 def _axis(node: Node) -> int:
-    """Returns where the output channels stand in the result."""
+    """Returns where the output channels are in the result."""
     if node.op in _TURNED:
         return 1
     found = spec(node.op).traits.result_axis

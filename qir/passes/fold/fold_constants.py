@@ -106,7 +106,7 @@ def fold(graph: Graph, node: Node, ledger: Ledger, step: str) -> bool:
 
 
 def _read_off(node: Node) -> bool:
-    """Returns whether it reads numbers that stand in a type."""
+    """Returns whether it reads numbers that are in a type."""
     if node.op != "qparams" or not node.used or len(node.operands) > 1:
         return False
     quant = node.operands["x"].type.quant

@@ -215,8 +215,8 @@ def _tells_as_much(node: Node, found: _Known) -> bool:
 
 
 def _kinds(node: Node, found: _Known) -> list[TensorType] | None:
-    """Returns the types of what comes instead; None where a map of quantized values is in the
-    way."""
+    """Returns the types of what comes instead; None where a quantized type of quantized values is
+    in the way."""
     carried = node.variadic("vs")
     if found.body is None:
         parts = node.results[len(carried) :]

@@ -55,7 +55,7 @@ class FoldParameters(Pass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """Quantized values whose scale and zero point are constants beside them."""
+        """Quantized values whose scale and zero point are constants next to them."""
         text = (
             "graph main as native {\n  %x = input() : 2x3xf32\n  %s = constant(0.5) : f32\n"
             "  %z = constant(3) : u8\n"

@@ -52,9 +52,9 @@ Sizes: TypeAlias = NDArray[np.object_]
 class FoldShapes(Pass):
     """Folds what is computed from sizes that types know, up to `limit` elements.
 
-    A reshape or expand to sizes of which some are symbolic gets a constant too, where copied
-    sizes and one that is left open say the same; else its type says what is known. Sizes that
-    become known go on to the types of what follows; those of the outputs stay as they are stated.
+    A reshape or expand to sizes of which some are symbolic gets a constant too, where copied sizes
+    and one that is left open say the same; else its type says what is known. Sizes that become
+    known continue to the types of what follows; those of the outputs stay as they are stated.
     """
 
     name = "fold-shapes"

@@ -44,7 +44,7 @@ _BITS = frozenset({"recode", "shape", "size"})
 class UnfoldParameters(Pass):
     """Makes each scale and zero point a constant operand of every reader of the quantized value.
 
-    A type keeps its numbers where somebody reads it who takes none beside: an output, a group, a
+    A type keeps its numbers where somebody reads it who takes none next to: an output, a group, a
     foreign op, the edge of a body.
     """
 
@@ -142,7 +142,7 @@ def _constants(graph: Graph, quant: QuantType, stem: str, before: Node) -> Numbe
 
 
 def _listed(quant: QuantType, name: str, stem: str) -> Array:
-    """Numbers that stand in line, in the type they have."""
+    """Numbers that are in line, in the type they have."""
     if name == "scale":
         return Array.of(np.asarray(quant.scales()), stem)
     zeros = np.asarray(quant.zeros())

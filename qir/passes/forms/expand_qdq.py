@@ -93,7 +93,7 @@ class ExpandQdq(Pass):
 
 
 def expand(graph: Graph, node: Node) -> None:
-    """Unwraps one quantized op; Refused where float values cannot stand between its integers."""
+    """Unwraps one quantized op; Refused where float values cannot are between its integers."""
     _expand(graph, node, {})
 
 

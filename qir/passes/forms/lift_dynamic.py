@@ -216,7 +216,7 @@ def _fused(rule: Rule) -> bool:
 
 
 def _quantized(match: Match, node: Node) -> QuantType:
-    """Returns the map of the weights, from the numbers beside them."""
+    """Returns the quantized type of the weights, from the numbers next to them."""
     held, axis = match["held"], 1 if node.op == "matmul_integer" else 0
     zero, scales = _zeros(match), _scales(match)
     zeros = np.zeros((), np.int64) if zero is None else zero.astype(np.int64)

@@ -65,7 +65,7 @@ class _Side:
         return self.node.operands["x"]
 
     def zeros(self) -> NDArray[np.generic] | None:
-        """Zero points that stand in the type, none where there are none."""
+        """Zero points that are in the type, none where there are none."""
         if self.quant.zero is None:
             return None
         held = np.asarray(self.quant.zeros())
@@ -228,7 +228,7 @@ class _Build:
         return node.result
 
     def zero(self, side: _Side) -> Value | None:
-        """Zero points, whether they stand beside or in the type."""
+        """Zero points, whether they are next to or in the type."""
         if (given := side.node.operands.get("x.zero")) is not None:
             return given
         held = side.zeros()

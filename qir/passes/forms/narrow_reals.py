@@ -52,7 +52,7 @@ class NarrowReals(Pass):
     """Computes in float16 what a graph computes in float32, in branches and loops too.
 
     Inputs and outputs keep their types, as do quantize and dequantize, whose scales stay float32;
-    casts stand between. An op stays float32 that is named in `kept`, that reads a constant which
+    casts are between. An op stays float32 that is named in `kept`, that reads a constant which
     float16 does not represent, or whose values in the statistics come near the end of float16.
     """
 

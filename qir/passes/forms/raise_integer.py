@@ -86,7 +86,7 @@ class RaiseInteger(Pass):
     rounded in other places. The scales stand apart, or those of the data are known from their
     quantized values; zero points are constants, and those of the data are their quantized values';
     sum, cast and products have no other use. A sum that some input takes beyond 32 bits stays as it
-    is: it wraps, float values go on.
+    is: it wraps, float values continue.
     """
 
     name = "raise-integer"
@@ -215,8 +215,8 @@ def _quants(chain: _Chain, x: _Side, w: _Side) -> tuple[QuantType, QuantType] | 
 
 
 def _known(side: _Side, along: int | None) -> QuantType | None:
-    """Returns the map of integers, where the sum takes off its zero points and its scales are as
-    they may."""
+    """Returns the quantized type of integers, where the sum takes off its zero points and its
+    scales are as they may."""
     quant = side.quant
     if quant is None or (quant.grain is not None and along is None):
         return None
@@ -266,7 +266,7 @@ def _along(node: Node) -> int:
 
 
 def _spread(node: Node) -> int:
-    """Returns how many axes stand after that of the channels."""
+    """Returns how many axes are after that of the channels."""
     return node.result.type.rank - 2 if node.op == "conv_integer" else 0
 
 
@@ -281,7 +281,7 @@ def _row(held: _Numbers, node: Node, behind: int) -> _Numbers | None:
 
 
 def _map(side: _Side, scales: _Numbers, along: int | None, node: Node | None) -> QuantType | None:
-    """Returns the map of raw integers by the numbers beside them."""
+    """Returns the quantized type of raw integers by the numbers next to them."""
     zeros = np.zeros((), np.int64) if side.zeros is None else side.zeros.astype(np.int64)
     row: _Numbers | None = zeros.reshape(()) if zeros.size == 1 else None
     if row is None and node is not None and node.op == "matmul_integer":

@@ -44,14 +44,14 @@ from qir.rewrite.fusing import TAILS
 from qir.rewrite.runner.tolerance import Tolerance
 
 _MOST = 2.0**30
-"""Steps that a bias may have, so that 32 bits hold the sums beside it."""
+"""Steps that a bias may have, so that 32 bits hold the sums next to it."""
 
 
 @dataclass(frozen=True)
 class RoundBiases(Pass):
     """Replaces biases that a profile adds to floats by 32-bit integers in the sums' unit.
 
-    Weights get a larger scale where 32 bits would not hold the bias beside the sums. A bias that
+    Weights get a larger scale where 32 bits would not hold the bias next to the sums. A bias that
     would move results by one quantization step or more stays float. The ledger says how far results
     move at most.
     """

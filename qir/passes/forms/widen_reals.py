@@ -60,7 +60,7 @@ class WidenReals(Pass):
     """Computes in float32 what a model computes in float16 or bfloat16, in branches and loops too.
 
     Constants are what they were. Inputs and results, those of bodies too, and what is no plain op
-    of floats keep their types: casts stand between. Numbers are no longer rounded to 16 bits after
+    of floats keep their types: casts are between. Numbers are no longer rounded to 16 bits after
     each op.
     """
 

@@ -28,7 +28,7 @@ class Reshaped:
     perm: Perm
     """The transpose that gives what the reshape made after the transpose."""
     axis: int | None = None
-    """The axis within which the elements stand in another order."""
+    """The axis within which the elements are in another order."""
     index: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """Where each element along that axis stands now."""
 
@@ -36,7 +36,7 @@ class Reshaped:
 def blocks(before: Shape, after: Shape) -> list[Block]:
     """Returns the smallest groups of axes that hold the same elements, in order.
 
-    Where sizes that no number is known of stand in the way, all that is left is one group.
+    Where sizes that no number is known of are in the way, all that is left is one group.
     """
     left = [i for i, size in enumerate(before) if size != 1]
     right = [i for i, size in enumerate(after) if size != 1]
@@ -117,8 +117,7 @@ def _closed(before: Shape, after: Shape) -> Shape:
 
 
 def _in_order(after: Shape, parts: list[Block], order: list[int]) -> tuple[Shape, Perm]:
-    """Returns the shape whose groups stand in that order, and the transpose that brings them
-    back."""
+    """Returns the shape whose groups are in that order, and the transpose that brings them back."""
     starts = [block.after[0] for block in parts]
     ends = [*starts[1:], len(after)]
     axes = [*range(starts[0])]

@@ -1,8 +1,8 @@
-"""What a transpose may stand after instead of before: what takes axes out, puts in or joins them.
+"""What a transpose may be after instead of before: what takes axes out, puts in or joins them.
 
 A transpose is followed through all that reads it, as long as each can be said of what the transpose
 read. It is taken out where nothing is left of it at every end: its axes were taken out, joined in
-an order that a product's constant weights can be brought into, or another transpose stands there.
+an order that a product's constant weights can be brought into, or another transpose is there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """A value whose elements stand in another order along one axis: `old = take(new, index)`."""
+    """A value whose elements are in another order along one axis: `old = take(new, index)`."""
 
     axis: int
     index: NDArray[np.int64]
@@ -220,7 +220,7 @@ def sizes_of(shape: dims.Shape) -> Array | None:
 
 
 def _shape(node: Node, given: States, perm: Perm) -> Edit | None:
-    """Sizes of axes that stand where they stood."""
+    """Sizes of axes that are where they stood."""
     start, end = node.attrs["start"], node.attrs["end"]
     assert isinstance(start, int)
     plain = range(len(perm))[slice(start, end if isinstance(end, int) else None)]
@@ -278,8 +278,8 @@ def _taken(node: Node, slots: Mapping[str, int], state: Mixed) -> Edit | None:
 
 
 def _take(array: Array | None, axis: int, state: Mixed) -> Array | None:
-    """Returns a constant in the order in which the elements stand now; None where its map is in the
-    way."""
+    """Returns a constant in the order in which the elements stand now; None where its quantized
+    type is in the way."""
     if array is None or array.type.shape[axis] != len(state.index):
         return None
     grain = array.type.quant.grain if array.type.quant else None

@@ -1,4 +1,4 @@
-"""Takes out transposes that stand before, or after, what can do without them."""
+"""Takes out transposes that are before, or after, what can do without them."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class Passing:
         self.graph.set_lineage(value, turned_lineage(value.lineage, perm))
 
     def _hold(self, node: Node, slot: str, array: Array) -> None:
-        """Puts a constant in a slot, after a dequantize where one stands there."""
+        """Puts a constant in a slot, after a dequantize where one is there."""
         old = node.operands[slot]
         between = old.node if old.constant is None and old.node.op == "dequantize" else None
         held = between.operands["x"] if between else old

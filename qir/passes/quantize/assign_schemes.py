@@ -1,8 +1,8 @@
 """Decides what will be stored as integers, and writes the schemes on slots.
 
-Every value that an integer op makes or reads is stored; slots of one stored value, and slots that
-an op says must hold one map, form a share set, and a share set has one scheme. What is asked is
-matched against the target's table; whatever stays float has a reason.
+Every value that an integer op makes or reads is stored. Slots of one stored value, and slots that
+an op requires to have one quantized type, form a share set with one scheme. Schemes are matched
+against the target's table; every op that stays float has a reason.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class AssignSchemes(Pass):
         default=(), metadata=option(read=of_text, write=with_text, kind="list of number and value")
     )
     """Values in which calibration saw numbers of a mask, each after the least of these; after 0
-    those in which a constant puts numbers that are none beside what it saw."""
+    those in which a constant puts numbers that are none next to what it saw."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", given(self.groups))
@@ -150,9 +150,9 @@ def assign(
     """Returns the plan, and the scheme of every slot; raises SchemeError where wishes cannot hold
     together.
 
-    Kernels are the target's chains, unless `rows` says which ones there are. `seen` are values
-    that hold numbers of a mask, beside those that the graph's constants put there, and (after 0)
-    values in which these are none.
+    Kernels are the target's chains, unless `rows` says which ones there are. `seen` are values that
+    hold numbers of a mask, next to those that the graph's constants put there, and (after 0) values
+    in which these are none.
     """
     low = {graph.values[name]: least for name, least in seen if name in graph.values}
     asked = tuple(wishes), None if rows is None else tuple(rows)
@@ -315,8 +315,7 @@ class _Assignment:
         return asked or bool(self._mask(node) or self._too_coarse(node))
 
     def _codes_obstacle(self, node: Node, row: OpCapability) -> str:
-        """Returns what quantized values beside it the target does not take there; they stay as they
-        are."""
+        """Returns the quantized operands that the target does not support there; they stay."""
         for slot, value in (*node.operands.items(), *((RESULT, made) for made in node.results)):
             quant = held_map(value) or next(iter(coded(value) if slot == RESULT else ()), None)
             allowed = row.allowed(slot.split(".")[0], value.constant is not None)
@@ -357,7 +356,7 @@ class _Assignment:
         return root
 
     def share(self) -> dict[Node, str]:
-        """Unites what must hold one map, and gives each set its scheme.
+        """Unites what must hold one quantized type, and gives each set its scheme.
 
         Returns what must stay float, and why, where no scheme suits all of a set.
         """
@@ -391,7 +390,7 @@ class _Assignment:
         return {}
 
     def _apart(self, users: list[tuple[Node, str]]) -> dict[Node, str]:
-        """Returns the last of the ops that want one map of what allows no scheme in common."""
+        """Returns the last op of a share set that allows no common scheme."""
         movers = [n for n, _ in users if self.table.ops[n.op].share]
         if not movers:
             n, slot = users[0]

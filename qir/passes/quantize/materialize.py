@@ -167,7 +167,7 @@ class _Materializing:
     # -- activations --------------------------------------------------------------------------
 
     def _type(self, values: list[Value], scheme: Scheme) -> QuantType:
-        """Returns one map for values that share it: the range covers them all."""
+        """Returns one quantized type for values that share it: the range covers them all."""
         scheme = self._signed(values, scheme)
         if scheme.scale is not None:
             return uniform(
@@ -215,14 +215,14 @@ class _Materializing:
         *,
         weight: bool = False,
     ) -> QuantType:
-        """Returns the type with its range beside its scale, where the runtime carries ranges."""
+        """Returns the type with its range next to its scale, where the runtime carries ranges."""
         scales = np.asarray(kind.scales())
         found = declared_for(self.profile, low, high, scheme, scales, name, weight=weight)
         return replace(kind, declared=found)
 
     def _uncut(self, values: list[Value], kind: QuantType) -> QuantType:
-        """Returns a map that clips before integers do not cut, where that lets a runtime drop
-        them."""
+        """Returns a quantized type that clips before integers do not cut, where that lets a runtime
+        drop them."""
         clips = [v.node for v in values if v.node.op == "clip"]
         if not clips or self.scales != "profile" or not drops_tails(self.profile):
             return kind
@@ -282,7 +282,7 @@ class _Materializing:
 
     def _pair(self, value: Value, kind: TensorType) -> Value:
         """Returns what dequantizes new quantized values of a value, or those that it has by that
-        map."""
+        quantized type."""
         graph = self.graph
         if (known := _known_codes(value, kind)) is not None:
             readers = (use.node for use in known.uses if use.node.op == "dequantize")
@@ -435,7 +435,7 @@ def _weight_numbers(
 
 
 def _known_codes(value: Value, kind: TensorType) -> Value | None:
-    """Returns the quantized values of that map that are made of a value already."""
+    """Returns the quantized values of that quantized type that are made of a value already."""
     for use in value.uses:
         node = use.node
         if node.op == "quantize" and use.slot == "x" and not node.attrs["round"]:

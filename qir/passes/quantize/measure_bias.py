@@ -2,10 +2,10 @@
 
     %y = conv2d(%x, %w, bias=%b) : 1x2x2x2xf32
 
-keeps its form. `correct-bias` computes the mean error of rounded weights alone. Here the
-quantized graph runs layer by layer beside the float graph: the mean difference of each result
-channel, rounded data and clipped ranges included, is taken away before the next layer reads it
-(empirical bias correction; Nagel et al., Data-Free Quantization, 2019).
+keeps its form. `correct-bias` computes the mean error of rounded weights alone. Here the quantized
+graph runs layer by layer next to the float graph: the mean difference of each result channel,
+rounded data and clipped ranges included, is taken away before the next layer reads it (empirical
+bias correction; Nagel et al., Data-Free Quantization, 2019).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def _is_low(value: Value) -> bool:
 def attention(op: Ops, q: Var, k: Var, v: Var) -> Term:
     """softmax(q @ k.T * scale + mask) @ v; k turned by a transpose or by the product itself.
 
-    The transpose may stand between two reshapes that make one axis of all heads and part it again.
+    The transpose may be between two reshapes that make one axis of all heads and part it again.
 
     The scale may be on the product, on q, on k or on several, as factor or divisor; none is 1.
     The mask is added, or chooses by `where` between scores and -inf.

@@ -181,7 +181,7 @@ class Attempt:
     # -- one op -------------------------------------------------------------------------------
 
     def met(self, term: Op, node: Node, rest: Goals) -> Goals:
-        """Returns whether a node is what an op of the pattern says; goes on with its operands."""
+        """Returns whether a node is what an op of the pattern says; continues with its operands."""
         known = self.bound.get(term)
         if known is not None:
             return (

@@ -88,7 +88,7 @@ class PassReport:
 
 
 def ask(places: Iterable[tuple[str, Place]], node: Node) -> list[PassReport]:
-    """Returns the place that fits at a node or beside it; else all, first where most conditions
+    """Returns the place that fits at a node or next to it; else all, first where most conditions
     held."""
     told: list[PassReport] = []
     for name, place in places:

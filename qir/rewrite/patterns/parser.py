@@ -122,7 +122,7 @@ class _Reader:
         return text
 
     def bracket(self) -> str:
-        """Returns what stands in brackets, as it is."""
+        """Returns what is in brackets, as it is."""
         cursor = self.cursor
         cursor.expect("(")
         start, depth, quoted = cursor.at, 1, ""

@@ -6,7 +6,7 @@ A pattern is a function that writes the subgraph; its parameters are values of a
     def gelu(op: Ops, x: Var) -> Term:
         return op.mul(op.mul(x, 0.5), op.add(op.erf(op.div(x, 2**0.5)), 1.0))
 
-What stands in a slot: a term; a number, which is a constant whose elements all are that number;
+What is in a slot: a term; a number, which is a constant whose elements all are that number;
 `maybe(t)`, for a slot that may be empty; None, for one that is; a list, for a variadic slot. `...`
 as last operand lets other slots hold what they will; else a slot that the pattern does not name is
 empty. Keywords are slots or attributes: `op.softmax(x, axis=-1)`; an attribute that is not named
@@ -301,7 +301,7 @@ class Pattern:
             raise UsageError(f"pattern {self.name}: its first result is that of an op")
 
     def __str__(self) -> str:
-        """Its text form; conditions of Python code stand in it as comments."""
+        """Its text form; conditions of Python code are in it as comments."""
         tests = [test.text for test in self.tests]
         return print_terms(self.name, self.results, tests, codes=self.codes)
 

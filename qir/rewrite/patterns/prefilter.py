@@ -2,8 +2,8 @@
 
 Each op of a pattern has a bit. A node has the bit where its op is the same, its results have no
 more uses than the whole pattern has operands, and for each op below it some operand's producer has
-that op's bit; so a node that has a result's bit stands on the ops that the pattern is made of.
-Types, attributes, slots and sameness are left to the match itself.
+that op's bit; so a node that has a result's bit is on the ops that the pattern is made of. Types,
+attributes, slots and sameness are left to the match itself.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 def print_terms(
     name: str, results: Sequence[Term], tests: Sequence[str], *, codes: bool = False
 ) -> str:
-    """Returns the text form of a pattern; what only Python can hold stands in comments."""
+    """Returns the text form of a pattern; what only Python can hold is in comments."""
     writer = _Writer(results)
     last = ", ".join(writer.term(result) for result in results)
     lines = [f"pattern {name or 'pattern'}{' codes' if codes else ''} {{"]

@@ -8,7 +8,7 @@
         rewrites = (GELU,)
 
 The node nearest the output comes first, so that of two matches that overlap the larger wins; at one
-node the rewrites are tried in their order. What a replacement makes, and what stands after it, is
+node the rewrites are tried in their order. What a replacement makes, and what is after it, is
 looked at again. Name, lineage and uses of the old value go to the new one, origins of all nodes
 that matched to the new nodes.
 """
@@ -85,7 +85,7 @@ def rewrite(graph: Graph, rewrites: Iterable[Rewrite], ledger: Ledger, step: str
     """Rewrites a graph until no pattern matches; says how many matches there were.
 
     Raises PassError, naming rewrite and node, where a replacement makes another type, breaks the
-    graph, or where rewrites go on for ever.
+    graph, or where rewrites continue for ever.
     """
     return _Run(graph, tuple(rewrites), ledger, step).sweep()
 
@@ -230,7 +230,7 @@ class _Run:
     def _again(
         self, values: tuple[Value, ...], fresh: list[Node], loose: list[Value]
     ) -> list[Node]:
-        """Returns what may match now and did not: the new nodes, and those that stand on them."""
+        """Returns what may match now and did not: the new nodes, and those that are on them."""
         self.crowded = self.crowded or self.endless
         found = {node: None for node in fresh if node in self.graph}
         level = list(dict.fromkeys([*values, *(v for n in found for v in n.results)]))

@@ -1,4 +1,4 @@
-"""What a pattern is made of: terms, what may stand in their slots, and what is below them."""
+"""What a pattern is made of: terms, what may be in their slots, and what is below them."""
 
 from __future__ import annotations
 
@@ -105,11 +105,11 @@ class Every:
 
 
 Operand: TypeAlias = "Term | Maybe | Many | Every | None"
-"""What may stand in a slot."""
+"""What may be in a slot."""
 Given: TypeAlias = (
     "Term | Maybe | Many | Every | Rest | int | float | bool | Sequence[object] | None"
 )
-"""What may be written where an operand stands."""
+"""What may be written where an operand is."""
 Wanted: TypeAlias = "Attr | TermCondition[Attr]"
 """What an attribute is to be."""
 
@@ -219,7 +219,7 @@ def key_of(term: Term) -> Key | None:
 
 
 def operands(term: Term) -> Iterator[Operand]:
-    """Yields what stands in the slots of a term."""
+    """Yields what is in the slots of a term."""
     if isinstance(term, Op):
         yield from term.operands.values()
     elif isinstance(term, Chain):
@@ -244,7 +244,7 @@ def children(term: Term) -> Iterator[Term]:
 
 
 def terms_in(operand: Operand) -> Iterator[Term]:
-    """Yields the terms that stand in a slot."""
+    """Yields the terms that are in a slot."""
     match operand:
         case Term():
             yield operand

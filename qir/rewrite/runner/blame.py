@@ -16,7 +16,7 @@ class NodeDifference:
     """One node that is not what it was."""
 
     path: str
-    """Of the graph or body that it stands in, below the graph itself."""
+    """Of the graph or body that it is in, below the graph itself."""
     node: str
     what: str
     was: str = ""

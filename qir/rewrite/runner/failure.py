@@ -49,8 +49,8 @@ def failed(name: str, error: BaseException, numbering: Numbering) -> tuple[QirEr
 def noted(error: QirError, node: str, *graphs: Graph, beside: Iterable[str] = ()) -> QirError:
     """Returns an error with ten nodes as a note: around one, in the first graph that has it.
 
-    Where none has it they are around the first of those that stood beside it; where it is about
-    no node, they are the first ones of the first graph.
+    Where none has it they are around the first of those that stood next to it; where it is about no
+    node, they are the first ones of the first graph.
     """
     shown = next(filter(None, (around(graph, node) for graph in graphs)), "")
     for other in () if shown else beside:

@@ -303,7 +303,7 @@ class _Reader:
         return rows
 
     def _text(self, ends: str) -> str:
-        """Returns a word up to one of these, or what stands in quotes."""
+        """Returns a word up to one of these, or what is in quotes."""
         if (quote := self._peek()) not in ("'", '"'):
             return self._word(ends).strip()
         self.at += 1
@@ -326,7 +326,7 @@ class _Reader:
         return self.text[start : self.at]
 
     def _skip(self, blanks: str) -> bool:
-        """Passes over these; says whether anything stands after them."""
+        """Passes over these; says whether anything is after them."""
         while self._peek() and self._peek() in blanks:
             self.at += 1
         return self.at < len(self.text)

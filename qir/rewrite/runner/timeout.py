@@ -1,4 +1,4 @@
-"""An end to what goes on for ever without asking anybody."""
+"""An end to what continues for ever without asking anybody."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Validation: running a graph before and after a pass, and naming the first tensor that moved.
 
 After the pass, every tensor that both runs have is given the elements that it had before, once it
-was compared. So what a rewrite does is seen where it is done, and is no excuse for what stands
-after it. Tensors are the same that have one name and one lineage; constants are not compared,
-what is computed from them is.
+was compared. So what a rewrite does is seen where it is done, and is no excuse for what is after
+it. Tensors are the same that have one name and one lineage; constants are not compared, what is
+computed from them is.
 """
 
 from __future__ import annotations

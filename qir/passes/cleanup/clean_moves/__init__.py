@@ -259,7 +259,7 @@ def _part(value: Value, axis: int) -> tuple[Value, int, int] | None:
 
 
 def _joined(graph: Graph, match: Match) -> Value | None:
-    """Returns what was cut, where a concat joins all its parts in their order, maybe beside
+    """Returns what was cut, where a concat joins all its parts in their order, maybe next to
     others."""
     node, values = match.root, match.root.variadic("xs")
     axis = node.attrs["axis"]
@@ -443,11 +443,11 @@ _REWRITES = (
 class CleanMoves(PatternPass):
     """Removes identity, dropout, and moves, casts and sums without effect; merges two moves.
 
-    Transposes are composed, also where ops on each element stand between that nobody else reads;
+    Transposes are composed, also where ops on each element are between that nobody else reads;
     `layout` takes them through all others. Reshapes (also flatten, squeeze, unsqueeze) follow the
     last one where all sizes but one are known, what slices cut and concat joins again is what was
-    cut. Casts go where the first has every number of the type before it. x * 1, x / 1, x - 0.0,
-    x + -0.0 and -(-x) are x; x + 0.0 stays, since it makes 0.0 of -0.0. NaN stays NaN, whatever its
+    cut. Casts go where the first has every number of the type before it. x * 1, x / 1, x - 0.0, x +
+    -0.0 and -(-x) are x; x + 0.0 stays, since it makes 0.0 of -0.0. NaN stays NaN, whatever its
     bits.
     """
 

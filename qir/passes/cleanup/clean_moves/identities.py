@@ -53,7 +53,7 @@ def _kept(graph: Graph, match: Match) -> Value | None:
 
 
 def _unturned(graph: Graph, match: Match) -> Value | None:
-    """Returns the ops between two transposes, which stand on what the first one takes, turned by
+    """Returns the ops between two transposes, which are on what the first one takes, turned by
     both."""
     root = match.root
     between = _between(root.operands["x"])
@@ -109,7 +109,7 @@ def _flow(node: Node) -> Value:
 
 
 def _each(node: Node) -> bool:
-    """Returns whether an op works on each element by itself, with no more than one number beside
+    """Returns whether an op works on each element by itself, with no more than one number next to
     it."""
     if node.schemes or node.bodies or node.stages or node.inner or len(node.results) != 1:
         return False

@@ -379,7 +379,7 @@ class CellReader:
         return None
 
     def _products(self, part: Columns) -> Iterator[Value]:
-        """Yields what the products of a sum read, one beside the other too."""
+        """Yields what the products of a sum read, one next to the other too."""
         for a, b in self._sides(part, "add"):
             yield from self._products(a)
             yield from self._products(b)

@@ -26,7 +26,7 @@ class Folded:
 
     graph: Graph
     begins: Callable[[Row], Value | None]
-    """What stands at the first step where later ones have these, if that is a state."""
+    """What is at the first step where later ones have these, if that is a state."""
     alike: Callable[[Node, Node], bool]
 
     def firsts(self, row: Row) -> dict[str, Value] | None:
@@ -59,7 +59,7 @@ class Folded:
         return found
 
     def _first(self, tail: Row, depth: int) -> Value | None:
-        """Returns what stands at the first step where the later ones have these."""
+        """Returns what is at the first step where the later ones have these."""
         if (state := self.begins(tail)) is not None:
             return state
         held = tail[0].constant
@@ -82,7 +82,7 @@ class Folded:
 
 
 def constant(data: Data, kind: TensorType) -> Value:
-    """Returns a constant that stands in no graph of the model yet."""
+    """Returns a constant that is in no graph of the model yet."""
     return Graph().constant(Array(data, TensorType(data.shape, kind.element)))
 
 

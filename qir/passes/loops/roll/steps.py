@@ -13,7 +13,7 @@ from qir.ir.node import Node, Value
 from qir.passes.loops.roll.folded import Folded, zeros
 
 Row: TypeAlias = tuple[Value, ...]
-"""What stands at one place of every step, in the order of the steps."""
+"""What is at one place of every step, in the order of the steps."""
 _NEVER = frozenset({"input", "constant", "output", "foreign", "fused"})
 _MOST_TRIES = 64
 
@@ -174,7 +174,7 @@ class RepeatedSteps:
         return next(iter(self.rows))
 
     def trace(self, row: Row) -> bool:
-        """Returns whether all that a row stands on is alike in every step."""
+        """Returns whether all that a row is on is alike in every step."""
         pending = [row]
         while pending:
             stuck: list[Row] = []
@@ -414,8 +414,7 @@ def _give(graph: Graph, steps: RepeatedSteps, made: list[tuple[Value, Value]]) -
 
 
 def _body(steps: RepeatedSteps) -> tuple[Graph, dict[Value, Value], list[Value]]:
-    """Returns the last step as a body, what stands in it for each of its values, and what it
-    shares."""
+    """Returns the last step as a body, what is in it for each of its values, and what it shares."""
     body = Graph("body", "")
     known: dict[Value, Value] = {}
     for i, row in enumerate(steps.carried):

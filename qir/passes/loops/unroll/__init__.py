@@ -144,8 +144,8 @@ def _backwards(node: Node, name: str, count: int) -> list[bool]:
 
 
 def _moves(node: Node, body: Graph) -> bool:
-    """Returns whether sequences and parts are floats, or integers of one map: these are cut and
-    joined."""
+    """Returns whether sequences and parts are floats, or integers of one quantized type: these are
+    cut and joined."""
     parts = node.results[len(node.variadic("vs")) :]
     quants = [value.type.quant for value in (*node.variadic("ss"), *parts)]
     return all(q is None or (q.grain is None and not q.dynamic) for q in quants)
