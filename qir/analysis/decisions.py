@@ -168,7 +168,7 @@ class GraphFacts:
     def decision(
         self, node: Node, reason: str, schemes: Mapping[str, str] | None = None
     ) -> Decision:
-        """What becomes of an op: without a reason integer, unless it is so already."""
+        """Returns the decision for an op: integer without a reason, else float."""
         alone = not (self.apart and node.op in CONTROL)
         macs = work(node, self.sizes) if alone else 0
         done = coded_work(node, self.codes, self.sizes) if alone else 0

@@ -46,10 +46,10 @@ def held(graph: Graph, node: Node, codes: Value, reals: Value) -> Value:
 
 
 def beyond(graph: Graph, node: Node) -> str:
-    """How float values in a node's place come out otherwise: float32 does not hold them.
+    """Notes that a float replacement overflows float32 where quantized kernels stay finite.
 
-    For the end of a line in the ledger; empty where float32 holds them, or ends where quantized
-    values do.
+    The text ends a line of the ledger; it is empty where float32 holds all values, or both
+    overflow.
     """
     said = _beyond(node)
     return f", which float32 does not hold: {said}" if said and not _of_reals(graph, node) else ""

@@ -34,10 +34,10 @@ def wrapping(graph: Graph, node: Node, *, biased: bool = True) -> str:
 
 
 def going_on(graph: Graph, node: Node) -> str:
-    """How sums of floats in a node's place come out otherwise: they continue where its own wrap.
+    """Notes that a float replacement would not wrap where the int32 accumulator does.
 
-    For the end of a line in the ledger; empty where its profile sums in more than 32 bits, or no
-    input is known to take them beyond.
+    The text ends a line of the ledger; it is empty where the profile sums in more than 32 bits, or
+    no input is known to overflow.
     """
     named = profile_within(graph, node)
     if not named or not (said := wrapping(graph, node)):
@@ -47,7 +47,7 @@ def going_on(graph: Graph, node: Node) -> str:
 
 
 def profile_within(graph: Graph, node: Node) -> str:
-    """Whose arithmetic a node of a graph, or of a body in what is known of it, follows."""
+    """Returns the profile of a node of a graph or body."""
     return node.profile or _look(graph).profile
 
 

@@ -42,7 +42,7 @@ class KernelGroup:
         return self.ops[-1]
 
     def summands(self) -> Iterator[tuple[Node, str]]:
-        """Ops after the first, each with the slot of the tensor that it adds to what flows."""
+        """Yields the ops after the first, each with the slot of the tensor that it adds."""
         first = 1 + self.biased
         for before, node in zip(self.ops[first - 1 :], self.ops[first:], strict=False):
             for slot, value in node.operands.items():

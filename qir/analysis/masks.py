@@ -106,7 +106,7 @@ def merged(found: Mapping[Value, float], seen: Mapping[Value, float]) -> dict[Va
 
 
 def unseen(graph: Graph, planned: Container[str]) -> tuple[str, ...]:
-    """Inputs whose numbers reach a softmax that is planned: data alone show a mask among them."""
+    """Returns the inputs that reach the softmax of an integer op, where only data show a mask."""
     heads = [n for n in graph if n.op in _SOFTMAX and n.name in planned]
     found = [v for v in _reaching(heads) if v.node.op == "input" and v.type.express.is_float]
     return tuple(sorted(v.name for v in found))
@@ -135,7 +135,7 @@ def told(far: float) -> str:
 
 
 def of_text(texts: str | list[str]) -> tuple[tuple[str, float], ...]:
-    """Values and the least number in each, of texts such as `-10000 scores`."""
+    """Parses values with the least element of each, such as `-10000 scores`."""
     rows = [t.partition(" ") for t in ([texts] if isinstance(texts, str) else texts)]
     return tuple((name, float(least)) for least, _, name in rows)
 

@@ -57,7 +57,7 @@ def suits(quant: QuantType, allowed: Scheme) -> bool:
 
 
 def held(graph: Graph) -> list[str]:
-    """Names of the values that are quantized."""
+    """Returns the names of the quantized values."""
     return [v.name for v in graph.values.values() if v.type.quant]
 
 

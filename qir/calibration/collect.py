@@ -57,9 +57,9 @@ class Calibratable(Protocol):
         """What it takes, by name."""
 
     def run(self, inputs: Mapping[str, Array], observe: Observe) -> None:
-        """Run once, calling `observe` with tensor id and value for every tensor.
+        """Runs once, calling `observe` with tensor id and value for every tensor.
 
-        Called from threads of the run, from several at once where more than one is asked for.
+        It is called from threads of the run, from several at once where more than one is asked for.
         """
         ...
 

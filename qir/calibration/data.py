@@ -386,8 +386,9 @@ def choose(
 
 
 def fit(where: str, arrays: Mapping[str, ArrayRows], inputs: Mapping[str, InputSpec]) -> Piece:
-    """Find the array of each input; raises DataError for a missing name, wrong shape, dtype or
-    length."""
+    """Finds the array of each input; raises DataError for a missing name, wrong shape, dtype or
+    length.
+    """
     chosen = {
         name: as_rows(rows, inputs[name], f"{where}: input {name!r}")
         for name, rows in choose(where, arrays, inputs).items()
@@ -400,9 +401,10 @@ def fit(where: str, arrays: Mapping[str, ArrayRows], inputs: Mapping[str, InputS
 
 
 def as_meant(rows: ArrayRows, spec: InputSpec, where: str) -> ArrayRows:
-    """Rows in a type that the input takes; raises DataError for others.
+    """Converts rows to a type of the input; raises DataError for others.
 
-    NumPy saves bfloat16 and the like as bare bytes: to an input of as many each they are its own.
+    NumPy saves bfloat16 and the like as bare bytes: an input of the same width reads them as its
+    own.
     """
     if bare(rows.dtype) and (spec.dtype.kind, spec.dtype.itemsize) == ("V", rows.dtype.itemsize):
         rows = MeantRows(rows, spec.dtype)
@@ -417,7 +419,7 @@ def as_meant(rows: ArrayRows, spec: InputSpec, where: str) -> ArrayRows:
 
 
 def as_rows(rows: ArrayRows, spec: InputSpec, where: str) -> ArrayRows:
-    """Rows of samples that fit an input; DataError says what it has and what it should have."""
+    """Returns rows of samples that fit an input; DataError names the shapes found and expected."""
     rows = as_meant(rows, spec, where)
     sample = spec.shape[1:]
     shape = rows.shape
@@ -465,7 +467,7 @@ def as_array(value: Array | ArrayLike, where: str, name: str) -> Array:
 
 
 def as_kind(array: Array, dtype: np.dtype[np.generic]) -> Array:
-    """Elements as the model takes them; texts as objects, those in bytes read as UTF-8."""
+    """Converts elements to the model's type; strings become objects, bytes are decoded as UTF-8."""
     return texts(array) if array.dtype.kind in "SU" else array.astype(dtype, copy=False)
 
 

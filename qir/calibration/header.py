@@ -149,7 +149,7 @@ def shown(value: object) -> str:
 
 
 def key_of(tensor: TensorHead) -> Key:
-    """Whose statistics an entry of the header describes."""
+    """Returns the tensor and axis that an entry of the header describes."""
     return Key(tensor["tensor"], tensor["axis"])
 
 
@@ -179,7 +179,7 @@ def batches_of(spans: Mapping[str, object]) -> tuple[BatchId, ...]:
 
 
 def bounds(span: object) -> tuple[int, int]:
-    """The two ends of an interval; ValueError unless the second is larger."""
+    """Returns the two ends of an interval; raises ValueError unless the second is larger."""
     if isinstance(span, list) and len(span) == 2 and all(map(is_count, span)):
         start, stop = span
         if start < stop:
@@ -188,7 +188,7 @@ def bounds(span: object) -> tuple[int, int]:
 
 
 def intervals(batches: Iterable[BatchId]) -> dict[str, list[list[int]]]:
-    """Sorted batches as half-open intervals for each data digest."""
+    """Returns sorted batches as half-open intervals for each data digest."""
     spans: dict[str, list[list[int]]] = {}
     for data, group in groupby(batches, key=lambda batch: batch.data):
         for batch in group:

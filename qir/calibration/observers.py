@@ -301,7 +301,7 @@ def _float32(end: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]
 
 
 def parse_rule(text: str) -> RangeRule:
-    """Read a rule; UsageError names those that exist, or what is wrong with the parameter."""
+    """Parses a range rule; UsageError lists the rules, or what is wrong with the parameter."""
     name, colon, given = text.partition(":")
     parameter = observer(name).parameter
     if parameter is None:

@@ -30,7 +30,7 @@ class ArrayRows(Protocol):
     def dtype(self) -> np.dtype[np.generic]: ...
 
     def read(self, start: int, stop: int) -> Array:
-        """Rows start to stop; raises DataError when the file is damaged there."""
+        """Reads rows start to stop; raises DataError when the file is damaged there."""
         ...
 
 
@@ -114,7 +114,7 @@ class StreamedRows:
 
 
 def open_npy(path: Path) -> ArrayRows:
-    """Map an .npy file; raises DataError when it is not one, is cut off, or holds objects."""
+    """Maps an .npy file; raises DataError when it is not one, is truncated, or holds objects."""
     with reading(path):
         with path.open("rb") as file:
             shape, _, dtype = read_header(file)
@@ -134,8 +134,7 @@ def open_npz(path: Path) -> Mapping[str, ArrayRows]:
 
 
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
-    """Shape, whether columns come first, and dtype; raises ValueError when this is no .npy
-    header."""
+    """Returns shape, order and dtype of an .npy header; raises ValueError for anything else."""
     version = npy.read_magic(file)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     if version not in ((1, 0), (2, 0)):

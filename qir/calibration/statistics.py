@@ -34,7 +34,7 @@ class Batch:
         self.summaries: dict[Key, Summary] = {}
 
     def update(self, tensor: str, array: NDArray[np.generic], axis: int | None = None) -> Summary:
-        """Add one tensor's values and return what the batch holds of it by now.
+        """Adds one tensor's values and returns what the batch holds of it by now.
 
         All updates of one tensor in a batch count as one, such as the iterations of a loop.
         DataError names the tensor when the array cannot be summed up.
@@ -101,10 +101,11 @@ class Statistics(Mapping[Key, Summary]):
     @contextmanager
     @checked
     def batch(self, data: str, number: int) -> Iterator[Batch]:
-        """Collect one batch; it is included as a whole at the end, or not at all after an error.
+        """Collects one batch, which is included as a whole at the end, or not at all after an
+        error.
 
-        DataError when it is included already, has other channels than batches before, or is one
-        too many.
+        Raises DataError when it is included already, has other channels than batches before, or is
+        one too many.
         """
         batch = BatchId(data, number)
         with self._lock:
@@ -121,9 +122,9 @@ class Statistics(Mapping[Key, Summary]):
 
     @checked
     def merge(self, other: Statistics) -> None:
-        """Include the batches of another run of the same model; nothing changes after an error.
+        """Includes the batches of another run of the same model; an error changes nothing.
 
-        DataError when the models differ, a batch is in both, or a tensor has other channels.
+        Raises DataError when the models differ, a batch is in both, or a tensor has other channels.
         """
         first, second = sorted((self, other), key=id)  # one order, so that no two threads deadlock
         with first._lock, second._lock:
@@ -140,9 +141,9 @@ class Statistics(Mapping[Key, Summary]):
                 mine.high.extend(trace.high)
 
     def derived(self, more: Mapping[Key, tuple[Summary, Key]]) -> Statistics:
-        """These statistics and more: summaries, each with the key of what it was derived from.
+        """Returns these statistics with more summaries, each with the key of its source.
 
-        What is there already stays shared.
+        Existing summaries stay shared.
         """
         with self._lock:
             made = Statistics(self.model)
@@ -207,8 +208,7 @@ class Statistics(Mapping[Key, Summary]):
 
     @checked
     def save(self, path: str | Path, *, unfinished: bool = False) -> None:
-        """Write everything to a file, which appears at once; raises InputError when it cannot be
-        written.
+        """Writes everything to a file by rename; raises InputError when it cannot be written.
 
         The bytes are equal for equal statistics. `unfinished` says that more batches are to come.
         """
@@ -217,7 +217,7 @@ class Statistics(Mapping[Key, Summary]):
     @classmethod
     @checked
     def load(cls, path: str | Path) -> Statistics:
-        """Read what `save` wrote; raises InputError when the file is not that, or is damaged."""
+        """Reads what `save` wrote; raises InputError for other or damaged files."""
         contents = store.read(Path(path))
         statistics = cls(contents.model)
         statistics.source, statistics.unfinished = str(path), contents.unfinished

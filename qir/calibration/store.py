@@ -96,13 +96,13 @@ def pack(contents: StatisticsContents) -> bytes:
 
 
 def write(content: bytes, path: Path) -> None:
-    """Write the file, which appears at once; raises InputError when it cannot be written."""
+    """Writes the file by rename; raises InputError when it cannot be written."""
     with replacing(path) as draft:
         draft.write_bytes(content)
 
 
 def read(path: Path) -> StatisticsContents:
-    """Read a file; raises InputError when it is not one of statistics, or is damaged or newer."""
+    """Reads a file; raises InputError when it is not one of statistics, or is damaged or newer."""
     try:
         with safetensors.safe_open(path, "np") as file:
             metadata = file.metadata() or {}
@@ -140,7 +140,7 @@ def unpack(metadata: str, arrays: Arrays) -> StatisticsContents:
 
 
 def entries(heads: Sequence[TensorHead], arrays: Arrays, batches: int) -> Iterator[StatisticsEntry]:
-    """Each tensor's part of the arrays; ValueError where they do not fit."""
+    """Returns each tensor's part of the arrays; raises ValueError where they do not fit."""
     used = dict.fromkeys(TYPES, 0)
     require_arrays(arrays)
 
@@ -190,7 +190,7 @@ def entry(
 
 
 def sum_bytes(sums: Sequence[int]) -> NDArray[np.uint8]:
-    """Sums as little-endian integers of `SUM_BYTES` bytes."""
+    """Returns sums as little-endian integers of `SUM_BYTES` bytes."""
     return np.frombuffer(b"".join(s.to_bytes(SUM_BYTES, "little", signed=True) for s in sums), "B")
 
 

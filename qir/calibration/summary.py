@@ -58,10 +58,10 @@ class Summary:
         self._lock = threading.Lock()
 
     def update(self, array: NDArray[np.generic]) -> Extremes:
-        """Add an array's values and return its own extremes.
+        """Adds an array's values and returns its own extremes.
 
-        DataError when the array does not hold float values or has other channels than before.
-        Safe to call from several threads.
+        Raises DataError when the array does not hold float values or has other channels than
+        before. Safe to call from several threads.
         """
         values = as_float32(array)
         channels, inner = self._channels_of(values)
@@ -82,9 +82,9 @@ class Summary:
         return Extremes(low, high)
 
     def merge(self, other: Summary) -> None:
-        """Add what another summary holds, exactly.
+        """Adds what another summary holds, exactly.
 
-        DataError when the two have different axes or numbers of channels. The other must not
+        Raises DataError when the two have different axes or numbers of channels. The other must not
         change meanwhile.
         """
         self.require_mergeable(other)
@@ -239,7 +239,7 @@ class Summary:
         return np.multiply(places, math.ldexp(1.0, self.exponent), dtype=np.float64)
 
     def counts(self) -> NDArray[np.uint64]:
-        """finite, nan, above, below, zeros: what `restore` takes."""
+        """Returns finite, nan, above, below, zeros, as `restore` takes them."""
         return np.array([self.finite, self.nan, self.above, self.below, self.zeros], np.uint64)
 
     @classmethod

@@ -19,7 +19,7 @@ Held: TypeAlias = "tuple[NDArray[np.generic], QuantType | None]"
 
 
 def in_one_order(a: Value, b: Value) -> tuple[TensorType, TensorType]:
-    """Their types, with the axes in the order of the source where the two orders differ."""
+    """Returns both types with the axes in the source's order, where the two orders differ."""
     found = orders(a, b)
     if found is None:
         return a.type, b.type
@@ -27,7 +27,7 @@ def in_one_order(a: Value, b: Value) -> tuple[TensorType, TensorType]:
 
 
 def orders(a: Value, b: Value) -> tuple[list[int], list[int]] | None:
-    """Where each axis is in the source, of both; None where they are laid out alike."""
+    """Returns the axis order of the source for both values; None where they have one layout."""
     if a.type.rank != b.type.rank:
         return None
     found = (_order(a), _order(b)) if a.lineage.tensor == b.lineage.tensor else None
@@ -72,7 +72,7 @@ def turned(kind: TensorType, axes: list[int]) -> TensorType:
 
 
 def aligned(array: Array, quant: QuantType | None, axes: list[int] | None) -> Held:
-    """Elements and their map, with the axes in the source's order where that is given."""
+    """Returns elements and their type, with the axes in the source's order where that is given."""
     if axes is None:
         return array.data, quant
     kind = turned(TensorType(array.type.shape, quant or array.type.dtype), axes)

@@ -156,7 +156,7 @@ class GraphDifference:
         return dict(Counter(pair.how for pair in self.pairs).most_common())
 
     def changes(self, *what: What) -> Iterator[GraphChange]:
-        """Yields every change of these kinds, or of any, those of bodies too."""
+        """Yields every change of these kinds, or of any, in bodies too."""
         yield from (c for c in self.graph if not what or c.what in what)
         for both in self.changed:
             yield from (c for c in both.changes if not what or c.what in what)
@@ -201,7 +201,7 @@ class GraphDifference:
 
 @checked
 def diff(a: GraphLike, b: GraphLike) -> GraphDifference:
-    """Returns what differs between two graphs."""
+    """Returns the differences between two graphs."""
     return _diff(a, b)
 
 

@@ -54,13 +54,13 @@ def why_foreign(node: Node) -> str:
 
 
 def shape(kind: TensorType) -> str:
-    """`Nx64x7x7`; `scalar` where there are no axes."""
+    """Formats a shape: `Nx64x7x7`; `scalar` where there are no axes."""
     sizes = ("?" if d is None else str(d) if str(d).isalnum() else f"({d})" for d in kind.shape)
     return "x".join(sizes) or "scalar"
 
 
 def span(value: Param) -> str:
-    """Numbers in short: one, or how many, with the least and the greatest."""
+    """Formats numbers in short: one, or their count with the least and the greatest."""
     if value is None:
         return "?"
     held = np.asarray(value.data if isinstance(value, Array) else value)
@@ -79,7 +79,7 @@ def span(value: Param) -> str:
 
 
 def codes(quant: QuantType) -> str:
-    """`u8 0.0235:128`; `i8 axis 0, 64 in 0.0012..0.02`."""
+    """Formats parameters: `u8 0.0235:128`; `i8 axis 0, 64 in 0.0012..0.02`."""
     bounds = f"<{quant.bounds[0]}:{quant.bounds[1]}>" if quant.bounds else ""
     if quant.kind == "lut":
         return f"{quant.storage}{bounds} table, {span(quant.scale)}"

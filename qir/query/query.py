@@ -65,7 +65,7 @@ def query(graph: GraphLike, expression: str) -> list[Node]:
 
 @checked
 def search(graph: GraphLike, expression: str) -> list[QueryMatch]:
-    """As `query`, each node with the path to it: `loop/body` for a node in that body of `loop`."""
+    """Returns the nodes as `query` does, each with its path: `loop/body` for a node in that body."""
     code = compile_expression(expression, _NODES)
     walk = list(_walk(graph, (), graph.profile))
     effort = Effort(_MOST_LOOKS + 100 * len(walk))

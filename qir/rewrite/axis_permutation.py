@@ -25,30 +25,29 @@ LAYOUTS = ("nhwc", "nchw")
 
 
 def perm_to(layout: str, rank: int) -> Perm:
-    """Returns the order of axes that brings channels last (`nhwc`), or second (`nchw`)."""
+    """Returns the permutation of axes to channels last (`nhwc`) or channels first (`nchw`)."""
     if layout == "nhwc":
         return (0, *range(2, rank), 1)
     return (0, rank - 1, *range(1, rank - 1))
 
 
 def inverse(perm: Perm) -> Perm:
-    """Returns the order that brings the axes back."""
+    """Returns the inverse permutation."""
     return tuple(perm.index(axis) for axis in range(len(perm)))
 
 
 def composed(first: Perm, second: Perm) -> Perm:
-    """Returns one transpose for two."""
+    """Returns one permutation for two transposes in order."""
     return tuple(first[axis] for axis in second)
 
 
 def still(perm: Perm) -> bool:
-    """Returns whether every axis stays where it is."""
+    """Returns whether a permutation leaves every axis where it is."""
     return perm == tuple(range(len(perm)))
 
 
 def turned_element(element: Element, kind: TensorType, perm: Perm) -> Element | None:
-    """Returns the element type with the axes of its quantized type moved; None where no quantized
-    type says that."""
+    """Returns the element type with the axes of its parameters permuted; None where it cannot be."""
     if not isinstance(element, QuantType):
         return element
     places = {axis: perm.index(axis) for axis in perm}
@@ -56,8 +55,7 @@ def turned_element(element: Element, kind: TensorType, perm: Perm) -> Element | 
 
 
 def turned_type(kind: TensorType, perm: Perm) -> TensorType | None:
-    """Returns the type of the same elements with the axes in that order; None where no quantized
-    type says it."""
+    """Returns the tensor type with its axes permuted; None where its quantized type cannot be."""
     element = turned_element(kind.element, kind, perm)
     if element is None or kind.rank != len(perm):
         return None
@@ -65,7 +63,7 @@ def turned_type(kind: TensorType, perm: Perm) -> TensorType | None:
 
 
 def turned_lineage(old: Lineage, perm: Perm) -> Lineage:
-    """Returns the lineage with that step, which takes back one that did the opposite."""
+    """Returns the lineage after a permutation; a step cancels its inverse."""
     if old.how and old.how[-1] == _step(inverse(perm)):
         return Lineage(old.tensor, old.how[:-1])
     return old.then(_step(perm))
@@ -76,7 +74,7 @@ def _step(perm: Perm) -> str:
 
 
 def turned_array(array: Array, perm: Perm) -> Array | None:
-    """Returns a constant with its axes in that order, axes of 1 put before where it has fewer."""
+    """Returns a constant with permuted axes, after adding axes of 1 in front where it has fewer."""
     lead = len(perm) - array.type.rank
     data, kind = array.held, array.type
     if lead:
@@ -95,7 +93,7 @@ def turned_array(array: Array, perm: Perm) -> Array | None:
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """Which operands of an op turn with it, and its attributes then."""
+    """The operands of an op that are permuted with its data, and its attributes then."""
 
     slots: frozenset[str]
     attrs: Mapping[str, Attr]
@@ -108,7 +106,7 @@ Rule: TypeAlias = "Callable[[Mapping[str, Attr], Perm], Mapping[str, Attr] | Non
 
 
 def turned(op: str, attrs: Mapping[str, Attr], given: Given, perm: Perm) -> Turned | None:
-    """Returns how an op is said with axes in that order; None where it cannot be said."""
+    """Returns how an op is written for permuted data; None where it cannot be."""
     row = spec(op)
     if op in _BROADCAST or op == "concat":
         if not _even(given, len(perm), whole=op == "concat"):

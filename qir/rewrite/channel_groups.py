@@ -30,7 +30,7 @@ FLATTENED = frozenset({"flatten", "reshape", "squeeze"})
 
 @dataclass
 class ChannelGroup:
-    """Values with one scale for each channel, and the layers next to them."""
+    """Values that share one factor for each channel, and the layers before and after them."""
 
     axis: int
     size: int
@@ -43,8 +43,7 @@ class ChannelGroup:
 
 
 def channel_groups(graph: Graph) -> list[ChannelGroup]:
-    """Returns the groups of a float graph that are between layers on every side, in the graph's
-    order."""
+    """Returns the groups of a float graph that are between layers on every side, in graph order."""
     axes = _axes(graph)
     parent: dict[Value, Value] = {}
     for value in axes:

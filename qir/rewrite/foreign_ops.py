@@ -14,7 +14,7 @@ from qir.rewrite.runner.filter import may
 
 
 def read_again(graph: Graph, node: Node, ledger: Ledger, step: str) -> Sequence[Node]:
-    """Puts ops of the language in the place of a foreign node, and gives them; none if it stays."""
+    """Replaces a foreign node by ops of the language; returns them, or none if it stays."""
     if node.op != "foreign" or node.bodies or node.schemes:
         return ()
     if all(value.constant is None for value in node.operands.values()):

@@ -212,10 +212,10 @@ def is_tail(node: Node) -> bool:
 def match_of(
     ops: tuple[Node, ...], quantize: Node | None, *, reals: bool = False, given: bool = False
 ) -> ChainMatch | None:
-    """Ops in a row up to a quantize; None where quantized kernels are no such row.
+    """Matches a chain of ops up to a quantize; returns None where it is no quantized kernel.
 
-    With `reals` a product may take float data and leave its result float; with `given` numbers of
-    what it reads may be chosen while it runs.
+    With `reals` a product may have float data and a float result; with `given` operands may have
+    parameters that are computed at run time.
     """
     quant = quantize.result.type.quant if quantize else None
     if quantize and (quant is None or not _counts(quant) or quant.grain is not None):
@@ -308,7 +308,7 @@ def moves_codes(match: ChainMatch) -> bool:
 
 
 def accumulator_scale(node: Node | Stage, codes: Mapping[str, Value]) -> NDArray[np.float32] | None:
-    """fl32(input scale x weight scale): what one step of an accumulator means."""
+    """Returns fl32(input scale x weight scale): the scale of the accumulator."""
     traits = spec(node.op).traits
     x, w = codes[traits.data].type.quant, codes[traits.weight or ""].type.quant
     if x is None or w is None:

@@ -30,7 +30,7 @@ def slots(node: Node) -> tuple[str, str, str]:
 
 
 def operands(node: Node) -> tuple[Value, Value, Value | None]:
-    """Data, weights and bias, the last one where there is one."""
+    """Returns data, weights and bias, the last one if there is one."""
     x, w, bias = slots(node)
     return node.operands[x], node.operands[w], node.operands.get(bias)
 
@@ -71,7 +71,7 @@ def _by_group(weights: Reals, row: Reals, groups: int) -> Reals:
 
 
 def outward(node: Node) -> Callable[[Reals, Reals], Reals]:
-    """How weights are multiplied by a row of output channels."""
+    """Returns how weights are multiplied by a factor for each output channel."""
     if node.op in TRANSPOSED:
         return lambda weights, row: _by_group(weights, row, groups(node))
     found = spec(node.op).traits.weight_axis
@@ -81,7 +81,7 @@ def outward(node: Node) -> Callable[[Reals, Reals], Reals]:
 
 
 def inward(node: Node) -> Callable[[Reals, Reals], Reals]:
-    """How weights are multiplied by a row of input channels."""
+    """Returns how weights are multiplied by a factor for each input channel."""
     if node.op in CONVOLUTIONS:
         return lambda weights, row: _by_group(weights, row, groups(node))
     if node.op in TRANSPOSED:

@@ -20,14 +20,17 @@ _PLAIN: Mapping[str, float | bool] = {"trans_a": False, "alpha": 1.0, "beta": 1.
 
 
 def knows_linear(profile: Profile) -> bool:
-    """Returns whether a profile knows linear layers and no gemm."""
+    """Returns whether a profile has linear layers and no gemm."""
     heads = {group.chain[0] for group in profile.groups}
     return "linear" in heads and "gemm" not in heads
 
 
 def as_linear(graph: Graph, profile: Profile, ledger: Ledger) -> int:
-    """Makes linear layers of products of data with quantized constants, where a profile knows
-    linear layers and no gemm; says how many."""
+    """Rewrites products with quantized constants as linear layers, where a profile has those and no
+    gemm.
+
+    Returns how many.
+    """
     if not knows_linear(profile):
         return 0
     count = 0
@@ -42,8 +45,10 @@ def as_linear(graph: Graph, profile: Profile, ledger: Ledger) -> int:
 
 
 def plain_product(node: Node, *, real: bool = False) -> bool:
-    """Returns whether a product is one of coded data with a matrix of quantized constants; or,
-    where nothing is quantized values yet, of float data with a float constant."""
+    """Returns whether a product is of quantized data and a matrix of quantized constants.
+
+    In a graph without quantized values: of float data and a float constant.
+    """
     if node.stages or node.schemes or any(node.attrs.get(k, v) != v for k, v in _PLAIN.items()):
         return False
     a, weight = node.operands["a"], _matrix(node, real=real)
@@ -62,7 +67,7 @@ def plain_product(node: Node, *, real: bool = False) -> bool:
 
 
 def adds_row(node: Node, *, real: bool = False) -> Node | None:
-    """Returns the add of a bias after a product that has none and that it alone reads."""
+    """Returns the add of a bias after a product without one, if it is the product's only reader."""
     weight = _matrix(node, real=real)
     if weight is None or spec(node.op).traits.bias in node.operands:
         return None

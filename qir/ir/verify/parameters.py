@@ -30,11 +30,11 @@ def _maps(seen: NodeContext) -> Iterator[tuple[str, QuantType]]:
 
 
 def positive_scale(seen: NodeContext) -> Iterator[Fault]:
-    """Every scale is a positive, finite number; an array of those of blocks is only finite.
+    """Every scale is positive and finite; the scales of blocks need only be finite.
 
-    Tools give a block the sign of its largest weight, and a block of zeros a scale of zero.
-    Scales that are quantized themselves are finite and not negative: a block of nothing but zeros
-    may have a scale of zero there. Constant companion slots are looked at too.
+    Tools give a block the sign of its largest weight, and an all-zero block a scale of zero. Scales
+    that are quantized themselves are finite and not negative, and may be zero for all-zero blocks.
+    Constant companion slots are checked too.
     """
     if not (seen.makes or seen.open):
         return
@@ -94,7 +94,7 @@ def _given(seen: NodeContext, last: str) -> Iterator[tuple[str, Array, QuantType
 def zero_in_bounds(seen: NodeContext) -> Iterator[Fault]:
     """Every zero point is one of the quantized values of its type.
 
-    Real zeros may be anywhere, and quantized values that are floats have none.
+    Float zero points may have any value, and float storage types have none.
     """
     if not (seen.makes or seen.open):
         return
@@ -130,8 +130,8 @@ def outside(quant: QuantType, zeros: NDArray[np.generic]) -> bool:
 def axes(seen: NodeContext) -> Iterator[Fault]:
     """There is one scale for each index or block of the axes that a type names.
 
-    As many zeros and offsets as scales, or one. A granularity with `by` names the group of every
-    index of its last axis.
+    There are as many zero points and offsets as scales, or one. A granularity with `by` names the
+    group of every index of its last axis.
     """
     if not (seen.makes or seen.open):
         return
@@ -190,8 +190,8 @@ def _groups(quant: QuantType, kind: TensorType, by: Array, grid: tuple[int, ...]
 def codes_in_bounds(seen: NodeContext) -> Iterator[Fault]:
     """A constant's elements are inside the bounds of their type.
 
-    Those are the bounds that the type states, those of a narrow storage that a wider NumPy type
-    carries, or the entries of a table of quantized values.
+    The bounds are stated by the type, given by a narrow storage type in a wider NumPy type, or the
+    entries of a lookup table.
     """
     if seen.node.op != "constant" or (array := seen.node.result.constant) is None:
         return
@@ -227,12 +227,12 @@ _UNASKED = _BITS | _RAW
 
 
 def companions(seen: NodeContext) -> Iterator[Fault]:
-    """Scales and zeros that a type leaves open come by companion slots, and only those.
+    """Parameters that a type leaves open (`?`) are operands in companion slots, and only those.
 
     `a.scale` and `a.zero` belong to operand `a`, bare names to the result; a declared range,
-    `a.min` with `a.max`, does for both. They are required where an op computes with what the
-    quantized values mean and the type says `?`, refused where the type has the number, and shaped
-    as its granularity is.
+    `a.min` with `a.max`, replaces both. They are required where an op computes with the float
+    values and the type says `?`, refused where the type has the parameter, and shaped by its
+    granularity.
     """
     for step in seen.steps:
         if step.plain or step.row.name in _UNASKED or not (seen.open or step.call.companions):

@@ -21,11 +21,11 @@ from qir.ir.verify.step import SLOTS, Product
 
 
 def static_weights(seen: NodeContext) -> Iterator[Fault]:
-    """The weights of an integer product are constants, or made of constants alone.
+    """The weights of an integer product are constants, or computed from constants.
 
     Kernels pack weights once, and a proof about sums needs them. An input of a body that is always
     one constant outside counts as that constant. Batches of matrices with one scale may be
-    computed: that is a product of two activations, as attention has it.
+    computed: that is a product of two activations, as in attention.
     """
     for product in products(seen):
         step, slot = product.step, SLOTS[product.step.row.name][1]
@@ -40,10 +40,10 @@ def static_weights(seen: NodeContext) -> Iterator[Fault]:
 
 
 def summed_axis(seen: NodeContext) -> Iterator[Fault]:
-    """The scales of a product's operands do not vary from term to term of a sum.
+    """The scales of a product's operands do not vary along a summed axis.
 
-    Where each index of an axis that is summed up has a scale of its own, no integer accumulator can
-    hold the sum. Blocks of several indices are a sum each.
+    If each index of a summed axis has a scale of its own, no integer accumulator can hold the sum.
+    Blocks of several indices are a sum each.
     """
     for product in products(seen):
         if product.lost:

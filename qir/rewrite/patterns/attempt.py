@@ -288,7 +288,7 @@ def _stray(term: Op, slots: Mapping[str, Value]) -> str:
 
 
 def node_words(node: Node) -> str:
-    """Its op, or the ops of its stages."""
+    """Returns the op of a node, or the ops of its stages, as text."""
     return " |> ".join(stage.op for stage in node.stages) or node.op
 
 

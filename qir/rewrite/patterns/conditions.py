@@ -19,7 +19,7 @@ from qir.ir.node import Node
 
 
 class Condition(NamedTuple):
-    """Whether something is so; the node that it is asked of, and what is said where it is not."""
+    """A predicate on a node, and the message where it does not hold."""
 
     holds: bool
     at: Node
@@ -37,9 +37,9 @@ class Hindrance:
 
 @dataclass(frozen=True)
 class Place:
-    """One rewrite of a pass: at which ops it begins, and what it asks there.
+    """One rewrite of a pass written in Python: the ops at which it begins, and its conditions.
 
-    Conditions are asked one after another, and none after one that failed.
+    Conditions are evaluated in order, and none after one that failed.
     """
 
     name: str

@@ -15,7 +15,7 @@ Bound: TypeAlias = "Value | Node | tuple[Value, ...] | int"
 
 
 class Bindings:
-    """What stands for the parts of a pattern, by the names that the pattern gives them."""
+    """The nodes and values bound to the names of a pattern."""
 
     def __init__(
         self, plan: PatternPlan, bound: Mapping[Key, Bound], twins: Mapping[Key, Key] | None = None
@@ -55,7 +55,7 @@ class Bindings:
         return found if isinstance(found, Node) else None
 
     def node(self, name: str) -> Node:
-        """As `find`; raises UsageError where it is missing."""
+        """Returns a node as `find` does; raises UsageError where it is missing."""
         found = self.find(name)
         if found is None:
             raise UsageError(f"pattern {self._plan.name}: {name} is no node here")
@@ -85,7 +85,7 @@ class Bindings:
 
 
 class Match(Bindings):
-    """A place where a pattern fits."""
+    """One match of a pattern in a graph."""
 
     def __init__(
         self,

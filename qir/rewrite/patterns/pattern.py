@@ -92,17 +92,17 @@ def near(value: float, tolerance: float = 1e-3) -> Number:
 
 
 def maybe(term: Term) -> Maybe:
-    """For a slot that may be empty."""
+    """Matches a slot that may be empty."""
     return Maybe(term)
 
 
 def every(term: Term, name: str = "", least: int = 1) -> Every:
-    """For a variadic slot: each operand as the term says; `match.rounds(name)` has them all."""
+    """Matches each operand of a variadic slot by a term; `match.rounds(name)` has them all."""
     return Every(term, name, least)
 
 
 def rest(name: str = "") -> Rest:
-    """In a list of operands: all others, in `match.several(name)`."""
+    """Matches all other operands of a list; `match.several(name)` has them."""
     return Rest(name)
 
 
@@ -144,7 +144,7 @@ def chain(*stages: Op | EllipsisType) -> Chain:
 
 
 def one_of(*values: Attr) -> TermCondition[Attr]:
-    """For an attribute: one of these values."""
+    """Matches an attribute that has one of these values."""
     text = f"is one of {', '.join(map(repr, values))}"
     return TermCondition(
         text, lambda found: any(attributes.same(found, v) for v in values), values=values
@@ -152,7 +152,7 @@ def one_of(*values: Attr) -> TermCondition[Attr]:
 
 
 def such(text: str, holds: Callable[[Attr], bool]) -> TermCondition[Attr]:
-    """For an attribute: a condition of one's own, and its words."""
+    """Matches an attribute by a function; `text` describes the condition."""
     return TermCondition(text, holds)
 
 
@@ -287,7 +287,7 @@ op = Ops()
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """A subgraph to look for; its results are what the rest of the graph sees of it."""
+    """A subgraph to look for; its results are the values that the rest of the graph uses."""
 
     name: str
     results: tuple[Term, ...]
@@ -313,7 +313,7 @@ class Pattern:
         return plan(self.name, self.results)
 
     def check(self, text: str, holds: Callable[[Match], bool]) -> Pattern:
-        """With a condition on the whole match, and its words."""
+        """Adds a condition on the whole match; `text` describes it."""
         return replace(self, tests=(*self.tests, TermCondition(text, holds)))
 
 

@@ -49,7 +49,7 @@ def _roots(pattern: Pattern, term: Term) -> Iterable[str]:
 
 
 def candidates(graph: Graph, patterns: Sequence[Pattern]) -> list[Node]:
-    """Nodes at which one of the patterns may fit, producers first."""
+    """Yields the nodes at which one of the patterns may match, producers first."""
     tables = _tables(tuple(patterns))
     if not tables:
         return []

@@ -47,12 +47,12 @@ class Var(Term):
     tests: tuple[TermCondition[Value], ...] = ()
 
     def where(self, expression: str) -> Var:
-        """With a condition as queries ask it of values: `constant and rank == 4`."""
+        """Adds a query on the value: `constant and rank == 4`."""
         test = TermCondition(expression, ask_value(expression), written=True)
         return replace(self, tests=(*self.tests, test))
 
     def check(self, text: str, holds: Callable[[Value], bool]) -> Var:
-        """With a condition of one's own, and its words."""
+        """Adds a condition as a function; `text` describes it."""
         return replace(self, tests=(*self.tests, TermCondition(text, holds)))
 
 
@@ -129,22 +129,22 @@ class Op(Term):
     """Whether operands of a commutative op are tried the other way round."""
 
     def named(self, name: str) -> Op:
-        """With a name by which the match gives the node; else its op's, where that is unique."""
+        """Names the node in the match; the default is its op, where that is unique."""
         if not _NAME.fullmatch(name):
             raise UsageError(f"{name!r} is no name for a node of a pattern")
         return replace(self, name=name)
 
     def where(self, expression: str) -> Op:
-        """With a condition as queries ask it of nodes: `w.bits == 8 and result.uses == 1`."""
+        """Adds a query on the node: `w.bits == 8 and result.uses == 1`."""
         test = TermCondition(expression, ask_node(expression), written=True)
         return replace(self, tests=(*self.tests, test))
 
     def check(self, text: str, holds: Callable[[Node], bool]) -> Op:
-        """With a condition of one's own, and its words."""
+        """Adds a condition as a function; `text` describes it."""
         return replace(self, tests=(*self.tests, TermCondition(text, holds)))
 
     def ordered(self) -> Op:
-        """With its operands in this order alone."""
+        """Matches operands in this order only, though the op is commutative."""
         return replace(self, swaps=False)
 
     def __getitem__(self, index: int) -> Out:
@@ -178,16 +178,16 @@ class Chain(Term):
     tests: tuple[TermCondition[Node], ...] = ()
 
     def named(self, name: str) -> Chain:
-        """With a name by which the match gives the group."""
+        """Names the group in the match."""
         return replace(self, name=name)
 
     def where(self, expression: str) -> Chain:
-        """With a condition as queries ask it of nodes."""
+        """Adds a query on the group."""
         test = TermCondition(expression, ask_node(expression), written=True)
         return replace(self, tests=(*self.tests, test))
 
     def check(self, text: str, holds: Callable[[Node], bool]) -> Chain:
-        """With a condition of one's own, and its words."""
+        """Adds a condition as a function; `text` describes it."""
         return replace(self, tests=(*self.tests, TermCondition(text, holds)))
 
 

@@ -68,7 +68,7 @@ def why_not(pattern: Pattern, node: Node) -> WhyNot:
 
 
 def nearest(patterns: Iterable[Pattern], node: Node) -> WhyNot:
-    """Of several patterns the first that matches, or else the one that came furthest."""
+    """Returns the first of several patterns that matches, or else the one that came furthest."""
     best: WhyNot | None = None
     for pattern in patterns:
         found = why_not(pattern, node)

@@ -71,7 +71,7 @@ class Claims:
         return None if found is None else _look(found[1])
 
     def told(self) -> str:
-        """Who did it, in words."""
+        """Describes the pass and the rewrite."""
         if self.step is not None and self.step.rewrite != WHOLE:
             return f"{self.step} did it"
         return "no rewrite claims it" if self.found else "no rewrite has touched it"

@@ -60,7 +60,7 @@ def noted(error: QirError, node: str, *graphs: Graph, beside: Iterable[str] = ()
 
 
 def around(graph: Graph, name: str) -> str:
-    """Ten nodes of the graph or body that has a node of that name, an arrow at it.
+    """Returns ten nodes around a named node of the graph or body, an arrow at it.
 
     The name may have the path of its body before it.
     """

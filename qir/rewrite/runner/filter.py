@@ -27,7 +27,7 @@ _watching: ContextVar[Watch] = ContextVar("watching", default=anything)
 
 
 def asked() -> Watch:
-    """Who is asked now."""
+    """Returns the filter that is asked before each rewrite."""
     return _watching.get()
 
 

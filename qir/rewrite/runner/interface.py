@@ -19,7 +19,7 @@ class GraphInterface:
 
     @classmethod
     def of(cls, graph: Graph) -> GraphInterface:
-        """Those of a graph as it is now."""
+        """Returns the interface of a graph as it is now."""
         return cls(
             {value.name: value.type for value in graph.inputs},
             {name: value.type for name, value in graph.outputs.items()},

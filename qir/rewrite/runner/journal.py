@@ -86,7 +86,7 @@ def _entry(row: object) -> JournalEntry:
 
 
 def written_by(one: Pass) -> str:
-    """Distribution and version that a pass came from; its module where no plugin brings it."""
+    """Returns distribution and version of a pass, or its module where no plugin brings it."""
     kind = type(one)
     try:
         known = registry.owner("qir.passes", one.name)

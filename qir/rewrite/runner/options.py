@@ -178,9 +178,9 @@ def find_pass(name: str) -> type[Pass]:
 
 
 def parse_passes(text: str) -> tuple[Pass, ...]:
-    """Passes of a text, in order, with `;`, `,` or blanks between them.
+    """Parses passes in order, separated by `;`, `,` or blanks.
 
-    Raises UsageError for text that is none, PluginError for a pass that is not there.
+    Raises UsageError for a malformed text, PluginError for an unknown pass.
     """
     reader = _Reader(text)
     found = list(reader.passes())

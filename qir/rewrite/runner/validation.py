@@ -85,7 +85,7 @@ class Validation:
     samples: Sequence[Mapping[str, Tensor]]
 
     def picture(self, graph: Graph) -> Picture:
-        """Everything that a graph computes."""
+        """Runs a graph and returns all its values."""
         seen: list[Mapping[str, RunTensor]] = []
         outputs: list[Mapping[str, RunTensor]] = []
         for inputs in self.samples:
