@@ -1,4 +1,5 @@
-"""What the kernels want to know of quantized types: per-tensor maps, weights, bounds, tables."""
+"""Properties of quantized types that kernels need: per-tensor parameters, weights, bounds,
+tables."""
 
 from __future__ import annotations
 

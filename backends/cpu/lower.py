@@ -1,4 +1,4 @@
-"""From a graph of plain sizes to steps: kernels where there are, else the reference."""
+"""Lowers a graph with known sizes to steps: kernels where there are any, else the reference."""
 
 from __future__ import annotations
 

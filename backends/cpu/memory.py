@@ -1,4 +1,4 @@
-"""Places of buffers in the arena: those that are not alive together share bytes."""
+"""Plans the arena: buffers that are not alive together share bytes."""
 
 from __future__ import annotations
 

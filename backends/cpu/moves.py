@@ -1,4 +1,4 @@
-"""Ops that move values: quantize and dequantize, other shapes, other orders, joined, padded."""
+"""Ops that move values: quantize, dequantize, reshape, transpose, concat, pad."""
 
 from __future__ import annotations
 

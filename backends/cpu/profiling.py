@@ -1,4 +1,4 @@
-"""How long each step of a plan takes, and what the processor can do at most."""
+"""Measures the time of each step, and the peak of the processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From symbolic shapes to plain numbers: one graph for one set of input sizes."""
+"""Binds symbolic shapes to known sizes: one graph for one set of input sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The target and what it compiles: a model that runs, with a program for each set of sizes."""
+"""The target and its compiled model, with a program for each set of sizes."""
 
 from __future__ import annotations
 

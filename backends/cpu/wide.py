@@ -1,4 +1,4 @@
-"""Float ops next to quantized values: float64 sums of float32, as the reference makes them.
+"""Float ops in quantized models: float64 sums of float32, as the reference computes them.
 
 A float32 sum in another order would move quantized values by a step. Here belong too products of
 weights in blocks of 4 or 8 bits, convolutions of one and three axes, and transposed ones.

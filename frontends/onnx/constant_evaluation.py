@@ -1,4 +1,4 @@
-"""Numbers that hang on constants and known sizes alone, computed while a model is read."""
+"""Evaluates what depends on constants and known sizes while a model is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who runs an op that is kept: onnxruntime at the op's own operator set, or ONNX's evaluator.
+"""Runs kept operators: by onnxruntime at the operator's own version, or by ONNX's evaluator.
 
 The evaluator has one form of most operators, the newest, and takes it for all; what it gives for
 older ones, and for some of today's, is not what they mean.

@@ -1,4 +1,4 @@
-"""What is wrong with a file, said in one line."""
+"""Describes what is wrong with a file in one line."""
 
 from __future__ import annotations
 

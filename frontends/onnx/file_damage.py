@@ -1,4 +1,4 @@
-"""Where the bytes of a model stop being one: what protobuf does not say of a file it refuses."""
+"""Finds the byte where a damaged model file stops being valid protobuf."""
 
 from __future__ import annotations
 

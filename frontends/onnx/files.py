@@ -1,4 +1,4 @@
-"""A model file and the tensors next to it, read with distrust."""
+"""Reads a model file and its external data, both untrusted."""
 
 from __future__ import annotations
 

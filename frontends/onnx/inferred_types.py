@@ -1,4 +1,4 @@
-"""What quantized values of a tensor mean, when only its readers say so.
+"""Infers the quantized type of a tensor from its readers.
 
 A QOperator model names scale and zero point where a tensor is read or made, so a tensor that
 comes from outside (an input, a foreign op) gets its meaning from its readers, also through ops

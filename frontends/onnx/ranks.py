@@ -1,4 +1,4 @@
-"""How many axes an input has where the file does not say it, by what takes it."""
+"""Infers the rank of an input that the file does not state, from its readers."""
 
 from __future__ import annotations
 

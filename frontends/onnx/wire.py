@@ -1,4 +1,4 @@
-"""A model file whose large tensors are read where they are, and never by protobuf."""
+"""Parses a model file without copying its large tensors through protobuf."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an exported program is called, as the language says it."""
+"""Reads the call signature of an exported program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps loggers of PyTorch still while something is tried whose failure QIR reports itself."""
+"""Silences PyTorch's loggers while something is tried whose failure QIR reports itself."""
 
 from __future__ import annotations
 

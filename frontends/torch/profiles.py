@@ -1,4 +1,4 @@
-"""Which numerics profile speaks of a program that PyTorch runs in integers."""
+"""Chooses the numerics profile of a program that PyTorch runs on integers."""
 
 from __future__ import annotations
 

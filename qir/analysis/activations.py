@@ -1,4 +1,4 @@
-"""Activations at the end of a kernel: which a profile knows, and whether they cut anything."""
+"""Fused activations: which ones a profile's kernels have, and whether they clamp anything."""
 
 from __future__ import annotations
 

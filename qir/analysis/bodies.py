@@ -1,4 +1,4 @@
-"""The graphs of branches and loops, whose ops are the model's own."""
+"""The bodies of branches and loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a profile claims of a kernel, in the words of the ledger and of what a person sees."""
+"""Describes a profile's claim of a kernel, for the ledger and for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of each op of a graph, and how it stands before anything is planned."""
+"""Decides what becomes of each op, and describes the graph before planning."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Quantized values that a model holds before it is planned: who works on them, and how new ops read
-them."""
+"""Quantized types that a model has before it is planned, and how new ops use them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Quantized values whose floats are past float32's end: quantized kernels count on where floats are
-infinite."""
+"""Quantized tensors whose dequantized value overflows float32, where integer kernels stay
+finite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions that the groups of several backends' profiles name, and what no group may have."""
+"""Conditions of groups that several backends' profiles share, and those of every group."""
 
 from __future__ import annotations
 

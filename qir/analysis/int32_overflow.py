@@ -1,4 +1,4 @@
-"""Integer products whose sums 32 bits do not hold: sums of floats continue where those wrap."""
+"""Integer products whose sums can overflow 32 bits."""
 
 from __future__ import annotations
 

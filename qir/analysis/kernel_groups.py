@@ -1,5 +1,4 @@
-"""Which float ops a runtime computes as one kernel once the edges are quantized, as its profile
-says."""
+"""Float ops that a runtime computes as one kernel once its inputs and outputs are quantized."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernels of a profile take in integers: a table like a target's, read off its groups."""
+"""Derives a capability table from the groups of a profile."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Numbers of a mask: so far from all others that quantized values which hold both leave the others
-no room.
+"""Detects attention-mask constants (such as -1e4 or -inf) that would dominate a quantization range.
 
 They are found in a graph by the constants that they come from, and in statistics by the gap; and
 statistics show which constants are none, since the data reach as far.

@@ -1,4 +1,4 @@
-"""How many multiply-adds an op takes."""
+"""Counts the multiply-adds of an op."""
 
 from __future__ import annotations
 

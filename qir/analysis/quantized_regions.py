@@ -1,4 +1,4 @@
-"""What quantized values a model holds before anything is planned, and what of it is still real."""
+"""The regions of a graph that are quantized before planning."""
 
 from __future__ import annotations
 

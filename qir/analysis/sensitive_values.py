@@ -1,4 +1,4 @@
-"""Finds what feeds a root, a power or a logarithm of a reduction: few bits are too coarse for it.
+"""Finds inputs of a root, power or logarithm of a reduction, which few bits are too coarse for.
 
 A normalization that an exporter wrote in its parts is the usual case:
 

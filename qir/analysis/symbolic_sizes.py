@@ -1,4 +1,4 @@
-"""What follows for shapes from sizes that are symbolic, or known not to exceed others."""
+"""Infers facts about shapes from symbolic sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which float ops in a row a target computes as one kernel, as its table says."""
+"""Chains of float ops that a target computes as one kernel, by its table."""
 
 from __future__ import annotations
 

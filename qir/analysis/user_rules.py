@@ -1,4 +1,4 @@
-"""What users ask for: rules on origins, ops and slots."""
+"""User rules, which override the plan by origin, op and slot."""
 
 from __future__ import annotations
 

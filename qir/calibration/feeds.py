@@ -1,4 +1,4 @@
-"""Complete inputs, as `InferenceSession.run` takes them: a feed is one run, as it is.
+"""Complete inputs of single runs, as `InferenceSession.run` takes them.
 
 Nothing is cut along an axis or joined, so samples may be on any axis, be of any length, and share
 inputs that have none.

@@ -1,4 +1,4 @@
-"""The JSON header of a statistics file, checked field by field before anything is made of it."""
+"""Parses and checks the JSON header of a statistics file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays in files, read a few rows at a time, so that memory holds one batch and not the data."""
+"""Reads arrays from files a few rows at a time, so that memory holds one batch."""
 
 from __future__ import annotations
 

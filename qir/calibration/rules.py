@@ -1,5 +1,4 @@
-"""Range rules: what part of a tensor's values the quantized values shall cover, read off its
-statistics.
+"""Range rules: choose the range that quantized values cover, from a tensor's statistics.
 
 Each rule is a function of the summary, or of the log where the order of batches matters, so
 another rule needs no other run. Ranges are within the extremes; what becomes of them is the

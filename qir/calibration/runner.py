@@ -1,4 +1,4 @@
-"""A graph as something that can be calibrated: run its float values shown."""
+"""Runs a graph for calibration and exposes its float values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What calibration keeps of one tensor: bounded, exact to merge, and the same in any order."""
+"""The summary of one tensor: bounded, mergeable exactly, and independent of order."""
 
 from __future__ import annotations
 

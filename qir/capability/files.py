@@ -1,4 +1,4 @@
-"""Target files: TOML tables of what a target can run, which may extend other target files."""
+"""Reads target files: TOML tables of what a target supports, which may extend other files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a target can run, as data: allowed schemes for each slot, what must share, what fuses."""
+"""The capability table: allowed schemes for each slot, shared slots, and fusions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a program stands against a target's table: which ops it takes in integers, and why not."""
+"""Compares a program with a target's table: which ops it supports on integers, and why not."""
 
 from __future__ import annotations
 

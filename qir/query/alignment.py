@@ -1,4 +1,4 @@
-"""Laying two values of different layout side by side: axes in the order of the source tensor."""
+"""Aligns two values of different layout: axes in the order of the source tensor."""
 
 from __future__ import annotations
 

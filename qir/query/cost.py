@@ -1,4 +1,4 @@
-"""How much work the nodes of a graph are, for one sample."""
+"""Computes the work of the nodes of a graph, for one sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How types, integers and nodes look where people see them: in a prompt, a notebook, a drawing."""
+"""Formats types, parameters and nodes for prompts, notebooks and drawings."""
 
 from __future__ import annotations
 

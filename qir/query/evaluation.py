@@ -1,4 +1,4 @@
-"""What the operators and functions of query expressions do with facts.
+"""The operators and functions of query expressions.
 
 What is not there (None) makes a comparison false and a sum nothing; nothing here ever fails.
 """

@@ -1,4 +1,4 @@
-"""The expressions of queries: tokens, a Pratt parser, and the functions that it makes of them.
+"""Parses query expressions (a Pratt parser) and compiles them to functions.
 
 An expression becomes a tree of Python functions over a scope; no text is ever handed to Python.
 Operators of one strength are gathered in a row, so that only brackets make the tree deeper.

@@ -1,4 +1,4 @@
-"""What a query may ask of nodes, values and origins: a table of named facts for each.
+"""The facts that a query can use, of nodes, values and origins.
 
 The quantized type of a value is its own; in QDQ form it is the one of the quantized values that
 `dequantize` reads it from, or that its one reader, a `quantize`, stores it as.

@@ -1,4 +1,4 @@
-"""Which nodes of two graphs are the same one: by origin, then by lineage, then by structure.
+"""Pairs the nodes of two graphs: by origin, then by lineage, then by structure.
 
 Names join ops that do the same, or of which one is an integer form of the other; a quantizer gives
 what absorbs a relu the relu's tensor name. Ops that do something else pair only at the end. Every

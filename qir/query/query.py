@@ -1,4 +1,4 @@
-"""Finding nodes and values by an expression, such as `op == "conv2d" and w.bits == 8 and uses > 1`.
+"""Finds nodes and values by an expression, such as `op == "conv2d" and w.bits == 8 and uses > 1`.
 
     expr     = expr "or" expr | expr "and" expr | "not" expr | compare
     compare  = sum { ("==" | "!=" | "<" | "<=" | ">" | ">=" | "in" | "not in") sum }
@@ -65,7 +65,7 @@ def query(graph: GraphLike, expression: str) -> list[Node]:
 
 @checked
 def search(graph: GraphLike, expression: str) -> list[QueryMatch]:
-    """Returns the nodes as `query` does, each with its path: `loop/body` for a node in that body."""
+    """Returns nodes as `query` does, each with its path: `loop/body` for a node in that body."""
     code = compile_expression(expression, _NODES)
     walk = list(_walk(graph, (), graph.profile))
     effort = Effort(_MOST_LOOKS + 100 * len(walk))

@@ -1,5 +1,4 @@
-"""What plain integers mean where the op that reads them says so, as a map from quantized values to
-floats.
+"""The quantized type of plain integers, where the op that reads them states it.
 
 The weights of an integer product mean what its result is multiplied by, and the bias of an op on
 quantized values counts in units of its sum.

@@ -1,4 +1,4 @@
-"""How an op is said when the axes of its data are in another order.
+"""Permutes the axes of an op: its operands, types, attributes and lineage.
 
 `perm` says where each axis of the new order stood, as in transpose: channels last of four axes is
 (0, 2, 3, 1).
@@ -47,7 +47,7 @@ def still(perm: Perm) -> bool:
 
 
 def turned_element(element: Element, kind: TensorType, perm: Perm) -> Element | None:
-    """Returns the element type with the axes of its parameters permuted; None where it cannot be."""
+    """Returns the element type with the axes of its parameters permuted, or None."""
     if not isinstance(element, QuantType):
         return element
     places = {axis: perm.index(axis) for axis in perm}

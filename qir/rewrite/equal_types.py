@@ -1,4 +1,4 @@
-"""Which values of a node hold the same quantized values."""
+"""Finds the values of a node that must have one quantized type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was kept as its framework has it, read again once its operands have become constants."""
+"""Reads foreign ops again once their operands have become constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrapping QDQ form into quantized kernels: what passes share that do so."""
+"""Fuses QDQ form into quantized kernels: the base class of the passes that do so."""
 
 from __future__ import annotations
 

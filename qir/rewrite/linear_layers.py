@@ -1,4 +1,5 @@
-"""Products that a runtime takes for linear layers: gemm, matmul, and an add of a bias after it."""
+"""Products that a runtime computes as linear layers: gemm, matmul, and an add of a bias after
+it."""
 
 from __future__ import annotations
 

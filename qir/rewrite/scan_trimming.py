@@ -1,4 +1,4 @@
-"""Scans without what nobody reads: parts, carried values, and what only these need."""
+"""Removes unused results, carried values and sequences of scans."""
 
 from __future__ import annotations
 

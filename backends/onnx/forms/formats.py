@@ -1,4 +1,4 @@
-"""The forms that a model can be written in, made of one another with the proof in the ledger."""
+"""Makes the forms that a model can be written in from one another, and records the proof."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators on quantized values that stay so, whatever form the others get."""
+"""Quantized operators that are kept, whatever form the others get."""
 
 from __future__ import annotations
 

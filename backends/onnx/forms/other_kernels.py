@@ -1,4 +1,4 @@
-"""Gives integer layers of other runtimes the biases and storage that onnxruntime's kernels take."""
+"""Converts biases and storage types of other runtimes' layers to those of onnxruntime's kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model has not in the form that was asked for: counted, and why."""
+"""Counts the ops that are not in the requested form, with the reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that nobody changed is given back as its file has it."""
+"""Copies the file of a model that was not changed."""
 
 from __future__ import annotations
 

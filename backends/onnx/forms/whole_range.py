@@ -1,4 +1,4 @@
-"""Gives quantized data the whole range of their storage, where ONNX cannot clamp them to less."""
+"""Widens types with narrow bounds to their whole storage type, where ONNX cannot clamp."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Which ops of a model with quantized values onnxruntime computes on quantized values: as the
-profile of it groups them, and as they are written."""
+"""Ops that onnxruntime computes on integers: by its profile's groups, or as written."""
 
 from __future__ import annotations
 

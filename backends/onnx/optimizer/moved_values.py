@@ -1,4 +1,4 @@
-"""Moves of i8 values that are dequantized, with quantized values made again after them.
+"""Moves of dequantized i8 values, quantized again after them.
 
 From operator set 21 on, onnxruntime's optimizer makes them itself, states their type, makes u8 of
 their zero point, and then finds another type stated. Where quantized values are there already it

@@ -1,4 +1,4 @@
-"""Averages whose last windows hang over the padding, which quantized values and float values count
+"""Average pools whose last windows exceed the padding, which integer and float kernels count
 differently.
 
 QLinearAveragePool divides by the whole window, AveragePool by what is in the padded input.

@@ -1,4 +1,4 @@
-"""Additions after integer products that are chosen at run time, kept out of these products.
+"""Keeps additions after dynamic integer products separate, so that they are not fused.
 
 Of MatMul and Add onnxruntime's optimizer makes a Gemm, between reshapes where data have not two
 axes. A Gemm that adds float values is no quantized kernel; after a reshape it becomes MatMulNBits,

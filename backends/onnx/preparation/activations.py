@@ -1,4 +1,4 @@
-"""Joins activations in a row, as a runtime does that drops those which cut nothing."""
+"""Fuses consecutive activations, as a runtime does that drops those which clamp nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constants that follow from constants, which a runtime computes when it loads a model."""
+"""Folds constants, as a runtime does when it loads a model."""
 
 from __future__ import annotations
 

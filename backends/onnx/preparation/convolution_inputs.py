@@ -1,4 +1,4 @@
-"""What is next to convolutions and becomes part of these when a runtime loads a model."""
+"""Folds ops next to convolutions into these, as a runtime does when it loads a model."""
 
 from __future__ import annotations
 

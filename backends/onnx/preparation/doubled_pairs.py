@@ -1,4 +1,5 @@
-"""Pairs of quantize and dequantize in a row, which onnxruntime makes one when it loads a model."""
+"""Merges consecutive pairs of quantize and dequantize, as onnxruntime does when it loads a
+model."""
 
 from __future__ import annotations
 

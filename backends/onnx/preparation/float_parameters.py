@@ -1,4 +1,4 @@
-"""Real weights and biases between integers, which a runtime quantizes when it loads a model."""
+"""Quantizes float weights and biases of integer layers, as a runtime does when it loads a model."""
 
 from __future__ import annotations
 

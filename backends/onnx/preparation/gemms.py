@@ -1,4 +1,4 @@
-"""Products, and what is added to them or turns them, which a runtime makes one gemm."""
+"""Fuses products with an add or a transpose into gemm, as a runtime does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Data that a runtime rounds to eight bits, because the weights next to them are few bits in
-blocks.
+"""Rounds data to eight bits before blockwise low-bit weights, as a runtime does.
 
 onnxruntime makes MatMulNBits of a product whose weights are dequantized, and computes it at an
 accuracy level that rounds the left side, a block of the sum at a time.

@@ -1,4 +1,4 @@
-"""Operators that do nothing, which a runtime removes when it loads a model."""
+"""Removes operators that do nothing, as a runtime does when it loads a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Softmax over several axes taken as one, which onnxruntime computes on quantized values."""
+"""Rewrites softmax over several axes as onnxruntime computes it on quantized values."""
 
 from __future__ import annotations
 

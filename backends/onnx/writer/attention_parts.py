@@ -1,4 +1,4 @@
-"""Attention by products and a softmax, for operator sets that have it not."""
+"""Decomposes attention into products and a softmax, for operator sets without it."""
 
 from __future__ import annotations
 

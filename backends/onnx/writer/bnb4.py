@@ -1,4 +1,4 @@
-"""Products with weights by a table of four bits, as onnxruntime's MatMulBnb4."""
+"""Writes products with 4-bit lookup-table weights as onnxruntime's MatMulBnb4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scale and zero point chosen from data, written by ONNX's primitive operators, step for step."""
+"""Decomposes choose_qparams (scale and zero point from data) into ONNX's primitive operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups that are operators of onnxruntime's own, given back with their operands as they were."""
+"""Writes groups that are operators of onnxruntime's own domain, with their original operands."""
 
 from __future__ import annotations
 

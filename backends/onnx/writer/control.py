@@ -1,4 +1,4 @@
-"""If, Loop and Scan: a body becomes a graph that reads what it needs from outside by name."""
+"""Writes If, Loop and Scan: a body becomes a graph that reads outer values by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps that ONNX lacks: a function of the model, made of primitive operators.
+"""Writes quantized types that ONNX lacks as functions of primitive operators.
 
 The function's metadata say the type that it stands for, and a hash of its operators, so that a
 reader who knows them reads the type back, and who changes the operators is believed.

@@ -1,4 +1,4 @@
-"""Numbers that a model computes while it runs: chosen, given next to quantized values, read raw."""
+"""Writes quantization parameters that are computed at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The language's element types, arrays and types in ONNX's form."""
+"""Converts element types, arrays and types to ONNX."""
 
 from __future__ import annotations
 

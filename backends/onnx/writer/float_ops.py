@@ -1,4 +1,4 @@
-"""Ops in float, each as ONNX's own operator."""
+"""Writes float ops, each as one ONNX operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops that QIR does not know, given back as their file had them."""
+"""Writes foreign ops as their file had them."""
 
 from __future__ import annotations
 

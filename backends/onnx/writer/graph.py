@@ -1,4 +1,4 @@
-"""From a graph to an ONNX model, each node in whatever form it has."""
+"""Writes a graph as an ONNX model, node by node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops that pick and place elements, resize, einsum, columns and matrices, as ONNX's operators."""
+"""Writes gather, scatter, resize, einsum and matrix ops."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Ops on integers: onnxruntime's operators for them, else the op between dequantize and
-quantize."""
+"""Writes quantized ops as onnxruntime's operators, or between dequantize and quantize."""
 
 from __future__ import annotations
 

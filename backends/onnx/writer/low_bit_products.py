@@ -1,4 +1,4 @@
-"""Products with weights in blocks of few bits, as onnxruntime's MatMulNBits."""
+"""Writes products with blockwise low-bit weights as onnxruntime's MatMulNBits."""
 
 from __future__ import annotations
 

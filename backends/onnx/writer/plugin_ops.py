@@ -1,4 +1,4 @@
-"""Ops that plugins bring, written under the names that they say ONNX has for them."""
+"""Writes ops of plugins under the ONNX names that they state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools, as ONNX's operators; channels that are last are moved to the front and back."""
+"""Writes pools; channels_last data are transposed before and after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a model comes from: what its source said of itself, and of what had to change."""
+"""Writes the metadata of the source model, and what had to change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurrent layers, as ONNX's RNN, LSTM and GRU."""
+"""Writes recurrent layers as ONNX's RNN, LSTM and GRU."""
 
 from __future__ import annotations
 

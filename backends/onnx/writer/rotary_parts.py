@@ -1,4 +1,4 @@
-"""Rotary embedding by slices, products and sums, for operator sets that have it not."""
+"""Decomposes rotary embedding into slices, products and sums, for operator sets without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How most ops are written: one operator, its attributes under ONNX's names."""
+"""The table of ops that are one ONNX operator: its name and attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model files that arrive whole; large ones keep their tensors next to them.
+"""Saves model files by rename; large models have external data.
 
 Elements go from where they are to the file, and are never part of a message in memory.
 """

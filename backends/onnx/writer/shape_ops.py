@@ -1,4 +1,4 @@
-"""Ops that pick, repeat and rearrange elements, and ops about sizes, as ONNX's operators."""
+"""Writes ops that select, repeat and rearrange elements, and ops about shapes."""
 
 from __future__ import annotations
 

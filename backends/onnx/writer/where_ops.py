@@ -1,4 +1,4 @@
-"""Choices between integers and constant floats, which QLinearWhere makes between integers alone."""
+"""Writes selections between integers and constant floats, since QLinearWhere needs integers."""
 
 from __future__ import annotations
 

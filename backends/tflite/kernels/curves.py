@@ -1,4 +1,4 @@
-"""What TensorFlow Lite computes by tables that it interpolates in: curves of 16-bit integers.
+"""TensorFlow Lite's interpolated lookup tables: functions of 16-bit integers.
 
 All is whole numbers but the making of the tables, in float64.
 """

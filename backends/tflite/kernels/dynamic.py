@@ -1,5 +1,5 @@
-"""TensorFlow Lite's layers of float data and weights of 8 or 4 bits: data are quantized while the
-layer runs, each row or image by numbers of its own, and integer sums are dequantized."""
+"""TensorFlow Lite's layers of float data and 8- or 4-bit weights. Data are quantized at run time
+per row or image, and integer sums are dequantized."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TensorFlow Lite's integer kernels do to elements one by one, and to products along an axis.
+"""TensorFlow Lite's elementwise integer kernels, and products along an axis.
 
 Whole numbers are scaled by 31-bit multipliers with a shift, rounded twice or once as the rule's
 `requant.round` says; curves of 16-bit integers are between 513 numbers of a table.

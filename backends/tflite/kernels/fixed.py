@@ -1,5 +1,5 @@
-"""What TensorFlow Lite's reference kernels compute in binary fractions of 16 or 32 bits, as the
-library gemmlowp has them: powers of e, one over one plus x, and what is made of the two.
+"""Fixed-point functions of TensorFlow Lite's reference kernels (gemmlowp), of 16 or 32 bits: exp,
+reciprocal, and what is made of the two.
 
 A number is a whole one in units of 2^(n - bits + 1), n the bits before its point. All that is
 multiplied is doubled, cut to its upper half and rounded, halves up.

@@ -1,4 +1,4 @@
-"""What TensorFlow Lite's integer kernels do next to "accumulate and round once", to the last bit.
+"""TensorFlow Lite's integer sums, means and pools, to the last bit.
 
 Whole numbers are scaled by 31-bit multipliers with a shift, rounded twice or once as the rule's
 `requant.round` says. Each function takes operands' quantized values, their quantized types, the

@@ -1,6 +1,5 @@
-"""What TensorFlow Lite's vectors compute otherwise than what is left over next to them: sums and
-quantized values are rounded twice by both, the second time halves up in vectors; and what XNNPACK
-leaves to vectors."""
+"""TensorFlow Lite's vector kernels where they differ from their remainder loops: both round sums
+twice, vectors halves up the second time; and the kernels that XNNPACK leaves to them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Kernels that give the same quantized values for elements in vectors and for single ones: then it
-is all one in which order they are reached. Every quantized value, or pair of quantized values, is
-tried."""
+"""Finds kernels whose vectors and single elements agree, so that element order does not matter.
+Every quantized value, or pair of them, is tried."""
 
 from __future__ import annotations
 

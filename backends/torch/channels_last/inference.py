@@ -1,4 +1,4 @@
-"""Turns a graph as a runtime's tensors are in memory, where its convolutions put channels last.
+"""Rewrites a graph to the memory layout of a runtime whose convolutions return channels_last.
 
 What a kernel gives is as its first operand does, unless the kernel brings its own order.
 """

@@ -1,5 +1,4 @@
-"""Quantized values that a runtime's kernel writes with channels last into a tensor that is read
-with channels second."""
+"""Predicts kernels that write channels_last data into a tensor that is read as channels first."""
 
 from __future__ import annotations
 

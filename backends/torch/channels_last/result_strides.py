@@ -1,4 +1,4 @@
-"""Where what torch's kernels make is in memory: steps along each axis, those of size 1 too.
+"""Output strides of torch's quantized kernels, including the strides of size-1 dimensions.
 
 A kernel asks two questions of what it reads: what order it suggests for results, by its steps
 alone, and whether it fills its memory in that order. What it makes follows from the answers.

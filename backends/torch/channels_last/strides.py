@@ -1,5 +1,4 @@
-"""How a runtime's tensors are in memory: steps from element to element along each axis, views that
-take no copy, and how far a kernel that goes element by element gets in one run."""
+"""Strides of tensors and views, and the contiguous runs of an elementwise kernel."""
 
 from __future__ import annotations
 

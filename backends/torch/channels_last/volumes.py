@@ -1,6 +1,5 @@
-"""What a runtime has another kernel for where data are otherwise in memory, said of data of one
-axis more: concats of images of volumes of one slice, of which there is one kernel alone; means
-along lines of images of one row, which turn."""
+"""Rewrites ops whose kernel depends on the layout as ops with one more axis, which have one
+kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that is called as the model was: with its nesting and names of arguments."""
+"""Writes the call signature of a program: nesting and names of arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops of single elements, as operators of PyTorch."""
+"""Writes elementwise ops as operators of PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exported programs: a program as `torch.export` has it, and its `.pt2` file."""
+"""Writes exported programs, as `torch.export` has them, and their `.pt2` files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops on quantized values, as one call each of PyTorch's kernels on quantized tensors."""
+"""Writes quantized ops, each as one call of PyTorch's quantized kernels."""
 
 from __future__ import annotations
 

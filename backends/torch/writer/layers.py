@@ -1,4 +1,4 @@
-"""Convolutions, matrix products, pools, norms and reductions, as operators of PyTorch."""
+"""Writes convolutions, matrix products, pools, norms and reductions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops that move, pick and repeat elements, as operators of PyTorch; on quantized tensors too."""
+"""Writes ops that move, select and repeat elements, of quantized tensors too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN layers, whose gates PyTorch orders in its own way."""
+"""Writes LSTM, GRU and RNN layers, whose gates PyTorch orders in its own way."""
 
 from __future__ import annotations
 

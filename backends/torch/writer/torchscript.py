@@ -1,4 +1,4 @@
-"""TorchScript: a program as source text that PyTorch compiles, and the file of it."""
+"""Writes TorchScript: source text that PyTorch compiles, and its file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which axes a reshape joins and cuts, and what it makes of axes in another order."""
+"""Axes that a reshape merges and splits, for data in another axis order."""
 
 from __future__ import annotations
 

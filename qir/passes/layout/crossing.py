@@ -1,4 +1,4 @@
-"""What a transpose may be after instead of before: what takes axes out, puts in or joins them.
+"""Moves a transpose past an op that removes, adds or merges axes.
 
 A transpose is followed through all that reads it, as long as each can be said of what the transpose
 read. It is taken out where nothing is left of it at every end: its axes were taken out, joined in

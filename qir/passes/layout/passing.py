@@ -1,4 +1,4 @@
-"""Takes out transposes that are before, or after, what can do without them."""
+"""Removes transposes by moving them past ops that do not depend on axis order."""
 
 from __future__ import annotations
 

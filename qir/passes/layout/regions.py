@@ -1,4 +1,4 @@
-"""Regions that turn as one: ops, types, plans and history, and transposes only at their edges."""
+"""Regions that are permuted as one: ops, types, schemes and lineage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the recoveries share: numbers as exporters write them, axes, one op instead of several."""
+"""Helpers of the recoveries: constants as exporters write them, axes, and the replacement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One pattern laid on one value: what is bound so far, what else may be tried, what failed.
+"""The state of one attempt to match a pattern: bindings, open choices, and the first failure.
 
 Terms are met one after another, from a result down; what can be met in several ways is tried in
 the order in which the pattern has it. What failed once is not tried again in the same state.

@@ -1,4 +1,4 @@
-"""Where passes written in Python do their rewrites: the conditions, in the order they are asked.
+"""Rewrites of passes written in Python: the conditions, in the order of evaluation.
 
 A pass asks the conditions that it declares, and *why not* tells the first that failed:
 

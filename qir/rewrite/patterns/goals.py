@@ -1,4 +1,4 @@
-"""What an attempt has yet to meet: terms of the pattern, and what is between them."""
+"""The goals of an attempt: terms of the pattern that are still to be matched."""
 
 from __future__ import annotations
 

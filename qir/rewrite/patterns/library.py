@@ -1,4 +1,4 @@
-"""Patterns by name: those of every pass that is installed, and those that a user writes as text."""
+"""Finds patterns by name: those of installed passes, and those that a user writes as text."""
 
 from __future__ import annotations
 

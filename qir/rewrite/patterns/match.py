@@ -1,4 +1,4 @@
-"""A place where a pattern fits, and what stands for each of its parts."""
+"""The result of a match: nodes and values by the names of the pattern."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matches a pattern against a graph: where it fits, and what each variable is bound to."""
+"""Matches a pattern against a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text form of patterns, near to that of graphs.
+"""Parses the text form of patterns, which resembles that of graphs.
 
     pattern gelu {
       %e = erf(div(%x, near 1.4142))

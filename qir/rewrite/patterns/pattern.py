@@ -1,4 +1,4 @@
-"""Patterns: subgraphs written as they look, to be found in a graph and replaced.
+"""Patterns: subgraphs written as code, to be matched in a graph and replaced.
 
 A pattern is a function that writes the subgraph; its parameters are values of any making:
 

@@ -1,4 +1,4 @@
-"""What is known of a pattern before it meets a graph: names, shared terms, rounds, ways in."""
+"""Prepares a pattern for matching: names, shared terms, repetitions, and roots."""
 
 from __future__ import annotations
 

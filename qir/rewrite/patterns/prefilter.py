@@ -1,4 +1,4 @@
-"""Which nodes are worth laying patterns on, found in one pass over an integer view of the graph.
+"""Selects the nodes where a pattern may match, in one pass over an integer view of the graph.
 
 Each op of a pattern has a bit. A node has the bit where its op is the same, its results have no
 more uses than the whole pattern has operands, and for each op below it some operand's producer has

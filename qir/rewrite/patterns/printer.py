@@ -1,4 +1,4 @@
-"""Writing patterns as text."""
+"""Prints patterns as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replacing what patterns match, until nothing matches any more.
+"""Replaces matches until no pattern matches any more.
 
     GELU = Rewrite(gelu, lambda graph, m: graph.add("gelu", {"x": m["x"]}).result)
 

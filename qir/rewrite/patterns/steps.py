@@ -1,4 +1,4 @@
-"""How each kind of term is met: what is to be met next, or that it is not met."""
+"""Matches each kind of term: binds it and adds goals, or fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pattern is made of: terms, what may be in their slots, and what is below them."""
+"""The terms that patterns are made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rewrite turns a good graph into a bad one: halves the passes, then the rewrites of one."""
+"""Finds the rewrite after which a graph is bad: bisects the passes, then the rewrites of one."""
 
 from __future__ import annotations
 

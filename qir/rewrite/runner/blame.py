@@ -1,4 +1,4 @@
-"""Where a pass broke its word: the first node that it left another, and which rewrite did that."""
+"""Finds where a pass broke its contract: the first node with other results, and the rewrite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pass is, and what it promises."""
+"""The pass interface and what a pass promises."""
 
 from __future__ import annotations
 

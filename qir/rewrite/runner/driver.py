@@ -1,4 +1,4 @@
-"""The pass runner: works on a copy, holds passes to their word, and says what changed."""
+"""The pass runner: works on a copy, checks contracts, and reports changes."""
 
 from __future__ import annotations
 

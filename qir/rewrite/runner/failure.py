@@ -1,4 +1,4 @@
-"""What is said of a pass that fails: where it was, and the nodes around."""
+"""Describes where a pass failed, with the nodes around."""
 
 from __future__ import annotations
 

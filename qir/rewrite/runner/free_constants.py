@@ -1,4 +1,5 @@
-"""Constants that the caller could give instead, while something may count on what they hold."""
+"""Turns defaults (constants that the caller may replace) into constants where a pass relies on
+them."""
 
 from __future__ import annotations
 

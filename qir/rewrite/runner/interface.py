@@ -1,4 +1,4 @@
-"""What a graph takes and gives, by name and type: passes keep it, though sizes may get known."""
+"""Inputs and outputs of a graph by name and type: passes keep them, but may refine sizes."""
 
 from __future__ import annotations
 

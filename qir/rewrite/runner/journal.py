@@ -1,4 +1,4 @@
-"""What was done to a graph, pass by pass; it travels in the `.qir` file.
+"""The journal of passes that were run on a graph, kept in the `.qir` file.
 
 Seconds are left out, so that same inputs give the same bytes.
 """

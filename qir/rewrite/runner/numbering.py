@@ -1,4 +1,4 @@
-"""Numbers rewrites as they are done, keeps what they were, and stops after so many."""
+"""Numbers and records rewrites, and stops after a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes may require of a graph, and ensure: named questions, asked at run time."""
+"""Graph properties that passes may require and ensure, evaluated at run time."""
 
 from __future__ import annotations
 

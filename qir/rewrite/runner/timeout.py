@@ -1,4 +1,4 @@
-"""An end to what continues for ever without asking anybody."""
+"""Wall-clock timeout for a pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a pass that reports no change has left a graph as it was, object by object."""
+"""Checks that a pass that reports no change left the graph as it was, object by object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validation: running a graph before and after a pass, and naming the first tensor that moved.
+"""Runs a graph before and after each pass, and names the first tensor that moved.
 
 After the pass, every tensor that both runs have is given the elements that it had before, once it
 was compared. So what a rewrite does is seen where it is done, and is no excuse for what is after

@@ -1,5 +1,4 @@
-"""A softmax that its source has as one op on axes taken as one, and the graph as an op of rows
-between a flatten and a reshape back: what a runtime computes on quantized values as one kernel."""
+"""Matches a softmax over several flattened axes, which some runtimes compute as one kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs of quantize and dequantize, as steps before grouping put them."""
+"""Inserts pairs of quantize and dequantize before grouping."""
 
 from __future__ import annotations
 

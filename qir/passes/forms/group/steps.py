@@ -1,4 +1,4 @@
-"""Steps before grouping that several backends take; no number changes by them."""
+"""Preparation steps that several backends share; they change no results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies that are exactly the cell of a recurrent layer, with the weights of its gates.
+"""Matches loop bodies that are the cell of a recurrent layer, and collects its weights.
 
 A gate reads a sum: products of the entry, of the state, or of both side by side, biases, and a
 peephole. Splits and slices of columns are followed through activations and sums, so that it does

@@ -1,4 +1,4 @@
-"""First steps of which a constant is left: what an op makes of the state that they begin with."""
+"""First steps that constant folding reduced to a constant."""
 
 from __future__ import annotations
 

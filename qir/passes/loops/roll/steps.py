@@ -1,4 +1,4 @@
-"""Steps that are alike: rows of values, one of every step, and the scan that they are."""
+"""Finds repeated steps and rewrites them as a scan."""
 
 from __future__ import annotations
 
