@@ -16,7 +16,8 @@ PAGES = (
     *sorted((ROOT / "docs").rglob("*.md")),
 )
 OLD = re.compile(
-    r"\b(codes|(every|each|no) code|reals|foreseen|grains?|told|tells|behind|in front)\b"
+    r"\b(codes|(every|each|no) code|reals|foreseen|grains?|told|tells|behind|in front|beside|"
+    r"foresees?|half way)\b"
 )
 QUOTED = re.compile(r"`[^`]*`|\b(?:\w+-reals|codes-in-bounds)\b|\"[^\"]*\"|'[^']*'")
 """What files and commands contain is quoted."""

@@ -284,11 +284,11 @@ class _File:
                 if other.resolve() in line:
                     raise ParseError(f"it extends {named}, which extends it, in a circle")
                 if not other.is_file():
-                    raise ParseError(f"there is no file {named} beside it")
+                    raise ParseError(f"there is no file {named} next to it")
                 return load(other, self.installed, line)
             if self.installed is None:
                 raise ParseError(
-                    f"extends {named!r}: name a file beside it, such as 'base{SUFFIX}'"
+                    f"extends {named!r}: name a file next to it, such as 'base{SUFFIX}'"
                 )
             try:
                 return self.installed(named)

@@ -145,7 +145,7 @@ cdef class Scanner:
         return end
 
     cdef Py_ssize_t _number_end(self):
-        """Reads a sign, then inf, nan, or decimals with an exponent; of `1..` the 1 is the number."""
+        """Reads a sign, then inf, nan, or decimals with an exponent; of `1..` only the 1."""
         cdef Py_ssize_t start = self.place, end, whole
         if self._letter(start) in u"+-":
             start += 1

@@ -101,7 +101,7 @@ class Choose:
     """Whether a zero point beyond the quantized values becomes the nearest one."""
     small: Small = "none"
     """Scales of at least E; of V where they are below T; ranges of at least R, or R * max(1, |min|,
-    |max|); scales of at least R times the largest beside them; both ends of a range below T moved
+    |max|); scales of at least R times the largest of the others; both ends of a range below T moved
     out by R, where one about zero becomes T wide; a range whose scale is below T amplified to it,
     and V where 1 / scale overflows."""
     nudge: Literal["none", "range_to_grid"] = "none"

@@ -74,7 +74,7 @@ def _step(perm: Perm) -> str:
 
 
 def turned_array(array: Array, perm: Perm) -> Array | None:
-    """Returns a constant with permuted axes, after adding axes of 1 in front where it has fewer."""
+    """Returns a constant with permuted axes, after prepending axes of 1 where it has fewer."""
     lead = len(perm) - array.type.rank
     data, kind = array.held, array.type
     if lead:

@@ -186,7 +186,7 @@ def _asked_before(norm: Node) -> Iterator[Condition]:
     parts = affine(norm)
     assert parts is not None
     shifts = bool((parts.beta - parts.mean * parts.gain).any())
-    padded = "it pads with zeros, or spreads, beside what would be shifted"
+    padded = "it pads with zeros, or spreads, next to what would be shifted"
     yield Condition(not shifts or _even(node), node, padded)
 
 

@@ -56,7 +56,7 @@ class UnfoldParameters(Pass):
         for _, each in graph.walk():
             for value in _open_ones(each, inside=each is not graph):
                 _unfold(each, value)
-                ledger.add(Change.EXACT, self.name, value.name, "its numbers stand beside it")
+                ledger.add(Change.EXACT, self.name, value.name, "its parameters are operands")
                 count += 1
             for node in list(each):
                 count += _unfold_inner(each, node)
