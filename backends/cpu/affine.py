@@ -27,7 +27,7 @@ RULE = "onnx.dynamic"
 
 
 def _map(value: Value, slot: str, storages: dict[DType, str]) -> tuple[QuantType, str, Sizes]:
-    """The type of quantized values, their storage, and (outer, channels, inner)."""
+    """Returns the type of quantized values, their storage, and (outer, channels, inner)."""
     quant, shape = value.type.quant, sizes(value)
     if quant is None or quant.storage not in storages:
         raise CannotLower(f"{slot} is stored as {value.type.dtype}")

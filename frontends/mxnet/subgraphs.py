@@ -1,6 +1,6 @@
 """Fused layers: `_sg_mkldnn_conv` and `_sg_mkldnn_fully_connected`, float and quantized.
 
-Their parameters stand in a subgraph, whose variables are the operands of the outer node in order.
+Their parameters are in a subgraph, whose variables are the operands of the outer node in order.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ _UNSAFE = frozenset({"from_file", "save", "load"})
 
 
 def keep(call: OverloadCall, why: str = "") -> Value | list[Value]:
-    """Adds a call as a foreign op; InputError where its results or arguments have no form here."""
+    """Adds a call as a foreign op; raises InputError where its results or arguments have no form
+    here."""
     node, reader = call.node, call.reader
     target: Any = node.target
     if target.namespace != _NAMESPACE:
@@ -76,7 +77,7 @@ def _coded(call: OverloadCall, held: Any, operands: list[Value]) -> Any:
 
 
 def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArray[np.generic], ...]:
-    """Computes a kept op; PluginError for one that PyTorch lacks or that fails."""
+    """Computes a kept op; raises PluginError for one that PyTorch lacks or that fails."""
     name = str(node.attrs["op"])
     namespace, _, rest = name.partition(".")
     packet, _, overload = rest.partition(".")

@@ -1,4 +1,4 @@
-"""What a source is: an exported program, a TorchScript archive or module, or a plain module."""
+"""Recognizes a source: an exported program, a TorchScript archive or module, or a plain module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives integer layers of other runtimes the biases and storage that onnxruntime's kernels take."""
+"""Converts biases and storage types of other runtimes' layers to those of onnxruntime's kernels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def fit(graph: Graph, ledger: Ledger, *, lossy: bool = False) -> None:
 
 
 def _mixes(node: Node) -> bool:
-    """Whether a layer reads signed bytes and makes unsigned ones, or the other way round."""
+    """Returns whether a layer reads signed bytes and makes unsigned ones, or the other way
+    round."""
     op, held = node.op, {slot: slot for slot in node.operands}
     if node.stages:
         first = node.stages[0]

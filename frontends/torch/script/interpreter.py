@@ -243,7 +243,7 @@ _OF_LISTS = frozenset(
 
 
 def _line(node: Any) -> str:
-    """Returns where a node stands in the user's files; empty where the archive does not say."""
+    """Returns where a node is in the user's files; empty where the archive does not say."""
     try:
         return str(node.sourceRange())
     except RuntimeError:  # its record in the archive is damaged
