@@ -47,7 +47,10 @@ class PyTorchTarget(Target):
 
         from .grouping import Kernels
         from .unclaimed import claimed
+        from .whole_range import widen
 
+        graph = graph.copy()
+        widen(graph, self.capability(), ledger)
         table = claimed(graph, self.capability(), self.profile)
         return run_passes(graph, [Kernels(self.profile, table=table)], ledger)
 

@@ -25,6 +25,7 @@ from . import eager
 from .grouping import Written
 from .session import Session, Signature, engine
 from .unclaimed import claimed
+from .whole_range import widen
 from .writer import decomposed, exported, kernels, torchscript
 from .writer.program import Handler, Program
 
@@ -123,6 +124,7 @@ def _grouped(target: ByEngine, flat: Graph, ledger: Ledger) -> Graph:
     """The graph with one group for each kernel that is called."""
     if not held(flat):
         return flat
+    widen(flat, target.capability(), ledger)
     table = claimed(flat, target.capability(), target.profile)
     return run_passes(flat, [Written(target.profile, table=table)], ledger)
 

@@ -51,6 +51,7 @@ class TorchFrontend(Frontend):
         from .reader import read
         from .signature import restore_names
         from .sources import opened
+        from .trained_norms import fold_trained_norms
 
         found = opened(source, inputs)
         with growth():
@@ -59,6 +60,7 @@ class TorchFrontend(Frontend):
             if found.observers:
                 said = f"{found.observers} observers are left out; calibrate the float model"
                 ledger.add(Change.EXACT, "read torch", found.name, said)
+            fold_trained_norms(graph, ledger)
             if found.kernels:
                 Group(found.profile).run(graph, ledger)
             if isinstance(source, (str, Path)):
