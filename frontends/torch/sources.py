@@ -17,7 +17,7 @@ from torch.export import Dim, ExportedProgram
 from qir.errors import InputError, QirError, UsageError
 
 from .archive import open_archive
-from .muting import muted
+from .muting import mute_quantized_tensors, muted
 from .profiles import engine_chosen, profile_name, running_engine
 from .program import Program, as_program, functional, mutates_views
 from .quantized_modules import (
@@ -104,6 +104,8 @@ def _file(path: Path, inputs: Sequence[object] | None) -> Opened:
 def _archive(path: Path, inputs: Sequence[object] | None) -> Opened:
     """Opens a TorchScript archive; its packed layers are those of the chosen engine."""
     extra: dict[str, str | bytes] = {_STATED: ""}
+    if _names_quantized(path):
+        mute_quantized_tensors()
     try:
         opened: Any = torch.jit.load
         module: Any = opened(str(path), map_location="cpu", _extra_files=extra)
@@ -119,6 +121,16 @@ def _archive(path: Path, inputs: Sequence[object] | None) -> Opened:
     except Exception as error:  # what a damaged archive holds fails where it is first looked at
         said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
         raise InputError(f"{path}: is damaged or not read: {said.strip()}") from error
+
+
+def _names_quantized(path: Path) -> bool:
+    """Returns whether the code of an archive speaks of quantized tensors or layers."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            code = [name for name in archive.namelist() if name.endswith(".py")]
+            return any(b"quantize" in archive.read(name) for name in code)
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError):
+        return False  # the loader says what is wrong
 
 
 def is_pickled(path: Path) -> bool:

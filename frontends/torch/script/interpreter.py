@@ -137,6 +137,7 @@ class Interpreter:
         named = text.partition("(")[0]
         namespace, _, rest = named.partition("::")
         name, _, overload = rest.partition(".")
+        overload = overload.removesuffix(_TWIN).removesuffix("_")
         packet = getattr(getattr(torch.ops, namespace), name, None)
         target = getattr(packet, overload or "default", None)
         if not isinstance(target, torch._ops.OpOverload):
@@ -215,6 +216,8 @@ class Interpreter:
         raise self.fail(f"calls {kind} of a quantized tensor, which is not read; dequantize first")
 
 
+_TWIN = "hacked_twin"
+"""The overload of an operator of optional tensors that TorchScript has where none is left out."""
 _KINDS = (Quantized, quantized.Channels)
 _REDUCED = frozenset(("aten::max", "aten::min", "aten::topk", "aten::sort"))
 """Operators that give elements of what they read, some with the places of these."""

@@ -20,6 +20,7 @@ from qir import pipeline
 from qir.errors import Refused, UsageError
 from qir.ir.text import parse
 from qir.target import target
+from tests.cli.command import qir as command
 
 from .networks import differing, export, make, quantized, watched
 
@@ -47,6 +48,28 @@ def test_the_file_is_a_program_of_decomposed_operators_with_an_open_batch(tmp_pa
     assert not [name for name in called if name.startswith(("quantized.", "aten.dequantize"))]
     for batch in (1, 5):
         assert program.module()(torch.from_numpy(data[:batch])).shape == (batch, 100)
+
+
+def test_a_file_is_compared_with_the_kernels_that_inductor_calls(tmp_path: Path) -> None:
+    """Run as it is, it computes floats between quantized values, which are other bytes."""
+    graph, data = quantized("resnet", "pt2e")
+    pipeline.save(graph, tmp_path / "int8.pt2", target="pt2e")
+    np.save(tmp_path / "x.npy", data[:2])
+    asked = ("run", tmp_path / "int8.pt2", "--data", tmp_path / "x.npy", "--compare", "pt2e")
+    done = command(*asked)
+    assert done.status == 0, done
+    assert "grouped as torch-2.1" in done.out
+    assert "all equal" in done.out
+
+
+def test_programs_of_others_are_compared_too(tmp_path: Path) -> None:
+    program, data = export("resnet")
+    torch.export.save(program, tmp_path / "float.pt2")
+    np.save(tmp_path / "x.npy", data[:1])
+    asked = ("run", tmp_path / "float.pt2", "--data", tmp_path / "x.npy")
+    done = command(*asked, "--compare", "pytorch-x86")
+    assert "reference and pytorch-x86 over 1 sample" in done.out, done
+    assert "differ" in done.out
 
 
 def test_a_float_network_is_an_exported_program_that_computes_the_same() -> None:

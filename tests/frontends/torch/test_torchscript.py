@@ -19,6 +19,7 @@ from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 import qir
 from qir.errors import InputError, UsageError
 from qir.ir.graph import Graph
+from tests.cli.command import process
 from tests.processors import has
 
 from .comparison import computed, difference, flat, wanted
@@ -376,3 +377,28 @@ def test_a_damaged_archive_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(InputError) as told:
             qir.load(path)
         assert "\n" not in str(told.value)
+
+
+def test_an_archive_that_reads_at_indices_is_read(tmp_path: Path) -> None:
+    """PyTorch saves `x[i]` as an overload of its own, index.Tensor_hacked_twin."""
+
+    class Picking(nn.Module):
+        def forward(self, x: Tensor, i: Tensor) -> tuple[Tensor, Tensor]:
+            held = x * 2
+            return x[i], held.index_put((i,), held[i] + 1)
+
+    data = (torch.randn(4, 5), torch.tensor([2, 0]))
+    script = traced(Picking(), data)
+    script.save(str(tmp_path / "a.pt"))
+    graph = qir.load(tmp_path / "a.pt", inputs=data)
+    for ours, theirs in zip(computed(graph, data), Picking()(*data), strict=True):
+        assert np.array_equal(ours, theirs.numpy())
+
+
+def test_commands_on_an_archive_are_silent_about_quantized_tensors(tmp_path: Path) -> None:
+    with engine("x86"):
+        script = traced(Quantizing(FUNCTIONS["add_relu"]), [torch.randn(IMAGE)])
+    script.save(str(tmp_path / "int8.pt"))
+    shape = ",".join(map(str, IMAGE))
+    done = process("show", "int8.pt", "--shape", shape, cwd=tmp_path)
+    assert (done.status, done.err) == (0, "")

