@@ -24,7 +24,7 @@ from qir.inspect.evaluation import (
     require_length,
 )
 from qir.inspect.metrics import metric
-from qir.inspect.quantization_check import Check, Settings, check_quantized
+from qir.inspect.quantization_check import QuantizationCheck, Settings, check_quantized
 from qir.ir.dtype import boxed
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
@@ -109,7 +109,7 @@ def check(
     limit: int | None = None,
     preprocess: Preprocess | str | Path | None = None,
     progress: Callable[[int, int | None], None] | None = None,
-) -> Check:
+) -> QuantizationCheck:
     """Measures a graph in QDQ form beside the float one that it was quantized from.
 
     Runs each once on the same data, and finds the tensors that lose most, why, and what would

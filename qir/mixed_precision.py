@@ -23,12 +23,13 @@ from numpy.typing import NDArray
 
 from qir.analysis.wide_activations import wide_rules
 from qir.arguments import checked
-from qir.calibration import Preprocess, Source, Statistics, open_data
+from qir.calibration import DataSource, Preprocess, Statistics, open_data
 from qir.calibration.data import Data, first_batch, fixed_batch
 from qir.calibration.runner import GraphProgram, input_specs
 from qir.errors import DataError, SchemeError, UsageError
 from qir.evaluating import labels_of
-from qir.inspect.metrics import Sqnr
+from qir.inspect.evaluation import against_labels, fits, require_some
+from qir.inspect.metrics import Sqnr, Top1
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
@@ -83,7 +84,7 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """What a search found."""
 
     recipe: Recipe
@@ -128,7 +129,7 @@ def search_recipe(
     preprocess: Preprocess | str | Path | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
-) -> Found:
+) -> SearchResult:
     """Finds a recipe that keeps the fewest ops in float and reaches a goal on the data.
 
     Give `drop` with labels, one a sample, or `sqnr`. `recipe` holds the settings and rules to start
@@ -167,7 +168,7 @@ class _Trials:
     def __init__(
         self,
         prepared: Prepared,
-        source: Source,
+        source: DataSource,
         goal: Goal,
         labels: Tensor | None,
         cache: TrialCache,
@@ -262,17 +263,22 @@ class _Trials:
             yield inputs
 
     def _hits(self, outputs: Iterator[dict[str, Tensor]]) -> float:
-        """Percent of the samples whose largest number of the first output is at their label."""
+        """Percent of the labelled samples that the first output with classes is right about."""
         assert self._labels is not None
-        found = np.concatenate([_classes(next(iter(each.values()))) for each in outputs])
-        if len(found) != len(self._labels):
-            raise DataError(f"{len(self._labels)} labels for {len(found)} samples: give one each")
-        return 100 * float(np.mean(found == self._labels))
-
-
-def _classes(scores: Tensor) -> NDArray[np.int64]:
-    """The index of the largest score of each sample."""
-    return np.asarray(scores.reshape(len(scores), -1).astype(np.float64).argmax(axis=1))
+        require_some(self._labels)
+        judge, right, done = Top1(), [], 0
+        for found in outputs:
+            count = len(next(iter(found.values())))
+            labels = self._labels[done : done + count]
+            output = next((n for n, made in found.items() if fits([judge], labels, made)), None)
+            if output is None:
+                against_labels([judge], labels, found)  # which says why
+            else:
+                right.append(judge.right(*judge.fitted(labels, found[output])))
+            done += count
+        if done != len(self._labels):
+            raise DataError(f"{len(self._labels)} labels for {done} samples: give one each")
+        return 100 * float(np.mean(np.concatenate(right)))
 
 
 def _floats(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -348,7 +354,7 @@ class _Search:
         self._best: tuple[float, int, Choice] = (-math.inf, 0, {})
         self.wanted = math.inf
 
-    def run(self) -> Found:
+    def run(self) -> SearchResult:
         self._begin("float model")
         exact = self.trials.exact()
         self.wanted = self.trials.goal.least(exact)
@@ -427,13 +433,13 @@ class _Search:
 
         self.trials.tell = tell
 
-    def _found(self, choice: Choice, exact: float, *, reached: bool) -> Found:
+    def _found(self, choice: Choice, exact: float, *, reached: bool) -> SearchResult:
         trials = self.trials
 
         def at(level: Level) -> tuple[str, ...]:
             return tuple(name for name in trials.candidates if choice.get(name) == level)
 
-        return Found(
+        return SearchResult(
             replace(trials.prepared.recipe, rules=trials.with_rules(choice)),
             reached,
             trials.value(choice),
@@ -446,4 +452,4 @@ class _Search:
         )
 
 
-__all__ = ["Found", "Goal", "search_recipe"]
+__all__ = ["Goal", "SearchResult", "search_recipe"]

@@ -36,7 +36,7 @@ from qir.ledger import Change, Ledger
 from qir.passes.cleanup.prune import Prune
 from qir.passes.quantize.assign_schemes import Wish, assign
 from qir.passes.quantize.quantize_dynamic import QuantizeDynamic, plan_dynamic
-from qir.passes.quantize.quantize_weights import Blocks, QuantizeWeights, plan_weights
+from qir.passes.quantize.quantize_weights import QuantizeWeights, WeightStorage, plan_weights
 from qir.profiles import bring, given, profile_text
 from qir.profiles import profile as named_profile
 from qir.profiles.processor import on_processor
@@ -56,6 +56,7 @@ from qir.reference.constants import computed
 from qir.reference.interpreter import find
 from qir.reference.interpreter import run as run_reference
 from qir.registry import DEFAULT_TARGET
+from qir.requantizing import reopen as reopen
 from qir.rewrite import Pass, Report, run_passes
 from qir.rewrite.runner.driver import After
 from qir.rewrite.runner.journal import Journal
@@ -317,7 +318,7 @@ def plan(
         folded = lowered(folded, table, Ledger())
     wishes = [Wish.parse(text) for text in rules]
     if weights is not None:
-        found = plan_weights(folded, table.name, Blocks.parse(weights), wishes)[0]
+        found = plan_weights(folded, table.name, WeightStorage.parse(weights), wishes)[0]
     elif dynamic:
         found = plan_dynamic(folded, table, granularity_named(granularity), wishes)[0]
     else:
@@ -429,7 +430,9 @@ def quantize(
 
     By `statistics` of `qir.calibrate`, or without data: `dynamic` lets products choose the scales
     of their data while the model runs, `weights="u4:32"` stores weights alone in few bits. These
-    two take `target`, `rules`, `ledger` and `journal`, and `dynamic` a `granularity`.
+    two take `target`, `rules`, `ledger` and `journal`, and `dynamic` a `granularity`. A model that
+    is quantized, or was trained for it, needs neither: the ranges of its types are taken for the
+    target (`qir.requantizing`).
 
     Scales are those of the target's profile, or of a named rule or family (`qir.numerics.NAMED`).
     A graph that was grouped by a profile gets no codes within that profile's kernels. With a
@@ -453,9 +456,15 @@ def quantize(
         if weights is not None:
             call = partial(quantize_weights, graph, weights)
         return call(target=target, rules=rules, ledger=ledger, journal=journal)
+    ledger = ledger if ledger is not None else Ledger()
     if statistics is None:
-        said = "give statistics of qir.calibrate, or dynamic=True, or weights='u4:32'"
-        raise UsageError(f"quantize: {said}")
+        if not held(graph) or samples or corrections not in (DEFAULT, "none"):
+            said = "give statistics of qir.calibrate, or dynamic=True, or weights='u4:32'"
+            raise UsageError(f"quantize: {said}")
+        recipe = Recipe(target, profile, granularity, range_rule, scales, "none", "", rules)
+        again = reopen(graph, recipe, ledger)
+        graph, statistics, rules = again.graph, again.statistics, again.rules
+        corrections = "none"
     if held(graph):
         asked = plan(
             graph,
@@ -466,7 +475,6 @@ def quantize(
             statistics=statistics,
         )
         _require_left(graph, asked, profile or named_target(target).profile)
-    ledger = ledger if ledger is not None else Ledger()
     names = corrections if isinstance(corrections, str) else ",".join(corrections) or "none"
     kind = "f16" if float16 else ""
     recipe = Recipe(target, profile, granularity, range_rule, scales, names, kind, rules)
@@ -479,7 +487,8 @@ def _require_left(graph: Graph, found: Plan, rules: str) -> None:
     names = held(graph)
     if not any(d.new for d in found.decisions):
         raise UsageError(
-            f"the model is quantized already: {len(names)} values are quantized, {names[0]} first"
+            f"the model is quantized already: {len(names)} values are quantized, {names[0]} first; "
+            "without samples and statistics the ranges of its types are taken for the target"
         )
     if (own := graph.profile) != rules:
         way = f"with --as {own}, to a .qir file" if named_profile(own).groups else "for its target"
@@ -536,7 +545,7 @@ def quantize_weights(
         _require_left(graph, asked, named_target(target).profile)
     backend = named_target(target)
     wishes = tuple(Wish.parse(text) for text in rules)
-    made = QuantizeWeights(Blocks.parse(weights), wishes, backend.profile)
+    made = QuantizeWeights(WeightStorage.parse(weights), wishes, backend.profile)
     return _without_data(graph, made, backend, ledger, journal)
 
 

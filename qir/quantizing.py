@@ -169,7 +169,7 @@ def _scaled(
 
 
 @dataclass(frozen=True)
-class Numbers:
+class ParameterSource:
     """By whose rules numbers are found, from which statistics."""
 
     statistics: Statistics
@@ -179,7 +179,7 @@ class Numbers:
 
 def quantizing_steps(
     planned: AssignSchemes,
-    numbers: Numbers,
+    numbers: ParameterSource,
     corrections: tuple[str, ...],
     exact: Graph | None = None,
     samples: Samples | None = None,
@@ -197,7 +197,9 @@ def quantizing_steps(
         corrected.append(RoundWeights(samples or {}, by, scales, later))
     if "correct-bias" in corrections:
         before = exact if corrected else None
-        corrected.append(CorrectBias(found, planned.capability, by, scales, before))
+        corrected.append(
+            CorrectBias(found, by, scales, capability=planned.capability, exact=before)
+        )
     rounding = tuple(planned.capability.rounding.items())
     made = Materialize(found, by, scales, rounding)
     return [planned, *corrected], [made, TurnSums(), Prune()]
@@ -248,7 +250,7 @@ class Prepared:
         self, rules: Iterable[str], ledger: Ledger, *, journal: Journal | None = None
     ) -> Graph:
         """The quantized graph, by these rules of the user; the prepared one stays as it was."""
-        by = Numbers(self.statistics, self.profile, self.recipe.scales)
+        by = ParameterSource(self.statistics, self.profile, self.recipe.scales)
         planned = self.planned(rules)
         graph = self.graph
         first, last = quantizing_steps(planned, by, self.corrections, graph, self.samples)
@@ -258,7 +260,11 @@ class Prepared:
         if "measure-bias" in self.corrections:
             graph = run_passes(graph, first, ledger, journal=journal)
             draft = run_passes(graph, last[:1], Ledger())
-            first = [MeasureBias(self.samples or {}, draft, planned.capability, self.graph)]
+            first = [
+                MeasureBias(
+                    self.samples or {}, draft, capability=planned.capability, exact=self.graph
+                )
+            ]
         out = run_passes(graph, [*first, *last], ledger, journal=journal)
         out.profile = self.profile
         return out

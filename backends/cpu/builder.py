@@ -43,7 +43,7 @@ Add: TypeAlias = "Callable[[Plan, Callable[[Buffer], int]], None]"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PendingStep:
     """One step of the plan to be; `add` adds it when every buffer has its number."""
 
     name: str
@@ -123,7 +123,7 @@ class Elements:
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
+class MeanSource:
     """What a mean is taken of: dequantized values, or what a table has for each byte."""
 
     source: Value
@@ -140,7 +140,7 @@ class View:
 
 
 @dataclass(slots=True)
-class Builder:
+class ProgramBuilder:
     """Collects steps; a value of four axes may be held as it is typed or channels last, or both."""
 
     graph: Graph
@@ -148,10 +148,12 @@ class Builder:
     """Whether nothing in the graph is quantized: the order of float sums moves no integer then."""
     watched: Collection[str] = ()
     """Names of values that are shown as they are made: no step leaves them out."""
-    steps: list[Step] = field(default_factory=list)
+    steps: list[PendingStep] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
-    means: dict[Value, Mean] = field(default_factory=dict)
+    means: dict[Value, MeanSource] = field(default_factory=dict)
     """Results that are means of dequantized values: these are not made first."""
+    fused: set[str] = field(default_factory=set)
+    """Names of nodes that a step computes with another one."""
     compile: Callable[[Graph], Runs] | None = None
     """Makes a program of a body; None: the reference runs what holds bodies."""
     _held: dict[tuple[Value, bool], Buffer] = field(default_factory=dict)
@@ -170,7 +172,7 @@ class Builder:
         add: Add,
     ) -> None:
         """Adds a step."""
-        self.steps.append(Step(name, kind, tuple(reads), tuple(writes), shape, add))
+        self.steps.append(PendingStep(name, kind, tuple(reads), tuple(writes), shape, add))
 
     def scratch(self, size: int) -> Buffer:
         """Memory for something that is no value of the graph."""

@@ -26,7 +26,7 @@ Table = NDArray[np.uint8 | np.int8]
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class ByteParameters:
     """The quantization parameters of a tensor of 8 bits with one scale."""
 
     quant: QuantType
@@ -47,12 +47,12 @@ class Map:
         """Whether every integer of the storage is in use."""
         return self.quant.bounds is None
 
-    def same(self, other: Map) -> bool:
+    def same(self, other: ByteParameters) -> bool:
         """Whether integers of the two mean the same, so that they may be copied as they are."""
         return self.quant.same_map(other.quant)
 
 
-def codes(value: Value, slot: str = "") -> Map:
+def codes(value: Value, slot: str = "") -> ByteParameters:
     """The parameters of a value; CannotLower if the kernels do not take its type."""
     quant = value.type.quant
     what = slot or f"%{value.name}"
@@ -66,7 +66,7 @@ def codes(value: Value, slot: str = "") -> Map:
     if quant.real_zero:
         raise CannotLower(f"{what} has a zero point that is no integer of its type")
     kind: Literal["u8", "i8"] = "u8" if quant.storage == U8 else "i8"
-    return Map(quant, kind, np.float32(quant.scales()), int(quant.zeros()))
+    return ByteParameters(quant, kind, np.float32(quant.scales()), int(quant.zeros()))
 
 
 def _plain(quant: QuantType, what: str) -> None:
@@ -107,7 +107,7 @@ def weight(value: Value, axis: int, slot: str) -> Weight:
 
 
 def bias(
-    value: Value | None, channels: int, x: Map, scale: NDArray[np.float32], slot: str
+    value: Value | None, channels: int, x: ByteParameters, scale: NDArray[np.float32], slot: str
 ) -> NDArray[np.int32] | None:
     """A bias in accumulator units, one for each channel; CannotLower where it is none."""
     if value is None:
@@ -131,7 +131,9 @@ def _equal(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
     return bool(np.array_equal(one, other))
 
 
-def multiplier(x: Map, scale: NDArray[np.float32], y: Map | None) -> NDArray[np.float32]:
+def multiplier(
+    x: ByteParameters, scale: NDArray[np.float32], y: ByteParameters | None
+) -> NDArray[np.float32]:
     """sx * sw / sy in float32, in this order; sx * sw where the result stays float."""
     with np.errstate(all="ignore"):  # what overflows is infinite, which the kernels take
         product = np.float32(x.scale) * scale
@@ -139,7 +141,13 @@ def multiplier(x: Map, scale: NDArray[np.float32], y: Map | None) -> NDArray[np.
     return np.ascontiguousarray(out, np.float32)
 
 
-def table(x: Map, y: Map, op: str, attrs: Mapping[str, Attr], stages: tuple[Stage, ...]) -> Table:
+def table(
+    x: ByteParameters,
+    y: ByteParameters,
+    op: str,
+    attrs: Mapping[str, Attr],
+    stages: tuple[Stage, ...],
+) -> Table:
     """What the reference makes of each of the 256 integers."""
     graph = Graph("table", PROFILE)
     kinds = [TensorType((256,), m.quant) for m in (x, y)]
@@ -154,17 +162,17 @@ def table(x: Map, y: Map, op: str, attrs: Mapping[str, Attr], stages: tuple[Stag
     return result
 
 
-def requantized(x: Map, y: Map) -> Table | None:
+def requantized(x: ByteParameters, y: ByteParameters) -> Table | None:
     """The table from integers of one type to those of another; None where they mean the same."""
     return None if x.same(y) else table(x, y, "requantize", {}, ())
 
 
-def every(x: Map) -> Table:
+def every(x: ByteParameters) -> Table:
     """The 256 integers in the order of their bytes."""
     return np.arange(256, dtype=np.uint8).view(np.uint8 if x.kind == "u8" else np.int8)
 
 
-def coded(reals: list[float], y: Map) -> list[int]:
+def coded(reals: list[float], y: ByteParameters) -> list[int]:
     """The integers to which the profile quantizes these floats."""
     graph = Graph("bounds", PROFILE)
     shape = (len(reals),)
@@ -187,7 +195,7 @@ class Job:
     params: Mapping[str, object] = field(default_factory=dict)
     """Parameters of the method that its profile names."""
 
-    def bounds(self, y: Map) -> tuple[int, int]:
+    def bounds(self, y: ByteParameters) -> tuple[int, int]:
         """Lowest and highest integer of the result, by its type and by relu and clip after the op.
 
         Rounding is monotone: clamping floats before it is clamping integers after it.
@@ -204,7 +212,7 @@ class Job:
             low, high = (min(max(v, floor), ceiling) for v in (low, high))
         return low, high
 
-    def full(self, y: Map) -> None:
+    def full(self, y: ByteParameters) -> None:
         """CannotLower unless the result takes every integer: for kernels that do not clamp."""
         if self.bounds(y) != y.quant.storage.bounds:
             raise CannotLower(f"{self.op} does not clamp its results")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from qir.ir.dtype import I32, I64
 
 from . import moves
-from .builder import Buffer, Builder, CannotLower, itemsize, sizes
+from .builder import Buffer, CannotLower, ProgramBuilder, itemsize, sizes
 from .codes import Job
 from .sizes import Sizes
 
@@ -18,7 +18,7 @@ WIDTHS = {I32: 4, I64: 8}
 """Bytes of the indices that the kernel reads."""
 
 
-def gather(b: Builder, job: Job) -> None:
+def gather(b: ProgramBuilder, job: Job) -> None:
     """Lowers gather: one constant index is a slice, others are read as the program runs."""
     value, indices = job.operands["x"], job.operands["indices"]
     if (held := indices.constant) is not None and held.data.size == 1:
@@ -44,7 +44,7 @@ def _inside(indices: NDArray[np.generic], size: int) -> bool:
 
 
 def _pick(
-    b: Builder,
+    b: ProgramBuilder,
     name: str,
     x: Buffer,
     indices: Buffer,
@@ -76,7 +76,7 @@ def _pick(
     )
 
 
-def pad(b: Builder, job: Job) -> None:
+def pad(b: ProgramBuilder, job: Job) -> None:
     """Lowers padding: by one value, or by indices where elements are repeated, axis by axis."""
     mode = job.attrs["mode"]
     if mode == "constant":
@@ -100,7 +100,7 @@ def pad(b: Builder, job: Job) -> None:
         held, shape = made, wider
 
 
-def arranged(b: Builder, job: Job) -> None:
+def arranged(b: ProgramBuilder, job: Job) -> None:
     """Lowers flip, tile and a slice that goes backwards: an axis at a time, by constant indices."""
     value = job.operands["x"]
     if job.tail or not moves.same_map(value, job.result):

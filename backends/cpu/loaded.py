@@ -16,7 +16,7 @@ from qir.target import Executable
 
 from .builder import Fallback
 from .profiling import StepTime, peaks, step_times
-from .program import Row, Tensor, chosen
+from .program import StepRow, Tensor, chosen
 from .program_file import Listing, read
 from .sizes import text
 
@@ -74,11 +74,11 @@ class Loaded(Executable):
         """Multiply-adds a second of the best case of these kernels, for int8 and f32."""
         return peaks(self.threads, self._isa)
 
-    def describe(self) -> list[Row]:
+    def describe(self) -> list[StepRow]:
         """One row a step."""
         rows = zip(self._listing.steps, self._plan.steps, strict=True)
         return [
-            Row(name, kind, chosen(kind, self._isa), told.shape, told.bytes)
+            StepRow(name, kind, chosen(kind, self._isa), told.shape, told.bytes)
             for told, (name, kind) in rows
         ]
 

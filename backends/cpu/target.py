@@ -24,9 +24,9 @@ from .builder import Fallback
 from .codes import PROFILE
 from .grouping import group, unwrap
 from .loaded import Loaded
-from .observed import Observed
+from .observed import ObservedPrograms
 from .profiling import StepTime, peaks
-from .program import Program, Row, Tensor
+from .program import Program, StepRow, Tensor
 from .sizes import Sizes, at_sizes, text, trial
 
 KEPT = 8
@@ -72,7 +72,7 @@ class CpuTarget(Target):
 
     def observed(self, graph: Graph, names: Collection[str]) -> Observe:
         """Runs a graph on one thread a call, each value shown as a step makes it."""
-        return Observed(graph, names)
+        return ObservedPrograms(graph, names)
 
 
 def _settings(threads: int | None, isa: str | None) -> int:
@@ -123,7 +123,7 @@ class Compiled(Executable):
         """Multiply-adds a second of the best case of these kernels, for int8 and f32."""
         return peaks(self.threads, self._isa)
 
-    def describe(self) -> list[Row]:
+    def describe(self) -> list[StepRow]:
         """The steps for the sizes last run; before a first run, 1 stands for sizes left open."""
         return self._shown.describe()
 

@@ -146,7 +146,7 @@ OPS: Any = {
 }
 
 
-class Program(torch.nn.Module):
+class ModuleProgram(torch.nn.Module):
     """Ops in order; what is float at the start of a value of integers is made integers within."""
 
     def __init__(self, asked: Any) -> None:
@@ -178,7 +178,7 @@ def run(asked: Any) -> tuple[Any, str]:
     given = tuple(fed(*pair) for pair in asked["inputs"].values())
     with torch.no_grad():
         trace: Any = torch.jit.trace
-        module = torch.jit.freeze(trace(Program(asked).eval(), given, check_trace=False))
+        module = torch.jit.freeze(trace(ModuleProgram(asked).eval(), given, check_trace=False))
         for _ in range(2):  # the first run is profiled, the second is made into kernels
             module(*given)
         found = module(*given)

@@ -6,19 +6,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qir.profiles.kernel_forms import CONVOLUTIONS, TRANSPOSED, Form, Layer
+from qir.profiles.kernel_forms import CONVOLUTIONS, TRANSPOSED, Form, KernelLayer
 
 _MOST_TERMS = 384
 _MIDDLE = 128
 
 
-def _in_turn(of: Layer) -> bool:
+def _in_turn(of: KernelLayer) -> bool:
     rows, terms = of.sizes[1:]
     turned = of.attrs.get("trans_a") or of.attrs.get("trans_b")
     return not turned and rows not in (0, 1, None) and terms is not None and terms <= _MOST_TERMS
 
 
-def _padded_high(of: Layer) -> bool:
+def _padded_high(of: KernelLayer) -> bool:
     if of.data is None or of.data.zero is None or of.data.dynamic:
         return False
     return any(map(any, of.pads)) and bool(np.any(np.asarray(of.data.zeros()) > _MIDDLE))

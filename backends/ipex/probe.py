@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import qir.inspect.pipe as pipe
-from qir.inspect.elsewhere import Elsewhere
+from qir.inspect.elsewhere import OtherRuntime
 from qir.inspect.probe_cases import Forms
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
@@ -23,7 +23,7 @@ from qir.ir.types import QuantType
 Array = NDArray[np.generic]
 
 
-class Ipex(Elsewhere):
+class Ipex(OtherRuntime):
     """Traced modules, whose groups oneDNN computes."""
 
     name = "ipex"

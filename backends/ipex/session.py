@@ -19,7 +19,7 @@ from .edges import kept
 from .probe import Ipex, told
 
 
-class Session(Executable):
+class IpexSession(Executable):
     """A graph, ready to run as a traced and frozen module."""
 
     def __init__(self, graph: Graph) -> None:

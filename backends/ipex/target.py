@@ -95,9 +95,9 @@ class IpexTarget(Target):
 
     def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
         """Runs a graph in IPEX, in the Python that `QIR_IPEX` names; PluginError without one."""
-        from .session import Session
+        from .session import IpexSession
 
-        return Session(graph)
+        return IpexSession(graph)
 
 
 class IpexSignedTarget(IpexTarget):

@@ -24,7 +24,7 @@ from .writer.files import parameters_path
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
-class Session(Executable):
+class MxnetSession(Executable):
     """A model in MXNet's files, ready to run."""
 
     def __init__(self, path: Path, names: tuple[str, ...] = ()) -> None:
@@ -59,7 +59,7 @@ def _mxnet(_python: str) -> MxNet:
     return made
 
 
-class _Written(Session):
+class _Written(MxnetSession):
     """A graph that was written for MXNet; its files go with it."""
 
     def __init__(self, folder: tempfile.TemporaryDirectory[str], names: tuple[str, ...]) -> None:
@@ -67,7 +67,7 @@ class _Written(Session):
         self.folder = folder
 
 
-def written(target: Target, graph: Graph) -> Session:
+def written(target: Target, graph: Graph) -> MxnetSession:
     """Returns a graph ready to run, written to files for as long as it is there."""
     folder = tempfile.TemporaryDirectory()
     target.emit(graph, Path(folder.name, "model-symbol.json"), Ledger(), lossy=True)

@@ -62,6 +62,6 @@ class MxnetTarget(Target):
 
     def compile_file(self, path: Path, *, threads: int | None = None) -> Executable:
         """Runs files in MXNet; PluginError where there is none."""
-        from .session import Session
+        from .session import MxnetSession
 
-        return Session(path)
+        return MxnetSession(path)

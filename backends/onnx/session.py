@@ -20,7 +20,7 @@ SILENT = 4
 """Only what ends the process is logged; what fails is raised."""
 
 
-class Session(Executable):
+class OnnxSession(Executable):
     """A model in onnxruntime's CPU provider."""
 
     def __init__(

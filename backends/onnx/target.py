@@ -90,7 +90,7 @@ class OnnxRuntimeTarget(Target):
         from .writer.graph import to_model
 
         try:
-            from .session import Session
+            from .session import OnnxSession
         except ImportError as error:
             raise PluginError(f"target {self.name} needs {error.name} to run models") from error
         if isinstance(model, Graph):
@@ -98,8 +98,8 @@ class OnnxRuntimeTarget(Target):
             for each in bodies(made):
                 add_apart(each, Ledger())
             data = to_model(made, Ledger(), self.dialect()).SerializeToString()
-            return Session(data, threads=threads, optimize=optimize)
-        return Session(model, threads=threads, optimize=optimize)
+            return OnnxSession(data, threads=threads, optimize=optimize)
+        return OnnxSession(model, threads=threads, optimize=optimize)
 
 
 class OnnxTarget(OnnxRuntimeTarget):

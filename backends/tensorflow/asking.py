@@ -22,24 +22,24 @@ Array = NDArray[np.generic]
 
 
 @dataclass(frozen=True)
-class Kind:
+class RequestedType:
     """An attribute that is an element type, such as quint8."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Kinds:
+class RequestedTypes:
     """An attribute that is a list of element types."""
 
     names: tuple[str, ...]
 
 
-Attr = str | int | float | bool | Kind | Kinds | tuple[int, ...] | tuple[str, ...]
+Attr = str | int | float | bool | RequestedType | RequestedTypes | tuple[int, ...] | tuple[str, ...]
 
 
 @dataclass
-class Asked:
+class GraphRequest:
     """A graph: constants and inputs by name (with their quantized type), nodes in order."""
 
     constants: dict[str, tuple[Array, str]] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class TensorFlow:
             env=env,
         )
 
-    def run(self, asked: Asked, *fetches: str) -> list[Array]:
+    def run(self, asked: GraphRequest, *fetches: str) -> list[Array]:
         """The arrays of some results; RuntimeError with TensorFlow's words where it refuses."""
         assert self.child.stdin is not None
         assert self.child.stdout is not None
@@ -112,7 +112,7 @@ class TensorFlow:
     ) -> list[Array]:
         """One op on arrays that are fed and numbers that are constant; quantized arrays come in a
         pair with the name of their type."""
-        asked = Asked()
+        asked = GraphRequest()
         names = [
             asked.fed(*o)
             if isinstance(o, tuple)
@@ -134,9 +134,9 @@ class TensorFlow:
 def _plain(value: Any) -> Plain:
     """Tagged tuples in place of this module's classes."""
     match value:
-        case Kind():
+        case RequestedType():
             return ("kind", value.name)
-        case Kinds():
+        case RequestedTypes():
             return ("kinds", value.names)
         case Mapping():
             return {name: _plain(v) for name, v in value.items()}

@@ -81,10 +81,10 @@ class TensorFlowTarget(Target):
 
         Raises InputError for a model that TensorFlow does not take, PluginError without it.
         """
-        from .session import FileSession, Session
+        from .session import FileSession, TensorFlowSession
         from .writer.forms import formed
         from .writer.graphdef import to_graphdef
 
         if isinstance(model, Path):
             return FileSession(model, threads)
-        return Session(to_graphdef(formed(model, Ledger(), kernels=True)), threads)
+        return TensorFlowSession(to_graphdef(formed(model, Ledger(), kernels=True)), threads)

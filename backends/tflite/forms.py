@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qir.profiles.kernel_forms import Form, Layer
+from qir.profiles.kernel_forms import Form, KernelLayer
 
 _SMALLEST_RATIO = 2.0**-10
 
 
-def _same_unpadded(of: Layer) -> bool:
+def _same_unpadded(of: KernelLayer) -> bool:
     """Whether padding may be stored as SAME, and leaves some rows or columns unread."""
     if max(of.kernel) == 1:
         return False
@@ -29,7 +29,7 @@ def _same_unpadded(of: Layer) -> bool:
     return unread
 
 
-def _has_fine_operand(of: Layer) -> bool:
+def _has_fine_operand(of: KernelLayer) -> bool:
     """Whether an operand's scale is below 1/1024 of the result's, in float32."""
     scales = []
     for quant in (of.result, of.data, of.quant):
@@ -41,16 +41,16 @@ def _has_fine_operand(of: Layer) -> bool:
     return bool(min(ratios) < _SMALLEST_RATIO)
 
 
-def _steps_beyond_window(of: Layer) -> bool:
+def _steps_beyond_window(of: KernelLayer) -> bool:
     return any(s > k for s, k in zip(of.ints("stride"), of.ints("kernel"), strict=False))
 
 
-def _one_map(of: Layer) -> bool:
+def _one_map(of: KernelLayer) -> bool:
     result = of.result
     return result is not None and all(q is not None and q.same_map(result) for q in of.joined)
 
 
-def _weight_blocks(of: Layer) -> bool:
+def _weight_blocks(of: KernelLayer) -> bool:
     return of.quant is not None and of.quant.grain is not None and of.quant.axis is None
 
 

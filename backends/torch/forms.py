@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qir.profiles.kernel_forms import CONVOLUTIONS, TRANSPOSED, Axis, Form, Layer
+from qir.profiles.kernel_forms import CONVOLUTIONS, TRANSPOSED, Axis, Form, KernelLayer
 
 _GROUPS_OF_ONEDNN = 100
 _MOST_WINDOWS = 1 << 16
 
 
-def _fbgemm_depthwise(of: Layer) -> bool:
+def _fbgemm_depthwise(of: KernelLayer) -> bool:
     out, each = of.weights[:2]
     return (
         each == 1
@@ -26,7 +26,7 @@ def _fbgemm_depthwise(of: Layer) -> bool:
     )
 
 
-def _groups_left_over(of: Layer) -> bool:
+def _groups_left_over(of: KernelLayer) -> bool:
     out, each = of.weights[:2]
     together = {2: 8, 4: 4}.get(each, 1)
     return (
@@ -40,7 +40,7 @@ def _groups_left_over(of: Layer) -> bool:
     )
 
 
-def _scattered_rows(of: Layer) -> bool:
+def _scattered_rows(of: KernelLayer) -> bool:
     into, out = of.weights[:2]
     return (
         of.groups == 1
@@ -53,21 +53,21 @@ def _scattered_rows(of: Layer) -> bool:
     )
 
 
-def _beyond_onednn(of: Layer) -> bool:
+def _beyond_onednn(of: KernelLayer) -> bool:
     return of.groups > _GROUPS_OF_ONEDNN or _has_zero_points(of)
 
 
-def _has_zero_points(of: Layer) -> bool:
+def _has_zero_points(of: KernelLayer) -> bool:
     if of.quant is None or of.quant.zero is None or of.quant.dynamic:
         return False
     return bool(np.any(np.asarray(of.quant.zeros())))
 
 
-def _shorter_than_padding(of: Layer) -> bool:
+def _shorter_than_padding(of: KernelLayer) -> bool:
     return any(axis.count is not None and axis.count < axis.pads[0] for axis in of.axes)
 
 
-def _reads_beyond_data(of: Layer) -> bool:
+def _reads_beyond_data(of: KernelLayer) -> bool:
     one_padded_slice = of.op == "conv3d" and of.sizes[0] in (1, None) and any(of.pads[0])
     return one_padded_slice or any(_has_window_of_padding(axis) for axis in of.axes)
 
@@ -89,7 +89,7 @@ def _has_window_of_padding(axis: Axis) -> bool:
     return bool(np.any(first_in >= axis.size))
 
 
-def _one_column(of: Layer) -> bool:
+def _one_column(of: KernelLayer) -> bool:
     if of.ints("stride")[-1] < 2 or of.axes[-1].count not in (1, None):
         return False
     rows = of.axes[0].count
@@ -98,15 +98,15 @@ def _one_column(of: Layer) -> bool:
     return of.op == "conv3d" or (of.kernel[-1] > 1 and tall and not one_each)
 
 
-def _steps_beyond_taps(of: Layer) -> bool:
+def _steps_beyond_taps(of: KernelLayer) -> bool:
     return any(s > k for s, k in zip(of.ints("stride"), of.kernel, strict=False))
 
 
-def _known_rows(of: Layer) -> bool:
+def _known_rows(of: KernelLayer) -> bool:
     return None not in of.sizes and min(of.weights) > 0
 
 
-def _small_product(of: Layer) -> bool:
+def _small_product(of: KernelLayer) -> bool:
     if None in of.sizes or 0 in of.weights:
         return False
     count, terms = of.weights

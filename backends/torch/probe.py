@@ -44,7 +44,7 @@ _OPS = (
 _ROWS = (("conv2d", "relu"), ("linear", "relu"))
 
 
-class Engine(Probe):
+class TorchEngine(Probe):
     """Quantized tensors under one engine, on one thread."""
 
     backend = "torch"
@@ -260,16 +260,16 @@ _RUN: Mapping[str, Callable[[Node, Tensors], torch.Tensor]] = {
 }
 
 
-class Fbgemm(Engine):
+class Fbgemm(TorchEngine):
     """Engine fbgemm."""
 
     name = "torch.fbgemm"
-    forms = replace(Engine.forms, ops=(*_OPS, "conv3d"))
+    forms = replace(TorchEngine.forms, ops=(*_OPS, "conv3d"))
     engine = "fbgemm"
     settings: ClassVar[Mapping[str, str]] = {"engine": "fbgemm"}
 
 
-class X86(Engine):
+class X86(TorchEngine):
     """Engine x86."""
 
     name = "torch.x86"
@@ -277,22 +277,22 @@ class X86(Engine):
     settings: ClassVar[Mapping[str, str]] = {"engine": "x86"}
 
 
-class Onednn(Engine):
+class OnednnEngine(TorchEngine):
     """Engine onednn."""
 
     name = "torch.onednn"
     engine = "onednn"
-    forms = replace(Engine.forms, tails=(*_ROWS, ("conv2d", "add"), ("conv2d", "add", "relu")))
+    forms = replace(TorchEngine.forms, tails=(*_ROWS, ("conv2d", "add"), ("conv2d", "add", "relu")))
     settings: ClassVar[Mapping[str, str]] = {"engine": "onednn"}
 
 
-class Qnnpack(Engine):
+class Qnnpack(TorchEngine):
     """Engine qnnpack."""
 
     name = "torch.qnnpack"
-    forms = replace(Engine.forms, ops=tuple(op for op in _OPS if op != "sigmoid"))
+    forms = replace(TorchEngine.forms, ops=tuple(op for op in _OPS if op != "sigmoid"))
     engine = "qnnpack"
     settings: ClassVar[Mapping[str, str]] = {"engine": "qnnpack"}
 
 
-PROBES: tuple[Probe, ...] = (Fbgemm(), X86(), Onednn(), Qnnpack(), Exported())
+PROBES: tuple[Probe, ...] = (Fbgemm(), X86(), OnednnEngine(), Qnnpack(), Exported())

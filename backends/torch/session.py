@@ -50,21 +50,21 @@ def engine(name: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Signature:
+class ProgramInterface:
     """The inputs and results of a program, in order."""
 
     inputs: dict[str, TensorType]
     outputs: tuple[str, ...]
 
     @classmethod
-    def of(cls, graph: Graph) -> Signature:
+    def of(cls, graph: Graph) -> ProgramInterface:
         """Returns that of a graph."""
         return cls({value.name: value.type for value in graph.inputs}, tuple(graph.outputs))
 
-    def plain(self) -> Signature:
+    def plain(self) -> ProgramInterface:
         """Returns that of a program whose quantized values are tensors of plain integers."""
         kinds = {name: kind.with_element(kind.dtype) for name, kind in self.inputs.items()}
-        return Signature(kinds, self.outputs)
+        return ProgramInterface(kinds, self.outputs)
 
     def text(self, engine: str = "") -> str:
         """Returns it as JSON, with the engine that computes the program's quantized tensors."""
@@ -73,7 +73,7 @@ class Signature:
         return json.dumps(told | ({"engine": engine} if engine else {}))
 
     @classmethod
-    def parse(cls, text: str) -> Signature:
+    def parse(cls, text: str) -> ProgramInterface:
         """Reads the JSON; InputError for something else."""
         try:
             told = json.loads(text)
@@ -84,12 +84,12 @@ class Signature:
 
 
 @dataclass(frozen=True)
-class Session(Executable):
+class TorchSession(Executable):
     """A program that is ready to run."""
 
     run: Callable[..., Any]
     engine: str
-    signature: Signature
+    signature: ProgramInterface
 
     def __call__(self, /, **inputs: object) -> dict[str, object]:
         """Runs it on arrays by input name; DataError for one that is missing or unknown.

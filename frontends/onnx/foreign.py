@@ -22,8 +22,8 @@ from . import optional
 from .calls import strange
 from .elements import UNKNOWN, element, tensor_proto, type_proto
 from .evaluated import by_runtime, without_runtime
-from .op import MICROSOFT, Op, attribute_type, held_graphs, outside_of
-from .reader import Reader
+from .op import MICROSOFT, OnnxOp, attribute_type, held_graphs, outside_of
+from .reader import OnnxReader
 
 _LIKE_FIRST = frozenset({"QLinearLeakyRelu", "Gelu", "FastGelu", "QuickGelu", "BiasGelu"})
 """Ops of onnxruntime's own domain whose result has the type of their first operand."""
@@ -33,7 +33,7 @@ SMALL = 1024
 """So many elements of a constant may decide a shape."""
 
 
-def keep(reader: Reader, op: Op, why: str = "") -> None:
+def keep(reader: OnnxReader, op: OnnxOp, why: str = "") -> None:
     """Adds the op as a foreign node.
 
     `why` says what is wrong with an op that is known. What its graphs use from outside are operands
@@ -67,7 +67,7 @@ def keep(reader: Reader, op: Op, why: str = "") -> None:
         reader.note(Change.EXACT, next(filter(None, op.outputs), op.place), said)
 
 
-def _same_sets(op: Op) -> None:
+def _same_sets(op: OnnxOp) -> None:
     """InputError where graphs within an op that is kept have operators of other sets than it."""
     inside = [g for a in op.proto.attribute for g in held_graphs(a)]
     found = next(filter(None, (strange(g, op.opset) for g in inside)), "")
@@ -75,7 +75,7 @@ def _same_sets(op: Op) -> None:
         raise op.fail(f"is kept as it is, of opset {op.opset}, and holds {found} of a function")
 
 
-def attr(reader: Reader, op: Op, attribute: AttributeProto) -> Attr:
+def attr(reader: OnnxReader, op: OnnxOp, attribute: AttributeProto) -> Attr:
     """An attribute as the language holds it; graphs and types as the bytes of their attribute."""
     match attribute.type:
         case AttributeProto.INT:
@@ -100,7 +100,7 @@ def attr(reader: Reader, op: Op, attribute: AttributeProto) -> Attr:
     return None, held.SerializeToString(deterministic=True)
 
 
-def _filled(reader: Reader, attribute: AttributeProto) -> None:
+def _filled(reader: OnnxReader, attribute: AttributeProto) -> None:
     """Puts data that are beside the model into an attribute that is carried, and its graphs."""
     sparse = [attribute.sparse_tensor, *attribute.sparse_tensors]
     tensors = [attribute.t, *attribute.tensors]
@@ -125,14 +125,14 @@ def _text(data: bytes) -> Attr:
 # -- what it gives ------------------------------------------------------------------------------
 
 
-def unsaid(reader: Reader, op: Op) -> bool:
+def unsaid(reader: OnnxReader, op: OnnxOp) -> bool:
     """Whether neither ONNX's inference nor the file says what the op gives."""
     values = [reader.value(op, name) for name in op.inputs if name]
     known = {**reader.declared, **_inferred(reader, op, values)}
     return any(name and name not in known for name in op.outputs)
 
 
-def _types(reader: Reader, op: Op, values: list[Value]) -> list[TensorType]:
+def _types(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> list[TensorType]:
     """The types of the results that have names: inferred, or as the file declares them."""
     inferred = {**_ranked(op, values), **_inferred(reader, op, values)}
     out = []
@@ -144,7 +144,7 @@ def _types(reader: Reader, op: Op, values: list[Value]) -> list[TensorType]:
     return out
 
 
-def _loose(reader: Reader, op: Op, values: list[Value]) -> list[TensorType]:
+def _loose(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> list[TensorType]:
     """The types of the results where not all ranks are known."""
     found = _outputs(op, values) if op.schema() is not None else {}
     out = []
@@ -161,7 +161,7 @@ def _loose(reader: Reader, op: Op, values: list[Value]) -> list[TensorType]:
     return out
 
 
-def _ranked(op: Op, values: list[Value]) -> dict[str, TensorType]:
+def _ranked(op: OnnxOp, values: list[Value]) -> dict[str, TensorType]:
     """The result of an op whose axes are computed: its rank, which their number says."""
     reduces = op.type.startswith("Reduce")
     if op.domain or len(values) != 2 or not (op.outputs and (reduces or op.type == "Squeeze")):
@@ -188,7 +188,7 @@ def _refined(found: TensorType, declared: TensorType | None) -> TensorType:
     return found.with_shape(tuple(d if f is None else f for f, d in pairs))
 
 
-def _inferred(reader: Reader, op: Op, values: list[Value]) -> dict[str, TensorType]:
+def _inferred(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> dict[str, TensorType]:
     schema = op.schema()
     if schema is None:
         if op.domain == MICROSOFT and op.type in _LIKE_FIRST and values and op.outputs:
@@ -207,7 +207,7 @@ def _inferred(reader: Reader, op: Op, values: list[Value]) -> dict[str, TensorTy
     return {n: t for n, t in read.items() if t is not None}
 
 
-def _outputs(op: Op, values: list[Value]) -> dict[str, onnx.TypeProto]:
+def _outputs(op: OnnxOp, values: list[Value]) -> dict[str, onnx.TypeProto]:
     """What ONNX's inference says of the results of an op that it describes."""
     schema = op.schema()
     assert schema is not None
@@ -241,7 +241,7 @@ def _outputs(op: Op, values: list[Value]) -> dict[str, onnx.TypeProto]:
         raise op.fail(f"its results have no shape: {told}") from error
 
 
-def _check_axes(op: Op) -> None:
+def _check_axes(op: OnnxOp) -> None:
     """InputError for an axis of more than 32 bits, of which the library's inference may die."""
     for name in ("axis", "axes"):
         held = op.attribute(name)
@@ -250,7 +250,7 @@ def _check_axes(op: Op) -> None:
                 raise op.fail(f"attribute {name!r} is {axis}: no tensor has such an axis")
 
 
-def _by_runtime(reader: Reader, op: Op, values: list[Value]) -> dict[str, TensorType]:
+def _by_runtime(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> dict[str, TensorType]:
     """What onnxruntime says that an op of its own gives; nothing where it is not there."""
     names = [n for n in op.inputs if n]
     given = dict(zip(names, values, strict=True))

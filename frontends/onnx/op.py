@@ -21,18 +21,18 @@ _STANDARD = frozenset({"QLinearConv", "QuantizeLinear", "DequantizeLinear"})
 """Names that operators of ONNX and of onnxruntime have, whose origin says which it was."""
 
 
-class Keep(Exception):
+class KeepOperator(Exception):
     """The op cannot be said in the language exactly, and is kept as the file has it.
 
     A text says why where whoever made the model should know.
     """
 
 
-class Computed(Keep):
+class Computed(KeepOperator):
     """Numbers that the language has as constants are computed in the file."""
 
 
-class Op:
+class OnnxOp:
     """A node with its place in the file and the version of its operator set."""
 
     __slots__ = (
@@ -173,7 +173,7 @@ class Op:
     def only(self, *names: str) -> None:
         """Keep if the node has an attribute other than these."""
         if any(name not in names for name in self.attributes):
-            raise Keep
+            raise KeepOperator
 
 
 @lru_cache(1024)
@@ -261,7 +261,7 @@ def _trim(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def outside_of(op: Op) -> tuple[str, ...]:
+def outside_of(op: OnnxOp) -> tuple[str, ...]:
     """What graphs within an operator use from outside, its own operands among it."""
     inside = (g for a in op.proto.attribute for g in held_graphs(a))
     return tuple(dict.fromkeys(n for g in inside for n in free_names(g) if n))

@@ -28,7 +28,7 @@ from .constant_evaluation import settled, state
 from .elements import Dimensions
 from .faults import fault
 from .files import ModelFile, Stored
-from .op import Computed, Keep, Op
+from .op import Computed, KeepOperator, OnnxOp
 
 STEP = "onnx frontend"
 CODES = frozenset(
@@ -45,7 +45,7 @@ class ReadBody(Protocol):
 
     def __call__(
         self,
-        outer: Reader,
+        outer: OnnxReader,
         proto: onnx.GraphProto,
         takes: Sequence[tuple[str, TensorType]],
         ledger: Ledger,
@@ -56,7 +56,7 @@ DEFAULTS_SINCE = 4
 """The first version of the format whose inputs may have defaults that are not constants."""
 
 
-class Reader:
+class OnnxReader:
     """Builds one graph: the model's, or a body's within it, which sees what its outer one holds."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Reader:
         proto: onnx.GraphProto,
         ledger: Ledger,
         read_body: ReadBody,
-        outer: Reader | None = None,
+        outer: OnnxReader | None = None,
     ) -> None:
         self.file = file
         self.proto = proto
@@ -152,7 +152,7 @@ class Reader:
         """A constant's element type; Keep for what is computed."""
         found = self._array(self.resolve(name))
         if found is None:
-            raise Keep
+            raise KeepOperator
         return found.type.dtype
 
     def numbers(self, name: str) -> NDArray[np.generic]:
@@ -193,7 +193,7 @@ class Reader:
 
     # -- values -------------------------------------------------------------------------------
 
-    def type_of(self, op: Op, name: str) -> TensorType:
+    def type_of(self, op: OnnxOp, name: str) -> TensorType:
         """The type of an operand; a constant's is that of its raw elements."""
         name = self.resolve(name)
         if name not in self._stored and (value := self._values.get(name)) is not None:
@@ -201,7 +201,7 @@ class Reader:
         found = self._array(name)
         return found.type if found else self.value(op, name).type
 
-    def value(self, op: Op, name: str, quant: QuantType | None = None) -> Value:
+    def value(self, op: OnnxOp, name: str, quant: QuantType | None = None) -> Value:
         """An operand; a constant is made where it is missing, with the meaning given."""
         name = self.resolve(name)
         if name not in self._stored and (found := self._values.get(name)) is not None:
@@ -214,14 +214,14 @@ class Reader:
             raise op.fail(f"reads {name!r}, which nothing makes" if name else "lacks an operand")
         return self._values[name]
 
-    def map_of(self, op: Op, name: str) -> QuantType | None:
+    def map_of(self, op: OnnxOp, name: str) -> QuantType | None:
         """The map of an operand that is computed and is quantized."""
         name = self.resolve(name)
         if name not in self._stored and (found := self._values.get(name)) is not None:
             return found.type.quant
         return None if self.is_constant(name) else self.value(op, name).type.quant
 
-    def moved(self, op: Op, name: str) -> Value:
+    def moved(self, op: OnnxOp, name: str) -> Value:
         """An operand of an op that moves integers: a constant takes the meaning its
         readers give."""
         name = self.resolve(name)
@@ -267,7 +267,7 @@ class Reader:
             return None
         try:
             quant = self.quant(*pair, kind.dtype)
-        except Keep:
+        except KeepOperator:
             return None
         return quant if quant.grain is None else None
 
@@ -288,7 +288,7 @@ class Reader:
         """Whether somebody reads or makes it as quantized values."""
         return name in self.meanings
 
-    def mean(self, op: Op, name: str, quant: QuantType) -> bool:
+    def mean(self, op: OnnxOp, name: str, quant: QuantType) -> bool:
         """Gives raw integers along an axis their meaning, unless another reader sees them raw."""
         value = self.value(op, name)
         own = ("foreign",) if self.outer else ("input", "foreign")
@@ -321,7 +321,7 @@ class Reader:
 
     def add(
         self,
-        op: Op,
+        op: OnnxOp,
         kind: str,
         operands: Mapping[str, Value],
         attrs: Mapping[str, Attr] | None = None,
@@ -374,7 +374,7 @@ class Reader:
         zeros = self._zeros(zero, storage, scales)
         if not isinstance(shape, tuple) or not _per_axis(scales, shape, axis):
             if scales.size != 1:
-                raise Keep(_open_axis(scales, shape, axis))
+                raise KeepOperator(_open_axis(scales, shape, axis))
             flat, offset = scales.reshape(()), zeros.reshape(())
             return uniform(storage, flat, offset, express=kind)
         axis %= len(shape)
@@ -388,9 +388,9 @@ class Reader:
         grain = Grain(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
         wanted = grain.grid(kind.shape)
         if scales.ndim != kind.rank or size < 1:
-            raise Keep(f"blocks of {size} of {kind.rank} axes have scales of {scales.ndim}")
+            raise KeepOperator(f"blocks of {size} of {kind.rank} axes have scales of {scales.ndim}")
         if any(isinstance(w, int) and w != s for w, s in zip(wanted, scales.shape, strict=True)):
-            raise Keep(f"it has {scales.shape} scales for {kind} in blocks of {size}")
+            raise KeepOperator(f"it has {scales.shape} scales for {kind} in blocks of {size}")
         zeros = self._zeros(zero, kind.dtype, scales)
         held: Array | tuple[int, ...] = ()
         if zeros.any():
@@ -405,32 +405,32 @@ class Reader:
         data = self.numbers(name)
         kind = dtype_of(data)
         if kind.name not in ("f32", "f16") or data.ndim > most or not data.size:
-            raise Keep
+            raise KeepOperator
         scales: NDArray[np.floating] = data.astype(kind.carrier, copy=False)
         fine = np.isfinite(scales) & ((scales > 0) | (most > 1))  # blocks have any sign, or none
         if not fine.all():
             bad, count = scales[~fine].reshape(-1)[0], scales.size
             which = f"scale {bad}" if count == 1 else f"scale {bad}, one of {count},"
-            raise Keep(f"its {which} is not positive and finite")
+            raise KeepOperator(f"its {which} is not positive and finite")
         return scales, kind
 
     def _zeros(
         self, name: str, storage: DType, scales: NDArray[np.floating]
     ) -> NDArray[np.integer]:
         if storage.name not in CODES:
-            raise Keep
+            raise KeepOperator
         if not name:
             return np.zeros(scales.shape, np.int64)
         zeros = self.numbers(name)
         if zeros.size != scales.size:
-            raise Keep(f"it has {zeros.size} zero points for {scales.size} scales")
+            raise KeepOperator(f"it has {zeros.size} zero points for {scales.size} scales")
         if zeros.dtype != storage.carrier:
-            raise Keep
+            raise KeepOperator
         if storage.is_float and zeros.astype(np.float32).any():
-            raise Keep
+            raise KeepOperator
         low, high = storage.bounds if storage.is_integer else (0, 0)
         if storage.is_integer and zeros.size and not low <= zeros.min() <= zeros.max() <= high:
-            raise Keep(f"a zero point is outside {low}..{high}")
+            raise KeepOperator(f"a zero point is outside {low}..{high}")
         return zeros.astype(np.int64).reshape(scales.shape)
 
     # -- ledger -------------------------------------------------------------------------------

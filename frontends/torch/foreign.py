@@ -16,7 +16,7 @@ from qir.errors import InputError, PluginError
 from qir.ir.node import Node, Value
 from qir.ledger import Change
 
-from .call import Call, type_of
+from .call import OverloadCall, type_of
 from .elements import array, tensor
 
 _NAMESPACE = "aten"
@@ -24,7 +24,7 @@ _UNSAFE = frozenset({"from_file", "save", "load"})
 """Operators that reach beyond their operands, and are never run from a file."""
 
 
-def keep(call: Call, why: str = "") -> Value | list[Value]:
+def keep(call: OverloadCall, why: str = "") -> Value | list[Value]:
     """Adds a call as a foreign op; InputError where its results or arguments have no form here."""
     node, reader = call.node, call.reader
     target: Any = node.target
@@ -55,7 +55,7 @@ def keep(call: Call, why: str = "") -> Value | list[Value]:
     return list(made.results) if many else made.result
 
 
-def _coded(call: Call, held: Any, operands: list[Value]) -> Any:
+def _coded(call: OverloadCall, held: Any, operands: list[Value]) -> Any:
     """Returns an argument as JSON; tensors are numbered operands."""
     if isinstance(held, fx.Node):
         value = call.reader.tensor(held)

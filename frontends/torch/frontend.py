@@ -61,6 +61,8 @@ class TorchFrontend(Frontend):
                 said = f"{found.observers} observers are left out; calibrate the float model"
                 ledger.add(Change.EXACT, "read torch", found.name, said)
             fold_trained_norms(graph, ledger)
+            for said in found.assumed:
+                ledger.add(Change.DROPPED, "read torch", found.name, said)
             if found.kernels:
                 Group(found.profile).run(graph, ledger)
             if isinstance(source, (str, Path)):

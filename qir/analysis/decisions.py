@@ -152,7 +152,7 @@ def as_moved(plan: Plan, found: Iterable[Verdict]) -> Plan:
     return replace(plan, decisions=tuple(map(told, plan.decisions)))
 
 
-class Known:
+class GraphFacts:
     """What is known of the ops of a graph before anything is planned."""
 
     def __init__(self, graph: Graph, bodies: Iterable[Graph] = ()) -> None:

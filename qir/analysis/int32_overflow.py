@@ -8,7 +8,7 @@ from dataclasses import replace
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.verify.accumulators import INT32, bound, products, safe
-from qir.ir.verify.rule import Look, Seen
+from qir.ir.verify.rule import Look, NodeContext
 from qir.ir.verify.step import Product
 from qir.profiles import profile, query_of
 from qir.reference.constants import computed
@@ -56,7 +56,7 @@ def _products(graph: Graph, node: Node) -> Iterator[Product]:
     look = _look(graph)
     given = (look.source(v).node for v in node.operands.values())
     look.moving.update(n for n in given if n.op != "constant")
-    yield from products(Seen(look, node))
+    yield from products(NodeContext(look, node))
 
 
 def _look(graph: Graph) -> Look:

@@ -15,14 +15,14 @@ from qir.ir.ops import spec
 from qir.ir.ops.layers import PRODUCTS
 from qir.profiles import Profile
 from qir.profiles.conditions import conditions
-from qir.profiles.profile import Group as Row
+from qir.profiles.profile import GroupEntry as Row
 from qir.profiles.profile import When
-from qir.rewrite.fusing import NUMBERS, PLAIN, Match, bias_of
+from qir.rewrite.fusing import NUMBERS, PLAIN, ChainMatch, bias_of
 from qir.rewrite.linear_layers import adds_row, knows_linear, plain_product
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class KernelGroup:
     """Real ops in a row, and the row of a profile that says they are one quantized kernel."""
 
     ops: tuple[Node, ...]
@@ -60,7 +60,7 @@ def is_float(graph: Graph) -> bool:
     return not any(v.type.quant for _, body in graph.walk() for v in body.values.values())
 
 
-def kernels(graph: Graph, profile: Profile) -> list[Kernel]:
+def kernels(graph: Graph, profile: Profile) -> list[KernelGroup]:
     """The kernels of a float graph, in the order of what computes in them, each op in one.
 
     Conditions on quantized values are taken to hold. A row ends where somebody else reads what
@@ -155,7 +155,7 @@ class _Found:
         self.tails = tails_of(profile)
         self.layers = knows_linear(profile)
         self.taken: set[Node] = set()
-        self.made: list[Kernel] = []
+        self.made: list[KernelGroup] = []
 
     def take(self, node: Node) -> bool:
         """Takes the kernel that an op heads, the longest there is; says whether it heads one."""
@@ -180,7 +180,7 @@ class _Found:
             return told
         if not any(g.chain == (op,) for g in heads):
             return f"no group of {self.profile.name} is {op}, and nothing joins it"
-        match = Match(start, dict(node.operands), None)
+        match = ChainMatch(start, dict(node.operands), None)
         return next(told for g in heads if (told := self._refused(g, op, match)))
 
     def _start(self, node: Node) -> tuple[str, tuple[Node, ...]]:
@@ -191,27 +191,27 @@ class _Found:
             return "linear", (node,) if behind is None or taken else (node, behind)
         return node.op, (node,)
 
-    def _rows(self, node: Node) -> Iterator[Kernel]:
+    def _rows(self, node: Node) -> Iterator[KernelGroup]:
         """The kernels that begin with an op."""
         op, ops = self._start(node)
         if _unfit(ops):
             return
-        match = Match(ops, dict(node.operands), None)
+        match = ChainMatch(ops, dict(node.operands), None)
         chain: tuple[str, ...] = (op,)
         while True:
             if row := self._row(chain, op, match):
-                yield Kernel(ops, chain, row)
+                yield KernelGroup(ops, chain, row)
             use = ops[-1].result.only_use
             if use is None or not self._joins(use, op, chain):
                 return
             ops, chain = (*ops, use.node), (*chain, use.node.op)
 
-    def _row(self, chain: tuple[str, ...], op: str, match: Match) -> Row | None:
+    def _row(self, chain: tuple[str, ...], op: str, match: ChainMatch) -> Row | None:
         named = [g for g in self.profile.groups if g.chain == chain]
         named.sort(key=lambda g: g.result == "real")
         return next((g for g in named if not self._refused(g, op, match)), None)
 
-    def _refused(self, row: Row, op: str, match: Match) -> str:
+    def _refused(self, row: Row, op: str, match: ChainMatch) -> str:
         """Which condition of a group is not met, of those that no integers are asked for."""
         attrs = {} if op != match.head.op else match.head.attrs
         for name, value in row.when.attrs.items():
@@ -275,4 +275,4 @@ def _unfit(ops: tuple[Node, ...]) -> str:
     return "" if last.element == F32 else f"its result is {last.element}, not f32"
 
 
-__all__ = ["Kernel", "is_float", "kernels", "lacking", "of_reals", "unwrap", "wrap"]
+__all__ = ["KernelGroup", "is_float", "kernels", "lacking", "of_reals", "unwrap", "wrap"]

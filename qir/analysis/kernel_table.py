@@ -16,7 +16,7 @@ from qir.ir.scheme import RESULT, Scheme
 from qir.profiles import Profile, choosing
 from qir.profiles.conditions import conditions
 from qir.profiles.profile import DATA_SLOTS
-from qir.profiles.profile import Group as Row
+from qir.profiles.profile import GroupEntry as Row
 
 _UNIT: Mapping[str, Mapping[str, tuple[bool, ...]]] = {
     "gemm": {"trans_a": (False,)},

@@ -44,7 +44,7 @@ class Batches(Protocol):
         ...
 
 
-class Program(Protocol):
+class Calibratable(Protocol):
     """What can be calibrated: something that runs, and shows its tensors as it goes."""
 
     @property
@@ -65,7 +65,7 @@ class Program(Protocol):
 
 
 def collect(
-    program: Program,
+    program: Calibratable,
     source: Batches,
     watch: Collection[Key],
     *,
@@ -127,7 +127,7 @@ class _Run:
 
     def __init__(
         self,
-        program: Program,
+        program: Calibratable,
         source: Batches,
         data: str,
         watch: Collection[Key],

@@ -14,12 +14,13 @@ from typing import NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 
+from qir.calibration.labels import LABEL_NAMES
 from qir.calibration.preprocess import Preprocess, read_preprocess
 from qir.calibration.rows import (
     Array,
+    ArrayRows,
     HeldRows,
     MeantRows,
-    Rows,
     SampleRows,
     bare,
     open_npy,
@@ -69,10 +70,10 @@ class Piece:
 
     where: str
     samples: int
-    inputs: Mapping[str, Rows]
+    inputs: Mapping[str, ArrayRows]
 
 
-class Part(NamedTuple):
+class SampleRange(NamedTuple):
     """Samples start to stop of a piece."""
 
     piece: Piece
@@ -97,7 +98,7 @@ class Pieces(Protocol):
         ...
 
 
-class Source:
+class DataSource:
     """Calibration data in batches, for the inputs of one model.
 
     Iterating gives one mapping of input names to arrays a batch; the last may be smaller where the
@@ -167,16 +168,16 @@ class Source:
             if number not in skip:
                 yield number, self._taken(parts)
 
-    def _parts(self) -> Iterator[list[Part]]:
+    def _parts(self) -> Iterator[list[SampleRange]]:
         """What each batch is put together from."""
-        parts: list[Part] = []
+        parts: list[SampleRange] = []
         missing = self.batch_size
         left = self.limit
         for piece in self._pieces:
             at = 0
             while at < piece.samples and left != 0:
                 count = min(missing, piece.samples - at, missing if left is None else left)
-                parts.append(Part(piece, at, at + count))
+                parts.append(SampleRange(piece, at, at + count))
                 at += count
                 missing -= count
                 left = None if left is None else left - count
@@ -195,13 +196,13 @@ class Source:
         """
         return digest_of(f"{self.batch_size}", self._pieces.identity, self)
 
-    def _taken(self, parts: list[Part]) -> dict[str, Array]:
+    def _taken(self, parts: list[SampleRange]) -> dict[str, Array]:
         """One batch; what it was put together from is dropped before the batch is used."""
         batch = self._assemble(parts)
         parts.clear()
         return batch
 
-    def _assemble(self, parts: Sequence[Part]) -> dict[str, Array]:
+    def _assemble(self, parts: Sequence[SampleRange]) -> dict[str, Array]:
         """One batch out of parts of pieces, in the model's dtypes."""
         batch: dict[str, Array] = {}
         for name, spec in self.inputs.items():
@@ -218,7 +219,7 @@ class Source:
             batch[name] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         return batch
 
-    def _number(self, parts: Sequence[Part], name: str) -> Array:
+    def _number(self, parts: Sequence[SampleRange], name: str) -> Array:
         """The number that all samples of a batch share; DataError where theirs differ."""
         found = [piece.inputs[name].read(0, 1) for piece, _, _ in parts]
         if any(f.tobytes() != found[0].tobytes() for f in found):
@@ -268,7 +269,7 @@ class ItemPieces:
         for index, item in enumerate(self._items):
             where = f"{self.name}[{index}]"
             named = named_arrays(item, self._inputs)
-            arrays: dict[str, Rows] = {}
+            arrays: dict[str, ArrayRows] = {}
             for name, value in named.items():
                 array = as_array(value, where, name)
                 arrays[name] = HeldRows(array)
@@ -294,7 +295,7 @@ def data_files(path: Path) -> Sequence[Path]:
     return [path]
 
 
-def open_file(file: Path) -> Mapping[str, Rows]:
+def open_file(file: Path) -> Mapping[str, ArrayRows]:
     """The arrays of a file by name; that of an .npy file has the name ''."""
     return {"": open_npy(file)} if file.suffix == ".npy" else open_npz(file)
 
@@ -324,7 +325,7 @@ def open_data(
     limit: int | None = None,
     name: str = "data",
     preprocess: Preprocess | str | Path | None = None,
-) -> Source:
+) -> DataSource:
     """A source from a file or folder, an array, a mapping of names to arrays, or many of these.
 
     `batch` is the model's own where it takes one size only, else 32. An iterator can be read once
@@ -345,7 +346,7 @@ def open_data(
     else:
         kind = type(data).__name__
         raise DataError(f"data are {kind}: not an array, a file, or an iterable of arrays")
-    return Source(pieces, inputs, batch, limit)
+    return DataSource(pieces, inputs, batch, limit)
 
 
 def path_pieces(
@@ -364,25 +365,27 @@ def path_pieces(
 
 
 def choose(
-    where: str, arrays: Mapping[str, Rows], inputs: Mapping[str, InputSpec]
-) -> dict[str, Rows]:
+    where: str, arrays: Mapping[str, ArrayRows], inputs: Mapping[str, InputSpec]
+) -> dict[str, ArrayRows]:
     """Finds the array of each input; DataError for a missing name.
 
-    Arrays that no input is named after are let be, such as labels.
+    Arrays that no input is named after are let be. The only one that is not named as labels are is
+    the only input's.
     """
-    chosen: dict[str, Rows] = {}
+    chosen: dict[str, ArrayRows] = {}
+    data = [rows for name, rows in arrays.items() if len(arrays) == 1 or name not in LABEL_NAMES]
     for name in inputs:
         if name in arrays:
             chosen[name] = arrays[name]
-        elif len(inputs) == 1 and len(arrays) == 1:
-            chosen[name] = next(iter(arrays.values()))
+        elif len(inputs) == 1 and len(data) == 1:
+            chosen[name] = data[0]
         else:
             has = ", ".join(repr(other) for other in arrays if other) or "one array without a name"
             raise DataError(f"{where}: no array for input {name!r}; it has {has}")
     return chosen
 
 
-def fit(where: str, arrays: Mapping[str, Rows], inputs: Mapping[str, InputSpec]) -> Piece:
+def fit(where: str, arrays: Mapping[str, ArrayRows], inputs: Mapping[str, InputSpec]) -> Piece:
     """Find the array of each input; DataError for a missing name, wrong shape, dtype or length."""
     chosen = {
         name: as_rows(rows, inputs[name], f"{where}: input {name!r}")
@@ -395,7 +398,7 @@ def fit(where: str, arrays: Mapping[str, Rows], inputs: Mapping[str, InputSpec])
     return Piece(where, next(iter(lengths.values()), min(len(chosen), 1)), chosen)
 
 
-def as_meant(rows: Rows, spec: InputSpec, where: str) -> Rows:
+def as_meant(rows: ArrayRows, spec: InputSpec, where: str) -> ArrayRows:
     """Rows in a type that the input takes; DataError for others.
 
     NumPy saves bfloat16 and the like as bare bytes: to an input of as many each they are its own.
@@ -412,7 +415,7 @@ def as_meant(rows: Rows, spec: InputSpec, where: str) -> Rows:
     return rows
 
 
-def as_rows(rows: Rows, spec: InputSpec, where: str) -> Rows:
+def as_rows(rows: ArrayRows, spec: InputSpec, where: str) -> ArrayRows:
     """Rows of samples that fit an input; DataError says what it has and what it should have."""
     rows = as_meant(rows, spec, where)
     sample = spec.shape[1:]
@@ -491,7 +494,7 @@ def refuse_infinite(array: Array, where: str) -> None:
     )
 
 
-def require_same_rows(arrays: Sequence[Array], parts: Sequence[Part], name: str) -> None:
+def require_same_rows(arrays: Sequence[Array], parts: Sequence[SampleRange], name: str) -> None:
     """DataError when samples of different shapes would have to share a batch."""
     for array, (piece, _, _) in zip(arrays, parts, strict=True):
         if array.shape[1:] != arrays[0].shape[1:]:
@@ -526,7 +529,7 @@ def first_batch(
 ) -> dict[str, Array] | None:
     """The first samples as inputs of one run, at most so many unless the model's batch is fixed.
 
-    None where they fill no batch; DataError as `Source` has it.
+    None where they fill no batch; DataError as `DataSource` has it.
     """
     few = fixed_batch(inputs) or min(limit or most, most)
     return next(iter(open_data(data, inputs, batch=batch, limit=few, preprocess=preprocess)), None)

@@ -29,14 +29,14 @@ from qir.calibration.data import (
     open_file,
     refuse_nan,
 )
-from qir.calibration.rows import Array, HeldRows, Rows
+from qir.calibration.rows import Array, ArrayRows, HeldRows
 from qir.errors import DataError, UsageError
 
-Found = tuple[str, Mapping[str, Rows]]
+Found = tuple[str, Mapping[str, ArrayRows]]
 """Where a feed is from, and its arrays."""
 
 
-class Reader(Protocol):
+class FeedReader(Protocol):
     """Where feeds come from."""
 
     name: str
@@ -55,7 +55,7 @@ class Feeds:
     """
 
     def __init__(
-        self, reader: Reader, inputs: Mapping[str, InputSpec], limit: int | None = None
+        self, reader: FeedReader, inputs: Mapping[str, InputSpec], limit: int | None = None
     ) -> None:
         self.name = reader.name
         self.inputs = inputs
@@ -92,7 +92,7 @@ class Feeds:
         """
         return digest_of("feeds", self._reader.identity, self)
 
-    def _complete(self, where: str, arrays: Mapping[str, Rows]) -> dict[str, Array]:
+    def _complete(self, where: str, arrays: Mapping[str, ArrayRows]) -> dict[str, Array]:
         feed = {}
         for name, rows in choose(where, arrays, self.inputs).items():
             spec, what = self.inputs[name], f"{where}: input {name!r}"

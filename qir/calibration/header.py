@@ -34,7 +34,7 @@ class TensorHead(TypedDict):
     log: int
 
 
-class Head(TypedDict):
+class StatisticsHeader(TypedDict):
     """The header; batches are half-open intervals for each data digest."""
 
     format: str
@@ -49,7 +49,7 @@ OPTIONAL = frozenset({"unfinished"})
 """Fields of the header that may be left out."""
 
 
-def parse(text: str) -> Head:
+def parse(text: str) -> StatisticsHeader:
     """Reads a header; ValueError says which field is missing, unknown, or of the wrong kind."""
     head = load_json(text, "the header")
     if head.get("format") != FORMAT:
@@ -57,7 +57,7 @@ def parse(text: str) -> Head:
     version = head.get("version")
     if type(version) is not int or version not in KNOWN:
         raise ValueError(f"format version {shown(version)}, this QIR reads up to {VERSION}")
-    require_fields(head, Head.__annotations__.keys() - OPTIONAL, OPTIONAL, "the header")
+    require_fields(head, StatisticsHeader.__annotations__.keys() - OPTIONAL, OPTIONAL, "the header")
     require(is_digest(head["model"]), "model", head["model"])
     require(head.get("unfinished", True) is True, "unfinished", head.get("unfinished"))
     require(isinstance(head["batches"], dict), "batches", head["batches"])
@@ -66,7 +66,7 @@ def parse(text: str) -> Head:
         if version == 1 and isinstance(tensor, dict):
             tensor.setdefault("sums", 0)
         require_tensor(tensor, f"tensor {number}")
-    checked = cast("Head", head)
+    checked = cast("StatisticsHeader", head)
     keys = [sort_key(key_of(tensor)) for tensor in checked["tensors"]]
     if any(a >= b for a, b in pairwise(keys)):
         raise ValueError("the tensors are not in order, or one is listed twice")

@@ -152,7 +152,7 @@ class Sigma(Observer):
         return sigma(seen.summary, seen.parameter)
 
 
-class Mean(Observer):
+class MeanExtremes(Observer):
     """The means of the extremes of the batches."""
 
     name = "mean"
@@ -254,7 +254,7 @@ def unknown(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Rule:
+class RangeRule:
     """A range rule with its parameter, written `minmax`, `percentile:99.99`, `average:0.01` ..."""
 
     name: str
@@ -300,20 +300,20 @@ def _float32(end: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]
     return np.asarray(end, np.float32) + np.float32(0)
 
 
-def parse_rule(text: str) -> Rule:
+def parse_rule(text: str) -> RangeRule:
     """Read a rule; UsageError names those that exist, or what is wrong with the parameter."""
     name, colon, given = text.partition(":")
     parameter = observer(name).parameter
     if parameter is None:
         if colon:
             raise UsageError(f"range rule {name} takes no parameter, {text!r} gives one")
-        return Rule(name)
+        return RangeRule(name)
     if not colon:
-        return Rule(name, parameter.default)
+        return RangeRule(name, parameter.default)
     try:
         value = float(given)
     except ValueError:
         raise UsageError(f"range rule {text!r}: {given!r} is not a number") from None
     if not 0 < value <= parameter.most:
         raise UsageError(f"range rule {text!r}: give more than 0 and at most {parameter.most:g}")
-    return Rule(name, value)
+    return RangeRule(name, value)

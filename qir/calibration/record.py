@@ -79,7 +79,7 @@ class Trace:
         )
 
 
-class Entry(NamedTuple):
+class StatisticsEntry(NamedTuple):
     """All that is known of one key."""
 
     key: Key
@@ -93,11 +93,11 @@ def sort_key(key: Key) -> tuple[str, int]:
 
 
 @dataclass(frozen=True)
-class Contents:
+class StatisticsContents:
     """All that statistics hold: what a file of them says."""
 
     model: str
     batches: tuple[BatchId, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[StatisticsEntry, ...]
     unfinished: bool = False
     """Whether batches are missing that the run is still to do."""

@@ -21,7 +21,7 @@ from qir.errors import DataError
 Array = NDArray[np.generic]
 
 
-class Rows(Protocol):
+class ArrayRows(Protocol):
     """An array that gives parts of its first axis."""
 
     @property
@@ -48,7 +48,7 @@ class HeldRows:
 class SampleRows:
     """An array that is one sample, as its only row."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: ArrayRows) -> None:
         self._rows = rows
         self.shape, self.dtype = (1, *rows.shape), rows.dtype
 
@@ -60,7 +60,7 @@ class SampleRows:
 class MeantRows:
     """Elements that a file has as bare bytes, of the type that they are meant in."""
 
-    def __init__(self, rows: Rows, dtype: np.dtype[np.generic]) -> None:
+    def __init__(self, rows: ArrayRows, dtype: np.dtype[np.generic]) -> None:
         self._rows = rows
         self.shape, self.dtype = rows.shape, dtype
 
@@ -113,7 +113,7 @@ class StreamedRows:
         return content
 
 
-def open_npy(path: Path) -> Rows:
+def open_npy(path: Path) -> ArrayRows:
     """Map an .npy file; DataError when it is not one, is cut off, or holds objects."""
     with reading(path):
         with path.open("rb") as file:
@@ -125,7 +125,7 @@ def open_npy(path: Path) -> Rows:
         return HeldRows(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
-def open_npz(path: Path) -> Mapping[str, Rows]:
+def open_npz(path: Path) -> Mapping[str, ArrayRows]:
     """The arrays of an .npz file by name; DataError when it is not one, or is cut off."""
     with reading(path), zipfile.ZipFile(path) as archive:
         members = [name for name in archive.namelist() if name.endswith(".npy")]

@@ -16,10 +16,10 @@ from qir.calibration import header, store
 from qir.calibration.record import (
     MOST_BATCHES,
     BatchId,
-    Contents,
-    Entry,
     Key,
     Log,
+    StatisticsContents,
+    StatisticsEntry,
     Trace,
     sort_key,
 )
@@ -225,8 +225,10 @@ class Statistics(Mapping[Key, Summary]):
     def _packed(self, *, unfinished: bool = False) -> bytes:
         """The bytes of the file, of one moment: summaries and traces change under the lock only."""
         with self._lock:
-            entries = tuple(Entry(key, self[key], self._traces[key]) for key in self)
-            return store.pack(Contents(self.model, tuple(self._done), entries, unfinished))
+            entries = tuple(StatisticsEntry(key, self[key], self._traces[key]) for key in self)
+            return store.pack(
+                StatisticsContents(self.model, tuple(self._done), entries, unfinished)
+            )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Statistics):

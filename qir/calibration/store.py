@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from qir.atomic import replacing
 from qir.calibration import header
 from qir.calibration.consistency import require_summary, require_trace
-from qir.calibration.header import Head, TensorHead
-from qir.calibration.record import Contents, Entry, Trace
+from qir.calibration.header import StatisticsHeader, TensorHead
+from qir.calibration.record import StatisticsContents, StatisticsEntry, Trace
 from qir.calibration.rows import first_line
 from qir.calibration.summary import Summary
 from qir.errors import InputError
@@ -43,7 +43,7 @@ SUM_BYTES = 48
 """Of a channel's sum: 2**62 float32 numbers in units of 2**-149 have 340 bits."""
 
 
-def pack(contents: Contents) -> bytes:
+def pack(contents: StatisticsContents) -> bytes:
     """The bytes of the file: equal for equal statistics, in whatever order their batches came."""
     batches = sorted(contents.batches)
     number = {batch: i for i, batch in enumerate(batches)}
@@ -79,7 +79,7 @@ def pack(contents: Contents) -> bytes:
     arrays = {
         name: np.concatenate([np.empty(0, TYPES[name]), *parts]) for name, parts in columns.items()
     }
-    head: Head = {
+    head: StatisticsHeader = {
         "format": header.FORMAT,
         "version": header.VERSION,
         "model": contents.model,
@@ -100,12 +100,14 @@ def write(content: bytes, path: Path) -> None:
         draft.write_bytes(content)
 
 
-def read(path: Path) -> Contents:
+def read(path: Path) -> StatisticsContents:
     """Read a file; InputError when it is not one of statistics, or is damaged or newer."""
     try:
         with safetensors.safe_open(path, "np") as file:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file of statistics") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (safetensors.SafetensorError, ValueError, TypeError) as error:
@@ -120,7 +122,7 @@ def read(path: Path) -> Contents:
         raise InputError(f"{path}: damaged statistics: {first_line(error)}") from None
 
 
-def unpack(metadata: str, arrays: Arrays) -> Contents:
+def unpack(metadata: str, arrays: Arrays) -> StatisticsContents:
     """What the parts of a file say; ValueError where they are damaged, or contradict each other."""
     outer = header.load_json(metadata, "the metadata")
     header.require_fields(outer, ("digest", "head"), (), "the metadata")
@@ -134,10 +136,10 @@ def unpack(metadata: str, arrays: Arrays) -> Contents:
         arrays = {**arrays, "channel.sum": np.empty(0, np.uint8)}
     batches = header.batches_of(head["batches"])
     found = tuple(entries(head["tensors"], arrays, len(batches)))
-    return Contents(head["model"], batches, found, head.get("unfinished", False))
+    return StatisticsContents(head["model"], batches, found, head.get("unfinished", False))
 
 
-def entries(heads: Sequence[TensorHead], arrays: Arrays, batches: int) -> Iterator[Entry]:
+def entries(heads: Sequence[TensorHead], arrays: Arrays, batches: int) -> Iterator[StatisticsEntry]:
     """Each tensor's part of the arrays; ValueError where they do not fit."""
     used = dict.fromkeys(TYPES, 0)
     require_arrays(arrays)
@@ -159,7 +161,9 @@ def entries(heads: Sequence[TensorHead], arrays: Arrays, batches: int) -> Iterat
             raise ValueError(f"array {name} holds more than the tensors of the header")
 
 
-def entry(head: TensorHead, take: Callable[[str, int], NDArray[Any]], batches: int) -> Entry:
+def entry(
+    head: TensorHead, take: Callable[[str, int], NDArray[Any]], batches: int
+) -> StatisticsEntry:
     """One tensor, of the parts that `take` gives in order; ValueError where they do not fit."""
     counts, extremes = take("counts", 5), take("extremes", 2)
     channels, sums = head["channels"], head["sums"]
@@ -181,7 +185,7 @@ def entry(head: TensorHead, take: Callable[[str, int], NDArray[Any]], batches: i
         Packed("f", take("log.high", head["log"]).tolist()),
     )
     require_trace(trace, summary, batches)
-    return Entry(header.key_of(head), summary, trace)
+    return StatisticsEntry(header.key_of(head), summary, trace)
 
 
 def sum_bytes(sums: Sequence[int]) -> NDArray[np.uint8]:

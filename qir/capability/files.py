@@ -16,11 +16,11 @@ from qir.capability.table import (
     KINDS,
     Capability,
     ChainCapability,
-    Condition,
     Defect,
     Dynamic,
+    MatrixPosition,
     OpCapability,
-    Row,
+    OpCondition,
     schemes_of,
     slots_of,
     texts,
@@ -99,7 +99,7 @@ class _File:
     chains: dict[tuple[str, ...], bool] = field(default_factory=dict)
     """Each with whether its activations may cut values."""
     rows_of_chains: dict[tuple[str, ...], ChainCapability] = field(default_factory=dict)
-    floats: list[Condition] = field(default_factory=list)
+    floats: list[OpCondition] = field(default_factory=list)
     defects: list[Defect] = field(default_factory=list)
 
     # -- the text -----------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class _File:
             tuple(self.floats),
             dynamic=self.dynamic(base.dynamic if base else Dynamic()),
             profile=self.profile() or (base.profile if base else ""),
-            row=self.row(base.row if base else Row()),
+            row=self.row(base.row if base else MatrixPosition()),
         )
 
     def profile(self) -> str:
@@ -196,7 +196,7 @@ class _File:
         with self.at("profile"):
             return profile(named).name if named else ""
 
-    def row(self, base: Row) -> Row:
+    def row(self, base: MatrixPosition) -> MatrixPosition:
         """Its row of the support matrix, which says of what it leaves open what the base says."""
         framework, extension, library, formulas = (
             self.text(key, getattr(base, key)) for key in _ROW
@@ -210,7 +210,7 @@ class _File:
         for kind, names in forms.items():
             with self.at("forms", kind):
                 own[kind] = texts(names)
-        return Row(framework, extension, library, formulas, {**base.forms, **own})
+        return MatrixPosition(framework, extension, library, formulas, {**base.forms, **own})
 
     def table(self, key: str) -> Mapping[str, object]:
         """A table of the head; empty where there is none."""
@@ -222,13 +222,13 @@ class _File:
 
     def replaced(self, base: Capability) -> Capability:
         """What it extends, with other schemes in the place of some."""
-        others: dict[Scheme, Scheme] = {}
+        others: dict[Scheme, tuple[Scheme, ...]] = {}
         known = {str(scheme): scheme for scheme in base.schemes()}
         for old, new in self.table("replace").items():
             with self.at("replace", old):
                 scheme = parse_scheme(old)
                 require(f"what it extends has no scheme {old!r}", str(scheme), known)
-                (others[scheme],) = schemes_of(word(new))
+                others[scheme] = schemes_of(new)
         return base.with_schemes(others)
 
     def dynamic(self, base: Dynamic) -> Dynamic:
@@ -417,7 +417,7 @@ class _File:
         ops = self.named("float", row, index)
         when = self.values("float", row, index, ops)
         for op in ops:
-            self.floats.append(Condition(op, self.reason("float", row, index), when))
+            self.floats.append(OpCondition(op, self.reason("float", row, index), when))
             if not when:
                 self.ops.pop(op, None)
 

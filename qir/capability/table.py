@@ -58,7 +58,7 @@ class ChainCapability:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class OpCondition:
     """An op, the attributes of which something is said, and the reason."""
 
     op: str
@@ -73,7 +73,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Defect(Condition):
+class Defect(OpCondition):
     """A known fault of the target: an op it would compute wrongly, refused with the reason."""
 
 
@@ -97,7 +97,7 @@ fine-tuned with fake quantization, and weights alone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MatrixPosition:
     """Where a target stands in the support matrix."""
 
     framework: str = ""
@@ -126,7 +126,7 @@ class Capability:
     """What chains ask for that their first ops do not."""
     rounding: Mapping[str, str] = field(default_factory=dict)
     """How a quantize that no kernel absorbs rounds, by storage; others as the profile says."""
-    floats: tuple[Condition, ...] = ()
+    floats: tuple[OpCondition, ...] = ()
     """Ops that stay float, though some kernel may take them, and why."""
     kept: Mapping[str, str] = field(default_factory=dict)
     """Ops of one graph that stay float, by name, and why."""
@@ -134,7 +134,7 @@ class Capability:
     """How data are quantized while a model runs."""
     profile: str = ""
     """The numerics profile that a file names in the place of its target's; empty: that one."""
-    row: Row = Row()
+    row: MatrixPosition = MatrixPosition()
     """Its row of the support matrix."""
 
     def schemes(self) -> Iterator[Scheme]:
@@ -145,11 +145,11 @@ class Capability:
         for chain in self.rows.values():
             yield from (*chain.result, *chain.summand)
 
-    def with_schemes(self, others: Mapping[Scheme, Scheme]) -> Capability:
+    def with_schemes(self, others: Mapping[Scheme, tuple[Scheme, ...]]) -> Capability:
         """Returns the table with other schemes in the place of some, wherever they occur."""
 
         def of(kinds: tuple[Scheme, ...]) -> tuple[Scheme, ...]:
-            return tuple(dict.fromkeys(others.get(kind, kind) for kind in kinds))
+            return tuple(dict.fromkeys(n for kind in kinds for n in others.get(kind, (kind,))))
 
         def all_of(slots: Mapping[str, tuple[Scheme, ...]]) -> dict[str, tuple[Scheme, ...]]:
             return {slot: of(kinds) for slot, kinds in slots.items()}

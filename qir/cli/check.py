@@ -16,14 +16,14 @@ from qir.cli.screen import Column, Screen, plural
 
 if TYPE_CHECKING:
     from qir.calibration import Statistics
-    from qir.inspect.quantization_check import Check, Flips, Worst
+    from qir.inspect.quantization_check import Flips, QuantizationCheck, Worst
     from qir.ir.graph import Graph
 
 ESTIMATE = "~"
 """Stands before gains that are estimates."""
 
 
-class Quantized(TypedDict):
+class QuantizationKind(TypedDict):
     """How a model was quantized, which decides what would help it."""
 
     target: str
@@ -108,8 +108,8 @@ def measure(
     metrics: tuple[str, ...],
     preprocess: Path | None,
     limit: int | None,
-    how: Quantized,
-) -> Check:
+    how: QuantizationKind,
+) -> QuantizationCheck:
     """Runs both models on the data, with a bar."""
     from qir.evaluating import check
 
@@ -127,7 +127,7 @@ def measure(
         )
 
 
-def to_json(found: Check | None) -> dict[str, object] | None:
+def to_json(found: QuantizationCheck | None) -> dict[str, object] | None:
     """A check as JSON has it; None where there was none."""
     if found is None:
         return None
@@ -149,7 +149,7 @@ def to_json(found: Check | None) -> dict[str, object] | None:
     }
 
 
-def show(screen: Screen, found: Check, data: Path) -> None:
+def show(screen: Screen, found: QuantizationCheck, data: Path) -> None:
     """Prints a check: metrics, flips, and the worst tensors with what would help."""
     screen.line()
     screen.line(f"check on {plural(found.samples, 'sample')} of {data.name}", "bold")
@@ -162,7 +162,7 @@ def show(screen: Screen, found: Check, data: Path) -> None:
     _show_worst(screen, found.worst)
 
 
-def _show_metrics(screen: Screen, found: Check) -> None:
+def _show_metrics(screen: Screen, found: QuantizationCheck) -> None:
     rows = []
     for output, row in found.float.items():
         for name, value in row.items():

@@ -28,7 +28,7 @@ PLAIN = "plain"
 
 
 @runtime_checkable
-class Session(Protocol):
+class FileEngine(Protocol):
     """A target that runs files as they are, with its optimizer or without."""
 
     def session(
@@ -82,14 +82,14 @@ def engine(
         )
     base, colon, how = name.partition(":")
     backend = named(base)
-    if colon and (how != PLAIN or not isinstance(backend, Session)):
+    if colon and (how != PLAIN or not isinstance(backend, FileEngine)):
         raise UsageError(f"engine {name!r}: only {base} itself, or onnxruntime:{PLAIN}")
-    if isinstance(backend, Session):
+    if isinstance(backend, FileEngine):
         made = backend.session(
             path if backend.owns(path) else graph, threads=threads, optimize=not colon
         )
     elif backend.owns(path):
-        made = backend.compile_file(path, threads=threads)
+        made = backend.compile_read(path, graph, threads=threads)
     else:
         try:
             made = pipeline.compile(graph, target=base, threads=threads)
@@ -131,7 +131,7 @@ def _turn(name: str) -> int:
 
     if name == REFERENCE:
         return _DEFINITION
-    return _RUNTIME if isinstance(named(name.partition(":")[0]), Session) else _KERNELS
+    return _RUNTIME if isinstance(named(name.partition(":")[0]), FileEngine) else _KERNELS
 
 
 def grouped(made: Engine) -> Graph | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qir.cli.programs import is_program, open_program
-from qir.cli.screen import Cell, Column, Screen, plural
+from qir.cli.screen import Column, Screen, StyledText, plural
 
 if TYPE_CHECKING:
     from qir.ir.graph import Graph
@@ -170,7 +170,7 @@ def show_ledger(screen: Screen, ledger: Ledger, limit: int = 12) -> None:
         alike.setdefault((entry.change.value, entry.step, _gist(entry.reason)), []).append(entry)
     rows = [
         (
-            Cell(change, STYLES.get(change, "")),
+            StyledText(change, STYLES.get(change, "")),
             f"{len(entries):,}",
             step,
             entries[0].subject,

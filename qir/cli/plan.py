@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from qir.cli import verb as shared
 from qir.cli.models import open_model
-from qir.cli.screen import Cell, Column, Screen, amount, percent, plural
+from qir.cli.screen import Column, Screen, StyledText, amount, percent, plural
 
 if TYPE_CHECKING:
     from qir.analysis.decisions import Decision, Plan
@@ -150,11 +150,11 @@ def _work(decision: Decision) -> str:
 
 
 _KINDS = {
-    "integer": Cell("integer", "green"),
-    "already": Cell("integer", "green"),
-    "weights": Cell("few-bit weights", "green"),
-    "float": Cell("float", "yellow"),
-    "as it is": Cell("as it is"),
+    "integer": StyledText("integer", "green"),
+    "already": StyledText("integer", "green"),
+    "weights": StyledText("few-bit weights", "green"),
+    "float": StyledText("float", "yellow"),
+    "as it is": StyledText("as it is"),
 }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qir.cli import verb as shared
-from qir.cli.screen import PAGE, Cell, Column, Screen, plural
+from qir.cli.screen import PAGE, Column, Screen, StyledText, plural
 from qir.errors import UsageError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _show(screen: Screen, measured: Measured, every: bool) -> None:
             field.filed,
             _measured(field),
             f"{field.told:,}" if field.told else "",
-            Cell("yes", "green") if field.agrees else Cell("no", "red"),
+            StyledText("yes", "green") if field.agrees else StyledText("no", "red"),
         )
         for op in measured.ops
         for field in op.fields

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qir.cli.engines import Engine, Tensors
 
 
-class Step(Protocol):
+class StepTiming(Protocol):
     """The time of one step."""
 
     step: str
@@ -30,7 +30,7 @@ class Step(Protocol):
 class Profiled(Protocol):
     """An executable that can tell the time of its steps."""
 
-    def profile(self, inputs: Mapping[str, object], *, runs: int = 10) -> Sequence[Step]:
+    def profile(self, inputs: Mapping[str, object], *, runs: int = 10) -> Sequence[StepTiming]:
         """The time of each step, in order."""
         ...
 
@@ -40,10 +40,10 @@ class Profiled(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class StepTable:
     """The steps in the order in which they run, and the peaks of the processor."""
 
-    steps: Sequence[Step]
+    steps: Sequence[StepTiming]
     peaks: Mapping[str, float]
 
     def to_json(self) -> list[dict[str, object]]:
@@ -64,7 +64,7 @@ class Profile:
             for step in rows
         ]
 
-    def _share(self, step: Step) -> float | None:
+    def _share(self, step: StepTiming) -> float | None:
         rate = _rate(step.work, step)
         return None if rate is None else rate / self.peaks[step.peak]
 
@@ -126,18 +126,18 @@ class Profile:
             draft.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
 
 
-def profile_of(engines: Sequence[Engine], inputs: Tensors, runs: int) -> Profile:
+def profile_of(engines: Sequence[Engine], inputs: Tensors, runs: int) -> StepTable:
     """The steps of the first engine that can tell; UsageError where none can."""
     from qir.errors import UsageError
 
     for engine in engines:
         if isinstance(engine.executable, Profiled):
             steps = engine.executable.profile(inputs, runs=runs)
-            return Profile(steps, engine.executable.peaks())
+            return StepTable(steps, engine.executable.peaks())
     raise UsageError("--profile: only cpu reports the time of each step; measure --with cpu")
 
 
-def _rate(amount: int, step: Step) -> float | None:
+def _rate(amount: int, step: StepTiming) -> float | None:
     return amount / step.seconds if amount and step.seconds else None
 
 

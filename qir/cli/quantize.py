@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from qir.inspect.quantization_noise import QuantizationNoise
     from qir.ir.graph import Graph
     from qir.ledger import Ledger
+    from qir.recipe import Recipe
+    from qir.requantizing import Reopened
     from qir.rewrite.runner.journal import Journal
 
 
@@ -54,6 +57,7 @@ class Common(TypedDict):
     "qir quantize model.onnx --data samples.npy -o quantized.onnx",
     "qir quantize model.onnx --stats model.stats --keep-float '/fc/*' -o mixed.qir",
     "qir quantize model.onnx --dynamic -o dynamic.onnx",
+    "qir quantize trained.pb --target tensorflow-onednn -o int8.pb",
 )
 @shared.model
 @shared.data(f"Samples to calibrate with. {shared.DATA}")
@@ -164,6 +168,10 @@ def quantize(
     as `qir plan` shows, and writes the model. --dynamic and --weights need no samples. The same
     inputs give the same bytes, for any number of threads.
 
+    A model that is quantized already, or was trained with simulated quantization, needs no samples
+    either: without --data and --stats the ranges of its types are taken, for another target. Ops
+    for whose values it states none stay float.
+
     With --as the model is quantized for the kernels of a profile, with the storage types and zero
     points that these take; `qir group --as` the same profile then predicts the runtime's bytes. No
     target is involved; samples are needed.
@@ -196,7 +204,7 @@ def quantize(
 
     alone = dynamic or weights is not None
     calibrates = data is not None and stats is None
-    asked = goals.Asked(drop, sqnr, labels, output, calibrates)
+    asked = goals.GoalRequest(drop, sqnr, labels, output, calibrates)
     asked.require(data, alone=alone, feeds=feeds, checked=wanted, force=force)
     given = (target, profile or "", granularity, range_rule, scales, corrections, float_type)
     recipe = goals.read_recipe(Recipe(*given, shared.all_rules(rules, floats)), recipe_file)
@@ -207,7 +215,7 @@ def quantize(
     needy = [name for name in known_corrections(corrections) if name in ON_SAMPLES]
     rounds = bool(needy)
     both = data is not None and (asked.goal or rounds)
-    if not alone and (data is None) == (stats is None) and not both:
+    if not alone and data is not None and stats is not None and not both:
         raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
     if data is None and stats is not None and (limit or batch or feeds):
         raise UsageError("--limit, --batch and --feeds go with --data: statistics are ready")
@@ -239,6 +247,11 @@ def quantize(
     screen = Screen(quiet=quiet)
     ledger = Ledger()
     graph = open_model(model, ledger, data=data, trust=trust)
+    again = None
+    if not alone and data is None and stats is None:
+        again = _reopened(graph, recipe, ledger)
+        graph, corrections = again.graph, "none"
+        recipe = replace(recipe, rules=again.rules)
     checked_on = check_data or data
     few = limit if check_data is None else None
     if asked.goal and data is not None:
@@ -257,7 +270,7 @@ def quantize(
     )
     if alone or not any(d.reason.startswith("a mask puts") for d in plan.decisions):
         _require_work(model, plan)  # else the data tell whether it is one
-    statistics: Statistics | None = None
+    statistics: Statistics | None = again.statistics if again else None
     if stats is not None:
         statistics = Statistics.load(stats)
         if statistics.unfinished:
@@ -355,7 +368,7 @@ def quantize(
         noise = _noise(graph, quantized, data, limit, batch, feeds, preprocess)
     checked = None
     if wanted and checked_on is not None and statistics is not None:
-        how: checking.Quantized = {
+        how: checking.QuantizationKind = {
             "target": target,
             "granularity": granularity,
             "range_rule": range_rule,
@@ -401,6 +414,17 @@ def quantize(
     if checked is not None and checked_on is not None:
         checking.show(screen, checked, checked_on)
     goals.finish(found, asked)
+
+
+def _reopened(graph: Graph, recipe: Recipe, ledger: Ledger) -> Reopened:
+    """Returns the float model of a quantized one and its ranges."""
+    from qir.analysis.quantized_regions import held
+    from qir.errors import UsageError
+    from qir.requantizing import reopen
+
+    if not held(graph):
+        raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
+    return reopen(graph, recipe, ledger)
 
 
 def _noise(

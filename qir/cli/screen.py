@@ -40,14 +40,14 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class StyledText:
     """A text with a style of its own."""
 
     text: str
     style: str = ""
 
 
-Row = Sequence["str | Cell"]
+Row = Sequence["str | StyledText"]
 
 
 class Tell(Protocol):
@@ -128,13 +128,15 @@ class Screen:
             self.line(title, "bold")
         cells = [[_cell(c) for c in row] for row in rows]
         shown, widths = layout(columns, cells, self.width)
-        head = [Cell(columns[i].title, "dim") for i in shown]
+        head = [StyledText(columns[i].title, "dim") for i in shown]
         if any(cell.text for cell in head):
             self._row([columns[i] for i in shown], head, widths)
         for row in cells:
             self._row([columns[i] for i in shown], [row[i] for i in shown], widths)
 
-    def _row(self, columns: Sequence[Column], cells: Sequence[Cell], widths: Sequence[int]) -> None:
+    def _row(
+        self, columns: Sequence[Column], cells: Sequence[StyledText], widths: Sequence[int]
+    ) -> None:
         parts = [
             _wrapped(c.text, w) if column.fit == "wrap" else _folded(c.text, w)
             for column, c, w in zip(columns, cells, widths, strict=True)
@@ -194,10 +196,10 @@ def _text(parts: Sequence[tuple[str, str]]) -> Text:
     return out
 
 
-def _cell(value: str | Cell) -> Cell:
-    if isinstance(value, Cell):
-        return Cell(printable(value.text), value.style)
-    return Cell(printable(value))
+def _cell(value: str | StyledText) -> StyledText:
+    if isinstance(value, StyledText):
+        return StyledText(printable(value.text), value.style)
+    return StyledText(printable(value))
 
 
 def _cells(text: str) -> int:
@@ -210,7 +212,7 @@ def _cells(text: str) -> int:
 
 
 def layout(
-    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None
+    columns: Sequence[Column], rows: Sequence[Sequence[StyledText]], width: int | None
 ) -> tuple[list[int], list[int]]:
     """Which columns are shown, and how wide: the last to drop goes first, then names give way."""
     natural = [

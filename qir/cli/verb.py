@@ -81,7 +81,10 @@ DATA = "An .npy or .npz file, a folder of them or of images, a .jsonl or .csv fi
 
 def data(text: str, *, required: bool = False) -> Decorator:
     """Samples to calibrate with or to run on."""
-    rule = "Arrays named after no input are not read, but a file's only one is the only input's"
+    rule = (
+        "Arrays named after no input are not read, but a file's only one, labels aside, is the only"
+        " input's"
+    )
     return click.option(
         "--data", type=PATH, required=required, metavar="PATH", help=f"{text} {rule}."
     )
@@ -122,7 +125,7 @@ Shape = tuple[int | str, ...]
 """Sizes of an input: numbers, and names of open ones."""
 
 
-class Sizes(click.ParamType):  # type: ignore[type-arg]
+class ShapeArgument(click.ParamType):  # type: ignore[type-arg]
     """A shape, its sizes between commas."""
 
     name = "sizes"
@@ -143,7 +146,7 @@ class Sizes(click.ParamType):  # type: ignore[type-arg]
 shapes = click.option(
     "--shape",
     "shapes",
-    type=Sizes(),
+    type=ShapeArgument(),
     multiple=True,
     metavar="SIZES",
     help="Sizes of an input, such as n,3,224,224, for files without them; once an input, in order.",

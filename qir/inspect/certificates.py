@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from qir.errors import QirError, UsageError
 from qir.inspect.grouped import layers
-from qir.inspect.overflow import Sums, sums_of
+from qir.inspect.overflow import SumRange, sums_of
 from qir.inspect.pairs import cut, saturated_by
 from qir.inspect.reach import WIDEST, reach
 from qir.inspect.rows import SAME_SUMS, SUMMING, across, misread, rows
@@ -25,13 +25,13 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops.layers import PRODUCTS
 from qir.ir.types import Array, Element, QuantType, TensorType, uniform
-from qir.ir.verify import Seen
+from qir.ir.verify import NodeContext
 from qir.ir.verify.step import SLOTS, Product
 from qir.numerics import Rule, affine_of
 from qir.numerics.rounding import TWICE
 from qir.profiles import given, profile, quantizing, query_of
 from qir.profiles.processor import best_isa, on_processor
-from qir.reference.products import Kernel, product
+from qir.reference.products import ProductKernel, product
 from qir.reference.quantized import bounds
 
 MOST = 1024
@@ -89,7 +89,7 @@ class Ties:
 class Certificate:
     """One integer product."""
 
-    sums: Sums
+    sums: SumRange
     ties: Ties | None
     """None where no profiles were named."""
     saturated_by: tuple[str, ...] = ()
@@ -142,10 +142,10 @@ def certify(
 
 
 def _ties(
-    seen: Seen,
+    seen: NodeContext,
     made: Product,
     profiles: tuple[str, ...],
-    own: Sequence[tuple[Seen, Product] | None],
+    own: Sequence[tuple[NodeContext, Product] | None],
     most: int,
 ) -> Ties | None:
     """What parts profiles on a layer, each by the kernel that it makes of it."""
@@ -373,7 +373,7 @@ def _codes(
         arrays["bias"] = np.repeat(mine, scales.size)
         types["bias"] = TensorType((scales.size,), _bias_element(own.bias, channel))
     kind = TensorType((sums.size, scales.size), own.result)
-    kernel = Kernel("linear", {"alpha": of.gain}, types, kind, own.rule)
+    kernel = ProductKernel("linear", {"alpha": of.gain}, types, kind, own.rule)
     codes = np.clip(product(kernel, arrays).astype(np.int64), *own.ends)
     return codes - own.zero + of.own[0].zero
 

@@ -14,7 +14,7 @@ from qir.inspect import pipe
 from qir.inspect.runtimes import Probe, Tensor
 
 
-class Elsewhere(Probe):
+class OtherRuntime(Probe):
     """A runtime that a program of its plugin runs, in a Python that has it.
 
     The program is started with the path of `pipe.py`, as QIR need not be there, and ends with this

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from xml.sax.saxutils import escape
 
-from qir.inspect.summary import Codes, plain_shape
+from qir.inspect.summary import QuantizedStorage, plain_shape
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
-from qir.ir.node import Node, Program, Value
+from qir.ir.node import GraphLike, Node, Value
 from qir.ir.types import Array
 from qir.query.display import element, family, node_family, op_name, shape, storage
 
@@ -56,7 +56,7 @@ class _Drawing:
     bodies: tuple[_Drawing, ...]
 
 
-def _draw(graph: Program, title: str, prefix: str = "n") -> _Drawing:
+def _draw(graph: GraphLike, title: str, prefix: str = "n") -> _Drawing:
     keys: dict[Node, str] = {}
     drawn: list[_Drawn] = []
     edges: list[tuple[str, str, str]] = []
@@ -90,7 +90,7 @@ def _lines(node: Node) -> Iterator[str]:
 # -- DOT --------------------------------------------------------------------------------------
 
 
-def to_dot(graph: Program) -> str:
+def to_dot(graph: GraphLike) -> str:
     """The graph in Graphviz's language."""
     lines = [
         f"digraph {_dot(graph.name)} {{",
@@ -136,7 +136,7 @@ def printable(text: str) -> str:
 # -- Mermaid ----------------------------------------------------------------------------------
 
 
-def to_mermaid(graph: Program) -> str:
+def to_mermaid(graph: GraphLike) -> str:
     """The graph as a Mermaid flowchart, for pages that draw such."""
     drawing = _draw(graph, graph.name)
     lines = ["flowchart TD", *_mermaid_body(drawing, "  ")]
@@ -187,7 +187,7 @@ _KEYS = {
 }
 
 
-def to_graphml(graph: Program) -> str:
+def to_graphml(graph: GraphLike) -> str:
     """The graph in GraphML; networkx reads it, and every use is an edge with its slot."""
     lines = [
         '<?xml version="1.0" encoding="utf-8"?>',
@@ -209,7 +209,7 @@ def _data(kind: str, texts: Iterable[str]) -> Iterator[str]:
             yield f'    <data key="{kind}.{name}">{_xml(text)}</data>'
 
 
-def _graphml_body(graph: Program, prefix: str, path: str) -> Iterator[str]:
+def _graphml_body(graph: GraphLike, prefix: str, path: str) -> Iterator[str]:
     keys: dict[Node, str] = {}
     for i, node in enumerate(graph):
         keys[node] = key = f"{prefix}{i}"
@@ -255,7 +255,7 @@ def _xml(text: str) -> str:
 # -- JSON -------------------------------------------------------------------------------------
 
 
-def to_json(graph: Program) -> dict[str, object]:
+def to_json(graph: GraphLike) -> dict[str, object]:
     """The graph as JSON takes it: nodes in order, with operands and results by name.
 
     Elements of constants are left out; they have their content hash.
@@ -263,7 +263,7 @@ def to_json(graph: Program) -> dict[str, object]:
     return {"format": "qir-graph", "version": VERSION, **_json_body(graph)}
 
 
-def _json_body(graph: Program) -> dict[str, object]:
+def _json_body(graph: GraphLike) -> dict[str, object]:
     return {
         "name": graph.name,
         "profile": graph.profile,
@@ -300,7 +300,7 @@ def _json_node(node: Node) -> dict[str, object]:
 
 
 def _json_value(value: Value) -> dict[str, object]:
-    codes = Codes.of(value.type.quant)
+    codes = QuantizedStorage.of(value.type.quant)
     return {
         "name": value.name,
         "type": str(value.type),
@@ -314,7 +314,7 @@ def _json_value(value: Value) -> dict[str, object]:
     }
 
 
-def _json_codes(codes: Codes) -> dict[str, object]:
+def _json_codes(codes: QuantizedStorage) -> dict[str, object]:
     return {
         "storage": codes.storage,
         "scale": [_json_attr(number) for number in codes.scale],
@@ -339,13 +339,13 @@ def _json_attr(value: Attr) -> object:
     return value
 
 
-def _written(graph: Program) -> str:
+def _written(graph: GraphLike) -> str:
     """The JSON as a text that a file holds: halves of letters are spelled out as JSON does."""
     text = json.dumps(to_json(graph), indent=1, ensure_ascii=False, allow_nan=False)
     return text.encode(errors="backslashreplace").decode() + "\n"
 
 
-FORMATS: Mapping[str, Callable[[Program], str]] = {
+FORMATS: Mapping[str, Callable[[GraphLike], str]] = {
     "dot": to_dot,
     "graphml": to_graphml,
     "json": _written,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from qir.ir.graph import Graph
-from qir.ir.verify import Seen, walk
+from qir.ir.verify import NodeContext, walk
 from qir.ir.verify.accumulators import products
 from qir.ir.verify.step import Product
 from qir.ledger import Ledger
@@ -16,7 +16,7 @@ from qir.reference.constants import computed
 
 Place: TypeAlias = tuple[str, str, int]
 """The path of a body, a node's name, and which of its products."""
-Found: TypeAlias = Mapping[Place, tuple[Seen, Product]]
+Found: TypeAlias = Mapping[Place, tuple[NodeContext, Product]]
 
 
 def layers(graph: Graph, profiles: Sequence[str]) -> tuple[Found, tuple[Found, ...]]:

@@ -19,7 +19,7 @@ from qir.inspect.probing import Measured, OpReading, Probe, filed, head_of, prob
 from qir.inspect.versions import covers, release
 from qir.profiles import dumps, parse, profile, profile_names
 from qir.profiles.processor import processor_features
-from qir.profiles.profile import Entry, Field, Head, Profile
+from qir.profiles.profile import Field, Profile, ProfileHead, RuleEntry
 
 State = Literal["measured", "assumed", "unknown", "not installed"]
 
@@ -150,7 +150,7 @@ def draft(measured: Measured, name: str) -> str:
         for o, said in zip(measured.drifts, lost, strict=True)
         if o.left
     )
-    head = Head(
+    head = ProfileHead(
         name,
         base.name,
         measured.backend,
@@ -165,19 +165,19 @@ def draft(measured: Measured, name: str) -> str:
     return text
 
 
-def _rule(measured: Measured, of: OpReading) -> Entry:
+def _rule(measured: Measured, of: OpReading) -> RuleEntry:
     said = f"{_evidence(measured)}: {of.elements:,} elements, 0 differ"
     fields: Mapping[tuple[str, str], Field] = {
         **of.change,
         ("", "claim"): "exact",
         ("", "evidence"): said,
     }
-    return Entry((ruled(of.op),), of.when, fields)
+    return RuleEntry((ruled(of.op),), of.when, fields)
 
 
-def _unclaimed(measured: Measured, of: OpReading) -> Entry:
+def _unclaimed(measured: Measured, of: OpReading) -> RuleEntry:
     said = f"{_evidence(measured)}: {of.differ:,} of {of.elements:,} differ"
-    return Entry((ruled(of.op),), of.when, {("", "claim"): "unknown", ("", "evidence"): said})
+    return RuleEntry((ruled(of.op),), of.when, {("", "claim"): "unknown", ("", "evidence"): said})
 
 
 def _evidence(measured: Measured) -> str:

@@ -14,7 +14,7 @@ from qir.frontend import Frontend
 from qir.inspect.metrics import Metric
 from qir.inspect.probing import Probe
 from qir.ir.ops import plugin_op
-from qir.profiles.conditions import Condition
+from qir.profiles.conditions import GroupCondition
 from qir.profiles.kernel_forms import Form
 from qir.profiles.methods import checked, own
 from qir.profiles.preparation import PreparationStep
@@ -26,7 +26,7 @@ State = Literal["ok", "clashing", "other API", "not usable", "broken"]
 
 
 @dataclass(frozen=True, slots=True)
-class Plugin:
+class PluginSummary:
     """One name of a kind; `to_json` has the keys of the fields."""
 
     kind: str
@@ -44,7 +44,7 @@ class Plugin:
         return asdict(self)
 
 
-def plugins(kind: str = "") -> tuple[Plugin, ...]:
+def plugins(kind: str = "") -> tuple[PluginSummary, ...]:
     """The plugins of a kind, or all; each is loaded to see whether it works."""
     groups = [group_of(kind)] if kind else list(registry.KINDS)
     return tuple(look(group, name) for group in groups for name in registry.names(group))
@@ -90,7 +90,7 @@ def load_plugin(group: str, name: str) -> object:
 
 
 _TABLES: dict[str, tuple[type, str]] = {
-    "qir.conditions": (Condition, "qir.profiles.conditions.Condition"),
+    "qir.conditions": (GroupCondition, "qir.profiles.conditions.GroupCondition"),
     "qir.prepare": (PreparationStep, "qir.profiles.PreparationStep"),
     "qir.forms": (Form, "qir.profiles.kernel_forms.Form"),
 }
@@ -105,7 +105,7 @@ _DERIVED: dict[str, tuple[type, str]] = {
 """What plugins of a kind are derived from, and its public name."""
 
 
-def look(group: str, name: str) -> Plugin:
+def look(group: str, name: str) -> PluginSummary:
     """One plugin, loaded to see whether it works."""
     state: State = "ok"
     fault = place = ""
@@ -119,7 +119,7 @@ def look(group: str, name: str) -> Plugin:
     distributions = ", ".join(dist or version for dist, version in pairs)
     versions = ", ".join(version for dist, version in pairs if dist)
     kind = registry.KINDS[group]
-    return Plugin(kind, name, distributions, versions, place, state, fault)
+    return PluginSummary(kind, name, distributions, versions, place, state, fault)
 
 
 def _state(group: str, name: str, error: PluginError) -> State:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import QirError
-from qir.inspect.probe_cases import Case, cases
+from qir.inspect.probe_cases import ProbeCase, cases
 from qir.inspect.runtimes import Probe as Probe
 from qir.inspect.runtimes import chosen as chosen
 from qir.inspect.runtimes import place as place
@@ -26,7 +26,7 @@ from qir.inspect.versions import covers
 from qir.ir.graph import Graph
 from qir.ir.ops.layers import PRODUCTS
 from qir.ledger import Ledger
-from qir.numerics import Method, Rule
+from qir.numerics import MethodField, Rule
 from qir.numerics.fields import BLOCKS, field_types
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.group import Group
@@ -34,7 +34,7 @@ from qir.profiles import Profile, Query, choosing, profile, profile_names, query
 from qir.profiles.library import replaced
 from qir.profiles.methods import reads
 from qir.profiles.processor import best_isa
-from qir.profiles.profile import Entry, Field, Fields, Head, When
+from qir.profiles.profile import Field, Fields, ProfileHead, RuleEntry, When
 from qir.reference.interpreter import run
 
 Tensor = NDArray[np.generic]
@@ -45,7 +45,7 @@ Key = tuple[str, str]
 # -- which file speaks of a runtime ---------------------------------------------------------------
 
 
-def head_of(of: Profile) -> Head:
+def head_of(of: Profile) -> ProfileHead:
     """The head with what it does not say taken from those below."""
     head = of.head
     for layer in reversed(of.layers[:-1]):
@@ -173,7 +173,7 @@ class Measured:
 class _Answer:
     """A case, the runtime's answer, and the graph by which the reference predicts it."""
 
-    case: Case
+    case: ProbeCase
     given: Tensor
     graph: Graph
     query: Query
@@ -238,7 +238,7 @@ def ruled(op: str) -> str:
     return "quantize" if op == "choose_qparams" else op
 
 
-def _query(case: Case) -> Query:
+def _query(case: ProbeCase) -> Query:
     query = query_of(case.graph["y"].node)
     if case.op == "choose_qparams":
         return choosing(str(case.graph["y"].node.attrs["storage"]))
@@ -296,8 +296,8 @@ def _wrong(answers: list[_Answer], of: Profile, change: Fields, most: int) -> in
     """
     (op,) = {a.case.op for a in answers}
     name = f"{of.name[:70]}.changed"
-    entry = Entry((ruled(op),), When(), change)
-    other = Profile(Head(name, of.name), {}, (entry,), (), of, "")
+    entry = RuleEntry((ruled(op),), When(), change)
+    other = Profile(ProfileHead(name, of.name), {}, (entry,), (), of, "")
     total = 0
     with replaced(other):
         for number, answer in enumerate(answers):
@@ -495,13 +495,13 @@ def _values(key: Key, value: Field, op: str) -> Iterator[Field]:
 
 
 @cache
-def _methods(op: str) -> tuple[Method, ...]:
+def _methods(op: str) -> tuple[MethodField, ...]:
     """The methods that any profile names for an op, with the parameters it gives."""
-    found = [Method("reals")]
+    found = [MethodField("reals")]
     for name in profile_names():
         for entry in profile(name).rules:
             named = entry.fields.get(("", "method"))
-            if op in entry.ops and isinstance(named, Method) and named not in found:
+            if op in entry.ops and isinstance(named, MethodField) and named not in found:
                 found.append(named)
     return tuple(found)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.analysis.quantization_faults import (
-    Fault,
+    NoiseCause,
     clipped,
     dead_channel,
     outlier_channel,
@@ -24,7 +24,7 @@ from qir.inspect.evaluation import against_labels, against_results, fits, joined
 from qir.inspect.metrics import Metric, metric
 from qir.inspect.tensor_errors import (
     Errors,
-    Stored,
+    StoredTensor,
     as_scaled,
     stored_tensors,
     unscaled,
@@ -87,7 +87,7 @@ class Worst:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class QuantizationCheck:
     """A quantized graph beside its float one; `to_json` has the keys of the fields."""
 
     samples: int
@@ -109,7 +109,7 @@ class Check:
 class _Measured:
     """What one pass over the data finds."""
 
-    stored: Sequence[Stored]
+    stored: Sequence[StoredTensor]
     errors: dict[str, Errors] = field(default_factory=dict)
     wanted: list[Tensors] = field(default_factory=list)
     given: list[Tensors] = field(default_factory=list)
@@ -126,7 +126,7 @@ def check_quantized(
     scaled: Mapping[str, Scaled] | None = None,
     settings: Settings | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Check:
+) -> QuantizationCheck:
     """Runs a float graph and what was quantized of it once each on the same batches.
 
     `scaled` are the tensors that `equalize` divided. The memory holds the tensors of one batch.
@@ -145,7 +145,7 @@ def check_quantized(
     if labels is not None:
         floats = against_labels(metrics, labels[:samples], wanted)
         integers = against_labels(metrics, labels[:samples], given)
-    return Check(
+    return QuantizationCheck(
         samples,
         tuple(m.name for m in metrics) if labels is not None else (),
         floats,
@@ -244,7 +244,7 @@ def _worst(found: _Measured, statistics: Statistics, settings: Settings) -> tupl
 
 @dataclass(frozen=True)
 class _Candidate:
-    fault: Fault
+    fault: NoiseCause
     remedy: str
     share: float
     """Of all of the tensor's noise, what the remedy removes."""
@@ -252,7 +252,7 @@ class _Candidate:
 
 
 def _explained(
-    lost: float, each: Stored, errors: Errors, statistics: Statistics, settings: Settings
+    lost: float, each: StoredTensor, errors: Errors, statistics: Statistics, settings: Settings
 ) -> Worst:
     """The cause whose remedy removes most of a tensor's noise."""
     layer = each.layers[0] if each.layers else None
@@ -264,7 +264,7 @@ def _explained(
     if best is None or best.share < 0.1:
         dead = dead_channel(errors.low, errors.high)
         share = 1 - 10 ** (-lost / 10)
-        fault = Fault("rounding", "no single fault: 8 bits are few for its values", share)
+        fault = NoiseCause("rounding", "no single fault: 8 bits are few for its values", share)
         if dead is not None:
             fault = replace(fault, detail=f"{fault.detail}; {dead.detail}")
         best = _Candidate(fault, keep, share)
@@ -287,7 +287,7 @@ def _explained(
 
 
 def _of_values(
-    each: Stored, errors: Errors, statistics: Statistics, settings: Settings, keep: str
+    each: StoredTensor, errors: Errors, statistics: Statistics, settings: Settings, keep: str
 ) -> list[_Candidate]:
     """Faults of what a tensor holds."""
     out = []

@@ -24,7 +24,7 @@ _SAMPLES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Codes:
+class QuantizedStorage:
     """How float values are stored as quantized values."""
 
     storage: str
@@ -34,7 +34,7 @@ class Codes:
     """The axis that has a scale for each index; None: one for the tensor, or blocks."""
 
     @classmethod
-    def of(cls, quant: QuantType | None) -> Codes | None:
+    def of(cls, quant: QuantType | None) -> QuantizedStorage | None:
         """The numbers of a map; None where there is none, or companions give them."""
         if quant is None:
             return None
@@ -46,18 +46,18 @@ class Codes:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class InterfaceTensor:
     """An input or output."""
 
     name: str
     shape: tuple[int | str | None, ...]
     """Sizes; a name or formula where the size is symbolic, None where nobody knows it."""
     dtype: str
-    codes: Codes | None = None
+    codes: QuantizedStorage | None = None
 
     @classmethod
-    def of(cls, name: str, type: TensorType) -> Tensor:
-        return cls(name, plain_shape(type.shape), str(type.dtype), Codes.of(type.quant))
+    def of(cls, name: str, type: TensorType) -> InterfaceTensor:
+        return cls(name, plain_shape(type.shape), str(type.dtype), QuantizedStorage.of(type.quant))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +70,15 @@ class OpCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LayerSummary:
     """One op that computes, or the chain of ops that one kernel computes."""
 
     name: str
     op: str
     shape: tuple[int | str | None, ...]
     storage: str
-    codes: Codes | None
-    weights: Tensor | None
+    codes: QuantizedStorage | None
+    weights: InterfaceTensor | None
     macs: int | None
     """Multiply-adds for one sample; None where a size is not known."""
     in_codes: bool
@@ -86,7 +86,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ModelSummary:
     """A whole model.
 
     `to_json` has the keys of the fields: name, profile, frameworks, nodes, parameters, bytes, macs,
@@ -104,19 +104,19 @@ class Summary:
     integer_macs: int
     """Those of ops that work on quantized values."""
     longest_integer_chain: tuple[str, ...]
-    inputs: tuple[Tensor, ...]
-    defaults: tuple[Tensor, ...]
+    inputs: tuple[InterfaceTensor, ...]
+    defaults: tuple[InterfaceTensor, ...]
     """Inputs that nobody has to give; what they are then is among the parameters."""
-    outputs: tuple[Tensor, ...]
+    outputs: tuple[InterfaceTensor, ...]
     ops: tuple[OpCount, ...]
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerSummary, ...]
 
     def to_json(self) -> dict[str, object]:
         """The fields as JSON takes them."""
         return asdict(self)
 
 
-def summarize(graph: Graph) -> Summary:
+def summarize(graph: Graph) -> ModelSummary:
     """Returns all that `qir show` reports of a graph; each body counts once."""
     parts = _parts(graph)
     integer = {node: done for _, part in parts for node, done in in_codes(part).items()}
@@ -128,7 +128,7 @@ def summarize(graph: Graph) -> Summary:
         if node in integer
     )
     frameworks = dict.fromkeys(o.framework for _, p in parts for node in p for o in node.origins)
-    return Summary(
+    return ModelSummary(
         graph.name,
         graph.profile,
         tuple(frameworks),
@@ -138,9 +138,9 @@ def summarize(graph: Graph) -> Summary:
         sum(layer.macs or 0 for layer in layers),
         sum(layer.macs or 0 for layer in layers if layer.in_codes),
         max((_chain(path, part) for path, part in parts), key=len),
-        tuple(Tensor.of(value.name, value.type) for value in graph.inputs),
-        tuple(Tensor.of(value.name, value.type) for value in graph.defaults),
-        tuple(Tensor.of(name, value.type) for name, value in _outputs(graph).items()),
+        tuple(InterfaceTensor.of(value.name, value.type) for value in graph.inputs),
+        tuple(InterfaceTensor.of(value.name, value.type) for value in graph.defaults),
+        tuple(InterfaceTensor.of(name, value.type) for name, value in _outputs(graph).items()),
         _histogram(graph, integer),
         layers,
     )
@@ -242,10 +242,10 @@ def _histogram(graph: Graph, integer: Mapping[Node, bool]) -> tuple[OpCount, ...
     return tuple(OpCount(op, count, codes[op]) for op, count in rows)
 
 
-def _layer(name: str, node: Node, integer: bool, work: int | None) -> Layer:
+def _layer(name: str, node: Node, integer: bool, work: int | None) -> LayerSummary:
     value = node.results[0] if node.results else None
-    codes = Codes.of(stored(value)) if value else None
-    return Layer(
+    codes = QuantizedStorage.of(stored(value)) if value else None
+    return LayerSummary(
         name,
         op_name(node),
         plain_shape(value.type.shape) if value else (),
@@ -258,7 +258,7 @@ def _layer(name: str, node: Node, integer: bool, work: int | None) -> Layer:
     )
 
 
-def weights_of(node: Node) -> Tensor | None:
+def weights_of(node: Node) -> InterfaceTensor | None:
     """The operand in the weight slot of the op, or of the first stage of its chain that has one.
 
     A transposed convolution has one too, though no trait says so.
@@ -269,5 +269,7 @@ def weights_of(node: Node) -> Tensor | None:
         if value is not None:
             quant = read(value)
             dtype = str(quant.storage if quant else value.type.dtype)
-            return Tensor(value.name, plain_shape(value.type.shape), dtype, Codes.of(quant))
+            return InterfaceTensor(
+                value.name, plain_shape(value.type.shape), dtype, QuantizedStorage.of(quant)
+            )
     return None

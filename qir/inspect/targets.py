@@ -33,7 +33,7 @@ _ENDS = (0.25, 1.0, 3.0, 100.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class TargetSummary:
     """One target in a line."""
 
     name: str
@@ -98,12 +98,12 @@ def targets() -> list[Target]:
     return found
 
 
-def summary(of: Target) -> Summary:
+def summary(of: Target) -> TargetSummary:
     """Returns what the list of targets says of one."""
     table = of.capability()
     row = table.row
     schemes = list(_product_schemes(table))
-    return Summary(
+    return TargetSummary(
         of.name,
         _framework(table),
         row.library,

@@ -21,7 +21,7 @@ Reals = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """A tensor that a quantized graph stores as integers, or one of its float outputs."""
 
     tensor: str
@@ -48,7 +48,7 @@ class Stored:
         return scale * (self.quant.low - zero), scale * (self.quant.high - zero)
 
 
-def stored_tensors(quantized: Graph) -> list[Stored]:
+def stored_tensors(quantized: Graph) -> list[StoredTensor]:
     """Returns the activations that a graph in QDQ form stores, and its float outputs, in order."""
     axes = _axes(quantized)
     out = []
@@ -66,13 +66,13 @@ def stored_tensors(quantized: Graph) -> list[Stored]:
                     layers, sources = _between(value)
                     axis = axes.get(value.lineage.tensor, value.type.rank - 1)
                     tensor = value.lineage.tensor
-                    out.append(Stored(tensor, value, None, None, axis, layers, sources))
+                    out.append(StoredTensor(tensor, value, None, None, axis, layers, sources))
             continue
         else:
             continue
         tensor = value.lineage.tensor
         axis = axes.get(tensor, 1 if value.type.rank == 4 else max(value.type.rank - 1, 0))
-        out.append(Stored(tensor, value, before, quant, axis, layers, sources))
+        out.append(StoredTensor(tensor, value, before, quant, axis, layers, sources))
     return out
 
 

@@ -9,8 +9,8 @@ from functools import lru_cache
 from qir.errors import GraphError, TypeRuleError
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
-from qir.ir.node import Node, Program, Stage, Value
-from qir.ir.ops import OPS, Call, Signature, spec
+from qir.ir.node import GraphLike, Node, Stage, Value
+from qir.ir.ops import OPS, BodySignature, Call, spec
 from qir.ir.ops.graph import GIVEN
 from qir.ir.ops.spec import OpSpec
 from qir.ir.types import Array, TensorType
@@ -20,7 +20,7 @@ def infer(
     op: str,
     operands: Mapping[str, Value],
     attrs: Mapping[str, Attr],
-    bodies: Mapping[str, Program] | None = None,
+    bodies: Mapping[str, GraphLike] | None = None,
 ) -> tuple[TensorType, ...]:
     """The result types by the op's rule; integers stay integers where the op only moves them."""
     if op in _STEADY and (key := _key(operands, attrs)) is not None:
@@ -148,7 +148,7 @@ def make_call(
     op: str,
     operands: Mapping[str, Value],
     attrs: Mapping[str, Attr],
-    bodies: Mapping[str, Program] | None = None,
+    bodies: Mapping[str, GraphLike] | None = None,
 ) -> Call:
     """What an op's rules see of one use."""
     row = spec(op)
@@ -167,9 +167,9 @@ def make_call(
     return Call(op, types, attrs, constants, beside, held)
 
 
-def _signature(body: Program) -> Signature:
+def _signature(body: GraphLike) -> BodySignature:
     made = tuple(v._type for v in body.outputs.values())
-    return Signature(tuple(v._type for v in body.inputs), made)
+    return BodySignature(tuple(v._type for v in body.inputs), made)
 
 
 def check_chain(stages: tuple[Stage, ...]) -> None:

@@ -74,7 +74,7 @@ class Bundle:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ArrayExtent:
     """Where an array is: the bytes from `start` to before `end`, counted after the header."""
 
     kind: np.dtype[np.generic]
@@ -159,7 +159,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise InputError(f"{path}: {error}") from error
 
 
-def _head(file: BinaryIO) -> tuple[dict[str, str], dict[str, Place], int]:
+def _head(file: BinaryIO) -> tuple[dict[str, str], dict[str, ArrayExtent], int]:
     """The texts, where each array is, and how long the header is."""
     size = os.fstat(file.fileno()).st_size
     if size < 10:
@@ -184,13 +184,13 @@ def _read(file: BinaryIO, check: bool) -> Bundle:
     return Bundle(graph, profiles, meta["ledger"], meta.get("journal", ""))
 
 
-def _chunks(file: BinaryIO, place: Place, start: int) -> Iterator[bytes]:
+def _chunks(file: BinaryIO, place: ArrayExtent, start: int) -> Iterator[bytes]:
     """The bytes of an array in a file whose header ends at `start`."""
     for at in range(place.start, place.end, _CHUNK):
         yield os.pread(file.fileno(), min(_CHUNK, place.end - at), start + at)
 
 
-def _header(data: bytes, room: int) -> tuple[dict[str, str], dict[str, Place]]:
+def _header(data: bytes, room: int) -> tuple[dict[str, str], dict[str, ArrayExtent]]:
     """What stands before the arrays: texts, and where each array is."""
     table = _object(data, "its header")
     meta = table.pop("__metadata__", None)
@@ -231,7 +231,7 @@ def _profiles(text: str) -> dict[str, str]:
     return texts
 
 
-def _place(name: str, row: object, room: int) -> Place:
+def _place(name: str, row: object, room: int) -> ArrayExtent:
     known = row if isinstance(row, dict) else {}
     kind, shape, offsets = (known.get(key) for key in ("dtype", "shape", "data_offsets"))
     if not isinstance(kind, str) or kind not in KINDS:
@@ -239,7 +239,7 @@ def _place(name: str, row: object, room: int) -> Place:
     sizes, ends = _wholes(shape), _wholes(offsets)
     if sizes is None or len(sizes) > _MAX_RANK or ends is None or len(ends) != 2:
         raise InputError(f"damaged: array {name[:40]!r} has no shape or place")
-    found = Place(np.dtype(KINDS[kind]), sizes, *ends)
+    found = ArrayExtent(np.dtype(KINDS[kind]), sizes, *ends)
     if found.end > room or found.end - found.start != math.prod(sizes) * found.kind.itemsize:
         raise InputError(f"damaged: array {name[:40]!r} is outside the file")
     return found
@@ -253,18 +253,20 @@ def _wholes(value: object) -> tuple[int, ...] | None:
     return found if len(found) == len(value) else None
 
 
-def layout(arrays: Mapping[str, tuple[np.dtype[np.generic], tuple[int, ...]]]) -> dict[str, Place]:
+def layout(
+    arrays: Mapping[str, tuple[np.dtype[np.generic], tuple[int, ...]]],
+) -> dict[str, ArrayExtent]:
     """A place for each array: wide elements first, so that each is aligned."""
-    out: dict[str, Place] = {}
+    out: dict[str, ArrayExtent] = {}
     end = 0
     for name in sorted(arrays, key=lambda name: (-arrays[name][0].itemsize, name)):
         kind, shape = arrays[name]
         start, end = end, end + math.prod(shape) * kind.itemsize
-        out[name] = Place(kind, shape, start, end)
+        out[name] = ArrayExtent(kind, shape, start, end)
     return out
 
 
-def header(meta: Mapping[str, str], places: Mapping[str, Place]) -> bytes:
+def header(meta: Mapping[str, str], places: Mapping[str, ArrayExtent]) -> bytes:
     """The bytes before the arrays, as safetensors has them."""
     table: dict[str, object] = {"__metadata__": dict(meta)}
     for name, place in places.items():
@@ -278,7 +280,7 @@ def header(meta: Mapping[str, str], places: Mapping[str, Place]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _mapped(data: memoryview, place: Place) -> Tensor:
+def _mapped(data: memoryview, place: ArrayExtent) -> Tensor:
     flat = np.frombuffer(data[place.start : place.end], place.kind)
     try:
         return flat.reshape(place.shape)
@@ -302,7 +304,7 @@ def _kind(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
 
 def digest(
     meta: Mapping[str, str],
-    places: Mapping[str, Place],
+    places: Mapping[str, ArrayExtent],
     chunks: Callable[[str], Iterator[bytes | memoryview]],
 ) -> str:
     """The hash of a file's contents, wherever they are: its texts, and each array by name."""

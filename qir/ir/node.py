@@ -57,7 +57,7 @@ class Use(NamedTuple):
     slot: str
 
 
-class Program(Protocol):
+class GraphLike(Protocol):
     """A graph as a node sees the bodies it holds; every one is a `Graph`."""
 
     @property
@@ -216,7 +216,7 @@ class Node(_Part):
         self._stages = stages
         self._schemes: Mapping[str, Scheme] = NOTHING
         self._inner: Mapping[str, Element] = NOTHING
-        self._bodies: Mapping[str, Program] = NOTHING
+        self._bodies: Mapping[str, GraphLike] = NOTHING
         self._prev: Node | None = None
         self._next: Node | None = None
         self._rank = 0
@@ -268,7 +268,7 @@ class Node(_Part):
         return MappingProxyType(self._inner)
 
     @property
-    def bodies(self) -> Mapping[str, Program]:
+    def bodies(self) -> Mapping[str, GraphLike]:
         """The closed graphs it holds, such as a loop's body: they see their own inputs alone."""
         return MappingProxyType(self._bodies)
 

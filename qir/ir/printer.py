@@ -14,7 +14,7 @@ from qir.ir.array_text import write_array
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
 from qir.ir.lexer import quote, write_name, write_word
-from qir.ir.node import Node, Program, Stage, Value
+from qir.ir.node import GraphLike, Node, Stage, Value
 from qir.ir.numerals import number
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
@@ -26,7 +26,7 @@ _PLAIN = {"f32", "f64", "bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "
 
 @checked
 def print_graph(
-    graph: Program, *, origins: bool = False, by_content: bool = False, weights: bool = False
+    graph: GraphLike, *, origins: bool = False, by_content: bool = False, weights: bool = False
 ) -> str:
     """Returns the text of a graph, which `parse` reads back to an equal one.
 
@@ -38,7 +38,7 @@ def print_graph(
     return "".join(printer.data()) + printer.text() if weights else printer.text()
 
 
-def array_table(graph: Program) -> dict[str, Array]:
+def array_table(graph: GraphLike) -> dict[str, Array]:
     """The arrays that the text refers to, by the names it gives them."""
     return dict(_Printer(graph, False, False).table)
 
@@ -60,7 +60,7 @@ def _scalar(value: bool | float, kind: DType) -> str:
 
 
 class _Printer:
-    def __init__(self, graph: Program, origins: bool, by_content: bool) -> None:
+    def __init__(self, graph: GraphLike, origins: bool, by_content: bool) -> None:
         self.graph = graph
         self.origins = origins
         self.by_content = by_content
@@ -72,7 +72,7 @@ class _Printer:
         self._types: dict[int, str] = {}  # by identity: the graph holds them while it is printed
         self._collect(graph)
 
-    def _collect(self, graph: Program) -> None:
+    def _collect(self, graph: GraphLike) -> None:
         for node in graph:
             constant = node.result.constant if node.op == "constant" else None
             if constant is not None:
@@ -137,7 +137,7 @@ class _Printer:
             parts.extend(self._history(node))
         return "".join(parts)
 
-    def _held(self, name: str, body: Program, indent: str) -> str:
+    def _held(self, name: str, body: GraphLike, indent: str) -> str:
         profile = f" as {write_word(body.profile)}" if body.profile else ""
         lines = [f"{indent}  {self.node(node, indent + '  ')}\n" for node in body]
         return f" with {write_name(name)}{profile} {{\n{''.join(lines)}{indent}}}"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from qir.ir.dtype import BF16, F16
 from qir.ir.graph import Graph
-from qir.ir.node import Node, Program, Value
+from qir.ir.node import GraphLike, Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType
 
@@ -61,7 +61,7 @@ def read(value: Value) -> QuantType | None:
     return value.type.quant
 
 
-def in_codes(graph: Program) -> dict[Node, bool]:
+def in_codes(graph: GraphLike) -> dict[Node, bool]:
     """For every op that computes: whether it works on quantized values."""
     out: dict[Node, bool] = {}
     for node in graph:

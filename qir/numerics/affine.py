@@ -14,17 +14,17 @@ from qir.numerics.wide_integers import whole_zeros
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Numbers:
+class AffineParameters:
     """A map's numbers, shaped to go with the array they are meant for."""
 
     scale: NDArray[np.floating]
     zero: NDArray[np.generic]
     plus: NDArray[np.floating] | None = None
-    ends: Ends | None = None
+    ends: DeclaredRange | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ends:
+class DeclaredRange:
     """The range that a framework's file declares for integers, one or as many as there are
     scales."""
 
@@ -35,10 +35,10 @@ class Ends:
     gain: NDArray[np.floating] | None = None
     """Quantized values a float unit, where a kernel made them itself."""
 
-    def reshaped(self, shape: tuple[int, ...]) -> Ends:
+    def reshaped(self, shape: tuple[int, ...]) -> DeclaredRange:
         """The same numbers in another shape."""
         gain = None if self.gain is None else self.gain.reshape(shape)
-        return Ends(self.low.reshape(shape), self.high.reshape(shape), self.level, gain)
+        return DeclaredRange(self.low.reshape(shape), self.high.reshape(shape), self.level, gain)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +56,7 @@ class Affine:
     high: int
     axis: int | None = None
     express: DType | None = None
-    ends: Ends | None = None
+    ends: DeclaredRange | None = None
 
     @property
     def carrier(self) -> np.dtype[np.generic]:
@@ -84,12 +84,12 @@ class Affine:
         """Scales and zeros."""
         return self.scale, self.zero
 
-    def over(self, shape: tuple[int, ...]) -> Numbers:
+    def over(self, shape: tuple[int, ...]) -> AffineParameters:
         """The numbers for an array of that shape; OpError where they do not fit it."""
         scale, zero = self.along(len(shape))
         self.check(shape)
         ends = None if self.ends is None else self.ends.reshaped(scale.shape)
-        return Numbers(scale, zero, None, ends)
+        return AffineParameters(scale, zero, None, ends)
 
     def same_map(self, other: Affine) -> bool:
         """Returns whether equal integers mean equal floats in both."""
@@ -149,7 +149,7 @@ def affine_of(kind: QuantType) -> Affine:
     return replace(plain, express=kind.express, ends=ends_of(kind))
 
 
-def ends_of(kind: QuantType) -> Ends | None:
+def ends_of(kind: QuantType) -> DeclaredRange | None:
     """The range that a type declares, as many ends as it has scales."""
     if kind.declared is None:
         return None
@@ -158,7 +158,7 @@ def ends_of(kind: QuantType) -> Ends | None:
         np.broadcast_to(held.data if isinstance(held, Array) else np.array(held), shape or (1,))
         for held in (kind.declared.low, kind.declared.high)
     )
-    return Ends(
+    return DeclaredRange(
         low.astype(np.float32).reshape(shape),
         high.astype(np.float32).reshape(shape),
         kind.declared.level,

@@ -14,7 +14,7 @@ from qir.numerics.affine import Affine
 from qir.numerics.consistency import clashes
 from qir.numerics.definition import F32, F64
 from qir.numerics.fields import Rule
-from qir.numerics.layout import Layout, along, layout
+from qir.numerics.layout import RowLayout, along, layout
 from qir.numerics.maps import AnyMap, Map
 from qir.numerics.rounding import narrowed
 
@@ -241,7 +241,7 @@ def _fixed(
     factor: Reals,
     y: Affine,
     zero: NDArray[np.generic],
-    rows: Layout,
+    rows: RowLayout,
     twice: bool,
 ) -> Codes | None:
     """Quantized values of sums by 31-bit multipliers and shifts that are not longer."""
@@ -284,10 +284,10 @@ def _bytes(array: NDArray[np.generic]) -> NDArray[np.uint8]:
 
 
 def _reals(
-    rows: Layout, values: NDArray[np.generic], kind: np.dtype[np.floating]
+    rows: RowLayout, values: NDArray[np.generic], kind: np.dtype[np.floating]
 ) -> NDArray[np.uint8]:
     return _bytes(rows.listed(values.astype(kind)))
 
 
-def _whole(rows: Layout, values: NDArray[np.generic]) -> NDArray[np.int32]:
+def _whole(rows: RowLayout, values: NDArray[np.generic]) -> NDArray[np.int32]:
     return rows.listed(values.astype(np.int32))  # type: ignore[return-value]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import OpError
-from qir.numerics.affine import Affine, Ends, Numbers
+from qir.numerics.affine import Affine, AffineParameters, DeclaredRange
 from qir.numerics.consistency import WRAPS, check
 from qir.numerics.fields import Levels, Rule, level_of
 from qir.numerics.maps import AnyMap, Map
@@ -111,7 +111,7 @@ def factor(scale: Reals, rule: Rule) -> Reals:
         return np.asarray(kind.type(1) / scale.astype(kind))
 
 
-def in_codes(x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
+def in_codes(x: NDArray[np.generic], numbers: AffineParameters, to: AnyMap, rule: Rule) -> Reals:
     """Float values in units of the scale, or from the low end in units of a span; no zero point
     yet."""
     q = rule.quantize
@@ -131,9 +131,11 @@ def in_codes(x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule) -
         return np.asarray(values * by)
 
 
-def _above_low(values: Reals, by: Reals, numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
+def _above_low(
+    values: Reals, by: Reals, numbers: AffineParameters, to: AnyMap, rule: Rule
+) -> Reals:
     """Steps from what the lowest quantized value means, less those from there to the zero point."""
-    ends = _far_ends(Numbers(numbers.scale, numbers.zero), to, by.dtype)
+    ends = _far_ends(AffineParameters(numbers.scale, numbers.zero), to, by.dtype)
     if rule.quantize.clip == "range_first":
         values = np.clip(values, *ends)
     return np.asarray((values - ends[0]) / by - (_real(numbers.zero, by) - by.dtype.type(to.low)))
@@ -144,7 +146,7 @@ def _from_low(rule: Rule) -> bool:
     return rule.quantize.by == "span" or rule.quantize.zero in ("pair", "pair_once")
 
 
-def _encoding(numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
+def _encoding(numbers: AffineParameters, to: AnyMap, rule: Rule) -> Reals:
     """The factor of the way float values are quantized."""
     q = rule.quantize
     if q.by in ("divide", "reciprocal", "low_end"):
@@ -161,7 +163,9 @@ def _encoding(numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
     return found.astype(F32) if q.compute == "f64_reciprocal" else found
 
 
-def _far_ends(numbers: Numbers, to: AnyMap, kind: np.dtype[np.floating]) -> tuple[Reals, Reals]:
+def _far_ends(
+    numbers: AffineParameters, to: AnyMap, kind: np.dtype[np.floating]
+) -> tuple[Reals, Reals]:
     """The range that is declared, else what the lowest and the highest quantized value mean."""
     if numbers.ends is not None:
         return numbers.ends.low.astype(kind), numbers.ends.high.astype(kind)
@@ -171,7 +175,7 @@ def _far_ends(numbers: Numbers, to: AnyMap, kind: np.dtype[np.floating]) -> tupl
     return np.asarray(low + plus), np.asarray(high + plus)
 
 
-def _within(values: Reals, by: Reals, numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
+def _within(values: Reals, by: Reals, numbers: AffineParameters, to: AnyMap, rule: Rule) -> Reals:
     """Float values cut at the ends of the range; of a gain, at what the ends of the integers mean
     by it."""
     q = rule.quantize
@@ -190,7 +194,7 @@ def _level(levels: Levels, of: AnyMap, rule: Rule) -> float | None:
 
 def _gain(
     scale: Reals,
-    ends: Ends | None,
+    ends: DeclaredRange | None,
     of: AnyMap,
     rule: Rule,
     kind: np.dtype[np.floating],
@@ -222,7 +226,7 @@ def _gain(
     return np.asarray(kind.type(level) / (scale.astype(kind) * kind.type(half)))
 
 
-def _by_sides(ends: Ends, of: AnyMap, kind: np.dtype[np.floating]) -> Reals:
+def _by_sides(ends: DeclaredRange, of: AnyMap, kind: np.dtype[np.floating]) -> Reals:
     """The gain by which neither side leaves the quantized values."""
     low, high = ends.low.astype(kind), ends.high.astype(kind)
     most = np.finfo(kind).max
@@ -232,7 +236,7 @@ def _by_sides(ends: Ends, of: AnyMap, kind: np.dtype[np.floating]) -> Reals:
 
 
 def _scaled(
-    x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule
+    x: NDArray[np.generic], numbers: AffineParameters, to: AnyMap, rule: Rule
 ) -> tuple[Reals, NDArray[np.generic]]:
     """x in units of the scale, with the zero point in it where that comes before rounding, and
     the zero point; of a span the low quantized value, of a pair that less the rounded low end."""
@@ -258,7 +262,7 @@ def _scaled(
     return out, zero
 
 
-def _fused(x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
+def _fused(x: NDArray[np.generic], numbers: AffineParameters, to: AnyMap, rule: Rule) -> Reals:
     """x in units of the scale and the zero point, in one rounding."""
     with np.errstate(all="ignore"):
         values = x.astype(F32)
@@ -268,7 +272,7 @@ def _fused(x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule) -> 
         return fma(*np.broadcast_arrays(*parts))
 
 
-def _paired(like: Reals, numbers: Numbers, to: AnyMap, rule: Rule) -> NDArray[np.int64]:
+def _paired(like: Reals, numbers: AffineParameters, to: AnyMap, rule: Rule) -> NDArray[np.int64]:
     """The low quantized value, less the low end of the range rounded as floats are."""
     by = _encoding(numbers, to, rule)
     low = _far_ends(numbers, to, like.dtype)[0]

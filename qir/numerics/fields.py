@@ -227,7 +227,7 @@ class Bias:
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class WeightField:
     """What a kernel is given for weights: integers, or float values that it quantizes itself."""
 
     given: Literal["codes", "float"] = "codes"
@@ -285,7 +285,7 @@ class Requant:
 
 
 @dataclass(frozen=True, slots=True)
-class Stages:
+class StageField:
     """What a kernel's later stages work on."""
 
     relu: Literal["real", "zero_code", "apart"] = "real"
@@ -313,7 +313,7 @@ class Stages:
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class MethodField:
     """The name of a function of the reference, and its parameters."""
 
     name: str
@@ -337,12 +337,12 @@ class Rule:
     dequantize: Dequantize = Dequantize()
     acc: Acc = Acc()
     bias: Bias = Bias()
-    weights: Weights = Weights()
+    weights: WeightField = WeightField()
     params: Params = Params()
     requant: Requant = Requant()
-    stage: Stages = Stages()
+    stage: StageField = StageField()
     float: Tolerance = "unknown"
-    method: Method | None = None
+    method: MethodField | None = None
     """None: accumulate, and round once."""
     claim: Claim = "unknown"
     evidence: str = ""

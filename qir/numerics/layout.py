@@ -18,7 +18,7 @@ _WIDE = 1024  # so many numbers are in the nearest cache
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RowLayout:
     """Rows of elements, and the way from a map's numbers to the list that they look into."""
 
     rows: Rows
@@ -43,14 +43,14 @@ class Layout:
         return np.ascontiguousarray(flat.reshape(-1))
 
 
-def layout(shape: tuple[int, ...], of: AnyMap) -> Layout:
+def layout(shape: tuple[int, ...], of: AnyMap) -> RowLayout:
     """The rows of an array of that shape, which the map's numbers fit."""
     if isinstance(of, Affine):
         return along(shape, of.axis)
     return _layout(shape, of.grain, of.grid(shape))
 
 
-def along(shape: tuple[int, ...], axis: int | None) -> Layout:
+def along(shape: tuple[int, ...], axis: int | None) -> RowLayout:
     """The rows where numbers are along an axis, or are one for all."""
     if axis is None:
         return _layout(shape, None, (1,) * len(shape))
@@ -59,29 +59,29 @@ def along(shape: tuple[int, ...], axis: int | None) -> Layout:
     return _layout(shape, Grain(((axis, 1),)), grid)
 
 
-def _layout(shape: tuple[int, ...], grain: Grain | None, grid: tuple[int, ...]) -> Layout:
+def _layout(shape: tuple[int, ...], grain: Grain | None, grid: tuple[int, ...]) -> RowLayout:
     many = [axis for axis, count in enumerate(grid) if count > 1]
     if grain is None or not many:
         size = math.prod(shape)
-        return Layout(Rows(np.zeros(1, np.int64), size, size, 1), grid)
+        return RowLayout(Rows(np.zeros(1, np.int64), size, size, 1), grid)
     last = many[-1]
     where = {axis: _blocks(grain, axis, shape[axis]) for axis in many}
     inner = math.prod(shape[last + 1 :])
     if inner >= _SHORT:
         first = _places(shape[: last + 1], where, grid[: last + 1])
-        return Layout(Rows(first, inner, inner, math.prod(grid)), grid, last)
+        return RowLayout(Rows(first, inner, inner, math.prod(grid)), grid, last)
     sizes = dict(grain.blocks)
     grouped = grain.by is not None and grain.blocks[-1][0] == last
     run, length = sizes[last] * inner, shape[last] * inner
     if run >= _SHORT and not grouped:
         first = _places(shape[:last], where, (*grid[:last], grid[last]))
-        return Layout(Rows(first, length, run, math.prod(grid)), grid, last)
+        return RowLayout(Rows(first, length, run, math.prod(grid)), grid, last)
     each = np.repeat(where[last], inner)
     first = _places(shape[:last], where, (*grid[:last], length))
     tiles = _tiles(shape[:last], grid, length)
     count = math.prod(grid[:last]) * length * tiles
     rows = Rows(first[::tiles] * tiles, length * tiles, 1, count)
-    return Layout(rows, grid, last, each, tiles)
+    return RowLayout(rows, grid, last, each, tiles)
 
 
 def _blocks(grain: Grain, axis: int, size: int) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.ir.dtype import DType
 from qir.ir.types import Grain
-from qir.numerics.affine import Affine, Ends, Numbers
+from qir.numerics.affine import Affine, AffineParameters, DeclaredRange
 
 Reals = NDArray[np.floating]
 _Kind = TypeVar("_Kind", bound=np.generic)
@@ -36,7 +36,7 @@ class Map:
     grain: Grain | None = None
     plus: Reals | None = None
     table: Reals | None = None
-    ends: Ends | None = None
+    ends: DeclaredRange | None = None
 
     @property
     def carrier(self) -> np.dtype[np.generic]:
@@ -78,15 +78,17 @@ class Map:
         """Scales, zeros, and offsets where there are any."""
         return (self.scale, self.zero) if self.plus is None else (self.scale, self.zero, self.plus)
 
-    def over(self, shape: tuple[int, ...]) -> Numbers:
+    def over(self, shape: tuple[int, ...]) -> AffineParameters:
         """The numbers for an array of that shape; OpError where they do not fit it."""
         self.check(shape)
         plus = None if self.plus is None else self._spread(self.plus, shape)
         ends = self.ends
         if ends is not None:
             low, high = (self._spread(end, shape) for end in (ends.low, ends.high))
-            ends = Ends(low, high, ends.level)
-        return Numbers(self._spread(self.scale, shape), self._spread(self.zero, shape), plus, ends)
+            ends = DeclaredRange(low, high, ends.level)
+        return AffineParameters(
+            self._spread(self.scale, shape), self._spread(self.zero, shape), plus, ends
+        )
 
     def _spread(self, values: NDArray[_Kind], shape: tuple[int, ...]) -> NDArray[_Kind]:
         if values.size == 1 or self.grain is None:

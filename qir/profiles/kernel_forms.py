@@ -44,7 +44,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class KernelLayer:
     """What forms look at: a convolution, a product, a sum, a pool or a concat."""
 
     op: str
@@ -107,7 +107,7 @@ class Form:
 
     said: str
     """What it means, for documentation and errors."""
-    has: Callable[[Layer], bool]
+    has: Callable[[KernelLayer], bool]
     ops: tuple[str, ...]
     """The ops that can have it; `has` is asked of these only."""
 
@@ -163,7 +163,7 @@ def forms_of(
 
 def _layer(
     op: str, types: Mapping[str, TensorType], attrs: Mapping[str, Attr], result: QuantType | None
-) -> Layer | None:
+) -> KernelLayer | None:
     """Returns what forms look at, or None for a convolution of unknown weights and the like."""
     slots = _operands(op, types)
     if not slots:
@@ -175,13 +175,13 @@ def _layer(
         if len(known) < second.rank or first.rank != second.rank or second.rank < 3:
             return None
         inner = first.shape[1:-1] if attrs.get("layout") == "NHWC" else first.shape[2:]
-        return Layer(op, known, _known(inner), *quants, attrs) if "stride" in attrs else None
+        return KernelLayer(op, known, _known(inner), *quants, attrs) if "stride" in attrs else None
     if op == "matmul":
         both = first.rank == second.rank == 3
-        return Layer(op, (), _known(first.shape), *quants, attrs) if both else None
+        return KernelLayer(op, (), _known(first.shape), *quants, attrs) if both else None
     weights = tuple(d if isinstance(d, int) else 0 for d in second.shape)
     joined = tuple(kind.quant for slot, kind in types.items() if "." in slot)
-    return Layer(
+    return KernelLayer(
         op, weights, _known(first.shape[:-1]), *quants, attrs, result, joined, "bias" in types
     )
 

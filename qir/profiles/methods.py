@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from qir import registry
 from qir.errors import PluginError
 from qir.ir.ops import OPS
-from qir.numerics.fields import BLOCKS, Method
+from qir.numerics.fields import BLOCKS, MethodField
 
 Value: TypeAlias = "str | int | float | bool"
 KIND = "qir.methods"
@@ -175,7 +175,7 @@ def widest(name: str) -> int | None:
     return None if found is None else found.bits
 
 
-def fault(method: Method) -> str:
+def fault(method: MethodField) -> str:
     """What is wrong with a method's parameters, in a line; nothing where all is well."""
     known = params(method.name)
     for name, value in method.params.items():

@@ -23,7 +23,7 @@ from qir.numerics.fields import (
     BLOCKS,
     TEXTS,
     Levels,
-    Method,
+    MethodField,
     Rule,
     field_types,
     fits,
@@ -39,12 +39,12 @@ from qir.profiles.methods import computes, fault, method_names, moving, reads
 from qir.profiles.preparation import USUAL, preparation_steps
 from qir.profiles.profile import (
     REAL,
-    Entry,
     Field,
-    Group,
-    Head,
+    GroupEntry,
     Profile,
+    ProfileHead,
     Query,
+    RuleEntry,
     When,
     clashes,
     met,
@@ -215,7 +215,7 @@ class _Reader:
             raise self.error("evidence", why)
         return made
 
-    def base(self, head: Head) -> Profile:
+    def base(self, head: ProfileHead) -> Profile:
         """What a profile extends; ProfileError of this line where that cannot be had."""
         if head.extends == head.name:
             raise self.error("extends", f"{head.name} extends itself")
@@ -248,13 +248,15 @@ class _Reader:
                 self.place = _Place(block) if self._has_table(block) else _Place()
                 raise self.error(f"{block}.{name}", clash.said(rule))
 
-    def check_claims(self, head: Head, rules: tuple[Entry, ...], base: Profile | None) -> None:
+    def check_claims(
+        self, head: ProfileHead, rules: tuple[RuleEntry, ...], base: Profile | None
+    ) -> None:
         """ProfileError for a claim that the evidence beside it does not bear."""
 
         for index, entry in enumerate(rules):
             self.place = _Place("rule", index)
 
-            def known(op: str, name: str, entry: Entry = entry) -> bool:
+            def known(op: str, name: str, entry: RuleEntry = entry) -> bool:
                 if name in ("", head.name):
                     return measured(op, entry, rules, base)
                 try:
@@ -265,7 +267,7 @@ class _Reader:
                     return False
 
             evidence, method = _text(entry, "evidence"), entry.fields.get(("", "method"))
-            moves = isinstance(method, Method) and method.name in ("move", "reals")
+            moves = isinstance(method, MethodField) and method.name in ("move", "reals")
             moves = moves and set(entry.ops) <= {*moving(), "clip"}
             if why := lacking(_text(entry, "claim"), evidence, moves, known):
                 raise self.error("evidence" if evidence else "claim", why)
@@ -290,12 +292,12 @@ class _Reader:
                     f"and differed: no rule of {head} has a claim as strong on which it could rest",
                 )
 
-    def check_methods(self, rules: tuple[Entry, ...], base: Profile | None) -> None:
+    def check_methods(self, rules: tuple[RuleEntry, ...], base: Profile | None) -> None:
         """ProfileError for a rule that sets what the method of its op does not look at."""
         for index, entry in enumerate(rules):
             self.place = _Place("rule", index)
             own = entry.fields.get(("", "method"))
-            if isinstance(own, Method) and (of := computes(own.name)):
+            if isinstance(own, MethodField) and (of := computes(own.name)):
                 if strange := [op for op in entry.ops if op not in of]:
                     what = (
                         ", ".join(of)
@@ -307,10 +309,10 @@ class _Reader:
             for op in (op for op in entry.ops if op != "*"):
                 below = base.resolve(met(op, entry.when)).method if base else None
                 method = entry.fields.get(("", "method"), below)
-                if isinstance(method, Method):
+                if isinstance(method, MethodField):
                     self.check_method(op, method.name, entry)
 
-    def check_method(self, op: str, method: str, entry: Entry) -> None:
+    def check_method(self, op: str, method: str, entry: RuleEntry) -> None:
         said = [key for key in entry.fields if key[0] and key not in _BEHIND]
         for block in dict.fromkeys(block for block, _ in said):
             if block not in reads(method):
@@ -323,7 +325,7 @@ class _Reader:
             raise self.error(key, f"{key} is written [[{key}]]")
         return [row for row in value if isinstance(row, dict)]
 
-    def head(self, data: Mapping[str, Json]) -> Head:
+    def head(self, data: Mapping[str, Json]) -> ProfileHead:
         texts = {k: self.word(k, data[k]) for k in _HEAD_TEXTS if k in data}
         if not texts.get("name"):
             raise self.error("name", "a profile has a name")
@@ -343,7 +345,7 @@ class _Reader:
             raise self.error("settings", f"{form!r} is a form of layers: a condition of rules")
         notes = self.words("notes", data.get("notes", []))
         # The steps follow once the profile below is known.
-        return Head(**texts, settings=found, prepare=None, notes=notes)
+        return ProfileHead(**texts, settings=found, prepare=None, notes=notes)
 
     def steps(self, data: Mapping[str, Json], base: Profile | None) -> tuple[str, ...] | None:
         """The preparation steps that a head names, by the keys of older profiles too."""
@@ -412,7 +414,7 @@ class _Reader:
             out.append((key, float(level)))
         return tuple(out)
 
-    def rule(self, row: dict[str, Json], index: int) -> Entry:
+    def rule(self, row: dict[str, Json], index: int) -> RuleEntry:
         self.place = _Place("rule", index)
         self.known(row, _RULE, "key of a rule:")
         ops = self.words("op", row.get("op", []))
@@ -424,14 +426,14 @@ class _Reader:
             said_["", "method"] = self.method(row["method"])
         if "evidence" in row:
             said_["", "evidence"] = self.word("evidence", row["evidence"])
-        return Entry(ops, self.when(row.get("when", {}), ops), said_, self.line())
+        return RuleEntry(ops, self.when(row.get("when", {}), ops), said_, self.line())
 
-    def method(self, value: Json) -> Method | None:
+    def method(self, value: Json) -> MethodField | None:
         if value == "none":
             return None
         if isinstance(value, str):
             self.known([value], (*method_names(), "none"), "method", at="method")
-            return self.complete(Method(value))
+            return self.complete(MethodField(value))
         if not isinstance(value, dict) or not isinstance(value.get("name"), str):
             raise self.error("method", "method is a name, or a table with a name and parameters")
         given: dict[str, str | int | float | bool] = {}
@@ -441,15 +443,15 @@ class _Reader:
             if key != "name":
                 given[key] = item
         self.known([str(value["name"])], method_names(), "method", at="method")
-        return self.complete(Method(str(value["name"]), given))
+        return self.complete(MethodField(str(value["name"]), given))
 
-    def complete(self, method: Method) -> Method:
+    def complete(self, method: MethodField) -> MethodField:
         """A method with the parameters that it needs and no others; else ProfileError."""
         if wrong := fault(method):
             raise self.error("method", wrong)
         return method
 
-    def group(self, row: dict[str, Json], index: int) -> Group:
+    def group(self, row: dict[str, Json], index: int) -> GroupEntry:
         self.place = _Place("group", index)
         self.known(row, GROUP, "key of a group:")
         chain = self.words("chain", row.get("chain", []))
@@ -470,7 +472,7 @@ class _Reader:
         moves = row.get("propagates", False)
         if why := unmoved(moves, chain):
             raise self.error("propagates", why)
-        return Group(
+        return GroupEntry(
             chain,
             self.when(row.get("when", {}), chain[:1]),
             needs,
@@ -559,5 +561,5 @@ def _within(data: Json, path: Path_) -> object:
     return data
 
 
-def _text(entry: Entry, key: str) -> str:
+def _text(entry: RuleEntry, key: str) -> str:
     return str(entry.fields.get(("", key), ""))

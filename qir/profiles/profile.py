@@ -12,12 +12,12 @@ from qir.ir.attrs import Attr, same
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
-from qir.numerics.fields import BLOCKS, Levels, Method, Rule
+from qir.numerics.fields import BLOCKS, Levels, MethodField, Rule
 from qir.profiles.evidence import weaker
 from qir.profiles.kernel_forms import forms_of
 from qir.profiles.preparation import USUAL
 
-Field: TypeAlias = "str | bool | Levels | Method | None"
+Field: TypeAlias = "str | bool | Levels | MethodField | None"
 Fields: TypeAlias = "Mapping[tuple[str, str], Field]"
 """What a file says: ("requant", "zero") -> "before"; ("", "method") -> a method."""
 
@@ -171,7 +171,7 @@ def _overlap(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RuleEntry:
     """One `[[rule]]` of a file: for which ops, when, and the fields that differ."""
 
     ops: tuple[str, ...]
@@ -188,14 +188,14 @@ class Entry:
         """Whether some query of an op could meet it."""
         return "*" in self.ops or op in self.ops
 
-    def clashes(self, other: Entry) -> bool:
+    def clashes(self, other: RuleEntry) -> bool:
         """Whether neither is more specific, and some query would meet both."""
         ops = "*" in self.ops or "*" in other.ops or bool(set(self.ops) & set(other.ops))
         return ops and self.weight == other.weight and self.when.meets(other.when)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupEntry:
     """A chain of ops that the runtime computes as one quantized kernel."""
 
     chain: tuple[str, ...]
@@ -216,7 +216,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ProfileHead:
     """Of what a profile speaks, and what shows it."""
 
     name: str
@@ -238,19 +238,19 @@ class Head:
 class _Found:
     """What a profile, which never changes, need not look for a second time."""
 
-    rules: dict[str, tuple[Entry, ...]] = field(default_factory=dict)
+    rules: dict[str, tuple[RuleEntry, ...]] = field(default_factory=dict)
     """Those that may speak of an op."""
-    groups: tuple[Group, ...] | None = None
+    groups: tuple[GroupEntry, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
     """One backend's numerics, with those it extends below it."""
 
-    head: Head
+    head: ProfileHead
     defaults: Fields
-    rules: tuple[Entry, ...]
-    own_groups: tuple[Group, ...]
+    rules: tuple[RuleEntry, ...]
+    own_groups: tuple[GroupEntry, ...]
     base: Profile | None
     text: str = field(compare=False, repr=False)
     _found: _Found = field(default_factory=_Found, init=False, compare=False, repr=False)
@@ -281,14 +281,14 @@ class Profile:
         return replace(self, head=replace(self.head, isa=isa))
 
     @property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[GroupEntry, ...]:
         """All groups; one with the chain, result and conditions of one below replaces it."""
         if self._found.groups is None:
             self._found.groups = self._all_groups()
         return self._found.groups
 
-    def _all_groups(self) -> tuple[Group, ...]:
-        found: dict[tuple[tuple[str, ...], str, str], Group] = {}
+    def _all_groups(self) -> tuple[GroupEntry, ...]:
+        found: dict[tuple[tuple[str, ...], str, str], GroupEntry] = {}
         for layer in self.layers:
             if layer.head.groups == "own":
                 found.clear()
@@ -323,7 +323,7 @@ class Profile:
         """The query on the profile's instruction set, if it names none itself."""
         return replace(query, isa=self.isa) if query.isa == "any" else query
 
-    def entry(self, query: Query) -> Entry | None:
+    def entry(self, query: Query) -> RuleEntry | None:
         """The most specific of this profile's own rules that applies."""
         speak = self._found.rules.get(query.op)
         if speak is None:
@@ -332,7 +332,9 @@ class Profile:
         found = [e for e in speak if e.when.holds(query)]
         return max(found, key=lambda e: e.weight, default=None)
 
-    def group(self, chain: tuple[str, ...], query: Query, *, result: str = "codes") -> Group | None:
+    def group(
+        self, chain: tuple[str, ...], query: Query, *, result: str = "codes"
+    ) -> GroupEntry | None:
         """The group for ops in a row with such a result, the most specific that applies.
 
         It claims no more than the rule of its first op does of that query; of a float result
@@ -358,12 +360,12 @@ def resolve(profile: Profile, node: Node, isa: str = "any") -> Rule:
 
 
 _MOST_RECORDS = 4096
-_RECORDS: dict[tuple[int, ...], tuple[tuple[Profile, ...], tuple[Entry | None, ...], Rule]] = {}
+_RECORDS: dict[tuple[int, ...], tuple[tuple[Profile, ...], tuple[RuleEntry | None, ...], Rule]] = {}
 """Records by the profiles and rules that they are made of, which are kept so that none is another;
 few are ever asked for."""
 
 
-def _resolved(name: str, layers: tuple[Profile, ...], chosen: tuple[Entry | None, ...]) -> Rule:
+def _resolved(name: str, layers: tuple[Profile, ...], chosen: tuple[RuleEntry | None, ...]) -> Rule:
     said: dict[tuple[str, str], Field] = {}
     for layer in layers:
         said.update(layer.defaults)
@@ -394,7 +396,7 @@ def met(op: str, when: When) -> Query:
     return Query(op, storage, grain, when.attrs, isa, bounds, when.form)
 
 
-def clashes(rules: tuple[Entry, ...]) -> Iterator[tuple[Entry, Entry]]:
+def clashes(rules: tuple[RuleEntry, ...]) -> Iterator[tuple[RuleEntry, RuleEntry]]:
     """Pairs of rules of which neither is more specific."""
     return ((a, b) for a, b in itertools.combinations(rules, 2) if a.clashes(b))
 

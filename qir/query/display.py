@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qir.ir.dtype import DType
-from qir.ir.node import Node, Program, Value, in_line
+from qir.ir.node import GraphLike, Node, Value, in_line
 from qir.ir.types import Array, Param, QuantType, TensorType
 from qir.query.facts import coded
 
@@ -99,7 +99,7 @@ def element(value: Value) -> str:
     return codes(quant) + ("" if value.type.quant else f" as {value.type.dtype}")
 
 
-def brief_graph(graph: Program) -> str:
+def brief_graph(graph: GraphLike) -> str:
     """One line for a prompt: how many nodes, what it takes and gives, how much is quantized."""
     nodes = list(graph)
     ends = [list(v.name for v in graph.inputs)]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
-from qir.ir.node import Node, Program, Stage, Value
+from qir.ir.node import GraphLike, Node, Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array
 from qir.query.display import FAMILIES, codes, element, family, op_name, shape, storage
@@ -45,7 +45,7 @@ border-bottom:1px solid rgba(128,128,128,.25);overflow-wrap:anywhere}
 """
 
 
-def graph_html(graph: Program) -> str:
+def graph_html(graph: GraphLike) -> str:
     """The table of a graph; what is over some hundred rows is only counted."""
     head = _text(f"{graph.name} as {graph.profile}")
     counts = f"{sum(1 for _ in graph):,} nodes"
@@ -92,7 +92,7 @@ def _framed(heads: Sequence[str], rows: Sequence[str]) -> str:
     return f"<table><thead><tr>{told}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
-def _table(graph: Program, room: list[int]) -> str:
+def _table(graph: GraphLike, room: list[int]) -> str:
     rows: list[str] = []
     left = 0
     for node in graph:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from qir.ir.attrs import Attr
-from qir.ir.node import Node, Program, Value
+from qir.ir.node import GraphLike, Node, Value
 from qir.ir.origin import Origin
 from qir.ir.printer import print_graph
 from qir.ir.quantized_ops import STRUCTURE
@@ -70,7 +70,7 @@ class Pairing:
         return value
 
 
-def pair(a: Program, b: Program) -> Pairing:
+def pair(a: GraphLike, b: GraphLike) -> Pairing:
     """The nodes of one graph, each with its partner in the other where it has one."""
     found = Pairing()
     mine, theirs = list(a), list(b)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from qir.arguments import checked
-from qir.ir.node import Node, Program, Value
+from qir.ir.node import GraphLike, Node, Value
 from qir.query.expression import Effort, Names, Scope, compile_expression
 from qir.query.facts import ATTRS, KNOWN, OF_NODES, SLOTS, VALUE, truth
 
@@ -49,7 +49,7 @@ _VALUES = Names(
 )
 
 
-class Match(NamedTuple):
+class QueryMatch(NamedTuple):
     """A node that was found, and the bodies that it is in, from the outermost."""
 
     node: Node
@@ -57,13 +57,13 @@ class Match(NamedTuple):
 
 
 @checked
-def query(graph: Program, expression: str) -> list[Node]:
+def query(graph: GraphLike, expression: str) -> list[Node]:
     """The nodes, of bodies too, of which an expression is true; ParseError where it is none."""
     return [match.node for match in search(graph, expression)]
 
 
 @checked
-def search(graph: Program, expression: str) -> list[Match]:
+def search(graph: GraphLike, expression: str) -> list[QueryMatch]:
     """As `query`, each node with the path to it: `loop/body` for a node in that body of `loop`."""
     code = compile_expression(expression, _NODES)
     walk = list(_walk(graph, (), graph.profile))
@@ -72,7 +72,7 @@ def search(graph: Program, expression: str) -> list[Match]:
 
 
 @checked
-def query_values(graph: Program, expression: str) -> list[Value]:
+def query_values(graph: GraphLike, expression: str) -> list[Value]:
     """The values of which an expression is true: its names are facts of values, as in `bits == 8`.
 
     Raises ParseError where it is none.
@@ -100,10 +100,10 @@ def ask_value(expression: str) -> Callable[[Value], bool]:
     return lambda value: truth(code(Scope(value, Effort(_MOST_LOOKS))))
 
 
-def _walk(graph: Program, path: tuple[str, ...], outer: str) -> Iterator[tuple[Match, str]]:
+def _walk(graph: GraphLike, path: tuple[str, ...], outer: str) -> Iterator[tuple[QueryMatch, str]]:
     """Every node with its path and the profile that holds where it names none."""
     profile = graph.profile or outer
     for node in graph:
-        yield Match(node, path), profile
+        yield QueryMatch(node, path), profile
         for name, body in node.bodies.items():
             yield from _walk(body, (*path, f"{node.name}/{name}"), node.profile or profile)

@@ -21,7 +21,7 @@ from qir.reference.companions import resolved
 from qir.reference.curves import STEPS
 from qir.reference.methods import bounding
 from qir.reference.operands import wrapped
-from qir.reference.products import Kernel, any_map, between_ends, integral, plain, product
+from qir.reference.products import ProductKernel, any_map, between_ends, integral, plain, product
 from qir.reference.quantized import bounds, in_reals, run_op
 from qir.reference.table import Operands, compute
 from qir.reference.weights import coded
@@ -107,7 +107,7 @@ def _with_summand(node: Node, head: _Link, operands: Operands, profile_name: str
     if rule.stage.sum != "ratio" or head.stage.op not in PRODUCTS or rule.method is not None:
         return None
     kernel, arrays = coded(
-        Kernel(head.stage.op, head.stage.attrs, head.types, head.result, rule), head.arrays
+        ProductKernel(head.stage.op, head.stage.attrs, head.types, head.result, rule), head.arrays
     )
     other = _link(node, 1, operands, head.result, profile_name)
     ((slot, kind),) = other.types.items()
@@ -208,7 +208,7 @@ def _by_stages(node: Node, operands: Operands, profile_name: str) -> Codes:
 def _head_rule(link: _Link, profile_name: str) -> Rule | None:
     """The rule of an integer product, which says what its kernel's later stages work on."""
     rule = _rule(link, profile_name)
-    kernel = Kernel(link.stage.op, link.stage.attrs, link.types, link.result, rule)
+    kernel = ProductKernel(link.stage.op, link.stage.attrs, link.types, link.result, rule)
     if link.stage.op not in PRODUCTS or rule.method is not None:
         return None
     if rule.stage.relu == "apart":
@@ -243,7 +243,7 @@ def _real_stage(link: _Link, profile_name: str) -> Codes:
         return compute(stage.op, arrays, stage.attrs)
     real = link.result.with_element(link.result.express)
     rule = profile(profile_name).resolve(query_on(stage.op, stage.attrs, link.types, real))
-    kernel, arrays = coded(Kernel(stage.op, stage.attrs, link.types, real, rule), arrays)
+    kernel, arrays = coded(ProductKernel(stage.op, stage.attrs, link.types, real, rule), arrays)
     if stage.op in PRODUCTS and integral(kernel):
         return product(kernel, arrays)
     return in_reals(kernel, arrays)
@@ -277,7 +277,7 @@ def _coded_stage(
         return run_op(stage.op, stage.attrs, fed.types, fed.arrays, link.result, profile_name)
     own = _rule(fed, profile_name)
     return in_reals(
-        Kernel(link.stage.op, link.stage.attrs, fed.types, link.result, own), fed.arrays
+        ProductKernel(link.stage.op, link.stage.attrs, fed.types, link.result, own), fed.arrays
     )
 
 

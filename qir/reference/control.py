@@ -15,7 +15,7 @@ from qir.reference.operands import Array, axis_of
 _MOST_ROUNDS = 1 << 24
 
 
-class Body(Protocol):
+class RunnableBody(Protocol):
     """A body that can be run: values in their order to values in their order."""
 
     @property
@@ -31,7 +31,7 @@ class Body(Protocol):
 
 Operands: TypeAlias = Mapping[str, Array]
 Attrs: TypeAlias = Mapping[str, Attr]
-Bodies: TypeAlias = Mapping[str, Body]
+Bodies: TypeAlias = Mapping[str, RunnableBody]
 
 
 def branch(operands: Operands, attrs: Attrs, bodies: Bodies) -> list[Array]:

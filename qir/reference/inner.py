@@ -22,7 +22,7 @@ from qir.profiles import Profile, choosing, dequantizing, profile, quantizing, q
 from qir.profiles.methods import plugin_method
 from qir.reference.companions import Resolved, concrete, resolved
 from qir.reference.operands import narrow, wide
-from qir.reference.products import Kernel
+from qir.reference.products import ProductKernel
 from qir.reference.table import FUNCTIONS, Operands
 
 Tensor = NDArray[np.generic]
@@ -69,7 +69,7 @@ def _by_method(node: Node, given: Resolved, profile_name: str) -> tuple[Tensor, 
     method = plugin_method(rule.method.name) if rule.method else None
     if method is None or method.every_result is None:
         return None
-    kernel = Kernel(node.op, node.attrs, given.types, given.results[0], rule)
+    kernel = ProductKernel(node.op, node.attrs, given.types, given.results[0], rule)
     return method.every_result(kernel, given.arrays, given.results)
 
 

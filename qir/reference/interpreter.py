@@ -17,7 +17,7 @@ from qir.ir import dims
 from qir.ir.dims import Dim
 from qir.ir.dtype import boxed, dtype_of, texts
 from qir.ir.graph import Graph
-from qir.ir.node import Node, Program, Value
+from qir.ir.node import GraphLike, Node, Value
 from qir.ir.origin import defaults
 from qir.ir.types import TensorType
 from qir.reference import companions, control, dynamic, inner
@@ -96,7 +96,7 @@ def find(graph: Graph, name: str) -> Value:
 
 
 def _run(
-    graph: Program,
+    graph: GraphLike,
     inputs: Mapping[str, Tensor],
     default: str,
     forced: str | None,
@@ -207,7 +207,7 @@ def _computed(
 class _Body:
     """A body under a profile."""
 
-    graph: Program
+    graph: GraphLike
     profile: str
     forced: str | None
     inside: See | None

@@ -21,7 +21,7 @@ Real32 = NDArray[np.float32]
 F = np.float32
 
 
-class Call(Protocol):
+class MethodCall(Protocol):
     """One quantized op: what it is given and what it must give."""
 
     @property
@@ -76,7 +76,7 @@ def stored(codes: NDArray[np.int64], out: Affine) -> Codes:
     return np.clip(codes, out.low, out.high).astype(out.carrier)
 
 
-def coded(call: Call) -> Affine:
+def coded(call: MethodCall) -> Affine:
     """Returns the map of a result; OpError where the result is float."""
     if call.out is None:
         raise OpError(f"{call.op}: the method gives quantized values, the result is float")

@@ -24,9 +24,9 @@ from qir.profiles.methods import Param, PluginMethod, fault, method_names, plugi
 from qir.reference import code_means, conv_of_other_ranks, means, resize, transposed, vectors
 from qir.reference.code_means import AVERAGES, WHOLE_MEANS
 from qir.reference.method import (
-    Call,
     Codes,
     F,
+    MethodCall,
     Real32,
     one_scale,
     stored,
@@ -283,7 +283,7 @@ def mean_of_codes(x: Codes, x_map: Affine, out: Affine, *, layout: str = "NCHW")
     return stored(np.rint(scaled).astype(np.int64) + zero, out)
 
 
-def nearest_by_step(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+def nearest_by_step(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
     """The nearest quantized values, at places that are products by a step."""
     return _move(call, arrays, lambda given, attrs: resize.STEPPED(**given, **attrs))
 
@@ -347,7 +347,7 @@ def bounding(rule: Rule) -> bool:
 
 
 @np.errstate(all="ignore")
-def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+def run(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
     """The method that a rule names, on the quantized values of an op; infinities are told to
     nobody.
 
@@ -390,7 +390,7 @@ def run(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     return method.function(*operands, *maps, call.out, **named, **wanted.params, **rule, **beside)
 
 
-def _reals(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+def _reals(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
     """The float op between dequantize and quantize."""
     reals = {
         slot: dequantize(data, call.affine(slot), call.rule) if call.types[slot].quant else data
@@ -411,7 +411,7 @@ def _goes_along(given: Affine, out: Affine, perm: Attr) -> bool:
 Moved = Callable[[Mapping[str, Codes], Mapping[str, Attr]], Codes]
 
 
-def _move(call: Call, arrays: Mapping[str, Codes], function: Moved) -> Codes:
+def _move(call: MethodCall, arrays: Mapping[str, Codes], function: Moved) -> Codes:
     """The quantized op, after they are in the result's map."""
     if call.out is None:
         return _reals(call, arrays)

@@ -35,7 +35,7 @@ Codes = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class ProductKernel:
     """One quantized op with what it is given and what it must give."""
 
     op: str
@@ -96,7 +96,7 @@ def any_map(quant: QuantType) -> AnyMap:
     return affine_of(quant) if plain(quant) else map_of(quant)
 
 
-def integral(kernel: Kernel) -> bool:
+def integral(kernel: ProductKernel) -> bool:
     """Whether the product is one of whole numbers: scales can be taken out of every sum."""
     traits = spec(kernel.op).traits
     data, weight = (kernel.types[s or ""].quant for s in (traits.data, traits.weight))
@@ -116,7 +116,7 @@ def integral(kernel: Kernel) -> bool:
     return _outside(kernel, traits.data) and _outside(kernel, traits.weight or "")
 
 
-def offset_by_ends(kernel: Kernel) -> bool:
+def offset_by_ends(kernel: ProductKernel) -> bool:
     """Whether integer sums with an offset are those of integers, and a number beside them."""
     traits = spec(kernel.op).traits
     data, weight = (kernel.types[s or ""].quant for s in (traits.data, traits.weight))
@@ -131,7 +131,7 @@ def between_ends(result: QuantType, rule: Rule) -> bool:
     return rule.requant.plus == "ends" and result.plus is not None and result.declared is not None
 
 
-def _along_others(kernel: Kernel) -> bool:
+def _along_others(kernel: ProductKernel) -> bool:
     """Whether the result alone has scales along rows or batches, so that none go with channels."""
     traits, result = spec(kernel.op).traits, kernel.result.quant
     if result is None or result.axis is None:
@@ -148,7 +148,7 @@ def _whole(quant: QuantType) -> bool:
     return known and quant.storage.is_integer and quant.storage.bits <= 16 and not nested
 
 
-def _outside(kernel: Kernel, slot: str) -> bool:
+def _outside(kernel: ProductKernel, slot: str) -> bool:
     """Whether no two terms of one sum have different scales."""
     quant = kernel.types[slot].quant
     assert quant is not None
@@ -158,7 +158,7 @@ def _outside(kernel: Kernel, slot: str) -> bool:
     return rank > 1 and _inner(kernel, slot) not in (axis for axis, _ in quant.grain.blocks)
 
 
-def _inner(kernel: Kernel, slot: str) -> int:
+def _inner(kernel: ProductKernel, slot: str) -> int:
     """The axis of an operand that is summed over."""
     rank = kernel.types[slot].rank
     if slot in ("x", "w"):
@@ -167,7 +167,7 @@ def _inner(kernel: Kernel, slot: str) -> int:
     return rank - 1 if last or rank < 2 else rank - 2
 
 
-def product(kernel: Kernel, arrays: Operands, summand: Summand | None = None) -> Codes:
+def product(kernel: ProductKernel, arrays: Operands, summand: Summand | None = None) -> Codes:
     """Sums of integer products, with a bias, rounded once.
 
     A float bias is added to a float result, in its own type, and wherever the profile keeps it
@@ -192,7 +192,7 @@ def product(kernel: Kernel, arrays: Operands, summand: Summand | None = None) ->
     return _requantized(made.acc, factor, out, rule, made.axis)
 
 
-def _summed(kernel: Kernel, arrays: Operands) -> tuple[Sum, _Sums]:
+def _summed(kernel: ProductKernel, arrays: Operands) -> tuple[Sum, _Sums]:
     """The sums of a product with its bias where that belongs."""
     traits = spec(kernel.op).traits
     accumulate.check(kernel.rule)
@@ -209,7 +209,7 @@ def _summed(kernel: Kernel, arrays: Operands) -> tuple[Sum, _Sums]:
     return (_with_offset(kernel, made, arrays, sums) if beside else made), sums
 
 
-def _with_offset(kernel: Kernel, of: Sum, arrays: Operands, sums: _Sums) -> Sum:
+def _with_offset(kernel: ProductKernel, of: Sum, arrays: Operands, sums: _Sums) -> Sum:
     """The sums with what the offset of the data adds to them beside the bias."""
     slot = spec(kernel.op).traits.weight or ""
     weights = _turned(kernel, slot, arrays[slot]).astype(np.int64) - sums.w.zero
@@ -218,7 +218,7 @@ def _with_offset(kernel: Kernel, of: Sum, arrays: Operands, sums: _Sums) -> Sum:
         return replace(of, bias=added if of.bias is None else np.asarray(of.bias + added))
 
 
-def _biased(kernel: Kernel, of: Sum, bias: Codes, sums: _Sums) -> Sum:
+def _biased(kernel: ProductKernel, of: Sum, bias: Codes, sums: _Sums) -> Sum:
     """The sums with a bias beside or in them, as the profile says."""
     kind = kernel.types[spec(kernel.op).traits.bias or ""]
     real = kind.quant is None and kind.dtype.is_float
@@ -264,17 +264,17 @@ class _Sums:
     """Whether scales are shaped to go with the sums, and not one or one a channel."""
 
 
-def _gain(kernel: Kernel) -> float:
+def _gain(kernel: ProductKernel) -> float:
     gain = kernel.attrs.get("alpha", 1.0)
     assert isinstance(gain, float)
     return gain
 
 
-def _last(kernel: Kernel) -> bool:
+def _last(kernel: ProductKernel) -> bool:
     return kernel.attrs["layout"] == "NHWC"
 
 
-def _one_or_channels(kernel: Kernel, slot: str) -> bool:
+def _one_or_channels(kernel: ProductKernel, slot: str) -> bool:
     """Whether an operand has one scale, or a weight one an output channel."""
     traits, quant = spec(kernel.op).traits, kernel.types[slot].quant
     assert quant is not None
@@ -285,7 +285,7 @@ def _one_or_channels(kernel: Kernel, slot: str) -> bool:
     return quant.axis == traits.weight_axis(Call(kernel.op, kernel.types, kernel.attrs))
 
 
-def _simple(kernel: Kernel, arrays: Operands) -> _Sums:
+def _simple(kernel: ProductKernel, arrays: Operands) -> _Sums:
     traits = spec(kernel.op).traits
     x, w = kernel.affine(traits.data), _packed(kernel, kernel.affine(traits.weight or ""))
     if kernel.op == "conv2d":
@@ -303,7 +303,7 @@ def _simple(kernel: Kernel, arrays: Operands) -> _Sums:
     return _Sums(acc, x, w, False)
 
 
-def _packed(kernel: Kernel, w: Affine) -> Affine:
+def _packed(kernel: ProductKernel, w: Affine) -> Affine:
     """The weights' map as packing leaves it."""
     if kernel.rule.params.round == "none":
         return w
@@ -311,13 +311,13 @@ def _packed(kernel: Kernel, w: Affine) -> Affine:
         return replace(w, scale=w.scale.astype(np.float16).astype(w.scale.dtype), ends=None)
 
 
-def _turned(kernel: Kernel, slot: str, data: Codes) -> Codes:
+def _turned(kernel: ProductKernel, slot: str, data: Codes) -> Codes:
     """An operand as the left or right side of `@`."""
     turn = slot == "w" or kernel.attrs.get(f"trans_{slot}") is True
     return np.swapaxes(data, -1, -2) if turn and data.ndim > 1 else data
 
 
-def _spread(kernel: Kernel, arrays: Operands) -> _Sums:
+def _spread(kernel: ProductKernel, arrays: Operands) -> _Sums:
     """Sums where scales are along rows, columns or batches: one a token, one a channel."""
     traits = spec(kernel.op).traits
     parts = [_part(kernel, arrays, s) for s in (traits.data, traits.weight or "")]
@@ -328,7 +328,7 @@ def _spread(kernel: Kernel, arrays: Operands) -> _Sums:
     return _Sums(acc, x, w, True)
 
 
-def _part(kernel: Kernel, arrays: Operands, slot: str) -> tuple[Codes, Affine]:
+def _part(kernel: ProductKernel, arrays: Operands, slot: str) -> tuple[Codes, Affine]:
     """Quantized values less their zeros, and the map with its scales shaped to go with the sums."""
     data, quant = arrays[slot], kernel.quant(slot)
     numbers = any_map(quant).over(data.shape)
@@ -340,13 +340,13 @@ def _part(kernel: Kernel, arrays: Operands, slot: str) -> tuple[Codes, Affine]:
     return whole, replace(made, express=quant.express)
 
 
-def _beta(kernel: Kernel) -> float:
+def _beta(kernel: ProductKernel) -> float:
     beta = kernel.attrs.get("beta", 1.0)
     assert isinstance(beta, float)
     return beta
 
 
-def _counted(kernel: Kernel, bias: Codes, sums: _Sums) -> Codes:
+def _counted(kernel: ProductKernel, bias: Codes, sums: _Sums) -> Codes:
     """The bias in units of the accumulator; a float one is rounded to them, as a profile says."""
     traits = spec(kernel.op).traits
     kind = kernel.types[traits.bias or ""]

@@ -21,7 +21,7 @@ from qir.numerics.rounding import ROUNDINGS, narrowed
 from qir.profiles import profile, query_on
 from qir.reference import methods
 from qir.reference.companions import Resolved, resolved
-from qir.reference.products import Kernel, any_map, integral, plain, product
+from qir.reference.products import ProductKernel, any_map, integral, plain, product
 from qir.reference.table import Operands, compute, compute_all
 from qir.reference.weights import coded
 
@@ -99,7 +99,7 @@ def run_op(
     """One quantized op: a conversion, a product, or the method that the profile names, which sees
     to a relu that follows where `tails` names it."""
     rule = profile(profile_name).resolve(query_on(op, attrs, types, result))
-    kernel = Kernel(op, attrs, types, result, rule, tails=tails)
+    kernel = ProductKernel(op, attrs, types, result, rule, tails=tails)
     if op == "quantize":
         return _quantized(kernel, arrays["x"])
     if op == "dequantize":
@@ -126,7 +126,7 @@ def run_op(
     return in_reals(kernel, arrays)
 
 
-def in_reals(kernel: Kernel, arrays: Operands) -> Codes:
+def in_reals(kernel: ProductKernel, arrays: Operands) -> Codes:
     """The op on the float values that quantized values mean, rounded once to the result.
 
     What no kernel computes in integers: blocks of scales, tables, float zeros, floats for quantized
@@ -157,7 +157,7 @@ def _stated(rule: Rule, attrs: Mapping[str, Attr]) -> Rule:
     return replace(rule, quantize=stated)
 
 
-def _quantized(kernel: Kernel, x: Codes) -> Codes:
+def _quantized(kernel: ProductKernel, x: Codes) -> Codes:
     """Float values to quantized values, by the profile but for what the node states."""
     out = kernel.out_map
     assert out is not None
@@ -179,7 +179,7 @@ def _overflowing(x: Codes, out: AnyMap, rule: Rule) -> Codes:
         return narrowed(in_codes(x, numbers, out, rule), out.carrier)
 
 
-def _converted(kernel: Kernel, codes: Codes) -> Codes:
+def _converted(kernel: ProductKernel, codes: Codes) -> Codes:
     """Quantized values to quantized values by value, or by the method that the profile names."""
     result = kernel.result.quant
     assert result is not None
@@ -192,7 +192,7 @@ def _converted(kernel: Kernel, codes: Codes) -> Codes:
     return convert(codes, kernel.map("x"), out, rule)
 
 
-def _through_reals(kernel: Kernel, codes: Codes, profile_name: str) -> Codes:
+def _through_reals(kernel: ProductKernel, codes: Codes, profile_name: str) -> Codes:
     """Quantized values to integers by the rules of dequantize and of quantize, where no kernel goes
     there."""
     x, out = kernel.types["x"], kernel.out_map

@@ -41,7 +41,7 @@ _APPLIED: dict[str, Callable[[Wide, float, float], Array]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class RecurrentLayer:
     """What one layer is given beside its weights."""
 
     op: str
@@ -87,17 +87,17 @@ class Layer:
         return self.at(f"act.{gate}", function(kept))
 
 
-class Cell(Protocol):
+class CellStep(Protocol):
     """One direction's step: from the product of x with w, its bias added, and the state."""
 
     def __call__(self, given: Wide, state: State) -> State: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class RecurrentWeights:
     """One direction's weights, turned to be multiplied from the right."""
 
-    layer: Layer
+    layer: RecurrentLayer
     way: int
     r: Wide
     bias: Wide
@@ -119,7 +119,7 @@ class Weights:
         return slice(start * hidden, stop * hidden)
 
 
-def _rnn_cell(own: Weights) -> Cell:
+def _rnn_cell(own: RecurrentWeights) -> CellStep:
     (f,) = own.layer.functions(own.way)
 
     def step(given: Wide, state: State) -> State:
@@ -129,7 +129,7 @@ def _rnn_cell(own: Weights) -> Cell:
     return step
 
 
-def _lstm_cell(own: Weights, *, input_forget: bool) -> Cell:
+def _lstm_cell(own: RecurrentWeights, *, input_forget: bool) -> CellStep:
     f, g, last = own.layer.functions(own.way)
     layer = own.layer
 
@@ -149,7 +149,7 @@ def _lstm_cell(own: Weights, *, input_forget: bool) -> Cell:
     return step
 
 
-def _gru_cell(own: Weights, *, before_reset: bool) -> Cell:
+def _gru_cell(own: RecurrentWeights, *, before_reset: bool) -> CellStep:
     f, g = own.layer.functions(own.way)
     layer = own.layer
 
@@ -186,7 +186,7 @@ def rnn(
     inner: Places = NOWHERE,
 ) -> tuple[Array, ...]:
     """y and the last h of a plain layer; OpError for operands that do not fit."""
-    layer = Layer("rnn", direction, batch_first, activations, alpha, beta, clip, inner)
+    layer = RecurrentLayer("rnn", direction, batch_first, activations, alpha, beta, clip, inner)
     return _run(layer, _rnn_cell, x, w, r, bias, lengths, (h0,))
 
 
@@ -212,9 +212,9 @@ def lstm(
     inner: Places = NOWHERE,
 ) -> tuple[Array, ...]:
     """y and the last h and c of a long short-term memory; OpError for operands that do not fit."""
-    layer = Layer("lstm", direction, batch_first, activations, alpha, beta, clip, inner)
+    layer = RecurrentLayer("lstm", direction, batch_first, activations, alpha, beta, clip, inner)
 
-    def cell(own: Weights) -> Cell:
+    def cell(own: RecurrentWeights) -> CellStep:
         return _lstm_cell(own, input_forget=input_forget)
 
     return _run(layer, cell, x, w, r, bias, lengths, (h0, c0), peephole, proj)
@@ -239,17 +239,17 @@ def gru(
     inner: Places = NOWHERE,
 ) -> tuple[Array, ...]:
     """y and the last h of a gated recurrent unit; OpError for operands that do not fit."""
-    layer = Layer("gru", direction, batch_first, activations, alpha, beta, clip, inner)
+    layer = RecurrentLayer("gru", direction, batch_first, activations, alpha, beta, clip, inner)
 
-    def cell(own: Weights) -> Cell:
+    def cell(own: RecurrentWeights) -> CellStep:
         return _gru_cell(own, before_reset=linear_before_reset)
 
     return _run(layer, cell, x, w, r, bias, lengths, (h0,))
 
 
 def _run(
-    layer: Layer,
-    make_cell: Callable[[Weights], Cell],
+    layer: RecurrentLayer,
+    make_cell: Callable[[RecurrentWeights], CellStep],
     x: Array,
     w: Array,
     r: Array,
@@ -282,7 +282,7 @@ def _run(
 
 
 def _check(
-    layer: Layer,
+    layer: RecurrentLayer,
     xs: Wide,
     w: Array,
     r: Array,
@@ -304,19 +304,19 @@ def _check(
 
 
 def _weights(
-    layer: Layer,
+    layer: RecurrentLayer,
     way: int,
     r: Array,
     bias: Array | None,
     peephole: Array | None,
     proj: Array | None,
-) -> tuple[Weights, Wide]:
+) -> tuple[RecurrentWeights, Wide]:
     """One direction's weights, and what is added to the product of x with w."""
     rows = r.shape[1]
     both = np.zeros(2 * rows)
     if bias is not None:
         both[: bias.shape[1]] = _wide(bias)[way]
-    own = Weights(
+    own = RecurrentWeights(
         layer,
         way,
         _wide(r)[way].T,
@@ -328,7 +328,7 @@ def _weights(
 
 
 def _stepped(
-    cell: Cell, given: Wide, state: State, counts: Counts, made: Wide, *, back: bool
+    cell: CellStep, given: Wide, state: State, counts: Counts, made: Wide, *, back: bool
 ) -> State:
     """Runs one direction; writes what each step made, gives the last state of each sequence."""
     every = np.arange(given.shape[1])
@@ -354,7 +354,7 @@ def _fit(op: str, slot: str, data: Array | None, *wanted: int) -> None:
         raise OpError(f"{op}: {slot} is {list(data.shape)}, it should be {list(wanted)}")
 
 
-def _start(layer: Layer, slot: str, data: Array | None, batch: int, size: int) -> Wide:
+def _start(layer: RecurrentLayer, slot: str, data: Array | None, batch: int, size: int) -> Wide:
     """The state before the first step, [directions, batch, size]."""
     ways = len(layer.ways)
     if data is None:

@@ -17,9 +17,9 @@ from qir.numerics.affine import Affine
 from qir.numerics.rounding import fma
 from qir.profiles.methods import FLAG, Param, PluginMethod
 from qir.reference.method import (
-    Call,
     Codes,
     F,
+    MethodCall,
     Real32,
     coded,
     one_scale,
@@ -79,7 +79,7 @@ def runs(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> int:
     return length
 
 
-def vectors(call: Call, arrays: Arrays, *, lanes: int, after: bool = False) -> Codes:
+def vectors(call: MethodCall, arrays: Arrays, *, lanes: int, after: bool = False) -> Codes:
     """An op on each element by itself, between dequantize and quantize, in runs of vectors.
 
     `lanes` quantized values make a vector; 0: there are none. `after`: single elements too add the
@@ -122,7 +122,7 @@ def in_runs(
     return stored(np.where(places.reshape(tail.shape), parts(body=True), tail), out)
 
 
-def beside_a_number(call: Call, arrays: Arrays) -> tuple[Codes, Affine, float] | None:
+def beside_a_number(call: MethodCall, arrays: Arrays) -> tuple[Codes, Affine, float] | None:
     """Quantized values, their map and the float value beside them; None where both operands are
     quantized.
 

@@ -46,7 +46,7 @@ PLAIN = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class ChainMatch:
     """Ops in a row between dequantize and quantize."""
 
     ops: tuple[Node, ...]
@@ -99,7 +99,7 @@ class Fusing(Pass):
     tolerance = REGROUPED
 
     @abstractmethod
-    def allows(self, match: Match, graph: Graph) -> bool:
+    def allows(self, match: ChainMatch, graph: Graph) -> bool:
         """Whether these ops are one kernel."""
 
     def named(self, graph: Graph) -> Profile | None:
@@ -122,11 +122,11 @@ class Fusing(Pass):
         """Whether a product may take floats, beside weights of quantized values."""
         return False
 
-    def rewrite(self, match: Match, graph: Graph) -> str:
+    def rewrite(self, match: ChainMatch, graph: Graph) -> str:
         """What wrapping these ops is called."""
         return " |> ".join(node.op for node in match.ops)
 
-    def promised(self, match: Match, graph: Graph) -> tuple[Entry, ...]:
+    def promised(self, match: ChainMatch, graph: Graph) -> tuple[Entry, ...]:
         """What the ledger says of how far the kernel's bytes are known, where not to the last."""
         return ()
 
@@ -160,7 +160,7 @@ class Fusing(Pass):
 
     def _best(
         self, rows: Sequence[tuple[Node, ...]], quantize: Node | None, graph: Graph
-    ) -> Match | None:
+    ) -> ChainMatch | None:
         """The longest row that is allowed."""
         for ops in reversed(rows):
             match = match_of(ops, quantize, reals=self.reals(graph))
@@ -207,7 +207,7 @@ def is_tail(node: Node) -> bool:
 
 def match_of(
     ops: tuple[Node, ...], quantize: Node | None, *, reals: bool = False, given: bool = False
-) -> Match | None:
+) -> ChainMatch | None:
     """Ops in a row up to a quantize; None where quantized kernels are no such row.
 
     With `reals` a product may take float data and leave its result float; with `given` numbers of
@@ -237,7 +237,7 @@ def match_of(
         if source is None or source.type.quant is None or shapes[0] != shapes[1]:
             return None
         summands[i] = source
-    return Match(ops, codes, quantize, summands)
+    return ChainMatch(ops, codes, quantize, summands)
 
 
 def _real_data(node: Node, slot: str, value: Value) -> bool:
@@ -290,7 +290,7 @@ def _counts(quant: QuantType, *, given: bool = False) -> bool:
     return whole and quant.kind == "uniform" and quant.plus is None
 
 
-def moves_codes(match: Match) -> bool:
+def moves_codes(match: ChainMatch) -> bool:
     """Whether the op only moves quantized values, and finds the map that it leaves."""
     traits = spec(match.head.op).traits
     if not traits.same_params or match.result is None or len(match.ops) > 1:
@@ -310,7 +310,7 @@ def accumulator_scale(node: Node | Stage, codes: Mapping[str, Value]) -> NDArray
     return np.asarray(np.float32(x.scales()) * np.asarray(w.scales(), np.float32), np.float32)
 
 
-def counts_accumulator(match: Match) -> bool:
+def counts_accumulator(match: ChainMatch) -> bool:
     """Whether the bias, if there is one, is i32 values in the accumulator's own unit."""
     if match.bias is None:
         return True
@@ -324,7 +324,7 @@ def counts_accumulator(match: Match) -> bool:
     return bool(np.all(np.broadcast_to(wanted, shape) == np.broadcast_to(quant.scales(), shape)))
 
 
-def _fuse(graph: Graph, match: Match, named: Profile | None) -> None:
+def _fuse(graph: Graph, match: ChainMatch, named: Profile | None) -> None:
     head, last = match.head, match.last
     found = profile(head.profile) if head.profile else named
     operands = {slot: _raw(graph, match, slot, value, found) for slot, value in match.codes.items()}
@@ -361,7 +361,7 @@ def _fuse(graph: Graph, match: Match, named: Profile | None) -> None:
             graph.remove(gone)
 
 
-def _stage(match: Match, place: int, first: tuple[str, ...]) -> Stage:
+def _stage(match: ChainMatch, place: int, first: tuple[str, ...]) -> Stage:
     """An op of the row as a stage of the kernel."""
     node = match.ops[place]
     if place == 0:
@@ -371,7 +371,7 @@ def _stage(match: Match, place: int, first: tuple[str, ...]) -> Stage:
     return Stage(node.op, node.attrs, own, flow, None, node.name, node.origins)
 
 
-def _raw(graph: Graph, match: Match, slot: str, value: Value, found: Profile | None) -> Value:
+def _raw(graph: Graph, match: ChainMatch, slot: str, value: Value, found: Profile | None) -> Value:
     """A bias in accumulator units is plain i32, or i64: its slot says what it means.
 
     One that the profile keeps real stays float, and becomes so if it was quantized values.
@@ -402,13 +402,13 @@ def _raw(graph: Graph, match: Match, slot: str, value: Value, found: Profile | N
     return made
 
 
-def _rescaled(match: Match, found: Profile) -> bool:
+def _rescaled(match: ChainMatch, found: Profile) -> bool:
     """Whether a kernel takes the bias as quantized values that have a scale of their own."""
     return found.resolve(match.query).bias.domain == "rescaled_acc"
 
 
 def _as_codes(
-    match: Match, bias: NDArray[np.generic], rule: Rule, found: Profile | None
+    match: ChainMatch, bias: NDArray[np.generic], rule: Rule, found: Profile | None
 ) -> NDArray[np.signedinteger]:
     """A float bias as the runtime itself makes it integer when it builds the kernel."""
     traits = spec(match.head.op).traits

@@ -24,7 +24,7 @@ def random_map(pick: Pick, storage: DType) -> QuantType:
     return uniform(storage, np.asarray(scale), low + pick(high - low + 1))
 
 
-class Codes(Reals):
+class IntegerNetwork(Reals):
     """Grows a quantized network, in integer form, with groups."""
 
     def kind(self, shape: dims.Shape) -> TensorType:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from qir.ir import dims
 from qir.ir.graph import Graph
 from qir.testing.chance import Form, Pick
-from qir.testing.codes import Codes
+from qir.testing.codes import IntegerNetwork
 from qir.testing.history import decorate
 from qir.testing.pairs import insert_pairs
 from qir.testing.reals import Reals
@@ -49,7 +49,7 @@ def build(pick: Pick, form: Form, decorated: bool) -> Graph:
     if form == "whole":
         graph = whole_graph(pick)
     else:
-        maker = Codes(pick) if form == "integer" else Reals(pick)
+        maker = IntegerNetwork(pick) if form == "integer" else Reals(pick)
         graph = maker.build()
     if form == "qdq":
         insert_pairs(pick, graph)

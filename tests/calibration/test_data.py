@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from qir.calibration import InputSpec, Source, open_data, open_feeds
+from qir.calibration import DataSource, InputSpec, open_data, open_feeds
 from qir.calibration.data import Data
 from qir.errors import DataError, UsageError
 
@@ -141,6 +141,17 @@ def test_several_inputs_come_by_name(tmp_path: Path) -> None:
         assert batches[0]["ids"].dtype == np.int64
 
 
+def test_the_only_array_beside_labels_is_the_only_input_s(tmp_path: Path) -> None:
+    labels = np.arange(10)
+    np.savez(tmp_path / "d.npz", images=X, labels=labels)
+    held: dict[str, Array] = {"images": X, "y": labels}
+    for data in (tmp_path / "d.npz", held):
+        found = [one["x"] for one in open_data(data, ONE, batch=4)]
+        assert np.array_equal(np.concatenate(found), X)
+    np.savez(tmp_path / "y.npz", y=X)  # alone it is the data
+    assert np.array_equal(next(iter(open_data(tmp_path / "y.npz", ONE, batch=10)))["x"], X)
+
+
 def test_a_model_with_one_batch_size_gets_that_and_says_what_is_left_out() -> None:
     inputs = {"x": InputSpec((4, 3), F32)}
     source = open_data(X, inputs)
@@ -217,7 +228,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "ragged": ([[[1, 2, 3], [1]]], "not an array"),
     "no samples": (X[:0], "0 samples"),
     "nothing": ([], "0 samples"),
-    "no such name": ({"y": X, "z": X}, "no array for input 'x'; it has 'y', 'z'"),
+    "no such name": ({"u": X, "z": X}, "no array for input 'x'; it has 'u', 'z'"),
     "unlike": ([X[0], X[:1, :2]], r"data\[1\]: input 'x' takes"),
     "no data": (3, "not an array, a file"),
 }
@@ -229,7 +240,7 @@ def test_data_that_do_not_fit_are_refused_in_one_line(case: str) -> None:
     refused(said, lambda: consume(open_data(data, ONE)))
 
 
-def consume(source: Source) -> None:
+def consume(source: DataSource) -> None:
     for _ in source:
         pass
 

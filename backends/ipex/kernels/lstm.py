@@ -18,7 +18,7 @@ from qir.ir.types import TensorType
 from qir.numerics import Affine, affine_of
 from qir.numerics.rounding import fma
 from qir.profiles.methods import PluginMethod
-from qir.reference.method import Call, Codes, F, Real32
+from qir.reference.method import Codes, F, MethodCall, Real32
 
 Whole = NDArray[np.int64]
 Arrays = Mapping[str, Codes]
@@ -41,7 +41,7 @@ class _Way:
         return np.split(sums, 4, axis=-1)
 
 
-def float_cell(call: Call, arrays: Arrays, results: Results) -> tuple[Codes, ...]:
+def float_cell(call: MethodCall, arrays: Arrays, results: Results) -> tuple[Codes, ...]:
     """The quantized values of all states; the last state and the cell in float."""
     of = _checked(call, arrays, results)
     x = arrays["x"].astype(np.int64)
@@ -86,7 +86,7 @@ def _tanh(x: Real32) -> Real32:
     return np.tanh(x.astype(np.float64)).astype(F)
 
 
-def _starts(call: Call, arrays: Arrays, number: int) -> tuple[Real32 | None, Real32 | None]:
+def _starts(call: MethodCall, arrays: Arrays, number: int) -> tuple[Real32 | None, Real32 | None]:
     """The first state and cell of a direction, where given."""
     axis = 1 if call.attrs["batch_first"] else 0
     h, c = (np.take(arrays[s], number, axis).astype(F) if s in arrays else None for s in _FIRST)
@@ -96,7 +96,7 @@ def _starts(call: Call, arrays: Arrays, number: int) -> tuple[Real32 | None, Rea
 _FIRST = ("h0", "c0")
 
 
-def _way(call: Call, arrays: Arrays, of: Affine, number: int) -> _Way:
+def _way(call: MethodCall, arrays: Arrays, of: Affine, number: int) -> _Way:
     w, r = (arrays[slot][number].astype(np.int64) for slot in ("w", "r"))
     bias = np.zeros(len(w), F)
     if "bias" in arrays:
@@ -107,7 +107,7 @@ def _way(call: Call, arrays: Arrays, of: Affine, number: int) -> _Way:
     return _Way(w, r, unit, bias - shift / unit)
 
 
-def _checked(call: Call, arrays: Arrays, results: Results) -> Affine:
+def _checked(call: MethodCall, arrays: Arrays, results: Results) -> Affine:
     """The map of x and of the states; OpError for a layer that the kernel does not have."""
     for name, plain in _PLAIN.items():
         if call.attrs[name] != plain:
@@ -131,7 +131,7 @@ def _checked(call: Call, arrays: Arrays, results: Results) -> Affine:
     return of
 
 
-def _one_result(call: Call, arrays: Arrays) -> Codes:
+def _one_result(call: MethodCall, arrays: Arrays) -> Codes:
     raise OpError(f"{call.op}: float_cell gives all results of an lstm whose x is quantized")
 
 

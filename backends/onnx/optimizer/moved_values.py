@@ -17,7 +17,7 @@ from onnx import TensorProto, numpy_helper
 from qir.ledger import Change
 
 from ..opset.changed_operators import inside
-from ..writer.writer import STEP, Writer
+from ..writer.writer import STEP, OnnxWriter
 
 SINCE = 21
 """The first set whose QuantizeLinear states a type."""
@@ -29,7 +29,7 @@ _WIDEST = 256
 """More than any code of 8 bits is from its zero point."""
 
 
-def write(writer: Writer, results: Iterable[str]) -> None:
+def write(writer: OnnxWriter, results: Iterable[str]) -> None:
     """Has quantized values after such moves, in one graph whose results have these names."""
     if writer.opset >= SINCE:
         _Moving(writer, frozenset(results)).run()
@@ -39,7 +39,7 @@ def write(writer: Writer, results: Iterable[str]) -> None:
 class _Moving:
     """One graph's nodes, and who reads what of them."""
 
-    writer: Writer
+    writer: OnnxWriter
     results: frozenset[str]
     readers: dict[str, list[onnx.NodeProto | None]] = field(default_factory=dict)
     """Those that read a tensor; None for a result, and for what a graph within reads."""

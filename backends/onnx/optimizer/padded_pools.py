@@ -15,7 +15,7 @@ from qir.ir.node import Node
 from qir.ir.types import Array
 from qir.ledger import Change
 
-from ..writer.writer import STEP, Writer
+from ..writer.writer import STEP, OnnxWriter
 
 _POOLS = ("max_pool", "avg_pool", "adaptive_")
 _POOLED = ("MaxPool", "AveragePool")
@@ -23,7 +23,7 @@ _GONE = {"add": 0, "sub": 0, "mul": 1, "div": 1}
 """Ops that an optimizer takes out where the other operand is that."""
 
 
-def kept(writer: Writer, node: Node) -> bool:
+def kept(writer: OnnxWriter, node: Node) -> bool:
     """Whether a Pad of zeros has to keep them, which the ledger says then."""
     pool = _pooled(node)
     if pool is not None:
@@ -32,7 +32,7 @@ def kept(writer: Writer, node: Node) -> bool:
     return pool is not None
 
 
-def keep(writer: Writer, node: Node, made: Iterable[onnx.NodeProto]) -> None:
+def keep(writer: OnnxWriter, node: Node, made: Iterable[onnx.NodeProto]) -> None:
     """Empties the third input of Pads that a kept operator is written as."""
     held = {writer.name(v): v for v in node.variadic("xs")}
     for pad in made:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ledger import Change
-from qir.passes.forms.group.flattened_softmax import Rows, rows
+from qir.passes.forms.group.flattened_softmax import SoftmaxNodes, rows
 from qir.passes.forms.group.pairs import has_one_scale
 from qir.rewrite.fusing import TAILS
 from qir.rewrite.preparation import Preparation
@@ -44,7 +44,7 @@ def _end(node: Node) -> Node | None:
             return node if plain else None
 
 
-def _lay(graph: Graph, found: Rows, first: Node, end: Node) -> None:
+def _lay(graph: Graph, found: SoftmaxNodes, first: Node, end: Node) -> None:
     """Puts the flatten before the dequantize, and the reshape after the quantize."""
     flat, soft, back = found.flat, found.soft, found.back
     laid = graph.add(

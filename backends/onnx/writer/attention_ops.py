@@ -12,7 +12,7 @@ from . import attention_parts, rotary_parts
 from .elements import number
 from .recurrent_ops import placed, refuse_inner
 from .rows import Row
-from .writer import MICROSOFT, Wire, Work, Writer
+from .writer import MICROSOFT, OnnxWriter, Wire, Work
 
 _SLOTS = ("q", "k", "v", "mask", "past_k", "past_v", "lengths")
 _MULTI = ("q", "k", "v", "", "", "mask", "past_k", "past_v")
@@ -90,7 +90,7 @@ def _heads_of(node: Node) -> object:
     return shape[1] if len(shape) == 4 else node.attrs["heads"]
 
 
-def _results(writer: Writer, work: Work) -> list[str]:
+def _results(writer: OnnxWriter, work: Work) -> list[str]:
     """The names of y, present_k, present_v and qk, empty for what is not made or not used."""
     names = [writer.name(v) if v.uses else "" for v in work.node.results]
     names[0] = names[0] or work.out
@@ -99,7 +99,7 @@ def _results(writer: Writer, work: Work) -> list[str]:
     return out[: max(i for i, name in enumerate(out) if name) + 1]
 
 
-def _attention(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _attention(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     refuse_inner(writer, work)
     form, outs = _form(work.node), _results(writer, work)
     if form and not (writer.standard and attention_parts.sayable(work.node)):
@@ -141,7 +141,7 @@ def _scaled(work: Work) -> dict[str, Wire]:
 
 
 def _multi_head(
-    writer: Writer, work: Work, ins: dict[str, str]
+    writer: OnnxWriter, work: Work, ins: dict[str, str]
 ) -> tuple[list[str], dict[str, Wire]]:
     attrs: dict[str, Wire] = {"num_heads": work.whole("heads"), **_scaled(work)}
     if work.attrs["causal"]:
@@ -149,7 +149,9 @@ def _multi_head(
     return placed(ins, _MULTI), attrs
 
 
-def _grouped(writer: Writer, work: Work, ins: dict[str, str]) -> tuple[list[str], dict[str, Wire]]:
+def _grouped(
+    writer: OnnxWriter, work: Work, ins: dict[str, str]
+) -> tuple[list[str], dict[str, Wire]]:
     batch, length, _ = work.operands["q"].type.shape
     assert isinstance(batch, int)
     assert isinstance(length, int)
@@ -176,7 +178,7 @@ def _grouped(writer: Writer, work: Work, ins: dict[str, str]) -> tuple[list[str]
     return [*operands, "", "", "", ins["mask"]] if "mask" in ins else operands, attrs
 
 
-def _rotary(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _rotary(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     attrs: dict[str, Wire] = {"interleaved": 1} if work.attrs["interleaved"] else {}
     if work.attrs["dim"]:
         attrs["rotary_embedding_dim"] = work.whole("dim")
@@ -203,7 +205,7 @@ def _rotary(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     )
 
 
-def _whole(writer: Writer, work: Work, source: str, slot: str) -> str:
+def _whole(writer: OnnxWriter, work: Work, source: str, slot: str) -> str:
     """The operand as the i64 that ONNX takes."""
     if work.operands[slot].type.dtype.name == "i64":
         return source

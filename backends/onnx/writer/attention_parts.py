@@ -13,9 +13,9 @@ from qir.ir.dtype import BOOL, F32, DType
 from qir.ir.node import Node
 from qir.ledger import Change
 
-from ..opset.decomposed import Steps
+from ..opset.decomposed import OperatorSequence
 from .elements import number
-from .writer import STEP, Wire, Work, Writer
+from .writer import STEP, OnnxWriter, Wire, Work
 
 
 def sayable(node: Node) -> bool:
@@ -40,7 +40,7 @@ def _heads(node: Node, slot: str) -> Dim:
     return said if isinstance(said, int) else None
 
 
-def write(writer: Writer, work: Work, ins: dict[str, str], outs: Sequence[str]) -> None:
+def write(writer: OnnxWriter, work: Work, ins: dict[str, str], outs: Sequence[str]) -> None:
     """Writes the parts, and y, keys, values and scores under these names.
 
     Rows that look at nothing give zeros, as the one operator has it.
@@ -48,7 +48,7 @@ def write(writer: Writer, work: Work, ins: dict[str, str], outs: Sequence[str]) 
     said = f"attention, which opset {writer.opset} has not, by operators that each round"
     writer.ledger.add(Change.REGROUPED, STEP, work.out, said)
     kind = work.kind.dtype
-    steps = Steps(writer, work, F32 if kind.bits == 16 else kind)
+    steps = OperatorSequence(writer, work, F32 if kind.bits == 16 else kind)
     if steps.kind != kind:
         real = [s for s in ins if work.operands[s].type.dtype == kind]
         ins = ins | {s: steps.do("Cast", ins[s], to=number(F32)) for s in real}
@@ -59,7 +59,7 @@ def write(writer: Writer, work: Work, ins: dict[str, str], outs: Sequence[str]) 
 class _Parts:
     """The parts of one attention."""
 
-    steps: Steps
+    steps: OperatorSequence
     ins: dict[str, str]
     kind: DType
     outs: Sequence[str]
@@ -185,7 +185,7 @@ class _Parts:
 class _Window:
     """Which keys each query may look at, by their places alone."""
 
-    steps: Steps
+    steps: OperatorSequence
     ins: dict[str, str]
     q: str
     k: str

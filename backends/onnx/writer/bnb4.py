@@ -34,7 +34,7 @@ _SAID = "written as MatMulBnb4, which adds up in an order of its own"
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class Bnb4Weights:
     """Weights of a product: rows of integers by a table, and which of the kernel's it is."""
 
     codes: Value
@@ -44,7 +44,7 @@ class Weights:
     table: int
 
 
-def weights(node: Node) -> Weights | str | None:
+def weights(node: Node) -> Bnb4Weights | str | None:
     """The weights of a product as the kernel takes them, or why it does not.
 
     Nothing where they are no quantized constants by a table.
@@ -74,7 +74,7 @@ def weights(node: Node) -> Weights | str | None:
         return "MatMulBnb4 has the tables nf4 and fp4, whose scales are f32, and no others"
     if size is None:
         return f"MatMulBnb4 takes blocks of {_LEAST}, 32, 64 ... values along an axis"
-    return Weights(codes, rows, depth, size, table)
+    return Bnb4Weights(codes, rows, depth, size, table)
 
 
 def _table(quant: QuantType) -> int | None:
@@ -101,7 +101,7 @@ def _size(quant: QuantType, kind: TensorType, depth: int) -> int | None:
     return size if size >= _LEAST and not size & (size - 1) else None
 
 
-def group(graph: Graph, node: Node, found: Weights, ledger: Ledger) -> None:
+def group(graph: Graph, node: Node, found: Bnb4Weights, ledger: Ledger) -> None:
     """Puts the kernel in the place of a product; its bias is added after."""
     made = _held(graph, node, found)
     traits = spec(node.op).traits
@@ -132,7 +132,7 @@ def group(graph: Graph, node: Node, found: Weights, ledger: Ledger) -> None:
     ledger.add(Change.REGROUPED, STEP, new.name, _SAID)
 
 
-def _held(graph: Graph, node: Node, found: Weights) -> Value:
+def _held(graph: Graph, node: Node, found: Bnb4Weights) -> Value:
     """The quantized values in one row, with a scale a block."""
     array, quant = found.codes.constant, found.codes.type.quant
     assert array is not None

@@ -14,7 +14,7 @@ from qir.numerics.ranges import middle_of
 from qir.profiles import choosing, profile
 
 from .elements import NUMBERS
-from .writer import Wire, Writer
+from .writer import OnnxWriter, Wire
 
 _AXES_ARE_INPUTS = 18
 """The first operator set whose ReduceMin and ReduceMax take axes as an operand."""
@@ -27,7 +27,7 @@ BY_OPERATORS = frozenset({"onnx.dynamic", "torchao.per_token"})
 class _Steps:
     """Writes one operator after the other, all float values of one type."""
 
-    writer: Writer
+    writer: OnnxWriter
     node: Node
     kind: DType = F32
 
@@ -45,7 +45,7 @@ class _Steps:
         return self.do("Cast", source, to=NUMBERS[kind.name])
 
 
-def write(writer: Writer, node: Node) -> None:
+def write(writer: OnnxWriter, node: Node) -> None:
     """The numbers that a range rule chooses; Refused for what has no such form."""
     attrs = node.attrs
     rule = str(attrs["rule"])
@@ -135,7 +135,7 @@ def _give(steps: _Steps, scale: str, zero: str) -> None:
 # -- rules made of fields -------------------------------------------------------------------------
 
 
-def _fields(writer: Writer, node: Node, rule: str) -> Choose:
+def _fields(writer: OnnxWriter, node: Node, rule: str) -> Choose:
     """The fields of a rule by its name; Refused for one that the operators do not compute."""
     storage = str(node.attrs["storage"])
     if rule == "profile":
@@ -161,7 +161,7 @@ def _fields(writer: Writer, node: Node, rule: str) -> Choose:
     return found
 
 
-def _by_fields(writer: Writer, node: Node, rule: Choose) -> None:
+def _by_fields(writer: OnnxWriter, node: Node, rule: Choose) -> None:
     first, last = _bounds(node)
     kind = F64 if rule.compute == "f64" else F32
     low, high = _extremes(_Steps(writer, node))

@@ -14,15 +14,20 @@ from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
 from qir.ledger import Change
 
+from ..preparation.low_bit_weights import needs_fence
 from . import chosen_ops, float_ops
 from .elements import NUMBERS, STORED
-from .writer import STEP, Wire, Work, Writer
+from .writer import STEP, OnnxWriter, Wire, Work
 
 _KEPT = (
     "weights are dequantized before their product: a Max of one operand in between keeps "
     "onnxruntime's optimizer from replacing it by its integer kernel, which refuses many zero "
     "points "
     "of data"
+)
+_WIDE = (
+    "weights are dequantized before their product: a Max of one operand in between keeps "
+    "onnxruntime's optimizer, since 1.32, from rounding data of 16 bits to 8"
 )
 
 
@@ -37,7 +42,7 @@ def companions(node: Node) -> dict[str, Value]:
 # -- chosen ---------------------------------------------------------------------------------------
 
 
-def choose(writer: Writer, node: Node) -> None:
+def choose(writer: OnnxWriter, node: Node) -> None:
     """DynamicQuantizeLinear, which makes the integers too; other rules by primitive operators."""
     attrs = node.attrs
     scale, zero = node.results
@@ -64,7 +69,7 @@ def _its_codes(node: Node, x: Value, scale: Value, zero: Value) -> bool:
     return dict(node.operands) == {"x": x, "scale": scale, "zero": zero} and quant == wanted
 
 
-def _codes_name(writer: Writer, node: Node) -> str:
+def _codes_name(writer: OnnxWriter, node: Node) -> str:
     """The name of the integers: their own where it is a result's, else that of who reads
     them raw."""
     value = node.result
@@ -77,14 +82,14 @@ def _codes_name(writer: Writer, node: Node) -> str:
 # -- given ----------------------------------------------------------------------------------------
 
 
-def quantize(writer: Writer, node: Node) -> None:
+def quantize(writer: OnnxWriter, node: Node) -> None:
     """QuantizeLinear whose numbers are operands; nothing where DynamicQuantizeLinear made it."""
     value = node.result
     if not writer.is_alias(value):
         _quantized(writer, node, writer.name(node.operands["x"]), writer.name(value))
 
 
-def _quantized(writer: Writer, node: Node, source: str, out: str) -> None:
+def _quantized(writer: OnnxWriter, node: Node, source: str, out: str) -> None:
     value = node.result
     quant = _checked(writer, node, value)
     writer.check_made(node, quant)
@@ -93,28 +98,31 @@ def _quantized(writer: Writer, node: Node, source: str, out: str) -> None:
     writer.emit("QuantizeLinear", [source, *given], [out], attrs, origins=node.origins)
 
 
-def dequantize(writer: Writer, node: Node) -> None:
+def dequantize(writer: OnnxWriter, node: Node) -> None:
     """DequantizeLinear whose numbers are operands."""
     with fenced(writer, node) as out:
         _dequantized(writer, node, "x", out)
 
 
 @contextmanager
-def fenced(writer: Writer, node: Node) -> Iterator[str]:
+def fenced(writer: OnnxWriter, node: Node) -> Iterator[str]:
     """What a dequantize is to give: its result, or what a fence makes that of."""
     out = writer.name(node.result)
-    if not any(map(_tempts, node.result.uses)):
+    said = _KEPT if any(map(_tempts, node.result.uses)) else ""
+    if not said and any(use.slot == "b" and needs_fence(use.node) for use in node.result.uses):
+        said = _WIDE
+    if not said:
         yield out
         return
     made = writer.fresh(f"{out}_not_fused")
     yield made
-    _fence(writer, made, out, node.operands["x"])
+    _fence(writer, made, out, node.operands["x"], said)
 
 
-def _fence(writer: Writer, made: str, out: str, codes: Value) -> None:
+def _fence(writer: OnnxWriter, made: str, out: str, codes: Value, said: str = _KEPT) -> None:
     """Max of one operand is that operand, and no optimizer takes it out."""
     writer.emit("Max", [made], [out])
-    writer.ledger.add(Change.EXACT, STEP, codes.name, _KEPT)
+    writer.ledger.add(Change.EXACT, STEP, codes.name, said)
 
 
 def _tempts(use: Use) -> bool:
@@ -139,7 +147,7 @@ def _many(codes: Value) -> bool:
     return quant is not None and quant.dynamic and quant.grain is not None
 
 
-def requantize(writer: Writer, node: Node) -> None:
+def requantize(writer: OnnxWriter, node: Node) -> None:
     """DequantizeLinear and QuantizeLinear, the numbers of either beside it or in its type."""
     x, value = node.operands["x"], node.result
     out, quant = writer.name(value), value.type.quant
@@ -155,7 +163,7 @@ def requantize(writer: Writer, node: Node) -> None:
         writer.quantize(real, value.type, out, node, value.lineage.tensor)
 
 
-def _dequantized(writer: Writer, node: Node, slot: str, out: str) -> None:
+def _dequantized(writer: OnnxWriter, node: Node, slot: str, out: str) -> None:
     value = node.operands[slot]
     quant = _checked(writer, node, value)
     given = numbers(writer, node, slot, value.type, False)
@@ -164,7 +172,7 @@ def _dequantized(writer: Writer, node: Node, slot: str, out: str) -> None:
     writer.emit("DequantizeLinear", [writer.name(value), *given], [out], attrs, origins=origins)
 
 
-def _checked(writer: Writer, node: Node, value: Value) -> QuantType:
+def _checked(writer: OnnxWriter, node: Node, value: Value) -> QuantType:
     """The type of integers whose numbers come beside; Refused for what ONNX has no form for."""
     quant = value.type.quant
     assert quant is not None
@@ -179,7 +187,7 @@ def _checked(writer: Writer, node: Node, value: Value) -> QuantType:
 
 
 def numbers(
-    writer: Writer, node: Node, slot: str, kind: TensorType, first_is_u8: bool
+    writer: OnnxWriter, node: Node, slot: str, kind: TensorType, first_is_u8: bool
 ) -> list[str]:
     """The tensors of scale and zero point, those that stand in the type among them."""
     quant = kind.quant
@@ -204,7 +212,7 @@ def numbers(
 
 
 def _number(
-    writer: Writer, node: Node, value: Value | None, quant: QuantType, name: str, wanted: DType
+    writer: OnnxWriter, node: Node, value: Value | None, quant: QuantType, name: str, wanted: DType
 ) -> str:
     """The tensor of one number, in the type and shape that ONNX takes it in."""
     if value is None:
@@ -234,7 +242,7 @@ def _number(
 # -- around ops -----------------------------------------------------------------------------------
 
 
-def around(writer: Writer, node: Node) -> None:
+def around(writer: OnnxWriter, node: Node) -> None:
     """An quantized op whose numbers stand beside: dequantize, the op in float, quantize."""
     beside = companions(node)
     own = {s: v for s, v in node.operands.items() if s not in beside}
@@ -272,7 +280,7 @@ def around(writer: Writer, node: Node) -> None:
     writer.on_reals(node.op, node, out)
 
 
-def counted(writer: Writer, work: Work, slot: str) -> str:
+def counted(writer: OnnxWriter, work: Work, slot: str) -> str:
     """A bias of raw integers as floats: times the product of both scales, and of a gain."""
     traits = spec(work.op).traits
     bias = work.operands[slot]
@@ -295,7 +303,7 @@ def counted(writer: Writer, work: Work, slot: str) -> str:
     return out
 
 
-def _times(writer: Writer, a: str, b: str, name: str) -> str:
+def _times(writer: OnnxWriter, a: str, b: str, name: str) -> str:
     out = writer.fresh(name)
     writer.emit("Mul", [a, b], [out])
     return out
@@ -304,7 +312,7 @@ def _times(writer: Writer, a: str, b: str, name: str) -> str:
 # -- read raw, read off ---------------------------------------------------------------------------
 
 
-def recode(writer: Writer, node: Node) -> None:
+def recode(writer: OnnxWriter, node: Node) -> None:
     """Quantized values are plain numbers in ONNX: the same tensor under another name, if it needs
     one."""
     x, value = node.operands["x"], node.result
@@ -315,7 +323,7 @@ def recode(writer: Writer, node: Node) -> None:
     _same(writer, writer.name(x), value)
 
 
-def _same(writer: Writer, source: str, value: Value) -> None:
+def _same(writer: OnnxWriter, source: str, value: Value) -> None:
     """Lets a value be another tensor; a result of the model is a copy of it."""
     if writer.name(value) == source:
         return
@@ -325,7 +333,7 @@ def _same(writer: Writer, source: str, value: Value) -> None:
         writer.alias(value, source)
 
 
-def qparams(writer: Writer, node: Node) -> None:
+def qparams(writer: OnnxWriter, node: Node) -> None:
     """The numbers of a type: the tensors beside it, or constants."""
     quant = node.operands["x"].type.quant
     assert quant is not None
@@ -343,7 +351,7 @@ def qparams(writer: Writer, node: Node) -> None:
             _same(writer, writer.constant(data, f"{value.name}_held"), value)
 
 
-def fake_quantize(writer: Writer, node: Node) -> None:
+def fake_quantize(writer: OnnxWriter, node: Node) -> None:
     """QuantizeLinear and DequantizeLinear with the map of the inner slot; training is dropped."""
     source, value = writer.name(node.operands["x"]), node.result
     code = node.inner.get("code")
@@ -374,7 +382,7 @@ def fake_quantize(writer: Writer, node: Node) -> None:
 # -- raw integers ---------------------------------------------------------------------------------
 
 
-def product(writer: Writer, node: Node) -> None:
+def product(writer: OnnxWriter, node: Node) -> None:
     """MatMulInteger or ConvInteger; absent zero points in the middle are empty names."""
     slots = ("a", "b") if node.op == "matmul_integer" else ("x", "w")
     names = [*slots, *(f"{s}.zero" for s in slots)]

@@ -16,7 +16,7 @@ from qir.ledger import Change
 from ..opset import changed_operators
 from ..optimizer import padded_pools
 from .elements import number, tensor, type_proto
-from .writer import STEP, Writer
+from .writer import STEP, OnnxWriter
 
 _COMPATIBLE = 26
 """From here on, operator sets only add types and attributes to ops that are there."""
@@ -69,11 +69,14 @@ def _takes(formal: Sequence[onnx.defs.OpSchema.FormalParameter], at: int, value:
     return f"tensor({kind})" in one.types
 
 
-def write(writer: Writer, node: Node) -> None:
+def write(writer: OnnxWriter, node: Node) -> None:
     """Writes a foreign node; Refused if it is another framework's, or of another opset's form."""
     framework, domain = str(node.attrs["framework"]), str(node.attrs["domain"])
     if framework != "onnx":
-        raise writer.refuse(node, f"{node.attrs['op']!r} is {framework}'s own and unknown to ONNX")
+        said = f"write it for {framework} instead, or leave the op out of the model"
+        raise writer.refuse(
+            node, f"{node.attrs['op']!r} is {framework}'s own and unknown to ONNX; {said}"
+        )
     proto, before = _proto(writer, node), len(writer.nodes)
     if domain:
         why = str(node.attrs["why"])
@@ -107,7 +110,7 @@ def _since(proto: onnx.NodeProto, opset: int) -> int:
         return 0
 
 
-def _converted(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
+def _converted(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
     """Writes the node in the form that a newer opset has, by ONNX's own converter.
 
     Refused where its graphs hold an operator that means another thing there.
@@ -151,7 +154,7 @@ def _converted(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
     )
 
 
-def _proto(writer: Writer, node: Node) -> onnx.NodeProto:
+def _proto(writer: OnnxWriter, node: Node) -> onnx.NodeProto:
     try:
         return _as_it_was(writer, node)
     except (AssertionError, LookupError, TypeError, ValueError) as error:
@@ -159,7 +162,7 @@ def _proto(writer: Writer, node: Node) -> onnx.NodeProto:
         raise writer.refuse(node, f"{node.attrs['op']!s}: {said}") from error
 
 
-def _as_it_was(writer: Writer, node: Node) -> onnx.NodeProto:
+def _as_it_was(writer: OnnxWriter, node: Node) -> onnx.NodeProto:
     slots = node.attrs["slots"]
     held = slots if isinstance(slots, tuple) else ()
     every = list(range(len(node.variadic("xs")))), list(range(len(node.results)))

@@ -35,7 +35,7 @@ from . import (
     provenance,
 )
 from .elements import content, ir_version, since, type_proto
-from .writer import MICROSOFT, STEP, Work, Writer
+from .writer import MICROSOFT, STEP, OnnxWriter, Work
 
 OPSET = 21
 OLDEST = 13
@@ -77,7 +77,7 @@ def to_parts(
 ) -> tuple[onnx.ModelProto, Mapping[str, Array]]:
     """A model whose large initializers have no elements, and these by name."""
     said, graph = dialect or Dialect(), _with_all_axes(graph)
-    writer = Writer(graph, ledger, _opset(graph, said))
+    writer = OnnxWriter(graph, ledger, _opset(graph, said))
     writer.standard, writer.on_codes = said.standard, said.on_codes
     copies = _name_outputs(writer)
     for node in graph:
@@ -212,7 +212,7 @@ def _microsoft(value: Value) -> bool:
     )
 
 
-def _name_outputs(writer: Writer) -> list[tuple[Value, str]]:
+def _name_outputs(writer: OnnxWriter) -> list[tuple[Value, str]]:
     """Gives results their names; those that need a copy to have theirs are handed back."""
     graph = writer.graph
     named: set[Value] = set()
@@ -235,7 +235,7 @@ def _name_outputs(writer: Writer) -> list[tuple[Value, str]]:
     return sorted(copies, key=lambda copy: order.index(copy[1]))
 
 
-def _write(writer: Writer, node: Node) -> None:
+def _write(writer: OnnxWriter, node: Node) -> None:
     match node.op:
         case "input" | "output" | "constant":
             return
@@ -262,7 +262,7 @@ def _write(writer: Writer, node: Node) -> None:
             _plain(writer, node)
 
 
-def _plain(writer: Writer, node: Node) -> None:
+def _plain(writer: OnnxWriter, node: Node) -> None:
     value = node.results[0]
     work = Work.of(
         node.op, node.attrs, node.operands, value.type, writer.name(value), node, node.origins
@@ -274,7 +274,7 @@ def _plain(writer: Writer, node: Node) -> None:
         float_ops.write(writer, work, ins)
 
 
-def _chain(writer: Writer, node: Node) -> None:
+def _chain(writer: OnnxWriter, node: Node) -> None:
     if contrib_ops.known(node):
         contrib_ops.write(writer, node)
         return
@@ -303,7 +303,7 @@ def _names(node: Node, op: str, stem: str) -> tuple[str | None, str | None, bool
     return None, None, True
 
 
-def _quantize(writer: Writer, node: Node) -> None:
+def _quantize(writer: OnnxWriter, node: Node) -> None:
     if len(node.operands) > 1:
         _even(writer, node)
         dynamic_ops.quantize(writer, node)
@@ -339,13 +339,13 @@ def _quantize(writer: Writer, node: Node) -> None:
     )
 
 
-def _even(writer: Writer, node: Node) -> None:
+def _even(writer: OnnxWriter, node: Node) -> None:
     """Refused for another rounding, where scale and zero point are computed."""
     if node.attrs["round"] not in ("", "even"):
         raise writer.refuse(node, f"it rounds {node.attrs['round']!s}; ONNX rounds halves to even")
 
 
-def _dequantize(writer: Writer, node: Node) -> None:
+def _dequantize(writer: OnnxWriter, node: Node) -> None:
     if len(node.operands) > 1:
         dynamic_ops.dequantize(writer, node)
         return
@@ -361,7 +361,7 @@ def _dequantize(writer: Writer, node: Node) -> None:
         writer.dequantize(source, out, node, (scale, zero), zero=needed)
 
 
-def _requantize(writer: Writer, node: Node) -> None:
+def _requantize(writer: OnnxWriter, node: Node) -> None:
     if len(node.operands) > 1:
         _even(writer, node)
         dynamic_ops.requantize(writer, node)
@@ -384,7 +384,7 @@ def _outputs(graph: Graph) -> list[tuple[str, Value]]:
     return sorted(graph.outputs.items(), key=lambda item: known.get(item[0], len(known)))
 
 
-def _given(writer: Writer, used: set[str]) -> Iterator[Value]:
+def _given(writer: OnnxWriter, used: set[str]) -> Iterator[Value]:
     """The defaults that are written as such: initializers that are inputs too."""
     for value in writer.graph.defaults:
         if value.name in writer.initializers and value.name in used:
@@ -394,7 +394,7 @@ def _given(writer: Writer, used: set[str]) -> Iterator[Value]:
             writer.ledger.add(Change.DROPPED, STEP, value.name, said)
 
 
-def _finished(writer: Writer) -> onnx.ModelProto:
+def _finished(writer: OnnxWriter) -> onnx.ModelProto:
     graph = writer.graph
     inputs = [helper.make_value_info(v.name, type_proto(v.type)) for v in graph.inputs]
     outputs = [helper.make_value_info(n, type_proto(v.type)) for n, v in _outputs(graph)]

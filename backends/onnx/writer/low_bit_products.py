@@ -75,7 +75,7 @@ def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> tuple[int, list
             continue
         if table := bnb4.weights(node):
             found = _TABLE if standard else table
-            if isinstance(found, bnb4.Weights):
+            if isinstance(found, bnb4.Bnb4Weights):
                 bnb4.group(graph, node, found, ledger)
                 count += 1
             else:

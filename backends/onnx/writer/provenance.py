@@ -13,7 +13,7 @@ from qir.ir.origin import Origin
 from qir.ledger import Change, Ledger
 
 from .elements import UNKNOWN, type_proto
-from .writer import STEP, Writer
+from .writer import STEP, OnnxWriter
 
 PRODUCER = "qir.producer"
 """The key under which the source's producer stands in a model of ours."""
@@ -60,7 +60,7 @@ def restore(graph: Graph, model: onnx.ModelProto, ledger: Ledger) -> None:
     _nodes(model, [o for o in origins if o.op == "NodeNotes"], ledger)
 
 
-def inner_types(writer: Writer) -> Iterator[onnx.ValueInfoProto]:
+def inner_types(writer: OnnxWriter) -> Iterator[onnx.ValueInfoProto]:
     """The types of inner tensors that the source stated; the ledger has how many are not there."""
     graph = writer.graph
     held = [o for o in graph.output.origins if (o.framework, o.op) == ("onnx", "InnerTypes")]

@@ -111,11 +111,11 @@ def _whole_numbers(name: str, value: int | tuple[int, ...]) -> onnx.AttributePro
     return helper.make_attribute(name, value)
 
 
-class Writer:
+class OnnxWriter:
     """Collects nodes and initializers under the graph's names."""
 
     def __init__(
-        self, graph: Graph, ledger: Ledger, opset: int, outer: Writer | None = None
+        self, graph: Graph, ledger: Ledger, opset: int, outer: OnnxWriter | None = None
     ) -> None:
         self.graph = graph
         self.outer = outer
@@ -215,7 +215,7 @@ class Writer:
             self.initializers[name] = tensor(array, name)
 
     @property
-    def whole(self) -> Writer:
+    def whole(self) -> OnnxWriter:
         """Who writes the model itself, whose initializers those of bodies are."""
         return self if self.outer is None else self.outer.whole
 

@@ -20,7 +20,7 @@ from qir.numerics import Affine, affine_of
 from qir.numerics.fields import Rule
 from qir.profiles.methods import PluginMethod
 from qir.reference.fixed_point import multiplier, scaled
-from qir.reference.method import Call, Codes, F
+from qir.reference.method import Codes, F, MethodCall
 
 from .fixed import SHORT, away
 
@@ -48,7 +48,7 @@ class _Gate:
         return _short(first + scaled(h @ self.r.T, *self.from_h, rule))
 
 
-def fixed_cell(call: Call, arrays: Arrays, results: Results) -> tuple[Codes, ...]:
+def fixed_cell(call: MethodCall, arrays: Arrays, results: Results) -> tuple[Codes, ...]:
     """All states, the last one, and the cell's extreme quantized values."""
     state, cell = (_map(call, kind) for kind in (results[0], results[2]))
     _check(call, arrays, results, state)
@@ -79,13 +79,13 @@ def fixed_cell(call: Call, arrays: Arrays, results: Results) -> tuple[Codes, ...
     return tuple(part.astype(kind) for part, kind in zip((every, *ends), carriers, strict=True))
 
 
-def _map(call: Call, kind: TensorType) -> Affine:
+def _map(call: MethodCall, kind: TensorType) -> Affine:
     if kind.quant is None:
         raise OpError(f"{call.op}: fixed_cell quantizes all three results")
     return affine_of(kind.quant)
 
 
-def _check(call: Call, arrays: Arrays, results: Results, state: Affine) -> None:
+def _check(call: MethodCall, arrays: Arrays, results: Results, state: Affine) -> None:
     """OpError for a layer that the kernel does not have."""
     for name, plain in _PLAIN.items():
         if call.attrs[name] != plain:
@@ -100,7 +100,7 @@ def _check(call: Call, arrays: Arrays, results: Results, state: Affine) -> None:
         raise OpError(f"{call.op}: fixed_cell has one map for c and c0")
 
 
-def _gates(call: Call, arrays: Arrays, state: Affine) -> list[_Gate]:
+def _gates(call: MethodCall, arrays: Arrays, state: Affine) -> list[_Gate]:
     """The gates in, out, forget and cell, each of one scale."""
     hidden = arrays["r"].shape[2]
     bias = np.zeros(4 * hidden, np.int64)
@@ -120,7 +120,7 @@ def _gates(call: Call, arrays: Arrays, state: Affine) -> list[_Gate]:
     return found
 
 
-def _one(call: Call, slot: str, rows: slice) -> np.float32:
+def _one(call: MethodCall, slot: str, rows: slice) -> np.float32:
     """The one scale of a gate's rows."""
     of = call.affine(slot)
     scales = np.broadcast_to(of.scale, (rows.stop,))[rows] if of.axis is None else of.scale[rows]
@@ -139,7 +139,7 @@ def _short(x: Whole) -> Whole:
     return np.clip(x, _LOW, _HIGH)
 
 
-def _one_result(call: Call, arrays: Arrays) -> Codes:
+def _one_result(call: MethodCall, arrays: Arrays) -> Codes:
     raise OpError(f"{call.op}: fixed_cell gives all results of an lstm whose x is quantized")
 
 

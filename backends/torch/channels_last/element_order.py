@@ -23,7 +23,7 @@ _FEW = 32
 
 
 @dataclass(frozen=True)
-class Kernel:
+class ReorderedKernel:
     """An op, and the relu that may stand after it, between quantized values of one scale each."""
 
     node: Node
@@ -68,7 +68,7 @@ def in_any_order(node: Node, wrap: Callable[[Graph], object]) -> bool:
     return np.array_equal(single[0].transpose(1, 0, 2).reshape(vectors.shape), vectors)
 
 
-def _by_itself(kernel: Kernel, wrap: Callable[[Graph], object]) -> bool:
+def _by_itself(kernel: ReorderedKernel, wrap: Callable[[Graph], object]) -> bool:
     """Whether a runtime puts two operands of one shape in one order before it adds them."""
     shapes = {value.type.shape for value in (*kernel.node.operands.values(), kernel.node.result)}
     graph = kernel.graph((1,), (1,))
@@ -78,13 +78,13 @@ def _by_itself(kernel: Kernel, wrap: Callable[[Graph], object]) -> bool:
     return len(shapes) == 1 and method is not None and method.name == "shifted_sum"
 
 
-def _computed(kernel: Kernel, wrap: Callable[[Graph], object], *codes: Codes) -> Codes:
+def _computed(kernel: ReorderedKernel, wrap: Callable[[Graph], object], *codes: Codes) -> Codes:
     graph = kernel.graph(*(held.shape for held in codes))
     wrap(graph)
     return run(graph, dict(zip(kernel.slots, codes, strict=True)))["y"]
 
 
-def _kernel(node: Node) -> Kernel | None:
+def _kernel(node: Node) -> ReorderedKernel | None:
     """None where it is not between 8-bit integers of one scale each, or has too many operands."""
     if node.stages:
         return None
@@ -99,7 +99,7 @@ def _kernel(node: Node) -> Kernel | None:
     known = [q for q in (*held, made) if q is not None and _plain(q)]
     if len(given) < len(node.operands) or made is None or len(known) <= len(held):
         return None
-    return Kernel(node, tuple(given), tuple(known[:-1]), relu, made)
+    return ReorderedKernel(node, tuple(given), tuple(known[:-1]), relu, made)
 
 
 def _behind(node: Node) -> Node | None:

@@ -26,11 +26,11 @@ from qir.rewrite.resize_axes import RESIZES, name_axes
 from .element_order import in_any_order
 from .misplaced_channels import Misplaced, read_plain
 from .result_strides import (
-    Kernel,
     Read,
+    StridedKernel,
     requantized,
     result_steps,
-    unforeseen,
+    unpredicted,
 )
 from .strides import (
     Sizes,
@@ -111,16 +111,16 @@ def _as_images(graph: Graph, prepared: Preparation, misplaced_clips: bool) -> in
     return sum(as_images(graph, node) for node in list(graph) if node.name in rows)
 
 
-def found(graph: Graph, prepared: Preparation, misplaced_clips: bool) -> Order:
+def found(graph: Graph, prepared: Preparation, misplaced_clips: bool) -> LayoutInference:
     """Where all of a graph is."""
     can = Turning(graph, prepared.name, "nhwc", prepared.ledger).turnable()
-    order = Order(graph, can, misplaced_clips, prepared.wrap)
+    order = LayoutInference(graph, can, misplaced_clips, prepared.wrap)
     order.find()
     return order
 
 
 @dataclass
-class Order:
+class LayoutInference:
     """Where the elements of a graph's values are, and what turns for it."""
 
     graph: Graph
@@ -197,12 +197,12 @@ class Order:
                     return self._where(real)  # what ends a kernel
         return result_steps(self._kernel(node, value))
 
-    def _kernel(self, node: Node, value: Value) -> Kernel:
+    def _kernel(self, node: Node, value: Value) -> StridedKernel:
         """What torch's kernel is asked; numbers are no tensors there."""
         op, every = _op(node), [v for v in node.operands.values() if v.type.rank]
         data = [v for v in every if not _held(v) or prod(_sizes(v)) > 1] or every
         attrs = node.stages[0].attrs if node.stages else node.attrs
-        return Kernel(
+        return StridedKernel(
             op,
             attrs,
             [Read(_sizes(v), self._where(v)) for v in data],
@@ -276,7 +276,7 @@ class Order:
         data = [v for v in node.operands.values() if v.type.rank]
         if _op(node) not in _NORMS or _says(node) or not data or not _coded(data[0]):
             return ""
-        return unforeseen(self._kernel(node, node.result))
+        return unpredicted(self._kernel(node, node.result))
 
     def _why(self, node: Node) -> str:
         data = _data(node)
@@ -342,14 +342,15 @@ class Order:
 
 
 def _clipped(node: Node) -> bool:
-    """Whether a node gives what a clip made of u8 values."""
+    """Whether a node gives what a kernel clipped, whose u8 values keep their scale; a clip between
+    two scales is computed in float."""
     if len(node.results) > 1:
         return False
     quant = node.result.type.quant
     clip = _computes(node)
     if quant is None or _op(clip) != "clip" or len(clip.stages) > 1:
         return False
-    return quant.storage == U8 and _coded(_data(clip)[0])
+    return quant.storage == U8 and _quantized(_data(clip)[0]).type.quant == quant
 
 
 def _computes(node: Node) -> Node:
@@ -368,8 +369,13 @@ def _coded(value: Value) -> bool:
 
 
 def _storage(value: Value) -> DType | None:
-    made = value.node.operands["x"] if value.node.op == "dequantize" else value
+    made = _quantized(value)
     return made.type.quant.storage if made.type.quant else None
+
+
+def _quantized(value: Value) -> Value:
+    """What a dequantize reads, or the value itself."""
+    return value.node.operands["x"] if value.node.op == "dequantize" else value
 
 
 def _units(value: Value) -> bool:
@@ -410,7 +416,7 @@ def _held(value: Value) -> bool:
     return made.constant is not None
 
 
-def _part(graph: Graph, order: Order) -> None:
+def _part(graph: Graph, order: LayoutInference) -> None:
     """Gives kernels that turn a dequantize of their own, and all others the one that was there."""
     for node in [n for n in graph if n.op == "dequantize" and n.result.type.rank in (4, 5)]:
         uses = sorted(node.result.uses, key=lambda use: use.node)

@@ -16,7 +16,7 @@ from . import movement, packed_weights
 from .elements import KINDS, channel_parameters, parameters
 from .kernels import attrs_of, bias_of, operands_of, operators, ops_of
 from .layers import padded, whole
-from .program import Handler, Program
+from .program import FxProgram, Handler
 
 importlib.import_module("torch.ao.quantization.fx._decomposed")  # which makes its operators known
 
@@ -45,7 +45,7 @@ def lowered(node: Node) -> Handler | None:
     return handler(node)
 
 
-def _numbers(program: Program, node: Node, quant: QuantType) -> tuple[Any, ...]:
+def _numbers(program: FxProgram, node: Node, quant: QuantType) -> tuple[Any, ...]:
     """The arguments that say what integers mean."""
     if quant.kind != "uniform" or quant.plus is not None or quant.dynamic or quant.real_zero:
         raise program.refuse(node, f"quantized_decomposed has no type {quant}")
@@ -59,14 +59,16 @@ def _numbers(program: Program, node: Node, quant: QuantType) -> tuple[Any, ...]:
     return (held, program.hold(zeros, f"{node.name}_zero"), quant.axis, quant.low, quant.high, kind)
 
 
-def _call(program: Program, node: Node, verb: str, x: fx.Node, quant: QuantType | None) -> fx.Node:
+def _call(
+    program: FxProgram, node: Node, verb: str, x: fx.Node, quant: QuantType | None
+) -> fx.Node:
     assert quant is not None
     grain = "tensor" if quant.axis is None else "channel"
     numbers = _numbers(program, node, quant)
     return program.call(f"quantized_decomposed.{verb}_per_{grain}", x, *numbers)
 
 
-def _quantize(program: Program, node: Node) -> fx.Node:
+def _quantize(program: FxProgram, node: Node) -> fx.Node:
     if node.attrs["round"] not in ("", "even") or not node.attrs["saturate"]:
         raise program.refuse(node, "PyTorch rounds to the nearest, ties to even, and saturates")
     x = program.operand(node, "x")
@@ -75,7 +77,7 @@ def _quantize(program: Program, node: Node) -> fx.Node:
     return _call(program, node, "quantize", x, node.result.type.quant)
 
 
-def _dequantize(program: Program, node: Node) -> fx.Node:
+def _dequantize(program: FxProgram, node: Node) -> fx.Node:
     x = node.operands["x"]
     if "x.scale" in node.operands:
         return _while_running(program, node, program.of(x), "x.scale", "x.zero", x)
@@ -83,7 +85,7 @@ def _dequantize(program: Program, node: Node) -> fx.Node:
 
 
 def _while_running(
-    program: Program, node: Node, x: fx.Node, scale: str, zero: str, codes: Value
+    program: FxProgram, node: Node, x: fx.Node, scale: str, zero: str, codes: Value
 ) -> fx.Node:
     """Quantizes or dequantizes by numbers that are chosen while the program runs."""
     quant = codes.type.quant
@@ -97,7 +99,7 @@ def _while_running(
     return program.call(verb, x, *numbers, quant.low, quant.high, kind)
 
 
-def _choose(program: Program, node: Node) -> list[fx.Node]:
+def _choose(program: FxProgram, node: Node) -> list[fx.Node]:
     """Scale and zero point of the range that data have, as tensors of one element."""
     attrs, least = node.attrs, _LEAST.get(str(node.attrs["rule"]))
     kind = KINDS.get(str(attrs["storage"]))
@@ -121,7 +123,7 @@ _LEAST = {"torch.observer": 2.0**-23, "torch.qnnpack.symmetric": 2.0**-12}
 """The least scale that a range rule chooses, by which programs name the rule."""
 
 
-def _requantize(program: Program, node: Node) -> fx.Node:
+def _requantize(program: FxProgram, node: Node) -> fx.Node:
     made = _dequantize(program, node)
     return _call(program, node, "quantize", made, node.result.type.quant)
 
@@ -143,7 +145,7 @@ _TAILS = {
 }
 
 
-def _tail(program: Program, node: Node) -> tuple[str, list[float], str]:
+def _tail(program: FxProgram, node: Node) -> tuple[str, list[float], str]:
     """What a kernel computes after its sum, as oneDNN's post-ops have it."""
     rest = ops_of(node)[1:]
     if not rest:
@@ -161,7 +163,7 @@ def _tail(program: Program, node: Node) -> tuple[str, list[float], str]:
     return _TAILS[rest[0]], [1.0] if rest == ("silu",) else [], ""
 
 
-def _parameters(program: Program, node: Node) -> tuple[Any, ...]:
+def _parameters(program: FxProgram, node: Node) -> tuple[Any, ...]:
     """Weights with scales and zero points, one each a channel, and the bias."""
     held = operands_of(node)
     quant = held["w"].type.quant
@@ -173,21 +175,21 @@ def _parameters(program: Program, node: Node) -> tuple[Any, ...]:
     return w, scales, zeros, bias_of(program, node)
 
 
-def _result(program: Program, node: Node) -> tuple[Any, ...]:
+def _result(program: FxProgram, node: Node) -> tuple[Any, ...]:
     quant = node.result.type.quant
     if quant is None:
         return 1.0, 0, torch.float32
     return (*parameters(quant), KINDS[str(quant.storage)])
 
 
-def _data(program: Program, node: Node) -> tuple[float, int]:
+def _data(program: FxProgram, node: Node) -> tuple[float, int]:
     quant = operands_of(node)["x"].type.quant
     if quant is None:
         raise program.refuse(node, "its data are floats")
     return parameters(quant)
 
 
-def _convolution(program: Program, node: Node) -> fx.Node:
+def _convolution(program: FxProgram, node: Node) -> fx.Node:
     attrs, x = attrs_of(node), operands_of(node)["x"]
     given, pad = padded(program, program.of(x), whole(attrs["pad"]), _data(program, node)[1])
     shape = (whole(attrs["stride"]), pad, whole(attrs["dilation"]), attrs["groups"])
@@ -199,7 +201,7 @@ def _convolution(program: Program, node: Node) -> fx.Node:
     return program.call("onednn.qconv_pointwise", given, *at, *held, *shape, *end)
 
 
-def _hold(program: Program, node: Node, *numbers: torch.Tensor | None) -> list[fx.Node | None]:
+def _hold(program: FxProgram, node: Node, *numbers: torch.Tensor | None) -> list[fx.Node | None]:
     """The weights and numbers of a layer as attributes."""
     name = operands_of(node)["w"].name
     names = (name, f"{name}_scale", f"{name}_zero", f"{name}_bias")
@@ -209,7 +211,7 @@ def _hold(program: Program, node: Node, *numbers: torch.Tensor | None) -> list[f
     ]
 
 
-def _linear(program: Program, node: Node) -> fx.Node:
+def _linear(program: FxProgram, node: Node) -> fx.Node:
     w, scales, zeros, bias = _parameters(program, node)
     packed = torch.ops.onednn.qlinear_prepack(w, None)
     held = _hold(program, node, packed, scales, zeros, bias)

@@ -14,7 +14,7 @@ import torch
 from qir.atomic import replacing
 from qir.errors import InputError
 
-from .program import Program
+from .program import FxProgram
 
 TOLD = "qir.json"
 """The member of a file that has the names and types of inputs and results."""
@@ -24,7 +24,7 @@ _NO_NUMBER = re.compile(r"(?<![\w.])(inf|nan)\b")
 """Numbers that a graph's source reads as globals, which TorchScript lacks."""
 
 
-def scripted(program: Program) -> torch.jit.ScriptModule:
+def scripted(program: FxProgram) -> torch.jit.ScriptModule:
     """Returns a program compiled by TorchScript."""
     source = _FREED.sub("", program.graph.python_code("self").src)
     source = _NO_NUMBER.sub(r'float("\1")', source)
@@ -38,7 +38,7 @@ def scripted(program: Program) -> torch.jit.ScriptModule:
     return module
 
 
-def _held(program: Program) -> list[tuple[str, Any]]:
+def _held(program: FxProgram) -> list[tuple[str, Any]]:
     return list(program.held.items())
 
 
@@ -82,11 +82,11 @@ def save(module: torch.jit.ScriptModule, path: Path, told: str) -> None:
 
 
 def load(path: Path) -> tuple[torch.jit.ScriptModule, str]:
-    """Loads a file that `save` wrote, and the text beside it; InputError for another."""
+    """Loads an archive, and the text that `save` put beside it; InputError for another file."""
     extra = {TOLD: ""}
     try:
         opened: Any = torch.jit.load
-        made = opened(str(path), _extra_files=extra)
+        made = opened(str(path), map_location="cpu", _extra_files=extra).eval()
     except (RuntimeError, ValueError, OSError) as error:
         said = " ".join(str(error).split())[:200]
         raise InputError(f"{path}: PyTorch does not load it: {said}") from error

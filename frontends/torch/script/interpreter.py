@@ -17,9 +17,9 @@ from qir.errors import InputError
 
 from ..quantization import STATED
 from . import quantized
-from .builder import Builder, is_tensor
+from .builder import ScriptBuilder, is_tensor
 from .cells import CELLS
-from .quantized import Kernel, Packed, Quantized
+from .quantized import Packed, QuantizedCall, QuantizedTensor
 from .scalars import COMPARED, DTYPES, FORMATS, NUMBERS, SAME, SCALARS, SYMBOLIC
 
 _MOST_TURNS = 10_000
@@ -42,7 +42,7 @@ class Module:
 class Interpreter:
     """Walks the graphs of methods, and emits calls into a builder."""
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: ScriptBuilder) -> None:
         self.builder = builder
         self.depth = 0
         self.quantizes = False
@@ -105,7 +105,11 @@ class Interpreter:
             return given[0]
         if not tensors or kind in _OF_LISTS:
             sizes = [held for held in _flat(given) if isinstance(held, fx.Node)]
-            if sizes and kind not in _OF_LISTS and (kind in SYMBOLIC or kind in COMPARED):
+            if (
+                sizes
+                and kind not in _OF_LISTS
+                and (kind in SYMBOLIC or kind in _TURNED or kind in COMPARED)
+            ):
                 return self._of_sizes(kind, given)
             listed = kind in _OF_LISTS or (
                 bool(given) and isinstance(given[0], (list, tuple, dict))
@@ -126,10 +130,14 @@ class Interpreter:
 
     def _of_sizes(self, kind: str, given: list[Any]) -> Any:
         """Computes with sizes that are not known."""
+        if kind == "aten::rsub":
+            kind, given = "aten::sub", [given[1], given[0]]
+        elif kind == "aten::neg":
+            kind, given = "aten::sub", [0, given[0]]
         if kind in SYMBOLIC:
             return self.builder.call(SYMBOLIC[kind], *given[:2])
         held = [g.meta["val"] if isinstance(g, fx.Node) else g for g in given]
-        return bool(SCALARS[kind](*held))
+        return self.builder.decide(lambda: SCALARS[kind](*held))
 
     def _arguments(self, node: Any, given: list[Any]) -> tuple[Any, dict[str, Any]]:
         """Returns an overload, and the arguments by the names of its schema."""
@@ -155,14 +163,14 @@ class Interpreter:
             raise self.fail(f"calls {overload}, which is not read")
         _, named = self._arguments(node, given)
         self.kernels = True
-        return read(Kernel(self.builder, kind, named))
+        return read(QuantizedCall(self.builder, kind, named))
 
     def _tensors(self, node: Any, kind: str, given: list[Any]) -> Any:
         target, named = self._arguments(node, given)
         plain, in_place = (kind[:-1], True) if target._schema.is_mutable else (kind, False)
-        if any(isinstance(held, Quantized) for held in _flat(given)):
+        if any(isinstance(held, QuantizedTensor) for held in _flat(given)):
             made = self._quantized(plain, target, named)
-            if in_place and isinstance(made, Quantized):
+            if in_place and isinstance(made, QuantizedTensor):
                 return self._put(given[0], made)
             return made
         if plain == "aten::_convolution":
@@ -176,10 +184,10 @@ class Interpreter:
         }
         return self.builder.call(target, *positional, **more)
 
-    def _put(self, first: Any, made: Quantized) -> Quantized:
+    def _put(self, first: Any, made: QuantizedTensor) -> QuantizedTensor:
         """Gives the operand of an op in place the integers of its result."""
         first.node, first.scale, first.zero = made.node, made.scale, made.zero
-        held: Quantized = first
+        held: QuantizedTensor = first
         return held
 
     def _quantized(self, kind: str, target: Any, named: dict[str, Any]) -> Any:
@@ -193,7 +201,7 @@ class Interpreter:
             target = getattr(packet, overload)
             formals = target._schema.arguments
         arguments = list(named.values())
-        first = next(held for held in _flat(arguments) if isinstance(held, Quantized))
+        first = next(held for held in _flat(arguments) if isinstance(held, QuantizedTensor))
         if kind in quantized.FIXED:
             return quantized.FIXED[kind](builder, *arguments)
         if kind in quantized.MOVED:
@@ -218,7 +226,9 @@ class Interpreter:
 
 _TWIN = "hacked_twin"
 """The overload of an operator of optional tensors that TorchScript has where none is left out."""
-_KINDS = (Quantized, quantized.Channels)
+_TURNED = frozenset(("aten::rsub", "aten::neg"))
+"""Operators of sizes that are differences of them."""
+_KINDS = (QuantizedTensor, quantized.Channels)
 _REDUCED = frozenset(("aten::max", "aten::min", "aten::topk", "aten::sort"))
 """Operators that give elements of what they read, some with the places of these."""
 _COMPARES = COMPARED | {"aten::argmax", "aten::argmin"}
@@ -275,10 +285,10 @@ def _typed(formal: Any, held: Any) -> Any:
 def _raw(held: Any) -> Any:
     if isinstance(held, (list, tuple)):
         return [_raw(item) for item in held]
-    return held.node if isinstance(held, Quantized) else held
+    return held.node if isinstance(held, QuantizedTensor) else held
 
 
-def _over(held: Any, builder: Builder) -> Any:
+def _over(held: Any, builder: ScriptBuilder) -> Any:
     if isinstance(held, (list, tuple)):
         return [_over(item, builder) for item in held]
     return quantized.dequantize(builder, held)
@@ -297,12 +307,12 @@ def _named(formals: Sequence[Any], held: list[Any]) -> dict[str, Any]:
 
 
 def _fake(reader: Interpreter, held: Any) -> Any:
-    held = held.node if isinstance(held, Quantized) else reader.builder.node(held)
+    held = held.node if isinstance(held, QuantizedTensor) else reader.builder.node(held)
     return held.meta["val"]
 
 
 def _size(reader: Interpreter, held: Any, axis: int | None = None) -> Any:
-    node = held.node if isinstance(held, Quantized) else reader.builder.node(held)
+    node = held.node if isinstance(held, QuantizedTensor) else reader.builder.node(held)
     if axis is not None:
         return reader.builder.size(node, axis)
     return [reader.builder.size(node, i) for i in range(node.meta["val"].dim())]
@@ -330,7 +340,7 @@ def _listed(reader: Interpreter, held: Any, *rest: Any) -> Any:
     """Slices a list of tensors, or a tensor."""
     if isinstance(held, (list, tuple)):
         return SCALARS["aten::slice"](held, *rest)
-    if isinstance(held, Quantized):
+    if isinstance(held, QuantizedTensor):
         made = reader.builder.call(torch.ops.aten.slice.Tensor, held.node, *rest)
         reader.kernels = True
         return held.with_node(made)
@@ -338,7 +348,7 @@ def _listed(reader: Interpreter, held: Any, *rest: Any) -> Any:
 
 
 def _kind(reader: Interpreter, held: Any) -> int:
-    return NUMBERS[held.kind if isinstance(held, Quantized) else _fake(reader, held).dtype]
+    return NUMBERS[held.kind if isinstance(held, QuantizedTensor) else _fake(reader, held).dtype]
 
 
 def _quantize(reader: Interpreter, x: Any, scale: Any, zero: Any, kind: int) -> Any:
@@ -363,7 +373,7 @@ def _dequantize(reader: Interpreter, held: Any) -> Any:
     return quantized.dequantize(reader.builder, held)
 
 
-def _integers(reader: Interpreter, held: Quantized) -> fx.Node:
+def _integers(reader: Interpreter, held: QuantizedTensor) -> fx.Node:
     return held.node
 
 
@@ -382,7 +392,7 @@ def _added(reader: Interpreter, a: Any, b: Any, *rest: Any) -> Any:
     if isinstance(a, list) and isinstance(b, list):
         return a + b
     numbers = [held for held in (a, b) if isinstance(held, (int, float))]
-    if any(isinstance(held, Quantized) for held in (a, b)):
+    if any(isinstance(held, QuantizedTensor) for held in (a, b)):
         raise reader.fail("adds quantized tensors as if they were not; dequantize first")
     target = torch.ops.aten.add.Scalar if numbers else torch.ops.aten.add.Tensor
     return reader.builder.call(target, a, b, **({"alpha": rest[0]} if rest else {}))
@@ -417,7 +427,7 @@ _QUESTIONS: dict[str, Callable[..., Any]] = {
     "prim::device": lambda reader, held: torch.device("cpu"),
     "prim::layout": lambda reader, held: 0,
     "prim::is_cuda": lambda reader, held: False,
-    "prim::is_quantized": lambda reader, held: isinstance(held, Quantized),
+    "prim::is_quantized": lambda reader, held: isinstance(held, QuantizedTensor),
     "prim::requires_grad": lambda reader, held: False,
     "prim::shape": _size,
 }
@@ -496,7 +506,7 @@ def _chunks(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
     count, axis = node.i("chunks"), node.i("dim")
     (x,) = given
     made = reader.builder.call(torch.ops.aten.chunk.default, _raw(x), count, axis)
-    return [x.with_node(part) for part in made] if isinstance(x, Quantized) else made
+    return [x.with_node(part) for part in made] if isinstance(x, QuantizedTensor) else made
 
 
 def _dictionary(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:

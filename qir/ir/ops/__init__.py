@@ -34,7 +34,7 @@ from qir.ir.ops import (
     unary,
 )
 from qir.ir.ops.plugin import KIND, Elsewhere, OpTable, PluginOp, found_elsewhere, plugin_op
-from qir.ir.ops.spec import COMPANIONS, AttrSpec, Call, OpSpec, Signature, Slot, Traits
+from qir.ir.ops.spec import COMPANIONS, AttrSpec, BodySignature, Call, OpSpec, Slot, Traits
 
 FAMILIES = (
     graph,
@@ -88,12 +88,12 @@ __all__ = [
     "FAMILIES",
     "OPS",
     "AttrSpec",
+    "BodySignature",
     "Call",
     "Elsewhere",
     "OpSpec",
     "OpTable",
     "PluginOp",
-    "Signature",
     "Slot",
     "Traits",
     "found_elsewhere",

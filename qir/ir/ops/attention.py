@@ -23,7 +23,7 @@ SHOWN = ("none", "raw", "capped", "masked", "probs")
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class AttentionSizes:
     """The sizes of one attention."""
 
     batch: Dim
@@ -68,7 +68,7 @@ def _agree(call: Call, what: str, *sizes: Dim) -> Dim:
     return numbers.pop() if numbers else sizes[0]
 
 
-def _sizes(call: Call) -> Sizes:
+def _sizes(call: Call) -> AttentionSizes:
     if len({len(call.shape(s)) for s in "qkv"}) > 1:
         raise call.fail("q, k and v have different numbers of axes")
     q, k, v = (_heads(call, s, "heads" if s == "q" else "kv_heads") for s in "qkv")
@@ -86,7 +86,7 @@ def _sizes(call: Call) -> Sizes:
         own = {"past_k": size, "past_v": v[3]}
         past = [_past(call, slot, (batch, kv_heads, n)) for slot, n in own.items()]
         total = dims.add(total, _agree(call, "lengths of past_k and past_v", *past))
-    return Sizes(batch, q[1], kv_heads, q[2], total, size, v[3])
+    return AttentionSizes(batch, q[1], kv_heads, q[2], total, size, v[3])
 
 
 def _past(call: Call, slot: str, wanted: Shape) -> Dim:
@@ -132,7 +132,7 @@ def _check_attrs(call: Call) -> None:
         raise call.fail(f"softcap = {softcap!r}, it must be 0 or more")
 
 
-def _check_mask(call: Call, s: Sizes) -> None:
+def _check_mask(call: Call, s: AttentionSizes) -> None:
     """TypeRuleError for a mask that would widen the scores; its last axis may be shorter."""
     if "mask" not in call.types:
         return

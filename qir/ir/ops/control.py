@@ -12,11 +12,11 @@ from qir.ir import dims
 from qir.ir.dims import Dim, Shape
 from qir.ir.dtype import I64, met
 from qir.ir.ops.grains import relocated
-from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Signature, Slot
+from qir.ir.ops.spec import AttrSpec, BodySignature, Call, OpSpec, Slot
 from qir.ir.types import Element, QuantType, TensorType
 
 
-def _takes(call: Call, body: str, given: Sequence[TensorType]) -> Signature:
+def _takes(call: Call, body: str, given: Sequence[TensorType]) -> BodySignature:
     """The body's signature; TypeRuleError unless it takes what is given."""
     held = call.bodies[body]
     if len(held.inputs) != len(given):

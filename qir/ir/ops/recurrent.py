@@ -56,7 +56,7 @@ GATES = {"rnn": "h", "lstm": "iofc", "gru": "zrh"}
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class RecurrentSizes:
     """The sizes of one layer."""
 
     steps: Dim
@@ -66,7 +66,7 @@ class Sizes:
     out: Dim
 
 
-def _sizes(call: Call) -> Sizes:
+def _sizes(call: Call) -> RecurrentSizes:
     """The sizes; TypeRuleError where operands do not agree on them."""
     way, gates = call.text("direction"), len(GATES[call.op])
     if way not in DIRECTIONS:
@@ -84,7 +84,7 @@ def _sizes(call: Call) -> Sizes:
     if proj is not None and proj.rank != 3:
         raise call.fail(f"proj has {proj.rank} axes, it takes 3")
     out = hidden if proj is None else proj.shape[1]
-    return Sizes(steps, batch, len(DIRECTIONS[way]), hidden, out)
+    return RecurrentSizes(steps, batch, len(DIRECTIONS[way]), hidden, out)
 
 
 def _expect(call: Call, slot: str, *wanted: Dim) -> None:
@@ -125,7 +125,7 @@ def _layer(call: Call) -> tuple[TensorType, ...]:
     return tuple(TensorType(shape, kind) for shape in shapes[: 3 if call.op == "lstm" else 2])
 
 
-def _state(call: Call, s: Sizes, size: Dim) -> Shape:
+def _state(call: Call, s: RecurrentSizes, size: Dim) -> Shape:
     return (s.batch, s.ways, size) if call.flag("batch_first") else (s.ways, s.batch, size)
 
 

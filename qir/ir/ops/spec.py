@@ -43,7 +43,7 @@ class AttrSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class BodySignature:
     """What a body takes and gives, in order."""
 
     inputs: tuple[TensorType, ...]
@@ -63,7 +63,7 @@ class Call:
     attrs: Mapping[str, Attr]
     constants: Mapping[str, Array] = field(default_factory=dict)
     companions: Mapping[str, TensorType] = field(default_factory=dict)
-    bodies: Mapping[str, Signature] = field(default_factory=dict)
+    bodies: Mapping[str, BodySignature] = field(default_factory=dict)
 
     def fail(self, message: str) -> TypeRuleError:
         """The error to raise, which names the op."""

@@ -20,9 +20,9 @@ from qir.ir.ops import Call
 from qir.ir.types import Array, Grain, QuantType, TensorType
 from qir.ir.verify.following import follow, reach
 from qir.ir.verify.parameters import miscounted, outside
-from qir.ir.verify.rule import Look, Seen
+from qir.ir.verify.rule import Look, NodeContext
 from qir.ir.verify.sharing import read_map
-from qir.ir.verify.step import SLOTS, Product, Step
+from qir.ir.verify.step import SLOTS, OpUse, Product
 from qir.ir.verify.windows import gathered, scattered
 
 RAW = frozenset({"matmul_integer", "conv_integer"})
@@ -57,7 +57,7 @@ class Pairs:
         return self.least < INT16[0] or self.greatest > INT16[1]
 
 
-def products(seen: Seen) -> tuple[Product, ...]:
+def products(seen: NodeContext) -> tuple[Product, ...]:
     """The integer products that a node computes, whole or in its chain; looked up once a node."""
     if seen.products is None:
         steps = [s for s in seen.steps if s.row.name in SLOTS and not s.refused]
@@ -65,7 +65,7 @@ def products(seen: Seen) -> tuple[Product, ...]:
     return seen.products
 
 
-def _product(seen: Seen, step: Step) -> Product | None:
+def _product(seen: NodeContext, step: OpUse) -> Product | None:
     look, (data, slot, added) = seen.look, SLOTS[step.row.name]
     if step.row.name in RAW:
         x, w = _raw(look, step, data), _raw(look, step, slot)
@@ -88,7 +88,7 @@ def _product(seen: Seen, step: Step) -> Product | None:
     return Product(step, x, w, weights, turned, bias, loose, within, lost)
 
 
-def _unmade(look: Look, step: Step, slot: str, data: str) -> str:
+def _unmade(look: Look, step: OpUse, slot: str, data: str) -> str:
     """Why weights that are the same in every run are not known."""
     for name in (slot, data) if step.row.name in MATRICES else (slot,):
         value = step.operands.get(name)
@@ -102,19 +102,19 @@ def _unmade(look: Look, step: Step, slot: str, data: str) -> str:
     return ""
 
 
-def _within(look: Look, step: Step, slot: str) -> tuple[float, float]:
+def _within(look: Look, step: OpUse, slot: str) -> tuple[float, float]:
     value = step.operands.get(slot)
     if value is None or step.row.name in RAW:
         return -math.inf, math.inf
     return reach(look, follow(look, value))
 
 
-def _lost(look: Look, step: Step, slots: tuple[str, ...]) -> str:
+def _lost(look: Look, step: OpUse, slots: tuple[str, ...]) -> str:
     found = (follow(look, v).lost for s in slots if (v := step.operands.get(s)) is not None)
     return next(filter(None, found), "")
 
 
-def _raw(look: Look, step: Step, slot: str) -> QuantType | None:
+def _raw(look: Look, step: OpUse, slot: str) -> QuantType | None:
     """Plain numbers as quantized values of scale 1, with the zeros that come beside."""
     kind = step.call.types[slot]
     beside = step.operands.get(f"{slot}.zero")
@@ -149,12 +149,12 @@ def _sound(quant: QuantType) -> bool:
     return zeros.size in (1, scales) and not outside(quant, zeros)
 
 
-def _constant(look: Look, step: Step, slot: str) -> Array | None:
+def _constant(look: Look, step: OpUse, slot: str) -> Array | None:
     value = step.operands.get(slot)
     return look.codes(value)[1] if value is not None else None
 
 
-def _bias(look: Look, step: Step, slot: str) -> tuple[Array | None, str]:
+def _bias(look: Look, step: OpUse, slot: str) -> tuple[Array | None, str]:
     """The integers that are added to the sum, or why they are not known; floats are added later."""
     value = step.operands.get(slot)
     if value is None or step.call.attrs.get("beta", 1.0) != 1.0:

@@ -14,11 +14,11 @@ from qir.ir.ops import COMPANIONS
 from qir.ir.ops.graph import GIVEN
 from qir.ir.ops.layers import CONTROL
 from qir.ir.types import Array, QuantType, TensorType
-from qir.ir.verify.rule import Fault, Seen
-from qir.ir.verify.step import Step
+from qir.ir.verify.rule import Fault, NodeContext
+from qir.ir.verify.step import OpUse
 
 
-def _maps(seen: Seen) -> Iterator[tuple[str, QuantType]]:
+def _maps(seen: NodeContext) -> Iterator[tuple[str, QuantType]]:
     """Every map that the node's own types and inner slots name, and those of their arrays."""
     for name, kind in seen.typed():
         if kind.quant is not None:
@@ -28,7 +28,7 @@ def _maps(seen: Seen) -> Iterator[tuple[str, QuantType]]:
             yield name, element
 
 
-def positive_scale(seen: Seen) -> Iterator[Fault]:
+def positive_scale(seen: NodeContext) -> Iterator[Fault]:
     """Every scale is a positive, finite number; an array of those of blocks is only finite.
 
     Tools give a block the sign of its largest weight, and a block of zeros a scale of zero.
@@ -77,7 +77,7 @@ def _positive(numbers: NDArray[np.generic]) -> bool:
     return bool(((wide > 0) & (wide < np.inf)).all())
 
 
-def _given(seen: Seen, last: str) -> Iterator[tuple[str, Array, QuantType | None]]:
+def _given(seen: NodeContext, last: str) -> Iterator[tuple[str, Array, QuantType | None]]:
     """Constants in companion slots of that name, with the map that each belongs to.
 
     An input of a body is the constant outside that it always is.
@@ -90,7 +90,7 @@ def _given(seen: Seen, last: str) -> Iterator[tuple[str, Array, QuantType | None
                 yield step.prefix + slot, array, _owner(seen, step, base)[0]
 
 
-def zero_in_bounds(seen: Seen) -> Iterator[Fault]:
+def zero_in_bounds(seen: NodeContext) -> Iterator[Fault]:
     """Every zero point is one of the quantized values of its type.
 
     Real zeros may be anywhere, and quantized values that are floats have none.
@@ -126,7 +126,7 @@ def outside(quant: QuantType, zeros: NDArray[np.generic]) -> bool:
     return bool(int(zeros.min()) < quant.low or int(zeros.max()) > quant.high)
 
 
-def axes(seen: Seen) -> Iterator[Fault]:
+def axes(seen: NodeContext) -> Iterator[Fault]:
     """There is one scale for each index or block of the axes that a type names.
 
     As many zeros and offsets as scales, or one. A granularity with `by` names the group of every
@@ -186,7 +186,7 @@ def _groups(quant: QuantType, kind: TensorType, by: Array, grid: tuple[int, ...]
         yield f"a group is outside 0..{grid[axis] - 1}"
 
 
-def codes_in_bounds(seen: Seen) -> Iterator[Fault]:
+def codes_in_bounds(seen: NodeContext) -> Iterator[Fault]:
     """A constant's elements are inside the bounds of their type.
 
     Those are the bounds that the type states, those of a narrow storage that a wider NumPy type
@@ -225,7 +225,7 @@ _RAW = frozenset({"matmul_integer", "conv_integer"})
 _UNASKED = _BITS | _RAW
 
 
-def companions(seen: Seen) -> Iterator[Fault]:
+def companions(seen: NodeContext) -> Iterator[Fault]:
     """Scales and zeros that a type leaves open come by companion slots, and only those.
 
     `a.scale` and `a.zero` belong to operand `a`, bare names to the result; a declared range,
@@ -241,7 +241,7 @@ def companions(seen: Seen) -> Iterator[Fault]:
                 yield Fault(fault.message, step.prefix + fault.slot if fault.slot else "")
 
 
-def _bases(seen: Seen, step: Step) -> list[str]:
+def _bases(seen: NodeContext, step: OpUse) -> list[str]:
     """Whose companions are to be looked at: operands that are quantized, inner slots, the
     result."""
     out = [s for s, kind in step.call.types.items() if kind.quant is not None]
@@ -250,7 +250,7 @@ def _bases(seen: Seen, step: Step) -> list[str]:
     return list(dict.fromkeys(["", *out]))
 
 
-def _owner(seen: Seen, step: Step, base: str) -> tuple[QuantType | None, dims.Shape | None]:
+def _owner(seen: NodeContext, step: OpUse, base: str) -> tuple[QuantType | None, dims.Shape | None]:
     """The map that companions of a slot belong to, and the shape of what it is the map of."""
     if not base:
         return (step.result.quant, step.result.shape) if step.result else (None, None)
@@ -260,7 +260,7 @@ def _owner(seen: Seen, step: Step, base: str) -> tuple[QuantType | None, dims.Sh
     return (element if isinstance(element, QuantType) else None), None
 
 
-def _beside(seen: Seen, step: Step, base: str) -> Iterator[Fault]:
+def _beside(seen: NodeContext, step: OpUse, base: str) -> Iterator[Fault]:
     """The faults of the companions of one slot."""
     quant, shape = _owner(seen, step, base)
     whose, prefix = (base, f"{base}.") if base else ("the result", "")

@@ -16,11 +16,11 @@ from qir.ir.verify.accumulators import (
     slid,
     summed,
 )
-from qir.ir.verify.rule import Fault, Seen
+from qir.ir.verify.rule import Fault, NodeContext
 from qir.ir.verify.step import SLOTS, Product
 
 
-def static_weights(seen: Seen) -> Iterator[Fault]:
+def static_weights(seen: NodeContext) -> Iterator[Fault]:
     """The weights of an integer product are constants, or made of constants alone.
 
     Kernels pack weights once, and a proof about sums needs them. An input of a body that is always
@@ -39,7 +39,7 @@ def static_weights(seen: Seen) -> Iterator[Fault]:
         yield Fault(said, step.prefix + slot, value.name if value is not None else "")
 
 
-def summed_axis(seen: Seen) -> Iterator[Fault]:
+def summed_axis(seen: NodeContext) -> Iterator[Fault]:
     """The scales of a product's operands do not vary from term to term of a sum.
 
     Where each index of an axis that is summed up has a scale of its own, no integer accumulator can
@@ -66,7 +66,7 @@ def _several(product: Product, slot: str, axis: int) -> bool:
     return product.step.call.shape(slot)[axis] != 1
 
 
-def overflow(seen: Seen) -> Iterator[Fault]:
+def overflow(seen: NodeContext) -> Iterator[Fault]:
     """No input makes the 32-bit sum of an integer product wrap.
 
     A proof from the weights, zero points, bias and bounds of the quantized values: the greatest sum

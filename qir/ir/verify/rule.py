@@ -16,7 +16,7 @@ from qir.ir.ops.graph import GIVEN
 from qir.ir.ops.plugin import having
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ir.verify.following import Compute, elements, follow
-from qir.ir.verify.step import Product, Step
+from qir.ir.verify.step import OpUse, Product
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
 
@@ -121,7 +121,7 @@ class Look:
         return trail.quant, elements(self, trail)
 
 
-class Seen:
+class NodeContext:
     """One node as every rule sees it: looked up once."""
 
     __slots__ = (
@@ -146,7 +146,7 @@ class Seen:
         self.coded, self.makes, self.open = _coded(node)
         """Whether integers are near it, whether it makes some, whether a type leaves
         numbers open."""
-        self.steps: Sequence[Step] = ()
+        self.steps: Sequence[OpUse] = ()
         """Its op or those of its chain, up to the first that does not take its operands."""
         self.products: tuple[Product, ...] | None = None
         """Its integer products, once a rule has asked for them."""
@@ -155,7 +155,7 @@ class Seen:
         if node._stages:
             self.steps = tuple(_chain(node))
         elif node._op not in GIVEN and all(name in node._bodies for name in self.row.bodies):
-            step = Step("", self.row, self.operands, node._attrs, _own_type(node), node._bodies)
+            step = OpUse("", self.row, self.operands, node._attrs, _own_type(node), node._bodies)
             step.infer()
             self.steps = (step,)
 
@@ -182,7 +182,7 @@ def _own_type(node: Node) -> TensorType | None:
     return next((k for k in kinds if k.quant and k.quant.dynamic), first)
 
 
-def _chain(node: Node) -> Iterator[Step]:
+def _chain(node: Node) -> Iterator[OpUse]:
     flow: TensorType | None = None
     last = len(node._stages) - 1
     for i, stage in enumerate(node._stages):
@@ -191,7 +191,7 @@ def _chain(node: Node) -> Iterator[Step]:
         if stage.flow is not None and flow is not None:
             call = replace(call, types={**call.types, stage.flow: flow})
         result = node._results[0].type if i == last else stage.type
-        step = Step(f"{i}." if i else "", row, operands, stage.attrs, result, called=call)
+        step = OpUse(f"{i}." if i else "", row, operands, stage.attrs, result, called=call)
         step.infer()
         yield step
         if step.refused or len(step.made) != 1:
@@ -199,11 +199,11 @@ def _chain(node: Node) -> Iterator[Step]:
         flow = stage.type or step.made[0]
 
 
-Find: TypeAlias = Callable[[Seen], Iterator[Fault]]
+Find: TypeAlias = Callable[[NodeContext], Iterator[Fault]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class VerifierRule:
     """A name, how bad it is to break it, and what finds the breaches; its docstring is the rule."""
 
     name: str

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from qir.ir.node import Node, Value
 from qir.ir.ops import COMPANIONS
 from qir.ir.types import QuantType
-from qir.ir.verify.rule import Fault, Seen
-from qir.ir.verify.step import Step
+from qir.ir.verify.rule import Fault, NodeContext
+from qir.ir.verify.step import OpUse
 
 
-def same_map(seen: Seen) -> Iterator[Fault]:
+def same_map(seen: NodeContext) -> Iterator[Fault]:
     """What only moves quantized values keeps their meaning.
 
     Operand and results of such an op hold one map, its axes moved as the elements are; concat may
@@ -30,13 +30,13 @@ def same_map(seen: Seen) -> Iterator[Fault]:
                     yield from _one_map(step, name, value, result)
 
 
-def _values(step: Step, slot: str) -> list[tuple[str, Value]]:
+def _values(step: OpUse, slot: str) -> list[tuple[str, Value]]:
     """The operands in a slot, variadic or not."""
     own = ((s, v) for s, v in step.operands.items() if step.row.slot(s) is not None)
     return [(s, v) for s, v in own if s == slot or s.startswith(f"{slot}.")]
 
 
-def _one_map(step: Step, slot: str, value: Value, result: QuantType | None) -> Iterator[Fault]:
+def _one_map(step: OpUse, slot: str, value: Value, result: QuantType | None) -> Iterator[Fault]:
     quant = value.type.quant
     said = ""
     if (quant is None) != (result is None):
@@ -52,7 +52,7 @@ def _one_map(step: Step, slot: str, value: Value, result: QuantType | None) -> I
         yield Fault(said, step.prefix + slot, value.name)
 
 
-def one_tensor(seen: Seen) -> Iterator[Fault]:
+def one_tensor(seen: NodeContext) -> Iterator[Fault]:
     """One tensor has one float value, however often it is read.
 
     Quantized values of one array mean the same wherever they stand, quantized values that are
@@ -93,7 +93,7 @@ def _part_of_reading(node: Node, value: Value) -> bool:
     return any(not own.isdisjoint(user.origins) for user in value.users)
 
 
-def one_number(seen: Seen) -> Iterator[Fault]:
+def one_number(seen: NodeContext) -> Iterator[Fault]:
     """Who makes and who reads quantized values of an open type take the same numbers for them.
 
     Numbers are the same where they are one value, or constants of equal elements.
@@ -154,7 +154,7 @@ def _product_of(made: NDArray[np.generic], a: NDArray[np.generic], b: NDArray[np
     return bool(np.all(a.astype(np.float32) * b.astype(np.float32) == made))
 
 
-def bias_scale(seen: Seen) -> Iterator[Fault]:
+def bias_scale(seen: NodeContext) -> Iterator[Fault]:
     """A quantized bias counts in units of input scale times weight scale, bit for bit.
 
     Its scale is fl32(input scale x weight scale), and its zero point 0: kernels add its quantized
@@ -167,7 +167,7 @@ def bias_scale(seen: Seen) -> Iterator[Fault]:
             yield from _unit(seen, step, traits.bias)
 
 
-def _unit(seen: Seen, step: Step, slot: str) -> Iterator[Fault]:
+def _unit(seen: NodeContext, step: OpUse, slot: str) -> Iterator[Fault]:
     value = step.operands[slot]
     bias = seen.look.map(value)
     x, w = (read_map(seen, step, s) for s in (step.row.traits.data, step.row.traits.weight or ""))
@@ -185,7 +185,7 @@ def _unit(seen: Seen, step: Step, slot: str) -> Iterator[Fault]:
         yield Fault("the bias has a zero point, which kernels do not subtract", slot)
 
 
-def read_map(seen: Seen, step: Step, slot: str) -> QuantType | None:
+def read_map(seen: NodeContext, step: OpUse, slot: str) -> QuantType | None:
     """The map of the integers in a slot: an operand's, seen through dequantize, or the flow's."""
     value = step.operands.get(slot)
     if value is not None:

@@ -10,7 +10,7 @@ from qir.ir.call_signature import CallSignature
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import TensorType
-from qir.ir.verify.rule import Fault, Seen, wanted_slots
+from qir.ir.verify.rule import Fault, NodeContext, wanted_slots
 
 
 def output(graph: Graph) -> Iterator[Fault]:
@@ -33,7 +33,7 @@ def call(graph: Graph) -> Iterator[Fault]:
         yield Fault(f"{said}; it has {len(graph.inputs)} and {len(graph.outputs)}")
 
 
-def structure(seen: Seen) -> Iterator[Fault]:
+def structure(seen: NodeContext) -> Iterator[Fault]:
     """Operands, uses, edges and order are one fact, kept in several places.
 
     A value that a node reads knows of that use, is made earlier and in the same graph, and networkx
@@ -58,7 +58,7 @@ def structure(seen: Seen) -> Iterator[Fault]:
             yield Fault(f"%{value.name} is not the value of that name", value=value.name)
 
 
-def bodies(seen: Seen) -> Iterator[Fault]:
+def bodies(seen: NodeContext) -> Iterator[Fault]:
     """A node holds the closed graphs that its op runs, each with an output.
 
     A body sees its own inputs and nothing else. A graph is in one place only: to hold it twice,
@@ -75,7 +75,7 @@ def bodies(seen: Seen) -> Iterator[Fault]:
             yield Fault(f"body {name} does not know that it is here")
 
 
-def default(seen: Seen) -> Iterator[Fault]:
+def default(seen: NodeContext) -> Iterator[Fault]:
     """A constant that the caller may give instead stands in the graph itself.
 
     Nobody could give one of a body.
@@ -84,7 +84,7 @@ def default(seen: Seen) -> Iterator[Fault]:
         yield Fault("nobody can give a constant of a body")
 
 
-def slots(seen: Seen) -> Iterator[Fault]:
+def slots(seen: NodeContext) -> Iterator[Fault]:
     """Every operand is in a slot of the op, and every slot that the op needs is filled.
 
     Optional slots may be empty. A group has the slots of its stages, or of its body's inputs.
@@ -108,7 +108,7 @@ def slots(seen: Seen) -> Iterator[Fault]:
         yield Fault(f"{slot} is missing", slot)
 
 
-def types(seen: Seen) -> Iterator[Fault]:
+def types(seen: NodeContext) -> Iterator[Fault]:
     """The types that are stated fit what the op makes of its operands.
 
     The op's type rule takes operands and attributes; each result has the shape and the expressed
@@ -203,7 +203,7 @@ def _alike(a: TensorType, b: TensorType) -> bool:
     return a.element == b.element and a.rank == b.rank and all(map(dims.agree, a.shape, b.shape))
 
 
-def kept(seen: Seen) -> Iterator[Fault]:
+def kept(seen: NodeContext) -> Iterator[Fault]:
     """A foreign op is one that QIR does not know.
 
     One that it knows and could not read, since its numbers make no sense, says why.
@@ -214,7 +214,7 @@ def kept(seen: Seen) -> Iterator[Fault]:
         yield Fault(f"kept as {framework} {op}: {why}")
 
 
-def unused(seen: Seen) -> Iterator[Fault]:
+def unused(seen: NodeContext) -> Iterator[Fault]:
     """Nothing is computed for nobody; `prune` takes such nodes out."""
     node = seen.node
     if node.op not in ("input", "output") and not node.used:

@@ -204,7 +204,7 @@ def _even(node: Node) -> bool:
 
 
 @dataclass(frozen=True)
-class Affine:
+class Normalization:
     """(x - mean) * gain + beta."""
 
     gain: Reals
@@ -212,7 +212,7 @@ class Affine:
     beta: Reals
 
 
-def affine(norm: Node) -> Affine | None:
+def affine(norm: Node) -> Normalization | None:
     """What the normalization does; None where that is computed, or not finite."""
     parts = [norm.operands[slot] for slot in ("gamma", "beta", "mean", "var")]
     if any(p.constant is None or p.type.quant for p in parts) or norm.result.type.quant:
@@ -222,7 +222,7 @@ def affine(norm: Node) -> Affine | None:
     assert isinstance(eps, float)
     with np.errstate(all="ignore"):
         gain = gamma / np.sqrt(var + eps)
-        found = Affine(gain, mean, beta)
+        found = Normalization(gain, mean, beta)
         finite = np.isfinite(gain).all() and np.isfinite(beta - mean * gain).all()
     return found if finite else None
 

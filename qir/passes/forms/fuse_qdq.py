@@ -34,8 +34,8 @@ from qir.profiles.methods import widest
 from qir.rewrite.fusing import (
     INTEGER,
     LINES,
+    ChainMatch,
     Fusing,
-    Match,
     counts_accumulator,
     moves_codes,
     source_of,
@@ -72,7 +72,7 @@ class FuseQdq(Fusing):
         parted = sum(self._part(graph, node, ledger) for node in list(graph) if node.op == "split")
         return parted + super().run(graph, ledger)
 
-    def allows(self, match: Match, graph: Graph) -> bool:
+    def allows(self, match: ChainMatch, graph: Graph) -> bool:
         if match.quantize is None or not counts_accumulator(match) or self._too_wide(match, graph):
             return False
         if infinite((*match.codes.values(), *match.summands.values()), match.last.result.type):
@@ -121,7 +121,7 @@ class FuseQdq(Fusing):
         ledger.add(Change.REGROUPED, self.name, name, "split on quantized values, rounded once")
         return True
 
-    def _too_wide(self, match: Match, graph: Graph) -> bool:
+    def _too_wide(self, match: ChainMatch, graph: Graph) -> bool:
         head, traits = match.head, spec(match.head.op).traits
         named = profile(head.profile) if head.profile else self.named(graph) or profile("native")
         rule = named.resolve(match.query)

@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import Literal
 
 from qir.analysis.activations import why_cut
-from qir.analysis.decisions import ALREADY, WITHIN, Decision, Known, Plan
+from qir.analysis.decisions import ALREADY, WITHIN, Decision, GraphFacts, Plan
 from qir.analysis.existing_types import before_codes, held_map, kept, leaves_out, settled, takes
-from qir.analysis.kernel_groups import Kernel, kernels
+from qir.analysis.kernel_groups import KernelGroup, kernels
 from qir.analysis.kernel_table import kernel_table
 from qir.analysis.masks import masks, merged, of_text, told, with_text
 from qir.analysis.obstacles import form_obstacle
@@ -124,7 +124,7 @@ class AssignSchemes(Pass):
             self._tell(found or (), schemes, ledger)
         return count
 
-    def _tell(self, found: Iterable[Kernel], schemes: Schemes, ledger: Ledger) -> None:
+    def _tell(self, found: Iterable[KernelGroup], schemes: Schemes, ledger: Ledger) -> None:
         """Says which kernels of another profile the target does not have."""
         for kernel in found:
             ops, planned = tuple(n.op for n in kernel.ops), schemes.get(kernel.last, {})
@@ -144,7 +144,7 @@ def assign(
     capability: Capability,
     granularity: str = "channel",
     wishes: Iterable[Wish] = (),
-    rows: Iterable[Kernel] | None = None,
+    rows: Iterable[KernelGroup] | None = None,
     seen: Iterable[tuple[str, float]] = (),
 ) -> tuple[Plan, Schemes]:
     """The plan, and the scheme of every slot; SchemeError where wishes cannot hold together.
@@ -174,7 +174,7 @@ class _Assignment:
         table: Capability,
         granularity: str,
         wishes: tuple[Wish, ...],
-        rows: Iterable[Kernel] | None,
+        rows: Iterable[KernelGroup] | None,
         cut: Mapping[Node, str],
     ) -> None:
         self.graph = graph
@@ -434,10 +434,8 @@ class _Assignment:
         wants, what all allow; None where there is none."""
         if law is not None and all(self._takes(n, slot, law) for n, slot in users):
             return law
-        laws = {s for n, slot in users for s in self._allowed(n, slot) if s.scale is not None}
-        if len(laws) > 1:
-            names = " and ".join(sorted({n.name for n, _ in users}))
-            raise SchemeError(f"{names} share their parameters, but their fixed scales differ")
+        fixed = (s for n, slot in users for s in self._allowed(n, slot) if s.scale is not None)
+        laws = dict.fromkeys(fixed)
         wanted = self._wanted(users)
         options = [wanted] if wanted else list(laws) or list(self._allowed(*users[0]))
         for each in options:
@@ -450,6 +448,9 @@ class _Assignment:
                 return found
         if wanted:
             raise self._untaken(*next((n, s) for n, s in users if not self._takes(n, s, wanted)))
+        if len(laws) > 1:
+            names = " and ".join(sorted({n.name for n, _ in users}))
+            raise SchemeError(f"{names} share their parameters, but their fixed scales differ")
         return None
 
     def cutting(self) -> dict[Node, str]:
@@ -559,7 +560,7 @@ class _Assignment:
 
     def plan(self) -> Plan:
         schemes = self.schemes()
-        known = Known(self.graph)
+        known = GraphFacts(self.graph)
         decisions = tuple(
             self._decision(n, schemes, known) for n in self.graph if n.op not in STRUCTURE
         )
@@ -569,7 +570,7 @@ class _Assignment:
         shared = tuple(tuple(names) for names in sets.values() if len(names) > 1)
         return Plan(self.table.name, decisions, shared)
 
-    def _decision(self, node: Node, schemes: Schemes, known: Known) -> Decision:
+    def _decision(self, node: Node, schemes: Schemes, known: GraphFacts) -> Decision:
         head = self.inside.get(node)
         if said := self._between(node):
             return known.decision(node, said)

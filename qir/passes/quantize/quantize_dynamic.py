@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.analysis.bodies import bodies
-from qir.analysis.decisions import ALREADY, Decision, Known, Plan
+from qir.analysis.decisions import ALREADY, Decision, GraphFacts, Plan
 from qir.analysis.quantized_regions import already, decoded
 from qir.capability import Capability, Dynamic, OpCapability
 from qir.errors import DataError, SchemeError
@@ -74,7 +74,7 @@ def plan_dynamic(
             chosen[node] = found
         reasons[node] = "" if isinstance(found, Scheme) else found
     hits(graph, wished)
-    known = Known(graph, bodies(graph))
+    known = GraphFacts(graph, bodies(graph))
     rule = table.dynamic.rule
     decisions = tuple(decision(known, n, r, chosen.get(n), rule) for n, r in reasons.items())
     return Plan(table.name, decisions, ()), chosen
@@ -180,7 +180,7 @@ def _suits(node: Node, row: OpCapability) -> bool:
 
 
 def decision(
-    known: Known, node: Node, reason: str, scheme: Scheme | None, rule: str = ""
+    known: GraphFacts, node: Node, reason: str, scheme: Scheme | None, rule: str = ""
 ) -> Decision:
     traits = spec(node.op).traits
     schemes = {} if scheme is None else {traits.data: f"u8 affine tensor {rule}"}

@@ -12,10 +12,20 @@ from dataclasses import dataclass
 from qir.ir import attrs as attributes
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.rewrite.patterns.goals import FAILED, Cell, Choice, Deal, Goals, Reached
+from qir.rewrite.patterns.goals import FAILED, Choice, Deal, GoalList, Goals, Reached
 from qir.rewrite.patterns.match import Bound, Match
 from qir.rewrite.patterns.pattern import Pattern
-from qir.rewrite.patterns.terms import Condition, Every, Key, Many, Maybe, Op, Operand, Rest, Term
+from qir.rewrite.patterns.terms import (
+    Every,
+    Key,
+    Many,
+    Maybe,
+    Op,
+    Operand,
+    Rest,
+    Term,
+    TermCondition,
+)
 
 _SMALL = 64
 """Steps before it pays to remember what failed."""
@@ -49,7 +59,7 @@ class Attempt:
         self.failure = failure
         self.steps = 0
 
-    def no(self, node: Node, text: str, *parts: object) -> Cell:
+    def no(self, node: Node, text: str, *parts: object) -> GoalList:
         """Says why something is not met, if anybody asks."""
         if self.failure is not None:
             self.failure(len(self.trail), node, text.format(*parts) if parts else text)
@@ -64,15 +74,15 @@ class Attempt:
         self, term: Term, value: Value, rest: Goals, ways: Callable[[Goals], Iterator[Goals]]
     ) -> Goals:
         """The first way that leads on to the rest; the others are kept."""
-        state = Cell(term, value, rest)
+        state = GoalList(term, value, rest)
         if self.failed and not self.failed.isdisjoint(self._keys(state)):
             return FAILED
         choice = Choice(len(self.trail), state)
-        choice.ways = ways(Cell(Reached(choice), value, rest))
+        choice.ways = ways(GoalList(Reached(choice), value, rest))
         self.choices.append(choice)
         return self.back()
 
-    def _keys(self, state: Cell) -> tuple[tuple[object, ...], tuple[object, ...]]:
+    def _keys(self, state: GoalList) -> tuple[tuple[object, ...], tuple[object, ...]]:
         """All that a failure can hang on: of the choice itself, and of all that is to be met."""
         bound: tuple[object, ...]
         if self.plan.open or self.plan.ways:
@@ -81,9 +91,9 @@ class Attempt:
             bound = tuple(self.bound.get(key) for key in self.shared)
         return (state.term, state.value, bound), (self._tag(state), bound)
 
-    def _tag(self, state: Cell) -> int:
+    def _tag(self, state: GoalList) -> int:
         """A number that equal cells with equal rests share."""
-        untagged: list[Cell] = []
+        untagged: list[GoalList] = []
         goals: Goals = state
         while goals is not None and not goals.tag:
             untagged.append(goals)
@@ -192,7 +202,7 @@ class Attempt:
     def _attrs(self, term: Op, node: Node, attrs: Mapping[str, attributes.Attr]) -> bool:
         for name, wanted in term.attrs.items():
             found = attrs.get(name)
-            if isinstance(wanted, Condition):
+            if isinstance(wanted, TermCondition):
                 if not wanted.holds(found):
                     self.no(node, "{} = {!r}: not so: {}", name, found, wanted.text)
                     return False
@@ -213,7 +223,7 @@ class Attempt:
                 pairs = ((x, y), (y, x))
 
                 def ways(rest: Goals) -> Iterator[Goals]:
-                    return (Cell(a, p, Cell(b, q, rest)) for p, q in pairs)
+                    return (GoalList(a, p, GoalList(b, q, rest)) for p, q in pairs)
 
                 return self.choose(_Sides(term), node.results[0], rest, ways)
         for slot in reversed(wanted):
@@ -228,10 +238,12 @@ class Attempt:
             return self._list(node, slot, wanted, rest)
         value = node._operands.get(slot)
         if isinstance(wanted, Maybe):
-            return rest if value is None else Cell(wanted.term, value, rest)
+            return rest if value is None else GoalList(wanted.term, value, rest)
         if wanted is None:
             return rest if value is None else self.no(node, "{} is not empty", slot)
-        return self.no(node, "{} is empty", slot) if value is None else Cell(wanted, value, rest)
+        return (
+            self.no(node, "{} is empty", slot) if value is None else GoalList(wanted, value, rest)
+        )
 
     def _list(self, node: Node, slot: str, wanted: Many | Every, rest: Goals) -> Goals:
         values = node.variadic(slot)
@@ -240,7 +252,7 @@ class Attempt:
                 return self.no(node, "has {} operands, not {}", len(values), wanted.least)
             self.bind(wanted, len(values))
             for i in range(len(values) - 1, -1, -1):
-                rest = Cell(self.plan.round(wanted, i).body, values[i], rest)
+                rest = GoalList(self.plan.round(wanted, i).body, values[i], rest)
             return rest
         items = wanted.items
         tail = next((i for i, item in enumerate(items) if isinstance(item, Rest)), None)
@@ -251,7 +263,7 @@ class Attempt:
             counted = len(items) - (tail is not None)
             return self.no(node, "has {} operands, not {}{}", len(values), counted, more)
         if spec(node.op).traits.commutative and len(items) > 1 and values:
-            return Cell(Deal(items, tuple(values)), values[0], rest)
+            return GoalList(Deal(items, tuple(values)), values[0], rest)
         if tail is not None:
             end = len(values) - (len(items) - tail - 1)
             loose, item = tuple(values[tail:end]), items[tail]
@@ -260,7 +272,7 @@ class Attempt:
             values = [*values[:tail], *values[end:]]
         terms = [item for item in items if isinstance(item, Term)]
         for term, value in zip(reversed(terms), reversed(values), strict=True):
-            rest = Cell(term, value, rest)
+            rest = GoalList(term, value, rest)
         return rest
 
 

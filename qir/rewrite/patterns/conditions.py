@@ -68,7 +68,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Told:
+class PassReport:
     """What came of asking for a node whether a pass does something there."""
 
     name: str
@@ -87,14 +87,14 @@ class Told:
         return f"{self.name} is not done at {at}: {self.hindrance.reason}{laid}"
 
 
-def ask(places: Iterable[tuple[str, Place]], node: Node) -> list[Told]:
+def ask(places: Iterable[tuple[str, Place]], node: Node) -> list[PassReport]:
     """The place that fits at a node or beside it; else all, first where most conditions held."""
-    told: list[Told] = []
+    told: list[PassReport] = []
     for name, place in places:
         root = place.near(node)
         wanted = " or ".join(place.ops)
         missing = Hindrance(node, f"it is {node.op}, and no {wanted} stands near", -1)
-        found = Told(name, place, root, missing if root is None else place.hindrance(root))
+        found = PassReport(name, place, root, missing if root is None else place.hindrance(root))
         if found.hindrance is None:
             return [found]
         told.append(found)

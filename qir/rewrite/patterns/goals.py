@@ -10,7 +10,7 @@ from qir.ir.node import Value
 from qir.rewrite.patterns.terms import Chain, Repeat, Rest, Term
 
 
-class Cell:
+class GoalList:
     """One thing to meet, and what is to be met after it."""
 
     __slots__ = ("rest", "tag", "term", "value")
@@ -23,7 +23,7 @@ class Cell:
         """Cells of one attempt that have equal tags are equal; 0: not known yet."""
 
 
-Goals: TypeAlias = "Cell | None"
+Goals: TypeAlias = "GoalList | None"
 """None: nothing is left, all is met."""
 
 
@@ -52,7 +52,7 @@ class Deal(Term):
 
 
 @dataclass(frozen=True)
-class Stages(Term):
+class StageGoals(Term):
     """Stages of a group from `at`, and the stages that are to be met from `place`."""
 
     chain: Chain
@@ -68,7 +68,7 @@ class Result(Term):
 
 
 @dataclass(frozen=True)
-class Keep(Term):
+class BindResult(Term):
     """Binds a result of the pattern."""
 
     key: str
@@ -79,7 +79,7 @@ class Choice:
 
     __slots__ = ("mark", "reached", "state", "tainted", "ways")
 
-    def __init__(self, mark: int, state: Cell) -> None:
+    def __init__(self, mark: int, state: GoalList) -> None:
         self.ways: Iterator[Goals] = iter(())
         self.mark = mark
         self.state = state
@@ -96,5 +96,5 @@ class Reached(Term):
     choice: Choice
 
 
-FAILED = Cell.__new__(Cell)
+FAILED = GoalList.__new__(GoalList)
 """Given where something is not met."""

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from qir.errors import UsageError
 from qir.ir.node import Node, Value
-from qir.rewrite.patterns.plan import Plan
+from qir.rewrite.patterns.plan import PatternPlan
 from qir.rewrite.patterns.terms import Every, Key, Repeat
 
 Bound: TypeAlias = "Value | Node | tuple[Value, ...] | int"
@@ -18,7 +18,7 @@ class Bindings:
     """What stands for the parts of a pattern, by the names that the pattern gives them."""
 
     def __init__(
-        self, plan: Plan, bound: Mapping[Key, Bound], twins: Mapping[Key, Key] | None = None
+        self, plan: PatternPlan, bound: Mapping[Key, Bound], twins: Mapping[Key, Key] | None = None
     ) -> None:
         self._plan = plan
         self._bound = bound
@@ -86,7 +86,7 @@ class Match(Bindings):
 
     def __init__(
         self,
-        plan: Plan,
+        plan: PatternPlan,
         bound: Mapping[Key, Bound],
         results: tuple[Value, ...],
         nodes: tuple[Node, ...],

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.rewrite.patterns.attempt import Attempt
-from qir.rewrite.patterns.goals import FAILED, Cell, Goals, Result
+from qir.rewrite.patterns.goals import FAILED, GoalList, Goals, Result
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Pattern
 from qir.rewrite.patterns.prefilter import candidates
@@ -24,8 +24,8 @@ def match_from(
     run = Attempt(pattern, value, failure)
     goals: Goals = None
     for place in range(len(pattern.results) - 1, 0, -1):
-        goals = Cell(Result(place), value, goals)
-    goals = Cell(pattern.results[0], value, goals)
+        goals = GoalList(Result(place), value, goals)
+    goals = GoalList(pattern.results[0], value, goals)
     while True:
         if goals is None:
             match = run.finish()

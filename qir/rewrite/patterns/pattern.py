@@ -30,12 +30,11 @@ from qir.ir.attrs import Attr
 from qir.ir.ops import OpSpec, spec
 from qir.ir.ops.spec import as_kind
 from qir.rewrite.patterns.match import Match
-from qir.rewrite.patterns.plan import Plan, plan
+from qir.rewrite.patterns.plan import PatternPlan, plan
 from qir.rewrite.patterns.printer import print_terms
 from qir.rewrite.patterns.terms import (
     FLOW,
     Chain,
-    Condition,
     Either,
     Every,
     Given,
@@ -48,6 +47,7 @@ from qir.rewrite.patterns.terms import (
     Repeat,
     Rest,
     Term,
+    TermCondition,
     Var,
     Wanted,
 )
@@ -55,7 +55,6 @@ from qir.rewrite.patterns.terms import (
 __all__ = [
     "FLOW",
     "Chain",
-    "Condition",
     "Either",
     "Every",
     "Maker",
@@ -69,6 +68,7 @@ __all__ = [
     "Repeat",
     "Rest",
     "Term",
+    "TermCondition",
     "Var",
     "chain",
     "every",
@@ -143,17 +143,17 @@ def chain(*stages: Op | EllipsisType) -> Chain:
     return Chain(stages)
 
 
-def one_of(*values: Attr) -> Condition[Attr]:
+def one_of(*values: Attr) -> TermCondition[Attr]:
     """For an attribute: one of these values."""
     text = f"is one of {', '.join(map(repr, values))}"
-    return Condition(
+    return TermCondition(
         text, lambda found: any(attributes.same(found, v) for v in values), values=values
     )
 
 
-def such(text: str, holds: Callable[[Attr], bool]) -> Condition[Attr]:
+def such(text: str, holds: Callable[[Attr], bool]) -> TermCondition[Attr]:
     """For an attribute: a condition of one's own, and its words."""
-    return Condition(text, holds)
+    return TermCondition(text, holds)
 
 
 class Maker:
@@ -252,7 +252,7 @@ def attr_of(row: OpSpec, name: str, thing: object) -> Wanted:
     if found is None:
         row.complete({name: None})  # says what is near
         raise TypeRuleError(f"{row.name} has no attribute {name}")
-    if isinstance(thing, Condition):
+    if isinstance(thing, TermCondition):
         return thing
     value = as_kind(thing, found.kind)  # type: ignore[arg-type]
     if not found.takes(value):
@@ -288,7 +288,7 @@ class Pattern:
 
     name: str
     results: tuple[Term, ...]
-    tests: tuple[Condition[Match], ...] = ()
+    tests: tuple[TermCondition[Match], ...] = ()
     codes: bool = False
     """Whether its ops may also be quantized ops (quantize and its kin always may)."""
     doc: str = ""
@@ -305,13 +305,13 @@ class Pattern:
     __repr__ = __str__
 
     @cached_property
-    def plan(self) -> Plan:
+    def plan(self) -> PatternPlan:
         """It, looked through once; UsageError where two things have one name, or be apart."""
         return plan(self.name, self.results)
 
     def check(self, text: str, holds: Callable[[Match], bool]) -> Pattern:
         """With a condition on the whole match, and its words."""
-        return replace(self, tests=(*self.tests, Condition(text, holds)))
+        return replace(self, tests=(*self.tests, TermCondition(text, holds)))
 
 
 Writer: TypeAlias = "Callable[..., Term | tuple[Term, ...]]"

@@ -41,7 +41,7 @@ class Round:
 
 
 @dataclass
-class Plan:
+class PatternPlan:
     """A pattern, looked through once."""
 
     name: str
@@ -161,9 +161,9 @@ class Plan:
         self._private[new] = own
 
 
-def plan(name: str, results: tuple[Term, ...]) -> Plan:
+def plan(name: str, results: tuple[Term, ...]) -> PatternPlan:
     """The plan of a pattern; UsageError where two things have one name, or be apart."""
-    out = Plan(name, results)
+    out = PatternPlan(name, results)
     seen: set[Term] = set()
     for result in results:
         out.depth = max(out.depth, _height(out, result, {}, 1))
@@ -181,7 +181,7 @@ def plan(name: str, results: tuple[Term, ...]) -> Plan:
     return out
 
 
-def _height(out: Plan, term: Term, known: dict[Term, int], depth: int) -> int:
+def _height(out: PatternPlan, term: Term, known: dict[Term, int], depth: int) -> int:
     """How many terms are one below the other."""
     if depth > _DEEPEST:
         raise UsageError(f"pattern {out.name}: ops within ops, more than {_DEEPEST} deep")
@@ -191,7 +191,7 @@ def _height(out: Plan, term: Term, known: dict[Term, int], depth: int) -> int:
     return known[term]
 
 
-def _name(out: Plan, name: str, key: Key) -> None:
+def _name(out: PatternPlan, name: str, key: Key) -> None:
     if not name:
         return
     if name in out.names and out.names[name] != key:
@@ -199,7 +199,7 @@ def _name(out: Plan, name: str, key: Key) -> None:
     out.names[name] = key
 
 
-def _count(out: Plan, term: Term, seen: set[Term]) -> None:
+def _count(out: PatternPlan, term: Term, seen: set[Term]) -> None:
     key = key_of(term)
     if key is not None:
         out.counts[key] = out.counts.get(key, 0) + 1
@@ -256,7 +256,7 @@ def _keys(term: Term, stop: Term | Every | None, into: set[Key]) -> None:
             _keys(below, stop, into)
 
 
-def _find_private(out: Plan) -> None:
+def _find_private(out: PatternPlan) -> None:
     loops: set[Repeat | Every] = set()
     everything: set[Key] = set()
     for result in out.results:
@@ -274,7 +274,7 @@ def _find_private(out: Plan) -> None:
         out._private[loop] = frozenset(inside - outside)
 
 
-def _way(out: Plan, place: int, result: Term) -> tuple[Term, ...]:
+def _way(out: PatternPlan, place: int, result: Term) -> tuple[Term, ...]:
     """From a result down to what an earlier result binds; UsageError where there is nothing."""
     before: set[Key] = set()
     for earlier in out.results[:place]:

@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
-class Condition(Generic[_T]):
+class TermCondition(Generic[_T]):
     """A condition, and the words in which *why not* names it."""
 
     text: str
@@ -44,16 +44,16 @@ class Var(Term):
     """Any value; the same name twice is the same value, or an equal constant."""
 
     name: str
-    tests: tuple[Condition[Value], ...] = ()
+    tests: tuple[TermCondition[Value], ...] = ()
 
     def where(self, expression: str) -> Var:
         """With a condition as queries ask it of values: `constant and rank == 4`."""
-        test = Condition(expression, ask_value(expression), written=True)
+        test = TermCondition(expression, ask_value(expression), written=True)
         return replace(self, tests=(*self.tests, test))
 
     def check(self, text: str, holds: Callable[[Value], bool]) -> Var:
         """With a condition of one's own, and its words."""
-        return replace(self, tests=(*self.tests, Condition(text, holds)))
+        return replace(self, tests=(*self.tests, TermCondition(text, holds)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,7 @@ Given: TypeAlias = (
     "Term | Maybe | Many | Every | Rest | int | float | bool | Sequence[object] | None"
 )
 """What may be written where an operand stands."""
-Wanted: TypeAlias = "Attr | Condition[Attr]"
+Wanted: TypeAlias = "Attr | TermCondition[Attr]"
 """What an attribute is to be."""
 
 
@@ -124,7 +124,7 @@ class Op(Term):
     others: bool = False
     """Whether slots that it does not name may hold something."""
     name: str = ""
-    tests: tuple[Condition[Node], ...] = ()
+    tests: tuple[TermCondition[Node], ...] = ()
     swaps: bool = True
     """Whether operands of a commutative op are tried the other way round."""
 
@@ -136,12 +136,12 @@ class Op(Term):
 
     def where(self, expression: str) -> Op:
         """With a condition as queries ask it of nodes: `w.bits == 8 and result.uses == 1`."""
-        test = Condition(expression, ask_node(expression), written=True)
+        test = TermCondition(expression, ask_node(expression), written=True)
         return replace(self, tests=(*self.tests, test))
 
     def check(self, text: str, holds: Callable[[Node], bool]) -> Op:
         """With a condition of one's own, and its words."""
-        return replace(self, tests=(*self.tests, Condition(text, holds)))
+        return replace(self, tests=(*self.tests, TermCondition(text, holds)))
 
     def ordered(self) -> Op:
         """With its operands in this order alone."""
@@ -175,7 +175,7 @@ class Chain(Term):
 
     stages: tuple[Op | EllipsisType, ...]
     name: str = ""
-    tests: tuple[Condition[Node], ...] = ()
+    tests: tuple[TermCondition[Node], ...] = ()
 
     def named(self, name: str) -> Chain:
         """With a name by which the match gives the group."""
@@ -183,12 +183,12 @@ class Chain(Term):
 
     def where(self, expression: str) -> Chain:
         """With a condition as queries ask it of nodes."""
-        test = Condition(expression, ask_node(expression), written=True)
+        test = TermCondition(expression, ask_node(expression), written=True)
         return replace(self, tests=(*self.tests, test))
 
     def check(self, text: str, holds: Callable[[Node], bool]) -> Chain:
         """With a condition of one's own, and its words."""
-        return replace(self, tests=(*self.tests, Condition(text, holds)))
+        return replace(self, tests=(*self.tests, TermCondition(text, holds)))
 
 
 @dataclass(frozen=True, eq=False)

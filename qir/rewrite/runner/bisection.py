@@ -10,7 +10,7 @@ from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.driver import Report, run_passes, search
-from qir.rewrite.runner.numbering import WHOLE, Step
+from qir.rewrite.runner.numbering import WHOLE, RewriteStep
 from qir.rewrite.runner.options import options_text
 
 _UNSTEADY = "the check is not steady, so nothing can be found by it:"
@@ -35,7 +35,7 @@ class Culprit:
     """Of the pass, from 0."""
     text: str
     """The pass with its options."""
-    step: Step
+    step: RewriteStep
     """The rewrite, numbered from 1 within its pass."""
     rewrites: int
     """How many the pass does in all."""

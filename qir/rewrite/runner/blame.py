@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.rewrite.runner.numbering import WHOLE, Numbering, Step
+from qir.rewrite.runner.numbering import WHOLE, Numbering, RewriteStep
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class NodeDifference:
     """One node that is not what it was."""
 
     path: str
@@ -26,7 +26,7 @@ class Difference:
         return f"{self.path}{self.node} {self.what}"
 
 
-def difference(before: Graph, after: Graph) -> Difference | None:
+def difference(before: Graph, after: Graph) -> NodeDifference | None:
     """The first node that differs, in the order of the graph as it is now; None where none does."""
     old, new = _parts(before), _parts(after)
     for path, part in new.items():
@@ -34,14 +34,14 @@ def difference(before: Graph, after: Graph) -> Difference | None:
         for node in part:
             was = _node(held, node.name) if held else None
             if was is None:
-                return Difference(path, node.name, "is new")
+                return NodeDifference(path, node.name, "is new")
             if _look(was) != _look(node):
-                return Difference(path, node.name, "is another", repr(was))
+                return NodeDifference(path, node.name, "is another", repr(was))
     for path, part in old.items():
         held = new.get(path)
         for node in part:
             if held is None or _node(held, node.name) is None:
-                return Difference(path, node.name, "is gone", repr(node))
+                return NodeDifference(path, node.name, "is gone", repr(node))
     return None
 
 
@@ -53,7 +53,7 @@ class Claims:
     node: str
     """Its name, with the path of its body."""
     found: bool = False
-    step: Step | None = None
+    step: RewriteStep | None = None
     """The rewrite; None where the pass had not asked for any by then."""
     _was: object = field(default=None, init=False)
 

@@ -17,9 +17,9 @@ from qir.rewrite.runner.blame import Claims, difference, kept, located
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.failure import failed, noted, place
 from qir.rewrite.runner.free_constants import fix_defaults, give_back
-from qir.rewrite.runner.interface import Ends
-from qir.rewrite.runner.journal import Entry, Journal, written_by
-from qir.rewrite.runner.numbering import WHOLE, Numbering, Step, watched
+from qir.rewrite.runner.interface import GraphInterface
+from qir.rewrite.runner.journal import Journal, JournalEntry, written_by
+from qir.rewrite.runner.numbering import WHOLE, Numbering, RewriteStep, watched
 from qir.rewrite.runner.options import options_text
 from qir.rewrite.runner.properties import broken, named
 from qir.rewrite.runner.timeout import TooLong, suppressed, within
@@ -39,7 +39,7 @@ class Report:
     seconds: float
     options: str = ""
     """The pass with the options that are not its defaults, as `qir opt` reads it."""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[RewriteStep, ...] = ()
     """Its rewrites, with the origins of what they were about."""
     nodes: tuple[int, int] = (0, 0)
     """How many the graph had before and has after, bodies not counted."""
@@ -122,7 +122,7 @@ class _Run:
     limit: int | None = None
     seconds: float | None = None
     ledger: Ledger = field(default_factory=Ledger)
-    journal: list[Entry] = field(default_factory=list)
+    journal: list[JournalEntry] = field(default_factory=list)
     ran: list[Pass] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -146,7 +146,7 @@ class _Run:
                 raise self._blame(one, before, picture, moved)
         text = options_text(one)
         counts = dict(sorted(Counter(s.rewrite for s in steps).items()))
-        self.journal.append(Entry(one.name, text, written_by(one), changed, counts))
+        self.journal.append(JournalEntry(one.name, text, written_by(one), changed, counts))
         self.ran.append(one)
         return Report(one.name, changed, seconds, text, steps, (size, len(self.work)))
 
@@ -160,10 +160,10 @@ class _Run:
             error = PassError(f"pass {one.name} requires {name}: {where}{why}")
             raise noted(error, node.name if node else "", self.work)
 
-    def _change(self, one: Pass, before: Graph | None) -> tuple[int, tuple[Step, ...]]:
+    def _change(self, one: Pass, before: Graph | None) -> tuple[int, tuple[RewriteStep, ...]]:
         """Runs a pass and looks whether it kept its word."""
         work, numbering = self.work, self.numbering
-        version, ends = work.version, Ends.of(work)
+        version, ends = work.version, GraphInterface.of(work)
         state = self._state()
         try:
             changed = self.apply(one)
@@ -230,7 +230,7 @@ class _Run:
             work._most = float("inf")
         return changed
 
-    def _check(self, one: Pass, before: Graph | None, ends: Ends) -> None:
+    def _check(self, one: Pass, before: Graph | None, ends: GraphInterface) -> None:
         """PassError where the graph is no program now, or takes and gives something else."""
         with growth():
             faults = errors(self.work)
@@ -337,7 +337,7 @@ class _Run:
         return noted(error, moved.tensor, self.work, before)
 
 
-def _miscounted(changed: int, steps: tuple[Step, ...], edits: int) -> str:
+def _miscounted(changed: int, steps: tuple[RewriteStep, ...], edits: int) -> str:
     """What is wrong with the number of changes that a pass reports; empty where nothing is."""
     said = "no change" if changed == 0 else f"{changed} change{'' if changed == 1 else 's'}"
     if changed < 0 and not edits:

@@ -11,14 +11,14 @@ from qir.ir.types import QuantType, TensorType
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class GraphInterface:
     """The inputs and outputs of a graph as they were."""
 
     inputs: Mapping[str, TensorType]
     outputs: Mapping[str, TensorType]
 
     @classmethod
-    def of(cls, graph: Graph) -> Ends:
+    def of(cls, graph: Graph) -> GraphInterface:
         """Those of a graph as it is now."""
         return cls(
             {value.name: value.type for value in graph.inputs},
@@ -27,7 +27,7 @@ class Ends:
 
     def renamed(self, graph: Graph) -> str:
         """What is wrong with the names that a changed graph takes and gives; empty: nothing."""
-        now = Ends.of(graph)
+        now = GraphInterface.of(graph)
         for kind, were, are in (
             ("inputs", list(self.inputs), list(now.inputs)),
             ("outputs", list(self.outputs), list(now.outputs)),

@@ -40,7 +40,7 @@ class Run(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RunTensor:
     """A tensor of a run."""
 
     data: Tensor
@@ -54,8 +54,8 @@ class Seen:
 class Picture:
     """What a graph computed, sample by sample, by the names of values."""
 
-    samples: tuple[Mapping[str, Seen], ...]
-    outputs: tuple[Mapping[str, Seen], ...]
+    samples: tuple[Mapping[str, RunTensor], ...]
+    outputs: tuple[Mapping[str, RunTensor], ...]
     held: frozenset[Value] = frozenset()
     """The values of the graph itself, which tell what is new from what has an old name."""
 
@@ -86,18 +86,18 @@ class Validation:
 
     def picture(self, graph: Graph) -> Picture:
         """Everything that a graph computes."""
-        seen: list[Mapping[str, Seen]] = []
-        outputs: list[Mapping[str, Seen]] = []
+        seen: list[Mapping[str, RunTensor]] = []
+        outputs: list[Mapping[str, RunTensor]] = []
         for inputs in self.samples:
-            found: dict[str, Seen] = {}
+            found: dict[str, RunTensor] = {}
 
-            def see(value: Value, data: Tensor, found: dict[str, Seen] = found) -> None:
+            def see(value: Value, data: Tensor, found: dict[str, RunTensor] = found) -> None:
                 if value.node.op != "constant":
-                    found[value.name] = Seen(data, value.type, value.lineage, _made_up(value))
+                    found[value.name] = RunTensor(data, value.type, value.lineage, _made_up(value))
 
             made = self.run(graph, inputs, observe=see)
             ends = {n: (made[n], v.type, v.lineage, False) for n, v in graph.outputs.items()}
-            outputs.append({name: Seen(*end) for name, end in ends.items()})
+            outputs.append({name: RunTensor(*end) for name, end in ends.items()})
             seen.append(found)
         return Picture(tuple(seen), tuple(outputs)).of(graph)
 
@@ -163,7 +163,7 @@ class _Look:
             if far:
                 self.moved = Moved(name, far, self.sample)
 
-    def _far(self, old: Seen, kind: TensorType, new: Tensor) -> str:
+    def _far(self, old: RunTensor, kind: TensorType, new: Tensor) -> str:
         """How far elements moved, if it is further than they may."""
         mine, theirs = old.type.quant, kind.quant
         if (mine is None) != (theirs is None) or old.data.shape != new.shape:

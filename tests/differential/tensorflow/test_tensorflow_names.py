@@ -1,4 +1,4 @@
-"""The older names of TensorFlow's fused products ask for kernels that are foreseen too."""
+"""The older names of TensorFlow's fused products ask for kernels that are predicted too."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import ao
 
 import qir
-from qir.backends.torch.session import Session, Signature, engine
+from qir.backends.torch.session import ProgramInterface, TorchSession, engine
 from qir.errors import QirError
 from qir.frontends.torch.observers import observed, observed_by
 from qir.ir.graph import Graph
@@ -104,7 +104,7 @@ def _written(
     try:
         to = "pt2e" if graph.profile.endswith(".pt2e") else f"pytorch-{entry.engine}"
         made: Any = qir.build(graph, target=to, format="fx")
-        found = Session(made, entry.engine, Signature.of(graph))(**given)
+        found = TorchSession(made, entry.engine, ProgramInterface.of(graph))(**given)
     except QirError as error:
         return "no", _short(
             str(error).partition("cannot be written for PyTorch: ")[2] or str(error)

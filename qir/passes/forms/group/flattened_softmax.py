@@ -11,7 +11,7 @@ _KINDS = ("softmax", "log_softmax")
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SoftmaxNodes:
     """The three nodes of one op of the source."""
 
     flat: Node
@@ -19,7 +19,7 @@ class Rows:
     back: Node
 
 
-def rows(node: Node) -> Rows | None:
+def rows(node: Node) -> SoftmaxNodes | None:
     """The three that a reshape ends."""
     soft = node.operands["x"].node if node.op == "reshape" else node
     flat = soft.operands["x"].node if soft.op in _KINDS else node
@@ -28,7 +28,7 @@ def rows(node: Node) -> Rows | None:
     if not soft.origins or not soft.origins == flat.origins == node.origins:
         return None
     alone = (use is not None for use in (flat.result.only_use, soft.result.only_use))
-    return Rows(flat, soft, node) if all(alone) else None
+    return SoftmaxNodes(flat, soft, node) if all(alone) else None
 
 
 def lays_back(node: Node) -> bool:

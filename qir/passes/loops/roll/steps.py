@@ -22,7 +22,7 @@ _MOST_TRIES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SequenceEntry:
     """Which entry of which sequence a value is."""
 
     source: Value
@@ -30,7 +30,7 @@ class Entry:
     index: int
 
 
-def entry_of(value: Value) -> Entry | None:
+def entry_of(value: Value) -> SequenceEntry | None:
     """The entry that a squeezed slice, a squeezed part of a split, or a gather of one is."""
     node = value.node
     x = node.operands.get("x")
@@ -68,14 +68,14 @@ def _wholes(given: Attr) -> tuple[int, ...]:
     return tuple(n for n in given if isinstance(n, int)) if isinstance(given, tuple) else ()
 
 
-def _at(source: Value, axis: Attr, index: Attr) -> Entry | None:
+def _at(source: Value, axis: Attr, index: Attr) -> SequenceEntry | None:
     rank = source.type.rank
     if not isinstance(axis, int) or not isinstance(index, int) or not -rank <= axis < rank:
         return None
     size = source.type.shape[axis]
     if not isinstance(size, int) or not -size <= index < size:
         return None
-    return Entry(source, axis % rank, index % size)
+    return SequenceEntry(source, axis % rank, index % size)
 
 
 def sequences(graph: Graph) -> Iterator[Row]:
@@ -143,7 +143,7 @@ class Stack:
 
 
 @dataclass
-class Steps:
+class RepeatedSteps:
     """Rows that were found to be alike, from those that others read down to what they read."""
 
     graph: Graph
@@ -353,7 +353,7 @@ def _stack(node: Node, row: Row) -> Stack | None:
 # -- the scan -------------------------------------------------------------------------------------
 
 
-def put_scan(graph: Graph, steps: Steps) -> Node:
+def put_scan(graph: Graph, steps: RepeatedSteps) -> Node:
     """Adds the scan that the steps are, and gives their readers what it makes."""
     body, known, shared = _body(steps)
     carried = steps.carried
@@ -397,7 +397,7 @@ def put_scan(graph: Graph, steps: Steps) -> Node:
     return node
 
 
-def _give(graph: Graph, steps: Steps, made: list[tuple[Value, Value]]) -> None:
+def _give(graph: Graph, steps: RepeatedSteps, made: list[tuple[Value, Value]]) -> None:
     """Gives uses, names and lineage to what the scan makes."""
     for old, new in made:
         name, lineage, read = old.name, old.lineage, bool(old.uses)
@@ -408,7 +408,7 @@ def _give(graph: Graph, steps: Steps, made: list[tuple[Value, Value]]) -> None:
             graph.set_lineage(new, lineage)
 
 
-def _body(steps: Steps) -> tuple[Graph, dict[Value, Value], list[Value]]:
+def _body(steps: RepeatedSteps) -> tuple[Graph, dict[Value, Value], list[Value]]:
     """The last step as a body, what stands in it for each of its values, and what it shares."""
     body = Graph("body", "")
     known: dict[Value, Value] = {}

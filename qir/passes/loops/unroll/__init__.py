@@ -35,7 +35,7 @@ from qir.ir.graph import Graph
 from qir.ir.inlining import inline
 from qir.ir.node import Node, Value
 from qir.ledger import Change, Ledger
-from qir.passes.loops.unroll.layers import LAYERS, Steps, layer_size, put_layer
+from qir.passes.loops.unroll.layers import LAYERS, RunCount, layer_size, put_layer
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import REGROUPED
@@ -93,7 +93,7 @@ class Unroll(Pass):
         return True
 
 
-def _size(graph: Graph, node: Node) -> Steps | None:
+def _size(graph: Graph, node: Node) -> RunCount | None:
     """How often it runs, and what that makes; None where nobody knows, or it cannot be said."""
     if node.schemes or node.inner:
         return None
@@ -104,7 +104,7 @@ def _size(graph: Graph, node: Node) -> Steps | None:
     if count is None or not _moves(node, body):
         return None
     nodes = sum(len(each) for _, each in body.walk())
-    return Steps(count, count * (nodes + 2 * len(node.variadic("ss"))))
+    return RunCount(count, count * (nodes + 2 * len(node.variadic("ss"))))
 
 
 def _count(node: Node, body: Graph) -> int | None:

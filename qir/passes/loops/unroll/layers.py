@@ -24,7 +24,7 @@ Apply: TypeAlias = "Callable[[Value], Value]"
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class RunCount:
     """How often something runs, and about how many nodes that makes."""
 
     count: int
@@ -49,7 +49,7 @@ def hidden_of(node: Node) -> int:
     return rows // len(GATES[node.op])
 
 
-def layer_size(node: Node) -> Steps | None:
+def layer_size(node: Node) -> RunCount | None:
     """The steps of a layer; None where they are not known, or cannot be written as ops."""
     x = node.operands["x"].type.shape
     batch, steps = (x[0], x[1]) if node.attrs["batch_first"] is True else (x[1], x[0])
@@ -59,7 +59,7 @@ def layer_size(node: Node) -> Steps | None:
     if not can_be_written(node) or not isinstance(steps, int):
         return None
     ways = len(DIRECTIONS[str(node.attrs["direction"])])
-    return Steps(steps, steps * ways * _PER_STEP[node.op])
+    return RunCount(steps, steps * ways * _PER_STEP[node.op])
 
 
 def _names(node: Node) -> list[str]:
