@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from qir.analysis import float32_overflow
 from qir.analysis.int32_overflow import going_on
+from qir.analysis.prelu_slopes import bent
 from qir.analysis.summand_storage import saturating
 from qir.errors import Refused, TypeRuleError
 from qir.ir.dtype import F32
@@ -78,6 +79,7 @@ class ExpandQdq(Pass):
                 going_on(graph, node)
                 or float32_overflow.beyond(graph, node)
                 or saturating(graph, node)
+                or bent(graph, node)
             )
             try:
                 _expand(graph, node, reals)

@@ -17,8 +17,9 @@ from torch.ao.quantization import DeQuantStub, QuantStub, get_default_qconfig_ma
 from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
 import qir
-from qir.errors import InputError, UsageError
+from qir.errors import InputError, Refused, UsageError
 from qir.ir.graph import Graph
+from qir.target import target
 from tests.cli.command import process
 from tests.processors import has
 
@@ -402,3 +403,25 @@ def test_commands_on_an_archive_are_silent_about_quantized_tensors(tmp_path: Pat
     shape = ",".join(map(str, IMAGE))
     done = process("show", "int8.pt", "--shape", shape, cwd=tmp_path)
     assert (done.status, done.err) == (0, "")
+
+
+@pytest.mark.parametrize(("slope", "steps"), [(0.1, 200), (1.0, 0)])
+def test_a_prelu_of_fx_that_is_none_is_converted_with_lossy_alone(
+    slope: float, steps: int, tmp_path: Path
+) -> None:
+    """quantized::prelu quantizes 1 by the slopes' scale, whose largest is the largest slope."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.PReLU(8, slope), nn.Linear(8, 4)).eval()
+    x = torch.randn(40, 6)
+    with engine("x86"):
+        prepared = prepare_fx(net, get_default_qconfig_mapping("x86"), (x,))
+        prepared(x)
+        graph = qir.load(traced(convert_fx(prepared), [x]), inputs=[x])
+    ledger = qir.Ledger()
+    qir.save(graph, tmp_path / "a.onnx", lossy=True, ledger=ledger)
+    said = [e.reason for e in ledger if "is a PReLU, and its kernel is not" in e.reason]
+    assert len(said) == (steps > 0)
+    for name in ("onnxruntime", "pytorch-x86") if steps else ():
+        assert int(said[0].partition("by up to ")[2].partition(" steps")[0]) > steps
+        with pytest.raises(Refused, match=r"holds no 1 .* --lossy allows it"):
+            qir.save(graph, tmp_path / f"b{target(name).suffix}", target=name)
