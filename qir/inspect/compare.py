@@ -121,7 +121,10 @@ def _tolerance(
     value = graph.outputs.get(name)
     if value is None or not value.type.dtype.is_float or not of_float_sums(value):
         return None
-    return max(TOLERANCE, STEPS * float(ml_dtypes.finfo(dtype).eps)) if given is None else given
+    if given is not None:
+        return given
+    unit = float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
+    return max(TOLERANCE, STEPS * unit)
 
 
 def alike(a: object, b: object) -> bool:

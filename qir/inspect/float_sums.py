@@ -103,7 +103,7 @@ def _has_order(node: Node) -> bool:
     if node.op == "sum" and len(node.operands) <= 2:
         return False  # it rounds once
     types = [v.type for v in (*node.operands.values(), *node.results)]
-    if any(t.quant for t in types) or not any(r.type.element.is_float for r in node.results):
+    if any(t.quant for t in types) or not any(r.type.dtype.is_float for r in node.results):
         return False
     return not spec(node.op).traits.value_preserving
 

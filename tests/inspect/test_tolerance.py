@@ -37,7 +37,7 @@ def test_floats_of_16_bits_may_differ_by_few_units_in_the_last_place(dtype: str)
     word = {"float16": "f16", "bfloat16": "bf16"}[dtype]
     cast = f"  %n = cast(%z) {{to = {word}}} : (N)x6x4x4x{word}\n  output(z=%n)"
     graph = program(FLOAT.replace("  output(z=%z)", cast))
-    unit = float(ml_dtypes.finfo(dtype).eps)
+    unit = float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
     assert compare(graph, *_pair(unit, dtype))[0].agree
     assert not compare(graph, *_pair(2 * STEPS * unit, dtype))[0].agree
 
