@@ -130,7 +130,8 @@ def _conv(call: SymbolCall) -> Made | list[Made]:
     )
     axes, attrs = convolution.sides(each)
     if axes != 2:
-        raise Unsupported(f"it is a convolution along {axes} axes; 2 are read quantized")
+        said = f"it is a convolution along {axes} axes; 2 are read quantized"
+        raise Unsupported(f"{said}; quantize the float model with qir quantize")
     given = convolution.operands(each, no_bias=False)
     w, bias = given["w"], given["bias"]
     assert w is not None

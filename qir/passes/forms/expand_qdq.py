@@ -88,7 +88,7 @@ class ExpandQdq(Pass):
                 said = f"{node.name}{where}: float ops cannot replace it: {error}"
                 raise Refused(said) from error
             change = Change.APPROXIMATED if apart else Change.REGROUPED
-            said = f"written as float ops between quantized values{_float_sum(node)}{apart}"
+            said = f"written as float ops between quantized values{apart or _float_sum(node)}"
             ledger.add(change, self.name, node.name, said)
             count += 1
         return count + (graph.prune() if count else 0)
