@@ -48,8 +48,9 @@ _ROWS = "* |> *"
 def formed(
     graph: Graph, form: str | None, ledger: Ledger, *, standard: bool, lossy: bool = False
 ) -> Graph:
-    """Returns a graph in the form asked for; `standard` has ONNX's own operators alone, `lossy` allows
-    quantized values to move.
+    """Returns a graph in the form asked for.
+
+    `standard` has no operators but ONNX's own; `lossy` allows quantized values to move.
 
     Nothing asked for is the first form, in which operators of onnxruntime's own stay. Reals alone
     have that form as they are; all else is a copy. Raises Refused where a form has nothing to hold.
