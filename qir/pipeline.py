@@ -28,18 +28,21 @@ from qir.capability import Verdict
 from qir.errors import DataError, GraphError, InputError, QirError, UsageError
 from qir.frontend import frontend as named_frontend
 from qir.frontend import frontend_for
-from qir.ir import file
 from qir.ir.graph import Graph
 from qir.ir.verify import Finding, check
 from qir.ir.verify import verify as verify_graph
-from qir.ledger import Change, Ledger
+from qir.ledger import Ledger
 from qir.passes.cleanup.prune import Prune
 from qir.passes.quantize.assign_schemes import Wish, assign
 from qir.passes.quantize.quantize_dynamic import QuantizeDynamic, plan_dynamic
 from qir.passes.quantize.quantize_weights import QuantizeWeights, WeightStorage, plan_weights
-from qir.profiles import bring, given, profile_text
+from qir.profiles import given
 from qir.profiles import profile as named_profile
 from qir.profiles.processor import on_processor
+from qir.qir_files import SUFFIX as SUFFIX
+from qir.qir_files import profiles_of, read_qir, write_qir
+from qir.qir_files import read_journal as read_journal
+from qir.qir_files import read_ledger as read_ledger
 from qir.quantizing import (
     DEFAULT,
     granularity_named,
@@ -66,8 +69,6 @@ from qir.source import remember
 from qir.target import Executable, Target
 from qir.target import target as named_target
 
-SUFFIX = ".qir"
-"""The suffix of QIR's own files."""
 _STEM = re.compile(r"[0-9]{2,}-.+")
 """The names of a dump's files."""
 
@@ -101,7 +102,7 @@ def load(
     if inputs is not None and not (reader and reader.files_take_inputs):
         raise UsageError(f"{source}: a file has its own inputs; leave out inputs=")
     if reader is None:
-        return _opened(path, ledger)
+        return read_qir(path, ledger)
     if not reader.file_of(path).exists():
         raise InputError(f"{path}: there is no such file")
     if trust:
@@ -110,39 +111,6 @@ def load(
         graph = reader.load_object(path, ledger, inputs) if inputs else reader.load(path, ledger)
     remember(graph, path)
     return graph
-
-
-def _opened(path: Path, ledger: Ledger) -> Graph:
-    """Reads a `.qir` file and registers the profiles in it."""
-    bundle = file.read(path)
-    for name, text in bundle.profiles.items():
-        if not bring(name, text):
-            said = f"profile {name} says something else here than where {path.name} was written"
-            ledger.add(Change.UNVERIFIED, "load", bundle.graph.name, said)
-    return bundle.graph
-
-
-def read_ledger(source: str | Path) -> Ledger:
-    """Reads the ledger of a `.qir` file; it is empty for other files."""
-    path = Path(source)
-    if path.suffix.lower() != SUFFIX:
-        return Ledger()
-    text = file.read(path).ledger
-    try:
-        return Ledger.from_json(text) if text else Ledger()
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: its ledger cannot be read: {error}") from error
-
-
-def read_journal(source: str | Path) -> Journal:
-    """Reads the journal of passes in a `.qir` file; it is empty for other files."""
-    path = Path(source)
-    if path.suffix.lower() != SUFFIX:
-        return Journal()
-    try:
-        return Journal.from_json(file.texts(path).get("journal", ""))
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{path}: its journal cannot be read: {error}") from error
 
 
 @checked
@@ -173,22 +141,13 @@ def save(
     ledger = ledger if ledger is not None else Ledger()
     if own:
         ledger.check(lossy=lossy)
-        profiles = {name: profile_text(name) for name in _profiles(graph)}
-        told = journal.to_json() if journal is not None else ""
-        file.write(path, file.Bundle(graph, profiles, ledger.to_json(), told))
+        write_qir(graph, path, ledger, journal)
         return
     backend = named_target(target) if opset is None else named_target(target).at(opset)
     format = backend.form_of(path, format)
     claim(*backend.files(path)[1:], force=force)
     check(graph)
     backend.emit(graph, path, ledger, format=format, lossy=lossy)
-
-
-def _profiles(graph: Graph) -> list[str]:
-    named = {graph.profile}
-    for _, body in graph.walk():
-        named |= {body.profile, *(n.profile for n in body if n.profile)}
-    return sorted(named - {""})
 
 
 @checked
@@ -582,7 +541,7 @@ def run(
             except GraphError:
                 raise DataError(f"no value {name!r} in this model") from None
     try:
-        with on_processor([profile] if profile else _profiles(graph), isa):
+        with on_processor([profile] if profile else profiles_of(graph), isa):
             return run_reference(graph, inputs, values=values, profile=profile)
     except QirError:
         raise

@@ -4,6 +4,7 @@ decides, all compared with NumPy and libm."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -64,14 +65,14 @@ def test_other_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="3 scales for 4 columns"):
         dynamic(x, w, np.ones(3, F32), "u8", 0, ISAS[0], 1)
     with pytest.raises(ValueError, match="not int8"):
-        dynamic(x, np.zeros((4, 3), np.uint8), np.ones(1, F32), "u8", 0, ISAS[0], 1)  # type: ignore[arg-type]
+        dynamic(x, np.zeros((4, 3), np.uint8), np.ones(1, F32), "u8", 0, ISAS[0], 1)
+    arrays: list[NDArray[np.generic]] = [x, np.zeros((2, 4), F32), np.ones(1, F32)]
+    plan = Plan(0, [(EXTERNAL, a.nbytes) for a in arrays])
     with pytest.raises(ValueError, match="scale is buffer 2 of 4 bytes, 16 are needed"):
-        arrays = [x, np.zeros((2, 4), F32), np.ones(1, F32)]
-        plan = Plan(0, [(EXTERNAL, a.nbytes) for a in arrays])
         plan.dynamic_linear("step", 0, 1, w, rows=2, scale=2, scales=4)
 
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, Callable[[float], float]] = {
     "erf": math.erf,
     "tanh": math.tanh,
     "gelu": lambda x: x * 0.5 * math.erfc(x * -0.7071067811865476),
