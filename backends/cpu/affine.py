@@ -88,7 +88,7 @@ def dequantize(b: ProgramBuilder, job: Job) -> None:
 def _numbers(
     b: ProgramBuilder, job: Job, quant: QuantType
 ) -> tuple[dict[str, Any], dict[str, Buffer]]:
-    """Scales and zeros that the type has, and the buffers of those that are computed."""
+    """Returns the scales and zeros of a type, and the buffers of those that are computed."""
     if not quant.dynamic:
         scale = np.asarray(quant.scales(), np.float32).reshape(-1)
         return {"scale": scale, "zero": quant.zeros().astype(np.int32).reshape(-1)}, {}

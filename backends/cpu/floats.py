@@ -42,7 +42,7 @@ def takes(b: ProgramBuilder, job: Job) -> bool:
 
 
 def bounds(stage: Stage | Job) -> Bounds:
-    """The ends that relu or clip keeps its operand between; None where there is none."""
+    """Returns the bounds of a relu or clip; None where there is none."""
     if stage.op == "relu":
         return 0.0, None
     low, high = (stage.attrs[name] for name in ("min", "max"))

@@ -124,7 +124,7 @@ def _sides(reader: OnnxReader, op: OnnxOp, x: TensorType) -> QuantType | None:
 def _map(
     reader: OnnxReader, op: OnnxOp, x: TensorType, signed: bool, narrow: bool
 ) -> QuantType | None:
-    """Returns the quantized type of quantized values that constants say; None where no type says
+    """Returns the quantized type that constants state; None where no type says
     it."""
     if not all(reader.is_constant(op.input(i)) for i in (1, 2, 3)):
         return None
