@@ -62,7 +62,7 @@ def _quant(reader: OnnxReader, op: OnnxOp) -> None:
     mode = _mode(op, "ROUND")
     kind = _map(reader, op, operands["X"].type, signed, narrow) if mode in _ROUNDS else None
     if kind is not None and mode == "HALF_UP" and kind.storage.bits == _MOST_BITS:
-        kind = None  # it adds a half in float32, which has none beside numbers so large
+        kind = None  # it adds a half in float32, which has no effect on numbers so large
 
     def build(body: BodyBuilder) -> list[Value]:
         if kind is None:

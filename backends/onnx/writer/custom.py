@@ -229,7 +229,7 @@ class _Form:
         data = np.asarray(held, np.float32)
         return self.steps.held(data), data
 
-    # -- codes to reals -----------------------------------------------------------------------
+    # -- dequantize ---------------------------------------------------------------------------
 
     def dequantize(self) -> None:
         """Writes (q - zero) * scale + plus, or an entry of the table times the scale."""
@@ -249,7 +249,7 @@ class _Form:
             real = steps.do("Add", real, plus)
         steps.cast(real, NUMBERS[quant.express.name], out="y")
 
-    # -- reals to codes -----------------------------------------------------------------------
+    # -- quantize -----------------------------------------------------------------------------
 
     def quantize(self, rounding: str) -> None:
         """Writes x over the scale, rounded and clamped, or the nearest entry of the table."""

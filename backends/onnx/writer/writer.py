@@ -306,7 +306,7 @@ class OnnxWriter:
         self.emit("Transpose", [source], [out], {"perm": perm})
         return out
 
-    # -- codes --------------------------------------------------------------------------------
+    # -- quantized values ---------------------------------------------------------------------
 
     def refuse(self, node: Node, what: str) -> Refused:
         where = f" ({node.origins[0]})" if node.origins else ""
