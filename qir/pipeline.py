@@ -56,6 +56,7 @@ from qir.reference.constants import computed
 from qir.reference.interpreter import find
 from qir.reference.interpreter import run as run_reference
 from qir.registry import DEFAULT_TARGET
+from qir.requantizing import reopen as reopen
 from qir.rewrite import Pass, Report, run_passes
 from qir.rewrite.runner.driver import After
 from qir.rewrite.runner.journal import Journal
@@ -69,8 +70,6 @@ SUFFIX = ".qir"
 """The suffix of QIR's own files."""
 _STEM = re.compile(r"[0-9]{2,}-.+")
 """The names of a dump's files."""
-
-
 KERNELS = "cpu"
 """The target that runs models on this machine."""
 
@@ -163,8 +162,7 @@ def save(
     that have several.
 
     Raises UsageError for an existing file unless `force`, VerifyError for an invalid graph, and
-    Refused where the file would lose something, unless `lossy`. On an error nothing is
-    written.
+    Refused where the file would lose something, unless `lossy`. Then nothing is written.
     """
     path = Path(destination)
     own = path.suffix.lower() == SUFFIX
@@ -334,9 +332,7 @@ def plan(
 def written(
     plan: Plan, path: str | Path, *, target: str = DEFAULT_TARGET, data: bool = False
 ) -> Plan:
-    """Corrects a plan by the file that was written; a file that no frontend reads changes nothing.
-
-    Without `data`, products that the target computes in float; with it, ops that move values."""
+    """Corrects a plan by the file that was written, if a frontend reads it; `data`: of samples."""
     try:
         graph = load(path)
     except InputError:
@@ -428,7 +424,8 @@ def quantize(
 
     Static quantization needs the `statistics` of `qir.calibrate`. Two modes need none: `dynamic`
     computes the scales of activations at run time; `weights="u4:32"` quantizes weights alone. They
-    accept `target`, `rules`, `ledger` and `journal`, and `dynamic` a `granularity`.
+    accept `target`, `rules`, `ledger` and `journal`, and `dynamic` a `granularity`. Without any of
+    these, a quantized or trained model is quantized anew by the ranges of its types.
 
     Scales follow the target's profile, or a named rule or family (`qir.numerics.NAMED`). A graph
     that was grouped by a profile stays float inside that profile's kernels. `profile` replaces the
@@ -451,9 +448,15 @@ def quantize(
         if weights is not None:
             call = partial(quantize_weights, graph, weights)
         return call(target=target, rules=rules, ledger=ledger, journal=journal)
+    ledger = ledger if ledger is not None else Ledger()
     if statistics is None:
-        said = "give statistics of qir.calibrate, or dynamic=True, or weights='u4:32'"
-        raise UsageError(f"quantize: {said}")
+        if not held(graph) or samples or corrections not in (DEFAULT, "none"):
+            said = "give statistics of qir.calibrate, or dynamic=True, or weights='u4:32'"
+            raise UsageError(f"quantize: {said}")
+        recipe = Recipe(target, profile, granularity, range_rule, scales, "none", "", rules)
+        again = reopen(graph, recipe, ledger)
+        graph, statistics, rules = again.graph, again.statistics, again.rules
+        corrections = "none"
     if held(graph):
         asked = plan(
             graph,
@@ -464,7 +467,6 @@ def quantize(
             statistics=statistics,
         )
         _require_left(graph, asked, profile or named_target(target).profile)
-    ledger = ledger if ledger is not None else Ledger()
     names = corrections if isinstance(corrections, str) else ",".join(corrections) or "none"
     kind = "f16" if float16 else ""
     recipe = Recipe(target, profile, granularity, range_rule, scales, names, kind, rules)
@@ -477,14 +479,14 @@ def _require_left(graph: Graph, found: Plan, rules: str) -> None:
     names = held(graph)
     if not any(d.new for d in found.decisions):
         raise UsageError(
-            f"the model is quantized already: {len(names)} values are quantized, {names[0]} first"
+            f"the model is quantized already: {len(names)} values are quantized, {names[0]} first; "
+            "without samples and statistics the ranges of its types are taken for the target"
         )
     if (own := graph.profile) != rules:
         way = f"with --as {own}, to a .qir file" if named_profile(own).groups else "for its target"
         raise UsageError(
-            f"the model is quantized by the rules of {own}, {names[0]} first, and would get "
-            "more by "
-            f"those of {rules}; quantize it {way}"
+            f"the model is quantized by the rules of {own}, {names[0]} first, and would get more "
+            f"by those of {rules}; quantize it {way}"
         )
 
 

@@ -53,7 +53,7 @@ def write(
         return
     effects.ranges(graph, ledger)
     effects.releases(graph, target.profile, ledger)
-    made = formed(graph, format, ledger, standard=dialect.standard)
+    made = formed(graph, format, ledger, standard=dialect.standard, lossy=lossy)
     qonnx.told(made, ledger)
     form = replace(dialect, on_codes=format == "qoperator")
     model, large = to_parts(made, ledger, form)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -31,6 +32,14 @@ class PyTorchTarget(Target):
     def __init__(self) -> None:
         self.profile = profile_name(self.numerics)
 
+    def owns(self, path: Path) -> bool:
+        """Reports whether a file is run as it is: one that QIR wrote, whose kernels it calls.
+
+        An exported program in QDQ form computes floats between them: its kernels are inductor's,
+        which are called for the graph that is read. So it is for programs of others.
+        """
+        return super().owns(path) and _calls_kernels(path)
+
     def capability(self) -> Capability:
         """Returns what is computed on quantized tensors, as far as the profile claims it."""
         return load(Path(__file__).with_name(self.table))
@@ -48,7 +57,10 @@ class PyTorchTarget(Target):
 
         from .grouping import Kernels
         from .unclaimed import claimed
+        from .whole_range import widen
 
+        graph = graph.copy()
+        widen(graph, self.capability(), ledger)
         table = claimed(graph, self.capability(), self.profile)
         return run_passes(graph, [Kernels(self.profile, table=table)], ledger)
 
@@ -115,6 +127,13 @@ class PyTorchTarget(Target):
 
         return file_session(self, path)
 
+    def compile_read(self, path: Path, graph: Graph, *, threads: int | None = None) -> Executable:
+        """Runs any archive or exported program; InputError for one that PyTorch does not load."""
+        self._require_torch()
+        from .writing import file_session
+
+        return file_session(self, path, graph)
+
     def _require_torch(self) -> None:
         try:
             import torch  # noqa: F401
@@ -122,6 +141,20 @@ class PyTorchTarget(Target):
             raise PluginError(f"target {self.name} needs PyTorch: {error}") from error
 
 
+def _calls_kernels(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.namelist()
+            programs = [name for name in members if name.endswith("models/model.json")]
+            written = any(name.rpartition("/")[2] == _TOLD for name in members)
+            return written and not any(_QDQ in archive.read(name) for name in programs)
+    except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError):
+        return False
+
+
+_TOLD = "qir.json"
+"""The member in which QIR states the inputs of the files that it writes."""
+_QDQ = b"quantized_decomposed"
 _ENGINE = ("torchscript", "fx", "eager", "float")
 """The forms that an engine runs. Exported programs are computed by the rules of pt2e: in torch 2.13
 their quantize rounds before it adds the zero point, that of quantized tensors after, so a mean of

@@ -18,6 +18,7 @@ from qir.ir.node import Node
 from qir.ledger import Change, Ledger
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.open_groups import OpenGroups
+from qir.passes.forms.split_sums import SplitSums
 from qir.passes.forms.unsigned_data import UnsignedData
 from qir.rewrite import Pass, run_passes
 
@@ -25,6 +26,7 @@ from . import eager
 from .grouping import GraphLayout
 from .session import ProgramInterface, TorchSession, engine
 from .unclaimed import claimed
+from .whole_range import widen
 from .writer import decomposed, exported, kernels, torchscript
 from .writer.program import FxProgram, Handler
 
@@ -51,7 +53,7 @@ class ByEngine(Protocol):
 def build(target: ByEngine, graph: Graph, ledger: Ledger, form: str, *, lossy: bool) -> object:
     """Returns the model of a graph in one of a target's forms; Refused for what has no form."""
     plain = target.decomposed or form in ("pt2", "float")
-    flat = _flat(graph, ledger, kernels=not plain)
+    flat = _flat(None if plain else target.capability(), graph, ledger)
     if form == "float" and (found := held(flat)):
         raise Refused(f"{graph.name}: {found[0]} is quantized; write the float model instead")
     choose = decomposed.handler if plain else kernels.handler
@@ -70,7 +72,7 @@ def convert(
 
     Raises Refused where eager mode computes something else than the graph says.
     """
-    flat = _flat(graph, ledger, kernels=True)
+    flat = _flat(target.capability(), graph, ledger)
     with engine(target.engine):
         made = eager.converted(flat, module, target.capability())
     ledger.check(lossy=lossy)
@@ -82,10 +84,14 @@ def convert(
     return made
 
 
-def _flat(graph: Graph, ledger: Ledger, *, kernels: bool) -> Graph:
-    """Returns the graph in QDQ form; with data as the engines' kernels take them, which are u8."""
+def _flat(kernels: Capability | None, graph: Graph, ledger: Ledger) -> Graph:
+    """Returns the graph in QDQ form; for an engine's kernels with data as these take them, which
+    are u8, and sums of two tensors as additions, where no kernel of a convolution adds one."""
     passes: list[Pass] = [ExpandQdq(), OpenGroups(chains=True)]
-    flat = run_passes(graph, [*passes, UnsignedData()] if kernels else passes, ledger)
+    if kernels is not None:
+        adds = any(chain[:2] == ("conv2d", "add") for chain in kernels.chains)
+        passes = [*(() if adds else (SplitSums(),)), *passes, UnsignedData()]
+    flat = run_passes(graph, passes, ledger)
     for node in flat:
         if node.op == "quantize" and node.attrs["round"] in _NEAREST:
             flat.set_attrs(node, round="")
@@ -123,6 +129,7 @@ def _grouped(target: ByEngine, flat: Graph, ledger: Ledger) -> Graph:
     """Returns the graph with one group for each kernel that is called."""
     if not held(flat):
         return flat
+    widen(flat, target.capability(), ledger)
     table = claimed(flat, target.capability(), target.profile)
     return run_passes(flat, [GraphLayout(target.profile, table=table)], ledger)
 
@@ -142,7 +149,7 @@ def save(target: ByEngine, made: object, graph: Graph, path: Path) -> None:
 
 def session(target: ByEngine, graph: Graph) -> TorchSession:
     """Makes a graph ready to run by a target's engine, by the kernels that run its files."""
-    flat = _flat(graph, Ledger(), kernels=not target.decomposed)
+    flat = _flat(None if target.decomposed else target.capability(), graph, Ledger())
     grouped = _grouped(target, flat, Ledger())
     choose = decomposed.lowered if target.decomposed else kernels.handler
     with engine(target.engine):
@@ -150,8 +157,9 @@ def session(target: ByEngine, graph: Graph) -> TorchSession:
     return TorchSession(exported.module(program), target.engine, _signature(target, graph))
 
 
-def file_session(target: ByEngine, path: Path) -> TorchSession:
-    """Makes a file that a target wrote ready to run; raises InputError for one that is none.
+def file_session(target: ByEngine, path: Path, graph: Graph | None = None) -> TorchSession:
+    """Makes a file ready to run; InputError for one that does not name its inputs, as a target
+    writes them, where no graph says their names.
 
     PyTorch packs the weights of a file as it loads it, for the engine that is chosen then.
     """
@@ -159,7 +167,9 @@ def file_session(target: ByEngine, path: Path) -> TorchSession:
     with engine(target.engine):
         made, told = exported.load(path) if whole else torchscript.load(path)
     run: Callable[..., object] = made
-    signature = ProgramInterface.parse(told)
+    signature = (
+        ProgramInterface.parse(told) if told or graph is None else ProgramInterface.of(graph)
+    )
     return TorchSession(run, target.engine, signature.plain() if whole else signature)
 
 

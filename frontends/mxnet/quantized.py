@@ -19,6 +19,7 @@ from .ranges import (
     U8,
     calibrated,
     integers,
+    is_of_nothing,
     note_nothing,
     note_refusal,
     quantized,
@@ -69,7 +70,12 @@ def _dequantize(call: SymbolCall) -> Value:
     call.skip("min_calib_range", "max_calib_range")
     if uncalibrated.is_plain(call, 0):
         return uncalibrated.dequantize(call)
-    return typed(call, "dequantize", {"x": integers(call, 0, 1, 2)}, {}, None)
+    x = integers(call, 0, 1, 2)
+    made = typed(call, "dequantize", {"x": x}, {}, None)
+    if not is_of_nothing(x):
+        return made
+    # unlike layers, this operator multiplies by the range as it stands
+    return call.add("mul", {"a": made, "b": call.number(0.0, F32)})
 
 
 def _pooling(call: SymbolCall) -> list[Made]:

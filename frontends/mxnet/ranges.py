@@ -35,6 +35,12 @@ def quantized(storage: DType, low: float, high: float) -> QuantType:
     return replace(made, declared=declared)
 
 
+def is_of_nothing(value: Value) -> bool:
+    """Returns whether a quantized value has the scale that a range of 0 to 0 is given."""
+    quant = value.type.quant
+    return quant is not None and bool((quant.scales() == 1 / _STEPS_OF_NOTHING).all())
+
+
 def calibrated(call: SymbolCall) -> tuple[float, float] | None:
     """Returns the range that calibration gave a node; None where it has none."""
     if not call.attrs.given("min_calib_range") or not call.attrs.given("max_calib_range"):

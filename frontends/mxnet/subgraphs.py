@@ -130,7 +130,8 @@ def _conv(call: SymbolCall) -> Made | list[Made]:
     )
     axes, attrs = convolution.sides(each)
     if axes != 2:
-        raise Unsupported(f"it is a convolution along {axes} axes; 2 are read quantized")
+        said = f"it is a convolution along {axes} axes; 2 are read quantized"
+        raise Unsupported(f"{said}; quantize the float model with qir quantize")
     given = convolution.operands(each, no_bias=False)
     w, bias = given["w"], given["bias"]
     assert w is not None
@@ -252,8 +253,8 @@ def _linear(call: SymbolCall) -> Made | list[Made]:
     steps = [_function(fusion, node) for _, node in rest]
     apart = call.attrs.flag("channel_wise_quantize")
     found = calibrated(call)
-    if found is None and not real and not apart:
-        return _linear_sums(call, data, w, bias, flat, steps)
+    if found is None and not real:
+        return _linear_sums(call, data, w, bias, flat, steps, apart)
     operands = {"x": integers(call, *data)}
     operands["w"] = call.value(w) if apart else integers(call, w, at + 2, at + 3)
     if bias is not None:
@@ -272,13 +273,22 @@ def _linear_sums(
     bias: int | None,
     flat: bool,
     steps: list[_Step],
+    apart: bool,
 ) -> list[Made]:
-    """Adds a layer whose sums have no calibrated range."""
+    """Adds a layer whose sums have no calibrated range, its weights quantized apart or whole."""
     sums, at = LayerSums(call, *data), data[1]
     if sums.x.type.rank != 2:
         if not flat:
             raise Unsupported(f"its data have {sums.x.type.rank} axes, and are not flattened")
         sums.x = call.add("flatten", {"x": sums.x}, {"axis": 1})
+    if apart:
+        if steps:
+            raise Unsupported(f"{steps[0].op} follows sums without a calibrated range; {CALIBRATE}")
+        said = "MXNet 1.9.1 refuses weights by channel without calibrated ranges"
+        call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, said)
+        start = None if bias is None else call.value(bias)
+        held = None if start is None else _data(start)
+        return sums.product_by_channel(_data(call.value(w)), held)
     weights = integers(call, w, at + 2, at + 3)
     start = None if bias is None else integers(call, bias, at + 4, at + 5)
     made = sums.product(

@@ -204,6 +204,29 @@ class LayerSums:
         away = call.add("trunc", {"x": _op(call, "add", scaled, half)})
         return _op(call, "add", sums, call.cast(away, I32))
 
+    def product_by_channel(
+        self, w: NDArray[np.float32], bias: NDArray[np.float32] | None
+    ) -> list[Made]:
+        """Returns the floats of sums whose channels have scales of their own, and their range.
+
+        Weights and bias are rounded as those of calibrated layers are. The range counts one unit a
+        step, as no other has a meaning for all channels.
+        """
+        call = self.call
+        spans = np.abs(w).max(axis=1, initial=0).astype(_F)
+        gains = _F(LEVELS[I8]) / np.where(spans > 0, spans, _F(1))
+        held = np.clip(np.rint(w * gains[:, None]), -128, 127).astype(np.int8)
+        sums = call.add(
+            "matmul_integer", {"a": self.x, "b": call.constant(np.ascontiguousarray(held.T), "w")}
+        )
+        both = _op(call, "mul", call.constant(gains, "gains"), self.gain)
+        if bias is not None:
+            start = call.constant(bias.astype(_F), "bias")
+            sums = _op(call, "add", sums, _rounded(call, _op(call, "mul", start, both), I32))
+        made = _op(call, "div", call.cast(sums, F32), both)
+        reach = _number(call, float(_F(2**31 - 1)))
+        return [made, _op(call, "neg", reach), reach]
+
     def with_summand(self, sums: Value, gain: Value, ends_at: Sequence[int]) -> Value:
         """Returns sums with another tensor added in their unit."""
         call = self.call

@@ -52,6 +52,7 @@ class TorchFrontend(Frontend):
         from .reader import read
         from .signature import restore_names
         from .sources import opened
+        from .trained_norms import fold_trained_norms
 
         found = opened(source, inputs)
         with growth():
@@ -60,6 +61,9 @@ class TorchFrontend(Frontend):
             if found.observers:
                 said = f"{found.observers} observers are left out; calibrate the float model"
                 ledger.add(Change.EXACT, "read torch", found.name, said)
+            fold_trained_norms(graph, ledger)
+            for said in found.assumed:
+                ledger.add(Change.DROPPED, "read torch", found.name, said)
             if found.kernels:
                 Group(found.profile).run(graph, ledger)
             if isinstance(source, (str, Path)):

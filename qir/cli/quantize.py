@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -38,7 +40,12 @@ if TYPE_CHECKING:
     from qir.inspect.quantization_noise import QuantizationNoise
     from qir.ir.graph import Graph
     from qir.ledger import Ledger
+    from qir.recipe import Recipe
+    from qir.requantizing import Reopened
     from qir.rewrite.runner.journal import Journal
+
+_VALUE = re.compile(r"%[^\s,;]+")
+"""A value in a reason."""
 
 
 class Common(TypedDict):
@@ -54,6 +61,7 @@ class Common(TypedDict):
     "qir quantize model.onnx --data samples.npy -o quantized.onnx",
     "qir quantize model.onnx --stats model.stats --keep-float '/fc/*' -o mixed.qir",
     "qir quantize model.onnx --dynamic -o dynamic.onnx",
+    "qir quantize trained.pb -o int8.onnx",
 )
 @shared.model
 @shared.data(f"Samples to calibrate with. {shared.DATA}")
@@ -164,6 +172,10 @@ def quantize(
     as `qir plan` shows, and writes the model. --dynamic and --weights need no samples. The same
     inputs give the same bytes, for any number of threads.
 
+    A model that is quantized already, or was trained with simulated quantization, needs no samples
+    either: without --data and --stats the ranges of its types are taken, for another target. Ops
+    for whose values it states none stay float.
+
     With --as the model is quantized for the kernels of a profile, with the storage types and zero
     points that these support; `qir group --as` the same profile then predicts the runtime's bytes.
     No target is involved; samples are needed.
@@ -207,7 +219,7 @@ def quantize(
     needy = [name for name in known_corrections(corrections) if name in ON_SAMPLES]
     rounds = bool(needy)
     both = data is not None and (asked.goal or rounds)
-    if not alone and (data is None) == (stats is None) and not both:
+    if not alone and data is not None and stats is not None and not both:
         raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
     if data is None and stats is not None and (limit or batch or feeds):
         raise UsageError("--limit, --batch and --feeds go with --data: statistics are ready")
@@ -237,6 +249,11 @@ def quantize(
     screen = Screen(quiet=quiet)
     ledger = Ledger()
     graph = open_model(model, ledger, data=data, trust=trust)
+    again = None
+    if not alone and data is None and stats is None:
+        again = _reopened(graph, recipe, ledger)
+        graph, corrections = again.graph, "none"
+        recipe = replace(recipe, rules=again.rules)
     checked_on = check_data or data
     few = limit if check_data is None else None
     if asked.goal and data is not None:
@@ -255,7 +272,7 @@ def quantize(
     )
     if alone or not any(d.reason.startswith("a mask puts") for d in plan.decisions):
         _require_work(model, plan)  # else the data tell whether it is one
-    statistics: Statistics | None = None
+    statistics: Statistics | None = again.statistics if again else None
     if stats is not None:
         statistics = Statistics.load(stats)
         if statistics.unfinished:
@@ -401,6 +418,17 @@ def quantize(
     goals.finish(found, asked)
 
 
+def _reopened(graph: Graph, recipe: Recipe, ledger: Ledger) -> Reopened:
+    """Returns the float model of a quantized one and its ranges."""
+    from qir.analysis.quantized_regions import held
+    from qir.errors import UsageError
+    from qir.requantizing import reopen
+
+    if not held(graph):
+        raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
+    return reopen(graph, recipe, ledger)
+
+
 def _noise(
     graph: Graph,
     quantized: Graph,
@@ -501,6 +529,15 @@ def _reason(plan: Plan) -> str:
     return ranked.most_common(1)[0][0] if ranked else "it has no ops"
 
 
+def _reasons(said: Iterable[str]) -> str:
+    """The reasons of one op's nodes; one stands for all that name another value alone."""
+    alike: dict[str, list[str]] = {}
+    for reason in said:
+        alike.setdefault(_VALUE.sub("%", reason), []).append(reason)
+    counts = ((each[0], len(set(each))) for each in alike.values())
+    return "; ".join(f"{one} ({count:,} such)" if count > 1 else one for one, count in counts)
+
+
 def _show(screen: Screen, plan: Plan) -> None:
     found = [d for d in plan.decisions if d.becomes != "as it is"]
     few = any(d.becomes == "weights" for d in found)
@@ -511,9 +548,7 @@ def _show(screen: Screen, plan: Plan) -> None:
             op,
             f"{done[op]:,}",
             f"{count - done[op]:,}" if count > done[op] else "-",
-            "; ".join(
-                dict.fromkeys(d.reason for d in found if d.op == op and d.becomes == "float")
-            ),
+            _reasons(d.reason for d in found if d.op == op and d.becomes == "float"),
         )
         for op, count in sorted(total.items(), key=lambda item: (-item[1], item[0]))
     ]

@@ -42,6 +42,7 @@ _ONCE = frozenset(
     "one_hot nonzero unique hardmax eye_like range choose_qparams if loop scan".split()
 )
 """Ops whose float values have one right float32, next to those that move elements."""
+_CONTROL = frozenset({"if", "loop", "scan"})
 _MEANS = frozenset(
     "avg_pool1d avg_pool2d avg_pool3d global_avg_pool adaptive_avg_pool reduce_mean".split()
 )
@@ -92,14 +93,41 @@ def said_of(sums: Sequence[FloatSum], who: str) -> str:
 
 def own_order(node: Node) -> bool:
     """Returns whether a float32 result of an op depends on the order of its sums."""
+    return _has_order(node) and any(r.type.element == F32 for r in node.results)
+
+
+def _has_order(node: Node) -> bool:
+    """Returns whether a float result of an op, of any width, depends on the order of its sums."""
     if node.op in _EDGES or node.op in _ONCE or node.bodies:
         return False
     if node.op == "sum" and len(node.operands) <= 2:
         return False  # it rounds once
     types = [v.type for v in (*node.operands.values(), *node.results)]
-    if any(t.quant for t in types) or not any(r.type.element == F32 for r in node.results):
+    if any(t.quant for t in types) or not any(r.type.dtype.is_float for r in node.results):
         return False
     return not spec(node.op).traits.value_preserving
+
+
+def of_float_sums(value: Value) -> bool:
+    """Returns whether float values depend on the order of sums, after the last quantized values."""
+    waiting, seen = [value], {value}
+    while waiting:
+        node = waiting.pop().node
+        if _has_order(node) or any(map(_has_order, _within(node))):
+            return True
+        if any(operand.type.quant for operand in node.operands.values()):
+            continue
+        found = set(node.operands.values()) - seen
+        seen |= found
+        waiting.extend(found)
+    return False
+
+
+def _within(node: Node) -> list[Node]:
+    """Returns the nodes of a branch or loop; a kernel's own body is not looked into."""
+    if node.op not in _CONTROL:
+        return []
+    return [n for body in node.bodies.values() for one in body for n in (one, *_within(one))]
 
 
 def _bits(node: Node) -> int:

@@ -33,7 +33,9 @@ from . import (
     pooling,
     quantized,
     recurrent,
+    signed,
 )
+from .rewritten import rewritten
 from .symbol import Entry
 from .writer import REMEDY, STEP, Row, SymbolWriter
 
@@ -92,8 +94,10 @@ def prepared(graph: Graph, ledger: Ledger, *, integers: bool = False) -> Graph:
     """Returns the graph as MXNet computes it: grouped, channels first, constants folded."""
     last = any(n.attrs.get("layout") == "NHWC" for n in graph)
     made = run_passes(graph, [Layout("nchw")], ledger) if last else graph.copy()
+    rewritten(made)
     if integers:
         aside = Ledger()
+        signed.signed(made, ledger)
         made = run_passes(made, [Group(PROFILE)], aside)
         for entry in aside:
             if entry.change is Change.UNVERIFIED:

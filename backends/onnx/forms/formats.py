@@ -45,8 +45,12 @@ _ROWS = "* |> *"
 """Reals in a row that one kernel would compute: no file says that."""
 
 
-def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> Graph:
-    """Returns a graph in the form asked for; `standard` has no operators but ONNX's own.
+def formed(
+    graph: Graph, form: str | None, ledger: Ledger, *, standard: bool, lossy: bool = False
+) -> Graph:
+    """Returns a graph in the form asked for.
+
+    `standard` has no operators but ONNX's own; `lossy` allows quantized values to move.
 
     Nothing asked for is the first form, in which operators of onnxruntime's own stay. Reals alone
     have that form as they are; all else is a copy. Raises Refused where a form has nothing to hold.
@@ -69,7 +73,7 @@ def formed(graph: Graph, form: str | None, ledger: Ledger, *, standard: bool) ->
     if form in (None, "qdq", "qoperator"):
         for each in bodies(out):
             whole_range.widen(each, ledger)
-            other_kernels.fit(each, ledger)
+            other_kernels.fit(each, ledger, lossy=lossy)
     _run(OpenGroups(_ROWS, chains=True), out, ledger)
     if not standard:
         opened(out, ledger)

@@ -40,7 +40,7 @@ def quant_of(node: Node, value: Value) -> QuantType:
     if why:
         said = "TensorFlow's kernels have one scale, no zero point, u8 or i8"
         raise refused(
-            node, f"%{value.name} {why}; {said}: quantize the float model for this target"
+            node, f"%{value.name} {why}; {said}: qir quantize takes its ranges for this target"
         )
     return quant
 

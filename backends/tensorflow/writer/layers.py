@@ -18,6 +18,8 @@ from .nodes import PROFILE, Nodes, kind, refused
 from .wire import Attr
 
 Write = Callable[[Nodes, Node], str]
+NEED = "need the size of the image; give it with --shape"
+NEEDS = NEED.replace("need", "needs", 1)
 
 
 def wholes(n: Node, name: str) -> tuple[int, ...]:
@@ -210,7 +212,10 @@ def _pads(n: Node, x: Value) -> tuple[int, ...]:
     if n.attrs["ceil"]:
         for i, (size, made) in enumerate(zip(spatial(n, x), spatial(n, n.result), strict=True)):
             if not isinstance(size, int) or not isinstance(made, int):
-                raise refused(n, "sizes that are rounded up need the size of the image")
+                if n.op.startswith("avg") or pad[i + len(kernel)] or stride[i] > kernel[i]:
+                    raise refused(n, f"sizes that are rounded up {NEED}")
+                pad[i + len(kernel)] = stride[i] - 1  # a window more wherever one is left
+                continue
             more = (made - 1) * stride[i] + kernel[i] - size - pad[i]
             pad[i + len(kernel)] = max(pad[i + len(kernel)], more)
     return tuple(pad)
@@ -241,7 +246,7 @@ def _counted(n: Node, x: Value, axis: int) -> np.ndarray:
     """Returns how many elements along an axis each window of an average pool counts."""
     size, made = spatial(n, x)[axis], spatial(n, n.result)[axis]
     if not isinstance(size, int) or not isinstance(made, int):
-        raise refused(n, "an average pool with padding needs the size of the image")
+        raise refused(n, f"an average pool with padding {NEEDS}")
     pad, kernel, stride = wholes(n, "pad"), wholes(n, "kernel"), wholes(n, "stride")
     low, high = (-pad[axis], size + pad[axis + len(kernel)]) if n.attrs["count_pad"] else (0, size)
     starts = np.arange(made) * stride[axis] - pad[axis]

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from qir.ir.node import Node
+from qir.ir.dtype import F64, DType
+from qir.ir.node import Node, Value
 from qir.ir.types import QuantType
 
 from . import movement, packed_weights
@@ -71,12 +72,56 @@ def _quantize(program: FxProgram, node: Node) -> fx.Node:
     if node.attrs["round"] not in ("", "even") or not node.attrs["saturate"]:
         raise program.refuse(node, "PyTorch rounds to the nearest, ties to even, and saturates")
     x = program.operand(node, "x")
+    if "scale" in node.operands:
+        return _while_running(program, node, x, "scale", "zero", node.result)
     return _call(program, node, "quantize", x, node.result.type.quant)
 
 
 def _dequantize(program: FxProgram, node: Node) -> fx.Node:
     x = node.operands["x"]
+    if "x.scale" in node.operands:
+        return _while_running(program, node, program.of(x), "x.scale", "x.zero", x)
     return _call(program, node, "dequantize", program.of(x), x.type.quant)
+
+
+def _while_running(
+    program: FxProgram, node: Node, x: fx.Node, scale: str, zero: str, codes: Value
+) -> fx.Node:
+    """Quantizes or dequantizes by numbers that are chosen while the program runs."""
+    quant = codes.type.quant
+    assert quant is not None
+    kind = KINDS.get(str(quant.storage))
+    chosen = [node.operands[slot].node.op for slot in (scale, zero) if slot in node.operands]
+    if chosen != ["choose_qparams"] * 2 or kind is None or quant.grain is not None:
+        raise program.refuse(node, "quantized_decomposed takes numbers of choose_qparams alone")
+    numbers = program.operand(node, scale), program.operand(node, zero)
+    verb = f"quantized_decomposed.{node.op}_per_tensor"
+    return program.call(verb, x, *numbers, quant.low, quant.high, kind)
+
+
+def _choose(program: FxProgram, node: Node) -> list[fx.Node]:
+    """Scale and zero point of the range that data have, as tensors of one element."""
+    attrs, least = node.attrs, _LEAST.get(str(node.attrs["rule"]))
+    kind = KINDS.get(str(attrs["storage"]))
+    plain = not (attrs["keep"] or attrs["blocks"] or attrs["symmetric"])
+    if least is None or kind is None or not plain or attrs["scale_type"] != F64:
+        said = f"choose_qparams has no range rule {attrs['rule']!s} of such a scale"
+        raise program.refuse(node, f"{said}; quantize for pt2e, or write an engine's TorchScript")
+    if others := [
+        u for r in node.results for u in r.users if u.op not in ("quantize", "dequantize")
+    ]:
+        raise program.refuse(node, f"what it chooses is read by {others[0].name} too")
+    storage, bounds = attrs["storage"], attrs["bounds"]
+    assert isinstance(storage, DType)
+    assert bounds is None or isinstance(bounds, tuple)
+    low, high = bounds or storage.bounds
+    x = program.operand(node, "x")
+    made = program.call("quantized_decomposed.choose_qparams", x, low, high, least, kind)
+    return [program.item(made, index) for index in range(2)]
+
+
+_LEAST = {"torch.observer": 2.0**-23, "torch.qnnpack.symmetric": 2.0**-12}
+"""The least scale that a range rule chooses, by which programs name the rule."""
 
 
 def _requantize(program: FxProgram, node: Node) -> fx.Node:
@@ -85,6 +130,7 @@ def _requantize(program: FxProgram, node: Node) -> fx.Node:
 
 
 _BETWEEN: dict[str, Handler] = {
+    "choose_qparams": _choose,
     "quantize": _quantize,
     "dequantize": _dequantize,
     "requantize": _requantize,

@@ -87,7 +87,7 @@ def load(path: Path) -> tuple[torch.jit.ScriptModule, str]:
     extra = {TOLD: ""}
     try:
         opened: Any = torch.jit.load
-        made = opened(str(path), _extra_files=extra)
+        made = opened(str(path), map_location="cpu", _extra_files=extra).eval()
     except (RuntimeError, ValueError, OSError) as error:
         said = " ".join(str(error).split())[:200]
         raise InputError(f"{path}: PyTorch does not load it: {said}") from error

@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from qir.errors import InputError
 
+from ..attempts import BY_DATA
 from ..quantization import STATED
 from . import quantized
 from .builder import ScriptBuilder, is_tensor
@@ -84,7 +86,10 @@ class Interpreter:
         given = [env[value.unique()] for value in node.inputs()]
         self.builder.line = _line(node)
         special = _SPECIAL.get(kind)
-        made = special(self, node, given, env) if special else self.op(node, kind, given)
+        try:
+            made = special(self, node, given, env) if special else self.op(node, kind, given)
+        except GuardOnDataDependentSymNode as error:
+            raise self.fail(BY_DATA) from error
         values = list(node.outputs())
         if len(values) == 1:
             env[values[0].unique()] = made
@@ -105,7 +110,11 @@ class Interpreter:
             return given[0]
         if not tensors or kind in _OF_LISTS:
             sizes = [held for held in _flat(given) if isinstance(held, fx.Node)]
-            if sizes and kind not in _OF_LISTS and (kind in SYMBOLIC or kind in COMPARED):
+            if (
+                sizes
+                and kind not in _OF_LISTS
+                and (kind in SYMBOLIC or kind in _TURNED or kind in COMPARED)
+            ):
                 return self._of_sizes(kind, given)
             listed = kind in _OF_LISTS or (
                 bool(given) and isinstance(given[0], (list, tuple, dict))
@@ -126,10 +135,14 @@ class Interpreter:
 
     def _of_sizes(self, kind: str, given: list[Any]) -> Any:
         """Computes with sizes that are not known."""
+        if kind == "aten::rsub":
+            kind, given = "aten::sub", [given[1], given[0]]
+        elif kind == "aten::neg":
+            kind, given = "aten::sub", [0, given[0]]
         if kind in SYMBOLIC:
             return self.builder.call(SYMBOLIC[kind], *given[:2])
         held = [g.meta["val"] if isinstance(g, fx.Node) else g for g in given]
-        return bool(SCALARS[kind](*held))
+        return self.builder.decide(lambda: SCALARS[kind](*held))
 
     def _arguments(self, node: Any, given: list[Any]) -> tuple[Any, dict[str, Any]]:
         """Returns an overload, and the arguments by the names of its schema."""
@@ -137,6 +150,7 @@ class Interpreter:
         named = text.partition("(")[0]
         namespace, _, rest = named.partition("::")
         name, _, overload = rest.partition(".")
+        overload = overload.removesuffix(_TWIN).removesuffix("_")
         packet = getattr(getattr(torch.ops, namespace), name, None)
         target = getattr(packet, overload or "default", None)
         if not isinstance(target, torch._ops.OpOverload):
@@ -215,6 +229,10 @@ class Interpreter:
         raise self.fail(f"calls {kind} of a quantized tensor, which is not read; dequantize first")
 
 
+_TWIN = "hacked_twin"
+"""The overload of an operator of optional tensors that TorchScript has where none is left out."""
+_TURNED = frozenset(("aten::rsub", "aten::neg"))
+"""Operators of sizes that are differences of them."""
 _KINDS = (QuantizedTensor, quantized.Channels)
 _REDUCED = frozenset(("aten::max", "aten::min", "aten::topk", "aten::sort"))
 """Operators that give elements of what they read, some with the places of these."""
@@ -261,6 +279,8 @@ def _typed(formal: Any, held: Any) -> Any:
     text = str(formal.real_type)
     if isinstance(held, int) and not isinstance(held, bool):
         if "ScalarType" in text:
+            if held not in DTYPES:
+                raise InputError(f"element type number {held} of TorchScript is not read")
             return DTYPES[held]
         if "MemoryFormat" in text:
             return FORMATS[held]
@@ -314,7 +334,7 @@ def _number(reader: Interpreter, held: Any, *rest: Any) -> Any:
     data = reader.builder.known(held)
     if isinstance(data, torch.Tensor) and data.numel() == 1:
         return data.item()
-    raise reader.fail("takes a number out of a tensor that is computed; export a part without it")
+    raise reader.fail(f"takes a number out of a tensor that is computed: it {BY_DATA}")
 
 
 def _item(reader: Interpreter, held: Any, at: Any) -> Any:
@@ -453,7 +473,7 @@ def _method(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
 def _if(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
     (condition,) = given
     if not isinstance(condition, bool):
-        raise reader.fail("branches by data; export it with torch.export and torch.cond")
+        raise reader.fail(BY_DATA)
     then, other = node.blocks()
     made = reader.block(then if condition else other, env)
     return made[0] if len(made) == 1 else made
@@ -471,7 +491,7 @@ def _loop(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
         condition, *carried = reader.block(block, env)
         turn += 1
     if not isinstance(most, int) or not _is_bool(condition):
-        raise reader.fail("goes round a loop as often as data say; torch.export reads such loops")
+        raise reader.fail(BY_DATA)
     return carried[0] if len(carried) == 1 else carried
 
 

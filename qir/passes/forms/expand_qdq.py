@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from qir.analysis import float32_overflow
 from qir.analysis.int32_overflow import going_on
+from qir.analysis.prelu_slopes import bent
 from qir.analysis.summand_storage import saturating
 from qir.errors import Refused, TypeRuleError
 from qir.ir.dtype import F32
@@ -78,6 +79,7 @@ class ExpandQdq(Pass):
                 going_on(graph, node)
                 or float32_overflow.beyond(graph, node)
                 or saturating(graph, node)
+                or bent(graph, node)
             )
             try:
                 _expand(graph, node, reals)
@@ -86,10 +88,17 @@ class ExpandQdq(Pass):
                 said = f"{node.name}{where}: float ops cannot replace it: {error}"
                 raise Refused(said) from error
             change = Change.APPROXIMATED if apart else Change.REGROUPED
-            said = f"written as float ops between quantized values{apart}"
+            said = f"written as float ops between quantized values{apart or _float_sum(node)}"
             ledger.add(change, self.name, node.name, said)
             count += 1
         return count + (graph.prune() if count else 0)
+
+
+def _float_sum(node: Node) -> str:
+    """Returns a note on a layer that adds another tensor to its sums before it rounds."""
+    if not node.stages or not any(stage.slots for stage in node.stages[1:]):
+        return ""
+    return f"; its {node.stages[0].op} is float where a runtime has no such kernel"
 
 
 def expand(graph: Graph, node: Node) -> None:

@@ -139,6 +139,28 @@ def test_mxnet_counts_the_same_steps_where_small_values_have_a_range_of_nothing(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("mxnet")
+def test_mxnet_dequantizes_a_range_of_nothing_to_0(tmp_path: Path) -> None:
+    symbol = {
+        "nodes": [
+            {"op": "null", "name": "low", "inputs": []},
+            {"op": "null", "name": "q", "inputs": []},
+            {"op": "_contrib_dequantize", "name": "y", "inputs": [[1, 0, 0], [0, 0, 0], [0, 0, 0]]},
+        ],
+        "arg_nodes": [0, 1],
+        "heads": [[2, 0, 0]],
+    }
+    path = tmp_path / "model-symbol.json"
+    path.write_text(json.dumps(symbol))
+    held = {"low": np.zeros(1, np.float32), "q": np.array([[-128, -1, 0, 127]], np.int8)}
+    path.with_name("model-0000.params").write_bytes(parameter_bytes(held))
+    (theirs,) = MxnetSession(path).run({}).values()
+    (ours,) = qir.run(qir.load(path), {}).values()
+    assert ours.tobytes() == theirs.tobytes()
+    assert not ours.any()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("mxnet")
 def test_mxnet_runs_a_range_of_nothing_so(tmp_path: Path) -> None:
     theirs = of_mxnet(MxnetSession(ranged_to_nothing(tmp_path)).run({"data": data()}, every=True))
     assert differing(recorded("pruned")[1], theirs) == []
