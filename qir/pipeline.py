@@ -71,8 +71,6 @@ from qir.target import target as named_target
 
 _STEM = re.compile(r"[0-9]{2,}-.+")
 """The names of a dump's files."""
-
-
 KERNELS = "cpu"
 """The target that runs models on this machine."""
 
@@ -132,8 +130,7 @@ def save(
     that have several.
 
     Raises UsageError for an existing file unless `force`, VerifyError for an invalid graph, and
-    Refused where the file would lose something, unless `lossy`. On an error nothing is
-    written.
+    Refused where the file would lose something, unless `lossy`. Then nothing is written.
     """
     path = Path(destination)
     own = path.suffix.lower() == SUFFIX
@@ -294,9 +291,7 @@ def plan(
 def written(
     plan: Plan, path: str | Path, *, target: str = DEFAULT_TARGET, data: bool = False
 ) -> Plan:
-    """Corrects a plan by the file that was written; a file that no frontend reads changes nothing.
-
-    Without `data`, products that the target computes in float; with it, ops that move values."""
+    """Corrects a plan by the file that was written, if a frontend reads it; `data`: of samples."""
     try:
         graph = load(path)
     except InputError:
@@ -449,9 +444,8 @@ def _require_left(graph: Graph, found: Plan, rules: str) -> None:
     if (own := graph.profile) != rules:
         way = f"with --as {own}, to a .qir file" if named_profile(own).groups else "for its target"
         raise UsageError(
-            f"the model is quantized by the rules of {own}, {names[0]} first, and would get "
-            "more by "
-            f"those of {rules}; quantize it {way}"
+            f"the model is quantized by the rules of {own}, {names[0]} first, and would get more "
+            f"by those of {rules}; quantize it {way}"
         )
 
 

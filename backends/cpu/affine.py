@@ -88,7 +88,7 @@ def dequantize(b: ProgramBuilder, job: Job) -> None:
 def _numbers(
     b: ProgramBuilder, job: Job, quant: QuantType
 ) -> tuple[dict[str, Any], dict[str, Buffer]]:
-    """Scales and zeros that the type has, and the buffers of those that are computed."""
+    """Returns the scales and zeros of a type, and the buffers of those that are computed."""
     if not quant.dynamic:
         scale = np.asarray(quant.scales(), np.float32).reshape(-1)
         return {"scale": scale, "zero": quant.zeros().astype(np.int32).reshape(-1)}, {}
@@ -167,7 +167,7 @@ def recode(b: ProgramBuilder, job: Job) -> None:
 
 
 def matmul_integer(b: ProgramBuilder, job: Job) -> None:
-    """Lowers exact sums of integers less their zeros: by int8 kernels, else in float32."""
+    """Lowers exact sums of integers less their zeros, by int8 or exact float32 kernels."""
     if dynamic.product(b, job):
         return
     shapes = [sizes(job.operands[slot]) for slot in ("a", "b")]

@@ -103,7 +103,7 @@ def moved(shape: Sizes, order: Sequence[int]) -> Sizes:
 
 
 def strides(shape: Sizes) -> Sizes:
-    """Elements from one index of each axis to the next, where the last is innermost."""
+    """Returns the strides of a contiguous array, in elements."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
@@ -175,11 +175,11 @@ class ProgramBuilder:
         self.steps.append(PendingStep(name, kind, tuple(reads), tuple(writes), shape, add))
 
     def scratch(self, size: int) -> Buffer:
-        """Memory for something that is no value of the graph."""
+        """Allocates memory that is no value of the graph."""
         return Buffer(size)
 
     def make(self, value: Value, *, last: bool = False) -> Buffer:
-        """Memory for a value that the next step writes."""
+        """Allocates memory for a value that the next step writes."""
         return self.hold(value, Buffer(math.prod(sizes(value)) * itemsize(value)), last=last)
 
     def hold(self, value: Value, buffer: Buffer, *, last: bool = False) -> Buffer:
@@ -222,17 +222,17 @@ class ProgramBuilder:
         return y
 
     def defer(self, value: Value, elements: Elements) -> None:
-        """Says that a value is elements of another; a step copies them if somebody needs that."""
+        """Records that a value has the elements of another; copied only if needed."""
         self._waiting[value] = elements
 
     def elements(self, value: Value) -> Elements:
-        """Where the elements of a value come from, as it is typed."""
+        """Returns the buffer of a value's elements, contiguous in its own type."""
         if value in self._waiting and (value, False) not in self._held:
             return self._waiting[value]
         return Elements(value, strides(sizes(value)))
 
     def view(self, value: Value) -> View:
-        """Where the elements of a value are, for steps that take any order of axes."""
+        """Returns the buffer and strides of a value, for steps that accept any order of axes."""
         found = self.elements(value)
         return View(self.need(found.source), found.steps, found.offset)
 
@@ -276,7 +276,7 @@ class ProgramBuilder:
         )
 
     def fold(self, value: Value, source: Value, made: Callable[[], NDArray[np.generic]]) -> None:
-        """Says that a constant decides a value, which is computed if somebody needs it."""
+        """Records that a value depends on a constant alone; it is computed if it is needed."""
         self._folds[value] = source, made
 
     def folded(self, value: Value) -> Value | None:

@@ -137,7 +137,7 @@ def _equal(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
 def multiplier(
     x: ByteParameters, scale: NDArray[np.float32], y: ByteParameters | None
 ) -> NDArray[np.float32]:
-    """sx * sw / sy in float32, in this order; sx * sw where the result stays float."""
+    """Returns sx * sw / sy in float32, in this order; sx * sw where the result stays float."""
     with np.errstate(all="ignore"):  # what overflows is infinite, which the kernels take
         product = np.float32(x.scale) * scale
         out = product if y is None else product / np.float32(y.scale)
@@ -200,7 +200,8 @@ class Job:
     """Parameters of the method that its profile names."""
 
     def bounds(self, y: ByteParameters) -> tuple[int, int]:
-        """Lowest and highest integer of the result, by its type and by relu and clip after the op.
+        """Returns the lowest and highest integer of the result, by its type and its fused
+        activation.
 
         Rounding is monotone: clamping floats before it is clamping integers after it.
         """
@@ -217,7 +218,7 @@ class Job:
         return low, high
 
     def full(self, y: ByteParameters) -> None:
-        """CannotLower unless the result takes every integer: for kernels that do not clamp."""
+        """Raises CannotLower unless the result has every integer: for kernels that do not clamp."""
         if self.bounds(y) != y.quant.storage.bounds:
             raise CannotLower(f"{self.op} does not clamp its results")
 
@@ -233,7 +234,7 @@ class Job:
         return first, second
 
     def pads(self) -> tuple[int, int, int, int]:
-        """Top, left, bottom, right."""
+        """Returns top, left, bottom and right padding."""
         top, left, bottom, right = self.ints("pad")
         return top, left, bottom, right
 

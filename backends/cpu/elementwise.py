@@ -151,7 +151,7 @@ def real(b: ProgramBuilder, job: Job) -> None:
 def _operands(
     b: ProgramBuilder, job: Job, first: Value, second: Value
 ) -> tuple[Buffer, Buffer, Buffer, Sizes, tuple[int, int, int], Broadcast]:
-    """Operands and result in one order of axes, its sizes, and how the operands meet in it."""
+    """Returns operands and result in one axis order, its sizes, and how operands broadcast."""
     rank = job.result.type.rank
     fours = [v for v in (first, second) if v.type.rank == 4]
     fours = [v for v in fours if v.constant is None and not still(sizes(v), LAST)]
@@ -185,7 +185,7 @@ def _padded(shape: Sizes, rank: int) -> Sizes:
 def _meet(
     first: Value, second: Value, rank: int, last: bool
 ) -> tuple[tuple[int, int, int], Broadcast]:
-    """(outer, rows, inner), and which operand repeats along the rows."""
+    """Returns (outer, rows, inner), and which operand repeats along the rows."""
     a, c = (_padded(sizes(v), rank) for v in (first, second))
     if last:
         a, c = moved(a, LAST), moved(c, LAST)
@@ -208,7 +208,7 @@ def _rows(narrow: Sizes, wide: Sizes) -> tuple[int, int, int]:
 
 
 def fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
-    """a * b + c rounded once: the sum is rounded to odd in float64, then to float32."""
+    """Computes a * b + c rounded once: the sum is rounded to odd in float64, then to float32."""
     product, addend = float(a) * float(b), float(c)
     total = product + addend
     part = total - product

@@ -138,7 +138,7 @@ def _still(picked: NDArray[np.int64], size: int) -> bool:
 
 
 def _repeated(size: int, before: int, after: int, mode: str) -> NDArray[np.int64]:
-    """Returns the index of each element of a padded axis; those that are cut off go first."""
+    """Returns the index of each element of a padded axis, after cropping."""
     kept = np.arange(max(-before, 0), size - max(-after, 0), dtype=np.int64)
     if not kept.size:
         raise CannotLower(f"nothing of an axis of {size} is left to repeat")

@@ -238,7 +238,7 @@ def _params(b: ProgramBuilder, node: Node) -> Mapping[str, object]:
     """
     kinds = [value.type for value in (*node.operands.values(), *node.results)]
     if not any(kind.quant for kind in kinds):
-        return {}  # profiles speak of codes
+        return {}  # profiles are about quantized values
     if node.op in ("quantize", "requantize") and node.attrs["round"]:
         raise CannotLower("it states itself how it rounds")
     name = profile_of(b.graph, node)

@@ -88,7 +88,7 @@ def dequantize(b: ProgramBuilder, job: Job) -> None:
 
 
 def _maps(x: Value, y: Value) -> tuple[ByteParameters, ByteParameters] | None:
-    """Both maps where they differ; None where elements are moved as they are."""
+    """Returns both quantized types where they differ; None where elements are only moved."""
     ours, theirs = x.type.quant, y.type.quant
     if x.type.element == y.type.element or (ours and theirs and ours.same_map(theirs)):
         return None

@@ -263,7 +263,7 @@ class Matrices:
         return not self.offset and self.steps == strides(self.sizes)
 
     def offsets(self, batch: Sizes) -> NDArray[np.uint64]:
-        """Where each matrix of a batch begins, of which this one may repeat some."""
+        """Returns where each matrix of a batch begins; broadcast matrices repeat."""
         missing = len(batch) - (len(self.sizes) - 2)
         pairs = zip(self.sizes[:-2], self.steps[:-2], strict=True)
         steps = tuple(0 if size == 1 else step for size, step in pairs)

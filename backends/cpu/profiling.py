@@ -84,7 +84,7 @@ def peaks(threads: int, isa: str | None) -> dict[str, float]:
 
 
 def _least(plan: _cpu.Plan, threads: int) -> float:
-    """The least time of a run."""
+    """Returns the least time of several runs."""
     least, end = float("inf"), time.perf_counter() + SECONDS
     while time.perf_counter() < end:
         started = time.perf_counter()

@@ -64,7 +64,7 @@ def layer(b: ProgramBuilder, node: Node) -> None:
 
 
 def _plain(node: Node) -> None:
-    """CannotLower for a layer that does more than the kernel."""
+    """Raises CannotLower for a layer that does more than the kernel."""
     for slot in ("lengths", "peephole", "proj"):
         if slot in node.operands:
             raise CannotLower(f"no kernel computes a layer with {slot}")

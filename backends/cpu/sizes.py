@@ -170,7 +170,7 @@ def _chain(node: Node) -> Shape:
 
 
 def trial(graph: Graph, given: Mapping[str, int] = MappingProxyType({})) -> dict[str, Sizes]:
-    """Input sizes with 1, or what is given, for every dimension that is not a number.
+    """Returns input sizes with 1, or what is given, for every open dimension.
 
     Raises UsageError for a name that no shape has.
     """

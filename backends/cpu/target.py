@@ -125,7 +125,7 @@ class Compiled(Executable):
         return peaks(self.threads, self._isa)
 
     def describe(self) -> list[StepRow]:
-        """The steps for the sizes last run; before a first run, 1 stands for sizes left open."""
+        """Returns the steps for the sizes last run; before a first run, open sizes are 1."""
         return self._shown.describe()
 
     def save(

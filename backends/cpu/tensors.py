@@ -46,7 +46,7 @@ def _lonely(job: Job) -> None:
 
 
 def meeting(result: Sizes, *operands: Sizes) -> tuple[Sizes, list[Sizes]]:
-    """Sizes and each operand's steps for broadcasting, with as few axes as there can be."""
+    """Returns sizes and each operand's strides for broadcasting, with as few axes as possible."""
     steps = []
     for shape in operands:
         missing = len(result) - len(shape)
@@ -329,7 +329,7 @@ def place(b: ProgramBuilder, job: Job) -> None:
 
 
 def top_k(b: ProgramBuilder, node: Node) -> None:
-    """Lowers the greatest or least numbers of an axis and their places."""
+    """Lowers top-k: the greatest or least elements of an axis and their indices."""
     value, axis = node.operands["x"], node.attrs["axis"]
     assert isinstance(axis, int)
     kind = _ordered(value)

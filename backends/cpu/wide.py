@@ -38,7 +38,7 @@ def _floats(job: Job) -> None:
 
 
 def _result(b: ProgramBuilder, job: Job) -> tuple[Buffer, list[tuple[float, float]]]:
-    """Memory for the result, and what bounds it after it is rounded."""
+    """Allocates memory for the result, and returns its bounds after rounding."""
     ends = [bounds(stage.op, stage.attrs) for stage in job.tail]
     return b.make(job.result), [
         (-math.inf if low is None else low, math.inf if high is None else high)

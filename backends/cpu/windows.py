@@ -20,7 +20,7 @@ from .tables import Image
 
 
 def _geometry(job: Job) -> tuple[tuple[int, int, int, int], tuple[int, int], Sizes]:
-    """x as (n, h, w, c), the result's (h, w), and the result as it is held."""
+    """Returns x as (n, h, w, c), the result's (h, w), and the result as it is held."""
     x, y = sizes(job.operands["x"]), sizes(job.result)
     if job.nchw:
         x, y = moved(x, LAST), moved(y, LAST)

@@ -121,7 +121,7 @@ def folded_norm(call: MethodCall, arrays: Arrays) -> Codes:
     span = _reach(x, _READ[str(x.storage)])
     most = _reach(out, _READ["i8"])
     inverse = (1 / np.sqrt(var.astype(np.float64) + eps)).astype(F)  # its epsilon is a double
-    # oneDNN is told that the variance is 1, and adds the epsilon again.
+    # oneDNN is given the variance 1, and adds the epsilon again.
     factor = gamma * inverse * F(span / most) / np.sqrt(F(1) + F(eps))
     offset = (beta - mean * gamma * inverse) * F(_READ["i8"] / most)
     shape = [1] * codes.ndim

@@ -22,7 +22,7 @@ def main(package: str) -> None:
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the interpreters print stays out of the answers
     runner: Runner | None = None
-    with suppress(ImportError):  # which is told when something is asked for
+    with suppress(ImportError):  # reported when something is asked for
         runner = Runner(*runtime(package)[1:])
     while True:
         try:

@@ -107,7 +107,7 @@ def _captured(reader: OnnxReader, op: OnnxOp, *graphs: onnx.GraphProto) -> dict[
     return {name: _crossing(reader, op, reader.value(op, name)) for name in computed}
 
 
-# -- codes ----------------------------------------------------------------------------------------
+# -- quantized values -----------------------------------------------------------------------------
 
 
 def _crossing(reader: OnnxReader, op: OnnxOp, value: Value, *, cut: bool = False) -> Value:

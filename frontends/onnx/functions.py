@@ -80,7 +80,7 @@ def written_out(proto: onnx.ModelProto, kept: Container[str]) -> tuple[int, int]
 
     def called(key: tuple[str, str, str], depth: int) -> tuple[int, int]:
         if key not in done:
-            done[key] = 0, 0  # of what calls itself the library tells
+            done[key] = 0, 0  # the library reports what calls itself
             done[key] = (0, 0) if depth > DEEPEST else sums(functions[key].node, depth)
         return done[key]
 

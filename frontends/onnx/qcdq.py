@@ -78,7 +78,7 @@ def _constant(reader: OnnxReader, op: OnnxOp, name: str) -> bool:
 
 
 def bounded(reader: OnnxReader, name: str, quant: QuantType) -> QuantType:
-    """Returns the quantized type of quantized constants, within the bounds that a Clip gave
+    """Returns the type of quantized constants, within the bounds that a Clip gave
     them."""
     found = reader.narrow.get(name)
     return quant if found is None else replace(quant, bounds=found[0])

@@ -62,7 +62,7 @@ def _quant(reader: OnnxReader, op: OnnxOp) -> None:
     mode = _mode(op, "ROUND")
     kind = _map(reader, op, operands["X"].type, signed, narrow) if mode in _ROUNDS else None
     if kind is not None and mode == "HALF_UP" and kind.storage.bits == _MOST_BITS:
-        kind = None  # it adds a half in float32, which has none beside numbers so large
+        kind = None  # it adds a half in float32, which has no effect on numbers so large
 
     def build(body: BodyBuilder) -> list[Value]:
         if kind is None:
@@ -124,7 +124,7 @@ def _sides(reader: OnnxReader, op: OnnxOp, x: TensorType) -> QuantType | None:
 def _map(
     reader: OnnxReader, op: OnnxOp, x: TensorType, signed: bool, narrow: bool
 ) -> QuantType | None:
-    """Returns the quantized type of quantized values that constants say; None where no type says
+    """Returns the quantized type that constants state; None where no type says
     it."""
     if not all(reader.is_constant(op.input(i)) for i in (1, 2, 3)):
         return None

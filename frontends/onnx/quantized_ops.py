@@ -103,7 +103,7 @@ def _map(
     return reader.quant(scale, zero, kind.dtype, kind.shape, axis if kind.rank != 1 else 0)
 
 
-# -- operators on codes -------------------------------------------------------------------------
+# -- quantized operators ------------------------------------------------------------------------
 
 
 def _operand(

@@ -65,7 +65,7 @@ def check_room(
     """Keep where a window is larger than what it slides over and onnxruntime counts one more."""
     n = len(sizes)
     if not len(kernel) == len(stride) == len(dilation) == n or len(pad) != 2 * n:
-        return  # which the op's own rule tells
+        return  # which the op's own rule reports
     for size, k, s, d, *ends in zip(sizes, kernel, stride, dilation, pad[:n], pad[n:], strict=True):
         if isinstance(size, int) and s > 0 and (room := size + sum(ends) - (k - 1) * d - 1) < 0:
             if room % s:

@@ -89,7 +89,7 @@ def transposed(call: NodeCall, value: Value, perm: tuple[int, ...], what: str) -
     if held is not None and not held.type.quant:
         return call.constant(held.data.transpose(perm), what)
     if value.node.op == "dequantize":
-        # the codes are transposed, so that whoever reads them still finds a dequantize
+        # the quantized values are transposed, so that whoever reads them still finds a dequantize
         return call.add("dequantize", {"x": _coded(call, value.node.operands["x"], perm)})
     return call.add("transpose", {"x": value}, {"perm": perm})
 

@@ -33,7 +33,7 @@ _SYMMETRIC = (torch.per_tensor_symmetric, torch.per_channel_symmetric)
 
 @dataclass(frozen=True)
 class ObserverRecord:
-    """What an observer stands for."""
+    """The scheme and range rule of an observer."""
 
     scheme: Scheme
     """Storage, bounds, symmetry, granularity and range rule."""

@@ -34,7 +34,7 @@ _DROPOUTS = frozenset(
 
 @dataclass(frozen=True)
 class TorchProgram:
-    """What is read: calls of operators, and the tensors that some of their operands stand for."""
+    """The calls of operators that the reader reads, and the tensors of their operands."""
 
     graph: fx.Graph
     stored: Mapping[str, tuple[str, torch.Tensor]]

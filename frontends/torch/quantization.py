@@ -125,7 +125,7 @@ def _quantized(call: OverloadCall, kind: QuantType | None) -> Value:
 
 
 def _open(call: OverloadCall) -> QuantType:
-    """Returns the type whose numbers operands give."""
+    """Returns the type whose parameters are operands."""
     scale = call.value("scale").type.dtype
     return QuantType(_storage(call), F32, None, None, bounds=_bounds(call), scale_dtype=scale)
 
@@ -218,7 +218,7 @@ def _fake_channels(call: OverloadCall) -> Value:
 
 
 def _fake_with_switch(call: OverloadCall) -> list[Value | None]:
-    """Reads the forms that also give the mask of what was not cut off."""
+    """Reads the forms that also return the mask of unclamped elements."""
     if any(user.users and user.args[1] != 0 for user in call.node.users):
         raise KeepCall("its mask is read")
     enabled = call.given.get("fake_quant_enabled")

@@ -106,7 +106,7 @@ include "_floats.pxi"
 
 
 cdef class Plan(Floats):
-    # ---- float to codes and back ----
+    # ---- quantize and dequantize ----
 
     def quantize(
         self, str name, x, y, *, shape, scale, zero,

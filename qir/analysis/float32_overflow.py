@@ -29,14 +29,16 @@ _ANY = 2**31  # elements, where nobody knows how many
 
 
 def ending(graph: Graph, node: Node, value: Value) -> bool:
-    """Returns whether float values of some quantized values that a node reads are float32's end,
-    and infinite by a scale's rounding, where it counts on the quantized values."""
+    """Returns whether a value reaches the greatest float32, and is infinite only by the rounding of
+    its scale, where the node computes on quantized values.
+    """
     return _INFINITE <= furthest(value) <= _NEAR and not _of_reals(graph, node)
 
 
 def held(graph: Graph, node: Node, codes: Value, reals: Value) -> Value:
-    """Returns the float values of such quantized values before a node, infinite ones at float32's
-    end."""
+    """Returns the dequantized values before a node, with infinite ones replaced by the greatest
+    float32.
+    """
     constant, quant = codes.constant, codes.type.quant
     if constant is not None and quant is not None and quant.grain is None:
         data = np.clip(_meant(constant, quant), -MOST, MOST).astype(np.float32)

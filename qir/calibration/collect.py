@@ -76,13 +76,12 @@ def collect(
     progress: Callable[[int, int | None], None] | None = None,
     threads: int = 1,
 ) -> Statistics:
-    """Run a program on all batches that `resume` does not include yet, and return the statistics.
+    """Runs a program on all batches that `resume` lacks, and returns the statistics.
 
-    They are equal whatever `threads` is and however often the run was resumed. With `checkpoint`
-    they are saved after a batch where the last save is `every` seconds ago (5 by default), when the
-    run is interrupted, and at the end. DataError when a tensor has a NaN, when `resume` is of
-    another model or other data (where it is taken only if `fitting`, it is left out then), and for
-    what the source finds.
+    They are equal for any `threads` and any number of resumed runs. With `checkpoint` they are
+    saved every `every` seconds (5 by default), on interruption, and at the end. Raises DataError
+    for a tensor with NaN, for data that do not fit, and for `resume` of another model or other
+    data; with `fitting` the latter is ignored.
     """
     if threads < 1:
         raise UsageError(f"threads {threads}: give at least 1")

@@ -302,7 +302,7 @@ def _said(quant: QuantType | None) -> str:
         return "float"
     bounds = f"<{quant.low}:{quant.high}>" if quant.bounds else ""
     if quant.dynamic:
-        return f"{quant.storage}{bounds} with parameters given at run time"
+        return f"{quant.storage}{bounds} with parameters from operands"
     if quant.kind != "uniform":
         return f"{quant.storage} with a table of quantized values"
     zeros = np.asarray(quant.zeros())

@@ -83,7 +83,7 @@ def file_bytes(path: Path) -> int:
     from qir.frontend import frontend_for
 
     files: Sequence[Path] = (path,)
-    with suppress(InputError):  # what no frontend reads has nothing beside it that we know of
+    with suppress(InputError):  # external data of an unreadable file are unknown
         files = frontend_for(path).files(path)
     held = (each for file in files for each in (file.rglob("*") if file.is_dir() else (file,)))
     return sum(each.stat().st_size for each in held if each.is_file())

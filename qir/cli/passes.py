@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qir.rewrite import Pass
     from qir.rewrite.runner.options import Option
 
-_SHORT = 20  # letters of a default in the list; `qir passes NAME` tells it whole
+_SHORT = 20  # letters of a default in the list; `qir passes NAME` prints it whole
 
 
 @shared.verb(

@@ -346,7 +346,7 @@ def _reals(x: QuantType) -> tuple[int, int]:
     return min(x.low - zero, 0), max(x.high - zero, 0)
 
 
-# -- codes of sums --------------------------------------------------------------------------------
+# -- requantized sums -----------------------------------------------------------------------------
 
 
 def _codes(

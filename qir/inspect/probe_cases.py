@@ -92,7 +92,7 @@ def cases(forms: Forms) -> Iterator[ProbeCase]:
         yield from _MAKERS[op](op, forms)
 
 
-# -- reals and codes ------------------------------------------------------------------------------
+# -- quantize and dequantize ----------------------------------------------------------------------
 
 _SPECIAL = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-40, -0.0, 2.0**31], F)
 

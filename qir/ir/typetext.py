@@ -56,7 +56,7 @@ def _closed(text: str) -> TensorType | None:
     cursor = Cursor(text)
     try:
         kind = _read_type(cursor, _no_arrays)
-    except ParseError:  # told by who reads it where it stands
+    except ParseError:  # reported by the caller, with the position
         return None
     return kind if cursor.at == len(text) else None
 

@@ -37,7 +37,7 @@ _ABOVE = np.frompyfunc(attrgetter("numerator"), 1, 1)
 _BELOW = np.frompyfunc(attrgetter("denominator"), 1, 1)
 
 
-# -- reals to codes -------------------------------------------------------------------------------
+# -- quantize -------------------------------------------------------------------------------------
 
 
 def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.generic]:
@@ -383,7 +383,7 @@ def neighbours(table: Reals) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         return (values[:-1] + values[1:]) / 2, first
 
 
-# -- codes to reals -------------------------------------------------------------------------------
+# -- dequantize -----------------------------------------------------------------------------------
 
 
 def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals:
@@ -450,7 +450,7 @@ def _centred(
     return np.asarray((codes.astype(np.int64) - zero.astype(np.int64)).astype(kind))
 
 
-# -- sums to codes --------------------------------------------------------------------------------
+# -- requantize -----------------------------------------------------------------------------------
 
 
 def requantize(

@@ -24,7 +24,7 @@ F64: np.dtype[np.floating] = np.dtype(np.float64)
 _FRACTION = np.frompyfunc(Fraction, 1, 1)
 
 
-# -- reals and codes ------------------------------------------------------------------------------
+# -- quantize and dequantize ----------------------------------------------------------------------
 
 
 def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Codes:
@@ -83,7 +83,7 @@ def _every(carrier: np.dtype[np.generic]) -> NDArray[np.generic]:
     return np.arange(1 << 8 * carrier.itemsize).astype(f"u{carrier.itemsize}").view(carrier)
 
 
-# -- sums to codes --------------------------------------------------------------------------------
+# -- requantize -----------------------------------------------------------------------------------
 
 
 def multiplier(

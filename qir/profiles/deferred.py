@@ -21,7 +21,7 @@ from qir.profiles.profile import Profile
 Tensor = NDArray[np.generic]
 
 
-# -- reals to codes -------------------------------------------------------------------------------
+# -- quantize -------------------------------------------------------------------------------------
 
 
 def codes_later(profile: Profile, reals: Held, kind: QuantType) -> Held:
@@ -99,7 +99,7 @@ def _cut(range_: slice, size: int) -> list[slice]:
     return [s for s in found if s.start < s.stop] or [range_]
 
 
-# -- codes and bytes ------------------------------------------------------------------------------
+# -- packing --------------------------------------------------------------------------------------
 
 
 def unpacked_later(data: Held, kind: DType, shape: Sequence[int], order: Order = "low") -> Held:

@@ -72,7 +72,7 @@ def moved(names: Iterable[str], isa: str | None = None) -> Mapping[str, Profile]
     for name in filter(None, names):
         try:
             of = profile(name)
-        except ProfileError:  # told where an op needs it
+        except ProfileError:  # reported where an op needs it
             continue
         stays = of.isa == asked or (isa is None and (of.isa != "any" or not depends(of, asked)))
         if not stays:

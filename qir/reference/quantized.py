@@ -148,7 +148,7 @@ def in_reals(kernel: ProductKernel, arrays: Operands) -> Codes:
     return made if out is None else quantize(made, out, kernel.rule)
 
 
-# -- to codes -------------------------------------------------------------------------------------
+# -- quantize -------------------------------------------------------------------------------------
 
 
 def _stated(rule: Rule, attrs: Mapping[str, Attr]) -> Rule:

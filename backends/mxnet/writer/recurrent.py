@@ -66,7 +66,7 @@ def _layer(writer: SymbolWriter, node: Node) -> Sequence[Entry]:
         "state_outputs": True,
     }
     index, _ = writer.step(node, "RNN", operands, given, results=1 + len(states))
-    # MXNet has the directions beside each other at the end: [steps, batch, ways * hidden]
+    # MXNet concatenates the directions on the last axis: [steps, batch, ways * hidden]
     split = writer.step(node, "Reshape", [(index, 0)], {"shape": (0, 0, -4, ways, -1)})
     turned = {"axes": (0, 2, 1, 3)}
     first = writer.last(node, "transpose", [split], turned)

@@ -94,7 +94,7 @@ def formed(
         for each in bodies(out):
             overhanging_pools.padded(each, ledger)
     if form == "qoperator":
-        effects.wide(out, ledger)  # before what is written on reals is said on codes
+        effects.wide(out, ledger)  # before float ops are written as quantized ones
     with overhanging_pools.kept(ledger):
         _made(out, form, ledger, standard=standard)
     for each in bodies(out):

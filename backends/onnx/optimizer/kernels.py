@@ -141,7 +141,7 @@ class _Written:
         ledger = Ledger()
         try:
             self.write(self.graph.copy(), ledger)
-        except QirError:  # told by whoever writes it
+        except QirError:  # reported when it is written
             self.failed = True
         return {entry.subject for entry in ledger if _ON_REALS in entry.reason}
 
@@ -156,7 +156,7 @@ class _Kernels:
             ExpandQdq().run(self.grouped, Ledger())
             add_apart(self.grouped, Ledger())
             Group(named).run(self.grouped, Ledger())
-        except QirError:  # told by whoever groups it; the table judges what no kernel is known of
+        except QirError:  # reported when it is grouped; else the table decides
             self.grouped = Graph(graph.name)
         self.names: dict[str, Node] = {}
         self.origins: dict[tuple[str, Origin], Node] = {}

@@ -67,7 +67,7 @@ def annotate(
 
 
 def _raw(graph: Graph) -> Iterator[Value]:
-    """Constant quantized values, one scale for all, whose meaning no operator has."""
+    """Yields quantized constants with one scale whose parameters no operator states."""
     for node in graph:
         quant = node.results[0].type.quant if node.op == "constant" else None
         if quant is not None and quant.grain is None:
@@ -76,7 +76,7 @@ def _raw(graph: Graph) -> Iterator[Value]:
 
 
 def _named(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, str, str]]:
-    """Tensors of quantized values, with the names of their scales and zero points."""
+    """Yields quantized tensors, with the names of their scales and zero points."""
     for node in nodes:
         joins = node.op_type == "QLinearConcat"
         if not (joins or node.op_type in _LAYOUTS) or node.domain not in ("", MICROSOFT):

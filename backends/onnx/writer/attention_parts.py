@@ -99,7 +99,7 @@ class _Parts:
             self.steps.writer.emit("Cast", [made], [name], {"to": number(self.kind)})
 
     def _headed(self, slot: str) -> str:
-        """[batch, length, wide] as [batch, heads, length, size]."""
+        """Reshapes [batch, length, wide] to [batch, heads, length, size]."""
         work, steps = self.steps.work, self.steps
         heads, wide = _heads(work.node, slot), work.operands[slot].type.shape[2]
         assert isinstance(heads, int)
@@ -113,7 +113,7 @@ class _Parts:
         return own // theirs if isinstance(own, int) and isinstance(theirs, int) else 1
 
     def _repeated(self, x: str, groups: int, slot: str) -> str:
-        """Each head so many times, one after the other."""
+        """Repeats each head, one after the other."""
         steps, shape = self.steps, self.steps.work.operands[slot].type.shape
         heads, wide = (_heads(steps.work.node, s) for s in (slot, "q"))
         size = shape[-1]
@@ -151,7 +151,7 @@ class _Parts:
         return probs
 
     def _softmax(self, scores: str) -> str:
-        """Rounded before and after, where less than the type's own precision is asked for."""
+        """Writes a softmax, with casts before and after where it computes in lower precision."""
         precision = self.steps.work.attrs["precision"]
         if not isinstance(precision, DType) or precision.bits >= self.kind.bits:
             return self.steps.do("Softmax", scores, axis=-1)
@@ -191,7 +191,9 @@ class _Window:
     k: str
 
     def allowed(self) -> tuple[str, bool]:
-        """Returns a tensor of bools, empty where all may be; and whether a row may see nothing."""
+        """Returns a tensor of bools, empty where all positions are allowed, and whether a row may
+        have none.
+        """
         attrs, steps = self.steps.work.attrs, self.steps
         bounds = [attrs["left"], attrs["right"]]
         if not attrs["causal"] and bounds == [-1, -1] and "lengths" not in self.ins:

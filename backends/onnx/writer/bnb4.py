@@ -89,8 +89,7 @@ def _table(quant: QuantType) -> int | None:
 
 
 def _size(quant: QuantType, kind: TensorType, depth: int) -> int | None:
-    """Returns how many integers in a row share a scale, where the rows are laid one after
-    another."""
+    """Returns the block size, where rows are flattened one after another."""
     if quant.grain is None or quant.grain.by is not None:
         return None
     blocks = quant.grain.blocks

@@ -46,7 +46,7 @@ class _Steps:
 
 
 def write(writer: OnnxWriter, node: Node) -> None:
-    """The numbers that a range rule chooses; Refused for what has no such form."""
+    """Writes the parameters that a range rule chooses; Refused where ONNX cannot."""
     attrs = node.attrs
     rule = str(attrs["rule"])
     if rule not in BY_OPERATORS:
@@ -93,7 +93,7 @@ def _bounds(node: Node) -> tuple[int, int]:
 
 
 def _extremes(steps: _Steps) -> tuple[str, str]:
-    """Least and greatest element of all, or of each index of the kept axes."""
+    """Writes the least and greatest element of all, or of each index of the kept axes."""
     writer, node = steps.writer, steps.node
     keep, blocks = node.attrs["keep"], node.attrs["blocks"]
     assert isinstance(keep, tuple)
@@ -126,7 +126,7 @@ def _clipped(steps: _Steps, source: str, low: float, high: float) -> str:
 
 
 def _give(steps: _Steps, scale: str, zero: str) -> None:
-    """The results, in the types that the node has them in."""
+    """Casts the results to the types of the node."""
     for source, value in zip((scale, zero), steps.node.results, strict=True):
         kind = NUMBERS[value.type.dtype.name]
         steps.writer.emit("Cast", [source], [steps.writer.name(value)], {"to": kind})
@@ -220,7 +220,7 @@ def _zero(steps: _Steps, low: str, scale: str, rule: Choose) -> str:
 
 
 def _replaced(steps: _Steps, scale: str, zero: str, rule: Choose) -> None:
-    """A scale too small to be stored gives way to another, and the zero point to 0."""
+    """Replaces a scale too small to be stored by another, and the zero point by 0."""
     word, _, rest = rule.small.partition(":")
     if word == "replace_below":
         limit, _, value = rest.partition(":")

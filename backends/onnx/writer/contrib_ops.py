@@ -83,7 +83,7 @@ def write(writer: OnnxWriter, node: Node) -> None:
 
 
 def _places(node: Node) -> tuple[list[int], list[int]]:
-    """Where operands and results are in the operator's lists; in order unless stated."""
+    """Returns the positions of operands and results in the operator's lists."""
     slots = node.attrs["slots"]
     found: list[Attr] = list(slots) if isinstance(slots, tuple) else []
     if len(found) < 2:
@@ -94,7 +94,9 @@ def _places(node: Node) -> tuple[list[int], list[int]]:
 def _numbers(
     writer: OnnxWriter, node: Node, value: Value, scale: _Place, zero: _Place, given: dict[str, str]
 ) -> dict[int, str]:
-    """Scale and zero point of integers whose type holds them; none where operands do."""
+    """Returns scale and zero point of a type with constant parameters; none where operands hold
+    them.
+    """
     quant = value.type.quant
     if quant is None or quant.dynamic:
         return {}
@@ -114,7 +116,7 @@ def _whole(node: Node, name: str, default: int) -> int:
 
 
 def packed(codes: Tensor, bits: int) -> NDArray[np.uint8]:
-    """Rows of numbers as bytes, low bits first; the last byte is filled with zeros."""
+    """Packs rows of integers into bytes, low bits first; the last byte is filled with zeros."""
     held = codes.astype(np.uint8)
     if bits == 8:
         return held
@@ -127,7 +129,7 @@ def packed(codes: Tensor, bits: int) -> NDArray[np.uint8]:
 
 
 def packed_rows(held: Held, bits: int) -> Held:
-    """Rows of numbers as bytes, as `packed` has them, made when they are asked for."""
+    """Packs rows of integers into bytes, as `packed` does, when they are read."""
     width = -(-held.shape[-1] * bits // 8)
     return packed_later(held, dtype(f"u{bits}"), (*held.shape[:-1], width))
 
@@ -143,7 +145,7 @@ def _scales(quant: QuantType) -> Held:
 
 
 def _own(writer: OnnxWriter, held: Held, value: Value, kind: DType | None = None) -> str:
-    """Packed elements, under the name that the source had for them, if that is nobody's yet."""
+    """Writes packed elements, under the name that the source had, if it is free."""
     name = value.lineage.tensor
     its = name == value.name and name not in writer.graph.outputs
     if writer.outer is not None or name in writer.initializers or not (its or writer.claim(name)):
@@ -163,7 +165,7 @@ def _array(writer: OnnxWriter, node: Node, value: Value) -> tuple[Held, QuantTyp
 
 
 def _nbits(writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
-    """Weights of MatMulNBits: each block of a row in whole bytes."""
+    """Packs weights of MatMulNBits: each block of a row in whole bytes."""
     data, quant = _array(writer, node, value)
     bits, size = _whole(node, "bits", 4), _whole(node, "block_size", 0)
     rows, depth = data.shape
@@ -186,7 +188,7 @@ def _nbits(writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]) 
 
 
 def _bnb4(writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
-    """Weights of MatMulBnb4: all in a row, the first of each byte in its high bits."""
+    """Packs weights of MatMulBnb4: all consecutive, the first of each byte in its high bits."""
     data, quant = _array(writer, node, value)
     blob = packed_later(data, dtype("u4"), (-(-data.size // 2),), "high")
     name = value.name
@@ -197,7 +199,7 @@ def _bnb4(writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]) -
 
 
 def _rows(writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
-    """Data of GatherBlockQuantized: bytes along the last axis, or integers of their own type."""
+    """Packs data of GatherBlockQuantized: bytes along the last axis, or their own type."""
     data, quant = _array(writer, node, value)
     bytes_ = "bits" in foreign.pairs(node.attrs["attrs"]) or quant.storage.name in ("u2", "u8")
     bits, name = quant.storage.bits, value.name
@@ -218,7 +220,7 @@ def _rows(writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]) -
 
 
 def _experts(first: int, scale: int, zero: int, stem: str) -> _Pack:
-    """Weights of QMoE's first or second product."""
+    """Packs weights of QMoE's first or second product."""
 
     def pack(writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
         data, quant = _array(writer, node, value)

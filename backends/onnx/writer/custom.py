@@ -39,8 +39,9 @@ _REALS = ("f32", "f16", "bf16", "f64")
 
 
 def odd(quant: QuantType, shape: Shape, *, constant: bool) -> bool:
-    """Returns whether QuantizeLinear and DequantizeLinear cannot say a quantized type whose numbers
-    are known."""
+    """Returns whether QuantizeLinear and DequantizeLinear lack a quantized type with constant
+    parameters.
+    """
     if quant.dynamic:
         return False
     several = quant.grain is not None and quant.axis is None and blocks(quant.grain, shape) is None
@@ -165,7 +166,7 @@ class _Form:
         self.zeros = bool(np.asarray(quant.zeros()).any())
 
     def spread(self, held: object, data: NDArray[np.generic]) -> str:
-        """Numbers as float32, in a form that goes with every element of the tensor."""
+        """Returns parameters as float32, shaped to broadcast with the tensor."""
         if isinstance(held, Array):
             name = self.numbers.name(held)[1:]
             steps, kind = self.steps, held.type.dtype
@@ -228,10 +229,10 @@ class _Form:
         data = np.asarray(held, np.float32)
         return self.steps.held(data), data
 
-    # -- codes to reals -----------------------------------------------------------------------
+    # -- dequantize ---------------------------------------------------------------------------
 
     def dequantize(self) -> None:
-        """(q - zero) * scale + plus, or an entry of the table times the scale."""
+        """Writes (q - zero) * scale + plus, or an entry of the table times the scale."""
         steps, quant = self.steps, self.quant
         if quant.kind == "lut":
             table, _ = self.table()
@@ -248,10 +249,10 @@ class _Form:
             real = steps.do("Add", real, plus)
         steps.cast(real, NUMBERS[quant.express.name], out="y")
 
-    # -- reals to codes -----------------------------------------------------------------------
+    # -- quantize -----------------------------------------------------------------------------
 
     def quantize(self, rounding: str) -> None:
-        """x over the scale, rounded and cut, or the nearest entry of the table."""
+        """Writes x over the scale, rounded and clamped, or the nearest entry of the table."""
         steps, quant, rule = self.steps, self.quant, self.rule.quantize
         x = steps.cast("x", TensorProto.FLOAT)
         if (plus := self.plus()) is not None:
@@ -299,7 +300,9 @@ class _Form:
         return steps.do("Mul", steps.do("Sign", x), size)
 
     def _nearest(self, x: str) -> None:
-        """How many middles between entries are below; of two as near the one of lower index."""
+        """Counts the midpoints below each element; of two equally near entries the lower index
+        wins.
+        """
         steps, quant = self.steps, self.quant
         _, table = self.table()
         middles, first = neighbours(table)

@@ -32,7 +32,7 @@ _WIDE = (
 
 
 def companions(node: Node) -> dict[str, Value]:
-    """Returns the operands of a node that are numbers of its types."""
+    """Returns the operands of a node that are parameters of its types."""
     if node.op in ("foreign", "fused", "output"):
         return {}
     row = spec(node.op)
@@ -43,7 +43,7 @@ def companions(node: Node) -> dict[str, Value]:
 
 
 def choose(writer: OnnxWriter, node: Node) -> None:
-    """DynamicQuantizeLinear, which makes the integers too; other rules by primitive operators."""
+    """Writes DynamicQuantizeLinear, which also quantizes; other rules as primitive operators."""
     attrs = node.attrs
     scale, zero = node.results
     x = node.operands["x"]
@@ -83,7 +83,7 @@ def _codes_name(writer: OnnxWriter, node: Node) -> str:
 
 
 def quantize(writer: OnnxWriter, node: Node) -> None:
-    """QuantizeLinear whose numbers are operands; nothing where DynamicQuantizeLinear made it."""
+    """Writes QuantizeLinear with parameters from operands; nothing after DynamicQuantizeLinear."""
     value = node.result
     if not writer.is_alias(value):
         _quantized(writer, node, writer.name(node.operands["x"]), writer.name(value))
@@ -99,14 +99,14 @@ def _quantized(writer: OnnxWriter, node: Node, source: str, out: str) -> None:
 
 
 def dequantize(writer: OnnxWriter, node: Node) -> None:
-    """DequantizeLinear whose numbers are operands."""
+    """Writes DequantizeLinear with parameters from operands."""
     with fenced(writer, node) as out:
         _dequantized(writer, node, "x", out)
 
 
 @contextmanager
 def fenced(writer: OnnxWriter, node: Node) -> Iterator[str]:
-    """What a dequantize is to give: its result, or what a fence makes that of."""
+    """Yields the output name of a dequantize, and adds a barrier after it where needed."""
     out = writer.name(node.result)
     said = _KEPT if any(map(_tempts, node.result.uses)) else ""
     if not said and any(use.slot == "b" and needs_fence(use.node) for use in node.result.uses):
@@ -120,7 +120,7 @@ def fenced(writer: OnnxWriter, node: Node) -> Iterator[str]:
 
 
 def _fence(writer: OnnxWriter, made: str, out: str, codes: Value, said: str = _KEPT) -> None:
-    """Max of one operand is that operand, and no optimizer takes it out."""
+    """Writes Max of one operand: an identity that the optimizer keeps."""
     writer.emit("Max", [made], [out])
     writer.ledger.add(Change.EXACT, STEP, codes.name, said)
 
@@ -148,7 +148,7 @@ def _many(codes: Value) -> bool:
 
 
 def requantize(writer: OnnxWriter, node: Node) -> None:
-    """DequantizeLinear and QuantizeLinear, the numbers of either next to it or in its type."""
+    """Writes DequantizeLinear and QuantizeLinear, with parameters from operands or types."""
     x, value = node.operands["x"], node.result
     out, quant = writer.name(value), value.type.quant
     assert quant is not None
@@ -245,7 +245,7 @@ def _number(
 
 
 def around(writer: OnnxWriter, node: Node) -> None:
-    """An quantized op whose numbers are next to: dequantize, the op in float, quantize."""
+    """Writes a quantized op with computed parameters as dequantize, the op in float, quantize."""
     beside = companions(node)
     own = {s: v for s, v in node.operands.items() if s not in beside}
     if node.inner:
@@ -315,8 +315,7 @@ def _times(writer: OnnxWriter, a: str, b: str, name: str) -> str:
 
 
 def recode(writer: OnnxWriter, node: Node) -> None:
-    """Quantized values are plain numbers in ONNX: the same tensor under another name, if it needs
-    one."""
+    """Writes at most an Identity: quantized values are plain integers in ONNX."""
     x, value = node.operands["x"], node.result
     if x.type.dtype != value.type.dtype:
         raise writer.refuse(
@@ -336,7 +335,7 @@ def _same(writer: OnnxWriter, source: str, value: Value) -> None:
 
 
 def qparams(writer: OnnxWriter, node: Node) -> None:
-    """The numbers of a type: the tensors next to it, or constants."""
+    """Writes the parameters of a type: companion tensors, or constants."""
     quant = node.operands["x"].type.quant
     assert quant is not None
     names = ("scale", "zero") if node.attrs["give"] == "numbers" else ("min", "max")
@@ -354,8 +353,9 @@ def qparams(writer: OnnxWriter, node: Node) -> None:
 
 
 def fake_quantize(writer: OnnxWriter, node: Node) -> None:
-    """QuantizeLinear and DequantizeLinear with the quantized type of the inner slot; training is
-    dropped."""
+    """Writes QuantizeLinear and DequantizeLinear by the type of the inner slot; training is
+    dropped.
+    """
     source, value = writer.name(node.operands["x"]), node.result
     code = node.inner.get("code")
     if node.attrs["enabled"] is not True:
@@ -386,7 +386,7 @@ def fake_quantize(writer: OnnxWriter, node: Node) -> None:
 
 
 def product(writer: OnnxWriter, node: Node) -> None:
-    """MatMulInteger or ConvInteger; absent zero points in the middle are empty names."""
+    """Writes MatMulInteger or ConvInteger; absent zero points in the middle are empty names."""
     slots = ("a", "b") if node.op == "matmul_integer" else ("x", "w")
     names = [*slots, *(f"{s}.zero" for s in slots)]
     inputs = [writer.name(node.operands[n]) if n in node.operands else "" for n in names]

@@ -38,7 +38,7 @@ def write(writer: OnnxWriter, work: Work, ins: Mapping[str, str]) -> None:
 
 
 def conv_attrs(work: Work) -> dict[str, Wire]:
-    """Conv's attributes."""
+    """Returns Conv's attributes."""
     kernel = work.operands["w"].type.shape[2:]
     sizes = tuple(k for k in kernel if isinstance(k, int))
     return {

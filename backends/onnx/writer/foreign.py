@@ -206,7 +206,7 @@ def _rename(graph: onnx.GraphProto, now: Mapping[str, str]) -> None:
 
 
 def pairs(given: Attr) -> dict[str, Attr]:
-    """Attributes by name, as a node holds those of its framework."""
+    """Returns attributes by name, as a node holds those of its framework."""
     held = given if isinstance(given, tuple) else ()
     return {str(p[0]): p[1] for p in held if isinstance(p, tuple)}
 
@@ -217,7 +217,7 @@ def places(given: Attr) -> list[int]:
 
 
 def placed(at: list[int], names: list[str]) -> list[str]:
-    """Names at their places, empty ones between."""
+    """Returns names at their positions, with empty ones between."""
     out = [""] * (max(at, default=-1) + 1)
     for place, name in zip(at, names, strict=True):
         out[place] = name

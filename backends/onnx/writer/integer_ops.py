@@ -98,8 +98,7 @@ def _real_bias(writer: OnnxWriter, work: Work, slot: str, value: Value) -> str:
 
 
 def _moves(work: Work) -> bool:
-    """Returns whether the op hands on quantized values of one quantized type, which need not be
-    touched."""
+    """Returns whether the op only moves quantized values of one quantized type."""
     quant = work.kind.quant
     if work.op not in _MOVES or quant is None:
         return False
@@ -145,7 +144,7 @@ def _weighted(work: Work, data: str, weight: str, axis: int, *, real: bool = Fal
 
 
 def _given(work: Work, slot: str) -> tuple[str | None, str | None]:
-    """Names that the source had for scale and zero point of an operand or of the result."""
+    """Returns the source's names for scale and zero point of an operand or of the result."""
     for origin in (*work.node.slot_origins.get(slot, ()), *work.origins):
         found = dict(origin.operands)
         if origin.op == "QLinearWhere":
@@ -178,7 +177,7 @@ def _triple(writer: OnnxWriter, work: Work, slot: str) -> list[str]:
 
 
 def _computed(writer: OnnxWriter, work: Work, slot: str, kind: TensorType) -> list[str]:
-    """Scale and zero point that are next to an op; a zero point of 0 where there is none."""
+    """Returns the scale and zero point operands of an op; a zero point of 0 where there is none."""
     quant = kind.quant
     assert quant is not None
     numbers = dynamic_ops.numbers(writer, work.node, slot, kind, False)
@@ -340,7 +339,7 @@ def _where(writer: OnnxWriter, work: Work) -> bool:
 
 
 def _mean(writer: OnnxWriter, work: Work) -> bool:
-    """QLinearReduceMean where the source had it: onnxruntime has no kernel for it."""
+    """Writes QLinearReduceMean where the source had it: onnxruntime has no kernel for it."""
     if not any(o.op == "QLinearReduceMean" for o in work.origins) or not _alike(work, ("x",)):
         return False
     attrs: dict[str, Wire] = {
@@ -352,7 +351,7 @@ def _mean(writer: OnnxWriter, work: Work) -> bool:
 
 
 def beside(writer: OnnxWriter, node: Node) -> bool:
-    """Writes a quantized op whose numbers are next to it, where onnxruntime has one for it."""
+    """Writes a quantized op whose parameters are operands, where onnxruntime has one for it."""
     row = _OPS.get(node.op)
     kinds = (node.results[0].type, *(v.type for v in node.operands.values()))
     if row is None or len(node.results) != 1:

@@ -107,8 +107,7 @@ def _stays(node: Node, why: str, left: list[str], ledger: Ledger) -> None:
 
 
 def _plain(array: Array) -> Array | str:
-    """Quantized values of few bits, of which DequantizeLinear takes any blocks, or why they are
-    none."""
+    """Returns low-bit weights whose blocks DequantizeLinear supports, or why they are none."""
     quant = array.type.quant
     assert quant is not None
     few = quant.storage.name in _BITS and quant.kind == "uniform" and quant.plus is None
@@ -170,7 +169,7 @@ def _spread(
     deep: int,
     size: int,
 ) -> Held:
-    """Numbers as one a block of that size of each row or column."""
+    """Repeats parameters so that each row or column has one for each block of that size."""
     sizes = dict(quant.grain.blocks) if quant.grain else {}
     grid = tuple(-(-d // sizes[i]) if i in sizes else 1 for i, d in enumerate(shape))
     blocks = grid[deep] if deep in sizes else 1
@@ -192,7 +191,7 @@ def _spread(
 
 
 def _listed(numbers: Held, move: int, kind: np.dtype[np.generic], name: str) -> Array:
-    """Numbers plus another, as an array of that type."""
+    """Returns integers plus a constant, as an array of that type."""
     if numbers.dtype.kind == "f" and kind.kind == "u":
         numbers = whole(numbers).astype(np.int64)
     if numbers.dtype.kind in "iu":
@@ -204,8 +203,7 @@ def _listed(numbers: Held, move: int, kind: np.dtype[np.generic], name: str) -> 
 
 
 def _size(quant: QuantType, deep: int, depth: int) -> int | None:
-    """Returns the greatest block of the kernel's in which quantized values of a row share a
-    scale."""
+    """Returns the greatest supported block in which values of a row share a scale."""
     whole = max(_LEAST, min(_MOST, 1 << max(depth - 1, 0).bit_length()))
     if quant.grain is None:
         return whole

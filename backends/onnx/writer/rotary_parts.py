@@ -64,7 +64,7 @@ def _angles(
 
 
 def _row(steps: OperatorSequence, first: str, x: str, axis: int) -> str:
-    """Places one after the other from the first, the same in each of the batch."""
+    """Writes consecutive positions from the first, the same for each of the batch."""
     numbers = {n: steps.writer.constant(np.array(n), f"{steps.work.out}_n") for n in (0, 1, axis)}
     count = steps.do("Gather", steps.do("Shape", x), numbers[axis])
     row = steps.do("Range", numbers[0], count, numbers[1])

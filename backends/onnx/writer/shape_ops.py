@@ -53,7 +53,7 @@ def _slice(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
 
 
 def _slice_at(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    """All that says where has one type: int32 where both bounds do."""
+    """Writes the bounds of a slice in one type: int32 where both bounds have it."""
     bounds, names = ("starts", "ends"), ["axes", "steps"] if work.numbers("steps") else ["axes"]
     short = all(work.operands[slot].type.dtype == I32 for slot in bounds)
     kind, more = (I32, ("i32",)) if short else (I64, ())
@@ -108,7 +108,7 @@ def _shape(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
 
 
 def _part_of_shape(writer: OnnxWriter, work: Work, x: str) -> None:
-    """Some of the sizes, as operator sets before 15 say it: cut from all."""
+    """Writes some of the sizes for operator sets before 15: a slice of all."""
     sizes, rank = writer.fresh(f"{work.out}_sizes"), work.operands["x"].type.rank
     end = rank if work.attrs["end"] is None else work.whole("end")
     ends = [max(0, i + rank if i < 0 else min(i, rank)) for i in (work.whole("start"), end)]

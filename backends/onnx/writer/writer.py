@@ -107,7 +107,7 @@ def _attribute(name: str, value: Wire) -> onnx.AttributeProto:
 
 @lru_cache(4096)
 def _whole_numbers(name: str, value: int | tuple[int, ...]) -> onnx.AttributeProto:
-    """Made once for what is alike; whoever takes it makes a copy."""
+    """Returns an integer attribute, made once for equal requests; callers copy it."""
     return helper.make_attribute(name, value)
 
 
@@ -306,7 +306,7 @@ class OnnxWriter:
         self.emit("Transpose", [source], [out], {"perm": perm})
         return out
 
-    # -- codes --------------------------------------------------------------------------------
+    # -- quantized values ---------------------------------------------------------------------
 
     def refuse(self, node: Node, what: str) -> Refused:
         where = f" ({node.origins[0]})" if node.origins else ""
@@ -515,7 +515,7 @@ def _place(held: Held) -> object:
 
 
 def _numbers(quant: QuantType) -> tuple[Held, Held]:
-    """Scales and zeros as they are held, the latter as quantized values."""
+    """Returns scales and zeros as they are held, the latter as quantized values."""
     scale, zero, carrier = quant.scale, quant.zero, quant.storage.carrier
     scales = scale.held if isinstance(scale, Array) else np.asarray(quant.scales())
     if isinstance(zero, Array) and zero.held.dtype == carrier:
@@ -524,7 +524,7 @@ def _numbers(quant: QuantType) -> tuple[Held, Held]:
 
 
 def _laid(held: Held, quant: QuantType, shape: Shape) -> Held:
-    """Numbers of blocks as a grid, which a type has in line where they are few."""
+    """Returns the parameters of blocks as a grid, which a type has in line where they are few."""
     if quant.grain is None or quant.axis is not None or len(held.shape) == len(shape):
         return held
     grid = tuple(d if isinstance(d, int) else -1 for d in quant.grain.grid(shape))

@@ -23,7 +23,7 @@ Numbers = tuple[Real32, Real32, Real32]
 """Quantized values as float32, a scale and a zero point a row."""
 
 
-# -- data as codes --------------------------------------------------------------------------------
+# -- quantized data -------------------------------------------------------------------------------
 
 
 def _clear(rows: Codes) -> Real32:

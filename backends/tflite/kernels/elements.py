@@ -235,7 +235,7 @@ def quantize_vectors(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
     return np.clip(np.nan_to_num(made), out.low, out.high).astype(out.carrier)
 
 
-# -- curves of 16-bit codes -----------------------------------------------------------------------
+# -- functions of 16-bit values -------------------------------------------------------------------
 
 
 def _table(call: MethodCall, function: Callable[[Real32], Real32]) -> Whole:

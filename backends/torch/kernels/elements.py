@@ -79,7 +79,7 @@ def channel_vectors(call: MethodCall, arrays: Arrays, *, lanes: int, after: bool
     return np.concatenate(parts, axis)
 
 
-# -- products and sums of codes -------------------------------------------------------------------
+# -- quantized products and sums ------------------------------------------------------------------
 
 
 def product_of_codes(call: MethodCall, arrays: Arrays, *, lanes: int) -> Codes:

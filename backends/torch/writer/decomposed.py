@@ -165,7 +165,7 @@ def _tail(program: FxProgram, node: Node) -> tuple[str, list[float], str]:
 
 
 def _parameters(program: FxProgram, node: Node) -> tuple[Any, ...]:
-    """Weights with scales and zero points, one each a channel, and the bias."""
+    """Returns weights with per-channel scales and zero points, and the bias."""
     held = operands_of(node)
     quant = held["w"].type.quant
     if quant is None:
@@ -203,7 +203,7 @@ def _convolution(program: FxProgram, node: Node) -> fx.Node:
 
 
 def _hold(program: FxProgram, node: Node, *numbers: torch.Tensor | None) -> list[fx.Node | None]:
-    """Returns the weights and numbers of a layer as attributes."""
+    """Stores the weights and parameters of a layer as attributes."""
     name = operands_of(node)["w"].name
     names = (name, f"{name}_scale", f"{name}_zero", f"{name}_bias")
     return [

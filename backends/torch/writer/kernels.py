@@ -57,7 +57,7 @@ _MOVES = frozenset({"quantize", "dequantize"})
 
 
 def _left(program: FxProgram, node: Node) -> Any:
-    """Nothing: the kernel that reads it does it itself."""
+    """Writes nothing: the kernel that reads the value does it itself."""
     return None if len(node.results) == 1 else (None,) * len(node.results)
 
 
@@ -72,7 +72,7 @@ def operators(node: Node) -> Handler | None:
 
 
 def ops_of(node: Node) -> tuple[str, ...]:
-    """Returns the ops that a node computes in a row."""
+    """Returns the ops that a node computes, in order."""
     return tuple(stage.op for stage in node.stages) or (node.op,)
 
 

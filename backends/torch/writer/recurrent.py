@@ -69,7 +69,7 @@ def laid_out(
 
 
 def operator_name(program: FxProgram, node: Node, kind: str) -> str:
-    """PyTorch's name of a layer; Refused for one that it lacks."""
+    """Returns PyTorch's name of a layer; Refused for one that it lacks."""
     attrs, ways = node.attrs, len(DIRECTIONS[str(node.attrs["direction"])])
     if more := sorted(set(node.operands) - _TAKEN):
         raise program.refuse(node, f"PyTorch's layer takes no {more[0]}")
@@ -98,7 +98,7 @@ def _first_state(program: FxProgram, node: Node, slot: str) -> fx.Node:
 
 
 def _parameters(program: FxProgram, node: Node, kind: str, way: int) -> list[Any]:
-    """Weights and biases of one direction, with PyTorch's order of gates."""
+    """Returns weights and biases of one direction, in PyTorch's order of gates."""
     rows = node.operands["w"].type.shape[1]
     made = [_ordered(program, node, kind, slot, way) for slot in ("w", "r")]
     bias = node.operands.get("bias")

@@ -231,7 +231,7 @@ def _count(body: BodyBuilder, x: Value, axis: int) -> Value:
     return body.op("range", zero, length(body, x, axis), one)
 
 
-# -- embeddings of codes --------------------------------------------------------------------------
+# -- quantized embeddings -------------------------------------------------------------------------
 
 _TABLES = ("word_embedding", "position_embedding", "segment_embedding")
 

@@ -275,7 +275,7 @@ def _flat(given: Any) -> list[Any]:
 
 
 def _typed(formal: Any, held: Any) -> Any:
-    """Returns an argument whose number stands for an element type or a memory format."""
+    """Converts the number of an element type or memory format."""
     text = str(formal.real_type)
     if isinstance(held, int) and not isinstance(held, bool):
         if "ScalarType" in text:

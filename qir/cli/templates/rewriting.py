@@ -52,7 +52,7 @@ class $Class(PatternPass):
     """Removes two negations in a row."""
 
     name = "$name"
-    tolerance = EXACT  # no number moves; REGROUPED where reals are summed in another order
+    tolerance = EXACT  # results stay; REGROUPED where floats are summed in another order
     rewrites = (Rewrite(twice, once, Change.EXACT, "two negations are none"),)
 
     @classmethod

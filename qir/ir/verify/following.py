@@ -203,7 +203,7 @@ def _made(
     return done[value]
 
 
-# -- how far codes go ---------------------------------------------------------------------------
+# -- bounds of quantized values -----------------------------------------------------------------
 
 
 def reach(look: Sight, trail: Trail) -> Ends:

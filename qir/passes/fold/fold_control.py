@@ -215,7 +215,7 @@ def _tells_as_much(node: Node, found: _Known) -> bool:
 
 
 def _kinds(node: Node, found: _Known) -> list[TensorType] | None:
-    """Returns the types of what comes instead; None where a quantized type of quantized values is
+    """Returns the types of what comes instead; None where a quantized type is
     in the way."""
     carried = node.variadic("vs")
     if found.body is None:

@@ -153,7 +153,7 @@ def _nested(quant: QuantType, name: str, array: Array) -> QuantType:
     return replace(quant, zero=array)
 
 
-# -- what only moves codes ------------------------------------------------------------------------
+# -- ops that only move quantized values ----------------------------------------------------------
 
 
 def _carried(value: Value, found: Found) -> QuantType | None:

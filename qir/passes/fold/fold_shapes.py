@@ -299,7 +299,7 @@ def _copied(x: Shape, wanted: list[Dim], node: Node) -> list[int] | None:
             made.append(0 if size is not None and i < len(x) and x[i] == size else -1)
     opened = made.count(-1) > list(wanted).count(-1)
     if made.count(-1) > 1 or (opened and 0 in made):
-        return None  # beside a copied size that may be 0, nothing follows from the count
+        return None  # next to a copied size that may be 0, nothing follows from the count
     return made
 
 

@@ -122,7 +122,7 @@ def _alike(a: Mixed, b: Mixed) -> bool:
     return a.axis == b.axis and np.array_equal(a.index, b.index)
 
 
-# -- behind a transpose ---------------------------------------------------------------------------
+# -- after a transpose ----------------------------------------------------------------------------
 
 
 def _turn(node: Node, given: States, perm: Perm) -> Edit | None:

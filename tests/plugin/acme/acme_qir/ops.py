@@ -15,9 +15,9 @@ from qir.reference.method import MethodCall as CodesCall
 
 
 def _like_x(call: Call) -> tuple[TensorType, ...]:
-    """The result is as x, in reals."""
+    """The result has the type of x, a float."""
     if not call.express("x").is_float:
-        raise call.fail(f"x holds {call.express('x')}, reals are wanted")
+        raise call.fail(f"x holds {call.express('x')}, a float is required")
     return (TensorType(call.shape("x"), call.express("x")),)
 
 
