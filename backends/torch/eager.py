@@ -114,12 +114,34 @@ def _with_scales(graph: Graph, prepared: nn.Module, scales: Mapping[str, QuantTy
         scale, zero = parameters(scales[path]) if path in scales else (1.0, 0)
         fixed = AO.FixedQParamsObserver(scale, zero, dtype=torch.quint8)
         prepared.get_submodule(path).activation_post_process = fixed
+    idle = _never_called(prepared, unknown, examples(graph))
     made: nn.Module = AO.convert(prepared)
-    for path in unknown:
+    for path in [path for path in unknown if path not in idle]:
         if any(hasattr(made.get_submodule(path), name) for name in ("scale", "output_scale")):
             said = "is float in the graph, and eager mode would quantize it"
             raise Refused(f"{graph.name}: module {path} {said}; {_OTHERWISE}")
     return made
+
+
+def _never_called(
+    prepared: nn.Module, paths: Sequence[str], inputs: Sequence[torch.Tensor]
+) -> set[str]:
+    """Returns those of some modules that a model has and never calls, such as unused sums."""
+    idle = set(paths)
+    hooks = []
+    for path in paths:
+        observer: Any = prepared.get_submodule(path).activation_post_process
+
+        def seen(*_: object, path: str = path) -> None:
+            idle.discard(path)
+
+        hooks.append(observer.register_forward_hook(seen))
+    if hooks:
+        with torch.no_grad():
+            prepared(*inputs)
+    for hook in hooks:
+        hook.remove()
+    return idle
 
 
 def examples(graph: Graph) -> list[torch.Tensor]:

@@ -9,7 +9,8 @@ import numpy as np
 
 from qir.ledger import Change
 
-from .rows import Row
+from .elements import number
+from .rows import Row, whole
 from .writer import STEP, OnnxWriter, Wire, Work
 
 
@@ -28,6 +29,20 @@ class _Steps:
         out = self.writer.fresh(f"{self.work.out}_{op}")
         self.writer.emit(op, operands, [out], attrs)
         return out
+
+    def whole(self, value: int) -> str:
+        """A constant whole number."""
+        return self.writer.constant(np.array(value, np.int64), f"{self.work.out}_number")
+
+    def list(self, *values: int) -> str:
+        """A constant list of whole numbers, such as axes."""
+        return self.writer.constant(np.array(values, np.int64), f"{self.work.out}_list")
+
+    def reduced(self, op: str, x: str, *, keepdims: int) -> str:
+        """A reduction along axis 1."""
+        if self.writer.opset >= (13 if op == "ReduceSum" else 18):
+            return self.do(op, x, self.list(1), keepdims=keepdims)
+        return self.do(op, x, axes=(1,), keepdims=keepdims)
 
     def end(self, op: str, *operands: str, **attrs: Wire) -> None:
         self.writer.emit(op, operands, [self.work.out], attrs, origins=self.work.origins)
@@ -111,7 +126,69 @@ def _squared_difference(steps: _Steps, ins: dict[str, str]) -> None:
     steps.end("Mul", apart, apart)
 
 
+# -- bags of rows ---------------------------------------------------------------------------------
+
+
+def _bags(steps: _Steps, ins: dict[str, str]) -> None:
+    """Rows of a table, by a matrix that says which of them are in which bag.
+
+    Sums are its product with the rows; rows named by `padding` are in no bag.
+    """
+    writer, work = steps.writer, steps.work
+    at = steps.do("Reshape", whole(writer, work, ins, "indices"), steps.list(-1))
+    holds, rows = _held(steps, ins, at), steps.do("Gather", ins["w"], at)
+    if work.attrs["padding"] is not None:
+        counts = steps.do("Not", steps.do("Equal", at, _padding(steps)))
+        holds = steps.do("And", holds, counts)
+    if work.attrs["mode"] == "max":
+        least = steps.number(-math.inf)
+        held = steps.do("Where", steps.do("Unsqueeze", holds, steps.list(2)), rows, least)
+        found = steps.reduced("ReduceMax", held, keepdims=0)
+        steps.end("Where", steps.do("Equal", found, least), steps.number(0.0), found)
+        return
+    share = steps.do("Cast", holds, to=number(work.kind.dtype))
+    if work.attrs["mode"] == "mean":
+        many = steps.do("Max", steps.reduced("ReduceSum", share, keepdims=1), steps.number(1.0))
+        steps.end("Div", steps.do("MatMul", share, rows), many)
+        return
+    if "weights" in ins:
+        weights = steps.do("Reshape", ins["weights"], steps.list(-1))
+        share = steps.do("Where", holds, weights, steps.number(0.0))
+    steps.end("MatMul", share, rows)
+
+
+def _held(steps: _Steps, ins: dict[str, str], at: str) -> str:
+    """For each bag and each index, whether it holds it: from its offset to that of the next."""
+    count, zero = steps.do("Size", at), steps.whole(0)
+    places, end = steps.do("Range", zero, count, steps.whole(1)), steps.list(_LAST)
+    if "offsets" in ins:
+        starts = whole(steps.writer, steps.work, ins, "offsets")
+    else:
+        shape = steps.do("Shape", ins["indices"])
+        starts = steps.do("Range", zero, count, steps.do("Gather", shape, steps.whole(1)))
+    ends = steps.do("Slice", starts, steps.list(1), end)
+    if "offsets" in ins and steps.work.attrs["last"]:
+        starts = steps.do("Slice", starts, steps.list(0), steps.list(-1))
+    else:
+        ends = steps.do("Concat", ends, steps.do("Reshape", count, steps.list(1)), axis=0)
+    starts, ends = (steps.do("Unsqueeze", each, steps.list(1)) for each in (starts, ends))
+    before = steps.do("Less", places, starts)
+    return steps.do("And", steps.do("Not", before), steps.do("Less", places, ends))
+
+
+def _padding(steps: _Steps) -> str:
+    row, rows = steps.work.whole("padding"), steps.work.operands["w"].type.shape[0]
+    if row < 0 and not isinstance(rows, int):
+        raise steps.writer.refuse(steps.work.node, "nothing says which row its padding names")
+    return steps.whole(row % rows if isinstance(rows, int) else row)
+
+
+_LAST = 2**63 - 1
+"""The end of a slice that goes to the end."""
+
+
 OPS: dict[str, Row] = {
+    "embedding_bag": _composed(_bags),
     "exp2": _composed(_exp2),
     "expm1": _composed(_expm1),
     "log1p": _composed(_log1p),

@@ -101,11 +101,12 @@ def _while_running(
 
 def _choose(program: FxProgram, node: Node) -> list[fx.Node]:
     """Scale and zero point of the range that data have, as tensors of one element."""
-    attrs, least = node.attrs, _LEAST.get(str(node.attrs["rule"]))
+    attrs, rule = node.attrs, str(node.attrs["rule"])
+    least = _LEAST.get(rule)
     kind = KINDS.get(str(attrs["storage"]))
     plain = not (attrs["keep"] or attrs["blocks"] or attrs["symmetric"])
     if least is None or kind is None or not plain or attrs["scale_type"] != F64:
-        said = f"choose_qparams has no range rule {attrs['rule']!s} of such a scale"
+        said = f"choose_qparams has no range rule {rule} of such a scale"
         raise program.refuse(node, f"{said}; quantize for pt2e, or write an engine's TorchScript")
     if others := [
         u for r in node.results for u in r.users if u.op not in ("quantize", "dequantize")

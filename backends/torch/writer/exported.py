@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import io
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -84,10 +83,8 @@ def _open(given: TensorType) -> dict[int, Any]:
 
 def save(made: ExportedProgram, path: Path, told: str) -> None:
     """Writes an exported program by rename, with a text next to it that QIR reads again."""
-    stream = io.BytesIO()
-    torch.export.save(made, stream, extra_files={TOLD: told})
-    with replacing(path) as draft:
-        draft.write_bytes(stream.getvalue())
+    with replacing(path) as draft, draft.open("wb") as stream:
+        torch.export.save(made, stream, extra_files={TOLD: told})
 
 
 def load(path: Path) -> tuple[Any, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import re
 from functools import cache
 from pathlib import Path
@@ -76,10 +75,8 @@ def save(module: torch.jit.ScriptModule, path: Path, told: str) -> None:
 
     The bytes do not depend on the file's name.
     """
-    stream = io.BytesIO()
-    torch.jit.save(module, stream, _extra_files={TOLD: told})
-    with replacing(path) as draft:
-        draft.write_bytes(stream.getvalue())
+    with replacing(path) as draft, draft.open("wb") as stream:
+        torch.jit.save(module, stream, _extra_files={TOLD: told})
 
 
 def load(path: Path) -> tuple[torch.jit.ScriptModule, str]:

@@ -151,6 +151,20 @@ def test_a_relu_that_is_called_often_is_not_fused_and_gives_the_same_bytes() -> 
         assert np.array_equal(ours, made(x).numpy())
 
 
+def test_a_function_that_is_never_called_needs_no_scale() -> None:
+    """torchvision's quantizable MobileNetV2 has such sums where a block skips nothing."""
+
+    class Idle(Reused):
+        def __init__(self) -> None:
+            super().__init__()
+            self.skip_add = FloatFunctional()
+
+    torch.manual_seed(2)
+    module, x = Idle().eval(), torch.randn(16, 6)
+    made: Any = qir.build(quantized(module, x), target="pytorch-x86", format="eager", module=module)
+    assert list(made.state_dict()) == list(by_torch(module, x, []).state_dict())
+
+
 class Sum(nn.Module):
     def __init__(self) -> None:
         super().__init__()
