@@ -166,6 +166,13 @@ class Target(ABC):
         """
         raise UsageError(f"target {self.name} does not run files")
 
+    def compile_read(self, path: Path, graph: Graph, *, threads: int | None = None) -> Executable:
+        """Makes a file ready to run that was read as this graph, whose names its inputs have.
+
+        Who runs files of others too, which do not name inputs and results, takes the graph's.
+        """
+        return self.compile_file(path, threads=threads)
+
 
 class Executable(ABC):
     """A model that is ready to run."""

@@ -114,6 +114,13 @@ class PyTorchTarget(Target):
 
         return file_session(self, path)
 
+    def compile_read(self, path: Path, graph: Graph, *, threads: int | None = None) -> Executable:
+        """Runs any archive or exported program; InputError for one that PyTorch does not load."""
+        self._require_torch()
+        from .writing import file_session
+
+        return file_session(self, path, graph)
+
     def _require_torch(self) -> None:
         try:
             import torch  # noqa: F401

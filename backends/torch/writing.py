@@ -150,8 +150,9 @@ def session(target: ByEngine, graph: Graph) -> Session:
     return Session(exported.module(program), target.engine, _signature(target, graph))
 
 
-def file_session(target: ByEngine, path: Path) -> Session:
-    """Makes a file that a target wrote ready to run; InputError for one that is none.
+def file_session(target: ByEngine, path: Path, graph: Graph | None = None) -> Session:
+    """Makes a file ready to run; InputError for one that does not name its inputs, as a target
+    writes them, where no graph says their names.
 
     PyTorch packs the weights of a file as it loads it, for the engine that is chosen then.
     """
@@ -159,7 +160,7 @@ def file_session(target: ByEngine, path: Path) -> Session:
     with engine(target.engine):
         made, told = exported.load(path) if whole else torchscript.load(path)
     run: Callable[..., object] = made
-    signature = Signature.parse(told)
+    signature = Signature.parse(told) if told or graph is None else Signature.of(graph)
     return Session(run, target.engine, signature.plain() if whole else signature)
 
 

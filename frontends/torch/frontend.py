@@ -59,6 +59,8 @@ class TorchFrontend(Frontend):
             if found.observers:
                 said = f"{found.observers} observers are left out; calibrate the float model"
                 ledger.add(Change.EXACT, "read torch", found.name, said)
+            for said in found.assumed:
+                ledger.add(Change.DROPPED, "read torch", found.name, said)
             if found.kernels:
                 Group(found.profile).run(graph, ledger)
             if isinstance(source, (str, Path)):

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import Call, Keep, row
+from . import sizes
+from .call import Call, Keep, row, same_numbers
 
 
 def _resize(axes: int, mode: str) -> Callable[[Call], Value]:
@@ -15,20 +16,23 @@ def _resize(axes: int, mode: str) -> Callable[[Call], Value]:
         x = call.value("input" if "input" in call.given else "self")
         spatial = tuple(range(2, 2 + axes))
         wanted = [call.result.shape[axis] for axis in spatial]
-        if x.type.rank != axes + 2 or not all(isinstance(size, int) for size in wanted):
+        if x.type.rank != axes + 2:
             raise Keep
         attrs: dict[str, Attr] = {"axes": spatial, "coordinates": "asymmetric", "rounding": "floor"}
         if mode != "nearest":
-            half = "pytorch_half_pixel" if 1 in wanted else "half_pixel"  # differ in sizes of 1
+            one = 1 in wanted or not same_numbers(wanted)
+            half = "pytorch_half_pixel" if one else "half_pixel"  # differ in sizes of 1
             coordinates = "align_corners" if call.flag("align_corners") else half
             attrs = {"axes": spatial, "coordinates": coordinates, "mode": mode}
         operands = {"x": x}
         if scales := _scales(call, axes):
             attrs["scales"] = scales
-        else:
+        elif same_numbers(wanted):
             numbers = row([int(size) for size in wanted])
             name = call.reader.names(call.node, "sizes")
             operands["sizes"] = call.reader.graph.constant(numbers, name=name)
+        else:
+            operands["sizes"] = sizes.exact_shape(call.reader, call.node, call["output_size"])
         return call.add("resize_nearest" if mode == "nearest" else "resize", operands, attrs)
 
     return read

@@ -21,6 +21,7 @@ _ARITHMETIC: dict[Callable[..., object], str] = {
     operator.sub: "sub",
     operator.mul: "mul",
     operator.floordiv: "floor_div",
+    operator.mod: "mod",
     torch.sym_max: "max",
     torch.sym_min: "min",
 }

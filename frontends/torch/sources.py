@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from qir.errors import InputError, QirError, UsageError
+from qir.errors import InputError, QirError, ShapesNeeded, UsageError
 
 from .archive import open_archive
 from .muting import muted
@@ -27,9 +27,10 @@ from .quantized_modules import (
     with_functions_called,
     without_observers,
 )
+from .script.assumed import assumptions, branching_axes, closed_axes, with_closed
 from .script.interpreter import Interpreter
 from .script.opened import script_program
-from .script.shapes import Example, example, examples, stated
+from .script.shapes import GIVE_SHAPES, Example, example, examples, stated
 from .signature import stated_engine
 
 _STATED = "qir.json"
@@ -54,6 +55,8 @@ class Opened:
     """Whether float operators between quantize and dequantize are kernels of that engine."""
     observers: int = 0
     """How many observers the module has, which are left out."""
+    assumed: tuple[str, ...] = ()
+    """What was assumed of inputs whose sizes no file states."""
 
 
 def opened(source: object, inputs: Sequence[object] | None) -> Opened:
@@ -182,32 +185,51 @@ def _script(
 
     `types` is what the file states of its inputs, where QIR wrote it.
     """
+    assumed: tuple[str, ...] = ()
     if inputs is not None:
         program, reader = script_program(module, name, _given(name, inputs))
     elif types:
         text = types.decode() if isinstance(types, bytes) else types
         program, reader = script_program(module, name, stated(text, name))
     else:
-        program, reader = _guessed(module, name)
+        program, reader, assumed = _guessed(module, name)
     if mutates_views(program.graph):
         raise InputError(
             f"{name}: changes a tensor of which it also has a view; read it through torch.export:"
             " qir.load(module, inputs=(x, ...))"
         )
     profile = profile_name(running_engine()) if reader.quantizes or reader.kernels else ""
-    return Opened(program, name, share=False, profile=profile, kernels=reader.kernels)
+    return Opened(program, name, False, profile, reader.kernels, assumed=assumed)
 
 
-def _guessed(module: torch.jit.ScriptModule, name: str) -> tuple[Program, Interpreter]:
-    """Reads a module with inputs of open sizes, as its first layers take them."""
+def _guessed(
+    module: torch.jit.ScriptModule, name: str
+) -> tuple[Program, Interpreter, tuple[str, ...]]:
+    """Reads a module with inputs of open sizes, as its first layers take them.
+
+    Sizes that the program does not leave open are those of the examples; also returns what to say
+    of these. Raises ShapesNeeded where it branches by sizes.
+    """
     failed: QirError | None = None
     for inputs in examples(module, name):
         try:
             with muted("torch._subclasses.fake_tensor"):
-                return script_program(module, name, inputs)
+                program, reader = script_program(module, name, inputs)
+                closed = closed_axes(reader.builder)
+                if branching := branching_axes(reader.builder):
+                    raise ShapesNeeded(
+                        f"{name}: branches by the sizes of {min(branching)[0]}, which it does not"
+                        f" state; give them: {GIVE_SHAPES}"
+                    )
+                if closed:
+                    inputs = with_closed(inputs, reader.builder.open_axes, closed)
+                    program, reader = script_program(module, name, inputs)
+            return program, reader, assumptions(reader.builder, closed)
+        except ShapesNeeded:
+            raise
         except InputError as error:
             failed = failed or error
-    raise InputError(f"{failed}; with inputs of that shape; give others: inputs=[...]")
+    raise InputError(f"{failed}; with inputs of a guessed shape; give others: {GIVE_SHAPES}")
 
 
 def _given(name: str, inputs: Sequence[object]) -> list[Example]:

@@ -89,7 +89,7 @@ def engine(
             path if backend.owns(path) else graph, threads=threads, optimize=not colon
         )
     elif backend.owns(path):
-        made = backend.compile_file(path, threads=threads)
+        made = backend.compile_read(path, graph, threads=threads)
     else:
         try:
             made = pipeline.compile(graph, target=base, threads=threads)

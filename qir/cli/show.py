@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from qir.inspect.explain import Contents, Explanation
     from qir.inspect.summary import Summary, Tensor
     from qir.ir.graph import Graph
+    from qir.ledger import Ledger
     from qir.rewrite.runner.journal import Journal
 
 
@@ -44,10 +45,12 @@ def show(
     in_codes}.
     """
     from qir.errors import UsageError
+    from qir.ledger import Ledger
 
     if text and (node or as_json):
         raise UsageError("--text goes with neither --node nor --json")
-    graph = open_model(model, inputs=shapes)
+    ledger = Ledger()
+    graph = open_model(model, ledger, shapes)
     screen = Screen()
     if text:
         click.echo(str(graph), nl=False)
@@ -73,6 +76,16 @@ def show(
             screen.json({**head, "journal": [asdict(entry) for entry in journal]})
         else:
             _summary(screen, model, length, summary, journal, _called(graph))
+            for said in _left_out(ledger):
+                screen.line(said, "yellow")
+
+
+def _left_out(ledger: Ledger) -> list[str]:
+    """Returns what reading the file has left out or assumed, each once."""
+    from qir.ledger import Change
+
+    lost = (e for e in ledger if e.change is Change.DROPPED and e.step.startswith("read"))
+    return list(dict.fromkeys(entry.reason for entry in lost))
 
 
 def _called(graph: Graph) -> str:

@@ -91,7 +91,7 @@ def save(made: ExportedProgram, path: Path, told: str) -> None:
 
 
 def load(path: Path) -> tuple[Any, str]:
-    """Loads a file that `save` wrote, and the text beside it; InputError for another."""
+    """Loads a program, and the text that `save` put beside it; InputError for another file."""
     extra, logger = {TOLD: ""}, logging.getLogger("torch.export")
     before, logger.disabled = logger.disabled, True  # it prints a traceback of what is raised
     try:

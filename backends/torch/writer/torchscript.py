@@ -82,11 +82,11 @@ def save(module: torch.jit.ScriptModule, path: Path, told: str) -> None:
 
 
 def load(path: Path) -> tuple[torch.jit.ScriptModule, str]:
-    """Loads a file that `save` wrote, and the text beside it; InputError for another."""
+    """Loads an archive, and the text that `save` put beside it; InputError for another file."""
     extra = {TOLD: ""}
     try:
         opened: Any = torch.jit.load
-        made = opened(str(path), _extra_files=extra)
+        made = opened(str(path), map_location="cpu", _extra_files=extra).eval()
     except (RuntimeError, ValueError, OSError) as error:
         said = " ".join(str(error).split())[:200]
         raise InputError(f"{path}: PyTorch does not load it: {said}") from error

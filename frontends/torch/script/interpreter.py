@@ -105,7 +105,11 @@ class Interpreter:
             return given[0]
         if not tensors or kind in _OF_LISTS:
             sizes = [held for held in _flat(given) if isinstance(held, fx.Node)]
-            if sizes and kind not in _OF_LISTS and (kind in SYMBOLIC or kind in COMPARED):
+            if (
+                sizes
+                and kind not in _OF_LISTS
+                and (kind in SYMBOLIC or kind in _TURNED or kind in COMPARED)
+            ):
                 return self._of_sizes(kind, given)
             listed = kind in _OF_LISTS or (
                 bool(given) and isinstance(given[0], (list, tuple, dict))
@@ -126,10 +130,14 @@ class Interpreter:
 
     def _of_sizes(self, kind: str, given: list[Any]) -> Any:
         """Computes with sizes that are not known."""
+        if kind == "aten::rsub":
+            kind, given = "aten::sub", [given[1], given[0]]
+        elif kind == "aten::neg":
+            kind, given = "aten::sub", [0, given[0]]
         if kind in SYMBOLIC:
             return self.builder.call(SYMBOLIC[kind], *given[:2])
         held = [g.meta["val"] if isinstance(g, fx.Node) else g for g in given]
-        return bool(SCALARS[kind](*held))
+        return self.builder.decide(lambda: SCALARS[kind](*held))
 
     def _arguments(self, node: Any, given: list[Any]) -> tuple[Any, dict[str, Any]]:
         """Returns an overload, and the arguments by the names of its schema."""
@@ -215,6 +223,8 @@ class Interpreter:
         raise self.fail(f"calls {kind} of a quantized tensor, which is not read; dequantize first")
 
 
+_TURNED = frozenset(("aten::rsub", "aten::neg"))
+"""Operators of sizes that are differences of them."""
 _KINDS = (Quantized, quantized.Channels)
 _REDUCED = frozenset(("aten::max", "aten::min", "aten::topk", "aten::sort"))
 """Operators that give elements of what they read, some with the places of these."""

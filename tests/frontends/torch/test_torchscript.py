@@ -318,7 +318,7 @@ def test_what_is_known_of_a_script_is_evaluated(tmp_path: Path) -> None:
 def test_inputs_of_an_archive_are_examples_or_shapes(tmp_path: Path) -> None:
     path = tmp_path / "m.pt"
     traced(nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), [data((2, 3, 4))]).save(path)
-    with pytest.raises(InputError, match=r"does not say the shape of .*give example inputs"):
+    with pytest.raises(InputError, match=r"does not say the shape of .*give it: --shape"):
         qir.load(path)
     for given in ([(5, 3, 4)], [data((5, 3, 4))], [np.zeros((5, 3, 4), np.float32)]):
         assert qir.load(path, inputs=given).inputs[0].type.shape == (5, 3, 4)
