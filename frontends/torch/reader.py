@@ -20,7 +20,7 @@ from qir.ir.origin import Origin
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
 
-from . import foreign, sizes
+from . import decomposition, foreign, sizes
 from .call import Call, Keep, type_of
 from .control import CONTROL
 from .elements import array, element
@@ -60,8 +60,11 @@ class Reader:
         share: bool,
         *,
         graph: Graph | None = None,
+        depth: int = 0,
     ) -> None:
         self.program = program
+        self.depth = depth
+        """How many operators are being read as what PyTorch makes of them; 0 keeps unknown ones."""
         self.share = share
         self.graph = Graph(name) if graph is None else graph
         self.ledger = ledger
@@ -168,13 +171,29 @@ class Reader:
             made = self._converted(call, str(target))
         except (Keep, TypeRuleError) as why:
             self._undo(before)
-            made = foreign.keep(call, str(why))
+            made = self._decomposed(call, str(why))
         self.found[node.name] = made
         first = node.args[0] if gives_back(node) else written(node)
         if isinstance(first, fx.Node):
             self._changed(first.name, node.name, made)
         if isinstance(made, Value):
             self._name(made, node.name)
+
+    def _decomposed(self, call: Call, why: str) -> Any:
+        """Returns what PyTorch makes of an unknown operator, in ops of the language, or keeps it.
+
+        Raises Keep within another one, which is then kept instead.
+        """
+        before = len(self.graph)
+        try:
+            made = decomposition.read(self, call.node)
+            self._agree(call.node, made)
+        except (Keep, TypeRuleError):
+            self._undo(before)
+            if self.depth:
+                raise
+            return foreign.keep(call, why)
+        return made
 
     def _changed(self, operand: str, result: str, made: Any) -> None:
         """Makes whatever reads a tensor later see what an op in place made of it."""
@@ -189,7 +208,12 @@ class Reader:
         if handler is None:
             raise Keep(f"{name} is no operator of the language")
         made = handler(call)
-        fakes = call.node.meta["val"]
+        self._agree(call.node, made)
+        return made
+
+    def _agree(self, node: fx.Node, made: Any) -> None:
+        """Holds what a call has become to the types of its results."""
+        fakes = node.meta["val"]
         for value, fake in zip(
             made if isinstance(made, (list, tuple)) else [made],
             fakes if isinstance(fakes, (list, tuple)) else [fakes],
@@ -197,7 +221,6 @@ class Reader:
         ):
             if value is not None:
                 self._check(value, fake)
-        return made
 
     def _check(self, value: Value, fake: torch.Tensor) -> None:
         """Holds a value to the type that PyTorch has for it, and refines sizes that were unknown.
