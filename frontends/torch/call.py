@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -59,6 +60,13 @@ class Call:
         found: torch.Tensor = self.node.meta["val"]
         return found
 
+    def reads(self, place: int) -> bool:
+        """Returns whether somebody reads the result at a place of several."""
+        return any(
+            user.target is operator.getitem and user.args[1] == place and user.users
+            for user in self.node.users
+        )
+
     def add(
         self, op: str, operands: Mapping[str, Value | None], attrs: Mapping[str, Attr] | None = None
     ) -> Value:
@@ -89,6 +97,19 @@ class Call:
         if len(stages) == 1:
             return self.add_typed(stages[0].op, operands, kind, stages[0].attrs)
         return self.reader.add_group(self.node, stages, operands, kind)
+
+    def expanded(self, x: Value, like: Value) -> Value:
+        """Returns a tensor repeated to the shape of another one."""
+        shape = like.type.shape
+        if x.type.shape == shape:
+            return x
+        known = [size for size in shape if isinstance(size, int)]
+        if len(known) == len(shape):
+            return self.add("expand", {"x": x, "shape": self.reader.graph.constant(row(known))})
+        made = self.add("expand", {"x": x, "shape": self.add("shape", {"x": like})})
+        if None not in shape:
+            self.reader.graph.set_type(made, made.type.with_shape(shape))
+        return made
 
     # -- operands -------------------------------------------------------------------------------
 

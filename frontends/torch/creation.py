@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,6 +69,18 @@ def _stored(call: Call, data: torch.Tensor) -> Value:
     return call.reader.graph.constant(held, name=call.reader.names(call.node, "range"))
 
 
+def _computed(call: Call) -> Value:
+    """Computes numbers of numbers, such as a window or the indices of a triangle."""
+    target: Any = call.node.target
+    given = {name: held for name, held in call.given.items() if name != "device"}
+    places = [f for f in target._schema.arguments if f.name in given]
+    positional = [given[f.name] for f in places if not f.kwarg_only]
+    if not all(isinstance(held, (int, float, bool)) for held in positional):
+        raise Keep
+    named = {f.name: given[f.name] for f in places if f.kwarg_only and given[f.name] is not None}
+    return _stored(call, target(*positional, **named))
+
+
 def _fill(call: Call) -> Value:
     """Fills a tensor with the one element of another."""
     number = call.promoted("value", kind=call.result.dtype)[0]
@@ -97,4 +110,9 @@ OPS = {
     "arange.start_step": _range,
     "linspace.default": _linear_space,
     "scalar_tensor.default": _number,
+    **{
+        f"{name}.default": _computed
+        for name in "eye tril_indices triu_indices hann_window hamming_window".split()
+    },
+    "eye.m": _computed,
 }

@@ -71,7 +71,7 @@ def _traced(
     called: Callable[..., Any], fakes: Sequence[Any], before_dispatch: bool
 ) -> fx.GraphModule:
     """Returns the calls that a function makes; Keep where it cannot be traced, or fixes sizes."""
-    mode = next((fake.fake_mode for fake in fakes if isinstance(fake, torch.Tensor)), None)
+    mode: Any = next((f.fake_mode for f in fakes if hasattr(f, "fake_mode")), None)
     if mode is None:
         raise Keep
     known = len(mode.shape_env.guards) if mode.shape_env else 0
@@ -113,7 +113,7 @@ def _inlined(
     try:
         for call in module.graph.nodes:
             if call.op == "output":
-                return fx.map_arg(call.args[0], inner.tensor)
+                return _results(inner, call.args[0])
             if call.op != "placeholder":
                 call.meta.update(
                     {k: node.meta[k] for k in ("nn_module_stack", "stack_trace") if k in node.meta}
@@ -122,3 +122,10 @@ def _inlined(
     except InputError as error:
         raise Keep from error
     raise Keep
+
+
+def _results(inner: Reader, held: Any) -> Any:
+    """Returns the values of results; of a result that is none nobody reads anything."""
+    if isinstance(held, (list, tuple)):
+        return [None if one is None else inner.tensor(one) for one in held]
+    return inner.tensor(held)

@@ -85,8 +85,22 @@ def _div_mode(call: Call) -> Value:
     if mode == "floor":
         return call.add("floor_div", {"a": a, "b": b})
     if not call.result.dtype.is_floating_point:
-        raise Keep("integers are divided toward zero")
+        return _toward_zero(call, a, b)
     return call.add("trunc", {"x": call.add("div", {"a": a, "b": b})})
+
+
+def _toward_zero(call: Call, a: Value, b: Value) -> Value:
+    """Divides integers toward zero: their sizes, times both signs."""
+    if not call.result.dtype.is_signed:
+        return call.add("floor_div", {"a": a, "b": b})
+    whole = call.add("floor_div", {s: call.add("abs", {"x": v}) for s, v in (("a", a), ("b", b))})
+    signs = call.add("mul", {s: call.add("sign", {"x": v}) for s, v in (("a", a), ("b", b))})
+    return call.add("mul", {"a": whole, "b": signs})
+
+
+def _fmod(call: Call) -> Value:
+    a, b = call.promoted("self", "other", kind=call.result.dtype)
+    return call.add("mod", {"a": a, "b": b}, {"fmod": True})
 
 
 def _mul(call: Call) -> Value:
@@ -309,6 +323,7 @@ OPS: dict[str, Handler] = {
     "div.Tensor": _binary("div", _result_kind),
     "div.Scalar": _binary("div", _result_kind),
     "div.Tensor_mode": _div_mode,
+    "div.Scalar_mode": _div_mode,
     "floor_divide.default": _binary("floor_div", _result_kind),
     "remainder.Tensor": _binary("mod", _result_kind),
     "remainder.Scalar": _binary("mod", _result_kind),
@@ -328,6 +343,17 @@ OPS: dict[str, Handler] = {
     "bitwise_and.Tensor": _bits("bit_and", "logical_and"),
     "bitwise_or.Tensor": _bits("bit_or", "logical_or"),
     "bitwise_xor.Tensor": _bits("bit_xor", "logical_xor"),
+    **{
+        f"{name}.{form}": _bits(f"bit_{kind}", f"logical_{kind}")
+        for kind in ("and", "or", "xor")
+        for name, form in (
+            (f"bitwise_{kind}", "Scalar"),
+            (f"__{kind}__", "Scalar"),
+            (f"__{kind}__", "Tensor"),
+        )
+    },
+    "fmod.Tensor": _fmod,
+    "fmod.Scalar": _fmod,
     "__and__.Tensor": _bits("bit_and", "logical_and"),
     "__or__.Tensor": _bits("bit_or", "logical_or"),
     "isnan.default": _is_nan,

@@ -185,8 +185,10 @@ def _pad(call: Call) -> Value:
     x = call.value("self")
     mode = call.given.get("mode", "constant")
     value = call.given.get("value") or 0.0
-    if mode == "circular" or not isinstance(value, (int, float)):
+    if not isinstance(value, (int, float)):
         raise Keep
+    if mode == "circular":
+        return _wrapped(call, x)
     mode = {"replicate": "edge"}.get(mode, mode)
     attrs: dict[str, Attr] = {
         "pads": _pads(call, x.type.rank),
@@ -194,6 +196,26 @@ def _pad(call: Call) -> Value:
         "value": float(value),
     }
     return call.add("pad", {"x": x}, attrs)
+
+
+def _wrapped(call: Call, x: Value) -> Value:
+    """Adds elements of the other end of each axis."""
+    pads = _pads(call, x.type.rank)
+    if min(pads) < 0:
+        raise Keep
+    for axis, (front, back) in enumerate(
+        zip(pads[: x.type.rank], pads[x.type.rank :], strict=True)
+    ):
+        parts, whole = [x], x
+        ends = {"axes": (axis,), "steps": (1,)}
+        if front:
+            last = {"starts": (-front,), "ends": (_LAST,), **ends}
+            parts.insert(0, call.add("slice", {"x": whole}, last))
+        if back:
+            parts.append(call.add("slice", {"x": whole}, {"starts": (0,), "ends": (back,), **ends}))
+        if len(parts) > 1:
+            x = call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
+    return x
 
 
 def _pad_by(mode: str) -> Callable[[Call], Value]:

@@ -25,19 +25,30 @@ def _channels(x: Value) -> int:
     return found
 
 
+def _statistics(call: Call, x: Value) -> tuple[Value, Value]:
+    """Returns mean and variance of each channel of the data themselves."""
+    axes = tuple(axis for axis in range(x.type.rank) if axis != 1)
+    kept = call.add("reduce_mean", {"x": x}, {"axes": axes, "keep": True})
+    square = call.add("squared_difference", {"a": x, "b": kept})
+    mean = call.add("squeeze", {"x": kept}, {"axes": axes})
+    return mean, call.add("reduce_mean", {"x": square}, {"axes": axes, "keep": False})
+
+
 def _batch_norm(call: Call) -> Value:
     x = call.value("input")
     training = any(call.given.get(name) for name in ("training", "use_input_stats"))
-    if training or call.optional("running_mean") is None:
-        raise Keep("it normalizes by the statistics of the batch")
+    own = call.optional("running_mean") is None
+    if training and not own:
+        raise Keep("it normalizes by the statistics of the batch, and keeps these")
     rows = _channels(x)
     gamma, beta = call.optional("weight"), call.optional("bias")
+    mean, var = _statistics(call, x) if own else map(call.value, ("running_mean", "running_var"))
     operands = {
         "x": x,
         "gamma": _filled(call, x, 1, rows) if gamma is None else gamma,
         "beta": _filled(call, x, 0, rows) if beta is None else beta,
-        "mean": call.value("running_mean"),
-        "var": call.value("running_var"),
+        "mean": mean,
+        "var": var,
     }
     return call.add("batch_norm", operands, {"eps": call.real("eps"), "axis": 1})
 

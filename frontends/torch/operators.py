@@ -22,6 +22,9 @@ from . import (
     recurrent,
     reduction,
     resizing,
+    scattering,
+    sorting,
+    windows,
 )
 from .call import Call
 
@@ -43,6 +46,9 @@ OPS: dict[str, Callable[[Call], Any]] = (
             recurrent,
             reduction,
             resizing,
+            scattering,
+            sorting,
+            windows,
         )
         for name, handler in family.OPS.items()
     }

@@ -53,6 +53,34 @@ def _einsum(call: Call) -> Value:
     return call.add("einsum", parts, {"equation": call["equation"]})
 
 
+def _bilinear(call: Call) -> Value:
+    """Reads `x1 @ w[k] @ x2` of each result k, along the last axes."""
+    a, b, w = (call.value(name) for name in ("input1", "input2", "weight"))
+    axes = "abcdefg"[: a.type.rank - 1]
+    if len(axes) != a.type.rank - 1:
+        raise Keep
+    equation = f"{axes}i,kij,{axes}j->{axes}k"
+    made = call.add("einsum", {"xs.0": a, "xs.1": w, "xs.2": b}, {"equation": equation})
+    bias = call.optional("bias")
+    return made if bias is None else call.add("add", {"a": made, "b": bias})
+
+
+def _distances(call: Call) -> Value:
+    """Reads the distance of each row of one tensor from each of another."""
+    op = {1.0: "reduce_l1", 2.0: "reduce_l2"}.get(call.real("p"))
+    if op is None:
+        raise Keep(f"its norm is {call['p']}")
+    a, b = call.value("x1"), call.value("x2")
+    a = call.add("unsqueeze", {"x": a}, {"axes": (a.type.rank - 1,)})
+    b = call.add("unsqueeze", {"x": b}, {"axes": (b.type.rank - 2,)})
+    apart = call.add("sub", {"a": a, "b": b})
+    return call.add(op, {"x": apart}, {"axes": (apart.type.rank - 1,), "keep": False})
+
+
+def _of_matrices(op: str) -> Callable[[Call], Value]:
+    return lambda call: call.add(op, {"x": call.value("A" if "A" in call.given else "self")})
+
+
 OPS = {
     "linear.default": _linear,
     "matmul.default": _product(),
@@ -61,4 +89,9 @@ OPS = {
     "addmm.default": _with_addend("mat1", "mat2"),
     "baddbmm.default": _with_addend("batch1", "batch2"),
     "einsum.default": _einsum,
+    "bilinear.default": _bilinear,
+    "cdist.default": _distances,
+    "linalg_inv.default": _of_matrices("inverse"),
+    "inverse.default": _of_matrices("inverse"),
+    "linalg_det.default": _of_matrices("det"),
 }

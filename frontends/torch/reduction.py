@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import Call, Keep
+from .call import Call, Keep, row
 
 _LAST = 2**63 - 1
 
@@ -58,22 +59,51 @@ def _variance(root: bool) -> Callable[[Call], Value]:
     return read
 
 
+def _with_mean(root: bool) -> Callable[[Call], list[Value]]:
+    """Returns the converter of var_mean and std_mean."""
+
+    def read(call: Call) -> list[Value]:
+        x, keep = call.value("self"), bool(call.given.get("keepdim", False))
+        axes = call.axes("dim", x.type.rank) if call.given.get("dim") is not None else ()
+        attrs: dict[str, Attr] = {"axes": axes or tuple(range(x.type.rank)), "keep": keep}
+        return [_variance(root)(call), call.add("reduce_mean", {"x": x}, attrs)]
+
+    return read
+
+
+def _ends(call: Call) -> list[Value]:
+    x = call.value("self")
+    axes = tuple(range(x.type.rank)) if call["dim"] is None else (call.axis("dim", x.type.rank),)
+    attrs: dict[str, Attr] = {"axes": axes, "keep": call.flag("keepdim")}
+    return [call.add(op, {"x": x}, attrs) for op in ("reduce_min", "reduce_max")]
+
+
 def _norm(call: Call) -> Value:
     x, order = call.promoted("self", kind=call.result.dtype)[0], call.given.get("p")
     order = call.given.get("ord", order)
-    op = {1: "reduce_l1", 2: "reduce_l2"}.get(2 if order is None else order)
-    if op is None:
-        raise Keep
+    order = 2 if order is None else order
     axes = call.axes("dim", x.type.rank) if call.given.get("dim") is not None else ()
-    axes = axes or tuple(range(x.type.rank))
-    return call.add(op, {"x": x}, {"axes": axes, "keep": call.flag("keepdim")})
+    attrs: dict[str, Attr] = {
+        "axes": axes or tuple(range(x.type.rank)),
+        "keep": bool(call.given.get("keepdim", False)),
+    }
+    if order in (math.inf, -math.inf):
+        op = "reduce_max" if order > 0 else "reduce_min"
+        return call.add(op, {"x": call.add("abs", {"x": x})}, attrs)
+    op = {1: "reduce_l1", 2: "reduce_l2"}.get(order, "")
+    if not op:
+        raise Keep(f"it is a norm of order {order}")
+    return call.add(op, {"x": x}, attrs)
 
 
 def _place(op: str) -> Callable[[Call], Value]:
     def read(call: Call) -> Value:
         x = call.value("self")
         if call["dim"] is None:
-            raise Keep
+            if call.flag("keepdim") and x.type.rank:
+                raise Keep
+            flat = call.add("reshape", {"x": x, "shape": call.reader.graph.constant(row([-1]))})
+            return call.add(op, {"x": flat}, {"axis": 0, "keep": False})
         attrs = {"axis": call.axis("dim", x.type.rank), "keep": call.flag("keepdim")}
         return call.add(op, {"x": x}, attrs)
 
@@ -150,6 +180,12 @@ OPS: dict[str, Callable[[Call], Value | list[Value]]] = {
     "max.dim": _with_place("reduce_max", "arg_max"),
     "min.dim": _with_place("reduce_min", "arg_min"),
     "cumsum.default": _running("cumsum"),
+    "cumprod.default": _running("cumprod"),
+    "var_mean.correction": _with_mean(root=False),
+    "var_mean.dim": _with_mean(root=False),
+    "std_mean.correction": _with_mean(root=True),
+    "std_mean.dim": _with_mean(root=True),
+    "aminmax.default": _ends,
     "diff.default": _difference,
     "topk.default": _top_k,
 }

@@ -19,7 +19,9 @@ def _resize(axes: int, mode: str) -> Callable[[Call], Value]:
         if x.type.rank != axes + 2:
             raise Keep
         attrs: dict[str, Attr] = {"axes": spatial, "coordinates": "asymmetric", "rounding": "floor"}
-        if mode != "nearest":
+        if mode == "exact":
+            attrs |= {"coordinates": "half_pixel", "rounding": "round_prefer_ceil"}
+        elif mode != "nearest":
             one = 1 in wanted or not same_numbers(wanted)
             half = "pytorch_half_pixel" if one else "half_pixel"  # differ in sizes of 1
             coordinates = "align_corners" if call.flag("align_corners") else half
@@ -33,7 +35,8 @@ def _resize(axes: int, mode: str) -> Callable[[Call], Value]:
             operands["sizes"] = call.reader.graph.constant(numbers, name=name)
         else:
             operands["sizes"] = sizes.exact_shape(call.reader, call.node, call["output_size"])
-        return call.add("resize_nearest" if mode == "nearest" else "resize", operands, attrs)
+        nearest = mode in ("nearest", "exact")
+        return call.add("resize_nearest" if nearest else "resize", operands, attrs)
 
     return read
 
@@ -53,15 +56,18 @@ def _scales(call: Call, axes: int) -> tuple[float, ...]:
 
 OPS = {
     **{
-        f"upsample_{name}.{form}": _resize(axes, mode)
+        f"{name}.{form}": _resize(axes, mode)
         for name, axes, mode in (
-            ("nearest1d", 1, "nearest"),
-            ("nearest2d", 2, "nearest"),
-            ("nearest3d", 3, "nearest"),
-            ("linear1d", 1, "linear"),
-            ("bilinear2d", 2, "linear"),
-            ("trilinear3d", 3, "linear"),
-            ("bicubic2d", 2, "cubic"),
+            ("upsample_nearest1d", 1, "nearest"),
+            ("upsample_nearest2d", 2, "nearest"),
+            ("upsample_nearest3d", 3, "nearest"),
+            ("upsample_linear1d", 1, "linear"),
+            ("upsample_bilinear2d", 2, "linear"),
+            ("upsample_trilinear3d", 3, "linear"),
+            ("upsample_bicubic2d", 2, "cubic"),
+            ("_upsample_nearest_exact1d", 1, "exact"),
+            ("_upsample_nearest_exact2d", 2, "exact"),
+            ("_upsample_nearest_exact3d", 3, "exact"),
         )
         for form in ("vec", "default")
     },

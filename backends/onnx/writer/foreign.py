@@ -73,7 +73,10 @@ def write(writer: Writer, node: Node) -> None:
     """Writes a foreign node; Refused if it is another framework's, or of another opset's form."""
     framework, domain = str(node.attrs["framework"]), str(node.attrs["domain"])
     if framework != "onnx":
-        raise writer.refuse(node, f"{node.attrs['op']!r} is {framework}'s own and unknown to ONNX")
+        said = f"write it for {framework} instead, or leave the op out of the model"
+        raise writer.refuse(
+            node, f"{node.attrs['op']!r} is {framework}'s own and unknown to ONNX; {said}"
+        )
     proto, before = _proto(writer, node), len(writer.nodes)
     if domain:
         why = str(node.attrs["why"])

@@ -14,7 +14,17 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType
 
-from . import dynamic, elementwise, layers, movement, packed_weights, recurrent, tables
+from . import (
+    dynamic,
+    elementwise,
+    foreign,
+    layers,
+    movement,
+    packed_weights,
+    places,
+    recurrent,
+    tables,
+)
 from .elements import STORED, channel_parameters, fits, parameters
 from .layers import sides, whole
 from .program import Handler, Program
@@ -53,7 +63,10 @@ def _left(program: Program, node: Node) -> Any:
 
 def operators(node: Node) -> Handler | None:
     """Returns what writes a node by operators of floats."""
-    tables = (elementwise.OPS, layers.OPS, movement.OPS, recurrent.OPS)
+    tables = (
+        *(elementwise.OPS, layers.OPS, movement.OPS, recurrent.OPS),
+        *(places.OPS, foreign.OPS),
+    )
     found = (table.get(node.op) for table in tables)
     return next((each for each in found if each is not None), None)
 

@@ -213,6 +213,8 @@ def _whole_steps(node: Node) -> bool:
 
 def _resize_nearest(program: Program, node: Node) -> fx.Node:
     attrs = node.attrs
+    if (attrs["coordinates"], attrs["rounding"]) == ("half_pixel", "round_prefer_ceil"):
+        return _resampled(program, node, f"aten._upsample_nearest_exact{len(_images(node))}d")
     floors = (attrs["coordinates"], attrs["rounding"]) == ("asymmetric", "floor")
     repeats = attrs["coordinates"] in ("half_pixel", "asymmetric") and _whole_steps(node)
     if not floors and not repeats:

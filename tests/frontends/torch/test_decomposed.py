@@ -90,4 +90,4 @@ def test_nodes_of_such_an_operator_name_the_module_of_the_user() -> None:
             return self.cell(x)
 
     graph = qir.load(Named(), inputs=(ROWS,))
-    assert {node.origins[0].module for node in graph if node.op == "tanh"} == {"cell"}
+    assert {node.origins[0].path for node in graph if node.op == "tanh"} == {"cell"}

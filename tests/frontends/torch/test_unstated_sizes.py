@@ -55,8 +55,9 @@ class Flattened(Layer):
 
 class Branching(Layer):
     def forward(self, x: Tensor) -> Tensor:
-        made = self.conv(x)
-        return made * 2 if x.size(2) > 100 else made
+        made: Tensor = self.conv(x)
+        big: Tensor = made * 2
+        return big if x.size(2) > 100 else made
 
 
 def require_same(graph: Graph, module: nn.Module, x: Tensor) -> None:
@@ -117,7 +118,8 @@ def test_a_file_of_others_runs_by_pytorch_itself(tmp_path: Path) -> None:
     theirs = LOAD(str(path))(x).detach().numpy()
     made: Any = target("pytorch-x86").compile_read(path, graph)(**{name: x.numpy()})
     assert list(made) == list(graph.outputs)
-    assert np.array_equal(*made.values(), theirs)
+    (again,) = made.values()
+    assert np.array_equal(again, theirs)
     assert np.abs(computed(graph, [x])[0] - theirs).max() < NEAR
 
 
