@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -252,9 +252,10 @@ def _given(name: str, inputs: Sequence[object]) -> list[Example]:
 
 @contextmanager
 def _inference(module: nn.Module, name: str) -> Iterator[None]:
-    """Puts a module into inference mode for a while."""
+    """Puts a module into inference mode for a while; exported ones say their mode themselves."""
     training = [n or name for n, m in module.named_modules() if m.training]
-    module.eval()
+    with suppress(NotImplementedError):
+        module.eval()
     try:
         yield
     finally:
