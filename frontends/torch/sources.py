@@ -16,7 +16,7 @@ from torch.export import Dim, ExportedProgram
 
 from qir.errors import InputError, QirError, ShapesNeeded, UsageError
 
-from .archive import open_archive
+from .archive import open_archive, require_intact
 from .muting import muted
 from .profiles import engine_chosen, profile_name, running_engine
 from .program import Program, as_program, functional, mutates_views
@@ -37,6 +37,8 @@ _STATED = "qir.json"
 """The member that states the types of inputs, in files that QIR writes."""
 _SCRIPT = ("constants.pkl", "code/")
 """Members that TorchScript archives have and pickles do not."""
+_ARCHIVE = b"PK"
+"""How archives begin, those that are cut short too."""
 _EXPORTED = "archive_format"
 """A member of exported programs."""
 
@@ -94,6 +96,8 @@ def opened(source: object, inputs: Sequence[object] | None) -> Opened:
 
 def _file(path: Path, inputs: Sequence[object] | None) -> Opened:
     held = _members(path)
+    if held is not None or _begins(path) == _ARCHIVE:
+        require_intact(path)
     if held is None or not _holds(held, *_SCRIPT):
         if path.suffix.lower() != ".pt2" and (held is None or not _holds(held, _EXPORTED)):
             raise InputError(_pickled(path, held))
@@ -102,6 +106,11 @@ def _file(path: Path, inputs: Sequence[object] | None) -> Opened:
         return Opened(as_program(functional(open_archive(path))), path.stem, share=True)
     with engine_chosen(stated_engine(path)):
         return _archive(path, inputs)
+
+
+def _begins(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(2)
 
 
 def _archive(path: Path, inputs: Sequence[object] | None) -> Opened:

@@ -17,7 +17,7 @@ import click
 
 from qir.errors import QirError, Stopped
 
-LONGEST = 239
+LONGEST = 799
 """Characters of the line, its end not counted."""
 FAILED, INTERRUPTED, TERMINATED, PIPE_BROKEN = 2, 130, 143, 141
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
