@@ -17,7 +17,7 @@ from qir.ir.node import Node, Value
 from qir.ledger import Change
 
 from .call import Call, type_of
-from .elements import array, tensor
+from .elements import array, element, tensor
 
 _NAMESPACE = "aten"
 _UNSAFE = frozenset({"from_file", "save", "load"})
@@ -36,6 +36,9 @@ def keep(call: Call, why: str = "") -> Value | list[Value]:
     results: list[Any] = list(fakes) if many else [fakes]
     if not results or not all(isinstance(fake, torch.Tensor) for fake in results):
         raise reader.fail(node, f"calls {target}, whose results are no tensors")
+    if unknown := next((f.dtype for f in results if element(f.dtype) is None), None):
+        said = f"gives {str(unknown).removeprefix('torch.')}, which is no element type of QIR"
+        raise reader.fail(node, f"{said}; leave that part out of the model")
     types = [type_of(fake, f"{reader.graph.name}: {node.name}") for fake in results]
     operands: list[Value] = []
     try:

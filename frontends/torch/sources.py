@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from torch.export import Dim, ExportedProgram
 from qir.errors import InputError, QirError, ShapesNeeded, UsageError
 
 from .archive import open_archive, require_intact
+from .attempts import attempt
 from .muting import muted
 from .profiles import engine_chosen, profile_name, running_engine
 from .program import Program, as_program, functional, mutates_views
@@ -74,6 +75,7 @@ def opened(source: object, inputs: Sequence[object] | None) -> Opened:
     name = type(source).__name__
     if inputs is None:
         raise InputError(f"{name}: a module is exported with example inputs; give inputs=(x, ...)")
+    _require_plain(source, name)
     shaped = [_example(held) for held in inputs]
     given = tuple(held.tensor if isinstance(held, Example) else held for held in shaped)
     with _inference(source, name):
@@ -272,6 +274,16 @@ def _inference(module: nn.Module, name: str) -> Iterator[None]:
             part.training = (path or name) in training
 
 
+def _require_plain(module: nn.Module, name: str) -> None:
+    """InputError for parameters that are tensors of torchao, which hide what they hold."""
+    for path, held in module.named_parameters():
+        if type(held).__module__.startswith("torchao."):
+            raise InputError(
+                f"{name}: {path} is of torchao's type {type(held).__name__}, which is not read;"
+                " give the float module and quantize it here, or quantize it by torchao's PT2E"
+            )
+
+
 def _example(held: object) -> object:
     """Returns an example of a shape, in which names stand for open sizes; others as they are."""
     sizes = held if isinstance(held, (list, tuple)) and held else ()
@@ -289,7 +301,7 @@ def _exported(
     def export() -> ExportedProgram:
         return torch.export.export(module, inputs, dynamic_shapes=sizes)
 
-    made: ExportedProgram = _run(export, name, "torch.export")
+    made: ExportedProgram = attempt(export, name, "torch.export")
     return made
 
 
@@ -300,13 +312,5 @@ def _traced(module: nn.Module, inputs: tuple[Any, ...], name: str) -> torch.jit.
                 module, inputs, check_trace=False, strict=False
             )
 
-    made: torch.jit.ScriptModule = _run(trace, name, "torch.jit.trace")
+    made: torch.jit.ScriptModule = attempt(trace, name, "torch.jit.trace")
     return made
-
-
-def _run(make: Callable[[], Any], name: str, what: str) -> Any:
-    try:
-        return make()
-    except Exception as error:  # the user's own code runs here
-        said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
-        raise InputError(f"{name}: {what} does not take it: {said.strip()}") from error
