@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ def open_model(
     these may be given, it is a graph of the inputs alone.
     """
     from qir import pipeline
-    from qir.errors import ShapesNeeded, UsageError
+    from qir.errors import InputError, ShapesNeeded, UsageError
 
     require_file(path)
     if is_program(path):
@@ -43,16 +44,46 @@ def open_model(
         return open_program(path)[1].signature()
     if ledger is not None:
         ledger.extend(pipeline.read_ledger(path))
+    read = partial(pipeline.load, path, ledger=ledger, trust=trust)
     try:
-        return pipeline.load(path, ledger=ledger, inputs=list(inputs) or None, trust=trust)
+        graph = read(inputs=list(inputs) or None)
+        if data is None or inputs or _states_shapes(path) or _takes(graph, shapes_of(data)):
+            return graph
     except ShapesNeeded:
         if data is None or inputs:
             raise
-        return pipeline.load(path, ledger=ledger, inputs=shapes_of(data), trust=trust)
+    shapes = shapes_of(data)
+    try:
+        return read(inputs=[("batch", *shape[1:]) for shape in shapes])
+    except InputError:  # such as a loop that was traced for so many steps
+        return read(inputs=shapes)
 
 
-def shapes_of(data: Path) -> list[tuple[int | str, ...]]:
-    """Returns the shapes of arrays in a file, or in a folder's first one, as of any batch."""
+def _states_shapes(path: Path) -> bool:
+    from qir.errors import InputError
+    from qir.frontend import frontend_for
+
+    try:
+        return frontend_for(path).states_shapes(path)
+    except InputError:  # QIR's own
+        return True
+
+
+def _takes(graph: Graph, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether arrays have the ranks of a graph's inputs, and their known sizes but of samples."""
+    from qir.ir import dims
+
+    kinds = [value.type.shape for value in graph.inputs]
+    if len(kinds) != len(shapes):
+        return True
+    return all(
+        len(kind) == len(shape) and all(map(dims.agree, kind[1:], shape[1:]))
+        for kind, shape in zip(kinds, shapes, strict=True)
+    )
+
+
+def shapes_of(data: Path) -> list[tuple[int, ...]]:
+    """Returns the shapes of arrays in a file, or in a folder's first one."""
     from qir.calibration.rows import open_npy, open_npz
     from qir.errors import DataError
 
@@ -61,7 +92,7 @@ def shapes_of(data: Path) -> list[tuple[int | str, ...]]:
     if file is None:
         raise DataError(f"{data}: holds no .npy or .npz file")
     arrays = open_npz(file).values() if file.suffix == ".npz" else [open_npy(file)]
-    return [("batch", *array.shape[1:]) for array in arrays]
+    return [tuple(array.shape) for array in arrays]
 
 
 def require_file(path: Path) -> None:
