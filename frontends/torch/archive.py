@@ -69,7 +69,8 @@ def require_intact(path: Path) -> None:
 
 
 def open_archive(path: Path) -> ExportedProgram:
-    """Loads a `.pt2` file; InputError for one that is damaged or holds more than plain tensors."""
+    """Loads a `.pt2` file; raises InputError for one that is damaged or holds more than plain
+    tensors."""
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.namelist():
@@ -94,7 +95,7 @@ def open_archive(path: Path) -> ExportedProgram:
 
 
 def _check(path: Path, archive: zipfile.ZipFile, member: str) -> None:
-    """InputError for a member that PyTorch would unpickle or evaluate."""
+    """Raises InputError for a member that PyTorch would unpickle or evaluate."""
     if member.endswith(".json"):
         for key, value in _entries(json.loads(archive.read(member))):
             if key == "use_pickle" and value:

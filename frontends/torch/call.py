@@ -20,19 +20,19 @@ from .elements import element
 from .symbols import shape_of
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .reader import ProgramReader
 
 Size: TypeAlias = "int | fx.Node"
 
 
-class Keep(Exception):
+class KeepCall(Exception):
     """The call has no exact form in the language, and is kept as a foreign op."""
 
 
-class Call:
+class OverloadCall:
     """A call of an overload such as `aten.conv2d.default`."""
 
-    def __init__(self, reader: Reader, node: fx.Node, *, moves: bool = False) -> None:
+    def __init__(self, reader: ProgramReader, node: fx.Node, *, moves: bool = False) -> None:
         self.reader = reader
         self.node = node
         self.moves = moves
@@ -117,7 +117,7 @@ class Call:
         """Returns a tensor argument."""
         found = self.optional(name)
         if found is None:
-            raise Keep
+            raise KeepCall
         return found
 
     def optional(self, name: str) -> Value | None:
@@ -166,7 +166,7 @@ class Call:
         kinds = [h.meta["val"] if isinstance(h, fx.Node) else h for h in held]
         kinds = [float(k) if isinstance(k, torch.SymFloat) else k for k in kinds]
         if any(isinstance(k, (torch.SymInt, torch.SymBool)) for k in kinds):
-            raise Keep
+            raise KeepCall
         found: torch.dtype = torch.result_type(kinds[0], kinds[-1])
         return found
 
@@ -186,14 +186,14 @@ class Call:
         """Returns an integer; Keep for one that is not known."""
         held = self.given[name]
         if not isinstance(held, int):
-            raise Keep
+            raise KeepCall
         return int(held)
 
     def real(self, name: str) -> float:
         """Returns a number; Keep for one that is not known."""
         held = self.given[name]
         if not isinstance(held, (int, float)):
-            raise Keep
+            raise KeepCall
         return float(held)
 
     def flag(self, name: str) -> bool:
@@ -207,7 +207,7 @@ class Call:
             return ()
         items = [held] if isinstance(held, int) else list(held)
         if not all(isinstance(item, int) for item in items):
-            raise Keep
+            raise KeepCall
         return tuple(items) * (count if len(items) == 1 and count else 1)
 
     def axis(self, name: str, rank: int) -> int:
@@ -225,12 +225,13 @@ def known(kind: torch.dtype) -> DType:
     """Returns the language's element type; Keep where it has none."""
     found = element(kind)
     if found is None:
-        raise Keep
+        raise KeepCall
     return found
 
 
 def type_of(fake: torch.Tensor, place: str) -> TensorType:
-    """Returns the type of a tensor; InputError for an element type that the language lacks."""
+    """Returns the type of a tensor; raises InputError for an element type that the language
+    lacks."""
     found = element(fake.dtype)
     if found is None:
         raise InputError(f"{place}: the language has no element type {fake.dtype}")

@@ -15,20 +15,20 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from qir.errors import InputError
 
 from . import sizes
-from .call import Keep
-from .program import Program
+from .call import KeepCall
+from .program import TorchProgram
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .reader import ProgramReader
 
 _DEEPEST = 8
 """How often an operator may be said in others, these in others, and so on."""
 
 
-def read(reader: Reader, node: fx.Node) -> Any:
+def read(reader: ProgramReader, node: fx.Node) -> Any:
     """Reads a call as what PyTorch makes of it; Keep where that is not known either."""
     if reader.depth >= _DEEPEST or not str(node.target).startswith("aten."):
-        raise Keep
+        raise KeepCall
     leaves, shape = tree_flatten((node.args, node.kwargs))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, fx.Node)]
     operands = [leaves[i] for i in places]
@@ -54,7 +54,7 @@ def _function(target: Any) -> tuple[Callable[..., Any], bool]:
     if plain._can_decompose():
         return plain, False
     if plain not in decomposition_table:
-        raise Keep
+        raise KeepCall
     return decomposition_table[plain], True
 
 
@@ -63,7 +63,7 @@ def _functional(target: Any) -> Any:
     packet = getattr(torch.ops.aten, target._schema.name.partition("::")[2].removesuffix("_"), None)
     found = getattr(packet, target._overloadname, None)
     if found is None:
-        raise Keep
+        raise KeepCall
     return found
 
 
@@ -73,22 +73,22 @@ def _traced(
     """Returns the calls that a function makes; Keep where it cannot be traced, or fixes sizes."""
     mode: Any = next((f.fake_mode for f in fakes if hasattr(f, "fake_mode")), None)
     if mode is None:
-        raise Keep
+        raise KeepCall
     known = len(mode.shape_env.guards) if mode.shape_env else 0
     trace: Any = make_fx(called, pre_dispatch=before_dispatch, tracing_mode="real")
     try:
         with torch.no_grad(), mode:
             made: fx.GraphModule = trace(*fakes)
     except Exception as error:  # PyTorch raises what it likes
-        raise Keep from error
+        raise KeepCall from error
     found = mode.shape_env.guards[known:] if mode.shape_env else []
     if any(getattr(guard.expr, "rel_op", "") == "==" for guard in found):
-        raise Keep
+        raise KeepCall
     return made
 
 
 def _inlined(
-    reader: Reader, node: fx.Node, module: fx.GraphModule, operands: Sequence[fx.Node]
+    reader: ProgramReader, node: fx.Node, module: fx.GraphModule, operands: Sequence[fx.Node]
 ) -> Any:
     """Reads the calls of a module in the place of a call."""
     places = [held for held in module.graph.nodes if held.op == "placeholder"]
@@ -96,7 +96,7 @@ def _inlined(
     stored = {
         p.name: found for p, held in given.items() if (found := reader.held(held)) is not None
     }
-    program = Program(module.graph, stored, lambda name: operator.attrgetter(name)(module))
+    program = TorchProgram(module.graph, stored, lambda name: operator.attrgetter(name)(module))
     inner = type(reader)(
         program,
         reader.graph.name,
@@ -120,11 +120,11 @@ def _inlined(
                 )
                 inner.read(call)
     except InputError as error:
-        raise Keep from error
-    raise Keep
+        raise KeepCall from error
+    raise KeepCall
 
 
-def _results(inner: Reader, held: Any) -> Any:
+def _results(inner: ProgramReader, held: Any) -> Any:
     """Returns the values of results; of a result that is none nobody reads anything."""
     if isinstance(held, (list, tuple)):
         return [None if one is None else inner.tensor(one) for one in held]

@@ -43,7 +43,8 @@ class TorchFrontend(Frontend):
         return path.suffix.lower() == ".pt2" or states_types(path)
 
     def load(self, source: object, ledger: Ledger) -> Graph:
-        """Reads a file; InputError for one that is damaged, unsafe to open, or no program."""
+        """Reads a file; raises InputError for one that is damaged, unsafe to open, or no
+        program."""
         return self.load_object(source, ledger)
 
     def load_object(
@@ -60,6 +61,7 @@ class TorchFrontend(Frontend):
         from .reader import read
         from .signature import restore_names
         from .sources import opened
+        from .trained_norms import fold_trained_norms
 
         found = opened(source, inputs)
         with growth():
@@ -68,7 +70,8 @@ class TorchFrontend(Frontend):
             if found.observers:
                 said = f"{found.observers} observers are left out; calibrate the float model"
                 ledger.add(Change.EXACT, "read torch", found.name, said)
-            for said in found.notes:
+            fold_trained_norms(graph, ledger)
+            for said in found.assumed:
                 ledger.add(Change.DROPPED, "read torch", found.name, said)
             if found.kernels:
                 Group(found.profile).run(graph, ledger)
@@ -107,7 +110,8 @@ class TorchFrontend(Frontend):
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.generic], ...]:
-        """Computes an op that was kept by calling PyTorch's own; PluginError if it cannot."""
+        """Computes an op that was kept by calling PyTorch's own; raises PluginError if it
+        cannot."""
         _require_torch()
         from .foreign import run
 

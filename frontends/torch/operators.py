@@ -26,9 +26,9 @@ from . import (
     sorting,
     windows,
 )
-from .call import Call
+from .call import OverloadCall
 
-OPS: dict[str, Callable[[Call], Any]] = (
+OPS: dict[str, Callable[[OverloadCall], Any]] = (
     {
         f"aten.{name}": handler
         for family in (

@@ -8,16 +8,16 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
 from . import sizes
-from .call import Call, Keep, row, same_numbers
+from .call import KeepCall, OverloadCall, row, same_numbers
 
 
-def _resize(axes: int, mode: str) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _resize(axes: int, mode: str) -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         x = call.value("input" if "input" in call.given else "self")
         spatial = tuple(range(2, 2 + axes))
         wanted = [call.result.shape[axis] for axis in spatial]
         if x.type.rank != axes + 2:
-            raise Keep
+            raise KeepCall
         attrs: dict[str, Attr] = {"axes": spatial, "coordinates": "asymmetric", "rounding": "floor"}
         if mode == "exact":
             attrs |= {"coordinates": "half_pixel", "rounding": "round_prefer_ceil"}
@@ -41,7 +41,7 @@ def _resize(axes: int, mode: str) -> Callable[[Call], Value]:
     return read
 
 
-def _scales(call: Call, axes: int) -> tuple[float, ...]:
+def _scales(call: OverloadCall, axes: int) -> tuple[float, ...]:
     """Returns the factors that PyTorch computes places with; none where it goes by the sizes."""
     held = call.given.get("scale_factors")
     if held is None:
@@ -50,7 +50,7 @@ def _scales(call: Call, axes: int) -> tuple[float, ...]:
     if held is None:
         return ()
     if not all(isinstance(factor, (int, float)) for factor in held):
-        raise Keep
+        raise KeepCall
     return tuple(float(factor) for factor in held)
 
 

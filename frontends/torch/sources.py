@@ -1,4 +1,4 @@
-"""What a source is: an exported program, a TorchScript archive or module, or a plain module."""
+"""Recognizes a source: an exported program, a TorchScript archive or module, or a plain module."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from qir.errors import InputError, QirError, ShapesNeeded, UsageError
 
 from .archive import open_archive, require_intact
 from .attempts import attempt
-from .muting import muted
+from .muting import mute_quantized_tensors, muted
 from .profiles import engine_chosen, profile_name, running_engine
-from .program import Program, as_program, functional, mutates_views
+from .program import TorchProgram, as_program, functional, mutates_views
 from .quantized_modules import (
     is_quantized,
     quantizes,
@@ -48,7 +48,7 @@ _EXPORTED = "archive_format"
 class Opened:
     """What is read, its name, and how."""
 
-    program: Program
+    program: TorchProgram
     name: str
     share: bool
     """Whether parameters may share the program's memory."""
@@ -58,8 +58,8 @@ class Opened:
     """Whether float operators between quantize and dequantize are kernels of that engine."""
     observers: int = 0
     """How many observers the module has, which are left out."""
-    notes: tuple[str, ...] = ()
-    """What was assumed of inputs whose sizes no file states, and which state is not updated."""
+    assumed: tuple[str, ...] = ()
+    """What was assumed of inputs whose sizes no file states."""
 
 
 def opened(source: object, inputs: Sequence[object] | None) -> Opened:
@@ -118,6 +118,8 @@ def _begins(path: Path) -> bytes:
 def _archive(path: Path, inputs: Sequence[object] | None) -> Opened:
     """Opens a TorchScript archive; its packed layers are those of the chosen engine."""
     extra: dict[str, str | bytes] = {_STATED: ""}
+    if _names_quantized(path):
+        mute_quantized_tensors()
     try:
         opened: Any = torch.jit.load
         module: Any = opened(str(path), map_location="cpu", _extra_files=extra)
@@ -133,6 +135,16 @@ def _archive(path: Path, inputs: Sequence[object] | None) -> Opened:
     except Exception as error:  # what a damaged archive holds fails where it is first looked at
         said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
         raise InputError(f"{path}: is damaged or not read: {said.strip()}") from error
+
+
+def _names_quantized(path: Path) -> bool:
+    """Returns whether the code of an archive speaks of quantized tensors or layers."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            code = [name for name in archive.namelist() if name.endswith(".py")]
+            return any(b"quantize" in archive.read(name) for name in code)
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError):
+        return False  # the loader says what is wrong
 
 
 def is_pickled(path: Path) -> bool:
@@ -210,13 +222,12 @@ def _script(
             " qir.load(module, inputs=(x, ...))"
         )
     profile = profile_name(running_engine()) if reader.quantizes or reader.kernels else ""
-    notes = (*assumed, *reader.updated.values())
-    return Opened(program, name, False, profile, reader.kernels, notes=notes)
+    return Opened(program, name, False, profile, reader.kernels, assumed=assumed)
 
 
 def _guessed(
     module: torch.jit.ScriptModule, name: str
-) -> tuple[Program, Interpreter, tuple[str, ...]]:
+) -> tuple[TorchProgram, Interpreter, tuple[str, ...]]:
     """Reads a module with inputs of open sizes, as its first layers take them.
 
     Sizes that the program does not leave open are those of the examples; also returns what to say
@@ -241,7 +252,7 @@ def _guessed(
             raise
         except InputError as error:
             failed = failed or error
-    raise ShapesNeeded(f"{failed}; with inputs of a guessed shape; give others: {GIVE_SHAPES}")
+    raise InputError(f"{failed}; with inputs of a guessed shape; give others: {GIVE_SHAPES}")
 
 
 def _given(name: str, inputs: Sequence[object]) -> list[Example]:

@@ -7,28 +7,28 @@ from collections.abc import Callable
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import Call, Keep
+from .call import KeepCall, OverloadCall
 
 _MODES = ("linear", "nearest", "cubic")
 _OUTSIDE = ("zeros", "border", "reflection")
 
 
-def _columns(call: Call) -> Value:
+def _columns(call: OverloadCall) -> Value:
     x = call.value("self")
     if x.type.rank != 4:
-        raise Keep("it takes columns of an image without a batch")
+        raise KeepCall("it takes columns of an image without a batch")
     return call.add("unfold", {"x": x}, _window(call, "kernel_size"))
 
 
-def _image(call: Call) -> Value:
+def _image(call: OverloadCall) -> Value:
     x = call.value("self")
     if x.type.rank != 3:
-        raise Keep("it makes an image without a batch")
+        raise KeepCall("it makes an image without a batch")
     size: dict[str, Attr] = {"size": call.wholes("output_size", 2)}
     return call.add("fold", {"x": x}, size | _window(call, "kernel_size"))
 
 
-def _window(call: Call, kernel: str) -> dict[str, Attr]:
+def _window(call: OverloadCall, kernel: str) -> dict[str, Attr]:
     return {
         "kernel": call.wholes(kernel, 2),
         "stride": call.wholes("stride", 2),
@@ -37,7 +37,7 @@ def _window(call: Call, kernel: str) -> dict[str, Attr]:
     }
 
 
-def _sampled(call: Call) -> Value:
+def _sampled(call: OverloadCall) -> Value:
     operands = {"x": call.value("input"), "grid": call.value("grid")}
     attrs: dict[str, Attr] = {
         "mode": _MODES[call.whole("interpolation_mode")],
@@ -47,13 +47,13 @@ def _sampled(call: Call) -> Value:
     return call.add("grid_sample", operands, attrs)
 
 
-def _pool_with_places(axes: int) -> Callable[[Call], list[Value]]:
+def _pool_with_places(axes: int) -> Callable[[OverloadCall], list[Value]]:
     """Returns the converter of a max pool that also says where in its plane each element is."""
 
-    def read(call: Call) -> list[Value]:
+    def read(call: OverloadCall) -> list[Value]:
         x = call.value("self")
         if x.type.rank != axes + 2:
-            raise Keep
+            raise KeepCall
         attrs: dict[str, Attr] = {
             "kernel": call.wholes("kernel_size", axes),
             "stride": call.wholes("stride", axes) or call.wholes("kernel_size", axes),
@@ -67,25 +67,25 @@ def _pool_with_places(axes: int) -> Callable[[Call], list[Value]]:
     return read
 
 
-def _unpool(call: Call) -> Value:
+def _unpool(call: OverloadCall) -> Value:
     x, places = call.value("self"), call.value("indices")
     size = call.result.shape
     if not all(isinstance(s, int) for s in size):
-        raise Keep("it makes an image of unknown size")
+        raise KeepCall("it makes an image of unknown size")
     attrs: dict[str, Attr] = {"size": tuple(map(int, size)), "counted": "plane"}
     return call.add("max_unpool", {"x": x, "places": places}, attrs)
 
 
-def _adaptive_max(axes: int) -> Callable[[Call], list[Value | None]]:
+def _adaptive_max(axes: int) -> Callable[[OverloadCall], list[Value | None]]:
     """Returns the converter of an adaptive max pool whose places nobody reads."""
 
-    def read(call: Call) -> list[Value | None]:
+    def read(call: OverloadCall) -> list[Value | None]:
         x, held = call.value("self"), call["output_size"]
         if x.type.rank != axes + 2 or call.reads(1):
-            raise Keep("it says where the greatest elements are")
+            raise KeepCall("it says where the greatest elements are")
         size = call.wholes("output_size", axes)
         if len(size) != axes or held is None:
-            raise Keep
+            raise KeepCall
         if all(s == 1 for s in size):
             return [call.add("global_max_pool", {"x": x}), None]
         return [call.add("adaptive_max_pool", {"x": x}, {"size": size}), None]
@@ -93,10 +93,10 @@ def _adaptive_max(axes: int) -> Callable[[Call], list[Value | None]]:
     return read
 
 
-def _bags(call: Call) -> list[Value | None]:
+def _bags(call: OverloadCall) -> list[Value | None]:
     """Reads `embedding_bag`, of whose results only the bags are read."""
     if any(call.reads(place) for place in (1, 2, 3)) or call.flag("scale_grad_by_freq"):
-        raise Keep("it says which bags its rows are of")
+        raise KeepCall("it says which bags its rows are of")
     mode = ("sum", "mean", "max")[call.whole("mode")]
     operands = {
         "w": call.value("weight"),
@@ -111,7 +111,7 @@ def _bags(call: Call) -> list[Value | None]:
     return [call.add("embedding_bag", operands, attrs), None, None, None]
 
 
-OPS: dict[str, Callable[[Call], Value | list[Value] | list[Value | None]]] = {
+OPS: dict[str, Callable[[OverloadCall], Value | list[Value] | list[Value | None]]] = {
     "im2col.default": _columns,
     "col2im.default": _image,
     "grid_sampler.default": _sampled,

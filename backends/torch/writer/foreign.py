@@ -10,13 +10,13 @@ from torch import fx
 
 from qir.ir.node import Node
 
-from .program import Handler, Program
+from .program import FxProgram, Handler
 
 _UNSAFE = frozenset({"from_file", "save", "load"})
 """Operators that reach beyond their operands, and are never called for a file."""
 
 
-def _foreign(program: Program, node: Node) -> fx.Node | list[fx.Node]:
+def _foreign(program: FxProgram, node: Node) -> fx.Node | list[fx.Node]:
     name, framework = str(node.attrs["op"]), str(node.attrs["framework"])
     held: Any = node.attrs["attrs"]
     target = _overload(name)
@@ -48,7 +48,7 @@ def _overload(name: str) -> Any:
     return found if known else None
 
 
-def _argument(program: Program, node: Node, held: Any) -> Any:
+def _argument(program: FxProgram, node: Node, held: Any) -> Any:
     """Returns an argument as it is called with, which the frontend stated as JSON."""
     match held:
         case {"operand": int(index)}:

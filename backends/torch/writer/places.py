@@ -7,12 +7,12 @@ from torch import fx
 from qir.ir.node import Node
 
 from .layers import whole
-from .program import Handler, Program
+from .program import FxProgram, Handler
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
-def _scatter_elements(program: Program, node: Node) -> fx.Node:
+def _scatter_elements(program: FxProgram, node: Node) -> fx.Node:
     names = ("x", "indices", "updates")
     x, indices, updates = (program.operand(node, name) for name in names)
     axis, how = node.attrs["axis"], str(node.attrs["reduction"])
@@ -23,7 +23,7 @@ def _scatter_elements(program: Program, node: Node) -> fx.Node:
     return program.call("aten.scatter_reduce", x, axis, indices, updates, _REDUCTIONS[how])
 
 
-def _scatter_nd(program: Program, node: Node) -> fx.Node:
+def _scatter_nd(program: FxProgram, node: Node) -> fx.Node:
     indices, how = node.operands["indices"], node.attrs["reduction"]
     count = indices.type.shape[-1]
     if how not in ("none", "add") or not isinstance(count, int):
@@ -33,7 +33,7 @@ def _scatter_nd(program: Program, node: Node) -> fx.Node:
     return program.call("aten.index_put", x, parts, updates, how == "add")
 
 
-def _nonzero(program: Program, node: Node) -> fx.Node:
+def _nonzero(program: FxProgram, node: Node) -> fx.Node:
     return program.call("aten.t", program.call("aten.nonzero", program.operand(node, "x")))
 
 
@@ -41,7 +41,7 @@ _MODES = {"linear": 0, "nearest": 1, "cubic": 2}
 _OUTSIDE = {"zeros": 0, "border": 1, "reflection": 2}
 
 
-def _grid_sample(program: Program, node: Node) -> fx.Node:
+def _grid_sample(program: FxProgram, node: Node) -> fx.Node:
     attrs, rank = node.attrs, node.result.type.rank
     mode, outside = str(attrs["mode"]), _OUTSIDE[str(attrs["outside"])]
     if rank not in (4, 5) or (rank == 5 and mode == "cubic"):
@@ -53,7 +53,7 @@ def _grid_sample(program: Program, node: Node) -> fx.Node:
 def _columns(name: str) -> Handler:
     """Returns what writes unfold and fold; PyTorch has them of images, padded alike."""
 
-    def write(program: Program, node: Node) -> fx.Node:
+    def write(program: FxProgram, node: Node) -> fx.Node:
         parts = {k: whole(node.attrs[k]) for k in ("kernel", "dilation", "pad", "stride")}
         front, back = parts["pad"][:2], parts["pad"][2:]
         if len(parts["kernel"]) != 2 or front != back:
@@ -65,7 +65,7 @@ def _columns(name: str) -> Handler:
     return write
 
 
-def _pool_places(program: Program, node: Node) -> list[fx.Node]:
+def _pool_places(program: FxProgram, node: Node) -> list[fx.Node]:
     parts = {k: whole(node.attrs[k]) for k in ("kernel", "stride", "pad", "dilation")}
     n = len(parts["kernel"])
     front, back = parts["pad"][:n], parts["pad"][n:]
@@ -77,7 +77,7 @@ def _pool_places(program: Program, node: Node) -> list[fx.Node]:
     return [program.item(made, 0), program.item(made, 1)]
 
 
-def _unpool(program: Program, node: Node) -> fx.Node:
+def _unpool(program: FxProgram, node: Node) -> fx.Node:
     size = whole(node.attrs["size"])
     if node.attrs["counted"] != "plane" or len(size) != 2:
         raise program.refuse(node, "PyTorch counts places in the plane")
@@ -92,7 +92,7 @@ def _matrices(name: str) -> Handler:
 _BAGS = ("sum", "mean", "max")
 
 
-def _bags(program: Program, node: Node) -> fx.Node:
+def _bags(program: FxProgram, node: Node) -> fx.Node:
     attrs, padding = node.attrs, node.attrs.get("padding")
     weights, offsets = program.optional(node, "weights"), program.optional(node, "offsets")
     if offsets is None:

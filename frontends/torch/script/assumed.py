@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from .builder import Builder
+from .builder import ScriptBuilder
 from .shapes import Example
 
 Axis = tuple[str, int]
 """An input and one of its axes."""
 
 
-def closed_axes(builder: Builder) -> frozenset[Axis]:
+def closed_axes(builder: ScriptBuilder) -> frozenset[Axis]:
     """Returns the open axes whose sizes an operator has found to be one number, or to make one."""
     found = {
         (node.name, axis)
@@ -26,7 +26,7 @@ def closed_axes(builder: Builder) -> frozenset[Axis]:
     return frozenset(found | _of(builder, filter(_is_number, _conditions(builder.guards))))
 
 
-def branching_axes(builder: Builder) -> frozenset[Axis]:
+def branching_axes(builder: ScriptBuilder) -> frozenset[Axis]:
     """Returns the axes whose sizes have decided a branch, but those known otherwise."""
     whole = (held for held in _conditions(builder.decided) if not _is_single(held))
     return _of(builder, whole) - closed_axes(builder)
@@ -45,7 +45,7 @@ def with_closed(
     ]
 
 
-def assumptions(builder: Builder, closed: frozenset[Axis]) -> tuple[str, ...]:
+def assumptions(builder: ScriptBuilder, closed: frozenset[Axis]) -> tuple[str, ...]:
     """Returns what to say of inputs that were read for one size alone, a text an input."""
     names = dict.fromkeys(name for name, _ in sorted(closed))
     shapes = {node.name: node.meta["val"].shape for node, _ in _inputs(builder)}
@@ -57,7 +57,7 @@ def assumptions(builder: Builder, closed: frozenset[Axis]) -> tuple[str, ...]:
     )
 
 
-def _inputs(builder: Builder) -> list[tuple[fx.Node, frozenset[int]]]:
+def _inputs(builder: ScriptBuilder) -> list[tuple[fx.Node, frozenset[int]]]:
     return [
         (n, builder.open_axes.get(n.name, frozenset()))
         for n in builder.graph.nodes
@@ -69,7 +69,7 @@ def _conditions(guards: Iterable[Any]) -> Iterable[Any]:
     return (guard.expr for guard in guards)
 
 
-def _of(builder: Builder, conditions: Iterable[Any]) -> frozenset[Axis]:
+def _of(builder: ScriptBuilder, conditions: Iterable[Any]) -> frozenset[Axis]:
     """Returns the open axes that conditions speak of."""
     symbols: Mapping[Any, Axis] = {
         size.node.expr: (node.name, axis)

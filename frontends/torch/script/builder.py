@@ -67,14 +67,14 @@ _SYMBOLIC = (torch.SymInt, torch.SymBool, torch.SymFloat)
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
+class ArchiveTensor:
     """A tensor of the archive that is not quantized, and its name there."""
 
     name: str
     data: torch.Tensor
 
 
-class Builder:
+class ScriptBuilder:
     """The graph of calls, and where in the user's model the present call comes from."""
 
     def __init__(self, name: str) -> None:
@@ -149,7 +149,7 @@ class Builder:
 
     def node(self, held: Any) -> Any:
         """Returns what a call is given: tensors as nodes, also in lists."""
-        if isinstance(held, Stored):
+        if isinstance(held, ArchiveTensor):
             return self.constant(held.name, held.data)
         if isinstance(held, torch.Tensor):
             return self.constant(f"{self.path}.constant".removeprefix("."), held)
@@ -203,7 +203,7 @@ class Builder:
             held = held.args[0]
         if isinstance(held, fx.Node):
             return self.tensors.get(str(held.target)) if held.op == "get_attr" else None
-        return held.data if isinstance(held, Stored) else held
+        return held.data if isinstance(held, ArchiveTensor) else held
 
     def size(self, held: fx.Node, axis: int) -> Any:
         """Returns a size of a tensor: an integer, or the node of one that is not known."""
@@ -239,4 +239,4 @@ def is_tensor(held: Any) -> bool:
     """Returns whether it is a tensor that is not quantized."""
     if isinstance(held, fx.Node):
         return isinstance(held.meta["val"], torch.Tensor)
-    return isinstance(held, (Stored, torch.Tensor))
+    return isinstance(held, (ArchiveTensor, torch.Tensor))

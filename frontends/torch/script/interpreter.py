@@ -19,9 +19,9 @@ from qir.errors import InputError
 from ..attempts import BY_DATA
 from ..quantization import STATED
 from . import quantized
-from .builder import Builder, is_tensor
+from .builder import ScriptBuilder, is_tensor
 from .cells import CELLS
-from .quantized import Kernel, Packed, Quantized
+from .quantized import Packed, QuantizedCall, QuantizedTensor
 from .scalars import COMPARED, DTYPES, FORMATS, NUMBERS, SAME, SCALARS, SYMBOLIC
 
 _MOST_TURNS = 10_000
@@ -44,7 +44,7 @@ class Module:
 class Interpreter:
     """Walks the graphs of methods, and emits calls into a builder."""
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: ScriptBuilder) -> None:
         self.builder = builder
         self.depth = 0
         self.attributes: dict[str, Any] = {}
@@ -143,10 +143,6 @@ class Interpreter:
             kind, given = "aten::sub", [given[1], given[0]]
         elif kind == "aten::neg":
             kind, given = "aten::sub", [0, given[0]]
-        elif kind == "aten::div":
-            if given[2:] not in (["trunc"], ["floor"]):
-                raise self.fail("divides a size that is not known, and does not round; fix it")
-            kind = "aten::floordiv"
         if kind in SYMBOLIC:
             return self.builder.call(SYMBOLIC[kind], *given[:2])
         held = [g.meta["val"] if isinstance(g, fx.Node) else g for g in given]
@@ -158,6 +154,7 @@ class Interpreter:
         named = text.partition("(")[0]
         namespace, _, rest = named.partition("::")
         name, _, overload = rest.partition(".")
+        overload = overload.removesuffix(_TWIN).removesuffix("_")
         packet = getattr(getattr(torch.ops, namespace), name, None)
         target = getattr(packet, overload or "default", None)
         if not isinstance(target, torch._ops.OpOverload):
@@ -175,14 +172,14 @@ class Interpreter:
             raise self.fail(f"calls {overload}, which is not read")
         _, named = self._arguments(node, given)
         self.kernels = True
-        return read(Kernel(self.builder, kind, named))
+        return read(QuantizedCall(self.builder, kind, named))
 
     def _tensors(self, node: Any, kind: str, given: list[Any]) -> Any:
         target, named = self._arguments(node, given)
         plain, in_place = (kind[:-1], True) if target._schema.is_mutable else (kind, False)
-        if any(isinstance(held, Quantized) for held in _flat(given)):
+        if any(isinstance(held, QuantizedTensor) for held in _flat(given)):
             made = self._quantized(plain, target, named)
-            if in_place and isinstance(made, Quantized):
+            if in_place and isinstance(made, QuantizedTensor):
                 return self._put(given[0], made)
             return made
         if plain == "aten::_convolution":
@@ -196,10 +193,10 @@ class Interpreter:
         }
         return self.builder.call(target, *positional, **more)
 
-    def _put(self, first: Any, made: Quantized) -> Quantized:
+    def _put(self, first: Any, made: QuantizedTensor) -> QuantizedTensor:
         """Gives the operand of an op in place the integers of its result."""
         first.node, first.scale, first.zero = made.node, made.scale, made.zero
-        held: Quantized = first
+        held: QuantizedTensor = first
         return held
 
     def _quantized(self, kind: str, target: Any, named: dict[str, Any]) -> Any:
@@ -213,7 +210,7 @@ class Interpreter:
             target = getattr(packet, overload)
             formals = target._schema.arguments
         arguments = list(named.values())
-        first = next(held for held in _flat(arguments) if isinstance(held, Quantized))
+        first = next(held for held in _flat(arguments) if isinstance(held, QuantizedTensor))
         if kind in quantized.FIXED:
             return quantized.FIXED[kind](builder, *arguments)
         if kind in quantized.MOVED:
@@ -236,9 +233,11 @@ class Interpreter:
         raise self.fail(f"calls {kind} of a quantized tensor, which is not read; dequantize first")
 
 
-_TURNED = frozenset(("aten::rsub", "aten::neg", "aten::div"))
-"""Operators of sizes that others say."""
-_KINDS = (Quantized, quantized.Channels)
+_TWIN = "hacked_twin"
+"""The overload of an operator of optional tensors that TorchScript has where none is left out."""
+_TURNED = frozenset(("aten::rsub", "aten::neg"))
+"""Operators of sizes that are differences of them."""
+_KINDS = (QuantizedTensor, quantized.Channels)
 _REDUCED = frozenset(("aten::max", "aten::min", "aten::topk", "aten::sort"))
 """Operators that give elements of what they read, some with the places of these."""
 _COMPARES = COMPARED | {"aten::argmax", "aten::argmin"}
@@ -253,7 +252,7 @@ _OF_LISTS = frozenset(
 
 
 def _line(node: Any) -> str:
-    """Returns where a node stands in the user's files; empty where the archive does not say."""
+    """Returns where a node is in the user's files; empty where the archive does not say."""
     try:
         return str(node.sourceRange())
     except RuntimeError:  # its record in the archive is damaged
@@ -299,10 +298,10 @@ def _typed(formal: Any, held: Any) -> Any:
 def _raw(held: Any) -> Any:
     if isinstance(held, (list, tuple)):
         return [_raw(item) for item in held]
-    return held.node if isinstance(held, Quantized) else held
+    return held.node if isinstance(held, QuantizedTensor) else held
 
 
-def _over(held: Any, builder: Builder) -> Any:
+def _over(held: Any, builder: ScriptBuilder) -> Any:
     if isinstance(held, (list, tuple)):
         return [_over(item, builder) for item in held]
     return quantized.dequantize(builder, held)
@@ -321,12 +320,12 @@ def _named(formals: Sequence[Any], held: list[Any]) -> dict[str, Any]:
 
 
 def _fake(reader: Interpreter, held: Any) -> Any:
-    held = held.node if isinstance(held, Quantized) else reader.builder.node(held)
+    held = held.node if isinstance(held, QuantizedTensor) else reader.builder.node(held)
     return held.meta["val"]
 
 
 def _size(reader: Interpreter, held: Any, axis: int | None = None) -> Any:
-    node = held.node if isinstance(held, Quantized) else reader.builder.node(held)
+    node = held.node if isinstance(held, QuantizedTensor) else reader.builder.node(held)
     if axis is not None:
         return reader.builder.size(node, axis)
     return [reader.builder.size(node, i) for i in range(node.meta["val"].dim())]
@@ -354,7 +353,7 @@ def _listed(reader: Interpreter, held: Any, *rest: Any) -> Any:
     """Slices a list of tensors, or a tensor."""
     if isinstance(held, (list, tuple)):
         return SCALARS["aten::slice"](held, *rest)
-    if isinstance(held, Quantized):
+    if isinstance(held, QuantizedTensor):
         made = reader.builder.call(torch.ops.aten.slice.Tensor, held.node, *rest)
         reader.kernels = True
         return held.with_node(made)
@@ -362,7 +361,7 @@ def _listed(reader: Interpreter, held: Any, *rest: Any) -> Any:
 
 
 def _kind(reader: Interpreter, held: Any) -> int:
-    return NUMBERS[held.kind if isinstance(held, Quantized) else _fake(reader, held).dtype]
+    return NUMBERS[held.kind if isinstance(held, QuantizedTensor) else _fake(reader, held).dtype]
 
 
 def _quantize(reader: Interpreter, x: Any, scale: Any, zero: Any, kind: int) -> Any:
@@ -387,7 +386,7 @@ def _dequantize(reader: Interpreter, held: Any) -> Any:
     return quantized.dequantize(reader.builder, held)
 
 
-def _integers(reader: Interpreter, held: Quantized) -> fx.Node:
+def _integers(reader: Interpreter, held: QuantizedTensor) -> fx.Node:
     return held.node
 
 
@@ -406,7 +405,7 @@ def _added(reader: Interpreter, a: Any, b: Any, *rest: Any) -> Any:
     if isinstance(a, list) and isinstance(b, list):
         return a + b
     numbers = [held for held in (a, b) if isinstance(held, (int, float))]
-    if any(isinstance(held, Quantized) for held in (a, b)):
+    if any(isinstance(held, QuantizedTensor) for held in (a, b)):
         raise reader.fail("adds quantized tensors as if they were not; dequantize first")
     target = torch.ops.aten.add.Scalar if numbers else torch.ops.aten.add.Tensor
     return reader.builder.call(target, a, b, **({"alpha": rest[0]} if rest else {}))
@@ -441,7 +440,7 @@ _QUESTIONS: dict[str, Callable[..., Any]] = {
     "prim::device": lambda reader, held: torch.device("cpu"),
     "prim::layout": lambda reader, held: 0,
     "prim::is_cuda": lambda reader, held: False,
-    "prim::is_quantized": lambda reader, held: isinstance(held, Quantized),
+    "prim::is_quantized": lambda reader, held: isinstance(held, QuantizedTensor),
     "prim::requires_grad": lambda reader, held: False,
     "prim::shape": _size,
 }
@@ -534,7 +533,7 @@ def _chunks(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
     count, axis = node.i("chunks"), node.i("dim")
     (x,) = given
     made = reader.builder.call(torch.ops.aten.chunk.default, _raw(x), count, axis)
-    return [x.with_node(part) for part in made] if isinstance(x, Quantized) else made
+    return [x.with_node(part) for part in made] if isinstance(x, QuantizedTensor) else made
 
 
 def _dictionary(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
