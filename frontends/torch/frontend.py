@@ -71,7 +71,7 @@ class TorchFrontend(Frontend):
                 said = f"{found.observers} observers are left out; calibrate the float model"
                 ledger.add(Change.EXACT, "read torch", found.name, said)
             fold_trained_norms(graph, ledger)
-            for said in found.assumed:
+            for said in found.notes:
                 ledger.add(Change.DROPPED, "read torch", found.name, said)
             if found.kernels:
                 Group(found.profile).run(graph, ledger)

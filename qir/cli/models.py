@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import partial
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,19 +43,32 @@ def open_model(
         return open_program(path)[1].signature()
     if ledger is not None:
         ledger.extend(pipeline.read_ledger(path))
-    read = partial(pipeline.load, path, ledger=ledger, trust=trust)
-    try:
-        graph = read(inputs=list(inputs) or None)
-        if data is None or inputs or _states_shapes(path) or _takes(graph, shapes_of(data)):
+    graph: Graph | None = None
+    with suppress(ShapesNeeded) if data is not None and not inputs else nullcontext():
+        graph = _read(path, ledger, inputs, trust=trust)
+        if data is None or inputs or _states_shapes(path) or _takes(graph, data):
             return graph
-    except ShapesNeeded:
-        if data is None or inputs:
-            raise
+    assert data is not None
     shapes = shapes_of(data)
-    try:
-        return read(inputs=[("batch", *shape[1:]) for shape in shapes])
-    except InputError:  # such as a loop that was traced for so many steps
-        return read(inputs=shapes)
+    any_batch = [("batch", *shape[1:]) for shape in shapes]
+    with suppress(InputError):  # such as a loop that was traced for so many steps
+        return _read(path, ledger, any_batch, trust=trust)
+    with suppress(InputError) if graph is not None else nullcontext():
+        return _read(path, ledger, shapes, trust=trust)
+    assert graph is not None
+    return graph
+
+
+def _read(path: Path, ledger: Ledger | None, inputs: Sequence[object], *, trust: bool) -> Graph:
+    """Reads a model; the ledger is extended where that succeeds."""
+    from qir import pipeline
+    from qir.ledger import Ledger
+
+    own = Ledger()
+    graph = pipeline.load(path, ledger=own, inputs=list(inputs) or None, trust=trust)
+    if ledger is not None:
+        ledger.extend(own)
+    return graph
 
 
 def _states_shapes(path: Path) -> bool:
@@ -69,10 +81,18 @@ def _states_shapes(path: Path) -> bool:
         return True
 
 
-def _takes(graph: Graph, shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Whether arrays have the ranks of a graph's inputs, and their known sizes but of samples."""
+def _takes(graph: Graph, data: Path) -> bool:
+    """Whether arrays have the ranks of a graph's inputs, and their known sizes but of samples.
+
+    Of data of another kind, such as images, nobody knows.
+    """
+    from qir.errors import QirError
     from qir.ir import dims
 
+    try:
+        shapes = shapes_of(data)
+    except (QirError, OSError):
+        return True
     kinds = [value.type.shape for value in graph.inputs]
     if len(kinds) != len(shapes):
         return True

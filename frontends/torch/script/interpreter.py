@@ -143,6 +143,10 @@ class Interpreter:
             kind, given = "aten::sub", [given[1], given[0]]
         elif kind == "aten::neg":
             kind, given = "aten::sub", [0, given[0]]
+        elif kind == "aten::div":
+            if given[2:] not in (["trunc"], ["floor"]):
+                raise self.fail("divides a size that is not known, and does not round; fix it")
+            kind = "aten::floordiv"
         if kind in SYMBOLIC:
             return self.builder.call(SYMBOLIC[kind], *given[:2])
         held = [g.meta["val"] if isinstance(g, fx.Node) else g for g in given]
@@ -235,8 +239,8 @@ class Interpreter:
 
 _TWIN = "hacked_twin"
 """The overload of an operator of optional tensors that TorchScript has where none is left out."""
-_TURNED = frozenset(("aten::rsub", "aten::neg"))
-"""Operators of sizes that are differences of them."""
+_TURNED = frozenset(("aten::rsub", "aten::neg", "aten::div"))
+"""Operators of sizes that others say."""
 _KINDS = (QuantizedTensor, quantized.Channels)
 _REDUCED = frozenset(("aten::max", "aten::min", "aten::topk", "aten::sort"))
 """Operators that give elements of what they read, some with the places of these."""
