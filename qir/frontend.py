@@ -33,6 +33,10 @@ class Frontend(ABC):
         """Returns whether this frontend reads that kind of source."""
         return isinstance(source, (str, Path)) and Path(source).suffix.lower() in self.suffixes
 
+    def states_shapes(self, path: Path) -> bool:
+        """Returns whether a file says which shapes its inputs have, so that data need not."""
+        return True
+
     @abstractmethod
     def load(self, source: object, ledger: Ledger) -> Graph:
         """Reads a source; raises InputError for one that is damaged, naming file and place."""

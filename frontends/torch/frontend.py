@@ -33,6 +33,15 @@ class TorchFrontend(Frontend):
             return super().accepts(source)
         return any(f"{c.__module__}.{c.__qualname__}" in _ROOTS for c in type(source).__mro__)
 
+    def states_shapes(self, path: Path) -> bool:
+        """Returns whether a file says which shapes its inputs have; TorchScript of others does not.
+
+        Their sizes are read off their first layers, which take data of other ranks too.
+        """
+        from .signature import states_types
+
+        return path.suffix.lower() == ".pt2" or states_types(path)
+
     def load(self, source: object, ledger: Ledger) -> Graph:
         """Reads a file; raises InputError for one that is damaged, unsafe to open, or no
         program."""
@@ -62,7 +71,7 @@ class TorchFrontend(Frontend):
                 said = f"{found.observers} observers are left out; calibrate the float model"
                 ledger.add(Change.EXACT, "read torch", found.name, said)
             fold_trained_norms(graph, ledger)
-            for said in found.assumed:
+            for said in found.notes:
                 ledger.add(Change.DROPPED, "read torch", found.name, said)
             if found.kernels:
                 Group(found.profile).run(graph, ledger)

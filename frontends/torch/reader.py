@@ -197,6 +197,10 @@ class ProgramReader:
 
     def _changed(self, operand: str, result: str, made: Any) -> None:
         """Makes whatever reads a tensor later see what an op in place made of it."""
+        if operand in self.stored and operand not in self.same:
+            name = self.stored[operand][0]
+            said = f"{name} is not updated: a graph has no state"
+            self.ledger.add(Change.DROPPED, STEP, name, said)
         names = self.same.setdefault(operand, [operand])
         names.append(result)
         self.same[result] = names

@@ -34,6 +34,11 @@ def stated_engine(path: Path) -> str:
     return str(_stated(path).get("engine", ""))
 
 
+def states_types(path: Path) -> bool:
+    """Returns whether a file states the types of its inputs, as QIR writes them."""
+    return bool(_stated(path))
+
+
 def _rename(graph: Graph, old: str, new: str) -> None:
     if old == new:
         return

@@ -58,8 +58,8 @@ class Opened:
     """Whether float operators between quantize and dequantize are kernels of that engine."""
     observers: int = 0
     """How many observers the module has, which are left out."""
-    assumed: tuple[str, ...] = ()
-    """What was assumed of inputs whose sizes no file states."""
+    notes: tuple[str, ...] = ()
+    """What was assumed of inputs whose sizes no file states, and which state is not updated."""
 
 
 def opened(source: object, inputs: Sequence[object] | None) -> Opened:
@@ -222,7 +222,8 @@ def _script(
             " qir.load(module, inputs=(x, ...))"
         )
     profile = profile_name(running_engine()) if reader.quantizes or reader.kernels else ""
-    return Opened(program, name, False, profile, reader.kernels, assumed=assumed)
+    notes = (*assumed, *reader.updated.values())
+    return Opened(program, name, False, profile, reader.kernels, notes=notes)
 
 
 def _guessed(
@@ -252,7 +253,7 @@ def _guessed(
             raise
         except InputError as error:
             failed = failed or error
-    raise InputError(f"{failed}; with inputs of a guessed shape; give others: {GIVE_SHAPES}")
+    raise ShapesNeeded(f"{failed}; with inputs of a guessed shape; give others: {GIVE_SHAPES}")
 
 
 def _given(name: str, inputs: Sequence[object]) -> list[Example]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ def open_model(
     these may be given, it is a graph of the inputs alone.
     """
     from qir import pipeline
-    from qir.errors import ShapesNeeded, UsageError
+    from qir.errors import InputError, ShapesNeeded, UsageError
 
     require_file(path)
     if is_program(path):
@@ -43,16 +43,67 @@ def open_model(
         return open_program(path)[1].signature()
     if ledger is not None:
         ledger.extend(pipeline.read_ledger(path))
+    graph: Graph | None = None
+    with suppress(ShapesNeeded) if data is not None and not inputs else nullcontext():
+        graph = _read(path, ledger, inputs, trust=trust)
+        if data is None or inputs or _states_shapes(path) or _takes(graph, data):
+            return graph
+    assert data is not None
+    shapes = shapes_of(data)
+    any_batch = [("batch", *shape[1:]) for shape in shapes]
+    with suppress(InputError):  # such as a loop that was traced for so many steps
+        return _read(path, ledger, any_batch, trust=trust)
+    with suppress(InputError) if graph is not None else nullcontext():
+        return _read(path, ledger, shapes, trust=trust)
+    assert graph is not None
+    return graph
+
+
+def _read(path: Path, ledger: Ledger | None, inputs: Sequence[object], *, trust: bool) -> Graph:
+    """Reads a model; the ledger is extended where that succeeds."""
+    from qir import pipeline
+    from qir.ledger import Ledger
+
+    own = Ledger()
+    graph = pipeline.load(path, ledger=own, inputs=list(inputs) or None, trust=trust)
+    if ledger is not None:
+        ledger.extend(own)
+    return graph
+
+
+def _states_shapes(path: Path) -> bool:
+    from qir.errors import InputError
+    from qir.frontend import frontend_for
+
     try:
-        return pipeline.load(path, ledger=ledger, inputs=list(inputs) or None, trust=trust)
-    except ShapesNeeded:
-        if data is None or inputs:
-            raise
-        return pipeline.load(path, ledger=ledger, inputs=shapes_of(data), trust=trust)
+        return frontend_for(path).states_shapes(path)
+    except InputError:  # QIR's own
+        return True
 
 
-def shapes_of(data: Path) -> list[tuple[int | str, ...]]:
-    """Returns the shapes of arrays in a file, or in a folder's first one, as of any batch."""
+def _takes(graph: Graph, data: Path) -> bool:
+    """Whether arrays have the ranks of a graph's inputs, and their known sizes but of samples.
+
+    Of data of another kind, such as images, nobody knows.
+    """
+    from qir.errors import QirError
+    from qir.ir import dims
+
+    try:
+        shapes = shapes_of(data)
+    except (QirError, OSError):
+        return True
+    kinds = [value.type.shape for value in graph.inputs]
+    if len(kinds) != len(shapes):
+        return True
+    return all(
+        len(kind) == len(shape) and all(map(dims.agree, kind[1:], shape[1:]))
+        for kind, shape in zip(kinds, shapes, strict=True)
+    )
+
+
+def shapes_of(data: Path) -> list[tuple[int, ...]]:
+    """Returns the shapes of arrays in a file, or in a folder's first one."""
     from qir.calibration.rows import open_npy, open_npz
     from qir.errors import DataError
 
@@ -61,7 +112,7 @@ def shapes_of(data: Path) -> list[tuple[int | str, ...]]:
     if file is None:
         raise DataError(f"{data}: holds no .npy or .npz file")
     arrays = open_npz(file).values() if file.suffix == ".npz" else [open_npy(file)]
-    return [("batch", *array.shape[1:]) for array in arrays]
+    return [tuple(array.shape) for array in arrays]
 
 
 def require_file(path: Path) -> None:

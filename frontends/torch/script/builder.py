@@ -111,7 +111,8 @@ class ScriptBuilder:
 
     def fail(self, what: str) -> InputError:
         """Returns the error for the present call."""
-        lines = [s.strip() for s in self.line.splitlines() if s.strip().startswith("File")]
+        known = (s.strip() for s in self.line.splitlines() if s.strip().startswith("File"))
+        lines = [line for line in known if not line.startswith('File ""')]
         where = f" in {self.path}" if self.path else ""
         return InputError(f"{self.name}{where}: {what}{f' ({lines[0]})' if lines else ''}")
 

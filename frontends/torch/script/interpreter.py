@@ -47,6 +47,10 @@ class Interpreter:
     def __init__(self, builder: ScriptBuilder) -> None:
         self.builder = builder
         self.depth = 0
+        self.attributes: dict[str, Any] = {}
+        """What attributes of modules hold by now, by their paths."""
+        self.updated: dict[str, str] = {}
+        """What to say of attributes that are set, by their paths."""
         self.quantizes = False
         """Whether something is quantized."""
         self.kernels = False
@@ -139,6 +143,10 @@ class Interpreter:
             kind, given = "aten::sub", [given[1], given[0]]
         elif kind == "aten::neg":
             kind, given = "aten::sub", [0, given[0]]
+        elif kind == "aten::div":
+            if given[2:] not in (["trunc"], ["floor"]):
+                raise self.fail("divides a size that is not known, and does not round; fix it")
+            kind = "aten::floordiv"
         if kind in SYMBOLIC:
             return self.builder.call(SYMBOLIC[kind], *given[:2])
         held = [g.meta["val"] if isinstance(g, fx.Node) else g for g in given]
@@ -231,8 +239,8 @@ class Interpreter:
 
 _TWIN = "hacked_twin"
 """The overload of an operator of optional tensors that TorchScript has where none is left out."""
-_TURNED = frozenset(("aten::rsub", "aten::neg"))
-"""Operators of sizes that are differences of them."""
+_TURNED = frozenset(("aten::rsub", "aten::neg", "aten::div"))
+"""Operators of sizes that others say."""
 _KINDS = (QuantizedTensor, quantized.Channels)
 _REDUCED = frozenset(("aten::max", "aten::min", "aten::topk", "aten::sort"))
 """Operators that give elements of what they read, some with the places of these."""
@@ -259,7 +267,9 @@ def _numbers(given: list[Any]) -> list[Any]:
     """Returns operands of which some are sizes: tracing states the others as tensors."""
     single = [isinstance(held, torch.Tensor) and not held.dim() for held in given]
     sizes = [
-        isinstance(held, (int, float)) or (isinstance(held, fx.Node) and not is_tensor(held))
+        held is None
+        or isinstance(held, (int, float, str))
+        or (isinstance(held, fx.Node) and not is_tensor(held))
         for held in given
     ]
     if not any(single) or not all(a or b for a, b in zip(single, sizes, strict=True)):
@@ -453,7 +463,12 @@ def _attribute(reader: Interpreter, node: Any, given: list[Any], env: Env) -> An
     if not isinstance(owner, Module):
         raise reader.fail(f"reads {name} of an object that is no module")
     path = f"{owner.path}.{name}".removeprefix(".")
-    found = getattr(owner.object, name)
+    if path not in reader.attributes:
+        reader.attributes[path] = _held(reader, path, getattr(owner.object, name))
+    return reader.attributes[path]
+
+
+def _held(reader: Interpreter, path: str, found: Any) -> Any:
     if isinstance(found, torch.jit.ScriptModule):
         return Module(path, found)
     if isinstance(found, torch.Tensor):
@@ -461,6 +476,15 @@ def _attribute(reader: Interpreter, node: Any, given: list[Any], env: Env) -> An
     if isinstance(found, torch._C.ScriptObject):
         return Packed(path, found)
     return found
+
+
+def _set(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
+    owner, held = given
+    if not isinstance(owner, Module):
+        raise reader.fail(f"sets {node.s('name')} of an object that is no module")
+    path = f"{owner.path}.{node.s('name')}".removeprefix(".")
+    reader.attributes[path] = held
+    reader.updated[path] = f"{path} is not updated: a graph has no state"
 
 
 def _method(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
@@ -523,7 +547,7 @@ def _dictionary(reader: Interpreter, node: Any, given: list[Any], env: Env) -> A
 _SPECIAL: dict[str, Callable[[Interpreter, Any, list[Any], Env], Any]] = {
     "prim::Constant": _constant,
     "prim::GetAttr": _attribute,
-    "prim::SetAttr": lambda reader, node, given, env: None,
+    "prim::SetAttr": _set,
     "prim::CallMethod": _method,
     "prim::If": _if,
     "prim::Loop": _loop,

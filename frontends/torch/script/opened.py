@@ -23,6 +23,8 @@ def script_program(
 ) -> tuple[TorchProgram, Interpreter]:
     """Returns the program of a module's `forward`, and who has read it."""
     builder = ScriptBuilder(name)
+    if not hasattr(module, "forward"):
+        raise InputError(f"{name}: has no method forward; wrap it in a module that has one")
     graph: Any = module.forward.graph  # type: ignore[attr-defined]
     names = [value.debugName().partition(".")[0] for value in list(graph.inputs())[1:]]
     if len(inputs) != len(names):

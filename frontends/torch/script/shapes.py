@@ -63,6 +63,8 @@ def examples(module: torch.jit.ScriptModule, name: str) -> Iterator[list[Example
 
     Raises InputError where no layer says what an input is.
     """
+    if not hasattr(module, "forward"):
+        raise InputError(f"{name}: has no method forward; wrap it in a module that has one")
     graph: Any = module.forward.graph.copy()  # type: ignore[attr-defined]
     torch._C._jit_pass_inline(graph)
     values = list(graph.inputs())

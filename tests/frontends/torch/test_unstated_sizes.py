@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, no_type_check
 
 import numpy as np
 import pytest
@@ -109,6 +109,62 @@ def test_a_branch_by_sizes_asks_for_them(tmp_path: Path) -> None:
     for side in (32, 128):
         graph = qir.load(path, inputs=[("n", 3, side, side)])
         require_same(graph, module, torch.randn(2, 3, side, side))
+
+
+class Counting(nn.Module):
+    """A linear layer, and buffers that change with each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+        self.register_buffer("mean", torch.zeros(6))
+        self.linear = nn.Linear(6, 4)
+
+    @no_type_check
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return self.linear(x - self.mean) / self.count
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_state_that_changes_is_read_as_of_the_first_call_and_reported(tmp_path: Path) -> None:
+    x, ledger = torch.randn(3, 6), Ledger()
+    SCRIPT(Counting().eval()).save(str(tmp_path / "net.pt"))
+    graph = qir.load(tmp_path / "net.pt", ledger=ledger)
+    theirs = LOAD(str(tmp_path / "net.pt"))(x).detach().numpy()
+    assert not difference(computed(graph, [x])[0], theirs, NEAR)
+    said = {entry.reason for entry in ledger}
+    assert said >= {f"{name} is not updated: a graph has no state" for name in ("count", "mean")}
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.attention(x, x, x, need_weights=False)[0]
+        return made
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_traced_attention_keeps_open_sizes(tmp_path: Path) -> None:
+    module = Attending().eval()
+    TRACE(module, torch.zeros(2, 5, 8), check_trace=False).save(str(tmp_path / "net.pt"))
+    graph = qir.load(tmp_path / "net.pt", inputs=[("n", "t", 8)])
+    for shape in ((2, 5, 8), (3, 7, 8)):
+        require_same(graph, module, torch.randn(shape))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_data_say_the_rank_that_layers_leave_open(tmp_path: Path) -> None:
+    module = nn.Linear(6, 4).eval()
+    SCRIPT(module).save(str(tmp_path / "net.pt"))
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((3, 5, 6), np.float32))
+    made = command("run", tmp_path / "net.pt", "--data", tmp_path / "x.npy")
+    assert made.status == 0, made
+    assert "3x5x4" in made.out
 
 
 def test_a_file_of_others_runs_by_pytorch_itself(tmp_path: Path) -> None:
