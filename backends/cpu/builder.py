@@ -152,6 +152,8 @@ class Builder:
     fallbacks: list[Fallback] = field(default_factory=list)
     means: dict[Value, Mean] = field(default_factory=dict)
     """Results that are means of dequantized values: these are not made first."""
+    fused: set[str] = field(default_factory=set)
+    """Names of nodes that a step computes with another one."""
     compile: Callable[[Graph], Runs] | None = None
     """Makes a program of a body; None: the reference runs what holds bodies."""
     _held: dict[tuple[Value, bool], Buffer] = field(default_factory=dict)

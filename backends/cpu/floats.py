@@ -17,12 +17,13 @@ from qir._kernels._cpu import Plan
 from qir.ir.dtype import F32
 from qir.ir.node import Stage, Value
 
+from . import images
+from .activations import Bounds, bounds, function_of, number
 from .builder import FIRST, LAST, Buffer, Builder, CannotLower, moved, sizes, strides
 from .codes import Job
 from .products import crossed, matrices, offsets, ordered, target
 from .sizes import Sizes
 
-Bounds = tuple[float | None, float | None]
 FLOAT = 4
 """Bytes of an element."""
 
@@ -38,19 +39,7 @@ def takes(b: Builder, job: Job) -> bool:
     return job.op in known and all(value.type.element == F32 for value in values)
 
 
-# -- bounds ---------------------------------------------------------------------------------------
-
-
-def bounds(stage: Stage | Job) -> Bounds:
-    """The ends that relu or clip keeps its operand between; None where there is none."""
-    if stage.op == "relu":
-        return 0.0, None
-    low, high = (stage.attrs[name] for name in ("min", "max"))
-    assert low is None or isinstance(low, float)
-    assert high is None or isinstance(high, float)
-    if any(end is not None and math.isnan(end) for end in (low, high)):
-        raise CannotLower("a bound is NaN")
-    return low, high
+# -- products -------------------------------------------------------------------------------------
 
 
 def _ending(b: Builder, job: Job) -> tuple[Value, Bounds]:
@@ -58,12 +47,12 @@ def _ending(b: Builder, job: Job) -> tuple[Value, Bounds]:
     if len(job.tail) > 1:
         raise CannotLower("no kernel bounds a float result twice")
     if job.tail:
-        return job.result, bounds(job.tail[0])
+        return job.result, bounds(job.tail[0].op, job.tail[0].attrs)
     if len(job.result.uses) == 1 and job.result.name not in b.watched:
         (user,) = job.result.users
         if user.op in ("relu", "clip") and user.result.type.element == F32:
             try:
-                return user.result, bounds(Job(user.name, user.op, user.attrs, {}, user.result))
+                return user.result, bounds(user.op, user.attrs)
             except CannotLower:
                 pass
     return job.result, (None, None)
@@ -81,11 +70,11 @@ def _row(value: Value | None, count: int, slot: str) -> NDArray[np.float32] | No
     return np.ascontiguousarray(np.broadcast_to(data.reshape(-1), count))
 
 
-# -- products -------------------------------------------------------------------------------------
-
-
 def conv2d(b: Builder, job: Job) -> None:
     """Lowers a convolution; an image that is typed channels last is put in order first."""
+    if images.taken_last(b, job):
+        images.convolution(b, job)
+        return
     x, w = job.operands["x"], job.operands["w"]
     made, (low, high) = _ending(b, job)
     oc, depth, kh, kw = sizes(w)
@@ -251,26 +240,14 @@ def computed_product(b: Builder, job: Job) -> None:
 
 def unary(b: Builder, job: Job) -> None:
     """Lowers a function of each element; one that bounds may be done already, by a product."""
-    if b.holds(job.result, last=False):
+    if b.holds(job.result, last=False) or b.holds(job.result, last=True):
         return
     if job.tail:
         raise CannotLower(f"no kernel computes {job.op} |> {job.tail[0].op} as one")
-    op, low, high = job.op, 0.0, 0.0
-    if op in ("relu", "clip"):
-        ends = bounds(job)
-        low = -math.inf if ends[0] is None else ends[0]
-        high = math.inf if ends[1] is None else ends[1]
-        op = "bound"
-    elif op == "hard_sigmoid":
-        low, high = (_number(job, name) for name in ("alpha", "beta"))
-    elif op == "leaky_relu":
-        low = float(np.float32(_number(job, "alpha")))
-    elif op == "gelu" and job.attrs["approximate"] != "none":
-        raise CannotLower("no kernel computes gelu by tanh")
-    elif op == "silu" and _number(job, "alpha") != 1.0:
-        raise CannotLower("alpha is not 1")
+    op, low, high = function_of(job.op, job.attrs)
     value = job.operands["x"]
-    source, made = b.need(value), b.make(job.result)
+    last = b.holds(value, last=True) and not b.holds(value, last=False)
+    source, made = b.need(value, last=last), b.make(job.result, last=last)
     size = math.prod(sizes(value))
     b.add(
         job.name,
@@ -282,12 +259,6 @@ def unary(b: Builder, job: Job) -> None:
             job.name, at(source), at(made), op=op, size=size, a=low, b=high
         ),
     )
-
-
-def _number(job: Job, name: str) -> float:
-    value = job.attrs[name]
-    assert isinstance(value, float)
-    return value
 
 
 def power(b: Builder, job: Job) -> None:
@@ -307,6 +278,9 @@ def max_pool2d(b: Builder, job: Job) -> None:
     """Lowers the greatest of each window."""
     if job.tail:
         raise CannotLower(f"no kernel computes max_pool2d |> {job.tail[0].op} as one")
+    if images.held_last(b, job):
+        images.pool(b, job, average=False)
+        return
     value = job.operands["x"]
     x, y = sizes(value), sizes(job.result)
     shape, out = (x, y[2:]) if job.nchw else (moved(x, FIRST), y[1:3])
@@ -348,6 +322,9 @@ def avg_pool2d(b: Builder, job: Job) -> None:
     if kernel == shape[2:] and not any(pad):
         global_avg_pool(b, job)
         return
+    if images.held_last(b, job):
+        images.pool(b, job, average=True)
+        return
     count_pad = job.attrs["count_pad"] is True
     source = _first(b, value, job.nchw)
 
@@ -386,7 +363,7 @@ def batch_norm(b: Builder, job: Job) -> None:
         rows.append(np.asarray(held.data, np.float64).reshape(-1))
     gamma, beta, mean, var = rows
     with np.errstate(all="ignore"):
-        slope = gamma / np.sqrt(var + _number(job, "eps"))
+        slope = gamma / np.sqrt(var + number(job.attrs, "eps"))
     numbers = np.stack([mean, slope, beta], axis=1)
     value = job.operands["x"]
     shape = sizes(value)
@@ -426,6 +403,11 @@ def _mean(b: Builder, job: Job, over: Sizes) -> None:
         raise CannotLower(f"no kernel bounds a float result by {job.tail[0].op}")
     value = job.operands["x"]
     shape = sizes(value)
+    if len(shape) == 4 and over in ((1, 2), (2, 3)) and not b.watched:
+        typed_first = over == (2, 3)
+        if not typed_first or b.holds(value, last=True):
+            images.mean(b, job, typed_first)
+            return
     kept = tuple(axis for axis in range(len(shape)) if axis not in over)
     order = (*kept, *over)
     source = b.need(value)

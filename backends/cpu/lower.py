@@ -138,6 +138,8 @@ def lower(
         if node.op == "input":
             value = node.result
             b.make(value).input = value.name
+        elif node.name in b.fused:
+            continue
         elif node.op not in ("constant", "output") and (
             shown or not needed.isdisjoint(node.results)
         ):

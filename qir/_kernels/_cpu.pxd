@@ -223,6 +223,29 @@ cdef extern from "floats/unary.h" nogil:
     )
     int qir_float_mean_make(uint32_t isa, size_t rows, size_t width, int x, int y, qir_step *)
 
+cdef extern from "floats/channels_last.h" nogil:
+    cdef struct qir_after:
+        int op, times, added
+        qir_unary how
+        qir_bounds bounds
+    cdef struct qir_last_conv:
+        qir_conv_shape s
+        const float *weight
+        const float *bias
+        int first
+        qir_after after
+        int x, y
+    cdef struct qir_last_pool:
+        qir_float_window s
+        size_t channels, pb, pr
+        int average, count_pad, x, y
+    int qir_last_conv_make(uint32_t isa, const qir_last_conv *, qir_step *)
+    int qir_last_depthwise_make(uint32_t isa, const qir_last_conv *, qir_step *)
+    int qir_last_mean_make(
+        uint32_t isa, size_t n, size_t pixels, size_t c, int x, int y, qir_step *
+    )
+    int qir_last_pool_make(uint32_t isa, const qir_last_pool *, qir_step *)
+
 cdef extern from "tensors/tensors.h" nogil:
     int QIR_TENSOR_RANK
     cdef enum qir_kind:

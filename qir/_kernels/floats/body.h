@@ -224,3 +224,34 @@ double QIR_NAME(sum)(const float *restrict x, size_t n) {
     for (size_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
   return lanes[0];
 }
+
+void QIR_NAME(scale)(const float *restrict x, float *restrict y, size_t n) {
+  for (size_t i = 0; i < n; ++i) y[i] = y[i] * x[i];
+}
+
+void QIR_NAME(plus)(const float *restrict x, float *restrict y, size_t n) {
+  for (size_t i = 0; i < n; ++i) y[i] = y[i] + x[i];
+}
+
+void QIR_NAME(keep)(float low, float high, float *y, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const float above = y[i] < low ? low : y[i];
+    y[i] = above > high ? high : above;
+  }
+}
+
+/* `n` channels of `pixels` pixels, each `step` numbers from the next, in the lanes of sum(). */
+void QIR_NAME(means)(const float *restrict x, size_t pixels, size_t step, size_t n,
+                     float *restrict y) {
+  double lanes[LANES][QIR_MEANS] = {{0}};
+  if (n == QIR_MEANS)
+    for (size_t i = 0; i < pixels; ++i)
+      for (size_t c = 0; c < QIR_MEANS; ++c) lanes[i % LANES][c] += (double)x[i * step + c];
+  else
+    for (size_t i = 0; i < pixels; ++i)
+      for (size_t c = 0; c < n; ++c) lanes[i % LANES][c] += (double)x[i * step + c];
+  for (size_t half = LANES / 2; half; half /= 2)
+    for (size_t l = 0; l < half; ++l)
+      for (size_t c = 0; c < QIR_MEANS; ++c) lanes[l][c] += lanes[l + half][c];
+  for (size_t c = 0; c < n; ++c) y[c] = (float)(lanes[0][c] / (double)pixels);
+}

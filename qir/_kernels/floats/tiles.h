@@ -17,19 +17,21 @@ enum { LINE = 16 /* floats */ };
 #define UNROLL _Pragma("GCC unroll 16")
 
 static inline __attribute__((always_inline)) void tile(const struct qir_sgemm_block *b, size_t i,
-                                                       int m, int v) {
+                                                       int m, int v, int listed) {
   VEC acc[8][VECS];
   UNROLL for (int r = 0; r < m; ++r) UNROLL for (int j = 0; j < v; ++j) acc[r][j] = ZERO();
   const float *w = b->panel, *rows[8];
-  UNROLL for (int r = 0; r < m; ++r) rows[r] = b->a + (i + (size_t)r) * b->a_row;
+  UNROLL for (int r = 0; r < m; ++r) rows[r] =
+      listed ? b->rows[i + (size_t)r] : b->a + (i + (size_t)r) * b->a_row;
   const size_t step = b->a_value, runs = step == 1 ? LINE - 1 : ~(size_t)0;
   for (size_t p = 0, at = 0; p < b->depth; ++p, at += step, w += NR * v) {
     VEC right[VECS];
-    if ((p & runs) == 0) /* of the next tile: its rows are short runs far apart */
+    if (!listed && (p & runs) == 0) /* of the next tile: its rows are short runs far apart */
       UNROLL for (int r = 0; r < m; ++r) __builtin_prefetch(rows[r] + (size_t)m * b->a_row + p);
+    const size_t from = listed ? b->offsets[p] : at;
     UNROLL for (int j = 0; j < v; ++j) right[j] = LOAD(w + j * NR);
     UNROLL for (int r = 0; r < m; ++r) {
-      const VEC left = SET1(rows[r][at]);
+      const VEC left = SET1(rows[r][from]);
       UNROLL for (int j = 0; j < v; ++j) acc[r][j] = FMA(left, right[j], acc[r][j]);
     }
   }
@@ -52,19 +54,31 @@ static inline __attribute__((always_inline)) void tile(const struct qir_sgemm_bl
 }
 
 /* One function for each shape of tile keeps the compiler's allocation of registers local. */
-#define TILE(m, v)                                                                      \
-  static __attribute__((noinline)) void tile_##m##x##v(const struct qir_sgemm_block *b, \
-                                                       size_t i) {                      \
-    tile(b, i, m, v);                                                                   \
+#define TILE(m, v, how, listed)                                                               \
+  static __attribute__((noinline)) void how##_##m##x##v(const struct qir_sgemm_block *b,      \
+                                                        size_t i) {                           \
+    tile(b, i, m, v, listed);                                                                 \
+  }
+#define ROWS_OF(v, m0, m1, m2, how, listed)                                                   \
+  TILE(m0, v, how, listed)                                                                    \
+  TILE(m1, v, how, listed)                                                                    \
+  TILE(m2, v, how, listed)                                                                    \
+  TILE(1, v, how, listed)                                                                     \
+  static void how##_##v(const struct qir_sgemm_block *b) {                                    \
+    size_t i = 0;                                                                             \
+    for (; i + m0 <= b->count; i += m0) how##_##m0##x##v(b, i);                               \
+    for (; i + m1 <= b->count; i += m1) how##_##m1##x##v(b, i);                               \
+    for (; i + m2 <= b->count; i += m2) how##_##m2##x##v(b, i);                               \
+    for (; i < b->count; ++i) how##_1x##v(b, i);                                              \
   }
 #define TILES(v, m0, m1, m2)                                                                  \
-  TILE(m0, v)                                                                                 \
-  TILE(m1, v) TILE(m2, v) TILE(1, v) static void panel_##v(const struct qir_sgemm_block *b) { \
-    size_t i = 0;                                                                             \
-    for (; i + m0 <= b->count; i += m0) tile_##m0##x##v(b, i);                                \
-    for (; i + m1 <= b->count; i += m1) tile_##m1##x##v(b, i);                                \
-    for (; i + m2 <= b->count; i += m2) tile_##m2##x##v(b, i);                                \
-    for (; i < b->count; ++i) tile_1x##v(b, i);                                               \
+  ROWS_OF(v, m0, m1, m2, plain, 0)                                                            \
+  ROWS_OF(v, m0, m1, m2, listed, 1)                                                           \
+  static void panel_##v(const struct qir_sgemm_block *b) {                                    \
+    if (b->rows)                                                                              \
+      listed_##v(b);                                                                          \
+    else                                                                                      \
+      plain_##v(b);                                                                           \
   }
 
 #define BODY static inline __attribute__((always_inline))
@@ -258,4 +272,80 @@ BODY void strip(const struct qir_plane *how, float *y, size_t ox, int v, int str
       plane_2(how, y);                                                                 \
     else                                                                               \
       plane_any(how, y);                                                               \
+  }
+
+/* ---- depthwise, channels last ---- */
+
+static const float nothing[NR];
+
+/* `n` pixels of a line from ox on; `inner` if all columns that they see are inside. */
+BODY void run_of(const struct qir_lines *how, float *y, size_t oy, size_t ox, int n, int inner) {
+  const struct qir_conv_shape *s = how->s;
+  const size_t c = s->c, step = s->sw * c, wide = how->wide;
+  const ptrdiff_t left = (ptrdiff_t)(ox * s->sw) - (ptrdiff_t)s->pl;
+  const VEC low = SET1(how->bounds.low), high = SET1(how->bounds.high);
+  float *to = y + (oy * s->ow + ox) * c;
+  for (size_t at = how->from; at < how->to; at += NR) {
+    const size_t lanes = how->to - at;
+    const MASK mask = LANES(0, lanes < NR ? lanes : NR);
+    const float *weight = how->weight + at;
+    VEC acc[8];
+    UNROLL for (int r = 0; r < n; ++r) acc[r] = ZERO();
+    for (size_t ky = 0; ky < s->kh; ++ky) {
+      const size_t down = oy * s->sh + ky * s->dh;
+      const int outside = down < s->pt || down - s->pt >= s->h;
+      const float *line = outside ? NULL : how->x + (down - s->pt) * s->w * c + at;
+      for (size_t kx = 0; kx < s->kw; ++kx, weight += wide) {
+        const VEC by = LOAD(weight);
+        const ptrdiff_t column = left + (ptrdiff_t)(kx * s->dw);
+        if (outside) {
+          UNROLL for (int r = 0; r < n; ++r) acc[r] = FMA(by, ZERO(), acc[r]);
+        } else if (inner) {
+          const float *seen = line + column * (ptrdiff_t)c;
+          UNROLL for (int r = 0; r < n; ++r) acc[r] =
+              FMA(by, LOAD_LANES(seen + (size_t)r * step, mask), acc[r]);
+        } else {
+          UNROLL for (int r = 0; r < n; ++r) {
+            const ptrdiff_t x = column + r * (ptrdiff_t)s->sw;
+            const float *seen = (size_t)x < s->w ? line + x * (ptrdiff_t)c : nothing;
+            acc[r] = FMA(by, LOAD_LANES(seen, mask), acc[r]);
+          }
+        }
+      }
+    }
+    const VEC bias = LOAD(how->bias + at);
+    UNROLL for (int r = 0; r < n; ++r) {
+      VEC sum = ADD(acc[r], bias);
+      if (how->bounds.bounded) sum = MIN(high, MAX(low, sum)); /* of NaN, the second operand */
+      STORE_FIRST(to + (size_t)r * c + at, lanes, sum);
+    }
+  }
+}
+
+#define RUN_OF(n)                                                                             \
+  static void run_##n(const struct qir_lines *how, float *y, size_t oy, size_t ox) {          \
+    const struct qir_conv_shape *s = how->s;                                                  \
+    const size_t last = (ox + n - 1) * s->sw + (s->kw - 1) * s->dw;                           \
+    if (ox * s->sw >= s->pl && last < s->w + s->pl)                                           \
+      run_of(how, y, oy, ox, n, 1);                                                           \
+    else                                                                                      \
+      run_of(how, y, oy, ox, n, 0);                                                           \
+  }
+
+/* The last pixels of a line may be done again. */
+#define LINES                                                                                 \
+  RUN_OF(8)                                                                                   \
+  RUN_OF(4)                                                                                   \
+  RUN_OF(1)                                                                                   \
+  static void any_lines(const struct qir_lines *how, float *y) {                              \
+    const size_t ow = how->s->ow;                                                             \
+    for (size_t oy = how->first; oy < how->first + how->count; ++oy) {                        \
+      size_t ox = 0;                                                                          \
+      for (; ox + 8 <= ow; ox += 8) run_8(how, y, oy, ox);                                    \
+      for (; ox + 4 <= ow; ox += 4) run_4(how, y, oy, ox);                                    \
+      if (ox < ow && ow >= 4)                                                                 \
+        run_4(how, y, oy, ow - 4);                                                            \
+      else                                                                                    \
+        for (; ox < ow; ++ox) run_1(how, y, oy, ox);                                          \
+    }                                                                                         \
   }

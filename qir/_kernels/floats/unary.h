@@ -30,6 +30,8 @@ enum qir_unary_op {
   QIR_UNARY_OPS
 };
 
+enum { QIR_MEANS = 16 /* channels whose means are taken at a time */ };
+
 struct qir_unary {
   double a, b;
 };
@@ -49,6 +51,11 @@ struct qir_unary_kernel {
   double (*sum)(const float *x, size_t n);
   void (*normalize)(const struct qir_channel *how, const float *x, float *y, size_t n);
   void (*collect)(const float *x, double *y, size_t n); /* y += x */
+  void (*scale)(const float *x, float *y, size_t n);    /* y *= x */
+  void (*plus)(const float *x, float *y, size_t n);     /* y += x */
+  void (*keep)(float low, float high, float *y, size_t n);
+  /* y[c] = the mean of x[c + i * step] over the pixels i, for n <= QIR_MEANS channels */
+  void (*means)(const float *x, size_t pixels, size_t step, size_t n, float *y);
 };
 
 /* Kernels of this build, best first; the last is scalar and always runs. */
