@@ -5,7 +5,7 @@
  * Functions of each float32 by itself, computed in f64 and rounded once, and what windows and rows
  * of them make. The exponential and error functions are within 2^-28, so a result may be one unit
  * of the last place of f32 from the C library's. Sigmoid and silu are computed in f32 with the
- * errors of their sums and quotients added back: they too are within one unit.
+ * errors of their sums and quotients added back: they are within one unit, rarely two.
  *
  * A mean adds in sixteen lanes of f64, as rows.h says. In a maximum NaN wins, padding never does.
  */
