@@ -14,11 +14,12 @@ struct after {
   struct qir_after how;
 };
 
-/* Whether the sum's own kernel bounds the result. */
+/* What the kernel of a product does itself, and that of a depthwise convolution. */
+static int adds_alone(const struct qir_after *how) { return how->op < 0; }
 static int bounds_alone(const struct qir_after *how) { return how->op < 0 && how->added < 0; }
 
-static struct qir_bounds own_bounds(const struct qir_after *how) {
-  return bounds_alone(how) ? how->bounds : (struct qir_bounds){0, 0, 0};
+static struct qir_bounds bounds_if(int own, const struct qir_after *how) {
+  return own ? how->bounds : (struct qir_bounds){0, 0, 0};
 }
 
 /* n results from number `at` of the buffers on. */
@@ -36,8 +37,7 @@ static void finish(const struct after *v, void *const *buffers, float *y, size_t
     }
     if (v->how.added >= 0)
       v->kernel->plus((const float *)buffers[v->how.added] + at + i, to, count);
-    if (v->how.bounds.bounded)
-      v->kernel->keep(v->how.bounds.low, v->how.bounds.high, to, count);
+    if (v->how.bounds.bounded) v->kernel->keep(v->how.bounds.low, v->how.bounds.high, to, count);
   }
 }
 
@@ -50,12 +50,12 @@ struct conv {
   struct qir_last_conv how;
   struct after after;
   struct qir_panels panels;
-  size_t in, out, k;                   /* channels of a group, values of a sum */
-  size_t images, lines, line;          /* lines of an image, pixels of a line */
-  size_t block, blocks, span, spans;   /* lines of a task, panels of a task */
+  size_t in, out, k;                 /* channels of a group, values of a sum */
+  size_t images, lines, line;        /* lines of an image, pixels of a line */
+  size_t block, blocks, span, spans; /* lines of a task, panels of a task */
   int plain, framed;
   size_t tall, width, pixel, pitch, plane; /* of what windows are read from, in floats */
-  const float *bias;                   /* or NULL */
+  const float *bias;                       /* or NULL */
   const uint32_t *offsets;
   float numbers[]; /* panels of each group, then the bias and the offsets */
 };
@@ -99,9 +99,15 @@ static void run_conv(const void *params, void *const *buffers, void *scratch, lo
     from = held;
   }
   struct qir_sgemm_block block = {
-      .a_row = s->c, .a_value = 1, .count = count, .y_row = s->oc,
-      .bounds = own_bounds(&v->how.after),
+      .a_row = s->c,
+      .a_value = 1,
+      .count = count,
+      .y_row = s->oc,
+      .bounds = bounds_if(adds_alone(&v->how.after), &v->how.after),
   };
+  const float *added = adds_alone(&v->how.after) && v->how.after.added >= 0
+                           ? (const float *)buffers[v->how.after.added]
+                           : NULL;
   const size_t end = span + v->span < v->panels.count ? span + v->span : v->panels.count;
   for (size_t g = 0; g < s->groups; ++g) {
     const float *group = from + g * v->in * (v->how.first ? v->plane : 1);
@@ -118,7 +124,9 @@ static void run_conv(const void *params, void *const *buffers, void *scratch, lo
       block.width = panel.width;
       block.columns = panel.columns;
       block.column_bias = bias ? bias + panel.first : NULL;
-      block.y = y + at * s->oc + g * v->out + panel.first;
+      const size_t corner = at * s->oc + g * v->out + panel.first;
+      block.y = y + corner;
+      block.added = added ? added + corner : NULL;
       for (size_t p = 0; p < v->k; p += block.depth) {
         qir_sgemm_depth(v->k, p, &block);
         block.a = x + at * s->c + g * v->in + p;
@@ -128,7 +136,7 @@ static void run_conv(const void *params, void *const *buffers, void *scratch, lo
       }
     }
   }
-  if (bounds_alone(&v->how.after)) return;
+  if (adds_alone(&v->how.after)) return;
   if (v->spans == 1) {
     finish(&v->after, buffers, y, at * s->oc, count * s->oc);
     return;
@@ -174,11 +182,15 @@ int qir_last_conv_make(uint32_t isa, const struct qir_last_conv *how, struct qir
   const size_t in = s->c / s->groups, out = s->oc / s->groups, k = in * s->kh * s->kw;
   const struct qir_panels panels = qir_panels_of(kernel, out);
   const size_t group = qir_packed_size(&panels, k), wide = panels.vectors * panels.nr;
-  struct conv *v =
-      qir_step_alloc(sizeof *v + (s->groups * (group + wide) + k) * sizeof(float));
+  struct conv *v = qir_step_alloc(sizeof *v + (s->groups * (group + wide) + k) * sizeof(float));
   if (!v) return 0;
   *v = (struct conv){
-      .kernel = kernel, .how = *how, .panels = panels, .in = in, .out = out, .k = k,
+      .kernel = kernel,
+      .how = *how,
+      .panels = panels,
+      .in = in,
+      .out = out,
+      .k = k,
       .after = {QIR_SELECT(qir_unary_kernels, isa), how->after},
       .plain = qir_conv_plain(s) && !how->first,
   };
@@ -236,7 +248,7 @@ static void run_depthwise(const void *params, void *const *buffers, void *scratc
       .count = s->oh - first < v->block ? s->oh - first : v->block,
       .from = from,
       .to = s->c - from < v->span ? s->c : from + v->span,
-      .bounds = own_bounds(&v->how.after),
+      .bounds = bounds_if(bounds_alone(&v->how.after), &v->how.after),
   };
   float *y = (float *)buffers[v->how.y];
   const size_t whole = image * s->oh * s->ow * s->c;
@@ -250,27 +262,28 @@ static void run_depthwise(const void *params, void *const *buffers, void *scratc
       finish(&v->after, buffers, y, at + i * s->c + from, lines.to - from);
 }
 
-int qir_last_depthwise_make(uint32_t isa, const struct qir_last_conv *how,
-                            struct qir_step *step) {
-  enum { WEIGHTS = 4096 /* floats, half of the first cache */, PIXELS = 128 };
+int qir_last_depthwise_make(uint32_t isa, const struct qir_last_conv *how, struct qir_step *step) {
+  enum { FLOATS = 96 * 1024 /* of a block of lines: they stay in the second cache */ };
+  enum { FEW = 256 /* pixels of an image whose channels are split */, CHANNELS = 128 };
   const struct qir_conv_shape *s = &how->s;
   const struct qir_sgemm_kernel *kernel = QIR_SELECT(qir_sgemm_kernels, isa);
   const size_t wide = qir_round_up(s->c, kernel->nr), taps = s->kh * s->kw;
   struct depthwise *v = qir_step_alloc(sizeof *v + (taps + 1) * wide * sizeof(float));
   if (!v) return 0;
-  *v = (struct depthwise){.kernel = kernel, .how = *how, .wide = wide,
+  *v = (struct depthwise){.kernel = kernel,
+                          .how = *how,
+                          .wide = wide,
                           .after = {QIR_SELECT(qir_unary_kernels, isa), how->after}};
   for (size_t t = 0; t < taps; ++t)
     for (size_t c = 0; c < s->c; ++c) v->numbers[t * wide + c] = how->weight[c * taps + t];
   float *bias = v->numbers + taps * wide;
   for (size_t c = 0; c < wide; ++c) bias[c] = how->bias && c < s->c ? how->bias[c] : -0.0f;
   v->how.weight = v->how.bias = NULL; /* the caller's */
-  const size_t spans = parts_of(taps * wide, WEIGHTS);
-  v->span = qir_round_up(parts_of(s->c, spans), 16);
+  const int few = s->oh * s->ow <= FEW;
+  v->span = few ? CHANNELS : qir_round_up(s->c, 16);
   v->spans = parts_of(s->c, v->span);
-  v->block = parts_of(PIXELS, s->ow);
-  v->blocks = parts_of(s->oh, v->block);
-  v->block = parts_of(s->oh, v->blocks);
+  const size_t fit = FLOATS / (s->w * s->c * s->sh), quarter = parts_of(s->oh, 4);
+  v->block = few ? s->oh : fit < 2 ? 2 : fit < quarter ? fit : quarter;
   v->blocks = parts_of(s->oh, v->block);
   *step = (struct qir_step){run_depthwise, v, (long)(s->n * v->blocks * v->spans), 0};
   return 1;
@@ -289,8 +302,8 @@ static void run_means(const void *params, void *const *buffers, void *scratch, l
   const struct means *v = params;
   const size_t image = (size_t)task / v->groups;
   const size_t first = (size_t)task % v->groups * QIR_MEANS, left = v->c - first;
-  v->kernel->means((const float *)buffers[v->x] + image * v->pixels * v->c + first, v->pixels,
-                   v->c, left < QIR_MEANS ? left : QIR_MEANS,
+  v->kernel->means((const float *)buffers[v->x] + image * v->pixels * v->c + first, v->pixels, v->c,
+                   left < QIR_MEANS ? left : QIR_MEANS,
                    (float *)buffers[v->y] + image * v->c + first);
 }
 

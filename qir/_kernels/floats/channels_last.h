@@ -5,9 +5,10 @@
  * Float32 images channels last. Each step gives the bytes of its twin for images channels first, in
  * product.h and unary.h: sums add the same values in the same order.
  *
- * Output pixels are rows of a matrix and output channels its columns, so constant weights are packed
- * once, and windows are read in place: offsets from the first value of a window to each other one
- * are the same for all pixels. Where windows reach into padding, a task copies its lines to a frame.
+ * Output pixels are rows of a matrix and output channels its columns, so constant weights are
+ * packed once, and windows are read in place: offsets from the first value of a window to each
+ * other one are the same for all pixels. Where windows reach into padding, a task copies its lines
+ * to a frame.
  */
 
 #include "sgemm.h"

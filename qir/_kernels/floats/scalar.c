@@ -16,6 +16,7 @@ void qir_sgemm_scalar(const struct qir_sgemm_block *b) {
       float sum = b->first ? acc[j] : y[j] + acc[j];
       if (b->last && b->row_bias) sum += b->row_bias[i];
       if (b->last && b->column_bias) sum += b->column_bias[j];
+      if (b->last && b->added) sum += b->added[i * b->y_row + j];
       y[j] = b->last ? qir_bound(sum, &b->bounds) : sum;
     }
   }

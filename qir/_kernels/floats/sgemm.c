@@ -1,8 +1,14 @@
 #include "sgemm.h"
 
 #define QIR_SGEMM_KERNEL(name, isa, nr, width) \
-  {"qir_sgemm_" #name, isa, qir_sgemm_##name, qir_unfold_##name, qir_plane_##name, \
-   qir_lines_##name,  nr,  width},
+  {"qir_sgemm_" #name,                         \
+   isa,                                        \
+   qir_sgemm_##name,                           \
+   qir_unfold_##name,                          \
+   qir_plane_##name,                           \
+   qir_lines_##name,                           \
+   nr,                                         \
+   width},
 const struct qir_sgemm_kernel qir_sgemm_kernels[] = {
 #include "kernels.inc"
 };

@@ -44,6 +44,7 @@ struct qir_sgemm_block {
   int first, last;          /* of the blocks of a sum */
   const float *row_bias;    /* one a row, or NULL */
   const float *column_bias; /* `columns` of them, or NULL */
+  const float *added;       /* to the sum and its bias; it lies as y does; or NULL */
   struct qir_bounds bounds;
 };
 

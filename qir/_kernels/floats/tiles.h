@@ -46,6 +46,7 @@ static inline __attribute__((always_inline)) void tile(const struct qir_sgemm_bl
       if (b->last) {
         if (b->row_bias) sum = ADD(sum, SET1(b->row_bias[i + (size_t)r]));
         if (b->column_bias) sum = ADD(sum, LOAD_FIRST(b->column_bias + j * NR, left));
+        if (b->added) sum = ADD(sum, LOAD_FIRST(b->added + (y - b->y) + j * NR, left));
         if (b->bounds.bounded) sum = MIN(high, MAX(low, sum)); /* of NaN, the second operand */
       }
       STORE_FIRST(y + j * NR, left, sum);
@@ -54,31 +55,31 @@ static inline __attribute__((always_inline)) void tile(const struct qir_sgemm_bl
 }
 
 /* One function for each shape of tile keeps the compiler's allocation of registers local. */
-#define TILE(m, v, how, listed)                                                               \
-  static __attribute__((noinline)) void how##_##m##x##v(const struct qir_sgemm_block *b,      \
-                                                        size_t i) {                           \
-    tile(b, i, m, v, listed);                                                                 \
+#define TILE(m, v, how, listed)                                                          \
+  static __attribute__((noinline)) void how##_##m##x##v(const struct qir_sgemm_block *b, \
+                                                        size_t i) {                      \
+    tile(b, i, m, v, listed);                                                            \
   }
-#define ROWS_OF(v, m0, m1, m2, how, listed)                                                   \
-  TILE(m0, v, how, listed)                                                                    \
-  TILE(m1, v, how, listed)                                                                    \
-  TILE(m2, v, how, listed)                                                                    \
-  TILE(1, v, how, listed)                                                                     \
-  static void how##_##v(const struct qir_sgemm_block *b) {                                    \
-    size_t i = 0;                                                                             \
-    for (; i + m0 <= b->count; i += m0) how##_##m0##x##v(b, i);                               \
-    for (; i + m1 <= b->count; i += m1) how##_##m1##x##v(b, i);                               \
-    for (; i + m2 <= b->count; i += m2) how##_##m2##x##v(b, i);                               \
-    for (; i < b->count; ++i) how##_1x##v(b, i);                                              \
+#define ROWS_OF(v, m0, m1, m2, how, listed)                     \
+  TILE(m0, v, how, listed)                                      \
+  TILE(m1, v, how, listed)                                      \
+  TILE(m2, v, how, listed)                                      \
+  TILE(1, v, how, listed)                                       \
+  static void how##_##v(const struct qir_sgemm_block *b) {      \
+    size_t i = 0;                                               \
+    for (; i + m0 <= b->count; i += m0) how##_##m0##x##v(b, i); \
+    for (; i + m1 <= b->count; i += m1) how##_##m1##x##v(b, i); \
+    for (; i + m2 <= b->count; i += m2) how##_##m2##x##v(b, i); \
+    for (; i < b->count; ++i) how##_1x##v(b, i);                \
   }
-#define TILES(v, m0, m1, m2)                                                                  \
-  ROWS_OF(v, m0, m1, m2, plain, 0)                                                            \
-  ROWS_OF(v, m0, m1, m2, listed, 1)                                                           \
-  static void panel_##v(const struct qir_sgemm_block *b) {                                    \
-    if (b->rows)                                                                              \
-      listed_##v(b);                                                                          \
-    else                                                                                      \
-      plain_##v(b);                                                                           \
+#define TILES(v, m0, m1, m2)                               \
+  ROWS_OF(v, m0, m1, m2, plain, 0)                         \
+  ROWS_OF(v, m0, m1, m2, listed, 1)                        \
+  static void panel_##v(const struct qir_sgemm_block *b) { \
+    if (b->rows)                                           \
+      listed_##v(b);                                       \
+    else                                                   \
+      plain_##v(b);                                        \
   }
 
 #define BODY static inline __attribute__((always_inline))
@@ -278,74 +279,93 @@ BODY void strip(const struct qir_plane *how, float *y, size_t ox, int v, int str
 
 static const float nothing[NR];
 
-/* `n` pixels of a line from ox on; `inner` if all columns that they see are inside. */
-BODY void run_of(const struct qir_lines *how, float *y, size_t oy, size_t ox, int n, int inner) {
+/*
+ * `n` pixels of a line from ox on, of the channels from `at` on; `inner` if all columns that they
+ * see are inside. The weights of a square window of a size that is known are in registers.
+ */
+BODY void run_of(const struct qir_lines *how, float *y, size_t at, const VEC *held, size_t oy,
+                 size_t ox, int n, int inner, int window) {
   const struct qir_conv_shape *s = how->s;
-  const size_t c = s->c, step = s->sw * c, wide = how->wide;
+  const size_t c = s->c, step = s->sw * c, lanes = how->to - at;
+  const int tall = window ? window : (int)s->kh, across = window ? window : (int)s->kw;
+  const size_t dh = window ? 1 : s->dh, dw = window ? 1 : s->dw;
   const ptrdiff_t left = (ptrdiff_t)(ox * s->sw) - (ptrdiff_t)s->pl;
-  const VEC low = SET1(how->bounds.low), high = SET1(how->bounds.high);
-  float *to = y + (oy * s->ow + ox) * c;
-  for (size_t at = how->from; at < how->to; at += NR) {
-    const size_t lanes = how->to - at;
-    const MASK mask = LANES(0, lanes < NR ? lanes : NR);
-    const float *weight = how->weight + at;
-    VEC acc[8];
-    UNROLL for (int r = 0; r < n; ++r) acc[r] = ZERO();
-    for (size_t ky = 0; ky < s->kh; ++ky) {
-      const size_t down = oy * s->sh + ky * s->dh;
-      const int outside = down < s->pt || down - s->pt >= s->h;
-      const float *line = outside ? NULL : how->x + (down - s->pt) * s->w * c + at;
-      for (size_t kx = 0; kx < s->kw; ++kx, weight += wide) {
-        const VEC by = LOAD(weight);
-        const ptrdiff_t column = left + (ptrdiff_t)(kx * s->dw);
-        if (outside) {
-          UNROLL for (int r = 0; r < n; ++r) acc[r] = FMA(by, ZERO(), acc[r]);
-        } else if (inner) {
-          const float *seen = line + column * (ptrdiff_t)c;
-          UNROLL for (int r = 0; r < n; ++r) acc[r] =
-              FMA(by, LOAD_LANES(seen + (size_t)r * step, mask), acc[r]);
-        } else {
-          UNROLL for (int r = 0; r < n; ++r) {
-            const ptrdiff_t x = column + r * (ptrdiff_t)s->sw;
-            const float *seen = (size_t)x < s->w ? line + x * (ptrdiff_t)c : nothing;
-            acc[r] = FMA(by, LOAD_LANES(seen, mask), acc[r]);
-          }
-        }
+  const MASK mask = LANES(0, lanes < NR ? lanes : NR);
+  const float *weight = how->weight + at;
+  VEC acc[8];
+  UNROLL for (int r = 0; r < n; ++r) acc[r] = ZERO();
+  UNROLL for (int ky = 0; ky < tall; ++ky) {
+    const size_t down = oy * s->sh + (size_t)ky * dh;
+    const int outside = down < s->pt || down - s->pt >= s->h;
+    const float *line = how->x + (outside ? 0 : (down - s->pt) * s->w * c) + at;
+    UNROLL for (int kx = 0; kx < across; ++kx) {
+      const VEC by = window ? held[ky * window + kx] : LOAD(weight);
+      const ptrdiff_t column = left + (ptrdiff_t)((size_t)kx * dw);
+      const float *seen = line + column * (ptrdiff_t)c;
+      weight += how->wide;
+      if (outside) {
+        UNROLL for (int r = 0; r < n; ++r) acc[r] = FMA(by, ZERO(), acc[r]);
+        continue;
+      }
+      UNROLL for (int r = 0; r < n; ++r) {
+        const size_t x = (size_t)(column + r * (ptrdiff_t)s->sw);
+        acc[r] = FMA(by, LOAD_LANES(inner || x < s->w ? seen + (size_t)r * step : nothing, mask),
+                     acc[r]);
       }
     }
-    const VEC bias = LOAD(how->bias + at);
-    UNROLL for (int r = 0; r < n; ++r) {
-      VEC sum = ADD(acc[r], bias);
-      if (how->bounds.bounded) sum = MIN(high, MAX(low, sum)); /* of NaN, the second operand */
-      STORE_FIRST(to + (size_t)r * c + at, lanes, sum);
-    }
+  }
+  const VEC low = SET1(how->bounds.low), high = SET1(how->bounds.high);
+  const VEC bias = LOAD(how->bias + at);
+  float *to = y + (oy * s->ow + ox) * c + at;
+  UNROLL for (int r = 0; r < n; ++r) {
+    VEC sum = ADD(acc[r], bias);
+    if (how->bounds.bounded) sum = MIN(high, MAX(low, sum)); /* of NaN, the second operand */
+    STORE_FIRST(to + (size_t)r * c, lanes, sum);
   }
 }
 
-#define RUN_OF(n)                                                                             \
-  static void run_##n(const struct qir_lines *how, float *y, size_t oy, size_t ox) {          \
-    const struct qir_conv_shape *s = how->s;                                                  \
-    const size_t last = (ox + n - 1) * s->sw + (s->kw - 1) * s->dw;                           \
-    if (ox * s->sw >= s->pl && last < s->w + s->pl)                                           \
-      run_of(how, y, oy, ox, n, 1);                                                           \
-    else                                                                                      \
-      run_of(how, y, oy, ox, n, 0);                                                           \
-  }
+BODY void some_of(const struct qir_lines *how, float *y, size_t at, const VEC *held, size_t oy,
+                  size_t ox, int n, int window) {
+  const struct qir_conv_shape *s = how->s;
+  const size_t last = (ox + (size_t)n - 1) * s->sw + (s->kw - 1) * s->dw;
+  if (ox * s->sw >= s->pl && last < s->w + s->pl)
+    run_of(how, y, at, held, oy, ox, n, 1, window);
+  else
+    run_of(how, y, at, held, oy, ox, n, 0, window);
+}
 
-/* The last pixels of a line may be done again. */
-#define LINES                                                                                 \
-  RUN_OF(8)                                                                                   \
-  RUN_OF(4)                                                                                   \
-  RUN_OF(1)                                                                                   \
-  static void any_lines(const struct qir_lines *how, float *y) {                              \
-    const size_t ow = how->s->ow;                                                             \
-    for (size_t oy = how->first; oy < how->first + how->count; ++oy) {                        \
-      size_t ox = 0;                                                                          \
-      for (; ox + 8 <= ow; ox += 8) run_8(how, y, oy, ox);                                    \
-      for (; ox + 4 <= ow; ox += 4) run_4(how, y, oy, ox);                                    \
-      if (ox < ow && ow >= 4)                                                                 \
-        run_4(how, y, oy, ow - 4);                                                            \
-      else                                                                                    \
-        for (; ox < ow; ++ox) run_1(how, y, oy, ox);                                          \
-    }                                                                                         \
+/* A vector of channels of all lines. The last pixels of a line may be done again. */
+BODY void channels_of(const struct qir_lines *how, float *y, size_t at, int window) {
+  const size_t ow = how->s->ow;
+  VEC held[LARGEST_WINDOW * LARGEST_WINDOW];
+  UNROLL for (int t = 0; t < window * window; ++t) held[t] =
+      LOAD(how->weight + (size_t)t * how->wide + at);
+  for (size_t oy = how->first; oy < how->first + how->count; ++oy) {
+    size_t ox = 0;
+    for (; ox + 8 <= ow; ox += 8) some_of(how, y, at, held, oy, ox, 8, window);
+    for (; ox + 4 <= ow; ox += 4) some_of(how, y, at, held, oy, ox, 4, window);
+    if (ox < ow && ow >= 4)
+      some_of(how, y, at, held, oy, ow - 4, 4, window);
+    else
+      for (; ox < ow; ++ox) some_of(how, y, at, held, oy, ox, 1, window);
+  }
+}
+
+#define LINES_OF(name, window)                                                           \
+  static void lines_##name(const struct qir_lines *how, float *y) {                      \
+    for (size_t at = how->from; at < how->to; at += NR) channels_of(how, y, at, window); \
+  }
+#define LINES                                                     \
+  LINES_OF(3, 3)                                                  \
+  LINES_OF(5, 5)                                                  \
+  LINES_OF(any, 0)                                                \
+  static void any_lines(const struct qir_lines *how, float *y) {  \
+    const struct qir_conv_shape *s = how->s;                      \
+    const int close = s->kh == s->kw && s->dh == 1 && s->dw == 1; \
+    if (close && s->kw == 3)                                      \
+      lines_3(how, y);                                            \
+    else if (close && s->kw == 5)                                 \
+      lines_5(how, y);                                            \
+    else                                                          \
+      lines_any(how, y);                                          \
   }
