@@ -92,7 +92,7 @@ def convolution(b: Builder, job: Job) -> None:
         [source] if added is None else [source, added],
         [made],
         moved(held, LAST) if job.nchw else held,
-        lambda plan, at: plan.last_conv2d(
+        lambda plan, at: plan.float_last_conv2d(
             job.name,
             at(source),
             at(made),
@@ -219,7 +219,7 @@ def pool(b: Builder, job: Job, *, average: bool) -> None:
         [source],
         [made],
         (shape[0], *out, shape[1]),
-        lambda plan, at: plan.last_pool2d(
+        lambda plan, at: plan.float_last_pool2d(
             job.name,
             at(source),
             at(made),
@@ -246,7 +246,7 @@ def mean(b: Builder, job: Job, typed_first: bool) -> None:
         [source],
         [made],
         sizes(job.result),
-        lambda plan, at: plan.last_mean(
+        lambda plan, at: plan.float_last_mean(
             job.name, at(source), at(made), images=n, pixels=h * w, channels=c
         ),
     )

@@ -142,7 +142,7 @@ cdef class Floats(Tensors):
         traffic = 4 * (read + wrote + weights)
         self.append(name, kind, step, made, traffic, (y,), None, pixels * weights)
 
-    def last_conv2d(
+    def float_last_conv2d(
         self, str name, x, y, weight, bias, *, shape, kernel, stride=(1, 1), pad=(0, 0, 0, 0),
         dilation=(1, 1), groups=1, bint first=False, op=None, a=0.0, b=0.0, bint times=False,
         added=None, low=None, high=None,
@@ -183,7 +183,7 @@ cdef class Floats(Tensors):
         traffic = 4 * (read + wrote + count)
         self.append(name, kind, step, made, traffic, (y,), None, pixels * count)
 
-    def last_pool2d(
+    def float_last_pool2d(
         self, str name, x, y, *, shape, kernel, stride=(1, 1), pad=(0, 0, 0, 0),
         dilation=(1, 1), out=None, bint average=False, bint count_pad=False,
     ):
@@ -201,7 +201,7 @@ cdef class Floats(Tensors):
         kind = "float_avg_pool2d" if average else "float_max_pool2d"
         self.append(name, kind, step, made, traffic, (y,))
 
-    def last_mean(self, str name, x, y, *, images, pixels, channels):
+    def float_last_mean(self, str name, x, y, *, images, pixels, channels):
         cdef qir_step step
         n, size, c = whole(name, "images, pixels and channels", (images, pixels, channels), 0)
         x, y = self.needs(name, "x", x, 4 * n * size * c), self.needs(name, "y", y, 4 * n * c)

@@ -72,7 +72,7 @@ class Floats(Tensors):
         is what it holds, in one row, where that is known. Padding is zeros that take part.
         """
 
-    def last_conv2d(
+    def float_last_conv2d(
         self,
         name: str,
         x: int,
@@ -101,7 +101,7 @@ class Floats(Tensors):
         y = bound(f(v) + added), f being `op` as in `float_unary`; with `times` it is v * f(v).
         """
 
-    def last_pool2d(
+    def float_last_pool2d(
         self,
         name: str,
         x: int,
@@ -118,7 +118,7 @@ class Floats(Tensors):
     ) -> None:
         """The bytes of `float_max_pool2d` or `float_avg_pool2d` for images held channels last."""
 
-    def last_mean(
+    def float_last_mean(
         self, name: str, x: int, y: int, *, images: int, pixels: int, channels: int
     ) -> None:
         """The bytes of `float_mean` over the pixels of images held channels last."""
