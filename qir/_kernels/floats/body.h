@@ -126,7 +126,7 @@ QIR_INLINE_BODY struct quotient share(float small) {
  * exp(-|x|) is short_power's, of which 2^64 times is normal: so the power of two is added to the
  * exponent, and what is not normal is rounded once. Of NaN it is any number.
  */
-enum { STAGE = 128 };
+enum { STAGE = 256 };
 
 QIR_INLINE_BODY void logistic(const float *restrict x, float *restrict y, size_t n) {
   float rest[STAGE], small[STAGE];
@@ -235,14 +235,15 @@ QIR_SHORT_BODY(silu, weighted)
 
 /* v * min(max(v / 6 + 0.5, 0), 1), of which v / 6 is a product whose error is taken away. */
 QIR_INLINE_BODY void hard_swish(const float *restrict x, float *restrict y, size_t n) {
-  double gate[STAGE];
+  float inside[STAGE];
   for (size_t i = 0; i < n; ++i) {
-    const float above = x[i] > -3 ? x[i] : -3, inside = above < 3 ? above : 3;
-    const double v = (double)inside, near = v * (1.0 / 6);
-    gate[i] = fma(fma(-6.0, near, v), 1.0 / 6, near) + 0.5;
+    const float above = x[i] > -3 ? x[i] : -3;
+    inside[i] = above < 3 ? above : 3;
   }
   for (size_t i = 0; i < n; ++i) {
-    const float made = (float)((double)x[i] * gate[i]);
+    const double v = (double)inside[i], near = v * (1.0 / 6);
+    const double gate = fma(fma(-6.0, near, v), 1.0 / 6, near) + 0.5;
+    const float made = (float)((double)x[i] * gate);
     y[i] = made != made ? NAN : made; /* of one sign everywhere */
   }
 }
