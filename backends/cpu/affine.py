@@ -14,7 +14,7 @@ from qir.ir.types import QuantType
 from qir.profiles.processor import on_processor
 from qir.reference.interpreter import profile_of, run_node
 
-from . import tensors
+from . import dynamic, tensors
 from .builder import Buffer, Builder, CannotLower, sizes, strides
 from .codes import Job
 from .products import Matrices
@@ -165,7 +165,9 @@ def recode(b: Builder, job: Job) -> None:
 
 
 def matmul_integer(b: Builder, job: Job) -> None:
-    """Lowers exact sums of integers less their zeros, by float32 that hold them."""
+    """Lowers exact sums of integers less their zeros: by int8 kernels, or float32 that hold them."""
+    if dynamic.product(b, job):
+        return
     shapes = [sizes(job.operands[slot]) for slot in ("a", "b")]
     if min(map(len, shapes)) < 2 or shapes[0][-1] > 1 << 19:
         raise CannotLower("the kernel takes matrices and sums of up to 2^19 terms")

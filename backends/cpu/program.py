@@ -26,6 +26,7 @@ VECTOR = frozenset(
         "conv2d",
         "depthwise",
         "linear",
+        "dynamic_linear",
         "matmul",
         "softmax",
         "real_softmax",
