@@ -165,7 +165,7 @@ def recode(b: Builder, job: Job) -> None:
 
 
 def matmul_integer(b: Builder, job: Job) -> None:
-    """Lowers exact sums of integers less their zeros: by int8 kernels, or float32 that hold them."""
+    """Lowers exact sums of integers less their zeros: by int8 kernels or as float32."""
     if dynamic.product(b, job):
         return
     shapes = [sizes(job.operands[slot]) for slot in ("a", "b")]

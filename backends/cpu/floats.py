@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from qir._kernels._cpu import Plan
 from qir.ir.dtype import F32
-from qir.ir.node import Stage, Value
+from qir.ir.node import Value
 
 from . import images
 from .activations import Bounds, bounds, function_of, number

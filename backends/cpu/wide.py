@@ -20,9 +20,9 @@ from qir.ir.dtype import F32
 from qir.ir.node import Value
 from qir.ir.types import QuantType
 
+from .activations import bounds
 from .builder import FIRST, LAST, Buffer, Builder, CannotLower, moved, sizes, strides
 from .codes import Job
-from .floats import bounds
 from .products import Matrices
 from .sizes import Sizes
 
@@ -39,7 +39,7 @@ def _floats(job: Job) -> None:
 
 def _result(b: Builder, job: Job) -> tuple[Buffer, list[tuple[float, float]]]:
     """Memory for the result, and what bounds it after it is rounded."""
-    ends = [bounds(stage) for stage in job.tail]
+    ends = [bounds(stage.op, stage.attrs) for stage in job.tail]
     return b.make(job.result), [
         (-math.inf if low is None else low, math.inf if high is None else high)
         for low, high in ends

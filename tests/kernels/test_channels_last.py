@@ -102,8 +102,10 @@ def test_what_follows_has_the_bytes_of_its_steps(
             got = np.full_like(other, np.nan)
             arrays = [last(x), got, other]
             plan = Plan(0, [(EXTERNAL, array.nbytes) for array in arrays], isa=isa)
-            plan.float_last_conv2d("step", 0, 1, row, bias, **more, op=op, a=0.1, times=times, added=2,
-                             low=0.0, high=4.0)  # fmt: skip
+            plan.float_last_conv2d(
+                "step", 0, 1, row, bias, **more, op=op, a=0.1, times=times, added=2, low=0.0,
+                high=4.0,
+            )  # fmt: skip
             plan.run(arrays, threads=threads)
             assert got.tobytes() == wanted.tobytes()
 
@@ -133,7 +135,9 @@ def test_pools_have_the_bytes_of_those_channels_first(case: Any, value: float) -
     how: dict[str, Any] = {"shape": shape, "kernel": kernel, "stride": stride, "pad": pad}
     made, turned = (*shape[:2], oh, ow), (shape[0], oh, ow, shape[1])
     most = everywhere("float_max_pool2d", [x], made, **how)
-    assert everywhere("float_last_pool2d", [last(x)], turned, **how).tobytes() == last(most).tobytes()
+    assert (
+        everywhere("float_last_pool2d", [last(x)], turned, **how).tobytes() == last(most).tobytes()
+    )
     for counted in (False, True):
         mean = everywhere("float_avg_pool2d", [x], made, **how, count_pad=counted)
         got = everywhere(
