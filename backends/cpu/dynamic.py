@@ -17,7 +17,7 @@ from qir.ir.dtype import F32
 from qir.ir.node import Node, Value
 
 from . import tensors
-from .builder import Buffer, Builder, sizes
+from .builder import Buffer, ProgramBuilder, sizes
 from .codes import Job
 
 ONE = np.ones(1, np.float32)
@@ -32,7 +32,7 @@ class Scaled:
     scale: Value | None = None
 
 
-def product(b: Builder, job: Job) -> bool:
+def product(b: ProgramBuilder, job: Job) -> bool:
     """Lowers a matmul_integer with what follows it; False where the int8 kernels do not take it."""
     value, zero = job.operands["a"], job.operands.get("a.zero")
     columns, kind = _columns(job), tensors.kind_of(value)
@@ -85,7 +85,7 @@ def _columns(job: Job) -> NDArray[np.int8] | None:
     return np.ascontiguousarray(data.T.astype(np.int8))
 
 
-def _scaled(b: Builder, value: Value, columns: int) -> Scaled | None:
+def _scaled(b: ProgramBuilder, value: Value, columns: int) -> Scaled | None:
     """The conversion to float32 that alone uses integer sums, and a product that alone uses it."""
     cast = _only(value)
     if cast is None or cast.op != "cast" or cast.result.type.dtype != F32:

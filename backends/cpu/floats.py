@@ -19,7 +19,7 @@ from qir.ir.node import Value
 
 from . import images
 from .activations import Bounds, bounds, function_of, number
-from .builder import FIRST, LAST, Buffer, Builder, CannotLower, moved, sizes, strides
+from .builder import FIRST, LAST, Buffer, CannotLower, ProgramBuilder, moved, sizes, strides
 from .codes import Job
 from .products import crossed, matrices, offsets, ordered, target
 from .sizes import Sizes
@@ -28,7 +28,7 @@ FLOAT = 4
 """Bytes of an element."""
 
 
-def takes(b: Builder, job: Job) -> bool:
+def takes(b: ProgramBuilder, job: Job) -> bool:
     """Returns whether an op is lowered here: all that it reads and makes is float32.
 
     Where the graph has quantized values too, these have to be those of the reference, which adds
@@ -42,8 +42,9 @@ def takes(b: Builder, job: Job) -> bool:
 # -- products -------------------------------------------------------------------------------------
 
 
-def _ending(b: Builder, job: Job) -> tuple[Value, Bounds]:
-    """The value that a product makes, and its bounds: those of an only user are taken along."""
+def _ending(b: ProgramBuilder, job: Job) -> tuple[Value, Bounds]:
+    """Returns the value that a product makes, and its bounds: those of an only user are taken
+    along."""
     if len(job.tail) > 1:
         raise CannotLower("no kernel bounds a float result twice")
     if job.tail:
@@ -59,7 +60,7 @@ def _ending(b: Builder, job: Job) -> tuple[Value, Bounds]:
 
 
 def _row(value: Value | None, count: int, slot: str) -> NDArray[np.float32] | None:
-    """A constant with one number for each of the last axis, or one for all."""
+    """Returns a constant with one number for each of the last axis, or one for all."""
     if value is None:
         return None
     if value.constant is None:
@@ -70,7 +71,7 @@ def _row(value: Value | None, count: int, slot: str) -> NDArray[np.float32] | No
     return np.ascontiguousarray(np.broadcast_to(data.reshape(-1), count))
 
 
-def conv2d(b: Builder, job: Job) -> None:
+def conv2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a convolution; an image that is typed channels last is put in order first."""
     if images.taken_last(b, job):
         images.convolution(b, job)
@@ -122,8 +123,8 @@ def conv2d(b: Builder, job: Job) -> None:
     _give_first(b, made, job.nchw, step)
 
 
-def _first(b: Builder, value: Value, nchw: bool) -> Buffer:
-    """An image channels first."""
+def _first(b: ProgramBuilder, value: Value, nchw: bool) -> Buffer:
+    """Returns an image channels first."""
     held = b.need(value)
     if nchw:
         return held
@@ -133,7 +134,7 @@ def _first(b: Builder, value: Value, nchw: bool) -> Buffer:
 
 
 def _give_first(
-    b: Builder, value: Value, nchw: bool, step: Callable[[Buffer, Sizes], None]
+    b: ProgramBuilder, value: Value, nchw: bool, step: Callable[[Buffer, Sizes], None]
 ) -> None:
     """Lets a step make an image channels first, and puts it in the order in which it is typed."""
     if nchw:
@@ -145,12 +146,12 @@ def _give_first(
     b.transpose(f"{value.name} to NHWC", turned, b.make(value), shape, LAST, FLOAT)
 
 
-def linear(b: Builder, job: Job) -> None:
+def linear(b: ProgramBuilder, job: Job) -> None:
     """Lowers x @ w.T + bias."""
     _product(b, job, "x", "w", job.operands.get("bias"), turned=True)
 
 
-def gemm(b: Builder, job: Job) -> None:
+def gemm(b: ProgramBuilder, job: Job) -> None:
     """Lowers alpha = beta = 1; a transposed a is put in order first."""
     added = job.operands.get("c")
     if job.attrs["alpha"] != 1.0 or (added is not None and job.attrs["beta"] != 1.0):
@@ -158,7 +159,7 @@ def gemm(b: Builder, job: Job) -> None:
     _product(b, job, "a", "b", added, turned=job.attrs["trans_b"] is True)
 
 
-def matmul(b: Builder, job: Job) -> None:
+def matmul(b: ProgramBuilder, job: Job) -> None:
     """Lowers a product by one constant matrix, or of matrices that are both computed."""
     right = job.operands["b"]
     if right.constant is not None and right.type.rank == 2:
@@ -169,7 +170,7 @@ def matmul(b: Builder, job: Job) -> None:
 
 
 def _product(
-    b: Builder, job: Job, left: str, right: str, added: Value | None, *, turned: bool
+    b: ProgramBuilder, job: Job, left: str, right: str, added: Value | None, *, turned: bool
 ) -> None:
     value, matrix = job.operands[left], job.operands[right]
     if matrix.constant is None or matrix.type.rank != 2:
@@ -198,7 +199,7 @@ def _product(
     )
 
 
-def computed_product(b: Builder, job: Job) -> None:
+def computed_product(b: ProgramBuilder, job: Job) -> None:
     """Lowers a product whose right operand is packed while it runs."""
     left, right = job.operands["a"], job.operands["b"]
     if "bias" in job.operands or job.tail:
@@ -238,7 +239,7 @@ def computed_product(b: Builder, job: Job) -> None:
 # -- functions of each element --------------------------------------------------------------------
 
 
-def unary(b: Builder, job: Job) -> None:
+def unary(b: ProgramBuilder, job: Job) -> None:
     """Lowers a function of each element; one that bounds may be done already, by a product."""
     if b.holds(job.result, last=False) or b.holds(job.result, last=True):
         return
@@ -261,7 +262,7 @@ def unary(b: Builder, job: Job) -> None:
     )
 
 
-def power(b: Builder, job: Job) -> None:
+def power(b: ProgramBuilder, job: Job) -> None:
     """Lowers squares."""
     exponent = job.operands["b"].constant
     if exponent is None or exponent.data.size != 1 or sizes(job.result) != sizes(job.operands["a"]):
@@ -274,7 +275,7 @@ def power(b: Builder, job: Job) -> None:
 # -- pools and means ------------------------------------------------------------------------------
 
 
-def max_pool2d(b: Builder, job: Job) -> None:
+def max_pool2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers the greatest of each window."""
     if job.tail:
         raise CannotLower(f"no kernel computes max_pool2d |> {job.tail[0].op} as one")
@@ -311,7 +312,7 @@ def max_pool2d(b: Builder, job: Job) -> None:
     _give_first(b, job.result, job.nchw, step)
 
 
-def avg_pool2d(b: Builder, job: Job) -> None:
+def avg_pool2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a mean of windows; one window that is the whole image is a mean of lines."""
     if job.tail:
         raise CannotLower(f"no kernel computes avg_pool2d |> {job.tail[0].op} as one")
@@ -351,7 +352,7 @@ def avg_pool2d(b: Builder, job: Job) -> None:
     _give_first(b, job.result, job.nchw, step)
 
 
-def batch_norm(b: Builder, job: Job) -> None:
+def batch_norm(b: ProgramBuilder, job: Job) -> None:
     """Lowers a batch norm by constants."""
     if job.tail:
         raise CannotLower(f"no kernel bounds a float result by {job.tail[0].op}")
@@ -386,19 +387,19 @@ def batch_norm(b: Builder, job: Job) -> None:
     )
 
 
-def global_avg_pool(b: Builder, job: Job) -> None:
+def global_avg_pool(b: ProgramBuilder, job: Job) -> None:
     """Lowers a mean over all but batch and channels."""
     rank = job.operands["x"].type.rank
     _mean(b, job, tuple(range(2, rank) if job.nchw else range(1, rank - 1)))
 
 
-def reduce_mean(b: Builder, job: Job) -> None:
+def reduce_mean(b: ProgramBuilder, job: Job) -> None:
     """Lowers a mean over axes that stand together."""
     rank = job.operands["x"].type.rank
     _mean(b, job, tuple(sorted({axis % rank for axis in job.ints("axes")})) or tuple(range(rank)))
 
 
-def _mean(b: Builder, job: Job, over: Sizes) -> None:
+def _mean(b: ProgramBuilder, job: Job, over: Sizes) -> None:
     if job.tail:
         raise CannotLower(f"no kernel bounds a float result by {job.tail[0].op}")
     value = job.operands["x"]
@@ -430,7 +431,7 @@ def _mean(b: Builder, job: Job, over: Sizes) -> None:
 # -- one axis -------------------------------------------------------------------------------------
 
 
-def conv1d(b: Builder, job: Job) -> None:
+def conv1d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a convolution of rows: images of one line."""
     x, w = job.operands["x"], job.operands["w"]
     made, (low, high) = _ending(b, job)
@@ -465,7 +466,7 @@ def conv1d(b: Builder, job: Job) -> None:
     )
 
 
-def pool1d(b: Builder, job: Job) -> None:
+def pool1d(b: ProgramBuilder, job: Job) -> None:
     """Lowers the greatest or the mean of the windows of rows: images of one line."""
     value = job.operands["x"]
     if job.tail or any(v.type.element != F32 for v in (value, job.result)):
@@ -507,7 +508,7 @@ EXACT = frozenset(
 )
 """Ops whose kernels give the bytes of the reference."""
 
-LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
+LOWERINGS: dict[str, Callable[[ProgramBuilder, Job], None]] = {
     "conv2d": conv2d,
     "conv1d": conv1d,
     "gemm": gemm,

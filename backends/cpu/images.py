@@ -15,7 +15,7 @@ from qir.ir.dtype import F32
 from qir.ir.node import Node, Value
 
 from .activations import bounds, function_of
-from .builder import FIRST, LAST, Builder, CannotLower, moved, sizes, still
+from .builder import FIRST, LAST, CannotLower, ProgramBuilder, moved, sizes, still
 from .codes import Job
 
 LARGEST = 1 << 30
@@ -49,7 +49,7 @@ class After:
         return replace(self, result=node.result, nodes=(*self.nodes, node.name), **how)
 
 
-def taken_last(b: Builder, job: Job) -> bool:
+def taken_last(b: ProgramBuilder, job: Job) -> bool:
     """Returns whether a convolution is computed channels last."""
     x, w = job.operands["x"], job.operands["w"]
     if b.watched or w.constant is None or x.type.rank != 4 or job.tail:
@@ -66,7 +66,7 @@ def taken_last(b: Builder, job: Job) -> bool:
     return groups == 1 or groups == c == oc or oc // groups >= NARROW
 
 
-def convolution(b: Builder, job: Job) -> None:
+def convolution(b: ProgramBuilder, job: Job) -> None:
     """Lowers a convolution by constant weights, with what follows it."""
     x, w = job.operands["x"], job.operands["w"]
     assert w.constant is not None
@@ -120,7 +120,7 @@ def convolution(b: Builder, job: Job) -> None:
 # -- what follows ---------------------------------------------------------------------------------
 
 
-def following(b: Builder, result: Value) -> After:
+def following(b: ProgramBuilder, result: Value) -> After:
     """Finds what uses a result alone and is computed with it; its nodes are left out."""
     after = _bounded(_summed(b, _activated(After(result))))
     b.fused.update(after.nodes)
@@ -170,7 +170,7 @@ def _swish(value: Value) -> Node | None:
     return gate if {*product.operands.values()} == {value, gate.result} else None
 
 
-def _summed(b: Builder, after: After) -> After:
+def _summed(b: ProgramBuilder, after: After) -> After:
     node = _only(after.result)
     if node is None or node.op != "add":
         return after
@@ -197,7 +197,7 @@ def _bounded(after: After) -> After:
 # -- pools and means ------------------------------------------------------------------------------
 
 
-def held_last(b: Builder, job: Job) -> bool:
+def held_last(b: ProgramBuilder, job: Job) -> bool:
     """Returns whether an image is held channels last, as the kernels here read it."""
     x = job.operands["x"]
     if x.type.rank != 4 or b.watched:
@@ -205,7 +205,7 @@ def held_last(b: Builder, job: Job) -> bool:
     return b.holds(x, last=True) if job.nchw else True
 
 
-def pool(b: Builder, job: Job, *, average: bool) -> None:
+def pool(b: ProgramBuilder, job: Job, *, average: bool) -> None:
     """Lowers the greatest or the mean of each window."""
     x = job.operands["x"]
     shape = sizes(x) if job.nchw else moved(sizes(x), FIRST)
@@ -236,7 +236,7 @@ def pool(b: Builder, job: Job, *, average: bool) -> None:
     )
 
 
-def mean(b: Builder, job: Job, typed_first: bool) -> None:
+def mean(b: ProgramBuilder, job: Job, typed_first: bool) -> None:
     """Lowers a mean over all pixels."""
     x = job.operands["x"]
     n, c, h, w = sizes(x) if typed_first else moved(sizes(x), FIRST)

@@ -26,7 +26,7 @@ class Evaluation:
     """By output and metric, the number."""
 
     def to_json(self) -> dict[str, object]:
-        """The fields; infinite numbers stay what they are."""
+        """Returns the fields; infinite numbers stay what they are."""
         return asdict(self)
 
 
@@ -48,7 +48,7 @@ def joined(parts: Iterable[Tensors]) -> dict[str, Tensor]:
 
 
 def require_length(labels: Tensor, samples: int, where: str) -> None:
-    """DataError where there are not as many labels as samples."""
+    """Raises DataError where there are not as many labels as samples."""
     if not labels.ndim or len(labels) != samples:
         count = len(labels) if labels.ndim else 1
         raise DataError(f"{where}: {count} labels, the data have {samples} samples")
@@ -63,13 +63,32 @@ def against_labels(
     """
     fitting = {name: made for name, made in results.items() if fits(metrics, labels, made)}
     if not fitting:
-        shapes = ", ".join(f"{name} {list(made.shape)}" for name, made in results.items())
-        names = ", ".join(m.name for m in metrics)
-        raise DataError(
-            f"labels {labels.dtype} {list(labels.shape)} fit no output for {names}: "
-            f"the model gives {shapes}"
-        )
+        raise _misfit(metrics, labels, results)
+    if any(is_labels(labels, made) for made in fitting.values()):
+        require_some(labels)
     return {name: {m.name: m(labels, made) for m in metrics} for name, made in fitting.items()}
+
+
+def require_some(labels: Tensor) -> None:
+    """DataError where no label is a class."""
+    if labels.size and int(labels.max()) < 0:
+        raise DataError("labels: all are below 0, which leaves their samples out: count from 0")
+
+
+def _misfit(metrics: Sequence[Metric], labels: Tensor, results: Tensors) -> DataError:
+    """What is said of labels that fit no output: for which metrics, and what these take."""
+    alone = [m for m in metrics if not any(fits([m], labels, made) for made in results.values())]
+    wrong = alone or metrics
+    remedy = "measure one of them at a time"
+    if any(m.labels for m in alone):
+        remedy = "give each sample a class, as a whole number"
+    elif alone:
+        remedy = "give such arrays of the output's shape, or a model to compare with (--against)"
+    shapes = ", ".join(f"{name} {list(made.shape)}" for name, made in results.items())
+    return DataError(
+        f"labels {labels.dtype} {list(labels.shape)} fit no output for"
+        f" {', '.join(m.name for m in wrong)}: the model gives {shapes}; {remedy}"
+    )
 
 
 def fits(metrics: Sequence[Metric], labels: Tensor, given: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import tracemalloc
 import weakref
 import zipfile
@@ -14,8 +15,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from qir.calibration import InputSpec, Source, open_data, open_feeds
+from qir.calibration import DataSource, InputSpec, open_data, open_feeds
 from qir.calibration.data import Data
+from qir.calibration.rows import open_npy
 from qir.errors import DataError, UsageError
 
 Array = NDArray[np.generic]
@@ -141,6 +143,17 @@ def test_several_inputs_come_by_name(tmp_path: Path) -> None:
         assert batches[0]["ids"].dtype == np.int64
 
 
+def test_the_only_array_beside_labels_is_the_only_input_s(tmp_path: Path) -> None:
+    labels = np.arange(10)
+    np.savez(tmp_path / "d.npz", images=X, labels=labels)
+    held: dict[str, Array] = {"images": X, "y": labels}
+    for data in (tmp_path / "d.npz", held):
+        found = [one["x"] for one in open_data(data, ONE, batch=4)]
+        assert np.array_equal(np.concatenate(found), X)
+    np.savez(tmp_path / "y.npz", y=X)  # alone it is the data
+    assert np.array_equal(next(iter(open_data(tmp_path / "y.npz", ONE, batch=10)))["x"], X)
+
+
 def test_a_model_with_one_batch_size_gets_that_and_says_what_is_left_out() -> None:
     inputs = {"x": InputSpec((4, 3), F32)}
     source = open_data(X, inputs)
@@ -187,6 +200,39 @@ def test_memory_holds_a_batch_and_not_the_data(tmp_path: Path) -> None:
         assert peak < 4e6, file
 
 
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux says what is resident")
+def test_a_file_that_was_read_is_no_memory_of_the_process(tmp_path: Path) -> None:
+    def resident() -> int:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+
+    np.save(tmp_path / "big.npy", np.ones((4000, 4096), np.float32))  # 64 MB
+    source = open_data(tmp_path / "big.npy", {"x": InputSpec((None, 4096), F32)}, batch=50)
+    before, most = resident(), 0
+    for batch in source:
+        assert batch["x"].all()
+        most = max(most, resident())
+    assert most - before < 16 << 20
+
+
+def test_an_npy_file_gives_its_rows_in_any_order_and_says_when_it_became_shorter(
+    tmp_path: Path,
+) -> None:
+    np.save(tmp_path / "c.npy", X)
+    np.save(tmp_path / "fortran.npy", np.asfortranarray(X))
+    for name in ("c", "fortran"):
+        rows = open_npy(tmp_path / f"{name}.npy")
+        assert rows.shape == X.shape
+        assert rows.dtype == X.dtype
+        for start, stop in ((4, 7), (0, 2), (8, 99), (10, 12), (0, 10)):
+            assert np.array_equal(rows.read(start, stop), X[start:stop])
+    rows = open_npy(tmp_path / "c.npy")
+    whole = (tmp_path / "c.npy").read_bytes()
+    (tmp_path / "c.npy").write_bytes(whole[:-4])
+    with pytest.raises(DataError, match="ends too early"):
+        rows.read(8, 10)
+
+
 def test_what_a_batch_is_put_together_from_is_dropped() -> None:
     read: list[weakref.ref[Any]] = []
 
@@ -217,7 +263,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "ragged": ([[[1, 2, 3], [1]]], "not an array"),
     "no samples": (X[:0], "0 samples"),
     "nothing": ([], "0 samples"),
-    "no such name": ({"y": X, "z": X}, "no array for input 'x'; it has 'y', 'z'"),
+    "no such name": ({"u": X, "z": X}, "no array for input 'x'; it has 'u', 'z'"),
     "unlike": ([X[0], X[:1, :2]], r"data\[1\]: input 'x' takes"),
     "no data": (3, "not an array, a file"),
 }
@@ -229,7 +275,7 @@ def test_data_that_do_not_fit_are_refused_in_one_line(case: str) -> None:
     refused(said, lambda: consume(open_data(data, ONE)))
 
 
-def consume(source: Source) -> None:
+def consume(source: DataSource) -> None:
     for _ in source:
         pass
 

@@ -1,4 +1,4 @@
-"""Data that a runtime rounds to eight bits, because the weights beside them are few bits in blocks.
+"""Rounds data to eight bits before blockwise low-bit weights, as a runtime does.
 
 onnxruntime makes MatMulNBits of a product whose weights are dequantized, and computes it at an
 accuracy level that rounds the left side, a block of the sum at a time.
@@ -38,7 +38,7 @@ def round_data(graph: Graph, prepared: Preparation) -> int:
 
 
 def round_wide_data(graph: Graph, prepared: Preparation) -> int:
-    """Rounds also the data of products between quantized values of 16 bits, and beside larger
+    """Rounds also the data of products between quantized values of 16 bits, and next to larger
     blocks; returns how many there are."""
     return _round(graph, prepared, wide=True)
 
@@ -47,7 +47,7 @@ def _round(graph: Graph, prepared: Preparation, *, wide: bool) -> int:
     count = 0
     for node in list(graph):
         size = None if node in prepared.default_weights else _block(node, wide=wide)
-        if size is None:
+        if size is None or _quantized_here(node):
             continue
         graph.set_operand(node, "a", _rounded(graph, node, node.operands["a"], size))
         said = f"its data are rounded to 8 bits, {size} at a time, as for weights of few bits"
@@ -59,11 +59,13 @@ def _round(graph: Graph, prepared: Preparation, *, wide: bool) -> int:
 def rounding(graph: Graph, *, wide: bool = False) -> list[Node]:
     """The products whose data are rounded so, those among them that are joined with what is added
     between reshapes, where numbers of the data are computed."""
-    return [n for n in graph if _block(n, wide=wide) is not None or _reshaped(n, wide=wide)]
+    found = [n for n in graph if _block(n, wide=wide) is not None or _reshaped(n, wide=wide)]
+    return [node for node in found if not _quantized_here(node)]
 
 
 def _reshaped(node: Node, *, wide: bool) -> bool:
-    """Whether an addition makes of a product one between reshapes, whose data are float then.
+    """Returns whether an addition makes of a product one between reshapes, whose data are float
+    then.
 
     Scales that are constants go after a reshape, and data have quantized values there too.
     """
@@ -76,7 +78,7 @@ def _reshaped(node: Node, *, wide: bool) -> bool:
 
 
 def _block(node: Node, *, wide: bool) -> int | None:
-    """How many numbers of the data share a scale; None where the runtime rounds none."""
+    """Returns how many numbers of the data share a scale; None where the runtime rounds none."""
     if node.op not in PRODUCTS or node.stages or not _plain(node):
         return None
     a = node.operands["a"]
@@ -87,13 +89,27 @@ def _block(node: Node, *, wide: bool) -> int | None:
     return None if _kept(node, wide=wide) else _beside(node, wide=wide)
 
 
+def needs_fence(node: Node) -> bool:
+    """Returns whether data of 16 bits would be rounded unless the writer fenced the weights."""
+    return node.op in PRODUCTS and _quantized_here(node) and _block(node, wide=True) is not None
+
+
+def _quantized_here(node: Node) -> bool:
+    """Whether a product has data of 16 bits, and weights that were quantized after they were read;
+    those of a file are written as they were."""
+    a, w = node.operands["a"].node, node.operands["b"].node
+    wide = a.op == "dequantize" and _of_16_bits(a.operands["x"])
+    return wide and w.op == "dequantize" and not w.origins
+
+
 def _of_16_bits(value: Value) -> bool:
     quant = value.type.quant
     return quant is not None and quant.storage in (I16, U16)
 
 
 def _beside(node: Node, *, wide: bool) -> int | None:
-    """How many numbers share a scale beside the weights of a product; None for other weights."""
+    """Returns how many numbers share a scale next to the weights of a product; None for other
+    weights."""
     w = node.operands["b"].node
     if w.op != "dequantize" or w.result.only_use is None or len(w.operands) > 1:
         return None
@@ -187,7 +203,8 @@ def _size(quant: QuantType, *, wide: bool) -> int | None:
 
 
 def _rounded(graph: Graph, node: Node, a: Value, size: int) -> Value:
-    """The float values of 8-bit integers of which the greatest of each block is 127, or -127."""
+    """Returns the float values of 8-bit integers of which the greatest of each block is 127, or
+    -127."""
 
     def op(name: str, attrs: dict[str, Attr] | None = None, **operands: Value) -> Value:
         return graph.add(name, operands, attrs, before=node, origins=node.origins).result
