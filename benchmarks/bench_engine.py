@@ -61,16 +61,18 @@ PEERS: dict[str, Callable[[Path, int, Feed], Run]] = {
 }
 
 
-def medians(runs: Mapping[str, Run], rounds: int, seconds: float) -> dict[str, float]:
-    """Returns the median seconds of each, taken in turns until the time is over."""
+def medians(
+    runs: Mapping[str, Run], rounds: int, seconds: float, clock: Callable[[], float]
+) -> dict[str, float]:
+    """Returns the median seconds of each by a clock, taken in turns until the time is over."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     end = time.perf_counter() + seconds
     for turn in range(rounds + WARM):
         for name, run in runs.items():
-            started = time.perf_counter()
+            started = clock()
             run()
             if turn >= WARM:
-                times[name].append(time.perf_counter() - started)
+                times[name].append(clock() - started)
         if turn >= WARM + 2 and time.perf_counter() > end:
             break
     return {name: statistics.median(found) for name, found in times.items()}
@@ -131,7 +133,8 @@ def measure(name: str, size: Size, args: argparse.Namespace, table: Table, folde
         path = source if kind == "float32" else codes
         runs = {peer: PEERS[peer](path, args.threads, feed) for peer in args.peers}
         own = qir.compile(graph, threads=args.threads)
-        found = medians({**runs, "qir": partial(own, **feed)}, args.rounds, args.seconds)
+        clock = time.process_time if args.processor_time else time.perf_counter
+        found = medians({**runs, "qir": partial(own, **feed)}, args.rounds, args.seconds, clock)
         ratios = {peer: found[peer] / found["qir"] for peer in args.peers}
         table.row(name, kind, ratios, told(Counter(f.op for f in own.fallbacks)))
     for path in (source, codes):
@@ -177,6 +180,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kinds", nargs="+", choices=["float32", "int8"],
                         default=["float32", "int8"])  # fmt: skip
     parser.add_argument("--peers", nargs="+", choices=here, default=here)
+    parser.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="of this process, not the clock's: for one thread beside other jobs",
+    )
     parser.add_argument("--rounds", type=int, default=30, help="runs of each, at most")
     parser.add_argument("--seconds", type=float, default=20.0, help="of one row, about")
     return parser.parse_args()

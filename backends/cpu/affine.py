@@ -167,7 +167,7 @@ def recode(b: ProgramBuilder, job: Job) -> None:
 
 
 def matmul_integer(b: ProgramBuilder, job: Job) -> None:
-    """Lowers exact sums of integers less their zeros, by int8 or exact float32 kernels."""
+    """Lowers exact sums of integers less their zeros: by int8 kernels or as float32."""
     if dynamic.product(b, job):
         return
     shapes = [sizes(job.operands[slot]) for slot in ("a", "b")]

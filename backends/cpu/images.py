@@ -60,7 +60,8 @@ def taken_last(b: ProgramBuilder, job: Job) -> bool:
     oc, depth, _, _ = sizes(w)
     groups = job.number("groups")
     _, c, h, width = sizes(x) if job.nchw else moved(sizes(x), FIRST)
-    if not depth or c * (h + sum(job.pads()[::2])) * (width + sum(job.pads()[1::2])) > LARGEST:
+    top, left, bottom, right = job.pads()
+    if not depth or c * (h + top + bottom) * (width + left + right) > LARGEST:
         return False
     return groups == 1 or groups == c == oc or oc // groups >= NARROW
 

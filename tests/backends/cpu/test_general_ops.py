@@ -163,6 +163,7 @@ PRODUCTS = {
     "matmul": "%y = matmul(%x, %w) {trans_b = true} : 2x3x5xf32",
     "linear": "%c = constant([1.0, 2.0, 3.0, 4.0, 5.0]) : 5xf32\n"
     "%r = linear(%x, %w, bias=%c) : 2x3x5xf32\n%y = relu(%r) : 2x3x5xf32",
+    "bounded": "%y = matmul(%x, %w) {trans_b = true} |> relu(.) : 2x3x5xf32",
     "batches": "%y = matmul(%x, %x) {trans_b = true} : 2x3x3xf32",
     "trans_a": "%y = matmul(%x, %x) {trans_a = true} : 2x4x4xf32",
 }  # fmt: skip
