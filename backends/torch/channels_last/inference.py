@@ -342,14 +342,15 @@ class Order:
 
 
 def _clipped(node: Node) -> bool:
-    """Whether a node gives what a clip made of u8 values."""
+    """Whether a node gives what a kernel clipped, whose u8 values keep their scale; a clip between
+    two scales is computed in float."""
     if len(node.results) > 1:
         return False
     quant = node.result.type.quant
     clip = _computes(node)
     if quant is None or _op(clip) != "clip" or len(clip.stages) > 1:
         return False
-    return quant.storage == U8 and _coded(_data(clip)[0])
+    return quant.storage == U8 and _quantized(_data(clip)[0]).type.quant == quant
 
 
 def _computes(node: Node) -> Node:
@@ -368,8 +369,13 @@ def _coded(value: Value) -> bool:
 
 
 def _storage(value: Value) -> DType | None:
-    made = value.node.operands["x"] if value.node.op == "dequantize" else value
+    made = _quantized(value)
     return made.type.quant.storage if made.type.quant else None
+
+
+def _quantized(value: Value) -> Value:
+    """What a dequantize reads, or the value itself."""
+    return value.node.operands["x"] if value.node.op == "dequantize" else value
 
 
 def _units(value: Value) -> bool:

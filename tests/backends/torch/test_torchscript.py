@@ -114,3 +114,37 @@ def test_a_written_file_states_shapes_that_its_layers_do_not(tmp_path: Path) -> 
     module: torch.nn.Module = opened(tmp_path / "int8.pt")
     wanted = module(given[:5]).numpy()
     assert np.array_equal(found, wanted)
+
+
+class Clipped(torch.nn.Module):
+    """A relu6 between two convolutions, whose result has other scales than what it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = torch.nn.Conv2d(3, 6, 3), torch.nn.Conv2d(6, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.two(torch.nn.functional.relu6(9 * self.one(x)))
+        return made
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_clip_in_float_is_read_and_run_as_pytorch_computes_it(
+    engine: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(20)
+    x = torch.randn(8, 3, 9, 9)
+    graph = qir.load(torch.export.export(Clipped().eval(), (x,)))
+    name, data = graph.inputs[0].name, x.numpy()
+    made = qir.quantize(graph, qir.calibrate(graph, data), target=f"pytorch-{engine}")
+    qir.save(made, tmp_path / "int8.pt", target=f"pytorch-{engine}")
+    before = torch.backends.quantized.engine
+    try:
+        torch.backends.quantized.engine = engine
+        wanted = torch.jit.load(tmp_path / "int8.pt")(x).numpy()
+    finally:
+        torch.backends.quantized.engine = before
+    for held in (made, qir.load(tmp_path / "int8.pt")):
+        for by in ("cpu", f"pytorch-{engine}"):
+            (found,) = qir.compile(held, target=by)(**{name: data}).values()
+            assert np.array_equal(np.asarray(found), wanted), by
