@@ -28,7 +28,8 @@ from qir.calibration.data import Data, first_batch, fixed_batch
 from qir.calibration.runner import GraphProgram, input_specs
 from qir.errors import DataError, SchemeError, UsageError
 from qir.evaluating import labels_of
-from qir.inspect.metrics import Sqnr
+from qir.inspect.evaluation import against_labels, fits, require_some
+from qir.inspect.metrics import Sqnr, Top1
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
@@ -262,17 +263,22 @@ class _Trials:
             yield inputs
 
     def _hits(self, outputs: Iterator[dict[str, Tensor]]) -> float:
-        """Percent of the samples whose largest number of the first output is at their label."""
+        """Percent of the labelled samples that the first output with classes is right about."""
         assert self._labels is not None
-        found = np.concatenate([_classes(next(iter(each.values()))) for each in outputs])
-        if len(found) != len(self._labels):
-            raise DataError(f"{len(self._labels)} labels for {len(found)} samples: give one each")
-        return 100 * float(np.mean(found == self._labels))
-
-
-def _classes(scores: Tensor) -> NDArray[np.int64]:
-    """The index of the largest score of each sample."""
-    return np.asarray(scores.reshape(len(scores), -1).astype(np.float64).argmax(axis=1))
+        require_some(self._labels)
+        judge, right, done = Top1(), [], 0
+        for found in outputs:
+            count = len(next(iter(found.values())))
+            labels = self._labels[done : done + count]
+            output = next((n for n, made in found.items() if fits([judge], labels, made)), None)
+            if output is None:
+                against_labels([judge], labels, found)  # which says why
+            else:
+                right.append(judge.right(*judge.fitted(labels, found[output])))
+            done += count
+        if done != len(self._labels):
+            raise DataError(f"{len(self._labels)} labels for {done} samples: give one each")
+        return 100 * float(np.mean(np.concatenate(right)))
 
 
 def _floats(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -71,7 +71,7 @@ class Recipe:
         try:
             held = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise InputError(f"{where}: {error}") from error
+            raise InputError(f"{where}: not TOML: {error}") from error
         held.pop("found", None)
         if held.pop("format", None) != FORMAT:
             raise InputError(f"{where}: a recipe starts with format = {FORMAT}")

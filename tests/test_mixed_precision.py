@@ -201,7 +201,10 @@ result = ["u8 affine tensor", "u16 affine tensor"]
 """A target whose convolutions take activations of 8 or 16 bits."""
 
 
-def test_ops_get_16_bits_before_they_stay_in_float(samples: Floats, tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [True, False], ids=["file", "installed"])
+def test_ops_get_16_bits_before_they_stay_in_float(
+    own: bool, samples: Floats, tmp_path: Path
+) -> None:
     """Weights lie on their steps here, so that only activations make noise."""
     rng = np.random.default_rng(8)
     steps = {f"w{i}": np.round(rng.uniform(-127, 127, (8, 8, 1, 1))) for i in "01"}
@@ -220,12 +223,13 @@ def test_ops_get_16_bits_before_they_stay_in_float(samples: Floats, tmp_path: Pa
     graph = parse(text, arrays)
     path = tmp_path / "both.toml"
     path.write_text(BOTH)
+    target = str(path) if own else "onnxruntime-mixed"
     data = samples[:, :, None, None]
     statistics = pipeline.calibrate(graph, data)
     first, second = (held[..., 0, 0].T.astype(np.float64) for held in arrays.values())
     exact = (np.tanh(samples.astype(np.float64) @ first) @ second)[:, :, None, None]
 
-    plain = replace(PLAIN, target=str(path))
+    plain = replace(PLAIN, target=target)
     found = search_recipe(graph, statistics, data, sqnr=60.0, recipe=plain)
     assert found.reached
     assert found.kept == ()
@@ -236,7 +240,7 @@ def test_ops_get_16_bits_before_they_stay_in_float(samples: Floats, tmp_path: Pa
         made = pipeline.quantize(
             graph,
             statistics,
-            target=str(path),
+            target=target,
             rules=rules,
             granularity="tensor",
             corrections="none",
@@ -247,6 +251,77 @@ def test_ops_get_16_bits_before_they_stay_in_float(samples: Floats, tmp_path: Pa
     for name in found.wide:
         rules = tuple(r for r in found.recipe.rules if not r.startswith(f"name={name}"))
         assert reached(rules) < 60.0, f"{name} needs no 16 bits"
+
+
+@pytest.mark.parametrize("op", ["gemm", "matmul"])
+def test_onnxruntime_keeps_16_bits_of_what_products_read(op: str, tmp_path: Path) -> None:
+    """Since 1.32 its optimizer rounds such data to 8 bits, unless something is in between."""
+    random = np.random.default_rng(20)
+    w = random.standard_normal((64, 16)).astype(np.float32)
+    text = f"""graph main {{
+      %x = input() : (N)x64xf32
+      %w = constant(@w) : 64x16xf32
+      %y = {op}(%x, %w) : (N)x16xf32
+      output(y=%y)
+    }}"""
+    graph = parse(text, {"w": w})
+    data = random.standard_normal((32, 64)).astype(np.float32)
+    made = pipeline.quantize(graph, pipeline.calibrate(graph, data), target="onnxruntime-w8a16")
+    (stored,) = (n.operands["x"].constant for n in made if n.name == "w.dq")
+    assert stored is not None
+    quant = stored.type.quant
+    assert quant is not None
+    weights = stored.data.astype(np.float64) * quant.scales()
+    bias = next((n.operands["x"].constant for n in made if n.name == "y.bias.dq"), None)
+    shift = 0.0
+    if bias is not None and bias.type.quant is not None:
+        shift = bias.data.astype(np.float64) * bias.type.quant.scales()
+    (steps,) = (n.result.type.quant for n in made if n.name == "y.q")
+    (read,) = (n.result.type.quant for n in made if n.name == "x.q")
+    assert steps is not None
+    assert read is not None
+    rounded = np.round(data / read.scales()) * read.scales()
+    low, high = (0 - steps.zeros()) * steps.scales(), (65535 - steps.zeros()) * steps.scales()
+    wanted = np.clip(rounded @ weights + shift, low, high)
+    found = by_onnxruntime(made, data, tmp_path / "made.onnx")
+    assert np.abs(found - wanted).max() <= 1.01 * steps.scales()
+    told = np.asarray(pipeline.compile(made, target="cpu")(x=data)["y"])
+    assert np.abs(found - told).max() <= steps.scales() * 1.01
+
+
+def test_an_installed_target_plans_8_bits_where_no_rule_asks_for_16(graph: Graph) -> None:
+    mixed, plain = (
+        pipeline.plan(graph, target=name) for name in ("onnxruntime-mixed", "onnxruntime")
+    )
+    assert [d.schemes for d in mixed.decisions] == [d.schemes for d in plain.decisions]
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (np.full(96, -1), "all are below 0"),
+        (np.full(96, 6), "the label of sample 0 is 6, and the output has 6 classes"),
+        (np.full(96, 0.5), "fit no output for top1: .*; give each sample a class"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(
+    labels: NDArray[np.generic],
+    said: str,
+    graph: Graph,
+    samples: Floats,
+    statistics: Statistics,
+) -> None:
+    with pytest.raises(DataError, match=said):
+        search_recipe(graph, statistics, samples, drop=1.0, labels=labels, recipe=PLAIN)
+
+
+def test_samples_without_a_label_count_for_nothing(
+    graph: Graph, samples: Floats, statistics: Statistics, exact: NDArray[np.float64]
+) -> None:
+    labels = exact.argmax(axis=1)
+    labels[::2] = -1
+    found = search_recipe(graph, statistics, samples, drop=0.0, labels=labels, recipe=PLAIN)
+    assert found.exact == 100.0
 
 
 def test_a_goal_that_is_reached_at_once_keeps_nothing_in_float(

@@ -76,6 +76,13 @@ def test_a_row_replaces_the_one_of_its_op_and_no_other(tmp_path: Path) -> None:
     assert [str(s) for s in table.ops["sigmoid"].slots["x"]] == ["u8 affine tensor minmax"]
 
 
+def test_several_schemes_may_take_the_place_of_one(tmp_path: Path) -> None:
+    more = '"u8 affine tensor" = ["u8 affine tensor", "u16 affine tensor"]'
+    slots = read(tmp_path, f"[replace]\n{more}").ops["relu"].slots
+    both = ["u8 affine tensor minmax", "u16 affine tensor minmax"]
+    assert [str(s) for s in slots["x"]] == [str(s) for s in slots["result"]] == both
+
+
 def test_a_chain_is_added_or_replaced(tmp_path: Path) -> None:
     table = read(tmp_path, '[[chain]]\nchain = ["add", "relu"]\n[[chain]]\nchain = ["add", "tanh"]')
     assert set(table.chains) == {("add", "relu"), ("add", "clip"), ("add", "tanh")}

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 
+from qir.calibration.labels import LABEL_NAMES
 from qir.calibration.preprocess import Preprocess, read_preprocess
 from qir.calibration.rows import (
     Array,
@@ -368,14 +369,16 @@ def choose(
 ) -> dict[str, Rows]:
     """Finds the array of each input; DataError for a missing name.
 
-    Arrays that no input is named after are let be, such as labels.
+    Arrays that no input is named after are let be. The only one that is not named as labels are is
+    the only input's.
     """
     chosen: dict[str, Rows] = {}
+    data = [rows for name, rows in arrays.items() if len(arrays) == 1 or name not in LABEL_NAMES]
     for name in inputs:
         if name in arrays:
             chosen[name] = arrays[name]
-        elif len(inputs) == 1 and len(arrays) == 1:
-            chosen[name] = next(iter(arrays.values()))
+        elif len(inputs) == 1 and len(data) == 1:
+            chosen[name] = data[0]
         else:
             has = ", ".join(repr(other) for other in arrays if other) or "one array without a name"
             raise DataError(f"{where}: no array for input {name!r}; it has {has}")

@@ -11,7 +11,7 @@ import numpy as np
 from qir.calibration.rows import Array, Rows, open_npy, open_npz, refuse_objects
 from qir.errors import DataError
 
-NAMES = ("labels", "label", "targets", "target", "y")
+LABEL_NAMES = ("labels", "label", "targets", "target", "y")
 """Names by which an .npz file may call its labels."""
 _SUFFIXES = ".npy, .npz, .csv or .txt"
 
@@ -53,7 +53,7 @@ def _member(file: Path, name: str) -> Array:
     if not file.is_file():
         raise DataError(f"{file}: there is no such file of labels")
     arrays = open_npz(file)
-    found = [n for n in ([name] if name else NAMES) if n in arrays]
+    found = [n for n in ([name] if name else LABEL_NAMES) if n in arrays]
     if not found and not name and len(arrays) == 1:
         found = list(arrays)
     if len(found) != 1:

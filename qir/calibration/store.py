@@ -106,6 +106,8 @@ def read(path: Path) -> Contents:
         with safetensors.safe_open(path, "np") as file:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file of statistics") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (safetensors.SafetensorError, ValueError, TypeError) as error:

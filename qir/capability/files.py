@@ -222,13 +222,13 @@ class _File:
 
     def replaced(self, base: Capability) -> Capability:
         """What it extends, with other schemes in the place of some."""
-        others: dict[Scheme, Scheme] = {}
+        others: dict[Scheme, tuple[Scheme, ...]] = {}
         known = {str(scheme): scheme for scheme in base.schemes()}
         for old, new in self.table("replace").items():
             with self.at("replace", old):
                 scheme = parse_scheme(old)
                 require(f"what it extends has no scheme {old!r}", str(scheme), known)
-                (others[scheme],) = schemes_of(word(new))
+                others[scheme] = schemes_of(new)
         return base.with_schemes(others)
 
     def dynamic(self, base: Dynamic) -> Dynamic:

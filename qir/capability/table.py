@@ -145,11 +145,11 @@ class Capability:
         for chain in self.rows.values():
             yield from (*chain.result, *chain.summand)
 
-    def with_schemes(self, others: Mapping[Scheme, Scheme]) -> Capability:
+    def with_schemes(self, others: Mapping[Scheme, tuple[Scheme, ...]]) -> Capability:
         """Returns the table with other schemes in the place of some, wherever they occur."""
 
         def of(kinds: tuple[Scheme, ...]) -> tuple[Scheme, ...]:
-            return tuple(dict.fromkeys(others.get(kind, kind) for kind in kinds))
+            return tuple(dict.fromkeys(n for kind in kinds for n in others.get(kind, (kind,))))
 
         def all_of(slots: Mapping[str, tuple[Scheme, ...]]) -> dict[str, tuple[Scheme, ...]]:
             return {slot: of(kinds) for slot, kinds in slots.items()}

@@ -63,13 +63,32 @@ def against_labels(
     """
     fitting = {name: made for name, made in results.items() if fits(metrics, labels, made)}
     if not fitting:
-        shapes = ", ".join(f"{name} {list(made.shape)}" for name, made in results.items())
-        names = ", ".join(m.name for m in metrics)
-        raise DataError(
-            f"labels {labels.dtype} {list(labels.shape)} fit no output for {names}: "
-            f"the model gives {shapes}"
-        )
+        raise _misfit(metrics, labels, results)
+    if any(is_labels(labels, made) for made in fitting.values()):
+        require_some(labels)
     return {name: {m.name: m(labels, made) for m in metrics} for name, made in fitting.items()}
+
+
+def require_some(labels: Tensor) -> None:
+    """DataError where no label is a class."""
+    if labels.size and int(labels.max()) < 0:
+        raise DataError("labels: all are below 0, which leaves their samples out: count from 0")
+
+
+def _misfit(metrics: Sequence[Metric], labels: Tensor, results: Tensors) -> DataError:
+    """What is said of labels that fit no output: for which metrics, and what these take."""
+    alone = [m for m in metrics if not any(fits([m], labels, made) for made in results.values())]
+    wrong = alone or metrics
+    remedy = "measure one of them at a time"
+    if any(m.labels for m in alone):
+        remedy = "give each sample a class, as a whole number"
+    elif alone:
+        remedy = "give such arrays of the output's shape, or a model to compare with (--against)"
+    shapes = ", ".join(f"{name} {list(made.shape)}" for name, made in results.items())
+    return DataError(
+        f"labels {labels.dtype} {list(labels.shape)} fit no output for"
+        f" {', '.join(m.name for m in wrong)}: the model gives {shapes}; {remedy}"
+    )
 
 
 def fits(metrics: Sequence[Metric], labels: Tensor, given: Tensor) -> bool:

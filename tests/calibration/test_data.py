@@ -141,6 +141,16 @@ def test_several_inputs_come_by_name(tmp_path: Path) -> None:
         assert batches[0]["ids"].dtype == np.int64
 
 
+def test_the_only_array_beside_labels_is_the_only_input_s(tmp_path: Path) -> None:
+    labels = np.arange(10)
+    np.savez(tmp_path / "d.npz", images=X, labels=labels)
+    for data in (tmp_path / "d.npz", {"images": X, "y": labels}):
+        found = [one["x"] for one in open_data(data, ONE, batch=4)]
+        assert np.array_equal(np.concatenate(found), X)
+    np.savez(tmp_path / "y.npz", y=X)  # alone it is the data
+    assert np.array_equal(next(iter(open_data(tmp_path / "y.npz", ONE, batch=10)))["x"], X)
+
+
 def test_a_model_with_one_batch_size_gets_that_and_says_what_is_left_out() -> None:
     inputs = {"x": InputSpec((4, 3), F32)}
     source = open_data(X, inputs)
@@ -217,7 +227,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "ragged": ([[[1, 2, 3], [1]]], "not an array"),
     "no samples": (X[:0], "0 samples"),
     "nothing": ([], "0 samples"),
-    "no such name": ({"y": X, "z": X}, "no array for input 'x'; it has 'y', 'z'"),
+    "no such name": ({"u": X, "z": X}, "no array for input 'x'; it has 'u', 'z'"),
     "unlike": ([X[0], X[:1, :2]], r"data\[1\]: input 'x' takes"),
     "no data": (3, "not an array, a file"),
 }

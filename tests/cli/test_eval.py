@@ -102,6 +102,10 @@ def test_what_does_not_fit_is_refused(made: Path) -> None:
         qir.evaluate(graph, images, labels, metrics=["psnr"])
     with pytest.raises(DataError, match="the label of sample 0 is 9, and the output has 5 classes"):
         qir.evaluate(graph, images, np.full(24, 9))
+    with pytest.raises(DataError, match=r"fit no output for psnr: .*shape, or a model to compare"):
+        qir.evaluate(graph, images, labels, metrics=["top1", "psnr"])
+    with pytest.raises(DataError, match="labels: all are below 0"):
+        qir.evaluate(graph, images, np.full(24, -1))
     with pytest.raises(UsageError, match="by labels, or against another model: give one of two"):
         qir.evaluate(graph, images)
     with pytest.raises(UsageError, match="no metric 'top3'"):

@@ -148,6 +148,7 @@ def _code_weights(graph: Graph, layer: _Layer, prepared: Preparation) -> None:
     codes = Array(held, value.type.with_element(quant), f"{value.name}.codes")
     coded = graph.constant(codes, name=graph.fresh(f"{value.name}.codes"), before=node)
     made = graph.add("dequantize", {"x": coded}, before=node)
+    graph.set_origins(made.result.node, value.node.origins)
     graph.set_operand(node, CODED[node.op][1], made.result)
     said = "its float weights are quantized"
     prepared.ledger.add(Change.NUDGED, prepared.name, node.name, said, codes=0.5)

@@ -47,7 +47,7 @@ def _round(graph: Graph, prepared: Preparation, *, wide: bool) -> int:
     count = 0
     for node in list(graph):
         size = None if node in prepared.default_weights else _block(node, wide=wide)
-        if size is None:
+        if size is None or _quantized_here(node):
             continue
         graph.set_operand(node, "a", _rounded(graph, node, node.operands["a"], size))
         said = f"its data are rounded to 8 bits, {size} at a time, as for weights of few bits"
@@ -59,7 +59,8 @@ def _round(graph: Graph, prepared: Preparation, *, wide: bool) -> int:
 def rounding(graph: Graph, *, wide: bool = False) -> list[Node]:
     """The products whose data are rounded so, those among them that are joined with what is added
     between reshapes, where numbers of the data are computed."""
-    return [n for n in graph if _block(n, wide=wide) is not None or _reshaped(n, wide=wide)]
+    found = [n for n in graph if _block(n, wide=wide) is not None or _reshaped(n, wide=wide)]
+    return [node for node in found if not _quantized_here(node)]
 
 
 def _reshaped(node: Node, *, wide: bool) -> bool:
@@ -85,6 +86,19 @@ def _block(node: Node, *, wide: bool) -> int | None:
     if a.node.op == "dequantize" and not (wide and _of_16_bits(a.node.operands["x"])):
         return None
     return None if _kept(node, wide=wide) else _beside(node, wide=wide)
+
+
+def needs_fence(node: Node) -> bool:
+    """Returns whether data of 16 bits would be rounded to 8 unless the writer fenced the weights."""
+    return node.op in PRODUCTS and _quantized_here(node) and _block(node, wide=True) is not None
+
+
+def _quantized_here(node: Node) -> bool:
+    """Whether a product has data of 16 bits, and weights that were quantized after they were read;
+    those of a file are written as they were."""
+    a, w = node.operands["a"].node, node.operands["b"].node
+    wide = a.op == "dequantize" and _of_16_bits(a.operands["x"])
+    return wide and w.op == "dequantize" and not w.origins
 
 
 def _of_16_bits(value: Value) -> bool:

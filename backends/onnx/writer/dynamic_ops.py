@@ -14,6 +14,7 @@ from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
 from qir.ledger import Change
 
+from ..preparation.low_bit_weights import needs_fence
 from . import chosen_ops, float_ops
 from .elements import NUMBERS, STORED
 from .writer import STEP, Wire, Work, Writer
@@ -23,6 +24,10 @@ _KEPT = (
     "onnxruntime's optimizer from replacing it by its integer kernel, which refuses many zero "
     "points "
     "of data"
+)
+_WIDE = (
+    "weights are dequantized before their product: a Max of one operand in between keeps "
+    "onnxruntime's optimizer, since 1.32, from rounding data of 16 bits to 8"
 )
 
 
@@ -103,18 +108,21 @@ def dequantize(writer: Writer, node: Node) -> None:
 def fenced(writer: Writer, node: Node) -> Iterator[str]:
     """What a dequantize is to give: its result, or what a fence makes that of."""
     out = writer.name(node.result)
-    if not any(map(_tempts, node.result.uses)):
+    said = _KEPT if any(map(_tempts, node.result.uses)) else ""
+    if not said and any(use.slot == "b" and needs_fence(use.node) for use in node.result.uses):
+        said = _WIDE
+    if not said:
         yield out
         return
     made = writer.fresh(f"{out}_not_fused")
     yield made
-    _fence(writer, made, out, node.operands["x"])
+    _fence(writer, made, out, node.operands["x"], said)
 
 
-def _fence(writer: Writer, made: str, out: str, codes: Value) -> None:
+def _fence(writer: Writer, made: str, out: str, codes: Value, said: str = _KEPT) -> None:
     """Max of one operand is that operand, and no optimizer takes it out."""
     writer.emit("Max", [made], [out])
-    writer.ledger.add(Change.EXACT, STEP, codes.name, _KEPT)
+    writer.ledger.add(Change.EXACT, STEP, codes.name, said)
 
 
 def _tempts(use: Use) -> bool:

@@ -434,10 +434,8 @@ class _Assignment:
         wants, what all allow; None where there is none."""
         if law is not None and all(self._takes(n, slot, law) for n, slot in users):
             return law
-        laws = {s for n, slot in users for s in self._allowed(n, slot) if s.scale is not None}
-        if len(laws) > 1:
-            names = " and ".join(sorted({n.name for n, _ in users}))
-            raise SchemeError(f"{names} share their parameters, but their fixed scales differ")
+        fixed = (s for n, slot in users for s in self._allowed(n, slot) if s.scale is not None)
+        laws = dict.fromkeys(fixed)
         wanted = self._wanted(users)
         options = [wanted] if wanted else list(laws) or list(self._allowed(*users[0]))
         for each in options:
@@ -450,6 +448,9 @@ class _Assignment:
                 return found
         if wanted:
             raise self._untaken(*next((n, s) for n, s in users if not self._takes(n, s, wanted)))
+        if len(laws) > 1:
+            names = " and ".join(sorted({n.name for n, _ in users}))
+            raise SchemeError(f"{names} share their parameters, but their fixed scales differ")
         return None
 
     def cutting(self) -> dict[Node, str]:
