@@ -81,7 +81,10 @@ DATA = "An .npy or .npz file, a folder of them or of images, a .jsonl or .csv fi
 
 def data(text: str, *, required: bool = False) -> Decorator:
     """Samples to calibrate with or to run on."""
-    rule = "Arrays named after no input are not read, but a file's only one, labels aside, is the only input's"
+    rule = (
+        "Arrays named after no input are not read, but a file's only one, labels aside, is the only"
+        " input's"
+    )
     return click.option(
         "--data", type=PATH, required=required, metavar="PATH", help=f"{text} {rule}."
     )

@@ -89,7 +89,7 @@ def _block(node: Node, *, wide: bool) -> int | None:
 
 
 def needs_fence(node: Node) -> bool:
-    """Returns whether data of 16 bits would be rounded to 8 unless the writer fenced the weights."""
+    """Returns whether data of 16 bits would be rounded unless the writer fenced the weights."""
     return node.op in PRODUCTS and _quantized_here(node) and _block(node, wide=True) is not None
 
 
