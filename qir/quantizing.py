@@ -197,7 +197,9 @@ def quantizing_steps(
         corrected.append(RoundWeights(samples or {}, by, scales, later))
     if "correct-bias" in corrections:
         before = exact if corrected else None
-        corrected.append(CorrectBias(found, planned.capability, by, scales, before))
+        corrected.append(
+            CorrectBias(found, by, scales, capability=planned.capability, exact=before)
+        )
     rounding = tuple(planned.capability.rounding.items())
     made = Materialize(found, by, scales, rounding)
     return [planned, *corrected], [made, TurnSums(), Prune()]
@@ -258,7 +260,11 @@ class Prepared:
         if "measure-bias" in self.corrections:
             graph = run_passes(graph, first, ledger, journal=journal)
             draft = run_passes(graph, last[:1], Ledger())
-            first = [MeasureBias(self.samples or {}, draft, planned.capability, self.graph)]
+            first = [
+                MeasureBias(
+                    self.samples or {}, draft, capability=planned.capability, exact=self.graph
+                )
+            ]
         out = run_passes(graph, [*first, *last], ledger, journal=journal)
         out.profile = self.profile
         return out

@@ -273,16 +273,17 @@ def test_onnxruntime_keeps_16_bits_of_what_products_read(op: str, tmp_path: Path
     assert quant is not None
     weights = stored.data.astype(np.float64) * quant.scales()
     bias = next((n.operands["x"].constant for n in made if n.name == "y.bias.dq"), None)
-    shift = 0.0
+    shift = np.zeros(16)
     if bias is not None and bias.type.quant is not None:
         shift = bias.data.astype(np.float64) * bias.type.quant.scales()
     (steps,) = (n.result.type.quant for n in made if n.name == "y.q")
     (read,) = (n.result.type.quant for n in made if n.name == "x.q")
     assert steps is not None
     assert read is not None
-    rounded = np.round(data / read.scales()) * read.scales()
-    low, high = (0 - steps.zeros()) * steps.scales(), (65535 - steps.zeros()) * steps.scales()
-    wanted = np.clip(rounded @ weights + shift, low, high)
+    step = np.asarray(read.scales(), np.float64)
+    rounded = np.round(data / step) * step
+    ends = (np.array([0.0, 65535.0]) - float(steps.zeros())) * float(steps.scales())
+    wanted = np.clip(rounded @ weights + shift, *ends)
     found = by_onnxruntime(made, data, tmp_path / "made.onnx")
     assert np.abs(found - wanted).max() <= 1.01 * steps.scales()
     told = np.asarray(pipeline.compile(made, target="cpu")(x=data)["y"])

@@ -144,7 +144,8 @@ def test_several_inputs_come_by_name(tmp_path: Path) -> None:
 def test_the_only_array_beside_labels_is_the_only_input_s(tmp_path: Path) -> None:
     labels = np.arange(10)
     np.savez(tmp_path / "d.npz", images=X, labels=labels)
-    for data in (tmp_path / "d.npz", {"images": X, "y": labels}):
+    held: dict[str, Array] = {"images": X, "y": labels}
+    for data in (tmp_path / "d.npz", held):
         found = [one["x"] for one in open_data(data, ONE, batch=4)]
         assert np.array_equal(np.concatenate(found), X)
     np.savez(tmp_path / "y.npz", y=X)  # alone it is the data

@@ -73,7 +73,7 @@ def seen(x: NDArray[np.floating], axis: int) -> Statistics:
 
 
 def corrected(graph: Graph, statistics: Statistics, name: str = "onnxruntime") -> Graph:
-    one = CorrectBias(statistics, read_capability(name))
+    one = CorrectBias(statistics, capability=read_capability(name))
     return run_passes(graph, [one], Ledger())
 
 
@@ -128,7 +128,9 @@ def test_a_product_without_bias_gets_one_where_the_target_takes_it(turned: bool)
     np.testing.assert_allclose(bias_of(made), -error.mean(axis=0), rtol=1e-5, atol=1e-6)
     assert str(layer(made).schemes["c"]).startswith("i32 symmetric channel")
     assert (
-        run_passes(made, [CorrectBias(seen(x, 1), read_capability("onnxruntime"))], Ledger())
+        run_passes(
+            made, [CorrectBias(seen(x, 1), capability=read_capability("onnxruntime"))], Ledger()
+        )
         == made
     )
 

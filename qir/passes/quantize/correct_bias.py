@@ -47,7 +47,26 @@ def read_graph(path: str | list[str]) -> Graph:
 
 
 @dataclass(frozen=True)
-class CorrectBias(Pass):
+class BiasCorrection(Pass):
+    """A pass that moves the biases of planned layers."""
+
+    tolerance = ANOTHER
+    nested = False
+    capability: Capability = field(
+        default_factory=lambda: Capability("none", {}),
+        kw_only=True,
+        metadata=option(name="target", read=read_capability, write=write_capability, kind="target"),
+    )
+    """Says which layers take a bias, and how it is stored."""
+    exact: Graph | None = field(
+        default=None, kw_only=True, metadata=option(read=read_graph, kind="file")
+    )
+    """The graph before `clip-weights` and `round-weights` changed weights, as a .qir file; none:
+    the planned graph itself."""
+
+
+@dataclass(frozen=True)
+class CorrectBias(BiasCorrection):
     """Moves the biases of planned layers by the mean error of their rounded weights.
 
     It runs between `assign-schemes`, which says how weights will be stored, and `materialize`. A
@@ -56,23 +75,14 @@ class CorrectBias(Pass):
     """
 
     name = "correct-bias"
-    nested = False
-    tolerance = ANOTHER
     statistics: Statistics = field(
         default_factory=lambda: Statistics(""), metadata=option(read=read_statistics, kind="file")
     )
     """Of the float model; a file that `qir calibrate` wrote."""
-    capability: Capability = field(
-        default_factory=lambda: Capability("none", {}),
-        metadata=option(name="target", read=read_capability, write=write_capability, kind="target"),
-    )
-    """Says which layers take a bias, and how it is stored."""
     profile: str = "native"
     """Whose rules the codes of weights are found by."""
     scales: str = field(default="profile", metadata=option(read=lambda t: known_scales(str(t))))
     """The range rule, or the family of them, that takes the place of the profile's."""
-    exact: Graph | None = field(default=None, metadata=option(read=read_graph, kind="file"))
-    """The graph before `clip-weights` and `round-weights` changed weights, as a .qir file."""
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:

@@ -16,19 +16,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.capability import Capability
 from qir.ir.dtype import I8, I32, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.scheme import Scheme
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
-from qir.passes.quantize.assign_schemes import read_capability, write_capability
-from qir.passes.quantize.correct_bias import bias_scheme, move_bias, read_graph
+from qir.passes.quantize.correct_bias import BiasCorrection, bias_scheme, move_bias, read_graph
 from qir.passes.quantize.round_weights import Samples, read_samples
 from qir.reference.interpreter import bind_inputs, profile_of, run_node
 from qir.reference.interpreter import run as run_reference
-from qir.rewrite import ANOTHER, Pass
+from qir.rewrite import Pass
 from qir.rewrite.layer_weights import Reals, operands, result_axis, slots
 from qir.rewrite.runner.options import option
 
@@ -42,7 +40,7 @@ _GRID = 2.0**-30
 
 
 @dataclass(frozen=True)
-class MeasureBias(Pass):
+class MeasureBias(BiasCorrection):
     """Moves the biases of planned layers by the mean error of their results on samples.
 
     It runs between `assign-schemes`, or `correct-bias`, and `materialize`, and needs what the
@@ -50,21 +48,12 @@ class MeasureBias(Pass):
     """
 
     name = "measure-bias"
-    nested = False
-    tolerance = ANOTHER
     inputs: Samples = field(
         default_factory=dict, metadata=option(name="samples", read=read_samples, kind="file")
     )
     """Inputs of one run of the model."""
     quantized: Graph | None = field(default=None, metadata=option(read=read_graph, kind="file"))
     """The planned graph as `materialize` quantizes it, as a .qir file; none: nothing is done."""
-    capability: Capability = field(
-        default_factory=lambda: Capability("none", {}),
-        metadata=option(name="target", read=read_capability, write=write_capability, kind="target"),
-    )
-    """Says which layers take a bias, and how it is stored."""
-    exact: Graph | None = field(default=None, metadata=option(read=read_graph, kind="file"))
-    """The float graph whose means are wanted, as a .qir file; none: the planned graph itself."""
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:

@@ -141,7 +141,7 @@ def test_a_clip_in_float_is_read_and_run_as_pytorch_computes_it(
     before = torch.backends.quantized.engine
     try:
         torch.backends.quantized.engine = engine
-        wanted = torch.jit.load(tmp_path / "int8.pt")(x).numpy()
+        wanted = opened(tmp_path / "int8.pt")(x).numpy()
     finally:
         torch.backends.quantized.engine = before
     for held in (made, qir.load(tmp_path / "int8.pt")):
