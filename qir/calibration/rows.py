@@ -35,7 +35,7 @@ class Rows(Protocol):
 
 
 class HeldRows:
-    """An array in memory, or one that is mapped there from a file."""
+    """An array in memory."""
 
     def __init__(self, array: Array) -> None:
         self.array = array
@@ -43,6 +43,31 @@ class HeldRows:
 
     def read(self, start: int, stop: int) -> Array:
         return self.array[start:stop] if self.shape else self.array
+
+
+class FileRows:
+    """An .npy file whose rows are read when they are needed.
+
+    Mapped into memory, all that was read of it would count as memory of the process.
+    """
+
+    def __init__(
+        self, path: Path, shape: tuple[int, ...], dtype: np.dtype[np.generic], start: int
+    ) -> None:
+        self.path, self.shape, self.dtype = path, shape, dtype
+        self._start = start
+        """Where the numbers begin in the file."""
+
+    def read(self, start: int, stop: int) -> Array:
+        start, stop, _ = slice(start, stop).indices(self.shape[0])
+        size = math.prod(self.shape[1:])
+        wanted = max(0, stop - start) * size
+        with reading(self.path), self.path.open("rb") as file:
+            file.seek(self._start + start * size * self.dtype.itemsize)
+            found = np.fromfile(file, self.dtype, wanted)
+        if found.size < wanted:
+            raise DataError(f"{self.path}: ends too early for its shape {list(self.shape)}")
+        return found.reshape(max(0, stop - start), *self.shape[1:])
 
 
 class SampleRows:
@@ -114,15 +139,15 @@ class StreamedRows:
 
 
 def open_npy(path: Path) -> Rows:
-    """Map an .npy file; DataError when it is not one, is cut off, or holds objects."""
+    """Opens an .npy file; DataError when it is not one, is cut off, or holds objects."""
     with reading(path):
         with path.open("rb") as file:
-            shape, _, dtype = read_header(file)
-            content = path.stat().st_size - file.tell()
-        require_size(shape, dtype, content, str(path))
-        if 0 in shape or not shape:  # nothing to map
+            shape, fortran, dtype = read_header(file)
+            start = file.tell()
+        require_size(shape, dtype, path.stat().st_size - start, str(path))
+        if fortran or 0 in shape or not shape:
             return HeldRows(np.load(path, allow_pickle=False))
-        return HeldRows(np.load(path, mmap_mode="r", allow_pickle=False))
+        return FileRows(path, shape, dtype, start)
 
 
 def open_npz(path: Path) -> Mapping[str, Rows]:
