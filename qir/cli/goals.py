@@ -220,4 +220,7 @@ def finish(found: Found | None, asked: Asked) -> None:
         wide = f", {len(found.wide)} in 16 bits" if found.wide else ""
         best = f"{found.value:.1f} with {plural(len(found.kept), 'op')} in float{wide}"
         said = f"{found.metric} {found.wanted:.1f} is out of reach: the best of the trials has"
-        raise Refused(f"{said} {best}; {asked.output} and {asked.recipe} hold it")
+        raise Refused(
+            f"{said} {best}; {asked.output} and {asked.recipe} hold it, and a lower goal goes on"
+            " from its trials"
+        )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from qir.ir.graph import Graph
     from qir.ledger import Ledger
     from qir.rewrite.runner.journal import Journal
+
+_VALUE = re.compile(r"%[^\s,;]+")
+"""A value in a reason."""
 
 
 class Common(TypedDict):
@@ -501,6 +505,15 @@ def _reason(plan: Plan) -> str:
     return ranked.most_common(1)[0][0] if ranked else "it has no ops"
 
 
+def _reasons(said: Iterable[str]) -> str:
+    """The reasons of one op's nodes; one stands for all that name another value alone."""
+    alike: dict[str, list[str]] = {}
+    for reason in said:
+        alike.setdefault(_VALUE.sub("%", reason), []).append(reason)
+    counts = ((each[0], len(set(each))) for each in alike.values())
+    return "; ".join(f"{one} ({count:,} such)" if count > 1 else one for one, count in counts)
+
+
 def _show(screen: Screen, plan: Plan) -> None:
     found = [d for d in plan.decisions if d.becomes != "as it is"]
     few = any(d.becomes == "weights" for d in found)
@@ -511,9 +524,7 @@ def _show(screen: Screen, plan: Plan) -> None:
             op,
             f"{done[op]:,}",
             f"{count - done[op]:,}" if count > done[op] else "-",
-            "; ".join(
-                dict.fromkeys(d.reason for d in found if d.op == op and d.becomes == "float")
-            ),
+            _reasons(d.reason for d in found if d.op == op and d.becomes == "float"),
         )
         for op, count in sorted(total.items(), key=lambda item: (-item[1], item[0]))
     ]
