@@ -1,4 +1,4 @@
-"""The steps a user takes, each one call: load, plan, calibrate, quantize, verify, save, run."""
+"""The public functions of QIR: load, plan, calibrate, quantize, verify, save, run, compile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from qir.ledger import Change, Ledger
 from qir.passes.cleanup.prune import Prune
 from qir.passes.quantize.assign_schemes import Wish, assign
 from qir.passes.quantize.quantize_dynamic import QuantizeDynamic, plan_dynamic
-from qir.passes.quantize.quantize_weights import Blocks, QuantizeWeights, plan_weights
+from qir.passes.quantize.quantize_weights import QuantizeWeights, WeightStorage, plan_weights
 from qir.profiles import bring, given, profile_text
 from qir.profiles import profile as named_profile
 from qir.profiles.processor import on_processor
@@ -56,6 +56,7 @@ from qir.reference.constants import computed
 from qir.reference.interpreter import find
 from qir.reference.interpreter import run as run_reference
 from qir.registry import DEFAULT_TARGET
+from qir.requantizing import reopen as reopen
 from qir.rewrite import Pass, Report, run_passes
 from qir.rewrite.runner.driver import After
 from qir.rewrite.runner.journal import Journal
@@ -66,9 +67,9 @@ from qir.target import Executable, Target
 from qir.target import target as named_target
 
 SUFFIX = ".qir"
-"""Of QIR's own files."""
+"""The suffix of QIR's own files."""
 _STEM = re.compile(r"[0-9]{2,}-.+")
-"""Of the names of a dump's files."""
+"""The names of a dump's files."""
 
 
 KERNELS = "cpu"
@@ -84,11 +85,11 @@ def load(
     ledger: Ledger | None = None,
     trust: bool = False,
 ) -> Graph:
-    """Reads a model: a file that a frontend reads, a `.qir` file, or a model in memory.
+    """Reads a model: a framework's file, a `.qir` file, or a model in memory.
 
-    `inputs` are examples for models that are traced, or shapes or examples for files without them,
-    such as MXNet's. `trust` opens files that run code, such as pickled modules. Raises InputError
-    for a missing or damaged file, and one that nobody reads.
+    `inputs` are example inputs for models that are traced, or shapes or examples for files without
+    them, such as MXNet's. `trust` opens files that run code, such as pickled modules. Raises
+    InputError for a missing or damaged file, and for one that no frontend reads.
     """
     ledger = ledger if ledger is not None else Ledger()
     if not isinstance(source, (str, Path)):
@@ -112,7 +113,7 @@ def load(
 
 
 def _opened(path: Path, ledger: Ledger) -> Graph:
-    """The graph of a `.qir` file, with the profiles that it brings along."""
+    """Reads a `.qir` file and registers the profiles in it."""
     bundle = file.read(path)
     for name, text in bundle.profiles.items():
         if not bring(name, text):
@@ -122,7 +123,7 @@ def _opened(path: Path, ledger: Ledger) -> Graph:
 
 
 def read_ledger(source: str | Path) -> Ledger:
-    """The ledger that travels in a `.qir` file; empty for other files."""
+    """Reads the ledger of a `.qir` file; it is empty for other files."""
     path = Path(source)
     if path.suffix.lower() != SUFFIX:
         return Ledger()
@@ -134,7 +135,7 @@ def read_ledger(source: str | Path) -> Ledger:
 
 
 def read_journal(source: str | Path) -> Journal:
-    """The passes that were run on the graph of a `.qir` file; empty for other files."""
+    """Reads the journal of passes in a `.qir` file; it is empty for other files."""
     path = Path(source)
     if path.suffix.lower() != SUFFIX:
         return Journal()
@@ -157,14 +158,14 @@ def save(
     force: bool = False,
     opset: int | None = None,
 ) -> None:
-    """Writes a model: a `.qir` file, or a target's own kind in one of its forms.
+    """Writes a model: a `.qir` file, or a file of a target in one of its forms.
 
-    Ledger and journal travel in `.qir` files. `opset` is the operator set, for targets that have
-    several.
+    `.qir` files also hold the ledger and the journal. `opset` is the operator set, for targets
+    that have several.
 
-    Raises UsageError for an existing file unless `force`, VerifyError for a graph that is no
-    program, which a target's file would hide, and Refused where something would be
-    lost that nobody agreed to lose, unless `lossy`; then nothing is written.
+    Raises UsageError for an existing file unless `force`, VerifyError for an invalid graph, and
+    Refused where the file would lose something, unless `lossy`. On an error nothing is
+    written.
     """
     path = Path(destination)
     own = path.suffix.lower() == SUFFIX
@@ -192,7 +193,7 @@ def _profiles(graph: Graph) -> list[str]:
 
 @checked
 def verify(graph: Graph, *, target: str | None = None) -> list[Finding]:
-    """What is wrong with a graph, and with a target named, what that target cannot take."""
+    """Returns the findings of the verifier, and, with `target`, the ops it does not support."""
     found = verify_graph(graph, computed)
     if target is not None:
         found += named_target(target).verify(graph)
@@ -200,7 +201,7 @@ def verify(graph: Graph, *, target: str | None = None) -> list[Finding]:
 
 
 def taken(graph: Graph, *, target: str = DEFAULT_TARGET) -> list[Verdict]:
-    """Which ops a target takes in integers as they stand, and why not the others."""
+    """Returns for each op whether the target computes it on integers, or why not."""
     return named_target(target).verdicts(graph)
 
 
@@ -217,12 +218,12 @@ def optimize(
     seconds: float | None = None,
     force: bool = False,
 ) -> Graph:
-    """Runs passes, such as `"prune; fold-constants{limit=4096}"`; the graph given stays as it was.
+    """Runs passes, such as `"prune; fold-constants{limit=4096}"`, and returns a new graph.
 
-    With samples the graph is run on them before and after each pass, and MovedError names the first
-    tensor that moved further than its pass declares, and the rewrite. `dump` is a folder that gets
-    the graph after each pass; UsageError where it holds those of another run, which `force` puts
-    away. A pass that takes more than so many `seconds` is stopped.
+    With `samples` the graph is run before and after each pass; MovedError names the first tensor
+    that moved further than its pass declares, and the rewrite. `dump` is a folder for the graph
+    after each pass; UsageError where it holds another run, which `force` replaces. `seconds` is a
+    timeout for each pass.
     """
     steps = parse_passes(passes) if isinstance(passes, str) else tuple(passes)
     kept = list(samples)
@@ -246,7 +247,7 @@ def optimize(
 
 
 class Dump:
-    """Writes a graph as it is given, and again after each pass, numbered, as text and `.qir`."""
+    """Writes a graph before the first pass and after each, numbered, as text and `.qir`."""
 
     def __init__(self, folder: Path, graph: Graph, *, force: bool = False) -> None:
         self.claim(folder, force=force)
@@ -266,7 +267,7 @@ class Dump:
 
     @classmethod
     def claim(cls, folder: Path, *, force: bool = False) -> None:
-        """UsageError unless a run may be written there: none is, unless `force`."""
+        """Raises UsageError where the folder holds another run, unless `force`."""
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder}: it is no folder; name one for the graphs")
         if not force and (found := cls.held(folder)):
@@ -275,7 +276,7 @@ class Dump:
 
     @staticmethod
     def held(folder: Path) -> list[Path]:
-        """The files of a run that was written there: a text and a `.qir` file of each name."""
+        """Returns the files of a run in a folder: a text and a `.qir` file of each name."""
         texts = sorted(folder.glob("[0-9][0-9]*-*.txt"))
         pairs = [(path, path.with_suffix(SUFFIX)) for path in texts if _STEM.fullmatch(path.stem)]
         return [path for pair in pairs if pair[1].exists() for path in pair]
@@ -298,11 +299,10 @@ def plan(
     profile: str = "",
     statistics: Statistics | None = None,
 ) -> Plan:
-    """What would be integer, what stays float and why, before any work.
+    """Returns for each op whether it would be integer or float, and why, without quantizing.
 
-    `dynamic` and `weights` as `quantize_dynamic` and `quantize_weights` mean them, `profile` as
-    `quantize` does. Statistics tell of masks that no constant of the graph does, and of constants
-    that put none there, which are told as masks without them.
+    The arguments are those of `quantize`. With statistics, masks are also found in the ranges of
+    tensors, and constants that only look like masks are recognized as such.
     """
     if profile:
         return _planned_as(graph, profile, granularity_named(granularity), rules, statistics)
@@ -317,7 +317,7 @@ def plan(
         folded = lowered(folded, table, Ledger())
     wishes = [Wish.parse(text) for text in rules]
     if weights is not None:
-        found = plan_weights(folded, table.name, Blocks.parse(weights), wishes)[0]
+        found = plan_weights(folded, table.name, WeightStorage.parse(weights), wishes)[0]
     elif dynamic:
         found = plan_dynamic(folded, table, granularity_named(granularity), wishes)[0]
     else:
@@ -335,9 +335,9 @@ def plan(
 def written(
     plan: Plan, path: str | Path, *, target: str = DEFAULT_TARGET, data: bool = False
 ) -> Plan:
-    """A plan by the file that was written of it; files that nobody reads leave it as it is. Of
-    quantizing without data products whose codes a target computes in reals are told as that, with
-    `data` ops that move codes in this form."""
+    """Corrects a plan by the file that was written; a file that no frontend reads changes nothing.
+
+    Without `data`, products that the target computes in float; with it, ops that move values."""
     try:
         graph = load(path)
     except InputError:
@@ -374,11 +374,11 @@ def calibrate(
     fitting: bool = False,
     preprocess: Preprocess | str | Path | None = None,
 ) -> Statistics:
-    """Runs the folded float graph on data and gives the statistics of its tensors.
+    """Runs the folded float graph on sample data and returns the statistics of its tensors.
 
-    Data hold samples along the first axis, or are images, with the `preprocess` file for them. With
-    `feeds` each item, or file of a folder, is the complete inputs of one run instead. `resume` are
-    statistics to go on from; with `fitting` those of another model or other data are left out.
+    Data hold samples along the first axis, or are images with a `preprocess` file. With `feeds`
+    each item, or file of a folder, is the complete inputs of one run instead. `resume` are
+    statistics to continue from; with `fitting`, those of another model or other data are ignored.
 
     Raises DataError for data that do not fit, or hold NaN, and UsageError for feeds in batches.
     """
@@ -425,22 +425,22 @@ def quantize(
     samples: Mapping[str, NDArray[np.generic]] | None = None,
     float16: bool = False,
 ) -> Graph:
-    """The quantized graph in QDQ form, for a target; the graph given stays as it was.
+    """Quantizes a float graph for a target; returns a new graph in QDQ form.
 
-    By `statistics` of `qir.calibrate`, or without data: `dynamic` lets products choose the scales
-    of their data while the model runs, `weights="u4:32"` stores weights alone in few bits. These
-    two take `target`, `rules`, `ledger` and `journal`, and `dynamic` a `granularity`.
+    Static quantization needs the `statistics` of `qir.calibrate`. Two modes need none: `dynamic`
+    computes the scales of activations at run time; `weights="u4:32"` quantizes weights alone. They
+    accept `target`, `rules`, `ledger` and `journal`, and `dynamic` a `granularity`. Without any of
+    these, a quantized or trained model is quantized anew by the ranges of its types.
 
-    Scales are those of the target's profile, or of a named rule or family (`qir.numerics.NAMED`).
-    A graph that was grouped by a profile gets no codes within that profile's kernels. With a
-    `profile` no target is asked: codes lie on the edges of that profile's kernels and are those
-    that these take, found by its rules; grouped by it (again), it gives its runtime's bytes.
-    `corrections` names the passes that make up for rounding (docs/guide/accuracy.md), or "none";
-    `samples` are inputs of one run, for `round-weights` and `measure-bias`. With `float16` the ops
-    that stay float compute in float16 (`narrow-reals`).
+    Scales follow the target's profile, or a named rule or family (`qir.numerics.NAMED`). A graph
+    that was grouped by a profile stays float inside that profile's kernels. `profile` replaces the
+    target: tensors between its kernels are quantized by its rules, and the graph, grouped by it
+    (again), gives its runtime's bytes. `corrections` names the passes that reduce the rounding
+    error (docs/guide/accuracy.md), or "none"; `round-weights` and `measure-bias` need `samples`,
+    the inputs of one run. With `float16`, ops that stay float use float16 (`narrow-reals`).
 
-    Raises DataError where the statistics are of another model, UsageError for a model whose
-    codes leave nothing to do; of a model that has some, what is real is quantized, codes stay.
+    In a model that is partly quantized, only its float ops are. Raises UsageError if it has none
+    left, DataError where the statistics are of another model.
     """
     rules = tuple(rules)
     if dynamic or weights is not None:
@@ -448,14 +448,20 @@ def quantize(
         if statistics is not None or usual != ("minmax", "profile", "", DEFAULT, None, False):
             raise UsageError("dynamic and weights take no statistics, and no choices about them")
         if dynamic and weights is not None:
-            raise UsageError("dynamic and weights stand alone: give one of them")
+            raise UsageError("dynamic and weights exclude each other: give one of them")
         call = partial(quantize_dynamic, graph, granularity=granularity)
         if weights is not None:
             call = partial(quantize_weights, graph, weights)
         return call(target=target, rules=rules, ledger=ledger, journal=journal)
+    ledger = ledger if ledger is not None else Ledger()
     if statistics is None:
-        said = "give statistics of qir.calibrate, or dynamic=True, or weights='u4:32'"
-        raise UsageError(f"quantize: {said}")
+        if not held(graph) or samples or corrections not in (DEFAULT, "none"):
+            said = "give statistics of qir.calibrate, or dynamic=True, or weights='u4:32'"
+            raise UsageError(f"quantize: {said}")
+        recipe = Recipe(target, profile, granularity, range_rule, scales, "none", "", rules)
+        again = reopen(graph, recipe, ledger)
+        graph, statistics, rules = again.graph, again.statistics, again.rules
+        corrections = "none"
     if held(graph):
         asked = plan(
             graph,
@@ -466,7 +472,6 @@ def quantize(
             statistics=statistics,
         )
         _require_left(graph, asked, profile or named_target(target).profile)
-    ledger = ledger if ledger is not None else Ledger()
     names = corrections if isinstance(corrections, str) else ",".join(corrections) or "none"
     kind = "f16" if float16 else ""
     recipe = Recipe(target, profile, granularity, range_rule, scales, names, kind, rules)
@@ -475,11 +480,12 @@ def quantize(
 
 
 def _require_left(graph: Graph, found: Plan, rules: str) -> None:
-    """UsageError for a model whose codes leave nothing to do, or are another runtime's."""
+    """Raises UsageError for a model without float work, or quantized by another profile."""
     names = held(graph)
     if not any(d.new for d in found.decisions):
         raise UsageError(
-            f"the model is quantized already: {len(names)} values are quantized, {names[0]} first"
+            f"the model is quantized already: {len(names)} values are quantized, {names[0]} first; "
+            "without samples and statistics the ranges of its types are taken for the target"
         )
     if (own := graph.profile) != rules:
         way = f"with --as {own}, to a .qir file" if named_profile(own).groups else "for its target"
@@ -500,10 +506,10 @@ def quantize_dynamic(
     ledger: Ledger | None = None,
     journal: Journal | None = None,
 ) -> Graph:
-    """The graph whose products choose the numbers of their data while it runs: no data needed.
+    """Quantizes matrix products whose activation scales are computed at run time: no data needed.
 
-    In QDQ form, numbers beside codes; format "integer" of ONNX has the usual operators for it.
-    Codes that are there stay; raises UsageError where they leave nothing to do.
+    The result is in QDQ form; ONNX's format "integer" writes the usual operators for it. Quantized
+    ops stay as they are; raises UsageError where no float op is left.
     """
     rules = tuple(rules)
     if held(graph):
@@ -525,10 +531,10 @@ def quantize_weights(
     ledger: Ledger | None = None,
     journal: Journal | None = None,
 ) -> Graph:
-    """The graph whose matrix products have their weights stored in blocks, such as `u4:32`.
+    """Quantizes the weights of matrix products per block, such as `u4:32`; data stay float.
 
-    That is 4 bits, affine (`i4` is symmetric), a scale for 32 along the sum. Data stay real. Raises
-    UsageError for a model whose codes leave nothing to do, SchemeError for other words.
+    `u4:32` is 4 bits, affine (`i4` is symmetric), one scale for 32 terms of the sum. Raises
+    UsageError where no float product is left, SchemeError for another `weights`.
     """
     rules = tuple(rules)
     if held(graph):
@@ -536,7 +542,7 @@ def quantize_weights(
         _require_left(graph, asked, named_target(target).profile)
     backend = named_target(target)
     wishes = tuple(Wish.parse(text) for text in rules)
-    made = QuantizeWeights(Blocks.parse(weights), wishes, backend.profile)
+    made = QuantizeWeights(WeightStorage.parse(weights), wishes, backend.profile)
     return _without_data(graph, made, backend, ledger, journal)
 
 
@@ -560,12 +566,12 @@ def run(
     profile: str | None = None,
     isa: str | None = None,
 ) -> dict[str, NDArray[np.generic]]:
-    """Runs a graph by the reference; gives outputs by name, or the named values.
+    """Runs a graph in the reference interpreter; returns outputs by name, or the named `values`.
 
-    A value of a body is named by its path, `y/body/h`, and is that of the last round. `profile`
-    takes the place of every one that the graph names: a name, or the path of a `.toml` file.
-    `isa` is the processor whose rules count: `any`, `avx2`, `avx512`, `vnni` or `amx`. Without it
-    that is this one, for profiles that claim something of it alone.
+    A value of a body is named by its path, `y/body/h`, and is that of the last iteration.
+    `profile`, a name or the path of a `.toml` file, replaces every profile that the graph names.
+    `isa` is the processor whose rules apply: `any`, `avx2`, `avx512`, `vnni` or `amx`. By default
+    it is this one, for profiles with rules of their own for it.
     """
     profile = profile and given(profile)
     if values is not None:
@@ -580,21 +586,21 @@ def run(
             return run_reference(graph, inputs, values=values, profile=profile)
     except QirError:
         raise
-    except Exception:  # what is no program is told as that, and anything else is a fault
+    except Exception:  # an invalid graph is reported as such; anything else is a fault
         check(graph)
         raise
 
 
 @checked
 def compile(graph: Graph, *, target: str = KERNELS, threads: int | None = None) -> Executable:
-    """Makes a graph ready to run on a target."""
+    """Compiles a graph for a target, by default for QIR's own kernels."""
     return named_target(target).compile(graph, threads=threads)
 
 
 @checked
 def load_program(path: str | Path, *, threads: int | None = None) -> Executable:
-    """Makes a program file, which `save` of a compiled model wrote, ready to run.
+    """Loads a program that `save` of a compiled model wrote.
 
-    Raises InputError for a file that is none, is damaged, or is of another version.
+    Raises InputError for a file that is no program, is damaged, or is of another version.
     """
     return named_target(KERNELS).compile_file(Path(path), threads=threads)

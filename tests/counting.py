@@ -27,7 +27,7 @@ from qir.atomic import write_text
 from qir.ir.node import Node
 from qir.numerics.fields import Rule
 from qir.profiles import Profile, Query, library, profile
-from qir.profiles.profile import Entry, Group, When, query_of
+from qir.profiles.profile import GroupEntry, RuleEntry, When, query_of
 from qir.reference import interpreter
 from tests import richness
 
@@ -56,12 +56,12 @@ def told(when: When) -> str:
     return ", ".join(said)
 
 
-def rule_key(entry: Entry) -> str:
+def rule_key(entry: RuleEntry) -> str:
     """A rule by its ops and conditions."""
     return " | ".join((", ".join(entry.ops), told(entry.when))).rstrip(" |")
 
 
-def group_key(group: Group) -> str:
+def group_key(group: GroupEntry) -> str:
     """A group by its chain, result and conditions."""
     chain = " > ".join(group.chain)
     return " | ".join((f"[{chain}] to {group.result}", told(group.when))).rstrip(" |")

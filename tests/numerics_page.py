@@ -13,7 +13,7 @@ from pathlib import Path
 from qir.inspect.probing import head_of, probes, suits
 from qir.profiles import Profile, profile, profile_names
 from qir.profiles.evidence import counted
-from qir.profiles.profile import Entry, Group, When
+from qir.profiles.profile import GroupEntry, RuleEntry, When
 from tests.counting import counts, group_key, riches, rule_key, told, totals
 from tests.differential.poor import lacks, limits, scaled, summed
 
@@ -30,23 +30,29 @@ def numerics_page() -> str:
     lines = [
         "# What every backend computes",
         "",
-        "Every rule of every profile with its claim, how many results of the runtime were compared"
-        " with what the rule foresees, how many differed, and the test that compares most of them:"
-        " `pytest` of it in `tests/differential` shows it. Tests count these figures while they"
-        " compare, and `make counts` lets them count again. What *evidence* says was measured when"
-        " the rule was written, often on more. *exact*: every byte; *within n codes at a rate*: no"
-        " more than that; *unknown*: nothing is claimed, and the ledger of a conversion says so."
-        " *hard* is what of all that was rounded lay half way between two codes, beyond the low end"
-        " and beyond the high one, by the reals of the op itself; and what the inputs still lack of"
-        " what is asked of them: 5 % each (where an op has such results at all), odd zero points,"
-        " scales that are no powers of two. A group claims no more than the rule of its first op"
-        " does on the processor. A profile says only what differs from the one that it extends."
-        " Rows without figures are"
-        " held by another rule (`as ...`), compute nothing (`moves: ...`), are kernels whose claim"
-        " *follows from the rule of its first op*, or speak of a processor of which the tests count"
-        " nothing."
-        " Made from the files by `python -m tests.numerics_page`; what the fields mean is in"
-        " [profiles](profiles.md), why there is so much of it in [bytes](../guide/bytes.md).",
+        "Every rule of every numerics profile with its claim and the measurements that it rests on."
+        " `pytest` of a named test in `tests/differential` repeats a measurement; `make counts`"
+        " counts again. A profile lists only what differs from the one that it extends.",
+        "",
+        "| column | meaning |",
+        "|---|---|",
+        "| claim | *exact*: every byte; *within n at a rate*: at most that many steps, in at most"
+        " that share of results; *unknown*: nothing is claimed, and the ledger says so |",
+        "| compared, differ | results of the runtime that tests compared with the prediction, and"
+        " those that differed |",
+        "| hard | shares of the rounded results that were ties, below the low bound and above the"
+        " high one, by the float values of the op itself; then what the inputs lack of the aim:"
+        " 5 % each (where an op has such results), odd zero points, scales that are no powers of"
+        " two |",
+        "| most of them by | the test that compares most |",
+        "| evidence | what was measured when the rule was written, often on more |",
+        "",
+        "A group claims no more than the rule of its first op does on the processor."
+        " Rows without figures are covered by another rule (`as ...`), compute nothing"
+        " (`moves: ...`), are kernels whose claim *follows from the rule of its first op*, or are"
+        " of a processor that the tests do not count."
+        " Generated from the profile files by `python -m tests.numerics_page`; the fields are in"
+        " [profiles](profiles.md), the reasons in [bytes](../guide/bytes.md).",
         "",
     ]
     found, rich = counts(), riches()
@@ -101,7 +107,7 @@ def _commands(of: Profile, seen: Mapping[str, Tests]) -> list[str]:
     return found
 
 
-def _row(entry: Entry, tests: Tests, rich: Tests) -> str:
+def _row(entry: RuleEntry, tests: Tests, rich: Tests) -> str:
     claim = str(entry.fields.get(("", "claim"), "unknown"))
     evidence = str(entry.fields.get(("", "evidence"), ""))
     rich = rich if scaled(entry) else {}
@@ -109,8 +115,8 @@ def _row(entry: Entry, tests: Tests, rich: Tests) -> str:
     return _cells(", ".join(entry.ops), _where(entry.when), claim, tests, hard, evidence)
 
 
-def _kernel(group: Group, tests: Tests, rich: Tests) -> str:
-    chain = " > ".join(group.chain) + (" to reals" if group.result == "real" else "")
+def _kernel(group: GroupEntry, tests: Tests, rich: Tests) -> str:
+    chain = " > ".join(group.chain) + (" to float" if group.result == "real" else "")
     rests = group.claim.startswith(("exact", "within")) and counted(group.evidence) is None
     said = "follows from the rule of its first op" if rests else ""
     rich = rich if group.result == "codes" else {}
@@ -127,15 +133,19 @@ def _hard(ops: Sequence[str], tests: Tests, rich: Tests, cannot: frozenset[str])
     return f"{shares} %{f'; lacks {wants}' if wants else ''}" if shares else ""
 
 
-_BOUNDS = {"narrow": "not all codes of the type", "full": "all codes of the type"}
+_BOUNDS = {"narrow": "not all values of the type", "full": "all values of the type"}
 
 
 def _where(when: When) -> str:
-    """The conditions in plain words: an empty attribute is one that a file does not say."""
-    silent = [f"{name} not said" for name, value in when.attrs.items() if value == ""]
+    """Returns the conditions in words; an empty attribute is one that a file does not state."""
+    silent = [f"{name} not stated" for name, value in when.attrs.items() if value == ""]
     attrs = {name: value for name, value in when.attrs.items() if value != ""}
     bounds = tuple(_BOUNDS[b] for b in when.bounds)
-    said = told(replace(when, attrs=attrs, bounds=bounds))
+    storage = {
+        slot: tuple("float" if kind == "real" else kind for kind in kinds)
+        for slot, kinds in when.storage.items()
+    }
+    said = told(replace(when, attrs=attrs, bounds=bounds, storage=storage))
     return ", ".join(part for part in (said, *silent) if part)
 
 

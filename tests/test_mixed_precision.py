@@ -17,7 +17,7 @@ from qir.calibration import Statistics
 from qir.errors import DataError, InputError, UsageError
 from qir.ir.graph import Graph
 from qir.ir.text import parse
-from qir.mixed_precision import Found, search_recipe
+from qir.mixed_precision import SearchResult, search_recipe
 from qir.recipe import Recipe
 from qir.reference.cached_run import CachedRun
 
@@ -61,7 +61,7 @@ def statistics(graph: Graph, samples: Floats) -> Statistics:
 
 
 @pytest.fixture(scope="module")
-def found(graph: Graph, samples: Floats, statistics: Statistics) -> Found:
+def found(graph: Graph, samples: Floats, statistics: Statistics) -> SearchResult:
     return search_recipe(graph, statistics, samples, sqnr=29.0, recipe=PLAIN)
 
 
@@ -92,7 +92,7 @@ def test_no_fewer_ops_in_float_reach_the_goal_in_onnxruntime(
     samples: Floats,
     statistics: Statistics,
     exact: NDArray[np.float64],
-    found: Found,
+    found: SearchResult,
     tmp_path: Path,
 ) -> None:
     assert found.reached
@@ -116,7 +116,9 @@ def test_no_fewer_ops_in_float_reach_the_goal_in_onnxruntime(
     assert {"fc0", "fc2"} & set(found.kept)
 
 
-def test_a_recipe_reads_back_and_names_what_stays_in_float(found: Found, tmp_path: Path) -> None:
+def test_a_recipe_reads_back_and_names_what_stays_in_float(
+    found: SearchResult, tmp_path: Path
+) -> None:
     path = tmp_path / "recipe.toml"
     found.recipe.save(path, found.facts())
     again = Recipe.load(path)
@@ -145,7 +147,7 @@ def test_top1_of_labelled_samples_drops_by_no_more_than_was_allowed(
 
 
 def test_a_goal_out_of_reach_gives_the_best_of_the_trials(
-    graph: Graph, samples: Floats, statistics: Statistics, found: Found
+    graph: Graph, samples: Floats, statistics: Statistics, found: SearchResult
 ) -> None:
     best = search_recipe(graph, statistics, samples, sqnr=300.0, recipe=PLAIN)
     assert not best.reached
@@ -157,7 +159,7 @@ def test_an_interrupted_search_goes_on_where_it_was(
     graph: Graph,
     samples: Floats,
     statistics: Statistics,
-    found: Found,
+    found: SearchResult,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

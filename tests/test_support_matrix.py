@@ -53,7 +53,7 @@ FORMS = {
         "ONNX Runtime": {"QLinear ops", "QDQ"},
         "MXNet": set[str](),
     },
-    "dynamic": {"PyTorch": {"eager", "FX", "IPEX"}, "ONNX Runtime": {"integer ops"}},
+    "dynamic": {"PyTorch": {"eager", "FX", "PT2E", "IPEX"}, "ONNX Runtime": {"integer ops"}},
     "training": {"PyTorch": {"eager", "FX", "IPEX"}, "TensorFlow": {"stock", "Intel"}},
 }
 """The forms of each kind, by framework."""

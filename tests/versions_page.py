@@ -10,7 +10,7 @@ from pathlib import Path
 
 from qir.inspect.probing import head_of
 from qir.profiles import Profile, profile
-from qir.profiles.profile import Entry
+from qir.profiles.profile import RuleEntry
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "versions.md"
 CHANGES = (
@@ -28,17 +28,17 @@ CHANGES = (
 HEAD = """# What changed from version to version
 
 A quantized model keeps its scales, zero points and integer weights, but a runtime of another
-version may compute other numbers from them. This page lists, for each pair of neighbouring
-profiles, the rules that one of the two states and the other does not. `qir certify` names the
+version may compute other results from them. This page lists, for each pair of neighbouring
+profiles, the rules that only one of the two states. `qir certify` names the
 ops of a model that other releases of its runtime compute differently; `qir probe` measures the
 version that is installed. Made from the profiles by `python -m tests.versions_page`.
 
 ## What that does to a saved model
 
-- **torch 2.14 and 2.15** round before they add the zero point wherever reals become quantized
-  values: quantize, add, concat, bilinear resize, means of channels-last data, functions,
-  bounds. Results differ from 2.13 by one, and only where a value lies half way between two
-  codes and the zero point is odd. Values beyond 2^31 steps wrap to the other end where the zero
+- **torch 2.14 and 2.15** round before they add the zero point wherever floats are quantized:
+  quantize, add, concat, bilinear resize, means of channels-last data, functions,
+  bounds. Results differ from 2.13 by one, and only at ties where
+  the zero point is odd. Values beyond 2^31 steps wrap where the zero
   point is above 127.
 - **torch 2.14 and 2.15, engine fbgemm** round the bias of depthwise layers with one weight
   scale to units of the sum before they add it: some results in a thousand differ by one.
@@ -46,7 +46,7 @@ version that is installed. Made from the profiles by `python -m tests.versions_p
   multiplying by its inverse: about 0.2 % of the results of layers with many ties differ by one.
   Transposed convolutions whose stride exceeds their taps give other values in every run
   (engines x86 and onednn): nothing is claimed of them.
-- **torch's exported programs** (pt2e) compute the same in 2.13 to 2.15, but for linear layers
+- **torch's exported programs** (pt2e) compute the same in 2.13 to 2.15, except linear layers
   on AVX2.
 - **onnxruntime 1.28 to 1.32** differ in softmax of quantized values, and in the scales that the
   quantization tool chooses for a float model. Nothing else of a saved model changes before
@@ -73,7 +73,7 @@ def _fields(of: object) -> str:
     return "; ".join([*said, "nothing is claimed"] if claim == "unknown" else said)
 
 
-def _when(of: Entry) -> str:
+def _when(of: RuleEntry) -> str:
     when = of.when
     said = [f"{slot} {' or '.join(kinds)}" for slot, kinds in when.storage.items()]
     said += [f"{name} = {value!s}" for name, value in when.attrs.items()]

@@ -14,8 +14,8 @@ from qir.ir.types import QuantType
 from qir.profiles.processor import on_processor
 from qir.reference.interpreter import profile_of, run_node
 
-from . import tensors
-from .builder import Buffer, Builder, CannotLower, sizes, strides
+from . import dynamic, tensors
+from .builder import Buffer, CannotLower, ProgramBuilder, sizes, strides
 from .codes import Job
 from .products import Matrices
 from .sizes import Sizes
@@ -27,7 +27,7 @@ RULE = "onnx.dynamic"
 
 
 def _map(value: Value, slot: str, storages: dict[DType, str]) -> tuple[QuantType, str, Sizes]:
-    """The type of quantized values, their storage, and (outer, channels, inner)."""
+    """Returns the type of quantized values, their storage, and (outer, channels, inner)."""
     quant, shape = value.type.quant, sizes(value)
     if quant is None or quant.storage not in storages:
         raise CannotLower(f"{slot} is stored as {value.type.dtype}")
@@ -43,7 +43,7 @@ def _map(value: Value, slot: str, storages: dict[DType, str]) -> tuple[QuantType
     return quant, storages[quant.storage], ends
 
 
-def quantize(b: Builder, job: Job) -> None:
+def quantize(b: ProgramBuilder, job: Job) -> None:
     """Lowers float32 to integers; scale and zero may be values of the graph."""
     value = job.operands["x"]
     if value.type.element != F32 or job.tail:
@@ -64,7 +64,7 @@ def quantize(b: Builder, job: Job) -> None:
     )  # fmt: skip
 
 
-def dequantize(b: Builder, job: Job) -> None:
+def dequantize(b: ProgramBuilder, job: Job) -> None:
     """Lowers integers to float32."""
     value = job.operands["x"]
     if job.result.type.element != F32:
@@ -85,7 +85,9 @@ def dequantize(b: Builder, job: Job) -> None:
     )  # fmt: skip
 
 
-def _numbers(b: Builder, job: Job, quant: QuantType) -> tuple[dict[str, Any], dict[str, Buffer]]:
+def _numbers(
+    b: ProgramBuilder, job: Job, quant: QuantType
+) -> tuple[dict[str, Any], dict[str, Buffer]]:
     """Scales and zeros that the type has, and the buffers of those that are computed."""
     if not quant.dynamic:
         scale = np.asarray(quant.scales(), np.float32).reshape(-1)
@@ -107,7 +109,7 @@ def _beside(job: Job, name: str) -> Value | None:
     return found[0] if found else None
 
 
-def constant(b: Builder, node: Node) -> bool:
+def constant(b: ProgramBuilder, node: Node) -> bool:
     """Folds a dequantized constant, which a product may read as it is; False for another node."""
     if node.op != "dequantize" or node.stages or len(node.operands) != 1:
         return False
@@ -128,7 +130,7 @@ def constant(b: Builder, node: Node) -> bool:
 # -- ranges that a run finds ----------------------------------------------------------------------
 
 
-def choose(b: Builder, node: Node) -> None:
+def choose(b: ProgramBuilder, node: Node) -> None:
     """Lowers the choice of scale and zero for all of a tensor by ONNX's dynamic rule."""
     value, attrs = node.operands["x"], node.attrs
     storage = attrs["storage"]
@@ -153,7 +155,7 @@ def choose(b: Builder, node: Node) -> None:
     )
 
 
-def recode(b: Builder, job: Job) -> None:
+def recode(b: ProgramBuilder, job: Job) -> None:
     """Lowers the same bits under another type."""
     value = job.operands["x"]
     quant = value.type.quant
@@ -164,8 +166,10 @@ def recode(b: Builder, job: Job) -> None:
     b.hold(job.result, b.need(value))
 
 
-def matmul_integer(b: Builder, job: Job) -> None:
-    """Lowers exact sums of integers less their zeros, by float32 that hold them."""
+def matmul_integer(b: ProgramBuilder, job: Job) -> None:
+    """Lowers exact sums of integers less their zeros: by int8 kernels, or float32 that hold them."""
+    if dynamic.product(b, job):
+        return
     shapes = [sizes(job.operands[slot]) for slot in ("a", "b")]
     if min(map(len, shapes)) < 2 or shapes[0][-1] > 1 << 19:
         raise CannotLower("the kernel takes matrices and sums of up to 2^19 terms")
@@ -176,7 +180,7 @@ def matmul_integer(b: Builder, job: Job) -> None:
     multiply(b, job.name, a, c, b.make(job.result), sizes(job.result), to_whole=True)
 
 
-def _less(b: Builder, job: Job, slot: str) -> Buffer:
+def _less(b: ProgramBuilder, job: Job, slot: str) -> Buffer:
     """Integers of 8 bits less their zero, as float32."""
     value = job.operands[slot]
     kind = tensors.kind_of(value)
@@ -207,7 +211,7 @@ def _less(b: Builder, job: Job, slot: str) -> Buffer:
 _ONE = np.ones(1, np.float32)
 
 
-def conv_integer(b: Builder, job: Job) -> None:
+def conv_integer(b: ProgramBuilder, job: Job) -> None:
     """Lowers exact sums of a convolution of integers less their zeros."""
     axes = job.operands["x"].type.rank - 2
     if not 1 <= axes <= 3 or math.prod(sizes(job.operands["w"])[1:]) > 1 << 19:

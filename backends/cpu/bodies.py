@@ -14,7 +14,7 @@ from qir.ir.types import TensorType
 from qir.reference import control
 from qir.reference.interpreter import profile_of
 
-from .builder import Builder, CannotLower, Fallback, Runs, itemsize, sizes
+from .builder import CannotLower, Fallback, ProgramBuilder, Runs, itemsize, sizes
 from .sizes import Sizes, at_sizes
 
 Tensor = NDArray[np.generic]
@@ -23,7 +23,7 @@ KEPT = 8
 """Programs of a body that are kept for different sizes."""
 
 
-class Body:
+class CompiledBody:
     """A body that is compiled for the sizes that it is run on."""
 
     def __init__(self, graph: Graph, compile: Callable[[Graph], Runs]) -> None:
@@ -62,12 +62,12 @@ class Body:
         return self._programs[key]
 
 
-def run_bodies(b: Builder, node: Node) -> None:
+def run_bodies(b: ProgramBuilder, node: Node) -> None:
     """Lowers control: the rounds are counted in Python, what a round computes is a program."""
     if b.compile is None:
         raise CannotLower("values inside of bodies are not shown")
     bodies = {
-        name: Body(_own(b, node, body), b.compile)
+        name: CompiledBody(_own(b, node, body), b.compile)
         for name, body in node.bodies.items()
         if isinstance(body, Graph)  # every one is
     }
@@ -111,8 +111,8 @@ def run_bodies(b: Builder, node: Node) -> None:
     )
 
 
-def _own(b: Builder, node: Node, body: Graph) -> Graph:
-    """A body that names its profile."""
+def _own(b: ProgramBuilder, node: Node, body: Graph) -> Graph:
+    """Returns a body that names its profile."""
     own = body.copy()
     own.profile = body.profile or profile_of(b.graph, node)
     return own
@@ -123,8 +123,8 @@ def _operand(value: Value) -> tuple[np.dtype[np.generic], Sizes]:
     return value.type.dtype.carrier, sizes(value)
 
 
-def _shapes(node: Node, name: str, body: Body) -> list[Sizes]:
-    """The sizes of what a body takes in the first round."""
+def _shapes(node: Node, name: str, body: CompiledBody) -> list[Sizes]:
+    """Returns the sizes of what a body takes in the first round."""
     many = _many(node.operands)
     if node.op == "if":
         return many["xs"]
@@ -142,7 +142,7 @@ def _shapes(node: Node, name: str, body: Body) -> list[Sizes]:
 
 
 def _many(operands: Mapping[str, Value]) -> dict[str, list[Sizes]]:
-    """The sizes of the operands of each variadic slot, in order."""
+    """Returns the sizes of the operands of each variadic slot, in order."""
     found: dict[str, list[Sizes]] = {"xs": [], "vs": [], "ss": []}
     order = sorted(operands, key=lambda slot: int(f"0{slot.partition('.')[2]}"))
     for slot in order:

@@ -43,7 +43,7 @@ Add: TypeAlias = "Callable[[Plan, Callable[[Buffer], int]], None]"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PendingStep:
     """One step of the plan to be; `add` adds it when every buffer has its number."""
 
     name: str
@@ -83,7 +83,7 @@ class CannotLower(Exception):
 
 
 def sizes(value: Value) -> Sizes:
-    """The shape, which is plain numbers by now."""
+    """Returns the shape, which is plain numbers by now."""
     known = dims.known(value.type.shape)
     assert known is not None, value
     return known
@@ -98,7 +98,7 @@ def itemsize(value: Value) -> int:
 
 
 def moved(shape: Sizes, order: Sequence[int]) -> Sizes:
-    """The sizes in another order of axes."""
+    """Returns the sizes in another order of axes."""
     return tuple(shape[axis] for axis in order)
 
 
@@ -108,7 +108,7 @@ def strides(shape: Sizes) -> Sizes:
 
 
 def still(shape: Sizes, order: Sequence[int]) -> bool:
-    """Whether a transposition leaves the bytes where they are."""
+    """Returns whether a transposition leaves the bytes where they are."""
     wide = [axis for axis in order if shape[axis] != 1]
     return wide == sorted(wide)
 
@@ -123,7 +123,7 @@ class Elements:
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
+class MeanSource:
     """What a mean is taken of: dequantized values, or what a table has for each byte."""
 
     source: Value
@@ -140,7 +140,7 @@ class View:
 
 
 @dataclass(slots=True)
-class Builder:
+class ProgramBuilder:
     """Collects steps; a value of four axes may be held as it is typed or channels last, or both."""
 
     graph: Graph
@@ -148,10 +148,12 @@ class Builder:
     """Whether nothing in the graph is quantized: the order of float sums moves no integer then."""
     watched: Collection[str] = ()
     """Names of values that are shown as they are made: no step leaves them out."""
-    steps: list[Step] = field(default_factory=list)
+    steps: list[PendingStep] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
-    means: dict[Value, Mean] = field(default_factory=dict)
+    means: dict[Value, MeanSource] = field(default_factory=dict)
     """Results that are means of dequantized values: these are not made first."""
+    fused: set[str] = field(default_factory=set)
+    """Names of nodes that a step computes with another one."""
     compile: Callable[[Graph], Runs] | None = None
     """Makes a program of a body; None: the reference runs what holds bodies."""
     _held: dict[tuple[Value, bool], Buffer] = field(default_factory=dict)
@@ -170,7 +172,7 @@ class Builder:
         add: Add,
     ) -> None:
         """Adds a step."""
-        self.steps.append(Step(name, kind, tuple(reads), tuple(writes), shape, add))
+        self.steps.append(PendingStep(name, kind, tuple(reads), tuple(writes), shape, add))
 
     def scratch(self, size: int) -> Buffer:
         """Memory for something that is no value of the graph."""
@@ -189,15 +191,16 @@ class Builder:
         return buffer
 
     def holds(self, value: Value, *, last: bool) -> bool:
-        """Whether the value is there in that order already."""
+        """Returns whether the value is there in that order already."""
         return (value, last) in self._held
 
     def buffers(self) -> Iterable[Buffer]:
-        """Every buffer that holds a value."""
+        """Returns every buffer that holds a value."""
         return self._held.values()
 
     def need(self, value: Value, *, last: bool = False) -> Buffer:
-        """The memory that holds a value in the order wanted, moving it there if it is not."""
+        """Returns the memory that holds a value in the order wanted, moving it there if it is
+        not."""
         found = self._held.get((value, last))
         if found is not None:
             return found
@@ -277,17 +280,18 @@ class Builder:
         self._folds[value] = source, made
 
     def folded(self, value: Value) -> Value | None:
-        """The constant that decides a value that was folded."""
+        """Returns the constant that decides a value that was folded."""
         return self._folds[value][0] if value in self._folds else None
 
     def known(self, value: Value) -> NDArray[np.generic] | None:
-        """The elements of a constant, or of what one decides; None where a run decides them."""
+        """Returns the elements of a constant, or of what one decides; None where a run decides
+        them."""
         if value.constant is not None:
             return value.constant.data
         return self._folds[value][1]() if value in self._folds else None
 
     def prefers_last(self, value: Value) -> bool:
-        """Whether a value is best held channels last: its users decide."""
+        """Returns whether a value is best held channels last: its users decide."""
         if value.type.rank != 4 or itemsize(value) != 1:
             return False
         wishes = [_wish(node) for node in value.users]

@@ -1,4 +1,5 @@
-"""What the kernels want to know of quantized types: per-tensor maps, weights, bounds, tables."""
+"""Properties of quantized types that kernels need: per-tensor parameters, weights, bounds,
+tables."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ Table = NDArray[np.uint8 | np.int8]
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class ByteParameters:
     """The quantization parameters of a tensor of 8 bits with one scale."""
 
     quant: QuantType
@@ -47,13 +48,14 @@ class Map:
         """Whether every integer of the storage is in use."""
         return self.quant.bounds is None
 
-    def same(self, other: Map) -> bool:
-        """Whether integers of the two mean the same, so that they may be copied as they are."""
+    def same(self, other: ByteParameters) -> bool:
+        """Returns whether integers of the two mean the same, so that they may be copied as they
+        are."""
         return self.quant.same_map(other.quant)
 
 
-def codes(value: Value, slot: str = "") -> Map:
-    """The parameters of a value; CannotLower if the kernels do not take its type."""
+def codes(value: Value, slot: str = "") -> ByteParameters:
+    """Returns the parameters of a value; CannotLower if the kernels do not take its type."""
     quant = value.type.quant
     what = slot or f"%{value.name}"
     if quant is None:
@@ -66,7 +68,7 @@ def codes(value: Value, slot: str = "") -> Map:
     if quant.real_zero:
         raise CannotLower(f"{what} has a zero point that is no integer of its type")
     kind: Literal["u8", "i8"] = "u8" if quant.storage == U8 else "i8"
-    return Map(quant, kind, np.float32(quant.scales()), int(quant.zeros()))
+    return ByteParameters(quant, kind, np.float32(quant.scales()), int(quant.zeros()))
 
 
 def _plain(quant: QuantType, what: str) -> None:
@@ -85,7 +87,8 @@ class Weight:
 
 
 def weight(value: Value, axis: int, slot: str) -> Weight:
-    """A constant's weights; `axis` is that of the output channels. CannotLower where it is none."""
+    """Returns a constant's weights; `axis` is that of the output channels. CannotLower where it is
+    none."""
     data, quant = value.constant, value.type.quant
     if data is None:
         raise CannotLower(f"{slot} is no constant")
@@ -107,9 +110,9 @@ def weight(value: Value, axis: int, slot: str) -> Weight:
 
 
 def bias(
-    value: Value | None, channels: int, x: Map, scale: NDArray[np.float32], slot: str
+    value: Value | None, channels: int, x: ByteParameters, scale: NDArray[np.float32], slot: str
 ) -> NDArray[np.int32] | None:
-    """A bias in accumulator units, one for each channel; CannotLower where it is none."""
+    """Returns a bias in accumulator units, one for each channel; CannotLower where it is none."""
     if value is None:
         return None
     if value.constant is None:
@@ -131,7 +134,9 @@ def _equal(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
     return bool(np.array_equal(one, other))
 
 
-def multiplier(x: Map, scale: NDArray[np.float32], y: Map | None) -> NDArray[np.float32]:
+def multiplier(
+    x: ByteParameters, scale: NDArray[np.float32], y: ByteParameters | None
+) -> NDArray[np.float32]:
     """sx * sw / sy in float32, in this order; sx * sw where the result stays float."""
     with np.errstate(all="ignore"):  # what overflows is infinite, which the kernels take
         product = np.float32(x.scale) * scale
@@ -139,8 +144,14 @@ def multiplier(x: Map, scale: NDArray[np.float32], y: Map | None) -> NDArray[np.
     return np.ascontiguousarray(out, np.float32)
 
 
-def table(x: Map, y: Map, op: str, attrs: Mapping[str, Attr], stages: tuple[Stage, ...]) -> Table:
-    """What the reference makes of each of the 256 integers."""
+def table(
+    x: ByteParameters,
+    y: ByteParameters,
+    op: str,
+    attrs: Mapping[str, Attr],
+    stages: tuple[Stage, ...],
+) -> Table:
+    """Returns what the reference makes of each of the 256 integers."""
     graph = Graph("table", PROFILE)
     kinds = [TensorType((256,), m.quant) for m in (x, y)]
     source = graph.add("input", types=[kinds[0]], name="x").result
@@ -154,18 +165,19 @@ def table(x: Map, y: Map, op: str, attrs: Mapping[str, Attr], stages: tuple[Stag
     return result
 
 
-def requantized(x: Map, y: Map) -> Table | None:
-    """The table from integers of one type to those of another; None where they mean the same."""
+def requantized(x: ByteParameters, y: ByteParameters) -> Table | None:
+    """Returns the table from integers of one type to those of another; None where they mean the
+    same."""
     return None if x.same(y) else table(x, y, "requantize", {}, ())
 
 
-def every(x: Map) -> Table:
-    """The 256 integers in the order of their bytes."""
+def every(x: ByteParameters) -> Table:
+    """Returns the 256 integers in the order of their bytes."""
     return np.arange(256, dtype=np.uint8).view(np.uint8 if x.kind == "u8" else np.int8)
 
 
-def coded(reals: list[float], y: Map) -> list[int]:
-    """The integers to which the profile quantizes these floats."""
+def coded(reals: list[float], y: ByteParameters) -> list[int]:
+    """Returns the integers to which the profile quantizes these floats."""
     graph = Graph("bounds", PROFILE)
     shape = (len(reals),)
     source = graph.add("input", types=[TensorType(shape, F32)], name="x").result
@@ -187,7 +199,7 @@ class Job:
     params: Mapping[str, object] = field(default_factory=dict)
     """Parameters of the method that its profile names."""
 
-    def bounds(self, y: Map) -> tuple[int, int]:
+    def bounds(self, y: ByteParameters) -> tuple[int, int]:
         """Lowest and highest integer of the result, by its type and by relu and clip after the op.
 
         Rounding is monotone: clamping floats before it is clamping integers after it.
@@ -204,19 +216,19 @@ class Job:
             low, high = (min(max(v, floor), ceiling) for v in (low, high))
         return low, high
 
-    def full(self, y: Map) -> None:
+    def full(self, y: ByteParameters) -> None:
         """CannotLower unless the result takes every integer: for kernels that do not clamp."""
         if self.bounds(y) != y.quant.storage.bounds:
             raise CannotLower(f"{self.op} does not clamp its results")
 
     def ints(self, name: str) -> tuple[int, ...]:
-        """An attribute that is a tuple of whole numbers; the op's spec has checked it."""
+        """Returns an attribute that is a tuple of whole numbers; the op's spec has checked it."""
         value = self.attrs[name]
         assert isinstance(value, tuple)
         return tuple(v for v in value if isinstance(v, int))
 
     def pair(self, name: str) -> tuple[int, int]:
-        """An attribute of two whole numbers."""
+        """Returns an attribute of two whole numbers."""
         first, second = self.ints(name)
         return first, second
 
@@ -226,7 +238,7 @@ class Job:
         return top, left, bottom, right
 
     def number(self, name: str) -> int:
-        """An attribute that is a whole number."""
+        """Returns an attribute that is a whole number."""
         value = self.attrs[name]
         assert isinstance(value, int)
         return value
@@ -238,7 +250,7 @@ class Job:
 
 
 def job(node: Node) -> Job:
-    """What a node asks for; Refused for a chain that does more than bound."""
+    """Returns what a node asks for; Refused for a chain that does more than bound."""
     if not node.stages:
         return Job(node.name, node.op, node.attrs, node.operands, node.result)
     head, *tail = node.stages

@@ -12,7 +12,7 @@ from qir.ir.dtype import F32
 from qir.ir.node import Node, Value
 from qir.reference.methods import runs_of_one
 
-from .builder import LAST, Buffer, Builder, CannotLower, itemsize, moved, sizes, still
+from .builder import LAST, Buffer, CannotLower, ProgramBuilder, itemsize, moved, sizes, still
 from .codes import Job, codes
 from .sizes import Sizes
 from .tables import Image
@@ -20,7 +20,7 @@ from .tables import Image
 Broadcast = Literal["a", "b"] | None
 
 
-def by_table(b: Builder, node: Node, image: Image) -> None:
+def by_table(b: ProgramBuilder, node: Node, image: Image) -> None:
     """Lowers what a table of 256 entries gives, in the order of axes in which its root is held.
 
     Wider entries than bytes are given as they are typed: bytes are the cheapest to transpose.
@@ -34,7 +34,7 @@ def by_table(b: Builder, node: Node, image: Image) -> None:
 
 
 def look_up(
-    b: Builder, name: str, x: Buffer, y: Buffer, shape: Sizes, entries: NDArray[np.generic]
+    b: ProgramBuilder, name: str, x: Buffer, y: Buffer, shape: Sizes, entries: NDArray[np.generic]
 ) -> None:
     """Adds a step that looks up each integer in a table."""
     size = math.prod(shape)
@@ -48,7 +48,7 @@ def look_up(
     )
 
 
-def add(b: Builder, job: Job) -> None:
+def add(b: ProgramBuilder, job: Job) -> None:
     """Lowers a sum; onnxruntime takes the operands in turn where the first is the scalar."""
     first, second = job.operands["a"], job.operands["b"]
     if _real(job):
@@ -87,7 +87,7 @@ def add(b: Builder, job: Job) -> None:
     )
 
 
-def mul(b: Builder, job: Job) -> None:
+def mul(b: ProgramBuilder, job: Job) -> None:
     """Lowers a product."""
     first, second = job.operands["a"], job.operands["b"]
     if _real(job):
@@ -128,7 +128,7 @@ def _real(job: Job) -> bool:
     return all(value.type.element == F32 for value in (*job.operands.values(), job.result))
 
 
-def real(b: Builder, job: Job) -> None:
+def real(b: ProgramBuilder, job: Job) -> None:
     """Lowers a sum, difference, product or quotient of float32, each rounded once."""
     if not _real(job):
         raise CannotLower(f"no kernel computes {job.op} but of float32")
@@ -149,7 +149,7 @@ def real(b: Builder, job: Job) -> None:
 
 
 def _operands(
-    b: Builder, job: Job, first: Value, second: Value
+    b: ProgramBuilder, job: Job, first: Value, second: Value
 ) -> tuple[Buffer, Buffer, Buffer, Sizes, tuple[int, int, int], Broadcast]:
     """Operands and result in one order of axes, its sizes, and how the operands meet in it."""
     rank = job.result.type.rank
@@ -166,8 +166,8 @@ def _operands(
     return x, z, b.make(job.result, last=last), held, shape, wide
 
 
-def _ordered(b: Builder, value: Value, last: bool) -> Buffer:
-    """An operand in that order; one of fewer axes can only stand on the last of them."""
+def _ordered(b: ProgramBuilder, value: Value, last: bool) -> Buffer:
+    """Returns an operand in that order; one of fewer axes can only are on the last of them."""
     if value.type.rank == 4 or not last:
         return b.need(value, last=last)
     held, shape = b.need(value), _padded(sizes(value), 4)
@@ -199,7 +199,7 @@ def _meet(
 
 
 def _rows(narrow: Sizes, wide: Sizes) -> tuple[int, int, int]:
-    """Where the narrow shape is 1 and the wide is not must be one stretch of axes."""
+    """Returns where the narrow shape is 1 and the wide is not must be one stretch of axes."""
     repeated = [i for i, (m, n) in enumerate(zip(narrow, wide, strict=True)) if m != n]
     start, end = repeated[0], repeated[-1] + 1
     if any(narrow[i] != 1 for i in range(start, end)):

@@ -15,19 +15,20 @@ from numpy.typing import NDArray
 
 from qir._kernels._cpu import Plan
 from qir.ir.dtype import F32
-from qir.ir.node import Stage, Value
+from qir.ir.node import Value
 
-from .builder import FIRST, LAST, Buffer, Builder, CannotLower, moved, sizes, strides
+from . import images
+from .activations import Bounds, bounds, function_of, number
+from .builder import FIRST, LAST, Buffer, CannotLower, ProgramBuilder, moved, sizes, strides
 from .codes import Job
 from .products import crossed, matrices, offsets, ordered, target
 from .sizes import Sizes
 
-Bounds = tuple[float | None, float | None]
 FLOAT = 4
 """Bytes of an element."""
 
 
-def takes(b: Builder, job: Job) -> bool:
+def takes(b: ProgramBuilder, job: Job) -> bool:
     """Returns whether an op is lowered here: all that it reads and makes is float32.
 
     Where the graph has quantized values too, these have to be those of the reference, which adds
@@ -38,39 +39,28 @@ def takes(b: Builder, job: Job) -> bool:
     return job.op in known and all(value.type.element == F32 for value in values)
 
 
-# -- bounds ---------------------------------------------------------------------------------------
+# -- products -------------------------------------------------------------------------------------
 
 
-def bounds(stage: Stage | Job) -> Bounds:
-    """The ends that relu or clip keeps its operand between; None where there is none."""
-    if stage.op == "relu":
-        return 0.0, None
-    low, high = (stage.attrs[name] for name in ("min", "max"))
-    assert low is None or isinstance(low, float)
-    assert high is None or isinstance(high, float)
-    if any(end is not None and math.isnan(end) for end in (low, high)):
-        raise CannotLower("a bound is NaN")
-    return low, high
-
-
-def _ending(b: Builder, job: Job) -> tuple[Value, Bounds]:
-    """The value that a product makes, and its bounds: those of an only user are taken along."""
+def _ending(b: ProgramBuilder, job: Job) -> tuple[Value, Bounds]:
+    """Returns the value that a product makes, and its bounds: those of an only user are taken
+    along."""
     if len(job.tail) > 1:
         raise CannotLower("no kernel bounds a float result twice")
     if job.tail:
-        return job.result, bounds(job.tail[0])
+        return job.result, bounds(job.tail[0].op, job.tail[0].attrs)
     if len(job.result.uses) == 1 and job.result.name not in b.watched:
         (user,) = job.result.users
         if user.op in ("relu", "clip") and user.result.type.element == F32:
             try:
-                return user.result, bounds(Job(user.name, user.op, user.attrs, {}, user.result))
+                return user.result, bounds(user.op, user.attrs)
             except CannotLower:
                 pass
     return job.result, (None, None)
 
 
 def _row(value: Value | None, count: int, slot: str) -> NDArray[np.float32] | None:
-    """A constant with one number for each of the last axis, or one for all."""
+    """Returns a constant with one number for each of the last axis, or one for all."""
     if value is None:
         return None
     if value.constant is None:
@@ -81,11 +71,11 @@ def _row(value: Value | None, count: int, slot: str) -> NDArray[np.float32] | No
     return np.ascontiguousarray(np.broadcast_to(data.reshape(-1), count))
 
 
-# -- products -------------------------------------------------------------------------------------
-
-
-def conv2d(b: Builder, job: Job) -> None:
+def conv2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a convolution; an image that is typed channels last is put in order first."""
+    if images.taken_last(b, job):
+        images.convolution(b, job)
+        return
     x, w = job.operands["x"], job.operands["w"]
     made, (low, high) = _ending(b, job)
     oc, depth, kh, kw = sizes(w)
@@ -133,8 +123,8 @@ def conv2d(b: Builder, job: Job) -> None:
     _give_first(b, made, job.nchw, step)
 
 
-def _first(b: Builder, value: Value, nchw: bool) -> Buffer:
-    """An image channels first."""
+def _first(b: ProgramBuilder, value: Value, nchw: bool) -> Buffer:
+    """Returns an image channels first."""
     held = b.need(value)
     if nchw:
         return held
@@ -144,7 +134,7 @@ def _first(b: Builder, value: Value, nchw: bool) -> Buffer:
 
 
 def _give_first(
-    b: Builder, value: Value, nchw: bool, step: Callable[[Buffer, Sizes], None]
+    b: ProgramBuilder, value: Value, nchw: bool, step: Callable[[Buffer, Sizes], None]
 ) -> None:
     """Lets a step make an image channels first, and puts it in the order in which it is typed."""
     if nchw:
@@ -156,12 +146,12 @@ def _give_first(
     b.transpose(f"{value.name} to NHWC", turned, b.make(value), shape, LAST, FLOAT)
 
 
-def linear(b: Builder, job: Job) -> None:
+def linear(b: ProgramBuilder, job: Job) -> None:
     """Lowers x @ w.T + bias."""
     _product(b, job, "x", "w", job.operands.get("bias"), turned=True)
 
 
-def gemm(b: Builder, job: Job) -> None:
+def gemm(b: ProgramBuilder, job: Job) -> None:
     """Lowers alpha = beta = 1; a transposed a is put in order first."""
     added = job.operands.get("c")
     if job.attrs["alpha"] != 1.0 or (added is not None and job.attrs["beta"] != 1.0):
@@ -169,7 +159,7 @@ def gemm(b: Builder, job: Job) -> None:
     _product(b, job, "a", "b", added, turned=job.attrs["trans_b"] is True)
 
 
-def matmul(b: Builder, job: Job) -> None:
+def matmul(b: ProgramBuilder, job: Job) -> None:
     """Lowers a product by one constant matrix, or of matrices that are both computed."""
     right = job.operands["b"]
     if right.constant is not None and right.type.rank == 2:
@@ -180,7 +170,7 @@ def matmul(b: Builder, job: Job) -> None:
 
 
 def _product(
-    b: Builder, job: Job, left: str, right: str, added: Value | None, *, turned: bool
+    b: ProgramBuilder, job: Job, left: str, right: str, added: Value | None, *, turned: bool
 ) -> None:
     value, matrix = job.operands[left], job.operands[right]
     if matrix.constant is None or matrix.type.rank != 2:
@@ -209,7 +199,7 @@ def _product(
     )
 
 
-def computed_product(b: Builder, job: Job) -> None:
+def computed_product(b: ProgramBuilder, job: Job) -> None:
     """Lowers a product whose right operand is packed while it runs."""
     left, right = job.operands["a"], job.operands["b"]
     if "bias" in job.operands or job.tail:
@@ -249,28 +239,16 @@ def computed_product(b: Builder, job: Job) -> None:
 # -- functions of each element --------------------------------------------------------------------
 
 
-def unary(b: Builder, job: Job) -> None:
+def unary(b: ProgramBuilder, job: Job) -> None:
     """Lowers a function of each element; one that bounds may be done already, by a product."""
-    if b.holds(job.result, last=False):
+    if b.holds(job.result, last=False) or b.holds(job.result, last=True):
         return
     if job.tail:
         raise CannotLower(f"no kernel computes {job.op} |> {job.tail[0].op} as one")
-    op, low, high = job.op, 0.0, 0.0
-    if op in ("relu", "clip"):
-        ends = bounds(job)
-        low = -math.inf if ends[0] is None else ends[0]
-        high = math.inf if ends[1] is None else ends[1]
-        op = "bound"
-    elif op == "hard_sigmoid":
-        low, high = (_number(job, name) for name in ("alpha", "beta"))
-    elif op == "leaky_relu":
-        low = float(np.float32(_number(job, "alpha")))
-    elif op == "gelu" and job.attrs["approximate"] != "none":
-        raise CannotLower("no kernel computes gelu by tanh")
-    elif op == "silu" and _number(job, "alpha") != 1.0:
-        raise CannotLower("alpha is not 1")
+    op, low, high = function_of(job.op, job.attrs)
     value = job.operands["x"]
-    source, made = b.need(value), b.make(job.result)
+    last = b.holds(value, last=True) and not b.holds(value, last=False)
+    source, made = b.need(value, last=last), b.make(job.result, last=last)
     size = math.prod(sizes(value))
     b.add(
         job.name,
@@ -284,13 +262,7 @@ def unary(b: Builder, job: Job) -> None:
     )
 
 
-def _number(job: Job, name: str) -> float:
-    value = job.attrs[name]
-    assert isinstance(value, float)
-    return value
-
-
-def power(b: Builder, job: Job) -> None:
+def power(b: ProgramBuilder, job: Job) -> None:
     """Lowers squares."""
     exponent = job.operands["b"].constant
     if exponent is None or exponent.data.size != 1 or sizes(job.result) != sizes(job.operands["a"]):
@@ -303,10 +275,13 @@ def power(b: Builder, job: Job) -> None:
 # -- pools and means ------------------------------------------------------------------------------
 
 
-def max_pool2d(b: Builder, job: Job) -> None:
+def max_pool2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers the greatest of each window."""
     if job.tail:
         raise CannotLower(f"no kernel computes max_pool2d |> {job.tail[0].op} as one")
+    if images.held_last(b, job):
+        images.pool(b, job, average=False)
+        return
     value = job.operands["x"]
     x, y = sizes(value), sizes(job.result)
     shape, out = (x, y[2:]) if job.nchw else (moved(x, FIRST), y[1:3])
@@ -337,7 +312,7 @@ def max_pool2d(b: Builder, job: Job) -> None:
     _give_first(b, job.result, job.nchw, step)
 
 
-def avg_pool2d(b: Builder, job: Job) -> None:
+def avg_pool2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a mean of windows; one window that is the whole image is a mean of lines."""
     if job.tail:
         raise CannotLower(f"no kernel computes avg_pool2d |> {job.tail[0].op} as one")
@@ -347,6 +322,9 @@ def avg_pool2d(b: Builder, job: Job) -> None:
     kernel, stride, pad = job.pair("kernel"), job.pair("stride"), job.pads()
     if kernel == shape[2:] and not any(pad):
         global_avg_pool(b, job)
+        return
+    if images.held_last(b, job):
+        images.pool(b, job, average=True)
         return
     count_pad = job.attrs["count_pad"] is True
     source = _first(b, value, job.nchw)
@@ -374,7 +352,7 @@ def avg_pool2d(b: Builder, job: Job) -> None:
     _give_first(b, job.result, job.nchw, step)
 
 
-def batch_norm(b: Builder, job: Job) -> None:
+def batch_norm(b: ProgramBuilder, job: Job) -> None:
     """Lowers a batch norm by constants."""
     if job.tail:
         raise CannotLower(f"no kernel bounds a float result by {job.tail[0].op}")
@@ -386,7 +364,7 @@ def batch_norm(b: Builder, job: Job) -> None:
         rows.append(np.asarray(held.data, np.float64).reshape(-1))
     gamma, beta, mean, var = rows
     with np.errstate(all="ignore"):
-        slope = gamma / np.sqrt(var + _number(job, "eps"))
+        slope = gamma / np.sqrt(var + number(job.attrs, "eps"))
     numbers = np.stack([mean, slope, beta], axis=1)
     value = job.operands["x"]
     shape = sizes(value)
@@ -409,23 +387,28 @@ def batch_norm(b: Builder, job: Job) -> None:
     )
 
 
-def global_avg_pool(b: Builder, job: Job) -> None:
+def global_avg_pool(b: ProgramBuilder, job: Job) -> None:
     """Lowers a mean over all but batch and channels."""
     rank = job.operands["x"].type.rank
     _mean(b, job, tuple(range(2, rank) if job.nchw else range(1, rank - 1)))
 
 
-def reduce_mean(b: Builder, job: Job) -> None:
+def reduce_mean(b: ProgramBuilder, job: Job) -> None:
     """Lowers a mean over axes that stand together."""
     rank = job.operands["x"].type.rank
     _mean(b, job, tuple(sorted({axis % rank for axis in job.ints("axes")})) or tuple(range(rank)))
 
 
-def _mean(b: Builder, job: Job, over: Sizes) -> None:
+def _mean(b: ProgramBuilder, job: Job, over: Sizes) -> None:
     if job.tail:
         raise CannotLower(f"no kernel bounds a float result by {job.tail[0].op}")
     value = job.operands["x"]
     shape = sizes(value)
+    if len(shape) == 4 and over in ((1, 2), (2, 3)) and not b.watched:
+        typed_first = over == (2, 3)
+        if not typed_first or b.holds(value, last=True):
+            images.mean(b, job, typed_first)
+            return
     kept = tuple(axis for axis in range(len(shape)) if axis not in over)
     order = (*kept, *over)
     source = b.need(value)
@@ -448,7 +431,7 @@ def _mean(b: Builder, job: Job, over: Sizes) -> None:
 # -- one axis -------------------------------------------------------------------------------------
 
 
-def conv1d(b: Builder, job: Job) -> None:
+def conv1d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a convolution of rows: images of one line."""
     x, w = job.operands["x"], job.operands["w"]
     made, (low, high) = _ending(b, job)
@@ -483,7 +466,7 @@ def conv1d(b: Builder, job: Job) -> None:
     )
 
 
-def pool1d(b: Builder, job: Job) -> None:
+def pool1d(b: ProgramBuilder, job: Job) -> None:
     """Lowers the greatest or the mean of the windows of rows: images of one line."""
     value = job.operands["x"]
     if job.tail or any(v.type.element != F32 for v in (value, job.result)):
@@ -525,7 +508,7 @@ EXACT = frozenset(
 )
 """Ops whose kernels give the bytes of the reference."""
 
-LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
+LOWERINGS: dict[str, Callable[[ProgramBuilder, Job], None]] = {
     "conv2d": conv2d,
     "conv1d": conv1d,
     "gemm": gemm,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from qir.ir.dtype import I32, I64
 
 from . import moves
-from .builder import Buffer, Builder, CannotLower, itemsize, sizes
+from .builder import Buffer, CannotLower, ProgramBuilder, itemsize, sizes
 from .codes import Job
 from .sizes import Sizes
 
@@ -18,7 +18,7 @@ WIDTHS = {I32: 4, I64: 8}
 """Bytes of the indices that the kernel reads."""
 
 
-def gather(b: Builder, job: Job) -> None:
+def gather(b: ProgramBuilder, job: Job) -> None:
     """Lowers gather: one constant index is a slice, others are read as the program runs."""
     value, indices = job.operands["x"], job.operands["indices"]
     if (held := indices.constant) is not None and held.data.size == 1:
@@ -44,7 +44,7 @@ def _inside(indices: NDArray[np.generic], size: int) -> bool:
 
 
 def _pick(
-    b: Builder,
+    b: ProgramBuilder,
     name: str,
     x: Buffer,
     indices: Buffer,
@@ -76,7 +76,7 @@ def _pick(
     )
 
 
-def pad(b: Builder, job: Job) -> None:
+def pad(b: ProgramBuilder, job: Job) -> None:
     """Lowers padding: by one value, or by indices where elements are repeated, axis by axis."""
     mode = job.attrs["mode"]
     if mode == "constant":
@@ -100,7 +100,7 @@ def pad(b: Builder, job: Job) -> None:
         held, shape = made, wider
 
 
-def arranged(b: Builder, job: Job) -> None:
+def arranged(b: ProgramBuilder, job: Job) -> None:
     """Lowers flip, tile and a slice that goes backwards: an axis at a time, by constant indices."""
     value = job.operands["x"]
     if job.tail or not moves.same_map(value, job.result):
@@ -119,7 +119,7 @@ def arranged(b: Builder, job: Job) -> None:
 
 
 def _orders(job: Job, shape: Sizes) -> dict[int, NDArray[np.int64]]:
-    """The index of each element along the axes that an op arranges."""
+    """Returns the index of each element along the axes that an op arranges."""
     every = {axis: np.arange(size, dtype=np.int64) for axis, size in enumerate(shape)}
     if job.op == "tile":
         return {a: np.tile(every[a], count) for a, count in enumerate(job.ints("repeats"))}
@@ -138,7 +138,7 @@ def _still(picked: NDArray[np.int64], size: int) -> bool:
 
 
 def _repeated(size: int, before: int, after: int, mode: str) -> NDArray[np.int64]:
-    """The index of each element of a padded axis; those that are cut off go first."""
+    """Returns the index of each element of a padded axis; those that are cut off go first."""
     kept = np.arange(max(-before, 0), size - max(-after, 0), dtype=np.int64)
     if not kept.size:
         raise CannotLower(f"nothing of an axis of {size} is left to repeat")

@@ -14,7 +14,7 @@ from qir.ir.quantized_ops import BRIDGES, STRUCTURE
 from qir.ledger import Ledger
 from qir.passes.forms.fuse_qdq import FuseQdq
 from qir.passes.forms.group import Group
-from qir.rewrite.fusing import LINES, Match
+from qir.rewrite.fusing import LINES, ChainMatch
 
 from .codes import PROFILE
 
@@ -56,7 +56,7 @@ def _on_codes(node: Node) -> bool:
 class _Products(FuseQdq):
     """Fuses products alone."""
 
-    def allows(self, match: Match, graph: Graph) -> bool:
+    def allows(self, match: ChainMatch, graph: Graph) -> bool:
         return match.head.op in PRODUCTS | LINES and super().allows(match, graph)
 
 

@@ -16,7 +16,7 @@ from qir.target import Executable
 
 from .builder import Fallback
 from .profiling import StepTime, peaks, step_times
-from .program import Row, Tensor, chosen
+from .program import StepRow, Tensor, chosen
 from .program_file import Listing, read
 from .sizes import text
 
@@ -48,7 +48,7 @@ class Loaded(Executable):
         return self._listing.arena
 
     def signature(self) -> Graph:
-        """A graph of its inputs alone."""
+        """Returns a graph of its inputs alone."""
         graph = Graph("program")
         for name, (kind, shape) in self._listing.inputs.items():
             dtype = dtype_of(np.empty(0, kind))
@@ -64,7 +64,7 @@ class Loaded(Executable):
         return dict(self._run(self._arrays(inputs)))
 
     def profile(self, inputs: Mapping[str, object], *, runs: int = 10) -> list[StepTime]:
-        """The time of each step; DataError as when it is called."""
+        """Returns the time of each step; DataError as when it is called."""
         if runs < 1:
             raise UsageError(f"{runs} runs; it takes 1 or more")
         arrays = self._arrays(inputs)
@@ -74,11 +74,11 @@ class Loaded(Executable):
         """Multiply-adds a second of the best case of these kernels, for int8 and f32."""
         return peaks(self.threads, self._isa)
 
-    def describe(self) -> list[Row]:
-        """One row a step."""
+    def describe(self) -> list[StepRow]:
+        """Returns one row a step."""
         rows = zip(self._listing.steps, self._plan.steps, strict=True)
         return [
-            Row(name, kind, chosen(kind, self._isa), told.shape, told.bytes)
+            StepRow(name, kind, chosen(kind, self._isa), told.shape, told.bytes)
             for told, (name, kind) in rows
         ]
 

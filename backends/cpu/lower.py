@@ -1,4 +1,4 @@
-"""From a graph of plain sizes to steps: kernels where there are, else the reference."""
+"""Lowers a graph with known sizes to steps: kernels where there are any, else the reference."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from . import (
     wide,
     windows,
 )
-from .builder import Buffer, Builder, CannotLower, Fallback, Mean, Runs, sizes
+from .builder import Buffer, CannotLower, Fallback, MeanSource, ProgramBuilder, Runs, sizes
 from .codes import PROFILE, Job, codes, job
 from .sizes import Sizes
 
-LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
+LOWERINGS: dict[str, Callable[[ProgramBuilder, Job], None]] = {
     "conv2d": products.conv2d,
     "conv1d": products.conv1d,
     "gemm": products.gemm,
@@ -75,7 +75,7 @@ LOWERINGS: dict[str, Callable[[Builder, Job], None]] = {
     "resize_nearest": pixels.resize_nearest,
 }
 
-GENERAL: dict[str, Callable[[Builder, Job], None]] = {
+GENERAL: dict[str, Callable[[ProgramBuilder, Job], None]] = {
     **tensors.LOWERINGS,
     **wide.LOWERINGS,
     **affine.LOWERINGS,
@@ -85,7 +85,7 @@ GENERAL: dict[str, Callable[[Builder, Job], None]] = {
     "global_avg_pool": floats.global_avg_pool,
 }
 """Lowerings to slower kernels, which take what those above do not."""
-SEVERAL: dict[str, Callable[[Builder, Node], None]] = {
+SEVERAL: dict[str, Callable[[ProgramBuilder, Node], None]] = {
     "split": moves.split,
     "top_k": tensors.top_k,
     "choose_qparams": affine.choose,
@@ -121,13 +121,13 @@ def lower(
     *,
     real: bool | None = None,
     compile: Callable[[Graph, bool], Runs] | None = None,
-) -> Builder:
-    """Every node that is needed as steps; its results are marked as the program's outputs.
+) -> ProgramBuilder:
+    """Returns every node that is needed as steps; its results are marked as the program's outputs.
 
     `see` is called with each of the watched values as it is made. `real` says of a body whether
     nothing around it is quantized either, and `compile` makes a program of one.
     """
-    b = Builder(graph, is_float(graph) and real is not False, frozenset(watched))
+    b = ProgramBuilder(graph, is_float(graph) and real is not False, frozenset(watched))
     if compile is not None and not watched:
         b.compile = lambda body: compile(body, b.real)
     images = {} if watched else tables.images(graph)
@@ -138,6 +138,8 @@ def lower(
         if node.op == "input":
             value = node.result
             b.make(value).input = value.name
+        elif node.name in b.fused:
+            continue
         elif node.op not in ("constant", "output") and (
             shown or not needed.isdisjoint(node.results)
         ):
@@ -154,7 +156,7 @@ def lower(
     return b
 
 
-def _show(b: Builder, value: Value, see: See) -> None:
+def _show(b: ProgramBuilder, value: Value, see: See) -> None:
     source, (kind, shape) = b.need(value), _operand(value)
     b.add(
         value.name,
@@ -168,8 +170,10 @@ def _show(b: Builder, value: Value, see: See) -> None:
     )
 
 
-def _means(b: Builder, images: Mapping[Value, tables.Image]) -> Iterator[tuple[Value, Mean]]:
-    """The results that are means of dequantized values."""
+def _means(
+    b: ProgramBuilder, images: Mapping[Value, tables.Image]
+) -> Iterator[tuple[Value, MeanSource]]:
+    """Yields the results that are means of dequantized values."""
     for node in b.graph:
         mean = windows.mean_of(node, images)
         if mean is not None:
@@ -184,7 +188,7 @@ def _converts(node: Node, image: tables.Image) -> bool:
     return node.op == "dequantize" and node.operands["x"] is image.root
 
 
-def _lower(b: Builder, node: Node) -> None:
+def _lower(b: ProgramBuilder, node: Node) -> None:
     if affine.constant(b, node):
         return
     try:
@@ -205,7 +209,7 @@ def _lower(b: Builder, node: Node) -> None:
         _fall_back(b, node, str(reason))
 
 
-def _one(b: Builder, node: Node, asked: Job) -> None:
+def _one(b: ProgramBuilder, node: Node, asked: Job) -> None:
     """Lowers an op of one result to the best kernel that takes it."""
     own = (floats.LOWERINGS if floats.takes(b, asked) else LOWERINGS).get(asked.op)
     other = GENERAL.get(asked.op)
@@ -227,7 +231,7 @@ def _lacking(node: Node) -> str:
     return "it has no kernel"
 
 
-def _params(b: Builder, node: Node) -> Mapping[str, object]:
+def _params(b: ProgramBuilder, node: Node) -> Mapping[str, object]:
     """Returns the parameters of the method by which a node is computed.
 
     CannotLower for a node whose profile computes it otherwise than the kernels do.
@@ -253,7 +257,7 @@ def _params(b: Builder, node: Node) -> Mapping[str, object]:
     return theirs.method.params if theirs.method else {}
 
 
-def _fall_back(b: Builder, node: Node, reason: str) -> None:
+def _fall_back(b: ProgramBuilder, node: Node, reason: str) -> None:
     op = " |> ".join(s.op for s in node.stages) or node.op
     b.fallbacks.append(Fallback(node.name, op, reason))
     constants = {s: v.constant.data for s, v in node.operands.items() if v.constant is not None}
@@ -291,7 +295,7 @@ def _operand(value: Value) -> tuple[np.dtype[np.generic], Sizes]:
     return value.type.dtype.carrier, sizes(value)
 
 
-def _give(b: Builder, name: str, value: Value) -> None:
+def _give(b: ProgramBuilder, name: str, value: Value) -> None:
     """Lets the step that makes a result write it to the caller, or copies what is not its own."""
     held = b.need(value)
     if held.external:

@@ -1,4 +1,4 @@
-"""Ops that move values: quantize and dequantize, other shapes, other orders, joined, padded."""
+"""Ops that move values: quantize, dequantize, reshape, transpose, concat, pad."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from .builder import (
     FIRST,
     LAST,
     Buffer,
-    Builder,
     CannotLower,
     Elements,
+    ProgramBuilder,
     itemsize,
     moved,
     sizes,
     still,
     strides,
 )
-from .codes import Job, Map, coded, codes, requantized
+from .codes import ByteParameters, Job, coded, codes, requantized
 from .elementwise import look_up
 from .sizes import Sizes
 
 
-def quantize(b: Builder, job: Job) -> None:
+def quantize(b: ProgramBuilder, job: Job) -> None:
     """Lowers a quantize of float32, channels last where the users want that."""
     value = job.operands["x"]
     if value.type.element != F32:
@@ -59,7 +59,7 @@ def quantize(b: Builder, job: Job) -> None:
     )
 
 
-def dequantize(b: Builder, job: Job) -> None:
+def dequantize(b: ProgramBuilder, job: Job) -> None:
     """Lowers a dequantize to float32, which is held as it is typed."""
     value = job.operands["x"]
     if job.result.type.element != F32:
@@ -87,7 +87,7 @@ def dequantize(b: Builder, job: Job) -> None:
     )
 
 
-def _maps(x: Value, y: Value) -> tuple[Map, Map] | None:
+def _maps(x: Value, y: Value) -> tuple[ByteParameters, ByteParameters] | None:
     """Both maps where they differ; None where elements are moved as they are."""
     ours, theirs = x.type.quant, y.type.quant
     if x.type.element == y.type.element or (ours and theirs and ours.same_map(theirs)):
@@ -104,7 +104,7 @@ def same_map(x: Value, y: Value) -> bool:
     return _maps(x, y) is None
 
 
-def reshape(b: Builder, job: Job) -> None:
+def reshape(b: ProgramBuilder, job: Job) -> None:
     """Lowers reshape and flatten: the same bytes, unless the maps differ."""
     value = job.operands["x"]
     maps = _maps(value, job.result)
@@ -122,8 +122,9 @@ def reshape(b: Builder, job: Job) -> None:
     look_up(b, job.name, held, b.make(job.result), sizes(job.result), entries)
 
 
-def _with_ones(b: Builder, value: Value, result: Value) -> Elements | None:
-    """A view of a value whose axes of 1 alone change; None where it is no view, or others do."""
+def _with_ones(b: ProgramBuilder, value: Value, result: Value) -> Elements | None:
+    """Returns a view of a value whose axes of 1 alone change; None where it is no view, or others
+    do."""
     given = b.elements(value)
     wide = [i for i, size in enumerate(sizes(value)) if size != 1]
     if given.source is value or [sizes(value)[i] for i in wide] != [
@@ -134,7 +135,7 @@ def _with_ones(b: Builder, value: Value, result: Value) -> Elements | None:
     return replace(given, steps=tuple(0 if size == 1 else next(steps) for size in sizes(result)))
 
 
-def transpose(b: Builder, job: Job) -> None:
+def transpose(b: ProgramBuilder, job: Job) -> None:
     """Lowers another order of axes: no step at all where the bytes stand right already."""
     value = job.operands["x"]
     if b.holds(job.result, last=False):
@@ -158,7 +159,7 @@ def transpose(b: Builder, job: Job) -> None:
     b.defer(job.result, replace(given, steps=moved(given.steps, perm)))
 
 
-def part(b: Builder, job: Job) -> None:
+def part(b: ProgramBuilder, job: Job) -> None:
     """Lowers slice: elements at equal distances along some axes."""
     names = ("starts", "ends", "axes", "steps")
     cuts = zip(*(job.ints(name) for name in names), strict=True)
@@ -172,7 +173,7 @@ def part(b: Builder, job: Job) -> None:
     _take(b, job.operands["x"], job.result, ranges)
 
 
-def split(b: Builder, node: Node) -> None:
+def split(b: ProgramBuilder, node: Node) -> None:
     """Lowers the parts of an axis, each by itself."""
     value, along = node.operands["x"], node.attrs["axis"]
     assert isinstance(along, int)
@@ -186,7 +187,7 @@ def split(b: Builder, node: Node) -> None:
         start += size
 
 
-def gather(b: Builder, job: Job) -> None:
+def gather(b: ProgramBuilder, job: Job) -> None:
     """Lowers gather by one constant index: a slice whose axis is taken out, or stays as 1."""
     value, indices = job.operands["x"], job.operands["indices"].constant
     if indices is None or indices.data.size != 1:
@@ -209,7 +210,7 @@ def gather(b: Builder, job: Job) -> None:
     )
 
 
-def expand(b: Builder, job: Job) -> None:
+def expand(b: ProgramBuilder, job: Job) -> None:
     """Lowers broadcasting: a step of nothing along the axes that repeat."""
     value = job.operands["x"]
     if _maps(value, job.result) is not None:
@@ -220,7 +221,7 @@ def expand(b: Builder, job: Job) -> None:
     b.defer(job.result, replace(given, steps=(0,) * missing + steps))
 
 
-def _take(b: Builder, value: Value, result: Value, ranges: Mapping[int, range]) -> None:
+def _take(b: ProgramBuilder, value: Value, result: Value, ranges: Mapping[int, range]) -> None:
     """Says which elements along each axis a result has; channels last where the value is."""
     if _maps(value, result) is not None:
         raise CannotLower("the result has another map")
@@ -243,8 +244,8 @@ def _within(given: Elements, ranges: Mapping[int, range]) -> Elements:
     return replace(given, steps=tuple(steps), offset=offset)
 
 
-def concat(b: Builder, job: Job) -> None:
-    """Lowers a join: one copy a part, through a table where its map is another."""
+def concat(b: ProgramBuilder, job: Job) -> None:
+    """Lowers a join: one copy a part, through a table where its quantized type is another."""
     parts = [job.operands[s] for s in sorted(job.operands, key=lambda s: int(s.split(".")[1]))]
     maps = [_maps(part, job.result) for part in parts]
     if job.tail:
@@ -277,7 +278,7 @@ def concat(b: Builder, job: Job) -> None:
 
 
 def _copy(
-    b: Builder,
+    b: ProgramBuilder,
     name: str,
     x: Buffer,
     y: Buffer,
@@ -289,7 +290,7 @@ def _copy(
     y_stride: int | None = None,
     x_offset: int = 0,
     y_offset: int = 0,
-    maps: tuple[Map, Map] | None = None,
+    maps: tuple[ByteParameters, ByteParameters] | None = None,
 ) -> None:
     entries = None if maps is None else requantized(*maps)
     b.add(
@@ -313,12 +314,12 @@ def _copy(
     )
 
 
-def copy(b: Builder, name: str, x: Buffer, y: Buffer, shape: Sizes) -> None:
+def copy(b: ProgramBuilder, name: str, x: Buffer, y: Buffer, shape: Sizes) -> None:
     """Adds a step that copies a whole buffer."""
     _copy(b, name, x, y, shape, rows=1, width=x.size)
 
 
-def pad(b: Builder, job: Job) -> None:
+def pad(b: ProgramBuilder, job: Job) -> None:
     """Lowers padding with one value, an axis at a time."""
     value = job.operands["x"]
     if job.attrs["mode"] != "constant":
@@ -348,7 +349,7 @@ def pad(b: Builder, job: Job) -> None:
 
 
 def _filler(job: Job) -> int:
-    """The byte that fills: a quantized value, or 0 where every byte of the value is 0."""
+    """Returns the byte that fills: a quantized value, or 0 where every byte of the value is 0."""
     value = job.attrs["value"]
     assert isinstance(value, float)
     if job.result.type.quant is not None:
@@ -359,7 +360,7 @@ def _filler(job: Job) -> int:
 
 
 def _pad_axis(
-    b: Builder,
+    b: ProgramBuilder,
     name: str,
     x: Buffer,
     y: Buffer,

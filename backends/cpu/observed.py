@@ -1,4 +1,4 @@
-"""A float graph run for calibration: its values shown as steps make them."""
+"""Runs a float graph for calibration, and exposes its values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .sizes import Sizes, at_sizes
 _Key = tuple[tuple[str, Sizes], ...]
 
 
-class Observed:
+class ObservedPrograms:
     """Programs that show values, one for each thread that runs at a time; of the sizes last met."""
 
     def __init__(self, graph: Graph, names: Collection[str], isa: str | None = None) -> None:

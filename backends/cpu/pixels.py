@@ -8,12 +8,12 @@ import numpy as np
 
 from qir.reference.table import compute
 
-from .builder import LAST, Builder, CannotLower, Elements, itemsize, moved, sizes, strides
+from .builder import LAST, CannotLower, Elements, ProgramBuilder, itemsize, moved, sizes, strides
 from .codes import Job
 from .moves import same_map
 
 
-def _held_last(b: Builder, job: Job) -> bool:
+def _held_last(b: ProgramBuilder, job: Job) -> bool:
     """Returns whether an image that is typed channels first is held channels last alone."""
     value = job.operands["x"]
     return value.type.rank == 4 and b.holds(value, last=True) and not b.holds(value, last=False)
@@ -24,7 +24,7 @@ def _require_moved(job: Job) -> None:
         raise CannotLower("the result has another map")
 
 
-def depth_to_space(b: Builder, job: Job) -> None:
+def depth_to_space(b: ProgramBuilder, job: Job) -> None:
     """Lowers channels to blocks of pixels: one transposition."""
     _require_moved(job)
     last = job.nchw and _held_last(b, job)
@@ -40,7 +40,7 @@ def depth_to_space(b: Builder, job: Job) -> None:
         _turn(b, job, (n, h, w, *channels), order, last)
 
 
-def space_to_depth(b: Builder, job: Job) -> None:
+def space_to_depth(b: ProgramBuilder, job: Job) -> None:
     """Lowers blocks of pixels to channels: one transposition."""
     _require_moved(job)
     last = job.nchw and _held_last(b, job)
@@ -52,13 +52,15 @@ def space_to_depth(b: Builder, job: Job) -> None:
         _turn(b, job, (n, h // block, block, w // block, block, c), (0, 1, 3, 2, 4, 5), last)
 
 
-def _turn(b: Builder, job: Job, shape: tuple[int, ...], order: tuple[int, ...], last: bool) -> None:
+def _turn(
+    b: ProgramBuilder, job: Job, shape: tuple[int, ...], order: tuple[int, ...], last: bool
+) -> None:
     value = job.operands["x"]
     source, made = b.need(value, last=last), b.make(job.result, last=last)
     b.transpose(job.name, source, made, shape, order, itemsize(value))
 
 
-def resize_nearest(b: Builder, job: Job) -> None:
+def resize_nearest(b: ProgramBuilder, job: Job) -> None:
     """Lowers the nearest pixel where each is repeated so many times along each axis."""
     _require_moved(job)
     value, result = job.operands["x"], job.result
@@ -74,7 +76,8 @@ def resize_nearest(b: Builder, job: Job) -> None:
 
 
 def _times(job: Job, axis: int) -> int:
-    """How often each element along an axis stands in the result; CannotLower where that differs."""
+    """Returns how often each element along an axis is in the result; CannotLower where that
+    differs."""
     if job.attrs["policy"] != "stretch" or job.attrs["coordinates"] == "tf_crop_and_resize":
         raise CannotLower("no kernel resizes but by a stretch")
     old, new = sizes(job.operands["x"])[axis], sizes(job.result)[axis]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from qir.ir.dtype import F32
 from qir.ir.node import Value
 
-from .builder import LAST, Buffer, Builder, CannotLower, itemsize, moved, sizes, strides
-from .codes import Job, Map, Weight, bias, codes, multiplier, weight
+from .builder import LAST, Buffer, CannotLower, ProgramBuilder, itemsize, moved, sizes, strides
+from .codes import ByteParameters, Job, Weight, bias, codes, multiplier, weight
 from .sizes import Sizes
 
 
@@ -29,7 +29,9 @@ class Rounding:
     high: int | None = None
 
 
-def _rounding(job: Job, x: Map, w: Weight, added: Value | None, channels: int) -> Rounding:
+def _rounding(
+    job: Job, x: ByteParameters, w: Weight, added: Value | None, channels: int
+) -> Rounding:
     sums = bias(added, channels, x, w.scale, "bias")
     if job.result.type.element == F32:
         if job.tail:
@@ -40,7 +42,7 @@ def _rounding(job: Job, x: Map, w: Weight, added: Value | None, channels: int) -
     return Rounding(sums, multiplier(x, w.scale, y), y.kind, y.zero, low, high)
 
 
-def conv2d(b: Builder, job: Job) -> None:
+def conv2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a convolution; x and y are held channels last."""
     x, w = codes(job.operands["x"], "x"), weight(job.operands["w"], 0, "w")
     rounding = _rounding(job, x, w, job.operands.get("bias"), w.data.shape[0])
@@ -81,7 +83,7 @@ def conv2d(b: Builder, job: Job) -> None:
     )
 
 
-def conv1d(b: Builder, job: Job) -> None:
+def conv1d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a convolution of rows: images of one line, whose channels are put last and back."""
     value = job.operands["x"]
     x, w = codes(value, "x"), weight(job.operands["w"], 0, "w")
@@ -125,7 +127,7 @@ def _stored(value: Value, last: bool) -> tuple[int, ...]:
     return moved(sizes(value), LAST) if last else sizes(value)
 
 
-def gemm(b: Builder, job: Job) -> None:
+def gemm(b: ProgramBuilder, job: Job) -> None:
     """Lowers alpha = beta = 1; a transposed a is put in order first."""
     added = job.operands.get("c")
     if job.attrs["alpha"] != 1.0 or (added is not None and job.attrs["beta"] != 1.0):
@@ -133,7 +135,7 @@ def gemm(b: Builder, job: Job) -> None:
     _product(b, job, "a", "b", added)
 
 
-def matmul(b: Builder, job: Job) -> None:
+def matmul(b: ProgramBuilder, job: Job) -> None:
     """Lowers a product with one constant matrix, or of matrices that are both computed."""
     right = job.operands["b"]
     if right.constant is not None and right.type.rank == 2:
@@ -142,12 +144,12 @@ def matmul(b: Builder, job: Job) -> None:
         computed_product(b, job)
 
 
-def linear(b: Builder, job: Job) -> None:
+def linear(b: ProgramBuilder, job: Job) -> None:
     """Lowers x @ w.T + bias."""
     _product(b, job, "x", "w", job.operands.get("bias"))
 
 
-def _product(b: Builder, job: Job, left: str, right: str, added: Value | None) -> None:
+def _product(b: ProgramBuilder, job: Job, left: str, right: str, added: Value | None) -> None:
     value, matrix = job.operands[left], job.operands[right]
     if matrix.type.rank != 2:
         raise CannotLower(f"{right} has {matrix.type.rank} axes, the kernels take 2")
@@ -185,8 +187,8 @@ def _product(b: Builder, job: Job, left: str, right: str, added: Value | None) -
     )
 
 
-def crossed(b: Builder, value: Value) -> Buffer:
-    """A matrix transposed."""
+def crossed(b: ProgramBuilder, value: Value) -> Buffer:
+    """Returns a matrix transposed."""
     held, turned = b.need(value), b.scratch(math.prod(sizes(value)) * itemsize(value))
     b.transpose(f"{value.name} transposed", held, turned, sizes(value), (1, 0), itemsize(value))
     return turned
@@ -195,7 +197,7 @@ def crossed(b: Builder, value: Value) -> Buffer:
 # -- of two computed operands ---------------------------------------------------------------------
 
 
-def computed_product(b: Builder, job: Job) -> None:
+def computed_product(b: ProgramBuilder, job: Job) -> None:
     """Lowers a product whose right operand is packed while it runs."""
     left, right = job.operands["a"], job.operands["b"]
     if "bias" in job.operands:
@@ -269,7 +271,7 @@ class Matrices:
 
 
 def offsets(steps: Sizes, batch: Sizes, start: int) -> NDArray[np.uint64]:
-    """Where each matrix of a batch begins."""
+    """Returns where each matrix of a batch begins."""
     total = np.full(batch, start, np.uint64)
     for axis, (step, size) in enumerate(zip(steps, batch, strict=True)):
         along = np.arange(size, dtype=np.uint64) * np.uint64(step)
@@ -277,8 +279,8 @@ def offsets(steps: Sizes, batch: Sizes, start: int) -> NDArray[np.uint64]:
     return total.reshape(-1)
 
 
-def matrices(b: Builder, job: Job, value: Value, turn: str) -> Matrices:
-    """An operand as matrices, transposed where `turn` says so."""
+def matrices(b: ProgramBuilder, job: Job, value: Value, turn: str) -> Matrices:
+    """Returns an operand as matrices, transposed where `turn` says so."""
     view, shape = b.view(value), sizes(value)
     steps = view.steps
     if job.attrs[turn] is True:
@@ -290,8 +292,8 @@ def _swapped(axes: Sizes) -> Sizes:
     return (*axes[:-2], axes[-1], axes[-2])
 
 
-def ordered(b: Builder, job: Job, value: Value, a: Matrices) -> Matrices:
-    """The left matrices row by row."""
+def ordered(b: ProgramBuilder, job: Job, value: Value, a: Matrices) -> Matrices:
+    """Returns the left matrices row by row."""
     source = b.need(value)
     if job.attrs["trans_a"] is not True:
         return Matrices(source, a.sizes, strides(a.sizes))
@@ -302,8 +304,8 @@ def ordered(b: Builder, job: Job, value: Value, a: Matrices) -> Matrices:
     return Matrices(turned, a.sizes, strides(a.sizes))
 
 
-def target(b: Builder, job: Job) -> tuple[Value, tuple[int, ...]]:
-    """The value to write, and which of its axes is each axis of the result.
+def target(b: ProgramBuilder, job: Job) -> tuple[Value, tuple[int, ...]]:
+    """Returns the value to write, and which of its axes is each axis of the result.
 
     Where the only user transposes the result and leaves its last axis, that is done in passing.
     """

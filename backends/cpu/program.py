@@ -13,7 +13,7 @@ from qir.errors import OpError
 from qir.ir.graph import Graph
 from qir.target import See
 
-from .builder import Buffer, Builder, Fallback, Step, sizes
+from .builder import Buffer, Fallback, PendingStep, ProgramBuilder, sizes
 from .lower import lower
 from .memory import Life, place
 from .profiling import StepTime, step_times
@@ -26,6 +26,7 @@ VECTOR = frozenset(
         "conv2d",
         "depthwise",
         "linear",
+        "dynamic_linear",
         "matmul",
         "softmax",
         "real_softmax",
@@ -41,6 +42,9 @@ VECTOR = frozenset(
         "float_avg_pool2d",
         "float_batch_norm",
         "float_mean",
+        "float_last_conv2d",
+        "float_last_pool2d",
+        "float_last_mean",
         "recurrent",
         "wide_conv",
         "wide_product",
@@ -52,7 +56,7 @@ BYTEWISE = frozenset({"add", "mul", "real", "lookup", "quantize", "dequantize"})
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StepRow:
     """One step as a table shows it."""
 
     step: str
@@ -79,7 +83,7 @@ class Program:
             return Program(graph, isa, real=real)
 
         lowered = lower(graph, watched, see, real=real, compile=body)
-        self.steps: tuple[Step, ...] = tuple(lowered.steps)
+        self.steps: tuple[PendingStep, ...] = tuple(lowered.steps)
         self.fallbacks: tuple[Fallback, ...] = tuple(lowered.fallbacks)
         self._isa = isa
         self._results = {
@@ -96,7 +100,7 @@ class Program:
             step.add(self._plan, self._number.__getitem__)
 
     def listing(self) -> Listing:
-        """All that a file has to hold of it; Refused where a step is a Python call."""
+        """Returns all that a file has to hold of it; Refused where a step is a Python call."""
         externals = [
             External("array", data=b.data)
             if b.data is not None
@@ -122,20 +126,20 @@ class Program:
         return results
 
     def profile(self, inputs: Mapping[str, Tensor], threads: int, runs: int) -> list[StepTime]:
-        """The time of each step."""
+        """Returns the time of each step."""
         return step_times(self._plan, runs, lambda: self.run(inputs, threads, profile=True))
 
-    def describe(self) -> list[Row]:
-        """One row a step."""
+    def describe(self) -> list[StepRow]:
+        """Returns one row a step."""
         rows = zip(self.steps, self._plan.steps, strict=True)
         return [
-            Row(step.name, kind, chosen(kind, self._isa), step.shape, _bytes(step))
+            StepRow(step.name, kind, chosen(kind, self._isa), step.shape, _bytes(step))
             for step, (_, kind) in rows
         ]
 
 
 def chosen(kind: str, cap: str | None) -> str:
-    """The instruction set of the kernel that a step takes."""
+    """Returns the instruction set of the kernel that a step takes."""
     if kind == "call":
         return "python"
     if kind not in VECTOR | BYTEWISE:
@@ -145,19 +149,22 @@ def chosen(kind: str, cap: str | None) -> str:
     return next(i for i in allowed if kind in BYTEWISE or i != "avx512vbmi")
 
 
-def _bytes(step: Step) -> int:
+def _bytes(step: PendingStep) -> int:
     return sum(b.size for b in (*step.reads, *step.writes))
 
 
-def _buffers(lowered: Builder) -> list[Buffer]:
-    """Every buffer once: those the caller brings, inputs as the graph has them, then the rest."""
+def _buffers(lowered: ProgramBuilder) -> list[Buffer]:
+    """Returns every buffer once: those the caller brings, inputs as the graph has them, then the
+    rest."""
     touched = {b: None for step in lowered.steps for b in (*step.reads, *step.writes)}
     held = {b: None for b in lowered.buffers() if b.external}
     return list(held | touched)
 
 
-def _arena(steps: tuple[Step, ...], buffers: list[Buffer]) -> tuple[int, list[tuple[int, int]]]:
-    """The arena's size, and (offset, size) of every buffer in it."""
+def _arena(
+    steps: tuple[PendingStep, ...], buffers: list[Buffer]
+) -> tuple[int, list[tuple[int, int]]]:
+    """Returns the arena's size, and (offset, size) of every buffer in it."""
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
     for index, step in enumerate(steps):

@@ -24,7 +24,7 @@ from qir._kernels import _cpu
 from qir.atomic import claim, replacing
 from qir.errors import InputError, Refused
 
-from .builder import Buffer, Step
+from .builder import Buffer, PendingStep
 from .sizes import Sizes
 
 SUFFIX = ".qirp"
@@ -55,7 +55,7 @@ class External:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RecordedStep:
     """One step: the method that adds it and what it is given, and what tables show of it."""
 
     method: str
@@ -74,7 +74,7 @@ class Listing:
     externals: Sequence[External]
     inputs: Mapping[str, tuple[np.dtype[np.generic], Sizes]]
     results: Mapping[str, tuple[np.dtype[np.generic], Sizes]]
-    steps: Sequence[Told]
+    steps: Sequence[RecordedStep]
 
 
 @dataclass(slots=True)
@@ -90,8 +90,8 @@ class _Recorder:
         return keep
 
 
-def told(steps: Sequence[Step], number: Callable[[Buffer], int]) -> list[Told]:
-    """The calls that add steps to a plan; Refused for a step that is a Python call."""
+def told(steps: Sequence[PendingStep], number: Callable[[Buffer], int]) -> list[RecordedStep]:
+    """Returns the calls that add steps to a plan; Refused for a step that is a Python call."""
     recorder = _Recorder()
     for step in steps:
         step.add(cast("_cpu.Plan", recorder), number)
@@ -101,12 +101,12 @@ def told(steps: Sequence[Step], number: Callable[[Buffer], int]) -> list[Told]:
             said = "runs in Python, and program files hold compiled steps alone; keep the model"
             raise Refused(f"{step.name}: it {said}")
         size = sum(b.size for b in (*step.reads, *step.writes))
-        out.append(Told(method, args, options, step.shape, size))
+        out.append(RecordedStep(method, args, options, step.shape, size))
     return out
 
 
 def write(path: Path, listing: Listing, *, force: bool = False) -> None:
-    """Writes a file, by rename; UsageError where one is there, unless `force`."""
+    """Writes a file, by rename; raises UsageError where one is there, unless `force`."""
     claim(path, force=force)
     arrays: list[Tensor] = []
 
@@ -158,7 +158,7 @@ def _each(function: Callable[[object], object], given: Mapping[str, object]) -> 
 
 
 def read(path: Path) -> Listing:
-    """Reads a file, its arrays mapped; InputError for one that is none, or damaged."""
+    """Reads a file, its arrays mapped; raises InputError for one that is none, or damaged."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD.size)
@@ -194,11 +194,15 @@ def _listing(table: Mapping[str, list[list[object]]], data: memoryview) -> Listi
     def kinds(rows: list[list[object]]) -> dict[str, tuple[np.dtype[np.generic], Sizes]]:
         return {str(name): (np.dtype(str(kind)), _sizes(shape)) for name, kind, shape in rows}
 
-    def step(method: object, args: object, options: object, shape: object, size: object) -> Told:
+    def step(
+        method: object, args: object, options: object, shape: object, size: object
+    ) -> RecordedStep:
         if method not in STEPS or not isinstance(args, list) or not isinstance(options, dict):
             raise ValueError
         given = {str(name): unpacked(value) for name, value in options.items()}
-        return Told(str(method), [unpacked(a) for a in args], given, _sizes(shape), _whole(size))
+        return RecordedStep(
+            str(method), [unpacked(a) for a in args], given, _sizes(shape), _whole(size)
+        )
 
     def external(kind: object, name: object, data: object) -> External:
         held = unpacked(data)

@@ -11,12 +11,12 @@ from qir.ir.dtype import F32
 from qir.ir.node import Node, Value
 from qir.ir.ops.recurrent import DIRECTIONS, USUAL
 
-from .builder import Builder, CannotLower, sizes
+from .builder import CannotLower, ProgramBuilder, sizes
 
 OPS = frozenset({"lstm", "gru"})
 
 
-def layer(b: Builder, node: Node) -> None:
+def layer(b: ProgramBuilder, node: Node) -> None:
     """Lowers an LSTM or GRU with constant weights and the usual activations."""
     _plain(node)
     given = node.operands

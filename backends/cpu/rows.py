@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from qir.ir.dtype import F32
 from qir.ir.node import Value
 
-from .builder import Builder, CannotLower, sizes
+from .builder import CannotLower, ProgramBuilder, sizes
 from .codes import Job, codes
 
 
-def softmax(b: Builder, job: Job) -> None:
+def softmax(b: ProgramBuilder, job: Job) -> None:
     """Lowers softmax along the axis that is innermost, or that is innermost channels last."""
     value = job.operands["x"]
     if value.type.element == job.result.type.element == F32:
@@ -52,7 +52,7 @@ def softmax(b: Builder, job: Job) -> None:
     )
 
 
-def _real_softmax(b: Builder, job: Job) -> None:
+def _real_softmax(b: ProgramBuilder, job: Job) -> None:
     value = job.operands["x"]
     shape = sizes(value)
     axis = job.number("axis") % len(shape)
@@ -79,7 +79,7 @@ def _real_softmax(b: Builder, job: Job) -> None:
         b.transpose(f"{job.name} in order", made, result, turned, back, 4)
 
 
-def layer_norm(b: Builder, job: Job) -> None:
+def layer_norm(b: ProgramBuilder, job: Job) -> None:
     """Lowers layer norm of float32 by constants."""
     value = job.operands["x"]
     kinds = [value.type.element for value in (*job.operands.values(), job.result)]
@@ -112,7 +112,7 @@ def layer_norm(b: Builder, job: Job) -> None:
 
 
 def _row(value: Value, inner: tuple[int, ...]) -> NDArray[np.float32]:
-    """A constant that is the same for every row."""
+    """Returns a constant that is the same for every row."""
     if value.constant is None:
         raise CannotLower(f"%{value.name} is no constant")
     data = np.asarray(value.constant.data, np.float32)

@@ -1,4 +1,4 @@
-"""Values that one quantized tensor decides element by element: tables of its 256 bytes.
+"""Elementwise functions of one 8-bit tensor, as lookup tables of 256 bytes.
 
 A chain of ops on each element alone (dequantize, erf, multiply by a scalar, quantize ...) gives the
 same result wherever the same byte stands, and so does a diamond such as x * sigmoid(x). So the
@@ -23,7 +23,7 @@ from qir.profiles import profile, query_of
 from qir.profiles.processor import on_processor
 from qir.reference.interpreter import profile_of, run_node
 
-from .builder import CannotLower, Mean, sizes
+from .builder import CannotLower, MeanSource, sizes
 from .codes import BOUNDING, codes, every
 from .sizes import Sizes
 
@@ -67,7 +67,9 @@ def images(graph: Graph) -> dict[Value, Image]:
     return found
 
 
-def needed(graph: Graph, found: Mapping[Value, Image], instead: Mapping[Value, Mean]) -> set[Value]:
+def needed(
+    graph: Graph, found: Mapping[Value, Image], instead: Mapping[Value, MeanSource]
+) -> set[Value]:
     """Returns the values that a run has to make: not those that only lead to tables.
 
     `instead` has the results whose step reads another value than the operands of their node.

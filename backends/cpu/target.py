@@ -1,4 +1,4 @@
-"""The target and what it compiles: a model that runs, with a program for each set of sizes."""
+"""The target and its compiled model, with a program for each set of sizes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from .builder import Fallback
 from .codes import PROFILE
 from .grouping import group, unwrap
 from .loaded import Loaded
-from .observed import Observed
+from .observed import ObservedPrograms
 from .profiling import StepTime, peaks
-from .program import Program, Row, Tensor
+from .program import Program, StepRow, Tensor
 from .sizes import Sizes, at_sizes, text, trial
 
 KEPT = 8
@@ -40,7 +40,7 @@ class CpuTarget(Target):
     profile = PROFILE
 
     def capability(self) -> Capability:
-        """What the kernels compute in integers."""
+        """Returns what the kernels compute in integers."""
         return load(Path(__file__).with_name("capability.toml"))
 
     def compile(
@@ -67,16 +67,17 @@ class CpuTarget(Target):
     def compile_file(
         self, path: Path, *, threads: int | None = None, isa: str | None = None
     ) -> Loaded:
-        """Reads a program file, which `Compiled.save` wrote; InputError for one that is none."""
+        """Reads a program file, which `Compiled.save` wrote; raises InputError for one that is
+        none."""
         return Loaded(path, _settings(threads, isa), isa)
 
     def observed(self, graph: Graph, names: Collection[str]) -> Observe:
         """Runs a graph on one thread a call, each value shown as a step makes it."""
-        return Observed(graph, names)
+        return ObservedPrograms(graph, names)
 
 
 def _settings(threads: int | None, isa: str | None) -> int:
-    """The number of threads; UsageError for what cannot be."""
+    """Returns the number of threads; raises UsageError for what cannot be."""
     if threads is not None and threads < 1:
         raise UsageError(f"{threads} threads; it takes 1 or more")
     try:
@@ -113,7 +114,7 @@ class Compiled(Executable):
         return dict(program.run(arrays, self.threads))
 
     def profile(self, inputs: Mapping[str, object], *, runs: int = 10) -> list[StepTime]:
-        """The time of each step; DataError as when it is called."""
+        """Returns the time of each step; DataError as when it is called."""
         if runs < 1:
             raise UsageError(f"{runs} runs; it takes 1 or more")
         arrays, program = self._ready(inputs)
@@ -123,7 +124,7 @@ class Compiled(Executable):
         """Multiply-adds a second of the best case of these kernels, for int8 and f32."""
         return peaks(self.threads, self._isa)
 
-    def describe(self) -> list[Row]:
+    def describe(self) -> list[StepRow]:
         """The steps for the sizes last run; before a first run, 1 stands for sizes left open."""
         return self._shown.describe()
 

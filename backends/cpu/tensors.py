@@ -11,7 +11,7 @@ import numpy as np
 from qir._kernels import _cpu
 from qir.ir.node import Node, Value
 
-from .builder import Buffer, Builder, CannotLower, itemsize, sizes, strides
+from .builder import Buffer, CannotLower, ProgramBuilder, itemsize, sizes, strides
 from .codes import Job
 from .sizes import Sizes
 
@@ -27,7 +27,8 @@ APPLIED = {
 
 
 def kind_of(value: Value) -> str:
-    """The element type as the kernels name it; CannotLower for quantized values and rare types."""
+    """Returns the element type as the kernels name it; CannotLower for quantized values and rare
+    types."""
     kind = str(value.type.dtype)
     if value.type.quant is not None:
         raise CannotLower(f"%{value.name} is quantized, the kernel takes plain elements")
@@ -67,12 +68,12 @@ def meeting(result: Sizes, *operands: Sizes) -> tuple[Sizes, list[Sizes]]:
     return tuple(sizes_of), [tuple(k) for k in kept]
 
 
-def _apply(b: Builder, name: str, op: str, kind: str, a: Value, c: Value, y: Value) -> None:
+def _apply(b: ProgramBuilder, name: str, op: str, kind: str, a: Value, c: Value, y: Value) -> None:
     _pair(b, name, op, kind, (b.need(a), sizes(a)), (b.need(c), sizes(c)), b.make(y), sizes(y))
 
 
 def _pair(
-    b: Builder,
+    b: ProgramBuilder,
     name: str,
     op: str,
     kind: str,
@@ -98,7 +99,7 @@ def _pair(
     )  # fmt: skip
 
 
-def binary(b: Builder, job: Job) -> None:
+def binary(b: ProgramBuilder, job: Job) -> None:
     """Lowers an op of two operands, element by element."""
     _lonely(job)
     first, second = job.operands.values()
@@ -115,7 +116,7 @@ def binary(b: Builder, job: Job) -> None:
     _apply(b, job.name, op, kind, first, second, job.result)
 
 
-def fold(b: Builder, job: Job) -> None:
+def fold(b: ProgramBuilder, job: Job) -> None:
     """Lowers the least or greatest of several operands, or a sum of two: one after the other."""
     _lonely(job)
     values = [job.operands[slot] for slot in sorted(job.operands, key=_place)]
@@ -140,7 +141,7 @@ def _place(slot: str) -> int:
     return int(slot.partition(".")[2])
 
 
-def where(b: Builder, job: Job) -> None:
+def where(b: ProgramBuilder, job: Job) -> None:
     """Lowers a choice by a condition."""
     _lonely(job)
     values = [job.operands[slot] for slot in ("condition", "a", "b")]
@@ -164,7 +165,7 @@ def where(b: Builder, job: Job) -> None:
     )  # fmt: skip
 
 
-def is_nan(b: Builder, job: Job) -> None:
+def is_nan(b: ProgramBuilder, job: Job) -> None:
     """Lowers whether each element is unlike itself."""
     _lonely(job)
     value = job.operands["x"]
@@ -174,7 +175,7 @@ def is_nan(b: Builder, job: Job) -> None:
     _apply(b, job.name, "not_equal", kind, value, value, job.result)
 
 
-def inverted(b: Builder, job: Job) -> None:
+def inverted(b: ProgramBuilder, job: Job) -> None:
     """Lowers a negation: of bool whether it is false, of bits and numbers by another operand."""
     _lonely(job)
     value = job.operands["x"]
@@ -195,7 +196,7 @@ def inverted(b: Builder, job: Job) -> None:
 # -- one operand ----------------------------------------------------------------------------------
 
 
-def function(b: Builder, job: Job) -> None:
+def function(b: ProgramBuilder, job: Job) -> None:
     """Lowers a function of each float32, computed in float64 by the C library."""
     _lonely(job)
     value = job.operands["x"]
@@ -227,7 +228,7 @@ def _number(job: Job, name: str) -> float:
     return value
 
 
-def cast(b: Builder, job: Job) -> None:
+def cast(b: ProgramBuilder, job: Job) -> None:
     """Lowers another element type; the same one is no step."""
     _lonely(job)
     value = job.operands["x"]
@@ -239,7 +240,9 @@ def cast(b: Builder, job: Job) -> None:
     cast_step(b, job.name, held, b.make(job.result), sizes(value), x, y)
 
 
-def cast_step(b: Builder, name: str, x: Buffer, y: Buffer, shape: Sizes, of: str, to: str) -> None:
+def cast_step(
+    b: ProgramBuilder, name: str, x: Buffer, y: Buffer, shape: Sizes, of: str, to: str
+) -> None:
     """Adds a step that gives elements another type."""
     size = math.prod(shape)
     b.add(
@@ -255,8 +258,8 @@ def cast_step(b: Builder, name: str, x: Buffer, y: Buffer, shape: Sizes, of: str
 # -- along axes -----------------------------------------------------------------------------------
 
 
-def _along(b: Builder, name: str, value: Value, over: Sequence[int]) -> tuple[Buffer, Sizes]:
-    """A value with the axes `over` next to each other, and (outer, rows, inner)."""
+def _along(b: ProgramBuilder, name: str, value: Value, over: Sequence[int]) -> tuple[Buffer, Sizes]:
+    """Returns a value with the axes `over` next to each other, and (outer, rows, inner)."""
     shape, source = sizes(value), b.need(value)
     if list(over) != list(range(over[0], over[-1] + 1)):
         kept = tuple(axis for axis in range(len(shape)) if axis not in over)
@@ -270,7 +273,7 @@ def _along(b: Builder, name: str, value: Value, over: Sequence[int]) -> tuple[Bu
     return source, (outer, rows, inner)
 
 
-def reduction(b: Builder, job: Job) -> None:
+def reduction(b: ProgramBuilder, job: Job) -> None:
     """Lowers one number of all along some axes."""
     _lonely(job)
     value = job.operands["x"]
@@ -300,14 +303,14 @@ def _ordered(value: Value) -> str:
     return kind
 
 
-def global_max_pool(b: Builder, job: Job) -> None:
+def global_max_pool(b: ProgramBuilder, job: Job) -> None:
     """Lowers the greatest element of each channel."""
     rank = job.operands["x"].type.rank
     axes = tuple(range(2, rank) if job.nchw else range(1, rank - 1))
     reduction(b, replace(job, op="reduce_max", attrs={"axes": axes, "keep": True}))
 
 
-def place(b: Builder, job: Job) -> None:
+def place(b: ProgramBuilder, job: Job) -> None:
     """Lowers where the greatest or least number of an axis is."""
     value = job.operands["x"]
     kind, axis = _ordered(value), job.number("axis") % value.type.rank
@@ -325,7 +328,7 @@ def place(b: Builder, job: Job) -> None:
     )
 
 
-def top_k(b: Builder, node: Node) -> None:
+def top_k(b: ProgramBuilder, node: Node) -> None:
     """Lowers the greatest or least numbers of an axis and their places."""
     value, axis = node.operands["x"], node.attrs["axis"]
     assert isinstance(axis, int)
@@ -353,9 +356,10 @@ def top_k(b: Builder, node: Node) -> None:
     )
 
 
-def _names() -> dict[str, Callable[[Builder, Job], None]]:
-    """The lowering of every op that a loop, a function or a reduction of the kernels computes."""
-    known: dict[str, Callable[[Builder, Job], None]] = dict.fromkeys(_cpu.OPERATIONS, binary)
+def _names() -> dict[str, Callable[[ProgramBuilder, Job], None]]:
+    """Returns the lowering of every op that a loop, a function or a reduction of the kernels
+    computes."""
+    known: dict[str, Callable[[ProgramBuilder, Job], None]] = dict.fromkeys(_cpu.OPERATIONS, binary)
     known |= dict.fromkeys(APPLIED, binary)
     known |= dict.fromkeys(_cpu.FUNCTIONS, function)
     known |= dict.fromkeys((f"reduce_{op}" for op in _cpu.REDUCTIONS), reduction)

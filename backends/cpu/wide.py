@@ -1,4 +1,4 @@
-"""Float ops beside quantized values: float64 sums of float32, as the reference makes them.
+"""Float ops in quantized models: float64 sums of float32, as the reference computes them.
 
 A float32 sum in another order would move quantized values by a step. Here belong too products of
 weights in blocks of 4 or 8 bits, convolutions of one and three axes, and transposed ones.
@@ -20,9 +20,9 @@ from qir.ir.dtype import F32
 from qir.ir.node import Value
 from qir.ir.types import QuantType
 
-from .builder import FIRST, LAST, Buffer, Builder, CannotLower, moved, sizes, strides
+from .activations import bounds
+from .builder import FIRST, LAST, Buffer, CannotLower, ProgramBuilder, moved, sizes, strides
 from .codes import Job
-from .floats import bounds
 from .products import Matrices
 from .sizes import Sizes
 
@@ -37,16 +37,16 @@ def _floats(job: Job) -> None:
             raise CannotLower(f"{slot} is {value.type.element}, the kernel takes f32")
 
 
-def _result(b: Builder, job: Job) -> tuple[Buffer, list[tuple[float, float]]]:
+def _result(b: ProgramBuilder, job: Job) -> tuple[Buffer, list[tuple[float, float]]]:
     """Memory for the result, and what bounds it after it is rounded."""
-    ends = [bounds(stage) for stage in job.tail]
+    ends = [bounds(stage.op, stage.attrs) for stage in job.tail]
     return b.make(job.result), [
         (-math.inf if low is None else low, math.inf if high is None else high)
         for low, high in ends
     ]
 
 
-def _bound(b: Builder, job: Job, made: Buffer, ends: list[tuple[float, float]]) -> None:
+def _bound(b: ProgramBuilder, job: Job, made: Buffer, ends: list[tuple[float, float]]) -> None:
     for low, high in ends:
         b.add(
             job.name,
@@ -69,7 +69,7 @@ def _add_bound(
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class BlockWeights:
     """A constant matrix of 4 or 8 bits, a row of integers for each column of the product."""
 
     codes: NDArray[np.uint8]
@@ -79,8 +79,8 @@ class Blocks:
     block: int
 
 
-def blocks(b: Builder, value: Value, *, turned: bool) -> Blocks | None:
-    """The integers of a matrix that is a dequantized constant; None for another."""
+def blocks(b: ProgramBuilder, value: Value, *, turned: bool) -> BlockWeights | None:
+    """Returns the integers of a matrix that is a dequantized constant; None for another."""
     source = b.folded(value)
     if source is None or source.type.rank != 2:
         return None
@@ -106,7 +106,7 @@ def blocks(b: Builder, value: Value, *, turned: bool) -> Blocks | None:
     if quant.storage.bits == 4:
         padded = np.pad(rows, ((0, 0), (0, depth % 2)))
         rows = np.ascontiguousarray(padded[:, ::2] | padded[:, 1::2] << 4)
-    return Blocks(rows, numbers[0], numbers[1], quant.storage.bits, size)
+    return BlockWeights(rows, numbers[0], numbers[1], quant.storage.bits, size)
 
 
 def _plain(quant: QuantType) -> bool:
@@ -122,12 +122,12 @@ def _plain(quant: QuantType) -> bool:
     )
 
 
-def matmul(b: Builder, job: Job) -> None:
+def matmul(b: ProgramBuilder, job: Job) -> None:
     """Lowers a product of matrices, constant or computed."""
     _product(b, job, "a", "b", job.operands.get("bias"))
 
 
-def gemm(b: Builder, job: Job) -> None:
+def gemm(b: ProgramBuilder, job: Job) -> None:
     """Lowers alpha = beta = 1."""
     added = job.operands.get("c")
     if job.attrs["alpha"] != 1.0 or (added is not None and job.attrs["beta"] != 1.0):
@@ -135,13 +135,15 @@ def gemm(b: Builder, job: Job) -> None:
     _product(b, job, "a", "b", added)
 
 
-def linear(b: Builder, job: Job) -> None:
+def linear(b: ProgramBuilder, job: Job) -> None:
     """Lowers x @ w.T + bias."""
     _product(b, job, "x", "w", job.operands.get("bias"))
 
 
-def row(b: Builder, value: Value | None, count: int, slot: str) -> NDArray[np.float32] | None:
-    """A constant with one number for each of the last axis, or one for all."""
+def row(
+    b: ProgramBuilder, value: Value | None, count: int, slot: str
+) -> NDArray[np.float32] | None:
+    """Returns a constant with one number for each of the last axis, or one for all."""
     if value is None:
         return None
     given = b.known(value)
@@ -153,7 +155,7 @@ def row(b: Builder, value: Value | None, count: int, slot: str) -> NDArray[np.fl
     return np.ascontiguousarray(np.broadcast_to(data.reshape(-1), count))
 
 
-def _product(b: Builder, job: Job, left: str, right: str, added: Value | None) -> None:
+def _product(b: ProgramBuilder, job: Job, left: str, right: str, added: Value | None) -> None:
     _floats(job)
     first, second = job.operands[left], job.operands[right]
     if first.type.rank < 2 or second.type.rank < 2:
@@ -169,10 +171,10 @@ def _product(b: Builder, job: Job, left: str, right: str, added: Value | None) -
 
 
 def multiply(
-    b: Builder,
+    b: ProgramBuilder,
     name: str,
     a: Matrices,
-    c: Matrices | Blocks,
+    c: Matrices | BlockWeights,
     made: Buffer,
     result: Sizes,
     bias: NDArray[np.float32] | None = None,
@@ -182,17 +184,17 @@ def multiply(
     """Adds a product of matrices."""
     *batch, m, n = result
     k = a.sizes[-1]
-    if (isinstance(c, Blocks) or len(c.sizes) == 2) and a.whole:  # all rows are one matrix
+    if (isinstance(c, BlockWeights) or len(c.sizes) == 2) and a.whole:  # all rows are one matrix
         batch, m = [], math.prod(result[:-1])
         a = Matrices(a.buffer, (m, k), (k, 1))
     count = math.prod(batch)
     given: dict[str, Any] = {"b_steps": (0, 0), "b_at": np.zeros(count, np.uint64)}
-    if isinstance(c, Blocks):
+    if isinstance(c, BlockWeights):
         for slot in ("codes", "scale", "zero", "bits", "block"):
             given[slot] = getattr(c, slot)
     else:
         given.update(b_steps=c.steps[-2:], b_at=c.offsets(tuple(batch)))
-    right = a.buffer if isinstance(c, Blocks) else c.buffer
+    right = a.buffer if isinstance(c, BlockWeights) else c.buffer
     b.add(
         name,
         "wide_product",
@@ -216,8 +218,8 @@ def multiply(
     )
 
 
-def _rows(b: Builder, value: Value, *, across: bool) -> Matrices:
-    """The left matrices, whose rows have no gaps."""
+def _rows(b: ProgramBuilder, value: Value, *, across: bool) -> Matrices:
+    """Returns the left matrices, whose rows have no gaps."""
     shape = sizes(value)
     if not across:
         return Matrices(b.need(value), shape, strides(shape))
@@ -227,8 +229,8 @@ def _rows(b: Builder, value: Value, *, across: bool) -> Matrices:
     return Matrices(turned, moved(shape, perm), strides(moved(shape, perm)))
 
 
-def _columns(b: Builder, value: Value, *, turned: bool) -> Matrices:
-    """The right matrices, read in any order."""
+def _columns(b: ProgramBuilder, value: Value, *, turned: bool) -> Matrices:
+    """Returns the right matrices, read in any order."""
     view, shape = b.view(value), sizes(value)
     order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
     if turned:
@@ -239,17 +241,17 @@ def _columns(b: Builder, value: Value, *, turned: bool) -> Matrices:
 # -- convolutions ---------------------------------------------------------------------------------
 
 
-def conv(b: Builder, job: Job) -> None:
+def conv(b: ProgramBuilder, job: Job) -> None:
     """Lowers a convolution of one to three axes; an image channels last is put in order first."""
     _conv(b, job, transposed=False)
 
 
-def transposed(b: Builder, job: Job) -> None:
+def transposed(b: ProgramBuilder, job: Job) -> None:
     """Lowers a transposed convolution."""
     _conv(b, job, transposed=True)
 
 
-def _conv(b: Builder, job: Job, *, transposed: bool) -> None:
+def _conv(b: ProgramBuilder, job: Job, *, transposed: bool) -> None:
     _floats(job)
     x, w = job.operands["x"], job.operands["w"]
     nchw = job.attrs.get("layout", "NCHW") == "NCHW"
@@ -286,7 +288,7 @@ def _conv(b: Builder, job: Job, *, transposed: bool) -> None:
 
 
 def convolve(
-    b: Builder,
+    b: ProgramBuilder,
     name: str,
     x: Buffer,
     w: Buffer,

@@ -12,7 +12,7 @@ from qir._kernels._checks import LARGEST_MEAN
 from qir.ir.dtype import F32
 from qir.ir.node import Node, Value
 
-from .builder import LAST, Builder, CannotLower, Mean, moved, sizes
+from .builder import LAST, CannotLower, MeanSource, ProgramBuilder, moved, sizes
 from .codes import Job, codes, job, requantized
 from .elementwise import look_up
 from .sizes import Sizes
@@ -28,7 +28,7 @@ def _geometry(job: Job) -> tuple[tuple[int, int, int, int], tuple[int, int], Siz
     return (n, h, w, c), (y[1], y[2]), y
 
 
-def max_pool2d(b: Builder, job: Job) -> None:
+def max_pool2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a maximum of quantized values; a result of another type goes through a table."""
     value = job.operands["x"]
     x, y = codes(value, "x"), codes(job.result, "the result")
@@ -67,7 +67,7 @@ def max_pool2d(b: Builder, job: Job) -> None:
         look_up(b, job.name, pooled, made, held, entries)
 
 
-def avg_pool2d(b: Builder, job: Job) -> None:
+def avg_pool2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a mean of windows; one window that is the whole image is the global pool's."""
     shape, out, held = _geometry(job)
     kernel, stride, pad = job.pair("kernel"), job.pair("stride"), job.pads()
@@ -105,7 +105,7 @@ def avg_pool2d(b: Builder, job: Job) -> None:
     )
 
 
-def global_avg_pool(b: Builder, job: Job) -> None:
+def global_avg_pool(b: ProgramBuilder, job: Job) -> None:
     """Lowers a mean over height and width."""
     value = job.operands["x"]
     x, y = codes(value, "x"), codes(job.result, "the result")
@@ -135,7 +135,7 @@ def global_avg_pool(b: Builder, job: Job) -> None:
     )
 
 
-def mean_of(node: Node, images: Mapping[Value, Image]) -> Mean | None:
+def mean_of(node: Node, images: Mapping[Value, Image]) -> MeanSource | None:
     """Returns what a node takes the mean of, where a kernel reads that as integers."""
     if node.op != "reduce_mean" or node.operands["x"].type.element != F32:
         return None
@@ -144,13 +144,13 @@ def mean_of(node: Node, images: Mapping[Value, Image]) -> Mean | None:
         _, (_, rows, _) = _split(sizes(value), job(node).ints("axes"))
         if value.node.op == "dequantize" and len(value.node.operands) == 1:
             codes(value.node.operands["x"])
-            return Mean(value.node.operands["x"])
+            return MeanSource(value.node.operands["x"])
     except CannotLower:
         return None
     image = images.get(value)
     if image is None or sizes(image.root) != sizes(value) or not _exact(image.table, rows):
         return None
-    return Mean(image.root, image.table)
+    return MeanSource(image.root, image.table)
 
 
 def _exact(table: NDArray[np.generic], count: int) -> bool:
@@ -164,7 +164,8 @@ def _exact(table: NDArray[np.generic], count: int) -> bool:
 
 
 def _split(shape: Sizes, axes: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
-    """Whether values are best read channels last, and (outer, rows, inner) of a mean over rows."""
+    """Returns whether values are best read channels last, and (outer, rows, inner) of a mean over
+    rows."""
     over = sorted({axis % len(shape) for axis in axes} or range(len(shape)))
     last = len(shape) == 4 and over == [2, 3]
     held = moved(shape, LAST) if last else shape
@@ -177,7 +178,7 @@ def _split(shape: Sizes, axes: tuple[int, ...]) -> tuple[bool, tuple[int, int, i
     return last, (math.prod(held[:first]), rows, math.prod(held[end:]))
 
 
-def reduce_mean(b: Builder, job: Job) -> None:
+def reduce_mean(b: ProgramBuilder, job: Job) -> None:
     """Lowers a mean of dequantized values, whose sum in float64 is exact."""
     mean = b.means.get(job.result)
     if mean is None:

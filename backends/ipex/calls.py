@@ -68,7 +68,7 @@ _BETWEEN = frozenset({"quantize", "dequantize", "constant", "input", "output"})
 
 
 @dataclass
-class Call:
+class RecipeCall:
     """One call that a recipe numbers, or one that it only counts tensors of."""
 
     origin: Origin
@@ -101,7 +101,7 @@ class Call:
         return self.origin.path if self.layer or nested else ""
 
 
-def calls(graph: Graph) -> list[Call]:
+def calls(graph: Graph) -> list[RecipeCall]:
     """Returns the calls of the module that a graph in QDQ form was read from.
 
     Refused for a graph that was read from something else than a module.
@@ -121,7 +121,7 @@ def calls(graph: Graph) -> list[Call]:
 
 
 def _main(origins: list[Origin]) -> Origin:
-    """Returns the origin that a recipe may name; a batch normalization beside it was folded."""
+    """Returns the origin that a recipe may name; a batch normalization next to it was folded."""
     return next((origin for origin in origins if _quantized(origin)), origins[0])
 
 
@@ -131,11 +131,11 @@ def _quantized(origin: Origin) -> bool:
     return origin.op in FUNCTIONS
 
 
-def _call(origin: Origin, nodes: list[Node]) -> Call:
+def _call(origin: Origin, nodes: list[Node]) -> RecipeCall:
     operands = list(_operands(nodes))
     weight = nodes[0].operands.get("w") if nodes[0].op in _WEIGHTED_OPS else None
     quantized = _quantized(origin) and not _scalar(origin, operands)
-    return Call(origin, quantized, operands, nodes[-1].result, weight, tuple(nodes))
+    return RecipeCall(origin, quantized, operands, nodes[-1].result, weight, tuple(nodes))
 
 
 _WEIGHTED_OPS = frozenset({"conv2d", "conv3d", "linear", "conv_transpose2d", "conv_transpose3d"})
@@ -174,4 +174,4 @@ def numbers(value: Value) -> QuantType | None:
     return value.node.operands["x"].type.quant if value.node.op == "dequantize" else None
 
 
-__all__ = ["FUNCTIONS", "LAYERS", "WEIGHTED", "Call", "calls", "numbers", "plain"]
+__all__ = ["FUNCTIONS", "LAYERS", "WEIGHTED", "RecipeCall", "calls", "numbers", "plain"]

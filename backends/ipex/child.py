@@ -62,7 +62,7 @@ def fed(array: Any, numbers: Any) -> Any:
 
 
 def half(pad: Any) -> Any:
-    """The padding of one side of each axis, of a pad that is alike on both."""
+    """Returns the padding of one side of each axis, of a pad that is alike on both."""
     count = len(pad) // 2
     if pad[:count] != pad[count:]:
         raise ValueError("pads one side as the other")
@@ -146,7 +146,7 @@ OPS: Any = {
 }
 
 
-class Program(torch.nn.Module):
+class ModuleProgram(torch.nn.Module):
     """Ops in order; what is float at the start of a value of integers is made integers within."""
 
     def __init__(self, asked: Any) -> None:
@@ -174,11 +174,12 @@ class Program(torch.nn.Module):
 
 
 def run(asked: Any) -> tuple[Any, str]:
-    """The result, as quantized values or float values, and the graph that was run as text."""
+    """Returns the result, as quantized values or float values, and the graph that was run as
+    text."""
     given = tuple(fed(*pair) for pair in asked["inputs"].values())
     with torch.no_grad():
         trace: Any = torch.jit.trace
-        module = torch.jit.freeze(trace(Program(asked).eval(), given, check_trace=False))
+        module = torch.jit.freeze(trace(ModuleProgram(asked).eval(), given, check_trace=False))
         for _ in range(2):  # the first run is profiled, the second is made into kernels
             module(*given)
         found = module(*given)

@@ -6,19 +6,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qir.profiles.kernel_forms import CONVOLUTIONS, TRANSPOSED, Form, Layer
+from qir.profiles.kernel_forms import CONVOLUTIONS, TRANSPOSED, Form, KernelLayer
 
 _MOST_TERMS = 384
 _MIDDLE = 128
 
 
-def _in_turn(of: Layer) -> bool:
+def _in_turn(of: KernelLayer) -> bool:
     rows, terms = of.sizes[1:]
     turned = of.attrs.get("trans_a") or of.attrs.get("trans_b")
     return not turned and rows not in (0, 1, None) and terms is not None and terms <= _MOST_TERMS
 
 
-def _padded_high(of: Layer) -> bool:
+def _padded_high(of: KernelLayer) -> bool:
     if of.data is None or of.data.zero is None or of.data.dynamic:
         return False
     return any(map(any, of.pads)) and bool(np.any(np.asarray(of.data.zeros()) > _MIDDLE))
@@ -26,21 +26,20 @@ def _padded_high(of: Layer) -> bool:
 
 FORMS: Mapping[str, Form] = {
     "three_axes": Form(
-        "matmul of two operands of three axes each: what Intel's extension for PyTorch computes in "
-        "reals",
+        "matmul of two operands of three axes each: Intel's extension for PyTorch computes "
+        "these in float",
         lambda of: True,
         ("matmul",),
     ),
     "in_turn": Form(
         "matmul of three axes of 2 rows and more and of 384 terms at most, neither operand "
-        "transposed: what Intel's library adds up one term after the other",
+        "transposed: Intel's MKL adds these in order",
         _in_turn,
         ("matmul",),
     ),
     "padded_high": Form(
-        "padding, and a zero point of the data above 128, with which two weights of quantized "
-        "values at their "
-        "ends leave 16 bits",
+        "padding, and a zero point of the data above 128, so that two products of extreme weights"
+        " overflow 16 bits",
         _padded_high,
         (*CONVOLUTIONS, *TRANSPOSED),
     ),

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import qir.inspect.pipe as pipe
-from qir.inspect.elsewhere import Elsewhere
+from qir.inspect.elsewhere import OtherRuntime
 from qir.inspect.probe_cases import Forms
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
@@ -23,7 +23,7 @@ from qir.ir.types import QuantType
 Array = NDArray[np.generic]
 
 
-class Ipex(Elsewhere):
+class Ipex(OtherRuntime):
     """Traced modules, whose groups oneDNN computes."""
 
     name = "ipex"
@@ -49,7 +49,8 @@ class Ipex(Elsewhere):
 
 
 def told(graph: Graph, feeds: Mapping[str, Array], result: str = "") -> dict[str, pipe.Plain]:
-    """A program in QDQ form as plain data, with what it is fed; `y` unless a result is named."""
+    """Returns a program in QDQ form as plain data, with what it is fed; `y` unless a result is
+    named."""
     inputs: dict[str, pipe.Plain] = {}
     constants: dict[str, pipe.Plain] = {}
     nodes: list[pipe.Plain] = []

@@ -20,7 +20,7 @@ from qir.ledger import Change, Ledger
 from qir.quantizing import fold
 from qir.source import remember
 
-from .calls import Call, calls
+from .calls import RecipeCall, calls
 from .files import FLOAT, ROOT, STORAGES, opened
 
 _TYPES = {said: U8 if kind == "u8" else I8 for kind, said in STORAGES.items()}
@@ -108,7 +108,7 @@ class _Reading:
         self.graph.profile = "ipex-2.8"
         return self.graph
 
-    def _require(self, call: Call, row: Any, where: str, *, nested: bool) -> None:
+    def _require(self, call: RecipeCall, row: Any, where: str, *, nested: bool) -> None:
         wanted = call.name(nested=nested)
         if row is None:
             raise self._other(f"{where} is not there, where {wanted or call.origin.op} is called")
@@ -121,7 +121,7 @@ class _Reading:
     def _other(self, said: str) -> InputError:
         return InputError(f"{self.path}: a recipe of another module than {self.graph.name}: {said}")
 
-    def _quantize(self, call: Call, row: dict[str, Any], where: str) -> None:
+    def _quantize(self, call: RecipeCall, row: dict[str, Any], where: str) -> None:
         infos = row.get("input_tensor_infos")
         if not isinstance(infos, list) or len(infos) < len(call.operands):
             raise InputError(f"{self.path}: {where} has not {len(call.operands)} inputs")
@@ -135,7 +135,7 @@ class _Reading:
             if quant is not None:
                 self._set(call, call.weight, self._weight(call.weight, quant))
 
-    def _set(self, call: Call, value: Value, twin: Value) -> None:
+    def _set(self, call: RecipeCall, value: Value, twin: Value) -> None:
         for node in call.nodes:
             for slot, held in list(node.operands.items()):
                 if held is value:

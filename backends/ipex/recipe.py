@@ -18,7 +18,7 @@ from qir.passes.forms.open_groups import OpenGroups
 from qir.rewrite import run_passes
 from qir.source import untouched
 
-from .calls import WEIGHTED, Call, calls, numbers, plain
+from .calls import WEIGHTED, RecipeCall, calls, numbers, plain
 from .edges import is_dynamic, kept
 from .files import FLOAT, ROOT, STORAGES, is_recipe
 
@@ -71,7 +71,7 @@ class _Recipe:
         ledger.add(Change.EXACT, "write recipe", self.graph.name, f"{len(found)} calls")
         return self.owners
 
-    def _read(self, found: list[Call]) -> dict[Value, QuantType]:
+    def _read(self, found: list[RecipeCall]) -> dict[Value, QuantType]:
         """Returns by float value the one type in which calls read it."""
         read: dict[Value, QuantType] = {}
         for call in found:
@@ -97,7 +97,9 @@ class _Recipe:
     def _id(self, value: Value) -> int:
         return self.ids.setdefault(value, len(self.ids))
 
-    def _row(self, call: Call, taken: list[int], given: int, read: dict[Value, QuantType]) -> Entry:
+    def _row(
+        self, call: RecipeCall, taken: list[int], given: int, read: dict[Value, QuantType]
+    ) -> Entry:
         inputs = [self._tensor(i, v, read) for i, v in zip(taken, call.operands, strict=True)]
         weights: list[Entry] = []
         weight = None if call.weight is None else numbers(call.weight)
@@ -121,7 +123,7 @@ class _Recipe:
         entry = _tensor(number, read.get(plain(value)))
         return {**entry, "force_dtype": _dtype(quant)}
 
-    def _kind(self, call: Call, read: dict[Value, QuantType]) -> QuantType | None:
+    def _kind(self, call: RecipeCall, read: dict[Value, QuantType]) -> QuantType | None:
         """Returns a type of the call's data, else of its result, else any of the graph."""
         types = [numbers(value) for value in call.operands] + [read.get(call.result)]
         return next((t for t in types if t is not None), next(iter(read.values()), None))

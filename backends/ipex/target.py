@@ -24,7 +24,7 @@ class IpexTarget(Target):
     does not trace, numbered module by module; a module of torch, which is no file."""
     suffix = ".json"
     table: ClassVar[str] = "onednn.toml"
-    """The target file, beside this one."""
+    """The target file, next to this one."""
 
     def capability(self) -> Capability:
         """Returns what the extension computes in integers."""
@@ -95,9 +95,9 @@ class IpexTarget(Target):
 
     def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
         """Runs a graph in IPEX, in the Python that `QIR_IPEX` names; PluginError without one."""
-        from .session import Session
+        from .session import IpexSession
 
-        return Session(graph)
+        return IpexSession(graph)
 
 
 class IpexSignedTarget(IpexTarget):

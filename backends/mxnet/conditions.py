@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qir.ir.dtype import I8
-from qir.profiles.conditions import Condition
-from qir.rewrite.fusing import Match
+from qir.profiles.conditions import GroupCondition
+from qir.rewrite.fusing import ChainMatch
 
 
-def _one_shape(match: Match) -> bool:
+def _one_shape(match: ChainMatch) -> bool:
     return len({value.type.shape for value in match.codes.values()}) == 1
 
 
-def _same_sign(match: Match) -> bool:
+def _same_sign(match: ChainMatch) -> bool:
     signed = any(v.type.quant is not None and v.type.dtype == I8 for v in match.codes.values())
     return match.result is not None and (match.result.storage == I8) == signed
 
 
-CONDITIONS: Mapping[str, Condition] = {
-    "one_shape": Condition(
+CONDITIONS: Mapping[str, GroupCondition] = {
+    "one_shape": GroupCondition(
         "all operands have one shape; other shapes are broadcast as floats",
         _one_shape,
         of_types=False,
     ),
-    "same_sign": Condition(
+    "same_sign": GroupCondition(
         "the result is i8 where an operand is, else u8",
         _same_sign,
     ),

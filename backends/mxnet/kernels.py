@@ -16,7 +16,7 @@ from qir.numerics.affine import Affine
 from qir.numerics.definition import F32, gains
 from qir.profiles.methods import FLAG, PluginMethod
 from qir.reference.code_means import raw_mean
-from qir.reference.method import Call, Codes, F, one_scale, stored, variadic
+from qir.reference.method import Codes, F, MethodCall, one_scale, stored, variadic
 
 Arrays = Mapping[str, Codes]
 Real32 = NDArray[np.float32]
@@ -25,7 +25,7 @@ _WRITTEN = {"i8": F(127), "u8": F(255)}
 _SUMS = F(2.0**31 - 1)
 
 
-def _gain(of: Affine, call: Call) -> np.float32:
+def _gain(of: Affine, call: MethodCall) -> np.float32:
     one_scale(call.op, of)
     return F(gains(of, call.rule, F32))
 
@@ -35,13 +35,13 @@ def _whole(reals: Real32) -> NDArray[np.int64]:
 
 
 def _reach(of: Affine, level: np.float32) -> np.float32:
-    """What the far end of a map means."""
+    """Returns what the far end of a quantized type means."""
     if of.ends is None:
         return F(F(of.scale) * level)
     return F(max(abs(F(of.ends.low)), abs(F(of.ends.high))))
 
 
-def gain_recode(call: Call, arrays: Arrays) -> Codes:
+def gain_recode(call: MethodCall, arrays: Arrays) -> Codes:
     """Requantize: 32-bit integers by one factor, to bytes whose far end is 127 or 255."""
     x, out = call.affine("x"), call.out
     assert out is not None
@@ -54,7 +54,7 @@ def gain_recode(call: Call, arrays: Arrays) -> Codes:
     return stored(_whole(arrays["x"].astype(F) * factor), out)
 
 
-def gain_recode_all(call: Call, arrays: Arrays) -> Codes:
+def gain_recode_all(call: MethodCall, arrays: Arrays) -> Codes:
     """Concat: the quantized values of each operand by the quotient of gains."""
     out = call.out
     assert out is not None
@@ -67,7 +67,7 @@ def gain_recode_all(call: Call, arrays: Arrays) -> Codes:
     return np.concatenate(parts, axis)
 
 
-def gain_sum(call: Call, arrays: Arrays) -> Codes:
+def gain_sum(call: MethodCall, arrays: Arrays) -> Codes:
     """Add: each operand by the quotient of gains. Of a signed and an unsigned one, the latter
     becomes a quantized value of the result first; of a result of 32 bits, a quantized value of 8,
     which is what it then counts for."""
@@ -89,7 +89,7 @@ def gain_sum(call: Call, arrays: Arrays) -> Codes:
     return stored(_whole(terms[0] + terms[1]), out)
 
 
-def gain_product(call: Call, arrays: Arrays) -> Codes:
+def gain_product(call: MethodCall, arrays: Arrays) -> Codes:
     """Multiply: the product of two quantized values by one factor, what is after the point left
     out, and what 8 bits do not hold wrapped; as floats by 1 over both gains; or as it is."""
     a, b, out = call.affine("a"), call.affine("b"), call.out
@@ -107,7 +107,7 @@ def gain_product(call: Call, arrays: Arrays) -> Codes:
     return np.asarray(cut.astype(np.int32).astype(out.carrier))
 
 
-def folded_norm(call: Call, arrays: Arrays) -> Codes:
+def folded_norm(call: MethodCall, arrays: Arrays) -> Codes:
     """Batch norm: one factor and one offset a channel; u8 becomes i8 first, halves to even."""
     x, out = call.affine("x"), call.out
     assert out is not None

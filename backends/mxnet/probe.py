@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import qir.inspect.pipe as pipe
 from qir.errors import OpError
-from qir.inspect.elsewhere import Elsewhere
+from qir.inspect.elsewhere import OtherRuntime
 from qir.inspect.probe_cases import Forms
 from qir.ir.graph import Graph
 from qir.ir.types import TensorType
@@ -25,7 +25,7 @@ Array = NDArray[np.generic]
 _STORED = {"u8": "uint8", "i8": "int8"}
 
 
-class MxNet(Elsewhere):
+class MxNet(OtherRuntime):
     """Kernels by name, as MXNet's modules call them."""
 
     name = "mxnet"
@@ -65,7 +65,7 @@ def _numbers(value: object) -> tuple[int, ...]:
 
 
 def _ends(kind: TensorType) -> tuple[float, float]:
-    """The range that a type declares; nothing for floats."""
+    """Returns the range that a type declares; nothing for floats."""
     declared = kind.quant.declared if kind.quant else None
     if declared is None:
         return 0.0, 0.0

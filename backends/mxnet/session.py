@@ -24,7 +24,7 @@ from .writer.files import parameters_path
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
-class Session(Executable):
+class MxnetSession(Executable):
     """A model in MXNet's files, ready to run."""
 
     def __init__(self, path: Path, names: tuple[str, ...] = ()) -> None:
@@ -33,7 +33,7 @@ class Session(Executable):
         self.mxnet = _mxnet(os.environ.get(MxNet.elsewhere, ""))
 
     def __call__(self, **inputs: object) -> dict[str, object]:
-        """Runs it; InputError with what MXNet says where it refuses."""
+        """Runs it; raises InputError with what MXNet says where it refuses."""
         made = self.run({name: np.asarray(data) for name, data in inputs.items()})
         return dict(zip(self.names, made.values(), strict=True))
 
@@ -51,7 +51,7 @@ class Session(Executable):
 
 @lru_cache(maxsize=1)
 def _mxnet(_python: str) -> MxNet:
-    """Returns the MXNet of this process; PluginError where there is none."""
+    """Returns the MXNet of this process; raises PluginError where there is none."""
     made = MxNet()
     if made.version is None:
         said = "MXNet runs in a Python that the environment variable QIR_MXNET names"
@@ -59,7 +59,7 @@ def _mxnet(_python: str) -> MxNet:
     return made
 
 
-class _Written(Session):
+class _Written(MxnetSession):
     """A graph that was written for MXNet; its files go with it."""
 
     def __init__(self, folder: tempfile.TemporaryDirectory[str], names: tuple[str, ...]) -> None:
@@ -67,7 +67,7 @@ class _Written(Session):
         self.folder = folder
 
 
-def written(target: Target, graph: Graph) -> Session:
+def written(target: Target, graph: Graph) -> MxnetSession:
     """Returns a graph ready to run, written to files for as long as it is there."""
     folder = tempfile.TemporaryDirectory()
     target.emit(graph, Path(folder.name, "model-symbol.json"), Ledger(), lossy=True)

@@ -53,7 +53,7 @@ def write(
         return
     effects.ranges(graph, ledger)
     effects.releases(graph, target.profile, ledger)
-    made = formed(graph, format, ledger, standard=dialect.standard)
+    made = formed(graph, format, ledger, standard=dialect.standard, lossy=lossy)
     qonnx.told(made, ledger)
     form = replace(dialect, on_codes=format == "qoperator")
     model, large = to_parts(made, ledger, form)
@@ -65,7 +65,7 @@ def write(
 
 
 def _changes(ledger: Ledger) -> str:
-    """What was done to the numbers on the way, in short."""
+    """Returns what was done to the numbers on the way, in short."""
     return ", ".join(f"{change.value} {count}" for change, count in ledger.counts().items())
 
 

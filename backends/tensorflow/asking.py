@@ -22,24 +22,24 @@ Array = NDArray[np.generic]
 
 
 @dataclass(frozen=True)
-class Kind:
+class RequestedType:
     """An attribute that is an element type, such as quint8."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Kinds:
+class RequestedTypes:
     """An attribute that is a list of element types."""
 
     names: tuple[str, ...]
 
 
-Attr = str | int | float | bool | Kind | Kinds | tuple[int, ...] | tuple[str, ...]
+Attr = str | int | float | bool | RequestedType | RequestedTypes | tuple[int, ...] | tuple[str, ...]
 
 
 @dataclass
-class Asked:
+class GraphRequest:
     """A graph: constants and inputs by name (with their quantized type), nodes in order."""
 
     constants: dict[str, tuple[Array, str]] = field(default_factory=dict)
@@ -47,14 +47,14 @@ class Asked:
     nodes: list[tuple[str, str, tuple[str, ...], dict[str, Attr]]] = field(default_factory=list)
 
     def constant(self, value: Array | float | np.generic, kind: str = "") -> str:
-        """A constant; `kind` is named where the array is quantized."""
+        """Returns a constant; `kind` is named where the array is quantized."""
         name = f"c{len(self.constants)}"
         held = np.asarray(value, np.float32) if isinstance(value, float) else np.asarray(value)
         self.constants[name] = (held, kind)
         return name
 
     def fed(self, value: Array, kind: str = "") -> str:
-        """An input, which no folding of constants sees."""
+        """Returns an input, which no folding of constants sees."""
         name = f"x{len(self.given)}"
         self.given[name] = (value, kind)
         return name
@@ -84,8 +84,9 @@ class TensorFlow:
             env=env,
         )
 
-    def run(self, asked: Asked, *fetches: str) -> list[Array]:
-        """The arrays of some results; RuntimeError with TensorFlow's words where it refuses."""
+    def run(self, asked: GraphRequest, *fetches: str) -> list[Array]:
+        """Returns the arrays of some results; raises RuntimeError with TensorFlow's words where it
+        refuses."""
         assert self.child.stdin is not None
         assert self.child.stdout is not None
         plain = (asked.constants, asked.given, asked.nodes, fetches)
@@ -110,9 +111,9 @@ class TensorFlow:
         operands: Sequence[Any],
         **attrs: Attr,
     ) -> list[Array]:
-        """One op on arrays that are fed and numbers that are constant; quantized arrays come in a
-        pair with the name of their type."""
-        asked = Asked()
+        """Returns one op on arrays that are fed and numbers that are constant; quantized arrays
+        come in a pair with the name of their type."""
+        asked = GraphRequest()
         names = [
             asked.fed(*o)
             if isinstance(o, tuple)
@@ -134,9 +135,9 @@ class TensorFlow:
 def _plain(value: Any) -> Plain:
     """Tagged tuples in place of this module's classes."""
     match value:
-        case Kind():
+        case RequestedType():
             return ("kind", value.name)
-        case Kinds():
+        case RequestedTypes():
             return ("kinds", value.names)
         case Mapping():
             return {name: _plain(v) for name, v in value.items()}

@@ -19,7 +19,7 @@ from qir.numerics.rounding import ROUNDINGS
 from qir.profiles.methods import PluginMethod
 from qir.reference.code_means import AVERAGES
 from qir.reference.fixed_point import multiplier
-from qir.reference.method import Call, Codes, F, handed_on, one_scale, stored, variadic
+from qir.reference.method import Codes, F, MethodCall, handed_on, one_scale, stored, variadic
 from qir.reference.windows import channels_back, channels_first, padded, windows
 
 Arrays = Mapping[str, Codes]
@@ -32,7 +32,7 @@ _POINT = 16
 
 
 def ends(of: Affine) -> tuple[np.float32, np.float32]:
-    """The range that a type declares, else what its lowest and highest integer mean."""
+    """Returns the range that a type declares, else what its lowest and highest integer mean."""
     if of.ends is not None:
         return F(of.ends.low), F(of.ends.high)
     low, high = ((code - of.zero) * of.scale for code in (of.low, of.high))
@@ -40,7 +40,7 @@ def ends(of: Affine) -> tuple[np.float32, np.float32]:
 
 
 def _steps(of: Affine) -> float:
-    """How many integers the storage type has, narrow or not."""
+    """Returns how many integers the storage type has, narrow or not."""
     return 2.0**of.storage.bits
 
 
@@ -97,7 +97,7 @@ def _codes_by_eigen(
     return np.asarray(np.clip(steps, least, most)).astype(np.int64)
 
 
-def range_recode_all(call: Call, arrays: Arrays) -> Codes:
+def range_recode_all(call: MethodCall, arrays: Arrays) -> Codes:
     """Concat: what has the result's range is copied, the rest is dequantized and quantized,
     each step in float32."""
     out = call.out
@@ -117,7 +117,7 @@ def range_recode_all(call: Call, arrays: Arrays) -> Codes:
 # -- 32 bits to bytes -----------------------------------------------------------------------------
 
 
-def range_recode(call: Call, arrays: Arrays) -> Codes:
+def range_recode(call: MethodCall, arrays: Arrays) -> Codes:
     """Requantize. One scale a channel: one float32 factor, halves to even. Else to u8 by 16-bit
     fixed point, and to i8 by dequantizing and quantizing, each step in float32."""
     x, out = call.affine("x"), call.out
@@ -132,7 +132,7 @@ def range_recode(call: Call, arrays: Arrays) -> Codes:
     return stored(_fixed(arrays["x"], x, out), out)
 
 
-def wrapped_recode(call: Call, arrays: Arrays) -> Codes:
+def wrapped_recode(call: MethodCall, arrays: Arrays) -> Codes:
     """Requantize of uniform ops: integers converted to float32 and back, the lowest where 32 bits
     do not hold them; less a zero point by a 31-bit multiplier, rounded once, halves up, and cut to
     32 bits; sums with either zero point wrap."""
@@ -175,7 +175,7 @@ def _fixed(codes: Codes, x: Affine, out: Affine) -> NDArray[np.int64]:
 # -- products of two tensors ----------------------------------------------------------------------
 
 
-def range_product(call: Call, arrays: Arrays) -> Codes:
+def range_product(call: MethodCall, arrays: Arrays) -> Codes:
     """QuantizedMul: the product of integers, less those that 0 is quantized to, in 32 bits."""
     a, b, out = call.affine("a"), call.affine("b"), call.out
     if out is None or out.storage.bits != 32:
@@ -187,7 +187,7 @@ def range_product(call: Call, arrays: Arrays) -> Codes:
     return stored(left * right, out)
 
 
-def range_sum(call: Call, arrays: Arrays) -> Codes:
+def range_sum(call: MethodCall, arrays: Arrays) -> Codes:
     """QuantizedAdd: one step of each operand is rounded to steps of the 32-bit result; both are
     scaled by these and added.
 
@@ -215,7 +215,7 @@ def range_sum(call: Call, arrays: Arrays) -> Codes:
 # -- activations and pools ------------------------------------------------------------------------
 
 
-def range_bounds(call: Call, arrays: Arrays) -> Codes:
+def range_bounds(call: MethodCall, arrays: Arrays) -> Codes:
     """Relu and clip: integers are clamped between those of the bounds."""
     x, out = call.affine("x"), call.out
     assert out is not None

@@ -16,7 +16,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.types import QuantType
 
-from .asking import Asked, Attr, Kind, Kinds, TensorFlow
+from .asking import Attr, GraphRequest, RequestedType, RequestedTypes, TensorFlow
 
 Array = NDArray[np.generic]
 Feeds: TypeAlias = "Mapping[str, Array]"
@@ -46,7 +46,7 @@ class _Kernels(Probe):
 
     def run(self, graph: Graph, feeds: Feeds) -> Array:
         child = self._started()
-        node, asked = graph["y"].node, Asked()
+        node, asked = graph["y"].node, GraphRequest()
         head = node.stages[0].op if node.stages else node.op
         try:
             return child.run(asked, _RUN[head](self, node, asked, feeds))[0]
@@ -73,7 +73,7 @@ class Core(_Kernels):
     )
 
 
-class Onednn(_Kernels):
+class OnednnKernels(_Kernels):
     """The kernels that oneDNN brings."""
 
     name = "tensorflow.onednn"
@@ -109,7 +109,7 @@ def _data(node: Node, slot: str, feeds: Feeds) -> Array:
 
 
 def _kind(node: Node, slot: str) -> str:
-    """The quantized type of an operand or of the result; empty where it is float."""
+    """Returns the quantized type of an operand or of the result; empty where it is float."""
     return _CODES[str(quant.storage)] if (quant := _quant(node, slot)) else ""
 
 
@@ -118,7 +118,7 @@ def _quant(node: Node, slot: str) -> QuantType | None:
 
 
 def _ends(node: Node, slot: str) -> tuple[Array, Array]:
-    """The range of an operand, or of the result; arrays where there is one a channel."""
+    """Returns the range of an operand, or of the result; arrays where there is one a channel."""
     quant = _quant(node, slot)
     assert quant is not None
     declared = quant.declared
@@ -132,29 +132,30 @@ def _flat(end: object) -> Array:
     return np.asarray(getattr(end, "data", end), F).reshape(-1)
 
 
-def _ranges(asked: Asked, *ends: tuple[Array, Array]) -> list[str]:
+def _ranges(asked: GraphRequest, *ends: tuple[Array, Array]) -> list[str]:
     return [asked.constant(v) for pair in ends for v in pair]
 
 
-def _quantize(probe: _Kernels, node: Node, asked: Asked, feeds: Feeds) -> str:
+def _quantize(probe: _Kernels, node: Node, asked: GraphRequest, feeds: Feeds) -> str:
     how = "HALF_TO_EVEN" if probe.onednn else "HALF_AWAY_FROM_ZERO"
     given = [asked.fed(_data(node, "x", feeds)), *_ranges(asked, _ends(node, ""))]
     attrs = {"mode": "SCALED", "round_mode": how}
-    return f"{asked.node('QuantizeV2', given, T=Kind(_kind(node, '')), **attrs)}:0"
+    return f"{asked.node('QuantizeV2', given, T=RequestedType(_kind(node, '')), **attrs)}:0"
 
 
-def _dequantize(probe: _Kernels, node: Node, asked: Asked, feeds: Feeds) -> str:
+def _dequantize(probe: _Kernels, node: Node, asked: GraphRequest, feeds: Feeds) -> str:
     kind = _kind(node, "x")
     given = [asked.fed(_data(node, "x", feeds), kind), *_ranges(asked, _ends(node, "x"))]
-    return f"{asked.node('Dequantize', given, T=Kind(kind), mode='SCALED')}:0"
+    return f"{asked.node('Dequantize', given, T=RequestedType(kind), mode='SCALED')}:0"
 
 
-def _pool(probe: _Kernels, node: Node, asked: Asked, feeds: Feeds) -> str:
+def _pool(probe: _Kernels, node: Node, asked: GraphRequest, feeds: Feeds) -> str:
     kind, (height, width) = _kind(node, "x"), _pair(node, "kernel")
     given = [asked.fed(_data(node, "x", feeds), kind), *_ranges(asked, _ends(node, "x"))]
     down, right = _pair(node, "stride")
     sizes = {"ksize": (1, height, width, 1), "strides": (1, down, right, 1)}
-    return f"{asked.node('QuantizedAvgPool', given, T=Kind(kind), padding='VALID', **sizes)}:0"
+    kind_attr = RequestedType(kind)
+    return f"{asked.node('QuantizedAvgPool', given, T=kind_attr, padding='VALID', **sizes)}:0"
 
 
 def _pair(node: Node, name: str) -> tuple[int, int]:
@@ -164,16 +165,16 @@ def _pair(node: Node, name: str) -> tuple[int, int]:
     return int(first), int(second)  # type: ignore[arg-type]
 
 
-def _concat(probe: _Kernels, node: Node, asked: Asked, feeds: Feeds) -> str:
+def _concat(probe: _Kernels, node: Node, asked: GraphRequest, feeds: Feeds) -> str:
     kind, slots = _kind(node, ""), sorted(node.operands)
     parts = [asked.fed(_data(node, slot, feeds), kind) for slot in slots]
     ends = [_ends(node, slot) for slot in slots]
     lows, highs = ([asked.constant(pair[i]) for pair in ends] for i in (0, 1))
     axis = asked.constant(np.int32(1))
-    attrs: dict[str, Attr] = {"N": len(slots), "T": Kind(kind)}
+    attrs: dict[str, Attr] = {"N": len(slots), "T": RequestedType(kind)}
     if probe.onednn:
         given = [*parts, axis, *lows, *highs]
-        return f"{asked.node('QuantizedConcatV2', given, Tidx=Kind('int32'), **attrs)}:0"
+        return f"{asked.node('QuantizedConcatV2', given, Tidx=RequestedType('int32'), **attrs)}:0"
     return f"{asked.node('QuantizedConcat', [axis, *parts, *lows, *highs], **attrs)}:0"
 
 
@@ -182,8 +183,9 @@ def _concat(probe: _Kernels, node: Node, asked: Asked, feeds: Feeds) -> str:
 _STAGES = {"relu": "Relu", "leaky_relu": "LeakyRelu", "add": "Sum"}
 
 
-def _product(probe: _Kernels, node: Node, asked: Asked, feeds: Feeds) -> str:
-    """A fused kernel: data, weights, a real bias, maybe a summand, then what is done with sums."""
+def _product(probe: _Kernels, node: Node, asked: GraphRequest, feeds: Feeds) -> str:
+    """Returns a fused kernel: data, weights, a real bias, maybe a summand, then what is done with
+    sums."""
     flat = len(node.result.type.shape) == 2
     data, made = _kind(node, "x"), _kind(node, "")
     w = _data(node, "w", feeds)
@@ -203,27 +205,27 @@ def _product(probe: _Kernels, node: Node, asked: Asked, feeds: Feeds) -> str:
     stages = [_STAGES[stage.op] for stage in node.stages[1:]]
     common: dict[str, Attr] = {
         "fused_ops": ("BiasAdd", *stages, "Requantize"),
-        "Thost_inputs": Kinds((*types, *("float",) * (2 * len(ends)))),
-        "Tdevice_inputs": Kinds(()),
-        "Thost_outputs": Kinds((made, "float", "float")),
-        "Tdevice_outputs": Kinds(()),
-        "Tbias": Kind("float"),
+        "Thost_inputs": RequestedTypes((*types, *("float",) * (2 * len(ends)))),
+        "Tdevice_inputs": RequestedTypes(()),
+        "Thost_outputs": RequestedTypes((made, "float", "float")),
+        "Tdevice_outputs": RequestedTypes(()),
+        "Tbias": RequestedType("float"),
         "is_bias_const": True,
     }
     if flat:
         types_: dict[str, Attr] = {
-            "T1": Kind(data),
-            "T2": Kind("qint8"),
-            "U": Kind("float"),
-            "Tout": Kind(made),
+            "T1": RequestedType(data),
+            "T2": RequestedType("qint8"),
+            "U": RequestedType("float"),
+            "Tout": RequestedType(made),
         }
         more: dict[str, Attr] = {"is_weight_const": True, "leakyrelu_alpha": 0.25}
         return f"{asked.node('_QuantizedMatMul', inputs, **types_, **more, **common)}:0"
     types_ = {
-        "Tinput": Kind(data),
-        "Tfilter": Kind("qint8"),
-        "Tsummand": Kind(types[3] if summand else made),
-        "out_type": Kind(made),
+        "Tinput": RequestedType(data),
+        "Tfilter": RequestedType("qint8"),
+        "Tsummand": RequestedType(types[3] if summand else made),
+        "out_type": RequestedType(made),
     }
     more = {"data_format": "NHWC", "padding": "SAME", "is_filter_const": True}
     sides = {"strides": (1, 1, 1, 1), "dilations": (1, 1, 1, 1)}
@@ -231,16 +233,16 @@ def _product(probe: _Kernels, node: Node, asked: Asked, feeds: Feeds) -> str:
     return f"{asked.node(name, inputs, **types_, **more, **sides, **common)}:0"
 
 
-def _made(asked: Asked, codes: Array, kind: str) -> str:
-    """The same integers, quantized from floats."""
+def _made(asked: GraphRequest, codes: Array, kind: str) -> str:
+    """Returns the same integers, quantized from floats."""
     most = F(127.5 if kind == "qint8" else 255)
     ends = (np.asarray(-most if kind == "qint8" else F(0)), np.asarray(most))
     given = [asked.fed(codes.astype(F)), *_ranges(asked, ends)]
     how = {"mode": "SCALED", "round_mode": "HALF_TO_EVEN"}
-    return asked.node("QuantizeV2", given, T=Kind(kind), **how)
+    return asked.node("QuantizeV2", given, T=RequestedType(kind), **how)
 
 
-_Asking: TypeAlias = Callable[[_Kernels, Node, Asked, Feeds], str]
+_Asking: TypeAlias = Callable[[_Kernels, Node, GraphRequest, Feeds], str]
 _RUN: Mapping[str, _Asking] = {
     "quantize": _quantize,
     "dequantize": _dequantize,
@@ -250,4 +252,4 @@ _RUN: Mapping[str, _Asking] = {
     "concat": _concat,
 }
 
-PROBES: tuple[Probe, ...] = (Core(), Onednn())
+PROBES: tuple[Probe, ...] = (Core(), OnednnKernels())

@@ -17,7 +17,7 @@ from qir.errors import DataError, InputError, PluginError
 from qir.inspect.pipe import Plain, pack, receive
 from qir.target import Executable
 
-from .writer.graphdef import Written
+from .writer.graphdef import WrittenGraph
 
 _LOCK = threading.Lock()
 _CHILDREN: list[subprocess.Popen[bytes]] = []
@@ -72,7 +72,7 @@ class _Running(Executable):
     """A model in the process in which TensorFlow runs."""
 
     def __init__(self, source: Plain, name: str, threads: int | None) -> None:
-        """Lets TensorFlow build the graph; InputError for one that it does not take."""
+        """Lets TensorFlow build the graph; raises InputError for one that it does not take."""
         self.source = source
         self.threads = threads or len(os.sched_getaffinity(0))
         found = _ask((source, self.threads, {}, ()))
@@ -111,10 +111,10 @@ def _places(found: Plain) -> dict[str, str]:
     return {name: str(place) for name, place in found.items()}
 
 
-class Session(_Running):
+class TensorFlowSession(_Running):
     """A graph that was written, in TensorFlow; inputs and outputs have the names of the graph."""
 
-    def __init__(self, model: Written, threads: int | None = None) -> None:
+    def __init__(self, model: WrittenGraph, threads: int | None = None) -> None:
         super().__init__(np.frombuffer(model.data, np.uint8), "", threads)
         self.inputs, self.outputs = dict(model.inputs), dict(model.outputs)
 

@@ -32,7 +32,7 @@ class TensorFlowTarget(Target):
         return super().owns(path) or (path / SAVED).is_file()
 
     def capability(self) -> Capability:
-        """What TensorFlow's kernels compute in integers."""
+        """Returns what TensorFlow's kernels compute in integers."""
         return load(Path(__file__).with_name("onednn.toml"))
 
     def emit(
@@ -81,10 +81,10 @@ class TensorFlowTarget(Target):
 
         Raises InputError for a model that TensorFlow does not take, PluginError without it.
         """
-        from .session import FileSession, Session
+        from .session import FileSession, TensorFlowSession
         from .writer.forms import formed
         from .writer.graphdef import to_graphdef
 
         if isinstance(model, Path):
             return FileSession(model, threads)
-        return Session(to_graphdef(formed(model, Ledger(), kernels=True)), threads)
+        return TensorFlowSession(to_graphdef(formed(model, Ledger(), kernels=True)), threads)

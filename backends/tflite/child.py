@@ -12,12 +12,12 @@ from qir.inspect.pipe import Plain, pack, receive
 
 def main(package: str) -> None:
     """Answers (case, resolver) by an array, or by a text that says why not."""
-    from .models import Case, Operand, Runner, runtime
+    from .models import CaseOperand, OpCase, Runner, runtime
 
-    def case(told: Any) -> Case:
+    def case(told: Any) -> OpCase:
         held, out, rest = told
-        operands = {slot: Operand(*of) for slot, of in held.items()}
-        return Case(operands=operands, out=Operand(*out), **rest)
+        operands = {slot: CaseOperand(*of) for slot, of in held.items()}
+        return OpCase(operands=operands, out=CaseOperand(*out), **rest)
 
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the interpreters print stays out of the answers

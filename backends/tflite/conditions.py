@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from qir.analysis.group_conditions import bias_in_unit
 from qir.ir.dtype import I32, I64
-from qir.profiles.conditions import Condition
+from qir.profiles.conditions import GroupCondition
 
-CONDITIONS: Mapping[str, Condition] = {
-    "bias_wide": Condition(
+CONDITIONS: Mapping[str, GroupCondition] = {
+    "bias_wide": GroupCondition(
         "the bias is i32 or i64 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a float constant",
         lambda match: bias_in_unit(match, (I32, I64)),
     ),

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qir.profiles.kernel_forms import Form, Layer
+from qir.profiles.kernel_forms import Form, KernelLayer
 
 _SMALLEST_RATIO = 2.0**-10
 
 
-def _same_unpadded(of: Layer) -> bool:
-    """Whether padding may be stored as SAME, and leaves some rows or columns unread."""
+def _same_unpadded(of: KernelLayer) -> bool:
+    """Returns whether padding may be stored as SAME, and leaves some rows or columns unread."""
     if max(of.kernel) == 1:
         return False
     unread = False
@@ -29,8 +29,8 @@ def _same_unpadded(of: Layer) -> bool:
     return unread
 
 
-def _has_fine_operand(of: Layer) -> bool:
-    """Whether an operand's scale is below 1/1024 of the result's, in float32."""
+def _has_fine_operand(of: KernelLayer) -> bool:
+    """Returns whether an operand's scale is below 1/1024 of the result's, in float32."""
     scales = []
     for quant in (of.result, of.data, of.quant):
         if quant is None or quant.scale is None or quant.grain is not None:
@@ -41,40 +41,40 @@ def _has_fine_operand(of: Layer) -> bool:
     return bool(min(ratios) < _SMALLEST_RATIO)
 
 
-def _steps_beyond_window(of: Layer) -> bool:
+def _steps_beyond_window(of: KernelLayer) -> bool:
     return any(s > k for s, k in zip(of.ints("stride"), of.ints("kernel"), strict=False))
 
 
-def _one_map(of: Layer) -> bool:
+def _one_map(of: KernelLayer) -> bool:
     result = of.result
     return result is not None and all(q is not None and q.same_map(result) for q in of.joined)
 
 
-def _weight_blocks(of: Layer) -> bool:
+def _weight_blocks(of: KernelLayer) -> bool:
     return of.quant is not None and of.quant.grain is not None and of.quant.axis is None
 
 
 FORMS: Mapping[str, Form] = {
     "same_unpadded": Form(
-        "conv2d by more than one tap, padded as a file may say by SAME, with a stride that leaves "
-        "rows or columns unread: of XNNPACK's in TensorFlow 2.21",
+        "conv2d by more than one tap, padded as SAME pads, with a stride that leaves rows or "
+        "columns unread: a defect of XNNPACK in TensorFlow 2.21",
         _same_unpadded,
         ("conv2d",),
     ),
     "far_operand": Form(
-        "add or sub of which an operand has a scale below 1/1024 of the result's: what XNNPACK "
-        "leaves to other kernels",
+        "add or sub of which an operand has a scale below 1/1024 of the result's: XNNPACK leaves "
+        "these to other kernels",
         _has_fine_operand,
         ("add", "sub"),
     ),
     "steps_beyond_window": Form(
-        "max_pool2d whose stride exceeds its window along some axis: what XNNPACK leaves to other "
-        "kernels",
+        "max_pool2d whose stride exceeds its window along some axis: XNNPACK leaves these to "
+        "other kernels",
         _steps_beyond_window,
         ("max_pool2d",),
     ),
     "one_map": Form(
-        "concat of operands that all have the result's map",
+        "concat whose operands all have the result's quantized type",
         _one_map,
         ("concat",),
     ),
@@ -84,13 +84,13 @@ FORMS: Mapping[str, Form] = {
         ("linear",),
     ),
     "odd_rows": Form(
-        "linear whose rows of weights have an odd length: of four-bit weights, what XNNPACK leaves "
-        "to other kernels",
+        "linear whose rows of weights have an odd length: with 4-bit weights XNNPACK leaves these"
+        " to other kernels",
         lambda of: of.weights[-1] % 2 == 1,
         ("linear",),
     ),
     "unbiased": Form(
-        "linear without a bias: of 16-bit integers, for which TensorFlow Lite has another kernel",
+        "linear without a bias: with 16-bit data TensorFlow Lite has another kernel",
         lambda of: not of.biased,
         ("linear",),
     ),

@@ -43,7 +43,7 @@ _INT4 = 17
 
 
 @dataclass(frozen=True, eq=False)
-class Operand:
+class CaseOperand:
     """Quantized values with their map, or float values without one."""
 
     data: Array
@@ -61,13 +61,13 @@ class Operand:
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
-    """One quantized op, in QIR's words; `out` holds the result's map and an empty array of
-    integers."""
+class OpCase:
+    """One quantized op, in QIR's words; `out` holds the result's quantized type and an empty array
+    of integers."""
 
     op: str
-    operands: Mapping[str, Operand]
-    out: Operand
+    operands: Mapping[str, CaseOperand]
+    out: CaseOperand
     shape: tuple[int, ...]
     attrs: Mapping[str, Value] = field(default_factory=dict)
     fed: tuple[str, ...] = ("x",)
@@ -75,11 +75,11 @@ class Case:
     activation: str = ""
 
     def shaped(self) -> Array:
-        """An array of the result's shape and type."""
+        """Returns an array of the result's shape and type."""
         return np.zeros(self.shape, self.out.data.dtype)
 
     def pair(self, name: str) -> tuple[int, int]:
-        """An attribute of two whole numbers."""
+        """Returns an attribute of two whole numbers."""
         value = self.attrs[name]
         assert isinstance(value, tuple)
         return value[0], value[1]
@@ -103,7 +103,7 @@ _PACKAGES = {
 
 
 def runtime(*packages: str) -> tuple[str, ModuleType, ModuleType]:
-    """The name and version of what is installed, its schema and its interpreter.
+    """Returns the name and version of what is installed, its schema and its interpreter.
 
     Raises ImportError where none of the packages is.
     """
@@ -119,8 +119,8 @@ def runtime(*packages: str) -> tuple[str, ModuleType, ModuleType]:
     raise ImportError("needs ai-edge-litert, or tensorflow-cpu 2.21")
 
 
-def turned(case: Case, data: Array, *, back: bool = False) -> Array:
-    """An image with its channels last, or back as QIR's op has it."""
+def turned(case: OpCase, data: Array, *, back: bool = False) -> Array:
+    """Returns an image with its channels last, or back as QIR's op has it."""
     if case.op != "conv_transpose2d":
         return data
     return np.ascontiguousarray(data.transpose((0, 3, 1, 2) if back else (0, 2, 3, 1)))
@@ -138,11 +138,11 @@ class Runner:
     def __init__(self, schema: ModuleType, interpreter: ModuleType) -> None:
         self.schema, self.interpreter = schema, interpreter
 
-    def run(self, case: Case, resolver: str, *, twice: bool = False) -> Array:
-        """The quantized values, or float values, that a case gives."""
+    def run(self, case: OpCase, resolver: str, *, twice: bool = False) -> Array:
+        """Returns the quantized values, or float values, that a case gives."""
         kinds = self.interpreter.OpResolverType
         made = self.interpreter.Interpreter(
-            model_content=Writer(self.schema, case).model(),
+            model_content=OpFileWriter(self.schema, case).model(),
             experimental_op_resolver_type=getattr(kinds, RESOLVERS[resolver]),
             num_threads=1,
         )
@@ -155,16 +155,16 @@ class Runner:
         return turned(case, result, back=True)
 
 
-class Writer:
+class OpFileWriter:
     """A file of one op."""
 
-    def __init__(self, schema: ModuleType, case: Case) -> None:
+    def __init__(self, schema: ModuleType, case: OpCase) -> None:
         self.schema, self.case = schema, case
         self.buffers: list[Any] = [schema.BufferT()]
         self.tensors: list[Any] = []
 
     def model(self) -> bytes:
-        """The file."""
+        """Returns the file."""
         s, case = self.schema, self.case
         if case.op == "lstm":
             return self.recurrent()
@@ -177,25 +177,25 @@ class Writer:
         else:
             inputs += more
         made = turned(case, case.shaped())
-        result = self.tensor(Operand(made, case.out.scale, case.out.zero), "", fed=True)
+        result = self.tensor(CaseOperand(made, case.out.scale, case.out.zero), "", fed=True)
         kind, said = options(s, case, self.many())
         return self.file(inputs, fed, result, kind, said)
 
     def recurrent(self) -> bytes:
-        """The file of a layer that keeps a state."""
+        """Returns the file of a layer that keeps a state."""
         s, case = self.schema, self.case
 
         def add(
             data: Array, scale: float, zero: int, *, fed: bool = False, kept: bool = False
         ) -> int:
-            made = self.tensor(Operand(data, scale, zero), "part", fed=fed or kept)
+            made = self.tensor(CaseOperand(data, scale, zero), "part", fed=fed or kept)
             self.tensors[made].isVariable = kept and data.size > 0
             return made
 
         cell = case.attrs["cell"]
         assert isinstance(cell, int)
         inputs, inside = layer(s, case.operands, case.out, cell, add)
-        made = Operand(np.zeros(case.shape, np.int8), case.out.scale, case.out.zero)
+        made = CaseOperand(np.zeros(case.shape, np.int8), case.out.scale, case.out.zero)
         result = self.tensor(made, "", fed=True)
         kind, said = recurrent_options(s)
         return self.file(inputs, [inputs[0]], result, kind, said, inside)
@@ -209,7 +209,7 @@ class Writer:
         said: Any,
         inside: Sequence[int] = (),
     ) -> bytes:
-        """A model of one operator on tensors that are there."""
+        """Returns a model of one operator on tensors that are there."""
         s = self.schema
         code = s.OperatorCodeT()
         name = self.operator()
@@ -240,7 +240,7 @@ class Writer:
         return titled(self.case)
 
     def many(self) -> int:
-        """How many results a depthwise convolution makes of each channel; 0 of all else."""
+        """Returns how many results a depthwise convolution makes of each channel; 0 of all else."""
         groups = self.case.attrs.get("groups", 1)
         assert isinstance(groups, int)
         if groups == 1 or self.case.operands["w"].data.shape[1] != 1:
@@ -256,9 +256,9 @@ class Writer:
         return len(self.buffers) - 1
 
     def extra(self, data: Array) -> int:
-        return self.tensor(Operand(data, None, 0), "extra")
+        return self.tensor(CaseOperand(data, None, 0), "extra")
 
-    def tensor(self, of: Operand, slot: str, *, fed: bool = False) -> int:
+    def tensor(self, of: CaseOperand, slot: str, *, fed: bool = False) -> int:
         s, data, axis = self.schema, of.data, of.axis
         if slot == "w" and self.case.op == "conv2d":
             turn = (1, 2, 3, 0) if self.many() else (0, 2, 3, 1)
@@ -285,7 +285,7 @@ class Writer:
         self.tensors.append(made)
         return len(self.tensors) - 1
 
-    def blocks(self, of: Operand) -> Any:
+    def blocks(self, of: CaseOperand) -> Any:
         """Scales in blocks of terms: a tensor of float16."""
         s, scale = self.schema, np.asarray(of.scale, np.float16)
         made = s.TensorT()

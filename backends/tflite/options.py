@@ -103,7 +103,7 @@ VERSIONS: Mapping[str, int] = {
 """Versions of operators, where they are not 2."""
 
 
-class Asked(Protocol):
+class CaseOptions(Protocol):
     """What is read of a case."""
 
     @property
@@ -119,16 +119,16 @@ class Asked(Protocol):
     def pair(self, name: str) -> tuple[int, int]: ...
 
 
-def clipping(case: Asked) -> str:
-    """The operator that keeps numbers between two ends."""
+def clipping(case: CaseOptions) -> str:
+    """Returns the operator that keeps numbers between two ends."""
     low, high = case.attrs["min"], case.attrs["max"]
     assert isinstance(low, float)
     assert isinstance(high, float)
     return _CLIPS[low, high]
 
 
-def titled(case: Asked) -> str:
-    """The operator of a case, which its attributes decide where there are several."""
+def titled(case: CaseOptions) -> str:
+    """Returns the operator of a case, which its attributes decide where there are several."""
     if case.op == "clip":
         return clipping(case)
     if case.op == "pad" and case.attrs.get("mode") == "reflect":
@@ -136,14 +136,14 @@ def titled(case: Asked) -> str:
     return "STRIDED_SLICE" if case.op == "slice" and strided(case) else OPERATORS[case.op]
 
 
-def strided(case: Asked) -> bool:
-    """Whether a slice leaves elements out."""
+def strided(case: CaseOptions) -> bool:
+    """Returns whether a slice leaves elements out."""
     steps = case.attrs["steps"]
     assert isinstance(steps, tuple)
     return any(step != 1 for step in steps)
 
 
-def extras(case: Asked, rank: int) -> list[Array]:
+def extras(case: CaseOptions, rank: int) -> list[Array]:
     """Operands that QIR holds as attributes, for data of some rank."""
     attrs = case.attrs
     if case.op in _REDUCTIONS or case.op == "flip":
@@ -170,8 +170,9 @@ def extras(case: Asked, rank: int) -> list[Array]:
     return []
 
 
-def options(s: ModuleType, case: Asked, many: int) -> tuple[str, Any]:
-    """The name of an op's options and they themselves; `many`: a depthwise layer's results each."""
+def options(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any]:
+    """Returns the name of an op's options and they themselves; `many`: a depthwise layer's results
+    each."""
     for made in (_windows, _pairs, _simple, _more):
         found = made(s, case, many)
         if found is not None:
@@ -180,7 +181,7 @@ def options(s: ModuleType, case: Asked, many: int) -> tuple[str, Any]:
     return "", None
 
 
-def _windows(s: ModuleType, case: Asked, many: int) -> tuple[str, Any] | None:
+def _windows(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any] | None:
     """Of ops that go over an image."""
     act, padding = _ACTIVATIONS[case.activation], 0 if case.same else 1
     match case.op:
@@ -218,7 +219,7 @@ def _windows(s: ModuleType, case: Asked, many: int) -> tuple[str, Any] | None:
     return None
 
 
-def _pairs(s: ModuleType, case: Asked, many: int) -> tuple[str, Any] | None:
+def _pairs(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any] | None:
     """Of ops of several operands, and of moves whose attributes say which operator they are."""
     act, attrs = _ACTIVATIONS[case.activation], case.attrs
     match case.op:
@@ -264,7 +265,7 @@ def _pairs(s: ModuleType, case: Asked, many: int) -> tuple[str, Any] | None:
     return None
 
 
-def _simple(s: ModuleType, case: Asked, many: int) -> tuple[str, Any] | None:
+def _simple(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any] | None:
     """Of ops of one operand that say something."""
     attrs = case.attrs
     match case.op:
@@ -317,7 +318,7 @@ _PLAIN = {
 }
 
 
-def _more(s: ModuleType, case: Asked, many: int) -> tuple[str, Any] | None:
+def _more(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any] | None:
     """Of ops whose options say nothing."""
     title = _PLAIN.get(case.op)
     return None if title is None else (title, getattr(s, f"{title}OptionsT")())

@@ -21,7 +21,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.types import TensorType
 
-from .models import Case, Operand, Value
+from .models import CaseOperand, OpCase, Value
 
 Array = NDArray[np.generic]
 F = np.float32
@@ -40,7 +40,7 @@ class _Child:
             env=env,
         )
 
-    def run(self, case: Case, resolver: str) -> Array:
+    def run(self, case: OpCase, resolver: str) -> Array:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
@@ -59,15 +59,15 @@ class _Child:
         self.process.wait(60)
 
 
-def _told(case: Case) -> Plain:
-    """A case as plain values: its operands, its result, and the rest by name."""
+def _told(case: OpCase) -> Plain:
+    """Returns a case as plain values: its operands, its result, and the rest by name."""
     held = {f.name: getattr(case, f.name) for f in fields(case)}
     operands = {slot: _parts(of) for slot, of in held.pop("operands").items()}
     out = _parts(held.pop("out"))
     return (operands, out, {**held, "attrs": dict(case.attrs)})
 
 
-def _parts(of: Operand) -> Plain:
+def _parts(of: CaseOperand) -> Plain:
     return tuple(getattr(of, f.name) for f in fields(of))
 
 
@@ -157,14 +157,14 @@ class LiteRt(Delegate):
 # -- a graph as a case ----------------------------------------------------------------------------
 
 
-def _case(node: Node, feeds: Mapping[str, Array]) -> Case:
-    """An op, or one with an activation, as a model has it."""
+def _case(node: Node, feeds: Mapping[str, Array]) -> OpCase:
+    """Returns an op, or one with an activation, as a model has it."""
     first = node.stages[0] if node.stages else node
     operands = {slot: _operand(node, slot, feeds) for slot in node.operands}
     if "bias" in operands:
         x, w = operands["x"], operands["w"]
         unit = np.asarray(np.asarray(w.scale, F) * F(x.step), F)
-        operands["bias"] = Operand(operands["bias"].data, unit if unit.ndim else float(unit))
+        operands["bias"] = CaseOperand(operands["bias"].data, unit if unit.ndim else float(unit))
     attrs: dict[str, Value] = {}
     for name, value in first.attrs.items():
         if isinstance(value, tuple):
@@ -174,7 +174,7 @@ def _case(node: Node, feeds: Mapping[str, Array]) -> Case:
     pad = attrs.get("pad", ())
     shape = tuple(d for d in node.result.type.shape if isinstance(d, int))
     after = {"relu": "relu", "clip": "relu6"}
-    return Case(
+    return OpCase(
         first.op,
         operands,
         _held(np.zeros(0, _carrier(node.result.type)), node.result.type),
@@ -186,7 +186,7 @@ def _case(node: Node, feeds: Mapping[str, Array]) -> Case:
     )
 
 
-def _operand(node: Node, slot: str, feeds: Mapping[str, Array]) -> Operand:
+def _operand(node: Node, slot: str, feeds: Mapping[str, Array]) -> CaseOperand:
     value = node.operands[slot]
     held = value.constant
     return _held(feeds[value.name] if held is None else held.data, value.type)
@@ -196,14 +196,14 @@ def _carrier(kind: TensorType) -> np.dtype[np.generic]:
     return kind.quant.storage.carrier if kind.quant else kind.dtype.carrier
 
 
-def _held(data: Array, kind: TensorType) -> Operand:
+def _held(data: Array, kind: TensorType) -> CaseOperand:
     quant = kind.quant
     if quant is None:
-        return Operand(data)
+        return CaseOperand(data)
     scales, zeros = np.asarray(quant.scales(), F), np.asarray(quant.zeros())
     if quant.axis is not None:
-        return Operand(data, scales, 0, quant.axis)
-    return Operand(data, float(scales), int(zeros))
+        return CaseOperand(data, scales, 0, quant.axis)
+    return CaseOperand(data, float(scales), int(zeros))
 
 
 PROBES: tuple[Probe, ...] = (Reference(), Delegate(), LiteRt())

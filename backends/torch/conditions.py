@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qir.ir.ops import spec
-from qir.profiles.conditions import Condition
-from qir.rewrite.fusing import Match
+from qir.profiles.conditions import GroupCondition
+from qir.rewrite.fusing import ChainMatch
 
 
-def _one_scale(match: Match) -> bool:
+def _one_scale(match: ChainMatch) -> bool:
     quant = match.codes[spec(match.head.op).traits.weight or "w"].type.quant
     return quant is None or quant.grain is None
 
 
-def _bilinear(match: Match) -> bool:
+def _bilinear(match: ChainMatch) -> bool:
     attrs, x, y = match.head.attrs, match.head.operands["x"].type, match.head.result.type
     axes = attrs["axes"] or [i for i, size in enumerate(x.shape) if size != y.shape[i]]
     kinds = (attrs["mode"], attrs["antialias"], attrs["policy"])
@@ -23,9 +23,9 @@ def _bilinear(match: Match) -> bool:
     return kinds == ("linear", False, "stretch") and places and len(axes) == 2
 
 
-CONDITIONS: Mapping[str, Condition] = {
-    "one_scale": Condition("all weights have one scale", _one_scale),
-    "bilinear": Condition(
+CONDITIONS: Mapping[str, GroupCondition] = {
+    "one_scale": GroupCondition("all weights have one scale", _one_scale),
+    "bilinear": GroupCondition(
         "it is linear along two axes, from half pixels or corners, without antialias", _bilinear
     ),
 }

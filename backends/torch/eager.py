@@ -38,7 +38,7 @@ _OTHERWISE = "formats torchscript and fx write it"
 
 
 @dataclass
-class Found:
+class ModuleTree:
     """What a graph says of modules, by their paths."""
 
     scales: dict[str, QuantType] = field(default_factory=dict)
@@ -91,7 +91,7 @@ def _watched(prepared: nn.Module) -> list[str]:
     return [p for p, m in prepared.named_modules() if hasattr(m, "activation_post_process")]
 
 
-def _require_places(graph: Graph, prepared: nn.Module, found: Found, prefix: str) -> None:
+def _require_places(graph: Graph, prepared: nn.Module, found: ModuleTree, prefix: str) -> None:
     """Raises Refused for a value whose scale eager mode keeps nowhere."""
     known = {path.removeprefix(prefix) for path in _watched(prepared)}
     if called := sorted(known & found.twice):
@@ -155,8 +155,8 @@ def require_same(
 # -- what the graph says --------------------------------------------------------------------------
 
 
-def _found(graph: Graph, module: nn.Module, table: Capability) -> Found:
-    found = Found()
+def _found(graph: Graph, module: nn.Module, table: Capability) -> ModuleTree:
+    found = ModuleTree()
     for node in graph:
         if node.op in LAYERS and node.operands["x"].node.op == "dequantize":
             _layer(graph, node, module, found)
@@ -168,7 +168,9 @@ def _found(graph: Graph, module: nn.Module, table: Capability) -> Found:
     return found
 
 
-def _scale(graph: Graph, node: Node, module: nn.Module, found: Found, table: Capability) -> None:
+def _scale(
+    graph: Graph, node: Node, module: nn.Module, found: ModuleTree, table: Capability
+) -> None:
     """Notes the type of a quantized value for the module that makes it.
 
     A relu keeps the scale, so what is before it gets the same: zero is its least integer.
@@ -221,7 +223,7 @@ def _path(node: Node) -> str:
     return node.origins[0].path if node.origins else ""
 
 
-def _layer(graph: Graph, node: Node, module: nn.Module, found: Found) -> None:
+def _layer(graph: Graph, node: Node, module: nn.Module, found: ModuleTree) -> None:
     """Notes weights and bias of a layer, and the modules that are fused into it."""
     path, held = _path(node), node.operands["w"].node
     codes = held.operands["x"] if held.op == "dequantize" else node.operands["w"]

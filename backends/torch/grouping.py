@@ -17,7 +17,7 @@ from qir.ledger import Change, Ledger
 from qir.passes.forms.group import Group
 from qir.profiles import Profile
 from qir.rewrite import Pass
-from qir.rewrite.fusing import Match
+from qir.rewrite.fusing import ChainMatch
 
 from .preparation import STEPS
 
@@ -35,14 +35,14 @@ class Kernels(Group):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A function whose kernel the table lacks."""
+        """Returns a function whose kernel the table lacks."""
         text = (
             "graph main as torch-2.13.x86 {\n  %x = input() : 2x3xf32\n"
             "  %y = sigmoid(%x) : 2x3xf32\n  output(y=%y)\n}\n"
         )
         yield cls(), parse(text)
 
-    def allows(self, match: Match, graph: Graph) -> bool:
+    def allows(self, match: ChainMatch, graph: Graph) -> bool:
         return super().allows(match, graph) and self._has(match)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
@@ -69,7 +69,7 @@ class Kernels(Group):
                     count += 1
         return count
 
-    def _has(self, match: Match) -> bool:
+    def _has(self, match: ChainMatch) -> bool:
         ops = tuple(node.op for node in match.ops)
         row = self.table.ops.get(ops[0])
         if row is None or (len(ops) > 1 and not self.table.chain(ops)):
@@ -87,7 +87,7 @@ class Kernels(Group):
         return (quant.grain is None and "tensor" in grains) or "channel" in grains
 
 
-class Written(Kernels):
+class GraphLayout(Kernels):
     """The same kernels in the layout of the graph: PyTorch itself puts channels last."""
 
     def steps(self, named: Profile) -> tuple[str, ...]:
@@ -178,4 +178,4 @@ def _fixed(scheme: Scheme, quant: QuantType) -> bool:
     return scale and (scheme.zero is None or bool((quant.zeros() == scheme.zero).all()))
 
 
-__all__ = ["Kernels", "Written"]
+__all__ = ["GraphLayout", "Kernels"]

@@ -44,7 +44,7 @@ _OPS = (
 _ROWS = (("conv2d", "relu"), ("linear", "relu"))
 
 
-class Engine(Probe):
+class TorchEngine(Probe):
     """Quantized tensors under one engine, on one thread."""
 
     backend = "torch"
@@ -93,12 +93,12 @@ def _chosen(engine: str, graph: Graph, ranges: Array) -> Array:
 
 
 def _head(node: Node) -> str:
-    """The op, or the first of a row of them."""
+    """Returns the op, or the first of a row of them."""
     return node.stages[0].op if node.stages else node.op
 
 
 def _tail(node: Node) -> str:
-    """What the name of a kernel adds for the ops after the first."""
+    """Returns what the name of a kernel adds for the ops after the first."""
     return "".join(f"_{stage.op}" for stage in node.stages[1:])
 
 
@@ -122,7 +122,7 @@ def _under(engine: str) -> Iterator[None]:
 
 
 def _tensor(node: Node, slot: str, feeds: Mapping[str, Array]) -> torch.Tensor:
-    """An operand as torch holds it."""
+    """Returns an operand as torch holds it."""
     value = node.operands[slot]
     held = value.constant
     data = feeds[value.name] if held is None else held.data
@@ -260,16 +260,16 @@ _RUN: Mapping[str, Callable[[Node, Tensors], torch.Tensor]] = {
 }
 
 
-class Fbgemm(Engine):
+class Fbgemm(TorchEngine):
     """Engine fbgemm."""
 
     name = "torch.fbgemm"
-    forms = replace(Engine.forms, ops=(*_OPS, "conv3d"))
+    forms = replace(TorchEngine.forms, ops=(*_OPS, "conv3d"))
     engine = "fbgemm"
     settings: ClassVar[Mapping[str, str]] = {"engine": "fbgemm"}
 
 
-class X86(Engine):
+class X86(TorchEngine):
     """Engine x86."""
 
     name = "torch.x86"
@@ -277,22 +277,22 @@ class X86(Engine):
     settings: ClassVar[Mapping[str, str]] = {"engine": "x86"}
 
 
-class Onednn(Engine):
+class OnednnEngine(TorchEngine):
     """Engine onednn."""
 
     name = "torch.onednn"
     engine = "onednn"
-    forms = replace(Engine.forms, tails=(*_ROWS, ("conv2d", "add"), ("conv2d", "add", "relu")))
+    forms = replace(TorchEngine.forms, tails=(*_ROWS, ("conv2d", "add"), ("conv2d", "add", "relu")))
     settings: ClassVar[Mapping[str, str]] = {"engine": "onednn"}
 
 
-class Qnnpack(Engine):
+class Qnnpack(TorchEngine):
     """Engine qnnpack."""
 
     name = "torch.qnnpack"
-    forms = replace(Engine.forms, ops=tuple(op for op in _OPS if op != "sigmoid"))
+    forms = replace(TorchEngine.forms, ops=tuple(op for op in _OPS if op != "sigmoid"))
     engine = "qnnpack"
     settings: ClassVar[Mapping[str, str]] = {"engine": "qnnpack"}
 
 
-PROBES: tuple[Probe, ...] = (Fbgemm(), X86(), Onednn(), Qnnpack(), Exported())
+PROBES: tuple[Probe, ...] = (Fbgemm(), X86(), OnednnEngine(), Qnnpack(), Exported())

@@ -50,21 +50,21 @@ def engine(name: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Signature:
+class ProgramInterface:
     """The inputs and results of a program, in order."""
 
     inputs: dict[str, TensorType]
     outputs: tuple[str, ...]
 
     @classmethod
-    def of(cls, graph: Graph) -> Signature:
+    def of(cls, graph: Graph) -> ProgramInterface:
         """Returns that of a graph."""
         return cls({value.name: value.type for value in graph.inputs}, tuple(graph.outputs))
 
-    def plain(self) -> Signature:
+    def plain(self) -> ProgramInterface:
         """Returns that of a program whose quantized values are tensors of plain integers."""
         kinds = {name: kind.with_element(kind.dtype) for name, kind in self.inputs.items()}
-        return Signature(kinds, self.outputs)
+        return ProgramInterface(kinds, self.outputs)
 
     def text(self, engine: str = "") -> str:
         """Returns it as JSON, with the engine that computes the program's quantized tensors."""
@@ -73,8 +73,8 @@ class Signature:
         return json.dumps(told | ({"engine": engine} if engine else {}))
 
     @classmethod
-    def parse(cls, text: str) -> Signature:
-        """Reads the JSON; InputError for something else."""
+    def parse(cls, text: str) -> ProgramInterface:
+        """Reads the JSON; raises InputError for something else."""
         try:
             told = json.loads(text)
             inputs = {str(name): parse_type(str(kind)) for name, kind in told["inputs"].items()}
@@ -84,15 +84,15 @@ class Signature:
 
 
 @dataclass(frozen=True)
-class Session(Executable):
+class TorchSession(Executable):
     """A program that is ready to run."""
 
     run: Callable[..., Any]
     engine: str
-    signature: Signature
+    signature: ProgramInterface
 
     def __call__(self, /, **inputs: object) -> dict[str, object]:
-        """Runs it on arrays by input name; DataError for one that is missing or unknown.
+        """Runs it on arrays by input name; raises DataError for one that is missing or unknown.
 
         Quantized tensors are their stored integers.
         """

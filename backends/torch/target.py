@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -25,29 +26,41 @@ class PyTorchTarget(Target):
     decomposed: ClassVar[bool] = False
     """Whether quantized values are plain integers, between operators that say what they mean."""
     table: ClassVar[str]
-    """The target file, beside this one."""
+    """The target file, next to this one."""
     suffixes: ClassVar[Mapping[str, str]] = {"torchscript": ".pt", "pt2": ".pt2", "float": ".pt2"}
 
     def __init__(self) -> None:
         self.profile = profile_name(self.numerics)
 
+    def owns(self, path: Path) -> bool:
+        """Reports whether a file is run as it is: one that QIR wrote, whose kernels it calls.
+
+        An exported program in QDQ form computes floats between them: its kernels are inductor's,
+        which are called for the graph that is read. So it is for programs of others.
+        """
+        return super().owns(path) and _calls_kernels(path)
+
     def capability(self) -> Capability:
-        """What is computed on quantized tensors, as far as the profile claims it."""
+        """Returns what is computed on quantized tensors, as far as the profile claims it."""
         return load(Path(__file__).with_name(self.table))
 
     def planned(self, graph: Graph) -> Capability:
-        """The table, but for kernels of a graph of which the profile claims nothing there."""
+        """Returns the table, but for kernels of a graph of which the profile claims nothing
+        there."""
         from .unclaimed import without_unclaimed
 
         return without_unclaimed(graph, self.capability(), self.profile)
 
     def computed(self, graph: Graph, ledger: Ledger) -> Graph:
-        """The graph with one group for each kernel that runs its files."""
+        """Returns the graph with one group for each kernel that runs its files."""
         from qir.rewrite import run_passes
 
         from .grouping import Kernels
         from .unclaimed import claimed
+        from .whole_range import widen
 
+        graph = graph.copy()
+        widen(graph, self.capability(), ledger)
         table = claimed(graph, self.capability(), self.profile)
         return run_passes(graph, [Kernels(self.profile, table=table)], ledger)
 
@@ -108,11 +121,18 @@ class PyTorchTarget(Target):
         return session(self, graph)
 
     def compile_file(self, path: Path, *, threads: int | None = None) -> Executable:
-        """Runs a file that this target wrote; InputError for one that is not."""
+        """Runs a file that this target wrote; raises InputError for one that is not."""
         self._require_torch()
         from .writing import file_session
 
         return file_session(self, path)
+
+    def compile_read(self, path: Path, graph: Graph, *, threads: int | None = None) -> Executable:
+        """Runs any archive or exported program; InputError for one that PyTorch does not load."""
+        self._require_torch()
+        from .writing import file_session
+
+        return file_session(self, path, graph)
 
     def _require_torch(self) -> None:
         try:
@@ -121,6 +141,20 @@ class PyTorchTarget(Target):
             raise PluginError(f"target {self.name} needs PyTorch: {error}") from error
 
 
+def _calls_kernels(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.namelist()
+            programs = [name for name in members if name.endswith("models/model.json")]
+            written = any(name.rpartition("/")[2] == _TOLD for name in members)
+            return written and not any(_QDQ in archive.read(name) for name in programs)
+    except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError):
+        return False
+
+
+_TOLD = "qir.json"
+"""The member in which QIR states the inputs of the files that it writes."""
+_QDQ = b"quantized_decomposed"
 _ENGINE = ("torchscript", "fx", "eager", "float")
 """The forms that an engine runs. Exported programs are computed by the rules of pt2e: in torch 2.13
 their quantize rounds before it adds the zero point, that of quantized tensors after, so a mean of

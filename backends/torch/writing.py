@@ -18,15 +18,17 @@ from qir.ir.node import Node
 from qir.ledger import Change, Ledger
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.open_groups import OpenGroups
+from qir.passes.forms.split_sums import SplitSums
 from qir.passes.forms.unsigned_data import UnsignedData
 from qir.rewrite import Pass, run_passes
 
 from . import eager
-from .grouping import Written
-from .session import Session, Signature, engine
+from .grouping import GraphLayout
+from .session import ProgramInterface, TorchSession, engine
 from .unclaimed import claimed
+from .whole_range import widen
 from .writer import decomposed, exported, kernels, torchscript
-from .writer.program import Handler, Program
+from .writer.program import FxProgram, Handler
 
 
 class ByEngine(Protocol):
@@ -45,13 +47,13 @@ class ByEngine(Protocol):
         """Whether its programs have the ops of `quantized_decomposed`."""
 
     def capability(self) -> Capability:
-        """What it computes in integers."""
+        """Returns what it computes in integers."""
 
 
 def build(target: ByEngine, graph: Graph, ledger: Ledger, form: str, *, lossy: bool) -> object:
     """Returns the model of a graph in one of a target's forms; Refused for what has no form."""
     plain = target.decomposed or form in ("pt2", "float")
-    flat = _flat(graph, ledger, kernels=not plain)
+    flat = _flat(None if plain else target.capability(), graph, ledger)
     if form == "float" and (found := held(flat)):
         raise Refused(f"{graph.name}: {found[0]} is quantized; write the float model instead")
     choose = decomposed.handler if plain else kernels.handler
@@ -70,7 +72,7 @@ def convert(
 
     Raises Refused where eager mode computes something else than the graph says.
     """
-    flat = _flat(graph, ledger, kernels=True)
+    flat = _flat(target.capability(), graph, ledger)
     with engine(target.engine):
         made = eager.converted(flat, module, target.capability())
     ledger.check(lossy=lossy)
@@ -82,10 +84,14 @@ def convert(
     return made
 
 
-def _flat(graph: Graph, ledger: Ledger, *, kernels: bool) -> Graph:
-    """Returns the graph in QDQ form; with data as the engines' kernels take them, which are u8."""
+def _flat(kernels: Capability | None, graph: Graph, ledger: Ledger) -> Graph:
+    """Returns the graph in QDQ form; for an engine's kernels with data as these take them, which
+    are u8, and sums of two tensors as additions, where no kernel of a convolution adds one."""
     passes: list[Pass] = [ExpandQdq(), OpenGroups(chains=True)]
-    flat = run_passes(graph, [*passes, UnsignedData()] if kernels else passes, ledger)
+    if kernels is not None:
+        adds = any(chain[:2] == ("conv2d", "add") for chain in kernels.chains)
+        passes = [*(() if adds else (SplitSums(),)), *passes, UnsignedData()]
+    flat = run_passes(graph, passes, ledger)
     for node in flat:
         if node.op == "quantize" and node.attrs["round"] in _NEAREST:
             flat.set_attrs(node, round="")
@@ -106,30 +112,31 @@ def _refusing(graph: Graph) -> Iterator[None]:
 
 _NEAREST = frozenset({"away", "half_up", "half_down"})
 """Roundings that differ from PyTorch's at ties alone."""
-_FORMS: Mapping[str, Callable[[Program], object]] = {
+_FORMS: Mapping[str, Callable[[FxProgram], object]] = {
     "fx": exported.called,
     "torchscript": torchscript.scripted,
 }
 """What makes a model of a program; exported programs are the rest."""
 
 
-def _program(graph: Graph, choose: Callable[[Node], Handler | None], *, plain: bool) -> Program:
-    made = Program(graph, plain)
+def _program(graph: Graph, choose: Callable[[Node], Handler | None], *, plain: bool) -> FxProgram:
+    made = FxProgram(graph, plain)
     made.write(choose)
     return made
 
 
 def _grouped(target: ByEngine, flat: Graph, ledger: Ledger) -> Graph:
-    """The graph with one group for each kernel that is called."""
+    """Returns the graph with one group for each kernel that is called."""
     if not held(flat):
         return flat
+    widen(flat, target.capability(), ledger)
     table = claimed(flat, target.capability(), target.profile)
-    return run_passes(flat, [Written(target.profile, table=table)], ledger)
+    return run_passes(flat, [GraphLayout(target.profile, table=table)], ledger)
 
 
 def save(target: ByEngine, made: object, graph: Graph, path: Path) -> None:
     """Writes what `build` made of a graph; Refused for a module that is no file."""
-    signature = Signature.of(graph)
+    signature = ProgramInterface.of(graph)
     if isinstance(made, ExportedProgram):
         exported.save(made, path, signature.text())
     elif isinstance(made, jit.ScriptModule):
@@ -140,18 +147,19 @@ def save(target: ByEngine, made: object, graph: Graph, path: Path) -> None:
         raise Refused(f"{path}: {said}: qir.build(graph, format='fx') returns it")
 
 
-def session(target: ByEngine, graph: Graph) -> Session:
+def session(target: ByEngine, graph: Graph) -> TorchSession:
     """Makes a graph ready to run by a target's engine, by the kernels that run its files."""
-    flat = _flat(graph, Ledger(), kernels=not target.decomposed)
+    flat = _flat(None if target.decomposed else target.capability(), graph, Ledger())
     grouped = _grouped(target, flat, Ledger())
     choose = decomposed.lowered if target.decomposed else kernels.handler
     with engine(target.engine):
         program = _program(grouped, choose, plain=target.decomposed)
-    return Session(exported.module(program), target.engine, _signature(target, graph))
+    return TorchSession(exported.module(program), target.engine, _signature(target, graph))
 
 
-def file_session(target: ByEngine, path: Path) -> Session:
-    """Makes a file that a target wrote ready to run; InputError for one that is none.
+def file_session(target: ByEngine, path: Path, graph: Graph | None = None) -> TorchSession:
+    """Makes a file ready to run; InputError for one that does not name its inputs, as a target
+    writes them, where no graph says their names.
 
     PyTorch packs the weights of a file as it loads it, for the engine that is chosen then.
     """
@@ -159,12 +167,14 @@ def file_session(target: ByEngine, path: Path) -> Session:
     with engine(target.engine):
         made, told = exported.load(path) if whole else torchscript.load(path)
     run: Callable[..., object] = made
-    signature = Signature.parse(told)
-    return Session(run, target.engine, signature.plain() if whole else signature)
+    signature = (
+        ProgramInterface.parse(told) if told or graph is None else ProgramInterface.of(graph)
+    )
+    return TorchSession(run, target.engine, signature.plain() if whole else signature)
 
 
-def _signature(target: ByEngine, graph: Graph) -> Signature:
-    found = Signature.of(graph)
+def _signature(target: ByEngine, graph: Graph) -> ProgramInterface:
+    found = ProgramInterface.of(graph)
     return found.plain() if target.decomposed else found
 
 

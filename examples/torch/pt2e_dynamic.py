@@ -1,7 +1,8 @@
-"""Makes layers of an exported program quantize their data while they run, as TorchScript."""
+"""Makes layers of an exported program quantize their data while they run."""
 
 import numpy as np
 import torch
+import torch.ao.quantization.fx._decomposed  # makes the operators of the file known
 from torch import nn
 
 import qir
@@ -15,10 +16,18 @@ x = torch.randn(5, 24)
 batch = torch.export.Dim("batch", min=2, max=64)
 program = torch.export.export(model, (x,), dynamic_shapes=({0: batch},))
 
-int8 = pipeline.quantize_dynamic(qir.load(program), target="pytorch-x86")
+graph = qir.load(program)
+int8 = pipeline.quantize_dynamic(graph, target="pt2e")
+qir.save(int8, "dynamic.pt2", target="pt2e")
+
+# torch.compile with freezing makes each linear layer of this file one kernel of oneDNN.
+exported = torch.export.load("dynamic.pt2").module()
+assert (exported(x) - model(x)).abs().max() < 0.05
+
+# An engine for quantized tensors has such kernels in TorchScript, to the byte.
+int8 = pipeline.quantize_dynamic(graph, target="pytorch-x86")
 qir.save(int8, "dynamic.pt", target="pytorch-x86")
 made = torch.jit.load("dynamic.pt")(x)
-assert (made - model(x)).abs().max() < 0.05
 
 # The same from any framework: QIR runs these kernels on arrays too.
 run = qir.compile(int8, target="pytorch-x86")

@@ -18,7 +18,7 @@ from .attributes import Attributes
 from .symbol import SymbolNode, shown
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .reader import SymbolReader
 
 
 class Unsupported(Exception):
@@ -26,7 +26,7 @@ class Unsupported(Exception):
 
 
 @dataclass(frozen=True)
-class Range:
+class RangeEnd:
     """One end of the range that a quantized tensor carries, as a number known while reading."""
 
     number: float
@@ -42,7 +42,7 @@ class Unset:
     shape: tuple[int, ...] = ()
 
 
-Made: TypeAlias = Value | Range | Unset | None
+Made: TypeAlias = Value | RangeEnd | Unset | None
 """What one result of a node has become; None for one that is not computed here."""
 _MOST = 1 << 24
 """Elements along an axis that converters make constants or results for."""
@@ -60,10 +60,10 @@ KINDS = {
 """The language's name of each element type that attributes name."""
 
 
-class Call:
+class SymbolCall:
     """A node that is being converted."""
 
-    def __init__(self, reader: Reader, node: SymbolNode, inputs: Sequence[Made]) -> None:
+    def __init__(self, reader: SymbolReader, node: SymbolNode, inputs: Sequence[Made]) -> None:
         self.reader = reader
         self.node = node
         self.inputs = inputs

@@ -6,12 +6,12 @@ from qir.ir.attrs import Attr
 from qir.ir.dims import Dim
 from qir.ir.node import Value
 
-from .call import Call, Unsupported
+from .call import SymbolCall, Unsupported
 
 _LAYOUTS = ("", "NCW", "NCHW", "NCDHW")
 
 
-def sides(call: Call) -> tuple[int, dict[str, Attr]]:
+def sides(call: SymbolCall) -> tuple[int, dict[str, Attr]]:
     """Returns how many spatial axes a layer has, and its attributes along them."""
     kernel = call.attrs.wholes("kernel")
     axes = len(kernel)
@@ -27,20 +27,20 @@ def sides(call: Call) -> tuple[int, dict[str, Attr]]:
     return axes, attrs
 
 
-def operands(call: Call, no_bias: bool) -> dict[str, Value | None]:
+def operands(call: SymbolCall, no_bias: bool) -> dict[str, Value | None]:
     """Returns data, weights and the bias, where there is one."""
     bias = None if call.attrs.flag("no_bias", no_bias) else call.value(2)
     return {"x": call.value(0), "w": call.value(1), "bias": bias}
 
 
-def check_channels(call: Call, name: str, found: Dim) -> None:
+def check_channels(call: SymbolCall, name: str, found: Dim) -> None:
     """Raises Unsupported where weights have another number of channels than an attribute says."""
     wanted = call.attrs.whole(name, 0)
     if wanted and isinstance(found, int) and wanted != found:
         raise Unsupported(f"{name} is {wanted}, its weights have {found} channels")
 
 
-def convolution(call: Call) -> Value:
+def convolution(call: SymbolCall) -> Value:
     """Adds a convolution along one, two or three axes."""
     axes, attrs = sides(call)
     made = call.add(f"conv{axes}d", operands(call, no_bias=False), attrs)
@@ -48,7 +48,7 @@ def convolution(call: Call) -> Value:
     return made
 
 
-def _deconvolution(call: Call) -> Value:
+def _deconvolution(call: SymbolCall) -> Value:
     axes, attrs = sides(call)
     given = operands(call, no_bias=True)
     extra = call.attrs.wholes("adj", (0,) * axes)
@@ -59,7 +59,7 @@ def _deconvolution(call: Call) -> Value:
     return made
 
 
-def fully_connected(call: Call) -> Value:
+def fully_connected(call: SymbolCall) -> Value:
     """Adds a linear layer; data of more axes are flattened where `flatten` says so."""
     x = call.spread(0)
     bias = None if call.attrs.flag("no_bias") else call.value(2)

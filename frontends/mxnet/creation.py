@@ -11,13 +11,13 @@ from qir.ir.dtype import DType
 from qir.ir.node import Value
 
 from . import sizes
-from .call import Call, Made, Unset, Unsupported
+from .call import Made, SymbolCall, Unset, Unsupported
 
 _MOST = 1 << 24
 """Elements that a constant may have which a file does not hold."""
 
 
-def _filled(call: Call, number: float) -> Made:
+def _filled(call: SymbolCall, number: float) -> Made:
     call.skip("ctx")
     shape, kind = call.attrs.wholes("shape"), call.kind()
     if number == 0 and (not shape or 0 in shape or -1 in shape):
@@ -27,8 +27,8 @@ def _filled(call: Call, number: float) -> Made:
     return call.constant(np.full(shape, number, kind.carrier), "filled")
 
 
-def _like(number: float) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _like(number: float) -> Callable[[SymbolCall], Value]:
+    def read(call: SymbolCall) -> Value:
         x = call.value(0)
         kind: DType = x.type.dtype
         return call.add(
@@ -38,7 +38,7 @@ def _like(number: float) -> Callable[[Call], Value]:
     return read
 
 
-def _arange(call: Call) -> Value:
+def _arange(call: SymbolCall) -> Value:
     call.skip("ctx", "infer_range")
     start, step = call.attrs.real("start", 0.0), call.attrs.real("step", 1.0)
     kind, repeat = call.kind(), call.attrs.whole("repeat", 1)
@@ -53,11 +53,11 @@ def _arange(call: Call) -> Value:
     return call.constant(found.astype(kind.carrier), "range")
 
 
-def _shape(call: Call) -> Value:
+def _shape(call: SymbolCall) -> Value:
     return call.add("shape", {"x": call.value(0)})
 
 
-OPS: dict[str, Callable[[Call], Made]] = {
+OPS: dict[str, Callable[[SymbolCall], Made]] = {
     "_zeros": lambda call: _filled(call, 0.0),
     "_ones": lambda call: _filled(call, 1.0),
     "_full": lambda call: _filled(call, call.attrs.real("value")),

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from qir.ir.dtype import BOOL
 from qir.ir.node import Value
 
-from .call import Call, Made, Unsupported
+from .call import Made, SymbolCall, Unsupported
 
-Handler = Callable[[Call], Made | list[Made]]
+Handler = Callable[[SymbolCall], Made | list[Made]]
 
 
 def _unary(op: str) -> Handler:
     return lambda call: call.add(op, {"x": call.value(0)})
 
 
-def _apply(call: Call, op: str, a: Value, b: Value) -> Value:
+def _apply(call: SymbolCall, op: str, a: Value, b: Value) -> Value:
     """Adds an op of two operands; comparisons give 0 and 1 in the operands' type."""
     if op in ("min", "max"):
         return call.add(op, {"xs.0": a, "xs.1": b})
@@ -32,7 +32,7 @@ def _apply(call: Call, op: str, a: Value, b: Value) -> Value:
 
 
 def _binary(op: str) -> Handler:
-    def read(call: Call) -> Value:
+    def read(call: SymbolCall) -> Value:
         a, b = call.spread(0), call.spread(1)
         if a.type.dtype != b.type.dtype:
             raise Unsupported(f"its operands are {a.type.dtype} and {b.type.dtype}")
@@ -42,7 +42,7 @@ def _binary(op: str) -> Handler:
 
 
 def _scalar(op: str, swapped: bool = False) -> Handler:
-    def read(call: Call) -> Value:
+    def read(call: SymbolCall) -> Value:
         call.skip("is_int")
         x = call.value(0)
         number = call.number(call.attrs.real("scalar", 1.0), x.type.dtype)
@@ -51,7 +51,7 @@ def _scalar(op: str, swapped: bool = False) -> Handler:
     return read
 
 
-def _sum(call: Call) -> Value:
+def _sum(call: SymbolCall) -> Value:
     call.skip("num_args")
     parts = call.values()
     if len(parts) == 1:
@@ -70,13 +70,13 @@ _ACTIVATIONS = {
 }
 
 
-def activation(call: Call) -> Value:
+def activation(call: SymbolCall) -> Value:
     """Adds the function that `act_type` names."""
     kind = call.only("act_type", "", *_ACTIVATIONS)
     return call.add(_ACTIVATIONS[kind], {"x": call.value(0)})
 
 
-def leaky(call: Call) -> Made | list[Made]:
+def leaky(call: SymbolCall) -> Made | list[Made]:
     """Adds one of the kinds of LeakyReLU; that with a random slope has its mean in inference."""
     x = call.value(0)
     kind = call.only("act_type", "leaky", "leaky", "prelu", "rrelu", "elu", "selu", "gelu")
@@ -100,19 +100,19 @@ def leaky(call: Call) -> Made | list[Made]:
     return call.add("leaky_relu", {"x": x}, {"alpha": slope})
 
 
-def clip(call: Call) -> Value:
+def clip(call: SymbolCall) -> Value:
     """Adds a clip to two bounds."""
     low, high = call.attrs.real("a_min"), call.attrs.real("a_max")
     attrs = {k: v for k, v in (("min", low), ("max", high)) if not math.isnan(v)}
     return call.add("clip", {"x": call.value(0)}, attrs)
 
 
-def _hard_sigmoid(call: Call) -> Value:
+def _hard_sigmoid(call: SymbolCall) -> Value:
     attrs = {"alpha": call.attrs.real("alpha", 0.2), "beta": call.attrs.real("beta", 0.5)}
     return call.add("hard_sigmoid", {"x": call.value(0)}, attrs)
 
 
-def _rounded(call: Call, tie: Callable[[Value], tuple[Value, Value]]) -> Value:
+def _rounded(call: SymbolCall, tie: Callable[[Value], tuple[Value, Value]]) -> Value:
     """Adds a rounding that takes ties elsewhere than to the even neighbour."""
     x = call.value(0)
     start, at_tie = tie(x)
@@ -122,7 +122,7 @@ def _rounded(call: Call, tie: Callable[[Value], tuple[Value, Value]]) -> Value:
     return call.add("where", {"condition": half, "a": at_tie, "b": nearest})
 
 
-def _rint(call: Call) -> Value:
+def _rint(call: SymbolCall) -> Value:
     """Adds MXNet's rint, which takes a tie to the lower neighbour."""
 
     def tie(x: Value) -> tuple[Value, Value]:
@@ -132,7 +132,7 @@ def _rint(call: Call) -> Value:
     return _rounded(call, tie)
 
 
-def _round(call: Call) -> Value:
+def _round(call: SymbolCall) -> Value:
     """Adds MXNet's round, which takes a tie away from zero."""
 
     def tie(x: Value) -> tuple[Value, Value]:
@@ -142,7 +142,7 @@ def _round(call: Call) -> Value:
     return _rounded(call, tie)
 
 
-def _smooth_l1(call: Call) -> Value:
+def _smooth_l1(call: SymbolCall) -> Value:
     x, scalar = call.value(0), call.attrs.real("scalar", 1.0)
     square, kind = scalar * scalar, call.value(0).type.dtype
     size = call.add("abs", {"x": x})
@@ -153,7 +153,7 @@ def _smooth_l1(call: Call) -> Value:
     return call.add("where", {"condition": near, "a": inner, "b": outer})
 
 
-def _logical_not(call: Call) -> Value:
+def _logical_not(call: SymbolCall) -> Value:
     x = call.value(0)
     zero = call.number(0, x.type.dtype)
     return call.cast(call.add("equal", {"a": x, "b": zero}), x.type.dtype)
@@ -162,24 +162,24 @@ def _logical_not(call: Call) -> Value:
 def _identity(*names: str) -> Handler:
     """Returns the converter of what does nothing in inference, whatever these attributes say."""
 
-    def read(call: Call) -> Value:
+    def read(call: SymbolCall) -> Value:
         call.skip(*names)
         return call.value(0)
 
     return read
 
 
-def _dropout(call: Call) -> list[Made]:
+def _dropout(call: SymbolCall) -> list[Made]:
     call.skip("p", "axes")
     call.only("mode", "training")
     return [call.value(0), None]
 
 
-def _cast(call: Call) -> Value:
+def _cast(call: SymbolCall) -> Value:
     return call.cast(call.value(0), call.kind())
 
 
-def _where(call: Call) -> Value:
+def _where(call: SymbolCall) -> Value:
     condition, a, b = call.values()
     if condition.type.rank < a.type.rank:  # one truth value a row
         axes = tuple(range(condition.type.rank, a.type.rank))

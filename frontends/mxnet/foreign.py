@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import OpError, PluginError
-from qir.inspect.elsewhere import Elsewhere
+from qir.inspect.elsewhere import OtherRuntime
 from qir.inspect.pipe import Plain
 from qir.inspect.runtimes import probes
 from qir.ir.attrs import Attr
@@ -26,12 +26,12 @@ from qir.ledger import Change
 
 from . import convolution
 from .attributes import BadAttribute
-from .call import Call, Made, Range, Unsupported
+from .call import Made, RangeEnd, SymbolCall, Unsupported
 from .ranges import ends
 from .symbol import SymbolNode
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .reader import SymbolReader
 
 Array = NDArray[np.generic]
 LOOSE = TensorType((), opaque("?[...]"))
@@ -52,7 +52,7 @@ def reads_loose(operands: Sequence[Made]) -> bool:
     return any(isinstance(held, Value) and held.type.dtype.is_loose for held in operands)
 
 
-def keep(reader: Reader, node: SymbolNode, results: int) -> list[Made]:
+def keep(reader: SymbolReader, node: SymbolNode, results: int) -> list[Made]:
     """Adds a node as a foreign op; Unsupported where an operand is no tensor."""
     pairs = [_operand(reader, node, slot) for slot in range(len(node.inputs))]
     values = [value for value, _ in pairs]
@@ -77,7 +77,7 @@ def keep(reader: Reader, node: SymbolNode, results: int) -> list[Made]:
     return list(made.results)
 
 
-def _operand(reader: Reader, node: SymbolNode, slot: int) -> tuple[Value, str]:
+def _operand(reader: SymbolReader, node: SymbolNode, slot: int) -> tuple[Value, str]:
     """Returns an operand, and what of it is read: itself, an end of its range, a state."""
     index, which = node.inputs[slot]
     made = reader.result((index, which))
@@ -85,7 +85,7 @@ def _operand(reader: Reader, node: SymbolNode, slot: int) -> tuple[Value, str]:
         name = reader.symbol.nodes[index].name
         return made, STATE if made.constant is not None and name in reader.states else ""
     whole = reader.found[index][0]
-    if isinstance(made, Range) and isinstance(whole, Value) and which in ENDS:
+    if isinstance(made, RangeEnd) and isinstance(whole, Value) and which in ENDS:
         return whole, ENDS[which]
     raise Unsupported(f"operand {slot} is no tensor, and the operator is kept as it is")
 
@@ -94,12 +94,12 @@ def _operand(reader: Reader, node: SymbolNode, slot: int) -> tuple[Value, str]:
 
 
 def run(node: Node, operands: Mapping[str, Array]) -> tuple[Array, ...]:
-    """Computes a kept operator in MXNet; PluginError where there is none, or it fails."""
+    """Computes a kept operator in MXNet; raises PluginError where there is none, or it fails."""
     op, slots = str(node.attrs["op"]), node.attrs["slots"]
     held: Any = node.attrs["attrs"]
     if op in _UNSAFE or op.lstrip("_").startswith(_CHANCE):
         raise PluginError(f"MXNet's {op} is not run: it reaches beyond its operands")
-    mxnet = next((p for p in probes() if p.name == "mxnet" and isinstance(p, Elsewhere)), None)
+    mxnet = next((p for p in probes() if p.name == "mxnet" and isinstance(p, OtherRuntime)), None)
     if mxnet is None or mxnet.version is None:
         said = "QIR_MXNET names no Python that has mxnet 1.9"
         raise PluginError(f"MXNet's {op} is kept as it is, and MXNet alone can run it: {said}")
@@ -145,7 +145,7 @@ def _given(value: Value, data: Array, kind: str) -> Array:
 
 
 def _types(
-    reader: Reader, node: SymbolNode, values: Sequence[Value], results: int
+    reader: SymbolReader, node: SymbolNode, values: Sequence[Value], results: int
 ) -> list[TensorType]:
     """Returns the types of the results: of some operators the first one is known."""
     rule = _RULES.get(node.op)
@@ -153,34 +153,34 @@ def _types(
     made = [LOOSE] * results
     if rule is not None and known:
         try:
-            made[0] = rule(Call(reader, node, values))
+            made[0] = rule(SymbolCall(reader, node, values))
         except (BadAttribute, LookupError):
             return made
     return made
 
 
-def _first(call: Call) -> TensorType:
+def _first(call: SymbolCall) -> TensorType:
     return call.value(0).type
 
 
-def _regions(call: Call) -> TensorType:
+def _regions(call: SymbolCall) -> TensorType:
     """Returns the type of windows of one size, cut out of images by the rows of a matrix."""
     data, rows = call.value(0).type, call.value(1).type
     sizes: tuple[Dim, ...] = call.attrs.wholes("pooled_size")
     return data.with_shape((rows.shape[0], data.shape[1], *sizes))
 
 
-def _deformable(call: Call) -> TensorType:
+def _deformable(call: SymbolCall) -> TensorType:
     """Returns the type of a convolution whose samples are moved: that of the convolution."""
     weight = 3 if call.node.op.startswith("_contrib_Modulated") else 2
     plain = SymbolNode("Convolution", call.node.name, call.node.attrs, ())
-    _, attrs = convolution.sides(Call(call.reader, plain, ()))
+    _, attrs = convolution.sides(SymbolCall(call.reader, plain, ()))
     operands = {"x": call.value(0), "w": call.value(weight)}
     (made,) = infer("conv2d", operands, spec("conv2d").complete(attrs))
     return made
 
 
-def _priors(call: Call) -> TensorType:
+def _priors(call: SymbolCall) -> TensorType:
     """Returns the type of the boxes around each pixel."""
     data = call.value(0).type
     texts = [call.attrs.text(name, "1").strip("()[] ").split(",") for name in ("sizes", "ratios")]
@@ -191,13 +191,13 @@ def _priors(call: Call) -> TensorType:
     return data.with_shape((1, height * width * each, 4))
 
 
-def _detections(call: Call) -> TensorType:
+def _detections(call: SymbolCall) -> TensorType:
     """Returns the type of a box with its class and score for each prior."""
     classes = call.value(0).type
     return classes.with_shape((classes.shape[0], classes.shape[2], 6))
 
 
-_RULES: dict[str, Callable[[Call], TensorType]] = {
+_RULES: dict[str, Callable[[SymbolCall], TensorType]] = {
     **dict.fromkeys(
         "IdentityAttachKLSparseReg SVMOutput _contrib_BatchNormWithReLU _contrib_box_nms"
         " _contrib_div_sqrt_dim _contrib_gradientmultiplier _contrib_quadratic _contrib_round_ste"

@@ -11,13 +11,15 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Value
 from qir.ir.types import Array, Declared, TensorType, uniform
 
-from .call import Call, Unsupported
+from .call import SymbolCall, Unsupported
 from .ranges import I8, LEVELS, ends
 
 _F = np.float32
 
 
-def grouped_weights(call: Call, x: Value, w: Value, bias: Value | None, groups: Attr) -> Value:
+def grouped_weights(
+    call: SymbolCall, x: Value, w: Value, bias: Value | None, groups: Attr
+) -> Value:
     """Returns the integers that MXNet makes of float weights; weights it quantizes rightly as is.
 
     MXNet hands oneDNN's reorder one scale a channel, and a mask that reads one a group: channels of

@@ -9,17 +9,17 @@ import numpy as np
 from qir.ir.node import Value
 
 from . import sizes
-from .call import Call, Made, Unsupported
-from .sizes import Part
+from .call import Made, SymbolCall, Unsupported
+from .sizes import SizeTerm
 
 
-def _embedding(call: Call) -> Value:
+def _embedding(call: SymbolCall) -> Value:
     call.skip("input_dim", "output_dim", "sparse_grad", "dtype")
     indices = call.whole_numbers(call.value(0))
     return call.add("embedding", {"w": call.value(1), "indices": indices})
 
 
-def _inside(call: Call, x: Value, indices: Value, axis: int, mode: str) -> Value:
+def _inside(call: SymbolCall, x: Value, indices: Value, axis: int, mode: str) -> Value:
     """Returns indices moved into an axis: to its ends, or around it."""
     kind, size = indices.type.dtype, call.size(x, axis)
     if mode == "wrap":
@@ -28,7 +28,7 @@ def _inside(call: Call, x: Value, indices: Value, axis: int, mode: str) -> Value
     return call.add("min", {"xs.0": kept, "xs.1": call.number(size - 1, kind)})
 
 
-def _take(call: Call) -> Value:
+def _take(call: SymbolCall) -> Value:
     x, indices = call.value(0), call.whole_numbers(call.value(1))
     axis = call.axis("axis", x.type.rank, 0)
     mode = call.only("mode", "clip", "clip", "wrap", "raise")
@@ -37,7 +37,7 @@ def _take(call: Call) -> Value:
     return call.add("gather", {"x": x, "indices": indices}, {"axis": axis})
 
 
-def _pick(call: Call) -> Value:
+def _pick(call: SymbolCall) -> Value:
     x, indices = call.value(0), call.whole_numbers(call.value(1))
     axis, keep = call.axis("axis", x.type.rank, -1), call.attrs.flag("keepdims")
     indices = _inside(call, x, indices, axis, call.only("mode", "clip", "clip", "wrap"))
@@ -47,7 +47,7 @@ def _pick(call: Call) -> Value:
     return made if keep else call.add("squeeze", {"x": made}, {"axes": (axis,)})
 
 
-def _gather_nd(call: Call) -> Value:
+def _gather_nd(call: SymbolCall) -> Value:
     """Reads gather_nd, whose indices have the axis of coordinates first."""
     x, indices = call.value(0), call.whole_numbers(call.value(1))
     order = (*range(1, indices.type.rank), 0)
@@ -55,7 +55,7 @@ def _gather_nd(call: Call) -> Value:
     return call.add("gather_nd", {"x": x, "indices": indices})
 
 
-def _one_hot(call: Call) -> Value:
+def _one_hot(call: SymbolCall) -> Value:
     indices, kind = call.whole_numbers(call.value(0)), call.kind()
     ends = call.attrs.real("off_value", 0.0), call.attrs.real("on_value", 1.0)
     values = call.constant(np.asarray(ends, kind.carrier), "values")
@@ -63,7 +63,7 @@ def _one_hot(call: Call) -> Value:
     return call.add("one_hot", {"indices": indices, "values": values}, attrs)
 
 
-def _top_k(call: Call) -> list[Made]:
+def _top_k(call: SymbolCall) -> list[Made]:
     x = call.value(0)
     axis = call.axis("axis", x.type.rank, -1)
     kind = call.kind()
@@ -85,13 +85,13 @@ def _top_k(call: Call) -> list[Made]:
     return made[wanted]
 
 
-def _place(op: str) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _place(op: str) -> Callable[[SymbolCall], Value]:
+    def read(call: SymbolCall) -> Value:
         x, keep = call.value(0), call.attrs.flag("keepdims")
         if not call.attrs.given("axis"):
             if keep:
                 raise Unsupported("keepdims without an axis is not read")
-            x = call.add("reshape", {"x": x, "shape": sizes.shape(call, x, [Part(-1)])})
+            x = call.add("reshape", {"x": x, "shape": sizes.shape(call, x, [SizeTerm(-1)])})
             call.skip("axis")
             made = call.add(op, {"x": x}, {"axis": 0, "keep": True})
         else:
@@ -102,7 +102,7 @@ def _place(op: str) -> Callable[[Call], Value]:
     return read
 
 
-OPS: dict[str, Callable[[Call], Made | list[Made]]] = {
+OPS: dict[str, Callable[[SymbolCall], Made | list[Made]]] = {
     "Embedding": _embedding,
     "take": _take,
     "pick": _pick,

@@ -8,14 +8,14 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
 from . import sizes
-from .call import Call, Made, Unsupported
-from .sizes import Part, part
+from .call import Made, SymbolCall, Unsupported
+from .sizes import SizeTerm, part
 
 _MOST_PARTS = 1 << 12
 _FIRST, _LAST = -(2**63) + 1, 2**63 - 1
 
 
-def _reshape(call: Call) -> Value:
+def _reshape(call: SymbolCall) -> Value:
     x, codes = call.value(0), call.attrs.wholes("shape")
     call.skip("keep_highest")
     if not codes:
@@ -40,9 +40,9 @@ def _reversed_codes(codes: Sequence[int]) -> tuple[int, ...]:
     return tuple(codes)
 
 
-def _parts(x: Value, codes: Sequence[int], axes: list[int]) -> list[Part]:
+def _parts(x: Value, codes: Sequence[int], axes: list[int]) -> list[SizeTerm]:
     """Returns the sizes that special ones (0, -2 to -4) stand for; -1 stays."""
-    made: list[Part] = []
+    made: list[SizeTerm] = []
     left = list(axes)
     waiting = list(codes)
 
@@ -54,7 +54,7 @@ def _parts(x: Value, codes: Sequence[int], axes: list[int]) -> list[Part]:
     while waiting:
         code = waiting.pop(0)
         if code > 0 or code == -1:
-            made.append(Part(code))
+            made.append(SizeTerm(code))
             left[:1] = []
         elif code == 0:
             made.append(part(x, take()))
@@ -69,31 +69,31 @@ def _parts(x: Value, codes: Sequence[int], axes: list[int]) -> list[Part]:
     return made
 
 
-def _split(x: Value, axis: int, first: int, second: int) -> list[Part]:
+def _split(x: Value, axis: int, first: int, second: int) -> list[SizeTerm]:
     size = x.type.shape[axis]
     if first == second == -1 or min(first, second) < -1 or 0 in (first, second):
         raise Unsupported(f"it splits axis {axis} into {first} and {second}")
     if isinstance(size, int):
         first = size // second if first == -1 else first
         second = size // first if second == -1 else second
-        return [Part(first), Part(second)]
+        return [SizeTerm(first), SizeTerm(second)]
     return [
-        Part(first) if first > 0 else Part(axes=(axis,), over=second),
-        Part(second) if second > 0 else Part(axes=(axis,), over=first),
+        SizeTerm(first) if first > 0 else SizeTerm(axes=(axis,), over=second),
+        SizeTerm(second) if second > 0 else SizeTerm(axes=(axis,), over=first),
     ]
 
 
-def _flatten(call: Call) -> Value:
+def _flatten(call: SymbolCall) -> Value:
     x = call.value(0)
     return x if x.type.rank == 2 else call.add("flatten", {"x": x}, {"axis": 1})
 
 
-def _expand_dims(call: Call) -> Value:
+def _expand_dims(call: SymbolCall) -> Value:
     x = call.value(0)
     return call.add("unsqueeze", {"x": x}, {"axes": (call.axis("axis", x.type.rank + 1),)})
 
 
-def _squeeze(call: Call) -> Value:
+def _squeeze(call: SymbolCall) -> Value:
     x = call.value(0)
     axes = tuple(a + x.type.rank if a < 0 else a for a in call.attrs.wholes("axis"))
     if not call.attrs.given("axis"):
@@ -101,13 +101,13 @@ def _squeeze(call: Call) -> Value:
     return call.add("squeeze", {"x": x}, {"axes": axes}) if axes else x
 
 
-def _transpose(call: Call) -> Value:
+def _transpose(call: SymbolCall) -> Value:
     x = call.value(0)
     axes = call.attrs.wholes("axes") or tuple(reversed(range(x.type.rank)))
     return call.add("transpose", {"x": x}, {"perm": tuple(a % x.type.rank for a in axes)})
 
 
-def _swap(call: Call) -> Value:
+def _swap(call: SymbolCall) -> Value:
     x = call.value(0)
     order = list(range(x.type.rank))
     a, b = call.axis("dim1", x.type.rank, 0), call.axis("dim2", x.type.rank, 0)
@@ -115,8 +115,8 @@ def _swap(call: Call) -> Value:
     return call.add("transpose", {"x": x}, {"perm": tuple(order)})
 
 
-def _concat(name: str, default: int) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _concat(name: str, default: int) -> Callable[[SymbolCall], Value]:
+    def read(call: SymbolCall) -> Value:
         call.skip("num_args")
         parts = call.values()
         axis = call.axis(name, parts[0].type.rank, default)
@@ -127,7 +127,7 @@ def _concat(name: str, default: int) -> Callable[[Call], Value]:
     return read
 
 
-def _stack(call: Call) -> Value:
+def _stack(call: SymbolCall) -> Value:
     call.skip("num_args")
     parts = call.values()
     axis = call.axis("axis", parts[0].type.rank + 1, 0)
@@ -135,7 +135,7 @@ def _stack(call: Call) -> Value:
     return call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
 
 
-def _split_evenly(call: Call) -> list[Made]:
+def _split_evenly(call: SymbolCall) -> list[Made]:
     x, count = call.value(0), call.attrs.whole("num_outputs")
     axis = call.axis("axis", x.type.rank, 1)
     size, alone = call.size(x, axis), call.attrs.flag("squeeze_axis")
@@ -144,7 +144,7 @@ def _split_evenly(call: Call) -> list[Made]:
     return _cut(call, x, axis, [size // count] * count, alone)
 
 
-def _cut(call: Call, x: Value, axis: int, parts: list[int], alone: bool) -> list[Made]:
+def _cut(call: SymbolCall, x: Value, axis: int, parts: list[int], alone: bool) -> list[Made]:
     if len(parts) == 1:
         return [call.add("squeeze", {"x": x}, {"axes": (axis,)}) if alone else x]
     made = call.add_many("split", {"x": x}, {"sizes": tuple(parts), "axis": axis})
@@ -153,7 +153,7 @@ def _cut(call: Call, x: Value, axis: int, parts: list[int], alone: bool) -> list
     return list(made)
 
 
-def _split_at(call: Call) -> list[Made]:
+def _split_at(call: SymbolCall) -> list[Made]:
     """Reads `split_v2`: equal sections, or the places where parts begin."""
     x = call.value(0)
     axis, alone = call.axis("axis", x.type.rank, 0), call.attrs.flag("squeeze_axis")
@@ -167,7 +167,7 @@ def _split_at(call: Call) -> list[Made]:
     return _cut(call, x, axis, [b - a for a, b in zip(starts, ends, strict=True)], alone)
 
 
-def _slice(call: Call) -> Value:
+def _slice(call: SymbolCall) -> Value:
     x = call.value(0)
     begin, end, step = (call.attrs.row(name) for name in ("begin", "end", "step"))
     steps = [1 if s is None else s for s in (*step, *[1] * (len(begin) - len(step)))]
@@ -183,7 +183,7 @@ def _slice(call: Call) -> Value:
 
 
 def _sliced(
-    call: Call,
+    call: SymbolCall,
     x: Value,
     starts: Sequence[int],
     ends: Sequence[int],
@@ -199,32 +199,32 @@ def _sliced(
     return call.add("slice", {"x": x}, attrs)
 
 
-def _slice_axis(call: Call) -> Value:
+def _slice_axis(call: SymbolCall) -> Value:
     x = call.value(0)
     axis = call.axis("axis", x.type.rank)
     end = call.attrs.whole("end", _LAST)
     return _sliced(call, x, [call.attrs.whole("begin")], [end], [axis], [1])
 
 
-def _slice_like(call: Call) -> Value:
+def _slice_like(call: SymbolCall) -> Value:
     x, like = call.value(0), call.value(1)
     axes = [a % x.type.rank for a in call.attrs.wholes("axes")] or list(range(x.type.rank))
     return _as_large(call, x, like, axes, axes)
 
 
 def _as_large(
-    call: Call, x: Value, like: Value, axes: Sequence[int], theirs: Sequence[int]
+    call: SymbolCall, x: Value, like: Value, axes: Sequence[int], theirs: Sequence[int]
 ) -> Value:
     """Returns x cut to the sizes that another value has along some axes."""
     parts = [part(like, axis) for axis in theirs]
     if not any(p.axes for p in parts):
         return _sliced(call, x, [0] * len(axes), [p.number for p in parts], axes, [1] * len(axes))
-    starts = sizes.exact(call, x, [Part(0)] * len(axes))
+    starts = sizes.exact(call, x, [SizeTerm(0)] * len(axes))
     ends = sizes.exact(call, like, parts)
     return call.add("slice_at", {"x": x, "starts": starts, "ends": ends}, {"axes": tuple(axes)})
 
 
-def _crop(call: Call) -> Value:
+def _crop(call: SymbolCall) -> Value:
     call.skip("num_args")
     x, offset = call.value(0), call.attrs.wholes("offset", (0, 0))
     size = call.attrs.wholes("h_w", (0, 0))
@@ -238,7 +238,7 @@ def _crop(call: Call) -> Value:
     return _sliced(call, x, offset, ends, (2, 3), (1, 1))
 
 
-def _tile(call: Call) -> Value:
+def _tile(call: SymbolCall) -> Value:
     x, repeats = call.value(0), call.attrs.wholes("reps")
     if len(repeats) > x.type.rank:
         new = tuple(range(len(repeats) - x.type.rank))
@@ -247,59 +247,63 @@ def _tile(call: Call) -> Value:
     return call.add("tile", {"x": x}, {"repeats": repeats})
 
 
-def _repeat(call: Call) -> Value:
+def _repeat(call: SymbolCall) -> Value:
     x, count, axis = call.value(0), call.attrs.whole("repeats"), 0
     if call.attrs.given("axis"):
         axis = call.axis("axis", x.type.rank)
     else:
         call.skip("axis")
-        x = call.add("reshape", {"x": x, "shape": sizes.shape(call, x, [Part(-1)])})
+        x = call.add("reshape", {"x": x, "shape": sizes.shape(call, x, [SizeTerm(-1)])})
     wide = call.add("unsqueeze", {"x": x}, {"axes": (axis + 1,)})
     repeats = tuple(count if i == axis + 1 else 1 for i in range(x.type.rank + 1))
     wide = call.add("tile", {"x": wide}, {"repeats": repeats})
     parts = [part(x, i) for i in range(x.type.rank)]
-    parts[axis] = Part(-1) if parts[axis].axes else Part(parts[axis].number * count)
+    parts[axis] = SizeTerm(-1) if parts[axis].axes else SizeTerm(parts[axis].number * count)
     return call.add("reshape", {"x": wide, "shape": _plain(call, x, parts)})
 
 
-def _plain(call: Call, x: Value, parts: list[Part]) -> Value:
+def _plain(call: SymbolCall, x: Value, parts: list[SizeTerm]) -> Value:
     """Returns a shape for a value that is not x, so that no size is copied by its place."""
     unknown = [p for p in parts if p.axes]
     if len(unknown) == 1 and not any(p.number == -1 for p in parts):
-        return sizes.exact(call, x, [Part(-1) if p.axes else p for p in parts])
+        return sizes.exact(call, x, [SizeTerm(-1) if p.axes else p for p in parts])
     return sizes.exact(call, x, parts)
 
 
-def _flip(call: Call) -> Value:
+def _flip(call: SymbolCall) -> Value:
     x = call.value(0)
     axes = tuple(sorted(a % x.type.rank for a in call.attrs.wholes("axis")))
     return call.add("flip", {"x": x}, {"axes": axes})
 
 
-def _broadcast_to(call: Call) -> Value:
+def _broadcast_to(call: SymbolCall) -> Value:
     x = call.value(0)
     wanted = call.attrs.wholes("shape")
-    parts = [Part(size) if size else part(x, i) for i, size in enumerate(wanted)]
+    parts = [SizeTerm(size) if size else part(x, i) for i, size in enumerate(wanted)]
     return call.add("expand", {"x": x, "shape": sizes.exact(call, x, parts)})
 
 
-def _broadcast_like(call: Call) -> Value:
+def _broadcast_like(call: SymbolCall) -> Value:
     x, like = call.value(0), call.value(1)
-    if call.attrs.given("lhs_axes") or call.attrs.given("rhs_axes"):
-        raise Unsupported("it names lhs_axes; broadcast_axis with sizes is read")
+    if call.attrs.given("lhs_axes") and call.attrs.given("rhs_axes"):
+        ours, theirs = call.attrs.wholes("lhs_axes"), call.attrs.wholes("rhs_axes")
+        pairs = zip(ours, theirs, strict=False)
+        wide = {i % x.type.rank: sizes.part(like, j % like.type.rank) for i, j in pairs}
+        parts = [wide.get(i, SizeTerm(1)) for i in range(x.type.rank)]
+        return call.add("expand", {"x": x, "shape": sizes.exact(call, like, parts)})
     call.skip("lhs_axes", "rhs_axes")
     return call.add("expand", {"x": x, "shape": sizes.whole_shape(call, like)})
 
 
-def _broadcast_axis(call: Call) -> Value:
+def _broadcast_axis(call: SymbolCall) -> Value:
     x = call.value(0)
     wide = dict(zip(call.attrs.wholes("axis"), call.attrs.wholes("size"), strict=False))
     wide = {axis % x.type.rank: size for axis, size in wide.items()}
-    parts = [Part(wide.get(i, 1)) for i in range(x.type.rank)]
+    parts = [SizeTerm(wide.get(i, 1)) for i in range(x.type.rank)]
     return call.add("expand", {"x": x, "shape": sizes.exact(call, x, parts)})
 
 
-def _pad(call: Call) -> Value:
+def _pad(call: SymbolCall) -> Value:
     widths = call.attrs.wholes("pad_width")
     mode = call.only("mode", "", "constant", "edge", "reflect")
     attrs: dict[str, Attr] = {
@@ -310,13 +314,13 @@ def _pad(call: Call) -> Value:
     return call.add("pad", {"x": call.value(0)}, attrs)
 
 
-def _depth_to_space(op: str) -> Callable[[Call], Value]:
+def _depth_to_space(op: str) -> Callable[[SymbolCall], Value]:
     return lambda call: call.add(
         op, {"x": call.value(0)}, {"block": call.attrs.whole("block_size")}
     )
 
 
-def _sequence_reverse(call: Call) -> Value:
+def _sequence_reverse(call: SymbolCall) -> Value:
     x = call.value(0)
     if call.attrs.whole("axis", 0):
         raise Unsupported("its axis is not 0")
@@ -326,7 +330,7 @@ def _sequence_reverse(call: Call) -> Value:
     return call.add("reverse_sequence", {"x": x, "lengths": lengths}, {"batch": 1, "time": 0})
 
 
-def _sequence_last(call: Call) -> Value:
+def _sequence_last(call: SymbolCall) -> Value:
     x = call.value(0)
     axis = call.axis("axis", x.type.rank, 0)
     if call.attrs.flag("use_sequence_length"):
@@ -335,7 +339,7 @@ def _sequence_last(call: Call) -> Value:
     return call.add("squeeze", {"x": last}, {"axes": (axis,)})
 
 
-OPS: dict[str, Callable[[Call], Made | list[Made]]] = {
+OPS: dict[str, Callable[[SymbolCall], Made | list[Made]]] = {
     "Reshape": _reshape,
     "Flatten": _flatten,
     "expand_dims": _expand_dims,

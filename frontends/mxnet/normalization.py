@@ -8,10 +8,10 @@ import numpy as np
 
 from qir.ir.node import Value
 
-from .call import Call, Made, Unsupported, row
+from .call import Made, SymbolCall, Unsupported, row
 
 
-def gamma(call: Call, index: int) -> Value:
+def gamma(call: SymbolCall, index: int) -> Value:
     """Returns the factors of a batch norm; `fix_gamma` makes each of them 1."""
     held = call.value(index)
     if not call.attrs.flag("fix_gamma", True):
@@ -20,7 +20,7 @@ def gamma(call: Call, index: int) -> Value:
     return call.constant(data, "gamma")
 
 
-def _batch_norm(call: Call) -> list[Made]:
+def _batch_norm(call: SymbolCall) -> list[Made]:
     call.skip("momentum", "use_global_stats", "output_mean_var")
     call.skip("min_calib_range", "max_calib_range", "key", "ndev")
     x = call.value(0)
@@ -35,7 +35,7 @@ def _batch_norm(call: Call) -> list[Made]:
     return [call.add("batch_norm", operands, attrs), None, None]
 
 
-def _layer_norm(call: Call) -> list[Made]:
+def _layer_norm(call: SymbolCall) -> list[Made]:
     call.skip("output_mean_var")
     x = call.value(0)
     axis, last = call.axis("axis", x.type.rank, -1), x.type.rank - 1
@@ -50,12 +50,12 @@ def _layer_norm(call: Call) -> list[Made]:
     return [made, None, None]
 
 
-def _instance_norm(call: Call) -> Value:
+def _instance_norm(call: SymbolCall) -> Value:
     operands = {"x": call.value(0), "gamma": call.value(1), "beta": call.value(2)}
     return call.add("instance_norm", operands, {"eps": call.attrs.real("eps", 1e-3)})
 
 
-def _group_norm(call: Call) -> list[Made]:
+def _group_norm(call: SymbolCall) -> list[Made]:
     call.skip("output_mean_var")
     x, groups = call.value(0), call.attrs.whole("num_groups", 1)
     attrs = {"groups": groups, "eps": call.attrs.real("eps", 1e-5)}
@@ -69,7 +69,7 @@ def _group_norm(call: Call) -> list[Made]:
     return [call.add("group_norm", operands, attrs), None, None]
 
 
-def _unit_length(call: Call) -> list[Made]:
+def _unit_length(call: SymbolCall) -> list[Made]:
     x = call.value(0)
     mode = call.only("mode", "instance", "instance", "channel", "spatial")
     first = {"instance": 1, "channel": 1, "spatial": 2}[mode]
@@ -80,7 +80,7 @@ def _unit_length(call: Call) -> list[Made]:
     return [call.add("div", {"a": x, "b": length}), None]
 
 
-def _lrn(call: Call) -> list[Made]:
+def _lrn(call: SymbolCall) -> list[Made]:
     attrs = {
         "size": call.attrs.whole("nsize"),
         "alpha": call.attrs.real("alpha", 1e-4),
@@ -90,8 +90,8 @@ def _lrn(call: Call) -> list[Made]:
     return [call.add("lrn", {"x": call.value(0)}, attrs), None]
 
 
-def _softmax(op: str, negative: bool = False) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _softmax(op: str, negative: bool = False) -> Callable[[SymbolCall], Value]:
+    def read(call: SymbolCall) -> Value:
         if call.attrs.flag("use_length"):
             raise Unsupported("use_length is True; mask its operand before it")
         x = call.value(0)
@@ -108,7 +108,7 @@ def _softmax(op: str, negative: bool = False) -> Callable[[Call], Value]:
     return read
 
 
-def _activation(call: Call) -> Value:
+def _activation(call: SymbolCall) -> Value:
     # the documentation has all axes but the first for instance: oneDNN's kernel takes the last
     x = call.value(0)
     if call.only("mode", "instance", "instance", "channel") == "channel":
@@ -116,7 +116,7 @@ def _activation(call: Call) -> Value:
     return call.add("softmax", {"x": x}, {"axis": -1})
 
 
-def _softmax_output(call: Call) -> Value:
+def _softmax_output(call: SymbolCall) -> Value:
     call.skip("grad_scale", "ignore_label", "use_ignore", "normalization", "out_grad")
     call.skip("smooth_alpha")
     x = call.value(0)
@@ -127,15 +127,15 @@ def _softmax_output(call: Call) -> Value:
     return call.add("softmax", {"x": x}, {"axis": -1})
 
 
-def _regression(op: str = "") -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _regression(op: str = "") -> Callable[[SymbolCall], Value]:
+    def read(call: SymbolCall) -> Value:
         call.skip("grad_scale")
         return call.add(op, {"x": call.value(0)}) if op else call.value(0)
 
     return read
 
 
-def _sequence_mask(call: Call) -> Value:
+def _sequence_mask(call: SymbolCall) -> Value:
     x, axis = call.value(0), call.axis("axis", call.value(0).type.rank, 0)
     filled = call.attrs.real("value", 0.0)
     if not call.attrs.flag("use_sequence_length"):
@@ -152,7 +152,7 @@ def _sequence_mask(call: Call) -> Value:
     return call.add("where", {"condition": inside, "a": x, "b": outside})
 
 
-OPS: dict[str, Callable[[Call], Made | list[Made]]] = {
+OPS: dict[str, Callable[[SymbolCall], Made | list[Made]]] = {
     "BatchNorm": _batch_norm,
     "LayerNorm": _layer_norm,
     "InstanceNorm": _instance_norm,

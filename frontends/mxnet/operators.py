@@ -18,9 +18,9 @@ from . import (
     resizing,
     subgraphs,
 )
-from .call import Call, Made
+from .call import Made, SymbolCall
 
-Handler = Callable[[Call], "Made | list[Made]"]
+Handler = Callable[[SymbolCall], "Made | list[Made]"]
 OPS: dict[str, Handler] = {
     name: handler
     for family in (

@@ -7,10 +7,10 @@ from math import prod
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import Call, Unsupported
+from .call import SymbolCall, Unsupported
 
 
-def _global(call: Call, x: Value, kind: str) -> Value:
+def _global(call: SymbolCall, x: Value, kind: str) -> Value:
     call.skip("kernel", "stride", "pad", "pooling_convention", "count_include_pad")
     spatial = tuple(range(2, x.type.rank))
     if kind == "sum":
@@ -20,7 +20,7 @@ def _global(call: Call, x: Value, kind: str) -> Value:
     return call.add(f"global_{kind}_pool", {"x": x})
 
 
-def _hangs_over(call: Call, x: Value, kernel: int, stride: int, pad: int, axis: int) -> bool:
+def _hangs_over(call: SymbolCall, x: Value, kernel: int, stride: int, pad: int, axis: int) -> bool:
     """Returns whether the last window of the convention full begins beyond the data."""
     if stride <= kernel - pad:
         return False
@@ -29,7 +29,7 @@ def _hangs_over(call: Call, x: Value, kernel: int, stride: int, pad: int, axis: 
     return (count - 1) * stride >= size + pad
 
 
-def windows(call: Call) -> dict[str, Attr]:
+def windows(call: SymbolCall) -> dict[str, Attr]:
     """Returns the attributes of windows, whichever convention they follow."""
     x, kernel = call.value(0), call.attrs.wholes("kernel")
     axes = len(kernel)
@@ -49,7 +49,7 @@ def windows(call: Call) -> dict[str, Attr]:
     return made
 
 
-def _pooling(call: Call) -> Value:
+def _pooling(call: SymbolCall) -> Value:
     x = call.value(0)
     call.only("layout", "", "", "NCW", "NCHW", "NCDHW")
     kind = call.only("pool_type", "max", "max", "avg", "sum", "lp")
@@ -74,7 +74,7 @@ def _pooling(call: Call) -> Value:
     return call.add("mul", {"a": made, "b": call.number(float(prod(kernel)), x.type.dtype)})
 
 
-def _adaptive(call: Call) -> Value:
+def _adaptive(call: SymbolCall) -> Value:
     x, size = call.value(0), call.attrs.wholes("output_size", (1,))
     return call.add("adaptive_avg_pool", {"x": x}, {"size": size * (2 if len(size) == 1 else 1)})
 

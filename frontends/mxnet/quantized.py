@@ -12,13 +12,14 @@ from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
 
 from . import pooling, uncalibrated
-from .call import Call, Made, Unsupported
+from .call import Made, SymbolCall, Unsupported
 from .ranges import (
     CALIBRATE,
     I8,
     U8,
     calibrated,
     integers,
+    is_of_nothing,
     note_nothing,
     note_refusal,
     quantized,
@@ -30,7 +31,7 @@ UNCALIBRATED = f"the file has no calibrated range for it; {CALIBRATE}"
 
 
 def typed(
-    call: Call,
+    call: SymbolCall,
     op: str,
     operands: Mapping[str, Value],
     attrs: Mapping[str, Attr],
@@ -43,14 +44,14 @@ def typed(
     return call.place(op, operands, attrs, [TensorType(kind.shape, element or F32)]).result
 
 
-def _range(call: Call) -> tuple[float, float]:
+def _range(call: SymbolCall) -> tuple[float, float]:
     found = calibrated(call)
     if found is None:
         raise Unsupported(UNCALIBRATED)
     return found
 
 
-def _quantize(call: Call) -> list[Made]:
+def _quantize(call: SymbolCall) -> list[Made]:
     kind = call.only("out_type", "int8", "int8", "uint8", "auto")
     found = calibrated(call)
     if found is None:
@@ -64,15 +65,20 @@ def _quantize(call: Call) -> list[Made]:
     return with_range(typed(call, "quantize", {"x": call.value(0)}, {}, element))
 
 
-def _dequantize(call: Call) -> Value:
+def _dequantize(call: SymbolCall) -> Value:
     call.only("out_type", "float32")
     call.skip("min_calib_range", "max_calib_range")
     if uncalibrated.is_plain(call, 0):
         return uncalibrated.dequantize(call)
-    return typed(call, "dequantize", {"x": integers(call, 0, 1, 2)}, {}, None)
+    x = integers(call, 0, 1, 2)
+    made = typed(call, "dequantize", {"x": x}, {}, None)
+    if not is_of_nothing(x):
+        return made
+    # unlike layers, this operator multiplies by the range as it stands
+    return call.add("mul", {"a": made, "b": call.number(0.0, F32)})
 
 
-def _pooling(call: Call) -> list[Made]:
+def _pooling(call: SymbolCall) -> list[Made]:
     if uncalibrated.is_plain(call, 0):
         return uncalibrated.pool(call)
     x = integers(call, 0, 1, 2)
@@ -94,14 +100,14 @@ def _pooling(call: Call) -> list[Made]:
     return with_range(typed(call, f"{kind}_pool2d", {"x": x}, attrs, x.type.quant))
 
 
-def _flatten(call: Call) -> list[Made]:
+def _flatten(call: SymbolCall) -> list[Made]:
     if uncalibrated.is_plain(call, 0):
         return uncalibrated.moved(call, "flatten", {"axis": 1})
     x = integers(call, 0, 1, 2)
     return with_range(typed(call, "flatten", {"x": x}, {"axis": 1}, x.type.quant))
 
 
-def _activation(call: Call) -> list[Made]:
+def _activation(call: SymbolCall) -> list[Made]:
     if uncalibrated.is_plain(call, 0):
         return uncalibrated.activation(call)
     x = integers(call, 0, 1, 2)
@@ -109,7 +115,7 @@ def _activation(call: Call) -> list[Made]:
     return with_range(typed(call, "relu", {"x": x}, {}, x.type.quant))
 
 
-def _concat(call: Call) -> list[Made]:
+def _concat(call: SymbolCall) -> list[Made]:
     call.skip("num_args")
     count, rest = divmod(len(call), 3)
     if rest or not count:
@@ -130,8 +136,8 @@ def _concat(call: Call) -> list[Made]:
     return with_range(typed(call, "concat", operands, attrs, element))
 
 
-def _pair(op: str) -> Callable[[Call], Made | list[Made]]:
-    def read(call: Call) -> Made | list[Made]:
+def _pair(op: str) -> Callable[[SymbolCall], Made | list[Made]]:
+    def read(call: SymbolCall) -> Made | list[Made]:
         a, b = integers(call, 0, 2, 3), integers(call, 1, 4, 5)
         real = op == "mul" and call.attrs.flag("enable_float_output")
         if real:
@@ -144,7 +150,7 @@ def _pair(op: str) -> Callable[[Call], Made | list[Made]]:
     return read
 
 
-def _batch_norm(call: Call) -> list[Made]:
+def _batch_norm(call: SymbolCall) -> list[Made]:
     x = integers(call, 0, 5, 6)
     # fix_gamma is not looked at by the quantized kernel, QuantizedBatchNormForward
     call.skip("momentum", "use_global_stats", "output_mean_var", "fix_gamma", "cudnn_off")
@@ -159,7 +165,7 @@ def _batch_norm(call: Call) -> list[Made]:
     return with_range(typed(call, "batch_norm", operands, attrs, quantized(I8, *_range(call))))
 
 
-def _embedding(call: Call) -> list[Made]:
+def _embedding(call: SymbolCall) -> list[Made]:
     call.skip("input_dim", "output_dim", "dtype", "sparse_grad")
     call.skip("min_calib_range", "max_calib_range")
     w = integers(call, 1, 2, 3)
@@ -167,7 +173,7 @@ def _embedding(call: Call) -> list[Made]:
     return with_range(typed(call, "embedding", operands, {}, w.type.quant))
 
 
-OPS: dict[str, Callable[[Call], Made | list[Made]]] = {
+OPS: dict[str, Callable[[SymbolCall], Made | list[Made]]] = {
     "_contrib_quantize_v2": _quantize,
     "_contrib_dequantize": _dequantize,
     "_contrib_requantize": uncalibrated.requantize,

@@ -11,7 +11,7 @@ from qir.ir.node import Value
 from qir.ir.types import Array, Declared, QuantType, TensorType, uniform
 from qir.ledger import Change
 
-from .call import Call, Made, Range, Unsupported
+from .call import Made, RangeEnd, SymbolCall, Unsupported
 
 I8, U8 = dtype("i8"), dtype("u8")
 LEVELS = {I8: 127.5, U8: 255.5}
@@ -35,7 +35,13 @@ def quantized(storage: DType, low: float, high: float) -> QuantType:
     return replace(made, declared=declared)
 
 
-def calibrated(call: Call) -> tuple[float, float] | None:
+def is_of_nothing(value: Value) -> bool:
+    """Returns whether a quantized value has the scale that a range of 0 to 0 is given."""
+    quant = value.type.quant
+    return quant is not None and bool((quant.scales() == 1 / _STEPS_OF_NOTHING).all())
+
+
+def calibrated(call: SymbolCall) -> tuple[float, float] | None:
     """Returns the range that calibration gave a node; None where it has none."""
     if not call.attrs.given("min_calib_range") or not call.attrs.given("max_calib_range"):
         call.skip("min_calib_range", "max_calib_range")
@@ -43,14 +49,14 @@ def calibrated(call: Call) -> tuple[float, float] | None:
     return call.attrs.real("min_calib_range"), call.attrs.real("max_calib_range")
 
 
-def note_nothing(call: Call, low: float, high: float) -> None:
+def note_nothing(call: SymbolCall, low: float, high: float) -> None:
     """Notes in the ledger that an operator divides by a range of 0 to 0."""
     if low == high == 0:
         said = "MXNet divides by its range, which is 0 to 0; its integers mean 0, whatever they are"
         call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, said)
 
 
-def note_refusal(call: Call, low: float) -> None:
+def note_refusal(call: SymbolCall, low: float) -> None:
     """Notes in the ledger that MXNet does not run unsigned integers of such a range."""
     if low < 0:
         said = "MXNet 1.9.1 does not run uint8 with a range that begins below 0"
@@ -60,7 +66,7 @@ def note_refusal(call: Call, low: float) -> None:
 def with_range(value: Value) -> list[Made]:
     """Returns the three results of a quantized operator: integers, and the ends of their range."""
     low, high = ends(value)
-    return [value, Range(low), Range(high)]
+    return [value, RangeEnd(low), RangeEnd(high)]
 
 
 def ends(value: Value) -> tuple[float, float]:
@@ -74,7 +80,7 @@ def ends(value: Value) -> tuple[float, float]:
     return held.low[0], held.high[0]
 
 
-def integers(call: Call, index: int, low: int, high: int) -> Value:
+def integers(call: SymbolCall, index: int, low: int, high: int) -> Value:
     """Returns an operand with the range that two other operands give it.
 
     Stored integers take the range as their type; computed ones have to come with this range.
@@ -82,7 +88,7 @@ def integers(call: Call, index: int, low: int, high: int) -> Value:
     value = call.value(index)
     if value.type.quant is not None:
         given = [call.inputs[i] if i < len(call) else None for i in (low, high)]
-        wanted = [Range(end) for end in ends(value)]
+        wanted = [RangeEnd(end) for end in ends(value)]
         if given != wanted:
             raise Unsupported(f"operand {index} comes with the range of another tensor")
         return value
@@ -98,7 +104,7 @@ def integers(call: Call, index: int, low: int, high: int) -> Value:
     return _stored(call, index, quantized(kind, low_end, high_end))
 
 
-def _stored(call: Call, index: int, element: QuantType) -> Value:
+def _stored(call: SymbolCall, index: int, element: QuantType) -> Value:
     """Returns stored integers as a constant of a quantized type, under its name in the file."""
     value, graph = call.value(index), call.reader.graph
     data = call.held(index, "weights")

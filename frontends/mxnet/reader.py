@@ -15,7 +15,7 @@ from qir.ledger import Ledger
 
 from . import foreign
 from .attributes import BadAttribute
-from .call import Call, Made, Unsupported
+from .call import Made, SymbolCall, Unsupported
 from .inputs import Inputs
 from .operators import converter
 from .parameters import Parameters
@@ -37,14 +37,14 @@ def read(
     Operators that QIR does not know are kept, see `foreign`.
     `store` is where parameters come from, `given` are shapes or example arrays of the inputs.
     """
-    reader = Reader(path, symbol, held, store, ledger, given)
+    reader = SymbolReader(path, symbol, held, store, ledger, given)
     for index in range(len(symbol.nodes)):
         reader.read(index)
     reader.finish()
     return reader.graph
 
 
-class Reader:
+class SymbolReader:
     """The graph that is built, and what each result of the symbol has become in it."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Reader:
             if handler is None or foreign.reads_loose(operands):
                 self.found.append(foreign.keep(self, node, self.counts[index]))
                 return
-            call = Call(self, node, operands)
+            call = SymbolCall(self, node, operands)
             made = handler(call)
             if unread := call.attrs.unread():
                 raise Unsupported(f"its attribute {shown(unread[0])} is not read here")

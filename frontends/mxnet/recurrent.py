@@ -13,7 +13,7 @@ from qir.ir.node import Value
 from qir.ir.types import Array
 from qir.reference.constants import computed
 
-from .call import Call, Made, Unset, Unsupported
+from .call import Made, SymbolCall, Unset, Unsupported
 
 _GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 """Where each gate of ours is among MXNet's: i f g o and r z n there, i o f g and z r n here."""
@@ -79,7 +79,7 @@ def _layers(flat: Weights, kind: str, size: int, width: int, count: int, ways: i
     return made
 
 
-def _rnn(call: Call) -> list[Made]:
+def _rnn(call: SymbolCall) -> list[Made]:
     mode = call.only("mode", "", "lstm", "gru", "rnn_tanh", "rnn_relu")
     kind, _, activation = mode.partition("_")
     size, count = call.attrs.whole("state_size"), call.attrs.whole("num_layers")
@@ -121,7 +121,7 @@ def _rnn(call: Call) -> list[Made]:
 
 
 def _layer(
-    call: Call,
+    call: SymbolCall,
     kind: str,
     x: Value,
     layer: _Layer,

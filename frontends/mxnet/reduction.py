@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 from qir.ir.node import Value
 
-from .call import Call, Unsupported
+from .call import SymbolCall, Unsupported
 
 
-def _axes(call: Call, rank: int) -> tuple[int, ...]:
+def _axes(call: SymbolCall, rank: int) -> tuple[int, ...]:
     named = tuple(a % rank for a in call.attrs.wholes("axis"))
     if "exclude" in call.node.attrs and call.attrs.flag("exclude"):
         return tuple(a for a in range(rank) if a not in named)
     return named or tuple(range(rank))
 
 
-def _reduce(op: str) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _reduce(op: str) -> Callable[[SymbolCall], Value]:
+    def read(call: SymbolCall) -> Value:
         x, keep = call.value(0), call.attrs.flag("keepdims")
         axes = _axes(call, x.type.rank)
         made = call.add(op, {"x": x}, {"axes": axes, "keep": keep}) if axes else x
@@ -28,14 +28,14 @@ def _reduce(op: str) -> Callable[[Call], Value]:
     return read
 
 
-def _norm(call: Call) -> Value:
+def _norm(call: SymbolCall) -> Value:
     order = call.attrs.whole("ord", 2)
     if order not in (1, 2) or call.attrs.given("out_dtype"):
         raise Unsupported("ord 1 and 2 without an out_dtype are read")
     return _reduce("reduce_l1" if order == 1 else "reduce_l2")(call)
 
 
-def _dot(call: Call) -> Value:
+def _dot(call: SymbolCall) -> Value:
     """Reads dot; of more than two axes, the last of a and the first of b are summed over."""
     call.skip("forward_stype")
     a, b = call.value(0), call.value(1)
@@ -48,13 +48,13 @@ def _dot(call: Call) -> Value:
     return call.add("matmul", {"a": a, "b": b}, attrs if a.type.rank > 1 else {})
 
 
-def _batch_dot(call: Call) -> Value:
+def _batch_dot(call: SymbolCall) -> Value:
     call.skip("forward_stype")
     attrs = {"trans_a": call.attrs.flag("transpose_a"), "trans_b": call.attrs.flag("transpose_b")}
     return call.add("matmul", {"a": call.value(0), "b": call.value(1)}, attrs)
 
 
-def _gemm(call: Call) -> Value:
+def _gemm(call: SymbolCall) -> Value:
     if call.attrs.whole("axis", -2) != -2:
         raise Unsupported("its axis is not -2")
     alpha = call.attrs.real("alpha", 1.0)
@@ -64,7 +64,7 @@ def _gemm(call: Call) -> Value:
     return call.add("mul", {"a": made, "b": call.number(alpha, made.type.dtype)})
 
 
-OPS: dict[str, Callable[[Call], Value]] = {
+OPS: dict[str, Callable[[SymbolCall], Value]] = {
     "mean": _reduce("reduce_mean"),
     "sum": _reduce("reduce_sum"),
     "prod": _reduce("reduce_prod"),

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import Call, Unsupported, row
+from .call import SymbolCall, Unsupported, row
 
 
-def _nearest(call: Call, x: Value, scale: int) -> Value:
+def _nearest(call: SymbolCall, x: Value, scale: int) -> Value:
     attrs: dict[str, Attr] = {
         "axes": (2, 3),
         "coordinates": "asymmetric",
@@ -20,7 +20,7 @@ def _nearest(call: Call, x: Value, scale: int) -> Value:
     return call.add("resize_nearest", {"x": x}, attrs)
 
 
-def _up_sampling(call: Call) -> Value:
+def _up_sampling(call: SymbolCall) -> Value:
     call.skip("num_args", "num_filter")
     scale = call.attrs.whole("scale")
     if call.only("sample_type", "", "nearest", "bilinear") == "bilinear":
@@ -46,7 +46,7 @@ def _up_sampling(call: Call) -> Value:
     return call.add("sum", named) if mode == "sum" else call.add("concat", named, {"axis": 1})
 
 
-def _bilinear(call: Call) -> Value:
+def _bilinear(call: SymbolCall) -> Value:
     """Reads BilinearResize2D, which aligns corners unless an attribute says otherwise."""
     x = call.value(0)
     mode = call.only("mode", "size", "size", "like")
@@ -69,7 +69,7 @@ def _bilinear(call: Call) -> Value:
     return call.add("resize", {"x": x, "sizes": call.constant(row(size), "sizes")}, attrs)
 
 
-OPS: dict[str, Callable[[Call], Value]] = {
+OPS: dict[str, Callable[[SymbolCall], Value]] = {
     "UpSampling": _up_sampling,
     "_contrib_BilinearResize2D": _bilinear,
 }

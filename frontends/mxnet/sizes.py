@@ -8,11 +8,11 @@ from math import prod
 
 from qir.ir.node import Value
 
-from .call import Call, row
+from .call import SymbolCall, row
 
 
 @dataclass(frozen=True)
-class Part:
+class SizeTerm:
     """One size of a result: a number, or the product of axes of an operand over a number."""
 
     number: int = 0
@@ -20,14 +20,14 @@ class Part:
     over: int = 1
 
 
-def part(x: Value, *axes: int) -> Part:
+def part(x: Value, *axes: int) -> SizeTerm:
     """Returns the product of sizes of a value, as a number where they are known."""
     found = [x.type.shape[axis] for axis in axes]
     known = [size for size in found if isinstance(size, int)]
-    return Part(prod(known)) if len(known) == len(found) else Part(axes=axes)
+    return SizeTerm(prod(known)) if len(known) == len(found) else SizeTerm(axes=axes)
 
 
-def shape(call: Call, x: Value, parts: Sequence[Part]) -> Value:
+def shape(call: SymbolCall, x: Value, parts: Sequence[SizeTerm]) -> Value:
     """Returns the operand that holds a shape, for a reshape of x.
 
     A single size that is not known is written -1 and follows from the number of elements; sizes
@@ -47,7 +47,7 @@ def shape(call: Call, x: Value, parts: Sequence[Part]) -> Value:
     return exact(call, x, parts)
 
 
-def exact(call: Call, x: Value, parts: Sequence[Part]) -> Value:
+def exact(call: SymbolCall, x: Value, parts: Sequence[SizeTerm]) -> Value:
     """Returns the operand that holds a shape, each unknown size computed."""
     if not any(p.axes for p in parts):
         return call.constant(row([p.number for p in parts]), "shape")
@@ -55,7 +55,7 @@ def exact(call: Call, x: Value, parts: Sequence[Part]) -> Value:
     return call.add("concat", held, {"axis": 0}) if len(held) > 1 else held["xs.0"]
 
 
-def _value(call: Call, x: Value, held: Part) -> Value:
+def _value(call: SymbolCall, x: Value, held: SizeTerm) -> Value:
     if not held.axes:
         return call.constant(row([held.number]), "size")
     made: Value | None = None
@@ -69,6 +69,6 @@ def _value(call: Call, x: Value, held: Part) -> Value:
     return call.add("floor_div", {"a": made, "b": over})
 
 
-def whole_shape(call: Call, x: Value) -> Value:
+def whole_shape(call: SymbolCall, x: Value) -> Value:
     """Returns the shape of a value as an operand."""
     return exact(call, x, [part(x, axis) for axis in range(x.type.rank)])

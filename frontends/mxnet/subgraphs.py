@@ -1,6 +1,6 @@
 """Fused layers: `_sg_mkldnn_conv` and `_sg_mkldnn_fully_connected`, float and quantized.
 
-Their parameters stand in a subgraph, whose variables are the operands of the outer node in order.
+Their parameters are in a subgraph, whose variables are the operands of the outer node in order.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from qir.ir.types import QuantType, TensorType
 from qir.ledger import Change
 
 from . import convolution
-from .call import Call, Made, Unsupported
+from .call import Made, SymbolCall, Unsupported
 from .grouped_weights import grouped_weights
 from .quantized import PROFILE, UNCALIBRATED
 from .ranges import CALIBRATE, I8, U8, calibrated, integers, note_refusal, quantized, with_range
 from .symbol import Symbol, SymbolNode, shown
-from .uncalibrated import Sums, range_of, relu
+from .uncalibrated import LayerSums, range_of, relu
 
 _FLAGS = (
     "quantized with_bn with_act with_sum with_postsum_act with_eltwise enable_float_output"
@@ -34,13 +34,13 @@ _FLAGS = (
 ).split()
 
 
-def _inner(call: Call) -> Symbol:
+def _inner(call: SymbolCall) -> Symbol:
     if len(call.node.subgraphs) != 1:
         raise Unsupported(f"it has {len(call.node.subgraphs)} subgraphs, one is needed")
     return call.node.subgraphs[0]
 
 
-def _float(call: Call) -> Made:
+def _float(call: SymbolCall) -> Made:
     """Adds the ops of a subgraph that is not quantized."""
     from .operators import converter
 
@@ -55,7 +55,7 @@ def _float(call: Call) -> Made:
         handler = converter(node.op)
         if handler is None:
             raise Unsupported(f"its {node.place} is not read")
-        each = Call(call.reader, node, [_result(found, entry) for entry in node.inputs])
+        each = SymbolCall(call.reader, node, [_result(found, entry) for entry in node.inputs])
         made = handler(each)
         if unread := each.attrs.unread():
             raise Unsupported(f"attribute {shown(unread[0])} of its {node.label} is not read")
@@ -83,7 +83,7 @@ class _Step:
 class _Fusion:
     """A quantized subgraph, whose variables are matched with the operands of the outer node."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: SymbolCall) -> None:
         self.call, self.inner = call, _inner(call)
         count = sum(node.is_variable for node in self.inner.nodes)
         if count > len(call):
@@ -108,16 +108,16 @@ class _Fusion:
             raise Unsupported(f"operand {slot} of its {node.label} is no operand of the layer")
         return self.outer[node.inputs[slot][0]]
 
-    def inside(self, node: SymbolNode, *values: Value) -> Call:
+    def inside(self, node: SymbolNode, *values: Value) -> SymbolCall:
         """Returns the call of an operator of the subgraph, for its attributes."""
-        return Call(self.call.reader, node, values)
+        return SymbolCall(self.call.reader, node, values)
 
-    def done(self, each: Call) -> None:
+    def done(self, each: SymbolCall) -> None:
         if unread := each.attrs.unread():
             raise Unsupported(f"attribute {shown(unread[0])} of its {each.node.label} is not read")
 
 
-def _conv(call: Call) -> Made | list[Made]:
+def _conv(call: SymbolCall) -> Made | list[Made]:
     if not call.attrs.flag("quantized"):
         return _float(call)
     call.skip(*_FLAGS)
@@ -130,7 +130,8 @@ def _conv(call: Call) -> Made | list[Made]:
     )
     axes, attrs = convolution.sides(each)
     if axes != 2:
-        raise Unsupported(f"it is a convolution along {axes} axes; 2 are read quantized")
+        said = f"it is a convolution along {axes} axes; 2 are read quantized"
+        raise Unsupported(f"{said}; quantize the float model with qir quantize")
     given = convolution.operands(each, no_bias=False)
     w, bias = given["w"], given["bias"]
     assert w is not None
@@ -151,7 +152,7 @@ def _conv(call: Call) -> Made | list[Made]:
             steps.append(_function(fusion, node))
     found = calibrated(call)
     if found is None:
-        sums = Sums(call, *data)
+        sums = LayerSums(call, *data)
         made, gain = sums.convolution(_data(w), None if bias is None else _data(bias), attrs)
         return _finished(sums, made, steps, gain)
     operands = {"x": integers(call, *data)}
@@ -161,7 +162,9 @@ def _conv(call: Call) -> Made | list[Made]:
     return _calibrated(call, "conv2d", operands, attrs, steps, found)
 
 
-def _finished(sums: Sums, made: Value, steps: list[_Step], gain: Value | None = None) -> list[Made]:
+def _finished(
+    sums: LayerSums, made: Value, steps: list[_Step], gain: Value | None = None
+) -> list[Made]:
     """Adds the steps of a layer whose sums have no calibrated range."""
     for step in steps:
         if step.op == "relu":
@@ -194,7 +197,7 @@ def _function(fusion: _Fusion, node: SymbolNode) -> _Step:
     return made
 
 
-def _leaky(each: Call) -> _Step:
+def _leaky(each: SymbolCall) -> _Step:
     """Returns one of the kinds of LeakyReLU that MXNet fuses."""
     kind = each.only("act_type", "leaky", "leaky", "elu", "gelu")
     each.skip("lower_bound", "upper_bound")
@@ -229,7 +232,7 @@ def _data(value: Value) -> Any:
     return data.data  # type: ignore[union-attr]
 
 
-def _linear(call: Call) -> Made | list[Made]:
+def _linear(call: SymbolCall) -> Made | list[Made]:
     if not call.attrs.flag("quantized"):
         return _float(call)
     call.skip(*_FLAGS)
@@ -250,8 +253,8 @@ def _linear(call: Call) -> Made | list[Made]:
     steps = [_function(fusion, node) for _, node in rest]
     apart = call.attrs.flag("channel_wise_quantize")
     found = calibrated(call)
-    if found is None and not real and not apart:
-        return _linear_sums(call, data, w, bias, flat, steps)
+    if found is None and not real:
+        return _linear_sums(call, data, w, bias, flat, steps, apart)
     operands = {"x": integers(call, *data)}
     operands["w"] = call.value(w) if apart else integers(call, w, at + 2, at + 3)
     if bias is not None:
@@ -264,19 +267,28 @@ def _linear(call: Call) -> Made | list[Made]:
 
 
 def _linear_sums(
-    call: Call,
+    call: SymbolCall,
     data: tuple[int, int, int],
     w: int,
     bias: int | None,
     flat: bool,
     steps: list[_Step],
+    apart: bool,
 ) -> list[Made]:
-    """Adds a layer whose sums have no calibrated range."""
-    sums, at = Sums(call, *data), data[1]
+    """Adds a layer whose sums have no calibrated range, its weights quantized apart or whole."""
+    sums, at = LayerSums(call, *data), data[1]
     if sums.x.type.rank != 2:
         if not flat:
             raise Unsupported(f"its data have {sums.x.type.rank} axes, and are not flattened")
         sums.x = call.add("flatten", {"x": sums.x}, {"axis": 1})
+    if apart:
+        if steps:
+            raise Unsupported(f"{steps[0].op} follows sums without a calibrated range; {CALIBRATE}")
+        said = "MXNet 1.9.1 refuses weights by channel without calibrated ranges"
+        call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, said)
+        start = None if bias is None else call.value(bias)
+        held = None if start is None else _data(start)
+        return sums.product_by_channel(_data(call.value(w)), held)
     weights = integers(call, w, at + 2, at + 3)
     start = None if bias is None else integers(call, bias, at + 4, at + 5)
     made = sums.product(
@@ -288,7 +300,7 @@ def _linear_sums(
     return _finished(sums, made, steps)
 
 
-def _note_function(call: Call, op: str, steps: list[_Step]) -> None:
+def _note_function(call: SymbolCall, op: str, steps: list[_Step]) -> None:
     """Notes in the ledger what MXNet's kernels make of a function other than relu."""
     last = steps[-1].op if steps else ""
     if op == "conv2d" and last == "gelu":
@@ -310,7 +322,7 @@ _UNSIGNED = {"conv2d": ("relu", "clip"), "linear": ("relu", "clip", "leaky_relu"
 
 
 def _calibrated(
-    call: Call,
+    call: SymbolCall,
     op: str,
     operands: dict[str, Value],
     attrs: dict[str, Attr],
@@ -329,7 +341,7 @@ def _calibrated(
 
 
 def _group(
-    call: Call,
+    call: SymbolCall,
     op: str,
     operands: dict[str, Value],
     attrs: dict[str, Attr],
@@ -359,7 +371,7 @@ def _group(
     return group.result
 
 
-OPS: dict[str, Callable[[Call], Made | list[Made]]] = {
+OPS: dict[str, Callable[[SymbolCall], Made | list[Made]]] = {
     f"_sg_{library}_{name}": handler
     for library in ("mkldnn", "onednn")
     for name, handler in (("conv", _conv), ("fully_connected", _linear))

@@ -17,7 +17,7 @@ from qir.ir.dtype import F32, DType, dtype
 from qir.ir.node import Value
 
 from . import pooling
-from .call import Call, Made, Range, Unsupported
+from .call import Made, RangeEnd, SymbolCall, Unsupported
 from .ranges import I8, LEVELS, U8, calibrated, ends
 
 I32 = dtype("i32")
@@ -26,31 +26,31 @@ _TOP = {I8: 127.0, U8: 255.0}
 """Levels that ranges of 32-bit sums and their requantization count, unlike those of 8 bits."""
 
 
-def is_plain(call: Call, index: int) -> bool:
+def is_plain(call: SymbolCall, index: int) -> bool:
     """Returns whether an operand is computed integers whose range is computed too."""
     value = call.value(index)
     return value.type.quant is None and value.node.op != "constant"
 
 
-def _op(call: Call, op: str, *operands: Value) -> Value:
+def _op(call: SymbolCall, op: str, *operands: Value) -> Value:
     slots = ("x",) if len(operands) == 1 else ("a", "b")
     if op in ("min", "max"):
         slots = ("xs.0", "xs.1")
     return call.add(op, dict(zip(slots, operands, strict=True)))
 
 
-def _number(call: Call, held: float) -> Value:
+def _number(call: SymbolCall, held: float) -> Value:
     return call.number(held, F32)
 
 
-def _end(call: Call, index: int) -> Value:
+def _end(call: SymbolCall, index: int) -> Value:
     found = call.inputs[index] if index < len(call) else None
-    if isinstance(found, Range):
+    if isinstance(found, RangeEnd):
         return _number(call, found.number)
     return call.value(index)
 
 
-def _plain(call: Call, index: int) -> Value:
+def _plain(call: SymbolCall, index: int) -> Value:
     """Returns integers as a plain tensor."""
     x = call.value(index)
     if x.type.quant is None:
@@ -58,15 +58,15 @@ def _plain(call: Call, index: int) -> Value:
     return call.place("recode", {"x": x}, {}, [x.type.with_element(x.type.dtype)]).result
 
 
-def _reach(call: Call, low: Value, high: Value) -> Value:
+def _reach(call: SymbolCall, low: Value, high: Value) -> Value:
     return _op(call, "max", _op(call, "abs", low), _op(call, "abs", high))
 
 
-def _gain(call: Call, kind: DType, reach: Value) -> Value:
+def _gain(call: SymbolCall, kind: DType, reach: Value) -> Value:
     return _op(call, "div", _number(call, LEVELS[kind]), reach)
 
 
-def _rounded(call: Call, x: Value, kind: DType) -> Value:
+def _rounded(call: SymbolCall, x: Value, kind: DType) -> Value:
     """Returns floats rounded to integers of a type, those beyond its ends at them."""
     x = call.add("round", {"x": x})
     if kind in LEVELS:
@@ -75,7 +75,7 @@ def _rounded(call: Call, x: Value, kind: DType) -> Value:
     return call.cast(x, kind)
 
 
-def _extremes(call: Call, x: Value) -> tuple[Value, Value]:
+def _extremes(call: SymbolCall, x: Value) -> tuple[Value, Value]:
     axes = tuple(range(x.type.rank))
     low, high = (
         call.add(f"reduce_{end}", {"x": x}, {"axes": axes, "keep": False}) for end in ("min", "max")
@@ -83,7 +83,7 @@ def _extremes(call: Call, x: Value) -> tuple[Value, Value]:
     return low, high
 
 
-def quantize(call: Call, signed: bool) -> list[Made]:
+def quantize(call: SymbolCall, signed: bool) -> list[Made]:
     """Adds a quantization by the least and the greatest element."""
     x, kind = call.value(0), I8 if signed else U8
     low, high = _extremes(call, x)
@@ -92,7 +92,7 @@ def quantize(call: Call, signed: bool) -> list[Made]:
     return [made, _op(call, "neg", reach), reach] if signed else [made, low, high]
 
 
-def dequantize(call: Call) -> Value:
+def dequantize(call: SymbolCall) -> Value:
     """Adds the floats of integers of a computed range."""
     x = _plain(call, 0)
     reach = _reach(call, _end(call, 1), _end(call, 2))
@@ -100,7 +100,7 @@ def dequantize(call: Call) -> Value:
     return _op(call, "mul", call.cast(x, F32), step)
 
 
-def requantize(call: Call) -> list[Made]:
+def requantize(call: SymbolCall) -> list[Made]:
     """Adds 8-bit integers of 32-bit ones: by calibrated ranges, or by the extremes of the data."""
     out = call.only("out_type", "int8", "int8", "uint8", "auto")
     x, made = _plain(call, 0), calibrated(call)
@@ -118,24 +118,24 @@ def requantize(call: Call) -> list[Made]:
     return [result, _number(call, 0.0) if unsigned else _op(call, "neg", reach), reach]
 
 
-def moved(call: Call, op: str, attrs: dict[str, Attr]) -> list[Made]:
+def moved(call: SymbolCall, op: str, attrs: dict[str, Attr]) -> list[Made]:
     """Adds an op that moves integers and keeps their range."""
     x = _plain(call, 0)
     return [call.add(op, {"x": x}, attrs), _end(call, 1), _end(call, 2)]
 
 
-def relu(call: Call, x: Value) -> Value:
+def relu(call: SymbolCall, x: Value) -> Value:
     """Adds the greater of integers and 0."""
     return _op(call, "max", x, call.number(0, x.type.dtype))
 
 
-def activation(call: Call) -> list[Made]:
+def activation(call: SymbolCall) -> list[Made]:
     """Adds a relu of integers that keep their range."""
     call.only("act_type", "relu")
     return [relu(call, _plain(call, 0)), _end(call, 1), _end(call, 2)]
 
 
-def pool(call: Call) -> list[Made]:
+def pool(call: SymbolCall) -> list[Made]:
     """Adds pooling, in floats, which hold 8-bit integers and their means exactly enough."""
     x = _plain(call, 0)
     wide = call.cast(x, F32)
@@ -155,10 +155,10 @@ def pool(call: Call) -> list[Made]:
     return [_rounded(call, made, x.type.dtype), _end(call, 1), _end(call, 2)]
 
 
-class Sums:
+class LayerSums:
     """A layer's 32-bit sums, and the range that they are given."""
 
-    def __init__(self, call: Call, index: int, low: int, high: int) -> None:
+    def __init__(self, call: SymbolCall, index: int, low: int, high: int) -> None:
         self.call, self.span, self.swapped = call, 0.0, False
         self.x = _plain(call, index)
         if self.x.type.dtype not in LEVELS:
@@ -203,6 +203,29 @@ class Sums:
         half = call.constant(np.where(bias < 0, _F(-0.5), _F(0.5)), "half")
         away = call.add("trunc", {"x": _op(call, "add", scaled, half)})
         return _op(call, "add", sums, call.cast(away, I32))
+
+    def product_by_channel(
+        self, w: NDArray[np.float32], bias: NDArray[np.float32] | None
+    ) -> list[Made]:
+        """Returns the floats of sums whose channels have scales of their own, and their range.
+
+        Weights and bias are rounded as those of calibrated layers are. The range counts one unit a
+        step, as no other has a meaning for all channels.
+        """
+        call = self.call
+        spans = np.abs(w).max(axis=1, initial=0).astype(_F)
+        gains = _F(LEVELS[I8]) / np.where(spans > 0, spans, _F(1))
+        held = np.clip(np.rint(w * gains[:, None]), -128, 127).astype(np.int8)
+        sums = call.add(
+            "matmul_integer", {"a": self.x, "b": call.constant(np.ascontiguousarray(held.T), "w")}
+        )
+        both = _op(call, "mul", call.constant(gains, "gains"), self.gain)
+        if bias is not None:
+            start = call.constant(bias.astype(_F), "bias")
+            sums = _op(call, "add", sums, _rounded(call, _op(call, "mul", start, both), I32))
+        made = _op(call, "div", call.cast(sums, F32), both)
+        reach = _number(call, float(_F(2**31 - 1)))
+        return [made, _op(call, "neg", reach), reach]
 
     def with_summand(self, sums: Value, gain: Value, ends_at: Sequence[int]) -> Value:
         """Returns sums with another tensor added in their unit."""

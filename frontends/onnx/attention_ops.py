@@ -18,15 +18,15 @@ from qir.ir.node import Value
 from qir.ir.types import Array
 
 from .elements import element
-from .op import MICROSOFT, Keep, Op
-from .reader import Reader
+from .op import MICROSOFT, KeepOperator, OnnxOp
+from .reader import OnnxReader
 from .recurrent_ops import all_floats, named_results
 
 _SLOTS = ("q", "k", "v", "mask", "past_k", "past_v", "lengths")
 _SHOWN = ("raw", "capped", "masked", "probs")
 
 
-def _attention(reader: Reader, op: Op) -> None:
+def _attention(reader: OnnxReader, op: OnnxOp) -> None:
     """Attention of opsets 23 and later."""
     all_floats(reader, op, [0, 1, 2, 4, 5])
     _check_mask(reader, op, 3)
@@ -34,7 +34,7 @@ def _attention(reader: Reader, op: Op) -> None:
     flat = operands["q"].type.rank == 3
     mode = op.integer("qk_matmul_output_mode", 0)
     if not 0 <= mode < len(_SHOWN) or op.real("softcap", 0.0) < 0:
-        raise Keep
+        raise KeepOperator
     attrs: dict[str, Attr] = {
         "heads": op.integer("q_num_heads", 0) or None if flat else None,
         "kv_heads": op.integer("kv_num_heads", 0) or None if flat else None,
@@ -49,17 +49,19 @@ def _attention(reader: Reader, op: Op) -> None:
     _add(reader, op, operands, attrs)
 
 
-def _precision(op: Op) -> DType | None:
-    """The type that softmax computes in, where the file names it."""
+def _precision(op: OnnxOp) -> DType | None:
+    """Returns the type that softmax computes in, where the file names it."""
     if op.attribute("softmax_precision") is None:
         return None
     found = element(op.integer("softmax_precision", 0))
     if not found.is_float:
-        raise Keep
+        raise KeepOperator
     return found
 
 
-def _add(reader: Reader, op: Op, operands: Mapping[str, Value], attrs: dict[str, Attr]) -> None:
+def _add(
+    reader: OnnxReader, op: OnnxOp, operands: Mapping[str, Value], attrs: dict[str, Attr]
+) -> None:
     """Adds the node with the results that the file asks for."""
     outputs = [*op.proto.output, "", "", "", ""]
     present = bool(outputs[1] or outputs[2])
@@ -70,16 +72,16 @@ def _add(reader: Reader, op: Op, operands: Mapping[str, Value], attrs: dict[str,
     reader.add(op, "attention", operands, full, names=[every[i] for i in places])
 
 
-def _check_mask(reader: Reader, op: Op, place: int) -> None:
+def _check_mask(reader: OnnxReader, op: OnnxOp, place: int) -> None:
     """Keep for a mask that is neither bool nor of q's own type."""
     if not op.input(place):
         return
     kind, own = (reader.type_of(op, op.input(i)) for i in (place, 0))
     if kind.quant or kind.dtype.name not in ("bool", own.dtype.name):
-        raise Keep
+        raise KeepOperator
 
 
-def _rotary(reader: Reader, op: Op) -> None:
+def _rotary(reader: OnnxReader, op: OnnxOp) -> None:
     """RotaryEmbedding of opset 23."""
     all_floats(reader, op, [0, 1, 2])
     slots = ("x", "cos", "sin", "positions")
@@ -88,7 +90,7 @@ def _rotary(reader: Reader, op: Op) -> None:
     reader.add(op, "rotary", operands, _turning(op, operands["x"], heads))
 
 
-def _turning(op: Op, x: Value, heads: int | None) -> dict[str, Attr]:
+def _turning(op: OnnxOp, x: Value, heads: int | None) -> dict[str, Attr]:
     return {
         "interleaved": op.integer("interleaved", 0) != 0,
         "dim": op.integer("rotary_embedding_dim", 0),
@@ -99,12 +101,12 @@ def _turning(op: Op, x: Value, heads: int | None) -> dict[str, Attr]:
 # -- onnxruntime's own -----------------------------------------------------------------------------
 
 
-def _contrib_rotary(reader: Reader, op: Op) -> None:
+def _contrib_rotary(reader: OnnxReader, op: OnnxOp) -> None:
     """RotaryEmbedding with its positions second."""
     op.only("interleaved", "num_heads", "rotary_embedding_dim", "is_packed_batching", "scale")
     all_floats(reader, op, [0, 2, 3])
     if op.integer("is_packed_batching", 0) or op.real("scale", 1.0) != 1.0:
-        raise Keep
+        raise KeepOperator
     slots = ("x", "positions", "cos", "sin")
     operands = {s: reader.value(op, n) for s, n in zip(slots, op.inputs, strict=True)}
     x, cos = operands["x"].type, operands["cos"].type
@@ -112,7 +114,7 @@ def _contrib_rotary(reader: Reader, op: Op) -> None:
     if x.rank == 3 and heads is None:
         width, half = x.shape[2], cos.shape[-1]
         if not isinstance(width, int) or not isinstance(half, int) or not half:
-            raise Keep
+            raise KeepOperator
         heads = width // (2 * half)
     reader.add(op, "rotary", operands, _turning(op, operands["x"], heads))
 
@@ -121,7 +123,7 @@ def _same(a: Dim, b: Dim) -> bool:
     return a is not None and a == b
 
 
-def multi_head(reader: Reader, op: Op) -> bool:
+def multi_head(reader: OnnxReader, op: OnnxOp) -> bool:
     """Reads MultiHeadAttention as attention where it is that alone; whether it was."""
     q, k, v = (_given(reader, op, i) for i in range(3))
     if any(op.input(i) for i in (3, 4, 8, 9)) or any(x.type.rank != 3 for x in (q, k, v)):
@@ -143,9 +145,9 @@ def multi_head(reader: Reader, op: Op) -> bool:
     return True
 
 
-def _given(reader: Reader, op: Op, place: int) -> Value:
+def _given(reader: OnnxReader, op: OnnxOp, place: int) -> Value:
     if not op.input(place):
-        raise Keep
+        raise KeepOperator
     return reader.value(op, op.input(place))
 
 
@@ -156,26 +158,26 @@ _GROUPED = (
 ).split()
 
 
-def check_grouped(op: Op) -> None:
+def check_grouped(op: OnnxOp) -> None:
     """Keep where GroupQueryAttention asks for what the language has not."""
     op.only(*_GROUPED)
     odd = [op.integer(n, 0) for n in ("qk_output", "kv_cache_bit_width", "sliding_window_cache")]
     kinds = [op.text(n, "NONE") for n in ("k_quant_type", "v_quant_type")]
     if any(odd) or set(kinds) != {"NONE"} or op.integer("smooth_softmax", 0) > 0:
-        raise Keep
+        raise KeepOperator
     if any(op.input(i) for i in (11, 12, 13, 14, 15)) or len(op.outputs) > 3:
-        raise Keep
+        raise KeepOperator
 
 
-def grouped(reader: Reader, op: Op) -> None:
+def grouped(reader: OnnxReader, op: OnnxOp) -> None:
     """GroupQueryAttention over a whole prompt: no past, every sequence as long as the tensor."""
     all_floats(reader, op, [0, 1, 2, 7, 8, 10])
     if any(op.input(i) for i in (3, 4, 9)):
-        raise Keep
+        raise KeepOperator
     heads, kv_heads = op.integer("num_heads", 0), op.integer("kv_num_heads", 0)
     _check_lengths(reader, op)
     if bool(op.input(1)) != bool(op.input(2)):
-        raise Keep
+        raise KeepOperator
     window = op.integer("local_window_size", -1)
     attrs: dict[str, Attr] = {
         "heads": heads,
@@ -187,7 +189,7 @@ def grouped(reader: Reader, op: Op) -> None:
     }
     turned = op.integer("do_rotary", 0) != 0
     if turned and not all(isinstance(_width(reader, op, i), int) for i in (7, 8)):
-        raise Keep
+        raise KeepOperator
     mask = reader.value(op, op.input(10)) if op.input(10) else None
     q, k, v = _parts(reader, op, heads, kv_heads)
     if turned:
@@ -198,26 +200,26 @@ def grouped(reader: Reader, op: Op) -> None:
     _add(reader, op, operands, attrs)
 
 
-def _check_lengths(reader: Reader, op: Op) -> None:
+def _check_lengths(reader: OnnxReader, op: OnnxOp) -> None:
     """Keep unless every sequence is known to be as long as the tensors of queries and keys."""
     ends, total = (reader.numbers(op.input(i)).reshape(-1) for i in (5, 6))
     shapes = [_given(reader, op, 0).type.shape]
     if op.input(1):
         shapes.append(_given(reader, op, 1).type.shape)
     if len(total) != 1 or any(len(s) != 3 or s[1] != total[0] for s in shapes):
-        raise Keep
+        raise KeepOperator
     if ends.tolist() != [int(total[0]) - 1] * len(ends) or shapes[0][0] != len(ends):
-        raise Keep
+        raise KeepOperator
 
 
-def _parts(reader: Reader, op: Op, heads: int, kv_heads: int) -> tuple[Value, Value, Value]:
+def _parts(reader: OnnxReader, op: OnnxOp, heads: int, kv_heads: int) -> tuple[Value, Value, Value]:
     """q, k and v, split where one tensor holds them all."""
     q = _given(reader, op, 0)
     if op.input(1):
         return q, _given(reader, op, 1), _given(reader, op, 2)
     width, count = q.type.shape[2], heads + 2 * kv_heads
     if not isinstance(width, int) or count < 1 or width % count:
-        raise Keep
+        raise KeepOperator
     size = width // count
     attrs: dict[str, Attr] = {
         "sizes": (heads * size, kv_heads * size, kv_heads * size),
@@ -228,7 +230,7 @@ def _parts(reader: Reader, op: Op, heads: int, kv_heads: int) -> tuple[Value, Va
     return one, two, three
 
 
-def _turned(reader: Reader, op: Op, slot: str, x: Value, heads: int) -> Value:
+def _turned(reader: OnnxReader, op: OnnxOp, slot: str, x: Value, heads: int) -> Value:
     """q or k with rotary embedding, from position 0 on."""
     half = _width(reader, op, 7)
     assert isinstance(half, int)
@@ -245,23 +247,24 @@ def _turned(reader: Reader, op: Op, slot: str, x: Value, heads: int) -> Value:
     return _made(reader, op, "rotary", operands, attrs, [reader.spare(f"{stem}.turned")])[0]
 
 
-def _width(reader: Reader, op: Op, place: int) -> Dim:
-    """How many pairs a table of angles has."""
+def _width(reader: OnnxReader, op: OnnxOp, place: int) -> Dim:
+    """Returns how many pairs a table of angles has."""
     if not op.input(place):
-        raise Keep
+        raise KeepOperator
     shape = reader.type_of(op, op.input(place)).shape
     return shape[-1] if shape else None
 
 
 def _made(
-    reader: Reader,
-    op: Op,
+    reader: OnnxReader,
+    op: OnnxOp,
     kind: str,
     operands: Mapping[str, Value],
     attrs: Mapping[str, Attr],
     names: Sequence[str],
 ) -> tuple[Value, ...]:
-    """The results of a node that stands before the op's own; InputError for a malformed op."""
+    """Returns the results of a node that is before the op's own; raises InputError for a malformed
+    op."""
     try:
         origin = [op.origin()]
         return reader.graph.add(kind, operands, attrs, name=names, origins=origin).results
@@ -269,10 +272,10 @@ def _made(
         raise op.fail(str(error)) from error
 
 
-OPS: dict[str, Callable[[Reader, Op], None]] = {
+OPS: dict[str, Callable[[OnnxReader, OnnxOp], None]] = {
     "Attention": _attention,
     "RotaryEmbedding": _rotary,
 }
-CONTRIB: dict[tuple[str, str], Callable[[Reader, Op], None]] = {
+CONTRIB: dict[tuple[str, str], Callable[[OnnxReader, OnnxOp], None]] = {
     (MICROSOFT, "RotaryEmbedding"): _contrib_rotary,
 }

@@ -22,13 +22,13 @@ from qir.ir.types import Element, QuantType, TensorType
 from qir.ledger import Ledger
 
 from . import dynamic_ops
-from .op import Keep, Op, free_names
-from .reader import Reader
+from .op import KeepOperator, OnnxOp, free_names
+from .reader import OnnxReader
 
 _MOST_ROUNDS = 8
 
 
-def _if(reader: Reader, op: Op) -> None:
+def _if(reader: OnnxReader, op: OnnxOp) -> None:
     branches = {"then": op.graph("then_branch"), "else": op.graph("else_branch")}
     given = _captured(reader, op, *branches.values())
     takes = [(name, value.type) for name, value in given.items()]
@@ -40,12 +40,12 @@ def _if(reader: Reader, op: Op) -> None:
     _alike(reader, op, list(bodies.values()))
     made = [list(body.outputs.values()) for body in bodies.values()]
     if any(a.type.rank != b.type.rank for a, b in zip(*made, strict=False)):
-        raise Keep  # nobody knows then how many axes the result has
+        raise KeepOperator  # nobody knows then how many axes the result has
     operands = {"cond": reader.value(op, op.input(0)), **_slots("xs", given.values())}
     _add(reader, op, "if", operands, {}, bodies)
 
 
-def _loop(reader: Reader, op: Op) -> None:
+def _loop(reader: OnnxReader, op: OnnxOp) -> None:
     proto = op.graph("body")
     given = _captured(reader, op, proto)
     carried = _carried(reader, op, op.inputs[2:])
@@ -61,9 +61,11 @@ def _loop(reader: Reader, op: Op) -> None:
     _add(reader, op, "loop", operands, {}, {"body": body})
 
 
-def _scan(reader: Reader, op: Op) -> None:
+def _scan(reader: OnnxReader, op: OnnxOp) -> None:
     if op.opset < 9:
-        raise Keep("Scan of opset 8 has an axis of batches; convert the model to opset 9 or newer")
+        raise KeepOperator(
+            "Scan of opset 8 has an axis of batches; convert the model to opset 9 or newer"
+        )
     proto, count = op.graph("body"), op.integer("num_scan_inputs", 1)
     n = len(op.inputs) - count
     if not 0 < count <= len(op.inputs) or len(proto.input) != len(op.inputs):
@@ -76,7 +78,7 @@ def _scan(reader: Reader, op: Op) -> None:
     for value, axis in zip(values[n:], axes, strict=True):
         shape, rank = value.type.shape, value.type.rank
         if not -rank <= axis < rank:
-            raise Keep
+            raise KeepOperator
         entries.append(value.type.with_shape((*shape[: axis % rank], *shape[axis % rank + 1 :])))
     kinds = [*(value.type for value in values[:n]), *entries]
     body = _settled(reader, op, proto, kinds, given, first=0, made=0, count=n)
@@ -95,11 +97,11 @@ def _scan(reader: Reader, op: Op) -> None:
     _add(reader, op, "scan", operands, attrs, {"body": body})
 
 
-OPS: dict[str, Callable[[Reader, Op], None]] = {"If": _if, "Loop": _loop, "Scan": _scan}
+OPS: dict[str, Callable[[OnnxReader, OnnxOp], None]] = {"If": _if, "Loop": _loop, "Scan": _scan}
 
 
-def _captured(reader: Reader, op: Op, *graphs: onnx.GraphProto) -> dict[str, Value]:
-    """What graphs use from outside and is computed there, by the name they use."""
+def _captured(reader: OnnxReader, op: OnnxOp, *graphs: onnx.GraphProto) -> dict[str, Value]:
+    """Returns what graphs use from outside and is computed there, by the name they use."""
     names = dict.fromkeys(name for graph in graphs for name in free_names(graph))
     computed = [name for name in names if not reader.is_constant(name)]
     return {name: _crossing(reader, op, reader.value(op, name)) for name in computed}
@@ -108,8 +110,9 @@ def _captured(reader: Reader, op: Op, *graphs: onnx.GraphProto) -> dict[str, Val
 # -- codes ----------------------------------------------------------------------------------------
 
 
-def _crossing(reader: Reader, op: Op, value: Value, *, cut: bool = False) -> Value:
-    """A value as graphs take it: quantized values whose numbers stand beside them are their bits.
+def _crossing(reader: OnnxReader, op: OnnxOp, value: Value, *, cut: bool = False) -> Value:
+    """Returns a value as graphs take it: quantized values whose numbers are next to them are their
+    bits.
 
     So are those with several scales where one entry after the other is cut off.
     """
@@ -119,8 +122,8 @@ def _crossing(reader: Reader, op: Op, value: Value, *, cut: bool = False) -> Val
     return dynamic_ops.recoded(reader, op, value, value.type.with_element(quant.storage), "raw")
 
 
-def _carried(reader: Reader, op: Op, names: Sequence[str]) -> list[Value]:
-    """What is carried: raw integers have the map that the last ones are read with."""
+def _carried(reader: OnnxReader, op: OnnxOp, names: Sequence[str]) -> list[Value]:
+    """What is carried: raw integers have the quantized type that the last ones are read with."""
     values = []
     for name, out in zip(names, [*op.outputs, *("" for _ in names)], strict=False):
         value = _crossing(reader, op, reader.value(op, name))
@@ -129,15 +132,16 @@ def _carried(reader: Reader, op: Op, names: Sequence[str]) -> list[Value]:
     return values
 
 
-def _told(reader: Reader, op: Op, body: Graph, made: int, count: int) -> None:
-    """Lets a body give parts as quantized values of the map that all of them are read with."""
+def _told(reader: OnnxReader, op: OnnxOp, body: Graph, made: int, count: int) -> None:
+    """Lets a body give parts as quantized values of the quantized type that all of them are read
+    with."""
     slots = list(body.outputs)[made + count :]
     for slot, out in zip(slots, op.outputs[count:], strict=False):
         _give(body, slot, reader.meaning(out, body.outputs[slot].type))
 
 
-def _alike(reader: Reader, op: Op, bodies: Sequence[Graph]) -> None:
-    """Lets branches give integers of one map: the one that both have, else that of who
+def _alike(reader: OnnxReader, op: OnnxOp, bodies: Sequence[Graph]) -> None:
+    """Lets branches give integers of one quantized type: the one that both have, else that of who
     reads them."""
     slots = [list(body.outputs) for body in bodies]
     for out, *pair in zip(op.outputs, *slots, strict=False):
@@ -177,8 +181,8 @@ def _slots(prefix: str, values: Iterable[Value]) -> dict[str, Value]:
 
 
 def _settled(
-    reader: Reader,
-    op: Op,
+    reader: OnnxReader,
+    op: OnnxOp,
     proto: onnx.GraphProto,
     kinds: Sequence[TensorType],
     given: Mapping[str, Value],
@@ -187,7 +191,7 @@ def _settled(
     made: int,
     count: int,
 ) -> Graph:
-    """The body under types of the carried values that hold in every round.
+    """Returns the body under types of the carried values that hold in every round.
 
     `count` values are carried: from input `first` on, and from output `made` on. A size that
     changes from round to round is unknown.
@@ -213,8 +217,10 @@ def _settled(
     raise op.fail("its carried values find no shape that holds in every round")
 
 
-def _stated(reader: Reader, op: Op, info: onnx.ValueInfoProto, kind: TensorType) -> TensorType:
-    """What a body takes: as the file declares it where it does, else as it is given."""
+def _stated(
+    reader: OnnxReader, op: OnnxOp, info: onnx.ValueInfoProto, kind: TensorType
+) -> TensorType:
+    """Returns what a body takes: as the file declares it where it does, else as it is given."""
     stated = reader.dims.tensor_type(info.type)
     if stated is None:
         return kind
@@ -228,14 +234,14 @@ def _stated(reader: Reader, op: Op, info: onnx.ValueInfoProto, kind: TensorType)
     return kind.with_shape(tuple(b if a is None else a for a, b in sizes))
 
 
-def _meet(op: Op, a: TensorType, b: TensorType) -> TensorType:
+def _meet(op: OnnxOp, a: TensorType, b: TensorType) -> TensorType:
     element = a.element if a.element == b.element else None
     if element is None and not (a.quant or b.quant):
         element = met(a.dtype, b.dtype)
     if element is None and (a.dtype.is_opaque or b.dtype.is_opaque):
-        raise Keep
+        raise KeepOperator
     if a.rank != b.rank:
-        raise Keep  # nobody knows then how many axes it has
+        raise KeepOperator  # nobody knows then how many axes it has
     if element is None:
         raise op.fail(f"a carried value is {a} before a round and {b} after it")
     sizes = zip(a.shape, b.shape, strict=True)
@@ -243,8 +249,8 @@ def _meet(op: Op, a: TensorType, b: TensorType) -> TensorType:
 
 
 def _add(
-    reader: Reader,
-    op: Op,
+    reader: OnnxReader,
+    op: OnnxOp,
     kind: str,
     operands: Mapping[str, Value],
     attrs: Mapping[str, Attr],

@@ -12,11 +12,11 @@ from qir.ir.node import Value
 from qir.ir.types import Array, QuantType, TensorType
 
 from .functions import Custom
-from .op import Op
-from .reader import Reader
+from .op import OnnxOp
+from .reader import OnnxReader
 
 
-def read(reader: Reader, op: Op, custom: Custom) -> None:
+def read(reader: OnnxReader, op: OnnxOp, custom: Custom) -> None:
     """A call becomes quantize or dequantize; InputError where it does not fit its type."""
     if len(op.inputs) != 1 + len(custom.arrays) or len(op.outputs) != 1:
         raise op.fail(f"has {len(op.inputs)} operands, its type names {len(custom.arrays)} arrays")
@@ -35,7 +35,7 @@ def read(reader: Reader, op: Op, custom: Custom) -> None:
         raise op.fail(f"is no {custom.op.lower()} by {custom.text[:60]}: {error}") from error
 
 
-def _array(reader: Reader, op: Op, name: str, kind: str) -> Array:
+def _array(reader: OnnxReader, op: OnnxOp, name: str, kind: str) -> Array:
     found = reader.array(name)
     if found is None:
         raise ValueError(f"{name!r} is computed")
@@ -45,7 +45,7 @@ def _array(reader: Reader, op: Op, name: str, kind: str) -> Array:
     return Array(found.held, TensorType(found.held.shape, wanted), name)
 
 
-def _quantize(reader: Reader, op: Op, quant: QuantType, custom: Custom) -> None:
+def _quantize(reader: OnnxReader, op: OnnxOp, quant: QuantType, custom: Custom) -> None:
     x = reader.value(op, op.input(0))
     attrs: dict[str, Attr] = {"round": custom.round} if custom.round else {}
     made = reader.add(op, "quantize", {"x": x}, attrs, types=[x.type.with_element(quant)])
@@ -53,8 +53,9 @@ def _quantize(reader: Reader, op: Op, quant: QuantType, custom: Custom) -> None:
         reader.graph.set_profile(made, custom.profile)
 
 
-def _codes(reader: Reader, op: Op, quant: QuantType) -> Value:
-    """The integers with their meaning: a constant takes it, and so does what nobody reads raw."""
+def _codes(reader: OnnxReader, op: OnnxOp, quant: QuantType) -> Value:
+    """Returns the integers with their meaning: a constant takes it, and so does what nobody reads
+    raw."""
     name = op.input(0)
     found = reader.array(name)
     if found is not None:

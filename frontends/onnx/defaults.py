@@ -12,10 +12,10 @@ from qir.ir.node import Value
 from qir.ledger import Change
 
 from .foreign import SMALL
-from .reader import DEFAULTS_SINCE, Reader
+from .reader import DEFAULTS_SINCE, OnnxReader
 
 
-def entered(reader: Reader) -> None:
+def entered(reader: OnnxReader) -> None:
     """Marks the constants that are defaults of inputs; a line of the ledger for each that is fixed.
 
     One is fixed where its numbers are part of what reads it, such as axes, sizes, scales and
@@ -31,13 +31,14 @@ def entered(reader: Reader) -> None:
             reader.note(Change.DROPPED, info.name, "an input with a default is a constant here")
 
 
-def _with_defaults(reader: Reader) -> Iterator[onnx.ValueInfoProto]:
+def _with_defaults(reader: OnnxReader) -> Iterator[onnx.ValueInfoProto]:
     if reader.file.proto.ir_version >= DEFAULTS_SINCE:
         yield from (info for info in reader.proto.input if reader.is_constant(info.name))
 
 
-def _fixed(reader: Reader, info: onnx.ValueInfoProto, value: Value) -> bool:
-    """Whether a type, an attribute or a number of integers hangs on what a constant holds."""
+def _fixed(reader: OnnxReader, info: onnx.ValueInfoProto, value: Value) -> bool:
+    """Returns whether a type, an attribute or a number of integers hangs on what a constant
+    holds."""
     try:
         stated = reader.dims.tensor_type(info.type)
     except (ValueError, TypeRuleError):

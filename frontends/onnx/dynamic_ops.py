@@ -10,16 +10,16 @@ from qir.ir.types import Grain, QuantType, TensorType
 
 from .elements import element
 from .float_ops import conv_attrs
-from .op import Keep, Op
-from .reader import CODES, Reader
+from .op import KeepOperator, OnnxOp
+from .reader import CODES, OnnxReader
 
 
-def computed(reader: Reader, op: Op, *places: int) -> bool:
-    """Whether some of the operands at those places are no constants."""
+def computed(reader: OnnxReader, op: OnnxOp, *places: int) -> bool:
+    """Returns whether some of the operands at those places are no constants."""
     return any(op.input(i) and not reader.is_constant(op.input(i)) for i in places)
 
 
-def choose(reader: Reader, op: Op) -> None:
+def choose(reader: OnnxReader, op: OnnxOp) -> None:
     """DynamicQuantizeLinear: its numbers, integers of them, and the integers read raw, each by
     itself."""
     op.only()
@@ -49,7 +49,7 @@ def choose(reader: Reader, op: Op) -> None:
     reader.raw.append(made)
 
 
-def unread(reader: Reader) -> None:
+def unread(reader: OnnxReader) -> None:
     """Takes out integers read raw that nobody reads so; the integers have their name then."""
     for node in reader.raw:
         if node in reader.graph and not node.used:
@@ -58,7 +58,7 @@ def unread(reader: Reader) -> None:
             reader.graph.rename(held, name)
 
 
-def quantize(reader: Reader, op: Op) -> None:
+def quantize(reader: OnnxReader, op: OnnxOp) -> None:
     """QuantizeLinear whose scale or zero point is computed."""
     x = reader.value(op, op.input(0))
     wanted = op.integer("output_dtype", 0)
@@ -67,34 +67,35 @@ def quantize(reader: Reader, op: Op) -> None:
         storage = reader.type_of(op, op.input(2)).dtype
     kind, numbers = _open(reader, op, x.type, storage)
     if x.type.element != kind.express:
-        raise Keep
+        raise KeepOperator
     reader.add(op, "quantize", {"x": x, **numbers}, types=[x.type.with_element(kind)])
 
 
-def dequantize(reader: Reader, op: Op) -> None:
+def dequantize(reader: OnnxReader, op: OnnxOp) -> None:
     """DequantizeLinear whose scale or zero point is computed."""
     name = op.input(0)
     raw = reader.type_of(op, name)
     kind, numbers = _open(reader, op, raw, raw.dtype)
     wanted = op.integer("output_dtype", 0)
     if wanted and element(wanted) != kind.express:
-        raise Keep
+        raise KeepOperator
     x = reader.value(op, name, kind) if reader.is_constant(name) else meant(reader, op, name, kind)
     reader.add(op, "dequantize", {"x": x, **{f"x.{n}": v for n, v in numbers.items()}})
 
 
 def _open(
-    reader: Reader, op: Op, kind: TensorType, storage: DType
+    reader: OnnxReader, op: OnnxOp, kind: TensorType, storage: DType
 ) -> tuple[QuantType, dict[str, Value]]:
-    """The map that asks for its numbers, and the numbers; Keep for what has no such form."""
+    """Returns the quantized type that asks for its numbers, and the numbers; Keep for what has no
+    such form."""
     scale = reader.value(op, op.input(1))
     if storage.name not in CODES or scale.type.element not in _REALS or scale.type.quant:
-        raise Keep
+        raise KeepOperator
     numbers = {"scale": scale}
     if op.input(2):
         numbers["zero"] = reader.value(op, op.input(2))
         if numbers["zero"].type.element != storage:
-            raise Keep
+            raise KeepOperator
     grain = _grain(op, kind, scale.type)
     zero = None if "zero" in numbers else ()
     return QuantType(storage, scale.type.dtype, None, zero, grain), numbers
@@ -103,8 +104,8 @@ def _open(
 _REALS = frozenset({F32, element(10)})
 
 
-def _grain(op: Op, kind: TensorType, scale: TensorType) -> Grain | None:
-    """Which elements share a scale; Keep where nobody knows how many scales there are."""
+def _grain(op: OnnxOp, kind: TensorType, scale: TensorType) -> Grain | None:
+    """Returns which elements share a scale; Keep where nobody knows how many scales there are."""
     size, rank = dims.product(scale.shape), kind.rank
     axis, block = op.integer("axis", 1), op.integer("block_size", 0)
     if rank and not -rank <= axis < rank and scale.rank:
@@ -116,16 +117,16 @@ def _grain(op: Op, kind: TensorType, scale: TensorType) -> Grain | None:
     if not scale.rank or (size == 1 and scale.rank == 1):
         return None
     if scale.rank != 1 or not rank:
-        raise Keep
+        raise KeepOperator
     axis = axis % rank if rank != 1 else 0
     if not isinstance(scale.shape[0], int) and scale.shape[0] != kind.shape[axis]:
-        raise Keep
+        raise KeepOperator
     return Grain(((axis, 1),))
 
 
-def meant(reader: Reader, op: Op, name: str, kind: QuantType) -> Value:
-    """The integers of a tensor with that map: as they were before they were read raw, or
-    read anew."""
+def meant(reader: OnnxReader, op: OnnxOp, name: str, kind: QuantType) -> Value:
+    """Returns the integers of a tensor with that quantized type: as they were before they were read
+    raw, or read anew."""
     value = reader.value(op, name)
     if value.type.element == kind:
         return value
@@ -135,8 +136,8 @@ def meant(reader: Reader, op: Op, name: str, kind: QuantType) -> Value:
     return recoded(reader, op, value, value.type.with_element(kind), "meant")
 
 
-def recoded(reader: Reader, op: Op, value: Value, kind: TensorType, word: str) -> Value:
-    """The bits of a value as another type, once; `word` ends its name."""
+def recoded(reader: OnnxReader, op: OnnxOp, value: Value, kind: TensorType, word: str) -> Value:
+    """Returns the bits of a value as another type, once; `word` ends its name."""
     for node in value.users:
         if node.op == "recode" and node.result.type == kind:
             return node.result
@@ -148,26 +149,26 @@ def recoded(reader: Reader, op: Op, value: Value, kind: TensorType, word: str) -
 # -- raw integers ---------------------------------------------------------------------------------
 
 
-def _raw(reader: Reader, op: Op, name: str) -> Value:
-    """An operand as plain numbers, whatever it means."""
+def _raw(reader: OnnxReader, op: OnnxOp, name: str) -> Value:
+    """Returns an operand as plain numbers, whatever it means."""
     value = reader.value(op, name, reader.numbered(name))
     if value.type.quant is None:
         return value
     return recoded(reader, op, value, value.type.with_element(value.type.dtype), "raw")
 
 
-def _operands(reader: Reader, op: Op, slots: tuple[str, str]) -> dict[str, Value]:
+def _operands(reader: OnnxReader, op: OnnxOp, slots: tuple[str, str]) -> dict[str, Value]:
     names = (*slots, *(f"{s}.zero" for s in slots))
     return {s: _raw(reader, op, op.input(i)) for i, s in enumerate(names) if op.input(i)}
 
 
-def matmul(reader: Reader, op: Op) -> None:
+def matmul(reader: OnnxReader, op: OnnxOp) -> None:
     """MatMulInteger."""
     op.only()
     reader.add(op, "matmul_integer", _operands(reader, op, ("a", "b")))
 
 
-def conv(reader: Reader, op: Op) -> None:
+def conv(reader: OnnxReader, op: OnnxOp) -> None:
     """ConvInteger along any number of axes."""
     op.only("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
     operands = _operands(reader, op, ("x", "w"))

@@ -8,30 +8,30 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import BOOL, STRING, DType
 from qir.ir.ops.activations import SELU_ALPHA, SELU_GAMMA
 
-from .op import Keep, Op
-from .reader import Reader
+from .op import KeepOperator, OnnxOp
+from .reader import OnnxReader
 
 _WRAPPING = ("i32", "i64")
-Handler = Callable[[Reader, Op], None]
+Handler = Callable[[OnnxReader, OnnxOp], None]
 
 
-def floats(reader: Reader, op: Op) -> None:
+def floats(reader: OnnxReader, op: OnnxOp) -> None:
     """Keep unless every operand is floats."""
     for name in op.inputs:
         if name and not reader.type_of(op, name).dtype.is_float:
-            raise Keep
+            raise KeepOperator
 
 
-def _numbers(reader: Reader, op: Op) -> None:
+def _numbers(reader: OnnxReader, op: OnnxOp) -> None:
     kind = reader.type_of(op, op.input(0)).dtype
     if not kind.is_float and kind.name not in _WRAPPING:
-        raise Keep
+        raise KeepOperator
 
 
 def unary(kind: str, check: Handler = floats, **attrs: float) -> Handler:
-    """The handler of an op with one operand and float attributes with these defaults."""
+    """Returns the handler of an op with one operand and float attributes with these defaults."""
 
-    def read(reader: Reader, op: Op) -> None:
+    def read(reader: OnnxReader, op: OnnxOp) -> None:
         check(reader, op)
         given: dict[str, Attr] = {n: op.real(n, v) for n, v in attrs.items()}
         reader.add(op, kind, {"x": reader.value(op, op.input(0))}, given)
@@ -39,53 +39,54 @@ def unary(kind: str, check: Handler = floats, **attrs: float) -> Handler:
     return read
 
 
-def _prelu(reader: Reader, op: Op) -> None:
+def _prelu(reader: OnnxReader, op: OnnxOp) -> None:
     floats(reader, op)
     x, slope = (reader.value(op, n) for n in op.inputs)
     if slope.type.rank > x.type.rank:
-        raise Keep
+        raise KeepOperator
     reader.add(op, "prelu", {"x": x, "slope": slope})
 
 
-def _gelu(reader: Reader, op: Op) -> None:
+def _gelu(reader: OnnxReader, op: OnnxOp) -> None:
     floats(reader, op)
     attrs: dict[str, Attr] = {"approximate": op.text("approximate", "none")}
     reader.add(op, "gelu", {"x": reader.value(op, op.input(0))}, attrs)
 
 
-def _pow(reader: Reader, op: Op) -> None:
+def _pow(reader: OnnxReader, op: OnnxOp) -> None:
     a, b = (reader.type_of(op, n).dtype for n in op.inputs)
     if not (_is_number(a) and _is_number(b)):
-        raise Keep
+        raise KeepOperator
     operands = {s: reader.value(op, n) for s, n in zip("ab", op.inputs, strict=True)}
     reader.add(op, "pow", operands)
 
 
-def _mod(reader: Reader, op: Op) -> None:
+def _mod(reader: OnnxReader, op: OnnxOp) -> None:
     kinds = [reader.type_of(op, n).dtype for n in op.inputs]
     fmod = op.integer("fmod", 0) != 0
     if not all(k.is_integer or (fmod and k.is_float) for k in kinds):
-        raise Keep
+        raise KeepOperator
     operands = {s: reader.value(op, n) for s, n in zip("ab", op.inputs, strict=True)}
     reader.add(op, "mod", operands, {"fmod": fmod})
 
 
-def _many(reader: Reader, op: Op) -> None:
+def _many(reader: OnnxReader, op: OnnxOp) -> None:
     kinds = [reader.type_of(op, n).dtype for n in op.inputs]
     whole = op.type in ("Min", "Max") and all(k.is_integer for k in kinds)
     if not whole and not all(k.is_float for k in kinds):
-        raise Keep
+        raise KeepOperator
     parts = {f"xs.{i}": reader.value(op, n) for i, n in enumerate(op.inputs)}
     reader.add(op, op.type.lower(), parts)
 
 
 def _pair(kind: str, fits: Callable[[DType], bool], **attrs: str) -> Handler:
-    """The handler of an op with two operands of a kind that fits, and attributes that are text."""
+    """Returns the handler of an op with two operands of a kind that fits, and attributes that are
+    text."""
 
-    def read(reader: Reader, op: Op) -> None:
+    def read(reader: OnnxReader, op: OnnxOp) -> None:
         kinds = [reader.type_of(op, n).dtype for n in op.inputs]
         if not all(fits(k) and k == kinds[0] for k in kinds):
-            raise Keep
+            raise KeepOperator
         given: dict[str, Attr] = {n: op.text(n, v).lower() for n, v in attrs.items()}
         operands = {s: reader.value(op, n) for s, n in zip("ab", op.inputs, strict=True)}
         reader.add(op, kind, operands, given)
@@ -98,13 +99,13 @@ def _is_number(kind: DType) -> bool:
 
 
 def _single(kind: str) -> Handler:
-    def read(reader: Reader, op: Op) -> None:
+    def read(reader: OnnxReader, op: OnnxOp) -> None:
         reader.add(op, kind, {"x": reader.value(op, op.input(0))})
 
     return read
 
 
-def _is_inf(reader: Reader, op: Op) -> None:
+def _is_inf(reader: OnnxReader, op: OnnxOp) -> None:
     floats(reader, op)
     attrs: dict[str, Attr] = {
         side: op.integer(f"detect_{side}", 1) != 0 for side in ("negative", "positive")
@@ -112,7 +113,7 @@ def _is_inf(reader: Reader, op: Op) -> None:
     reader.add(op, "is_inf", {"x": reader.value(op, op.input(0))}, attrs)
 
 
-def _where(reader: Reader, op: Op) -> None:
+def _where(reader: OnnxReader, op: OnnxOp) -> None:
     slots = ("condition", "a", "b")
     reader.add(op, "where", {s: reader.value(op, n) for s, n in zip(slots, op.inputs, strict=True)})
 

@@ -13,31 +13,31 @@ from qir.ledger import Change
 
 from .elements import FLOATS, element
 from .faults import refusal
-from .op import Keep, Op
-from .reader import Reader
+from .op import KeepOperator, OnnxOp
+from .reader import OnnxReader
 from .windows import pads
 
 _INTEGERS = frozenset(("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"))
 _SOFTMAX = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
 
 
-def conv(reader: Reader, op: Op) -> None:
+def conv(reader: OnnxReader, op: OnnxOp) -> None:
     """Conv along one, two or three axes; others are kept."""
     x, w = (reader.type_of(op, op.input(i)).shape for i in (0, 1))
     if not 3 <= len(x) == len(w) <= 5:
-        raise Keep
+        raise KeepOperator
     operands = {s: reader.value(op, n) for s, n in zip(("x", "w", "bias"), op.inputs, strict=False)}
     reader.add(op, f"conv{len(x) - 2}d", operands, conv_attrs(op, x[2:], w))
 
 
-def conv_attrs(op: Op, size: Shape, w: Shape) -> dict[str, Attr]:
-    """The attributes of a convolution; Keep or InputError as `pads` and the kernel say."""
+def conv_attrs(op: OnnxOp, size: Shape, w: Shape) -> dict[str, Attr]:
+    """Returns the attributes of a convolution; Keep or InputError as `pads` and the kernel say."""
     axes, found = len(w) - 2, op.integers("kernel_shape", ())
     kernel = tuple(d for d in w[2:] if isinstance(d, int))
     if found and len(kernel) == axes and found != kernel:
         raise op.fail(f"kernel_shape is {'x'.join(map(str, found))}, but w {'x'.join(map(str, w))}")
     if len(kernel) != axes and op.text("auto_pad", "NOTSET").startswith("SAME"):
-        raise Keep
+        raise KeepOperator
     stride, dilation = (op.integers(n, (1,) * axes) for n in ("strides", "dilations"))
     return {
         "stride": stride,
@@ -47,26 +47,26 @@ def conv_attrs(op: Op, size: Shape, w: Shape) -> dict[str, Attr]:
     }
 
 
-def conv_transpose(reader: Reader, op: Op) -> None:
+def conv_transpose(reader: OnnxReader, op: OnnxOp) -> None:
     """ConvTranspose along one, two or three axes, its pads explicit."""
     x, w = (reader.type_of(op, op.input(i)).shape for i in (0, 1))
     explicit = op.text("auto_pad", "NOTSET") in ("NOTSET", "VALID")
     if not 3 <= len(x) == len(w) <= 5 or op.attribute("output_shape") or not explicit:
-        raise Keep
+        raise KeepOperator
     more = op.integers("output_padding", (0,) * (len(x) - 2))
     operands = {s: reader.value(op, n) for s, n in zip(("x", "w", "bias"), op.inputs, strict=False)}
     attrs = {**conv_attrs(op, x[2:], w), "output_pad": more}
     reader.add(op, f"conv_transpose{len(x) - 2}d", operands, attrs)
 
 
-def matmul(reader: Reader, op: Op) -> None:
+def matmul(reader: OnnxReader, op: OnnxOp) -> None:
     """MatMul."""
     _only_floats(reader, op)
     a, b = (reader.value(op, n) for n in op.inputs)
     reader.add(op, "matmul", {"a": a, "b": b})
 
 
-def gemm(reader: Reader, op: Op) -> None:
+def gemm(reader: OnnxReader, op: OnnxOp) -> None:
     """Gemm."""
     _only_floats(reader, op)
     operands = {s: reader.value(op, n) for s, n in zip("abc", op.inputs, strict=False)}
@@ -79,28 +79,28 @@ def gemm(reader: Reader, op: Op) -> None:
     reader.add(op, "gemm", operands, attrs)
 
 
-def _only_floats(reader: Reader, op: Op) -> None:
+def _only_floats(reader: OnnxReader, op: OnnxOp) -> None:
     for name in op.inputs:
         if name and not reader.type_of(op, name).dtype.is_float:
-            raise Keep
+            raise KeepOperator
 
 
-def binary(reader: Reader, op: Op) -> None:
+def binary(reader: OnnxReader, op: OnnxOp) -> None:
     """Add, Sub, Mul and Div; integers keep the low bits, and are cut toward zero by Div."""
     kinds = {reader.type_of(op, n).dtype.name for n in op.inputs}
     if not kinds <= FLOATS and not kinds <= _INTEGERS:
-        raise Keep
+        raise KeepOperator
     a, b = [reader.value(op, n) for n in op.inputs]
     reader.add(op, op.type.lower(), {"a": a, "b": b})
 
 
-def unary(reader: Reader, op: Op) -> None:
+def unary(reader: OnnxReader, op: OnnxOp) -> None:
     """Relu and Sigmoid."""
     _only_floats(reader, op)
     reader.add(op, op.type.lower(), {"x": reader.value(op, op.input(0))})
 
 
-def clip(reader: Reader, op: Op) -> None:
+def clip(reader: OnnxReader, op: OnnxOp) -> None:
     """Clip, its bounds from attributes before opset 11 and from operands since."""
     if reader.type_of(op, op.input(0)).dtype.name in _WIDE:
         _clip_whole(reader, op)
@@ -118,29 +118,29 @@ _WIDE = frozenset("i32 i64 u32 u64".split())
 """Whole numbers that onnxruntime takes the lesser and greater of."""
 
 
-def _clip_whole(reader: Reader, op: Op) -> None:
+def _clip_whole(reader: OnnxReader, op: OnnxOp) -> None:
     """Clip of whole numbers: the greater of them and one bound, then the lesser of the other."""
     bounds = {
         k: reader.value(op, n) for k, n in zip(("max", "min"), op.inputs[1:], strict=False) if n
     }
     if not bounds or any(v.type.rank for v in bounds.values()):
-        raise Keep
+        raise KeepOperator
     value, last = reader.value(op, op.input(0)), list(bounds)[-1]
     for kind, bound in bounds.items():
         name = op.outputs[0] if kind == last else reader.spare(f"{op.outputs[0]}.{kind}")
         value = reader.add(op, kind, {"xs.0": value, "xs.1": bound}, names=[name]).result
 
 
-def _bound(reader: Reader, name: str) -> float | None:
+def _bound(reader: OnnxReader, name: str) -> float | None:
     if not name:
         return None
     data = reader.numbers(name)
     if data.size != 1 or data.dtype.kind == "O" or np.isnan(data.astype(np.float64)).any():
-        raise Keep
+        raise KeepOperator
     return float(data.astype(np.float64).reshape(()))
 
 
-def softmax(reader: Reader, op: Op) -> None:
+def softmax(reader: OnnxReader, op: OnnxOp) -> None:
     """Softmax and LogSoftmax; before opset 13 it works on the tensor flattened at `axis`."""
     x = reader.value(op, op.input(0))
     rank = x.type.rank
@@ -153,11 +153,11 @@ def softmax(reader: Reader, op: Op) -> None:
         return
     shape = x.type.shape
     if 0 in shape:
-        raise Keep
+        raise KeepOperator
     _flat_softmax(reader, op, axis)
 
 
-def _flat_softmax(reader: Reader, op: Op, axis: int) -> None:
+def _flat_softmax(reader: OnnxReader, op: OnnxOp, axis: int) -> None:
     graph, origin, name = reader.graph, [op.origin()], op.outputs[0]
     x = reader.value(op, op.input(0))
     flat = graph.add(
@@ -179,13 +179,13 @@ def _flat_softmax(reader: Reader, op: Op, axis: int) -> None:
     reader.add(op, "reshape", {"x": rows.result, "shape": wanted}, types=[x.type])
 
 
-def batch_norm(reader: Reader, op: Op) -> None:
+def batch_norm(reader: OnnxReader, op: OnnxOp) -> None:
     """BatchNormalization as it computes after training."""
     training = op.integer("training_mode", 0) != 0
     if training or len(op.outputs) > 1:
         raise training_refusal(op)
     if op.opset < 9 and op.integer("spatial", 1) != 1:
-        raise Keep
+        raise KeepOperator
     if abs(op.real("momentum", 0.9) - 0.9) > 1e-6:
         reader.note(Change.DROPPED, op.outputs[0], "momentum, which only training uses")
     slots = ("x", "gamma", "beta", "mean", "var")
@@ -193,19 +193,19 @@ def batch_norm(reader: Reader, op: Op) -> None:
     reader.add(op, "batch_norm", operands, {"eps": op.real("epsilon", 1e-5)})
 
 
-def training_refusal(op: Op) -> Refused:
-    """The error for an op in training mode."""
+def training_refusal(op: OnnxOp) -> Refused:
+    """Returns the error for an op in training mode."""
     return refusal(op.path, op.place, "is in training mode; export the model for inference")
 
 
-def _cast_types(reader: Reader, op: Op) -> tuple[DType, DType]:
-    """The element type that a cast reads, and the one that it makes."""
+def _cast_types(reader: OnnxReader, op: OnnxOp) -> tuple[DType, DType]:
+    """Returns the element type that a cast reads, and the one that it makes."""
     like = op.type == "CastLike"
     to = reader.type_of(op, op.input(1)).dtype if like else element(op.integer("to", 0))
     return reader.type_of(op, op.input(0)).dtype, to
 
 
-def casts_nothing(reader: Reader, op: Op) -> bool:
+def casts_nothing(reader: OnnxReader, op: OnnxOp) -> bool:
     """Returns whether it is a cast to the type that its operand has, quantized or not."""
     if op.type not in ("Cast", "CastLike"):
         return False
@@ -213,7 +213,7 @@ def casts_nothing(reader: Reader, op: Op) -> bool:
     return kind == to
 
 
-def cast(reader: Reader, op: Op) -> None:
+def cast(reader: OnnxReader, op: OnnxOp) -> None:
     """Cast and CastLike between numbers; NumPy converts them alike.
 
     One to the type that its operand has is another name of it, also of quantized values.
@@ -221,7 +221,7 @@ def cast(reader: Reader, op: Op) -> None:
     kind, to = _cast_types(reader, op)
     plain = ("f16", "f32", "f64", "bf16", "bool", "i4", "u4", "i2", "u2", *_INTEGERS)
     if to.name not in plain or kind.name not in plain:
-        raise Keep
+        raise KeepOperator
     if to == kind:
         reader.alias(op.outputs[0], op.input(0))
         said = f"{op.type} of {op.input(0)} to the type that it has, taken out"

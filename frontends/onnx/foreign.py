@@ -22,8 +22,8 @@ from . import optional
 from .calls import strange
 from .elements import UNKNOWN, element, tensor_proto, type_proto
 from .evaluated import by_runtime, without_runtime
-from .op import MICROSOFT, Op, attribute_type, held_graphs, outside_of
-from .reader import Reader
+from .op import MICROSOFT, OnnxOp, attribute_type, held_graphs, outside_of
+from .reader import OnnxReader
 
 _LIKE_FIRST = frozenset({"QLinearLeakyRelu", "Gelu", "FastGelu", "QuickGelu", "BiasGelu"})
 """Ops of onnxruntime's own domain whose result has the type of their first operand."""
@@ -33,7 +33,7 @@ SMALL = 1024
 """So many elements of a constant may decide a shape."""
 
 
-def keep(reader: Reader, op: Op, why: str = "") -> None:
+def keep(reader: OnnxReader, op: OnnxOp, why: str = "") -> None:
     """Adds the op as a foreign node.
 
     `why` says what is wrong with an op that is known. What its graphs use from outside are operands
@@ -67,16 +67,18 @@ def keep(reader: Reader, op: Op, why: str = "") -> None:
         reader.note(Change.EXACT, next(filter(None, op.outputs), op.place), said)
 
 
-def _same_sets(op: Op) -> None:
-    """InputError where graphs within an op that is kept have operators of other sets than it."""
+def _same_sets(op: OnnxOp) -> None:
+    """Raises InputError where graphs within an op that is kept have operators of other sets than
+    it."""
     inside = [g for a in op.proto.attribute for g in held_graphs(a)]
     found = next(filter(None, (strange(g, op.opset) for g in inside)), "")
     if found:
         raise op.fail(f"is kept as it is, of opset {op.opset}, and holds {found} of a function")
 
 
-def attr(reader: Reader, op: Op, attribute: AttributeProto) -> Attr:
-    """An attribute as the language holds it; graphs and types as the bytes of their attribute."""
+def attr(reader: OnnxReader, op: OnnxOp, attribute: AttributeProto) -> Attr:
+    """Returns an attribute as the language holds it; graphs and types as the bytes of their
+    attribute."""
     match attribute.type:
         case AttributeProto.INT:
             return attribute.i
@@ -100,8 +102,8 @@ def attr(reader: Reader, op: Op, attribute: AttributeProto) -> Attr:
     return None, held.SerializeToString(deterministic=True)
 
 
-def _filled(reader: Reader, attribute: AttributeProto) -> None:
-    """Puts data that are beside the model into an attribute that is carried, and its graphs."""
+def _filled(reader: OnnxReader, attribute: AttributeProto) -> None:
+    """Puts data that are next to the model into an attribute that is carried, and its graphs."""
     sparse = [attribute.sparse_tensor, *attribute.sparse_tensors]
     tensors = [attribute.t, *attribute.tensors]
     for graph in held_graphs(attribute):
@@ -125,15 +127,15 @@ def _text(data: bytes) -> Attr:
 # -- what it gives ------------------------------------------------------------------------------
 
 
-def unsaid(reader: Reader, op: Op) -> bool:
-    """Whether neither ONNX's inference nor the file says what the op gives."""
+def unsaid(reader: OnnxReader, op: OnnxOp) -> bool:
+    """Returns whether neither ONNX's inference nor the file says what the op gives."""
     values = [reader.value(op, name) for name in op.inputs if name]
     known = {**reader.declared, **_inferred(reader, op, values)}
     return any(name and name not in known for name in op.outputs)
 
 
-def _types(reader: Reader, op: Op, values: list[Value]) -> list[TensorType]:
-    """The types of the results that have names: inferred, or as the file declares them."""
+def _types(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> list[TensorType]:
+    """Returns the types of the results that have names: inferred, or as the file declares them."""
     inferred = {**_ranked(op, values), **_inferred(reader, op, values)}
     out = []
     for name in (n for n in op.outputs if n):
@@ -144,8 +146,8 @@ def _types(reader: Reader, op: Op, values: list[Value]) -> list[TensorType]:
     return out
 
 
-def _loose(reader: Reader, op: Op, values: list[Value]) -> list[TensorType]:
-    """The types of the results where not all ranks are known."""
+def _loose(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> list[TensorType]:
+    """Returns the types of the results where not all ranks are known."""
     found = _outputs(op, values) if op.schema() is not None else {}
     out = []
     for name in (n for n in op.outputs if n):
@@ -161,8 +163,8 @@ def _loose(reader: Reader, op: Op, values: list[Value]) -> list[TensorType]:
     return out
 
 
-def _ranked(op: Op, values: list[Value]) -> dict[str, TensorType]:
-    """The result of an op whose axes are computed: its rank, which their number says."""
+def _ranked(op: OnnxOp, values: list[Value]) -> dict[str, TensorType]:
+    """Returns the result of an op whose axes are computed: its rank, which their number says."""
     reduces = op.type.startswith("Reduce")
     if op.domain or len(values) != 2 or not (op.outputs and (reduces or op.type == "Squeeze")):
         return {}
@@ -188,7 +190,7 @@ def _refined(found: TensorType, declared: TensorType | None) -> TensorType:
     return found.with_shape(tuple(d if f is None else f for f, d in pairs))
 
 
-def _inferred(reader: Reader, op: Op, values: list[Value]) -> dict[str, TensorType]:
+def _inferred(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> dict[str, TensorType]:
     schema = op.schema()
     if schema is None:
         if op.domain == MICROSOFT and op.type in _LIKE_FIRST and values and op.outputs:
@@ -207,8 +209,8 @@ def _inferred(reader: Reader, op: Op, values: list[Value]) -> dict[str, TensorTy
     return {n: t for n, t in read.items() if t is not None}
 
 
-def _outputs(op: Op, values: list[Value]) -> dict[str, onnx.TypeProto]:
-    """What ONNX's inference says of the results of an op that it describes."""
+def _outputs(op: OnnxOp, values: list[Value]) -> dict[str, onnx.TypeProto]:
+    """Returns what ONNX's inference says of the results of an op that it describes."""
     schema = op.schema()
     assert schema is not None
     _check_axes(op)
@@ -241,8 +243,9 @@ def _outputs(op: Op, values: list[Value]) -> dict[str, onnx.TypeProto]:
         raise op.fail(f"its results have no shape: {told}") from error
 
 
-def _check_axes(op: Op) -> None:
-    """InputError for an axis of more than 32 bits, of which the library's inference may die."""
+def _check_axes(op: OnnxOp) -> None:
+    """Raises InputError for an axis of more than 32 bits, of which the library's inference may
+    die."""
     for name in ("axis", "axes"):
         held = op.attribute(name)
         for axis in (held.i, *held.ints) if held is not None else ():
@@ -250,8 +253,8 @@ def _check_axes(op: Op) -> None:
                 raise op.fail(f"attribute {name!r} is {axis}: no tensor has such an axis")
 
 
-def _by_runtime(reader: Reader, op: Op, values: list[Value]) -> dict[str, TensorType]:
-    """What onnxruntime says that an op of its own gives; nothing where it is not there."""
+def _by_runtime(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> dict[str, TensorType]:
+    """Returns what onnxruntime says that an op of its own gives; nothing where it is not there."""
     names = [n for n in op.inputs if n]
     given = dict(zip(names, values, strict=True))
     stored = {n: a for n, v in given.items() if (a := v.constant) and a.held.size <= SMALL}
@@ -294,9 +297,9 @@ _ELEMENTS = {
 
 
 def node_proto(node: Node) -> onnx.NodeProto:
-    """The node as the file had it, operands and results under the names they have now.
+    """Returns the node as the file had it, operands and results under the names they have now.
 
-    PluginError for one that no file had and that says otherwise than it is where they stand.
+    PluginError for one that no file had and that says otherwise than it is where they are.
     """
     try:
         return _node_proto(node)
@@ -391,7 +394,7 @@ def _version(node: Node) -> int:
 
 
 def alone(node: Node) -> onnx.ModelProto | None:
-    """A model of that node, whose inputs are the operands that are no constants; None for
+    """Returns a model of that node, whose inputs are the operands that are no constants; None for
     integers."""
     values = dict.fromkeys(node.operands.values())
     if any(v.type.quant or v.type.dtype.is_opaque for v in (*values, *node.results)):
@@ -411,7 +414,7 @@ def alone(node: Node) -> onnx.ModelProto | None:
 
 
 def _plain(value: Value) -> onnx.ValueInfoProto:
-    """A value whose sizes are numbers and names, or nobody's."""
+    """Returns a value whose sizes are numbers and names, or nobody's."""
     sizes = (d if isinstance(d, int) or str(d).isidentifier() else None for d in value.type.shape)
     kind = value.type.with_shape(tuple(sizes))
     return onnx.helper.make_value_info(value.name, type_proto(kind))
@@ -462,7 +465,7 @@ def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArra
 
 
 def _require_texts(proto: onnx.NodeProto, operands: Mapping[str, NDArray[np.generic]]) -> None:
-    """PluginError for bytes that are no text: no evaluator takes them for what they are."""
+    """Raises PluginError for bytes that are no text: no evaluator takes them for what they are."""
     for slot, data in operands.items():
         if data.dtype == object and any(isinstance(item, bytes) for item in data.flat):
             raise PluginError(f"onnx {proto.op_type}: {slot} holds bytes that are no UTF-8 text")
@@ -500,7 +503,7 @@ _CUSTOM = (
 
 
 def _is_custom(proto: onnx.NodeProto) -> bool:
-    """Whether the op is nobody's whom QIR can ask."""
+    """Returns whether the op is nobody's whom QIR can ask."""
     return proto.domain not in ("", MICROSOFT) and not onnx.defs.has(proto.op_type, proto.domain)
 
 
@@ -513,7 +516,7 @@ def _held(made: object, value: Value) -> NDArray[np.generic]:
 
 
 def _is_list(value: Value) -> bool:
-    """Whether it is held in a box, as what is no tensor."""
+    """Returns whether it is held in a box, as what is no tensor."""
     return value.type.dtype.is_opaque and not value.type.dtype.is_loose
 
 
@@ -530,7 +533,7 @@ def _in_evaluator(model: onnx.ModelProto, feed: Mapping[str, object]) -> Sequenc
 
 
 def _in_runtime(model: bytes, feed: Mapping[str, object]) -> Sequence[object] | None:
-    """What onnxruntime computes; None where it is not there or does not take the model."""
+    """Returns what onnxruntime computes; None where it is not there or does not take the model."""
     try:
         session = _session(model)
         found: Sequence[object] = session.run(None, dict(feed))

@@ -62,8 +62,8 @@ from .faults import fault, refusal
 from .files import Large, ModelFile, Stored, read_model
 from .functions import DOMAIN
 from .inferred_types import meanings, moves
-from .op import MICROSOFT, Computed, Keep, Op
-from .reader import Reader
+from .op import MICROSOFT, Computed, KeepOperator, OnnxOp
+from .reader import OnnxReader
 
 _HANDLERS = {
     **{("", name): handler for name, handler in float_ops.OPS.items()},
@@ -99,7 +99,8 @@ class OnnxFrontend(Frontend):
 
     @np.errstate(all="ignore")  # numbers that are none are told in words, and need no warnings
     def load(self, source: object, ledger: Ledger) -> Graph:
-        """Reads a model file; InputError for one that is damaged, Refused for what has no form."""
+        """Reads a model file; raises InputError for one that is damaged, Refused for what has no
+        form."""
         path = Path(str(source))
         file = read_model(path)
         try:
@@ -110,23 +111,25 @@ class OnnxFrontend(Frontend):
             raise fault(path, "", f"is damaged: {error or type(error).__name__}") from error
 
     def files(self, path: Path) -> Sequence[Path]:
-        """A model's file, and those of data beside it that its tensors name."""
+        """Returns a model's file, and those of external data that its tensors name."""
         return external_data.files(path)
 
     def samples(self, folder: Path) -> Sequence[Path]:
-        """A float model, a QDQ model, and one whose scales are computed."""
+        """Returns a float model, a QDQ model, and one whose scales are computed."""
         return samples.write(folder)
 
     @np.errstate(all="ignore")
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.generic], ...]:
-        """Computes a foreign node by ONNX's reference evaluator; PluginError if it cannot."""
+        """Computes a foreign node by ONNX's reference evaluator; raises PluginError if it
+        cannot."""
         return foreign.run(node, operands)
 
     @np.errstate(all="ignore")
     def read_again(self, node: Node) -> Graph | None:
-        """A standard op that was kept, by what its operands have become; None if it is kept."""
+        """Returns a standard op that was kept, by what its operands have become; None if it is
+        kept."""
         domain, version = str(node.attrs["domain"]), node.attrs["version"]
         known = (domain, str(node.attrs["op"])) in _HANDLERS and isinstance(version, int)
         model = foreign.alone(node) if known else None
@@ -139,7 +142,7 @@ class OnnxFrontend(Frontend):
 
 @growth()
 def _load(file: ModelFile, ledger: Ledger) -> Graph:
-    reader = Reader(file, file.proto.graph, ledger, _body)
+    reader = OnnxReader(file, file.proto.graph, ledger, _body)
     _fill(reader, _inputs)
     defaults.entered(reader)
     _dropped(reader)
@@ -150,12 +153,15 @@ def _load(file: ModelFile, ledger: Ledger) -> Graph:
 
 
 def _body(
-    outer: Reader, proto: onnx.GraphProto, takes: Sequence[tuple[str, TensorType]], ledger: Ledger
+    outer: OnnxReader,
+    proto: onnx.GraphProto,
+    takes: Sequence[tuple[str, TensorType]],
+    ledger: Ledger,
 ) -> Graph:
-    """A body, which takes these values, those that it uses from outside among them."""
-    reader = Reader(outer.file, proto, ledger, _body, outer)
+    """Returns a body, which takes these values, those that it uses from outside among them."""
+    reader = OnnxReader(outer.file, proto, ledger, _body, outer)
 
-    def make_inputs(reader: Reader, stored: set[str]) -> set[str]:
+    def make_inputs(reader: OnnxReader, stored: set[str]) -> set[str]:
         for name, kind in takes:
             reader.check_name(name, "inputs of a body")
             if name in stored or reader.graph.has(name):
@@ -169,9 +175,9 @@ def _body(
     return reader.graph
 
 
-def _entered(reader: Reader, name: str, value: Value) -> None:
-    """Enters what a body takes; raw integers that it reads with a map are read so from the
-    first."""
+def _entered(reader: OnnxReader, name: str, value: Value) -> None:
+    """Enters what a body takes; raw integers that it reads with a quantized type are read so from
+    the first."""
     quant = reader.meaning(name, value.type)
     if quant is not None:
         kind = value.type.with_element(quant)
@@ -180,7 +186,7 @@ def _entered(reader: Reader, name: str, value: Value) -> None:
     reader.bind(name, value)
 
 
-def _fill(reader: Reader, make_inputs: Callable[[Reader, set[str]], set[str]]) -> None:
+def _fill(reader: OnnxReader, make_inputs: Callable[[OnnxReader, set[str]], set[str]]) -> None:
     """Reads what a graph holds."""
     file = reader.file
     ops = [_op(file, i, node) for i, node in enumerate(reader.proto.node)]
@@ -199,10 +205,10 @@ def _fill(reader: Reader, make_inputs: Callable[[Reader, set[str]], set[str]]) -
     dynamic_ops.unread(reader)
 
 
-def _op(file: ModelFile, index: int, node: onnx.NodeProto) -> Op:
+def _op(file: ModelFile, index: int, node: onnx.NodeProto) -> OnnxOp:
     domain = "" if node.domain == "ai.onnx" else node.domain
     own = calls.opset(node) if file.functions else 0
-    op = Op(node, index, domain, own or file.opsets.get(domain, 0), file.path)
+    op = OnnxOp(node, index, domain, own or file.opsets.get(domain, 0), file.path)
     try:
         "".join((op.type, domain, op.name, *op.inputs, *op.outputs, *op.attributes))
     except TypeError:  # protobuf gives what is no text as bytes
@@ -213,7 +219,7 @@ def _op(file: ModelFile, index: int, node: onnx.NodeProto) -> Op:
     return op
 
 
-def _stored(reader: Reader, ops: Sequence[Op]) -> set[str]:
+def _stored(reader: OnnxReader, ops: Sequence[OnnxOp]) -> set[str]:
     """Keeps initializers and Constant nodes; gives their names."""
     file, names = reader.file, set[str]()
     held = list(reader.proto.initializer) if reader.outer else file.initializers()
@@ -246,7 +252,7 @@ def _dense(file: ModelFile, sparse: onnx.SparseTensorProto, name: str) -> Array:
         raise fault(file.path, f"tensor {name}", str(error)) from error
 
 
-def _constant(file: ModelFile, op: Op) -> Stored:
+def _constant(file: ModelFile, op: OnnxOp) -> Stored:
     (attribute,) = op.proto.attribute if len(op.proto.attribute) == 1 else (None,)
     name = op.proto.output[0]
     match attribute:
@@ -269,7 +275,7 @@ def _constant(file: ModelFile, op: Op) -> Stored:
     raise refusal(op.path, op.place, "holds no plain tensor of numbers")
 
 
-def _inputs(reader: Reader, stored: set[str]) -> set[str]:
+def _inputs(reader: OnnxReader, stored: set[str]) -> set[str]:
     """Makes the inputs; one with a default is a constant, which the caller may give instead."""
     file, names = reader.file, set[str]()
     for info in reader.proto.input:
@@ -295,8 +301,9 @@ def _inputs(reader: Reader, stored: set[str]) -> set[str]:
     return names
 
 
-def _stated(reader: Reader, place: str, info: onnx.ValueInfoProto) -> TensorType | None:
-    """The type that the file says; None where it says no rank. InputError for what is no type."""
+def _stated(reader: OnnxReader, place: str, info: onnx.ValueInfoProto) -> TensorType | None:
+    """Returns the type that the file says; None where it says no rank. InputError for what is no
+    type."""
     try:
         kind = reader.dims.tensor_type(info.type)
         number = info.type.tensor_type.elem_type
@@ -307,8 +314,8 @@ def _stated(reader: Reader, place: str, info: onnx.ValueInfoProto) -> TensorType
     return kind
 
 
-def _counted(reader: Reader, info: onnx.ValueInfoProto) -> TensorType | None:
-    """The type of an input whose rank follows from what takes it."""
+def _counted(reader: OnnxReader, info: onnx.ValueInfoProto) -> TensorType | None:
+    """Returns the type of an input whose rank follows from what takes it."""
 
     def rank(name: str) -> int | None:
         array = reader.array(name)
@@ -322,7 +329,7 @@ def _counted(reader: Reader, info: onnx.ValueInfoProto) -> TensorType | None:
     return TensorType((None,) * axes, element(info.type.tensor_type.elem_type))
 
 
-def _declare(reader: Reader) -> None:
+def _declare(reader: OnnxReader) -> None:
     for info in (*reader.proto.value_info, *reader.proto.output):
         kind = _stated(reader, f"tensor {info.name}", info)
         if kind is not None:
@@ -331,8 +338,9 @@ def _declare(reader: Reader) -> None:
             reader.stated[info.name] = info.type
 
 
-def _ordered(ops: Sequence[Op], known: set[str]) -> list[Op]:
-    """The ops, producers first, else as they stand; InputError for a cycle or a double name."""
+def _ordered(ops: Sequence[OnnxOp], known: set[str]) -> list[OnnxOp]:
+    """Returns the ops, producers first, else as they are; raises InputError for a cycle or a double
+    name."""
     if _in_order(ops, known):
         return list(ops)
     maker: dict[str, int] = {}
@@ -347,7 +355,7 @@ def _ordered(ops: Sequence[Op], known: set[str]) -> list[Op]:
             users.setdefault(producer, []).append(i)
     missing = [len(n) for n in needs]
     ready = [i for i, count in enumerate(missing) if not count]
-    out: list[Op] = []
+    out: list[OnnxOp] = []
     while ready:
         i = heapq.heappop(ready)
         out.append(ops[i])
@@ -361,8 +369,8 @@ def _ordered(ops: Sequence[Op], known: set[str]) -> list[Op]:
     return out
 
 
-def _in_order(ops: Sequence[Op], known: set[str]) -> bool:
-    """Whether they stand producers first, each name made once: exporters write them so."""
+def _in_order(ops: Sequence[OnnxOp], known: set[str]) -> bool:
+    """Returns whether they stand producers first, each name made once: exporters write them so."""
     made, early = set(known), set[str]()
     for op in ops:
         for name in op.reads:
@@ -375,14 +383,14 @@ def _in_order(ops: Sequence[Op], known: set[str]) -> bool:
     return True
 
 
-def _count_readers(reader: Reader, ops: Sequence[Op]) -> None:
+def _count_readers(reader: OnnxReader, ops: Sequence[OnnxOp]) -> None:
     outputs = [info.name for info in reader.proto.output]
     read = list(chain.from_iterable(op.reads for op in ops))
     reader.readers = Counter([*read, *outputs])
     reader.reserved = {*read, *chain.from_iterable(op.outputs for op in ops), *outputs}
 
 
-def _read(reader: Reader, op: Op) -> None:
+def _read(reader: OnnxReader, op: OnnxOp) -> None:
     if op.domain == DOMAIN and (found := reader.file.customs.get(op.type)) is not None:
         custom.read(reader, op, found)
         return
@@ -392,35 +400,35 @@ def _read(reader: Reader, op: Op) -> None:
         raise op.fail(_in_words(op, error)) from error
 
 
-def _read_or_keep(reader: Reader, op: Op) -> None:
+def _read_or_keep(reader: OnnxReader, op: OnnxOp) -> None:
     handler = _HANDLERS.get((op.domain, op.type)) or plugin_ops.handler(op)
     try:
         if handler is None:
-            raise Keep
+            raise KeepOperator
         if reader.dims.loose and _loose(reader, op):
-            raise Keep("" if op.holds else "nothing says how many axes its operands have")
+            raise KeepOperator("" if op.holds else "nothing says how many axes its operands have")
         if not op.domain and _codes(reader, op):
-            raise Keep
+            raise KeepOperator
         _handle(reader, op, handler)
-    except Keep as kept:
+    except KeepOperator as kept:
         foreign.keep(reader, op, str(kept))
 
 
-def _in_words(op: Op, error: Exception) -> str:
+def _in_words(op: OnnxOp, error: Exception) -> str:
     """What a handler says of numbers, or that a node is not what the handler is for."""
     ours = isinstance(error, ValueError | OverflowError) and "to unpack" not in str(error)
     parts = f"{len(op.inputs)} operands, {len(op.outputs)} results"
     return str(error) if ours else f"{parts}: not as its operator is"
 
 
-def _handle(reader: Reader, op: Op, handler: Callable[[Reader, Op], None]) -> None:
+def _handle(reader: OnnxReader, op: OnnxOp, handler: Callable[[OnnxReader, OnnxOp], None]) -> None:
     """Reads an op; where that asks for numbers that are computed, by computing them at once.
 
     So is one whose results nobody knows otherwise.
     """
     try:
         handler(reader, op)
-    except Keep as kept:
+    except KeepOperator as kept:
         if not isinstance(kept, Computed) and not foreign.unsaid(reader, op):
             raise
         reader.settling = True
@@ -430,14 +438,16 @@ def _handle(reader: Reader, op: Op, handler: Callable[[Reader, Op], None]) -> No
             reader.settling = False
 
 
-def _loose(reader: Reader, op: Op) -> bool:
-    """Whether nobody knows how many axes some operand has, so that none of ours takes it."""
+def _loose(reader: OnnxReader, op: OnnxOp) -> bool:
+    """Returns whether nobody knows how many axes some operand has, so that none of ours takes
+    it."""
     names = (n for n in op.inputs if n and not reader.is_constant(n))
     return any(reader.value(op, n).type.dtype.is_loose for n in names)
 
 
-def _codes(reader: Reader, op: Op) -> bool:
-    """Whether quantized values keep an op of the standard from being read by its meaning in float.
+def _codes(reader: OnnxReader, op: OnnxOp) -> bool:
+    """Returns whether quantized values keep an op of the standard from being read by its meaning in
+    float.
 
     One that computes on quantized values is kept: ONNX means the quantized values themselves.
     """
@@ -449,7 +459,7 @@ def _codes(reader: Reader, op: Op) -> bool:
     return any(reader.has_meaning(name) for name in op.outputs)
 
 
-def _output(reader: Reader) -> None:
+def _output(reader: OnnxReader) -> None:
     file = reader.file
     names = [info.name for info in reader.proto.output]
     if "" in names or not (names or reader.outer):
@@ -468,7 +478,7 @@ def _output(reader: Reader) -> None:
     reader.graph.add("output", found, origins=[origin, *said])
 
 
-def _dropped(reader: Reader) -> None:
+def _dropped(reader: OnnxReader) -> None:
     proto = reader.file.proto
     for name in reader.unneeded():
         reader.note(Change.DROPPED, name, "a constant that nothing uses")

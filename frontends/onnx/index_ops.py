@@ -9,15 +9,15 @@ from qir.ir.attrs import Attr
 
 from .elements import element
 from .elementwise_ops import floats
-from .op import Keep, Op
-from .reader import Reader
+from .op import KeepOperator, OnnxOp
+from .reader import OnnxReader
 
-Handler = Callable[[Reader, Op], None]
+Handler = Callable[[OnnxReader, OnnxOp], None]
 _WRAPPING = ("i32", "i64")
 
 
-def _number(reader: Reader, op: Op, index: int, default: int = 0) -> int:
-    """An operand of one whole number; Keep where it is computed."""
+def _number(reader: OnnxReader, op: OnnxOp, index: int, default: int = 0) -> int:
+    """Returns an operand of one whole number; Keep where it is computed."""
     if not op.input(index):
         return default
     data = reader.numbers(op.input(index)).reshape(-1)
@@ -26,14 +26,15 @@ def _number(reader: Reader, op: Op, index: int, default: int = 0) -> int:
     return int(data[0])
 
 
-def _row(reader: Reader, op: Op, index: int) -> tuple[int, ...]:
+def _row(reader: OnnxReader, op: OnnxOp, index: int) -> tuple[int, ...]:
     return tuple(int(v) for v in reader.numbers(op.input(index)).reshape(-1))
 
 
 def _picks(kind: str, *slots: str, **attrs: tuple[str, int]) -> Handler:
-    """An op whose operands are all tensors; attributes are whole numbers, ours by theirs."""
+    """Returns an op whose operands are all tensors; attributes are whole numbers, ours by
+    theirs."""
 
-    def read(reader: Reader, op: Op) -> None:
+    def read(reader: OnnxReader, op: OnnxOp) -> None:
         given: dict[str, Attr] = {ours: op.integer(*theirs) for ours, theirs in attrs.items()}
         operands = {s: reader.value(op, n) for s, n in zip(slots, op.inputs, strict=True)}
         reader.add(op, kind, operands, given)
@@ -42,13 +43,13 @@ def _picks(kind: str, *slots: str, **attrs: tuple[str, int]) -> Handler:
 
 
 def _scatter(kind: str) -> Handler:
-    def read(reader: Reader, op: Op) -> None:
+    def read(reader: OnnxReader, op: OnnxOp) -> None:
         attrs: dict[str, Attr] = {"reduction": op.text("reduction", "none")}
         if kind == "scatter_elements":
             attrs["axis"] = op.integer("axis", 0)
         dtype = reader.type_of(op, op.input(0)).dtype
         if attrs["reduction"] != "none" and not (dtype.is_float or dtype.name in _WRAPPING):
-            raise Keep
+            raise KeepOperator
         slots = zip(("x", "indices", "updates"), op.inputs, strict=True)
         reader.add(op, kind, {s: reader.value(op, n) for s, n in slots}, attrs)
 
@@ -58,25 +59,25 @@ def _scatter(kind: str) -> Handler:
 def _tuples(handler: Handler) -> Handler:
     """Keep where nobody knows how long the tuples of indices are."""
 
-    def read(reader: Reader, op: Op) -> None:
+    def read(reader: OnnxReader, op: OnnxOp) -> None:
         shape = reader.type_of(op, op.input(1)).shape
         if not shape or not isinstance(shape[-1], int):
-            raise Keep
+            raise KeepOperator
         handler(reader, op)
 
     return read
 
 
-def _one_hot(reader: Reader, op: Op) -> None:
+def _one_hot(reader: OnnxReader, op: OnnxOp) -> None:
     attrs: dict[str, Attr] = {"depth": _number(reader, op, 1), "axis": op.integer("axis", -1)}
     operands = {"indices": reader.value(op, op.input(0)), "values": reader.value(op, op.input(2))}
     reader.add(op, "one_hot", operands, attrs)
 
 
-def _unique(reader: Reader, op: Op) -> None:
+def _unique(reader: OnnxReader, op: OnnxOp) -> None:
     kind = reader.type_of(op, op.input(0)).dtype
     if not (kind.is_float or kind.is_integer):
-        raise Keep
+        raise KeepOperator
     attrs: dict[str, Attr] = {
         "axis": op.integer("axis", 0) if op.attribute("axis") else None,
         "sorted": op.integer("sorted", 1) != 0,
@@ -93,12 +94,12 @@ def _unique(reader: Reader, op: Op) -> None:
             reader.bind(name, value)
 
 
-def _trilu(reader: Reader, op: Op) -> None:
+def _trilu(reader: OnnxReader, op: OnnxOp) -> None:
     attrs: dict[str, Attr] = {"k": _number(reader, op, 1), "upper": op.integer("upper", 1) != 0}
     reader.add(op, "trilu", {"x": reader.value(op, op.input(0))}, attrs)
 
 
-def _eye(reader: Reader, op: Op) -> None:
+def _eye(reader: OnnxReader, op: OnnxOp) -> None:
     number = op.integer("dtype", 0)
     attrs: dict[str, Attr] = {
         "dtype": element(number) if number else None,
@@ -107,33 +108,33 @@ def _eye(reader: Reader, op: Op) -> None:
     reader.add(op, "eye_like", {"x": reader.value(op, op.input(0))}, attrs)
 
 
-def _compress(reader: Reader, op: Op) -> None:
+def _compress(reader: OnnxReader, op: OnnxOp) -> None:
     attrs: dict[str, Attr] = {"axis": op.integer("axis", 0) if op.attribute("axis") else None}
     slots = zip(("x", "condition"), op.inputs, strict=True)
     reader.add(op, "compress", {s: reader.value(op, n) for s, n in slots}, attrs)
 
 
-def _hardmax(reader: Reader, op: Op) -> None:
+def _hardmax(reader: OnnxReader, op: OnnxOp) -> None:
     floats(reader, op)
     x = reader.value(op, op.input(0))
     axis = op.integer("axis", -1 if op.opset >= 13 else 1)
     rest = x.type.shape[axis % x.type.rank + 1 :] if x.type.rank else ()
     if op.opset < 13 and any(d != 1 for d in rest):
-        raise Keep  # it works on the tensor flattened at the axis
+        raise KeepOperator  # it works on the tensor flattened at the axis
     reader.add(op, "hardmax", {"x": x}, {"axis": axis})
 
 
-def _einsum(reader: Reader, op: Op) -> None:
+def _einsum(reader: OnnxReader, op: OnnxOp) -> None:
     kinds = [reader.type_of(op, n).dtype for n in op.inputs]
     if not all(k.is_float or k.name in _WRAPPING for k in kinds):
-        raise Keep
+        raise KeepOperator
     operands = {f"xs.{i}": reader.value(op, n) for i, n in enumerate(op.inputs)}
     reader.add(op, "einsum", operands, {"equation": op.text("equation", "")})
 
 
-def _fold(reader: Reader, op: Op) -> None:
+def _fold(reader: OnnxReader, op: OnnxOp) -> None:
     if not reader.type_of(op, op.input(0)).dtype.is_float:
-        raise Keep
+        raise KeepOperator
     size, kernel = _row(reader, op, 1), _row(reader, op, 2)
     n = len(kernel)
     attrs: dict[str, Attr] = {
@@ -147,7 +148,7 @@ def _fold(reader: Reader, op: Op) -> None:
 
 
 def _float(kind: str, **attrs: tuple[str, int]) -> Handler:
-    def read(reader: Reader, op: Op) -> None:
+    def read(reader: OnnxReader, op: OnnxOp) -> None:
         floats(reader, op)
         given: dict[str, Attr] = {ours: op.integer(*theirs) for ours, theirs in attrs.items()}
         reader.add(op, kind, {"x": reader.value(op, op.input(0))}, given)

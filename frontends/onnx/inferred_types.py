@@ -1,4 +1,4 @@
-"""What quantized values of a tensor mean, when only its readers say so.
+"""Infers the quantized type of a tensor from its readers.
 
 A QOperator model names scale and zero point where a tensor is read or made, so a tensor that
 comes from outside (an input, a foreign op) gets its meaning from its readers, also through ops
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-from .op import MICROSOFT, Op
+from .op import MICROSOFT, OnnxOp
 
 MOVES = frozenset(
     "MaxPool Reshape Transpose Flatten Squeeze Unsqueeze Slice Concat Pad Identity Dropout Gather "
@@ -22,24 +22,24 @@ MOVES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class OperandLayout:
     """Where a quantized op has its (tensor, scale, zero) operands and its result's pair."""
 
     operands: tuple[tuple[int, int, int], ...]
     result: tuple[int, int] | None = None
 
 
-_ONE = Layout(((0, 1, 2),), (3, 4))
-_TWO = Layout(((0, 1, 2), (3, 4, 5)), (6, 7))
+_ONE = OperandLayout(((0, 1, 2),), (3, 4))
+_TWO = OperandLayout(((0, 1, 2), (3, 4, 5)), (6, 7))
 _LAYOUTS = {
-    ("", "DequantizeLinear"): Layout(((0, 1, 2),)),
-    (MICROSOFT, "DequantizeLinear"): Layout(((0, 1, 2),)),
-    ("", "QuantizeLinear"): Layout((), (1, 2)),
-    (MICROSOFT, "QuantizeLinear"): Layout((), (1, 2)),
+    ("", "DequantizeLinear"): OperandLayout(((0, 1, 2),)),
+    (MICROSOFT, "DequantizeLinear"): OperandLayout(((0, 1, 2),)),
+    ("", "QuantizeLinear"): OperandLayout((), (1, 2)),
+    (MICROSOFT, "QuantizeLinear"): OperandLayout((), (1, 2)),
     ("", "QLinearConv"): _TWO,
     (MICROSOFT, "QLinearConv"): _TWO,
     ("", "QLinearMatMul"): _TWO,
-    (MICROSOFT, "QGemm"): Layout(((0, 1, 2), (3, 4, 5)), (7, 8)),
+    (MICROSOFT, "QGemm"): OperandLayout(((0, 1, 2), (3, 4, 5)), (7, 8)),
     (MICROSOFT, "QLinearAdd"): _TWO,
     (MICROSOFT, "QLinearMul"): _TWO,
     (MICROSOFT, "QLinearAveragePool"): _ONE,
@@ -48,29 +48,29 @@ _LAYOUTS = {
     (MICROSOFT, "QLinearLeakyRelu"): _ONE,
     (MICROSOFT, "QLinearSoftmax"): _ONE,
     (MICROSOFT, "QLinearReduceMean"): _ONE,
-    (MICROSOFT, "QLinearWhere"): Layout(((1, 2, 3), (4, 5, 6)), (7, 8)),
-    (MICROSOFT, "MatMulIntegerToFloat"): Layout(((0, 2, 4), (1, 3, 5))),
-    (MICROSOFT, "DynamicQuantizeMatMul"): Layout(((1, 2, 3),)),
-    (MICROSOFT, "QAttention"): Layout(((0, 3, 6), (1, 4, 7))),
+    (MICROSOFT, "QLinearWhere"): OperandLayout(((1, 2, 3), (4, 5, 6)), (7, 8)),
+    (MICROSOFT, "MatMulIntegerToFloat"): OperandLayout(((0, 2, 4), (1, 3, 5))),
+    (MICROSOFT, "DynamicQuantizeMatMul"): OperandLayout(((1, 2, 3),)),
+    (MICROSOFT, "QAttention"): OperandLayout(((0, 3, 6), (1, 4, 7))),
 }
 
 
-def layout(op: Op) -> Layout | None:
-    """The layout of an op that names scales; None for one that does not."""
+def layout(op: OnnxOp) -> OperandLayout | None:
+    """Returns the layout of an op that names scales; None for one that does not."""
     if op.type == "QLinearConcat" and op.domain == MICROSOFT:
         triples = tuple((i, i + 1, i + 2) for i in range(2, len(op.inputs) - 1, 3))
-        return Layout(triples, (0, 1))
+        return OperandLayout(triples, (0, 1))
     return _LAYOUTS.get((op.domain, op.type))
 
 
-def moves(op: Op) -> bool:
-    """Whether the op only moves elements."""
+def moves(op: OnnxOp) -> bool:
+    """Returns whether the op only moves elements."""
     if op.domain == "" and op.type == "Resize":
         return op.text("mode", "nearest") == "nearest"
     return op.domain == "" and op.type in MOVES
 
 
-def meanings(ops: Sequence[Op]) -> dict[str, tuple[str, str]]:
+def meanings(ops: Sequence[OnnxOp]) -> dict[str, tuple[str, str]]:
     """Names of scale and zero point of every tensor whose integers somebody gives a meaning."""
     together: nx.Graph[str] = nx.Graph()
     made: dict[str, tuple[str, str]] = {}
@@ -91,7 +91,7 @@ def meanings(ops: Sequence[Op]) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _join(together: nx.Graph[str], op: Op) -> None:
+def _join(together: nx.Graph[str], op: OnnxOp) -> None:
     parts = op.inputs if op.type == "Concat" else op.inputs[:1]
     for part in parts:
         for made in op.outputs if op.type == "Split" else op.outputs[:1]:
@@ -99,7 +99,7 @@ def _join(together: nx.Graph[str], op: Op) -> None:
                 together.add_edge(part, made)
 
 
-def _demands(op: Op) -> Iterator[tuple[str, tuple[str, str], bool]]:
+def _demands(op: OnnxOp) -> Iterator[tuple[str, tuple[str, str], bool]]:
     if (places := layout(op)) is None:
         return
     for data, scale, zero in places.operands:

@@ -11,12 +11,12 @@ from qir.ir.node import Value
 from qir.ir.ops import spec
 from qir.ledger import Change
 
-from .op import Keep, Op
-from .reader import Reader
+from .op import KeepOperator, OnnxOp
+from .reader import OnnxReader
 
 
 def add(
-    reader: Reader, op: Op, kind: str, operands: dict[str, Value], attrs: dict[str, Attr]
+    reader: OnnxReader, op: OnnxOp, kind: str, operands: dict[str, Value], attrs: dict[str, Attr]
 ) -> None:
     """Adds the node; integers whose axis of scales would be lost are kept in a foreign op."""
     coded = any(v.type.quant for v in operands.values())
@@ -24,52 +24,52 @@ def add(
         try:
             infer(kind, operands, spec(kind).complete(attrs))
         except TypeRuleError:
-            raise Keep from None
+            raise KeepOperator from None
     reader.add(op, kind, operands, attrs)
 
 
-def reshape(reader: Reader, op: Op) -> None:
+def reshape(reader: OnnxReader, op: OnnxOp) -> None:
     """Reshape."""
     x, shape = reader.moved(op, op.input(0)), reader.value(op, op.input(1))
     attrs: dict[str, Attr] = {"allow_zero": op.integer("allowzero", 0) != 0}
     if shape.type.rank != 1:
         raise op.fail(f"its shape operand has {shape.type.rank} axes, it takes 1")
     if shape.constant is None and not isinstance(shape.type.shape[0], int):
-        raise Keep
+        raise KeepOperator
     add(reader, op, "reshape", {"x": x, "shape": shape}, attrs)
 
 
-def flatten(reader: Reader, op: Op) -> None:
+def flatten(reader: OnnxReader, op: OnnxOp) -> None:
     """Flatten."""
     x = reader.moved(op, op.input(0))
     add(reader, op, "flatten", {"x": x}, {"axis": op.integer("axis", 1)})
 
 
-def transpose(reader: Reader, op: Op) -> None:
+def transpose(reader: OnnxReader, op: OnnxOp) -> None:
     """Transpose."""
     x = reader.moved(op, op.input(0))
     perm = op.integers("perm", tuple(range(x.type.rank))[::-1])
     add(reader, op, "transpose", {"x": x}, {"perm": perm})
 
 
-def concat(reader: Reader, op: Op) -> None:
+def concat(reader: OnnxReader, op: OnnxOp) -> None:
     """Concat; quantized values of different meaning are kept as they are."""
     parts = [reader.moved(op, n) for n in op.inputs]
     first = parts[0].type.quant
     for part in parts[1:]:
         other = part.type.quant
         if (first is None) != (other is None) or (first and other and not first.same_map(other)):
-            raise Keep
+            raise KeepOperator
     attrs: dict[str, Attr] = {"axis": op.integer("axis", 1)}
     add(reader, op, "concat", {f"xs.{i}": p for i, p in enumerate(parts)}, attrs)
 
 
-def pad(reader: Reader, op: Op) -> None:
+def pad(reader: OnnxReader, op: OnnxOp) -> None:
     """Pad, its amounts from an attribute before opset 11 and from operands since."""
     x = reader.moved(op, op.input(0))
     mode = op.text("mode", "constant")
     if mode not in ("constant", "reflect", "edge", "wrap"):
-        raise Keep
+        raise KeepOperator
     if op.opset < 11:
         amounts, value = op.integers("pads", ()), op.real("value", 0.0)
     else:
@@ -82,15 +82,15 @@ def pad(reader: Reader, op: Op) -> None:
         amounts = _spread(reader, op, x.type.rank, amounts)
     if (quant := x.type.quant) is not None:
         if quant.grain or np.isnan(value):
-            raise Keep
+            raise KeepOperator
         value = float((value - float(quant.zeros())) * float(quant.scales()))
     elif not x.type.dtype.is_float:
-        raise Keep
+        raise KeepOperator
     attrs: dict[str, Attr] = {"pads": amounts, "mode": mode, "value": value}
     add(reader, op, "pad", {"x": x}, attrs)
 
 
-def _spread(reader: Reader, op: Op, rank: int, amounts: tuple[int, ...]) -> tuple[int, ...]:
+def _spread(reader: OnnxReader, op: OnnxOp, rank: int, amounts: tuple[int, ...]) -> tuple[int, ...]:
     axes = [int(a) for a in reader.numbers(op.input(3)).reshape(-1)]
     if len(amounts) != 2 * len(axes) or any(not -rank <= a < rank for a in axes):
         raise op.fail(f"{len(amounts)} pads for axes {axes} of {rank}")
@@ -101,19 +101,19 @@ def _spread(reader: Reader, op: Op, rank: int, amounts: tuple[int, ...]) -> tupl
     return tuple(out)
 
 
-def identity(reader: Reader, op: Op) -> None:
+def identity(reader: OnnxReader, op: OnnxOp) -> None:
     """Identity: its result is another name of its operand."""
     reader.type_of(op, op.input(0))
     reader.alias(op.outputs[0], op.input(0))
     reader.note(Change.EXACT, op.outputs[0], f"Identity of {op.input(0)} taken out")
 
 
-def dropout(reader: Reader, op: Op) -> None:
+def dropout(reader: OnnxReader, op: OnnxOp) -> None:
     """Dropout after training does nothing; one that gives its mask or trains is kept."""
     if len(op.outputs) > 1 and reader.readers.get(op.outputs[1]):
-        raise Keep
+        raise KeepOperator
     if op.input(2) and (not reader.is_constant(op.input(2)) or reader.numbers(op.input(2)).any()):
-        raise Keep
+        raise KeepOperator
     reader.type_of(op, op.input(0))
     reader.alias(op.outputs[0], op.input(0))
     reader.note(Change.DROPPED, op.outputs[0], f"Dropout of {op.input(0)}, which only training has")

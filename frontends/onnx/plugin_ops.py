@@ -11,8 +11,8 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Value
 from qir.ir.ops import AttrSpec, PluginOp, found_elsewhere
 
-from .op import Op
-from .reader import Reader
+from .op import OnnxOp
+from .reader import OnnxReader
 
 _KINDS: Mapping[str, int] = {
     "int": AttributeProto.INT,
@@ -25,15 +25,15 @@ _KINDS: Mapping[str, int] = {
 }
 
 
-def handler(op: Op) -> Callable[[Reader, Op], None] | None:
-    """What reads an op of that domain and name, where a plugin brings it."""
+def handler(op: OnnxOp) -> Callable[[OnnxReader, OnnxOp], None] | None:
+    """Returns what reads an op of that domain and name, where a plugin brings it."""
     found = found_elsewhere("onnx", op.domain, op.type)
     if found is None:
         return None
     return lambda reader, op: _read(found, reader, op)
 
 
-def _read(found: PluginOp, reader: Reader, op: Op) -> None:
+def _read(found: PluginOp, reader: OnnxReader, op: OnnxOp) -> None:
     row = found.spec
     if any(slot.variadic for slot in row.operands):
         slots = [f"xs.{i}" for i in range(len(op.inputs))]
@@ -54,7 +54,7 @@ def _read(found: PluginOp, reader: Reader, op: Op) -> None:
     reader.add(op, row.name, operands, attrs)
 
 
-def _value(op: Op, attr: AttrSpec, given: AttributeProto) -> Attr:
+def _value(op: OnnxOp, attr: AttrSpec, given: AttributeProto) -> Attr:
     if _KINDS.get(attr.kind) != given.type:
         raise op.fail(f"attribute {given.name!r} is not {attr.kind}")
     value = onnx.helper.get_attribute_value(given)

@@ -10,28 +10,28 @@ from qir.ir.dims import Shape
 
 from .elementwise_ops import floats
 from .moving_ops import add
-from .op import Keep, Op
-from .reader import Reader
+from .op import KeepOperator, OnnxOp
+from .reader import OnnxReader
 from .windows import check_room, pads
 
-Handler = Callable[[Reader, Op], None]
+Handler = Callable[[OnnxReader, OnnxOp], None]
 Ints = tuple[int, ...]
 
 
-def _sizes(reader: Reader, op: Op) -> Shape:
-    """The sizes that windows slide along; Keep where there are none, or more than three."""
+def _sizes(reader: OnnxReader, op: OnnxOp) -> Shape:
+    """Returns the sizes that windows slide along; Keep where there are none, or more than three."""
     shape = reader.type_of(op, op.input(0)).shape
     if not 3 <= len(shape) <= 5:
-        raise Keep
+        raise KeepOperator
     return shape[2:]
 
 
-def _window(op: Op, sizes: Shape, *, dilated: bool) -> dict[str, Attr]:
+def _window(op: OnnxOp, sizes: Shape, *, dilated: bool) -> dict[str, Attr]:
     n = len(sizes)
     kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1,) * n)
     dilation = op.integers("dilations", (1,) * n)
     if not dilated and set(dilation) != {1}:
-        raise Keep
+        raise KeepOperator
     newer = op.type == "LpPool" or (op.type == "AveragePool" and op.opset >= 19)
     shifts = newer or set(dilation) != {1}
     pad = pads(op, sizes, kernel, stride, dilation, n, pool=True, shifts=shifts)
@@ -47,7 +47,7 @@ def _window(op: Op, sizes: Shape, *, dilated: bool) -> dict[str, Attr]:
     }
 
 
-def _max(reader: Reader, op: Op) -> None:
+def _max(reader: OnnxReader, op: OnnxOp) -> None:
     """MaxPool, with its indices where something reads them and they count row by row."""
     sizes = _sizes(reader, op)
     attrs = _window(op, sizes, dilated=True)
@@ -57,20 +57,20 @@ def _max(reader: Reader, op: Op) -> None:
         return
     x = reader.value(op, op.input(0))
     if x.type.quant or any(map(reader.has_meaning, op.outputs)) or not all(op.outputs):
-        raise Keep
+        raise KeepOperator
     if op.integer("storage_order", 0):
-        raise Keep
+        raise KeepOperator
     reader.add(op, "max_pool_places", {"x": x}, attrs)
 
 
-def _average(reader: Reader, op: Op) -> None:
+def _average(reader: OnnxReader, op: OnnxOp) -> None:
     sizes = _sizes(reader, op)
     attrs = _window(op, sizes, dilated=False)
     attrs["count_pad"] = op.integer("count_include_pad", 0) != 0
     reader.add(op, f"avg_pool{len(sizes)}d", {"x": reader.value(op, op.input(0))}, attrs)
 
 
-def _lp(reader: Reader, op: Op) -> None:
+def _lp(reader: OnnxReader, op: OnnxOp) -> None:
     floats(reader, op)
     sizes = _sizes(reader, op)
     attrs = {**_window(op, sizes, dilated=True), "p": op.integer("p", 2)}
@@ -78,7 +78,7 @@ def _lp(reader: Reader, op: Op) -> None:
 
 
 def _global(kind: str) -> Handler:
-    def read(reader: Reader, op: Op) -> None:
+    def read(reader: OnnxReader, op: OnnxOp) -> None:
         floats(reader, op)
         _sizes(reader, op)
         attrs: dict[str, Attr] = {"p": op.integer("p", 2)} if kind == "global_lp_pool" else {}
@@ -87,16 +87,16 @@ def _global(kind: str) -> Handler:
     return read
 
 
-def _unpool(reader: Reader, op: Op) -> None:
+def _unpool(reader: OnnxReader, op: OnnxOp) -> None:
     """MaxUnpool, its sizes from its third operand or from the window that was pooled by."""
     floats_of_x = reader.type_of(op, op.input(0)).dtype.is_float
     sizes = dims.known(_sizes(reader, op))
     if not floats_of_x:
-        raise Keep
+        raise KeepOperator
     if op.input(2):
         size = tuple(int(s) for s in reader.numbers(op.input(2)).reshape(-1))[2:]
     elif sizes is None:
-        raise Keep
+        raise KeepOperator
     else:
         n = len(sizes)
         kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1,) * n)

@@ -10,13 +10,13 @@ from qir.ir.node import Value
 from qir.ir.types import Array, QuantType
 
 from . import float_ops
-from .op import Keep, Op
-from .reader import Reader
+from .op import KeepOperator, OnnxOp
+from .reader import OnnxReader
 
 _STORED = frozenset({"i8", "u8", "i16", "u16"})
 
 
-def clip(reader: Reader, op: Op) -> None:
+def clip(reader: OnnxReader, op: OnnxOp) -> None:
     """Clip between a quantize and who reads it, or of quantized constants; else of any numbers."""
     name = op.input(0)
     if reader.is_constant(name):
@@ -26,24 +26,25 @@ def clip(reader: Reader, op: Op) -> None:
         _narrowed(reader, op, reader.value(op, name))
         return
     if reader.has_meaning(op.outputs[0]):
-        raise Keep
+        raise KeepOperator
     float_ops.clip(reader, op)
 
 
-def _ends(reader: Reader, op: Op, low: int, high: int) -> tuple[int, int]:
-    """The bounds that a Clip states; Keep where it keeps everything, or they are computed."""
+def _ends(reader: OnnxReader, op: OnnxOp, low: int, high: int) -> tuple[int, int]:
+    """Returns the bounds that a Clip states; Keep where it keeps everything, or they are
+    computed."""
     found = []
     for place, end in ((1, low), (2, high)):
         data = reader.numbers(op.input(place)) if op.input(place) else np.array(end)
         if data.size != 1 or data.dtype.kind not in "iu":
-            raise Keep
+            raise KeepOperator
         found.append(int(data.reshape(-1)[0]))
     if not low <= found[0] < found[1] <= high or (found[0], found[1]) == (low, high):
-        raise Keep
+        raise KeepOperator
     return found[0], found[1]
 
 
-def _narrowed(reader: Reader, op: Op, value: Value) -> None:
+def _narrowed(reader: OnnxReader, op: OnnxOp, value: Value) -> None:
     """Gives the integers of a quantize their bounds, and the name that they have after the Clip."""
     kind = value.type.quant
     assert kind is not None
@@ -51,7 +52,9 @@ def _narrowed(reader: Reader, op: Op, value: Value) -> None:
     whole = kind.kind == "uniform" and not kind.dynamic and kind.bounds is None
     alone = value.node.op == "quantize" and reader.readers[name] == 1 and not value.uses
     if not whole or not alone or kind.storage.name not in _STORED or len(value.node.operands) > 1:
-        raise Keep("a Clip of quantized values that others read, or that are not just quantized")
+        raise KeepOperator(
+            "a Clip of quantized values that others read, or that are not just quantized"
+        )
     bounds = _ends(reader, op, *kind.storage.bounds)
     graph = reader.graph
     graph.set_type(value, value.type.with_element(replace(kind, bounds=bounds)))
@@ -60,7 +63,7 @@ def _narrowed(reader: Reader, op: Op, value: Value) -> None:
     reader.bind(op.outputs[0], value)
 
 
-def _constant(reader: Reader, op: Op, name: str) -> bool:
+def _constant(reader: OnnxReader, op: OnnxOp, name: str) -> bool:
     """Keeps quantized constants that are within a Clip as quantized values of its bounds."""
     array = reader.array(name)
     if array is None or array.type.dtype.name not in _STORED or not array.held.size:
@@ -74,14 +77,15 @@ def _constant(reader: Reader, op: Op, name: str) -> bool:
     return True
 
 
-def bounded(reader: Reader, name: str, quant: QuantType) -> QuantType:
-    """The map of quantized constants, within the bounds that a Clip gave them."""
+def bounded(reader: OnnxReader, name: str, quant: QuantType) -> QuantType:
+    """Returns the quantized type of quantized constants, within the bounds that a Clip gave
+    them."""
     found = reader.narrow.get(name)
     return quant if found is None else replace(quant, bounds=found[0])
 
 
-def mark(reader: Reader, name: str, value: Value) -> Value:
-    """The constant, which knows of the Clip that it came from."""
+def mark(reader: OnnxReader, name: str, value: Value) -> Value:
+    """Returns the constant, which knows of the Clip that it came from."""
     found = reader.narrow.get(name)
     if found is not None and found[1] not in value.node.origins:
         reader.graph.set_origins(value.node, [*value.node.origins, found[1]])

@@ -17,9 +17,9 @@ from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
 from qir.ir.types import QuantType, TensorType, param, uniform
 
-from .contrib.body import Body, given, group
-from .op import Keep, Op
-from .reader import Reader
+from .contrib.body import BodyBuilder, given, group
+from .op import KeepOperator, OnnxOp
+from .reader import OnnxReader
 
 DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
 PROFILE = "qonnx-1.0"
@@ -39,21 +39,21 @@ _MOST_BITS, _WITH_ZERO = 24, 16
 Numbers = NDArray[np.float32]
 
 
-def _mode(op: Op, default: str) -> str:
+def _mode(op: OnnxOp, default: str) -> str:
     mode = op.text("rounding_mode", default).upper()
     if mode not in _KNOWN:
-        raise Keep(f"rounding_mode {mode[:40]!r} is none that QONNX has")
+        raise KeepOperator(f"rounding_mode {mode[:40]!r} is none that QONNX has")
     return mode
 
 
-def _reals(op: Op, operands: dict[str, Value], count: int) -> None:
+def _reals(op: OnnxOp, operands: dict[str, Value], count: int) -> None:
     if len(operands) != count:
         raise op.fail(f"has {len(operands)} operands, it takes {count}")
     if any(v.type.element != F32 for v in operands.values()):
-        raise Keep("an operand is no f32")
+        raise KeepOperator("an operand is no f32")
 
 
-def _quant(reader: Reader, op: Op) -> None:
+def _quant(reader: OnnxReader, op: OnnxOp) -> None:
     """Quant, also called IntQuant."""
     op.only("signed", "narrow", "rounding_mode")
     operands = given(reader, op)
@@ -64,7 +64,7 @@ def _quant(reader: Reader, op: Op) -> None:
     if kind is not None and mode == "HALF_UP" and kind.storage.bits == _MOST_BITS:
         kind = None  # it adds a half in float32, which has none beside numbers so large
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         if kind is None:
             return [_formula(body, mode, signed, narrow)]
         return [_through(body, kind, "" if _ROUNDS[mode] == "even" else _ROUNDS[mode])]
@@ -72,7 +72,7 @@ def _quant(reader: Reader, op: Op) -> None:
     group(reader, op, operands, build)
 
 
-def _through(body: Body, kind: QuantType, stated: str) -> Value:
+def _through(body: BodyBuilder, kind: QuantType, stated: str) -> Value:
     """X by way of quantized values, as QONNX computes them."""
     x = body["X"]
     codes = body.graph.add(
@@ -86,7 +86,8 @@ def _through(body: Body, kind: QuantType, stated: str) -> Value:
 
 
 def _axis(scale: Numbers, x: TensorType) -> int | None:
-    """The axis that has a scale for each index; None for one scale. ValueError for other shapes."""
+    """Returns the axis that has a scale for each index; None for one scale. ValueError for other
+    shapes."""
     axes = [i for i, n in enumerate(scale.shape) if n > 1]
     if len(axes) > 1 or scale.ndim > x.rank:
         raise ValueError
@@ -98,8 +99,8 @@ def _axis(scale: Numbers, x: TensorType) -> int | None:
     return axis
 
 
-def _sides(reader: Reader, op: Op, x: TensorType) -> QuantType | None:
-    """A table of two entries, so far from each other that every x is on its side of 0.
+def _sides(reader: OnnxReader, op: OnnxOp, x: TensorType) -> QuantType | None:
+    """Returns a table of two entries, so far from each other that every x is on its side of 0.
 
     Of two entries as near the first is taken: 0 is on the upper side; NaN is quantized value 0, on
     the lower. Entries are 1 and -1, or so much larger that no x becomes 0 over the scale.
@@ -120,8 +121,11 @@ def _sides(reader: Reader, op: Op, x: TensorType) -> QuantType | None:
     return replace(uniform(dtype("i1"), flat, axis=axis), kind="lut", codes=(end, -end))
 
 
-def _map(reader: Reader, op: Op, x: TensorType, signed: bool, narrow: bool) -> QuantType | None:
-    """The map of quantized values that constants say; None where no type says it."""
+def _map(
+    reader: OnnxReader, op: OnnxOp, x: TensorType, signed: bool, narrow: bool
+) -> QuantType | None:
+    """Returns the quantized type of quantized values that constants say; None where no type says
+    it."""
     if not all(reader.is_constant(op.input(i)) for i in (1, 2, 3)):
         return None
     scale, zero, wide = (np.asarray(reader.numbers(op.input(i)), np.float32) for i in (1, 2, 3))
@@ -153,7 +157,7 @@ def _map(reader: Reader, op: Op, x: TensorType, signed: bool, narrow: bool) -> Q
     return uniform(storage, flat, whole if axis is not None else whole[0], axis=axis, bounds=bounds)
 
 
-def _formula(body: Body, mode: str, signed: bool, narrow: bool) -> Value:
+def _formula(body: BodyBuilder, mode: str, signed: bool, narrow: bool) -> Value:
     """Divide, add the zero point, keep between the ends, round, and back."""
     zero, scale = body["zeropt"], body["scale"]
     y = body.op("add", body.op("div", body["X"], scale), zero)
@@ -167,7 +171,7 @@ def _formula(body: Body, mode: str, signed: bool, narrow: bool) -> Value:
     return body.op("mul", body.op("sub", made, zero), scale)
 
 
-def _kept(body: Body, y: Value, bits: Value, signed: bool, narrow: bool) -> Value:
+def _kept(body: BodyBuilder, y: Value, bits: Value, signed: bool, narrow: bool) -> Value:
     """y between the least and the greatest whole number of so many bits."""
     one, two = body.constant(1.0), body.constant(2.0)
     if signed:
@@ -180,7 +184,7 @@ def _kept(body: Body, y: Value, bits: Value, signed: bool, narrow: bool) -> Valu
     return body.op("max", body.op("min", y, high), low)
 
 
-def _rounded(body: Body, x: Value, mode: str) -> Value:
+def _rounded(body: BodyBuilder, x: Value, mode: str) -> Value:
     if mode in ("ROUND", "HALF_EVEN"):
         return body.op("round", x)
     if mode in ("CEIL", "FLOOR"):
@@ -197,14 +201,14 @@ def _rounded(body: Body, x: Value, mode: str) -> Value:
     return body.op("mul", body.op("sign", x), size)
 
 
-def _bipolar(reader: Reader, op: Op) -> None:
+def _bipolar(reader: OnnxReader, op: OnnxOp) -> None:
     """BipolarQuant: the scale, negative where x is."""
     op.only()
     operands = given(reader, op)
     _reals(op, operands, 2)
     kind = _sides(reader, op, operands["X"].type)
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         if kind is not None:
             return [_through(body, kind, "")]
         one = body.constant(1.0)
@@ -214,7 +218,7 @@ def _bipolar(reader: Reader, op: Op) -> None:
     group(reader, op, operands, build)
 
 
-def _trunc(reader: Reader, op: Op) -> None:
+def _trunc(reader: OnnxReader, op: OnnxOp) -> None:
     """Trunc of version 1, which drops bits, or 2, which states the scale of what is left."""
     op.only("rounding_mode", "signed", "narrow")
     later = len(op.inputs) == 6
@@ -227,7 +231,7 @@ def _trunc(reader: Reader, op: Op) -> None:
     mode = _mode(op, "FLOOR")
     signed, narrow = op.integer("signed", 1) != 0, op.integer("narrow", 0) != 0
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         scale, zero, two = body["scale"], body["zeropt"], body.constant(2.0)
         y = body.op("round", body.op("add", body.op("div", body["X"], scale), zero))
         if not later:
@@ -243,7 +247,7 @@ def _trunc(reader: Reader, op: Op) -> None:
     group(reader, op, operands, build)
 
 
-_HANDLERS: dict[str, Callable[[Reader, Op], None]] = {
+_HANDLERS: dict[str, Callable[[OnnxReader, OnnxOp], None]] = {
     "Quant": _quant,
     "IntQuant": _quant,
     "BipolarQuant": _bipolar,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .elements import NUMBERS
-from .reader import CODES, Reader
+from .reader import CODES, OnnxReader
 
 _WHOLE = frozenset(NUMBERS[kind] for kind in CODES if kind in NUMBERS)
 """ONNX's numbers of what may be quantized."""
 _ANNOTATION = "the quantization_annotation"
 
 
-def pairs(reader: Reader) -> dict[str, tuple[str, str]]:
+def pairs(reader: OnnxReader) -> dict[str, tuple[str, str]]:
     """Names of scale and zero point that annotations give to inputs and constants of quantized
     values.
 
@@ -26,8 +26,9 @@ def pairs(reader: Reader) -> dict[str, tuple[str, str]]:
     return {name: pair for name, pair in _said(reader) if name in whole and pair[0]}
 
 
-def lost(reader: Reader) -> Iterator[tuple[str, str]]:
-    """The tensors whose annotations say what the graph does not hold, and why it does not."""
+def lost(reader: OnnxReader) -> Iterator[tuple[str, str]]:
+    """Yields the tensors whose annotations say what the graph does not hold, and why it does
+    not."""
     if reader.outer is not None:
         return
     proto = reader.proto
@@ -48,8 +49,8 @@ def lost(reader: Reader) -> Iterator[tuple[str, str]]:
             yield name, f"{_ANNOTATION} is dropped: {_why(reader, pair)}"
 
 
-def _why(reader: Reader, pair: tuple[str, str]) -> str:
-    """Why quantized values have not the meaning that an annotation gives."""
+def _why(reader: OnnxReader, pair: tuple[str, str]) -> str:
+    """Returns why quantized values have not the meaning that an annotation gives."""
     missing = next((n for n in pair if n and not reader.is_constant(n)), None)
     if missing is not None:
         return f"{missing!r} is no constant"
@@ -59,7 +60,7 @@ def _why(reader: Reader, pair: tuple[str, str]) -> str:
     return "scale and zero point fit no map of theirs, or operators take them as plain numbers"
 
 
-def _said(reader: Reader) -> Iterator[tuple[str, tuple[str, str]]]:
+def _said(reader: OnnxReader) -> Iterator[tuple[str, tuple[str, str]]]:
     for each in reader.proto.quantization_annotation:
         said = {p.key: p.value for p in each.quant_parameter_tensor_names}
         pair = (said.get("SCALE_TENSOR", ""), said.get("ZERO_POINT_TENSOR", ""))

@@ -17,8 +17,8 @@ from . import qcdq as clipped
 from .elements import element
 from .float_ops import conv_attrs
 from .inferred_types import layout
-from .op import MICROSOFT, Keep, Op
-from .reader import Reader
+from .op import MICROSOFT, KeepOperator, OnnxOp
+from .reader import OnnxReader
 from .windows import check_room, pads
 
 _CODED = ("axis", "saturate", "precision", "output_dtype", "block_size")
@@ -34,36 +34,36 @@ _POOL = (
 )
 
 
-def quantize(reader: Reader, op: Op) -> None:
+def quantize(reader: OnnxReader, op: OnnxOp) -> None:
     """QuantizeLinear with constant parameters, for a whole tensor or along one axis."""
     op.only(*_CODED)
     if op.integer("precision", 0):
-        raise Keep
+        raise KeepOperator
     if dynamic_ops.computed(reader, op, 1, 2):
         dynamic_ops.quantize(reader, op)
         return
     wanted = op.integer("output_dtype", 0)
     storage = _zero_type(reader, op.input(2)) or (element(wanted) if wanted else U8)
     if storage.is_float and not op.integer("saturate", 1):
-        raise Keep("float8 values that do not saturate differ between runtimes")
+        raise KeepOperator("float8 values that do not saturate differ between runtimes")
     x = reader.value(op, op.input(0))
     axis = None if op.integer("block_size", 0) else _axis(reader, op)
     quant = _map(reader, op, (1, 2), x.type.with_element(storage), axis)
     if quant.express != x.type.express or x.type.quant:
-        raise Keep
+        raise KeepOperator
     reader.add(op, "quantize", {"x": x}, types=[x.type.with_element(quant)])
 
 
-def _zero_type(reader: Reader, zero: str) -> DType | None:
+def _zero_type(reader: OnnxReader, zero: str) -> DType | None:
     return reader.kind_of(zero) if zero else None
 
 
-def _axis(reader: Reader, op: Op) -> int | None:
-    """The axis of a list of scales; a list of one stands for the whole tensor."""
+def _axis(reader: OnnxReader, op: OnnxOp) -> int | None:
+    """Returns the axis of a list of scales; a list of one stands for the whole tensor."""
     return None if reader.numbers(op.input(1)).size == 1 else op.integer("axis", 1)
 
 
-def dequantize(reader: Reader, op: Op) -> None:
+def dequantize(reader: OnnxReader, op: OnnxOp) -> None:
     """DequantizeLinear with constant parameters; a constant takes them as its meaning."""
     op.only(*_CODED)
     if dynamic_ops.computed(reader, op, 1, 2):
@@ -75,7 +75,7 @@ def dequantize(reader: Reader, op: Op) -> None:
     quant = _map(reader, op, (1, 2), kind, axis)
     wanted = op.integer("output_dtype", 0)
     if wanted and element(wanted) != quant.express:
-        raise Keep
+        raise KeepOperator
     if not constant:
         lists = axis is not None or blocks > 0
         if kind.quant is None and lists and reader.mean(op, name, quant):
@@ -89,7 +89,7 @@ def dequantize(reader: Reader, op: Op) -> None:
 
 
 def _map(
-    reader: Reader, op: Op, at: tuple[int, int], kind: TensorType, axis: int | None
+    reader: OnnxReader, op: OnnxOp, at: tuple[int, int], kind: TensorType, axis: int | None
 ) -> QuantType:
     scale, zero = op.input(at[0]), op.input(at[1])
     if size := op.integer("block_size", 0):
@@ -107,9 +107,10 @@ def _map(
 
 
 def _operand(
-    reader: Reader, op: Op, index: int, slot: str, axis: int | None = None
+    reader: OnnxReader, op: OnnxOp, index: int, slot: str, axis: int | None = None
 ) -> dict[str, Value]:
-    """One (tensor, scale, zero) operand with its meaning, and its numbers where computed."""
+    """Returns one (tensor, scale, zero) operand with its meaning, and its numbers where
+    computed."""
     places = layout(op)
     assert places is not None
     data, scale, zero = places.operands[index]
@@ -125,8 +126,8 @@ def _operand(
     return {slot: _read_as(reader, op, name, quant)}
 
 
-def _read_as(reader: Reader, op: Op, name: str, quant: QuantType) -> Value:
-    """Computed integers with the map that their reader states, read anew where they hold
+def _read_as(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) -> Value:
+    """Computed integers with the quantized type that their reader states, read anew where they hold
     another."""
     value = reader.value(op, name)
     known = value.type.quant
@@ -140,7 +141,8 @@ def _read_as(reader: Reader, op: Op, name: str, quant: QuantType) -> Value:
 
 
 def _blocks_in_line(known: QuantType, other: QuantType) -> bool:
-    """Whether two maps differ in that one has the numbers of its blocks in line alone."""
+    """Returns whether two quantized types differ in that one has the numbers of its blocks in line
+    alone."""
     if known.grain is None or known.dynamic or other.dynamic:
         return False
     if replace(known, scale=other.scale, zero=other.zero) != other:
@@ -154,24 +156,26 @@ def _beside(prefix: str, numbers: dict[str, Value]) -> dict[str, Value]:
 
 
 def _open(
-    reader: Reader, op: Op, at: tuple[int, int], storage: DType, axis: int | None = None
+    reader: OnnxReader, op: OnnxOp, at: tuple[int, int], storage: DType, axis: int | None = None
 ) -> tuple[QuantType, dict[str, Value]]:
-    """The map that asks for its numbers, and these; Keep for numbers of other types."""
+    """Returns the quantized type that asks for its numbers, and these; Keep for numbers of other
+    types."""
     numbers = {"scale": reader.value(op, op.input(at[0]))}
     if op.input(at[1]):
         numbers["zero"] = reader.value(op, op.input(at[1]))
     express = numbers["scale"].type.dtype
     wanted = {"scale": F16 if express == F16 and op.domain == "" else F32, "zero": storage}
     if any(v.type.quant or v.type.dtype != wanted[n] for n, v in numbers.items()):
-        raise Keep(
+        raise KeepOperator(
             "its scale is no f32, or its zero point of another type than its quantized values"
         )
     grain = None if axis is None else Grain(((axis, 1),))
     return QuantType(storage, express, None, None if "zero" in numbers else (), grain), numbers
 
 
-def _result(reader: Reader, op: Op, kind: DType) -> tuple[QuantType, dict[str, Value]]:
-    """The result's map and its numbers where computed; `kind` is its storage unless a zero says."""
+def _result(reader: OnnxReader, op: OnnxOp, kind: DType) -> tuple[QuantType, dict[str, Value]]:
+    """Returns the result's quantized type and its numbers where computed; `kind` is its storage
+    unless a zero says."""
     places = layout(op)
     assert places is not None
     assert places.result is not None
@@ -182,7 +186,7 @@ def _result(reader: Reader, op: Op, kind: DType) -> tuple[QuantType, dict[str, V
     return reader.quant(op.input(scale), op.input(zero), storage), {}
 
 
-def _raw_bias(reader: Reader, op: Op, index: int) -> dict[str, Value]:
+def _raw_bias(reader: OnnxReader, op: OnnxOp, index: int) -> dict[str, Value]:
     if not (name := op.input(index)):
         return {}
     value = reader.value(op, name)
@@ -192,27 +196,27 @@ def _raw_bias(reader: Reader, op: Op, index: int) -> dict[str, Value]:
 
 
 def _add(
-    reader: Reader, op: Op, kind: str, operands: dict[str, Value], attrs: dict[str, Attr]
+    reader: OnnxReader, op: OnnxOp, kind: str, operands: dict[str, Value], attrs: dict[str, Attr]
 ) -> None:
-    """Adds the node in integer form: the op's own type rule, with the result's map."""
+    """Adds the node in integer form: the op's own type rule, with the result's quantized type."""
     first = next(v for v in operands.values() if v.type.quant)
     quant, numbers = _result(reader, op, first.type.dtype)
     node = reader.add(op, kind, {**operands, **numbers}, attrs)
     reader.graph.set_type(node.result, node.result.type.with_element(quant))
 
 
-def _many(reader: Reader, op: Op, place: int) -> bool:
-    """Whether there is more than one scale at a place."""
+def _many(reader: OnnxReader, op: OnnxOp, place: int) -> bool:
+    """Returns whether there is more than one scale at a place."""
     return reader.type_of(op, op.input(place)).shape not in ((), (1,))
 
 
-def conv(reader: Reader, op: Op) -> None:
+def conv(reader: OnnxReader, op: OnnxOp) -> None:
     """QLinearConv along one to three axes; the bias stays raw, in units of the accumulator."""
     op.only(*_CONV)
     x, w = (reader.type_of(op, op.input(i)).shape for i in (0, 3))
     last = op.integer("channels_last", 0) != 0
     if len(x) != len(w) or not 3 <= len(x) <= 5 or (last and len(x) != 4):
-        raise Keep
+        raise KeepOperator
     attrs = conv_attrs(op, x[1:-1] if last else x[2:], w)
     operands = {
         **_operand(reader, op, 0, "x"),
@@ -226,15 +230,15 @@ def _layout(last: bool) -> dict[str, Attr]:
     return {"layout": "NHWC"} if last else {}
 
 
-def _columns(reader: Reader, op: Op, transposed: bool) -> int | None:
-    """The axis of one scale a column, None for a single scale."""
+def _columns(reader: OnnxReader, op: OnnxOp, transposed: bool) -> int | None:
+    """Returns the axis of one scale a column, None for a single scale."""
     if not _many(reader, op, 4):
         return None
     rank = reader.type_of(op, op.input(3)).rank
     return max(rank - 2 if transposed else rank - 1, 0)
 
 
-def matmul(reader: Reader, op: Op) -> None:
+def matmul(reader: OnnxReader, op: OnnxOp) -> None:
     """QLinearMatMul with one scale for a, and one or one a column for b."""
     op.only()
     axis = _columns(reader, op, False)
@@ -242,7 +246,7 @@ def matmul(reader: Reader, op: Op) -> None:
     _add(reader, op, "matmul", operands, {})
 
 
-def gemm(reader: Reader, op: Op) -> None:
+def gemm(reader: OnnxReader, op: OnnxOp) -> None:
     """QGemm; without a result scale its result is float."""
     op.only("alpha", "transA", "transB")
     turned = op.integer("transB", 0) != 0
@@ -264,14 +268,14 @@ def gemm(reader: Reader, op: Op) -> None:
         reader.graph.set_type(node.result, node.result.type.with_element(F32))
 
 
-def binary(reader: Reader, op: Op) -> None:
+def binary(reader: OnnxReader, op: OnnxOp) -> None:
     """QLinearAdd and QLinearMul."""
     op.only()
     operands = {**_operand(reader, op, 0, "a"), **_operand(reader, op, 1, "b")}
     _add(reader, op, "add" if op.type == "QLinearAdd" else "mul", operands, {})
 
 
-def where(reader: Reader, op: Op) -> None:
+def where(reader: OnnxReader, op: OnnxOp) -> None:
     """QLinearWhere, which takes quantized values of two maps to those of a third."""
     op.only()
     operands = {
@@ -282,20 +286,20 @@ def where(reader: Reader, op: Op) -> None:
     _add(reader, op, "where", operands, {})
 
 
-def sigmoid(reader: Reader, op: Op) -> None:
+def sigmoid(reader: OnnxReader, op: OnnxOp) -> None:
     """QLinearSigmoid."""
     op.only()
     _add(reader, op, "sigmoid", _operand(reader, op, 0, "x"), {})
 
 
-def leaky_relu(reader: Reader, op: Op) -> None:
+def leaky_relu(reader: OnnxReader, op: OnnxOp) -> None:
     """QLinearLeakyRelu."""
     op.only("alpha")
     alpha: dict[str, Attr] = {"alpha": op.real("alpha", 0.01)}
     _add(reader, op, "leaky_relu", _operand(reader, op, 0, "x"), alpha)
 
 
-def reduce_mean(reader: Reader, op: Op) -> None:
+def reduce_mean(reader: OnnxReader, op: OnnxOp) -> None:
     """QLinearReduceMean, for which onnxruntime has a description and no kernel."""
     op.only("axes", "keepdims")
     operands = _operand(reader, op, 0, "x")
@@ -306,7 +310,7 @@ def reduce_mean(reader: Reader, op: Op) -> None:
     _add(reader, op, "reduce_mean", operands, attrs)
 
 
-def softmax(reader: Reader, op: Op) -> None:
+def softmax(reader: OnnxReader, op: OnnxOp) -> None:
     """QLinearSoftmax; before opset 13 all axes from its own on are one."""
     op.only("axis", "opset")
     operands = _operand(reader, op, 0, "x")
@@ -321,12 +325,14 @@ def softmax(reader: Reader, op: Op) -> None:
     _add(reader, op, "softmax", operands, {"axis": axis % rank})
 
 
-def _flattened(reader: Reader, op: Op, operands: dict[str, Value], axis: int) -> None:
+def _flattened(reader: OnnxReader, op: OnnxOp, operands: dict[str, Value], axis: int) -> None:
     """The softmax of rows into which quantized values are laid, and laid back."""
     x, name = operands["x"], op.outputs[0]
     sizes = [d if isinstance(d, int) else -1 for d in x.type.shape]
     if sizes.count(-1) > 1:
-        raise Keep(f"before opset 13 it takes all axes from {axis} on as one, of open sizes")
+        raise KeepOperator(
+            f"before opset 13 it takes all axes from {axis} on as one, of open sizes"
+        )
     quant, numbers = _result(reader, op, x.type.dtype)
     flat = reader.add(op, "flatten", {"x": x}, {"axis": axis}, names=[reader.spare(f"{name}.rows")])
     made = reader.spare(f"{name}.shares")
@@ -339,13 +345,13 @@ def _flattened(reader: Reader, op: Op, operands: dict[str, Value], axis: int) ->
     reader.graph.set_type(last.result, x.type.with_element(quant))
 
 
-def average_pool(reader: Reader, op: Op) -> None:
+def average_pool(reader: OnnxReader, op: OnnxOp) -> None:
     """QLinearAveragePool along one to three axes."""
     op.only(*_POOL)
     x = reader.type_of(op, op.input(0)).shape
     last = op.integer("channels_last", 0) != 0
     if not 3 <= len(x) <= 5 or (last and len(x) != 4):
-        raise Keep
+        raise KeepOperator
     n, sizes = len(x) - 2, x[1:-1] if last else x[2:]
     kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1,) * n)
     pad, ceil = pads(op, sizes, kernel, stride, (1,) * n, n, pool=True), op.integer("ceil_mode", 0)
@@ -362,23 +368,23 @@ def average_pool(reader: Reader, op: Op) -> None:
     _add(reader, op, f"avg_pool{n}d", _operand(reader, op, 0, "x"), attrs)
 
 
-def global_average_pool(reader: Reader, op: Op) -> None:
+def global_average_pool(reader: OnnxReader, op: OnnxOp) -> None:
     """QLinearGlobalAveragePool along any axes."""
     op.only("channels_last")
     if not 3 <= reader.type_of(op, op.input(0)).rank <= 5:
-        raise Keep
+        raise KeepOperator
     attrs = _layout(op.integer("channels_last", 0) != 0)
     _add(reader, op, "global_avg_pool", _operand(reader, op, 0, "x"), attrs)
 
 
-def concat(reader: Reader, op: Op) -> None:
-    """QLinearConcat, whose operands may have each their own map."""
+def concat(reader: OnnxReader, op: OnnxOp) -> None:
+    """QLinearConcat, whose operands may have each their own quantized type."""
     op.only("axis")
     places = layout(op)
     if places is None or not places.operands:
         raise op.fail("joins nothing")
     if any(reader.type_of(op, op.input(p[0])).dtype.is_float for p in places.operands):
-        raise Keep
+        raise KeepOperator
     raw: dict[str, Value] = {}
     for i in range(len(places.operands)):
         raw |= _operand(reader, op, i, f"xs.{i}")

@@ -9,8 +9,8 @@ import numpy as np
 from qir.ir.attrs import Attr
 from qir.ir.ops.recurrent import ACTIVATIONS, DIRECTIONS, USUAL
 
-from .op import Keep, Op
-from .reader import Reader
+from .op import KeepOperator, OnnxOp
+from .reader import OnnxReader
 
 _SLOTS = ("x", "w", "r", "bias", "lengths", "h0", "c0", "peephole")
 _FLOATS = ("f16", "f32", "f64", "bf16")
@@ -19,28 +19,28 @@ _UNSAID = frozenset({"affine", "scaled_tanh"})
 """Activations whose usual numbers the standard does not say and onnxruntime takes for 0."""
 
 
-def named_results(reader: Reader, op: Op, names: Sequence[str]) -> list[str]:
-    """A name for each result: the file's, or one of ours where the file leaves it out."""
+def named_results(reader: OnnxReader, op: OnnxOp, names: Sequence[str]) -> list[str]:
+    """Returns a name for each result: the file's, or one of ours where the file leaves it out."""
     given = [*op.proto.output, *[""] * len(names)]
     stem = next((n for n in given if n), op.proto.name or op.type)
     return [n or reader.spare(f"{stem}.{ours}") for n, ours in zip(given, names, strict=False)]
 
 
-def all_floats(reader: Reader, op: Op, places: Sequence[int]) -> None:
+def all_floats(reader: OnnxReader, op: OnnxOp, places: Sequence[int]) -> None:
     """Keep unless the operands that are there are floats of one type."""
     kinds = [reader.type_of(op, op.input(i)) for i in places if op.input(i)]
     if any(k.quant or k.dtype.name not in _FLOATS for k in kinds):
-        raise Keep
+        raise KeepOperator
     if len({k.dtype.name for k in kinds}) > 1:
-        raise Keep
+        raise KeepOperator
 
 
-def _layer(reader: Reader, op: Op) -> None:
+def _layer(reader: OnnxReader, op: OnnxOp) -> None:
     kind = op.type.lower()
     all_floats(reader, op, [0, 1, 2, 3, 5, 6, 7])
     rows = reader.type_of(op, op.input(1)).shape
     if len(rows) != 3 or not isinstance(rows[1], int) or not all(op.input(i) for i in range(3)):
-        raise Keep
+        raise KeepOperator
     attrs: dict[str, Attr] = {
         "direction": op.text("direction", "forward"),
         "batch_first": op.integer("layout", 0) != 0,
@@ -49,7 +49,7 @@ def _layer(reader: Reader, op: Op) -> None:
     }
     clip = attrs["clip"]
     if attrs["direction"] not in DIRECTIONS or (isinstance(clip, float) and not clip > 0):
-        raise Keep
+        raise KeepOperator
     if kind == "lstm":
         attrs["input_forget"] = op.integer("input_forget", 0) != 0
     if kind == "gru":
@@ -59,7 +59,7 @@ def _layer(reader: Reader, op: Op) -> None:
     reader.add(op, kind, operands, attrs, names=named_results(reader, op, results))
 
 
-def _activations(op: Op, kind: str) -> dict[str, Attr]:
+def _activations(op: OnnxOp, kind: str) -> dict[str, Attr]:
     """Their names, and one alpha and beta each: a file gives numbers to those alone that use them.
 
     Keep for an activation that nobody knows, or numbers that do not come out even.
@@ -69,7 +69,7 @@ def _activations(op: Op, kind: str) -> dict[str, Attr]:
     names = tuple(_NAMES.get(text.lower(), "") for text in texts)
     count = len(USUAL[kind]) * len(DIRECTIONS.get(op.text("direction", "forward"), ()))
     if "" in names or len(names) not in (0, count):
-        raise Keep
+        raise KeepOperator
     out: dict[str, Attr] = {"activations": names}
     for which, slot in (("alpha", 0), ("beta", 1)):
         held = op.attribute(f"activation_{which}")
@@ -78,14 +78,18 @@ def _activations(op: Op, kind: str) -> dict[str, Attr]:
         for name in names:
             usual = ACTIVATIONS[name][slot]
             if usual is not None and not given and name in _UNSAID:
-                raise Keep
+                raise KeepOperator
             own = None if usual is None else given.pop(0) if given else usual
             numbers.append(0.0 if own is None else float(np.float32(own)))
         if given:
-            raise Keep
+            raise KeepOperator
         used = any(ACTIVATIONS[name][slot] is not None for name in names)
         out[which] = tuple(numbers) if used else ()
     return out
 
 
-OPS: dict[str, Callable[[Reader, Op], None]] = {"RNN": _layer, "LSTM": _layer, "GRU": _layer}
+OPS: dict[str, Callable[[OnnxReader, OnnxOp], None]] = {
+    "RNN": _layer,
+    "LSTM": _layer,
+    "GRU": _layer,
+}

@@ -12,10 +12,10 @@ from qir.ir.node import Value
 from qir.ir.types import Array
 
 from .elementwise_ops import floats
-from .op import Keep, Op
-from .reader import Reader
+from .op import KeepOperator, OnnxOp
+from .reader import OnnxReader
 
-Handler = Callable[[Reader, Op], None]
+Handler = Callable[[OnnxReader, OnnxOp], None]
 _NEUTRAL = ("ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin")
 """Reductions over no axis that change nothing."""
 
@@ -32,15 +32,16 @@ def _orders(kind: DType) -> bool:
     return kind.is_float or kind.is_integer
 
 
-def _check(reader: Reader, op: Op, fits: Callable[[DType], bool]) -> None:
+def _check(reader: OnnxReader, op: OnnxOp, fits: Callable[[DType], bool]) -> None:
     if not fits(reader.type_of(op, op.input(0)).dtype):
-        raise Keep
+        raise KeepOperator
 
 
 def _reduce(kind: str, fits: Callable[[DType], bool], since: int = 18) -> Handler:
-    """A reduction whose axes were an attribute before an operator set and are an operand since."""
+    """Returns a reduction whose axes were an attribute before an operator set and are an operand
+    since."""
 
-    def read(reader: Reader, op: Op) -> None:
+    def read(reader: OnnxReader, op: OnnxOp) -> None:
         _check(reader, op, fits)
         if op.opset < since:
             axes = op.integers("axes", ())
@@ -49,7 +50,7 @@ def _reduce(kind: str, fits: Callable[[DType], bool], since: int = 18) -> Handle
             axes = tuple(int(a) for a in reader.numbers(name).reshape(-1)) if name else ()
             if not axes and op.integer("noop_with_empty_axes", 0):
                 if op.type not in _NEUTRAL:
-                    raise Keep
+                    raise KeepOperator
                 reader.alias(op.outputs[0], op.input(0))
                 return
         attrs: dict[str, Attr] = {"axes": axes, "keep": op.integer("keepdims", 1) != 0}
@@ -59,7 +60,7 @@ def _reduce(kind: str, fits: Callable[[DType], bool], since: int = 18) -> Handle
 
 
 def _place(kind: str) -> Handler:
-    def read(reader: Reader, op: Op) -> None:
+    def read(reader: OnnxReader, op: OnnxOp) -> None:
         _check(reader, op, _orders)
         attrs: dict[str, Attr] = {
             "axis": op.integer("axis", 0),
@@ -71,14 +72,14 @@ def _place(kind: str) -> Handler:
     return read
 
 
-def _one(reader: Reader, op: Op, index: int) -> int:
+def _one(reader: OnnxReader, op: OnnxOp, index: int) -> int:
     data = reader.numbers(op.input(index)).reshape(-1)
     if data.size != 1:
         raise op.fail(f"operand {index} has {data.size} numbers, it takes 1")
     return int(data[0])
 
 
-def _so_far(reader: Reader, op: Op) -> None:
+def _so_far(reader: OnnxReader, op: OnnxOp) -> None:
     _check(reader, op, _sums)
     attrs: dict[str, Attr] = {
         "axis": _one(reader, op, 1),
@@ -88,10 +89,10 @@ def _so_far(reader: Reader, op: Op) -> None:
     reader.add(op, op.type.lower(), {"x": reader.value(op, op.input(0))}, attrs)
 
 
-def _top_k(reader: Reader, op: Op) -> None:
+def _top_k(reader: OnnxReader, op: OnnxOp) -> None:
     _check(reader, op, _orders)
     if len(op.outputs) != 2 or not all(op.outputs):
-        raise Keep
+        raise KeepOperator
     attrs: dict[str, Attr] = {
         "k": op.integer("k", 0) if op.opset < 10 else _one(reader, op, 1),
         "axis": op.integer("axis", -1),
@@ -102,12 +103,12 @@ def _top_k(reader: Reader, op: Op) -> None:
 
 
 def _norm(kind: str, *slots: str) -> Handler:
-    """A normalization with gamma, maybe beta; one that gives its statistics is kept."""
+    """Returns a normalization with gamma, maybe beta; one that gives its statistics is kept."""
 
-    def read(reader: Reader, op: Op) -> None:
+    def read(reader: OnnxReader, op: OnnxOp) -> None:
         floats(reader, op)
         if len(op.outputs) > 1 or op.integer("stash_type", 1) != 1:
-            raise Keep
+            raise KeepOperator
         grouped = kind == "group_norm" and op.opset < 21
         names = zip(("x", *(() if grouped else slots)), op.inputs, strict=False)
         operands = {s: reader.value(op, n) for s, n in names if n}
@@ -119,20 +120,22 @@ def _norm(kind: str, *slots: str) -> Handler:
         elif kind != "instance_norm":
             attrs["axis"] = op.integer("axis", -1)
             if any(v.type.rank > operands["x"].type.rank for v in operands.values()):
-                raise Keep
+                raise KeepOperator
         reader.add(op, kind, operands, attrs)
 
     return read
 
 
-def _by_channel(reader: Reader, op: Op, operands: dict[str, Value]) -> None:
+def _by_channel(reader: OnnxReader, op: OnnxOp, operands: dict[str, Value]) -> None:
     """Gives each channel the gamma and beta of its group; before opset 21 they are by group."""
     count, shape = op.integer("num_groups", 0), operands["x"].type.shape
     channels = shape[1] if len(shape) > 1 else None
     for slot, name in zip(("gamma", "beta"), op.inputs[1:], strict=True):
         held = reader.array(name)
         if held is None or not isinstance(channels, int):
-            raise Keep("its numbers by group are computed, or nothing says how many channels")
+            raise KeepOperator(
+                "its numbers by group are computed, or nothing says how many channels"
+            )
         if count < 1 or channels % count or held.data.shape != (count,):
             raise op.fail(f"{channels} channels, {count} groups, {held.type} for {name!r}")
         data = np.repeat(held.data, channels // count)
@@ -140,7 +143,7 @@ def _by_channel(reader: Reader, op: Op, operands: dict[str, Value]) -> None:
         operands[slot] = reader.hold(reader.spare(f"{name}_by_channel"), Array(data, kind), None)
 
 
-def _lrn(reader: Reader, op: Op) -> None:
+def _lrn(reader: OnnxReader, op: OnnxOp) -> None:
     floats(reader, op)
     attrs: dict[str, Attr] = {
         "size": op.integer("size", 0),

@@ -9,11 +9,11 @@ from qir.ir.node import Value
 
 from .elementwise_ops import floats
 from .moving_ops import add
-from .op import Keep, Op
-from .reader import Reader
+from .op import KeepOperator, OnnxOp
+from .reader import OnnxReader
 
 
-def _resize(reader: Reader, op: Op) -> None:
+def _resize(reader: OnnxReader, op: OnnxOp) -> None:
     """Resize; computed scales or regions are kept, computed sizes are an operand."""
     if op.opset < 11:
         _upsample(reader, op)
@@ -40,7 +40,7 @@ def _resize(reader: Reader, op: Op) -> None:
     _add(reader, op, operands, attrs)
 
 
-def _upsample(reader: Reader, op: Op) -> None:
+def _upsample(reader: OnnxReader, op: OnnxOp) -> None:
     """Upsample, and the first Resize, which is like it."""
     given = op.attribute("scales")
     if not given and (rank := reader.type_of(op, op.input(1)).rank) != 1:
@@ -48,20 +48,22 @@ def _upsample(reader: Reader, op: Op) -> None:
     scales = list(given.floats) if given else reader.numbers(op.input(1)).reshape(-1).tolist()
     whole = all(s >= 1 or np.frexp(s)[0] == 0.5 for s in scales)
     if op.text("mode", "nearest") == "nearest" and not whole:
-        raise Keep  # onnxruntime takes the place after here, ONNX the one before
+        raise KeepOperator  # onnxruntime takes the place after here, ONNX the one before
     attrs: dict[str, Attr] = {"coordinates": "asymmetric", "scales": tuple(map(float, scales))}
     if op.text("mode", "nearest") == "nearest":
         attrs["rounding"] = "floor"
     _add(reader, op, {"x": reader.moved(op, op.input(0))}, attrs)
 
 
-def _add(reader: Reader, op: Op, operands: dict[str, Value], attrs: dict[str, Attr]) -> None:
+def _add(
+    reader: OnnxReader, op: OnnxOp, operands: dict[str, Value], attrs: dict[str, Attr]
+) -> None:
     mode = op.text("mode", "nearest")
     if mode == "nearest":
         add(reader, op, "resize_nearest", operands, attrs)
         return
     if not reader.type_of(op, op.input(0)).dtype.is_float:
-        raise Keep
+        raise KeepOperator
     attrs |= {
         "mode": mode,
         "cubic_a": op.real("cubic_coeff_a", -0.75),
@@ -74,7 +76,7 @@ def _add(reader: Reader, op: Op, operands: dict[str, Value], attrs: dict[str, At
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
 
 
-def _grid_sample(reader: Reader, op: Op) -> None:
+def _grid_sample(reader: OnnxReader, op: OnnxOp) -> None:
     floats(reader, op)
     mode = op.text("mode", "linear")
     attrs: dict[str, Attr] = {
@@ -84,15 +86,15 @@ def _grid_sample(reader: Reader, op: Op) -> None:
     }
     x, grid = (reader.value(op, n) for n in op.inputs)
     if x.type.express != grid.type.express:
-        raise Keep
+        raise KeepOperator
     reader.add(op, "grid_sample", {"x": x, "grid": grid}, attrs)
 
 
-def _affine_grid(reader: Reader, op: Op) -> None:
+def _affine_grid(reader: OnnxReader, op: OnnxOp) -> None:
     floats_of_theta = reader.type_of(op, op.input(0)).dtype.is_float
     theta, size = (reader.value(op, n) for n in op.inputs)
     if not floats_of_theta or (size.constant is None and not isinstance(size.type.shape[0], int)):
-        raise Keep
+        raise KeepOperator
     attrs: dict[str, Attr] = {"align_corners": op.integer("align_corners", 0) != 0}
     reader.add(op, "affine_grid", {"theta": theta, "size": size}, attrs)
 

@@ -12,14 +12,16 @@ from qir.ir.node import Value
 from qir.ir.types import Array
 
 from .moving_ops import add
-from .op import Computed, Keep, Op
-from .reader import Reader
+from .op import Computed, KeepOperator, OnnxOp
+from .reader import OnnxReader
 
-Handler = Callable[[Reader, Op], None]
+Handler = Callable[[OnnxReader, OnnxOp], None]
 _END = 2**31 - 1
 
 
-def _list(reader: Reader, op: Op, name: str, index: int, since: int) -> tuple[int, ...] | None:
+def _list(
+    reader: OnnxReader, op: OnnxOp, name: str, index: int, since: int
+) -> tuple[int, ...] | None:
     """Whole numbers that were an attribute before an operator set and are an operand since."""
     if op.opset < since:
         return op.integers(name, ()) if op.attribute(name) else None
@@ -28,23 +30,23 @@ def _list(reader: Reader, op: Op, name: str, index: int, since: int) -> tuple[in
     return tuple(int(v) for v in reader.numbers(op.input(index)).reshape(-1))
 
 
-def _x(reader: Reader, op: Op) -> Value:
+def _x(reader: OnnxReader, op: OnnxOp) -> Value:
     return reader.value(op, op.input(0))
 
 
-def _squeeze(reader: Reader, op: Op) -> None:
+def _squeeze(reader: OnnxReader, op: OnnxOp) -> None:
     x, axes = reader.moved(op, op.input(0)), _list(reader, op, "axes", 1, 13)
     if not axes and dims.known(x.type.shape) is None:
-        raise Keep
+        raise KeepOperator
     add(reader, op, "squeeze", {"x": x}, {"axes": axes or ()})
 
 
-def _unsqueeze(reader: Reader, op: Op) -> None:
+def _unsqueeze(reader: OnnxReader, op: OnnxOp) -> None:
     axes = _list(reader, op, "axes", 1, 13)
     add(reader, op, "unsqueeze", {"x": reader.moved(op, op.input(0))}, {"axes": axes or ()})
 
 
-def _slice(reader: Reader, op: Op) -> None:
+def _slice(reader: OnnxReader, op: OnnxOp) -> None:
     try:
         starts, ends = (_list(reader, op, n, i + 1, 10) for i, n in enumerate(("starts", "ends")))
     except Computed:
@@ -53,107 +55,109 @@ def _slice(reader: Reader, op: Op) -> None:
         _slice_at(reader, op)
         return
     if starts is None or ends is None:
-        raise Keep
+        raise KeepOperator
     axes, steps = _axes_and_steps(reader, op, len(starts))
     if any(step < 0 and end >= _END for end, step in zip(ends, steps, strict=False)):
-        raise Keep  # ONNX ends at the back here, onnxruntime at the front
+        raise KeepOperator  # ONNX ends at the back here, onnxruntime at the front
     attrs: dict[str, Attr] = {"starts": starts, "ends": ends, "axes": axes, "steps": steps}
     add(reader, op, "slice", {"x": reader.moved(op, op.input(0))}, attrs)
 
 
-def _axes_and_steps(reader: Reader, op: Op, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _axes_and_steps(
+    reader: OnnxReader, op: OnnxOp, count: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     axes, steps = (_list(reader, op, n, i + 3, 10) for i, n in enumerate(("axes", "steps")))
     return tuple(range(count)) if axes is None else axes, (1,) * count if steps is None else steps
 
 
-def _slice_at(reader: Reader, op: Op) -> None:
+def _slice_at(reader: OnnxReader, op: OnnxOp) -> None:
     """Slice by bounds that are known only when it runs."""
     bounds = {slot: reader.value(op, op.input(i + 1)) for i, slot in enumerate(("starts", "ends"))}
     counts = [v.type.shape[0] for v in bounds.values() if v.type.rank == 1]
     count = next((n for n in counts if isinstance(n, int)), None)
     if count is None:
-        raise Keep
+        raise KeepOperator
     axes, steps = _axes_and_steps(reader, op, count)
     if min(steps, default=1) < 0:
-        raise Keep
+        raise KeepOperator
     attrs: dict[str, Attr] = {"axes": axes, "steps": steps if op.input(4) else ()}
     add(reader, op, "slice_at", {"x": reader.moved(op, op.input(0)), **bounds}, attrs)
 
 
-def _split(reader: Reader, op: Op) -> None:
+def _split(reader: OnnxReader, op: OnnxOp) -> None:
     x, axis, count = reader.moved(op, op.input(0)), op.integer("axis", 0), len(op.outputs)
     sizes = _list(reader, op, "split", 1, 13)
     if not all(op.outputs) or not -x.type.rank <= axis < x.type.rank:
-        raise Keep
+        raise KeepOperator
     if sizes is None:
         whole = x.type.shape[axis]
         if not isinstance(whole, int) or not count:
-            raise Keep
+            raise KeepOperator
         each = -(-whole // count)
         sizes = (*(each,) * (count - 1), whole - each * (count - 1))
         if sizes[-1] < 0 and reader.outer is not None:  # a branch that nobody may take
-            raise Keep(f"{whole} elements in {count} parts of {each}")
+            raise KeepOperator(f"{whole} elements in {count} parts of {each}")
     if len(sizes) != count:
         raise op.fail(f"gives {count} parts of {len(sizes)} sizes")
     add(reader, op, "split", {"x": x}, {"sizes": sizes, "axis": axis})
 
 
-def _gather(reader: Reader, op: Op) -> None:
+def _gather(reader: OnnxReader, op: OnnxOp) -> None:
     x = reader.moved(op, op.input(0))
     operands = {"x": x, "indices": reader.value(op, op.input(1))}
     add(reader, op, "gather", operands, {"axis": op.integer("axis", 0)})
 
 
-def _expand(reader: Reader, op: Op) -> None:
+def _expand(reader: OnnxReader, op: OnnxOp) -> None:
     shape = reader.value(op, op.input(1))
     if shape.constant is None and not isinstance(shape.type.shape[0], int):
-        raise Keep
+        raise KeepOperator
     add(reader, op, "expand", {"x": reader.moved(op, op.input(0)), "shape": shape}, {})
 
 
-def _tile(reader: Reader, op: Op) -> None:
+def _tile(reader: OnnxReader, op: OnnxOp) -> None:
     repeats = tuple(int(v) for v in reader.numbers(op.input(1)).reshape(-1))
     add(reader, op, "tile", {"x": reader.moved(op, op.input(0))}, {"repeats": repeats})
 
 
-def _to_space(reader: Reader, op: Op) -> None:
+def _to_space(reader: OnnxReader, op: OnnxOp) -> None:
     attrs: dict[str, Attr] = {"block": op.integer("blocksize", 0), "mode": op.text("mode", "DCR")}
     add(reader, op, "depth_to_space", {"x": reader.moved(op, op.input(0))}, attrs)
 
 
-def _to_depth(reader: Reader, op: Op) -> None:
+def _to_depth(reader: OnnxReader, op: OnnxOp) -> None:
     if op.text("mode", "DCR") != "DCR":
-        raise Keep
+        raise KeepOperator
     attrs: dict[str, Attr] = {"block": op.integer("blocksize", 0)}
     reader.add(op, "space_to_depth", {"x": _x(reader, op)}, attrs)
 
 
-def _shape(reader: Reader, op: Op) -> None:
+def _shape(reader: OnnxReader, op: OnnxOp) -> None:
     end = op.integer("end", 0) if op.attribute("end") else None
     attrs: dict[str, Attr] = {"start": op.integer("start", 0), "end": end}
     reader.add(op, "shape", {"x": _x(reader, op)}, attrs)
 
 
-def _size(reader: Reader, op: Op) -> None:
+def _size(reader: OnnxReader, op: OnnxOp) -> None:
     reader.add(op, "size", {"x": _x(reader, op)})
 
 
-def _range(reader: Reader, op: Op) -> None:
+def _range(reader: OnnxReader, op: OnnxOp) -> None:
     operands = {
         s: reader.value(op, n) for s, n in zip(("start", "limit", "step"), op.inputs, strict=True)
     }
     if any(v.type.rank for v in operands.values()):
-        raise Keep
+        raise KeepOperator
     reader.add(op, "range", operands)
 
 
-def _constant_of_shape(reader: Reader, op: Op) -> None:
+def _constant_of_shape(reader: OnnxReader, op: OnnxOp) -> None:
     given, shape = op.attribute("value"), reader.value(op, op.input(0))
     value = Array.of(np.zeros(1, np.float32))
     if given is not None:
         value = reader.file.array(given.t, "value")
     if shape.constant is None and not isinstance(shape.type.shape[0], int):
-        raise Keep
+        raise KeepOperator
     reader.add(op, "constant_of_shape", {"shape": shape}, {"value": value})
 
 

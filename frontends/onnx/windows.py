@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from qir.ir.dims import Shape
 
-from .op import Keep, Op
+from .op import KeepOperator, OnnxOp
 
 
 def pads(
-    op: Op,
+    op: OnnxOp,
     size: Shape,
     kernel: tuple[int, ...],
     stride: tuple[int, ...],
@@ -18,8 +18,9 @@ def pads(
     pool: bool = False,
     shifts: bool = True,
 ) -> tuple[int, ...]:
-    """The explicit pads; Keep where automatic ones hang on sizes that nobody knows, or are others
-    in onnxruntime than in the standard: the op written with pads would compute otherwise there.
+    """Returns the explicit pads; Keep where automatic ones hang on sizes that nobody knows, or are
+    others in onnxruntime than in the standard: the op written with pads would compute otherwise
+    there.
 
     A pool's leave dilations out. Where less than nothing is missing at the front, windows begin
     within the data, if the kernel `shifts` them and does not refuse.
@@ -36,16 +37,18 @@ def pads(
     low, high = [], []
     for dim, k, s, d in zip(size, kernel, stride, dilation, strict=True):
         if pool and k > 1 and d > 1:
-            raise Keep(f"onnxruntime leaves dilations out of {mode}, the standard counts them")
+            raise KeepOperator(
+                f"onnxruntime leaves dilations out of {mode}, the standard counts them"
+            )
         if isinstance(dim, int):
             total = (-(-dim // s) - 1) * s + (k - 1) * d + 1 - dim
             if shifts and (pool or d == 1) and total + (mode == "SAME_LOWER") < -1:
-                raise Keep(f"onnxruntime lets windows of {mode} begin within the data")
+                raise KeepOperator(f"onnxruntime lets windows of {mode} begin within the data")
             total = max(total, 0)
         elif s == 1:
             total = (k - 1) * d
         else:
-            raise Keep
+            raise KeepOperator
         small, large = total // 2, total - total // 2
         low.append(small if mode == "SAME_UPPER" else large)
         high.append(large if mode == "SAME_UPPER" else small)
@@ -66,4 +69,4 @@ def check_room(
     for size, k, s, d, *ends in zip(sizes, kernel, stride, dilation, pad[:n], pad[n:], strict=True):
         if isinstance(size, int) and s > 0 and (room := size + sum(ends) - (k - 1) * d - 1) < 0:
             if room % s:
-                raise Keep(f"a window is larger than its padded side of {size + sum(ends)}")
+                raise KeepOperator(f"a window is larger than its padded side of {size + sum(ends)}")

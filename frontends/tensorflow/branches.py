@@ -8,19 +8,19 @@ from qir.ir.dtype import BOOL
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 
-from .call import Keep
-from .graphdef import Body, Branch, Node, Source, body_source
+from .call import KeepNode
+from .graphdef import Branch, FunctionBody, GraphDefNode, GraphSource, body_source
 from .loops import Held
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .reader import GraphDefReader
 
 
-def read(reader: Reader, node: Node) -> list[Held]:
+def read(reader: GraphDefReader, node: GraphDefNode) -> list[Held]:
     """Adds a branch and returns its results."""
     condition, *given = [reader.held(node, place) for place in node.inputs]
     if not isinstance(condition, Value) or condition.type.dtype != BOOL or condition.type.rank:
-        raise Keep("its condition is no single truth value")
+        raise KeepNode("its condition is no single truth value")
     branch = reader.source.branches.get(node.name) or _of_functions(reader.source, node)
     sides = {"then": branch.then, "else": branch.orelse}
     bodies = {name: _body(reader, name, side, given) for name, side in sides.items()}
@@ -30,10 +30,10 @@ def read(reader: Reader, node: Node) -> list[Held]:
     return list(reader.add_control(node, "if", operands, bodies))
 
 
-def _of_functions(source: Source, node: Node) -> Branch:
-    call = Node(node.name, node.op, node.inputs[1:], node.attrs)
+def _of_functions(source: GraphSource, node: GraphDefNode) -> Branch:
+    call = GraphDefNode(node.name, node.op, node.inputs[1:], node.attrs)
     then, orelse = (
-        Body(*body_source(source, call, name)) for name in ("then_branch", "else_branch")
+        FunctionBody(*body_source(source, call, name)) for name in ("then_branch", "else_branch")
     )
     return Branch(then, orelse)
 
@@ -43,7 +43,7 @@ def _is_outside(held: Held) -> bool:
     return isinstance(held, Value) and held.constant is None
 
 
-def _body(reader: Reader, name: str, side: Body, given: list[Held]) -> Graph:
+def _body(reader: GraphDefReader, name: str, side: FunctionBody, given: list[Held]) -> Graph:
     args, results = side.args, side.results
     graph = Graph(name, profile="")
     inner = type(reader)(side.source, name, reader.ledger, graph=graph)
@@ -60,7 +60,7 @@ def _body(reader: Reader, name: str, side: Body, given: list[Held]) -> Graph:
     outputs = {}
     for index, held in enumerate(inner.read_places(results)):
         if not isinstance(held, Value):
-            raise Keep("a branch gives back a list of tensors")
+            raise KeepNode("a branch gives back a list of tensors")
         outputs[f"result_{index}"] = held
     graph.add("output", outputs)
     return graph

@@ -15,22 +15,24 @@ from qir.ir.node import Stage, Value
 from qir.ir.types import TensorType
 
 from .elements import element, name_of, shape_of
-from .graphdef import Node
+from .graphdef import GraphDefNode
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .reader import GraphDefReader
 
 Numbers = NDArray[np.generic]
 
 
-class Keep(Exception):
+class KeepNode(Exception):
     """The node has no exact form in the language; the text says why."""
 
 
-class Call:
+class NodeCall:
     """A node that is read, with the operands that were read before it."""
 
-    def __init__(self, reader: Reader, node: Node, operands: Sequence[Value]) -> None:
+    def __init__(
+        self, reader: GraphDefReader, node: GraphDefNode, operands: Sequence[Value]
+    ) -> None:
         self.reader = reader
         self.node = node
         self.operands = operands
@@ -84,7 +86,7 @@ class Call:
     def __getitem__(self, index: int) -> Value:
         """Returns an operand."""
         if index >= len(self.operands):
-            raise Keep(f"it has {len(self.operands)} inputs")
+            raise KeepNode(f"it has {len(self.operands)} inputs")
         return self.operands[index]
 
     def shape(self, index: int) -> tuple[Dim, ...]:
@@ -99,7 +101,7 @@ class Call:
         """Returns the elements of an operand; Keep where they are computed from the inputs."""
         found = self.reader.known.elements(self[index])
         if found is None:
-            raise Keep(f"its input {index} is computed while the network runs")
+            raise KeepNode(f"its input {index} is computed while the network runs")
         return found
 
     def sizes(self, index: int) -> tuple[int, ...]:
@@ -124,7 +126,7 @@ class Call:
     def attr(self, name: str) -> Any:
         """Returns an attribute's message; Keep where the node lacks it."""
         if name not in self.node.attrs:
-            raise Keep(f"it has no attribute {name}")
+            raise KeepNode(f"it has no attribute {name}")
         return self.node.attrs[name]
 
     def whole(self, name: str, default: int = 0) -> int:
@@ -157,7 +159,7 @@ class Call:
         number = self.attr(name).type
         found = element(number)
         if found is None:
-            raise Keep(f"its {name} is {name_of(number)}")
+            raise KeepNode(f"its {name} is {name_of(number)}")
         return found
 
     def stated_shape(self, name: str) -> tuple[int, ...] | None:

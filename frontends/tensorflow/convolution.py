@@ -7,18 +7,18 @@ from collections.abc import Callable
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import Call, Keep
+from .call import KeepNode, NodeCall
 from .windows import FIRST, LAST, images, pads, same, transposed
 
 
-def _conv2d(call: Call) -> Value:
+def _conv2d(call: NodeCall) -> Value:
     x, w, where = call[0], call[1], images(call)
     height, width, each, _ = _sizes(call, 1)
     stride = where.sides(call, "strides")
     dilation = where.sides(call, "dilations", (1, 1, 1, 1))
     channels = x.type.shape[where.channels]
     if not isinstance(channels, int):
-        raise Keep("the number of its channels is not known")
+        raise KeepNode("the number of its channels is not known")
     sizes = [x.type.shape[axis] for axis in where.axes]
     attrs: dict[str, Attr] = {
         "stride": stride,
@@ -30,15 +30,15 @@ def _conv2d(call: Call) -> Value:
     return call.add("conv2d", {"x": x, "w": transposed(call, w, (3, 2, 0, 1), "weights")}, attrs)
 
 
-def _sizes(call: Call, index: int) -> tuple[int, ...]:
+def _sizes(call: NodeCall, index: int) -> tuple[int, ...]:
     """Returns the sizes of an operand, all of which must be known."""
     found = [size for size in call.shape(index) if isinstance(size, int)]
     if len(found) != call.rank(index):
-        raise Keep(f"the sizes of its input {index} are not known")
+        raise KeepNode(f"the sizes of its input {index} are not known")
     return tuple(found)
 
 
-def _depthwise(call: Call) -> Value:
+def _depthwise(call: NodeCall) -> Value:
     x, w, where = call[0], call[1], images(call)
     height, width, channels, times = _sizes(call, 1)
     stride = where.sides(call, "strides")
@@ -62,7 +62,7 @@ def _depthwise(call: Call) -> Value:
     return call.add("conv2d", {"x": x, "w": turned}, attrs)
 
 
-def _transposed_conv(call: Call) -> Value:
+def _transposed_conv(call: NodeCall) -> Value:
     """Reads Conv2DBackpropInput: output sizes, filter [height, width, out, in], and the data."""
     x, w, where = call[2], call[1], images(call)
     height, width, _, _ = _sizes(call, 1)
@@ -70,20 +70,20 @@ def _transposed_conv(call: Call) -> Value:
     dilation = where.sides(call, "dilations", (1, 1, 1, 1))
     wanted = call.reader.known.sizes(call[0])
     if wanted is None:
-        raise Keep("the sizes of its result are computed while the network runs")
+        raise KeepNode("the sizes of its result are computed while the network runs")
     made = [wanted.tolist()[axis] for axis in where.axes]
     if not all(isinstance(size, int) for size in made):
-        raise Keep("the sizes of its result are not known; state the sizes of the input")
+        raise KeepNode("the sizes of its result are not known; state the sizes of the input")
     padding = pads(call, where, made, (height, width), stride, dilation)
     more = []
     for i, axis in enumerate(where.axes):
         size = x.type.shape[axis]
         if not isinstance(size, int):
-            raise Keep("the sizes of its data are not known; state the sizes of the input")
+            raise KeepNode("the sizes of its data are not known; state the sizes of the input")
         span = ((height, width)[i] - 1) * dilation[i] + 1
         more.append(made[i] - ((size - 1) * stride[i] + span - padding[i] - padding[i + 2]))
     if min(more) < 0:
-        raise Keep(f"its result of {made} does not follow from its data")
+        raise KeepNode(f"its result of {made} does not follow from its data")
     if where.layout == LAST:
         x = call.add("transpose", {"x": x}, {"perm": (0, 3, 1, 2)})
     attrs: dict[str, Attr] = {
@@ -97,7 +97,7 @@ def _transposed_conv(call: Call) -> Value:
     return y if where.layout == FIRST else call.add("transpose", {"x": y}, {"perm": (0, 2, 3, 1)})
 
 
-def _conv3d(call: Call) -> Value:
+def _conv3d(call: NodeCall) -> Value:
     x, w = call[0], call[1]
     layout = call.text("data_format", "NDHWC")
     axes = (1, 2, 3) if layout == "NDHWC" else (2, 3, 4)
@@ -111,7 +111,7 @@ def _conv3d(call: Call) -> Value:
     if layout == "NDHWC":
         x = call.add("transpose", {"x": x}, {"perm": (0, 4, 1, 2, 3)})
     if not isinstance(channels, int):
-        raise Keep("the number of its channels is not known")
+        raise KeepNode("the number of its channels is not known")
     attrs: dict[str, Attr] = {
         "stride": stride,
         "pad": sides,
@@ -123,7 +123,7 @@ def _conv3d(call: Call) -> Value:
 
 
 def _volume_pads(
-    call: Call,
+    call: NodeCall,
     axes: tuple[int, ...],
     kernel: tuple[int, ...],
     stride: tuple[int, ...],
@@ -137,8 +137,8 @@ def _volume_pads(
     return (*(t // 2 for t in total), *(t - t // 2 for t in total))
 
 
-def _pool2d(op: str) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _pool2d(op: str) -> Callable[[NodeCall], Value]:
+    def read(call: NodeCall) -> Value:
         x, where = call[0], images(call)
         kernel, stride = where.sides(call, "ksize"), where.sides(call, "strides")
         sizes = [x.type.shape[axis] for axis in where.axes]
@@ -153,8 +153,8 @@ def _pool2d(op: str) -> Callable[[Call], Value]:
     return read
 
 
-def _pool3d(op: str) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _pool3d(op: str) -> Callable[[NodeCall], Value]:
+    def read(call: NodeCall) -> Value:
         x, layout = call[0], call.text("data_format", "NDHWC")
         axes = (1, 2, 3) if layout == "NDHWC" else (2, 3, 4)
         kernel, stride = (
@@ -175,7 +175,7 @@ def _pool3d(op: str) -> Callable[[Call], Value]:
     return read
 
 
-OPS: dict[str, Callable[[Call], Value]] = {
+OPS: dict[str, Callable[[NodeCall], Value]] = {
     "Conv2D": _conv2d,
     "DepthwiseConv2dNative": _depthwise,
     "Conv2DBackpropInput": _transposed_conv,

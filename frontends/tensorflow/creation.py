@@ -12,41 +12,41 @@ from qir.ir.dtype import I64, DType, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, TensorType
 
-from .call import Call
+from .call import NodeCall
 from .known import MOST
 from .movement import as_i64
 
 
-def _kind(call: Call) -> DType:
+def _kind(call: NodeCall) -> DType:
     return call.kind("out_type") if call.has("out_type") else dtype("i32")
 
 
-def _sizes_of(call: Call, op: str, x: Value) -> Value:
+def _sizes_of(call: NodeCall, op: str, x: Value) -> Value:
     made, to = call.add(op, {"x": x}), _kind(call)
     return made if to == I64 else call.add("cast", {"x": made}, {"to": to})
 
 
-def _shape(call: Call) -> Value:
+def _shape(call: NodeCall) -> Value:
     return _sizes_of(call, "shape", call[0])
 
 
-def _shapes(call: Call) -> Sequence[Value]:
+def _shapes(call: NodeCall) -> Sequence[Value]:
     return [_sizes_of(call, "shape", x) for x in call.operands]
 
 
-def _size(call: Call) -> Value:
+def _size(call: NodeCall) -> Value:
     return _sizes_of(call, "size", call[0])
 
 
-def _rank(call: Call) -> Value:
+def _rank(call: NodeCall) -> Value:
     return call.constant(np.asarray(call.rank(0), np.int32), "rank")
 
 
-def _range(call: Call) -> Value:
+def _range(call: NodeCall) -> Value:
     return call.add("range", {"start": call[0], "limit": call[1], "step": call[2]})
 
 
-def _fill(call: Call) -> Value:
+def _fill(call: NodeCall) -> Value:
     shape, value = call[0], call[1]
     held, sizes = value.constant, call.reader.known.elements(shape)
     if held is None:
@@ -57,13 +57,13 @@ def _fill(call: Call) -> Value:
     return _filled(call, as_i64(call, shape), Array(one, TensorType((1,), held.type.dtype)))
 
 
-def _filled(call: Call, shape: Value, value: Array) -> Value:
+def _filled(call: NodeCall, shape: Value, value: Array) -> Value:
     attrs: dict[str, Attr] = {"value": value}
     return call.add("constant_of_shape", {"shape": shape}, attrs)
 
 
-def _like(number: int) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _like(number: int) -> Callable[[NodeCall], Value]:
+    def read(call: NodeCall) -> Value:
         kind = call[0].type.dtype
         one = Array(np.asarray([number]).astype(kind.carrier), TensorType((1,), kind))
         return _filled(call, call.add("shape", {"x": call[0]}), one)
@@ -71,17 +71,17 @@ def _like(number: int) -> Callable[[Call], Value]:
     return read
 
 
-def _linear_space(call: Call) -> Value:
+def _linear_space(call: NodeCall) -> Value:
     start, stop, (count,) = call.known(0), call.known(1), call.sizes(2)
     found = np.linspace(start.item(), stop.item(), count)
     return call.constant(found.astype(call[0].type.dtype.carrier), "numbers")
 
 
-def _inverse_permutation(call: Call) -> Value:
+def _inverse_permutation(call: NodeCall) -> Value:
     return call.constant(np.argsort(call.known(0)).astype(call[0].type.dtype.carrier), "inverse")
 
 
-OPS: dict[str, Callable[[Call], Value | Sequence[Value]]] = {
+OPS: dict[str, Callable[[NodeCall], Value | Sequence[Value]]] = {
     "Shape": _shape,
     "ShapeN": _shapes,
     "Size": _size,

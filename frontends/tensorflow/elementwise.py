@@ -9,10 +9,10 @@ import numpy as np
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import Call, Keep
+from .call import KeepNode, NodeCall
 from .products import biased
 
-Handler = Callable[[Call], Value]
+Handler = Callable[[NodeCall], Value]
 
 
 def _unary(op: str, **attrs: Attr) -> Handler:
@@ -28,7 +28,7 @@ def _binary(op: str) -> Handler:
 def _many(op: str) -> Handler:
     """Returns the converter of minimum, maximum and sums of any number of operands."""
 
-    def read(call: Call) -> Value:
+    def read(call: NodeCall) -> Value:
         if len(call.operands) == 1:
             return call[0]
         return call.add(op, {f"xs.{i}": value for i, value in enumerate(call.operands)})
@@ -36,11 +36,11 @@ def _many(op: str) -> Handler:
     return read
 
 
-def _identity(call: Call) -> Value:
+def _identity(call: NodeCall) -> Value:
     return call[0]
 
 
-def _toward_zero(call: Call) -> Value:
+def _toward_zero(call: NodeCall) -> Value:
     """Reads Div and TruncateDiv, which divide integers toward zero."""
     a, b = call[0], call[1]
     if a.type.dtype.is_float:
@@ -51,49 +51,49 @@ def _toward_zero(call: Call) -> Value:
     return call.add("mul", {"a": size, "b": signs})
 
 
-def _remainder(call: Call) -> Value:
+def _remainder(call: NodeCall) -> Value:
     """Reads Mod and TruncateMod, whose results have the sign of the first operand."""
     return call.add("mod", {"a": call[0], "b": call[1]}, {"fmod": True})
 
 
-def _where_zero(call: Call, of: Value, made: Value) -> Value:
+def _where_zero(call: NodeCall, of: Value, made: Value) -> Value:
     """Returns zero where a value is zero, else what was made."""
     zero = call.number(0, of)
     condition = call.add("equal", {"a": of, "b": zero})
     return call.add("where", {"condition": condition, "a": zero, "b": made})
 
 
-def _div_no_nan(call: Call) -> Value:
+def _div_no_nan(call: NodeCall) -> Value:
     return _where_zero(call, call[1], call.add("div", {"a": call[0], "b": call[1]}))
 
 
-def _mul_no_nan(call: Call) -> Value:
+def _mul_no_nan(call: NodeCall) -> Value:
     return _where_zero(call, call[1], call.add("mul", {"a": call[0], "b": call[1]}))
 
 
 def _x_times(function: str, op: str) -> Handler:
     """Returns the converter of Xdivy, Xlogy and Xlog1py, which are zero where x is."""
 
-    def read(call: Call) -> Value:
+    def read(call: NodeCall) -> Value:
         y = call.add(function, {"x": call[1]}) if function else call[1]
         return _where_zero(call, call[0], call.add(op, {"a": call[0], "b": y}))
 
     return read
 
 
-def _relu6(call: Call) -> Value:
+def _relu6(call: NodeCall) -> Value:
     return call.add("clip", {"x": call[0]}, {"min": 0.0, "max": 6.0})
 
 
-def _leaky_relu(call: Call) -> Value:
+def _leaky_relu(call: NodeCall) -> Value:
     return call.add("leaky_relu", {"x": call[0]}, {"alpha": call.real("alpha", 0.2)})
 
 
-def _elu(call: Call) -> Value:
+def _elu(call: NodeCall) -> Value:
     return call.add("elu", {"x": call[0]}, {"alpha": 1.0})
 
 
-def _clip(call: Call) -> Value:
+def _clip(call: NodeCall) -> Value:
     x = call[0]
     constant = x.type.dtype.is_float and all(
         v.constant is not None and v.type.rank == 0 for v in (call[1], call[2])
@@ -108,20 +108,20 @@ def _clip(call: Call) -> Value:
     return call.add("max", {"xs.0": below, "xs.1": call[1]})
 
 
-def _cast(call: Call) -> Value:
+def _cast(call: NodeCall) -> Value:
     to = call.kind("DstT")
     if to == call[0].type.dtype:
         return call[0]
     return call.add("cast", {"x": call[0]}, {"to": to})
 
 
-def _is_finite(call: Call) -> Value:
+def _is_finite(call: NodeCall) -> Value:
     nan = call.add("is_nan", {"x": call[0]})
     infinite = call.add("is_inf", {"x": call[0]}, {"negative": True, "positive": True})
     return call.add("logical_not", {"x": call.add("logical_or", {"a": nan, "b": infinite})})
 
 
-def _select(call: Call) -> Value:
+def _select(call: NodeCall) -> Value:
     """Reads Select, whose condition may be a row that picks entries of the first axis."""
     condition, a, b = call[0], call[1], call[2]
     rows = a.type.rank - condition.type.rank
@@ -132,27 +132,27 @@ def _select(call: Call) -> Value:
 
 
 def _bits(op: str, direction: str = "") -> Handler:
-    def read(call: Call) -> Value:
+    def read(call: NodeCall) -> Value:
         attrs: dict[str, Attr] = {"direction": direction} if direction else {}
         if direction == "right" and not call[0].type.dtype.name.startswith("u"):
-            raise Keep("signed integers are shifted with their sign")
+            raise KeepNode("signed integers are shifted with their sign")
         return call.add(op, {"a": call[0], "b": call[1]}, attrs)
 
     return read
 
 
-def _default(call: Call) -> Value:
+def _default(call: NodeCall) -> Value:
     """Reads PlaceholderWithDefault as the default that the file has for it."""
     if call[0].constant is None:
-        raise Keep("its default is no constant")
+        raise KeepNode("its default is no constant")
     return call[0]
 
 
-def _add(call: Call) -> Value:
+def _add(call: NodeCall) -> Value:
     return biased(call, call[0], call[1])
 
 
-def _pow(call: Call) -> Value:
+def _pow(call: NodeCall) -> Value:
     power = call.reader.known.elements(call[1])
     if power is not None and power.ndim == 0 and call[0].type.dtype.is_float:
         if power == 2:

@@ -23,12 +23,12 @@ from qir.ir.node import Value
 from qir.ir.types import TensorType
 from qir.ledger import Change
 
-from .call import Keep
+from .call import KeepNode
 from .elements import CODES
-from .graphdef import FRAMES, Node
+from .graphdef import FRAMES, GraphDefNode
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .reader import GraphDefReader
 
 Array = NDArray[np.generic]
 _SINGLE = {"i": int, "f": float, "b": bool, "type": int}
@@ -42,15 +42,17 @@ _LOCK = threading.Lock()
 _CHILDREN: list[subprocess.Popen[bytes]] = []
 
 
-def keep(reader: Reader, node: Node, operands: Sequence[Value], why: str = "") -> Sequence[Value]:
+def keep(
+    reader: GraphDefReader, node: GraphDefNode, operands: Sequence[Value], why: str = ""
+) -> Sequence[Value]:
     """Adds a node as a foreign op; Keep where TensorFlow is missing or cannot run it alone.
 
     Quantized values go in and come out as their integers; `why` says what kept it from being read.
     """
     if find_spec("tensorflow") is None:
-        raise Keep("TensorFlow, which would run it as it is, is missing")
+        raise KeepNode("TensorFlow, which would run it as it is, is missing")
     if node.op in FRAMES:
-        raise Keep("it is control flow of TensorFlow 1 that is no loop")
+        raise KeepNode("it is control flow of TensorFlow 1 that is no loop")
     own = sorted(name for name in node.attrs if not name.startswith("_"))
     attrs: Any = tuple((name, _plain(name, node.attrs[name])) for name in own)
     types, taken = _types(node.op, attrs, operands)
@@ -70,7 +72,7 @@ def keep(reader: Reader, node: Node, operands: Sequence[Value], why: str = "") -
 
 
 def run(node: Made, operands: Mapping[str, Array]) -> tuple[Array, ...]:
-    """Computes a kept op; PluginError for one that TensorFlow lacks or that fails."""
+    """Computes a kept op; raises PluginError for one that TensorFlow lacks or that fails."""
     given: list[Plain] = [np.asarray(operands[f"xs.{i}"], order="C") for i in range(len(operands))]
     held: list[Plain] = [
         node.operands[f"xs.{i}"].constant is not None for i in range(len(operands))
@@ -79,7 +81,7 @@ def run(node: Made, operands: Mapping[str, Array]) -> tuple[Array, ...]:
     op = str(node.attrs["op"])
     try:
         found = _ask(("run", op, attrs, given, [], held))
-    except Keep as why:
+    except KeepNode as why:
         raise PluginError(f"{node.name}: TensorFlow does not run {op}: {why}") from why
     assert isinstance(found, list)
     return tuple(np.asarray(each) for each in found)
@@ -102,7 +104,7 @@ def _plain(name: str, held: Any) -> Plain:
             return "list.s", tuple(row.decode("utf-8", "surrogateescape") for row in held.list.s)
         if not held.list.ListFields():
             return "list.i", ()
-    raise Keep(f"its attribute {name} has no form that is kept")
+    raise KeepNode(f"its attribute {name} has no form that is kept")
 
 
 def _types(
@@ -163,9 +165,9 @@ def _ask(question: Plain) -> Plain:
         except (EOFError, BrokenPipeError):
             status = child.wait()
             _CHILDREN.clear()
-            raise Keep(f"TensorFlow ended with status {status}") from None
+            raise KeepNode(f"TensorFlow ended with status {status}") from None
     if isinstance(answer, str):
-        raise Keep(answer)
+        raise KeepNode(answer)
     return answer
 
 

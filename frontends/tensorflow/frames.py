@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from qir.errors import InputError
 
-from .graphdef import FRAMES, Node, Place, Source
+from .graphdef import FRAMES, GraphDefNode, GraphSource, Place
 from .loops import Loop
 
 LOOP = "Frame"
@@ -15,9 +15,9 @@ _PAIRS = ("Merge", "Switch")
 """Ops of control flow that read two values."""
 
 
-def join_frames(source: Source) -> dict[str, Loop]:
+def join_frames(source: GraphSource) -> dict[str, Loop]:
     """Replaces each frame by a node and returns what the frames run, by the node's name."""
-    frames: dict[str, list[Node]] = {}
+    frames: dict[str, list[GraphDefNode]] = {}
     for node in source.nodes.values():
         if node.op in FRAMES and len(node.inputs) < (2 if node.op in _PAIRS else 1):
             found = f"{node.op} {node.name} has {len(node.inputs)} inputs"
@@ -27,7 +27,7 @@ def join_frames(source: Source) -> dict[str, Loop]:
     return {name: _joined(source, name, enters) for name, enters in frames.items()}
 
 
-def _joined(source: Source, frame: str, enters: list[Node]) -> Loop:
+def _joined(source: GraphSource, frame: str, enters: list[GraphDefNode]) -> Loop:
     nodes = source.nodes
     entered = {node.name for node in enters}
     merges = [
@@ -62,9 +62,11 @@ def _joined(source: Source, frame: str, enters: list[Node]) -> Loop:
     rings = {switches[merge.name].name: i for i, merge in enumerate(merges)}
     for node in list(nodes.values()):
         if node.op == "Exit" and node.inputs[0][0] in rings:
-            nodes[node.name] = Node(node.name, "Identity", [(frame, rings[node.inputs[0][0]])], {})
+            nodes[node.name] = GraphDefNode(
+                node.name, "Identity", [(frame, rings[node.inputs[0][0]])], {}
+            )
     if frame in nodes:
         raise InputError(f"{source.name}: the loop {frame} has the name of a node")
-    nodes[frame] = Node(frame, LOOP, starts, {})
+    nodes[frame] = GraphDefNode(frame, LOOP, starts, {})
     (condition,) = conditions
     return Loop(inner, args, nodes[condition].inputs[0], inner, args, results)

@@ -15,22 +15,22 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from qir.errors import InputError
 
-from .graphdef import Place, Source, place_of, source_from
+from .graphdef import GraphSource, Place, place_of, source_from
 from .messages import GRAPH, SAVED
 
 _DEFAULT = "serving_default"
 
 
 @dataclass
-class Model:
+class FrozenModel:
     """A graph, and by node what its inputs are called, by name which results are its outputs."""
 
-    source: Source
+    source: GraphSource
     inputs: dict[str, str]
     outputs: dict[str, Place]
 
 
-def frozen_folder(path: Path, signature: str) -> Model | None:
+def frozen_folder(path: Path, signature: str) -> FrozenModel | None:
     """Reads a SavedModel folder that holds a frozen graph: no variables, no functions.
 
     Returns None for others, which TensorFlow has to freeze first.
@@ -49,11 +49,11 @@ def frozen_folder(path: Path, signature: str) -> Model | None:
     sides = known[signature]
     inputs = {place_of(info.name)[0]: name for name, info in sides.inputs.items()}
     outputs = {name: place_of(sides.outputs[name].name) for name in sorted(sides.outputs)}
-    return Model(source_from(graph, str(path)), inputs, outputs)
+    return FrozenModel(source_from(graph, str(path)), inputs, outputs)
 
 
-def freeze_file(path: Path, signature: str = "") -> Model:
-    """Freezes a SavedModel folder or a Keras file; InputError with what TensorFlow says.
+def freeze_file(path: Path, signature: str = "") -> FrozenModel:
+    """Freezes a SavedModel folder or a Keras file; raises InputError with what TensorFlow says.
 
     Without a name it is the signature `serving_default`, or the only one.
     """
@@ -76,8 +76,8 @@ def freeze_file(path: Path, signature: str = "") -> Model:
     return _model(graph, names, str(path))
 
 
-def freeze_object(model: object) -> Model:
-    """Freezes a Keras model or a concrete function; InputError where TensorFlow cannot."""
+def freeze_object(model: object) -> FrozenModel:
+    """Freezes a Keras model or a concrete function; raises InputError where TensorFlow cannot."""
     name = getattr(model, "name", "") or type(model).__name__
     _require_tensorflow(name)
     from . import child
@@ -92,10 +92,10 @@ def freeze_object(model: object) -> Model:
     return _model(graph, names, name)
 
 
-def _model(graph: bytes, names: dict[str, list[tuple[str, str]]], file: str) -> Model:
+def _model(graph: bytes, names: dict[str, list[tuple[str, str]]], file: str) -> FrozenModel:
     inputs = {place_of(tensor)[0]: name for name, tensor in names["inputs"]}
     outputs = {name: place_of(tensor) for name, tensor in names["outputs"]}
-    return Model(source_from(GRAPH.FromString(graph), file), inputs, outputs)
+    return FrozenModel(source_from(GRAPH.FromString(graph), file), inputs, outputs)
 
 
 def _require_tensorflow(source: str) -> None:

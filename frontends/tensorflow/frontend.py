@@ -24,9 +24,9 @@ from qir.passes.loops.roll import Roll
 from qir.passes.recover import Recover
 from qir.rewrite.patterns.rewriting import PatternPass
 
-from .freezing import Model, freeze_file, freeze_object
+from .freezing import FrozenModel, freeze_file, freeze_object
 from .graphdef import looks_like_graph, open_graph, outputs_of
-from .reader import Reader
+from .reader import GraphDefReader
 from .samples import write
 
 
@@ -89,7 +89,7 @@ class TensorFlowFrontend(Frontend):
         return (self.file_of(path),)
 
     def load(self, source: object, ledger: Ledger) -> Graph:
-        """Reads a model; InputError for one that is damaged, or holds what is not read."""
+        """Reads a model; raises InputError for one that is damaged, or holds what is not read."""
         given = Path(str(source))
         path = self.file_of(given)
         signature = "" if path == given else str(given).rpartition("#")[2]
@@ -103,7 +103,7 @@ class TensorFlowFrontend(Frontend):
         outputs = outputs_of(found)
         if not outputs:
             raise InputError(f"{path}: is a graph without outputs: each node feeds another")
-        return _read(Model(found, {}, outputs), path.stem, ledger)
+        return _read(FrozenModel(found, {}, outputs), path.stem, ledger)
 
     def load_object(
         self, source: object, ledger: Ledger, inputs: Sequence[object] | None = None
@@ -117,7 +117,8 @@ class TensorFlowFrontend(Frontend):
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.generic], ...]:
-        """Computes an op that was kept, by TensorFlow in a child; PluginError if it cannot."""
+        """Computes an op that was kept, by TensorFlow in a child; raises PluginError if it
+        cannot."""
         from .foreign import run
 
         return run(node, operands)
@@ -128,10 +129,10 @@ class TensorFlowFrontend(Frontend):
 
 
 @np.errstate(all="ignore")  # numbers that are none are told in words, and need no warnings
-def _read(model: Model, name: str, ledger: Ledger) -> Graph:
+def _read(model: FrozenModel, name: str, ledger: Ledger) -> Graph:
     """Reads a graph and brings it into the form that targets have kernels for."""
     with growth():
-        graph = Reader(model.source, name, ledger, model.inputs).read(model.outputs)
+        graph = GraphDefReader(model.source, name, ledger, model.inputs).read(model.outputs)
         graph.prune()
         for step in _FINISHING if graph.profile == "native" else ():
             step.run(graph, ledger)

@@ -42,7 +42,7 @@ _MOST_NODES = 1 << 20
 
 
 @dataclass(slots=True)
-class Node:
+class GraphDefNode:
     """A node, its inputs as results of other nodes; edges that only order are left out."""
 
     name: str
@@ -55,10 +55,10 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Body:
+class FunctionBody:
     """What a branch runs: its nodes, the places of its arguments and of its results."""
 
-    source: Source
+    source: GraphSource
     args: Sequence[Sequence[Place]]
     results: Sequence[Place]
 
@@ -67,16 +67,16 @@ class Body:
 class Branch:
     """The two bodies of a branch, of which one runs."""
 
-    then: Body
-    orelse: Body
+    then: FunctionBody
+    orelse: FunctionBody
 
 
 @dataclass
-class Source:
+class GraphSource:
     """The nodes of a graph by name, and the functions that they may call."""
 
     name: str
-    nodes: dict[str, Node]
+    nodes: dict[str, GraphDefNode]
     functions: Mapping[str, Any]
     results: Mapping[Place, Place]
     """By result of an inlined call: the result within it."""
@@ -105,8 +105,8 @@ def looks_like_graph(path: Path) -> bool:
     return head[0] == 0x0A and head[at + 1 : at + 2] in (b"\x0a", b"\x12", b"\x1a", b"")
 
 
-def open_graph(path: Path) -> Source:
-    """Reads a frozen graph; InputError for a file that is damaged or is none."""
+def open_graph(path: Path) -> GraphSource:
+    """Reads a frozen graph; raises InputError for a file that is damaged or is none."""
     try:
         proto = GRAPH.FromString(path.read_bytes())
     except OSError as error:
@@ -116,12 +116,12 @@ def open_graph(path: Path) -> Source:
     return source_from(proto, str(path))
 
 
-def source_from(proto: Any, name: str) -> Source:
+def source_from(proto: Any, name: str) -> GraphSource:
     """Returns the nodes of a GraphDef message, its calls of functions inlined."""
     if not proto.node:
         raise InputError(f"{name}: is a GraphDef without nodes")
     functions = {f.signature.name: f for f in proto.library.function}
-    source = Source(name, {}, functions, {})
+    source = GraphSource(name, {}, functions, {})
     inliner = _Inliner(source)
     for node in proto.node:
         inliner.add(_node(node, name), 0)
@@ -133,12 +133,12 @@ def source_from(proto: Any, name: str) -> Source:
     return source
 
 
-def _node(proto: Any, file: str) -> Node:
+def _node(proto: Any, file: str) -> GraphDefNode:
     if not proto.name or not proto.op:
         raise InputError(f"{file}: node {proto.name or '?'} has no name or no op")
     inputs = [place_of(text) for text in proto.input if not text.startswith("^")]
     waits = tuple(text[1:] for text in proto.input if text.startswith("^"))
-    return Node(proto.name, proto.op, inputs, proto.attr, proto.device, waits)
+    return GraphDefNode(proto.name, proto.op, inputs, proto.attr, proto.device, waits)
 
 
 def place_of(text: str) -> Place:
@@ -150,12 +150,12 @@ def place_of(text: str) -> Place:
 class _Inliner:
     """Puts the nodes of functions in the place of the calls."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: GraphSource) -> None:
         self.source = source
         self.results: dict[Place, Place] = {}
         source.results = self.results
 
-    def add(self, node: Node, depth: int) -> None:
+    def add(self, node: GraphDefNode, depth: int) -> None:
         source = self.source
         if node.name in source.nodes:
             raise InputError(f"{source.name}: two nodes are named {node.name}")
@@ -179,7 +179,9 @@ class _Inliner:
             self.results[node.name, index] = place
 
 
-def body_nodes(source: Source, function: Any, call: Node) -> tuple[list[Node], list[Place]]:
+def body_nodes(
+    source: GraphSource, function: Any, call: GraphDefNode
+) -> tuple[list[GraphDefNode], list[Place]]:
     """Returns the nodes of a function for one call, and the places of its results."""
     given = {arg.name: place for arg, place in zip(function.signature.input_arg, call.inputs)}  # noqa: B905
     ops = {n.name: n for n in function.node_def}
@@ -204,14 +206,16 @@ def body_nodes(source: Source, function: Any, call: Node) -> tuple[list[Node], l
         for key, value in held.items():
             if value.WhichOneof("value") == "placeholder" and value.placeholder in attrs:
                 held[key] = attrs[value.placeholder]
-        nodes.append(Node(f"{call.name}/{proto.name}", proto.op, inputs, held, proto.device))
+        nodes.append(
+            GraphDefNode(f"{call.name}/{proto.name}", proto.op, inputs, held, proto.device)
+        )
     results = [place(function.ret[arg.name]) for arg in function.signature.output_arg]
     return nodes, results
 
 
 def body_source(
-    source: Source, call: Node, attribute: str
-) -> tuple[Source, list[list[Place]], list[Place]]:
+    source: GraphSource, call: GraphDefNode, attribute: str
+) -> tuple[GraphSource, list[list[Place]], list[Place]]:
     """Returns the nodes of a function that a node runs, the places of its arguments and results."""
     name = call.attrs[attribute].func.name if attribute in call.attrs else ""
     function = source.functions.get(name)
@@ -220,9 +224,9 @@ def body_source(
         raise InputError(f"{source.name}: {said}")
     args: list[Place] = [(f"{call.name}/{attribute}/{i}", 0) for i in range(len(call.inputs))]
     held = call.attrs[attribute].func.attr
-    inner = Source(source.name, {}, source.functions, {})
+    inner = GraphSource(source.name, {}, source.functions, {})
     inliner = _Inliner(inner)
-    nodes, results = body_nodes(source, function, Node(call.name, "", args, held))
+    nodes, results = body_nodes(source, function, GraphDefNode(call.name, "", args, held))
     for node in nodes:
         inliner.add(node, 0)
     for node in inner.nodes.values():
@@ -230,13 +234,13 @@ def body_source(
     return inner, [[arg] for arg in args], [inner.resolve(place) for place in results]
 
 
-def _result_names(source: Source, op: str) -> tuple[str, ...]:
+def _result_names(source: GraphSource, op: str) -> tuple[str, ...]:
     if op in source.functions:
         return tuple(arg.name for arg in source.functions[op].signature.output_arg)
     return _RESULTS.get(op, ())
 
 
-def outputs_of(source: Source) -> dict[str, Place]:
+def outputs_of(source: GraphSource) -> dict[str, Place]:
     """Returns the results that no other node reads and that follow from an input, in file order.
 
     One that a function computes has the name of its call.
@@ -274,7 +278,7 @@ def outputs_of(source: Source) -> dict[str, Place]:
     return {name: place for place, name in last.items()}
 
 
-def _hands_on(source: Source, node: Node) -> bool:
+def _hands_on(source: GraphSource, node: GraphDefNode) -> bool:
     """Returns whether a node only names a result of the loop or branch in whose scope it is.
 
     What a Switch gives is for nodes of one branch: constants wait for it.
@@ -291,9 +295,9 @@ def _hands_on(source: Source, node: Node) -> bool:
 
 
 def in_order(
-    source: Source, outputs: Sequence[Place], given: Collection[str] = ()
-) -> Iterator[Node]:
-    """Yields the nodes that outputs hang on, operands first; InputError for a cycle.
+    source: GraphSource, outputs: Sequence[Place], given: Collection[str] = ()
+) -> Iterator[GraphDefNode]:
+    """Yields the nodes that outputs hang on, operands first; raises InputError for a cycle.
 
     Nodes that are `given` are known already, and nothing that they hang on is looked for.
     """

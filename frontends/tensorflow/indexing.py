@@ -9,11 +9,11 @@ from qir.ir.dtype import I64, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, TensorType
 
-from .call import Call, Keep
+from .call import KeepNode, NodeCall
 from .movement import as_i64
 
 
-def _gather(call: Call) -> Value:
+def _gather(call: NodeCall) -> Value:
     x, indices = call[0], call[1]
     axis = call.axis(2, x.type.rank) if len(call.operands) > 2 else 0
     batch = call.whole("batch_dims")
@@ -21,16 +21,16 @@ def _gather(call: Call) -> Value:
     if not batch:
         return call.add("gather", {"x": x, "indices": indices}, {"axis": axis})
     if axis != batch:
-        raise Keep(f"it gathers along axis {axis} with {batch} batch axes")
+        raise KeepNode(f"it gathers along axis {axis} with {batch} batch axes")
     places = call.add("unsqueeze", {"x": indices}, {"axes": (indices.type.rank,)})
     return call.add("gather_nd", {"x": x, "indices": as_i64(call, places)}, {"batch": batch})
 
 
-def _gather_nd(call: Call) -> Value:
+def _gather_nd(call: NodeCall) -> Value:
     return call.add("gather_nd", {"x": call[0], "indices": as_i64(call, call[1])})
 
 
-def _one_hot(call: Call) -> Value:
+def _one_hot(call: NodeCall) -> Value:
     (depth,) = call.sizes(1)
     axis = call.whole("axis", -1)
     on, off = (call.add("unsqueeze", {"x": call[i]}, {"axes": (0,)}) for i in (2, 3))
@@ -44,17 +44,17 @@ def _one_hot(call: Call) -> Value:
     return call.add("one_hot", {"indices": indices, "values": values}, attrs)
 
 
-def _scatter(reduction: str) -> Callable[[Call], Value]:
+def _scatter(reduction: str) -> Callable[[NodeCall], Value]:
     """Returns the converter of TensorScatterUpdate and its like."""
 
-    def read(call: Call) -> Value:
+    def read(call: NodeCall) -> Value:
         operands = {"x": call[0], "indices": as_i64(call, call[1]), "updates": call[2]}
         return call.add("scatter_nd", operands, {"reduction": reduction})
 
     return read
 
 
-def _scatter_new(call: Call) -> Value:
+def _scatter_new(call: NodeCall) -> Value:
     indices, updates, shape = call[0], call[1], call[2]
     kind = updates.type.dtype
     zero = Array(call.number(0, updates).constant.data.reshape(1), TensorType((1,), kind))  # type: ignore[union-attr]
@@ -63,13 +63,13 @@ def _scatter_new(call: Call) -> Value:
     return call.add("scatter_nd", operands, {"reduction": "add"})
 
 
-def _where(call: Call) -> Value:
+def _where(call: NodeCall) -> Value:
     """Reads Where with one operand: the places of what holds, a row each."""
     columns = call.add("nonzero", {"x": call[0]})
     return call.add("transpose", {"x": columns}, {"perm": (1, 0)})
 
 
-def _band(call: Call) -> Value:
+def _band(call: NodeCall) -> Value:
     """Reads MatrixBandPart: so many diagonals below and above, all of them where negative."""
     (below,), (above,) = call.sizes(1), call.sizes(2)
     x = call[0]
@@ -80,19 +80,19 @@ def _band(call: Call) -> Value:
     return x
 
 
-def _reverse_sequence(call: Call) -> Value:
+def _reverse_sequence(call: NodeCall) -> Value:
     attrs: dict[str, Attr] = {"batch": call.whole("batch_dim"), "time": call.whole("seq_dim")}
     operands = {"x": call[0], "lengths": as_i64(call, call[1])}
     return call.add("reverse_sequence", operands, attrs)
 
 
-def _unique(call: Call) -> Sequence[Value]:
+def _unique(call: NodeCall) -> Sequence[Value]:
     values, _, places, _ = call.add_many("unique", {"x": call[0]}, {"sorted": False})
     to = call.kind("out_idx") if call.has("out_idx") else dtype("i32")
     return values, places if to == I64 else call.add("cast", {"x": places}, {"to": to})
 
 
-OPS: dict[str, Callable[[Call], Value | Sequence[Value]]] = {
+OPS: dict[str, Callable[[NodeCall], Value | Sequence[Value]]] = {
     "Gather": _gather,
     "GatherV2": _gather,
     "GatherNd": _gather_nd,

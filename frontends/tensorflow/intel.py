@@ -14,11 +14,11 @@ from qir.ir.node import Value
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change
 
-from .call import Call, Keep
+from .call import KeepNode, NodeCall
 from .convolution import OPS as CONVOLUTIONS
-from .graphdef import Node
+from .graphdef import GraphDefNode
 from .products import OPS as PRODUCTS
-from .ranges import LEVELS, PROFILE, F, Range, ends_of, range_of, read_scaled, storage_of
+from .ranges import LEVELS, PROFILE, F, RangeEnds, ends_of, range_of, read_scaled, storage_of
 
 ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Attr]]] = {
     "Relu": ("relu", {}),
@@ -55,7 +55,7 @@ def places(stages: Sequence[str], first: Sequence[str], ends: Sequence[str]) -> 
     return found
 
 
-def layer(call: Call) -> Sequence[Value]:
+def layer(call: NodeCall) -> Sequence[Value]:
     """Reads a fused convolution of volumes, or a fused transposed convolution."""
     op, axis = _LAYERS[call.node.op]
     stages, turned = call.texts("fused_ops"), op.endswith("BackpropInput")
@@ -69,13 +69,13 @@ def layer(call: Call) -> Sequence[Value]:
     return finished(call, stages, at, y, (of_x, of_w, call[at["x"]]), "out_type")
 
 
-def product(call: Call) -> Sequence[Value]:
+def product(call: NodeCall) -> Sequence[Value]:
     """Reads a fused product of batches, whose operands may both be computed."""
     stages = call.texts("fused_ops")
     at = places(stages, ("x", "y"), ("x.range", "y.range"))
     for mode in ("input_quant_mode", "output_quant_mode"):
         if call.text(mode, "SCALED") != "SCALED":
-            raise Keep("only SCALED modes are read")
+            raise KeepNode("only SCALED modes are read")
     ranges = range_of(call, at["x.range"]), range_of(call, at["y.range"])
     given = []
     for name, found in zip(("x", "y"), ranges, strict=True):
@@ -87,11 +87,11 @@ def product(call: Call) -> Sequence[Value]:
 
 
 def finished(
-    call: Call,
+    call: NodeCall,
     stages: Sequence[str],
     at: Mapping[str, int],
     y: Value,
-    data: tuple[Range, Range, Value],
+    data: tuple[RangeEnds, RangeEnds, Value],
     kind: str,
 ) -> Sequence[Value]:
     """Adds what follows the sums; returns the result and, of integers, the ends of its range."""
@@ -107,12 +107,12 @@ def finished(
             op, attrs = ACTIVATIONS[stage]
             y = call.add(op, {"x": y}, attrs)
         elif stage not in ("Requantize", "Dequantize"):
-            raise Keep(f"its stage {stage} is not read")
+            raise KeepNode(f"its stage {stage} is not read")
     said = f"Intel's {call.node.op} is read as float ops: no public build was compared"
     call.reader.ledger.add(Change.UNVERIFIED, "read tensorflow", call.node.name, said)
     if "Requantize" not in stages:
         if "Dequantize" not in stages:
-            raise Keep("it gives 32-bit sums")
+            raise KeepNode("it gives 32-bit sums")
         return [y]
     made = range_of(call, at["result.range"])
     of = made.type(storage_of(call, kind))
@@ -122,7 +122,11 @@ def finished(
 
 
 def _with(
-    call: Call, stage: str, y: Value, at: Mapping[str, int], data: tuple[Range, Range, Value]
+    call: NodeCall,
+    stage: str,
+    y: Value,
+    at: Mapping[str, int],
+    data: tuple[RangeEnds, RangeEnds, Value],
 ) -> Value:
     other = call[at[stage]]
     if stage == "Sum" and other.type.quant is not None:
@@ -130,30 +134,30 @@ def _with(
     if stage == "BiasAdd" and other.type.dtype == dtype("i32"):
         x, w, codes = data
         if other.constant is None or codes.type.quant is None:
-            raise Keep("its bias is neither float32 nor a constant of qint32")
+            raise KeepNode("its bias is neither float32 nor a constant of qint32")
         level = LEVELS[str(codes.type.quant.storage)]
         step = F(1) / (F(level * 127) / (x.reach * w.reach)).astype(F)
         other = call.constant((other.constant.data.astype(F) * step).astype(F), "bias")
     if other.type.dtype != F32:
-        raise Keep(f"its stage {stage} reads no float32")
+        raise KeepNode(f"its stage {stage} reads no float32")
     return call.add("mul" if stage == "Mul" else "add", {"a": y, "b": other})
 
 
-def _real(call: Call, x: Value, found: Range) -> Value:
+def _real(call: NodeCall, x: Value, found: RangeEnds) -> Value:
     return call.add("dequantize", {"x": read_scaled(call, x, found)})
 
 
-def _weights(call: Call, at: int, found: Range, axis: int | None = None) -> Value:
+def _weights(call: NodeCall, at: int, found: RangeEnds, axis: int | None = None) -> Value:
     """Returns constant integers, dequantized."""
     held = call[at].constant
     if held is None or held.type.dtype != dtype("i8") or held.type.quant:
-        raise Keep("its filter is no constant of qint8")
+        raise KeepNode("its filter is no constant of qint8")
     kind = TensorType(held.data.shape, found.type("i8", axis))
     array = Array(held.data, kind, call.reader.names(call.node, "weights"))
     return call.add("dequantize", {"x": call.reader.graph.constant(array)})
 
 
-def _part(call: Call, op: str, operands: Sequence[Value]) -> Call:
+def _part(call: NodeCall, op: str, operands: Sequence[Value]) -> NodeCall:
     """Returns the float op of a fused one, with the attributes of the latter."""
-    node = Node(call.node.name, op, call.node.inputs, call.node.attrs)
-    return Call(call.reader, node, operands)
+    node = GraphDefNode(call.node.name, op, call.node.inputs, call.node.attrs)
+    return NodeCall(call.reader, node, operands)

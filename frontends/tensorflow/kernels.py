@@ -18,13 +18,13 @@ from qir.ir.ops import spec
 from qir.ir.types import Array, Grain, QuantType, TensorType
 
 from . import intel
-from .call import Call, Keep
+from .call import KeepNode, NodeCall
 from .quantize_v2 import dequantize, quantize
 from .ranges import (
     LEVELS,
     PROFILE,
     F,
-    Range,
+    RangeEnds,
     ends_of,
     range_of,
     read_as,
@@ -42,8 +42,8 @@ _STOCK = frozenset(
 """The stages of a convolution that stock TensorFlow has kernels for."""
 
 
-def _pool(op: str) -> Callable[[Call], Sequence[Value]]:
-    def read(call: Call) -> Sequence[Value]:
+def _pool(op: str) -> Callable[[NodeCall], Sequence[Value]]:
+    def read(call: NodeCall) -> Sequence[Value]:
         call.reader.graph.profile = PROFILE
         stated, where = range_of(call, 1), images(call)
         x = read_scaled(call, call[0], stated)
@@ -61,15 +61,15 @@ def _pool(op: str) -> Callable[[Call], Sequence[Value]]:
     return read
 
 
-def _concat(call: Call) -> Sequence[Value]:
+def _concat(call: NodeCall) -> Sequence[Value]:
     call.reader.graph.profile = PROFILE
     count = call.whole("N")
     ends = [call.known(i).astype(F).reshape(-1) for i in range(count + 1, 3 * count + 1)]
-    ranges = [Range(ends[i], ends[i + count]) for i in range(count)]
+    ranges = [RangeEnds(ends[i], ends[i + count]) for i in range(count)]
     parts = [read_scaled(call, call[i], ranges[i]) for i in range(count)]
     axis = call.axis(count, parts[0].type.rank)
     low = np.min([r.low for r in ranges], axis=0)
-    found = Range(low, np.max([r.high for r in ranges], axis=0))
+    found = RangeEnds(low, np.max([r.high for r in ranges], axis=0))
     given = {f"xs.{i}": part for i, part in enumerate(parts)}
     attrs: dict[str, Attr] = {"axis": axis}
     (real,) = infer("concat", given, spec("concat").complete(attrs), {})
@@ -106,11 +106,11 @@ class _Form:
         return found
 
 
-def _weights(call: Call, at: int, found: Range, perm: tuple[int, ...]) -> Value:
+def _weights(call: NodeCall, at: int, found: RangeEnds, perm: tuple[int, ...]) -> Value:
     """Returns constant weights with output channels first."""
     held = call[at].constant
     if held is None or held.type.dtype != dtype("i8") or held.type.quant:
-        raise Keep("its filter is no constant of qint8")
+        raise KeepNode("its filter is no constant of qint8")
     data = np.ascontiguousarray(held.data.transpose(perm))
     if "Depthwise" in call.node.op:
         data = data.reshape(-1, 1, *data.shape[2:])
@@ -119,13 +119,13 @@ def _weights(call: Call, at: int, found: Range, perm: tuple[int, ...]) -> Value:
     return call.reader.graph.constant(array)
 
 
-def _bias(call: Call, at: int, x: Range, w: Range, level: float) -> Value:
+def _bias(call: NodeCall, at: int, x: RangeEnds, w: RangeEnds, level: float) -> Value:
     """Returns the bias; a qint32 one has the scale of the sums."""
     bias = call[at]
     if bias.type.dtype == F32:
         return bias
     if bias.constant is None or bias.type.dtype != dtype("i32"):
-        raise Keep("its bias is neither float32 nor a constant of qint32")
+        raise KeepNode("its bias is neither float32 nor a constant of qint32")
     step = F(1) / (F(level * 127) / (x.reach * w.reach)).astype(F)
     scale: tuple[float, ...] | Array = (float(step[0]),)
     if step.size > 1:
@@ -137,7 +137,7 @@ def _bias(call: Call, at: int, x: Range, w: Range, level: float) -> Value:
 
 
 def _stages(
-    call: Call, form: _Form, places: Mapping[str, int]
+    call: NodeCall, form: _Form, places: Mapping[str, int]
 ) -> Iterator[tuple[Stage, Value | None]]:
     """Yields what follows the sums, with the operand of a sum."""
     for name in form.stages:
@@ -156,11 +156,11 @@ def _stages(
             op, more = intel.ACTIVATIONS[name]
             yield Stage(op, spec(op).complete(dict(more)), (), flow="x"), None
         else:
-            raise Keep(f"its stage {name} is not read")
+            raise KeepNode(f"its stage {name} is not read")
 
 
 def _kernel(
-    call: Call,
+    call: NodeCall,
     form: _Form,
     op: str,
     slots: tuple[str, str, str],
@@ -176,7 +176,7 @@ def _kernel(
     graph.profile = PROFILE
     data = call[places["x"]].type.quant
     if data is None or str(data.storage) not in ("u8", "i8"):
-        raise Keep("its data are not quantized by constant ranges")
+        raise KeepNode("its data are not quantized by constant ranges")
     of_x = range_of(call, places["x.range"])
     as_read = of_x.from_low("u8", first=True) if first[0] else of_x.type(str(data.storage))
     x, of_w = read_as(call[places["x"]], as_read, call), range_of(call, places["w.range"])
@@ -207,11 +207,11 @@ def _kernel(
 
 
 def _of_intel(
-    call: Call,
+    call: NodeCall,
     form: _Form,
     data: Mapping[str, Value],
     attrs: Mapping[str, Attr],
-    ranges: tuple[Range, Range],
+    ranges: tuple[RangeEnds, RangeEnds],
 ) -> Sequence[Value]:
     """Adds a convolution with stages that Intel's TensorFlow alone has, as float ops."""
     reals = {slot: call.add("dequantize", {"x": value}) for slot, value in data.items()}
@@ -223,13 +223,13 @@ def _of_intel(
 def _groups(channels: object, w: Value) -> int:
     each = w.type.shape[1]
     if not isinstance(channels, int) or not isinstance(each, int):
-        raise Keep("the number of its channels is not known")
+        raise KeepNode("the number of its channels is not known")
     return channels // each
 
 
 def _result_range(
-    call: Call, form: _Form, places: Mapping[str, int], x: Range, w: Range, level: float
-) -> tuple[Range, QuantType] | None:
+    call: NodeCall, form: _Form, places: Mapping[str, int], x: RangeEnds, w: RangeEnds, level: float
+) -> tuple[RangeEnds, QuantType] | None:
     if "Dequantize" in form.stages:
         return None
     if "Requantize" in form.stages:
@@ -237,14 +237,14 @@ def _result_range(
         return found, found.type(storage_of(call, _OUT[call.node.op]))
     unit = ((x.reach / F(level)).astype(F) * (w.reach / F(127)).astype(F)).astype(F)
     each, most = (step * F(2.0**31) for step in (unit, unit.max(keepdims=True)))
-    return Range(-each, each), Range(-most, most).type("i32")
+    return RangeEnds(-each, each), RangeEnds(-most, most).type("i32")
 
 
-def _convolution(form: Callable[[Call], _Form]) -> Callable[[Call], Sequence[Value]]:
-    def read(call: Call) -> Sequence[Value]:
+def _convolution(form: Callable[[NodeCall], _Form]) -> Callable[[NodeCall], Sequence[Value]]:
+    def read(call: NodeCall) -> Sequence[Value]:
         where = images(call)
         if where.layout != "NHWC":
-            raise Keep("its data_format is not NHWC")
+            raise KeepNode("its data_format is not NHWC")
         stride = where.sides(call, "strides")
         dilation = where.sides(call, "dilations", (1, 1, 1, 1))
         kernel = [size for size in call.shape(1)[:2] if isinstance(size, int)]
@@ -261,32 +261,34 @@ def _convolution(form: Callable[[Call], _Form]) -> Callable[[Call], Sequence[Val
     return read
 
 
-def _product(call: Call) -> Sequence[Value]:
+def _product(call: NodeCall) -> Sequence[Value]:
     modes = [call.text(name, "SCALED") for name in ("input_quant_mode", "output_quant_mode")]
     if call.flag("transpose_a"):
-        raise Keep("its data are transposed")
+        raise KeepNode("its data are transposed")
     form = _Form(call.texts("fused_ops"))
     first = modes[0] == "MIN_FIRST", modes[1] == "MIN_FIRST" and "Requantize" in form.stages
     made = call.attr("Tout").type if "Requantize" in form.stages else _QUINT8
     if (first[0] and call.attr("T1").type != _QUINT8) or (first[1] and made != _QUINT8):
-        raise Keep("TensorFlow takes qint8 of MIN_FIRST as if it were quint8")
+        raise KeepNode("TensorFlow takes qint8 of MIN_FIRST as if it were quint8")
     if "BiasAdd" not in form.stages or not {"Requantize", "Dequantize"} & set(form.stages):
-        raise Keep("TensorFlow computes it right with BiasAdd and Requantize or Dequantize alone")
+        raise KeepNode(
+            "TensorFlow computes it right with BiasAdd and Requantize or Dequantize alone"
+        )
     if call[2].type.dtype != F32:
-        raise Keep("TensorFlow takes its qint32 bias as if the scale were 1; use a float bias")
+        raise KeepNode("TensorFlow takes its qint32 bias as if the scale were 1; use a float bias")
     perm = (0, 1) if call.flag("transpose_b") else (1, 0)
     return _kernel(call, form, "linear", ("x", "w", "bias"), {}, perm, first)
 
 
-def _legacy_product(call: Call) -> Sequence[Value]:
+def _legacy_product(call: NodeCall) -> Sequence[Value]:
     if call.text("input_quant_mode", "MIN_FIRST") != "SCALED" or call.flag("transpose_a"):
-        raise Keep("only SCALED data that are not transposed are read")
+        raise KeepNode("only SCALED data that are not transposed are read")
     perm = (0, 1) if call.flag("transpose_b") else (1, 0)
     form = LEGACY_PRODUCTS[call.node.op]
     return _kernel(call, form, "linear", ("x", "w", "bias"), {}, perm)
 
 
-def _stated(call: Call) -> _Form:
+def _stated(call: NodeCall) -> _Form:
     return _Form(call.texts("fused_ops"))
 
 
@@ -329,13 +331,13 @@ _OUT = {
     "_QuantizedMatMul": "Tout",
 }
 """The attribute that names the type of the result."""
-INTEL: dict[str, Callable[[Call], Sequence[Value]]] = {
+INTEL: dict[str, Callable[[NodeCall], Sequence[Value]]] = {
     "_FusedQuantizedConv3D": intel.layer,
     "_FusedQuantizedDeconv2D": intel.layer,
     "_QuantizedBatchMatMul": intel.product,
 }
 """Kernels that no public build has."""
-OPS: dict[str, Callable[[Call], Value | Sequence[Value]]] = {
+OPS: dict[str, Callable[[NodeCall], Value | Sequence[Value]]] = {
     "QuantizeV2": quantize,
     "Dequantize": dequantize,
     "QuantizedMaxPool": _pool("max_pool2d"),

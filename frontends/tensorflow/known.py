@@ -17,7 +17,7 @@ MOST = 1 << 12
 """Elements of a value that is computed while the graph is read."""
 
 
-class Known:
+class KnownValues:
     """What is known of values; sizes may be symbolic."""
 
     def __init__(self) -> None:

@@ -18,11 +18,11 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.types import TensorType
 
-from .call import Call, Keep
-from .graphdef import Node, Place, Source, body_source
+from .call import KeepNode, NodeCall
+from .graphdef import GraphDefNode, GraphSource, Place, body_source
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .reader import GraphDefReader
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class Pending:
 
 
 @dataclass(frozen=True, eq=False)
-class Written:
+class WrittenList:
     """A list that one element was written to, in the round of a loop."""
 
     size: int | None
@@ -41,30 +41,30 @@ class Written:
     value: Value
 
 
-Held: TypeAlias = "Value | Pending | Written"
+Held: TypeAlias = "Value | Pending | WrittenList"
 
 
 @dataclass(frozen=True)
 class Loop:
-    """What a loop runs: where its arguments stand in the nodes, and what it gives back."""
+    """What a loop runs: where its arguments are in the nodes, and what it gives back."""
 
-    condition: Source
+    condition: GraphSource
     condition_args: Sequence[Sequence[Place]]
     condition_result: Place
-    body: Source
+    body: GraphSource
     body_args: Sequence[Sequence[Place]]
     body_results: Sequence[Place]
     """One for each of the first arguments; the others never change."""
 
 
-def of_functions(source: Source, node: Node) -> Loop:
+def of_functions(source: GraphSource, node: GraphDefNode) -> Loop:
     """Returns the loop of a While node."""
     condition, cond_args, cond_results = body_source(source, node, "cond")
     body, args, results = body_source(source, node, "body")
     return Loop(condition, cond_args, cond_results[0], body, args, results)
 
 
-def read(reader: Reader, node: Node, loop: Loop) -> list[Held]:
+def read(reader: GraphDefReader, node: GraphDefNode, loop: Loop) -> list[Held]:
     """Adds a loop and returns its results."""
     return _Loop(reader, node, loop).read()
 
@@ -72,7 +72,7 @@ def read(reader: Reader, node: Node, loop: Loop) -> list[Held]:
 class _Loop:
     """A loop that is built: which arguments are carried around it, given to it, or written."""
 
-    def __init__(self, reader: Reader, node: Node, loop: Loop) -> None:
+    def __init__(self, reader: GraphDefReader, node: GraphDefNode, loop: Loop) -> None:
         self.reader, self.node, self.loop = reader, node, loop
         self.given: list[Held] = [reader.held(node, place) for place in node.inputs]
         self.fixed = [self._is_fixed(i) for i in range(len(self.given))]
@@ -105,7 +105,7 @@ class _Loop:
 
         results = self.inner.read_places(self.loop.body_results)
         carried = [results[i] for i in self.carried]
-        writes = [i for i, held in enumerate(results) if isinstance(held, Written)]
+        writes = [i for i, held in enumerate(results) if isinstance(held, WrittenList)]
         after = self._condition(self.inner, [*results, *self._inside(len(results))])
         rounds = self._rounds(after, results)
         outputs = {"continues": after if rounds is None else continues}
@@ -130,7 +130,7 @@ class _Loop:
 
     def _value(self, held: Held) -> Value:
         if not isinstance(held, Value):
-            raise Keep("a list is used in its loop otherwise than read or written")
+            raise KeepNode("a list is used in its loop otherwise than read or written")
         return held
 
     def _give_arguments(self) -> None:
@@ -166,7 +166,7 @@ class _Loop:
         """Returns the arguments from one on as the body knows them."""
         return [self.inner.found[places[0]] for places in self.loop.body_args[start:]]
 
-    def _condition(self, reader: Reader, held: Sequence[Held]) -> Value:
+    def _condition(self, reader: GraphDefReader, held: Sequence[Held]) -> Value:
         """Reads the condition into the graph of a reader, for these arguments."""
         loop = self.loop
         inner = type(reader)(loop.condition, "condition", reader.ledger, graph=reader.graph)
@@ -178,11 +178,11 @@ class _Loop:
 
     def _part(self, index: int, held: Held) -> Value:
         """Returns what a round writes to a list; Keep for writes that are out of order."""
-        assert isinstance(held, Written)
+        assert isinstance(held, WrittenList)
         if held.size == 1 and self._number(held.index) == 0:
             return held.value
         if not self._counts(held.index):
-            raise Keep(f"its list {index} is not written one element after another")
+            raise KeepNode(f"its list {index} is not written one element after another")
         return held.value
 
     def _number(self, value: Value) -> int | None:
@@ -250,14 +250,14 @@ class _Loop:
                 found.append(made[self.carried.index(index)])
             elif index in writes:
                 one = results[index]
-                assert isinstance(one, Written)
+                assert isinstance(one, WrittenList)
                 parts = made[len(self.carried) + writes.index(index)]
                 found.append(self._stacked(parts, one))
             else:
                 found.append(held)
         return found
 
-    def _stacked(self, parts: Value, written: Written) -> Value:
+    def _stacked(self, parts: Value, written: WrittenList) -> Value:
         """Returns a list from what all rounds wrote; one of one element holds what was last."""
         graph = self.reader.graph
         if written.size == 1 and not self._counts(written.index):
@@ -271,12 +271,12 @@ class _Loop:
 # -- lists ----------------------------------------------------------------------------------------
 
 
-def _reserve(call: Call) -> Held:
+def _reserve(call: NodeCall) -> Held:
     found = call.reader.known.elements(call[1])
     return Pending(None if found is None else int(found))
 
 
-def _array(call: Call) -> Sequence[Held]:
+def _array(call: NodeCall) -> Sequence[Held]:
     """Reads TensorArrayV3: a handle, and the list itself."""
     found = call.reader.known.elements(call[0])
     grows = call.flag("dynamic_size")
@@ -284,39 +284,39 @@ def _array(call: Call) -> Sequence[Held]:
     return [pending, pending]
 
 
-def _tensor(call: Call) -> Held:
+def _tensor(call: NodeCall) -> Held:
     return call[0]
 
 
-def _element(call: Call, of: int, index: int) -> Value:
+def _element(call: NodeCall, of: int, index: int) -> Value:
     x = call[of]
     if not isinstance(x, Value):
-        raise Keep("it reads a list that nothing was written to")
+        raise KeepNode("it reads a list that nothing was written to")
     return call.add("gather", {"x": x, "indices": call[index]}, {"axis": 0})
 
 
-def _set(call: Call, of: int, index: int, value: int) -> Held:
+def _set(call: NodeCall, of: int, index: int, value: int) -> Held:
     held: Held = call[of]
     if not isinstance(held, Pending):
-        raise Keep("it writes to a list that was written before")
-    return Written(held.size, call[index], call[value])
+        raise KeepNode("it writes to a list that was written before")
+    return WrittenList(held.size, call[index], call[value])
 
 
-def _scattered(call: Call) -> Value:
+def _scattered(call: NodeCall) -> Value:
     """Reads TensorArrayScatterV3, which makes a list of the entries of a tensor."""
     _require_range(call, 1)
     return call[2]
 
 
-def _gathered(call: Call) -> Value:
+def _gathered(call: NodeCall) -> Value:
     """Reads TensorArrayGatherV3, which makes a tensor of a list."""
     _require_range(call, 1)
     if not isinstance(call[2], Value):
-        raise Keep("it reads a list that nothing was written to")
+        raise KeepNode("it reads a list that nothing was written to")
     return call[2]
 
 
-def _require_range(call: Call, index: int) -> None:
+def _require_range(call: NodeCall, index: int) -> None:
     """Keep unless an operand is 0, 1, 2, ..."""
     found = call.reader.known.elements(call[index])
     node = call[index].node
@@ -327,10 +327,10 @@ def _require_range(call: Call, index: int) -> None:
         numbers = [None if f is None else int(f) for f in first]
         counts = node.op == "range" and numbers[0] == 0 and numbers[2] == 1
     if not counts:
-        raise Keep("its elements are not in their order")
+        raise KeepNode("its elements are not in their order")
 
 
-OPS: dict[str, Callable[[Call], Held | Sequence[Held]]] = {
+OPS: dict[str, Callable[[NodeCall], Held | Sequence[Held]]] = {
     "TensorListReserve": _reserve,
     "TensorListFromTensor": _tensor,
     "TensorListStack": _tensor,

@@ -11,14 +11,14 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import I64
 from qir.ir.node import Value
 
-from .call import Call, Keep
+from .call import KeepNode, NodeCall
 
 
-def _reshape(call: Call) -> Value:
+def _reshape(call: NodeCall) -> Value:
     return reshaped(call, call[0], call[1])
 
 
-def reshaped(call: Call, x: Value, wanted: Value) -> Value:
+def reshaped(call: NodeCall, x: Value, wanted: Value) -> Value:
     """Returns a value in another shape; open sizes are copied or left over where that says it."""
     found = call.reader.known.sizes(wanted)
     sizes: list[object] = [None] * _length(wanted) if found is None else found.tolist()
@@ -43,44 +43,44 @@ def reshaped(call: Call, x: Value, wanted: Value) -> Value:
 def _length(value: Value) -> int:
     length = value.type.shape[0] if value.type.rank == 1 else None
     if not isinstance(length, int):
-        raise Keep("the rank of its result is not known")
+        raise KeepNode("the rank of its result is not known")
     return length
 
 
-def as_i64(call: Call, value: Value) -> Value:
+def as_i64(call: NodeCall, value: Value) -> Value:
     """Returns integers as i64, which sizes are in the language."""
     return value if value.type.dtype == I64 else call.add("cast", {"x": value}, {"to": I64})
 
 
-def _shape_operand(call: Call, index: int) -> Value:
+def _shape_operand(call: NodeCall, index: int) -> Value:
     """Returns sizes that have to be said one by one."""
     found = call.reader.known.elements(call[index])
     return as_i64(call, call[index]) if found is None else call.row(call.sizes(index), "shape")
 
 
-def _transpose(call: Call) -> Value:
+def _transpose(call: NodeCall) -> Value:
     perm = call.axes(1, call.rank(0))
     if perm == tuple(range(len(perm))):
         return call[0]
     return call.add("transpose", {"x": call[0]}, {"perm": perm})
 
 
-def _expand_dims(call: Call) -> Value:
+def _expand_dims(call: NodeCall) -> Value:
     return call.add("unsqueeze", {"x": call[0]}, {"axes": (call.axis(1, call.rank(0) + 1),)})
 
 
-def _squeeze(call: Call) -> Value:
+def _squeeze(call: NodeCall) -> Value:
     x, rank = call[0], call.rank(0)
     named = call.wholes("squeeze_dims")
     if not named:
         if not all(isinstance(size, int) for size in x.type.shape):
-            raise Keep("which of its axes have size 1 is not known")
+            raise KeepNode("which of its axes have size 1 is not known")
         named = tuple(i for i, size in enumerate(x.type.shape) if size == 1)
     axes = tuple(sorted(axis + rank if axis < 0 else axis for axis in named))
     return call.add("squeeze", {"x": x}, {"axes": axes}) if axes else x
 
 
-def _concat(call: Call) -> Value:
+def _concat(call: NodeCall) -> Value:
     parts = list(call.operands)
     at = 0 if call.node.op == "Concat" else len(parts) - 1
     axis = call.axis(at, parts[1 - bool(at)].type.rank)
@@ -90,7 +90,7 @@ def _concat(call: Call) -> Value:
     return call.add("concat", {f"xs.{i}": part for i, part in enumerate(parts)}, {"axis": axis})
 
 
-def _pack(call: Call) -> Value:
+def _pack(call: NodeCall) -> Value:
     axis = call.whole("axis")
     axis += call.rank(0) + 1 if axis < 0 else 0
     parts = [call.add("unsqueeze", {"x": part}, {"axes": (axis,)}) for part in call.operands]
@@ -99,38 +99,38 @@ def _pack(call: Call) -> Value:
     return call.add("concat", {f"xs.{i}": part for i, part in enumerate(parts)}, {"axis": axis})
 
 
-def _unpack(call: Call) -> Sequence[Value]:
+def _unpack(call: NodeCall) -> Sequence[Value]:
     x, axis, count = call[0], call.whole("axis"), call.whole("num")
     axis += x.type.rank if axis < 0 else 0
     parts = call.add_many("split", {"x": x}, {"sizes": (1,) * count, "axis": axis})
     return [call.add("squeeze", {"x": part}, {"axes": (axis,)}) for part in parts]
 
 
-def _split(call: Call) -> Sequence[Value]:
+def _split(call: NodeCall) -> Sequence[Value]:
     x, count = call[1], call.whole("num_split")
     axis = call.axis(0, x.type.rank)
     size = x.type.shape[axis]
     if not isinstance(size, int) or count < 1 or size % count:
-        raise Keep(f"it splits {size} into {count} parts")
+        raise KeepNode(f"it splits {size} into {count} parts")
     if count == 1:
         return [x]
     return call.add_many("split", {"x": x}, {"sizes": (size // count,) * count, "axis": axis})
 
 
-def _split_at(call: Call) -> Sequence[Value]:
+def _split_at(call: NodeCall) -> Sequence[Value]:
     x, sizes = call[0], list(call.sizes(1))
     axis = call.axis(2, x.type.rank)
     size = x.type.shape[axis]
     if -1 in sizes:
         if not isinstance(size, int):
-            raise Keep("the size of its last part is not known")
+            raise KeepNode("the size of its last part is not known")
         sizes[sizes.index(-1)] = size - sum(s for s in sizes if s != -1)
     if len(sizes) == 1:
         return [x]
     return call.add_many("split", {"x": x}, {"sizes": tuple(sizes), "axis": axis})
 
 
-def _pad(call: Call) -> Value:
+def _pad(call: NodeCall) -> Value:
     pairs = call.known(1).astype(np.int64)
     attrs: dict[str, Attr] = {"pads": (*pairs[:, 0].tolist(), *pairs[:, 1].tolist())}
     if call.node.op == "MirrorPad":
@@ -140,26 +140,26 @@ def _pad(call: Call) -> Value:
     return call.add("pad", {"x": call[0]}, attrs)
 
 
-def _tile(call: Call) -> Value:
+def _tile(call: NodeCall) -> Value:
     return call.add("tile", {"x": call[0]}, {"repeats": call.sizes(1)})
 
 
-def _broadcast(call: Call) -> Value:
+def _broadcast(call: NodeCall) -> Value:
     return call.add("expand", {"x": call[0], "shape": _shape_operand(call, 1)})
 
 
-def _flip(call: Call) -> Value:
+def _flip(call: NodeCall) -> Value:
     axes = call.axes(1, call.rank(0))
     return call.add("flip", {"x": call[0]}, {"axes": axes}) if axes else call[0]
 
 
-def _roll(call: Call) -> Value:
+def _roll(call: NodeCall) -> Value:
     x = call[0]
     shifts, axes = call.sizes(1), call.axes(2, x.type.rank)
     for shift, axis in zip(shifts, axes, strict=True):
         size = x.type.shape[axis]
         if not isinstance(size, int):
-            raise Keep("the size of the axis that it rolls is not known")
+            raise KeepNode("the size of the axis that it rolls is not known")
         at = -shift % size
         if at:
             first, last = call.add_many("split", {"x": x}, {"sizes": (at, size - at), "axis": axis})
@@ -167,8 +167,8 @@ def _roll(call: Call) -> Value:
     return x
 
 
-def _depth_to_space(op: str) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _depth_to_space(op: str) -> Callable[[NodeCall], Value]:
+    def read(call: NodeCall) -> Value:
         layout = call.text("data_format", "NHWC")
         attrs: dict[str, Attr] = {"block": call.whole("block_size"), "layout": layout}
         return call.add(op, {"x": call[0]}, attrs)
@@ -176,15 +176,15 @@ def _depth_to_space(op: str) -> Callable[[Call], Value]:
     return read
 
 
-def _plain_shape(call: Call, x: Value) -> list[int]:
+def _plain_shape(call: NodeCall, x: Value) -> list[int]:
     """Returns the sizes of a value, -1 for the one that may be open."""
     sizes = [size if isinstance(size, int) else -1 for size in x.type.shape]
     if sizes.count(-1) > 1:
-        raise Keep("more than one of its sizes is not known")
+        raise KeepNode("more than one of its sizes is not known")
     return sizes
 
 
-def _space_to_batch(call: Call) -> Value:
+def _space_to_batch(call: NodeCall) -> Value:
     """Reads SpaceToBatchND: pads, splits each axis by its block, and puts the blocks first."""
     x, blocks, pairs = call[0], call.sizes(1), call.known(2).astype(np.int64).tolist()
     rank, count = x.type.rank, len(blocks)
@@ -192,7 +192,7 @@ def _space_to_batch(call: Call) -> Value:
     x = call.add("pad", {"x": x}, {"pads": (*fronts, *backs)})
     sizes = _plain_shape(call, x)
     if -1 in sizes[1 : count + 1]:
-        raise Keep("the sizes that it splits are not known")
+        raise KeepNode("the sizes that it splits are not known")
     split = [sizes[0]]
     for size, block in zip(sizes[1:], blocks, strict=False):
         split += [size // block, block]
@@ -206,13 +206,13 @@ def _space_to_batch(call: Call) -> Value:
     return call.add("reshape", {"x": x, "shape": call.row(made)})
 
 
-def _batch_to_space(call: Call) -> Value:
+def _batch_to_space(call: NodeCall) -> Value:
     """Reads BatchToSpaceND, the inverse of SpaceToBatchND; pads become crops."""
     x, blocks, crops = call[0], call.sizes(1), call.known(2).astype(np.int64).tolist()
     rank, count = x.type.rank, len(blocks)
     sizes = _plain_shape(call, x)
     if -1 in sizes[1 : count + 1]:
-        raise Keep("the sizes that it joins are not known")
+        raise KeepNode("the sizes that it joins are not known")
     batch = sizes[0] // prod(blocks) if sizes[0] >= 0 else -1
     x = call.add("reshape", {"x": x, "shape": call.row([*blocks, batch, *sizes[1:]])})
     pairs = [axis for i in range(count) for axis in (count + 1 + i, i)]
@@ -229,11 +229,11 @@ def _batch_to_space(call: Call) -> Value:
     return call.add("slice", {"x": x}, attrs)
 
 
-def _list(call: Call) -> Sequence[Value]:
+def _list(call: NodeCall) -> Sequence[Value]:
     return call.operands
 
 
-OPS: dict[str, Callable[[Call], Value | Sequence[Value]]] = {
+OPS: dict[str, Callable[[NodeCall], Value | Sequence[Value]]] = {
     "Reshape": _reshape,
     "Transpose": _transpose,
     "ExpandDims": _expand_dims,

@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import Call, Keep
+from .call import KeepNode, NodeCall
 from .products import biased
 from .windows import FIRST
 
 
-def _batch_norm(call: Call) -> Sequence[Value]:
+def _batch_norm(call: NodeCall) -> Sequence[Value]:
     x, gamma, beta, mean, var = call.operands
     if call.flag("is_training", True):
-        raise Keep("it normalizes by the statistics of the batch; freeze the model for inference")
+        raise KeepNode(
+            "it normalizes by the statistics of the batch; freeze the model for inference"
+        )
     layout = call.text("data_format", "NHWC")
     attrs: dict[str, Attr] = {
         "eps": call.real("epsilon", 1e-4),
@@ -25,11 +27,11 @@ def _batch_norm(call: Call) -> Sequence[Value]:
     return call.add("batch_norm", operands, attrs), mean, var
 
 
-def _softmax(op: str) -> Callable[[Call], Value]:
+def _softmax(op: str) -> Callable[[NodeCall], Value]:
     return lambda call: call.add(op, {"x": call[0]}, {"axis": -1})
 
 
-def _lrn(call: Call) -> Value:
+def _lrn(call: NodeCall) -> Value:
     x = call.add("transpose", {"x": call[0]}, {"perm": (0, 3, 1, 2)})
     size = 2 * call.whole("depth_radius", 5) + 1
     attrs: dict[str, Attr] = {
@@ -42,7 +44,7 @@ def _lrn(call: Call) -> Value:
     return call.add("transpose", {"x": y}, {"perm": (0, 2, 3, 1)})
 
 
-def _bias(call: Call) -> Value:
+def _bias(call: NodeCall) -> Value:
     x, bias = call[0], call[1]
     if call.text("data_format", "NHWC") == FIRST and x.type.rank > 2:
         axes = tuple(range(1, x.type.rank - 1))
@@ -50,12 +52,12 @@ def _bias(call: Call) -> Value:
     return biased(call, x, bias)
 
 
-def _l2_loss(call: Call) -> Value:
+def _l2_loss(call: NodeCall) -> Value:
     total = call.add("reduce_sum_square", {"x": call[0]}, {"keep": False})
     return call.add("mul", {"a": total, "b": call.number(0.5, call[0])})
 
 
-OPS: dict[str, Callable[[Call], Value | Sequence[Value]]] = {
+OPS: dict[str, Callable[[NodeCall], Value | Sequence[Value]]] = {
     **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), _batch_norm),
     "Softmax": _softmax("softmax"),
     "LogSoftmax": _softmax("log_softmax"),

@@ -19,9 +19,9 @@ from . import (
     resizing,
     slicing,
 )
-from .call import Call
+from .call import NodeCall
 
-OPS: dict[str, Callable[[Call], loops.Held | Sequence[loops.Held]]] = {
+OPS: dict[str, Callable[[NodeCall], loops.Held | Sequence[loops.Held]]] = {
     **convolution.OPS,
     **creation.OPS,
     **elementwise.OPS,

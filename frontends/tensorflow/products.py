@@ -7,10 +7,10 @@ from collections.abc import Callable
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import Call, Keep
+from .call import KeepNode, NodeCall
 
 
-def _matmul(call: Call) -> Value:
+def _matmul(call: NodeCall) -> Value:
     attrs: dict[str, Attr] = {
         "trans_a": call.flag("transpose_a"),
         "trans_b": call.flag("transpose_b"),
@@ -19,7 +19,7 @@ def _matmul(call: Call) -> Value:
     return call.add(op, {"a": call[0], "b": call[1]}, attrs)
 
 
-def biased(call: Call, x: Value, bias: Value) -> Value:
+def biased(call: NodeCall, x: Value, bias: Value) -> Value:
     """Returns a sum; a constant row that is added to a layer's product becomes its bias."""
     node, held = x.node, bias.constant
     if node.op == "gemm" and "c" not in node.operands and held is not None:
@@ -28,20 +28,20 @@ def biased(call: Call, x: Value, bias: Value) -> Value:
     return call.add("add", {"a": x, "b": bias})
 
 
-def _batched(call: Call) -> Value:
+def _batched(call: NodeCall) -> Value:
     attrs: dict[str, Attr] = {"trans_a": call.flag("adj_x"), "trans_b": call.flag("adj_y")}
     return call.add("matmul", {"a": call[0], "b": call[1]}, attrs)
 
 
-def _einsum(call: Call) -> Value:
+def _einsum(call: NodeCall) -> Value:
     equation = call.text("equation")
     if not equation:
-        raise Keep("it has no equation")
+        raise KeepNode("it has no equation")
     parts = {f"xs.{i}": value for i, value in enumerate(call.operands)}
     return call.add("einsum", parts, {"equation": equation})
 
 
-OPS: dict[str, Callable[[Call], Value]] = {
+OPS: dict[str, Callable[[NodeCall], Value]] = {
     "MatMul": _matmul,
     **dict.fromkeys(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _batched),
     "Einsum": _einsum,

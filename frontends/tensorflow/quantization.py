@@ -11,7 +11,7 @@ from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, Grain, QuantType, TensorType
 
-from .call import Call, Keep
+from .call import KeepNode, NodeCall
 
 F = np.float32
 Reals = NDArray[np.float32]
@@ -26,12 +26,12 @@ def nudged(low: Reals, high: Reals, lowest: int, highest: int) -> tuple[Reals, N
         scale = ((high - low) / F(highest - lowest)).astype(F)
         zero = (F(lowest) - low / scale).astype(F)
     if not np.all(np.isfinite(scale) & (scale > 0) & np.isfinite(zero)):
-        raise Keep("one of its ranges is empty")
+        raise KeepNode("one of its ranges is empty")
     rounded = np.copysign(np.floor(np.abs(zero) + F(0.5)), zero)
     return scale, np.clip(rounded, lowest, highest).astype(np.int64)
 
 
-def _fake(call: Call) -> Value:
+def _fake(call: NodeCall) -> Value:
     """Reads FakeQuantWithMinMaxArgs, Vars and VarsPerChannel."""
     bits, narrow = call.whole("num_bits", 8), call.flag("narrow_range")
     if call.node.op == "FakeQuantWithMinMaxArgs":
@@ -63,7 +63,7 @@ def _type(
     return QuantType(kind, F32, scales, held, Grain(((axis, 1),)), bounds=bounds)
 
 
-def _pair(call: Call, quant: QuantType, rounding: str = "") -> Value:
+def _pair(call: NodeCall, quant: QuantType, rounding: str = "") -> Value:
     """Adds quantize and dequantize."""
     x = call[0]
     kind = x.type.with_element(quant)
@@ -71,10 +71,10 @@ def _pair(call: Call, quant: QuantType, rounding: str = "") -> Value:
     return call.add("dequantize", {"x": coded})
 
 
-def _round_trip(call: Call) -> Value:
+def _round_trip(call: NodeCall) -> Value:
     """Reads QuantizeAndDequantizeV2, V3 and V4, symmetric about zero."""
     if not call.flag("range_given"):
-        raise Keep("its range is computed from its data; quantize with range_given")
+        raise KeepNode("its range is computed from its data; quantize with range_given")
     bits = int(call.known(3).item()) if call.node.op.endswith("V3") else call.whole("num_bits", 8)
     signed, narrow = call.flag("signed_input", True), call.flag("narrow_range")
     low, high = (call.known(i).astype(F).reshape(-1) for i in (1, 2))
@@ -99,11 +99,11 @@ def scales_about_zero(low: Reals, high: Reals, least: int, most: int) -> Reals:
         below = low / F(least) if least else np.zeros_like(low)
         found: Reals = np.where(of_low < of_high, below, high / F(most)).astype(F)
     if not np.all(found > 0):
-        raise Keep("one of its ranges is empty")
+        raise KeepNode("one of its ranges is empty")
     return found
 
 
-OPS: dict[str, Callable[[Call], Value]] = {
+OPS: dict[str, Callable[[NodeCall], Value]] = {
     **dict.fromkeys(
         (
             "FakeQuantWithMinMaxArgs",

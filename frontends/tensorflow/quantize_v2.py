@@ -11,8 +11,8 @@ from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
 from qir.ir.types import QuantType
 
-from .call import Call, Keep
-from .ranges import PROFILE, F, Range, ends_of, range_of, read_as, storage_of
+from .call import KeepNode, NodeCall
+from .ranges import PROFILE, F, RangeEnds, ends_of, range_of, read_as, storage_of
 
 _FROM_LOW = {"MIN_FIRST": "tf-2.21.onednn.min_first", "MIN_COMBINED": "tf-2.21.min_combined"}
 """The modes whose integers are steps from the low end; the profile of each."""
@@ -20,38 +20,38 @@ _LEAST = 0.01
 """The part of its ends that TensorFlow widens a small range to."""
 
 
-def quantize(call: Call) -> Sequence[Value]:
+def quantize(call: NodeCall) -> Sequence[Value]:
     """Reads QuantizeV2."""
     call.reader.graph.profile = PROFILE
     mode, storage = _mode(call), storage_of(call, "T")
     if F(call.real("ensure_minimum_range", _LEAST)) != F(_LEAST):
-        raise Keep("it widens small ranges by another part than 0.01")
+        raise KeepNode("it widens small ranges by another part than 0.01")
     if storage == "i32":
-        raise Keep("it makes qint32")
+        raise KeepNode("it makes qint32")
     given, axis = range_of(call, 1), _axis(call)
     if mode == "SCALED":
         return _scaled(call, storage, given, axis)
     if mode == "MIN_FIRST" and axis is not None:
-        raise Keep("TensorFlow has no kernel of MIN_FIRST along an axis")
+        raise KeepNode("TensorFlow has no kernel of MIN_FIRST along an axis")
     found = given.widened
     kind = found.from_low(storage, axis, first=mode == "MIN_FIRST")
     return _made(call, kind, found, {}, _FROM_LOW[mode])
 
 
-def _mode(call: Call) -> str:
+def _mode(call: NodeCall) -> str:
     mode = call.text("mode", "MIN_COMBINED")
     if mode not in ("SCALED", *_FROM_LOW):
-        raise Keep(f"its mode is {mode!r}")
+        raise KeepNode(f"its mode is {mode!r}")
     return mode
 
 
-def _axis(call: Call) -> int | None:
+def _axis(call: NodeCall) -> int | None:
     axis = call.whole("axis", -1)
     return None if axis < 0 else axis
 
 
 def _made(
-    call: Call, kind: QuantType, stated: Range, attrs: dict[str, Attr], profile: str | None
+    call: NodeCall, kind: QuantType, stated: RangeEnds, attrs: dict[str, Attr], profile: str | None
 ) -> list[Value]:
     made = call.add_typed("quantize", {"x": call[0]}, attrs, call[0].type.with_element(kind))
     if profile is not None:
@@ -59,18 +59,18 @@ def _made(
     return [made, *ends_of(call, stated)]
 
 
-def _scaled(call: Call, storage: str, given: Range, axis: int | None) -> Sequence[Value]:
+def _scaled(call: NodeCall, storage: str, given: RangeEnds, axis: int | None) -> Sequence[Value]:
     """Reads the mode SCALED: oneDNN's kernel, and TensorFlow's own one where oneDNN has none."""
     away = call.text("round_mode", "HALF_AWAY_FROM_ZERO") == "HALF_AWAY_FROM_ZERO"
     narrow, found = call.flag("narrow_range"), given.widened
     if narrow and storage == "u8":
-        raise Keep("it is narrow quint8")
+        raise KeepNode("it is narrow quint8")
     if not away and axis is None and not narrow:
         reach = found.reach
-        found = Range(-reach if storage == "i8" else F(0) * reach, reach)
+        found = RangeEnds(-reach if storage == "i8" else F(0) * reach, reach)
         return _made(call, found.type(storage), found, {}, None)
     if not (found.high > 0).all():
-        raise Keep("one of its ranges has nothing above zero")
+        raise KeepNode("one of its ranges has nothing above zero")
     kind = found.sided(storage, axis, narrow=narrow)
     attrs: dict[str, Attr] = {"round": "away" if away else "even"}
     if not away and axis is None:
@@ -78,7 +78,7 @@ def _scaled(call: Call, storage: str, given: Range, axis: int | None) -> Sequenc
     return _made(call, kind, _stated(found, storage, narrow=narrow), attrs, None)
 
 
-def _stated(found: Range, storage: str, *, narrow: bool) -> Range:
+def _stated(found: RangeEnds, storage: str, *, narrow: bool) -> RangeEnds:
     """Returns the range that TensorFlow's own kernel gives out, as its QuantizeV2Op makes it."""
     least, most = dtype(storage).bounds
     least += narrow
@@ -86,31 +86,31 @@ def _stated(found: Range, storage: str, *, narrow: bool) -> Range:
         below = np.where(F(least) * found.low > 0, F(least) / found.low, np.finfo(F).max)
         above = np.where(F(most) * found.high > 0, F(most) / found.high, np.finfo(F).max)
         gain = np.minimum(below, above).astype(F)
-        return Range((F(least) / gain).astype(F), (F(most) / gain).astype(F))
+        return RangeEnds((F(least) / gain).astype(F), (F(most) / gain).astype(F))
 
 
-def dequantize(call: Call) -> Value:
+def dequantize(call: NodeCall) -> Value:
     """Reads Dequantize."""
     call.reader.graph.profile = PROFILE
     mode, axis = _mode(call), _axis(call)
     if call.has("dtype") and call.kind("dtype") != F32:
-        raise Keep("its result is not float32")
+        raise KeepNode("its result is not float32")
     given, storage = range_of(call, 1), storage_of(call, "T")
     if mode == "SCALED":
         if axis is not None and call.flag("narrow_range"):
-            raise Keep("it is narrow along an axis")
+            raise KeepNode("it is narrow along an axis")
         kind = _read_scaled(call, given, storage, axis)
     elif storage == "i32" or call.flag("narrow_range"):
-        raise Keep("it reads qint32, or a narrow range, from the low end")
+        raise KeepNode("it reads qint32, or a narrow range, from the low end")
     else:
         kind = given.from_low(storage, axis, first=mode == "MIN_FIRST")
     return call.add("dequantize", {"x": read_as(call[0], kind, call)})
 
 
-def _read_scaled(call: Call, given: Range, storage: str, axis: int | None) -> QuantType:
+def _read_scaled(call: NodeCall, given: RangeEnds, storage: str, axis: int | None) -> QuantType:
     """Returns the type of what Dequantize reads; of i8 the end of the lowest integer counts too."""
     if storage == "i8" and (-given.low > given.high).any():
         least = -127 if call.flag("narrow_range") else -128
         reach = np.maximum(given.low / F(least), given.high / F(127)) * F(127)
-        given = Range(-reach, reach)
+        given = RangeEnds(-reach, reach)
     return given.type(storage, axis)

@@ -15,7 +15,7 @@ from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, Declared, Grain, QuantType, TensorType
 
-from .call import Call, Keep
+from .call import KeepNode, NodeCall
 from .elements import CODES
 
 F = np.float32
@@ -26,7 +26,7 @@ LEVELS = {"u8": 255.0, "i8": 127.0, "i32": 2.0**31}
 
 
 @dataclass(frozen=True)
-class Range:
+class RangeEnds:
     """The ends of a range, one each or one a channel."""
 
     low: Reals
@@ -38,11 +38,11 @@ class Range:
         return np.maximum(np.abs(self.low), np.abs(self.high))
 
     @property
-    def widened(self) -> Range:
+    def widened(self) -> RangeEnds:
         """The range as QuantizeV2 uses it: with zero in it, and not too narrow."""
         low = np.minimum(F(0), self.low)
         room = np.maximum(F(1), self.reach) * F(0.01)
-        return Range(low, np.maximum(np.maximum(F(0), self.high), low + room))
+        return RangeEnds(low, np.maximum(np.maximum(F(0), self.high), low + room))
 
     def type(self, storage: str, axis: int | None = None) -> QuantType:
         """Returns the type of quantized values that declares this range, zero in the middle."""
@@ -95,43 +95,43 @@ def _row(numbers: Reals) -> Array:
     return Array(numbers, TensorType(numbers.shape, F32))
 
 
-def range_of(call: Call, at: int) -> Range:
+def range_of(call: NodeCall, at: int) -> RangeEnds:
     """Returns the constant range whose ends are two operands."""
     low, high = (np.atleast_1d(call.known(i)).astype(F).reshape(-1) for i in (at, at + 1))
     if not (np.isfinite(low) & np.isfinite(high)).all() or not np.maximum(-low, high).all():
-        raise Keep("one of its ranges is empty")
-    return Range(low, high)
+        raise KeepNode("one of its ranges is empty")
+    return RangeEnds(low, high)
 
 
-def storage_of(call: Call, name: str) -> str:
+def storage_of(call: NodeCall, name: str) -> str:
     """Returns the storage of a type attribute."""
     found = CODES.get(call.attr(name).type)
     if found not in LEVELS:
-        raise Keep(f"its {name} is no type of quantized values that is read")
+        raise KeepNode(f"its {name} is no type of quantized values that is read")
     return found
 
 
-def ends_of(call: Call, found: Range) -> list[Value]:
+def ends_of(call: NodeCall, found: RangeEnds) -> list[Value]:
     """Returns the two results that state the range of the first one."""
     single = found.low.size == 1
     ends = [(end[0] if single else end) for end in (found.low, found.high)]
     return [call.constant(np.asarray(end, F), "range") for end in ends]
 
 
-def read_as(x: Value, kind: QuantType, call: Call) -> Value:
+def read_as(x: Value, kind: QuantType, call: NodeCall) -> Value:
     """Returns a quantized value as its reader takes it."""
     held = x.type.quant
     if held is None or str(held.storage) not in LEVELS:
-        raise Keep("its data are not quantized by constant ranges")
+        raise KeepNode("its data are not quantized by constant ranges")
     said = replace(kind, bounds=held.bounds)
     if held.same_map(said):
         return x
     return call.add_typed("recode", {"x": x}, {}, x.type.with_element(said))
 
 
-def read_scaled(call: Call, x: Value, stated: Range) -> Value:
+def read_scaled(call: NodeCall, x: Value, stated: RangeEnds) -> Value:
     """Returns a quantized value by the range that its reader is given, zero in the middle."""
     held = x.type.quant
     if held is None or str(held.storage) not in LEVELS:
-        raise Keep("its data are not quantized by constant ranges")
+        raise KeepNode("its data are not quantized by constant ranges")
     return read_as(x, stated.type(str(held.storage)), call)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from .elements import shape_of
-from .graphdef import Node, Source
+from .graphdef import GraphDefNode, GraphSource
 
 _KEEPING = frozenset(
     "Identity Cast Relu Relu6 Add AddV2 Sub Mul RealDiv BiasAdd QuantizeV2".split()
@@ -22,9 +22,9 @@ _RANKS = {
 """Ops whose data have a rank, and whose second operand is a constant filter."""
 
 
-def inferred_shape(source: Source, name: str) -> tuple[int, ...] | None:
+def inferred_shape(source: GraphSource, name: str) -> tuple[int, ...] | None:
     """Returns the shape that the readers of an input take, -1 for open sizes; None if unknown."""
-    readers: dict[str, list[tuple[Node, int]]] = {}
+    readers: dict[str, list[tuple[GraphDefNode, int]]] = {}
     for node in source.nodes.values():
         for index, (operand, _) in enumerate(node.inputs):
             readers.setdefault(operand, []).append((node, index))
@@ -40,7 +40,7 @@ def inferred_shape(source: Source, name: str) -> tuple[int, ...] | None:
     return None
 
 
-def _taken(source: Source, node: Node, index: int) -> tuple[int, ...] | None:
+def _taken(source: GraphSource, node: GraphDefNode, index: int) -> tuple[int, ...] | None:
     """Returns the shape of an operand of a layer, its last size from the filter."""
     legacy = node.op.startswith("QuantizedConv2D") or node.op.startswith("QuantizedDepthwise")
     rank = 4 if legacy else 2 if node.op.startswith("QuantizedMatMul") else _RANKS.get(node.op)

@@ -18,11 +18,11 @@ from qir.ledger import Ledger
 from qir.passes.fold.fold_shapes import MADE_TO, made_to
 
 from . import branches, foreign, kernels, loops
-from .call import Call, Keep
+from .call import KeepNode, NodeCall
 from .elements import element, name_of, shape_of, tensor
 from .frames import LOOP, join_frames
-from .graphdef import BRANCHES, LOOPS, Node, Place, Source, in_order
-from .known import Known
+from .graphdef import BRANCHES, LOOPS, GraphDefNode, GraphSource, Place, in_order
+from .known import KnownValues
 from .operators import OPS
 from .ranks import inferred_shape
 from .switches import SWITCHED, join_switches
@@ -32,12 +32,12 @@ _WITH_LISTS = frozenset((*loops.OPS, "Identity"))
 """Ops that may read lists of tensors."""
 
 
-class Reader:
+class GraphDefReader:
     """The graph that is built, and what each result of the source has become in it."""
 
     def __init__(
         self,
-        source: Source,
+        source: GraphSource,
         name: str,
         ledger: Ledger,
         inputs: Mapping[str, str] | None = None,
@@ -48,7 +48,7 @@ class Reader:
         """By node that is an input: what the model calls it."""
         self.graph = Graph(name) if graph is None else graph
         self.ledger = ledger
-        self.known = Known()
+        self.known = KnownValues()
         self.found: dict[Place, loops.Held] = {}
         self.loops: dict[str, loops.Loop] = {}
         self.unnamed: set[Value] = set()
@@ -80,7 +80,7 @@ class Reader:
             self._read(node)
         return [self.found[place] for place in places]
 
-    def _read(self, node: Node) -> None:
+    def _read(self, node: GraphDefNode) -> None:
         if node.op == "Const":
             self.found[node.name, 0] = self._constant(node)
             return
@@ -88,7 +88,7 @@ class Reader:
             self._set(node, self._control(node))
             return
         operands = [self.held(node, place) for place in node.inputs]
-        call = Call(self, node, operands)  # type: ignore[arg-type]
+        call = NodeCall(self, node, operands)  # type: ignore[arg-type]
         if node.op not in _WITH_LISTS and not all(isinstance(held, Value) for held in operands):
             raise self.fail(node, "reads a list of tensors, which it cannot")
         handler = OPS.get(node.op)
@@ -98,7 +98,7 @@ class Reader:
             return
         try:
             made = handler(call)
-        except (Keep, TypeRuleError) as why:
+        except (KeepNode, TypeRuleError) as why:
             if node.op not in kernels.OPS:
                 raise self.fail(node, f"is not read: {why}") from why
             made = self._kept(node, operands, "is not read", str(why))
@@ -108,32 +108,32 @@ class Reader:
         self._set(node, list(made) if isinstance(made, Sequence) else [made])
 
     def _kept(
-        self, node: Node, operands: Sequence[loops.Held], said: str, reason: str = ""
+        self, node: GraphDefNode, operands: Sequence[loops.Held], said: str, reason: str = ""
     ) -> Sequence[Value]:
         """Returns the results of an op that is kept as it is; else fails by the reason."""
         values = [held for held in operands if isinstance(held, Value)]
         try:
             return foreign.keep(self, node, values, reason)
-        except Keep as why:
+        except KeepNode as why:
             said += f": {reason}; it cannot be kept either ({why})" if reason else f" ({why})"
             raise self.fail(node, said) from why
 
-    def _set(self, node: Node, results: Sequence[loops.Held]) -> None:
+    def _set(self, node: GraphDefNode, results: Sequence[loops.Held]) -> None:
         for index, held in enumerate(results):
             self.found[node.name, index] = held
             if isinstance(held, Value):
                 self._name(held, f"{node.name}:{index}" if index else node.name)
 
-    def _control(self, node: Node) -> list[loops.Held]:
+    def _control(self, node: GraphDefNode) -> list[loops.Held]:
         try:
             if node.op in BRANCHES or node.op == SWITCHED:
                 return branches.read(self, node)
             loop = self.loops.get(node.name) or loops.of_functions(self.source, node)
             return loops.read(self, node, loop)
-        except (Keep, TypeRuleError) as why:
+        except (KeepNode, TypeRuleError) as why:
             raise self.fail(node, f"is not read: {why}") from why
 
-    def held(self, node: Node, place: Place) -> loops.Held:
+    def held(self, node: GraphDefNode, place: Place) -> loops.Held:
         """Returns an operand of a node, which may be a list of tensors."""
         if place not in self.found:
             said = f"reads result {place[1]} of {place[0]}, which is not read"
@@ -148,7 +148,7 @@ class Reader:
             raise InputError(f"{self.source.name}: output {place[0]} is a list of tensors")
         return found
 
-    def _input(self, node: Node) -> Value:
+    def _input(self, node: GraphDefNode) -> Value:
         number = node.attrs["dtype"].type
         kind = element(number)
         if kind is None:
@@ -165,7 +165,7 @@ class Reader:
         )
         return made.result
 
-    def _dims(self, node: Node, stated: Sequence[int]) -> tuple[Dim, ...]:
+    def _dims(self, node: GraphDefNode, stated: Sequence[int]) -> tuple[Dim, ...]:
         """Returns sizes with a symbol for each open one: N for the batch."""
         stem = re.sub(r"\W", "_", node.name)
         stem = stem if stem[:1].isalpha() else f"s{stem}"
@@ -175,7 +175,7 @@ class Reader:
             for size, name in zip(stated, names, strict=False)
         )
 
-    def _constant(self, node: Node) -> Value:
+    def _constant(self, node: GraphDefNode) -> Value:
         proto = node.attrs["value"].tensor if "value" in node.attrs else None
         if proto is None:
             raise self.fail(node, "is a constant without a value")
@@ -190,7 +190,7 @@ class Reader:
 
     def add(
         self,
-        node: Node,
+        node: GraphDefNode,
         op: str,
         operands: Mapping[str, Value],
         attrs: Mapping[str, Attr],
@@ -205,7 +205,11 @@ class Reader:
         return made
 
     def add_control(
-        self, node: Node, op: str, operands: Mapping[str, Value], bodies: Mapping[str, Graph]
+        self,
+        node: GraphDefNode,
+        op: str,
+        operands: Mapping[str, Value],
+        bodies: Mapping[str, Graph],
     ) -> Sequence[Value]:
         """Adds an op that holds bodies; returns its results."""
         name = self.names(node, op)
@@ -216,7 +220,7 @@ class Reader:
 
     def add_group(
         self,
-        node: Node,
+        node: GraphDefNode,
         stages: Sequence[Stage],
         operands: Mapping[str, Value],
         kind: TensorType,
@@ -243,12 +247,12 @@ class Reader:
             more = tuple(n if o is None else o for o, n in zip(kind.shape, shape, strict=True))
             self.graph.set_type(made.result, kind.with_shape(more))
 
-    def names(self, node: Node, what: str) -> str:
+    def names(self, node: GraphDefNode, what: str) -> str:
         """Returns a name for a value that the source does not name."""
         return self.graph.fresh(f"{node.name}/{what}")
 
-    def origin(self, node: Node) -> Origin:
-        """Returns where a node came from: its op and name, and the scope that it stands in."""
+    def origin(self, node: GraphDefNode) -> Origin:
+        """Returns where a node came from: its op and name, and the scope that it is in."""
         operands = tuple((str(i), name) for i, (name, _) in enumerate(node.inputs))
         return Origin("tensorflow", node.op, node.name, node.name.rpartition("/")[0], 0, operands)
 
@@ -258,6 +262,6 @@ class Reader:
             self.unnamed.discard(value)
             self.graph.rename(value, name)
 
-    def fail(self, node: Node, what: str) -> InputError:
+    def fail(self, node: GraphDefNode, what: str) -> InputError:
         """Returns the error for a node, in one line."""
         return InputError(f"{self.source.name}: {node.op} {node.name} {what}")

@@ -8,11 +8,11 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import dtype
 from qir.ir.node import Value
 
-from .call import Call
+from .call import NodeCall
 
 
-def _over_axes(op: str) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _over_axes(op: str) -> Callable[[NodeCall], Value]:
+    def read(call: NodeCall) -> Value:
         x = call[0]
         axes = call.axes(1, x.type.rank)
         if not axes:
@@ -22,10 +22,10 @@ def _over_axes(op: str) -> Callable[[Call], Value]:
     return read
 
 
-def _truths(op: str) -> Callable[[Call], Value]:
+def _truths(op: str) -> Callable[[NodeCall], Value]:
     """Returns the converter of All and Any, as the least or greatest of 0 and 1."""
 
-    def read(call: Call) -> Value:
+    def read(call: NodeCall) -> Value:
         x = call[0]
         axes = call.axes(1, x.type.rank)
         if not axes:
@@ -37,8 +37,8 @@ def _truths(op: str) -> Callable[[Call], Value]:
     return read
 
 
-def _place(op: str) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _place(op: str) -> Callable[[NodeCall], Value]:
+    def read(call: NodeCall) -> Value:
         axis = call.axis(1, call.rank(0))
         made = call.add(op, {"x": call[0]}, {"axis": axis, "keep": False})
         to = call.kind("output_type") if call.has("output_type") else made.type.dtype
@@ -47,8 +47,8 @@ def _place(op: str) -> Callable[[Call], Value]:
     return read
 
 
-def _running(op: str) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _running(op: str) -> Callable[[NodeCall], Value]:
+    def read(call: NodeCall) -> Value:
         attrs: dict[str, Attr] = {
             "axis": call.axis(1, call.rank(0)),
             "exclusive": call.flag("exclusive"),
@@ -59,7 +59,7 @@ def _running(op: str) -> Callable[[Call], Value]:
     return read
 
 
-def _top_k(call: Call) -> Sequence[Value]:
+def _top_k(call: NodeCall) -> Sequence[Value]:
     (k,) = call.sizes(1)
     attrs: dict[str, Attr] = {
         "k": k,
@@ -73,7 +73,7 @@ def _top_k(call: Call) -> Sequence[Value]:
 
 
 _I32 = dtype("i32")
-OPS: dict[str, Callable[[Call], Value | Sequence[Value]]] = {
+OPS: dict[str, Callable[[NodeCall], Value | Sequence[Value]]] = {
     "Mean": _over_axes("reduce_mean"),
     "Sum": _over_axes("reduce_sum"),
     "Prod": _over_axes("reduce_prod"),

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import Call
+from .call import NodeCall
 
 
-def _coordinates(call: Call, nearest: bool) -> dict[str, Attr]:
+def _coordinates(call: NodeCall, nearest: bool) -> dict[str, Attr]:
     if call.flag("align_corners"):
         place, rounding = "align_corners", "round_prefer_ceil"
     elif call.flag("half_pixel_centers"):
@@ -21,17 +21,17 @@ def _coordinates(call: Call, nearest: bool) -> dict[str, Attr]:
     return {**found, "rounding": rounding} if nearest else found
 
 
-def _nearest(call: Call) -> Value:
+def _nearest(call: NodeCall) -> Value:
     attrs: dict[str, Attr] = {"axes": (1, 2), **_coordinates(call, True)}
     return call.add("resize_nearest", {"x": call[0], "sizes": call.row(call.sizes(1))}, attrs)
 
 
-def _bilinear(call: Call) -> Value:
+def _bilinear(call: NodeCall) -> Value:
     attrs: dict[str, Attr] = {"axes": (1, 2), "mode": "linear", **_coordinates(call, False)}
     return call.add("resize", {"x": call[0], "sizes": call.row(call.sizes(1))}, attrs)
 
 
-OPS: dict[str, Callable[[Call], Value]] = {
+OPS: dict[str, Callable[[NodeCall], Value]] = {
     "ResizeNearestNeighbor": _nearest,
     "ResizeBilinear": _bilinear,
 }

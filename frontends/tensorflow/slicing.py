@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import Call, Keep
+from .call import KeepNode, NodeCall
 from .movement import as_i64
 
 _LAST = 2**63 - 1
@@ -41,7 +41,7 @@ class _Cuts:
             self.steps.append(step)
 
 
-def _strided(call: Call) -> Value:
+def _strided(call: NodeCall) -> Value:
     x, cuts = call[0], _cuts(call)
     if cuts.axes:
         x = call.add("slice", {"x": x}, cuts.attrs)
@@ -52,14 +52,14 @@ def _strided(call: Call) -> Value:
     return x
 
 
-def _cuts(call: Call) -> _Cuts:
+def _cuts(call: NodeCall) -> _Cuts:
     """Returns what the bounds and masks say, entry by entry."""
     begin, end, strides = (call.sizes(i) for i in (1, 2, 3))
     first, last, ellipsis, new, shrink = (call.whole(name) for name in _MASKS)
     plain = [i for i in range(len(begin)) if not ((ellipsis | new) >> i) & 1]
     left = call.rank(0) - len(plain)
     if left < 0:
-        raise Keep(f"it has {len(plain)} bounds for {call.rank(0)} axes")
+        raise KeepNode(f"it has {len(plain)} bounds for {call.rank(0)} axes")
     cuts, axis, place = _Cuts(), 0, 0
     for i in range(len(begin)):
         bit = 1 << i
@@ -82,14 +82,14 @@ def _cuts(call: Call) -> _Cuts:
     return cuts
 
 
-def _slice(call: Call) -> Value:
+def _slice(call: NodeCall) -> Value:
     x = call[0]
     starts = call.reader.known.elements(call[1])
     sizes = call.sizes(2)
     axes = tuple(range(len(sizes)))
     if starts is None:
         if any(size < 0 for size in sizes):
-            raise Keep("where it ends is computed while the network runs")
+            raise KeepNode("where it ends is computed while the network runs")
         begin = as_i64(call, call[1])
         end = call.add("add", {"a": begin, "b": call.row(sizes)})
         attrs = {"axes": axes, "steps": (1,) * len(axes)}
@@ -103,4 +103,4 @@ def _slice(call: Call) -> Value:
     return call.add("slice", {"x": x}, cuts.attrs) if cuts.axes else x
 
 
-OPS: dict[str, Callable[[Call], Value]] = {"StridedSlice": _strided, "Slice": _slice}
+OPS: dict[str, Callable[[NodeCall], Value]] = {"StridedSlice": _strided, "Slice": _slice}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from qir.errors import InputError
 
-from .graphdef import Body, Branch, Node, Place, Source
+from .graphdef import Branch, FunctionBody, GraphDefNode, GraphSource, Place
 
 SWITCHED = "Cond"
 """The op of a node that stands for the Switch and Merge nodes of a branch."""
@@ -15,7 +15,7 @@ _ELSE, _THEN = 0, 1
 """The results of Switch, and the inputs of Merge in the order that TensorFlow writes them in."""
 
 
-def join_switches(source: Source) -> None:
+def join_switches(source: GraphSource) -> None:
     """Replaces the Merge nodes of each condition, those of inner branches first."""
     nodes = source.nodes
     left = [n for n in nodes.values() if n.op == "Merge" and not _is_ring(source, n)]
@@ -31,12 +31,12 @@ def join_switches(source: Source) -> None:
         left = [n for n in left if n not in group]
 
 
-def _is_ring(source: Source, merge: Node) -> bool:
+def _is_ring(source: GraphSource, merge: GraphDefNode) -> bool:
     """Returns whether a Merge begins a loop."""
     return any(name in source.nodes and source.nodes[name].op in _RING for name, _ in merge.inputs)
 
 
-def _ends(source: Source, place: Place, *, waits: bool) -> list[tuple[Node, int]]:
+def _ends(source: GraphSource, place: Place, *, waits: bool) -> list[tuple[GraphDefNode, int]]:
     """Returns the results of Switch that a result hangs on, and Merge nodes on the way to them.
 
     With `waits`, nodes that only order others count too. The Switch of a loop is passed.
@@ -62,14 +62,15 @@ def _ends(source: Source, place: Place, *, waits: bool) -> list[tuple[Node, int]
     return found
 
 
-def _inner(source: Source, merge: Node) -> bool:
+def _inner(source: GraphSource, merge: GraphDefNode) -> bool:
     """Returns whether a Merge that was not replaced yet leads to this one."""
     ends = [end for place in merge.inputs for end in _ends(source, place, waits=False)]
     return any(node.op == "Merge" for node, _ in ends)
 
 
-def _condition(source: Source, merge: Node) -> Place:
-    """Returns what decides between the inputs of a Merge; InputError where they do not fit."""
+def _condition(source: GraphSource, merge: GraphDefNode) -> Place:
+    """Returns what decides between the inputs of a Merge; raises InputError where they do not
+    fit."""
     conditions: set[Place] = set()
     for side, place in zip((_ELSE, _THEN), merge.inputs, strict=True):
         ends = _ends(source, place, waits=False) or _ends(source, place, waits=True)
@@ -83,26 +84,30 @@ def _condition(source: Source, merge: Node) -> Place:
     return conditions.pop()
 
 
-def _named(source: Source, place: Place) -> Place:
+def _named(source: GraphSource, place: Place) -> Place:
     """Returns the result that nodes only name again, as `tf.cond` does with its condition."""
     while place[0] in source.nodes and source.nodes[place[0]].op == "Identity":
         place = source.nodes[place[0]].inputs[0]
     return place
 
 
-def _join(source: Source, condition: Place, merges: list[Node]) -> None:
+def _join(source: GraphSource, condition: Place, merges: list[GraphDefNode]) -> None:
     nodes = source.nodes
     ends = [end for m in merges for place in m.inputs for end in _ends(source, place, waits=False)]
     switches = list({node.name: node for node, _ in ends}.values())
     inner = replace(source, nodes=dict(nodes), branches=dict(source.branches))
     then, orelse = (
-        Body(inner, [[(node.name, side)] for node in switches], [m.inputs[side] for m in merges])
+        FunctionBody(
+            inner, [[(node.name, side)] for node in switches], [m.inputs[side] for m in merges]
+        )
         for side in (_THEN, _ELSE)
     )
     name = f"{merges[0].name}/{SWITCHED}"
     if name in nodes:
         raise InputError(f"{source.name}: a branch has the name of the node {name}")
-    nodes[name] = Node(name, SWITCHED, [condition, *(node.inputs[0] for node in switches)], {})
+    nodes[name] = GraphDefNode(
+        name, SWITCHED, [condition, *(node.inputs[0] for node in switches)], {}
+    )
     source.branches[name] = Branch(then, orelse)
     for index, merge in enumerate(merges):
-        nodes[merge.name] = Node(merge.name, "Identity", [(name, index)], {})
+        nodes[merge.name] = GraphDefNode(merge.name, "Identity", [(name, index)], {})

@@ -11,7 +11,7 @@ from qir.ir.dims import Dim
 from qir.ir.node import Value
 from qir.ir.types import Array
 
-from .call import Call, Keep
+from .call import KeepNode, NodeCall
 
 FIRST, LAST = "NCHW", "NHWC"
 
@@ -32,24 +32,24 @@ class Images:
         """The axis of the channels."""
         return 1 if self.layout == FIRST else 3
 
-    def sides(self, call: Call, name: str, default: tuple[int, ...] = ()) -> tuple[int, int]:
+    def sides(self, call: NodeCall, name: str, default: tuple[int, ...] = ()) -> tuple[int, int]:
         """Returns the numbers for height and width of an attribute that lists all axes."""
         held = call.wholes(name) or default
         if len(held) != 4 or any(held[i] != 1 for i in (0, self.channels)) or min(held) < 1:
-            raise Keep(f"its {name} are {list(held)}")
+            raise KeepNode(f"its {name} are {list(held)}")
         return held[self.axes[0]], held[self.axes[1]]
 
 
-def images(call: Call) -> Images:
+def images(call: NodeCall) -> Images:
     """Returns the layout that a node names; Keep for one that is none of the usual two."""
     layout = call.text("data_format", LAST)
     if layout not in (FIRST, LAST):
-        raise Keep(f"its data_format is {layout}")
+        raise KeepNode(f"its data_format is {layout}")
     return Images(layout)
 
 
 def pads(
-    call: Call,
+    call: NodeCall,
     where: Images,
     sizes: Sequence[Dim],
     kernel: Sequence[int],
@@ -61,13 +61,13 @@ def pads(
     if padding == "EXPLICIT":
         held = call.wholes("explicit_paddings") or call.wholes("padding_list")
         if len(held) != 8:
-            raise Keep(f"its explicit paddings are {list(held)}")
+            raise KeepNode(f"its explicit paddings are {list(held)}")
         h, w = where.axes
         return held[2 * h], held[2 * w], held[2 * h + 1], held[2 * w + 1]
     if padding == "VALID":
         return 0, 0, 0, 0
     if padding != "SAME":
-        raise Keep(f"its padding is {padding!r}")
+        raise KeepNode(f"its padding is {padding!r}")
     total = [same(sizes[i], kernel[i], stride[i], dilation[i]) for i in (0, 1)]
     top, left = total[0] // 2, total[1] // 2
     return top, left, total[0] - top, total[1] - left
@@ -80,10 +80,10 @@ def same(size: Dim, kernel: int, stride: int, dilation: int) -> int:
         return max((-(-size // stride) - 1) * stride + span - size, 0)
     if stride == 1:
         return span - 1
-    raise Keep(f"SAME padding with stride {stride} needs the size of its input; state it")
+    raise KeepNode(f"SAME padding with stride {stride} needs the size of its input; state it")
 
 
-def transposed(call: Call, value: Value, perm: tuple[int, ...], what: str) -> Value:
+def transposed(call: NodeCall, value: Value, perm: tuple[int, ...], what: str) -> Value:
     """Returns a value with its axes in another order; constants are transposed here."""
     held = value.constant
     if held is not None and not held.type.quant:
@@ -94,7 +94,7 @@ def transposed(call: Call, value: Value, perm: tuple[int, ...], what: str) -> Va
     return call.add("transpose", {"x": value}, {"perm": perm})
 
 
-def _coded(call: Call, value: Value, perm: tuple[int, ...]) -> Value:
+def _coded(call: NodeCall, value: Value, perm: tuple[int, ...]) -> Value:
     """Returns quantized values with their axes in another order; weights in float before it."""
     node = value.node
     if (held := value.constant) is not None:

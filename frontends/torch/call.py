@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,19 +20,19 @@ from .elements import element
 from .symbols import shape_of
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .reader import ProgramReader
 
 Size: TypeAlias = "int | fx.Node"
 
 
-class Keep(Exception):
+class KeepCall(Exception):
     """The call has no exact form in the language, and is kept as a foreign op."""
 
 
-class Call:
+class OverloadCall:
     """A call of an overload such as `aten.conv2d.default`."""
 
-    def __init__(self, reader: Reader, node: fx.Node, *, moves: bool = False) -> None:
+    def __init__(self, reader: ProgramReader, node: fx.Node, *, moves: bool = False) -> None:
         self.reader = reader
         self.node = node
         self.moves = moves
@@ -58,6 +59,13 @@ class Call:
         """The fake tensor of the only result: its shape and element type."""
         found: torch.Tensor = self.node.meta["val"]
         return found
+
+    def reads(self, place: int) -> bool:
+        """Returns whether somebody reads the result at a place of several."""
+        return any(
+            user.target is operator.getitem and user.args[1] == place and user.users
+            for user in self.node.users
+        )
 
     def add(
         self, op: str, operands: Mapping[str, Value | None], attrs: Mapping[str, Attr] | None = None
@@ -90,13 +98,26 @@ class Call:
             return self.add_typed(stages[0].op, operands, kind, stages[0].attrs)
         return self.reader.add_group(self.node, stages, operands, kind)
 
+    def expanded(self, x: Value, like: Value) -> Value:
+        """Returns a tensor repeated to the shape of another one."""
+        shape = like.type.shape
+        if x.type.shape == shape:
+            return x
+        known = [size for size in shape if isinstance(size, int)]
+        if len(known) == len(shape):
+            return self.add("expand", {"x": x, "shape": self.reader.graph.constant(row(known))})
+        made = self.add("expand", {"x": x, "shape": self.add("shape", {"x": like})})
+        if None not in shape:
+            self.reader.graph.set_type(made, made.type.with_shape(shape))
+        return made
+
     # -- operands -------------------------------------------------------------------------------
 
     def value(self, name: str) -> Value:
         """Returns a tensor argument."""
         found = self.optional(name)
         if found is None:
-            raise Keep
+            raise KeepCall
         return found
 
     def optional(self, name: str) -> Value | None:
@@ -145,7 +166,7 @@ class Call:
         kinds = [h.meta["val"] if isinstance(h, fx.Node) else h for h in held]
         kinds = [float(k) if isinstance(k, torch.SymFloat) else k for k in kinds]
         if any(isinstance(k, (torch.SymInt, torch.SymBool)) for k in kinds):
-            raise Keep
+            raise KeepCall
         found: torch.dtype = torch.result_type(kinds[0], kinds[-1])
         return found
 
@@ -165,14 +186,14 @@ class Call:
         """Returns an integer; Keep for one that is not known."""
         held = self.given[name]
         if not isinstance(held, int):
-            raise Keep
+            raise KeepCall
         return int(held)
 
     def real(self, name: str) -> float:
         """Returns a number; Keep for one that is not known."""
         held = self.given[name]
         if not isinstance(held, (int, float)):
-            raise Keep
+            raise KeepCall
         return float(held)
 
     def flag(self, name: str) -> bool:
@@ -186,7 +207,7 @@ class Call:
             return ()
         items = [held] if isinstance(held, int) else list(held)
         if not all(isinstance(item, int) for item in items):
-            raise Keep
+            raise KeepCall
         return tuple(items) * (count if len(items) == 1 and count else 1)
 
     def axis(self, name: str, rank: int) -> int:
@@ -204,12 +225,13 @@ def known(kind: torch.dtype) -> DType:
     """Returns the language's element type; Keep where it has none."""
     found = element(kind)
     if found is None:
-        raise Keep
+        raise KeepCall
     return found
 
 
 def type_of(fake: torch.Tensor, place: str) -> TensorType:
-    """Returns the type of a tensor; InputError for an element type that the language lacks."""
+    """Returns the type of a tensor; raises InputError for an element type that the language
+    lacks."""
     found = element(fake.dtype)
     if found is None:
         raise InputError(f"{place}: the language has no element type {fake.dtype}")

@@ -15,13 +15,13 @@ from qir.ir.node import Value
 from qir.ir.types import TensorType
 
 from . import sizes
-from .program import Program
+from .program import TorchProgram
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .reader import ProgramReader
 
 
-def cond(reader: Reader, node: fx.Node) -> list[Value]:
+def cond(reader: ProgramReader, node: fx.Node) -> list[Value]:
     """Reads `torch.cond`; what both branches are given comes into them as inputs."""
     condition, then, other, *rest = node.args
     given: Sequence[Any] = rest[0] if rest else ()  # type: ignore[assignment]
@@ -40,7 +40,7 @@ def cond(reader: Reader, node: fx.Node) -> list[Value]:
     return _added(reader, node, "if", operands, bodies)
 
 
-def while_loop(reader: Reader, node: fx.Node) -> list[Value]:
+def while_loop(reader: ProgramReader, node: fx.Node) -> list[Value]:
     """Reads `while_loop`, whose condition is computed before the first round and after each."""
     condition, body, carried, *rest = node.args
     kept: Sequence[Any] = carried  # type: ignore[assignment]
@@ -71,14 +71,14 @@ def while_loop(reader: Reader, node: fx.Node) -> list[Value]:
     return _added(reader, node, "loop", operands, {"body": graph})
 
 
-def _module(reader: Reader, held: Any) -> fx.GraphModule:
+def _module(reader: ProgramReader, held: Any) -> fx.GraphModule:
     found = reader.program.attribute(str(held.target))
     if not isinstance(found, fx.GraphModule):
         raise reader.fail(held, "is no graph of calls")
     return found
 
 
-def _outside(reader: Reader, given: Sequence[Any]) -> dict[fx.Node, Value]:
+def _outside(reader: ProgramReader, given: Sequence[Any]) -> dict[fx.Node, Value]:
     """Returns what comes into a body from outside; it has stored tensors itself."""
     nodes = [held for held in given if isinstance(held, fx.Node) and reader.held(held) is None]
     return {node: reader.tensor(node) for node in nodes}
@@ -93,7 +93,7 @@ def _inputs(graph: Graph, outside: Mapping[fx.Node, Value]) -> dict[fx.Node, Val
 
 
 def _inlined(
-    reader: Reader,
+    reader: ProgramReader,
     graph: Graph,
     module: fx.GraphModule,
     given: Sequence[Any],
@@ -108,7 +108,7 @@ def _inlined(
             stored[place.name] = found
     if isinstance(values, Mapping):
         values = [values.get(held) if isinstance(held, fx.Node) else None for held in given]
-    program = Program(module.graph, stored, lambda name: operator.attrgetter(name)(module))
+    program = TorchProgram(module.graph, stored, lambda name: operator.attrgetter(name)(module))
     inner = type(reader)(program, reader.graph.name, reader.ledger, reader.share, graph=graph)
     for place, value in zip(places, values, strict=True):
         if value is not None and sizes.is_size(place):
@@ -126,7 +126,7 @@ def _inlined(
 
 
 def _added(
-    reader: Reader,
+    reader: ProgramReader,
     node: fx.Node,
     op: str,
     operands: Mapping[str, Value],

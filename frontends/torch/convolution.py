@@ -8,10 +8,10 @@ from math import prod
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import Call, Keep
+from .call import KeepCall, OverloadCall
 
 
-def _batched(call: Call, axes: int) -> tuple[Value, bool]:
+def _batched(call: OverloadCall, axes: int) -> tuple[Value, bool]:
     """Returns the data with a batch axis, and whether one had to be added."""
     x = call.value("input")
     if x.type.rank == axes + 2:
@@ -19,8 +19,8 @@ def _batched(call: Call, axes: int) -> tuple[Value, bool]:
     return call.add("unsqueeze", {"x": x}, {"axes": (0,)}), True
 
 
-def _convolution(axes: int) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _convolution(axes: int) -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         pads = call["padding"]
         if pads == "valid":
             sides = (0,) * axes * 2
@@ -42,7 +42,7 @@ def _convolution(axes: int) -> Callable[[Call], Value]:
     return read
 
 
-def _same(call: Call, axes: int) -> tuple[int, ...]:
+def _same(call: OverloadCall, axes: int) -> tuple[int, ...]:
     """Returns the padding that keeps sizes; an odd rest is padded at the end."""
     kernel = call.fake("weight").shape[2:]
     dilation = call.wholes("dilation", axes)
@@ -50,8 +50,8 @@ def _same(call: Call, axes: int) -> tuple[int, ...]:
     return tuple(t // 2 for t in total) + tuple(t - t // 2 for t in total)
 
 
-def _transposed(axes: int) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _transposed(axes: int) -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         x, alone = _batched(call, axes)
         attrs: dict[str, Attr] = {
             "stride": call.wholes("stride", axes),
@@ -67,11 +67,11 @@ def _transposed(axes: int) -> Callable[[Call], Value]:
     return read
 
 
-def _general(call: Call) -> Value:
+def _general(call: OverloadCall) -> Value:
     """Reads `convolution`, which decomposition makes of all of them."""
     axes = call.fake("weight").dim() - 2
     if axes not in (1, 2, 3) or prod(call.fake("weight").shape) == 0:
-        raise Keep
+        raise KeepCall
     return (_transposed if call.flag("transposed") else _convolution)(axes)(call)
 
 

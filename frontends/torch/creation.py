@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,19 +12,19 @@ from qir.ir.node import Value
 from qir.ir.types import Array, TensorType
 
 from . import sizes
-from .call import Call, Keep, known
+from .call import KeepCall, OverloadCall, known
 from .elements import array
 
 
-def _filled(number: float | None, like: bool = False) -> Callable[[Call], Value]:
+def _filled(number: float | None, like: bool = False) -> Callable[[OverloadCall], Value]:
     """Returns the converter of an op that makes a tensor of one number, or of its fill value."""
 
-    def read(call: Call) -> Value:
+    def read(call: OverloadCall) -> Value:
         held = number
         if held is None:
             held = call["fill_value" if "fill_value" in call.given else "value"]
         if not isinstance(held, (bool, int, float)):
-            raise Keep
+            raise KeepCall
         kind = known(call.result.dtype)
         with np.errstate(all="ignore"):
             one = np.asarray([held]).astype(kind.carrier)
@@ -42,14 +43,14 @@ def _filled(number: float | None, like: bool = False) -> Callable[[Call], Value]
     return read
 
 
-def _range(call: Call) -> Value:
+def _range(call: OverloadCall) -> Value:
     start = call.given.get("start", 0)
     step = call.given.get("step", 1)
     end = call["end"]
     if all(isinstance(v, (int, float)) for v in (start, end, step)):
         return _stored(call, torch.arange(start, end, step, dtype=call.result.dtype))
     if call.result.dtype != torch.int64:
-        raise Keep
+        raise KeepCall
     operands = {}
     for slot, held_one in (("start", start), ("limit", end), ("step", step)):
         row = call.reader.size(held_one)
@@ -57,25 +58,37 @@ def _range(call: Call) -> Value:
     return call.add("range", operands)
 
 
-def _linear_space(call: Call) -> Value:
+def _linear_space(call: OverloadCall) -> Value:
     start, end, steps = call.real("start"), call.real("end"), call.whole("steps")
     return _stored(call, torch.linspace(start, end, steps, dtype=call.result.dtype))
 
 
-def _stored(call: Call, data: torch.Tensor) -> Value:
+def _stored(call: OverloadCall, data: torch.Tensor) -> Value:
     """Returns numbers that PyTorch computes while the model is read."""
     held = Array(array(data), TensorType(tuple(data.shape), known(call.result.dtype)))
     return call.reader.graph.constant(held, name=call.reader.names(call.node, "range"))
 
 
-def _fill(call: Call) -> Value:
+def _computed(call: OverloadCall) -> Value:
+    """Computes numbers of numbers, such as a window or the indices of a triangle."""
+    target: Any = call.node.target
+    given = {name: held for name, held in call.given.items() if name != "device"}
+    places = [f for f in target._schema.arguments if f.name in given]
+    positional = [given[f.name] for f in places if not f.kwarg_only]
+    if not all(isinstance(held, (int, float, bool)) for held in positional):
+        raise KeepCall
+    named = {f.name: given[f.name] for f in places if f.kwarg_only and given[f.name] is not None}
+    return _stored(call, target(*positional, **named))
+
+
+def _fill(call: OverloadCall) -> Value:
     """Fills a tensor with the one element of another."""
     number = call.promoted("value", kind=call.result.dtype)[0]
     shape = call.add("shape", {"x": call.value("self")})
     return call.add("expand", {"x": number, "shape": shape})
 
 
-def _number(call: Call) -> Value:
+def _number(call: OverloadCall) -> Value:
     return call.promoted("s", kind=call.result.dtype)[0]
 
 
@@ -97,4 +110,9 @@ OPS = {
     "arange.start_step": _range,
     "linspace.default": _linear_space,
     "scalar_tensor.default": _number,
+    **{
+        f"{name}.default": _computed
+        for name in "eye tril_indices triu_indices hann_window hamming_window".split()
+    },
+    "eye.m": _computed,
 }

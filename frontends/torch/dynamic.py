@@ -12,12 +12,12 @@ from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, Grain, QuantType, TensorType
 
-from .call import Call, Keep
+from .call import KeepCall, OverloadCall
 from .dynamic_recurrent import chosen
 from .elements import array
 
 
-def _linear(call: Call) -> Value:
+def _linear(call: OverloadCall) -> Value:
     """Reads linear_dynamic, whose second operand is the pair of weights and bias."""
     x = call.value("X")
     weight, bias = call["W_prepack"]
@@ -31,7 +31,7 @@ def _linear(call: Call) -> Value:
     return call.add("linear", operands)
 
 
-def _table(call: Call, name: str, storage: str) -> Value:
+def _table(call: OverloadCall, name: str, storage: str) -> Value:
     """Returns the rows of a table, each with a scale and a zero point that is a float."""
     found = [call.reader.held(node) for node in call[name]]
     rows, *numbers = [held for held in found if held is not None]
@@ -41,8 +41,8 @@ def _table(call: Call, name: str, storage: str) -> Value:
     return call.reader.constant(*rows, kind)
 
 
-def _rows(storage: str) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _rows(storage: str) -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         table, indices = _table(call, "weight", storage), call.value("indices")
         kind = TensorType((*indices.type.shape, table.type.shape[1]), F32)
         return call.add_typed("embedding", {"w": table, "indices": indices}, kind)
@@ -50,10 +50,10 @@ def _rows(storage: str) -> Callable[[Call], Value]:
     return read
 
 
-def _bags(storage: str) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _bags(storage: str) -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         if call.whole("mode") or call["compressed_indices_mapping"] is not None:
-            raise Keep("its bags are not sums of the rows of a whole table")
+            raise KeepCall("its bags are not sums of the rows of a whole table")
         operands = {
             "w": _table(call, "weight", storage),
             "indices": call.value("indices"),
@@ -66,7 +66,7 @@ def _bags(storage: str) -> Callable[[Call], Value]:
     return read
 
 
-OPS: dict[str, Callable[[Call], Any]] = {
+OPS: dict[str, Callable[[OverloadCall], Any]] = {
     "quantized.linear_dynamic.default": _linear,
     "quantized.embedding_byte.default": _rows("u8"),
     "quantized.embedding_4bit.default": _rows("u4"),

@@ -13,7 +13,7 @@ from qir.ir.dtype import F32, F64, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, Grain, QuantType, TensorType, param
 
-from .call import Call, Keep
+from .call import KeepCall, OverloadCall
 from .recurrent import GATES
 
 STORAGE = dtype("u8")
@@ -21,7 +21,7 @@ SEVEN_BITS = (0, 127)
 """The range that reduce_range asks for."""
 
 
-def chosen(call: Call, x: Value, *, reduced: bool) -> tuple[Value, dict[str, Value]]:
+def chosen(call: OverloadCall, x: Value, *, reduced: bool) -> tuple[Value, dict[str, Value]]:
     """Quantizes data by their own range; returns the integers, their scale and zero point."""
     attrs: dict[str, Attr] = {"rule": "torch.dynamic", "storage": STORAGE, "scale_type": F64}
     if reduced:
@@ -32,12 +32,12 @@ def chosen(call: Call, x: Value, *, reduced: bool) -> tuple[Value, dict[str, Val
     return data, {"x.scale": scale, "x.zero": zero}
 
 
-def _layers(kind: str) -> Callable[[Call], list[Value]]:
-    def read(call: Call) -> list[Value]:
+def _layers(kind: str) -> Callable[[OverloadCall], list[Value]]:
+    def read(call: OverloadCall) -> list[Value]:
         x, cells = call.value("input"), call["params"]
         ways = 2 if call.flag("bidirectional") else 1
         if x.type.rank != 3 or len(cells) != ways * call.whole("num_layers"):
-            raise Keep("its data are no batch of sequences")
+            raise KeepCall("its data are no batch of sequences")
         first = call.flag("batch_first")
         x = call.add("transpose", {"x": x}, {"perm": (1, 0, 2)}) if first else x
         states = call.values("hx") if kind == "lstm" else [call.value("hx")]
@@ -60,7 +60,13 @@ def _layers(kind: str) -> Callable[[Call], list[Value]]:
 
 
 def _side(
-    call: Call, kind: str, x: Value, cell: Sequence[Any], states: Sequence[Value], *, back: bool
+    call: OverloadCall,
+    kind: str,
+    x: Value,
+    cell: Sequence[Any],
+    states: Sequence[Value],
+    *,
+    back: bool,
 ) -> tuple[Value, ...]:
     """Adds one direction of a layer, whose state is quantized in each step."""
     weights, reduced = cell[:2], cell[4]
@@ -80,12 +86,12 @@ def _side(
     return made
 
 
-def _codes(call: Call, kind: str, weight: Any) -> Value:
+def _codes(call: OverloadCall, kind: str, weight: Any) -> Value:
     """Returns quantized weights as the language has them: one direction, gates in its order."""
     held = call.reader.tensor(weight).node.operands["x"]
     array, quant = held.constant, held.type.quant
     if array is None or quant is None:
-        raise Keep("its weights are computed")
+        raise KeepCall("its weights are computed")
     rows = _rows(kind, array.data.shape[0])
     if quant.grain is not None:
         grain = Grain(((1, 1),))
@@ -99,12 +105,12 @@ def _codes(call: Call, kind: str, weight: Any) -> Value:
     return call.reader.graph.constant(Array(data, TensorType(data.shape, quant), name), name=name)
 
 
-def _bias(call: Call, kind: str, biases: Sequence[Any]) -> Value:
+def _bias(call: OverloadCall, kind: str, biases: Sequence[Any]) -> Value:
     """Returns the biases of both products, one after the other."""
     found = [call.reader.held(bias) for bias in biases]
     both = [data.detach().numpy() for held in found if held is not None for data in held[1:]]
     if len(both) != 2:
-        raise Keep("its biases are computed")
+        raise KeepCall("its biases are computed")
     data = np.concatenate([one[_rows(kind, len(one))] for one in both])[None]
     name = call.reader.graph.fresh(f"{found[0][0]}.gates" if found[0] else "bias")
     return call.reader.graph.constant(Array(data, TensorType(data.shape, F32), name), name=name)
@@ -116,14 +122,14 @@ def _rows(kind: str, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.concatenate([parts[gate] for gate in GATES[kind]])
 
 
-def _part(call: Call, state: Value, index: int) -> Value:
+def _part(call: OverloadCall, state: Value, index: int) -> Value:
     if state.type.shape[0] == 1:
         return state
     cut = {"starts": (index,), "ends": (index + 1,), "axes": (0,), "steps": (1,)}
     return call.add("slice", {"x": state}, cut)
 
 
-def _joined(call: Call, parts: Sequence[Value], axis: int) -> Value:
+def _joined(call: OverloadCall, parts: Sequence[Value], axis: int) -> Value:
     if len(parts) == 1:
         return parts[0]
     return call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})

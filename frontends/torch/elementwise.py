@@ -10,12 +10,12 @@ import torch
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import Call, Keep
+from .call import KeepCall, OverloadCall
 
-Handler = Callable[[Call], Value]
+Handler = Callable[[OverloadCall], Value]
 
 
-def _float_of(call: Call, name: str) -> Value:
+def _float_of(call: OverloadCall, name: str) -> Value:
     """Returns an operand in the result's element type: integers are computed in floats."""
     return call.promoted(name, kind=call.result.dtype)[0]
 
@@ -23,7 +23,7 @@ def _float_of(call: Call, name: str) -> Value:
 def _unary(op: str, **names: str) -> Handler:
     """Returns the converter of a function of one operand; attributes by their name in PyTorch."""
 
-    def read(call: Call) -> Value:
+    def read(call: OverloadCall) -> Value:
         first = "self" if "self" in call.given else "input"
         attrs: dict[str, Attr] = {ours: call.real(theirs) for ours, theirs in names.items()}
         return call.add(op, {"x": _float_of(call, first)}, attrs)
@@ -34,9 +34,9 @@ def _unary(op: str, **names: str) -> Handler:
 def _whole_unary(op: str) -> Handler:
     """Returns the converter of a function that keeps integers, such as floor."""
 
-    def read(call: Call) -> Value:
+    def read(call: OverloadCall) -> Value:
         if call.fake("self").dtype != call.result.dtype:
-            raise Keep
+            raise KeepCall
         if op in ("floor", "ceil", "trunc", "round") and not call.result.dtype.is_floating_point:
             return call.value("self")
         return call.add(op, {"x": call.value("self")})
@@ -44,24 +44,24 @@ def _whole_unary(op: str) -> Handler:
     return read
 
 
-def _binary(op: str, kind: Callable[[Call], torch.dtype | None] | None = None) -> Handler:
+def _binary(op: str, kind: Callable[[OverloadCall], torch.dtype | None] | None = None) -> Handler:
     """Returns the converter of an op with two operands, tensors or numbers."""
 
-    def read(call: Call) -> Value:
+    def read(call: OverloadCall) -> Value:
         a, b = call.promoted("self", "other", kind=kind(call) if kind else None)
         return call.add(op, {"a": a, "b": b})
 
     return read
 
 
-def _result_kind(call: Call) -> torch.dtype:
+def _result_kind(call: OverloadCall) -> torch.dtype:
     return call.result.dtype
 
 
 def _scaled(op: str, swapped: bool = False) -> Handler:
     """Returns the converter of add, sub and rsub, whose second operand is times alpha."""
 
-    def read(call: Call) -> Value:
+    def read(call: OverloadCall) -> Value:
         a, b = call.promoted("self", "other", kind=call.result.dtype)
         if call["alpha"] != 1:
             factor = call.promoted("alpha", kind=call.result.dtype)[0]
@@ -77,7 +77,7 @@ def _scaled(op: str, swapped: bool = False) -> Handler:
     return read
 
 
-def _div_mode(call: Call) -> Value:
+def _div_mode(call: OverloadCall) -> Value:
     mode = call["rounding_mode"]
     a, b = call.promoted("self", "other", kind=call.result.dtype)
     if mode is None:
@@ -85,11 +85,25 @@ def _div_mode(call: Call) -> Value:
     if mode == "floor":
         return call.add("floor_div", {"a": a, "b": b})
     if not call.result.dtype.is_floating_point:
-        raise Keep("integers are divided toward zero")
+        return _toward_zero(call, a, b)
     return call.add("trunc", {"x": call.add("div", {"a": a, "b": b})})
 
 
-def _mul(call: Call) -> Value:
+def _toward_zero(call: OverloadCall, a: Value, b: Value) -> Value:
+    """Divides integers toward zero: their sizes, times both signs."""
+    if not call.result.dtype.is_signed:
+        return call.add("floor_div", {"a": a, "b": b})
+    whole = call.add("floor_div", {s: call.add("abs", {"x": v}) for s, v in (("a", a), ("b", b))})
+    signs = call.add("mul", {s: call.add("sign", {"x": v}) for s, v in (("a", a), ("b", b))})
+    return call.add("mul", {"a": whole, "b": signs})
+
+
+def _fmod(call: OverloadCall) -> Value:
+    a, b = call.promoted("self", "other", kind=call.result.dtype)
+    return call.add("mod", {"a": a, "b": b}, {"fmod": True})
+
+
+def _mul(call: OverloadCall) -> Value:
     a, b = call.promoted("self", "other", kind=call.result.dtype)
     return call.add("logical_and" if call.result.dtype == torch.bool else "mul", {"a": a, "b": b})
 
@@ -97,14 +111,14 @@ def _mul(call: Call) -> Value:
 def _pair(op: str) -> Handler:
     """Returns the converter of minimum and maximum."""
 
-    def read(call: Call) -> Value:
+    def read(call: OverloadCall) -> Value:
         a, b = call.promoted("self", "other", kind=call.result.dtype)
         return call.add(op, {"xs.0": a, "xs.1": b})
 
     return read
 
 
-def _pow(call: Call) -> Value:
+def _pow(call: OverloadCall) -> Value:
     exponent = call["exponent"]
     if exponent == 1 and call.fake("self").dtype == call.result.dtype:
         return call.value("self")
@@ -117,7 +131,7 @@ def _pow(call: Call) -> Value:
 
 
 def _logical(op: str) -> Handler:
-    def read(call: Call) -> Value:
+    def read(call: OverloadCall) -> Value:
         a, b = call.promoted("self", "other", kind=torch.bool)
         return call.add(op, {"a": a, "b": b})
 
@@ -127,21 +141,21 @@ def _logical(op: str) -> Handler:
 def _bits(op: str, truth: str) -> Handler:
     """Returns the converter of a bitwise op, which on truth values is the logical one."""
 
-    def read(call: Call) -> Value:
+    def read(call: OverloadCall) -> Value:
         a, b = call.promoted("self", "other")
         return call.add(truth if call.result.dtype == torch.bool else op, {"a": a, "b": b})
 
     return read
 
 
-def _not(call: Call) -> Value:
+def _not(call: OverloadCall) -> Value:
     truth = call.fake("self").dtype == torch.bool
     if not truth and str(call.node.target) == "aten.logical_not.default":
         return call.add("logical_not", {"x": call.promoted("self", kind=torch.bool)[0]})
     return call.add("logical_not" if truth else "bit_not", {"x": call.value("self")})
 
 
-def _clip(call: Call) -> Value:
+def _clip(call: OverloadCall) -> Value:
     named = ("min", "min_val"), ("max", "max_val")
     low, high = (next((call[n] for n in names if n in call.given), None) for names in named)
     numbers = all(bound is None or isinstance(bound, (int, float)) for bound in (low, high))
@@ -155,7 +169,7 @@ def _clip(call: Call) -> Value:
     return call.add("clip", {"x": _float_of(call, "self")}, attrs)
 
 
-def _between(call: Call, low: object, high: object) -> Value:
+def _between(call: OverloadCall, low: object, high: object) -> Value:
     """Clamps integers, and by bounds that are tensors."""
     kind = call.result.dtype
     value = call.cast_to(call["self"], kind)
@@ -163,7 +177,7 @@ def _between(call: Call, low: object, high: object) -> Value:
         if bound is None:
             continue
         if isinstance(bound, (torch.SymInt, torch.SymFloat)) or not _fits(bound, kind):
-            raise Keep
+            raise KeepCall
         value = call.add(op, {"xs.0": value, "xs.1": call.cast_to(bound, kind)})
     return value
 
@@ -175,43 +189,43 @@ def _fits(bound: object, kind: torch.dtype) -> bool:
     return torch.iinfo(kind).min <= bound <= torch.iinfo(kind).max
 
 
-def _relu6(call: Call) -> Value:
+def _relu6(call: OverloadCall) -> Value:
     return call.add("clip", {"x": call.value("self")}, {"min": 0.0, "max": 6.0})
 
 
-def _relu(call: Call) -> Value:
+def _relu(call: OverloadCall) -> Value:
     return call.add("relu", {"x": call.value("self")})
 
 
-def _hard_sigmoid(call: Call) -> Value:
+def _hard_sigmoid(call: OverloadCall) -> Value:
     attrs: Mapping[str, Attr] = {"alpha": 1 / 6, "beta": 0.5}
     return call.add("hard_sigmoid", {"x": call.value("self")}, attrs)
 
 
-def _gelu(call: Call) -> Value:
+def _gelu(call: OverloadCall) -> Value:
     return call.add("gelu", {"x": call.value("self")}, {"approximate": call["approximate"]})
 
 
-def _elu(call: Call) -> Value:
+def _elu(call: OverloadCall) -> Value:
     if call.real("scale") != 1 or call.real("input_scale") != 1:
-        raise Keep
+        raise KeepCall
     return call.add("elu", {"x": call.value("self")}, {"alpha": call.real("alpha")})
 
 
-def _softplus(call: Call) -> Value:
+def _softplus(call: OverloadCall) -> Value:
     if call.real("beta") != 1 or call.real("threshold") < 15:
-        raise Keep  # above the threshold PyTorch gives x, which is the same where it is large
+        raise KeepCall  # above the threshold PyTorch gives x, which is the same where it is large
     return call.add("softplus", {"x": call.value("self")})
 
 
-def _threshold(call: Call) -> Value:
+def _threshold(call: OverloadCall) -> Value:
     if call.real("value"):
-        raise Keep("values below the threshold do not become 0")
+        raise KeepCall("values below the threshold do not become 0")
     x = call.value("self")
     return call.add("thresholded_relu", {"x": x}, {"alpha": call.real("threshold")})
 
 
-def _prelu(call: Call) -> Value:
+def _prelu(call: OverloadCall) -> Value:
     slope, x = call.value("weight"), call.value("self")
     if x.type.rank > 2 and slope.type.shape != (1,):
         sides = {"axes": tuple(range(1, x.type.rank - 1))}
@@ -223,38 +237,38 @@ def _prelu(call: Call) -> Value:
     return call.add("prelu", {"x": x, "slope": slope})
 
 
-def _where(call: Call) -> Value:
+def _where(call: OverloadCall) -> Value:
     condition = call.promoted("condition", kind=torch.bool)[0]
     a, b = call.promoted("self", "other", kind=call.result.dtype)
     return call.add("where", {"condition": condition, "a": a, "b": b})
 
 
-def _masked_fill(call: Call) -> Value:
+def _masked_fill(call: OverloadCall) -> Value:
     x = call.value("self")
     filled = call.promoted("value", kind=call.result.dtype)[0]
     return call.add("where", {"condition": call.value("mask"), "a": filled, "b": x})
 
 
-def _identity(call: Call) -> Value:
+def _identity(call: OverloadCall) -> Value:
     return call.value("self" if "self" in call.given else "input")
 
 
-def _cast(call: Call) -> Value:
+def _cast(call: OverloadCall) -> Value:
     return call.promoted("self", kind=call.result.dtype)[0]
 
 
-def _is_nan(call: Call) -> Value:
+def _is_nan(call: OverloadCall) -> Value:
     return call.add("is_nan", {"x": call.value("self")})
 
 
-def _is_inf(call: Call) -> Value:
+def _is_inf(call: OverloadCall) -> Value:
     return call.add("is_inf", {"x": call.value("self")}, {"negative": True, "positive": True})
 
 
 def _addc(op: str) -> Handler:
     """Returns the converter of addcmul and addcdiv."""
 
-    def read(call: Call) -> Value:
+    def read(call: OverloadCall) -> Value:
         x, a, b = call.promoted("self", "tensor1", "tensor2", kind=call.result.dtype)
         made = call.add(op, {"a": a, "b": b})
         if call["value"] != 1:
@@ -265,12 +279,12 @@ def _addc(op: str) -> Handler:
     return read
 
 
-def _glu(call: Call) -> Value:
+def _glu(call: OverloadCall) -> Value:
     x = call.value("self")
     axis = call.axis("dim", x.type.rank)
     wide = x.type.shape[axis]
     if not isinstance(wide, int):
-        raise Keep
+        raise KeepCall
     halves = call.add_many("split", {"x": x}, {"sizes": (wide // 2, wide // 2), "axis": axis})
     return call.add("mul", {"a": halves[0], "b": call.add("sigmoid", {"x": halves[1]})})
 
@@ -309,6 +323,7 @@ OPS: dict[str, Handler] = {
     "div.Tensor": _binary("div", _result_kind),
     "div.Scalar": _binary("div", _result_kind),
     "div.Tensor_mode": _div_mode,
+    "div.Scalar_mode": _div_mode,
     "floor_divide.default": _binary("floor_div", _result_kind),
     "remainder.Tensor": _binary("mod", _result_kind),
     "remainder.Scalar": _binary("mod", _result_kind),
@@ -328,6 +343,17 @@ OPS: dict[str, Handler] = {
     "bitwise_and.Tensor": _bits("bit_and", "logical_and"),
     "bitwise_or.Tensor": _bits("bit_or", "logical_or"),
     "bitwise_xor.Tensor": _bits("bit_xor", "logical_xor"),
+    **{
+        f"{name}.{form}": _bits(f"bit_{kind}", f"logical_{kind}")
+        for kind in ("and", "or", "xor")
+        for name, form in (
+            (f"bitwise_{kind}", "Scalar"),
+            (f"__{kind}__", "Scalar"),
+            (f"__{kind}__", "Tensor"),
+        )
+    },
+    "fmod.Tensor": _fmod,
+    "fmod.Scalar": _fmod,
     "__and__.Tensor": _bits("bit_and", "logical_and"),
     "__or__.Tensor": _bits("bit_or", "logical_or"),
     "isnan.default": _is_nan,

@@ -34,7 +34,8 @@ class TorchFrontend(Frontend):
         return any(f"{c.__module__}.{c.__qualname__}" in _ROOTS for c in type(source).__mro__)
 
     def load(self, source: object, ledger: Ledger) -> Graph:
-        """Reads a file; InputError for one that is damaged, unsafe to open, or no program."""
+        """Reads a file; raises InputError for one that is damaged, unsafe to open, or no
+        program."""
         return self.load_object(source, ledger)
 
     def load_object(
@@ -51,6 +52,7 @@ class TorchFrontend(Frontend):
         from .reader import read
         from .signature import restore_names
         from .sources import opened
+        from .trained_norms import fold_trained_norms
 
         found = opened(source, inputs)
         with growth():
@@ -59,6 +61,9 @@ class TorchFrontend(Frontend):
             if found.observers:
                 said = f"{found.observers} observers are left out; calibrate the float model"
                 ledger.add(Change.EXACT, "read torch", found.name, said)
+            fold_trained_norms(graph, ledger)
+            for said in found.assumed:
+                ledger.add(Change.DROPPED, "read torch", found.name, said)
             if found.kernels:
                 Group(found.profile).run(graph, ledger)
             if isinstance(source, (str, Path)):
@@ -96,7 +101,8 @@ class TorchFrontend(Frontend):
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.generic], ...]:
-        """Computes an op that was kept by calling PyTorch's own; PluginError if it cannot."""
+        """Computes an op that was kept by calling PyTorch's own; raises PluginError if it
+        cannot."""
         _require_torch()
         from .foreign import run
 

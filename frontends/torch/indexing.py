@@ -2,98 +2,169 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
+import torch
 from torch import fx
 
+from qir.ir.dtype import I64
 from qir.ir.node import Value
 
-from .call import Call, Keep
+from .call import KeepCall, OverloadCall
 
 
-def _embedding(call: Call) -> Value:
+def _embedding(call: OverloadCall) -> Value:
     operands = {"w": call.value("weight"), "indices": call.value("indices")}
     padding = call.whole("padding_idx")
     return call.add("embedding", operands, {"padding": padding} if padding >= 0 else {})
 
 
-def _index_select(call: Call) -> Value:
+def _index_select(call: OverloadCall) -> Value:
     x, indices = call.value("self"), call.value("index")
     if indices.type.rank != 1:
-        raise Keep
+        raise KeepCall
     return call.add("gather", {"x": x, "indices": indices}, {"axis": call.axis("dim", x.type.rank)})
 
 
-def _gather(call: Call) -> Value:
+def _gather(call: OverloadCall) -> Value:
     x, indices = call.value("self"), call.value("index")
     axis = call.axis("dim", x.type.rank)
     return call.add("gather_elements", {"x": x, "indices": indices}, {"axis": axis})
 
 
-def _index(call: Call) -> Value:
-    """Reads `x[:, i]` and `x[i, j]`: one tensor of indices, or several for the first axes."""
+def _index(call: OverloadCall) -> Value:
+    """Reads `x[:, i]`, `x[i, j]`, `x[:, i, :, j]` and `x[mask]`."""
     x, held = call.value("self"), call["indices"]
     named = [(i, node) for i, node in enumerate(held) if node is not None]
-    if not all(isinstance(n, fx.Node) and not _is_mask(n) for _, n in named):
-        raise Keep
+    if len(named) == 1 and named[0][0] == 0 and is_mask(named[0][1]):
+        return _taken(call, x, call.reader.tensor(named[0][1]))
+    if any(is_mask(node) for _, node in named):
+        raise KeepCall("it takes elements by a mask and by indices")
     if len(named) == 1:
         axis, node = named[0]
         operands = {"x": x, "indices": call.reader.tensor(node)}
         return call.add("gather", operands, {"axis": axis})
-    if [i for i, _ in named] != list(range(len(named))):
-        raise Keep
-    parts = _broadcast(call, [call.reader.tensor(node) for _, node in named])
+    parts = broadcast_indices(call, [call.reader.tensor(node) for _, node in named])
     rank = parts[0].type.rank
     rows = [call.add("unsqueeze", {"x": part}, {"axes": (rank,)}) for part in parts]
     indices = call.add("concat", {f"xs.{i}": r for i, r in enumerate(rows)}, {"axis": rank})
-    return call.add("gather_nd", {"x": x, "indices": indices})
+    axes = [axis for axis, _ in named]
+    rest = [axis for axis in range(x.type.rank) if axis not in axes]
+    made = call.add("gather_nd", {"x": permuted(call, x, [*axes, *rest]), "indices": indices})
+    before = axes[0] if axes == list(range(axes[0], axes[0] + len(axes))) else 0
+    ahead = [*range(rank, rank + before), *range(rank)]
+    return permuted(call, made, [*ahead, *range(rank + before, made.type.rank)])
 
 
-def _broadcast(call: Call, parts: list[Value]) -> list[Value]:
-    """Returns tensors of indices expanded to one shape."""
+def _taken(call: OverloadCall, x: Value, mask: Value) -> Value:
+    """Returns the elements, or the entries of the first axes, where a mask holds."""
+    places = call.add("transpose", {"x": call.add("nonzero", {"x": mask})}, {"perm": (1, 0)})
+    return call.add("gather_nd", {"x": x, "indices": places})
+
+
+def _masked_select(call: OverloadCall) -> Value:
+    x, mask = call.value("self"), call.value("mask")
+    if x.type.shape != mask.type.shape:
+        raise KeepCall("its mask has another shape")
+    return _taken(call, x, mask)
+
+
+def _nonzero(call: OverloadCall) -> Value:
+    return call.add(
+        "transpose", {"x": call.add("nonzero", {"x": call.value("self")})}, {"perm": (1, 0)}
+    )
+
+
+def permuted(call: OverloadCall, x: Value, perm: Sequence[int]) -> Value:
+    """Returns a tensor with its axes in another order."""
+    if list(perm) == list(range(x.type.rank)):
+        return x
+    return call.add("transpose", {"x": x}, {"perm": tuple(perm)})
+
+
+def broadcast_indices(call: OverloadCall, parts: list[Value]) -> list[Value]:
+    """Returns tensors of indices expanded to one shape, of one element type."""
+    parts = [
+        part if str(part.type.dtype) == "i64" else call.add("cast", {"x": part}, {"to": I64})
+        for part in parts
+    ]
     whole = parts[0]
     for part in parts[1:]:
         if part.type.shape != whole.type.shape:
-            shape = call.add("shape", {"x": part})
-            whole = call.add("expand", {"x": whole, "shape": shape})
-    shape = call.add("shape", {"x": whole})
-    return [
-        part
-        if part.type.shape == whole.type.shape
-        else call.add("expand", {"x": part, "shape": shape})
-        for part in parts
-    ]
+            zeros = call.add("sub", {"a": part, "b": part})
+            whole = call.add("add", {"a": whole, "b": zeros})  # of the shape of both
+    return [call.expanded(part, whole) for part in parts]
 
 
-def _is_mask(node: fx.Node) -> bool:
+def is_mask(node: fx.Node) -> bool:
+    """Returns whether an index says of each place whether it is taken."""
     return str(node.meta["val"].dtype) in ("torch.bool", "torch.uint8")
 
 
-def _slice_scatter(call: Call) -> Value:
+def _windows(call: OverloadCall) -> Value:
+    """Reads `x.unfold(axis, size, step)`: windows of an axis, along a new last one."""
+    x, size, step = call.value("self"), call.whole("size"), call.whole("step")
+    axis = call.axis("dimension", x.type.rank)
+    count = x.type.shape[axis]
+    if not isinstance(count, int):
+        raise KeepCall("it takes windows of an axis of an unknown size")
+    starts = np.arange(0, count - size + 1, step, dtype=np.int64)
+    indices = call.reader.graph.constant(starts[:, None] + np.arange(size))
+    made = call.add("gather", {"x": x, "indices": indices}, {"axis": axis})
+    kept = [a for a in range(made.type.rank) if a != axis + 1]
+    return permuted(call, made, [*kept, axis + 1])
+
+
+def _diagonal(call: OverloadCall) -> Value:
+    x, offset = call.value("self"), call.whole("offset")
+    axes = [call.axis(name, x.type.rank) for name in ("dim1", "dim2")]
+    high, wide = (x.type.shape[axis] for axis in axes)
+    if not isinstance(high, int) or not isinstance(wide, int):
+        raise KeepCall("it takes a diagonal of unknown length")
+    rows = np.arange(max(0, -offset), min(high, wide - offset), dtype=np.int64)
+    indices = call.reader.graph.constant(np.stack([rows, rows + offset], -1))
+    rest = [axis for axis in range(x.type.rank) if axis not in axes]
+    made = call.add("gather_nd", {"x": permuted(call, x, [*axes, *rest]), "indices": indices})
+    return permuted(call, made, [*range(1, made.type.rank), 0])
+
+
+def _repeat_entries(call: OverloadCall) -> Value:
+    """Reads `repeat_interleave` by a stored tensor of counts."""
+    x, counts = call.value("self"), call.reader.held(call["repeats"])
+    if counts is None or call["dim"] is None:
+        raise KeepCall("its counts are computed")
+    indices = call.reader.graph.constant(torch.repeat_interleave(counts[1]).numpy())
+    return call.add("gather", {"x": x, "indices": indices}, {"axis": call.axis("dim", x.type.rank)})
+
+
+def _slice_scatter(call: OverloadCall) -> Value:
     """Reads `x[:, i:j] = y`, which functionalization turns into a call that gives a tensor."""
     x, axis = call.value("self"), call.axis("dim", call.rank("self"))
     count = x.type.shape[axis]
     bounds = call["start"], call["end"]
     if call.whole("step") != 1 or not isinstance(count, int):
-        raise Keep("it writes parts that are not next to each other, or of an unknown size")
+        raise KeepCall("it writes parts that are not next to each other, or of an unknown size")
     if not all(bound is None or isinstance(bound, int) for bound in bounds):
-        raise Keep("it writes to a place that is computed")
+        raise KeepCall("it writes to a place that is computed")
     start, end, _ = slice(*bounds).indices(count)
     return _replaced(call, x, call.value("src"), axis, (start, end, count))
 
 
-def _select_scatter(call: Call) -> Value:
+def _select_scatter(call: OverloadCall) -> Value:
     """Reads `x[:, i] = y` likewise."""
     x, axis = call.value("self"), call.axis("dim", call.rank("self"))
     count, index = x.type.shape[axis], call.whole("index")
     if not isinstance(count, int):
-        raise Keep("it writes to an axis of an unknown size")
+        raise KeepCall("it writes to an axis of an unknown size")
     start = index + count if index < 0 else index
     part = call.add("unsqueeze", {"x": call.value("src")}, {"axes": (axis,)})
     return _replaced(call, x, part, axis, (start, start + 1, count))
 
 
-def _replaced(call: Call, x: Value, part: Value, axis: int, bounds: tuple[int, int, int]) -> Value:
+def _replaced(
+    call: OverloadCall, x: Value, part: Value, axis: int, bounds: tuple[int, int, int]
+) -> Value:
     """Returns a tensor whose elements from start to end of an axis are those of another."""
     start, end, count = bounds
 
@@ -109,7 +180,7 @@ def _replaced(call: Call, x: Value, part: Value, axis: int, bounds: tuple[int, i
     return call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
 
 
-def _copy(call: Call) -> Value:
+def _copy(call: OverloadCall) -> Value:
     """Reads `x[...] = y`: another tensor in the shape and element type of this one."""
     made = call.cast_to(call["src"], call.result.dtype)
     if tuple(call.fake("src").shape) == tuple(call.result.shape):
@@ -118,8 +189,8 @@ def _copy(call: Call) -> Value:
     return call.add("expand", {"x": made, "shape": shape})
 
 
-def _triangle(upper: bool) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _triangle(upper: bool) -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         attrs = {"k": call.whole("diagonal"), "upper": upper}
         return call.add("trilu", {"x": call.value("self")}, attrs)
 
@@ -131,6 +202,11 @@ OPS = {
     "index_select.default": _index_select,
     "gather.default": _gather,
     "index.Tensor": _index,
+    "masked_select.default": _masked_select,
+    "nonzero.default": _nonzero,
+    "unfold.default": _windows,
+    "diagonal.default": _diagonal,
+    "repeat_interleave.self_Tensor": _repeat_entries,
     "slice_scatter.default": _slice_scatter,
     "select_scatter.default": _select_scatter,
     "copy.default": _copy,

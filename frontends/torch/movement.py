@@ -8,31 +8,31 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
 from . import sizes
-from .call import Call, Keep, Size
+from .call import KeepCall, OverloadCall, Size
 
 _LAST = 2**63 - 1
 
 
-def _shaped(call: Call, wanted: Sequence[Size]) -> Value:
+def _shaped(call: OverloadCall, wanted: Sequence[Size]) -> Value:
     x = call.value("self")
     empty = any(size == 0 for size in wanted if isinstance(size, int))
     shape = sizes.shape(call.reader, call.node, wanted)
     return call.add("reshape", {"x": x, "shape": shape}, {"allow_zero": empty})
 
 
-def _reshape(name: str) -> Callable[[Call], Value]:
+def _reshape(name: str) -> Callable[[OverloadCall], Value]:
     return lambda call: _shaped(call, call[name])
 
 
-def _by_result(call: Call) -> Value:
+def _by_result(call: OverloadCall) -> Value:
     """Reshapes to the result's shape, of which at most one size may be symbolic."""
     shape = [int(s) if isinstance(s, int) else -1 for s in call.result.shape]
     if shape.count(-1) > 1 or {-1, 0} <= set(shape):
-        raise Keep
+        raise KeepCall
     return _shaped(call, shape)
 
 
-def _flatten(call: Call) -> Value:
+def _flatten(call: OverloadCall) -> Value:
     x = call.value("self")
     first, last = (call.axis(n, x.type.rank) for n in ("start_dim", "end_dim"))
     if first == last:
@@ -42,7 +42,7 @@ def _flatten(call: Call) -> Value:
     return _by_result(call)
 
 
-def _transpose(call: Call) -> Value:
+def _transpose(call: OverloadCall) -> Value:
     x = call.value("self")
     perm = list(range(x.type.rank))
     if not perm:
@@ -52,32 +52,32 @@ def _transpose(call: Call) -> Value:
     return call.add("transpose", {"x": x}, {"perm": tuple(perm)})
 
 
-def _permute(call: Call) -> Value:
+def _permute(call: OverloadCall) -> Value:
     x = call.value("self")
     return call.add("transpose", {"x": x}, {"perm": call.axes("dims", x.type.rank)})
 
 
-def _t(call: Call) -> Value:
+def _t(call: OverloadCall) -> Value:
     x = call.value("self")
     return call.add("transpose", {"x": x}, {"perm": (1, 0)}) if x.type.rank == 2 else x
 
 
-def _squeeze(call: Call) -> Value:
+def _squeeze(call: OverloadCall) -> Value:
     x = call.value("self")
     named = "dim" in call.given
     axes = call.axes("dim", x.type.rank) if named else tuple(range(x.type.rank))
     gone = tuple(a for a in axes if x.type.shape[a] == 1)
     if not all(isinstance(x.type.shape[a], int) for a in axes):
-        raise Keep
+        raise KeepCall
     return call.add("squeeze", {"x": x}, {"axes": gone}) if gone else x
 
 
-def _unsqueeze(call: Call) -> Value:
+def _unsqueeze(call: OverloadCall) -> Value:
     x = call.value("self")
     return call.add("unsqueeze", {"x": x}, {"axes": (call.axis("dim", x.type.rank + 1),)})
 
 
-def _concat(call: Call) -> Value:
+def _concat(call: OverloadCall) -> Value:
     parts = [call.cast_to(held, call.result.dtype) for held in call["tensors"]]
     rank = call.result.dim()
     parts = [part for part in parts if part.type.rank == rank]  # PyTorch ignores empty rows
@@ -85,34 +85,34 @@ def _concat(call: Call) -> Value:
     return call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
 
 
-def _stack(call: Call) -> Value:
+def _stack(call: OverloadCall) -> Value:
     axis = call.axis("dim", call.result.dim())
     parts = [call.cast_to(held, call.result.dtype) for held in call["tensors"]]
     parts = [call.add("unsqueeze", {"x": part}, {"axes": (axis,)}) for part in parts]
     return call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
 
 
-def _split(call: Call) -> list[Value]:
+def _split(call: OverloadCall) -> list[Value]:
     x = call.value("self")
     axis = call.axis("dim", x.type.rank)
     parts = [fake.shape[axis] for fake in call.node.meta["val"]]
     if not all(isinstance(size, int) for size in parts):
-        raise Keep
+        raise KeepCall
     attrs: dict[str, Attr] = {"sizes": tuple(int(size) for size in parts), "axis": axis}
     return list(call.add_many("split", {"x": x}, attrs))
 
 
-def _unbind(call: Call) -> list[Value]:
+def _unbind(call: OverloadCall) -> list[Value]:
     x = call.value("self")
     axis = call.axis("dim", x.type.rank)
     count = x.type.shape[axis]
     if not isinstance(count, int):
-        raise Keep
+        raise KeepCall
     parts = call.add_many("split", {"x": x}, {"sizes": (1,) * count, "axis": axis})
     return [call.add("squeeze", {"x": part}, {"axes": (axis,)}) for part in parts]
 
 
-def _slice(call: Call) -> Value:
+def _slice(call: OverloadCall) -> Value:
     x = call.value("self")
     axis, step = call.axis("dim", x.type.rank), call.whole("step")
     start = 0 if call["start"] is None else call["start"]
@@ -126,7 +126,7 @@ def _slice(call: Call) -> Value:
     return call.add("slice_at", {"x": x, **bounds}, {"axes": (axis,), "steps": (step,)})
 
 
-def _narrow(call: Call) -> Value:
+def _narrow(call: OverloadCall) -> Value:
     x, start = call.value("self"), call.whole("start")
     attrs: dict[str, Attr] = {
         "starts": (start,),
@@ -137,7 +137,7 @@ def _narrow(call: Call) -> Value:
     return call.add("slice", {"x": x}, attrs)
 
 
-def _select(call: Call) -> Value:
+def _select(call: OverloadCall) -> Value:
     x, index = call.value("self"), call.whole("index")
     axis = call.axis("dim", x.type.rank)
     end = index + 1 if index != -1 else _LAST
@@ -146,7 +146,7 @@ def _select(call: Call) -> Value:
     return call.add("squeeze", {"x": part}, {"axes": (axis,)})
 
 
-def _expand(call: Call) -> Value:
+def _expand(call: OverloadCall) -> Value:
     x, wanted = call.value("self"), list(call["size"])
     new = len(wanted) - x.type.rank
     kept = [1 if size == -1 and i >= new else size for i, size in enumerate(wanted)]
@@ -156,13 +156,13 @@ def _expand(call: Call) -> Value:
     return call.add("expand", {"x": x, "shape": shape})
 
 
-def _expand_as(call: Call) -> Value:
+def _expand_as(call: OverloadCall) -> Value:
     x, like = call.value("self"), call.value("other")
     shape = call.add("shape", {"x": like})
     return call.add("expand", {"x": x, "shape": shape})
 
 
-def _repeat(call: Call) -> Value:
+def _repeat(call: OverloadCall) -> Value:
     x, repeats = call.value("self"), call.wholes("repeats" if "repeats" in call.given else "dims")
     new = len(repeats) - x.type.rank
     if new < 0:
@@ -172,7 +172,7 @@ def _repeat(call: Call) -> Value:
     return call.add("tile", {"x": x}, {"repeats": repeats})
 
 
-def _pads(call: Call, rank: int) -> tuple[int, ...]:
+def _pads(call: OverloadCall, rank: int) -> tuple[int, ...]:
     """Returns fronts of all axes, then backs; PyTorch names pairs from the last axis on."""
     held = call.wholes("pad" if "pad" in call.given else "padding")
     fronts, backs = [0] * rank, [0] * rank
@@ -181,12 +181,14 @@ def _pads(call: Call, rank: int) -> tuple[int, ...]:
     return (*fronts, *backs)
 
 
-def _pad(call: Call) -> Value:
+def _pad(call: OverloadCall) -> Value:
     x = call.value("self")
     mode = call.given.get("mode", "constant")
     value = call.given.get("value") or 0.0
-    if mode == "circular" or not isinstance(value, (int, float)):
-        raise Keep
+    if not isinstance(value, (int, float)):
+        raise KeepCall
+    if mode == "circular":
+        return _wrapped(call, x)
     mode = {"replicate": "edge"}.get(mode, mode)
     attrs: dict[str, Attr] = {
         "pads": _pads(call, x.type.rank),
@@ -196,35 +198,55 @@ def _pad(call: Call) -> Value:
     return call.add("pad", {"x": x}, attrs)
 
 
-def _pad_by(mode: str) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _wrapped(call: OverloadCall, x: Value) -> Value:
+    """Adds elements of the other end of each axis."""
+    pads = _pads(call, x.type.rank)
+    if min(pads) < 0:
+        raise KeepCall
+    for axis, (front, back) in enumerate(
+        zip(pads[: x.type.rank], pads[x.type.rank :], strict=True)
+    ):
+        parts, whole = [x], x
+        ends = {"axes": (axis,), "steps": (1,)}
+        if front:
+            last = {"starts": (-front,), "ends": (_LAST,), **ends}
+            parts.insert(0, call.add("slice", {"x": whole}, last))
+        if back:
+            parts.append(call.add("slice", {"x": whole}, {"starts": (0,), "ends": (back,), **ends}))
+        if len(parts) > 1:
+            x = call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
+    return x
+
+
+def _pad_by(mode: str) -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         x = call.value("self")
         return call.add("pad", {"x": x}, {"pads": _pads(call, x.type.rank), "mode": mode})
 
     return read
 
 
-def _pixel_shuffle(call: Call) -> Value:
+def _pixel_shuffle(call: OverloadCall) -> Value:
     x = call.value("self")
     attrs: dict[str, Attr] = {"block": call.whole("upscale_factor"), "mode": "CRD"}
     return call.add("depth_to_space", {"x": x}, attrs)
 
 
-def _flip(call: Call) -> Value:
+def _flip(call: OverloadCall) -> Value:
     x = call.value("self")
     return call.add("flip", {"x": x}, {"axes": call.axes("dims", x.type.rank)})
 
 
-def _roll(call: Call) -> Value:
+def _roll(call: OverloadCall) -> Value:
     x = call.value("self")
     shifts, axes = call.wholes("shifts"), call.wholes("dims")
     if len(shifts) != len(axes):
-        raise Keep
+        raise KeepCall
     for shift, axis in zip(shifts, axes, strict=True):
         axis += x.type.rank if axis < 0 else 0
         count = x.type.shape[axis]
         if not isinstance(count, int):
-            raise Keep
+            raise KeepCall
         at = -shift % count
         if at:
             cut = call.add_many("split", {"x": x}, {"sizes": (at, count - at), "axis": axis})
@@ -232,7 +254,7 @@ def _roll(call: Call) -> Value:
     return x
 
 
-OPS: dict[str, Callable[[Call], Value | list[Value]]] = {
+OPS: dict[str, Callable[[OverloadCall], Value | list[Value]]] = {
     "view.default": _reshape("size"),
     "_unsafe_view.default": _reshape("size"),
     "reshape.default": _reshape("shape"),

@@ -1,10 +1,13 @@
-"""Keeps loggers of PyTorch still while something is tried whose failure QIR reports itself."""
+"""Keeps PyTorch still about what QIR reports itself, or what nobody who reads can change."""
 
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import torch
 
 
 @contextmanager
@@ -16,3 +19,13 @@ def muted(name: str) -> Iterator[None]:
         yield
     finally:
         logger.disabled = before
+
+
+def mute_quantized_tensors() -> None:
+    """Has PyTorch say unheard, as it does once in a process, that quantized tensors are deprecated.
+
+    When an archive holds them, its loader writes that to standard error, where no filter reaches.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.quint8)

@@ -9,10 +9,10 @@ import torch
 
 from qir.ir.node import Value
 
-from .call import Call, Keep
+from .call import KeepCall, OverloadCall
 
 
-def _filled(call: Call, like: Value, number: float, count: int) -> Value:
+def _filled(call: OverloadCall, like: Value, number: float, count: int) -> Value:
     """Returns a constant row: gamma or beta of a layer that has none."""
     data = np.full(count, number, like.type.dtype.carrier)
     return call.reader.graph.constant(data, name=call.reader.names(call.node, "row"))
@@ -21,45 +21,56 @@ def _filled(call: Call, like: Value, number: float, count: int) -> Value:
 def _channels(x: Value) -> int:
     found = x.type.shape[1]
     if not isinstance(found, int):
-        raise Keep
+        raise KeepCall
     return found
 
 
-def _batch_norm(call: Call) -> Value:
+def _statistics(call: OverloadCall, x: Value) -> tuple[Value, Value]:
+    """Returns mean and variance of each channel of the data themselves."""
+    axes = tuple(axis for axis in range(x.type.rank) if axis != 1)
+    kept = call.add("reduce_mean", {"x": x}, {"axes": axes, "keep": True})
+    square = call.add("squared_difference", {"a": x, "b": kept})
+    mean = call.add("squeeze", {"x": kept}, {"axes": axes})
+    return mean, call.add("reduce_mean", {"x": square}, {"axes": axes, "keep": False})
+
+
+def _batch_norm(call: OverloadCall) -> Value:
     x = call.value("input")
     training = any(call.given.get(name) for name in ("training", "use_input_stats"))
-    if training or call.optional("running_mean") is None:
-        raise Keep("it normalizes by the statistics of the batch")
+    own = call.optional("running_mean") is None
+    if training and not own:
+        raise KeepCall("it normalizes by the statistics of the batch, and keeps these")
     rows = _channels(x)
     gamma, beta = call.optional("weight"), call.optional("bias")
+    mean, var = _statistics(call, x) if own else map(call.value, ("running_mean", "running_var"))
     operands = {
         "x": x,
         "gamma": _filled(call, x, 1, rows) if gamma is None else gamma,
         "beta": _filled(call, x, 0, rows) if beta is None else beta,
-        "mean": call.value("running_mean"),
-        "var": call.value("running_var"),
+        "mean": mean,
+        "var": var,
     }
     return call.add("batch_norm", operands, {"eps": call.real("eps"), "axis": 1})
 
 
-def _decomposed_batch_norm(call: Call) -> list[Value]:
+def _decomposed_batch_norm(call: OverloadCall) -> list[Value]:
     """Reads what PyTorch's functionalization leaves of a batch norm: saved statistics are empty."""
     empty = np.zeros(0, np.float32)
     return [_batch_norm(call), *(call.reader.graph.constant(empty) for _ in range(2))]
 
 
-def _weight_norm(call: Call) -> Value:
+def _weight_norm(call: OverloadCall) -> Value:
     """Scales a weight to the length `g` along all axes but one."""
     weight, kept = call.value("v"), call.whole("dim")
     if kept < 0:
-        raise Keep("it has one length for all of the weight")
+        raise KeepCall("it has one length for all of the weight")
     axes = tuple(axis for axis in range(weight.type.rank) if axis != kept)
     length = call.add("reduce_l2", {"x": weight}, {"axes": axes, "keep": True})
     scale = call.add("div", {"a": call.value("g"), "b": length})
     return call.add("mul", {"a": weight, "b": scale})
 
 
-def _layer_norm(call: Call) -> Value:
+def _layer_norm(call: OverloadCall) -> Value:
     x, sizes = call.value("input"), call.wholes("normalized_shape")
     gamma, beta = call.optional("weight"), call.optional("bias")
     if gamma is None:
@@ -69,7 +80,7 @@ def _layer_norm(call: Call) -> Value:
     return call.add("layer_norm", operands, {"axis": -len(sizes), "eps": call.real("eps")})
 
 
-def _rms_norm(call: Call) -> Value:
+def _rms_norm(call: OverloadCall) -> Value:
     x, sizes = call.value("input"), call.wholes("normalized_shape")
     eps = call["eps"]
     if eps is None:
@@ -81,7 +92,7 @@ def _rms_norm(call: Call) -> Value:
     return call.add("rms_norm", {"x": x, "gamma": gamma}, {"axis": -len(sizes), "eps": eps})
 
 
-def _group_norm(call: Call) -> Value:
+def _group_norm(call: OverloadCall) -> Value:
     x = call.value("input")
     rows = _channels(x)
     gamma, beta = call.optional("weight"), call.optional("bias")
@@ -94,7 +105,7 @@ def _group_norm(call: Call) -> Value:
     return call.add("group_norm", operands, attrs)
 
 
-def _instance_norm(call: Call) -> Value:
+def _instance_norm(call: OverloadCall) -> Value:
     x = call.value("input")
     if not call.flag("use_input_stats"):
         return _batch_norm(call)
@@ -108,11 +119,11 @@ def _instance_norm(call: Call) -> Value:
     return call.add("instance_norm", operands, {"eps": call.real("eps")})
 
 
-def _softmax(op: str) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _softmax(op: str) -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         x = call.promoted("self", kind=call.result.dtype)[0]
         if not x.type.rank:
-            raise Keep
+            raise KeepCall
         return call.add(op, {"x": x}, {"axis": call.axis("dim", x.type.rank)})
 
     return read

@@ -32,7 +32,7 @@ _SYMMETRIC = (torch.per_tensor_symmetric, torch.per_channel_symmetric)
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObserverRecord:
     """What an observer stands for."""
 
     scheme: Scheme
@@ -41,7 +41,7 @@ class Observed:
     """The rule that turns a range into numbers, as `qir quantize --scales` has it."""
 
 
-def observed(given: object) -> Observed:
+def observed(given: object) -> ObserverRecord:
     """Returns the scheme of an observer, of fake quantization, or of what makes one.
 
     An observer whose search QIR has not, such as HistogramObserver, is read by the scale and zero
@@ -60,11 +60,11 @@ def observed(given: object) -> Observed:
             f"{name}: a scheme has no real zero points; quantize in PyTorch and read that"
         )
     if isinstance(held, ao.PlaceholderObserver):
-        return Observed(Scheme(storage), "torch.observer")
+        return ObserverRecord(Scheme(storage), "torch.observer")
     bounds = (int(held.quant_min), int(held.quant_max))
     scales = BY_LEAST_SCALE.get(float(getattr(held, "eps", 0.0)), "torch.observer")
     if isinstance(held, (ao.FixedQParamsObserver, ao.HistogramObserver)):
-        return Observed(_fixed(held, storage, bounds), scales)
+        return ObserverRecord(_fixed(held, storage, bounds), scales)
     channels = hasattr(held, "ch_axis")
     made = Scheme(
         storage,
@@ -73,10 +73,10 @@ def observed(given: object) -> Observed:
         bounds=bounds,
         range="minmax" if channels else _range(held),
     )
-    return Observed(made, scales)
+    return ObserverRecord(made, scales)
 
 
-def observed_by(config: QConfig) -> dict[str, Observed | None]:
+def observed_by(config: QConfig) -> dict[str, ObserverRecord | None]:
     """Returns the schemes of a QConfig's activations and weights; None for those left float.
 
     Raises Refused as `observed` does.
@@ -107,14 +107,14 @@ def _storage(held: Any, name: str) -> DType:
 
 
 def _range(held: Any) -> str:
-    """The range rule: an average keeps the constant with which it follows the batches."""
+    """Returns the range rule: an average keeps the constant with which it follows the batches."""
     if isinstance(held, ao.MovingAverageMinMaxObserver):
         return f"average:{held.averaging_constant:g}"
     return "minmax"
 
 
 def _fixed(held: Any, storage: DType, bounds: tuple[int, int]) -> Scheme:
-    """The scheme with the numbers that an observer has found or was given."""
+    """Returns the scheme with the numbers that an observer has found or was given."""
     if isinstance(held, ao.HistogramObserver) and bool(torch.isinf(held.min_val).any()):
         raise Refused(
             "HistogramObserver has seen no data, and QIR has no rule of its numbers: run data "
@@ -130,4 +130,4 @@ def _fixed(held: Any, storage: DType, bounds: tuple[int, int]) -> Scheme:
     )
 
 
-__all__ = ["Observed", "observed", "observed_by"]
+__all__ = ["ObserverRecord", "observed", "observed_by"]

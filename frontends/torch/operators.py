@@ -22,10 +22,13 @@ from . import (
     recurrent,
     reduction,
     resizing,
+    scattering,
+    sorting,
+    windows,
 )
-from .call import Call
+from .call import OverloadCall
 
-OPS: dict[str, Callable[[Call], Any]] = (
+OPS: dict[str, Callable[[OverloadCall], Any]] = (
     {
         f"aten.{name}": handler
         for family in (
@@ -43,6 +46,9 @@ OPS: dict[str, Callable[[Call], Any]] = (
             recurrent,
             reduction,
             resizing,
+            scattering,
+            sorting,
+            windows,
         )
         for name, handler in family.OPS.items()
     }

@@ -16,7 +16,7 @@ from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType
 
-from .call import Call, Keep, known
+from .call import KeepCall, OverloadCall, known
 from .elements import array
 from .quantization import note_exported, quant_type, with_type
 
@@ -58,36 +58,36 @@ _ALONE = {
 """The same arguments of kernels that add no other tensor."""
 
 
-def _known(call: Call, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+def _known(call: OverloadCall, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
     """Returns a number, or a tensor that the program stores."""
     held = call[name]
     if isinstance(held, fx.Node):
         found = call.reader.held(held)
         if found is None:
-            raise Keep(f"its {name} is computed")
+            raise KeepCall(f"its {name} is computed")
         return array(found[1]).reshape(-1)
     return np.atleast_1d(np.asarray(held))
 
 
-def _integers(call: Call, name: str, scale: str, zero: str) -> Value:
+def _integers(call: OverloadCall, name: str, scale: str, zero: str) -> Value:
     storage = known(call.fake(name).dtype)
     if not storage.is_integer:
-        raise Keep(f"its {name} is {storage}")
+        raise KeepCall(f"its {name} is {storage}")
     return with_type(call, name, quant_type(storage, _known(call, scale), _known(call, zero)))
 
 
-def _weights(call: Call, op: str) -> Value:
+def _weights(call: OverloadCall, op: str) -> Value:
     """Returns the weights, which the program stores as oneDNN has packed them."""
     found = call.reader.held(call["qw"])
     if found is None or found[1].dtype != torch.int8:
-        raise Keep("its weights are not stored as int8")
+        raise KeepCall("its weights are not stored as int8")
     name, data = found
     if data.layout != torch.strided:
         data = data.to_dense()
         data = data.t().contiguous() if op == "linear" else data
     scales, zeros = _known(call, "w_scale"), _known(call, "w_zero_point")
     if zeros.any():
-        raise Keep("its weights have zero points")
+        raise KeepCall("its weights have zero points")
     kind = quant_type(known(torch.int8), scales, np.zeros(1, np.int64), axis=0)
     if scales.size == 1:
         kind = quant_type(known(torch.int8), scales, zeros)
@@ -107,14 +107,14 @@ def _activation(name: str | None, numbers: list[float], algorithm: str) -> Stage
     elif name == "gelu":
         op, attrs = "gelu", {"approximate": "tanh"} if algorithm == "tanh" else {}
     if not op:
-        raise Keep(f"its activation {name} is not read")
+        raise KeepCall(f"its activation {name} is not read")
     return Stage(op, spec(op).complete(attrs), (), flow="x")
 
 
-def _kernel(op: str, *, joins: bool) -> Callable[[Call], Value]:
+def _kernel(op: str, *, joins: bool) -> Callable[[OverloadCall], Value]:
     """Returns the reader of a product with what follows it."""
 
-    def read(call: Call) -> Value:
+    def read(call: OverloadCall) -> Value:
         note_exported(call)
         operands = {
             "x": _integers(call, "qx", "x_scale", "x_zero_point"),
@@ -131,7 +131,7 @@ def _kernel(op: str, *, joins: bool) -> Callable[[Call], Value]:
         asked = (names.activation, names.numbers, names.algorithm) if joins else _ALONE[op]
         if joins and call[names.joined] != "none":
             if call[names.joined] not in ("sum", "add"):
-                raise Keep(f"it joins by {call[names.joined]}")
+                raise KeepCall(f"it joins by {call[names.joined]}")
             other = _integers(call, names.other, names.other_scale, names.other_zero)
             stages.append(Stage("add", spec("add").complete({}), ("b",), flow="a"))
             operands["1.b"] = other
@@ -144,9 +144,9 @@ def _kernel(op: str, *, joins: bool) -> Callable[[Call], Value]:
     return read
 
 
-def _sides(call: Call) -> dict[str, Attr]:
+def _sides(call: OverloadCall) -> dict[str, Attr]:
     if call.fake("qw").dim() != 4:
-        raise Keep("it is no convolution of images")
+        raise KeepCall("it is no convolution of images")
     return {
         "stride": call.wholes("stride", 2),
         "pad": call.wholes("padding", 2) * 2,
@@ -155,18 +155,18 @@ def _sides(call: Call) -> dict[str, Attr]:
     }
 
 
-def _result(call: Call) -> QuantType | None:
+def _result(call: OverloadCall) -> QuantType | None:
     """Returns the type of the result; None for a float one."""
     kind = call.result.dtype
     if kind == torch.float32:
         return None
     if kind not in (torch.uint8, torch.int8):
-        raise Keep(f"its result is {kind}")
+        raise KeepCall(f"its result is {kind}")
     return quant_type(known(kind), _known(call, "output_scale"), _known(call, "output_zero_point"))
 
 
 _CONVOLUTIONS = ("qconv_pointwise.default", "qconv_pointwise.tensor", "qconv2d_pointwise.default")
-OPS: dict[str, Callable[[Call], Value]] = {
+OPS: dict[str, Callable[[OverloadCall], Value]] = {
     **{f"onednn.{name}": _kernel("conv2d", joins=False) for name in _CONVOLUTIONS},
     **{
         f"onednn.{name}_pointwise.{form}": _kernel(op, joins=form.startswith("binary"))

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import Call, Keep
+from .call import KeepCall, OverloadCall
 
 
-def _sides(call: Call, axes: int) -> dict[str, Attr]:
+def _sides(call: OverloadCall, axes: int) -> dict[str, Attr]:
     kernel = call.wholes("kernel_size", axes)
     return {
         "kernel": kernel,
@@ -20,33 +20,33 @@ def _sides(call: Call, axes: int) -> dict[str, Attr]:
     }
 
 
-def _max_pool(axes: int) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _max_pool(axes: int) -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         x = call.value("self")
         if x.type.rank != axes + 2:
-            raise Keep
+            raise KeepCall
         attrs = _sides(call, axes) | {"dilation": call.wholes("dilation", axes)}
         return call.add(f"max_pool{axes}d", {"x": x}, attrs)
 
     return read
 
 
-def _avg_pool(axes: int) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _avg_pool(axes: int) -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         x = call.value("self")
         if x.type.rank != axes + 2 or call.given.get("divisor_override") is not None:
-            raise Keep
+            raise KeepCall
         attrs = _sides(call, axes) | {"count_pad": call.flag("count_include_pad")}
         return call.add(f"avg_pool{axes}d", {"x": x}, attrs)
 
     return read
 
 
-def _adaptive(axes: int) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _adaptive(axes: int) -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         x = call.value("self")
         if x.type.rank != axes + 2:
-            raise Keep
+            raise KeepCall
         size = tuple(-1 if s is None else s for s in _sizes(call, axes))
         if all(s == 1 for s in size):
             return call.add("global_avg_pool", {"x": x})
@@ -55,11 +55,11 @@ def _adaptive(axes: int) -> Callable[[Call], Value]:
     return read
 
 
-def _sizes(call: Call, axes: int) -> tuple[int, ...]:
+def _sizes(call: OverloadCall, axes: int) -> tuple[int, ...]:
     held = call["output_size"]
     items = [held] * axes if isinstance(held, int) else list(held)
     if not all(item is None or isinstance(item, int) for item in items):
-        raise Keep
+        raise KeepCall
     return tuple(items) * (axes if len(items) == 1 else 1)
 
 

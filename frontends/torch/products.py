@@ -6,28 +6,28 @@ from collections.abc import Callable
 
 from qir.ir.node import Value
 
-from .call import Call, Keep
+from .call import KeepCall, OverloadCall
 
 
-def _linear(call: Call) -> Value:
+def _linear(call: OverloadCall) -> Value:
     operands = {"x": call.value("input"), "w": call.value("weight"), "bias": call.optional("bias")}
     if operands["x"].type.rank == 1:  # type: ignore[union-attr]
-        raise Keep
+        raise KeepCall
     return call.add("linear", operands)
 
 
-def _product(first: str = "self", second: str = "other") -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _product(first: str = "self", second: str = "other") -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         a, b = call.promoted(first, second, kind=call.result.dtype)
         return call.add("matmul", {"a": a, "b": b})
 
     return read
 
 
-def _with_addend(first: str, second: str) -> Callable[[Call], Value]:
+def _with_addend(first: str, second: str) -> Callable[[OverloadCall], Value]:
     """Returns the converter of addmm and baddbmm: beta * self + alpha * (a @ b)."""
 
-    def read(call: Call) -> Value:
+    def read(call: OverloadCall) -> Value:
         a, b = call.value(first), call.value(second)
         if a.type.rank == 2:
             attrs = {"alpha": call.real("alpha"), "beta": call.real("beta")}
@@ -46,11 +46,39 @@ def _with_addend(first: str, second: str) -> Callable[[Call], Value]:
     return read
 
 
-def _einsum(call: Call) -> Value:
+def _einsum(call: OverloadCall) -> Value:
     if call.given.get("path") is not None:
-        raise Keep
+        raise KeepCall
     parts = {f"xs.{i}": value for i, value in enumerate(call.values("tensors"))}
     return call.add("einsum", parts, {"equation": call["equation"]})
+
+
+def _bilinear(call: OverloadCall) -> Value:
+    """Reads `x1 @ w[k] @ x2` of each result k, along the last axes."""
+    a, b, w = (call.value(name) for name in ("input1", "input2", "weight"))
+    axes = "abcdefg"[: a.type.rank - 1]
+    if len(axes) != a.type.rank - 1:
+        raise KeepCall
+    equation = f"{axes}i,kij,{axes}j->{axes}k"
+    made = call.add("einsum", {"xs.0": a, "xs.1": w, "xs.2": b}, {"equation": equation})
+    bias = call.optional("bias")
+    return made if bias is None else call.add("add", {"a": made, "b": bias})
+
+
+def _distances(call: OverloadCall) -> Value:
+    """Reads the distance of each row of one tensor from each of another."""
+    op = {1.0: "reduce_l1", 2.0: "reduce_l2"}.get(call.real("p"))
+    if op is None:
+        raise KeepCall(f"its norm is {call['p']}")
+    a, b = call.value("x1"), call.value("x2")
+    a = call.add("unsqueeze", {"x": a}, {"axes": (a.type.rank - 1,)})
+    b = call.add("unsqueeze", {"x": b}, {"axes": (b.type.rank - 2,)})
+    apart = call.add("sub", {"a": a, "b": b})
+    return call.add(op, {"x": apart}, {"axes": (apart.type.rank - 1,), "keep": False})
+
+
+def _of_matrices(op: str) -> Callable[[OverloadCall], Value]:
+    return lambda call: call.add(op, {"x": call.value("A" if "A" in call.given else "self")})
 
 
 OPS = {
@@ -61,4 +89,9 @@ OPS = {
     "addmm.default": _with_addend("mat1", "mat2"),
     "baddbmm.default": _with_addend("batch1", "batch2"),
     "einsum.default": _einsum,
+    "bilinear.default": _bilinear,
+    "cdist.default": _distances,
+    "linalg_inv.default": _of_matrices("inverse"),
+    "inverse.default": _of_matrices("inverse"),
+    "linalg_det.default": _of_matrices("det"),
 }

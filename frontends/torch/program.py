@@ -33,7 +33,7 @@ _DROPOUTS = frozenset(
 
 
 @dataclass(frozen=True)
-class Program:
+class TorchProgram:
     """What is read: calls of operators, and the tensors that some of their operands stand for."""
 
     graph: fx.Graph
@@ -47,7 +47,7 @@ class Program:
     """How arguments and results nest; empty where they are plain."""
 
 
-def as_program(exported: ExportedProgram) -> Program:
+def as_program(exported: ExportedProgram) -> TorchProgram:
     """Returns the graph of an exported program, and what it stores."""
     stored = {}
     for spec in exported.graph_signature.input_specs:
@@ -65,7 +65,7 @@ def as_program(exported: ExportedProgram) -> Program:
     def attribute(name: str) -> object:
         return operator.attrgetter(name)(exported.graph_module)
 
-    return Program(exported.graph, stored, attribute, updated, call_of(exported))
+    return TorchProgram(exported.graph, stored, attribute, updated, call_of(exported))
 
 
 def gives_back(node: torch.fx.Node) -> bool:

@@ -15,7 +15,7 @@ from qir.ir.dtype import F32, F64, DType, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, Grain, QuantType, TensorType
 
-from .call import Call, Keep, known
+from .call import KeepCall, OverloadCall, known
 from .elements import array
 from .profiles import EXPORTED, profile_name
 
@@ -24,7 +24,7 @@ STATED = "stated"
 """Marks a quantize that the program has after float operators, and no kernel ends in."""
 
 
-def _numbers(call: Call, name: str) -> Numbers | None:
+def _numbers(call: OverloadCall, name: str) -> Numbers | None:
     """Returns scales or zero points that are known; None for those that are computed."""
     held = call[name]
     if isinstance(held, fx.Node):
@@ -52,7 +52,7 @@ def quant_type(
     carried = wide.astype(kind.carrier)
     if axis is None:
         if carried.size != 1 or zeros.size != 1:
-            raise Keep("a tensor has one scale and one zero point")
+            raise KeepCall("a tensor has one scale and one zero point")
         scale, zero = (float(carried.item()),), (int(zeros.item()),)
         return QuantType(storage, F32, scale, zero, bounds=bounds, scale_dtype=kind)
     held = Array(carried, TensorType(carried.shape, kind))
@@ -64,7 +64,7 @@ def quant_type(
     return QuantType(storage, F32, held, of_zero, grain, bounds=bounds, scale_dtype=kind)
 
 
-def _integer_type(call: Call, axis: int | None = None) -> QuantType | None:
+def _integer_type(call: OverloadCall, axis: int | None = None) -> QuantType | None:
     """Returns the type that the arguments state; None where the numbers are computed."""
     many = axis is not None
     scales = _numbers(call, "scales" if many else "scale")
@@ -75,62 +75,62 @@ def _integer_type(call: Call, axis: int | None = None) -> QuantType | None:
     return quant_type(_storage(call), scales, zeros, axis=axis, bounds=_bounds(call))
 
 
-def _storage(call: Call) -> DType:
+def _storage(call: OverloadCall) -> DType:
     held = call["dtype"]
     found = known(held if isinstance(held, torch.dtype) else call.result.dtype)
     if not found.is_integer:
-        raise Keep(f"{found} holds no quantized integers")
+        raise KeepCall(f"{found} holds no quantized integers")
     return found
 
 
-def _bounds(call: Call) -> tuple[int, int] | None:
+def _bounds(call: OverloadCall) -> tuple[int, int] | None:
     ends = [_numbers(call, name) for name in ("quant_min", "quant_max")]
     if any(end is None for end in ends):
-        raise Keep("its bounds are computed")
+        raise KeepCall("its bounds are computed")
     low, high = (int(end.item()) for end in ends if end is not None)
     return low, high
 
 
-def note_exported(call: Call) -> None:
+def note_exported(call: OverloadCall) -> None:
     """Names the profile of exported programs, unless an engine's is named."""
     if not call.reader.graph.profile or call.reader.graph.profile == "native":
         call.reader.graph.profile = profile_name(EXPORTED)
 
 
-def _axis(call: Call) -> int:
+def _axis(call: OverloadCall) -> int:
     return call.axis("axis", call.rank("input"))
 
 
-def _quantize(call: Call) -> Value:
+def _quantize(call: OverloadCall) -> Value:
     note_exported(call)
     return _quantized(call, _integer_type(call))
 
 
-def _quantize_channels(call: Call) -> Value:
+def _quantize_channels(call: OverloadCall) -> Value:
     note_exported(call)
     return _quantized(call, _integer_type(call, _axis(call)))
 
 
-def _quantized(call: Call, kind: QuantType | None) -> Value:
+def _quantized(call: OverloadCall, kind: QuantType | None) -> Value:
     x = call.value("input")
     if kind is not None:
         # What states its rounding is never taken for the end of a kernel.
         attrs: dict[str, Attr] = {"round": "even"} if call.node.meta.get(STATED) else {}
         return call.add_typed("quantize", {"x": x}, x.type.with_element(kind), attrs)
     if _numbers(call, "scale" if "scale" in call.given else "scales") is not None:
-        raise Keep("its scale is known and its zero point is not")
+        raise KeepCall("its scale is known and its zero point is not")
     if "scales" in call.given:
-        raise Keep("its scales are computed")
+        raise KeepCall("its scales are computed")
     return call.add_typed("quantize", {"x": x, **_chosen(call)}, x.type.with_element(_open(call)))
 
 
-def _open(call: Call) -> QuantType:
+def _open(call: OverloadCall) -> QuantType:
     """Returns the type whose numbers operands give."""
     scale = call.value("scale").type.dtype
     return QuantType(_storage(call), F32, None, None, bounds=_bounds(call), scale_dtype=scale)
 
 
-def _chosen(call: Call) -> dict[str, Value]:
+def _chosen(call: OverloadCall) -> dict[str, Value]:
     """Returns the operands that hold scale and zero point, each of no axes."""
     found = {}
     for slot, name in (("scale", "scale"), ("zero", "zero_point")):
@@ -141,31 +141,31 @@ def _chosen(call: Call) -> dict[str, Value]:
     return found
 
 
-def _dequantize(call: Call) -> Value:
+def _dequantize(call: OverloadCall) -> Value:
     note_exported(call)
     return _real(call, _integer_type(call))
 
 
-def _dequantize_channels(call: Call) -> Value:
+def _dequantize_channels(call: OverloadCall) -> Value:
     note_exported(call)
     return _real(call, _integer_type(call, _axis(call)))
 
 
-def _real(call: Call, kind: QuantType | None) -> Value:
+def _real(call: OverloadCall, kind: QuantType | None) -> Value:
     if call.given.get("out_dtype") not in (None, torch.float32):
-        raise Keep("its result is not float32")
+        raise KeepCall("its result is not float32")
     if kind is None:
         if "scales" in call.given:
-            raise Keep("its scales are computed")
+            raise KeepCall("its scales are computed")
         x = call.integers("input")
         if x.type.quant is None or not x.type.quant.dynamic:
-            raise Keep("its data are not quantized by computed numbers")
+            raise KeepCall("its data are not quantized by computed numbers")
         given = {f"x.{slot}": value for slot, value in _chosen(call).items()}
         return call.add("dequantize", {"x": x, **given})
     return call.add("dequantize", {"x": with_type(call, "input", kind)})
 
 
-def with_type(call: Call, name: str, kind: QuantType) -> Value:
+def with_type(call: OverloadCall, name: str, kind: QuantType) -> Value:
     """Returns an argument's integers with a meaning: constants get it as their type."""
     node = call[name]
     stored = call.reader.held(node)
@@ -175,7 +175,7 @@ def with_type(call: Call, name: str, kind: QuantType) -> Value:
     if x.type.quant is not None and x.type.quant.same_map(kind):
         return x
     if x.type.dtype != kind.storage:
-        raise Keep(f"its data are {x.type.dtype}, not {kind.storage}")
+        raise KeepCall(f"its data are {x.type.dtype}, not {kind.storage}")
     return call.add_typed("recode", {"x": x}, x.type.with_element(kind))
 
 
@@ -183,12 +183,12 @@ BY_LEAST_SCALE = {2.0**-23: "torch.observer", 2.0**-12: "torch.qnnpack.symmetric
 """Range rules by the least scale that they choose."""
 
 
-def _choose(call: Call) -> list[Value]:
+def _choose(call: OverloadCall) -> list[Value]:
     """Reads choose_qparams: scale and zero point of the range that the data have."""
     bounds = call.whole("quant_min"), call.whole("quant_max")
     rule = BY_LEAST_SCALE.get(call.real("eps"))
     if rule is None:
-        raise Keep(f"its least scale {call.real('eps'):g} is neither 2^-23 nor 2^-12")
+        raise KeepCall(f"its least scale {call.real('eps'):g} is neither 2^-23 nor 2^-12")
     storage = known(call["dtype"])
     attrs: dict[str, Attr] = {"rule": rule, "storage": storage}
     if bounds != storage.bounds:
@@ -200,7 +200,7 @@ def _choose(call: Call) -> list[Value]:
     return [_shaped(call, v, f) for v, f in zip(made, call.node.meta["val"], strict=True)]
 
 
-def _shaped(call: Call, value: Value, fake: torch.Tensor) -> Value:
+def _shaped(call: OverloadCall, value: Value, fake: torch.Tensor) -> Value:
     """Returns a number with the axes of one element that PyTorch gives it."""
     axes = tuple(range(fake.dim()))
     return call.add("unsqueeze", {"x": value}, {"axes": axes}) if axes else value
@@ -209,23 +209,23 @@ def _shaped(call: Call, value: Value, fake: torch.Tensor) -> Value:
 # -- fake quantization ----------------------------------------------------------------------------
 
 
-def _fake(call: Call) -> Value:
+def _fake(call: OverloadCall) -> Value:
     return _pair(call, "scale", "zero_point", None)
 
 
-def _fake_channels(call: Call) -> Value:
+def _fake_channels(call: OverloadCall) -> Value:
     return _pair(call, "scale", "zero_point", call.axis("axis", call.rank("self")))
 
 
-def _fake_with_switch(call: Call) -> list[Value | None]:
+def _fake_with_switch(call: OverloadCall) -> list[Value | None]:
     """Reads the forms that also give the mask of what was not cut off."""
     if any(user.users and user.args[1] != 0 for user in call.node.users):
-        raise Keep("its mask is read")
+        raise KeepCall("its mask is read")
     enabled = call.given.get("fake_quant_enabled")
     if enabled is not None:
         held = call.reader.held(enabled)
         if held is None:
-            raise Keep("whether it is enabled is computed")
+            raise KeepCall("whether it is enabled is computed")
         if not int(held[1].item()):
             x = call.value("self")
             return [x, None]
@@ -234,16 +234,16 @@ def _fake_with_switch(call: Call) -> list[Value | None]:
     return [made, None]
 
 
-def _pair(call: Call, scale: str, zero: str, axis: int | None) -> Value:
+def _pair(call: OverloadCall, scale: str, zero: str, axis: int | None) -> Value:
     """Adds quantize and dequantize."""
     note_exported(call)
     bounds = call.whole("quant_min"), call.whole("quant_max")
     scales, zeros = _numbers(call, scale), _numbers(call, zero)
     if scales is None or zeros is None:
-        raise Keep("its scale or zero point is computed")
+        raise KeepCall("its scale or zero point is computed")
     bits = next((b for b in (8, 16, 32) if bounds[1] - bounds[0] < 2**b), None)
     if bits is None:
-        raise Keep(f"its integers reach from {bounds[0]} to {bounds[1]}")
+        raise KeepCall(f"its integers reach from {bounds[0]} to {bounds[1]}")
     storage = dtype(f"{'i' if bounds[0] < 0 else 'u'}{bits}")
     kind = quant_type(storage, scales, zeros, axis=axis, bounds=bounds)
     x = call.value("self")
@@ -251,7 +251,7 @@ def _pair(call: Call, scale: str, zero: str, axis: int | None) -> Value:
     return call.add("dequantize", {"x": made})
 
 
-_EXPORTED: dict[str, Callable[[Call], Any]] = {
+_EXPORTED: dict[str, Callable[[OverloadCall], Any]] = {
     "choose_qparams.tensor": _choose,
     "quantize_per_tensor.default": _quantize,
     "quantize_per_tensor.tensor": _quantize,
@@ -262,7 +262,7 @@ _EXPORTED: dict[str, Callable[[Call], Any]] = {
     "dequantize_per_tensor.tensor2": _dequantize,
     "dequantize_per_channel.default": _dequantize_channels,
 }
-OPS: dict[str, Callable[[Call], Any]] = {
+OPS: dict[str, Callable[[OverloadCall], Any]] = {
     "fake_quantize_per_tensor_affine.default": _fake,
     "fake_quantize_per_tensor_affine.tensor_qparams": _fake,
     "fake_quantize_per_channel_affine.default": _fake_channels,

@@ -12,6 +12,7 @@ from torch import nn
 _QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 _FUNCTIONAL = "FloatFunctional"
 """torch.ao's module of float functions, which lives among the quantized ones."""
+_OBSERVERS, _FAKES = frozenset({"ObserverBase"}), frozenset({"FakeQuantizeBase"})
 _CALLS = ("quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic")
 
 
@@ -54,19 +55,24 @@ def without_observers(module: nn.Module) -> tuple[nn.Module, int]:
     Fake quantization stays, by the numbers that it has. A module without either is returned as it
     is, another as a copy.
     """
-    from torch.ao.quantization import FakeQuantizeBase, ObserverBase
-
-    kinds = (ObserverBase, FakeQuantizeBase)
-    if not any(isinstance(part, kinds) for part in module.modules()):
+    if not any(_is_one(part, _OBSERVERS | _FAKES) for part in module.modules()):
         return module, 0
     module, count = copy.deepcopy(module), 0
     for path, part in list(module.named_modules(remove_duplicate=False)):  # FX shares observers
-        if isinstance(part, kinds) and path:
+        if path and _is_one(part, _OBSERVERS | _FAKES):
             owner, _, name = path.rpartition(".")
-            fakes = isinstance(part, FakeQuantizeBase)
+            fakes = _is_one(part, _FAKES)
             setattr(module.get_submodule(owner), name, _Fake(part) if fakes else nn.Identity())
             count += not fakes
     return module, count
+
+
+def _is_one(part: nn.Module, names: frozenset[str]) -> bool:
+    """Returns whether a module is of a class of torch.ao or torchao, which have each their own."""
+    return any(
+        kind.__name__ in names and kind.__module__.startswith(("torch.ao.", "torchao."))
+        for kind in type(part).__mro__
+    )
 
 
 def with_functions_called(module: nn.Module) -> nn.Module:

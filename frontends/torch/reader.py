@@ -20,12 +20,12 @@ from qir.ir.origin import Origin
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
 
-from . import foreign, sizes
-from .call import Call, Keep, type_of
+from . import decomposition, foreign, sizes
+from .call import KeepCall, OverloadCall, type_of
 from .control import CONTROL
 from .elements import array, element
 from .operators import MOVES, OPS
-from .program import Program, gives_back, written
+from .program import TorchProgram, gives_back, written
 from .symbols import shape_of
 
 STEP = "read torch"
@@ -37,31 +37,34 @@ _ASSERTIONS = ("_assert", "sym_constrain_range", "_check")
 """How the names of operators begin that check sizes and compute nothing."""
 
 
-def read(program: Program, name: str, ledger: Ledger, *, share: bool) -> Graph:
+def read(program: TorchProgram, name: str, ledger: Ledger, *, share: bool) -> Graph:
     """Returns the graph of a program; InputError names what it cannot read.
 
     Parameters share the program's memory where `share` says that nobody writes to it any more.
     """
-    reader = Reader(program, name, ledger, share)
+    reader = ProgramReader(program, name, ledger, share)
     for node in program.graph.nodes:
         reader.read(node)
     reader.graph.prune()
     return reader.graph
 
 
-class Reader:
+class ProgramReader:
     """The graph that is built, and what each node of the program has become in it."""
 
     def __init__(
         self,
-        program: Program,
+        program: TorchProgram,
         name: str,
         ledger: Ledger,
         share: bool,
         *,
         graph: Graph | None = None,
+        depth: int = 0,
     ) -> None:
         self.program = program
+        self.depth = depth
+        """How many operators are being read as what PyTorch makes of them; 0 keeps unknown ones."""
         self.share = share
         self.graph = Graph(name) if graph is None else graph
         self.ledger = ledger
@@ -116,7 +119,7 @@ class Reader:
             self.stored[node.name] = str(node.target), held
 
     def constant(self, name: str, held: torch.Tensor, quant: QuantType | None = None) -> Value:
-        """Adds a stored tensor as a constant; InputError for one that no array holds."""
+        """Adds a stored tensor as a constant; raises InputError for one that no array holds."""
         kind = element(held.dtype)
         if kind is None or held.layout != torch.strided:
             said = f"{held.dtype}, {str(held.layout).removeprefix('torch.')}"
@@ -162,19 +165,35 @@ class Reader:
             raise self.fail(node, f"calls {name}; which is not read; export a part without it")
         if str(target).removeprefix("aten.").startswith(_ASSERTIONS):
             return
-        call = Call(self, node, moves=_plain(target) in MOVES)
+        call = OverloadCall(self, node, moves=_plain(target) in MOVES)
         before = len(self.graph)
         try:
             made = self._converted(call, str(target))
-        except (Keep, TypeRuleError) as why:
+        except (KeepCall, TypeRuleError) as why:
             self._undo(before)
-            made = foreign.keep(call, str(why))
+            made = self._decomposed(call, str(why))
         self.found[node.name] = made
         first = node.args[0] if gives_back(node) else written(node)
         if isinstance(first, fx.Node):
             self._changed(first.name, node.name, made)
         if isinstance(made, Value):
             self._name(made, node.name)
+
+    def _decomposed(self, call: OverloadCall, why: str) -> Any:
+        """Returns what PyTorch makes of an unknown operator, in ops of the language, or keeps it.
+
+        Raises Keep within another one, which is then kept instead.
+        """
+        before = len(self.graph)
+        try:
+            made = decomposition.read(self, call.node)
+            self._agree(call.node, made)
+        except (KeepCall, TypeRuleError):
+            self._undo(before)
+            if self.depth:
+                raise
+            return foreign.keep(call, why)
+        return made
 
     def _changed(self, operand: str, result: str, made: Any) -> None:
         """Makes whatever reads a tensor later see what an op in place made of it."""
@@ -183,13 +202,18 @@ class Reader:
         self.same[result] = names
         self.found.update(dict.fromkeys(names, made))
 
-    def _converted(self, call: Call, name: str) -> Any:
+    def _converted(self, call: OverloadCall, name: str) -> Any:
         """Returns what a known operator becomes; Keep for one that is not known."""
         handler = OPS.get(_plain(call.node.target))
         if handler is None:
-            raise Keep(f"{name} is no operator of the language")
+            raise KeepCall(f"{name} is no operator of the language")
         made = handler(call)
-        fakes = call.node.meta["val"]
+        self._agree(call.node, made)
+        return made
+
+    def _agree(self, node: fx.Node, made: Any) -> None:
+        """Holds what a call has become to the types of its results."""
+        fakes = node.meta["val"]
         for value, fake in zip(
             made if isinstance(made, (list, tuple)) else [made],
             fakes if isinstance(fakes, (list, tuple)) else [fakes],
@@ -197,7 +221,6 @@ class Reader:
         ):
             if value is not None:
                 self._check(value, fake)
-        return made
 
     def _check(self, value: Value, fake: torch.Tensor) -> None:
         """Holds a value to the type that PyTorch has for it, and refines sizes that were unknown.
@@ -206,9 +229,9 @@ class Reader:
         """
         kind, shape = value.type, shape_of(fake.shape)
         if kind.dtype != element(fake.dtype) or kind.rank != len(shape):
-            raise Keep
+            raise KeepCall
         if not all(map(dims.agree, kind.shape, shape)):
-            raise Keep
+            raise KeepCall
         refined = tuple(b if a is None else a for a, b in zip(kind.shape, shape, strict=True))
         if refined != kind.shape:
             self.graph.set_type(value, kind.with_shape(refined))
@@ -275,16 +298,16 @@ class Reader:
     def tensor(self, node: fx.Node) -> Value:
         """Returns the value of a node; a parameter becomes a constant when it is first read."""
         if not isinstance(node, fx.Node):
-            raise Keep
+            raise KeepCall
         if sizes.is_size(node):
             return self.size(node)
         if node.name not in self.found:
             if node.name not in self.stored:
-                raise Keep
+                raise KeepCall
             self.found[node.name] = self.constant(*self.stored[node.name])
         found = self.found[node.name]
         if not isinstance(found, Value):
-            raise Keep
+            raise KeepCall
         return found
 
     def held(self, node: Any) -> tuple[str, torch.Tensor] | None:
@@ -303,7 +326,7 @@ class Reader:
         """
         found = self.held(node)
         if found is None or element(found[1].dtype) != quant.storage:
-            raise Keep(f"its data are not stored as {quant.storage}")
+            raise KeepCall(f"its data are not stored as {quant.storage}")
         same = [v for v in self.quantized.get(found[0], []) if v.type.quant == quant]
         if not same:
             same = [self.constant(*found, quant)]
@@ -317,7 +340,7 @@ class Reader:
     def number(self, node: fx.Node, held: object, kind: DType) -> Value:
         """Returns a number as a constant of an element type."""
         if not isinstance(held, (bool, int, float)):
-            raise Keep
+            raise KeepCall
         with np.errstate(all="ignore"):
             data = np.asarray(held).astype(kind.carrier)
         return self.graph.constant(

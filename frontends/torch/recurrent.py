@@ -7,26 +7,26 @@ from collections.abc import Callable, Sequence
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import Call, Keep
+from .call import KeepCall, OverloadCall
 
 GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 """Where each gate of ours is among PyTorch's: i f g o and r z n there, i o f g and z r n here."""
 
 
-def _ordered(call: Call, kind: str, value: Value) -> Value:
+def _ordered(call: OverloadCall, kind: str, value: Value) -> Value:
     """Returns weights or biases with their gates in our order."""
     gates = GATES[kind]
     if len(gates) == 1:
         return value
     rows = value.type.shape[0]
     if not isinstance(rows, int):
-        raise Keep
+        raise KeepCall
     size = rows // len(gates)
     parts = call.add_many("split", {"x": value}, {"sizes": (size,) * len(gates), "axis": 0})
     return call.add("concat", {f"xs.{i}": parts[g] for i, g in enumerate(gates)}, {"axis": 0})
 
 
-def _stacked(call: Call, parts: Sequence[Value]) -> Value:
+def _stacked(call: OverloadCall, parts: Sequence[Value]) -> Value:
     """Returns one array of the directions of a layer."""
     rows = [call.add("unsqueeze", {"x": part}, {"axes": (0,)}) for part in parts]
     if len(rows) == 1:
@@ -34,14 +34,14 @@ def _stacked(call: Call, parts: Sequence[Value]) -> Value:
     return call.add("concat", {f"xs.{i}": r for i, r in enumerate(rows)}, {"axis": 0})
 
 
-def _layers(kind: str, activation: str = "") -> Callable[[Call], list[Value]]:
-    def read(call: Call) -> list[Value]:
+def _layers(kind: str, activation: str = "") -> Callable[[OverloadCall], list[Value]]:
+    def read(call: OverloadCall) -> list[Value]:
         x, params = call.value("input"), call.values("params")
         ways = 2 if call.flag("bidirectional") else 1
         biased, count = call.flag("has_biases"), call.whole("num_layers")
         each = 4 if biased else 2
         if x.type.rank != 3 or len(params) != each * ways * count or call.flag("train"):
-            raise Keep
+            raise KeepCall
         first = call.flag("batch_first")
         if first:
             x = call.add("transpose", {"x": x}, {"perm": (1, 0, 2)})
@@ -71,7 +71,7 @@ def _layers(kind: str, activation: str = "") -> Callable[[Call], list[Value]]:
 
 
 def _layer(
-    call: Call,
+    call: OverloadCall,
     kind: str,
     x: Value,
     params: Sequence[Value],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -9,15 +10,15 @@ import torch
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import Call, Keep
+from .call import KeepCall, OverloadCall, row
 
 _LAST = 2**63 - 1
 
 
-def _over_axes(op: str, name: str = "dim") -> Callable[[Call], Value]:
+def _over_axes(op: str, name: str = "dim") -> Callable[[OverloadCall], Value]:
     """Returns the converter of a reduction; sums of truth values and integers are in i64."""
 
-    def read(call: Call) -> Value:
+    def read(call: OverloadCall) -> Value:
         x = call.promoted("self", kind=call.result.dtype)[0]
         named = name in call.given
         axes = call.axes(name, x.type.rank) if named else tuple(range(x.type.rank))
@@ -29,10 +30,10 @@ def _over_axes(op: str, name: str = "dim") -> Callable[[Call], Value]:
     return read
 
 
-def _variance(root: bool) -> Callable[[Call], Value]:
+def _variance(root: bool) -> Callable[[OverloadCall], Value]:
     """Returns the converter of var and std: the mean of squared differences from the mean."""
 
-    def read(call: Call) -> Value:
+    def read(call: OverloadCall) -> Value:
         x = call.value("self")
         axes = call.axes("dim", x.type.rank) if "dim" in call.given else tuple(range(x.type.rank))
         correction = call.given.get("correction", 1)
@@ -42,11 +43,11 @@ def _variance(root: bool) -> Callable[[Call], Value]:
         for axis in axes:
             size = x.type.shape[axis]
             if not isinstance(size, int):
-                raise Keep
+                raise KeepCall
             count *= size
         correction = 1 if correction is None else correction
         if count <= correction:
-            raise Keep
+            raise KeepCall
         mean = call.add("reduce_mean", {"x": x}, {"axes": axes, "keep": True})
         square = call.add("squared_difference", {"a": x, "b": mean})
         keep = bool(call.given.get("keepdim", False))
@@ -58,32 +59,61 @@ def _variance(root: bool) -> Callable[[Call], Value]:
     return read
 
 
-def _norm(call: Call) -> Value:
+def _with_mean(root: bool) -> Callable[[OverloadCall], list[Value]]:
+    """Returns the converter of var_mean and std_mean."""
+
+    def read(call: OverloadCall) -> list[Value]:
+        x, keep = call.value("self"), bool(call.given.get("keepdim", False))
+        axes = call.axes("dim", x.type.rank) if call.given.get("dim") is not None else ()
+        attrs: dict[str, Attr] = {"axes": axes or tuple(range(x.type.rank)), "keep": keep}
+        return [_variance(root)(call), call.add("reduce_mean", {"x": x}, attrs)]
+
+    return read
+
+
+def _ends(call: OverloadCall) -> list[Value]:
+    x = call.value("self")
+    axes = tuple(range(x.type.rank)) if call["dim"] is None else (call.axis("dim", x.type.rank),)
+    attrs: dict[str, Attr] = {"axes": axes, "keep": call.flag("keepdim")}
+    return [call.add(op, {"x": x}, attrs) for op in ("reduce_min", "reduce_max")]
+
+
+def _norm(call: OverloadCall) -> Value:
     x, order = call.promoted("self", kind=call.result.dtype)[0], call.given.get("p")
     order = call.given.get("ord", order)
-    op = {1: "reduce_l1", 2: "reduce_l2"}.get(2 if order is None else order)
-    if op is None:
-        raise Keep
+    order = 2 if order is None else order
     axes = call.axes("dim", x.type.rank) if call.given.get("dim") is not None else ()
-    axes = axes or tuple(range(x.type.rank))
-    return call.add(op, {"x": x}, {"axes": axes, "keep": call.flag("keepdim")})
+    attrs: dict[str, Attr] = {
+        "axes": axes or tuple(range(x.type.rank)),
+        "keep": bool(call.given.get("keepdim", False)),
+    }
+    if order in (math.inf, -math.inf):
+        op = "reduce_max" if order > 0 else "reduce_min"
+        return call.add(op, {"x": call.add("abs", {"x": x})}, attrs)
+    op = {1: "reduce_l1", 2: "reduce_l2"}.get(order, "")
+    if not op:
+        raise KeepCall(f"it is a norm of order {order}")
+    return call.add(op, {"x": x}, attrs)
 
 
-def _place(op: str) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _place(op: str) -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         x = call.value("self")
         if call["dim"] is None:
-            raise Keep
+            if call.flag("keepdim") and x.type.rank:
+                raise KeepCall
+            flat = call.add("reshape", {"x": x, "shape": call.reader.graph.constant(row([-1]))})
+            return call.add(op, {"x": flat}, {"axis": 0, "keep": False})
         attrs = {"axis": call.axis("dim", x.type.rank), "keep": call.flag("keepdim")}
         return call.add(op, {"x": x}, attrs)
 
     return read
 
 
-def _with_place(reduce: str, place: str) -> Callable[[Call], list[Value]]:
+def _with_place(reduce: str, place: str) -> Callable[[OverloadCall], list[Value]]:
     """Returns the converter of max and min along an axis, which give the element and its place."""
 
-    def read(call: Call) -> list[Value]:
+    def read(call: OverloadCall) -> list[Value]:
         x = call.value("self")
         axis, keep = call.axis("dim", x.type.rank), call.flag("keepdim")
         value = call.add(reduce, {"x": x}, {"axes": (axis,), "keep": keep})
@@ -92,15 +122,15 @@ def _with_place(reduce: str, place: str) -> Callable[[Call], list[Value]]:
     return read
 
 
-def _running(op: str) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _running(op: str) -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         x = call.promoted("self", kind=call.result.dtype)[0]
         return call.add(op, {"x": x}, {"axis": call.axis("dim", x.type.rank)})
 
     return read
 
 
-def _difference(call: Call) -> Value:
+def _difference(call: OverloadCall) -> Value:
     """Reads differences of neighbors along an axis, `n` times over."""
     held = [call[name] for name in ("prepend", "self", "append") if call[name] is not None]
     kind, truth = call.result.dtype, call.result.dtype == torch.bool
@@ -117,7 +147,7 @@ def _difference(call: Call) -> Value:
     return x
 
 
-def _top_k(call: Call) -> list[Value]:
+def _top_k(call: OverloadCall) -> list[Value]:
     x = call.value("self")
     attrs: dict[str, Attr] = {
         "k": call.whole("k"),
@@ -128,7 +158,7 @@ def _top_k(call: Call) -> list[Value]:
     return list(call.add_many("top_k", {"x": x}, attrs))
 
 
-OPS: dict[str, Callable[[Call], Value | list[Value]]] = {
+OPS: dict[str, Callable[[OverloadCall], Value | list[Value]]] = {
     "mean.default": _over_axes("reduce_mean"),
     "mean.dim": _over_axes("reduce_mean"),
     "sum.default": _over_axes("reduce_sum"),
@@ -150,6 +180,12 @@ OPS: dict[str, Callable[[Call], Value | list[Value]]] = {
     "max.dim": _with_place("reduce_max", "arg_max"),
     "min.dim": _with_place("reduce_min", "arg_min"),
     "cumsum.default": _running("cumsum"),
+    "cumprod.default": _running("cumprod"),
+    "var_mean.correction": _with_mean(root=False),
+    "var_mean.dim": _with_mean(root=False),
+    "std_mean.correction": _with_mean(root=True),
+    "std_mean.dim": _with_mean(root=True),
+    "aminmax.default": _ends,
     "diff.default": _difference,
     "topk.default": _top_k,
 }

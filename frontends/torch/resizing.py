@@ -7,34 +7,41 @@ from collections.abc import Callable
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import Call, Keep, row
+from . import sizes
+from .call import KeepCall, OverloadCall, row, same_numbers
 
 
-def _resize(axes: int, mode: str) -> Callable[[Call], Value]:
-    def read(call: Call) -> Value:
+def _resize(axes: int, mode: str) -> Callable[[OverloadCall], Value]:
+    def read(call: OverloadCall) -> Value:
         x = call.value("input" if "input" in call.given else "self")
         spatial = tuple(range(2, 2 + axes))
         wanted = [call.result.shape[axis] for axis in spatial]
-        if x.type.rank != axes + 2 or not all(isinstance(size, int) for size in wanted):
-            raise Keep
+        if x.type.rank != axes + 2:
+            raise KeepCall
         attrs: dict[str, Attr] = {"axes": spatial, "coordinates": "asymmetric", "rounding": "floor"}
-        if mode != "nearest":
-            half = "pytorch_half_pixel" if 1 in wanted else "half_pixel"  # differ in sizes of 1
+        if mode == "exact":
+            attrs |= {"coordinates": "half_pixel", "rounding": "round_prefer_ceil"}
+        elif mode != "nearest":
+            one = 1 in wanted or not same_numbers(wanted)
+            half = "pytorch_half_pixel" if one else "half_pixel"  # differ in sizes of 1
             coordinates = "align_corners" if call.flag("align_corners") else half
             attrs = {"axes": spatial, "coordinates": coordinates, "mode": mode}
         operands = {"x": x}
         if scales := _scales(call, axes):
             attrs["scales"] = scales
-        else:
+        elif same_numbers(wanted):
             numbers = row([int(size) for size in wanted])
             name = call.reader.names(call.node, "sizes")
             operands["sizes"] = call.reader.graph.constant(numbers, name=name)
-        return call.add("resize_nearest" if mode == "nearest" else "resize", operands, attrs)
+        else:
+            operands["sizes"] = sizes.exact_shape(call.reader, call.node, call["output_size"])
+        nearest = mode in ("nearest", "exact")
+        return call.add("resize_nearest" if nearest else "resize", operands, attrs)
 
     return read
 
 
-def _scales(call: Call, axes: int) -> tuple[float, ...]:
+def _scales(call: OverloadCall, axes: int) -> tuple[float, ...]:
     """Returns the factors that PyTorch computes places with; none where it goes by the sizes."""
     held = call.given.get("scale_factors")
     if held is None:
@@ -43,21 +50,24 @@ def _scales(call: Call, axes: int) -> tuple[float, ...]:
     if held is None:
         return ()
     if not all(isinstance(factor, (int, float)) for factor in held):
-        raise Keep
+        raise KeepCall
     return tuple(float(factor) for factor in held)
 
 
 OPS = {
     **{
-        f"upsample_{name}.{form}": _resize(axes, mode)
+        f"{name}.{form}": _resize(axes, mode)
         for name, axes, mode in (
-            ("nearest1d", 1, "nearest"),
-            ("nearest2d", 2, "nearest"),
-            ("nearest3d", 3, "nearest"),
-            ("linear1d", 1, "linear"),
-            ("bilinear2d", 2, "linear"),
-            ("trilinear3d", 3, "linear"),
-            ("bicubic2d", 2, "cubic"),
+            ("upsample_nearest1d", 1, "nearest"),
+            ("upsample_nearest2d", 2, "nearest"),
+            ("upsample_nearest3d", 3, "nearest"),
+            ("upsample_linear1d", 1, "linear"),
+            ("upsample_bilinear2d", 2, "linear"),
+            ("upsample_trilinear3d", 3, "linear"),
+            ("upsample_bicubic2d", 2, "cubic"),
+            ("_upsample_nearest_exact1d", 1, "exact"),
+            ("_upsample_nearest_exact2d", 2, "exact"),
+            ("_upsample_nearest_exact3d", 3, "exact"),
         )
         for form in ("vec", "default")
     },

@@ -11,16 +11,17 @@ from torch import fx
 
 from qir.ir.node import Value
 
-from .call import Keep, Size, row
+from .call import KeepCall, Size, row
 
 if TYPE_CHECKING:
-    from .reader import Reader
+    from .reader import ProgramReader
 
 _ARITHMETIC: dict[Callable[..., object], str] = {
     operator.add: "add",
     operator.sub: "sub",
     operator.mul: "mul",
     operator.floordiv: "floor_div",
+    operator.mod: "mod",
     torch.sym_max: "max",
     torch.sym_min: "min",
 }
@@ -31,7 +32,7 @@ def is_size(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (int, torch.SymInt, torch.SymBool, torch.SymFloat))
 
 
-def value(reader: Reader, held: Size) -> Value:
+def value(reader: ProgramReader, held: Size) -> Value:
     """Returns a size as an i64 tensor of one element, computed once."""
     if isinstance(held, int):
         return reader.graph.constant(row([held]))
@@ -40,12 +41,12 @@ def value(reader: Reader, held: Size) -> Value:
     return reader.sizes[held.name]
 
 
-def _computed(reader: Reader, node: fx.Node) -> Value:
+def _computed(reader: ProgramReader, node: fx.Node) -> Value:
     target = node.target
     if str(target) in ("aten.sym_size.int", "aten.size.int"):
         x, axis = reader.tensor(node.args[0]), node.args[1]  # type: ignore[arg-type]
         if not isinstance(axis, int):
-            raise Keep
+            raise KeepCall
         axis += x.type.rank if axis < 0 else 0
         attrs = {"start": axis, "end": axis + 1}
         return reader.add(node, "shape", {"x": x}, attrs).result
@@ -60,7 +61,7 @@ def _computed(reader: Reader, node: fx.Node) -> Value:
     return reader.add(node, op, dict(zip(slots, (a, b), strict=True)), {}).result
 
 
-def shape(reader: Reader, node: fx.Node, wanted: Sequence[Size]) -> Value:
+def shape(reader: ProgramReader, node: fx.Node, wanted: Sequence[Size]) -> Value:
     """Returns the operand that holds a shape: constant where at most one size is not known.
 
     That one is written -1, so a reshape takes it from the number of elements.
@@ -73,7 +74,7 @@ def shape(reader: Reader, node: fx.Node, wanted: Sequence[Size]) -> Value:
     return exact_shape(reader, node, wanted)
 
 
-def exact_shape(reader: Reader, node: fx.Node, wanted: Sequence[Size]) -> Value:
+def exact_shape(reader: ProgramReader, node: fx.Node, wanted: Sequence[Size]) -> Value:
     """Returns the operand that holds a shape, each size computed."""
     if all(isinstance(size, int) for size in wanted):
         numbers = [size for size in wanted if isinstance(size, int)]

@@ -1,10 +1,10 @@
-"""What a source is: an exported program, a TorchScript archive or module, or a plain module."""
+"""Recognizes a source: an exported program, a TorchScript archive or module, or a plain module."""
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from qir.errors import InputError, QirError, UsageError
+from qir.errors import InputError, QirError, ShapesNeeded, UsageError
 
-from .archive import open_archive
-from .muting import muted
+from .archive import open_archive, require_intact
+from .attempts import attempt
+from .muting import mute_quantized_tensors, muted
 from .profiles import engine_chosen, profile_name, running_engine
-from .program import Program, as_program, functional, mutates_views
+from .program import TorchProgram, as_program, functional, mutates_views
 from .quantized_modules import (
     is_quantized,
     quantizes,
@@ -27,15 +28,18 @@ from .quantized_modules import (
     with_functions_called,
     without_observers,
 )
+from .script.assumed import assumptions, branching_axes, closed_axes, with_closed
 from .script.interpreter import Interpreter
 from .script.opened import script_program
-from .script.shapes import Example, example, examples, stated
+from .script.shapes import GIVE_SHAPES, Example, example, examples, stated
 from .signature import stated_engine
 
 _STATED = "qir.json"
 """The member that states the types of inputs, in files that QIR writes."""
 _SCRIPT = ("constants.pkl", "code/")
 """Members that TorchScript archives have and pickles do not."""
+_ARCHIVE = b"PK"
+"""How archives begin, those that are cut short too."""
 _EXPORTED = "archive_format"
 """A member of exported programs."""
 
@@ -44,7 +48,7 @@ _EXPORTED = "archive_format"
 class Opened:
     """What is read, its name, and how."""
 
-    program: Program
+    program: TorchProgram
     name: str
     share: bool
     """Whether parameters may share the program's memory."""
@@ -54,6 +58,8 @@ class Opened:
     """Whether float operators between quantize and dequantize are kernels of that engine."""
     observers: int = 0
     """How many observers the module has, which are left out."""
+    assumed: tuple[str, ...] = ()
+    """What was assumed of inputs whose sizes no file states."""
 
 
 def opened(source: object, inputs: Sequence[object] | None) -> Opened:
@@ -69,6 +75,7 @@ def opened(source: object, inputs: Sequence[object] | None) -> Opened:
     name = type(source).__name__
     if inputs is None:
         raise InputError(f"{name}: a module is exported with example inputs; give inputs=(x, ...)")
+    _require_plain(source, name)
     shaped = [_example(held) for held in inputs]
     given = tuple(held.tensor if isinstance(held, Example) else held for held in shaped)
     with _inference(source, name):
@@ -91,6 +98,8 @@ def opened(source: object, inputs: Sequence[object] | None) -> Opened:
 
 def _file(path: Path, inputs: Sequence[object] | None) -> Opened:
     held = _members(path)
+    if held is not None or _begins(path) == _ARCHIVE:
+        require_intact(path)
     if held is None or not _holds(held, *_SCRIPT):
         if path.suffix.lower() != ".pt2" and (held is None or not _holds(held, _EXPORTED)):
             raise InputError(_pickled(path, held))
@@ -101,9 +110,16 @@ def _file(path: Path, inputs: Sequence[object] | None) -> Opened:
         return _archive(path, inputs)
 
 
+def _begins(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(2)
+
+
 def _archive(path: Path, inputs: Sequence[object] | None) -> Opened:
     """Opens a TorchScript archive; its packed layers are those of the chosen engine."""
     extra: dict[str, str | bytes] = {_STATED: ""}
+    if _names_quantized(path):
+        mute_quantized_tensors()
     try:
         opened: Any = torch.jit.load
         module: Any = opened(str(path), map_location="cpu", _extra_files=extra)
@@ -119,6 +135,16 @@ def _archive(path: Path, inputs: Sequence[object] | None) -> Opened:
     except Exception as error:  # what a damaged archive holds fails where it is first looked at
         said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
         raise InputError(f"{path}: is damaged or not read: {said.strip()}") from error
+
+
+def _names_quantized(path: Path) -> bool:
+    """Returns whether the code of an archive speaks of quantized tensors or layers."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            code = [name for name in archive.namelist() if name.endswith(".py")]
+            return any(b"quantize" in archive.read(name) for name in code)
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError):
+        return False  # the loader says what is wrong
 
 
 def is_pickled(path: Path) -> bool:
@@ -182,32 +208,51 @@ def _script(
 
     `types` is what the file states of its inputs, where QIR wrote it.
     """
+    assumed: tuple[str, ...] = ()
     if inputs is not None:
         program, reader = script_program(module, name, _given(name, inputs))
     elif types:
         text = types.decode() if isinstance(types, bytes) else types
         program, reader = script_program(module, name, stated(text, name))
     else:
-        program, reader = _guessed(module, name)
+        program, reader, assumed = _guessed(module, name)
     if mutates_views(program.graph):
         raise InputError(
             f"{name}: changes a tensor of which it also has a view; read it through torch.export:"
             " qir.load(module, inputs=(x, ...))"
         )
     profile = profile_name(running_engine()) if reader.quantizes or reader.kernels else ""
-    return Opened(program, name, share=False, profile=profile, kernels=reader.kernels)
+    return Opened(program, name, False, profile, reader.kernels, assumed=assumed)
 
 
-def _guessed(module: torch.jit.ScriptModule, name: str) -> tuple[Program, Interpreter]:
-    """Reads a module with inputs of open sizes, as its first layers take them."""
+def _guessed(
+    module: torch.jit.ScriptModule, name: str
+) -> tuple[TorchProgram, Interpreter, tuple[str, ...]]:
+    """Reads a module with inputs of open sizes, as its first layers take them.
+
+    Sizes that the program does not leave open are those of the examples; also returns what to say
+    of these. Raises ShapesNeeded where it branches by sizes.
+    """
     failed: QirError | None = None
     for inputs in examples(module, name):
         try:
             with muted("torch._subclasses.fake_tensor"):
-                return script_program(module, name, inputs)
+                program, reader = script_program(module, name, inputs)
+                closed = closed_axes(reader.builder)
+                if branching := branching_axes(reader.builder):
+                    raise ShapesNeeded(
+                        f"{name}: branches by the sizes of {min(branching)[0]}, which it does not"
+                        f" state; give them: {GIVE_SHAPES}"
+                    )
+                if closed:
+                    inputs = with_closed(inputs, reader.builder.open_axes, closed)
+                    program, reader = script_program(module, name, inputs)
+            return program, reader, assumptions(reader.builder, closed)
+        except ShapesNeeded:
+            raise
         except InputError as error:
             failed = failed or error
-    raise InputError(f"{failed}; with inputs of that shape; give others: inputs=[...]")
+    raise InputError(f"{failed}; with inputs of a guessed shape; give others: {GIVE_SHAPES}")
 
 
 def _given(name: str, inputs: Sequence[object]) -> list[Example]:
@@ -230,14 +275,25 @@ def _given(name: str, inputs: Sequence[object]) -> list[Example]:
 
 @contextmanager
 def _inference(module: nn.Module, name: str) -> Iterator[None]:
-    """Puts a module into inference mode for a while."""
+    """Puts a module into inference mode for a while; exported ones say their mode themselves."""
     training = [n or name for n, m in module.named_modules() if m.training]
-    module.eval()
+    with suppress(NotImplementedError):
+        module.eval()
     try:
         yield
     finally:
         for path, part in module.named_modules():
             part.training = (path or name) in training
+
+
+def _require_plain(module: nn.Module, name: str) -> None:
+    """InputError for parameters that are tensors of torchao, which hide what they hold."""
+    for path, held in module.named_parameters():
+        if type(held).__module__.startswith("torchao."):
+            raise InputError(
+                f"{name}: {path} is of torchao's type {type(held).__name__}, which is not read;"
+                " give the float module and quantize it here, or quantize it by torchao's PT2E"
+            )
 
 
 def _example(held: object) -> object:
@@ -257,7 +313,7 @@ def _exported(
     def export() -> ExportedProgram:
         return torch.export.export(module, inputs, dynamic_shapes=sizes)
 
-    made: ExportedProgram = _run(export, name, "torch.export")
+    made: ExportedProgram = attempt(export, name, "torch.export")
     return made
 
 
@@ -268,13 +324,5 @@ def _traced(module: nn.Module, inputs: tuple[Any, ...], name: str) -> torch.jit.
                 module, inputs, check_trace=False, strict=False
             )
 
-    made: torch.jit.ScriptModule = _run(trace, name, "torch.jit.trace")
+    made: torch.jit.ScriptModule = attempt(trace, name, "torch.jit.trace")
     return made
-
-
-def _run(make: Callable[[], Any], name: str, what: str) -> Any:
-    try:
-        return make()
-    except Exception as error:  # the user's own code runs here
-        said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
-        raise InputError(f"{name}: {what} does not take it: {said.strip()}") from error

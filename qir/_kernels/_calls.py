@@ -12,7 +12,7 @@ from qir._kernels._checks import integer, shown, whole
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class BufferOperand:
     """An array over a buffer."""
 
     buffer: int
@@ -27,11 +27,11 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class KernelCall:
     """A function and the arrays that it is called with."""
 
     function: Callable[..., None]
-    operands: tuple[Operand, ...]
+    operands: tuple[BufferOperand, ...]
 
     def run(self, memories: Sequence[NDArray[np.uint8]]) -> None:
         """Calls the function; the memory of each operand begins with its bytes."""
@@ -43,20 +43,20 @@ class Call:
         self.function(*views)
 
 
-def call_of(step: str, function: object, inputs: object, outputs: object) -> Call:
+def call_of(step: str, function: object, inputs: object, outputs: object) -> KernelCall:
     """Returns a call; each operand is given as (buffer, dtype, shape)."""
     if not callable(function):
         raise ValueError(f"{step}: {shown(function)} cannot be called")
-    operands: list[Operand] = []
+    operands: list[BufferOperand] = []
     for given, written in ((inputs, False), (outputs, True)):
         if not isinstance(given, Iterable):
             raise ValueError(f"{step}: operands are {shown(given)}, not a list")
         for operand in given:
             operands.append(_operand(step, f"operand {len(operands)}", operand, written))
-    return Call(function, tuple(operands))
+    return KernelCall(function, tuple(operands))
 
 
-def _operand(step: str, what: str, given: Any, written: bool) -> Operand:
+def _operand(step: str, what: str, given: Any, written: bool) -> BufferOperand:
     try:
         buffer, kind, shape = given
         dtype: np.dtype[Any] = np.dtype(kind)
@@ -65,4 +65,4 @@ def _operand(step: str, what: str, given: Any, written: bool) -> Operand:
     if dtype.hasobject or dtype.itemsize < 1 or dtype.subdtype is not None:
         raise ValueError(f"{step}: {what} is {dtype}, whose elements are no plain bytes")
     number = integer(step, f"buffer of {what}", buffer, 0)
-    return Operand(number, dtype, whole(step, f"shape of {what}", shape, 0), written)
+    return BufferOperand(number, dtype, whole(step, f"shape of {what}", shape, 0), written)

@@ -9,6 +9,11 @@ UNARY = (
 
 LARGEST_FRAME = 1 << 28
 """Most floats of an image with its padding."""
+LARGEST_IMAGE = 1 << 31
+"""Most floats of all channels of one: windows are read by offsets of 32 bits."""
+
+
+cdef float ONE = 1
 
 
 cdef qir_bounds bounds_of(str name, low, high) except *:
@@ -17,6 +22,39 @@ cdef qir_bounds bounds_of(str name, low, high) except *:
     bounds.low = -math.inf if low is None else real_of(name, "low", low)
     bounds.high = math.inf if high is None else real_of(name, "high", high)
     return bounds
+
+
+cdef qir_conv_shape conv_of(
+    str name, shape, kernel, stride, pad, dilation, groups
+) except *:
+    """A convolution of images, whose shape is NCHW however they are held."""
+    cdef qir_conv_shape s
+    n, c, h, w = of_length(name, "shape", shape, 4, 1)
+    oc, kh, kw = of_length(name, "kernel", kernel, 3, 1, LARGEST_STEP)
+    stride = of_length(name, "stride", stride, 2, 1, LARGEST_STEP)
+    pad = of_length(name, "pad", pad, 4, 0, LARGEST_STEP)
+    dilation = of_length(name, "dilation", dilation, 2, 1, LARGEST_STEP)
+    groups = integer(name, "groups", groups, 1)
+    if c % groups or oc % groups:
+        raise ValueError(f"{name}: {c} and {oc} channels do not split into {groups} groups")
+    oh, ow = windows(name, (h, w), (kh, kw), stride, pad, dilation)
+    if not oh * ow:
+        raise ValueError(f"{name}: no window fits")
+    frame = (h + pad[0] + pad[2]) * (w + pad[1] + pad[3])
+    integer(name, "size of an image with its padding", frame, 1, LARGEST_FRAME)
+    stride = [by if count > 1 else 1 for by, count in zip(stride, (oh, ow))]
+    s.n, s.h, s.w, s.c, s.oh, s.ow, s.oc = n, h, w, c, oh, ow, oc
+    s.kh, s.kw, s.groups = kh, kw, groups
+    (s.sh, s.sw), (s.dh, s.dw), (s.pt, s.pl) = stride, dilation, pad[:2]
+    return s
+
+
+cdef row_of(str name, str what, given, count):
+    """A row of so many float32."""
+    row = floats_of(name, what, given)
+    if row.shape[0] != count:
+        raise ValueError(f"{name}: {what} has {row.shape[0]} numbers, not {count}")
+    return row
 
 
 cdef class Floats(Tensors):
@@ -44,6 +82,32 @@ cdef class Floats(Tensors):
         made = qir_float_linear_make(self.bits, &s, &step)
         traffic, work = 4 * (s.rows * (k + n) + n * k), s.rows * n * k
         self.append(name, "float_linear", step, made, traffic, (y,), None, work)
+
+    def dynamic_linear(
+        self, str name, x, y, weight, *, rows, scale, scales=1, str x_type="u8", zero=None
+    ):
+        cdef qir_conv_operands o
+        cdef qir_dynamic d
+        cdef qir_step step
+        cdef const int8_t[::1] weights
+        weight = np.asarray(weight)
+        if weight.ndim != 2 or weight.dtype != np.int8 or 0 in weight.shape:
+            raise ValueError(f"{name}: weight is {weight.dtype} {weight.shape}, not int8 (n, k)")
+        n, k = weight.shape
+        rows, scales = integer(name, "rows", rows, 0), integer(name, "scales", scales, 1)
+        if scales not in (1, n):
+            raise ValueError(f"{name}: {scales} scales for {n} columns")
+        weights = np.ascontiguousarray(weight).reshape(-1)
+        o.weight, o.bias, o.multiplier_count, o.to_float = &weights[0], NULL, 1, True
+        o.multiplier = &ONE
+        o.x, o.y = self.needs(name, "x", x, rows * k), self.needs(name, "y", y, 4 * rows * n)
+        o.x_zero, o.x_flip = 0, flip_of(name, x_type)
+        o.code = code_of(name, "u8", 0, None, None)
+        d.scale, d.count = self.needs(name, "scale", scale, 4 * scales), scales
+        d.zero = -1 if zero is None else self.needs(name, "zero", zero, 1)
+        made = qir_dynamic_linear_make(self.bits, rows, k, n, &o, &d, &step)
+        traffic = rows * (k + 4 * n) + n * k
+        self.append(name, "dynamic_linear", step, made, traffic, (y,), None, rows * n * k)
 
     def float_matmul(
         self, str name, a, b, y, *, sizes, a_at, b_at, y_at, a_row, b_steps, y_row,
@@ -83,49 +147,95 @@ cdef class Floats(Tensors):
         cdef qir_float_conv o
         cdef qir_step step
         cdef const float[::1] biases, known
-        n, c, h, w = of_length(name, "shape", shape, 4, 1)
-        oc, kh, kw = of_length(name, "kernel", kernel, 3, 1, LARGEST_STEP)
-        stride = of_length(name, "stride", stride, 2, 1, LARGEST_STEP)
-        pad = of_length(name, "pad", pad, 4, 0, LARGEST_STEP)
-        dilation = of_length(name, "dilation", dilation, 2, 1, LARGEST_STEP)
-        groups = integer(name, "groups", groups, 1)
-        if c % groups or oc % groups:
-            raise ValueError(f"{name}: {c} and {oc} channels do not split into {groups} groups")
-        oh, ow = windows(name, (h, w), (kh, kw), stride, pad, dilation)
-        if not oh * ow:
-            raise ValueError(f"{name}: no window fits")
-        frame = (h + pad[0] + pad[2]) * (w + pad[1] + pad[3])
-        integer(name, "size of an image with its padding", frame, 1, LARGEST_FRAME)
-        stride = [by if count > 1 else 1 for by, count in zip(stride, (oh, ow))]
-        weights = oc * (c // groups) * kh * kw
-        read, wrote = n * c * h * w, n * oc * oh * ow
+        o.s = conv_of(name, shape, kernel, stride, pad, dilation, groups)
+        weights = o.s.oc * (o.s.c // o.s.groups) * o.s.kh * o.s.kw
+        pixels = o.s.n * o.s.oh * o.s.ow
+        read, wrote = o.s.n * o.s.c * o.s.h * o.s.w, pixels * o.s.oc
         o.x, o.y = self.needs(name, "x", x, 4 * read), self.needs(name, "y", y, 4 * wrote)
         o.weight = self.needs(name, "weight", weight, 4 * weights)
-        o.s.n, o.s.h, o.s.w, o.s.c, o.s.oh, o.s.ow, o.s.oc = n, h, w, c, oh, ow, oc
-        o.s.kh, o.s.kw, o.s.groups = kh, kw, groups
-        (o.s.sh, o.s.sw), (o.s.dh, o.s.dw), (o.s.pt, o.s.pl) = stride, dilation, pad[:2]
         o.bias = NULL
         if bias is not None:
-            biases = floats_of(name, "bias", bias)
-            if biases.shape[0] != oc:
-                raise ValueError(f"{name}: bias has {biases.shape[0]} numbers for {oc} channels")
+            biases = row_of(name, "bias", bias, o.s.oc)
             o.bias = &biases[0]
         o.constant = NULL
         if constant is not None:
-            known = floats_of(name, "constant", constant)
-            if known.shape[0] != weights:
-                raise ValueError(f"{name}: {known.shape[0]} constants, the weights are {weights}")
+            known = row_of(name, "constant", constant, weights)
             o.constant = &known[0]
         o.bounds = bounds_of(name, low, high)
         kind = "float_conv2d"
-        if groups == c > 1 and kh * kw <= QIR_SGEMM_DEPTH:
+        if o.s.groups == o.s.c > 1 and o.s.kh * o.s.kw <= QIR_SGEMM_DEPTH:
             kind = "float_depthwise"
             made = qir_float_depthwise_make(self.bits, &o, &step)
         else:
             made = qir_float_conv_make(self.bits, &o, &step)
-        self.append(
-            name, kind, step, made, 4 * (read + wrote + weights), (y,), None, n * oh * ow * weights
-        )
+        traffic = 4 * (read + wrote + weights)
+        self.append(name, kind, step, made, traffic, (y,), None, pixels * weights)
+
+    def float_last_conv2d(
+        self, str name, x, y, weight, bias, *, shape, kernel, stride=(1, 1), pad=(0, 0, 0, 0),
+        dilation=(1, 1), groups=1, bint first=False, op=None, a=0.0, b=0.0, bint times=False,
+        added=None, low=None, high=None,
+    ):
+        cdef qir_last_conv o
+        cdef qir_step step
+        cdef const float[::1] biases, weights
+        o.s = conv_of(name, shape, kernel, stride, pad, dilation, groups)
+        lines = max(o.s.h, (o.s.oh - 1) * o.s.sh + (o.s.kh - 1) * o.s.dh + 1)
+        across = max(o.s.w, (o.s.ow - 1) * o.s.sw + (o.s.kw - 1) * o.s.dw + 1)
+        integer(name, "size of an image with its channels", o.s.c * lines * across, 1,
+                LARGEST_IMAGE)
+        count = o.s.oc * (o.s.c // o.s.groups) * o.s.kh * o.s.kw
+        pixels = o.s.n * o.s.oh * o.s.ow
+        read, wrote = o.s.n * o.s.c * o.s.h * o.s.w, pixels * o.s.oc
+        o.x, o.y = self.needs(name, "x", x, 4 * read), self.needs(name, "y", y, 4 * wrote)
+        weights = row_of(name, "weight", weight, count)
+        o.weight, o.bias = &weights[0], NULL
+        if bias is not None:
+            biases = row_of(name, "bias", bias, o.s.oc)
+            o.bias = &biases[0]
+        o.first = first
+        if op is not None and op not in UNARY:
+            raise ValueError(f"{name}: no op {op!r} on a float; known are {', '.join(UNARY)}")
+        o.after.op, o.after.times = -1 if op is None else UNARY.index(op), times
+        o.after.how.a, o.after.how.b = number_of(name, "a", a), number_of(name, "b", b)
+        o.after.added = -1
+        if added is not None:
+            o.after.added = self.needs(name, "added", added, 4 * wrote)
+        o.after.bounds = bounds_of(name, low, high)
+        kind = "float_conv2d"
+        taps = o.s.kh * o.s.kw
+        if o.s.groups == o.s.c == o.s.oc > 1 and taps <= QIR_SGEMM_DEPTH and not first:
+            kind = "float_depthwise"
+            made = qir_last_depthwise_make(self.bits, &o, &step)
+        else:
+            made = qir_last_conv_make(self.bits, &o, &step)
+        traffic = 4 * (read + wrote + count)
+        self.append(name, kind, step, made, traffic, (y,), None, pixels * count)
+
+    def float_last_pool2d(
+        self, str name, x, y, *, shape, kernel, stride=(1, 1), pad=(0, 0, 0, 0),
+        dilation=(1, 1), out=None, bint average=False, bint count_pad=False,
+    ):
+        cdef qir_last_pool o
+        cdef qir_step step
+        n, c, h, w = of_length(name, "shape", shape, 4, 0)
+        o.s = self.planes(name, x, y, shape, kernel, stride, pad, dilation, out)
+        if average and (o.s.dh, o.s.dw) != (1, 1):
+            raise ValueError(f"{name}: a mean of windows with a dilation")
+        o.s.planes, o.channels = n if o.s.oh * o.s.ow * c else 0, c
+        o.pb, o.pr = of_length(name, "pad", pad, 4, 0, LARGEST_STEP)[2:]
+        o.average, o.count_pad, o.x, o.y = average, count_pad, x, y
+        made = qir_last_pool_make(self.bits, &o, &step)
+        traffic = 4 * o.s.planes * c * (o.s.h * o.s.w + o.s.oh * o.s.ow)
+        kind = "float_avg_pool2d" if average else "float_max_pool2d"
+        self.append(name, kind, step, made, traffic, (y,))
+
+    def float_last_mean(self, str name, x, y, *, images, pixels, channels):
+        cdef qir_step step
+        n, size, c = whole(name, "images, pixels and channels", (images, pixels, channels), 0)
+        x, y = self.needs(name, "x", x, 4 * n * size * c), self.needs(name, "y", y, 4 * n * c)
+        made = qir_last_mean_make(self.bits, n, size, c, x, y, &step)
+        self.append(name, "float_mean", step, made, 4 * n * c * (size + 1), (y,))
 
     def float_unary(self, str name, x, y, *, str op, size, a=0.0, b=0.0):
         cdef qir_unary how

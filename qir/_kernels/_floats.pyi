@@ -31,6 +31,24 @@ class Floats(Tensors):
         each by one fused multiply-add a value from 0 on; then the blocks, then the bias.
         """
 
+    def dynamic_linear(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        weight: NDArray[np.int8],
+        *,
+        rows: int,
+        scale: int,
+        scales: int = 1,
+        x_type: str = "u8",
+        zero: int | None = None,
+    ) -> None:
+        """y = f32(sum of (x - zero) * weight) * scale, the sum exact; weight is (n, k).
+
+        The zero, one code of x, and the scales, 1 or n float32, are buffers.
+        """
+
     def float_matmul(
         self,
         name: str,
@@ -71,6 +89,57 @@ class Floats(Tensors):
         The weights are a buffer, (output channels, channels of a group, height, width); `constant`
         is what it holds, in one row, where that is known. Padding is zeros that take part.
         """
+
+    def float_last_conv2d(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        weight: NDArray[np.float32],
+        bias: ArrayLike | None,
+        *,
+        shape: Sequence[int],
+        kernel: Sequence[int],
+        stride: Sequence[int] = (1, 1),
+        pad: Sequence[int] = (0, 0, 0, 0),
+        dilation: Sequence[int] = (1, 1),
+        groups: int = 1,
+        first: bool = False,
+        op: str | None = None,
+        a: float = 0.0,
+        b: float = 0.0,
+        times: bool = False,
+        added: int | None = None,
+        low: float | None = None,
+        high: float | None = None,
+    ) -> None:
+        """The bytes of `float_conv2d` for images held channels last; shape is NCHW as there.
+
+        Weights are constants in one row. `first` says that x is held channels first. Of a result v,
+        y = bound(f(v) + added), f being `op` as in `float_unary`; with `times` it is v * f(v).
+        """
+
+    def float_last_pool2d(
+        self,
+        name: str,
+        x: int,
+        y: int,
+        *,
+        shape: Sequence[int],
+        kernel: Sequence[int],
+        stride: Sequence[int] = (1, 1),
+        pad: Sequence[int] = (0, 0, 0, 0),
+        dilation: Sequence[int] = (1, 1),
+        out: Sequence[int] | None = None,
+        average: bool = False,
+        count_pad: bool = False,
+    ) -> None:
+        """The bytes of `float_max_pool2d` or `float_avg_pool2d` for images held channels last."""
+
+    def float_last_mean(
+        self, name: str, x: int, y: int, *, images: int, pixels: int, channels: int
+    ) -> None:
+        """The bytes of `float_mean` over the pixels of images held channels last."""
 
     def float_unary(
         self, name: str, x: int, y: int, *, op: str, size: int, a: float = 0.0, b: float = 0.0

@@ -1,4 +1,4 @@
-"""Conditions that the groups of several backends' profiles name, and what no group may have."""
+"""Conditions of groups that several backends' profiles share, and those of every group."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from qir.ir.dtype import I32, DType
 from qir.ir.ops import spec
 from qir.ir.ops.layers import PRODUCTS
 from qir.profiles import Profile, choosing
-from qir.profiles.conditions import Condition
+from qir.profiles.conditions import GroupCondition
 from qir.profiles.kernel_forms import holds_ranges
-from qir.rewrite.fusing import LINES, Match, accumulator_scale, moves_codes
+from qir.rewrite.fusing import LINES, ChainMatch, accumulator_scale, moves_codes
 
 
-def offset(match: Match, found: Profile) -> bool:
-    """Whether quantized values have a zero point, of which a profile's runtime knows none."""
+def offset(match: ChainMatch, found: Profile) -> bool:
+    """Returns whether quantized values have a zero point, of which a profile's runtime knows
+    none."""
     rule = found.resolve(choosing("u8"))
     maps = [v.type.quant for slot, v in match.codes.items() if v is not match.bias]
     known = [q for q in (*maps, match.result) if q is not None and not q.dynamic]
     return rule.quantize.zero == "none" and any(np.any(q.zeros()) for q in known)
 
 
-def bias_in_unit(match: Match, storages: Collection[DType]) -> bool:
-    """Whether the bias is float and constant, or has about the accumulator's scale."""
+def bias_in_unit(match: ChainMatch, storages: Collection[DType]) -> bool:
+    """Returns whether the bias is float and constant, or has about the accumulator's scale."""
     if match.bias is None or match.bias.type.quant is None:
         return match.bias is None or match.bias.constant is not None
     wanted = accumulator_scale(match.head, match.codes)
@@ -34,16 +35,16 @@ def bias_in_unit(match: Match, storages: Collection[DType]) -> bool:
     return bool(np.all(off <= 1e-6 + 0.01 * np.abs(wanted.astype(np.float64))))
 
 
-def _kept_map(match: Match) -> bool:
+def _kept_map(match: ChainMatch) -> bool:
     first = next(iter(match.codes.values())).type.quant
     return first is not None and match.result is not None and first.same_map(match.result)
 
 
-def _held_ranges(match: Match) -> bool:
+def _held_ranges(match: ChainMatch) -> bool:
     return holds_ranges(match.result, (value.type.quant for value in match.codes.values()))
 
 
-def _same_storage(match: Match) -> bool:
+def _same_storage(match: ChainMatch) -> bool:
     parameters = {spec(match.head.op).traits.bias}
     if match.head.op in PRODUCTS | LINES:
         parameters.add(spec(match.head.op).traits.weight)
@@ -53,34 +54,34 @@ def _same_storage(match: Match) -> bool:
     return len(kinds | ({match.result.storage} if match.result else set())) == 1
 
 
-def _coded_operands(match: Match) -> bool:
+def _coded_operands(match: ChainMatch) -> bool:
     return all(v.type.quant is not None for v in match.codes.values())
 
 
-SHARED: Mapping[str, Condition] = {
-    "same_map": Condition(
+SHARED: Mapping[str, GroupCondition] = {
+    "same_map": GroupCondition(
         "operand and result have one scale, zero point and storage",
         moves_codes,
         keeps_map=True,
     ),
-    "kept_map": Condition(
+    "kept_map": GroupCondition(
         "the result has the first operand's scale, zero point and storage",
         _kept_map,
         keeps_map=True,
     ),
-    "held_ranges": Condition(
+    "held_ranges": GroupCondition(
         "the result's range reaches as far as that of each operand",
         _held_ranges,
     ),
-    "same_storage": Condition(
+    "same_storage": GroupCondition(
         "the operands' and the result's storage types agree",
         _same_storage,
     ),
-    "bias_unit": Condition(
+    "bias_unit": GroupCondition(
         "the bias is i32 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a float constant",
         lambda match: bias_in_unit(match, (I32,)),
     ),
-    "coded_operands": Condition(
+    "coded_operands": GroupCondition(
         "every operand comes from quantized values, constants too",
         _coded_operands,
     ),

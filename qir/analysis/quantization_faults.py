@@ -1,4 +1,4 @@
-"""Tells why a quantized tensor is noisy: each fault is a function of what was measured of it.
+"""Explains why a quantized tensor is noisy: one function for each cause.
 
 A fault says which share of the noise its remedy removes. `measured` says that the share follows
 from the measurements alone; otherwise it is an estimate, by the formula in the function's
@@ -29,7 +29,7 @@ SHIFTED = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class NoiseCause:
     """A cause of noise, what shows it, and the share of the noise that its remedy removes."""
 
     cause: str
@@ -38,7 +38,7 @@ class Fault:
     measured: bool = False
 
 
-def outlier_channel(sizes: Reals, noise: Reals | None = None) -> Fault | None:
+def outlier_channel(sizes: Reals, noise: Reals | None = None) -> NoiseCause | None:
     """One channel is far larger than the others, and all share one scale.
 
     `sizes` are the largest magnitudes of the channels, `noise` is that of each, the same for all
@@ -54,10 +54,12 @@ def outlier_channel(sizes: Reals, noise: Reals | None = None) -> Fault | None:
         return None
     left = float((shares * np.square(sizes / most))[live].sum() / shares[live].sum())
     detail = f"channel {int(sizes.argmax())} reaches {most:.3g}, the median one {middle:.3g}"
-    return Fault("outlier channel", detail, 1 - left)
+    return NoiseCause("outlier channel", detail, 1 - left)
 
 
-def clipped(noise: float, beyond: float, share: float, seen: float, covered: float) -> Fault | None:
+def clipped(
+    noise: float, beyond: float, share: float, seen: float, covered: float
+) -> NoiseCause | None:
     """Values are outside the range, and are clipped to its ends.
 
     `beyond` is the part of the noise of such values, `share` how many of all they are; `seen` is
@@ -70,10 +72,10 @@ def clipped(noise: float, beyond: float, share: float, seen: float, covered: flo
     if left >= noise:
         return None
     detail = f"values span {seen:.3g}, the range {covered:.3g}: {beyond / noise:.0%} of its noise"
-    return Fault("clipped", detail, 1 - left / noise)
+    return NoiseCause("clipped", detail, 1 - left / noise)
 
 
-def wide_range(summary: Summary, low: float, high: float, levels: int) -> Fault | None:
+def wide_range(summary: Summary, low: float, high: float, levels: int) -> NoiseCause | None:
     """A few values far out make the steps of all others too wide.
 
     Compares the squared error of the range low to high on the tensor's histogram with that of the
@@ -91,10 +93,10 @@ def wide_range(summary: Summary, low: float, high: float, levels: int) -> Fault 
     if not narrower or not 0 < now < np.inf or best > WIDE * now:
         return None
     detail = f"{narrow[0]:.3g} to {narrow[1]:.3g} would do, the range is {low:.3g} to {high:.3g}"
-    return Fault("wide range", detail, 1 - best / now)
+    return NoiseCause("wide range", detail, 1 - best / now)
 
 
-def shifted_mean(errors: Reals, counts: Reals, noise: float) -> Fault | None:
+def shifted_mean(errors: Reals, counts: Reals, noise: float) -> NoiseCause | None:
     """The errors of a channel have the same sign on average, which a bias can take away.
 
     `errors` are the sums of the errors of each channel, `counts` how many there are, `noise` the
@@ -107,13 +109,13 @@ def shifted_mean(errors: Reals, counts: Reals, noise: float) -> Fault | None:
     means = np.abs(errors[held] / counts[held])
     place = int(np.flatnonzero(held)[means.argmax()])
     detail = f"channel {place} is off by {float(errors[place] / counts[place]):.3g} on average"
-    return Fault("shifted mean", detail, min(1.0, float(shifts.sum() / noise)), measured=True)
+    return NoiseCause("shifted mean", detail, min(1.0, float(shifts.sum() / noise)), measured=True)
 
 
-def dead_channel(low: Reals, high: Reals) -> Fault | None:
+def dead_channel(low: Reals, high: Reals) -> NoiseCause | None:
     """Channels that hold one value alone on these data, such as zero after a relu."""
     dead = int((low == high).sum())
     if not dead:
         return None
     of = f"{dead} of {low.size} channels"
-    return Fault("dead channel", f"{of} {'is' if dead == 1 else 'are'} constant", 0.0, True)
+    return NoiseCause("dead channel", f"{of} {'is' if dead == 1 else 'are'} constant", 0.0, True)

@@ -1,4 +1,4 @@
-"""Which float ops in a row a target computes as one kernel, as its table says."""
+"""Chains of float ops that a target computes as one kernel, by its table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import networkx as nx
 
-from qir.analysis.kernel_groups import Kernel
+from qir.analysis.kernel_groups import KernelGroup
 from qir.analysis.signs import never_negative
 from qir.capability import Capability, ChainCapability
 from qir.ir.attrs import same
@@ -19,7 +19,7 @@ from qir.rewrite.linear_layers import adds_row
 
 def target_chains(
     graph: Graph, table: Capability, stays: Callable[[Node], bool]
-) -> Iterator[Kernel]:
+) -> Iterator[KernelGroup]:
     """Yields the longest chain of a table that each op begins.
 
     A chain ends where another op reads what is between, and before an op that `stays` out. Of
@@ -33,7 +33,7 @@ def target_chains(
         if found:
             taken.update(found)
             names = tuple(n.op for n in found)
-            yield Kernel(found, (names[0], *names[2:]) if _biases(*found[:2]) else names)
+            yield KernelGroup(found, (names[0], *names[2:]) if _biases(*found[:2]) else names)
 
 
 def _longest(
@@ -79,7 +79,7 @@ def _biases(product: Node, node: Node) -> bool:
 
 
 def _summand(row: ChainCapability, value: Value, node: Node) -> bool:
-    """Reports whether a chain takes a value beside what flows through it."""
+    """Reports whether a chain takes a value next to what flows through it."""
     if not row.summand or value.constant is not None or value.type != node.result.type:
         return False
     signs = {kind.bounds[0] < 0 for scheme in row.summand for kind in scheme.storages}

@@ -1,14 +1,14 @@
 """Calibration: data sources, statistics that merge exactly, and the rules that read ranges off."""
 
-from qir.calibration.collect import Program, collect
-from qir.calibration.data import InputSpec, Source, open_data
+from qir.calibration.collect import Calibratable, collect
+from qir.calibration.data import DataSource, InputSpec, open_data
 from qir.calibration.feeds import Feeds, open_feeds
 from qir.calibration.labels import read_labels
 from qir.calibration.observers import (
     Observer,
     Parameter,
+    RangeRule,
     Readers,
-    Rule,
     Seen,
     observer,
     parse_rule,
@@ -22,6 +22,8 @@ from qir.calibration.summary import Extremes, Summary
 __all__ = [
     "Batch",
     "BatchId",
+    "Calibratable",
+    "DataSource",
     "Extremes",
     "Feeds",
     "InputSpec",
@@ -30,12 +32,10 @@ __all__ = [
     "Observer",
     "Parameter",
     "Preprocess",
-    "Program",
     "Range",
+    "RangeRule",
     "Readers",
-    "Rule",
     "Seen",
-    "Source",
     "Statistics",
     "Summary",
     "collect",

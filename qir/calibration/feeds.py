@@ -1,4 +1,4 @@
-"""Complete inputs, as `InferenceSession.run` takes them: a feed is one run, as it is.
+"""Complete inputs of single runs, as `InferenceSession.run` takes them.
 
 Nothing is cut along an axis or joined, so samples may be on any axis, be of any length, and share
 inputs that have none.
@@ -29,19 +29,19 @@ from qir.calibration.data import (
     open_file,
     refuse_nan,
 )
-from qir.calibration.rows import Array, HeldRows, Rows
+from qir.calibration.rows import Array, ArrayRows, HeldRows
 from qir.errors import DataError, UsageError
 
-Found = tuple[str, Mapping[str, Rows]]
+Found = tuple[str, Mapping[str, ArrayRows]]
 """Where a feed is from, and its arrays."""
 
 
-class Reader(Protocol):
+class FeedReader(Protocol):
     """Where feeds come from."""
 
     name: str
     identity: str | None
-    """What tells feeds that can be read only once from others; None for all else."""
+    """Identifies feeds that can be read only once; None for all others."""
     count: int | None
     """How many there are, where that can be known before the end."""
 
@@ -55,7 +55,7 @@ class Feeds:
     """
 
     def __init__(
-        self, reader: Reader, inputs: Mapping[str, InputSpec], limit: int | None = None
+        self, reader: FeedReader, inputs: Mapping[str, InputSpec], limit: int | None = None
     ) -> None:
         self.name = reader.name
         self.inputs = inputs
@@ -80,19 +80,19 @@ class Feeds:
     def numbered(
         self, skip: Collection[int] = frozenset()
     ) -> Iterator[tuple[int, dict[str, Array]]]:
-        """The feeds with their numbers, but those to skip, which are not read."""
+        """Yields the feeds with their numbers, but those to skip, which are not read."""
         for number, (where, arrays) in enumerate(islice(self._reader, self._limit)):
             if number not in skip:
                 yield number, self._complete(where, arrays)
 
     def digest(self) -> str:
-        """A hash over all feeds as the model gets them; reads the data once.
+        """Returns a hash over all feeds as the model gets them; reads the data once.
 
         Feeds that can be read only once are distinguished by their name alone.
         """
         return digest_of("feeds", self._reader.identity, self)
 
-    def _complete(self, where: str, arrays: Mapping[str, Rows]) -> dict[str, Array]:
+    def _complete(self, where: str, arrays: Mapping[str, ArrayRows]) -> dict[str, Array]:
         feed = {}
         for name, rows in choose(where, arrays, self.inputs).items():
             spec, what = self.inputs[name], f"{where}: input {name!r}"
@@ -145,10 +145,10 @@ def open_feeds(
     limit: int | None = None,
     name: str = "feeds",
 ) -> Feeds:
-    """Feeds from a file, a folder of files, a mapping of names to arrays, or many of these.
+    """Opens a file, a folder of files, a mapping of names to arrays, or many of these.
 
-    An iterator can be read once only; its `name` then tells it from others. DataError for what
-    does not fit, UsageError for a limit below one.
+    An iterator can be read once only; its `name` identifies it. Raises DataError for data that do
+    not fit, UsageError for a limit below one.
     """
     if isinstance(data, str | Path):
         return Feeds(FileFeeds(Path(data)), inputs, limit)

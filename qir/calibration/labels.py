@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qir.calibration.rows import Array, Rows, open_npy, open_npz, refuse_objects
+from qir.calibration.rows import Array, ArrayRows, open_npy, open_npz, refuse_objects
 from qir.errors import DataError
 
 LABEL_NAMES = ("labels", "label", "targets", "target", "y")
@@ -45,7 +45,7 @@ def read_labels(labels: str | Path | Array, samples: Sequence[str] | None = None
     raise DataError(f"{file}: labels are read from {_SUFFIXES}")
 
 
-def _all(rows: Rows) -> Array:
+def _all(rows: ArrayRows) -> Array:
     return np.array(rows.read(0, rows.shape[0] if rows.shape else 1))
 
 
@@ -93,7 +93,8 @@ def _is_number(text: str) -> bool:
 
 
 def _ordered(file: Path, rows: Sequence[list[str]], samples: Sequence[str]) -> list[list[str]]:
-    """The lines in the order of the samples; by the end of a path where only that is named."""
+    """Returns the lines in the order of the samples; by the end of a path where only that is
+    named."""
     named = {row[0].strip(): row for row in rows}
     if len(named) < len(rows):
         raise DataError(f"{file}: a sample is named twice")

@@ -64,7 +64,7 @@ class Seen:
     summary: Summary
     """Counts, extremes, moments and a histogram of all values."""
     parameter: float = math.nan
-    """What stands after the colon of `name:parameter`, or the default."""
+    """What is after the colon of `name:parameter`, or the default."""
     levels: int = 256
     """How many quantized values there will be."""
     symmetric: bool = False
@@ -89,7 +89,7 @@ class Observer(ABC):
 
     @abstractmethod
     def range(self, seen: Seen) -> Range:
-        """The least and the largest value to cover, no wider than what was seen.
+        """Returns the least and the largest value to cover, no wider than what was seen.
 
         DataError when nothing finite was seen; UsageError for channels (`seen.summary.axis`) where
         it knows only whole tensors.
@@ -152,7 +152,7 @@ class Sigma(Observer):
         return sigma(seen.summary, seen.parameter)
 
 
-class Mean(Observer):
+class MeanExtremes(Observer):
     """The means of the extremes of the batches."""
 
     name = "mean"
@@ -205,7 +205,7 @@ class Auto(Observer):
 
 
 def _cost(seen: Seen, ends: Range) -> float:
-    """What a range costs, by the histogram and the readers' weights."""
+    """Returns what a range costs, by the histogram and the readers' weights."""
     values, counts = middles(seen.summary)
     low, high = min(0.0, float(ends.low)), max(0.0, float(ends.high))
     if seen.symmetric:
@@ -233,7 +233,7 @@ def _log(seen: Seen) -> Log:
 
 
 def observer(name: str) -> Observer:
-    """The range rule of that name.
+    """Returns the range rule of that name.
 
     Raises UsageError if there is none, PluginError for one that is broken.
     """
@@ -249,12 +249,12 @@ def observer(name: str) -> Observer:
 
 
 def unknown(name: str) -> str:
-    """What to say of a rule that does not exist."""
+    """Returns what to say of a rule that does not exist."""
     return f"no range rule {name!r}: there are {', '.join(registry.names(KIND))}"
 
 
 @dataclass(frozen=True)
-class Rule:
+class RangeRule:
     """A range rule with its parameter, written `minmax`, `percentile:99.99`, `average:0.01` ..."""
 
     name: str
@@ -300,20 +300,20 @@ def _float32(end: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]
     return np.asarray(end, np.float32) + np.float32(0)
 
 
-def parse_rule(text: str) -> Rule:
-    """Read a rule; UsageError names those that exist, or what is wrong with the parameter."""
+def parse_rule(text: str) -> RangeRule:
+    """Parses a range rule; UsageError lists the rules, or what is wrong with the parameter."""
     name, colon, given = text.partition(":")
     parameter = observer(name).parameter
     if parameter is None:
         if colon:
             raise UsageError(f"range rule {name} takes no parameter, {text!r} gives one")
-        return Rule(name)
+        return RangeRule(name)
     if not colon:
-        return Rule(name, parameter.default)
+        return RangeRule(name, parameter.default)
     try:
         value = float(given)
     except ValueError:
         raise UsageError(f"range rule {text!r}: {given!r} is not a number") from None
     if not 0 < value <= parameter.most:
         raise UsageError(f"range rule {text!r}: give more than 0 and at most {parameter.most:g}")
-    return Rule(name, value)
+    return RangeRule(name, value)

@@ -55,7 +55,7 @@ class Trace:
             self.high.append(extremes.high)
 
     def stretched(self, before: Summary, after: Summary) -> Trace:
-        """The log of a tensor whose summary changed, each side of zero in proportion."""
+        """Returns the log of a tensor whose summary changed, each side of zero in proportion."""
         ends = {before.low: after.low, before.high: after.high}
         down, up = (
             now / was if was else 0.0
@@ -70,7 +70,8 @@ class Trace:
         return Trace(Packed("L", self.batch), low, high)
 
     def log(self, batches: tuple[BatchId, ...]) -> Log:
-        """The log in the order of the data; `batches` are all batches in the order of arrival."""
+        """Returns the log in the order of the data; `batches` are all batches in the order of
+        arrival."""
         order = sorted(range(len(self.batch)), key=lambda i: batches[self.batch[i]])
         return Log(
             tuple(batches[self.batch[i]] for i in order),
@@ -79,7 +80,7 @@ class Trace:
         )
 
 
-class Entry(NamedTuple):
+class StatisticsEntry(NamedTuple):
     """All that is known of one key."""
 
     key: Key
@@ -93,11 +94,11 @@ def sort_key(key: Key) -> tuple[str, int]:
 
 
 @dataclass(frozen=True)
-class Contents:
+class StatisticsContents:
     """All that statistics hold: what a file of them says."""
 
     model: str
     batches: tuple[BatchId, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[StatisticsEntry, ...]
     unfinished: bool = False
     """Whether batches are missing that the run is still to do."""

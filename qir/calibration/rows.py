@@ -1,4 +1,4 @@
-"""Arrays in files, read a few rows at a time, so that memory holds one batch and not the data."""
+"""Reads arrays from files a few rows at a time, so that memory holds one batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qir.errors import DataError
 Array = NDArray[np.generic]
 
 
-class Rows(Protocol):
+class ArrayRows(Protocol):
     """An array that gives parts of its first axis."""
 
     @property
@@ -30,7 +30,7 @@ class Rows(Protocol):
     def dtype(self) -> np.dtype[np.generic]: ...
 
     def read(self, start: int, stop: int) -> Array:
-        """Rows start to stop; DataError when the file is damaged there."""
+        """Reads rows start to stop; raises DataError when the file is damaged there."""
         ...
 
 
@@ -73,7 +73,7 @@ class FileRows:
 class SampleRows:
     """An array that is one sample, as its only row."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: ArrayRows) -> None:
         self._rows = rows
         self.shape, self.dtype = (1, *rows.shape), rows.dtype
 
@@ -85,7 +85,7 @@ class SampleRows:
 class MeantRows:
     """Elements that a file has as bare bytes, of the type that they are meant in."""
 
-    def __init__(self, rows: Rows, dtype: np.dtype[np.generic]) -> None:
+    def __init__(self, rows: ArrayRows, dtype: np.dtype[np.generic]) -> None:
         self._rows = rows
         self.shape, self.dtype = rows.shape, dtype
 
@@ -138,8 +138,8 @@ class StreamedRows:
         return content
 
 
-def open_npy(path: Path) -> Rows:
-    """Opens an .npy file; DataError when it is not one, is cut off, or holds objects."""
+def open_npy(path: Path) -> ArrayRows:
+    """Opens an .npy file; raises DataError when it is not one, is truncated, or holds objects."""
     with reading(path):
         with path.open("rb") as file:
             shape, fortran, dtype = read_header(file)
@@ -150,15 +150,16 @@ def open_npy(path: Path) -> Rows:
         return FileRows(path, shape, dtype, start)
 
 
-def open_npz(path: Path) -> Mapping[str, Rows]:
-    """The arrays of an .npz file by name; DataError when it is not one, or is cut off."""
+def open_npz(path: Path) -> Mapping[str, ArrayRows]:
+    """Returns the arrays of an .npz file by name; raises DataError when it is not one, or is cut
+    off."""
     with reading(path), zipfile.ZipFile(path) as archive:
         members = [name for name in archive.namelist() if name.endswith(".npy")]
     return {name.removesuffix(".npy"): StreamedRows(path, name) for name in members}
 
 
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
-    """Shape, whether columns come first, and dtype; ValueError when this is no .npy header."""
+    """Returns shape, order and dtype of an .npy header; raises ValueError for anything else."""
     version = npy.read_magic(file)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     if version not in ((1, 0), (2, 0)):
@@ -168,7 +169,7 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.gen
 
 
 def load_member(path: Path, member: str) -> Array:
-    """A member of an .npz file as a whole, where its layout does not allow rows."""
+    """Returns a member of an .npz file as a whole, where its layout does not allow rows."""
     with reading(path), zipfile.ZipFile(path) as archive, archive.open(member) as stream:
         array: Array = npy.read_array(stream, allow_pickle=False)
         return array
@@ -177,7 +178,7 @@ def load_member(path: Path, member: str) -> Array:
 def require_size(
     shape: tuple[int, ...], dtype: np.dtype[np.generic], content: int, where: str
 ) -> None:
-    """DataError when there are not as many bytes as the shape says, or objects."""
+    """Raises DataError when there are not as many bytes as the shape says, or objects."""
     refuse_objects(dtype, where)
     wanted = math.prod(shape) * dtype.itemsize
     if wanted != content:
@@ -188,12 +189,13 @@ def require_size(
 
 
 def bare(dtype: np.dtype[np.generic]) -> bool:
-    """Whether elements are bytes without a meaning, as NumPy saves types that it has not itself."""
+    """Returns whether elements are bytes without a meaning, as NumPy saves types that it has not
+    itself."""
     return dtype.type is np.void and dtype.fields is None and dtype.subdtype is None
 
 
 def refuse_objects(dtype: np.dtype[np.generic], where: str) -> None:
-    """DataError for arrays that only a pickle could read."""
+    """Raises DataError for arrays that only a pickle could read."""
     if dtype.hasobject:
         raise DataError(
             f"{where}: holds Python objects, which are not read: save numbers, or strings "
@@ -236,5 +238,5 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The start of what an error says, short enough for one line."""
+    """Returns the start of what an error says, short enough for one line."""
     return str(error).partition("\n")[0][:100] or type(error).__name__

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from qir.atomic import replacing
 from qir.calibration import header
 from qir.calibration.consistency import require_summary, require_trace
-from qir.calibration.header import Head, TensorHead
-from qir.calibration.record import Contents, Entry, Trace
+from qir.calibration.header import StatisticsHeader, TensorHead
+from qir.calibration.record import StatisticsContents, StatisticsEntry, Trace
 from qir.calibration.rows import first_line
 from qir.calibration.summary import Summary
 from qir.errors import InputError
@@ -43,8 +43,9 @@ SUM_BYTES = 48
 """Of a channel's sum: 2**62 float32 numbers in units of 2**-149 have 340 bits."""
 
 
-def pack(contents: Contents) -> bytes:
-    """The bytes of the file: equal for equal statistics, in whatever order their batches came."""
+def pack(contents: StatisticsContents) -> bytes:
+    """Returns the bytes of the file: equal for equal statistics, in whatever order their batches
+    came."""
     batches = sorted(contents.batches)
     number = {batch: i for i, batch in enumerate(batches)}
     columns: dict[str, list[NDArray[np.generic]]] = {name: [] for name in TYPES}
@@ -79,7 +80,7 @@ def pack(contents: Contents) -> bytes:
     arrays = {
         name: np.concatenate([np.empty(0, TYPES[name]), *parts]) for name, parts in columns.items()
     }
-    head: Head = {
+    head: StatisticsHeader = {
         "format": header.FORMAT,
         "version": header.VERSION,
         "model": contents.model,
@@ -95,13 +96,13 @@ def pack(contents: Contents) -> bytes:
 
 
 def write(content: bytes, path: Path) -> None:
-    """Write the file, which appears at once; InputError when it cannot be written."""
+    """Writes the file by rename; raises InputError when it cannot be written."""
     with replacing(path) as draft:
         draft.write_bytes(content)
 
 
-def read(path: Path) -> Contents:
-    """Read a file; InputError when it is not one of statistics, or is damaged or newer."""
+def read(path: Path) -> StatisticsContents:
+    """Reads a file; raises InputError when it is not one of statistics, or is damaged or newer."""
     try:
         with safetensors.safe_open(path, "np") as file:
             metadata = file.metadata() or {}
@@ -122,8 +123,9 @@ def read(path: Path) -> Contents:
         raise InputError(f"{path}: damaged statistics: {first_line(error)}") from None
 
 
-def unpack(metadata: str, arrays: Arrays) -> Contents:
-    """What the parts of a file say; ValueError where they are damaged, or contradict each other."""
+def unpack(metadata: str, arrays: Arrays) -> StatisticsContents:
+    """Returns what the parts of a file say; raises ValueError where they are damaged, or contradict
+    each other."""
     outer = header.load_json(metadata, "the metadata")
     header.require_fields(outer, ("digest", "head"), (), "the metadata")
     text = outer["head"]
@@ -136,11 +138,11 @@ def unpack(metadata: str, arrays: Arrays) -> Contents:
         arrays = {**arrays, "channel.sum": np.empty(0, np.uint8)}
     batches = header.batches_of(head["batches"])
     found = tuple(entries(head["tensors"], arrays, len(batches)))
-    return Contents(head["model"], batches, found, head.get("unfinished", False))
+    return StatisticsContents(head["model"], batches, found, head.get("unfinished", False))
 
 
-def entries(heads: Sequence[TensorHead], arrays: Arrays, batches: int) -> Iterator[Entry]:
-    """Each tensor's part of the arrays; ValueError where they do not fit."""
+def entries(heads: Sequence[TensorHead], arrays: Arrays, batches: int) -> Iterator[StatisticsEntry]:
+    """Returns each tensor's part of the arrays; raises ValueError where they do not fit."""
     used = dict.fromkeys(TYPES, 0)
     require_arrays(arrays)
 
@@ -161,8 +163,11 @@ def entries(heads: Sequence[TensorHead], arrays: Arrays, batches: int) -> Iterat
             raise ValueError(f"array {name} holds more than the tensors of the header")
 
 
-def entry(head: TensorHead, take: Callable[[str, int], NDArray[Any]], batches: int) -> Entry:
-    """One tensor, of the parts that `take` gives in order; ValueError where they do not fit."""
+def entry(
+    head: TensorHead, take: Callable[[str, int], NDArray[Any]], batches: int
+) -> StatisticsEntry:
+    """Returns one tensor, of the parts that `take` gives in order; raises ValueError where they do
+    not fit."""
     counts, extremes = take("counts", 5), take("extremes", 2)
     channels, sums = head["channels"], head["sums"]
     if sums not in (0, channels):
@@ -183,22 +188,22 @@ def entry(head: TensorHead, take: Callable[[str, int], NDArray[Any]], batches: i
         Packed("f", take("log.high", head["log"]).tolist()),
     )
     require_trace(trace, summary, batches)
-    return Entry(header.key_of(head), summary, trace)
+    return StatisticsEntry(header.key_of(head), summary, trace)
 
 
 def sum_bytes(sums: Sequence[int]) -> NDArray[np.uint8]:
-    """Sums as little-endian integers of `SUM_BYTES` bytes."""
+    """Returns sums as little-endian integers of `SUM_BYTES` bytes."""
     return np.frombuffer(b"".join(s.to_bytes(SUM_BYTES, "little", signed=True) for s in sums), "B")
 
 
 def sums_of(data: NDArray[np.uint8]) -> tuple[int, ...]:
-    """The sums that `sum_bytes` wrote."""
+    """Returns the sums that `sum_bytes` wrote."""
     rows = data.reshape(-1, SUM_BYTES)
     return tuple(int.from_bytes(row.tobytes(), "little", signed=True) for row in rows)
 
 
 def require_arrays(arrays: Arrays) -> None:
-    """ValueError unless there are the arrays of the format, in its types."""
+    """Raises ValueError unless there are the arrays of the format, in its types."""
     header.require_fields(arrays, TYPES, (), "the file")
     for name, kind in TYPES.items():
         if arrays[name].dtype != kind or arrays[name].ndim != 1:
@@ -207,7 +212,7 @@ def require_arrays(arrays: Arrays) -> None:
 
 
 def digest(text: str, arrays: Arrays) -> str:
-    """A hash over the header and all arrays."""
+    """Returns a hash over the header and all arrays."""
     state = hashlib.blake2b(text.encode(), digest_size=16)
     for name in sorted(arrays):
         values = np.ascontiguousarray(arrays[name])

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from qir.calibration.data import InputSpec, Piece, fit
-from qir.calibration.rows import Array, HeldRows, Rows
+from qir.calibration.rows import Array, ArrayRows, HeldRows
 from qir.errors import DataError
 
 SUFFIXES = (".jsonl", ".csv")
@@ -48,7 +48,7 @@ class LinePieces:
             yield fit(where, arrays, self._inputs)
 
     def _lines(self) -> Iterator[tuple[int, str]]:
-        """The lines that are not empty, with their numbers from 1."""
+        """Yields the lines that are not empty, with their numbers from 1."""
         try:
             with self._path.open(encoding="utf-8") as file:
                 for number, line in enumerate(file, 1):
@@ -60,13 +60,13 @@ class LinePieces:
             raise DataError(f"{self._path}: cannot be read: it is not UTF-8 text") from None
 
 
-def _json_arrays(line: str, where: str) -> dict[str, Rows]:
+def _json_arrays(line: str, where: str) -> dict[str, ArrayRows]:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not JSON: {error}") from None
     named = found if isinstance(found, dict) else {"": found}
-    out: dict[str, Rows] = {}
+    out: dict[str, ArrayRows] = {}
     for name, given in named.items():
         if isinstance(given, list):
             out[name] = HeldRows(_numbers(given, where, name)[np.newaxis])
@@ -75,7 +75,7 @@ def _json_arrays(line: str, where: str) -> dict[str, Rows]:
     return out
 
 
-def _csv_arrays(line: str, where: str) -> dict[str, Rows]:
+def _csv_arrays(line: str, where: str) -> dict[str, ArrayRows]:
     cells = [cell.strip() for cell in next(csv.reader([line]))]
     try:
         given = [int(cell) for cell in cells]
@@ -109,9 +109,9 @@ def _is_number(text: str) -> bool:
 
 
 def _require_lengths(
-    where: str, arrays: Mapping[str, Rows], inputs: Mapping[str, InputSpec]
+    where: str, arrays: Mapping[str, ArrayRows], inputs: Mapping[str, InputSpec]
 ) -> None:
-    """DataError where a sample is longer or shorter than the input; says what to do."""
+    """Raises DataError where a sample is longer or shorter than the input; says what to do."""
     for name, rows in arrays.items():
         spec = inputs.get(name) or (next(iter(inputs.values())) if len(inputs) == 1 else None)
         if spec is None or len(spec.shape) != 2 or len(rows.shape) != 2:

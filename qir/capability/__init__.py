@@ -1,4 +1,4 @@
-"""What a target can run, as data; and how a program, op by op, stands against it."""
+"""What a target supports, as data, and how a program compares with it, op by op."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from qir.capability.files import load
 from qir.capability.table import (
     Capability,
     ChainCapability,
-    Condition,
     Defect,
     Dynamic,
     OpCapability,
+    OpCondition,
 )
 from qir.capability.verdicts import REAL, Verdict, no_row, verdicts
 
@@ -17,10 +17,10 @@ __all__ = [
     "REAL",
     "Capability",
     "ChainCapability",
-    "Condition",
     "Defect",
     "Dynamic",
     "OpCapability",
+    "OpCondition",
     "Verdict",
     "load",
     "no_row",

@@ -11,7 +11,7 @@ import click
 
 from qir.cli import verb as shared
 from qir.cli.models import open_model
-from qir.cli.screen import Cell, Column, Row, Screen, plural
+from qir.cli.screen import Column, Row, Screen, StyledText, plural
 
 if TYPE_CHECKING:
     from qir.inspect.certificates import Certificate, Ties
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     default="",
     help="Runtimes whose results are compared, or .toml files.",
 )
-@shared.isa("Processor whose rules count")
+@shared.isa("Processor whose rules apply")
 @shared.whole("--most", "Ulps by which a scale is nudged at most.", 1024)
 @shared.as_json
 @shared.quiet
@@ -44,7 +44,7 @@ def certify(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Prove from the weights what sums can do, for any input.
+    """Prove bounds of integer sums from the weights, for any input.
 
     Reports whether 32 bits hold every sum, and whether 16-bit sums of pairs saturate: on processors
     without VNNI, and, for each runtime, on this one or that of --isa, since depthwise layers have
@@ -144,42 +144,45 @@ def _show(
 
 def _row(found: Certificate, here: bool) -> Row:
     sums, ties = found.sums, found.ties
-    held = {None: Cell(sums.why or "?", "yellow"), True: Cell("can wrap", "red")}
-    pairs = {"saturate": Cell("can saturate", "yellow"), "exact": Cell("exact", "green")}
-    row: list[str | Cell] = [
+    held = {None: StyledText(sums.why or "?", "yellow"), True: StyledText("can wrap", "red")}
+    pairs = {
+        "saturate": StyledText("can saturate", "yellow"),
+        "exact": StyledText("exact", "green"),
+    }
+    row: list[str | StyledText] = [
         f"{sums.path}: {sums.node}" if "/" in sums.path else sums.node,
         sums.op,
         "" if sums.bits is None else str(sums.bits),
-        held.get(sums.wraps, Cell("never wrap", "green")),
+        held.get(sums.wraps, StyledText("never wrap", "green")),
         pairs.get(found.classes.get("avx2", ""), "none"),
     ]
     if here:
-        row.append(Cell(", ".join(found.saturated_by) or "none", _warn(found.saturated_by)))
+        row.append(StyledText(", ".join(found.saturated_by) or "none", _warn(found.saturated_by)))
     return row if ties is None else [*row, *_ties(ties), _claims(ties)]
 
 
-def _claims(ties: Ties) -> Cell:
+def _claims(ties: Ties) -> StyledText:
     """What profiles claim of their rules, where it is not that these are the runtime's."""
     told = dict(zip(ties.profiles, ties.claims, strict=True))
     said = "; ".join(f"{name}: {told[name]}" for name in ties.unclaimed)
-    return Cell(said or "exact", _warn(ties.unclaimed))
+    return StyledText(said or "exact", _warn(ties.unclaimed))
 
 
 def _warn(names: Sequence[str]) -> str:
     return "yellow" if names else "green"
 
 
-def _ties(ties: Ties) -> tuple[str | Cell, str | Cell]:
+def _ties(ties: Ties) -> tuple[str | StyledText, str | StyledText]:
     if not ties.proof:
-        return "?", Cell(ties.why, "yellow")
+        return "?", StyledText(ties.why, "yellow")
     count = f"{ties.differ:,} of {ties.sums:,}"
     if ties.free:
-        return Cell(count, "green"), Cell("none needed", "green")
+        return StyledText(count, "green"), StyledText("none needed", "green")
     if ties.why:
-        return Cell(count, "red"), Cell(f"refused: {ties.why}", "red")
+        return StyledText(count, "red"), StyledText(f"refused: {ties.why}", "red")
     moved = sum(n != 0 for n in ties.nudges)
     if len(ties.nudges) == 1:
-        return Cell(count, "yellow"), f"{ties.furthest:+d} ulp: {ties.scales[0]!r}"
-    return Cell(
+        return StyledText(count, "yellow"), f"{ties.furthest:+d} ulp: {ties.scales[0]!r}"
+    return StyledText(
         count, "yellow"
     ), f"{moved:,} of {len(ties.nudges):,} scales, {ties.furthest:+d} ulp at most"

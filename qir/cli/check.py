@@ -1,4 +1,4 @@
-"""`qir quantize --check`: the quantized model beside the float one, and its worst tensors."""
+"""`qir quantize --check`: the quantized model next to the float one, and its worst tensors."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from qir.cli.screen import Column, Screen, plural
 
 if TYPE_CHECKING:
     from qir.calibration import Statistics
-    from qir.inspect.quantization_check import Check, Flips, Worst
+    from qir.inspect.quantization_check import Flips, QuantizationCheck, Worst
     from qir.ir.graph import Graph
 
 ESTIMATE = "~"
 """Stands before gains that are estimates."""
 
 
-class Quantized(TypedDict):
+class QuantizationKind(TypedDict):
     """How a model was quantized, which decides what would help it."""
 
     target: str
@@ -67,7 +67,7 @@ def require_fitting(
     data: Path | None,
     others: Mapping[str, object],
 ) -> None:
-    """UsageError for options of --check without it, or with what it does not go with."""
+    """Raises UsageError for options of --check without it, or with what it does not go with."""
     from qir.errors import UsageError
     from qir.inspect.metrics import metric
 
@@ -89,7 +89,7 @@ def require_fitting(
 def require_labels(
     graph: Graph, data: Path, labels: str | None, preprocess: Path | None, limit: int | None
 ) -> None:
-    """DataError for labels that do not fit the data, before any work."""
+    """Raises DataError for labels that do not fit the data, before any work."""
     from qir.calibration import open_data
     from qir.calibration.runner import input_specs
     from qir.evaluating import labels_of
@@ -108,8 +108,8 @@ def measure(
     metrics: tuple[str, ...],
     preprocess: Path | None,
     limit: int | None,
-    how: Quantized,
-) -> Check:
+    how: QuantizationKind,
+) -> QuantizationCheck:
     """Runs both models on the data, with a bar."""
     from qir.evaluating import check
 
@@ -127,8 +127,8 @@ def measure(
         )
 
 
-def to_json(found: Check | None) -> dict[str, object] | None:
-    """A check as JSON has it; None where there was none."""
+def to_json(found: QuantizationCheck | None) -> dict[str, object] | None:
+    """Returns a check as JSON has it; None where there was none."""
     if found is None:
         return None
 
@@ -149,7 +149,7 @@ def to_json(found: Check | None) -> dict[str, object] | None:
     }
 
 
-def show(screen: Screen, found: Check, data: Path) -> None:
+def show(screen: Screen, found: QuantizationCheck, data: Path) -> None:
     """Prints a check: metrics, flips, and the worst tensors with what would help."""
     screen.line()
     screen.line(f"check on {plural(found.samples, 'sample')} of {data.name}", "bold")
@@ -162,7 +162,7 @@ def show(screen: Screen, found: Check, data: Path) -> None:
     _show_worst(screen, found.worst)
 
 
-def _show_metrics(screen: Screen, found: Check) -> None:
+def _show_metrics(screen: Screen, found: QuantizationCheck) -> None:
     rows = []
     for output, row in found.float.items():
         for name, value in row.items():

@@ -12,14 +12,14 @@ from qir.cli import defaults
 from qir.cli import verb as shared
 from qir.cli.measuring import apart, measured, number, run_all, show_measured
 from qir.cli.models import open_model
-from qir.cli.screen import Cell, Column, Screen, plural
+from qir.cli.screen import Column, Screen, StyledText, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from qir.cli.engines import Tensor, Tensors
     from qir.ir.graph import Graph
-    from qir.query.diff import Difference, Lone
+    from qir.query.diff import GraphDifference, Lone
 
 MOST = 60
 """Rows of one table; --json has all."""
@@ -149,7 +149,7 @@ def _reals(
     }
 
 
-def _show(screen: Screen, names: tuple[str, str], found: Difference) -> None:
+def _show(screen: Screen, names: tuple[str, str], found: GraphDifference) -> None:
     count = plural(found.nodes[0], "node")
     if found.equal:
         screen.line(f"{names[0]} and {names[1]}: no difference in {count}", "green")
@@ -176,7 +176,7 @@ def _show(screen: Screen, names: tuple[str, str], found: Difference) -> None:
         _show(screen, (f"{names[0]} {path}", f"{names[1]} {path}"), body)
 
 
-def _show_changes(screen: Screen, names: tuple[str, str], found: Difference) -> None:
+def _show_changes(screen: Screen, names: tuple[str, str], found: GraphDifference) -> None:
     rows = [("", "", c.what, c.where, c.a, c.b, "") for c in found.graph]
     for pair in found.changed:
         for i, change in enumerate(pair.changes):
@@ -203,7 +203,8 @@ def _pair(a: str, b: str) -> str:
 def _show_lone(screen: Screen, name: str, other: str, lone: Sequence[Lone]) -> None:
     columns = (Column("node", fit="fold"), Column("op"), Column(f"in {other}", fit="wrap"))
     rows = [
-        (Cell(n.name), n.op, f"a part of {n.held_by}" if n.held_by else "") for n in lone[:MOST]
+        (StyledText(n.name), n.op, f"a part of {n.held_by}" if n.held_by else "")
+        for n in lone[:MOST]
     ]
     screen.table(columns, rows, title=f"only in {name}")
     _more(screen, len(lone))

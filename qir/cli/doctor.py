@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import click
 
 from qir.cli import verb as shared
-from qir.cli.screen import PAGE, Cell, Column, Screen, plural
+from qir.cli.screen import PAGE, Column, Screen, StyledText, plural
 
 if TYPE_CHECKING:
-    from qir.inspect.environment import Plugin
+    from qir.inspect.environment import LoadedPlugin
     from qir.inspect.measurements import Runtime
 
 
-def _state(plugin: Plugin) -> Cell:
+def _state(plugin: LoadedPlugin) -> StyledText:
     if not plugin.fault:
-        return Cell("ok", "green")
-    return Cell("not usable", "yellow") if plugin.missing else Cell("broken", "red")
+        return StyledText("ok", "green")
+    return StyledText("not usable", "yellow") if plugin.missing else StyledText("broken", "red")
 
 
 def _show_runtimes(screen: Screen, known: Sequence[Runtime]) -> None:
@@ -37,7 +37,7 @@ def _show_runtimes(screen: Screen, known: Sequence[Runtime]) -> None:
     screen.table(columns, rows, title="runtimes")
 
 
-def _known(runtime: Runtime) -> Cell:
+def _known(runtime: Runtime) -> StyledText:
     styles = {"measured": "green", "assumed": "yellow", "unknown": "red"}
     said = str(runtime.state)
     if runtime.evidence:
@@ -46,10 +46,10 @@ def _known(runtime: Runtime) -> Cell:
         said += (
             f" {runtime.date}: {plural(runtime.drifts, 'drift') if runtime.drifts else 'as filed'}"
         )
-    return Cell(said, "red" if runtime.drifts else styles.get(runtime.state, "dim"))
+    return StyledText(said, "red" if runtime.drifts else styles.get(runtime.state, "dim"))
 
 
-def _show_plugins(screen: Screen, plugins: Sequence[Plugin], every: bool) -> None:
+def _show_plugins(screen: Screen, plugins: Sequence[LoadedPlugin], every: bool) -> None:
     """Shows each plugin; else those that fail, and how many of each kind work."""
     rows = [
         (p.kind, p.name, _state(p), p.distribution, p.fault or p.place)
@@ -121,7 +121,7 @@ def doctor(context: click.Context, every: bool, as_json: bool) -> None:
             }
         )
         rows = [
-            (name, version or Cell("not installed", "dim"))
+            (name, version or StyledText("not installed", "dim"))
             for name, version in found.frameworks.items()
         ]
         screen.table((Column("framework"), Column("version")), rows, title="frameworks")

@@ -17,7 +17,7 @@ from qir.cli.screen import Screen, plural
 if TYPE_CHECKING:
     from qir.calibration import Statistics
     from qir.ir.graph import Graph
-    from qir.mixed_precision import Found
+    from qir.mixed_precision import SearchResult
     from qir.recipe import Recipe
 
 _SAID = ("target", "profile", "granularity", "range_rule", "scales", "corrections", "float_type")
@@ -53,7 +53,7 @@ def options(function: shared.Function) -> shared.Function:
 
 
 @dataclass(frozen=True)
-class Asked:
+class GoalRequest:
     """A goal as it was asked for, and the files of the search."""
 
     drop: float | None
@@ -75,7 +75,7 @@ class Asked:
 
     @property
     def trials(self) -> Path:
-        """Returns where trials are kept for a search that goes on."""
+        """Returns the file of trials, from which a search resumes."""
         return self.output.with_name(f"{self.output.name}.trials")
 
     @property
@@ -92,7 +92,7 @@ class Asked:
         from qir.mixed_precision import Goal
 
         if self.labels is not None and self.drop is None and not checked:
-            raise UsageError("--labels goes with --drop or --check")
+            raise UsageError("--labels needs --drop or --check")
         if self.calibrates:
             claim(self.statistics, force=True)
         if not self.goal:
@@ -136,13 +136,13 @@ def search(
     graph: Graph,
     statistics: Statistics,
     data: Path,
-    asked: Asked,
+    asked: GoalRequest,
     recipe: Recipe,
     *,
     limit: int | None,
     batch: int | None,
     preprocess: Path | None,
-) -> Found:
+) -> SearchResult:
     """Searches for a recipe that reaches the goal."""
     from qir.errors import Stopped
     from qir.mixed_precision import search_recipe
@@ -166,12 +166,12 @@ def search(
     except (KeyboardInterrupt, Stopped) as stop:
         for kept in (asked.trials, asked.statistics):
             if kept.exists():
-                raise type(stop)(f"interrupted; the same command goes on from {kept}") from None
+                raise type(stop)(f"interrupted; the same command continues from {kept}") from None
         raise
     return found
 
 
-def facts(found: Found, asked: Asked) -> Mapping[str, str]:
+def facts(found: SearchResult, asked: GoalRequest) -> Mapping[str, str]:
     """Returns what the screen shows of a search."""
     unit = " dB" if found.metric == "sqnr" else " %"
     exact = f", float {found.exact:.1f}{unit}" if found.metric == "top1" else ""
@@ -185,7 +185,7 @@ def facts(found: Found, asked: Asked) -> Mapping[str, str]:
     }
 
 
-def to_json(found: Found | None, asked: Asked) -> dict[str, object] | None:
+def to_json(found: SearchResult | None, asked: GoalRequest) -> dict[str, object] | None:
     """Returns what --json prints of a search."""
     if found is None:
         return None
@@ -202,8 +202,8 @@ def to_json(found: Found | None, asked: Asked) -> dict[str, object] | None:
     }
 
 
-def clear(found: Found | None, asked: Asked) -> None:
-    """Removes what a run that is interrupted goes on from; it stays for an easier goal."""
+def clear(found: SearchResult | None, asked: GoalRequest) -> None:
+    """Removes the state of an interrupted run; it is kept for an easier goal."""
     if found is not None and not found.reached:
         return
     if found is not None:
@@ -212,7 +212,7 @@ def clear(found: Found | None, asked: Asked) -> None:
         asked.statistics.unlink(missing_ok=True)
 
 
-def finish(found: Found | None, asked: Asked) -> None:
+def finish(found: SearchResult | None, asked: GoalRequest) -> None:
     """Raises Refused where a goal was not reached."""
     from qir.errors import Refused
 

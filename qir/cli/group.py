@@ -16,9 +16,9 @@ from qir.cli.screen import Column, Screen, plural
 from qir.registry import DEFAULT_TARGET
 
 if TYPE_CHECKING:
-    from qir.inspect.left_float import Foreseen, Left
+    from qir.inspect.left_float import Left, PredictedKernel
     from qir.rewrite import Report
-    from qir.rewrite.runner.numbering import Step
+    from qir.rewrite.runner.numbering import RewriteStep
 
 
 @shared.verb(
@@ -70,7 +70,7 @@ def group(
     from qir.analysis.kernel_groups import is_float
     from qir.errors import UsageError
     from qir.inspect.float_sums import float_sums, said_of
-    from qir.inspect.left_float import foreseen, left_float
+    from qir.inspect.left_float import left_float, predicted_kernels
     from qir.ledger import Change, Ledger
     from qir.passes.forms.group import Group
 
@@ -85,7 +85,7 @@ def group(
     profile = wanted.profile
     real, read = is_float(graph), len(ledger)
     graph = pipeline.fold(graph, ledger, journal=journal) if real else graph
-    folded, kernels = len(ledger) - read, foreseen(graph, profile)
+    folded, kernels = len(ledger) - read, predicted_kernels(graph, profile)
     done = pipeline.optimize(
         graph,
         [wanted],
@@ -99,7 +99,7 @@ def group(
     claims = {entry.subject: entry.reason for entry in said if entry.basis == BASIS}
     doubts = [e for e in said if e.change is Change.UNVERIFIED and e.basis != BASIS]
     loaded = folded if real else len(said) - len(claims) - len(wrapped) - len(doubts)
-    steps: Sequence[Step | Foreseen] = kernels if real else wrapped
+    steps: Sequence[RewriteStep | PredictedKernel] = kernels if real else wrapped
     left = list(left_float(done))
     sums = float_sums(done, 0) if left and not real else []
     screen = Screen(quiet=quiet)
@@ -170,7 +170,7 @@ def _show_left(screen: Screen, left: Sequence[Left]) -> None:
 
 
 def _claimed(said: Iterable[str], count: int) -> str:
-    """How far the bytes of kernels are known, in a line."""
+    """Returns how far the bytes of kernels are known, in a line."""
     found = Counter(said)
     rest = count - found.total()
     parts = [f"{plural(n, 'kernel')}: {what}" for what, n in found.most_common()]
@@ -178,18 +178,18 @@ def _claimed(said: Iterable[str], count: int) -> str:
     return "; ".join(part for part in (whole, *parts) if part)
 
 
-def _row(step: Step | Foreseen, claim: str) -> tuple[str, ...]:
+def _row(step: RewriteStep | PredictedKernel, claim: str) -> tuple[str, ...]:
     chain, says = _split(step)
     return step.node, chain, claim, says, str(step.origins[0]) if step.origins else ""
 
 
-def _split(step: Step | Foreseen) -> tuple[str, str]:
-    """The chain, and the row of the profile that says it is one kernel."""
+def _split(step: RewriteStep | PredictedKernel) -> tuple[str, str]:
+    """Returns the chain, and the row of the profile that says it is one kernel."""
     chain, _, row = step.rewrite.rpartition(" by ")
     return chain, row
 
 
-def _json(step: Step | Foreseen, claim: str | None) -> dict[str, object]:
+def _json(step: RewriteStep | PredictedKernel, claim: str | None) -> dict[str, object]:
     chain, row = _split(step)
     origins = [str(origin) for origin in step.origins]
     said = {"node": step.node, "chain": chain.split(" |> "), "row": row, "claim": claim}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qir.cli import verb as shared
-from qir.cli.screen import Cell, Column, Screen, plural
+from qir.cli.screen import Column, Screen, StyledText, plural
 
 if TYPE_CHECKING:
     from qir.rewrite import Pass
@@ -107,7 +107,7 @@ def _show(screen: Screen, rows: list[dict[str, object]]) -> None:
             f"{o['name']}={_short(o['default'])}" if o["default"].strip('"[]') else o["name"]
             for o in _rows(row["options"])
         ]
-        doc = Cell(str(row["fault"]), "red") if row["fault"] else Cell(str(row["doc"]))
+        doc = StyledText(str(row["fault"]), "red") if row["fault"] else StyledText(str(row["doc"]))
         table.append((str(row["name"]), ", ".join(given), doc))
     columns = (
         Column("pass"),

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from qir.cli import verb as shared
-from qir.cli.screen import Cell, Column, Screen, plural
+from qir.cli.screen import Column, Screen, StyledText, plural
 
 if TYPE_CHECKING:
-    from qir.inspect.plugins import Plugin
+    from qir.inspect.plugins import PluginSummary
     from qir.testing import Check
 
 _MARKS = {"ok": "green", "FAILED": "red", "not checked": "dim"}
@@ -37,8 +37,8 @@ def plugins(
     usable` ones need something that is not installed, those for another API ask for another qir.
     Ends with status 1 where one is clashing, for another API, or broken.
 
-    With check NAME ...: holds each plugin of these names to the contract of its kind, and ends with
-    status 1 where it is not kept. The checks run the plugin on small models of every sort.
+    With check NAME ...: checks each plugin of these names against the contract of its kind, and
+    ends with status 1 if one fails. The checks run the plugin on small models of every sort.
 
     --json prints {api, plugins: [{kind, name, distribution, version, place, state, fault}]}, or,
     with check, {api, checked: [{kind, name, distribution, version, passed, checks: [{name, passed,
@@ -76,8 +76,9 @@ def plugins(
         context.exit(1)
 
 
-def _named(names: Sequence[str], kind: str) -> tuple[Plugin, ...]:
-    """The plugins of these names, of any kind or of one; UsageError for a name that none has."""
+def _named(names: Sequence[str], kind: str) -> tuple[PluginSummary, ...]:
+    """Returns the plugins of these names, of any kind or of one; raises UsageError for a name that
+    none has."""
     import difflib
 
     from qir import registry
@@ -85,7 +86,7 @@ def _named(names: Sequence[str], kind: str) -> tuple[Plugin, ...]:
     from qir.inspect.plugins import group_of, look
 
     groups = [group_of(kind)] if kind else list(registry.KINDS)
-    found: list[Plugin] = []
+    found: list[PluginSummary] = []
     for name in names:
         having = [group for group in groups if name in registry.names(group)]
         if not having:
@@ -97,13 +98,13 @@ def _named(names: Sequence[str], kind: str) -> tuple[Plugin, ...]:
     return tuple(found)
 
 
-def _check(one: Plugin) -> Sequence[Check]:
+def _check(one: PluginSummary) -> Sequence[Check]:
     from qir.testing import check_plugin
 
     return check_plugin(one.kind, one.name)
 
 
-def _json(one: Plugin, checks: Sequence[Check]) -> dict[str, object]:
+def _json(one: PluginSummary, checks: Sequence[Check]) -> dict[str, object]:
     return {
         "kind": one.kind,
         "name": one.name,
@@ -114,14 +115,14 @@ def _json(one: Plugin, checks: Sequence[Check]) -> dict[str, object]:
     }
 
 
-def _show(screen: Screen, found: Sequence[Plugin]) -> None:
+def _show(screen: Screen, found: Sequence[PluginSummary]) -> None:
     rows = [
         (
             p.kind,
             p.name,
             p.distribution,
             p.version,
-            Cell(p.state, _STYLES.get(p.state, "red")),
+            StyledText(p.state, _STYLES.get(p.state, "red")),
             p.fault or p.place,
         )
         for p in found
@@ -139,10 +140,10 @@ def _show(screen: Screen, found: Sequence[Plugin]) -> None:
     screen.line(plural(len(found), "plugin") + (f", {bad} of them wrong" if bad else ""))
 
 
-def _show_checks(screen: Screen, one: Plugin, checks: Sequence[Check]) -> None:
+def _show_checks(screen: Screen, one: PluginSummary, checks: Sequence[Check]) -> None:
     pairs = zip(one.distribution.split(", "), one.version.split(", "), strict=False)
     screen.line(f"{one.kind} {one.name}, of {' and '.join(map(' '.join, pairs))}", "bold")
-    rows = [(Cell(c.mark, _MARKS[c.mark]), c.name, c.detail) for c in checks]
+    rows = [(StyledText(c.mark, _MARKS[c.mark]), c.name, c.detail) for c in checks]
     columns = (Column(""), Column("check", fit="wrap"), Column("seen", fit="wrap"))
     screen.table(columns, rows)
     failed = sum(not check.passed for check in checks)

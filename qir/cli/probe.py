@@ -1,4 +1,4 @@
-"""`qir probe`: what the runtimes of this machine really compute, beside what files say of them."""
+"""`qir probe`: what the runtimes of this machine really compute, next to what files say of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qir.cli import verb as shared
-from qir.cli.screen import PAGE, Cell, Column, Screen, plural
+from qir.cli.screen import PAGE, Column, Screen, StyledText, plural
 from qir.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,13 +42,14 @@ def probe(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Measure what runtimes compute, beside their profiles.
+    """Compare what runtimes compute with their profiles.
 
-    Each RUNTIME (without one, all that are installed) runs small models rich in ties. The reference
-    computes the same under the profile, and under each other value of every field. Shown are the
-    fields where another value gives other bytes: what the file says, what the runtime obeys, and
-    how many elements, at least, each other value gets wrong. -o writes a profile that extends the
-    nearest one by what differs. Ends with status 1 if a claim of a file does not hold.
+    Each RUNTIME (without one, all that are installed) runs small models with many ties. The
+    reference computes the same under the profile, and under each other value of every field. The
+    table lists the fields where another value gives other bytes: the value of the file, the values
+    that fit the runtime, and how many elements, at least, each other value gets wrong. -o writes a
+    profile that extends the nearest one by what differs. Ends with status 1 if a claim of a file
+    does not hold.
 
     --json prints {runtimes: [{name, version, settings, profile, covered, cases, elements, drifts,
     skipped, ops: [{op, tail, kinds, cases, elements, differ, gap, claim, holds, found, left,
@@ -105,7 +106,7 @@ def _show(screen: Screen, measured: Measured, every: bool) -> None:
             field.filed,
             _measured(field),
             f"{field.told:,}" if field.told else "",
-            Cell("yes", "green") if field.agrees else Cell("no", "red"),
+            StyledText("yes", "green") if field.agrees else StyledText("no", "red"),
         )
         for op in measured.ops
         for field in op.fields

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qir.cli.engines import Engine, Tensors
 
 
-class Step(Protocol):
+class StepTiming(Protocol):
     """The time of one step."""
 
     step: str
@@ -30,8 +30,8 @@ class Step(Protocol):
 class Profiled(Protocol):
     """An executable that can tell the time of its steps."""
 
-    def profile(self, inputs: Mapping[str, object], *, runs: int = 10) -> Sequence[Step]:
-        """The time of each step, in order."""
+    def profile(self, inputs: Mapping[str, object], *, runs: int = 10) -> Sequence[StepTiming]:
+        """Returns the time of each step, in order."""
         ...
 
     def peaks(self) -> Mapping[str, float]:
@@ -40,14 +40,14 @@ class Profiled(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class StepTable:
     """The steps in the order in which they run, and the peaks of the processor."""
 
-    steps: Sequence[Step]
+    steps: Sequence[StepTiming]
     peaks: Mapping[str, float]
 
     def to_json(self) -> list[dict[str, object]]:
-        """The steps, slowest first; rates are null where there is no work or no time."""
+        """Returns the steps, slowest first; rates are null where there is no work or no time."""
         rows = sorted(self.steps, key=lambda step: -step.seconds)
         return [
             {
@@ -64,7 +64,7 @@ class Profile:
             for step in rows
         ]
 
-    def _share(self, step: Step) -> float | None:
+    def _share(self, step: StepTiming) -> float | None:
         rate = _rate(step.work, step)
         return None if rate is None else rate / self.peaks[step.peak]
 
@@ -126,23 +126,23 @@ class Profile:
             draft.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
 
 
-def profile_of(engines: Sequence[Engine], inputs: Tensors, runs: int) -> Profile:
-    """The steps of the first engine that can tell; UsageError where none can."""
+def profile_of(engines: Sequence[Engine], inputs: Tensors, runs: int) -> StepTable:
+    """Returns the steps of the first engine that can tell; raises UsageError where none can."""
     from qir.errors import UsageError
 
     for engine in engines:
         if isinstance(engine.executable, Profiled):
             steps = engine.executable.profile(inputs, runs=runs)
-            return Profile(steps, engine.executable.peaks())
+            return StepTable(steps, engine.executable.peaks())
     raise UsageError("--profile: only cpu reports the time of each step; measure --with cpu")
 
 
-def _rate(amount: int, step: Step) -> float | None:
+def _rate(amount: int, step: StepTiming) -> float | None:
     return amount / step.seconds if amount and step.seconds else None
 
 
 def time(seconds: float) -> str:
-    """A time in three figures: 12.3 us, 1.20 ms, 2.5 s."""
+    """Returns a time in three figures: 12.3 us, 1.20 ms, 2.5 s."""
     for unit, scale in (("s", 1.0), ("ms", 1e3)):
         if seconds * scale >= 0.9995:
             return f"{three(seconds * scale)} {unit}"

@@ -25,17 +25,17 @@ class Saves(Protocol):
 
 
 @runtime_checkable
-class Program(Protocol):
+class ProgramFile(Protocol):
     """What was read from a program file."""
 
     arena: int
 
     def signature(self) -> Graph:
-        """A graph of its inputs alone."""
+        """Returns a graph of its inputs alone."""
         ...
 
     def describe(self) -> Sequence[object]:
-        """One row a step."""
+        """Returns one row a step."""
         ...
 
 
@@ -44,12 +44,12 @@ def is_program(path: Path) -> bool:
     return path.suffix.lower() == SUFFIX
 
 
-def open_program(path: Path, threads: int | None = None) -> tuple[Executable, Program]:
+def open_program(path: Path, threads: int | None = None) -> tuple[Executable, ProgramFile]:
     """Reads a program file: what runs, and its description; raises InputError as its reader."""
     from qir import pipeline
     from qir.errors import InputError
 
     made = pipeline.load_program(path, threads=threads)
-    if not isinstance(made, Program):
+    if not isinstance(made, ProgramFile):
         raise InputError(f"{path}: no program that lists its inputs")
     return made, made

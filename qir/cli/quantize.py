@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from qir.inspect.quantization_noise import QuantizationNoise
     from qir.ir.graph import Graph
     from qir.ledger import Ledger
+    from qir.recipe import Recipe
+    from qir.requantizing import Reopened
     from qir.rewrite.runner.journal import Journal
 
 _VALUE = re.compile(r"%[^\s,;]+")
@@ -58,6 +61,7 @@ class Common(TypedDict):
     "qir quantize model.onnx --data samples.npy -o quantized.onnx",
     "qir quantize model.onnx --stats model.stats --keep-float '/fc/*' -o mixed.qir",
     "qir quantize model.onnx --dynamic -o dynamic.onnx",
+    "qir quantize trained.pb -o int8.onnx",
 )
 @shared.model
 @shared.data(f"Samples to calibrate with. {shared.DATA}")
@@ -168,17 +172,21 @@ def quantize(
     as `qir plan` shows, and writes the model. --dynamic and --weights need no samples. The same
     inputs give the same bytes, for any number of threads.
 
+    A model that is quantized already, or was trained with simulated quantization, needs no samples
+    either: without --data and --stats the ranges of its types are taken, for another target. Ops
+    for whose values it states none stay float.
+
     With --as the model is quantized for the kernels of a profile, with the storage types and zero
-    points that these take; `qir group --as` the same profile then predicts the runtime's bytes. No
-    target is involved; samples are needed.
+    points that these support; `qir group --as` the same profile then predicts the runtime's bytes.
+    No target is involved; samples are needed.
 
     --drop and --sqnr search for the fewest ops to keep in 16 bits, where the target file has such
-    activations, or in float, on --data; calibration may be on other data, with --stats. What was
-    found is written beside the output, as NAME.recipe.toml, and --recipe gives the same bytes
-    again. Where the goal is out of reach the best model found is written, and the exit status is 3.
+    activations, or in float, on --data; calibration may be on other data, with --stats. The
+    recipe is written next to the output, as NAME.recipe.toml, and --recipe gives the same bytes
+    again. If the goal is out of reach the best model is written, and the exit status is 3.
 
-    A run that was interrupted leaves statistics and trials beside the output; the same command goes
-    on from there.
+    An interrupted run leaves statistics and trials next to the output; the same command continues
+    from there.
 
     --json prints {file, output, file_bytes, output_bytes, target, integer_macs, integer_ops,
     weight_ops, ops, sqnr: {output: decibels}, noisiest: [{node, op, sqnr, lost}],
@@ -200,18 +208,18 @@ def quantize(
 
     alone = dynamic or weights is not None
     calibrates = data is not None and stats is None
-    asked = goals.Asked(drop, sqnr, labels, output, calibrates)
+    asked = goals.GoalRequest(drop, sqnr, labels, output, calibrates)
     asked.require(data, alone=alone, feeds=feeds, checked=wanted, force=force)
     given = (target, profile or "", granularity, range_rule, scales, corrections, float_type)
     recipe = goals.read_recipe(Recipe(*given, shared.all_rules(rules, floats)), recipe_file)
     target, profile, granularity = recipe.target, recipe.profile or None, recipe.granularity
     range_rule, scales, corrections = recipe.range_rule, recipe.scales, recipe.corrections
     if alone and (data or stats or (dynamic and weights)):
-        raise UsageError("--dynamic and --weights stand alone: they take no --data and no --stats")
+        raise UsageError("--dynamic and --weights need no samples: leave out --data and --stats")
     needy = [name for name in known_corrections(corrections) if name in ON_SAMPLES]
     rounds = bool(needy)
     both = data is not None and (asked.goal or rounds)
-    if not alone and (data is None) == (stats is None) and not both:
+    if not alone and data is not None and stats is not None and not both:
         raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
     if data is None and stats is not None and (limit or batch or feeds):
         raise UsageError("--limit, --batch and --feeds go with --data: statistics are ready")
@@ -231,18 +239,21 @@ def quantize(
     parse_rule(range_rule)
     known_scales(scales)
     if alone and scales != "profile":
-        raise UsageError(
-            "--scales goes with samples: --dynamic and --weights choose by the profile"
-        )
+        raise UsageError("--scales needs samples: --dynamic and --weights follow the profile")
     if rounds and data is None:
         raise UsageError(f"--corrections {needy[0]} needs samples besides --stats: give --data")
     if alone and float_type:
-        raise UsageError("--float16 goes with samples, not with --dynamic and --weights")
+        raise UsageError("--float16 needs samples, and excludes --dynamic and --weights")
     if alone and corrections != "default":
-        raise UsageError("--corrections goes with samples: they tell what rounding costs")
+        raise UsageError("--corrections needs samples, which show the error of rounding")
     screen = Screen(quiet=quiet)
     ledger = Ledger()
     graph = open_model(model, ledger, data=data, trust=trust)
+    again = None
+    if not alone and data is None and stats is None:
+        again = _reopened(graph, recipe, ledger)
+        graph, corrections = again.graph, "none"
+        recipe = replace(recipe, rules=again.rules)
     checked_on = check_data or data
     few = limit if check_data is None else None
     if asked.goal and data is not None:
@@ -261,11 +272,11 @@ def quantize(
     )
     if alone or not any(d.reason.startswith("a mask puts") for d in plan.decisions):
         _require_work(model, plan)  # else the data tell whether it is one
-    statistics: Statistics | None = None
+    statistics: Statistics | None = again.statistics if again else None
     if stats is not None:
         statistics = Statistics.load(stats)
         if statistics.unfinished:
-            raise UsageError(f"{stats} is unfinished; qir calibrate --resume goes on with it")
+            raise UsageError(f"{stats} is unfinished; qir calibrate --resume continues it")
     elif data is not None:
         quietly = Screen(quiet=quiet or as_json)
         statistics = observe(
@@ -359,7 +370,7 @@ def quantize(
         noise = _noise(graph, quantized, data, limit, batch, feeds, preprocess)
     checked = None
     if wanted and checked_on is not None and statistics is not None:
-        how: checking.Quantized = {
+        how: checking.QuantizationKind = {
             "target": target,
             "granularity": granularity,
             "range_rule": range_rule,
@@ -407,6 +418,17 @@ def quantize(
     goals.finish(found, asked)
 
 
+def _reopened(graph: Graph, recipe: Recipe, ledger: Ledger) -> Reopened:
+    """Returns the float model of a quantized one and its ranges."""
+    from qir.analysis.quantized_regions import held
+    from qir.errors import UsageError
+    from qir.requantizing import reopen
+
+    if not held(graph):
+        raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
+    return reopen(graph, recipe, ledger)
+
+
 def _noise(
     graph: Graph,
     quantized: Graph,
@@ -435,7 +457,8 @@ def _first(
     feeds: bool,
     preprocess: Path | None,
 ) -> Mapping[str, NDArray[np.generic]] | None:
-    """The first calibration samples, as inputs of one run; None where these fill no batch."""
+    """Returns the first calibration samples, as inputs of one run; None where these fill no
+    batch."""
     from qir.calibration import open_feeds
     from qir.calibration.data import first_batch
     from qir.calibration.runner import input_specs
@@ -467,7 +490,7 @@ def _warning(noise: QuantizationNoise) -> str:
 
 
 def _require_alone(output: Path, alone: bool) -> None:
-    """UsageError for what does not go with --as."""
+    """Raises UsageError for what does not go with --as."""
     from qir.errors import UsageError
     from qir.pipeline import SUFFIX
 
@@ -481,7 +504,7 @@ def _require_alone(output: Path, alone: bool) -> None:
 
 
 def _require_work(path: Path, plan: Plan) -> None:
-    """UsageError where nothing can become integer, with the reason."""
+    """Raises UsageError where nothing can become integer, with the reason."""
     from qir.analysis.decisions import ALREADY
     from qir.errors import UsageError
 
@@ -496,7 +519,8 @@ def _require_work(path: Path, plan: Plan) -> None:
 
 
 def _reason(plan: Plan) -> str:
-    """Why nothing of a model becomes integer: what keeps products, else the commonest reason."""
+    """Returns why nothing of a model becomes integer: what keeps products, else the commonest
+    reason."""
     from qir.passes.quantize.quantize_dynamic import NO_MATRIX, NO_PRODUCT
 
     floats = [d.reason for d in plan.decisions if d.becomes == "float"]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from qir.ir.node import Value
-    from qir.query.query import Match
+    from qir.query.query import QueryMatch
 
 
 @shared.verb(
@@ -71,7 +71,7 @@ def _value(value: Value) -> dict[str, object]:
     }
 
 
-def _node(match: Match) -> dict[str, object]:
+def _node(match: QueryMatch) -> dict[str, object]:
     node = match.node
     return {
         "name": node.name,
@@ -84,15 +84,15 @@ def _node(match: Match) -> dict[str, object]:
     }
 
 
-def _show_nodes(screen: Screen, matches: Sequence[Match]) -> None:
-    from qir.inspect.summary import Codes, plain_shape, weights_of
+def _show_nodes(screen: Screen, matches: Sequence[QueryMatch]) -> None:
+    from qir.inspect.summary import QuantizedStorage, plain_shape, weights_of
     from qir.ir.quantized_ops import stored
     from qir.query.display import op_name
 
     rows = []
     for node, path in matches:
         value = node.results[0] if node.results else None
-        codes = Codes.of(stored(value)) if value else None
+        codes = QuantizedStorage.of(stored(value)) if value else None
         rows.append(
             (
                 "/".join((*path, node.name)),
@@ -118,13 +118,13 @@ def _show_nodes(screen: Screen, matches: Sequence[Match]) -> None:
 
 
 def _show_values(screen: Screen, values: Sequence[Value]) -> None:
-    from qir.inspect.summary import Codes, Tensor
+    from qir.inspect.summary import InterfaceTensor, QuantizedStorage
     from qir.query.facts import coded
 
     rows = []
     for value in values:
-        plain = Tensor.of(value.name, value.type)
-        codes = Codes.of(coded(value))
+        plain = InterfaceTensor.of(value.name, value.type)
+        codes = QuantizedStorage.of(coded(value))
         uses = f"{len(value.uses):,}"
         kind = plain.dtype
         rows.append((value.name, shape(plain.shape, kind), kind, scale(codes), value.node.op, uses))

@@ -14,12 +14,12 @@ from qir.cli import verb as shared
 from qir.cli.measuring import Parts, join, measured, number, run_each, show_measured
 from qir.cli.models import claim_files, open_model, require_apart
 from qir.cli.programs import is_program
-from qir.cli.screen import Cell, Column, Screen, plural, real, whole
+from qir.cli.screen import Column, Screen, StyledText, plural, real, whole
 from qir.cli.words import shape
 
 if TYPE_CHECKING:
     from qir.cli.engines import Tensor, Tensors
-    from qir.inspect.compare import Difference
+    from qir.inspect.compare import OutputDifference
     from qir.inspect.float_faults import FloatFault
     from qir.ir.graph import Graph
 
@@ -43,12 +43,19 @@ Result = tuple[str, str, "Tensor"]
     default="reference",
     show_default=True,
     metavar="ENGINE",
-    help="What runs it: reference, cpu, onnxruntime, or onnxruntime:plain, without its optimizer.",
+    help="Engine: reference, cpu, onnxruntime, or onnxruntime:plain, without its optimizer.",
 )
 @click.option(
     "--compare",
     metavar="A,B",
     help="Run two engines, or one and the reference, and compare their results.",
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    metavar="SHARE",
+    help="With --compare: how far results of float sums may be apart, as a share of the largest"
+    " value; 0 asks for equal bytes. 1e-4 unless given.",
 )
 @click.option(
     "--metric",
@@ -82,6 +89,7 @@ def run(
     output: Path | None,
     engine: str,
     compare: str | None,
+    tolerance: float | None,
     metrics: tuple[str, ...],
     values: tuple[str, ...],
     isa: str | None,
@@ -101,16 +109,19 @@ def run(
     samples along the first axis, named as the inputs; results of all batches are joined. With
     --feeds each file is one run; results are written as FILE/NAME.
 
-    --compare A,B ends with status 1 if the bytes of the two differ; --metric measures the distance,
-    of quantized results as integers. A runtime gets the model as it is; for the reference and QIR's
-    kernels it is grouped by that runtime's profile, as by `qir group`. If results differ, each
-    float sum is run alone on the first batch: the first that differs by more than the order of
-    float32 sums explains is reported as a fault.
+    --compare A,B ends with status 1 if the bytes of the two differ. Every engine adds float sums up
+    in an order of its own: results that they lead to, with no quantized values after them, may
+    differ by --tolerance. --metric measures the distance, of quantized results as integers. A
+    runtime gets the model as it is; for the reference and QIR's kernels it is grouped by that
+    runtime's profile, as by `qir group`. If bytes differ, each float sum is run alone on the first
+    batch: the first that differs by more than the order of float32 sums explains is reported as a
+    fault, and the status is 1.
 
     --json prints {file, engine, samples, outputs: [{name, shape, dtype, low, high}]}, or, with
-    --compare, {file, engines, samples, outputs: [{name, elements, differ, largest, codes, equal,
-    metrics}], fault: {tensor, op, largest, bound}}; metrics has a number by name, text where it is
-    infinite, null where it is none; fault is null where there is none.
+    --compare, {file, engines, samples, outputs: [{name, elements, differ, largest, codes,
+    relative, tolerance, equal, agree, metrics}], fault: {tensor, op, largest, bound}}; tolerance is
+    null where bytes must be equal; metrics has a number by name, text where it is infinite, null
+    where it is none; fault is null where there is none.
     """
     from qir.cli.engines import compared, fallbacks, grouped, require_kernels, say_fallbacks
     from qir.cli.engines import engine as named_engine
@@ -120,6 +131,8 @@ def run(
     require_apart([model, data], [output])
     engine = _runs(model, engine, compare)
     _check(output, engine, compare, values, force)
+    if tolerance is not None and not compare:
+        raise UsageError("--tolerance is for two runs: give --compare A,B")
     if metrics and not compare:
         raise UsageError("--metric measures two runs: give --compare A,B")
     chosen = [metric(name) for name in dict.fromkeys(metrics)]
@@ -150,7 +163,7 @@ def run(
     if compare is not None:
         from qir.inspect import compare as differences
 
-        found = differences(graph, joined[0], joined[1])
+        found = differences(graph, joined[0], joined[1], computed=computed, tolerance=tolerance)
         near = measured(chosen, joined[0], joined[1])
         fault = None
         if not all(d.equal for d in found):
@@ -169,7 +182,7 @@ def run(
             else:
                 screen.line(fault.message(names), "red")
             show_measured(screen, chosen, near)
-        if not all(d.equal for d in found):
+        if fault or not all(d.agree for d in found):
             context.exit(1)
         return
     if not joined[0]:
@@ -192,7 +205,7 @@ def run(
 
 
 def _runs(model: Path, engine: str, compare: str | None) -> str:
-    """The engine that runs a file: a program file runs on QIR's kernels alone."""
+    """Returns the engine that runs a file: a program file runs on QIR's kernels alone."""
     from qir.errors import UsageError
     from qir.pipeline import KERNELS
 
@@ -247,7 +260,7 @@ def _fault(
     return first_fault(graph, inputs, [partial(alone, name) for name in names])
 
 
-def _show_sums(screen: Screen, graph: Graph, found: Sequence[Difference]) -> None:
+def _show_sums(screen: Screen, graph: Graph, found: Sequence[OutputDifference]) -> None:
     """Says, where results differ, which ops each engine computes in an order of its own."""
     from qir.inspect.float_sums import float_sums, said_of
 
@@ -262,7 +275,8 @@ def _named(results: Tensors) -> Iterator[Result]:
 
 
 def _apart(data: Path | None, parts: Parts) -> Iterator[Result]:
-    """The results of each feed as they are written: of a folder with the name of its file."""
+    """Yields the results of each feed as they are written: of a folder with the name of its
+    file."""
     from qir.calibration.data import data_files
 
     if data is None or not data.is_dir():
@@ -278,7 +292,7 @@ def _apart(data: Path | None, parts: Parts) -> Iterator[Result]:
 
 
 def _save(path: Path, graph: Graph, results: Iterable[Result]) -> None:
-    """Writes arrays, strings as those of NumPy; DataError for what no such array is."""
+    """Writes arrays, strings as those of NumPy; raises DataError for what no such array is."""
     import numpy as np
 
     from qir.atomic import replacing
@@ -309,7 +323,7 @@ def _texts(array: Tensor) -> Tensor:
 
 
 def _kind(graph: Graph, name: str, array: Tensor) -> str:
-    """What a result holds: its elements' type, or its own where it is no tensor."""
+    """Returns what a result holds: its elements' type, or its own where it is no tensor."""
     from qir.ir.dtype import dtype_of
 
     found = graph.outputs.get(name) or graph.values.get(name)
@@ -321,7 +335,7 @@ def _kind(graph: Graph, name: str, array: Tensor) -> str:
     return str(kind if array.dtype == kind.carrier else dtype_of(array))
 
 
-def _row(found: Difference, near: Mapping[str, Mapping[str, float]]) -> dict[str, object]:
+def _row(found: OutputDifference, near: Mapping[str, Mapping[str, float]]) -> dict[str, object]:
     metrics = {name: number(x) for name, x in near.get(found.name, {}).items()}
     return {**found.to_json(), "metrics": metrics}
 
@@ -338,7 +352,7 @@ def _described(graph: Graph, name: str, array: Tensor) -> dict[str, object]:
 
 
 def _ends(array: Tensor) -> tuple[float | None, float | None]:
-    """The least and the greatest of the finite elements."""
+    """Returns the least and the greatest of the finite elements."""
     import numpy as np
 
     if array.dtype.kind not in "biufV" or not array.size:
@@ -369,7 +383,7 @@ def _show(screen: Screen, graph: Graph, results: Tensors) -> None:
 
 
 def _element(value: object) -> str:
-    """An element; a list or the like, which is no tensor, as Python shows it."""
+    """Returns an element; a list or the like, which is no tensor, as Python shows it."""
     import numpy as np
 
     if not isinstance(value, np.generic) or value.dtype.kind in "biuOUST":
@@ -378,12 +392,14 @@ def _element(value: object) -> str:
 
 
 def _show_differences(
-    screen: Screen, names: Sequence[str], over: str, found: Sequence[Difference]
+    screen: Screen, names: Sequence[str], over: str, found: Sequence[OutputDifference]
 ) -> None:
-    equal = sum(d.equal for d in found)
-    rest = "all equal" if equal == len(found) else f"{equal} of {len(found)} equal"
-    title = f"{names[0]} and {names[1]} over {over}: {rest}"
-    screen.line(title, "green" if equal == len(found) else "yellow")
+    agree = sum(d.agree for d in found)
+    apart = max((d.relative for d in found if d.agree), default=0.0)
+    rest = "all equal" if agree == len(found) else f"{agree} of {len(found)} equal"
+    near = f" within {apart:.2g} of the largest value" if apart else ""
+    title = f"{names[0]} and {names[1]} over {over}: {rest}{near}"
+    screen.line(title, "green" if agree == len(found) else "yellow")
     columns = (
         Column("output", fit="fold"),
         Column("elements", "right"),
@@ -396,7 +412,7 @@ def _show_differences(
         (
             d.name,
             f"{d.elements:,}",
-            Cell("equal", "green") if d.equal else Cell("differ", "red"),
+            _verdict(d),
             f"{d.differ:,}",
             whole(d.largest, 3) if d.differ else "",
             whole(d.codes, 3) if d.differ and d.codes is not None else "",
@@ -404,3 +420,9 @@ def _show_differences(
         for d in found
     ]
     screen.table(columns, rows)
+
+
+def _verdict(found: OutputDifference) -> StyledText:
+    if found.equal:
+        return StyledText("equal", "green")
+    return StyledText("close", "green") if found.agree else StyledText("differ", "red")

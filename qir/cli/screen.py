@@ -40,14 +40,14 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class StyledText:
     """A text with a style of its own."""
 
     text: str
     style: str = ""
 
 
-Row = Sequence["str | Cell"]
+Row = Sequence["str | StyledText"]
 
 
 class Tell(Protocol):
@@ -112,7 +112,7 @@ class Screen:
         print(spelled(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)))
 
     def facts(self, facts: Mapping[str, str]) -> None:
-        """Prints names and what is to say of each, aligned; long ones go on below themselves."""
+        """Prints names and what is to say of each, aligned; long ones continue below themselves."""
         wide = max(map(len, facts), default=0)
         for name, text in facts.items():
             room = None if self.width is None else self.width - wide - 4
@@ -128,13 +128,15 @@ class Screen:
             self.line(title, "bold")
         cells = [[_cell(c) for c in row] for row in rows]
         shown, widths = layout(columns, cells, self.width)
-        head = [Cell(columns[i].title, "dim") for i in shown]
+        head = [StyledText(columns[i].title, "dim") for i in shown]
         if any(cell.text for cell in head):
             self._row([columns[i] for i in shown], head, widths)
         for row in cells:
             self._row([columns[i] for i in shown], [row[i] for i in shown], widths)
 
-    def _row(self, columns: Sequence[Column], cells: Sequence[Cell], widths: Sequence[int]) -> None:
+    def _row(
+        self, columns: Sequence[Column], cells: Sequence[StyledText], widths: Sequence[int]
+    ) -> None:
         parts = [
             _wrapped(c.text, w) if column.fit == "wrap" else _folded(c.text, w)
             for column, c, w in zip(columns, cells, widths, strict=True)
@@ -194,14 +196,14 @@ def _text(parts: Sequence[tuple[str, str]]) -> Text:
     return out
 
 
-def _cell(value: str | Cell) -> Cell:
-    if isinstance(value, Cell):
-        return Cell(printable(value.text), value.style)
-    return Cell(printable(value))
+def _cell(value: str | StyledText) -> StyledText:
+    if isinstance(value, StyledText):
+        return StyledText(printable(value.text), value.style)
+    return StyledText(printable(value))
 
 
 def _cells(text: str) -> int:
-    """How many columns of a terminal the text takes."""
+    """Returns how many columns of a terminal the text takes."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -210,9 +212,10 @@ def _cells(text: str) -> int:
 
 
 def layout(
-    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None
+    columns: Sequence[Column], rows: Sequence[Sequence[StyledText]], width: int | None
 ) -> tuple[list[int], list[int]]:
-    """Which columns are shown, and how wide: the last to drop goes first, then names give way."""
+    """Returns which columns are shown, and how wide: the last to drop goes first, then names give
+    way."""
     natural = [
         max([_cells(column.title), *(_cells(row[i].text) for row in rows)])
         for i, column in enumerate(columns)
@@ -243,7 +246,7 @@ def layout(
 
 
 def _folded(text: str, width: int) -> list[str]:
-    """The text in full, on as many lines as it takes: a name is broken anywhere."""
+    """Returns the text in full, on as many lines as it takes: a name is broken anywhere."""
     lines = [""]
     for letter in text:
         if lines[-1] and _cells(lines[-1] + letter) > width:
@@ -285,20 +288,20 @@ def three(number: float) -> str:
 
 
 def real(number: float | None, figures: int = 4) -> str:
-    """A real number in a few figures; `-` where there is none."""
+    """Returns a real number in a few figures; `-` where there is none."""
     return "-" if number is None else f"{number:.{figures}g}"
 
 
 def whole(number: float | None, figures: int = 4) -> str:
-    """A number that may be whole, as quantized values are: all its figures then, else as `real`
-    writes it."""
+    """Returns a number that may be whole, as quantized values are: all its figures then, else as
+    `real` writes it."""
     if number is None or not float(number).is_integer() or abs(number) >= 2.0**53:
         return real(number, figures)
     return str(int(number))
 
 
 def aligned(number: float | None) -> str:
-    """A real number for a column of them: the points stand in one line."""
+    """Returns a real number for a column of them: the points are in one line."""
     if number is None:
         return "-"
     plain = number == 0 or 0.001 <= abs(number) < 100_000

@@ -9,13 +9,14 @@ import click
 
 from qir.cli import verb as shared
 from qir.cli.models import file_bytes, open_model
-from qir.cli.screen import Cell, Column, Screen, amount, percent, plural, size, whole
+from qir.cli.screen import Column, Screen, StyledText, amount, percent, plural, size, whole
 from qir.cli.words import scale, shape, weights
 
 if TYPE_CHECKING:
-    from qir.inspect.explain import Contents, Explanation
-    from qir.inspect.summary import Summary, Tensor
+    from qir.inspect.explain import ConstantContents, Explanation
+    from qir.inspect.summary import InterfaceTensor, ModelSummary
     from qir.ir.graph import Graph
+    from qir.ledger import Ledger
     from qir.rewrite.runner.journal import Journal
 
 
@@ -34,7 +35,7 @@ def show(
 ) -> None:
     """Show what is in a model.
 
-    Inputs and outputs, size (with data beside the file), work and the share of it in integers, and
+    Inputs and outputs, size (with external data), work and the share of it in integers, and
     each layer with scale and zero point of its result. Work is counted for one sample.
 
     --json prints {file, file_bytes, name, profile, frameworks, nodes, parameters, bytes, macs,
@@ -44,10 +45,12 @@ def show(
     in_codes}.
     """
     from qir.errors import UsageError
+    from qir.ledger import Ledger
 
     if text and (node or as_json):
-        raise UsageError("--text goes with neither --node nor --json")
-    graph = open_model(model, inputs=shapes)
+        raise UsageError("--text excludes --node and --json")
+    ledger = Ledger()
+    graph = open_model(model, ledger, shapes)
     screen = Screen()
     if text:
         click.echo(str(graph), nl=False)
@@ -73,10 +76,20 @@ def show(
             screen.json({**head, "journal": [asdict(entry) for entry in journal]})
         else:
             _summary(screen, model, length, summary, journal, _called(graph))
+            for said in _left_out(ledger):
+                screen.line(said, "yellow")
+
+
+def _left_out(ledger: Ledger) -> list[str]:
+    """Returns what reading the file has left out or assumed, each once."""
+    from qir.ledger import Change
+
+    lost = (e for e in ledger if e.change is Change.DROPPED and e.step.startswith("read"))
+    return list(dict.fromkeys(entry.reason for entry in lost))
 
 
 def _called(graph: Graph) -> str:
-    """How a model is called, where inputs and results alone do not say it."""
+    """Returns how a model is called, where inputs and results alone do not say it."""
     from qir.ir.call_signature import CallSignature
 
     found = CallSignature.of(graph)
@@ -84,7 +97,7 @@ def _called(graph: Graph) -> str:
 
 
 def _summary(
-    screen: Screen, path: Path, length: int, summary: Summary, journal: Journal, called: str
+    screen: Screen, path: Path, length: int, summary: ModelSummary, journal: Journal, called: str
 ) -> None:
     screen.line(f"{path.name}  {size(length)}", "bold")
     held = ", ".join(f"{kind} {size(count)}" for kind, count in summary.bytes.items())
@@ -122,7 +135,7 @@ def _summary(
     screen.table(columns, ops, title="ops")
     layers = [
         (
-            Cell(layer.name, "" if layer.in_codes else "yellow"),
+            StyledText(layer.name, "" if layer.in_codes else "yellow"),
             layer.op,
             shape(layer.shape, layer.storage),
             layer.storage,
@@ -153,7 +166,7 @@ _LAYER = (
 )
 
 
-def _tensor(tensor: Tensor) -> tuple[str, str, str, str]:
+def _tensor(tensor: InterfaceTensor) -> tuple[str, str, str, str]:
     return tensor.name, shape(tensor.shape, tensor.dtype), tensor.dtype, scale(tensor.codes)
 
 
@@ -199,7 +212,7 @@ def _explain(screen: Screen, node: Explanation) -> None:
     screen.table(_TENSOR, results, title="makes")
 
 
-def _contents(contents: Contents | None) -> str:
+def _contents(contents: ConstantContents | None) -> str:
     if contents is None:
         return ""
     text = f"{whole(contents.low)} .. {whole(contents.high)}"

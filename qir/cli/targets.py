@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from qir.cli import verb as shared
-from qir.cli.screen import Cell, Column, Screen, plural
+from qir.cli.screen import Column, Screen, StyledText, plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from qir.capability import Capability, OpCapability
-    from qir.inspect.targets import MatrixRow, Summary
+    from qir.inspect.targets import MatrixRow, TargetSummary
     from qir.ir.scheme import Scheme
     from qir.target import Target
 
@@ -34,9 +34,9 @@ def targets(name: str | None, matrix: bool, schema: bool, as_json: bool, quiet: 
     """List the targets: what models can be quantized for.
 
     With NAME, of a target or of a target file such as ./mine.toml: which kinds of quantization it
-    has, and op by op what it takes. --matrix prints the frameworks and libraries of all targets,
-    how they store activations and weights, by which formulas, and the forms of each kind; where
-    today's framework computes otherwise than the matrix says, both formulas are printed.
+    has, and what it supports, op by op. --matrix prints the frameworks and libraries of all
+    targets, how they store activations and weights, by which formulas, and the forms of each kind;
+    where today's framework computes otherwise than the matrix says, both formulas are printed.
 
     --json prints {targets: [{name, framework, library, formats, activations, weights, status}]};
     with NAME {name, framework, library, formats, activations, weights, status, profile, kinds:
@@ -76,7 +76,7 @@ def targets(name: str | None, matrix: bool, schema: bool, as_json: bool, quiet: 
             _list(screen, every)
 
 
-def _list(screen: Screen, found: list[Summary]) -> None:
+def _list(screen: Screen, found: list[TargetSummary]) -> None:
     columns = (
         Column("name"),
         Column("framework"),
@@ -119,7 +119,7 @@ def _show_matrix(screen: Screen, rows: tuple[MatrixRow, ...], forms: Mapping[str
                 f.role,
                 f.values,
                 f.matrix,
-                f.today or Cell("the same", "dim"),
+                f.today or StyledText("the same", "dim"),
                 ", ".join(f.profiles),
             )
             for f in row.formulas
@@ -149,7 +149,7 @@ def _show(screen: Screen, one: Target) -> None:
         "status": said.status,
     }
     screen.facts({key: text for key, text in facts.items() if text})
-    rows = [(k.kind, Cell(k.state, _STATES[k.state]), k.how) for k in kinds(one)]
+    rows = [(k.kind, StyledText(k.state, _STATES[k.state]), k.how) for k in kinds(one)]
     columns = (Column("kind"), Column(""), Column("how", fit="wrap"))
     screen.table(columns, rows, title="kinds")
     ops = [(op, _slots(row.slots), _more(row)) for op, row in table.ops.items()]
@@ -178,7 +178,7 @@ def _more(row: OpCapability) -> str:
 
 
 def _value(value: object) -> str:
-    """A value of an attribute as target files write it."""
+    """Returns a value of an attribute as target files write it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -10,11 +10,11 @@ import click
 
 from qir.cli import verb as shared
 from qir.cli.models import open_model
-from qir.cli.screen import Cell, Column, Screen, plural
+from qir.cli.screen import Column, Screen, StyledText, plural
 
 if TYPE_CHECKING:
     from qir.capability import Verdict
-    from qir.inspect.overflow import Sums
+    from qir.inspect.overflow import SumRange
     from qir.ir.graph import Graph
     from qir.ir.verify import Finding
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 )
 @shared.model
 @click.option("--target", metavar="NAME", help="Also report what this backend does not support.")
-@click.option("--overflow", is_flag=True, help="Show how far the sums of every product can go.")
+@click.option("--overflow", is_flag=True, help="Show the largest possible sums of every product.")
 @shared.as_json
 @shared.quiet
 @click.pass_context
@@ -100,7 +100,7 @@ def show_findings(screen: Screen, name: str, found: Sequence[Finding]) -> None:
     styles = {"error": "red", "warning": "yellow", "note": ""}
     rows = [
         (
-            Cell(f.severity, styles[f.severity]),
+            StyledText(f.severity, styles[f.severity]),
             f.path if "/" in f.path else "",
             f.node,
             f.message,
@@ -127,7 +127,9 @@ def show_ops(screen: Screen, target: str, ops: Sequence[Verdict]) -> None:
     screen.line(f"{target} takes {integer:,} of {plural(len(ops), 'op')} in integers")
     styles = {"float": "yellow", "refused": "red"}
     rows = [
-        (Cell(v.taken, styles[v.taken]), v.op, v.node, v.reason) for v in ops if v.taken in styles
+        (StyledText(v.taken, styles[v.taken]), v.op, v.node, v.reason)
+        for v in ops
+        if v.taken in styles
     ]
     columns = (
         Column(""),
@@ -147,7 +149,7 @@ def _show_sums(screen: Screen, target: str, graph: Graph, ops: Sequence[Verdict]
         screen.line(said_of(sums, target))
 
 
-def show_sums(screen: Screen, sums: Sequence[Sums]) -> None:
+def show_sums(screen: Screen, sums: Sequence[SumRange]) -> None:
     """Prints the bits that the sums of each product need, the worst channel, and the pairs."""
     if not sums:
         screen.line("no op sums quantized products")
@@ -170,7 +172,7 @@ def show_sums(screen: Screen, sums: Sequence[Sums]) -> None:
             f"not known: {s.why}" if s.why else f"{_furthest(s):,}",
             ("" if s.why else "any") if s.channel is None else f"{s.channel:,}",
             "" if s.bits is None else str(s.bits),
-            "" if s.headroom is None else Cell(str(s.headroom), "red" if s.wraps else ""),
+            "" if s.headroom is None else StyledText(str(s.headroom), "red" if s.wraps else ""),
             "" if s.why and s.pairs is None else pairs_text(s),
         )
         for s in sums
@@ -178,17 +180,17 @@ def show_sums(screen: Screen, sums: Sequence[Sums]) -> None:
     screen.table(columns, rows, title="sums")
 
 
-def _furthest(sums: Sums) -> int:
+def _furthest(sums: SumRange) -> int:
     least, greatest = sums.least or 0, sums.greatest or 0
     return greatest if greatest >= ~least else least
 
 
-def pairs_text(sums: Sums) -> str | Cell:
-    """What becomes of sums of two neighbouring products, with a pair that shows it."""
+def pairs_text(sums: SumRange) -> str | StyledText:
+    """Returns what becomes of sums of two neighbouring products, with a pair that shows it."""
     pairs = sums.pairs
     if pairs is None:
         return "none"
     if not pairs.saturates:
-        return Cell("never saturate", "green")
+        return StyledText("never saturate", "green")
     (a, b), (u, v) = pairs.weights, pairs.codes
-    return Cell(f"can saturate: {u} x {a} + {v} x {b} = {u * a + v * b:,}", "yellow")
+    return StyledText(f"can saturate: {u} x {a} + {v} x {b} = {u * a + v * b:,}", "yellow")

@@ -15,7 +15,7 @@ from qir.cli.screen import Screen, plural
 if TYPE_CHECKING:
     from qir.ir.graph import Graph
     from qir.ir.node import Node
-    from qir.rewrite.patterns.conditions import Told
+    from qir.rewrite.patterns.conditions import PassReport
     from qir.rewrite.patterns.why import WhyNot
 
 
@@ -66,7 +66,7 @@ def why_not(context: click.Context, model: Path, node: str, pattern: str, as_jso
 
 
 def _find(graph: Graph, path: str) -> Node:
-    """The node that makes a value; UsageError where there is none."""
+    """Returns the node that makes a value; raises UsageError where there is none."""
     from qir.errors import UsageError
 
     if graph.has(path):
@@ -97,7 +97,7 @@ def _json(found: WhyNot) -> dict[str, object]:
     }
 
 
-def _place_json(told: Told) -> dict[str, object]:
+def _place_json(told: PassReport) -> dict[str, object]:
     hindrance = told.hindrance
     return {
         "pattern": told.name,
@@ -110,7 +110,7 @@ def _place_json(told: Told) -> dict[str, object]:
     }
 
 
-def _show_places(screen: Screen, told: list[Told]) -> None:
+def _show_places(screen: Screen, told: list[PassReport]) -> None:
     for one in told:
         screen.line(str(one), "green" if one.hindrance is None else "yellow")
         screen.line(f"  {one.place}", "dim")

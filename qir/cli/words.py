@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from qir.cli.screen import real, whole
 
 if TYPE_CHECKING:
-    from qir.inspect.summary import Codes, Tensor
+    from qir.inspect.summary import InterfaceTensor, QuantizedStorage
 
 
 def shape(sizes: Sequence[int | str | None], kind: str = "") -> str:
@@ -23,7 +23,7 @@ def _size(size: int | str) -> str:
     return text if text.isalnum() else f"({text})"
 
 
-def scale(codes: Codes | None) -> str:
+def scale(codes: QuantizedStorage | None) -> str:
     """`0.02353:128`; the least and the greatest where there are many."""
     if codes is None:
         return ""
@@ -37,7 +37,7 @@ def scale(codes: Codes | None) -> str:
     return f"{real(low, 2)}..{real(high, 2)}{zero}"
 
 
-def weights(tensor: Tensor | None) -> str:
+def weights(tensor: InterfaceTensor | None) -> str:
     """`i8/ch 32x16x3x3`: one scale for each channel."""
     if tensor is None:
         return ""

@@ -1,27 +1,27 @@
 """What is in a model, said in numbers: pure functions that give frozen records with `to_json`."""
 
 from qir.analysis.sensitive_values import sensitive
-from qir.inspect.compare import Difference, compare
+from qir.inspect.compare import OutputDifference, compare
 from qir.inspect.environment import Environment, environment
 from qir.inspect.explain import Explanation, explain
 from qir.inspect.export import to_dot, to_graphml, to_json, to_mermaid
 from qir.inspect.integer_ops import in_codes, islands, longest_chain
 from qir.inspect.metrics import Metric, metric
-from qir.inspect.overflow import Sums, overflow
+from qir.inspect.overflow import SumRange, overflow
 from qir.inspect.quantization_noise import QuantizationNoise, quantization_noise
 from qir.inspect.ranges import TensorRange, ranges
 from qir.inspect.sharing import sharing
-from qir.inspect.summary import Summary, bytes_by_dtype, summarize
+from qir.inspect.summary import ModelSummary, bytes_by_dtype, summarize
 from qir.inspect.timing import Timing, interleave
 
 __all__ = [
-    "Difference",
     "Environment",
     "Explanation",
     "Metric",
+    "ModelSummary",
+    "OutputDifference",
     "QuantizationNoise",
-    "Summary",
-    "Sums",
+    "SumRange",
     "TensorRange",
     "Timing",
     "bytes_by_dtype",

@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import DataError
+from qir.inspect.float_sums import of_float_sums
 from qir.ir.graph import Graph
 from qir.ir.quantized_ops import read
 
+TOLERANCE = 1e-4
+"""Of the largest value: how far two right results of float networks may be apart."""
+STEPS = 4
+"""Results of fewer bits may be so many units in the last place of the largest value apart."""
+
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class OutputDifference:
     """One output of two runs; `to_json` has the keys of the fields and `equal`."""
 
     name: str
@@ -26,34 +33,60 @@ class Difference:
     codes: float | None
     """The largest difference in integers; None where the output is not quantized nor comes from
     any."""
+    relative: float = 0.0
+    """The largest difference, as a share of the largest finite value; NaN where `largest` is."""
+    tolerance: float | None = None
+    """How large `relative` may be; None where bytes must be equal: results of integers, and floats
+    that no order of sums changes."""
 
     @property
     def equal(self) -> bool:
-        """Whether the bytes are equal."""
+        """Returns whether the bytes are equal."""
         return self.differ == 0
+
+    @property
+    def agree(self) -> bool:
+        """Returns whether the bytes are equal, or the floats as near as the tolerance asks."""
+        return self.equal or (self.tolerance is not None and self.relative <= self.tolerance)
 
     def to_json(self) -> dict[str, object]:
         """The fields as JSON takes them."""
-        largest = self.largest if np.isfinite(self.largest) else None
-        return {**asdict(self), "largest": largest, "equal": self.equal}
+        largest, relative = (x if np.isfinite(x) else None for x in (self.largest, self.relative))
+        held = {**asdict(self), "largest": largest, "relative": relative}
+        return {**held, "equal": self.equal, "agree": self.agree}
 
 
 Results = Mapping[str, NDArray[np.generic]]
 
 
-def compare(graph: Graph, a: Results, b: Results) -> tuple[Difference, ...]:
+def compare(
+    graph: Graph,
+    a: Results,
+    b: Results,
+    *,
+    computed: Graph | None = None,
+    tolerance: float | None = None,
+) -> tuple[OutputDifference, ...]:
     """Each output of one run against the same of another.
 
-    Raises DataError where the two have other outputs, shapes or element types.
+    `computed` is the graph as it ran, where it was grouped. Floats that sums in an order of their
+    own lead to may differ by `tolerance` of the largest value, `TOLERANCE` unless given. Raises
+    DataError where the two have other outputs, shapes or element types.
     """
     if set(a) != set(b):
         raise DataError(f"the runs give other outputs: {', '.join(a)} and {', '.join(b)}")
-    return tuple(_difference(graph, name, a[name], b[name]) for name in a)
+    ran = graph if computed is None else computed
+    return tuple(_difference(graph, name, a[name], b[name], ran, tolerance) for name in a)
 
 
 def _difference(
-    graph: Graph, name: str, a: NDArray[np.generic], b: NDArray[np.generic]
-) -> Difference:
+    graph: Graph,
+    name: str,
+    a: NDArray[np.generic],
+    b: NDArray[np.generic],
+    ran: Graph,
+    tolerance: float | None,
+) -> OutputDifference:
     if a.shape != b.shape or a.dtype != b.dtype:
         raise DataError(
             f"output {name}: one run gives {a.dtype} {list(a.shape)}, "
@@ -62,21 +95,38 @@ def _difference(
     if a.dtype == object:
         pairs = zip(a.reshape(-1).tolist(), b.reshape(-1).tolist(), strict=True)
         others = sum(not alike(x, y) for x, y in pairs)
-        return Difference(name, a.size, others, float("inf") if others else 0.0, None)
+        apart = float("inf") if others else 0.0
+        return OutputDifference(name, a.size, others, apart, None, apart)
+    near = _tolerance(ran, name, a.dtype, tolerance)
     rows_a, rows_b = _bytes(a), _bytes(b)
     differ = np.any(rows_a != rows_b, axis=1).reshape(a.shape)
     count = int(differ.sum())
-    if not count:
-        return Difference(name, a.size, 0, 0.0, 0.0 if _scale(graph, name) else None)
-    with np.errstate(all="ignore"):
-        gaps = np.abs(a[differ].astype(np.float64) - b[differ].astype(np.float64))
-    largest = float(gaps.max())
     scale = _scale(graph, name)
-    return Difference(name, a.size, count, largest, None if scale is None else largest / scale)
+    if not count:
+        return OutputDifference(name, a.size, 0, 0.0, 0.0 if scale else None, tolerance=near)
+    with np.errstate(all="ignore"):
+        first = a.astype(np.float64)
+        gaps = np.abs(first[differ] - b[differ].astype(np.float64))
+        most = np.abs(first).max(initial=0.0, where=np.isfinite(first))
+        largest = float(gaps.max())
+        relative = float(np.divide(largest, most)) if largest else 0.0  # zeros of either sign
+    codes = None if scale is None else largest / scale
+    return OutputDifference(name, a.size, count, largest, codes, relative, near)
+
+
+def _tolerance(
+    graph: Graph, name: str, dtype: np.dtype[np.generic], given: float | None
+) -> float | None:
+    """Returns how far an output's floats may be apart; None where bytes must be equal."""
+    value = graph.outputs.get(name)
+    if value is None or not value.type.dtype.is_float or not of_float_sums(value):
+        return None
+    unit = float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
+    return max(TOLERANCE, STEPS * unit) if given is None else given
 
 
 def alike(a: object, b: object) -> bool:
-    """Whether two texts, lists or the like are the same, tensors within them bit by bit."""
+    """Returns whether two texts, lists or the like are the same, tensors within them bit by bit."""
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(map(alike, a, b))
     if isinstance(a, Mapping) and isinstance(b, Mapping):

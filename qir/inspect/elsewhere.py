@@ -14,7 +14,7 @@ from qir.inspect import pipe
 from qir.inspect.runtimes import Probe, Tensor
 
 
-class Elsewhere(Probe):
+class OtherRuntime(Probe):
     """A runtime that a program of its plugin runs, in a Python that has it.
 
     The program is started with the path of `pipe.py`, as QIR need not be there, and ends with this
@@ -37,11 +37,13 @@ class Elsewhere(Probe):
             weakref.finalize(self, _end, self.child)
 
     def ask(self, question: pipe.Plain) -> Tensor:
-        """The array that the program answers; OpError where it has none, or has ended."""
+        """Returns the array that the program answers; raises OpError where it has none, or has
+        ended."""
         return np.asarray(self.answer(question))
 
     def answer(self, question: pipe.Plain) -> pipe.Plain:
-        """What the program answers; OpError where that is a text of why not, or it has ended."""
+        """Returns what the program answers; raises OpError where that is a text of why not, or it
+        has ended."""
         self.begin()
         child = self.child
         assert child is not None

@@ -19,7 +19,7 @@ LIBRARIES = ("numpy", "networkx", "ml_dtypes", "safetensors")
 
 
 @dataclass(frozen=True, slots=True)
-class Plugin:
+class LoadedPlugin:
     """One entry point, loaded to see whether it works."""
 
     kind: str
@@ -46,7 +46,7 @@ class Environment:
     platform: str
     libraries: Mapping[str, str | None]
     frameworks: Mapping[str, str | None]
-    plugins: tuple[Plugin, ...]
+    plugins: tuple[LoadedPlugin, ...]
     features: tuple[str, ...]
     """What this processor can do, of what kernels could use, as the system names it."""
     isa: tuple[str, ...]
@@ -66,7 +66,7 @@ class Environment:
         return sum(bool(p.fault) and not p.missing for p in self.plugins) + bool(self.fault)
 
     def to_json(self) -> dict[str, object]:
-        """All of it as JSON takes it."""
+        """Returns all of it as JSON takes it."""
         fields = asdict(self)
         del fields["fault"]
         return {**fields, "kernels": self.kernels}
@@ -93,7 +93,8 @@ def environment(version: str) -> Environment:
 
 
 def _frameworks() -> dict[str, str | None]:
-    """The version of each framework in this Python, as its probe names the packages of it."""
+    """Returns the version of each framework in this Python, as its probe names the packages of
+    it."""
     found = {"onnx": _version("onnx")}
     for probe in probes():
         found[probe.backend] = found.get(probe.backend) or _first(probe.distributions)
@@ -111,7 +112,7 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _plugins() -> list[Plugin]:
+def _plugins() -> list[LoadedPlugin]:
     out = []
     for kind in registry.KINDS:
         for name in registry.names(kind):
@@ -124,7 +125,7 @@ def _plugins() -> list[Plugin]:
                 fault = " ".join(str(error).split())
                 missing = _lacks_framework(error)
             owner = registry.owner(kind, name)
-            out.append(Plugin(kind.removeprefix("qir."), name, owner, place, fault, missing))
+            out.append(LoadedPlugin(kind.removeprefix("qir."), name, owner, place, fault, missing))
     return out
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import UsageError
-from qir.inspect.summary import Codes, Tensor
+from qir.inspect.summary import InterfaceTensor, QuantizedStorage
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
@@ -19,7 +19,7 @@ from qir.query.display import op_name
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class ConstantContents:
     """What is in a constant."""
 
     low: float
@@ -31,13 +31,13 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
-    """What stands in a slot."""
+class OperandSummary:
+    """What is in a slot."""
 
     slot: str
-    tensor: Tensor
+    tensor: InterfaceTensor
     made_by: str
-    contents: Contents | None
+    contents: ConstantContents | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Explanation:
     doc: str
     text: str
     attributes: dict[str, str]
-    operands: tuple[Operand, ...]
-    results: tuple[Tensor, ...]
+    operands: tuple[OperandSummary, ...]
+    results: tuple[InterfaceTensor, ...]
     used_by: tuple[str, ...]
     origins: tuple[str, ...]
     source_names: dict[str, str]
@@ -61,12 +61,12 @@ class Explanation:
     in_codes: bool
 
     def to_json(self) -> dict[str, object]:
-        """The fields as JSON takes them."""
+        """Returns the fields as JSON takes them."""
         return asdict(self)
 
 
 def find(graph: Graph, name: str) -> Node:
-    """The node that makes a value of that name, or comes from a source op of that name.
+    """Returns the node that makes a value of that name, or comes from a source op of that name.
 
     Raises UsageError where there is none, naming what is near, or where several came from it.
     """
@@ -86,7 +86,7 @@ def find(graph: Graph, name: str) -> Node:
 
 
 def explain(graph: Graph, name: str) -> Explanation:
-    """What one node is, reads and makes; UsageError if no node has that name."""
+    """Returns what one node is, reads and makes; raises UsageError if no node has that name."""
     node = find(graph, name)
     return Explanation(
         node.name,
@@ -112,19 +112,19 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _tensor(value: Value) -> Tensor:
-    plain = Tensor.of(value.name, value.type)
-    return Tensor(plain.name, plain.shape, plain.dtype, Codes.of(stored(value)))
+def _tensor(value: Value) -> InterfaceTensor:
+    plain = InterfaceTensor.of(value.name, value.type)
+    return InterfaceTensor(plain.name, plain.shape, plain.dtype, QuantizedStorage.of(stored(value)))
 
 
-def _operand(slot: str, value: Value) -> Operand:
-    plain = Tensor.of(value.name, value.type)
-    tensor = Tensor(plain.name, plain.shape, plain.dtype, Codes.of(read(value)))
+def _operand(slot: str, value: Value) -> OperandSummary:
+    plain = InterfaceTensor.of(value.name, value.type)
+    tensor = InterfaceTensor(plain.name, plain.shape, plain.dtype, QuantizedStorage.of(read(value)))
     source = value.node.operands["x"] if value.node.op == "dequantize" else value
-    return Operand(slot, tensor, value.node.op, _contents(source))
+    return OperandSummary(slot, tensor, value.node.op, _contents(source))
 
 
-def _contents(value: Value) -> Contents | None:
+def _contents(value: Value) -> ConstantContents | None:
     array = value.constant
     if array is None or array.held.size == 0 or array.held.dtype.kind not in "iufV":
         return None
@@ -136,11 +136,11 @@ def _contents(value: Value) -> Contents | None:
     else:
         bounds = float(((data == quant.low) | (data == quant.high)).mean())
         zeros = data == _along(np.asarray(quant.zeros()), quant.axis, data.ndim)
-    return Contents(float(data.min()), float(data.max()), float(np.mean(zeros)), bounds)
+    return ConstantContents(float(data.min()), float(data.max()), float(np.mean(zeros)), bounds)
 
 
 def _along(zeros: NDArray[np.generic], axis: int | None, rank: int) -> NDArray[np.generic]:
-    """Zero points shaped to stand beside quantized values; those of blocks count as 0."""
+    """Zero points shaped to be next to quantized values; those of blocks count as 0."""
     if axis is not None and zeros.ndim == 1:
         return zeros.reshape([-1 if i == axis else 1 for i in range(rank)])
     return zeros if zeros.ndim == 0 else np.zeros((), np.int64)

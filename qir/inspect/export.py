@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from xml.sax.saxutils import escape
 
-from qir.inspect.summary import Codes, plain_shape
+from qir.inspect.summary import QuantizedStorage, plain_shape
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
-from qir.ir.node import Node, Program, Value
+from qir.ir.node import GraphLike, Node, Value
 from qir.ir.types import Array
 from qir.query.display import element, family, node_family, op_name, shape, storage
 
@@ -56,7 +56,7 @@ class _Drawing:
     bodies: tuple[_Drawing, ...]
 
 
-def _draw(graph: Program, title: str, prefix: str = "n") -> _Drawing:
+def _draw(graph: GraphLike, title: str, prefix: str = "n") -> _Drawing:
     keys: dict[Node, str] = {}
     drawn: list[_Drawn] = []
     edges: list[tuple[str, str, str]] = []
@@ -90,8 +90,8 @@ def _lines(node: Node) -> Iterator[str]:
 # -- DOT --------------------------------------------------------------------------------------
 
 
-def to_dot(graph: Program) -> str:
-    """The graph in Graphviz's language."""
+def to_dot(graph: GraphLike) -> str:
+    """Returns the graph in Graphviz's language."""
     lines = [
         f"digraph {_dot(graph.name)} {{",
         "  rankdir=TB;",
@@ -118,7 +118,7 @@ def _dot_body(drawing: _Drawing, indent: str) -> Iterator[str]:
 
 
 def _dot(text: str) -> str:
-    """A quoted text; a line's end stays one."""
+    """Returns a quoted text; a line's end stays one."""
     lines = (
         printable(line).replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"')
         for line in text.split("\n")
@@ -127,7 +127,7 @@ def _dot(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with everything that is no letter, mark or blank spelled out."""
+    """Returns the text with everything that is no letter, mark or blank spelled out."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -136,8 +136,8 @@ def printable(text: str) -> str:
 # -- Mermaid ----------------------------------------------------------------------------------
 
 
-def to_mermaid(graph: Program) -> str:
-    """The graph as a Mermaid flowchart, for pages that draw such."""
+def to_mermaid(graph: GraphLike) -> str:
+    """Returns the graph as a Mermaid flowchart, for pages that draw such."""
     drawing = _draw(graph, graph.name)
     lines = ["flowchart TD", *_mermaid_body(drawing, "  ")]
     used = {node_family(node.node) for node in _all(drawing)}
@@ -170,7 +170,7 @@ _PLAIN = re.compile(r"[\w .,:/|+=-]", re.ASCII)
 
 
 def _mermaid(text: str) -> str:
-    """What Mermaid could take for its own is written as a number: `#34;` is a quote."""
+    """Returns what Mermaid could take for its own is written as a number: `#34;` is a quote."""
     return "".join(
         c if _PLAIN.match(c) or (c.isalpha() and ord(c) > 127) else f"#{ord(c)};"
         for c in printable(text)
@@ -187,8 +187,8 @@ _KEYS = {
 }
 
 
-def to_graphml(graph: Program) -> str:
-    """The graph in GraphML; networkx reads it, and every use is an edge with its slot."""
+def to_graphml(graph: GraphLike) -> str:
+    """Returns the graph in GraphML; networkx reads it, and every use is an edge with its slot."""
     lines = [
         '<?xml version="1.0" encoding="utf-8"?>',
         '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">',
@@ -209,7 +209,7 @@ def _data(kind: str, texts: Iterable[str]) -> Iterator[str]:
             yield f'    <data key="{kind}.{name}">{_xml(text)}</data>'
 
 
-def _graphml_body(graph: Program, prefix: str, path: str) -> Iterator[str]:
+def _graphml_body(graph: GraphLike, prefix: str, path: str) -> Iterator[str]:
     keys: dict[Node, str] = {}
     for i, node in enumerate(graph):
         keys[node] = key = f"{prefix}{i}"
@@ -255,15 +255,15 @@ def _xml(text: str) -> str:
 # -- JSON -------------------------------------------------------------------------------------
 
 
-def to_json(graph: Program) -> dict[str, object]:
-    """The graph as JSON takes it: nodes in order, with operands and results by name.
+def to_json(graph: GraphLike) -> dict[str, object]:
+    """Returns the graph as JSON takes it: nodes in order, with operands and results by name.
 
     Elements of constants are left out; they have their content hash.
     """
     return {"format": "qir-graph", "version": VERSION, **_json_body(graph)}
 
 
-def _json_body(graph: Program) -> dict[str, object]:
+def _json_body(graph: GraphLike) -> dict[str, object]:
     return {
         "name": graph.name,
         "profile": graph.profile,
@@ -300,7 +300,7 @@ def _json_node(node: Node) -> dict[str, object]:
 
 
 def _json_value(value: Value) -> dict[str, object]:
-    codes = Codes.of(value.type.quant)
+    codes = QuantizedStorage.of(value.type.quant)
     return {
         "name": value.name,
         "type": str(value.type),
@@ -314,7 +314,7 @@ def _json_value(value: Value) -> dict[str, object]:
     }
 
 
-def _json_codes(codes: Codes) -> dict[str, object]:
+def _json_codes(codes: QuantizedStorage) -> dict[str, object]:
     return {
         "storage": codes.storage,
         "scale": [_json_attr(number) for number in codes.scale],
@@ -339,13 +339,14 @@ def _json_attr(value: Attr) -> object:
     return value
 
 
-def _written(graph: Program) -> str:
-    """The JSON as a text that a file holds: halves of letters are spelled out as JSON does."""
+def _written(graph: GraphLike) -> str:
+    """Returns the JSON as a text that a file holds: halves of letters are spelled out as JSON
+    does."""
     text = json.dumps(to_json(graph), indent=1, ensure_ascii=False, allow_nan=False)
     return text.encode(errors="backslashreplace").decode() + "\n"
 
 
-FORMATS: Mapping[str, Callable[[Program], str]] = {
+FORMATS: Mapping[str, Callable[[GraphLike], str]] = {
     "dot": to_dot,
     "graphml": to_graphml,
     "json": _written,

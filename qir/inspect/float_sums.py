@@ -41,7 +41,8 @@ _ONCE = frozenset(
     "global_max_pool max_pool_places max_unpool constant_of_shape scatter_elements scatter_nd "
     "one_hot nonzero unique hardmax eye_like range choose_qparams if loop scan".split()
 )
-"""Ops whose float values have one right float32, beside those that move elements."""
+"""Ops whose float values have one right float32, next to those that move elements."""
+_CONTROL = frozenset({"if", "loop", "scan"})
 _MEANS = frozenset(
     "avg_pool1d avg_pool2d avg_pool3d global_avg_pool adaptive_avg_pool reduce_mean".split()
 )
@@ -66,7 +67,7 @@ class FloatSum:
 
 
 def float_sums(graph: Graph, beyond: int = -1) -> list[FloatSum]:
-    """Such ops of a graph and its bodies that stand in float, in their order.
+    """Such ops of a graph and its bodies that are in float, in their order.
 
     Of those alone whose quantized values have more than so many bits.
     """
@@ -79,7 +80,7 @@ def float_sums(graph: Graph, beyond: int = -1) -> list[FloatSum]:
 
 
 def said_of(sums: Sequence[FloatSum], who: str) -> str:
-    """One sentence: how many there are, which, and how far quantized values may be off."""
+    """Returns one sentence: how many there are, which, and how far quantized values may be off."""
     ops = ", ".join(f"{n} {op}" for op, n in Counter(s.op for s in sums).most_common())
     known = [s.codes for s in sums if s.codes is not None]
     apart = f", by {max(known)} at most for one op" if known else ""
@@ -92,14 +93,41 @@ def said_of(sums: Sequence[FloatSum], who: str) -> str:
 
 def own_order(node: Node) -> bool:
     """Returns whether a float32 result of an op depends on the order of its sums."""
+    return _has_order(node) and any(r.type.element == F32 for r in node.results)
+
+
+def _has_order(node: Node) -> bool:
+    """Returns whether a float result of an op, of any width, depends on the order of its sums."""
     if node.op in _EDGES or node.op in _ONCE or node.bodies:
         return False
     if node.op == "sum" and len(node.operands) <= 2:
         return False  # it rounds once
     types = [v.type for v in (*node.operands.values(), *node.results)]
-    if any(t.quant for t in types) or not any(r.type.element == F32 for r in node.results):
+    if any(t.quant for t in types) or not any(r.type.dtype.is_float for r in node.results):
         return False
     return not spec(node.op).traits.value_preserving
+
+
+def of_float_sums(value: Value) -> bool:
+    """Returns whether float values depend on the order of sums, after the last quantized values."""
+    waiting, seen = [value], {value}
+    while waiting:
+        node = waiting.pop().node
+        if _has_order(node) or any(map(_has_order, _within(node))):
+            return True
+        if any(operand.type.quant for operand in node.operands.values()):
+            continue
+        found = set(node.operands.values()) - seen
+        seen |= found
+        waiting.extend(found)
+    return False
+
+
+def _within(node: Node) -> list[Node]:
+    """Returns the nodes of a branch or loop; a kernel's own body is not looked into."""
+    if node.op not in _CONTROL:
+        return []
+    return [n for body in node.bodies.values() for one in body for n in (one, *_within(one))]
 
 
 def _bits(node: Node) -> int:
@@ -110,7 +138,8 @@ def _bits(node: Node) -> int:
 
 
 def _made(value: Value) -> QuantType | None:
-    """The map of the integers that a result becomes, after activations that round nothing."""
+    """Returns the quantized type of the integers that a result becomes, after activations that
+    round nothing."""
     use = value.only_use
     while use is not None and use.node.op in ("relu", "clip"):
         use = use.node.result.only_use
@@ -173,7 +202,7 @@ def _terms(node: Node, data: str, w: Value) -> int | None:
 
 
 def _spread(node: Node, w: Value, terms: int, few: int) -> float | None:
-    """The greatest sum of the magnitudes of weights that make one element."""
+    """Returns the greatest sum of the magnitudes of weights that make one element."""
     reals = _held(w, few)
     if reals is None:
         large = _largest(w, few)
@@ -201,7 +230,8 @@ def _product(shape: Shape) -> int | None:
 
 
 def _held(value: Value, few: int) -> NDArray[np.float64] | None:
-    """The float values of a constant, dequantized where it is quantized; None for what is none."""
+    """Returns the float values of a constant, dequantized where it is quantized; None for what is
+    none."""
     source = value.node.operands["x"] if value.node.op == "dequantize" else value
     array = source.constant
     if array is None or math.prod(array.held.shape) > few:
@@ -215,7 +245,8 @@ def _held(value: Value, few: int) -> NDArray[np.float64] | None:
 
 
 def _largest(value: Value, few: int) -> float | None:
-    """The greatest magnitude that a value can have, by its map or as a constant."""
+    """Returns the greatest magnitude that a value can have, by its quantized type or as a
+    constant."""
     reals = _held(value, few)
     if reals is not None:
         return float(np.abs(reals).max(initial=0.0))

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from qir.analysis.activations import tails_of
 from qir.analysis.group_conditions import offset
-from qir.analysis.kernel_groups import Kernel, is_float, kernels, lacking, of_reals
+from qir.analysis.kernel_groups import KernelGroup, is_float, kernels, lacking, of_reals
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.origin import Origin
 from qir.passes.forms.group import told
 from qir.profiles import Profile, profile
 from qir.profiles.conditions import conditions
-from qir.profiles.profile import Group as Row
+from qir.profiles.profile import GroupEntry as Row
 from qir.profiles.profile import When
-from qir.rewrite.fusing import Match, match_of, source_of
+from qir.rewrite.fusing import ChainMatch, match_of, source_of
 
 _EDGES = frozenset({"input", "constant", "output", "quantize", "dequantize"})
 
@@ -33,7 +33,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class PredictedKernel:
     """What would be one kernel of a float graph, were its edges quantized values."""
 
     node: str
@@ -43,19 +43,20 @@ class Foreseen:
     origins: tuple[Origin, ...] = ()
 
 
-def foreseen(graph: Graph, named: str) -> list[Foreseen]:
-    """The kernels that a profile's runtime would make of a float graph; of other graphs none."""
+def predicted_kernels(graph: Graph, named: str) -> list[PredictedKernel]:
+    """Returns the kernels that a profile's runtime would make of a float graph; of other graphs
+    none."""
     found = profile(named)
     made = kernels(graph, found) if is_float(graph) else []
-    return [Foreseen(k.last.name, told(k, found), _origins(k)) for k in made]
+    return [PredictedKernel(k.last.name, told(k, found), _origins(k)) for k in made]
 
 
-def _origins(kernel: Kernel) -> tuple[Origin, ...]:
+def _origins(kernel: KernelGroup) -> tuple[Origin, ...]:
     return tuple(origin for node in kernel.ops for origin in node.origins)
 
 
 def left_float(graph: Graph) -> Iterator[Left]:
-    """The ops of a grouped graph that compute with floats, each with the reason.
+    """Yields the ops of a grouped graph that compute with floats, each with the reason.
 
     Of a float graph these are the ops that are in no kernel.
     """
@@ -82,7 +83,7 @@ def _title(node: Node) -> str:
 
 
 def _real(node: Node) -> bool:
-    """Whether an op computes with floats alone."""
+    """Returns whether an op computes with floats alone."""
     types = [v.type for v in (*node.operands.values(), *node.results)]
     return not any(t.quant for t in types) and any(t.dtype.is_float for t in types)
 
@@ -119,7 +120,7 @@ def _reason(node: Node, found: Profile, *, real: bool) -> str:
 
 
 def _row(node: Node, tails: frozenset[str]) -> tuple[tuple[Node, ...], Node | None]:
-    """A node, the activations after it, and the quantize that ends them."""
+    """Returns a node, the activations after it, and the quantize that ends them."""
     ops = [node]
     while (use := ops[-1].result.only_use) is not None and use.node.op in tails:
         ops.append(use.node)
@@ -137,7 +138,7 @@ def _read(node: Node) -> str:
     return f"its result goes to {readers[0]}, not to a quantize"
 
 
-def _unmet(match: Match, found: Profile) -> str:
+def _unmet(match: ChainMatch, found: Profile) -> str:
     chain = tuple(n.op for n in match.ops)
     query = found.asked(match.query)
     kind = "real" if match.result is None else "codes"
@@ -153,7 +154,7 @@ def _unmet(match: Match, found: Profile) -> str:
     return _need(row, match)
 
 
-def _condition(when: When, match: Match) -> str:
+def _condition(when: When, match: ChainMatch) -> str:
     query = match.query
     for slot, kinds in when.storage.items():
         stored = query.data if slot == "data" else query.storage.get(slot, "real")
@@ -168,7 +169,7 @@ def _condition(when: When, match: Match) -> str:
     return "the profile's condition on processor or bounds is not met"
 
 
-def _need(row: Row, match: Match) -> str:
+def _need(row: Row, match: ChainMatch) -> str:
     asked = (conditions()[need] for need in row.needs)
     lacks = [one for one in asked if not one.met(match)]
     return f"needs that {lacks[0].said}" if lacks else "a larger group took what it reads"

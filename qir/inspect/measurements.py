@@ -19,7 +19,7 @@ from qir.inspect.probing import Measured, OpReading, Probe, filed, head_of, prob
 from qir.inspect.versions import covers, release
 from qir.profiles import dumps, parse, profile, profile_names
 from qir.profiles.processor import processor_features
-from qir.profiles.profile import Entry, Field, Head, Profile
+from qir.profiles.profile import Field, Profile, ProfileHead, RuleEntry
 
 State = Literal["measured", "assumed", "unknown", "not installed"]
 
@@ -49,13 +49,13 @@ class Runtime:
 
 
 def runtimes() -> tuple[Runtime, ...]:
-    """Every runtime that plugins can probe or have a file of, and what is known of it."""
+    """Returns every runtime that plugins can probe or have a file of, and what is known of it."""
     probed = tuple(_known(probe) for probe in probes())
     return (*probed, *_others({r.profile for r in probed}))
 
 
 def assumed() -> tuple[Runtime, ...]:
-    """The files of which no probe is: what they say is assumed, on what they rest."""
+    """Returns the files of which no probe is: what they say is assumed, on what they rest."""
     return _others({_known(probe).profile for probe in probes()})
 
 
@@ -72,7 +72,7 @@ def _others(shown: Set[str]) -> tuple[Runtime, ...]:
 
 
 def _installed(of: Profile) -> str | None:
-    """The version of a file's runtime that is here, where the file speaks of it."""
+    """Returns the version of a file's runtime that is here, where the file speaks of it."""
     head = head_of(of)
     versions = [p.version for p in probes() if p.backend == head.backend]
     return next((v for v in versions if v and covers(head.versions, v)), None)
@@ -118,7 +118,7 @@ def _kept(place: Path) -> tuple[str, int] | None:
 
 
 def _place(probe: Probe, name: str, digest: str) -> Path:
-    """A file for one runtime, version, setting, profile and processor."""
+    """Returns a file for one runtime, version, setting, profile and processor."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     parts = [probe.name, probe.version, name, digest, platform.machine(), *processor_features(())]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -126,7 +126,7 @@ def _place(probe: Probe, name: str, digest: str) -> Path:
 
 
 def today() -> str:
-    """The day, as evidence names it."""
+    """Returns the day, as evidence names it."""
     return datetime.date.today().isoformat()
 
 
@@ -134,7 +134,8 @@ def today() -> str:
 
 
 def draft(measured: Measured, name: str) -> str:
-    """The text of a profile file: the nearest one, and the fields in which the runtime differs.
+    """Returns the text of a profile file: the nearest one, and the fields in which the runtime
+    differs.
 
     Raises ProfileError for a name that is taken, or where some op obeys no arithmetic that fields
     can say.
@@ -150,7 +151,7 @@ def draft(measured: Measured, name: str) -> str:
         for o, said in zip(measured.drifts, lost, strict=True)
         if o.left
     )
-    head = Head(
+    head = ProfileHead(
         name,
         base.name,
         measured.backend,
@@ -165,19 +166,19 @@ def draft(measured: Measured, name: str) -> str:
     return text
 
 
-def _rule(measured: Measured, of: OpReading) -> Entry:
+def _rule(measured: Measured, of: OpReading) -> RuleEntry:
     said = f"{_evidence(measured)}: {of.elements:,} elements, 0 differ"
     fields: Mapping[tuple[str, str], Field] = {
         **of.change,
         ("", "claim"): "exact",
         ("", "evidence"): said,
     }
-    return Entry((ruled(of.op),), of.when, fields)
+    return RuleEntry((ruled(of.op),), of.when, fields)
 
 
-def _unclaimed(measured: Measured, of: OpReading) -> Entry:
+def _unclaimed(measured: Measured, of: OpReading) -> RuleEntry:
     said = f"{_evidence(measured)}: {of.differ:,} of {of.elements:,} differ"
-    return Entry((ruled(of.op),), of.when, {("", "claim"): "unknown", ("", "evidence"): said})
+    return RuleEntry((ruled(of.op),), of.when, {("", "claim"): "unknown", ("", "evidence"): said})
 
 
 def _evidence(measured: Measured) -> str:
@@ -185,7 +186,7 @@ def _evidence(measured: Measured) -> str:
 
 
 def to_json(measured: Measured) -> dict[str, object]:
-    """What was measured as JSON takes it."""
+    """Returns what was measured as JSON takes it."""
     return {
         "name": measured.name,
         "version": measured.version,

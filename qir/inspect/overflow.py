@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 from qir.ir.graph import Graph
 from qir.ir.types import TensorType
-from qir.ir.verify import Seen, walk
+from qir.ir.verify import NodeContext, walk
 from qir.ir.verify.accumulators import INT32, Pairs, bits, bound, pairs, products
 from qir.ir.verify.step import Product
 from qir.reference.constants import computed
@@ -22,7 +22,7 @@ _SUMS = re.compile("conv|matmul|gemm|linear|einsum|lstm|gru|rnn|attention", re.I
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class SumRange:
     """The range of the sums of a quantized product."""
 
     node: str
@@ -42,7 +42,7 @@ class Sums:
     order."""
     why: str = ""
     slot: str = ""
-    """What stands before the product's slots: nothing, or the place of a later stage: `2.`"""
+    """What is before the product's slots: nothing, or the place of a later stage: `2.`"""
     path: str = ""
     """The graph, and the nodes and bodies it is in."""
     origin: str = ""
@@ -72,27 +72,28 @@ class Sums:
         return None if self.pairs is None else self.pairs.saturates
 
     def to_json(self) -> dict[str, object]:
-        """The fields, and what follows from them, as JSON takes them."""
+        """Returns the fields, and what follows from them, as JSON takes them."""
         found = asdict(self) | {"bits": self.bits, "headroom": self.headroom, "wraps": self.wraps}
         if self.pairs is not None:
             found["pairs"] = asdict(self.pairs) | {"saturates": self.pairs.saturates}
         return found
 
 
-def overflow(graph: Graph) -> tuple[Sums, ...]:
+def overflow(graph: Graph) -> tuple[SumRange, ...]:
     """Returns the sums of every quantized product, in QDQ and integer form, bodies included.
 
-    Of a foreign op that sums quantized values by its name it is told that nothing is known.
+    A foreign op that sums quantized values by its name is reported as unknown.
     """
-    found: list[Sums] = []
+    found: list[SumRange] = []
     for seen in walk(graph, computed):
         found += [sums_of(seen, product) for product in products(seen)]
         found += _unknown(seen)
     return tuple(found)
 
 
-def _unknown(seen: Seen) -> Iterator[Sums]:
-    """What is to be said of a foreign op: it may sum quantized values, and nobody knows how."""
+def _unknown(seen: NodeContext) -> Iterator[SumRange]:
+    """Yields what is to be said of a foreign op: it may sum quantized values, and nobody knows
+    how."""
     node = seen.node
     if node.op != "foreign":
         return
@@ -100,7 +101,7 @@ def _unknown(seen: Seen) -> Iterator[Sums]:
     if not _SUMS.search(op) or not any(_holds_codes(v.type) for v in node.operands.values()):
         return
     kept = f"kept as {framework} {op}"
-    yield Sums(
+    yield SumRange(
         node.name,
         op,
         None,
@@ -116,17 +117,17 @@ def _unknown(seen: Seen) -> Iterator[Sums]:
 
 
 def _holds_codes(kind: TensorType) -> bool:
-    """Whether a tensor is quantized, or holds integers of as few bits."""
+    """Returns whether a tensor is quantized, or holds integers of as few bits."""
     dtype = kind.dtype
     return kind.rank > 1 and (kind.quant is not None or (dtype.is_integer and dtype.bits <= 16))
 
 
-def sums_of(seen: Seen, product: Product) -> Sums:
-    """The sums of one integer product."""
+def sums_of(seen: NodeContext, product: Product) -> SumRange:
+    """Returns the sums of one integer product."""
     node, found = seen.node, bound(product)
     depth, least, greatest, channel = (None,) * 4 if isinstance(found, str) else found
     static = product.weights is not None
-    return Sums(
+    return SumRange(
         node.name,
         product.step.row.name,
         depth,

@@ -14,7 +14,7 @@ from qir.frontend import Frontend
 from qir.inspect.metrics import Metric
 from qir.inspect.probing import Probe
 from qir.ir.ops import plugin_op
-from qir.profiles.conditions import Condition
+from qir.profiles.conditions import GroupCondition
 from qir.profiles.kernel_forms import Form
 from qir.profiles.methods import checked, own
 from qir.profiles.preparation import PreparationStep
@@ -26,7 +26,7 @@ State = Literal["ok", "clashing", "other API", "not usable", "broken"]
 
 
 @dataclass(frozen=True, slots=True)
-class Plugin:
+class PluginSummary:
     """One name of a kind; `to_json` has the keys of the fields."""
 
     kind: str
@@ -40,18 +40,19 @@ class Plugin:
     """Why it cannot be used; empty where it can."""
 
     def to_json(self) -> dict[str, object]:
-        """The fields as JSON takes them."""
+        """Returns the fields as JSON takes them."""
         return asdict(self)
 
 
-def plugins(kind: str = "") -> tuple[Plugin, ...]:
-    """The plugins of a kind, or all; each is loaded to see whether it works."""
+def plugins(kind: str = "") -> tuple[PluginSummary, ...]:
+    """Returns the plugins of a kind, or all; each is loaded to see whether it works."""
     groups = [group_of(kind)] if kind else list(registry.KINDS)
     return tuple(look(group, name) for group in groups for name in registry.names(group))
 
 
 def group_of(kind: str) -> str:
-    """The entry points of a kind, named as `pass` or `qir.passes`; PluginError for no kind."""
+    """Returns the entry points of a kind, named as `pass` or `qir.passes`; raises PluginError for
+    no kind."""
     for group, short in registry.KINDS.items():
         if kind in (group, short):
             return group
@@ -59,7 +60,8 @@ def group_of(kind: str) -> str:
 
 
 def load_plugin(group: str, name: str) -> object:
-    """The plugin of that name, which is what its kind must be; PluginError where it is not."""
+    """Returns the plugin of that name, which is what its kind must be; raises PluginError where it
+    is not."""
     if group == "qir.ops":
         return plugin_op(name)
     found = registry.find(group, name)
@@ -90,7 +92,7 @@ def load_plugin(group: str, name: str) -> object:
 
 
 _TABLES: dict[str, tuple[type, str]] = {
-    "qir.conditions": (Condition, "qir.profiles.conditions.Condition"),
+    "qir.conditions": (GroupCondition, "qir.profiles.conditions.GroupCondition"),
     "qir.prepare": (PreparationStep, "qir.profiles.PreparationStep"),
     "qir.forms": (Form, "qir.profiles.kernel_forms.Form"),
 }
@@ -105,8 +107,8 @@ _DERIVED: dict[str, tuple[type, str]] = {
 """What plugins of a kind are derived from, and its public name."""
 
 
-def look(group: str, name: str) -> Plugin:
-    """One plugin, loaded to see whether it works."""
+def look(group: str, name: str) -> PluginSummary:
+    """Returns one plugin, loaded to see whether it works."""
     state: State = "ok"
     fault = place = ""
     try:
@@ -119,7 +121,7 @@ def look(group: str, name: str) -> Plugin:
     distributions = ", ".join(dist or version for dist, version in pairs)
     versions = ", ".join(version for dist, version in pairs if dist)
     kind = registry.KINDS[group]
-    return Plugin(kind, name, distributions, versions, place, state, fault)
+    return PluginSummary(kind, name, distributions, versions, place, state, fault)
 
 
 def _state(group: str, name: str, error: PluginError) -> State:

@@ -29,7 +29,7 @@ F = np.float32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Case:
+class ProbeCase:
     """One op and what it is fed; `told` says what kind of case it is."""
 
     op: str
@@ -57,7 +57,7 @@ class Forms:
     weights: tuple[Grain, ...] = ("tensor", "channel")
     """Whether weights have one scale, or one a channel."""
     zeros: Literal["odd", "none"] = "odd"
-    """`none`: integer 0 stands for zero, and types declare a range, of which runtimes are told."""
+    """`none`: zero points are 0, and types declare a range, which runtimes receive."""
     about_zero: bool = False
     """Whether weights have no quantized value -128."""
     layout: str = "NCHW"
@@ -66,7 +66,7 @@ class Forms:
     padded: bool = True
     """Whether windows may stand beyond the edge."""
     joined: bool = True
-    """Whether parts of other maps than the result's are put together."""
+    """Whether parts of other quantized types than the result's are put together."""
     parts: tuple[str, ...] = ("u8", "i8")
     """Storage types of what is put together."""
     whole_ends: bool = False
@@ -81,13 +81,13 @@ class Forms:
     """Whether convolutions may have as many groups as channels."""
 
     def after(self, op: str) -> Iterator[tuple[str, ...]]:
-        """What may follow an op in its kernel; nothing first."""
+        """Yields what may follow an op in its kernel; nothing first."""
         yield ()
         yield from (row[1:] for row in self.tails if row[0] == op)
 
 
-def cases(forms: Forms) -> Iterator[Case]:
-    """The cases of a runtime, the same ones every time."""
+def cases(forms: Forms) -> Iterator[ProbeCase]:
+    """Yields the cases of a runtime, the same ones every time."""
     for op in forms.ops:
         yield from _MAKERS[op](op, forms)
 
@@ -97,7 +97,7 @@ def cases(forms: Forms) -> Iterator[Case]:
 _SPECIAL = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-40, -0.0, 2.0**31], F)
 
 
-def _quantize(op: str, forms: Forms) -> Iterator[Case]:
+def _quantize(op: str, forms: Forms) -> Iterator[ProbeCase]:
     for storage in forms.storages:
         for grain in forms.grains:
             for number in range(forms.rounds):
@@ -119,7 +119,7 @@ def _quantize(op: str, forms: Forms) -> Iterator[Case]:
                 yield _one(op, f"{storage}, {grain}", graph, {"x": given}, {}, kind, {"x": x})
 
 
-def _dequantize(op: str, forms: Forms) -> Iterator[Case]:
+def _dequantize(op: str, forms: Forms) -> Iterator[ProbeCase]:
     for storage in forms.storages:
         for grain in forms.grains:
             rng = _rng(op, 0)
@@ -130,10 +130,10 @@ def _dequantize(op: str, forms: Forms) -> Iterator[Case]:
             given = _fed(graph, "x", x, kind)
             made = graph.add(op, {"x": given}, name="y")
             graph.add("output", {"y": made.result})
-            yield Case(op, f"{storage}, {grain}", graph, {"x": x})
+            yield ProbeCase(op, f"{storage}, {grain}", graph, {"x": x})
 
 
-def _choose(op: str, forms: Forms) -> Iterator[Case]:
+def _choose(op: str, forms: Forms) -> Iterator[ProbeCase]:
     """Ranges of which the scale, or the zero point, is wanted: ties, one-sided ones and tiny."""
     rng = _rng(op, 0)
     reach = np.exp2(rng.uniform(-12, 12, 400))
@@ -153,13 +153,13 @@ def _choose(op: str, forms: Forms) -> Iterator[Case]:
             node = graph.add(op, {"x": given}, full, name="y")
             graph.add("output", {"y": node.results[number]})
             how = "symmetric" if symmetric else "affine"
-            yield Case(op, f"{storage} {how}, {what}", graph, {"x": x})
+            yield ProbeCase(op, f"{storage} {how}, {what}", graph, {"x": x})
 
 
 # -- products -------------------------------------------------------------------------------------
 
 
-def _product(op: str, forms: Forms) -> Iterator[Case]:
+def _product(op: str, forms: Forms) -> Iterator[ProbeCase]:
     for storage in forms.products:
         for grain in forms.weights:
             for tail in forms.after(op):
@@ -175,7 +175,7 @@ def _product(op: str, forms: Forms) -> Iterator[Case]:
 
 def _rounding(
     op: str, forms: Forms, storage: str, grain: Grain, number: int, tail: tuple[str, ...]
-) -> Case:
+) -> ProbeCase:
     """Sums a good part of which are ties, or nearly."""
     rng = _rng(f"{op} {storage} {grain}", number)
     channels, depth = 16, 18
@@ -202,7 +202,7 @@ def _rounding(
 
 
 def _made(storage: str, forms: Forms, tail: tuple[str, ...]) -> str:
-    """The storage type of a product's result."""
+    """Returns the storage type of a product's result."""
     if forms.zeros == "odd":
         return storage
     return "u8" if tail and tail[-1] == "relu" else "i8"
@@ -220,7 +220,7 @@ def _parting(rng: np.random.Generator, number: int) -> tuple[np.float32, np.floa
             return x, y
 
 
-def _extremes(op: str, forms: Forms, storage: str) -> Case:
+def _extremes(op: str, forms: Forms, storage: str) -> ProbeCase:
     """Pairs of products that leave 16 bits, and sums that saturate."""
     rng = _rng(f"{op} {storage} extremes", 0)
     ends = np.array(dtype(storage).bounds)
@@ -235,8 +235,8 @@ def _extremes(op: str, forms: Forms, storage: str) -> Case:
     return _multiplied(op, told, (x, x_kind), (w, scale), y_kind, (forms.bias, unit, rng), forms)
 
 
-def _depthwise(op: str, forms: Forms, storage: str, number: int) -> Case:
-    """One channel a group: taps that leave 16 bits two by two, or sums that are ties."""
+def _depthwise(op: str, forms: Forms, storage: str, number: int) -> ProbeCase:
+    """Returns one channel a group: taps that leave 16 bits two by two, or sums that are ties."""
     rng = _rng(f"{op} {storage} depthwise", number)
     low, high = dtype(storage).bounds
     channels, most = 24, 9 if number else 127
@@ -257,7 +257,7 @@ def _depthwise(op: str, forms: Forms, storage: str, number: int) -> Case:
     return _one(op, f"{storage} x i8, depthwise", graph, operands, attrs, y_kind, {"x": x})
 
 
-def _volumes(op: str, forms: Forms) -> Iterator[Case]:
+def _volumes(op: str, forms: Forms) -> Iterator[ProbeCase]:
     """One channel a group, weights with a zero point, and windows whose integers leave 16 bits."""
     for storage in forms.products:
         for number in range(forms.rounds):
@@ -279,8 +279,8 @@ def _volumes(op: str, forms: Forms) -> Iterator[Case]:
             yield _one(op, told, graph, operands, attrs, y_kind, {"x": x})
 
 
-def _wrapping(op: str, forms: Forms, storage: str) -> Case:
-    """A sum that 32 bits do not hold."""
+def _wrapping(op: str, forms: Forms, storage: str) -> ProbeCase:
+    """Returns a sum that 32 bits do not hold."""
     low, high = dtype(storage).bounds
     depth = 135_300 if low else 66_300
     x = np.full((2, depth), high, dtype(storage).carrier)
@@ -302,7 +302,7 @@ def _multiplied(
     bias: tuple[str, NDArray[np.floating], np.random.Generator],
     forms: Forms,
     tail: tuple[str, ...] = (),
-) -> Case:
+) -> ProbeCase:
     """Rows of data times rows of weights, laid out as the op takes them."""
     (x, x_kind), (w, w_scale), (how, unit, rng) = data, weights, bias
     attrs: dict[str, Attr] = {}
@@ -333,7 +333,7 @@ def _multiplied(
 # -- one element at a time ------------------------------------------------------------------------
 
 
-def _pairwise(op: str, forms: Forms) -> Iterator[Case]:
+def _pairwise(op: str, forms: Forms) -> Iterator[ProbeCase]:
     for storage in forms.storages:
         for number in range(forms.rounds + 2):
             rng = _rng(f"{op} {storage}", number)
@@ -357,7 +357,7 @@ def _pairwise(op: str, forms: Forms) -> Iterator[Case]:
             yield _one(op, storage, graph, operands, {}, _kind(rng, storage, out, forms), feeds)
 
 
-def _pointwise(op: str, forms: Forms) -> Iterator[Case]:
+def _pointwise(op: str, forms: Forms) -> Iterator[ProbeCase]:
     ends = {"sigmoid": 1 / 256, "tanh": 1 / 128, "softmax": 1 / 256}
     for storage in forms.storages:
         for number in range(4 * forms.rounds):
@@ -375,8 +375,8 @@ def _pointwise(op: str, forms: Forms) -> Iterator[Case]:
             yield _one(op, storage, graph, operands, attrs, made, {"x": x})
 
 
-def _softmax(op: str, forms: Forms) -> Iterator[Case]:
-    """Long rows, and short ones: one dominant entry, or several equal ones beside small ones.
+def _softmax(op: str, forms: Forms) -> Iterator[ProbeCase]:
+    """Long rows, and short ones: one dominant entry, or several equal ones next to small ones.
 
     Their results are on ties and beyond the extreme quantized value; intermediate products may
     overflow.
@@ -403,7 +403,7 @@ def _softmax(op: str, forms: Forms) -> Iterator[Case]:
 # -- windows and parts ----------------------------------------------------------------------------
 
 
-def _pool(op: str, forms: Forms) -> Iterator[Case]:
+def _pool(op: str, forms: Forms) -> Iterator[ProbeCase]:
     for storage in forms.storages:
         for number in range(forms.rounds):
             rng = _rng(f"{op} {storage}", number)
@@ -432,7 +432,7 @@ def _halved(rng: np.random.Generator, storage: str, shape: tuple[int, ...]) -> T
     return np.asarray((base + raised).reshape(shape), base.dtype)
 
 
-def _concat(op: str, forms: Forms) -> Iterator[Case]:
+def _concat(op: str, forms: Forms) -> Iterator[ProbeCase]:
     for storage in forms.parts:
         for number in range(forms.rounds):
             rng = _rng(f"{op} {storage}", number)
@@ -462,13 +462,13 @@ def _rng(name: str, number: int) -> np.random.Generator:
 
 
 def _all(storage: str) -> Tensor:
-    """Every quantized value."""
+    """Returns every quantized value."""
     low, high = dtype(storage).bounds
     return np.arange(low, high + 1).astype(dtype(storage).carrier)
 
 
 def _odd(rng: np.random.Generator, storage: str) -> int:
-    """An odd zero point, where rounding before it and after it differ at ties."""
+    """Returns an odd zero point, where rounding before it and after it differ at ties."""
     low, high = dtype(storage).bounds
     return int(rng.integers(low + 90, high - 90)) | 1
 
@@ -486,7 +486,7 @@ def _kind(
 def _ranged(
     storage: str, scale: NDArray[np.floating], axis: int | None, more: float = 0.0
 ) -> QuantType:
-    """The type of a range about zero, or from it; its scale is the range over the extreme
+    """Returns the type of a range about zero, or from it; its scale is the range over the extreme
     integer."""
     level = F(dtype(storage).bounds[1] + more)
     reach = np.asarray(scale * level, F)
@@ -513,14 +513,14 @@ def _one(
     kind: QuantType,
     feeds: Mapping[str, Tensor],
     tail: tuple[str, ...] = (),
-) -> Case:
-    """The case of an op, or a row of them, whose result has that map."""
+) -> ProbeCase:
+    """Returns the case of an op, or a row of them, whose result has that quantized type."""
     full = spec(op).complete(attrs)
     shaped = operands["x"].type if op == "quantize" else infer(op, operands, full)[0]
     if not tail:
         node = graph.add(op, operands, attrs, types=[shaped.with_element(kind)], name="y")
         graph.add("output", {"y": node.result})
-        return Case(op, told, graph, feeds)
+        return ProbeCase(op, told, graph, feeds)
     given, fed = dict(operands), dict(feeds)
     stages = [Stage(op, full, tuple(operands))]
     for number, name in enumerate(tail, 1):
@@ -533,7 +533,7 @@ def _one(
             stages.append(Stage(name, done, (), "x"))
     node = graph.add_chain(stages, given, shaped.with_element(kind), name="y")
     graph.add("output", {"y": node.result})
-    return Case(op, told, graph, fed, tail)
+    return ProbeCase(op, told, graph, fed, tail)
 
 
 _TAILS: Mapping[str, Mapping[str, Attr]] = {
@@ -543,7 +543,7 @@ _TAILS: Mapping[str, Mapping[str, Attr]] = {
 
 
 def _summand(shaped: TensorType, kind: QuantType) -> tuple[Tensor, QuantType]:
-    """Quantized values to be added to what has that map, in another map."""
+    """Quantized values to be added to what has that quantized type, in another quantized type."""
     shape = tuple(d for d in shaped.shape if isinstance(d, int))
     rng, storage = _rng("summand", len(shape)), str(kind.storage)
     scale = np.asarray(kind.scales() * F(0.7), F)
@@ -553,7 +553,7 @@ def _summand(shaped: TensorType, kind: QuantType) -> tuple[Tensor, QuantType]:
     return rng.choice(_all(storage), shape), of
 
 
-_Maker: TypeAlias = Callable[[str, Forms], Iterator[Case]]
+_Maker: TypeAlias = Callable[[str, Forms], Iterator[ProbeCase]]
 _MAKERS: Mapping[str, _Maker] = {
     "quantize": _quantize,
     "dequantize": _dequantize,

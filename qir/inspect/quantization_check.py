@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.analysis.quantization_faults import (
-    Fault,
+    NoiseCause,
     clipped,
     dead_channel,
     outlier_channel,
@@ -24,7 +24,7 @@ from qir.inspect.evaluation import against_labels, against_results, fits, joined
 from qir.inspect.metrics import Metric, metric
 from qir.inspect.tensor_errors import (
     Errors,
-    Stored,
+    StoredTensor,
     as_scaled,
     stored_tensors,
     unscaled,
@@ -87,8 +87,8 @@ class Worst:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """A quantized graph beside its float one; `to_json` has the keys of the fields."""
+class QuantizationCheck:
+    """A quantized graph next to its float one; `to_json` has the keys of the fields."""
 
     samples: int
     metrics: tuple[str, ...]
@@ -101,7 +101,7 @@ class Check:
     worst: tuple[Worst, ...]
 
     def to_json(self) -> dict[str, object]:
-        """The fields; infinite numbers stay what they are."""
+        """Returns the fields; infinite numbers stay what they are."""
         return asdict(self)
 
 
@@ -109,7 +109,7 @@ class Check:
 class _Measured:
     """What one pass over the data finds."""
 
-    stored: Sequence[Stored]
+    stored: Sequence[StoredTensor]
     errors: dict[str, Errors] = field(default_factory=dict)
     wanted: list[Tensors] = field(default_factory=list)
     given: list[Tensors] = field(default_factory=list)
@@ -126,7 +126,7 @@ def check_quantized(
     scaled: Mapping[str, Scaled] | None = None,
     settings: Settings | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Check:
+) -> QuantizationCheck:
     """Runs a float graph and what was quantized of it once each on the same batches.
 
     `scaled` are the tensors that `equalize` divided. The memory holds the tensors of one batch.
@@ -145,7 +145,7 @@ def check_quantized(
     if labels is not None:
         floats = against_labels(metrics, labels[:samples], wanted)
         integers = against_labels(metrics, labels[:samples], given)
-    return Check(
+    return QuantizationCheck(
         samples,
         tuple(m.name for m in metrics) if labels is not None else (),
         floats,
@@ -223,7 +223,7 @@ def _flips(
 
 
 def _worst(found: _Measured, statistics: Statistics, settings: Settings) -> tuple[Worst, ...]:
-    """The tensors that lose most, the worst first."""
+    """Returns the tensors that lose most, the worst first."""
     sqnr = {
         each.tensor: min(MOST, found.errors[each.value.name].sqnr)
         for each in found.stored
@@ -244,7 +244,7 @@ def _worst(found: _Measured, statistics: Statistics, settings: Settings) -> tupl
 
 @dataclass(frozen=True)
 class _Candidate:
-    fault: Fault
+    fault: NoiseCause
     remedy: str
     share: float
     """Of all of the tensor's noise, what the remedy removes."""
@@ -252,9 +252,9 @@ class _Candidate:
 
 
 def _explained(
-    lost: float, each: Stored, errors: Errors, statistics: Statistics, settings: Settings
+    lost: float, each: StoredTensor, errors: Errors, statistics: Statistics, settings: Settings
 ) -> Worst:
-    """The cause whose remedy removes most of a tensor's noise."""
+    """Returns the cause whose remedy removes most of a tensor's noise."""
     layer = each.layers[0] if each.layers else None
     node = _named(layer if layer is not None else (each.before or each.value).node)
     keep = f"--keep-float '{node}'"
@@ -264,7 +264,7 @@ def _explained(
     if best is None or best.share < 0.1:
         dead = dead_channel(errors.low, errors.high)
         share = 1 - 10 ** (-lost / 10)
-        fault = Fault("rounding", "no single fault: 8 bits are few for its values", share)
+        fault = NoiseCause("rounding", "no single fault: 8 bits are few for its values", share)
         if dead is not None:
             fault = replace(fault, detail=f"{fault.detail}; {dead.detail}")
         best = _Candidate(fault, keep, share)
@@ -287,7 +287,7 @@ def _explained(
 
 
 def _of_values(
-    each: Stored, errors: Errors, statistics: Statistics, settings: Settings, keep: str
+    each: StoredTensor, errors: Errors, statistics: Statistics, settings: Settings, keep: str
 ) -> list[_Candidate]:
     """Faults of what a tensor holds."""
     out = []
@@ -355,5 +355,5 @@ def _of_weights(layer: Node, errors: Errors, settings: Settings, keep: str) -> l
 
 
 def _named(node: Node) -> str:
-    """What the source calls an op, else what the graph does."""
+    """Returns what the source calls an op, else what the graph does."""
     return next((o.name for o in node.origins if o.name), node.name)

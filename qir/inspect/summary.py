@@ -24,7 +24,7 @@ _SAMPLES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Codes:
+class QuantizedStorage:
     """How float values are stored as quantized values."""
 
     storage: str
@@ -34,8 +34,9 @@ class Codes:
     """The axis that has a scale for each index; None: one for the tensor, or blocks."""
 
     @classmethod
-    def of(cls, quant: QuantType | None) -> Codes | None:
-        """The numbers of a map; None where there is none, or companions give them."""
+    def of(cls, quant: QuantType | None) -> QuantizedStorage | None:
+        """Returns the numbers of a quantized type; None where there is none, or companions give
+        them."""
         if quant is None:
             return None
         if quant.dynamic:
@@ -46,23 +47,23 @@ class Codes:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class InterfaceTensor:
     """An input or output."""
 
     name: str
     shape: tuple[int | str | None, ...]
     """Sizes; a name or formula where the size is symbolic, None where nobody knows it."""
     dtype: str
-    codes: Codes | None = None
+    codes: QuantizedStorage | None = None
 
     @classmethod
-    def of(cls, name: str, type: TensorType) -> Tensor:
-        return cls(name, plain_shape(type.shape), str(type.dtype), Codes.of(type.quant))
+    def of(cls, name: str, type: TensorType) -> InterfaceTensor:
+        return cls(name, plain_shape(type.shape), str(type.dtype), QuantizedStorage.of(type.quant))
 
 
 @dataclass(frozen=True, slots=True)
 class OpCount:
-    """How often an op stands in a graph."""
+    """How often an op is in a graph."""
 
     op: str
     count: int
@@ -70,15 +71,15 @@ class OpCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LayerSummary:
     """One op that computes, or the chain of ops that one kernel computes."""
 
     name: str
     op: str
     shape: tuple[int | str | None, ...]
     storage: str
-    codes: Codes | None
-    weights: Tensor | None
+    codes: QuantizedStorage | None
+    weights: InterfaceTensor | None
     macs: int | None
     """Multiply-adds for one sample; None where a size is not known."""
     in_codes: bool
@@ -86,7 +87,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ModelSummary:
     """A whole model.
 
     `to_json` has the keys of the fields: name, profile, frameworks, nodes, parameters, bytes, macs,
@@ -104,19 +105,19 @@ class Summary:
     integer_macs: int
     """Those of ops that work on quantized values."""
     longest_integer_chain: tuple[str, ...]
-    inputs: tuple[Tensor, ...]
-    defaults: tuple[Tensor, ...]
+    inputs: tuple[InterfaceTensor, ...]
+    defaults: tuple[InterfaceTensor, ...]
     """Inputs that nobody has to give; what they are then is among the parameters."""
-    outputs: tuple[Tensor, ...]
+    outputs: tuple[InterfaceTensor, ...]
     ops: tuple[OpCount, ...]
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerSummary, ...]
 
     def to_json(self) -> dict[str, object]:
-        """The fields as JSON takes them."""
+        """Returns the fields as JSON takes them."""
         return asdict(self)
 
 
-def summarize(graph: Graph) -> Summary:
+def summarize(graph: Graph) -> ModelSummary:
     """Returns all that `qir show` reports of a graph; each body counts once."""
     parts = _parts(graph)
     integer = {node: done for _, part in parts for node, done in in_codes(part).items()}
@@ -128,7 +129,7 @@ def summarize(graph: Graph) -> Summary:
         if node in integer
     )
     frameworks = dict.fromkeys(o.framework for _, p in parts for node in p for o in node.origins)
-    return Summary(
+    return ModelSummary(
         graph.name,
         graph.profile,
         tuple(frameworks),
@@ -138,16 +139,17 @@ def summarize(graph: Graph) -> Summary:
         sum(layer.macs or 0 for layer in layers),
         sum(layer.macs or 0 for layer in layers if layer.in_codes),
         max((_chain(path, part) for path, part in parts), key=len),
-        tuple(Tensor.of(value.name, value.type) for value in graph.inputs),
-        tuple(Tensor.of(value.name, value.type) for value in graph.defaults),
-        tuple(Tensor.of(name, value.type) for name, value in _outputs(graph).items()),
+        tuple(InterfaceTensor.of(value.name, value.type) for value in graph.inputs),
+        tuple(InterfaceTensor.of(value.name, value.type) for value in graph.defaults),
+        tuple(InterfaceTensor.of(name, value.type) for name, value in _outputs(graph).items()),
         _histogram(graph, integer),
         layers,
     )
 
 
 def _parts(graph: Graph) -> list[tuple[str, Graph]]:
-    """The graph and then the bodies within it, each with what goes before the names it holds."""
+    """Returns the graph and then the bodies within it, each with what goes before the names it
+    holds."""
     parts = [(path.partition("/")[2], part) for path, part in graph.walk()]
     *bodies, (_, whole) = parts
     return [("", whole), *((f"{path}/", body) for path, body in bodies)]
@@ -158,7 +160,7 @@ def _chain(path: str, part: Graph) -> tuple[str, ...]:
 
 
 def plain_shape(shape: Shape) -> tuple[int | str | None, ...]:
-    """A shape of numbers and texts."""
+    """Returns a shape of numbers and texts."""
     return tuple(dim if isinstance(dim, int) or dim is None else str(dim) for dim in shape)
 
 
@@ -168,7 +170,7 @@ def _outputs(graph: Graph) -> Mapping[str, Value]:
 
 
 def _constants(graph: Graph) -> Iterator[Array]:
-    """Every different constant, once.
+    """Yields every different constant, once.
 
     Content is looked at no further than telling them apart asks for: of large arrays some elements,
     and of what is mapped from a file nothing but where it is there.
@@ -187,7 +189,7 @@ def _constants(graph: Graph) -> Iterator[Array]:
 
 
 def _place(array: Array) -> object:
-    """Where elements are in a file that they are mapped from."""
+    """Returns where elements are in a file that they are mapped from."""
     if isinstance(array.held, Parts):
         return None
     base: object = array.held
@@ -200,7 +202,8 @@ def _place(array: Array) -> object:
 
 
 def _short(array: Array) -> object:
-    """What equal arrays have in common: all of a small one, the type and parts of a large one."""
+    """Returns what equal arrays have in common: all of a small one, the type and parts of a large
+    one."""
     if isinstance(array.held, Parts):
         first = next(boxes(array.held.shape, _SAMPLES))
         return array.type, array.held.part(first).tobytes()
@@ -242,10 +245,10 @@ def _histogram(graph: Graph, integer: Mapping[Node, bool]) -> tuple[OpCount, ...
     return tuple(OpCount(op, count, codes[op]) for op, count in rows)
 
 
-def _layer(name: str, node: Node, integer: bool, work: int | None) -> Layer:
+def _layer(name: str, node: Node, integer: bool, work: int | None) -> LayerSummary:
     value = node.results[0] if node.results else None
-    codes = Codes.of(stored(value)) if value else None
-    return Layer(
+    codes = QuantizedStorage.of(stored(value)) if value else None
+    return LayerSummary(
         name,
         op_name(node),
         plain_shape(value.type.shape) if value else (),
@@ -258,8 +261,9 @@ def _layer(name: str, node: Node, integer: bool, work: int | None) -> Layer:
     )
 
 
-def weights_of(node: Node) -> Tensor | None:
-    """The operand in the weight slot of the op, or of the first stage of its chain that has one.
+def weights_of(node: Node) -> InterfaceTensor | None:
+    """Returns the operand in the weight slot of the op, or of the first stage of its chain that has
+    one.
 
     A transposed convolution has one too, though no trait says so.
     """
@@ -269,5 +273,7 @@ def weights_of(node: Node) -> Tensor | None:
         if value is not None:
             quant = read(value)
             dtype = str(quant.storage if quant else value.type.dtype)
-            return Tensor(value.name, plain_shape(value.type.shape), dtype, Codes.of(quant))
+            return InterfaceTensor(
+                value.name, plain_shape(value.type.shape), dtype, QuantizedStorage.of(quant)
+            )
     return None

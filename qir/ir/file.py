@@ -74,7 +74,7 @@ class Bundle:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ArrayExtent:
     """Where an array is: the bytes from `start` to before `end`, counted after the header."""
 
     kind: np.dtype[np.generic]
@@ -126,7 +126,7 @@ def read(path: Path, *, check: bool = True) -> Bundle:
 
 
 def graph_bytes(graph: Graph) -> bytes:
-    """The bytes of the file of a graph alone."""
+    """Returns the bytes of the file of a graph alone."""
     with TemporaryDirectory() as folder:
         place = Path(folder) / "graph.qir"
         write(place, Bundle(graph))
@@ -134,7 +134,7 @@ def graph_bytes(graph: Graph) -> bytes:
 
 
 def graph_of(data: bytes) -> Graph:
-    """The graph of a file's bytes; InputError as `read`."""
+    """Returns the graph of a file's bytes; InputError as `read`."""
     with TemporaryFile() as file:
         file.write(data)
         file.flush()
@@ -143,7 +143,7 @@ def graph_of(data: bytes) -> Graph:
 
 
 def texts(path: Path) -> Mapping[str, str]:
-    """The texts of a file by name, graph and arrays left unread; raises as `read` does."""
+    """Returns the texts of a file by name, graph and arrays left unread; raises as `read` does."""
     with _opened(path) as file:
         return _head(file)[0]
 
@@ -159,8 +159,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise InputError(f"{path}: {error}") from error
 
 
-def _head(file: BinaryIO) -> tuple[dict[str, str], dict[str, Place], int]:
-    """The texts, where each array is, and how long the header is."""
+def _head(file: BinaryIO) -> tuple[dict[str, str], dict[str, ArrayExtent], int]:
+    """Returns the texts, where each array is, and how long the header is."""
     size = os.fstat(file.fileno()).st_size
     if size < 10:
         raise InputError(f"{size} bytes are no .qir file")
@@ -184,14 +184,14 @@ def _read(file: BinaryIO, check: bool) -> Bundle:
     return Bundle(graph, profiles, meta["ledger"], meta.get("journal", ""))
 
 
-def _chunks(file: BinaryIO, place: Place, start: int) -> Iterator[bytes]:
-    """The bytes of an array in a file whose header ends at `start`."""
+def _chunks(file: BinaryIO, place: ArrayExtent, start: int) -> Iterator[bytes]:
+    """Yields the bytes of an array in a file whose header ends at `start`."""
     for at in range(place.start, place.end, _CHUNK):
         yield os.pread(file.fileno(), min(_CHUNK, place.end - at), start + at)
 
 
-def _header(data: bytes, room: int) -> tuple[dict[str, str], dict[str, Place]]:
-    """What stands before the arrays: texts, and where each array is."""
+def _header(data: bytes, room: int) -> tuple[dict[str, str], dict[str, ArrayExtent]]:
+    """Returns what is before the arrays: texts, and where each array is."""
     table = _object(data, "its header")
     meta = table.pop("__metadata__", None)
     if not isinstance(meta, dict) or meta.get("format") != "qir":
@@ -231,7 +231,7 @@ def _profiles(text: str) -> dict[str, str]:
     return texts
 
 
-def _place(name: str, row: object, room: int) -> Place:
+def _place(name: str, row: object, room: int) -> ArrayExtent:
     known = row if isinstance(row, dict) else {}
     kind, shape, offsets = (known.get(key) for key in ("dtype", "shape", "data_offsets"))
     if not isinstance(kind, str) or kind not in KINDS:
@@ -239,7 +239,7 @@ def _place(name: str, row: object, room: int) -> Place:
     sizes, ends = _wholes(shape), _wholes(offsets)
     if sizes is None or len(sizes) > _MAX_RANK or ends is None or len(ends) != 2:
         raise InputError(f"damaged: array {name[:40]!r} has no shape or place")
-    found = Place(np.dtype(KINDS[kind]), sizes, *ends)
+    found = ArrayExtent(np.dtype(KINDS[kind]), sizes, *ends)
     if found.end > room or found.end - found.start != math.prod(sizes) * found.kind.itemsize:
         raise InputError(f"damaged: array {name[:40]!r} is outside the file")
     return found
@@ -253,19 +253,21 @@ def _wholes(value: object) -> tuple[int, ...] | None:
     return found if len(found) == len(value) else None
 
 
-def layout(arrays: Mapping[str, tuple[np.dtype[np.generic], tuple[int, ...]]]) -> dict[str, Place]:
-    """A place for each array: wide elements first, so that each is aligned."""
-    out: dict[str, Place] = {}
+def layout(
+    arrays: Mapping[str, tuple[np.dtype[np.generic], tuple[int, ...]]],
+) -> dict[str, ArrayExtent]:
+    """Returns a place for each array: wide elements first, so that each is aligned."""
+    out: dict[str, ArrayExtent] = {}
     end = 0
     for name in sorted(arrays, key=lambda name: (-arrays[name][0].itemsize, name)):
         kind, shape = arrays[name]
         start, end = end, end + math.prod(shape) * kind.itemsize
-        out[name] = Place(kind, shape, start, end)
+        out[name] = ArrayExtent(kind, shape, start, end)
     return out
 
 
-def header(meta: Mapping[str, str], places: Mapping[str, Place]) -> bytes:
-    """The bytes before the arrays, as safetensors has them."""
+def header(meta: Mapping[str, str], places: Mapping[str, ArrayExtent]) -> bytes:
+    """Returns the bytes before the arrays, as safetensors has them."""
     table: dict[str, object] = {"__metadata__": dict(meta)}
     for name, place in places.items():
         table[name] = {
@@ -278,7 +280,7 @@ def header(meta: Mapping[str, str], places: Mapping[str, Place]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _mapped(data: memoryview, place: Place) -> Tensor:
+def _mapped(data: memoryview, place: ArrayExtent) -> Tensor:
     flat = np.frombuffer(data[place.start : place.end], place.kind)
     try:
         return flat.reshape(place.shape)
@@ -296,16 +298,17 @@ def _stored(data: Held) -> Held:
 
 
 def _kind(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
-    """The type of the same bytes that safetensors knows."""
+    """Returns the type of the same bytes that safetensors knows."""
     return dtype if dtype in _NAMES else np.dtype(f"u{dtype.itemsize}")
 
 
 def digest(
     meta: Mapping[str, str],
-    places: Mapping[str, Place],
+    places: Mapping[str, ArrayExtent],
     chunks: Callable[[str], Iterator[bytes | memoryview]],
 ) -> str:
-    """The hash of a file's contents, wherever they are: its texts, and each array by name."""
+    """Returns the hash of a file's contents, wherever they are: its texts, and each array by
+    name."""
     state = hashlib.blake2b(digest_size=_HASH)
     for key in ("version", "text", "profiles", "ledger", *(("journal",) * ("journal" in meta))):
         part = meta.get(key, "").encode(errors="surrogatepass")

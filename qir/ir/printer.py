@@ -14,7 +14,7 @@ from qir.ir.array_text import write_array
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
 from qir.ir.lexer import quote, write_name, write_word
-from qir.ir.node import Node, Program, Stage, Value
+from qir.ir.node import GraphLike, Node, Stage, Value
 from qir.ir.numerals import number
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
@@ -26,25 +26,25 @@ _PLAIN = {"f32", "f64", "bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "
 
 @checked
 def print_graph(
-    graph: Program, *, origins: bool = False, by_content: bool = False, weights: bool = False
+    graph: GraphLike, *, origins: bool = False, by_content: bool = False, weights: bool = False
 ) -> str:
     """Returns the text of a graph, which `parse` reads back to an equal one.
 
-    With `weights` the text holds the elements of all arrays; without it `parse` is given those
-    that are too large to stand in a line. With `origins` it also says where nodes and tensors came
-    from. `by_content` names arrays by their hash, so that equal graphs have equal texts.
+    With `weights` the text holds the elements of all arrays; without it `parse` is given those that
+    are too large to be in a line. With `origins` it also says where nodes and tensors came from.
+    `by_content` names arrays by their hash, so that equal graphs have equal texts.
     """
     printer = _Printer(graph, origins, by_content)
     return "".join(printer.data()) + printer.text() if weights else printer.text()
 
 
-def array_table(graph: Program) -> dict[str, Array]:
-    """The arrays that the text refers to, by the names it gives them."""
+def array_table(graph: GraphLike) -> dict[str, Array]:
+    """Returns the arrays that the text refers to, by the names it gives them."""
     return dict(_Printer(graph, False, False).table)
 
 
 def inline(array: Array) -> str | None:
-    """The elements in line, where they are few and plain; else None."""
+    """Returns the elements in line, where they are few and plain; else None."""
     if array.type.quant or array.held.size > INLINE or array.type.dtype.name not in _PLAIN:
         return None
     data = array.data
@@ -60,7 +60,7 @@ def _scalar(value: bool | float, kind: DType) -> str:
 
 
 class _Printer:
-    def __init__(self, graph: Program, origins: bool, by_content: bool) -> None:
+    def __init__(self, graph: GraphLike, origins: bool, by_content: bool) -> None:
         self.graph = graph
         self.origins = origins
         self.by_content = by_content
@@ -72,7 +72,7 @@ class _Printer:
         self._types: dict[int, str] = {}  # by identity: the graph holds them while it is printed
         self._collect(graph)
 
-    def _collect(self, graph: Program) -> None:
+    def _collect(self, graph: GraphLike) -> None:
         for node in graph:
             constant = node.result.constant if node.op == "constant" else None
             if constant is not None:
@@ -108,7 +108,7 @@ class _Printer:
         return text
 
     def data(self) -> Iterator[str]:
-        """A line for each array, with its elements."""
+        """Yields a line for each array, with its elements."""
         for array in self.table.values():
             yield f"data {self.at(array)} : {write_array(array.data)}\n"
 
@@ -137,7 +137,7 @@ class _Printer:
             parts.extend(self._history(node))
         return "".join(parts)
 
-    def _held(self, name: str, body: Program, indent: str) -> str:
+    def _held(self, name: str, body: GraphLike, indent: str) -> str:
         profile = f" as {write_word(body.profile)}" if body.profile else ""
         lines = [f"{indent}  {self.node(node, indent + '  ')}\n" for node in body]
         return f" with {write_name(name)}{profile} {{\n{''.join(lines)}{indent}}}"
@@ -221,7 +221,7 @@ class _Printer:
 
 @cache
 def _bare(op: str) -> tuple[str, ...]:
-    """The slots whose operands print without their names."""
+    """Returns the slots whose operands print without their names."""
     return tuple(s.name for s in spec(op).operands if not (s.optional or s.variadic))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qir.numerics.affine import Affine, affine, affine_of
-from qir.numerics.fields import Choose, Method, Rule
+from qir.numerics.fields import Choose, MethodField, Rule
 from qir.numerics.maps import AnyMap, Map, same_map
 from qir.numerics.packing import pack, recode, unpack
 from qir.numerics.quantize import (
@@ -25,7 +25,7 @@ __all__ = [
     "AnyMap",
     "Choose",
     "Map",
-    "Method",
+    "MethodField",
     "Rule",
     "affine",
     "affine_of",

@@ -14,17 +14,17 @@ from qir.numerics.wide_integers import whole_zeros
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Numbers:
-    """A map's numbers, shaped to go with the array they are meant for."""
+class AffineParameters:
+    """A quantized type's numbers, shaped to go with the array they are meant for."""
 
     scale: NDArray[np.floating]
     zero: NDArray[np.generic]
     plus: NDArray[np.floating] | None = None
-    ends: Ends | None = None
+    ends: DeclaredRange | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ends:
+class DeclaredRange:
     """The range that a framework's file declares for integers, one or as many as there are
     scales."""
 
@@ -35,10 +35,10 @@ class Ends:
     gain: NDArray[np.floating] | None = None
     """Quantized values a float unit, where a kernel made them itself."""
 
-    def reshaped(self, shape: tuple[int, ...]) -> Ends:
-        """The same numbers in another shape."""
+    def reshaped(self, shape: tuple[int, ...]) -> DeclaredRange:
+        """Returns the same numbers in another shape."""
         gain = None if self.gain is None else self.gain.reshape(shape)
-        return Ends(self.low.reshape(shape), self.high.reshape(shape), self.level, gain)
+        return DeclaredRange(self.low.reshape(shape), self.high.reshape(shape), self.level, gain)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +56,7 @@ class Affine:
     high: int
     axis: int | None = None
     express: DType | None = None
-    ends: Ends | None = None
+    ends: DeclaredRange | None = None
 
     @property
     def carrier(self) -> np.dtype[np.generic]:
@@ -74,7 +74,7 @@ class Affine:
         return self.scale.reshape(shape), self.zero.reshape(shape)
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """OpError where there is not one scale an index of the axis."""
+        """Raises OpError where there is not one scale an index of the axis."""
         if self.axis is not None and shape[self.axis] != self.scale.size:
             raise OpError(
                 f"axis {self.axis} has {shape[self.axis]} indices, but {self.scale.size} scales"
@@ -84,12 +84,13 @@ class Affine:
         """Scales and zeros."""
         return self.scale, self.zero
 
-    def over(self, shape: tuple[int, ...]) -> Numbers:
-        """The numbers for an array of that shape; OpError where they do not fit it."""
+    def over(self, shape: tuple[int, ...]) -> AffineParameters:
+        """Returns the numbers for an array of that shape; raises OpError where they do not fit
+        it."""
         scale, zero = self.along(len(shape))
         self.check(shape)
         ends = None if self.ends is None else self.ends.reshaped(scale.shape)
-        return Numbers(scale, zero, None, ends)
+        return AffineParameters(scale, zero, None, ends)
 
     def same_map(self, other: Affine) -> bool:
         """Returns whether equal integers mean equal floats in both."""
@@ -109,7 +110,7 @@ def affine(
     axis: int | None = None,
     bounds: tuple[int, int] | None = None,
 ) -> Affine:
-    """A map made of plain numbers; a Python float becomes float32.
+    """Returns a quantized type made of plain numbers; a Python float becomes float32.
 
     Any scale is taken, also 0, NaN or below zero: runtimes compute with them, and are predicted.
     Raises OpError for a zero point outside the storage type, or counts that do not fit.
@@ -133,7 +134,7 @@ def affine(
 
 
 def affine_of(kind: QuantType) -> Affine:
-    """The map of a quantized type whose numbers are known.
+    """Returns the quantized type of a quantized type whose numbers are known.
 
     Raises OpError for tables, offsets, float zero points, quantized floats and blocks: `map_of`
     takes these, and no integer kernel does.
@@ -149,8 +150,8 @@ def affine_of(kind: QuantType) -> Affine:
     return replace(plain, express=kind.express, ends=ends_of(kind))
 
 
-def ends_of(kind: QuantType) -> Ends | None:
-    """The range that a type declares, as many ends as it has scales."""
+def ends_of(kind: QuantType) -> DeclaredRange | None:
+    """Returns the range that a type declares, as many ends as it has scales."""
     if kind.declared is None:
         return None
     shape = np.shape(kind.scales())
@@ -158,7 +159,7 @@ def ends_of(kind: QuantType) -> Ends | None:
         np.broadcast_to(held.data if isinstance(held, Array) else np.array(held), shape or (1,))
         for held in (kind.declared.low, kind.declared.high)
     )
-    return Ends(
+    return DeclaredRange(
         low.astype(np.float32).reshape(shape),
         high.astype(np.float32).reshape(shape),
         kind.declared.level,

@@ -14,7 +14,7 @@ from qir.numerics.affine import Affine
 from qir.numerics.consistency import clashes
 from qir.numerics.definition import F32, F64
 from qir.numerics.fields import Rule
-from qir.numerics.layout import Layout, along, layout
+from qir.numerics.layout import RowLayout, along, layout
 from qir.numerics.maps import AnyMap, Map
 from qir.numerics.rounding import narrowed
 
@@ -127,7 +127,7 @@ def _holds(
     zero: NDArray[np.generic],
     clipped: np.dtype[np.floating] | None,
 ) -> bool:
-    """Whether the loops hold such integers; `clipped` is the type of floats that are
+    """Returns whether the loops hold such integers; `clipped` is the type of floats that are
     clipped first."""
     if not of.storage.is_integer or of.carrier.itemsize > 4 or high >= 1 << 31:
         return False
@@ -180,7 +180,8 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals | No
 
 
 def _table(codes: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.floating]) -> Reals | None:
-    """What each byte stands for, where integers are floats or name the entries of a table."""
+    """Returns what each byte stands for, where integers are floats or name the entries of a
+    table."""
     if of.carrier.itemsize > 1:
         return None
     if of.storage.is_float:
@@ -241,7 +242,7 @@ def _fixed(
     factor: Reals,
     y: Affine,
     zero: NDArray[np.generic],
-    rows: Layout,
+    rows: RowLayout,
     twice: bool,
 ) -> Codes | None:
     """Quantized values of sums by 31-bit multipliers and shifts that are not longer."""
@@ -266,7 +267,7 @@ def _fixed(
 
 
 def looked_up(codes: NDArray[np.generic], table: NDArray[np.generic]) -> NDArray[np.generic]:
-    """The table's entry for each quantized value of one byte or two, taken as unsigned."""
+    """Returns the table's entry for each quantized value of one byte or two, taken as unsigned."""
     out = np.empty(codes.shape, table.dtype)
     _codes.lookup(
         _bytes(np.ascontiguousarray(codes)),
@@ -279,15 +280,15 @@ def looked_up(codes: NDArray[np.generic], table: NDArray[np.generic]) -> NDArray
 
 
 def _bytes(array: NDArray[np.generic]) -> NDArray[np.uint8]:
-    """The bytes of an array without gaps."""
+    """Returns the bytes of an array without gaps."""
     return array.reshape(-1).view(np.uint8)
 
 
 def _reals(
-    rows: Layout, values: NDArray[np.generic], kind: np.dtype[np.floating]
+    rows: RowLayout, values: NDArray[np.generic], kind: np.dtype[np.floating]
 ) -> NDArray[np.uint8]:
     return _bytes(rows.listed(values.astype(kind)))
 
 
-def _whole(rows: Layout, values: NDArray[np.generic]) -> NDArray[np.int32]:
+def _whole(rows: RowLayout, values: NDArray[np.generic]) -> NDArray[np.int32]:
     return rows.listed(values.astype(np.int32))  # type: ignore[return-value]

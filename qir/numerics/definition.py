@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import OpError
-from qir.numerics.affine import Affine, Ends, Numbers
+from qir.numerics.affine import Affine, AffineParameters, DeclaredRange
 from qir.numerics.consistency import WRAPS, check
 from qir.numerics.fields import Levels, Rule, level_of
 from qir.numerics.maps import AnyMap, Map
@@ -111,7 +111,7 @@ def factor(scale: Reals, rule: Rule) -> Reals:
         return np.asarray(kind.type(1) / scale.astype(kind))
 
 
-def in_codes(x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
+def in_codes(x: NDArray[np.generic], numbers: AffineParameters, to: AnyMap, rule: Rule) -> Reals:
     """Float values in units of the scale, or from the low end in units of a span; no zero point
     yet."""
     q = rule.quantize
@@ -131,20 +131,23 @@ def in_codes(x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule) -
         return np.asarray(values * by)
 
 
-def _above_low(values: Reals, by: Reals, numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
+def _above_low(
+    values: Reals, by: Reals, numbers: AffineParameters, to: AnyMap, rule: Rule
+) -> Reals:
     """Steps from what the lowest quantized value means, less those from there to the zero point."""
-    ends = _far_ends(Numbers(numbers.scale, numbers.zero), to, by.dtype)
+    ends = _far_ends(AffineParameters(numbers.scale, numbers.zero), to, by.dtype)
     if rule.quantize.clip == "range_first":
         values = np.clip(values, *ends)
     return np.asarray((values - ends[0]) / by - (_real(numbers.zero, by) - by.dtype.type(to.low)))
 
 
 def _from_low(rule: Rule) -> bool:
-    """Whether integers are counted from the low end of the range, which an offset moves along."""
+    """Returns whether integers are counted from the low end of the range, which an offset moves
+    along."""
     return rule.quantize.by == "span" or rule.quantize.zero in ("pair", "pair_once")
 
 
-def _encoding(numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
+def _encoding(numbers: AffineParameters, to: AnyMap, rule: Rule) -> Reals:
     """The factor of the way float values are quantized."""
     q = rule.quantize
     if q.by in ("divide", "reciprocal", "low_end"):
@@ -161,8 +164,11 @@ def _encoding(numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
     return found.astype(F32) if q.compute == "f64_reciprocal" else found
 
 
-def _far_ends(numbers: Numbers, to: AnyMap, kind: np.dtype[np.floating]) -> tuple[Reals, Reals]:
-    """The range that is declared, else what the lowest and the highest quantized value mean."""
+def _far_ends(
+    numbers: AffineParameters, to: AnyMap, kind: np.dtype[np.floating]
+) -> tuple[Reals, Reals]:
+    """Returns the range that is declared, else what the lowest and the highest quantized value
+    mean."""
     if numbers.ends is not None:
         return numbers.ends.low.astype(kind), numbers.ends.high.astype(kind)
     scale, zero = numbers.scale.astype(kind), numbers.zero.astype(kind)
@@ -171,7 +177,7 @@ def _far_ends(numbers: Numbers, to: AnyMap, kind: np.dtype[np.floating]) -> tupl
     return np.asarray(low + plus), np.asarray(high + plus)
 
 
-def _within(values: Reals, by: Reals, numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
+def _within(values: Reals, by: Reals, numbers: AffineParameters, to: AnyMap, rule: Rule) -> Reals:
     """Float values cut at the ends of the range; of a gain, at what the ends of the integers mean
     by it."""
     q = rule.quantize
@@ -183,14 +189,14 @@ def _within(values: Reals, by: Reals, numbers: Numbers, to: AnyMap, rule: Rule) 
 
 
 def _level(levels: Levels, of: AnyMap, rule: Rule) -> float | None:
-    """The level of a map's quantized values, if one is named."""
+    """Returns the level of a quantized type, if one is named."""
     grain = "channel" if of.scale.size > 1 else "tensor"
     return level_of(levels, rule.choose.zero, of.storage, (of.low, of.high), grain)
 
 
 def _gain(
     scale: Reals,
-    ends: Ends | None,
+    ends: DeclaredRange | None,
     of: AnyMap,
     rule: Rule,
     kind: np.dtype[np.floating],
@@ -222,8 +228,8 @@ def _gain(
     return np.asarray(kind.type(level) / (scale.astype(kind) * kind.type(half)))
 
 
-def _by_sides(ends: Ends, of: AnyMap, kind: np.dtype[np.floating]) -> Reals:
-    """The gain by which neither side leaves the quantized values."""
+def _by_sides(ends: DeclaredRange, of: AnyMap, kind: np.dtype[np.floating]) -> Reals:
+    """Returns the gain by which neither side leaves the quantized values."""
     low, high = ends.low.astype(kind), ends.high.astype(kind)
     most = np.finfo(kind).max
     below = np.where(low * of.low > 0, kind.type(of.low) / low, most)
@@ -232,7 +238,7 @@ def _by_sides(ends: Ends, of: AnyMap, kind: np.dtype[np.floating]) -> Reals:
 
 
 def _scaled(
-    x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule
+    x: NDArray[np.generic], numbers: AffineParameters, to: AnyMap, rule: Rule
 ) -> tuple[Reals, NDArray[np.generic]]:
     """x in units of the scale, with the zero point in it where that comes before rounding, and
     the zero point; of a span the low quantized value, of a pair that less the rounded low end."""
@@ -258,7 +264,7 @@ def _scaled(
     return out, zero
 
 
-def _fused(x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule) -> Reals:
+def _fused(x: NDArray[np.generic], numbers: AffineParameters, to: AnyMap, rule: Rule) -> Reals:
     """x in units of the scale and the zero point, in one rounding."""
     with np.errstate(all="ignore"):
         values = x.astype(F32)
@@ -268,8 +274,8 @@ def _fused(x: NDArray[np.generic], numbers: Numbers, to: AnyMap, rule: Rule) -> 
         return fma(*np.broadcast_arrays(*parts))
 
 
-def _paired(like: Reals, numbers: Numbers, to: AnyMap, rule: Rule) -> NDArray[np.int64]:
-    """The low quantized value, less the low end of the range rounded as floats are."""
+def _paired(like: Reals, numbers: AffineParameters, to: AnyMap, rule: Rule) -> NDArray[np.int64]:
+    """Returns the low quantized value, less the low end of the range rounded as floats are."""
     by = _encoding(numbers, to, rule)
     low = _far_ends(numbers, to, like.dtype)[0]
     steps = low / by if rule.quantize.by == "divide" else low * by
@@ -304,7 +310,8 @@ def stored(
 def nan_codes(
     zero: NDArray[np.generic], low: int, high: int, carrier: np.dtype[np.generic], rule: Rule
 ) -> Codes:
-    """What a NaN becomes, by the zero of its block; OpError where the profile does not say."""
+    """Returns what a NaN becomes, by the zero of its block; raises OpError where the profile does
+    not say."""
     match rule.quantize.nan:
         case "low":
             return np.full(zero.shape, low, carrier)
@@ -321,7 +328,7 @@ def nan_codes(
 
 
 def no_code(rule: Rule) -> OpError:
-    """The error for a NaN where the profile does not say what becomes of it."""
+    """Returns the error for a NaN where the profile does not say what becomes of it."""
     return OpError(f"NaN has no quantized value in profile {rule.profile or '(unnamed)'}")
 
 
@@ -348,7 +355,7 @@ def _saturated(
 def _nearest(
     scaled: Reals, nan: NDArray[np.bool_], table: Reals, to: AnyMap, rule: Rule
 ) -> NDArray[np.generic]:
-    """The quantized value whose entry is nearest, the lower one of two."""
+    """Returns the quantized value whose entry is nearest, the lower one of two."""
     middles, first = neighbours(table)
     wanted = scaled.astype(F64)
     if nan.any():
@@ -366,7 +373,8 @@ def _nearest(
 
 
 def neighbours(table: Reals) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The middles between the entries of a table as they rise, in float64, and each entry's index.
+    """Returns the middles between the entries of a table as they rise, in float64, and each entry's
+    index.
 
     Of equal entries the first counts.
     """
@@ -409,12 +417,12 @@ def _packed(numbers: Reals, half: bool) -> Reals:
 
 
 def result_of(of: AnyMap) -> np.dtype[np.generic]:
-    """The NumPy type of the float values that quantized values mean."""
+    """Returns the NumPy type of the float values that quantized values mean."""
     return of.scale.dtype if of.express is None else of.express.carrier
 
 
 def _values(codes: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.floating]) -> Reals:
-    """What quantized values stand for before scale and zero."""
+    """Returns what quantized values stand for before scale and zero."""
     if not isinstance(of, Map) or of.table is None:
         return codes.astype(kind)
     index = codes.astype(np.int64) - of.low
@@ -498,7 +506,7 @@ def rounded(scaled: Reals, zero: NDArray[np.generic], y: Affine, rule: Rule) -> 
 
 
 def shaped(factor: NDArray[_Kind], rank: int, axis: int) -> NDArray[_Kind]:
-    """One factor, one a channel, or one for each sum, to go with an array of that rank."""
+    """Returns one factor, one a channel, or one for each sum, to go with an array of that rank."""
     if factor.ndim == 0 or (factor.ndim == rank and rank > 1):
         return factor
     shape = [1] * rank

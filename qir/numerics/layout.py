@@ -18,8 +18,9 @@ _WIDE = 1024  # so many numbers are in the nearest cache
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Rows of elements, and the way from a map's numbers to the list that they look into."""
+class RowLayout:
+    """Rows of elements, and the way from a quantized type's numbers to the list that they look
+    into."""
 
     rows: Rows
     grid: tuple[int, ...]
@@ -31,7 +32,7 @@ class Layout:
     """How often a row of numbers is repeated."""
 
     def listed(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
-        """One number, or one a block, as the rows look for them."""
+        """Returns one number, or one a block, as the rows look for them."""
         if self.last < 0:
             return values.reshape(-1)
         whole = values.reshape(self.grid if values.size > 1 else (1,) * len(self.grid))
@@ -43,15 +44,15 @@ class Layout:
         return np.ascontiguousarray(flat.reshape(-1))
 
 
-def layout(shape: tuple[int, ...], of: AnyMap) -> Layout:
-    """The rows of an array of that shape, which the map's numbers fit."""
+def layout(shape: tuple[int, ...], of: AnyMap) -> RowLayout:
+    """Returns the rows of an array of that shape, which the quantized type's numbers fit."""
     if isinstance(of, Affine):
         return along(shape, of.axis)
     return _layout(shape, of.grain, of.grid(shape))
 
 
-def along(shape: tuple[int, ...], axis: int | None) -> Layout:
-    """The rows where numbers are along an axis, or are one for all."""
+def along(shape: tuple[int, ...], axis: int | None) -> RowLayout:
+    """Returns the rows where numbers are along an axis, or are one for all."""
     if axis is None:
         return _layout(shape, None, (1,) * len(shape))
     axis %= len(shape)
@@ -59,33 +60,33 @@ def along(shape: tuple[int, ...], axis: int | None) -> Layout:
     return _layout(shape, Grain(((axis, 1),)), grid)
 
 
-def _layout(shape: tuple[int, ...], grain: Grain | None, grid: tuple[int, ...]) -> Layout:
+def _layout(shape: tuple[int, ...], grain: Grain | None, grid: tuple[int, ...]) -> RowLayout:
     many = [axis for axis, count in enumerate(grid) if count > 1]
     if grain is None or not many:
         size = math.prod(shape)
-        return Layout(Rows(np.zeros(1, np.int64), size, size, 1), grid)
+        return RowLayout(Rows(np.zeros(1, np.int64), size, size, 1), grid)
     last = many[-1]
     where = {axis: _blocks(grain, axis, shape[axis]) for axis in many}
     inner = math.prod(shape[last + 1 :])
     if inner >= _SHORT:
         first = _places(shape[: last + 1], where, grid[: last + 1])
-        return Layout(Rows(first, inner, inner, math.prod(grid)), grid, last)
+        return RowLayout(Rows(first, inner, inner, math.prod(grid)), grid, last)
     sizes = dict(grain.blocks)
     grouped = grain.by is not None and grain.blocks[-1][0] == last
     run, length = sizes[last] * inner, shape[last] * inner
     if run >= _SHORT and not grouped:
         first = _places(shape[:last], where, (*grid[:last], grid[last]))
-        return Layout(Rows(first, length, run, math.prod(grid)), grid, last)
+        return RowLayout(Rows(first, length, run, math.prod(grid)), grid, last)
     each = np.repeat(where[last], inner)
     first = _places(shape[:last], where, (*grid[:last], length))
     tiles = _tiles(shape[:last], grid, length)
     count = math.prod(grid[:last]) * length * tiles
     rows = Rows(first[::tiles] * tiles, length * tiles, 1, count)
-    return Layout(rows, grid, last, each, tiles)
+    return RowLayout(rows, grid, last, each, tiles)
 
 
 def _blocks(grain: Grain, axis: int, size: int) -> NDArray[np.int64]:
-    """The block of each index of an axis."""
+    """Returns the block of each index of an axis."""
     if grain.by is not None and axis == grain.blocks[-1][0]:
         return grain.by.data.astype(np.int64)
     return np.arange(size, dtype=np.int64) // dict(grain.blocks)[axis]
@@ -94,7 +95,7 @@ def _blocks(grain: Grain, axis: int, size: int) -> NDArray[np.int64]:
 def _places(
     shape: tuple[int, ...], where: dict[int, NDArray[np.int64]], counts: tuple[int, ...]
 ) -> NDArray[np.int64]:
-    """Where in the list of numbers each index of the leading axes begins."""
+    """Returns where in the list of numbers each index of the leading axes begins."""
     out = np.zeros(1, np.int64)
     for axis, size in enumerate(shape):
         step = math.prod(counts[axis + 1 :])
@@ -104,7 +105,8 @@ def _places(
 
 
 def _tiles(shape: tuple[int, ...], grid: tuple[int, ...], length: int) -> int:
-    """How many rows of so many numbers are made one: rows that follow each other share them."""
+    """Returns how many rows of so many numbers are made one: rows that follow each other share
+    them."""
     same = 1
     for axis in reversed(range(len(shape))):
         if grid[axis] > 1:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.ir.dtype import DType
 from qir.ir.types import Grain
-from qir.numerics.affine import Affine, Ends, Numbers
+from qir.numerics.affine import Affine, AffineParameters, DeclaredRange
 
 Reals = NDArray[np.floating]
 _Kind = TypeVar("_Kind", bound=np.generic)
@@ -36,7 +36,7 @@ class Map:
     grain: Grain | None = None
     plus: Reals | None = None
     table: Reals | None = None
-    ends: Ends | None = None
+    ends: DeclaredRange | None = None
 
     @property
     def carrier(self) -> np.dtype[np.generic]:
@@ -49,7 +49,7 @@ class Map:
         return self.zero.dtype.kind == "f"
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """OpError where there is not one number of each kind a block."""
+        """Raises OpError where there is not one number of each kind a block."""
         grid = self.grid(shape)
         for name, values in (("scales", self.scale), ("zeros", self.zero), ("offsets", self.plus)):
             if values is not None and values.size not in (1, int(np.prod(grid))):
@@ -57,7 +57,7 @@ class Map:
                 raise OpError(f"there are {values.size} {name}, the blocks make {blocks}")
 
     def grid(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """How many blocks each axis has. OpError for axes or groups that are not there."""
+        """Returns how many blocks each axis has. OpError for axes or groups that are not there."""
         if self.grain is None:
             return (1,) * len(shape)
         last = self.grain.blocks[-1][0]
@@ -78,15 +78,18 @@ class Map:
         """Scales, zeros, and offsets where there are any."""
         return (self.scale, self.zero) if self.plus is None else (self.scale, self.zero, self.plus)
 
-    def over(self, shape: tuple[int, ...]) -> Numbers:
-        """The numbers for an array of that shape; OpError where they do not fit it."""
+    def over(self, shape: tuple[int, ...]) -> AffineParameters:
+        """Returns the numbers for an array of that shape; raises OpError where they do not fit
+        it."""
         self.check(shape)
         plus = None if self.plus is None else self._spread(self.plus, shape)
         ends = self.ends
         if ends is not None:
             low, high = (self._spread(end, shape) for end in (ends.low, ends.high))
-            ends = Ends(low, high, ends.level)
-        return Numbers(self._spread(self.scale, shape), self._spread(self.zero, shape), plus, ends)
+            ends = DeclaredRange(low, high, ends.level)
+        return AffineParameters(
+            self._spread(self.scale, shape), self._spread(self.zero, shape), plus, ends
+        )
 
     def _spread(self, values: NDArray[_Kind], shape: tuple[int, ...]) -> NDArray[_Kind]:
         if values.size == 1 or self.grain is None:

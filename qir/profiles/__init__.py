@@ -21,7 +21,7 @@ from qir.profiles.methods import Param, PluginMethod
 from qir.profiles.parser import load, parse
 from qir.profiles.preparation import PreparationStep
 from qir.profiles.profile import (
-    Group,
+    GroupEntry,
     Profile,
     Query,
     When,
@@ -36,7 +36,7 @@ from qir.profiles.writing import dumps
 
 __all__ = [
     "PROFILES",
-    "Group",
+    "GroupEntry",
     "Param",
     "PluginMethod",
     "PreparationStep",

@@ -1,7 +1,7 @@
 """Conditions of groups: what must hold of a chain of ops for a runtime to have one kernel for it.
 
 A group asks for them with `needs = [...]`. They are found by the entry point `qir.conditions`:
-those of one runtime stand in its backend's folder.
+those of one runtime are in its backend's folder.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from qir import registry
 
 KIND = "qir.conditions"
-"""The entry points of conditions; each names a `Condition` or a table of them by name."""
+"""The entry points of conditions; each names a `GroupCondition` or a table of them by name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class GroupCondition:
     """A question about a chain of ops between dequantize and quantize."""
 
     said: str
@@ -32,6 +32,6 @@ class Condition:
     """Whether the runtime drops activations that cut no quantized value of the result."""
 
 
-def conditions() -> Mapping[str, Condition]:
+def conditions() -> Mapping[str, GroupCondition]:
     """Returns all conditions that groups may name."""
-    return registry.entries(KIND, Condition)
+    return registry.entries(KIND, GroupCondition)

@@ -14,18 +14,21 @@ LEAST = 100
 
 _NUMBER = r"\d{1,3}(?:,\d{3})+|\d+"
 _OF = re.compile(rf"(?<![\d,.])({_NUMBER}) of ({_NUMBER})(?![\d,]*\d)")
-_THINGS = "results|elements|outputs|cases|codes|weights"
+_THINGS = "results|elements|outputs|cases|quantized values|codes|weights"
 _SAID = re.compile(rf"(?<![\d,.])({_NUMBER}) (?:{_THINGS})\b")
-_ALL = re.compile(rf"\ball code( pairs|s)\b.*?\b({_NUMBER}) (?:maps|sets)\b")
+_ALL = re.compile(
+    r"\ball (?:(pairs of quantized values|code pairs)|quantized values|codes)\b"
+    rf".*?\b({_NUMBER}) (?:quantized types|maps|sets)\b"
+)
 _DIFFER = re.compile(rf"(?<![\d,.])({_NUMBER}) differ")
 _AS = re.compile(r"as (\w+)(?: of ([\w.+-]*\w))?(?=$|[,;:])")
 
 
 def counted(evidence: str) -> tuple[int, int] | None:
-    """Results compared and results that differed, by what stands before the first semicolon.
+    """Returns the results compared and those that differed, read from the first clause.
 
-    `0 of 7,000 differ` (several are added), `7,000 results, 0 differ`, `all codes for 7 maps, 0
-    differ`; None where no such numbers are said.
+    `0 of 7,000 differ` (several are added), `7,000 results, 0 differ`, `all quantized values for 7
+    quantized types, 0 differ`; None where it has no such numbers.
     """
     first = evidence.partition(";")[0]
     pairs = [(_whole(b), _whole(a)) for a, b in _OF.findall(first)]
@@ -38,19 +41,20 @@ def counted(evidence: str) -> tuple[int, int] | None:
     if said := _SAID.findall(first):
         return sum(map(_whole, said)), _whole(differ[1])
     if found := _ALL.search(first):
-        each = 1 << (16 if found[1] == " pairs" else 8)
+        each = 1 << (16 if found[1] else 8)
         return each * _whole(found[2]), _whole(differ[1])
     return None
 
 
 def same_as(evidence: str) -> tuple[str, str] | None:
-    """The op, and the profile where it is another, whose evidence this one is: `as OP of NAME`."""
+    """Returns the op, and the profile where it is another, whose evidence this one is: `as OP of
+    NAME`."""
     found = _AS.match(evidence)
     return (found[1], found[2] or "") if found else None
 
 
 def lacking(claim: str, evidence: str, moves: bool, known: Callable[[str, str], bool]) -> str:
-    """Why evidence does not bear a claim; empty where it does.
+    """Returns why evidence does not bear a claim; empty where it does.
 
     `moves`: the rule computes nothing; `known(op, profile)`: that rule has a measurement.
     """
@@ -85,7 +89,7 @@ def lacking(claim: str, evidence: str, moves: bool, known: Callable[[str, str], 
 
 
 def weaker(a: str, b: str) -> str:
-    """The claim that promises no more than either of two."""
+    """Returns the claim that promises no more than either of two."""
     for claim in ("unknown", "close:", "within:"):
         found = [one for one in (a, b) if one.startswith(claim)]
         if len(found) == 2 and ":" in claim:

@@ -1,8 +1,8 @@
 """Forms of layers: what decides which kernel a runtime takes and is not an attribute, by name.
 
 A rule asks for one with `when = {form = "..."}`; a layer may have several. Forms are found by the
-entry point `qir.forms`: those of one runtime stand in its backend's folder, those below are used
-by several.
+entry point `qir.forms`: those of one runtime are in its backend's folder, those below are used by
+several.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class KernelLayer:
     """What forms look at: a convolution, a product, a sum, a pool or a concat."""
 
     op: str
@@ -107,7 +107,7 @@ class Form:
 
     said: str
     """What it means, for documentation and errors."""
-    has: Callable[[Layer], bool]
+    has: Callable[[KernelLayer], bool]
     ops: tuple[str, ...]
     """The ops that can have it; `has` is asked of these only."""
 
@@ -124,8 +124,8 @@ SHARED: Mapping[str, Form] = {
         CONVOLUTIONS,
     ),
     "held_ranges": Form(
-        "concat whose result has a range that reaches as far as that of each operand, as runtimes "
-        "have it that make the range themselves",
+        "concat whose result has a range that holds that of each operand, as in runtimes that "
+        "compute the range themselves",
         lambda of: holds_ranges(of.result, of.joined),
         ("concat",),
     ),
@@ -163,7 +163,7 @@ def forms_of(
 
 def _layer(
     op: str, types: Mapping[str, TensorType], attrs: Mapping[str, Attr], result: QuantType | None
-) -> Layer | None:
+) -> KernelLayer | None:
     """Returns what forms look at, or None for a convolution of unknown weights and the like."""
     slots = _operands(op, types)
     if not slots:
@@ -175,13 +175,13 @@ def _layer(
         if len(known) < second.rank or first.rank != second.rank or second.rank < 3:
             return None
         inner = first.shape[1:-1] if attrs.get("layout") == "NHWC" else first.shape[2:]
-        return Layer(op, known, _known(inner), *quants, attrs) if "stride" in attrs else None
+        return KernelLayer(op, known, _known(inner), *quants, attrs) if "stride" in attrs else None
     if op == "matmul":
         both = first.rank == second.rank == 3
-        return Layer(op, (), _known(first.shape), *quants, attrs) if both else None
+        return KernelLayer(op, (), _known(first.shape), *quants, attrs) if both else None
     weights = tuple(d if isinstance(d, int) else 0 for d in second.shape)
     joined = tuple(kind.quant for slot, kind in types.items() if "." in slot)
-    return Layer(
+    return KernelLayer(
         op, weights, _known(first.shape[:-1]), *quants, attrs, result, joined, "bias" in types
     )
 
@@ -197,7 +197,7 @@ def _known(shape: Iterable[Dim]) -> tuple[int | None, ...]:
 
 
 def holds_ranges(result: QuantType | None, joined: Iterable[QuantType | None]) -> bool:
-    """Whether a result's range reaches as far as those of all operands."""
+    """Returns whether a result's range reaches as far as those of all operands."""
     made = _range(result)
     parts = [_range(one) for one in joined]
     return made is not None and all(
@@ -206,7 +206,7 @@ def holds_ranges(result: QuantType | None, joined: Iterable[QuantType | None]) -
 
 
 def _range(quant: QuantType | None) -> tuple[np.float32, np.float32] | None:
-    """What a type of one scale declares, else what its ends mean."""
+    """Returns what a type of one scale declares, else what its ends mean."""
     if quant is None or quant.scale is None or quant.grain is not None or quant.dynamic:
         return None
     if not quant.storage.is_integer:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from qir.profiles.evidence import counted, same_as, weaker
-from qir.profiles.profile import Entry, Group, Profile, When, differences, met
+from qir.profiles.profile import GroupEntry, Profile, RuleEntry, When, differences, met
 
 _STRONG = ("exact", "within:")
 """How claims begin that rest on numbers."""
 
 
-def measured(op: str, entry: Entry, rules: tuple[Entry, ...], base: Profile | None) -> bool:
-    """Whether `as OP` beside a rule of a file leads to numbers that bear its claim.
+def measured(op: str, entry: RuleEntry, rules: tuple[RuleEntry, ...], base: Profile | None) -> bool:
+    """Returns whether `as OP` next to a rule of a file leads to numbers that bear its claim.
 
     Those of another rule of the file, or of what the file extends, where none of its own speaks of
     that op.
@@ -41,15 +41,15 @@ def otherwise(made: Profile, find: Callable[[str], Profile] | None) -> Iterator[
 
 
 def has_numbers(op: str, of: Profile, claim: str) -> bool:
-    """Whether a profile has a measurement of an op that bears a claim, in a file of its own or
-    below."""
+    """Returns whether a profile has a measurement of an op that bears a claim, in a file of its own
+    or below."""
     rules = (rule for layer in of.layers for rule in layer.rules)
     return any(op in rule.ops and _bears(rule, claim) for rule in rules)
 
 
-def rests(group: Group, of: Profile) -> bool:
-    """Whether a rule of a group's first op has a claim as strong, in the topmost file that has one
-    for all that the group is of, or above."""
+def rests(group: GroupEntry, of: Profile) -> bool:
+    """Returns whether a rule of a group's first op has a claim as strong, in the topmost file that
+    has one for all that the group is of, or above."""
     for layer in reversed(of.layers):
         rules = [r for r in layer.rules if {group.chain[0], "*"} & set(r.ops)]
         if any(r.when.meets(group.when) and _claims(r, group.claim) for r in rules):
@@ -59,13 +59,13 @@ def rests(group: Group, of: Profile) -> bool:
     return False
 
 
-def _claims(entry: Entry, claim: str) -> bool:
-    """Whether a rule claims as much."""
+def _claims(entry: RuleEntry, claim: str) -> bool:
+    """Returns whether a rule claims as much."""
     said = _text(entry, "claim")
     return said.startswith(_STRONG) and weaker(claim, said) == claim
 
 
-def _bears(entry: Entry, claim: str) -> bool:
+def _bears(entry: RuleEntry, claim: str) -> bool:
     return counted(_text(entry, "evidence")) is not None and _claims(entry, claim)
 
 
@@ -73,5 +73,5 @@ def _named(value: object) -> object:
     return getattr(value, "name", value)
 
 
-def _text(entry: Entry, name: str) -> str:
+def _text(entry: RuleEntry, name: str) -> str:
     return str(entry.fields.get(("", name), ""))

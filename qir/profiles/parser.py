@@ -23,7 +23,7 @@ from qir.numerics.fields import (
     BLOCKS,
     TEXTS,
     Levels,
-    Method,
+    MethodField,
     Rule,
     field_types,
     fits,
@@ -39,12 +39,12 @@ from qir.profiles.methods import computes, fault, method_names, moving, reads
 from qir.profiles.preparation import USUAL, preparation_steps
 from qir.profiles.profile import (
     REAL,
-    Entry,
     Field,
-    Group,
-    Head,
+    GroupEntry,
     Profile,
+    ProfileHead,
     Query,
+    RuleEntry,
     When,
     clashes,
     met,
@@ -98,7 +98,7 @@ def load(path: Path, find: Find | None = None, *, above: tuple[str, ...] = ()) -
 
 
 def parse(text: str, name: str, find: Find | None = None) -> Profile:
-    """Reads a profile from text; `name` stands in errors. ProfileError as `load`."""
+    """Reads a profile from text; `name` is in errors. ProfileError as `load`."""
     text = text.removeprefix("\ufeff")
     try:
         data = tomllib.loads(text)
@@ -148,8 +148,8 @@ class _Reader:
         return ProfileError(said if len(said) <= _LONGEST else f"{said[: _LONGEST - 3]}...")
 
     def line(self, key: str = "", item: str = "") -> int:
-        """The line of a key in the present table, such as `zero` or `requant.zero`, or of an item
-        within it; else the line of the table itself."""
+        """Returns the line of a key in the present table, such as `zero` or `requant.zero`, or of
+        an item within it; else the line of the table itself."""
         table, tail = self.place.path, tuple(key.split(".") if key else ())
         within = [p for p in self._places if p[: len(table)] == table]
         found = [p for p in within if tail and p[-len(tail) :] == tail]
@@ -167,7 +167,8 @@ class _Reader:
     def known(
         self, keys: Iterable[str], allowed: Iterable[str], what: str, *, at: str = ""
     ) -> None:
-        """ProfileError for a name that is not allowed; `at` is the key it stands in, if it does."""
+        """Raises ProfileError for a name that is not allowed; `at` is the key it is in, if it
+        does."""
         names = list(allowed)
         for key in keys:
             if key not in names:
@@ -215,8 +216,8 @@ class _Reader:
             raise self.error("evidence", why)
         return made
 
-    def base(self, head: Head) -> Profile:
-        """What a profile extends; ProfileError of this line where that cannot be had."""
+    def base(self, head: ProfileHead) -> Profile:
+        """Returns what a profile extends; ProfileError of this line where that cannot be had."""
         if head.extends == head.name:
             raise self.error("extends", f"{head.name} extends itself")
         if self.find is None:
@@ -229,7 +230,8 @@ class _Reader:
             raise self.error("extends", f"extends: {error}") from error
 
     def check_sense(self, made: Profile) -> None:
-        """ProfileError for fields of this file that say nothing with those they stand beside."""
+        """Raises ProfileError for fields of this file that say nothing with those they are next
+        to."""
         self.check_fields(made, made.resolve(Query("")), None)
         for layer in made.layers:
             for index, entry in enumerate(layer.rules):
@@ -248,13 +250,15 @@ class _Reader:
                 self.place = _Place(block) if self._has_table(block) else _Place()
                 raise self.error(f"{block}.{name}", clash.said(rule))
 
-    def check_claims(self, head: Head, rules: tuple[Entry, ...], base: Profile | None) -> None:
-        """ProfileError for a claim that the evidence beside it does not bear."""
+    def check_claims(
+        self, head: ProfileHead, rules: tuple[RuleEntry, ...], base: Profile | None
+    ) -> None:
+        """Raises ProfileError for a claim that the evidence next to it does not bear."""
 
         for index, entry in enumerate(rules):
             self.place = _Place("rule", index)
 
-            def known(op: str, name: str, entry: Entry = entry) -> bool:
+            def known(op: str, name: str, entry: RuleEntry = entry) -> bool:
                 if name in ("", head.name):
                     return measured(op, entry, rules, base)
                 try:
@@ -265,13 +269,14 @@ class _Reader:
                     return False
 
             evidence, method = _text(entry, "evidence"), entry.fields.get(("", "method"))
-            moves = isinstance(method, Method) and method.name in ("move", "reals")
+            moves = isinstance(method, MethodField) and method.name in ("move", "reals")
             moves = moves and set(entry.ops) <= {*moving(), "clip"}
             if why := lacking(_text(entry, "claim"), evidence, moves, known):
                 raise self.error("evidence" if evidence else "claim", why)
 
     def check_groups(self, made: Profile) -> None:
-        """ProfileError for a group's claim that neither its evidence nor its first op's bears."""
+        """Raises ProfileError for a group's claim that neither its evidence nor its first op's
+        bears."""
         for index, group in enumerate(made.own_groups):
             self.place = _Place("group", index)
             key, head = "evidence" if group.evidence else "claim", group.chain[0]
@@ -290,12 +295,12 @@ class _Reader:
                     f"and differed: no rule of {head} has a claim as strong on which it could rest",
                 )
 
-    def check_methods(self, rules: tuple[Entry, ...], base: Profile | None) -> None:
-        """ProfileError for a rule that sets what the method of its op does not look at."""
+    def check_methods(self, rules: tuple[RuleEntry, ...], base: Profile | None) -> None:
+        """Raises ProfileError for a rule that sets what the method of its op does not look at."""
         for index, entry in enumerate(rules):
             self.place = _Place("rule", index)
             own = entry.fields.get(("", "method"))
-            if isinstance(own, Method) and (of := computes(own.name)):
+            if isinstance(own, MethodField) and (of := computes(own.name)):
                 if strange := [op for op in entry.ops if op not in of]:
                     what = (
                         ", ".join(of)
@@ -307,10 +312,10 @@ class _Reader:
             for op in (op for op in entry.ops if op != "*"):
                 below = base.resolve(met(op, entry.when)).method if base else None
                 method = entry.fields.get(("", "method"), below)
-                if isinstance(method, Method):
+                if isinstance(method, MethodField):
                     self.check_method(op, method.name, entry)
 
-    def check_method(self, op: str, method: str, entry: Entry) -> None:
+    def check_method(self, op: str, method: str, entry: RuleEntry) -> None:
         said = [key for key in entry.fields if key[0] and key not in _BEHIND]
         for block in dict.fromkeys(block for block, _ in said):
             if block not in reads(method):
@@ -323,7 +328,7 @@ class _Reader:
             raise self.error(key, f"{key} is written [[{key}]]")
         return [row for row in value if isinstance(row, dict)]
 
-    def head(self, data: Mapping[str, Json]) -> Head:
+    def head(self, data: Mapping[str, Json]) -> ProfileHead:
         texts = {k: self.word(k, data[k]) for k in _HEAD_TEXTS if k in data}
         if not texts.get("name"):
             raise self.error("name", "a profile has a name")
@@ -343,10 +348,10 @@ class _Reader:
             raise self.error("settings", f"{form!r} is a form of layers: a condition of rules")
         notes = self.words("notes", data.get("notes", []))
         # The steps follow once the profile below is known.
-        return Head(**texts, settings=found, prepare=None, notes=notes)
+        return ProfileHead(**texts, settings=found, prepare=None, notes=notes)
 
     def steps(self, data: Mapping[str, Json], base: Profile | None) -> tuple[str, ...] | None:
-        """The preparation steps that a head names, by the keys of older profiles too."""
+        """Returns the preparation steps that a head names, by the keys of older profiles too."""
         old = {key: self.word(key, data[key]) for key in old_heads.WORDS if key in data}
         if old and "prepare" in data:
             key = next(iter(old))
@@ -412,7 +417,7 @@ class _Reader:
             out.append((key, float(level)))
         return tuple(out)
 
-    def rule(self, row: dict[str, Json], index: int) -> Entry:
+    def rule(self, row: dict[str, Json], index: int) -> RuleEntry:
         self.place = _Place("rule", index)
         self.known(row, _RULE, "key of a rule:")
         ops = self.words("op", row.get("op", []))
@@ -424,14 +429,14 @@ class _Reader:
             said_["", "method"] = self.method(row["method"])
         if "evidence" in row:
             said_["", "evidence"] = self.word("evidence", row["evidence"])
-        return Entry(ops, self.when(row.get("when", {}), ops), said_, self.line())
+        return RuleEntry(ops, self.when(row.get("when", {}), ops), said_, self.line())
 
-    def method(self, value: Json) -> Method | None:
+    def method(self, value: Json) -> MethodField | None:
         if value == "none":
             return None
         if isinstance(value, str):
             self.known([value], (*method_names(), "none"), "method", at="method")
-            return self.complete(Method(value))
+            return self.complete(MethodField(value))
         if not isinstance(value, dict) or not isinstance(value.get("name"), str):
             raise self.error("method", "method is a name, or a table with a name and parameters")
         given: dict[str, str | int | float | bool] = {}
@@ -441,15 +446,15 @@ class _Reader:
             if key != "name":
                 given[key] = item
         self.known([str(value["name"])], method_names(), "method", at="method")
-        return self.complete(Method(str(value["name"]), given))
+        return self.complete(MethodField(str(value["name"]), given))
 
-    def complete(self, method: Method) -> Method:
-        """A method with the parameters that it needs and no others; else ProfileError."""
+    def complete(self, method: MethodField) -> MethodField:
+        """Returns a method with the parameters that it needs and no others; else ProfileError."""
         if wrong := fault(method):
             raise self.error("method", wrong)
         return method
 
-    def group(self, row: dict[str, Json], index: int) -> Group:
+    def group(self, row: dict[str, Json], index: int) -> GroupEntry:
         self.place = _Place("group", index)
         self.known(row, GROUP, "key of a group:")
         chain = self.words("chain", row.get("chain", []))
@@ -470,7 +475,7 @@ class _Reader:
         moves = row.get("propagates", False)
         if why := unmoved(moves, chain):
             raise self.error("propagates", why)
-        return Group(
+        return GroupEntry(
             chain,
             self.when(row.get("when", {}), chain[:1]),
             needs,
@@ -508,7 +513,7 @@ class _Reader:
         return when
 
     def slots(self, table: Mapping[str, Json], ops: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-        """Which storage types each slot may have."""
+        """Returns which storage types each slot may have."""
         rows = OPS.values() if "*" in ops else [OPS[op] for op in ops]
         names = [f"{s.name}.0" if s.variadic else s.name for row in rows for s in row.operands]
         strangers = [s for s in table if not any(row.slot(s) for row in rows)]
@@ -519,7 +524,7 @@ class _Reader:
         return found
 
     def attributes(self, attrs: Mapping[str, Attr], ops: tuple[str, ...]) -> None:
-        """ProfileError for attributes that no op has, or for a value that none can hold."""
+        """Raises ProfileError for attributes that no op has, or for a value that none can hold."""
         rows = OPS.values() if "*" in ops else [OPS[op] for op in ops]
         specs = [spec for row in rows for spec in row.attrs]
         said = "attribute of these ops" if len(ops) > 1 else f"attribute of {ops[0]}"
@@ -553,11 +558,11 @@ def _hint(name: str, names: Iterable[str]) -> str:
 
 
 def _within(data: Json, path: Path_) -> object:
-    """What stands at a path."""
+    """Returns what is at a path."""
     for part in path:
         data = data[part]  # type: ignore[index]
     return data
 
 
-def _text(entry: Entry, key: str) -> str:
+def _text(entry: RuleEntry, key: str) -> str:
     return str(entry.fields.get(("", key), ""))

@@ -12,12 +12,12 @@ from qir.ir.attrs import Attr, same
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
-from qir.numerics.fields import BLOCKS, Levels, Method, Rule
+from qir.numerics.fields import BLOCKS, Levels, MethodField, Rule
 from qir.profiles.evidence import weaker
 from qir.profiles.kernel_forms import forms_of
 from qir.profiles.preparation import USUAL
 
-Field: TypeAlias = "str | bool | Levels | Method | None"
+Field: TypeAlias = "str | bool | Levels | MethodField | None"
 Fields: TypeAlias = "Mapping[tuple[str, str], Field]"
 """What a file says: ("requant", "zero") -> "before"; ("", "method") -> a method."""
 
@@ -141,7 +141,7 @@ class When:
         return len(self.storage) + len(self.attrs) + sum(map(bool, named)) + 2 * len(self.form)
 
     def holds(self, query: Query) -> bool:
-        """Whether a query meets them all."""
+        """Returns whether a query meets them all."""
         return (
             all(self._stored(query, slot) in kinds for slot, kinds in self.storage.items())
             and (not self.grain or query.grain in self.grain)
@@ -155,7 +155,7 @@ class When:
         return query.data or REAL if slot == "data" else query.storage.get(slot, REAL)
 
     def meets(self, other: When) -> bool:
-        """Whether some query could meet both."""
+        """Returns whether some query could meet both."""
         slots = self.storage.keys() & other.storage.keys()
         return (
             all(set(self.storage[s]) & set(other.storage[s]) for s in slots)
@@ -171,7 +171,7 @@ def _overlap(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RuleEntry:
     """One `[[rule]]` of a file: for which ops, when, and the fields that differ."""
 
     ops: tuple[str, ...]
@@ -185,17 +185,17 @@ class Entry:
         return ("*" not in self.ops) + self.when.count
 
     def concerns(self, op: str) -> bool:
-        """Whether some query of an op could meet it."""
+        """Returns whether some query of an op could meet it."""
         return "*" in self.ops or op in self.ops
 
-    def clashes(self, other: Entry) -> bool:
-        """Whether neither is more specific, and some query would meet both."""
+    def clashes(self, other: RuleEntry) -> bool:
+        """Returns whether neither is more specific, and some query would meet both."""
         ops = "*" in self.ops or "*" in other.ops or bool(set(self.ops) & set(other.ops))
         return ops and self.weight == other.weight and self.when.meets(other.when)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupEntry:
     """A chain of ops that the runtime computes as one quantized kernel."""
 
     chain: tuple[str, ...]
@@ -216,7 +216,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ProfileHead:
     """Of what a profile speaks, and what shows it."""
 
     name: str
@@ -238,19 +238,19 @@ class Head:
 class _Found:
     """What a profile, which never changes, need not look for a second time."""
 
-    rules: dict[str, tuple[Entry, ...]] = field(default_factory=dict)
+    rules: dict[str, tuple[RuleEntry, ...]] = field(default_factory=dict)
     """Those that may speak of an op."""
-    groups: tuple[Group, ...] | None = None
+    groups: tuple[GroupEntry, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
     """One backend's numerics, with those it extends below it."""
 
-    head: Head
+    head: ProfileHead
     defaults: Fields
-    rules: tuple[Entry, ...]
-    own_groups: tuple[Group, ...]
+    rules: tuple[RuleEntry, ...]
+    own_groups: tuple[GroupEntry, ...]
     base: Profile | None
     text: str = field(compare=False, repr=False)
     _found: _Found = field(default_factory=_Found, init=False, compare=False, repr=False)
@@ -277,18 +277,19 @@ class Profile:
         return next((steps for steps in said if steps is not None), USUAL)
 
     def on(self, isa: str) -> Profile:
-        """The profile on another instruction set: `any`, `avx2`, `avx512`, `vnni` or `amx`."""
+        """Returns the profile on another instruction set: `any`, `avx2`, `avx512`, `vnni` or
+        `amx`."""
         return replace(self, head=replace(self.head, isa=isa))
 
     @property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[GroupEntry, ...]:
         """All groups; one with the chain, result and conditions of one below replaces it."""
         if self._found.groups is None:
             self._found.groups = self._all_groups()
         return self._found.groups
 
-    def _all_groups(self) -> tuple[Group, ...]:
-        found: dict[tuple[tuple[str, ...], str, str], Group] = {}
+    def _all_groups(self) -> tuple[GroupEntry, ...]:
+        found: dict[tuple[tuple[str, ...], str, str], GroupEntry] = {}
         for layer in self.layers:
             if layer.head.groups == "own":
                 found.clear()
@@ -305,7 +306,8 @@ class Profile:
         return state.hexdigest()
 
     def resolve(self, query: Query) -> Rule:
-        """The one record for a query; one that names no instruction set asks for the profile's.
+        """Returns the one record for a query; one that names no instruction set asks for the
+        profile's.
 
         Defaults from the lowest profile up, then from the lowest up the most specific rule of each
         that applies. What changes numbers without a claim of its own claims nothing.
@@ -320,11 +322,11 @@ class Profile:
         return held[2]
 
     def asked(self, query: Query) -> Query:
-        """The query on the profile's instruction set, if it names none itself."""
+        """Returns the query on the profile's instruction set, if it names none itself."""
         return replace(query, isa=self.isa) if query.isa == "any" else query
 
-    def entry(self, query: Query) -> Entry | None:
-        """The most specific of this profile's own rules that applies."""
+    def entry(self, query: Query) -> RuleEntry | None:
+        """Returns the most specific of this profile's own rules that applies."""
         speak = self._found.rules.get(query.op)
         if speak is None:
             speak = tuple(e for e in self.rules if e.concerns(query.op))
@@ -332,8 +334,10 @@ class Profile:
         found = [e for e in speak if e.when.holds(query)]
         return max(found, key=lambda e: e.weight, default=None)
 
-    def group(self, chain: tuple[str, ...], query: Query, *, result: str = "codes") -> Group | None:
-        """The group for ops in a row with such a result, the most specific that applies.
+    def group(
+        self, chain: tuple[str, ...], query: Query, *, result: str = "codes"
+    ) -> GroupEntry | None:
+        """Returns the group for ops in a row with such a result, the most specific that applies.
 
         It claims no more than the rule of its first op does of that query; of a float result
         nothing is claimed where that rule bounds the error in steps of quantized values.
@@ -353,17 +357,17 @@ class Profile:
 
 
 def resolve(profile: Profile, node: Node, isa: str = "any") -> Rule:
-    """What decides the numbers of a node under a profile, on an instruction set."""
+    """Returns what decides the numbers of a node under a profile, on an instruction set."""
     return profile.resolve(query_of(node, isa=isa))
 
 
 _MOST_RECORDS = 4096
-_RECORDS: dict[tuple[int, ...], tuple[tuple[Profile, ...], tuple[Entry | None, ...], Rule]] = {}
+_RECORDS: dict[tuple[int, ...], tuple[tuple[Profile, ...], tuple[RuleEntry | None, ...], Rule]] = {}
 """Records by the profiles and rules that they are made of, which are kept so that none is another;
 few are ever asked for."""
 
 
-def _resolved(name: str, layers: tuple[Profile, ...], chosen: tuple[Entry | None, ...]) -> Rule:
+def _resolved(name: str, layers: tuple[Profile, ...], chosen: tuple[RuleEntry | None, ...]) -> Rule:
     said: dict[tuple[str, str], Field] = {}
     for layer in layers:
         said.update(layer.defaults)
@@ -385,7 +389,7 @@ def _record(profile: str, said: Fields) -> Rule:
 
 
 def met(op: str, when: When) -> Query:
-    """A query of an op that meets conditions."""
+    """Returns a query of an op that meets conditions."""
     storage = {s: k for s, kinds in when.storage.items() for k in kinds[:1] if k != REAL}
     if data := storage.pop("data", ""):
         storage = dict.fromkeys(DATA_SLOTS, data) | storage
@@ -394,13 +398,13 @@ def met(op: str, when: When) -> Query:
     return Query(op, storage, grain, when.attrs, isa, bounds, when.form)
 
 
-def clashes(rules: tuple[Entry, ...]) -> Iterator[tuple[Entry, Entry]]:
+def clashes(rules: tuple[RuleEntry, ...]) -> Iterator[tuple[RuleEntry, RuleEntry]]:
     """Pairs of rules of which neither is more specific."""
     return ((a, b) for a, b in itertools.combinations(rules, 2) if a.clashes(b))
 
 
 def differences(a: Rule, b: Rule) -> dict[str, tuple[object, object]]:
-    """The fields in which two rules differ, as `block.field`, evidence and claims aside."""
+    """Returns the fields in which two rules differ, as `block.field`, evidence and claims aside."""
     out: dict[str, tuple[object, object]] = {}
     for block in BLOCKS:
         for item in fields(BLOCKS[block]):

@@ -6,14 +6,14 @@ import json
 import re
 from collections.abc import Mapping
 
-from qir.numerics.fields import Method
+from qir.numerics.fields import MethodField
 from qir.profiles.parser import GROUP, HEAD, WHEN
-from qir.profiles.profile import Field, Head, Profile, When
+from qir.profiles.profile import Field, Profile, ProfileHead, When
 
 
 def dumps(profile: Profile) -> str:
-    """The profile (without what it extends) as TOML that reads back equal."""
-    head, plain = profile.head, Head("")
+    """Returns the profile (without what it extends) as TOML that reads back equal."""
+    head, plain = profile.head, ProfileHead("")
     said_ = {k: v for k in HEAD if (v := getattr(head, k)) != getattr(plain, k)}
     lines = [f"{k} = {_toml(v)}" for k, v in said_.items()]
     lines += _fields(profile.defaults)
@@ -32,7 +32,7 @@ def _fields(said_: Mapping[tuple[str, str], Field]) -> list[str]:
     for (block, name), value in said_.items():
         if block:
             blocks.setdefault(block, {})[name] = value
-        elif isinstance(value, Method):
+        elif isinstance(value, MethodField):
             out.append(f"method = {_toml({'name': value.name, **value.params})}")
         else:
             out.append(f"{name} = {_toml('none' if value is None else value)}")

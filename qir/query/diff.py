@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from qir.arguments import checked
 from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
-from qir.ir.node import Node, Program, Value
+from qir.ir.node import GraphLike, Node, Value
 from qir.ir.ops.layers import CONTROL
 from qir.ir.types import Array, QuantType, TensorType
 from qir.query.alignment import Held, aligned, in_one_order, orders
@@ -51,7 +51,7 @@ What: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class GraphChange:
     """One thing that is another in the second graph."""
 
     what: What
@@ -85,7 +85,7 @@ class Change:
 
 
 def _by(what: What, found: Measure) -> str:
-    """The largest distance, in the unit that suits it."""
+    """Returns the largest distance, in the unit that suits it."""
     if found.ulps is not None and found.ulps < 1000:
         ulps = f"{found.ulps} ulp{'' if found.ulps == 1 else 's'}"
         return ulps if what == "scale" else f"{found.largest or 0.0:.3g}, {ulps}"
@@ -117,7 +117,7 @@ class Changed:
     b: str
     op: str
     how: How
-    changes: tuple[Change, ...]
+    changes: tuple[GraphChange, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +131,18 @@ class Lone:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class GraphDifference:
     """What differs between graphs a and b; `to_json` has the keys of the fields and `equal`."""
 
     nodes: tuple[int, int]
     """How many there are, those of bodies too."""
-    graph: tuple[Change, ...]
+    graph: tuple[GraphChange, ...]
     changed: tuple[Changed, ...]
     only_a: tuple[Lone, ...]
     only_b: tuple[Lone, ...]
     pairs: tuple[Pair, ...]
     """Those of bodies by their path, after the graph's own."""
-    bodies: Mapping[str, Difference]
+    bodies: Mapping[str, GraphDifference]
     """The bodies that differ, by the path of the node that holds them."""
 
     @property
@@ -155,8 +155,8 @@ class Difference:
         """How many pairs there are of each kind."""
         return dict(Counter(pair.how for pair in self.pairs).most_common())
 
-    def changes(self, *what: What) -> Iterator[Change]:
-        """Every change of these kinds, or of any, those of bodies too."""
+    def changes(self, *what: What) -> Iterator[GraphChange]:
+        """Yields every change of these kinds, or of any, in bodies too."""
         yield from (c for c in self.graph if not what or c.what in what)
         for both in self.changed:
             yield from (c for c in both.changes if not what or c.what in what)
@@ -164,7 +164,7 @@ class Difference:
             yield from body.changes(*what)
 
     def to_json(self) -> dict[str, object]:
-        """All but the pairs, of which it has the counts, as JSON takes it."""
+        """Returns all but the pairs, of which it has the counts, as JSON takes it."""
         return {
             "equal": self.equal,
             "nodes": list(self.nodes),
@@ -200,15 +200,15 @@ class Difference:
 
 
 @checked
-def diff(a: Program, b: Program) -> Difference:
-    """What differs between two graphs."""
+def diff(a: GraphLike, b: GraphLike) -> GraphDifference:
+    """Returns the differences between two graphs."""
     return _diff(a, b)
 
 
-def _diff(a: Program, b: Program, *, placed: bool = False) -> Difference:
+def _diff(a: GraphLike, b: GraphLike, *, placed: bool = False) -> GraphDifference:
     pairs = pair(a, b)
     changed: list[Changed] = []
-    bodies: dict[str, Difference] = {}
+    bodies: dict[str, GraphDifference] = {}
     inner: list[Pair] = []
     for one, other in pairs.of_a.items():
         ends = placed and one.op in ("input", "output")
@@ -224,7 +224,7 @@ def _diff(a: Program, b: Program, *, placed: bool = False) -> Difference:
     place = {node.name: i for i, node in enumerate(a)}
     changed.sort(key=lambda c: place[c.a])
     mine, theirs = list(a), list(b)
-    return Difference(
+    return GraphDifference(
         (_count(mine), _count(theirs)),
         tuple(_graph(pairs, a, b, placed)),
         tuple(changed),
@@ -236,7 +236,7 @@ def _diff(a: Program, b: Program, *, placed: bool = False) -> Difference:
 
 
 def _count(nodes: Iterable[Node]) -> int:
-    """How many nodes there are, those of bodies too."""
+    """Returns how many nodes there are, those of bodies too."""
     return sum(1 + sum(map(_count, node.bodies.values())) for node in nodes)
 
 
@@ -249,36 +249,38 @@ def _lone(
     return tuple(Lone(n.name, " |> ".join(ops(n)), h.name if h else "") for n, h in held)
 
 
-def _graph(pairs: Pairing, a: Program, b: Program, placed: bool) -> Iterator[Change]:
+def _graph(pairs: Pairing, a: GraphLike, b: GraphLike, placed: bool) -> Iterator[GraphChange]:
     if a.profile != b.profile:
-        yield Change("profile", "", a.profile, b.profile)
+        yield GraphChange("profile", "", a.profile, b.profile)
     if placed:
         ends = zip(a.inputs, b.inputs, strict=False)
         if len(a.inputs) == len(b.inputs) and not all(pairs.agree(v, w) for v, w in ends):
             mine, theirs = (", ".join(v.name for v in g.inputs) for g in (a, b))
-            yield Change("order", "inputs", mine, theirs)
+            yield GraphChange("order", "inputs", mine, theirs)
         return
     sides = [([v.name for v in g.inputs], _outputs(g)) for g in (a, b)]
     for where, mine, theirs in zip(("inputs", "outputs"), *sides, strict=True):
         if mine != theirs and sorted(mine) == sorted(theirs):
-            yield Change("order", where, ", ".join(mine), ", ".join(theirs))
+            yield GraphChange("order", where, ", ".join(mine), ", ".join(theirs))
 
 
-def _outputs(graph: Program) -> list[str]:
+def _outputs(graph: GraphLike) -> list[str]:
     return [name for node in graph if node.op == "output" for name in node.operands]
 
 
 # -- one pair ---------------------------------------------------------------------------------
 
 
-def _changes(pairs: Pairing, a: Program, b: Program, one: Node, other: Node) -> Iterator[Change]:
+def _changes(
+    pairs: Pairing, a: GraphLike, b: GraphLike, one: Node, other: Node
+) -> Iterator[GraphChange]:
     if ops(one) != ops(other):
-        yield Change("op", "", " |> ".join(ops(one)), " |> ".join(ops(other)))
+        yield GraphChange("op", "", " |> ".join(ops(one)), " |> ".join(ops(other)))
     if one.op == "input" and one.name != other.name:
-        yield Change("name", "", one.name, other.name)
+        yield GraphChange("name", "", one.name, other.name)
     profiles = one.profile or a.profile, other.profile or b.profile
     if profiles[0] != profiles[1] and (one.profile or other.profile):
-        yield Change("profile", "", *profiles)
+        yield GraphChange("profile", "", *profiles)
     yield from _attributes(one, other)
     if ops(one) == ops(other) or set(one.operands) == set(other.operands):
         yield from _operands(pairs, one, other)
@@ -286,27 +288,29 @@ def _changes(pairs: Pairing, a: Program, b: Program, one: Node, other: Node) -> 
     for slot in _union(one.schemes, other.schemes):
         plans = _told(one.schemes.get(slot)), _told(other.schemes.get(slot))
         if plans[0] != plans[1]:
-            yield Change("plan", slot, *plans)
+            yield GraphChange("plan", slot, *plans)
     for name in _union(one.inner, other.inner):
         inner = _told(one.inner.get(name)), _told(other.inner.get(name))
         if inner[0] != inner[1]:
-            yield Change("type", name, *inner)
+            yield GraphChange("type", name, *inner)
     for name in sorted(one.bodies.keys() ^ other.bodies.keys()):
         there = "a body", "nothing"
-        yield Change("attribute", name, *(there if name in one.bodies else there[::-1]))
+        yield GraphChange("attribute", name, *(there if name in one.bodies else there[::-1]))
     if one.op == other.op == "constant":
         yield from _constants(one.result, other.result)
 
 
-def _ends(pairs: Pairing, a: Program, b: Program, one: Node, other: Node) -> Iterator[Change]:
-    """What differs between the inputs or outputs of two bodies that are bound by order."""
+def _ends(
+    pairs: Pairing, a: GraphLike, b: GraphLike, one: Node, other: Node
+) -> Iterator[GraphChange]:
+    """Yields what differs between the inputs or outputs of two bodies that are bound by order."""
     yield from _results(one, other)
     mine, theirs = list(one.operands.items()), list(other.operands.values())
     if len(mine) != len(theirs):
-        yield Change("results", "", f"{len(mine)}", f"{len(theirs)}")
+        yield GraphChange("results", "", f"{len(mine)}", f"{len(theirs)}")
     for (slot, value), far in zip(mine, theirs, strict=False):
         if not pairs.agree(value, far):
-            yield Change("operand", slot, _name(value), _name(far))
+            yield GraphChange("operand", slot, _name(value), _name(far))
 
 
 def _union(a: Iterable[str], b: Iterable[str]) -> list[str]:
@@ -317,22 +321,22 @@ def _told(value: object) -> str:
     return "nothing" if value is None else str(value)
 
 
-def _attributes(a: Node, b: Node) -> Iterator[Change]:
+def _attributes(a: Node, b: Node) -> Iterator[GraphChange]:
     for prefix, mine, theirs in _stages(a, b):
         for name in _union(mine, theirs):
             if name not in mine or name not in theirs:
                 texts = _attr(mine.get(name, "nothing")), _attr(theirs.get(name, "nothing"))
-                yield Change("attribute", prefix + name, *texts)
+                yield GraphChange("attribute", prefix + name, *texts)
             elif name != "data" and not attributes.same(mine[name], theirs[name]):
-                yield Change("attribute", prefix + name, *_apart(mine[name], theirs[name]))
+                yield GraphChange("attribute", prefix + name, *_apart(mine[name], theirs[name]))
     if ops(a) == ops(b):
         for i, (one, other) in enumerate(zip(a.stages, b.stages, strict=False)):
             if one.type != other.type:
-                yield Change("type", f"stage {i}", _told(one.type), _told(other.type))
+                yield GraphChange("type", f"stage {i}", _told(one.type), _told(other.type))
 
 
 def _stages(a: Node, b: Node) -> Iterator[tuple[str, Mapping[str, Attr], Mapping[str, Attr]]]:
-    """The attributes to compare: of the node, or of what both compute."""
+    """Yields the attributes to compare: of the node, or of what both compute."""
     if not a.stages and not b.stages:
         if a.op == b.op:
             yield "", a.attrs, b.attrs
@@ -358,7 +362,7 @@ def _attr(value: Attr) -> str:
 
 
 def _apart(a: Attr, b: Attr) -> tuple[str, str]:
-    """Two attributes that differ, told so that the texts do too."""
+    """Formats two differing attributes so that their texts differ too."""
     if isinstance(a, Array) and isinstance(b, Array):
         found = measure(a.data, b.data) if a.type.element == b.type.element else None
         return found.first.texts if found and found.first else (repr(a), repr(b))
@@ -375,13 +379,13 @@ def _apart(a: Attr, b: Attr) -> tuple[str, str]:
     return f"{texts[0]} ({type(a).__name__})", f"{texts[1]} ({type(b).__name__})"
 
 
-def _operands(pairs: Pairing, a: Node, b: Node) -> Iterator[Change]:
+def _operands(pairs: Pairing, a: Node, b: Node) -> Iterator[GraphChange]:
     for slot in _union(a.operands, b.operands):
         mine, theirs = a.operands.get(slot), b.operands.get(slot)
         if mine is None or theirs is None:
-            yield Change("operand", slot, _name(mine), _name(theirs))
+            yield GraphChange("operand", slot, _name(mine), _name(theirs))
         elif not pairs.agree(mine, theirs):
-            yield Change("operand", slot, _name(mine), _name(theirs))
+            yield GraphChange("operand", slot, _name(mine), _name(theirs))
 
 
 def _name(value: Value | None) -> str:
@@ -391,22 +395,22 @@ def _name(value: Value | None) -> str:
 # -- types ------------------------------------------------------------------------------------
 
 
-def _results(a: Node, b: Node) -> Iterator[Change]:
+def _results(a: Node, b: Node) -> Iterator[GraphChange]:
     if len(a.results) != len(b.results):
-        yield Change("results", "", f"{len(a.results)}", f"{len(b.results)}")
+        yield GraphChange("results", "", f"{len(a.results)}", f"{len(b.results)}")
     for mine, theirs in zip(a.results, b.results, strict=False):
         where = mine.name if len(a.results) > 1 else ""
         yield from _types(where, *in_one_order(mine, theirs))
 
 
-def _types(where: str, a: TensorType, b: TensorType) -> Iterator[Change]:
+def _types(where: str, a: TensorType, b: TensorType) -> Iterator[GraphChange]:
     if a == b:
         return
     if a.shape != b.shape:
-        yield Change("shape", where, shape(a), shape(b))
+        yield GraphChange("shape", where, shape(a), shape(b))
     if a.quant is None or b.quant is None:
         if a.element != b.element:
-            yield Change("type", where, _element(a), _element(b))
+            yield GraphChange("type", where, _element(a), _element(b))
         return
     yield from _maps(where, a.quant, b.quant)
 
@@ -415,7 +419,7 @@ def _element(kind: TensorType) -> str:
     return codes(kind.quant) if kind.quant else str(kind.dtype)
 
 
-def _maps(where: str, a: QuantType, b: QuantType) -> Iterator[Change]:
+def _maps(where: str, a: QuantType, b: QuantType) -> Iterator[GraphChange]:
     mine, theirs = [
         f"{q.kind} {q.storage}"
         + (f"<{q.bounds[0]}:{q.bounds[1]}>" if q.bounds else "")
@@ -424,9 +428,9 @@ def _maps(where: str, a: QuantType, b: QuantType) -> Iterator[Change]:
         for q in (a, b)
     ]
     if mine != theirs:
-        yield Change("type", where, mine, theirs)
+        yield GraphChange("type", where, mine, theirs)
     if a.grain != b.grain:
-        yield Change("grain", where, str(a.grain or "tensor"), str(b.grain or "tensor"))
+        yield GraphChange("grain", where, str(a.grain or "tensor"), str(b.grain or "tensor"))
     if a.scale != b.scale:
         measured = None
         if a.scale is not None and b.scale is not None:
@@ -440,14 +444,16 @@ def _maps(where: str, a: QuantType, b: QuantType) -> Iterator[Change]:
         yield _moved("zero", where, (_zero(a), _zero(b)), measured)
     offsets = [(q.plus, q.declared, q.codes, q.signs[q.real_zero :]) for q in (a, b)]
     if offsets[0] != offsets[1]:
-        yield Change("type", f"{where} offset, declared range or table".strip(), str(a), str(b))
+        yield GraphChange(
+            "type", f"{where} offset, declared range or table".strip(), str(a), str(b)
+        )
 
 
-def _moved(what: What, where: str, texts: tuple[str, str], measured: Measure | None) -> Change:
-    """A change of numbers; of the first that differs where both look alike in short."""
+def _moved(what: What, where: str, texts: tuple[str, str], measured: Measure | None) -> GraphChange:
+    """Returns a change of numbers; of the first that differs where both look alike in short."""
     if texts[0] == texts[1] and measured is not None and measured.first is not None:
         texts = measured.first.texts
-    return Change(what, where, *texts, measured)
+    return GraphChange(what, where, *texts, measured)
 
 
 def _scale(quant: QuantType) -> str:
@@ -463,7 +469,7 @@ def _zero(quant: QuantType) -> str:
 
 
 def _numbers(held: NDArray[np.generic]) -> str:
-    """One number to the last bit, or the least and the greatest in short."""
+    """Returns one number to the last bit, or the least and the greatest in short."""
     flat = held.reshape(-1)
     if flat.size == 1:
         return number(flat[0])
@@ -477,7 +483,7 @@ def _numbers(held: NDArray[np.generic]) -> str:
 _IDLE = re.compile("coded|permuted")  # steps that leave every float value as it was
 
 
-def _constants(a: Value, b: Value) -> Iterator[Change]:
+def _constants(a: Value, b: Value) -> Iterator[GraphChange]:
     one, other = a.constant, b.constant
     if one is None or other is None or one is other:
         return
@@ -488,7 +494,9 @@ def _constants(a: Value, b: Value) -> Iterator[Change]:
         return  # the types say so
     steps = [{s for s in v.lineage.how if not _IDLE.match(s)} for v in (a, b)]
     if a.lineage.tensor == b.lineage.tensor and steps[0] != steps[1]:
-        yield Change("elements", ", ".join(sorted(steps[0] ^ steps[1])), _held(one), _held(other))
+        yield GraphChange(
+            "elements", ", ".join(sorted(steps[0] ^ steps[1])), _held(one), _held(other)
+        )
         return
     if maps[0] == maps[1] and alike(x[0], y[0]):
         return
@@ -499,7 +507,8 @@ def _constants(a: Value, b: Value) -> Iterator[Change]:
 
 
 def _codes(a: Held, b: Held) -> Measure | None:
-    """The distance of two arrays of one kind of quantized values, where both hold integers."""
+    """Returns the distance of two arrays of one kind of quantized values, where both hold
+    integers."""
     storages = {q.storage for _, q in (a, b) if q is not None}
     if len(storages) != 1 or a[0].dtype != b[0].dtype or a[0].dtype.kind not in "iu":
         return None
@@ -507,7 +516,7 @@ def _codes(a: Held, b: Held) -> Measure | None:
 
 
 def _elements(a: Held, b: Held) -> Measure | None:
-    """The distance of the float values; in steps where one of the two is quantized."""
+    """Returns the distance of the float values; in steps where one of the two is quantized."""
     values, shown, step = [], [], None
     for data, quant in (a, b):
         if quant is None:

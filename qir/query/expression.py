@@ -1,4 +1,4 @@
-"""The expressions of queries: tokens, a Pratt parser, and the functions that it makes of them.
+"""Parses query expressions (a Pratt parser) and compiles them to functions.
 
 An expression becomes a tree of Python functions over a scope; no text is ever handed to Python.
 Operators of one strength are gathered in a row, so that only brackets make the tree deeper.
@@ -66,7 +66,7 @@ class Effort:
         self._answers: dict[tuple[int, int], bool] = {}
 
     def row(self, item: Node | Value) -> tuple[Item, ...] | None:
-        """The users of something, where they were gathered."""
+        """Returns the users of something, where they were gathered."""
         return self._rows.get(id(item))
 
     def keep(self, item: Node | Value, row: tuple[Item, ...]) -> None:
@@ -97,7 +97,7 @@ class Scope:
     it: Item = None
 
     def look(self, count: int) -> None:
-        """Counts elements; ParseError when it comes to too many."""
+        """Counts elements; raises ParseError when it comes to too many."""
         self.effort.left -= count
         if self.effort.left < 0:
             raise ParseError("the expression looks at too many elements of too many nodes")
@@ -114,7 +114,7 @@ class Token(NamedTuple):
     column: int
 
 
-class Part(NamedTuple):
+class ExpressionPart(NamedTuple):
     """A piece of an expression: what it does, and what it is where that is plain to see."""
 
     code: Code
@@ -137,7 +137,7 @@ def fail(column: int, message: str) -> NoReturn:
 
 
 def compile_expression(text: str, names: Names) -> Code:
-    """The function of an expression; ParseError with the column where it is none."""
+    """Returns the function of an expression; raises ParseError with the column where it is none."""
     if not isinstance(text, str):
         raise ParseError(f"an expression is a text, not {text!r:.40}")
     if len(text) > MOST_LETTERS:
@@ -166,7 +166,7 @@ def _tokens(text: str) -> list[Token]:
 
 
 def _ends(tokens: list[Token]) -> bool:
-    """Whether the last token ends a part, so that a point after it asks for more of it."""
+    """Returns whether the last token ends a part, so that a point after it asks for more of it."""
     if not tokens:
         return False
     kind, text, _ = tokens[-1]
@@ -204,7 +204,7 @@ class _Parser:
     def near(self) -> str:
         return "the end" if self.next.kind == "end" else repr(self.next.text[:30])
 
-    def whole(self) -> Part:
+    def whole(self) -> ExpressionPart:
         part = self.parse(_OR)
         if self.next.kind != "end":
             fail(self.next.column, f"{self.near()} is one too many")
@@ -212,8 +212,8 @@ class _Parser:
 
     # -- operators ----------------------------------------------------------------------------
 
-    def parse(self, least: int) -> Part:
-        """An expression of operators at least so strong."""
+    def parse(self, least: int) -> ExpressionPart:
+        """Returns an expression of operators at least so strong."""
         self.depth += 1
         if self.depth > MOST_DEPTH:
             fail(self.next.column, f"parts within parts, more than {MOST_DEPTH} deep")
@@ -230,7 +230,7 @@ class _Parser:
             return 0
         return _POWERS.get(self.next.text, 0)
 
-    def prefix(self, least: int) -> Part:
+    def prefix(self, least: int) -> ExpressionPart:
         start = self.next
         flips = 0
         while self.take("not"):
@@ -239,16 +239,16 @@ class _Parser:
             if least > _NOT:
                 fail(start.column, "put `not ...` in brackets here")
             code = self.parse(_NOT).code
-            return Part(_flag(code, flips % 2 == 0))
+            return ExpressionPart(_flag(code, flips % 2 == 0))
         while self.take("-"):
             flips += 1
         if not flips:
             return self.steps(self.primary())
         code = self.steps(self.primary()).code
-        return Part(code if flips % 2 == 0 else lambda s: negative(code(s)))
+        return ExpressionPart(code if flips % 2 == 0 else lambda s: negative(code(s)))
 
-    def row(self, first: Part, power: int) -> Part:
-        """The operands that operators of one strength join."""
+    def row(self, first: ExpressionPart, power: int) -> ExpressionPart:
+        """Returns the operands that operators of one strength join."""
         operators: list[Token] = []
         parts = [first]
         while self.power() == power:
@@ -260,13 +260,13 @@ class _Parser:
             parts.append(self.parse(power + 1))
         codes = [part.code for part in parts]
         if power in (_OR, _AND):
-            return Part(_any_of(codes) if power == _OR else _all_of(codes))
+            return ExpressionPart(_any_of(codes) if power == _OR else _all_of(codes))
         if power == _COMPARE:
             self.check_ops(operators, parts)
-            return Part(_compared([COMPARISONS[o.text] for o in operators], codes))
-        return Part(_reckoned([ARITHMETIC[o.text] for o in operators], codes))
+            return ExpressionPart(_compared([COMPARISONS[o.text] for o in operators], codes))
+        return ExpressionPart(_reckoned([ARITHMETIC[o.text] for o in operators], codes))
 
-    def check_ops(self, operators: list[Token], parts: list[Part]) -> None:
+    def check_ops(self, operators: list[Token], parts: list[ExpressionPart]) -> None:
         """A text that is compared with `op` names an op, or nothing would ever be found."""
         for token, a, b in zip(operators, parts, parts[1:], strict=False):
             for named, other in ((a, b), (b, a)):
@@ -276,14 +276,14 @@ class _Parser:
 
     # -- parts --------------------------------------------------------------------------------
 
-    def primary(self) -> Part:
+    def primary(self) -> ExpressionPart:
         token = self.advance()
         match token.kind:
             case "number":
-                return Part(_constant(_number(token)))
+                return ExpressionPart(_constant(_number(token)))
             case "text":
                 text = re.sub(r"\\(.)", _unescaped, token.text[1:-1], flags=re.DOTALL)
-                return Part(_constant(text), literal=text)
+                return ExpressionPart(_constant(text), literal=text)
             case "name":
                 return self.named(token)
         if token.text == "(":
@@ -291,9 +291,9 @@ class _Parser:
         self.at -= token.kind != "end"
         return fail(token.column, f"a name, number or text should stand here, not {self.near()}")
 
-    def bracket(self) -> Part:
+    def bracket(self) -> ExpressionPart:
         if self.take(")"):
-            return Part(_constant(()))
+            return ExpressionPart(_constant(()))
         first = self.parse(_OR)
         if self.take(")"):
             return first
@@ -303,29 +303,29 @@ class _Parser:
                 break
             codes.append(self.parse(_OR).code)
         self.expect(")")
-        return Part(lambda s: tuple(code(s) for code in codes))
+        return ExpressionPart(lambda s: tuple(code(s) for code in codes))
 
-    def named(self, token: Token) -> Part:
+    def named(self, token: Token) -> ExpressionPart:
         name = token.text
         if self.next.kind == "mark" and self.next.text == "(":
             return self.call(token)
         if name in _FLAGS:
-            return Part(_constant(_FLAGS[name]))
+            return ExpressionPart(_constant(_FLAGS[name]))
         if name == "it":
             if not self.inside:
                 fail(token.column, "`it` is the element that any(.., ..) and all(.., ..) look at")
-            return Part(lambda s: s.it)
+            return ExpressionPart(lambda s: s.it)
         if name == "attr" and "op" in self.names.alone:
             self.asked += 1
             self.expect(".", " and an attribute's name")
             wanted = self.word("an attribute's name")
-            return Part(lambda s: attribute(s.subject, wanted.text))
+            return ExpressionPart(lambda s: attribute(s.subject, wanted.text))
         if name in self.names.alone:
             if name in self.names.hints and not self.of_slot():
                 fail(token.column, self.unknown(name))
             self.asked += 1
             ask = _asking(name)
-            return Part(lambda s: ask(s, s.subject), name)
+            return ExpressionPart(lambda s: ask(s, s.subject), name)
         if name in _POWERS:
             fail(token.column, f"a name, number or text should stand here, not {name!r}")
         if name in ("none", "null", "None"):
@@ -355,8 +355,8 @@ class _Parser:
             fail(token.column, f"{what} should stand here")
         return token
 
-    def steps(self, part: Part) -> Part:
-        """What follows a part: `.name`, `.0`, `[0]`, as often as they stand there."""
+    def steps(self, part: ExpressionPart) -> ExpressionPart:
+        """Returns what follows a part: `.name`, `.0`, `[0]`, as often as they are there."""
         steps: list[Callable[[Scope, Item], Item]] = []
         while self.next.kind == "mark" and self.next.text in (".", "["):
             if self.advance().text == "[":
@@ -371,7 +371,7 @@ class _Parser:
                 steps.append(self.dotted())
         if not steps:
             return part
-        return Part(_stepping(part.code, steps))
+        return ExpressionPart(_stepping(part.code, steps))
 
     def dotted(self) -> Callable[[Scope, Item], Item]:
         token = self.word("a name")
@@ -387,7 +387,7 @@ class _Parser:
 
     # -- functions ----------------------------------------------------------------------------
 
-    def call(self, token: Token) -> Part:
+    def call(self, token: Token) -> ExpressionPart:
         name = token.text
         if f"{name}(" not in _CALLS:
             known = {key[:-1] for key in _CALLS}
@@ -395,14 +395,14 @@ class _Parser:
         self.expect("(")
         if name in ("any", "all"):
             return self.over(name)
-        parts: list[Part] = []
+        parts: list[ExpressionPart] = []
         while not self.take(")"):
             if parts:
                 self.expect(",")
             parts.append(self.parse(_OR))
         return self.called(token, parts)
 
-    def over(self, name: str) -> Part:
+    def over(self, name: str) -> ExpressionPart:
         """`any` and `all`, with what is asked of each element."""
         rows = self.parse(_OR).code
         ask: Code = lambda s: s.it  # noqa: E731
@@ -412,9 +412,9 @@ class _Parser:
             ask = self.parse(_OR).code
             self.inside -= 1
         self.expect(")")
-        return Part(_over(rows, ask, name == "any", self.asked == asked))
+        return ExpressionPart(_over(rows, ask, name == "any", self.asked == asked))
 
-    def called(self, token: Token, parts: list[Part]) -> Part:
+    def called(self, token: Token, parts: list[ExpressionPart]) -> ExpressionPart:
         name, codes = token.text, [part.code for part in parts]
         if name in ("matches", "slot"):
             literal = parts[-1].literal if parts else None
@@ -422,16 +422,16 @@ class _Parser:
                 fail(token.column, f"write such as {_CALLS[f'{name}(']}")
             self.asked += name == "slot" or len(parts) == 1
             if name == "slot":
-                return Part(lambda s: _slot(s.subject, literal))
+                return ExpressionPart(lambda s: _slot(s.subject, literal))
             glob = re.compile(glob_pattern(literal))
             of = codes[0] if len(parts) == 2 else _called_names
-            return Part(lambda s: matches(of(s), glob))
+            return ExpressionPart(lambda s: matches(of(s), glob))
         if not codes or (len(codes) > 1 and name not in ("min", "max")):
             fail(token.column, f"write such as {_CALLS[f'{name}(']}")
         act = FUNCTIONS[name]
         if len(codes) == 1:
-            return Part(lambda s: act(codes[0](s)))
-        return Part(lambda s: act(tuple(code(s) for code in codes)))
+            return ExpressionPart(lambda s: act(codes[0](s)))
+        return ExpressionPart(lambda s: act(tuple(code(s) for code in codes)))
 
 
 _CALLS = {
@@ -482,7 +482,8 @@ def _all_of(codes: list[Code]) -> Code:
 
 
 def _over(rows: Code, ask: Code, wanted: bool, alone: bool) -> Code:
-    """Whether an element answers as wanted; `alone`: what is asked is asked of nothing else."""
+    """Returns whether an element answers as wanted; `alone`: what is asked is asked of nothing
+    else."""
 
     def run(scope: Scope) -> Item:
         row = rows(scope)
@@ -553,7 +554,7 @@ def _slot(item: Item, name: str) -> Item:
 
 
 def _compared(operators: list[Comparison], codes: list[Code]) -> Code:
-    """A chain such as `1 < uses <= 3`; what is not there makes it false."""
+    """Returns a chain such as `1 < uses <= 3`; what is not there makes it false."""
 
     def run(scope: Scope) -> bool:
         left = codes[0](scope)
@@ -586,7 +587,7 @@ def _reckoned(operators: list[Reckoning], codes: list[Code]) -> Code:
 
 
 def _called_names(scope: Scope) -> Item:
-    """All that something is called: its own name, and its sources'."""
+    """Returns all that something is called: its own name, and its sources'."""
     subject = scope.subject
     node = subject.node if isinstance(subject, Value) else subject
     return (subject.name, *(o.name for o in node.origins), *(o.path for o in node.origins))

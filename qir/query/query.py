@@ -1,4 +1,4 @@
-"""Finding nodes and values by an expression, such as `op == "conv2d" and w.bits == 8 and uses > 1`.
+"""Finds nodes and values by an expression, such as `op == "conv2d" and w.bits == 8 and uses > 1`.
 
     expr     = expr "or" expr | expr "and" expr | "not" expr | compare
     compare  = sum { ("==" | "!=" | "<" | "<=" | ">" | ">=" | "in" | "not in") sum }
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from qir.arguments import checked
-from qir.ir.node import Node, Program, Value
+from qir.ir.node import GraphLike, Node, Value
 from qir.query.expression import Effort, Names, Scope, compile_expression
 from qir.query.facts import ATTRS, KNOWN, OF_NODES, SLOTS, VALUE, truth
 
@@ -49,7 +49,7 @@ _VALUES = Names(
 )
 
 
-class Match(NamedTuple):
+class QueryMatch(NamedTuple):
     """A node that was found, and the bodies that it is in, from the outermost."""
 
     node: Node
@@ -57,14 +57,15 @@ class Match(NamedTuple):
 
 
 @checked
-def query(graph: Program, expression: str) -> list[Node]:
-    """The nodes, of bodies too, of which an expression is true; ParseError where it is none."""
+def query(graph: GraphLike, expression: str) -> list[Node]:
+    """Returns the nodes, of bodies too, of which an expression is true; raises ParseError where it
+    is none."""
     return [match.node for match in search(graph, expression)]
 
 
 @checked
-def search(graph: Program, expression: str) -> list[Match]:
-    """As `query`, each node with the path to it: `loop/body` for a node in that body of `loop`."""
+def search(graph: GraphLike, expression: str) -> list[QueryMatch]:
+    """Returns nodes as `query` does, each with its path: `loop/body` for a node in that body."""
     code = compile_expression(expression, _NODES)
     walk = list(_walk(graph, (), graph.profile))
     effort = Effort(_MOST_LOOKS + 100 * len(walk))
@@ -72,8 +73,9 @@ def search(graph: Program, expression: str) -> list[Match]:
 
 
 @checked
-def query_values(graph: Program, expression: str) -> list[Value]:
-    """The values of which an expression is true: its names are facts of values, as in `bits == 8`.
+def query_values(graph: GraphLike, expression: str) -> list[Value]:
+    """Returns the values of which an expression is true: its names are facts of values, as in `bits
+    == 8`.
 
     Raises ParseError where it is none.
     """
@@ -89,21 +91,21 @@ def query_values(graph: Program, expression: str) -> list[Value]:
 
 
 def ask_node(expression: str) -> Callable[[Node], bool]:
-    """An expression as a question to one node; ParseError where it is none."""
+    """Returns an expression as a question to one node; raises ParseError where it is none."""
     code = compile_expression(expression, _NODES)
     return lambda node: truth(code(Scope(node, Effort(_MOST_LOOKS))))
 
 
 def ask_value(expression: str) -> Callable[[Value], bool]:
-    """An expression as a question to one value; ParseError where it is none."""
+    """Returns an expression as a question to one value; raises ParseError where it is none."""
     code = compile_expression(expression, _VALUES)
     return lambda value: truth(code(Scope(value, Effort(_MOST_LOOKS))))
 
 
-def _walk(graph: Program, path: tuple[str, ...], outer: str) -> Iterator[tuple[Match, str]]:
-    """Every node with its path and the profile that holds where it names none."""
+def _walk(graph: GraphLike, path: tuple[str, ...], outer: str) -> Iterator[tuple[QueryMatch, str]]:
+    """Yields every node with its path and the profile that holds where it names none."""
     profile = graph.profile or outer
     for node in graph:
-        yield Match(node, path), profile
+        yield QueryMatch(node, path), profile
         for name, body in node.bodies.items():
             yield from _walk(body, (*path, f"{node.name}/{name}"), node.profile or profile)

@@ -12,16 +12,16 @@ from qir.errors import OpError
 from qir.ir.types import TensorType
 from qir.profiles.methods import PluginMethod
 from qir.reference.method import (
-    Call,
     Codes,
+    MethodCall,
     integers,
 )
-from qir.reference.products import Kernel, product
+from qir.reference.products import ProductKernel, product
 
 Arrays = Mapping[str, Codes]
 
 
-def as_conv2d(call: Call, arrays: Arrays) -> Codes:
+def as_conv2d(call: MethodCall, arrays: Arrays) -> Codes:
     """conv1d and conv3d as the convolution of images that they are: one sum, rounded once."""
     x, w = arrays["x"], arrays["w"]
     stride, pad, dilation = (integers(call.attrs, name) for name in ("stride", "pad", "dilation"))
@@ -47,7 +47,7 @@ def as_conv2d(call: Call, arrays: Arrays) -> Codes:
         TensorType(a.shape, call.types[s].element) for s, a in (("x", x), ("w", w))
     )
     result = TensorType((1,) * 4, call.result.element)
-    image = Kernel("conv2d", attrs, types, result, replace(call.rule, method=None))
+    image = ProductKernel("conv2d", attrs, types, result, replace(call.rule, method=None))
     made = product(image, {**arrays, "x": x, "w": w})
     if depth is None:
         return made[:, :, 0]
@@ -57,7 +57,7 @@ def as_conv2d(call: Call, arrays: Arrays) -> Codes:
 
 
 def _slices(
-    x: Codes, w: Codes, call: Call, stride: int, pad: tuple[int, int], dilation: int
+    x: Codes, w: Codes, call: MethodCall, stride: int, pad: tuple[int, int], dilation: int
 ) -> tuple[Codes, Codes, tuple[int]]:
     """Each place along the depth as an image whose channels are those of the slices it sees, of
     each group those of one slice after those of another."""
@@ -74,7 +74,7 @@ def _slices(
 
 
 def _windows(
-    x: Codes, w: Codes, call: Call, stride: list[int], pad: list[int], dilation: list[int]
+    x: Codes, w: Codes, call: MethodCall, stride: list[int], pad: list[int], dilation: list[int]
 ) -> tuple[Codes, Codes, tuple[int, ...]]:
     """Each place as one element whose channels are what its window sees, of each group the
     channels of one tap after those of another."""
@@ -100,7 +100,7 @@ def _windows(
 
 
 def _places(size: int, taps: int, stride: int, dilation: int) -> int:
-    """How many windows there are along a padded axis; OpError for none."""
+    """Returns how many windows there are along a padded axis; raises OpError for none."""
     count = (size - (taps - 1) * dilation - 1) // stride + 1
     if count < 1:
         raise OpError(f"a kernel of {taps} does not fit a padded side of {size}")

@@ -20,9 +20,9 @@ from qir.numerics.rounding import fma
 from qir.profiles.methods import FLAG, Param, PluginMethod
 from qir.reference.code_means import ALL_MEANS
 from qir.reference.method import (
-    Call,
     Codes,
     F,
+    MethodCall,
     Real32,
     coded,
     integers,
@@ -31,7 +31,7 @@ from qir.reference.method import (
     to_whole,
 )
 from qir.reference.pool import counts
-from qir.reference.products import Kernel
+from qir.reference.products import ProductKernel
 from qir.reference.table import compute
 from qir.reference.volume_means import mean_of_volumes
 from qir.reference.windows import windows_along
@@ -39,17 +39,19 @@ from qir.reference.windows import windows_along
 Arrays = Mapping[str, Codes]
 
 
-def handed_on(kernel: Callable[[Call, Arrays], Codes], call: Call, arrays: Arrays) -> Codes:
-    """What a kernel makes in its operand's map, dequantized and quantized to the result's: all that
-    a model can do, as the kernel makes no other."""
+def handed_on(
+    kernel: Callable[[MethodCall, Arrays], Codes], call: MethodCall, arrays: Arrays
+) -> Codes:
+    """Returns what a kernel makes in its operand's map, dequantized and quantized to the result's:
+    all that a model can do, as the kernel makes no other."""
     x, out = call.affine("x"), coded(call)
     kept = TensorType(call.result.shape, call.types["x"].element)
-    made = kernel(replace(cast("Kernel", call), result=kept), arrays)
+    made = kernel(replace(cast("ProductKernel", call), result=kept), arrays)
     return quantize(dequantize(made, x, call.rule), out, call.rule)
 
 
 def mean_of_steps(
-    call: Call,
+    call: MethodCall,
     arrays: Arrays,
     *,
     lanes: int = 0,
@@ -104,32 +106,32 @@ def mean_of_steps(
     return stored(np.where(places.reshape(shape), body, tail), out)
 
 
-def _inner(call: Call, rank: int) -> bool:
-    """Whether a mean is over the last axes, all of them."""
+def _inner(call: MethodCall, rank: int) -> bool:
+    """Returns whether a mean is over the last axes, all of them."""
     axes = sorted(a % rank for a in integers(call.attrs, "axes")) or list(range(rank))
     return axes == list(range(rank - len(axes), rank))
 
 
-def _apart(call: Call, shape: tuple[int, ...]) -> bool:
-    """Whether a mean is of data with channels last, or of a whole image: windows of images in the
-    plain order have a loop of their own, in which zero points are added before rounding."""
+def _apart(call: MethodCall, shape: tuple[int, ...]) -> bool:
+    """Returns whether a mean is of data with channels last, or of a whole image: windows of images
+    in the plain order have a loop of their own, in which zero points are added before rounding."""
     if call.op in ("avg_pool1d", "avg_pool2d"):
         return call.attrs.get("layout") == "NHWC" or shape[1] == 1
     return call.op != "reduce_mean"
 
 
-def _whole(call: Call) -> bool:
-    """Whether each image has one mean."""
+def _whole(call: MethodCall) -> bool:
+    """Returns whether each image has one mean."""
     if call.op == "adaptive_avg_pool":
         return set(integers(call.attrs, "size")) == {1}
     return call.op == "global_avg_pool"
 
 
-def _channels(call: Call, rank: int) -> int:
+def _channels(call: MethodCall, rank: int) -> int:
     return rank - 1 if call.attrs.get("layout") == "NHWC" else 1
 
 
-def divisors(call: Call, shape: tuple[int, ...]) -> NDArray[np.float64]:
+def divisors(call: MethodCall, shape: tuple[int, ...]) -> NDArray[np.float64]:
     """By how many elements each sum is divided, shaped to go with the result."""
     if call.op == "reduce_mean":
         axes = [a % len(shape) for a in integers(call.attrs, "axes")] or list(range(len(shape)))
@@ -137,8 +139,9 @@ def divisors(call: Call, shape: tuple[int, ...]) -> NDArray[np.float64]:
     return reduce(np.multiply, _sides(call, shape), np.ones(()))
 
 
-def _sides(call: Call, shape: tuple[int, ...]) -> list[Real32]:
-    """How many elements windows take of each axis of an image, shaped to go with the result."""
+def _sides(call: MethodCall, shape: tuple[int, ...]) -> list[Real32]:
+    """Returns how many elements windows take of each axis of an image, shaped to go with the
+    result."""
     channels = _channels(call, len(shape))
     sides = [size for axis, size in enumerate(shape) if axis not in (0, channels)]
     if call.op == "global_avg_pool":
@@ -159,7 +162,7 @@ def _placed(numbers: Real32, index: int, rank: int, last: bool) -> Real32:
 
 
 def _shares(size: int, count: int) -> NDArray[np.float64]:
-    """How many elements of an axis each of `count` means takes."""
+    """Returns how many elements of an axis each of `count` means takes."""
     index = np.arange(count)
     return (-(-(index + 1) * size // count) - index * size // count).astype(np.float64)
 

@@ -35,7 +35,7 @@ Codes = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class ProductKernel:
     """One quantized op with what it is given and what it must give."""
 
     op: str
@@ -49,15 +49,17 @@ class Kernel:
     """A relu that follows in the same kernel, where its method sees to that."""
 
     def affine(self, slot: str) -> Affine:
-        """The map of an operand; OpError where it is not quantized, or other than plain ones."""
+        """Returns the quantized type of an operand; raises OpError where it is not quantized, or
+        other than plain ones."""
         return self.maps[slot] if slot in self.maps else affine_of(self.quant(slot))
 
     def map(self, slot: str) -> AnyMap:
-        """The map of an operand, of any kind; OpError where it is not quantized."""
+        """Returns the quantized type of an operand, of any kind; raises OpError where it is not
+        quantized."""
         return any_map(self.quant(slot))
 
     def quant(self, slot: str) -> QuantType:
-        """The quantized type of an operand; OpError where it is not quantized."""
+        """Returns the quantized type of an operand; raises OpError where it is not quantized."""
         quant = self.types[slot].quant
         if quant is None:
             raise OpError(f"{self.op}: {slot} is {self.types[slot]}, quantized values are needed")
@@ -65,13 +67,13 @@ class Kernel:
 
     @property
     def out(self) -> Affine | None:
-        """The map of the result; None where it is float."""
+        """The quantized type of the result; None where it is float."""
         quant = self.result.quant
         return None if quant is None else affine_of(_known(self.op, "", quant))
 
     @property
     def out_map(self) -> AnyMap | None:
-        """The map of the result, of any kind; None where it is float."""
+        """The quantized type of the result, of any kind; None where it is float."""
         quant = self.result.quant
         return None if quant is None else any_map(_known(self.op, "", quant))
 
@@ -84,7 +86,8 @@ def _known(op: str, slot: str, quant: QuantType) -> QuantType:
 
 
 def plain(quant: QuantType) -> bool:
-    """Whether quantized values are whole steps of one scale, or of one an index of one axis."""
+    """Returns whether quantized values are whole steps of one scale, or of one an index of one
+    axis."""
     known = quant.kind == "uniform" and quant.plus is None and not quant.real_zero
     nested = any(a.type.quant for a in quant.arrays())
     simple = quant.grain is None or quant.axis is not None
@@ -92,12 +95,12 @@ def plain(quant: QuantType) -> bool:
 
 
 def any_map(quant: QuantType) -> AnyMap:
-    """The map of a quantized type of any kind whose numbers are known."""
+    """Returns the quantized type of a quantized type of any kind whose numbers are known."""
     return affine_of(quant) if plain(quant) else map_of(quant)
 
 
-def integral(kernel: Kernel) -> bool:
-    """Whether the product is one of whole numbers: scales can be taken out of every sum."""
+def integral(kernel: ProductKernel) -> bool:
+    """Returns whether the product is one of whole numbers: scales can be taken out of every sum."""
     traits = spec(kernel.op).traits
     data, weight = (kernel.types[s or ""].quant for s in (traits.data, traits.weight))
     if data is None or weight is None:
@@ -116,8 +119,9 @@ def integral(kernel: Kernel) -> bool:
     return _outside(kernel, traits.data) and _outside(kernel, traits.weight or "")
 
 
-def offset_by_ends(kernel: Kernel) -> bool:
-    """Whether integer sums with an offset are those of integers, and a number beside them."""
+def offset_by_ends(kernel: ProductKernel) -> bool:
+    """Returns whether integer sums with an offset are those of integers, and a number next to
+    them."""
     traits = spec(kernel.op).traits
     data, weight = (kernel.types[s or ""].quant for s in (traits.data, traits.weight))
     if kernel.rule.bias.plus != "ends" or kernel.op == "conv2d" or data is None or weight is None:
@@ -127,12 +131,14 @@ def offset_by_ends(kernel: Kernel) -> bool:
 
 
 def between_ends(result: QuantType, rule: Rule) -> bool:
-    """Whether quantized values of a type with an offset are made of the ends of its range."""
+    """Returns whether quantized values of a type with an offset are made of the ends of its
+    range."""
     return rule.requant.plus == "ends" and result.plus is not None and result.declared is not None
 
 
-def _along_others(kernel: Kernel) -> bool:
-    """Whether the result alone has scales along rows or batches, so that none go with channels."""
+def _along_others(kernel: ProductKernel) -> bool:
+    """Returns whether the result alone has scales along rows or batches, so that none go with
+    channels."""
     traits, result = spec(kernel.op).traits, kernel.result.quant
     if result is None or result.axis is None:
         return False
@@ -142,14 +148,15 @@ def _along_others(kernel: Kernel) -> bool:
 
 
 def _whole(quant: QuantType) -> bool:
-    """Whether quantized values are whole steps from a whole zero, however many scales there are."""
+    """Returns whether quantized values are whole steps from a whole zero, however many scales there
+    are."""
     known = quant.kind == "uniform" and quant.plus is None and not quant.real_zero
     nested = any(a.type.quant for a in quant.arrays())
     return known and quant.storage.is_integer and quant.storage.bits <= 16 and not nested
 
 
-def _outside(kernel: Kernel, slot: str) -> bool:
-    """Whether no two terms of one sum have different scales."""
+def _outside(kernel: ProductKernel, slot: str) -> bool:
+    """Returns whether no two terms of one sum have different scales."""
     quant = kernel.types[slot].quant
     assert quant is not None
     if quant.grain is None:
@@ -158,8 +165,8 @@ def _outside(kernel: Kernel, slot: str) -> bool:
     return rank > 1 and _inner(kernel, slot) not in (axis for axis, _ in quant.grain.blocks)
 
 
-def _inner(kernel: Kernel, slot: str) -> int:
-    """The axis of an operand that is summed over."""
+def _inner(kernel: ProductKernel, slot: str) -> int:
+    """Returns the axis of an operand that is summed over."""
     rank = kernel.types[slot].rank
     if slot in ("x", "w"):
         return rank - 1
@@ -167,7 +174,7 @@ def _inner(kernel: Kernel, slot: str) -> int:
     return rank - 1 if last or rank < 2 else rank - 2
 
 
-def product(kernel: Kernel, arrays: Operands, summand: Summand | None = None) -> Codes:
+def product(kernel: ProductKernel, arrays: Operands, summand: Summand | None = None) -> Codes:
     """Sums of integer products, with a bias, rounded once.
 
     A float bias is added to a float result, in its own type, and wherever the profile keeps it
@@ -192,8 +199,8 @@ def product(kernel: Kernel, arrays: Operands, summand: Summand | None = None) ->
     return _requantized(made.acc, factor, out, rule, made.axis)
 
 
-def _summed(kernel: Kernel, arrays: Operands) -> tuple[Sum, _Sums]:
-    """The sums of a product with its bias where that belongs."""
+def _summed(kernel: ProductKernel, arrays: Operands) -> tuple[Sum, _Sums]:
+    """Returns the sums of a product with its bias where that belongs."""
     traits = spec(kernel.op).traits
     accumulate.check(kernel.rule)
     beside = offset_by_ends(kernel)
@@ -209,8 +216,8 @@ def _summed(kernel: Kernel, arrays: Operands) -> tuple[Sum, _Sums]:
     return (_with_offset(kernel, made, arrays, sums) if beside else made), sums
 
 
-def _with_offset(kernel: Kernel, of: Sum, arrays: Operands, sums: _Sums) -> Sum:
-    """The sums with what the offset of the data adds to them beside the bias."""
+def _with_offset(kernel: ProductKernel, of: Sum, arrays: Operands, sums: _Sums) -> Sum:
+    """Returns the sums with what the offset of the data adds to them next to the bias."""
     slot = spec(kernel.op).traits.weight or ""
     weights = _turned(kernel, slot, arrays[slot]).astype(np.int64) - sums.w.zero
     added = offset(weights.sum(-2), sums.x, sums.w)
@@ -218,8 +225,8 @@ def _with_offset(kernel: Kernel, of: Sum, arrays: Operands, sums: _Sums) -> Sum:
         return replace(of, bias=added if of.bias is None else np.asarray(of.bias + added))
 
 
-def _biased(kernel: Kernel, of: Sum, bias: Codes, sums: _Sums) -> Sum:
-    """The sums with a bias beside or in them, as the profile says."""
+def _biased(kernel: ProductKernel, of: Sum, bias: Codes, sums: _Sums) -> Sum:
+    """Returns the sums with a bias next to or in them, as the profile says."""
     kind = kernel.types[spec(kernel.op).traits.bias or ""]
     real = kind.quant is None and kind.dtype.is_float
     if kind.quant is not None and kernel.rule.bias.domain == "real_after":
@@ -243,7 +250,7 @@ def _biased(kernel: Kernel, of: Sum, bias: Codes, sums: _Sums) -> Sum:
 
 
 def _in_unit(of: Sum, bias: NDArray[np.floating]) -> Sum:
-    """A float bias to be added to the sums as floats."""
+    """Returns a float bias to be added to the sums as floats."""
     how, one = of.rule.bias, of.kind.type(1)
     with np.errstate(all="ignore"):
         if how.by == "fma" and how.unit == "reciprocal":
@@ -264,18 +271,18 @@ class _Sums:
     """Whether scales are shaped to go with the sums, and not one or one a channel."""
 
 
-def _gain(kernel: Kernel) -> float:
+def _gain(kernel: ProductKernel) -> float:
     gain = kernel.attrs.get("alpha", 1.0)
     assert isinstance(gain, float)
     return gain
 
 
-def _last(kernel: Kernel) -> bool:
+def _last(kernel: ProductKernel) -> bool:
     return kernel.attrs["layout"] == "NHWC"
 
 
-def _one_or_channels(kernel: Kernel, slot: str) -> bool:
-    """Whether an operand has one scale, or a weight one an output channel."""
+def _one_or_channels(kernel: ProductKernel, slot: str) -> bool:
+    """Returns whether an operand has one scale, or a weight one an output channel."""
     traits, quant = spec(kernel.op).traits, kernel.types[slot].quant
     assert quant is not None
     if quant.grain is None:
@@ -285,7 +292,7 @@ def _one_or_channels(kernel: Kernel, slot: str) -> bool:
     return quant.axis == traits.weight_axis(Call(kernel.op, kernel.types, kernel.attrs))
 
 
-def _simple(kernel: Kernel, arrays: Operands) -> _Sums:
+def _simple(kernel: ProductKernel, arrays: Operands) -> _Sums:
     traits = spec(kernel.op).traits
     x, w = kernel.affine(traits.data), _packed(kernel, kernel.affine(traits.weight or ""))
     if kernel.op == "conv2d":
@@ -303,21 +310,21 @@ def _simple(kernel: Kernel, arrays: Operands) -> _Sums:
     return _Sums(acc, x, w, False)
 
 
-def _packed(kernel: Kernel, w: Affine) -> Affine:
-    """The weights' map as packing leaves it."""
+def _packed(kernel: ProductKernel, w: Affine) -> Affine:
+    """Returns the weights' quantized type as packing leaves it."""
     if kernel.rule.params.round == "none":
         return w
     with np.errstate(over="ignore", under="ignore"):
         return replace(w, scale=w.scale.astype(np.float16).astype(w.scale.dtype), ends=None)
 
 
-def _turned(kernel: Kernel, slot: str, data: Codes) -> Codes:
-    """An operand as the left or right side of `@`."""
+def _turned(kernel: ProductKernel, slot: str, data: Codes) -> Codes:
+    """Returns an operand as the left or right side of `@`."""
     turn = slot == "w" or kernel.attrs.get(f"trans_{slot}") is True
     return np.swapaxes(data, -1, -2) if turn and data.ndim > 1 else data
 
 
-def _spread(kernel: Kernel, arrays: Operands) -> _Sums:
+def _spread(kernel: ProductKernel, arrays: Operands) -> _Sums:
     """Sums where scales are along rows, columns or batches: one a token, one a channel."""
     traits = spec(kernel.op).traits
     parts = [_part(kernel, arrays, s) for s in (traits.data, traits.weight or "")]
@@ -328,8 +335,9 @@ def _spread(kernel: Kernel, arrays: Operands) -> _Sums:
     return _Sums(acc, x, w, True)
 
 
-def _part(kernel: Kernel, arrays: Operands, slot: str) -> tuple[Codes, Affine]:
-    """Quantized values less their zeros, and the map with its scales shaped to go with the sums."""
+def _part(kernel: ProductKernel, arrays: Operands, slot: str) -> tuple[Codes, Affine]:
+    """Quantized values less their zeros, and the quantized type with its scales shaped to go with
+    the sums."""
     data, quant = arrays[slot], kernel.quant(slot)
     numbers = any_map(quant).over(data.shape)
     whole = _turned(kernel, slot, data.astype(np.int64) - numbers.zero.astype(np.int64))
@@ -340,14 +348,15 @@ def _part(kernel: Kernel, arrays: Operands, slot: str) -> tuple[Codes, Affine]:
     return whole, replace(made, express=quant.express)
 
 
-def _beta(kernel: Kernel) -> float:
+def _beta(kernel: ProductKernel) -> float:
     beta = kernel.attrs.get("beta", 1.0)
     assert isinstance(beta, float)
     return beta
 
 
-def _counted(kernel: Kernel, bias: Codes, sums: _Sums) -> Codes:
-    """The bias in units of the accumulator; a float one is rounded to them, as a profile says."""
+def _counted(kernel: ProductKernel, bias: Codes, sums: _Sums) -> Codes:
+    """Returns the bias in units of the accumulator; a float one is rounded to them, as a profile
+    says."""
     traits = spec(kernel.op).traits
     kind = kernel.types[traits.bias or ""]
     if _beta(kernel) != 1.0:
@@ -363,7 +372,7 @@ def _counted(kernel: Kernel, bias: Codes, sums: _Sums) -> Codes:
 
 
 def _flat(out: Affine | None, acc: Codes, sums: _Sums) -> Affine | None:
-    """The result's map with its scales shaped as those of the operands are."""
+    """Returns the result's quantized type with its scales shaped as those of the operands are."""
     if out is None or not sums.spread:
         return out
     scale, _ = out.along(acc.ndim)

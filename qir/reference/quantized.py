@@ -21,17 +21,17 @@ from qir.numerics.rounding import ROUNDINGS, narrowed
 from qir.profiles import profile, query_on
 from qir.reference import methods
 from qir.reference.companions import Resolved, resolved
-from qir.reference.products import Kernel, any_map, integral, plain, product
+from qir.reference.products import ProductKernel, any_map, integral, plain, product
 from qir.reference.table import Operands, compute, compute_all
 from qir.reference.weights import coded
 
 Codes = NDArray[np.generic]
 _PADS = frozenset({"pad", "unfold"})
-"""Ops that move elements and put others, zeros, beside them."""
+"""Ops that move elements and put others, zeros, next to them."""
 
 
 def run_quantized(node: Node, operands: Operands, profile_name: str) -> tuple[Codes, ...]:
-    """One quantized op."""
+    """Returns one quantized op."""
     results = tuple(value.type for value in node.results)
     given = resolved(node.op, node.operands, operands, results, profile_name)
     if _moves(node.op, given.types, given.results) and (_open(given) or len(results) > 1):
@@ -42,13 +42,14 @@ def run_quantized(node: Node, operands: Operands, profile_name: str) -> tuple[Co
 
 
 def _open(given: Resolved) -> bool:
-    """Whether a type still asks for a number."""
+    """Returns whether a type still asks for a number."""
     quants = [kind.quant for kind in (*given.types.values(), *given.results)]
     return any(quant is not None and quant.dynamic for quant in quants)
 
 
 def _moves(op: str, types: Mapping[str, TensorType], results: tuple[TensorType, ...]) -> bool:
-    """Whether the op hands on quantized values of one map, whatever numbers it has."""
+    """Returns whether the op hands on quantized values of one quantized type, whatever numbers it
+    has."""
     traits = spec(op).traits
     if not traits.value_preserving or op in _PADS:
         return False
@@ -65,9 +66,10 @@ def _moves(op: str, types: Mapping[str, TensorType], results: tuple[TensorType, 
 def bounds(
     op: str, attrs: Mapping[str, Attr], out: Affine, rule: Rule, how: str = "quantize"
 ) -> tuple[int, int]:
-    """The least and greatest quantized value that an activation leaves; `how` is `stage.ends` of
-    the rule
-    before it, and `rule` that by which reals become codes."""
+    """Returns the least and greatest quantized value after an activation.
+
+    `how` is `stage.ends` of the rule of the op before it; `rule` quantizes floats.
+    """
     least = 0.0 if op == "relu" else attrs.get("min")
     most = None if op == "relu" else attrs.get("max")
     ends = [
@@ -96,10 +98,10 @@ def run_op(
     profile_name: str,
     tails: tuple[str, ...] = (),
 ) -> Codes:
-    """One quantized op: a conversion, a product, or the method that the profile names, which sees
-    to a relu that follows where `tails` names it."""
+    """Returns one quantized op: a conversion, a product, or the method that the profile names,
+    which sees to a relu that follows where `tails` names it."""
     rule = profile(profile_name).resolve(query_on(op, attrs, types, result))
-    kernel = Kernel(op, attrs, types, result, rule, tails=tails)
+    kernel = ProductKernel(op, attrs, types, result, rule, tails=tails)
     if op == "quantize":
         return _quantized(kernel, arrays["x"])
     if op == "dequantize":
@@ -126,11 +128,11 @@ def run_op(
     return in_reals(kernel, arrays)
 
 
-def in_reals(kernel: Kernel, arrays: Operands) -> Codes:
-    """The op on the float values that quantized values mean, rounded once to the result.
+def in_reals(kernel: ProductKernel, arrays: Operands) -> Codes:
+    """Returns the op on the float values that quantized values mean, rounded once to the result.
 
     What no kernel computes in integers: blocks of scales, tables, float zeros, floats for quantized
-    values, float values beside quantized values. Raises OpError for operands that count in a unit
+    values, float values next to quantized values. Raises OpError for operands that count in a unit
     of the accumulator.
     """
     reals: dict[str, Codes] = {}
@@ -150,14 +152,14 @@ def in_reals(kernel: Kernel, arrays: Operands) -> Codes:
 
 
 def _stated(rule: Rule, attrs: Mapping[str, Attr]) -> Rule:
-    """The rule with what the file itself states in place of what the profile says."""
+    """Returns the rule with what the file itself states in place of what the profile says."""
     if not attrs["round"]:
         return rule
     stated = replace(rule.quantize, round=attrs["round"])  # type: ignore[arg-type]
     return replace(rule, quantize=stated)
 
 
-def _quantized(kernel: Kernel, x: Codes) -> Codes:
+def _quantized(kernel: ProductKernel, x: Codes) -> Codes:
     """Float values to quantized values, by the profile but for what the node states."""
     out = kernel.out_map
     assert out is not None
@@ -179,7 +181,7 @@ def _overflowing(x: Codes, out: AnyMap, rule: Rule) -> Codes:
         return narrowed(in_codes(x, numbers, out, rule), out.carrier)
 
 
-def _converted(kernel: Kernel, codes: Codes) -> Codes:
+def _converted(kernel: ProductKernel, codes: Codes) -> Codes:
     """Quantized values to quantized values by value, or by the method that the profile names."""
     result = kernel.result.quant
     assert result is not None
@@ -192,7 +194,7 @@ def _converted(kernel: Kernel, codes: Codes) -> Codes:
     return convert(codes, kernel.map("x"), out, rule)
 
 
-def _through_reals(kernel: Kernel, codes: Codes, profile_name: str) -> Codes:
+def _through_reals(kernel: ProductKernel, codes: Codes, profile_name: str) -> Codes:
     """Quantized values to integers by the rules of dequantize and of quantize, where no kernel goes
     there."""
     x, out = kernel.types["x"], kernel.out_map

@@ -41,8 +41,8 @@ _APPLIED: dict[str, Callable[[Wide, float, float], Array]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """What one layer is given beside its weights."""
+class RecurrentLayer:
+    """What one layer is given next to its weights."""
 
     op: str
     direction: str
@@ -61,7 +61,8 @@ class Layer:
         return DIRECTIONS[self.direction]
 
     def functions(self, way: int) -> list[Function]:
-        """The activations of one direction; OpError where they are not as many as it takes."""
+        """Returns the activations of one direction; raises OpError where they are not as many as it
+        takes."""
         each, ways = len(USUAL[self.op]), len(self.ways)
         names = list(self.activations) or list(USUAL[self.op]) * ways
         if len(names) != each * ways or any(n not in ACTIVATIONS for n in names):
@@ -76,28 +77,29 @@ class Layer:
         return lambda x: np.asarray(applied(x, a, b), np.float64)
 
     def at(self, place: str, x: Wide) -> Wide:
-        """The value as it is at a place, rounded where somebody asked for that."""
+        """Returns the value as it is at a place, rounded where somebody asked for that."""
         rounded = self.inner.get(place)
         return x if rounded is None else rounded(x)
 
     def gated(self, gate: str, function: Function, total: Wide) -> Wide:
-        """A gate: its sum rounded, clipped, put through its activation, and rounded again."""
+        """Returns a gate: its sum rounded, clipped, put through its activation, and rounded
+        again."""
         total = self.at(f"gate.{gate}", total)
         kept = total if self.clip is None else np.clip(total, -self.clip, self.clip)
         return self.at(f"act.{gate}", function(kept))
 
 
-class Cell(Protocol):
+class CellStep(Protocol):
     """One direction's step: from the product of x with w, its bias added, and the state."""
 
     def __call__(self, given: Wide, state: State) -> State: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class RecurrentWeights:
     """One direction's weights, turned to be multiplied from the right."""
 
-    layer: Layer
+    layer: RecurrentLayer
     way: int
     r: Wide
     bias: Wide
@@ -105,12 +107,12 @@ class Weights:
     peephole: tuple[Wide, ...] = field(default=())
 
     def product(self, h: Wide, gates: slice = slice(None)) -> Wide:
-        """What r makes of a state, its bias added, for some of the gates."""
+        """Returns what r makes of a state, its bias added, for some of the gates."""
         columns = self._columns(gates)
         return _product(h, self.r[:, columns]) + self.bias[columns]
 
     def split(self, sums: Wide) -> list[Wide]:
-        """The sums, gate by gate."""
+        """Returns the sums, gate by gate."""
         return np.split(sums, len(GATES[self.layer.op]), axis=1)
 
     def _columns(self, gates: slice) -> slice:
@@ -119,7 +121,7 @@ class Weights:
         return slice(start * hidden, stop * hidden)
 
 
-def _rnn_cell(own: Weights) -> Cell:
+def _rnn_cell(own: RecurrentWeights) -> CellStep:
     (f,) = own.layer.functions(own.way)
 
     def step(given: Wide, state: State) -> State:
@@ -129,7 +131,7 @@ def _rnn_cell(own: Weights) -> Cell:
     return step
 
 
-def _lstm_cell(own: Weights, *, input_forget: bool) -> Cell:
+def _lstm_cell(own: RecurrentWeights, *, input_forget: bool) -> CellStep:
     f, g, last = own.layer.functions(own.way)
     layer = own.layer
 
@@ -149,7 +151,7 @@ def _lstm_cell(own: Weights, *, input_forget: bool) -> Cell:
     return step
 
 
-def _gru_cell(own: Weights, *, before_reset: bool) -> Cell:
+def _gru_cell(own: RecurrentWeights, *, before_reset: bool) -> CellStep:
     f, g = own.layer.functions(own.way)
     layer = own.layer
 
@@ -186,7 +188,7 @@ def rnn(
     inner: Places = NOWHERE,
 ) -> tuple[Array, ...]:
     """y and the last h of a plain layer; OpError for operands that do not fit."""
-    layer = Layer("rnn", direction, batch_first, activations, alpha, beta, clip, inner)
+    layer = RecurrentLayer("rnn", direction, batch_first, activations, alpha, beta, clip, inner)
     return _run(layer, _rnn_cell, x, w, r, bias, lengths, (h0,))
 
 
@@ -212,9 +214,9 @@ def lstm(
     inner: Places = NOWHERE,
 ) -> tuple[Array, ...]:
     """y and the last h and c of a long short-term memory; OpError for operands that do not fit."""
-    layer = Layer("lstm", direction, batch_first, activations, alpha, beta, clip, inner)
+    layer = RecurrentLayer("lstm", direction, batch_first, activations, alpha, beta, clip, inner)
 
-    def cell(own: Weights) -> Cell:
+    def cell(own: RecurrentWeights) -> CellStep:
         return _lstm_cell(own, input_forget=input_forget)
 
     return _run(layer, cell, x, w, r, bias, lengths, (h0, c0), peephole, proj)
@@ -239,17 +241,17 @@ def gru(
     inner: Places = NOWHERE,
 ) -> tuple[Array, ...]:
     """y and the last h of a gated recurrent unit; OpError for operands that do not fit."""
-    layer = Layer("gru", direction, batch_first, activations, alpha, beta, clip, inner)
+    layer = RecurrentLayer("gru", direction, batch_first, activations, alpha, beta, clip, inner)
 
-    def cell(own: Weights) -> Cell:
+    def cell(own: RecurrentWeights) -> CellStep:
         return _gru_cell(own, before_reset=linear_before_reset)
 
     return _run(layer, cell, x, w, r, bias, lengths, (h0,))
 
 
 def _run(
-    layer: Layer,
-    make_cell: Callable[[Weights], Cell],
+    layer: RecurrentLayer,
+    make_cell: Callable[[RecurrentWeights], CellStep],
     x: Array,
     w: Array,
     r: Array,
@@ -282,7 +284,7 @@ def _run(
 
 
 def _check(
-    layer: Layer,
+    layer: RecurrentLayer,
     xs: Wide,
     w: Array,
     r: Array,
@@ -304,19 +306,19 @@ def _check(
 
 
 def _weights(
-    layer: Layer,
+    layer: RecurrentLayer,
     way: int,
     r: Array,
     bias: Array | None,
     peephole: Array | None,
     proj: Array | None,
-) -> tuple[Weights, Wide]:
-    """One direction's weights, and what is added to the product of x with w."""
+) -> tuple[RecurrentWeights, Wide]:
+    """Returns one direction's weights, and what is added to the product of x with w."""
     rows = r.shape[1]
     both = np.zeros(2 * rows)
     if bias is not None:
         both[: bias.shape[1]] = _wide(bias)[way]
-    own = Weights(
+    own = RecurrentWeights(
         layer,
         way,
         _wide(r)[way].T,
@@ -328,7 +330,7 @@ def _weights(
 
 
 def _stepped(
-    cell: Cell, given: Wide, state: State, counts: Counts, made: Wide, *, back: bool
+    cell: CellStep, given: Wide, state: State, counts: Counts, made: Wide, *, back: bool
 ) -> State:
     """Runs one direction; writes what each step made, gives the last state of each sequence."""
     every = np.arange(given.shape[1])
@@ -354,8 +356,8 @@ def _fit(op: str, slot: str, data: Array | None, *wanted: int) -> None:
         raise OpError(f"{op}: {slot} is {list(data.shape)}, it should be {list(wanted)}")
 
 
-def _start(layer: Layer, slot: str, data: Array | None, batch: int, size: int) -> Wide:
-    """The state before the first step, [directions, batch, size]."""
+def _start(layer: RecurrentLayer, slot: str, data: Array | None, batch: int, size: int) -> Wide:
+    """Returns the state before the first step, [directions, batch, size]."""
     ways = len(layer.ways)
     if data is None:
         return np.zeros((ways, batch, size))
@@ -364,7 +366,7 @@ def _start(layer: Layer, slot: str, data: Array | None, batch: int, size: int) -
 
 
 def _counts(op: str, lengths: Array | None, steps: int, batch: int) -> Counts:
-    """How many steps each sequence has."""
+    """Returns how many steps each sequence has."""
     if lengths is None:
         return np.full(batch, steps)
     if lengths.dtype.kind not in "iu":

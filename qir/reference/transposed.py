@@ -15,21 +15,21 @@ from qir.numerics.affine import Affine
 from qir.profiles.methods import FLAG, PluginMethod
 from qir.reference.conv_of_other_ranks import as_conv2d
 from qir.reference.method import (
-    Call,
     Codes,
+    MethodCall,
     integers,
     one_scale,
 )
-from qir.reference.products import Kernel, product
+from qir.reference.products import ProductKernel, product
 
 Arrays = Mapping[str, Codes]
 
 
-def transposed(call: Call, arrays: Arrays, *, misread: bool = False) -> Codes:
-    """A transposed convolution as the convolution that it is: of data with room between its
+def transposed(call: MethodCall, arrays: Arrays, *, misread: bool = False) -> Codes:
+    """Returns a transposed convolution as the convolution that it is: of data with room between its
     elements, which holds the zero point, back to front; `misread` as torch hands them to oneDNN,
-    other weights wherever as many channels do not come in as go out. So the terms of a sum keep
-    the order that the weights have."""
+    other weights wherever as many channels do not come in as go out. So the terms of a sum keep the
+    order that the weights have."""
     n = call.types["x"].rank - 2
     x, of = call.affine("x"), call.affine("w")
     one_scale(call.op, x)
@@ -58,9 +58,9 @@ def transposed(call: Call, arrays: Arrays, *, misread: bool = False) -> Codes:
     if n == 2:
         result = TensorType((1,) * 4, call.result.element)
         rule = replace(call.rule, method=None)
-        image = Kernel("conv2d", {**still, "layout": "NCHW"}, types, result, rule)
+        image = ProductKernel("conv2d", {**still, "layout": "NCHW"}, types, result, rule)
         return _back(product(image, given))
-    flat = Kernel(f"conv{n}d", still, types, call.result, call.rule)
+    flat = ProductKernel(f"conv{n}d", still, types, call.result, call.rule)
     return _back(as_conv2d(flat, given))
 
 
@@ -74,8 +74,9 @@ def _misread(w: Codes, groups: int) -> Codes:
     return held.reshape(w.shape)
 
 
-def _tiled(call: Call, of: Affine, groups: int) -> Element:
-    """The map of weights that are turned round: each group has the same scales."""
+def _tiled(call: MethodCall, of: Affine, groups: int) -> Element:
+    """Returns the quantized type of weights that are turned round: each group has the same
+    scales."""
     if of.axis is None:
         return call.types["w"].element
     if of.axis != 1:
@@ -90,12 +91,13 @@ def _turned(w: Codes, groups: int) -> Codes:
 
 
 def _back(x: Codes) -> Codes:
-    """An image or volume with its last element first."""
+    """Returns an image or volume with its last element first."""
     return np.ascontiguousarray(np.flip(x, tuple(range(2, x.ndim))))
 
 
 def _spaced(x: Codes, attrs: Mapping[str, Attr], kernel: Sequence[int], zero: int) -> Codes:
-    """The data with a stride of room between its elements, and as much beside them as is seen."""
+    """Returns the data with a stride of room between its elements, and as much next to them as is
+    seen."""
     n = x.ndim - 2
     stride, pad, dilation, more = (
         integers(attrs, name) for name in ("stride", "pad", "dilation", "output_pad")

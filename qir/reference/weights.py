@@ -12,10 +12,10 @@ from qir.ir.ops import Call, spec
 from qir.ir.ops.layers import PRODUCTS
 from qir.ir.types import uniform
 from qir.numerics import Affine, affine, choose, quantize
-from qir.numerics.affine import Ends
+from qir.numerics.affine import DeclaredRange
 from qir.numerics.definition import F32, gains
 from qir.numerics.fields import Rule, level_of
-from qir.reference.products import Kernel, plain
+from qir.reference.products import ProductKernel, plain
 from qir.reference.table import Operands
 
 Codes = NDArray[np.generic]
@@ -24,8 +24,9 @@ _HALF = np.float32(2**31 // 2)
 """Half of what 32 bits hold, which a bias may take."""
 
 
-def coded(kernel: Kernel, arrays: Operands) -> tuple[Kernel, Operands]:
-    """The quantized kernel: float weights quantized as the profile says, with room for the bias.
+def coded(kernel: ProductKernel, arrays: Operands) -> tuple[ProductKernel, Operands]:
+    """Returns the quantized kernel: float weights quantized as the profile says, with room for the
+    bias.
 
     What is given quantized values that leave room, or float data, is left as it is.
     """
@@ -44,8 +45,10 @@ def coded(kernel: Kernel, arrays: Operands) -> tuple[Kernel, Operands]:
     return _shrunk(kernel, arrays, slot)
 
 
-def _quantized(kernel: Kernel, arrays: Operands, slot: str) -> tuple[Kernel, Operands]:
-    """The kernel with quantized values for its float weights."""
+def _quantized(
+    kernel: ProductKernel, arrays: Operands, slot: str
+) -> tuple[ProductKernel, Operands]:
+    """Returns the kernel with quantized values for its float weights."""
     data, rule = arrays[slot].astype(np.float32), kernel.rule
     axis = None
     if rule.weights.grain == "channel" and (find := spec(kernel.op).traits.weight_axis):
@@ -62,26 +65,27 @@ def _quantized(kernel: Kernel, arrays: Operands, slot: str) -> tuple[Kernel, Ope
     return _given(kernel, arrays, slot, quantize(data, of, rule), of)
 
 
-def _ends(low: Reals, high: Reals, of: Affine, rule: Rule, grain: str) -> Ends:
-    """The ranges of float weights; of zeros alone the one that their scale stands for."""
+def _ends(low: Reals, high: Reals, of: Affine, rule: Rule, grain: str) -> DeclaredRange:
+    """Returns the ranges of float weights; of zeros alone the one that their scale stands for."""
     level = level_of(rule.choose.levels, rule.choose.zero, of.storage, (of.low, of.high), grain)
     if level is None:
-        return Ends(low, high)
+        return DeclaredRange(low, high)
     silent, reach = (low == 0) & (high == 0), of.scale.astype(F32) * np.float32(level)
-    return Ends(np.where(silent, -reach, low), np.where(silent, reach, high))
+    return DeclaredRange(np.where(silent, -reach, low), np.where(silent, reach, high))
 
 
 def _given(
-    kernel: Kernel, arrays: Operands, slot: str, codes: Codes, of: Affine
-) -> tuple[Kernel, Operands]:
-    """The kernel with these quantized values and their map."""
+    kernel: ProductKernel, arrays: Operands, slot: str, codes: Codes, of: Affine
+) -> tuple[ProductKernel, Operands]:
+    """Returns the kernel with these quantized values and their map."""
     kind = kernel.types[slot].with_element(uniform(of.storage, of.scale, of.zero, axis=of.axis))
     made = replace(kernel, types={**kernel.types, slot: kind}, maps={**kernel.maps, slot: of})
     return made, {**arrays, slot: codes}
 
 
-def _shrunk(kernel: Kernel, arrays: Operands, slot: str) -> tuple[Kernel, Operands]:
-    """The kernel with smaller weight integers where a bias would not fit beside their sums."""
+def _shrunk(kernel: ProductKernel, arrays: Operands, slot: str) -> tuple[ProductKernel, Operands]:
+    """Returns the kernel with smaller weight integers where a bias would not fit next to their
+    sums."""
     of = kernel.affine(slot)
     less = _with_room(kernel, arrays, of)
     if less is of:
@@ -93,8 +97,9 @@ def _shrunk(kernel: Kernel, arrays: Operands, slot: str) -> tuple[Kernel, Operan
     return _given(kernel, arrays, slot, codes.astype(of.carrier), less)
 
 
-def _with_room(kernel: Kernel, arrays: Operands, of: Affine) -> Affine:
-    """The weights' map with gains by which the bias takes at most half of 32 bits.
+def _with_room(kernel: ProductKernel, arrays: Operands, of: Affine) -> Affine:
+    """Returns the weights' quantized type with gains by which the bias takes at most half of 32
+    bits.
 
     A kernel that quantizes float weights takes any gain for a channel of zeros alone: the largest
     that leaves that room, so that all of its bias is kept.
@@ -113,20 +118,22 @@ def _with_room(kernel: Kernel, arrays: Operands, of: Affine) -> Affine:
         return of
     held = np.asarray(np.minimum(wanted, most), np.float32)
     held = np.where(np.isinf(held), gain, held)
-    ends = of.ends or Ends(np.full(held.shape, -np.inf, F32), np.full(held.shape, np.inf, F32))
+    ends = of.ends or DeclaredRange(
+        np.full(held.shape, -np.inf, F32), np.full(held.shape, np.inf, F32)
+    )
     return replace(of, scale=np.float32(1) / held, ends=replace(ends, gain=held))
 
 
-def _silent(kernel: Kernel, arrays: Operands, of: Affine) -> NDArray[np.bool_]:
-    """Which channels of weights that the kernel is given as floats are zeros alone."""
+def _silent(kernel: ProductKernel, arrays: Operands, of: Affine) -> NDArray[np.bool_]:
+    """Returns which channels of weights that the kernel is given as floats are zeros alone."""
     data = arrays[spec(kernel.op).traits.weight or ""]
     if kernel.rule.weights.given != "float" or of.axis is None:
         return np.zeros(np.shape(of.scale), bool)
     return np.asarray(~data.any(axis=tuple(i for i in range(data.ndim) if i != of.axis)))
 
 
-def _most(kernel: Kernel, bias: Codes, x: Affine, gain: Reals) -> Reals | None:
-    """The largest gains of weights beside which a bias fits; None where it needs no room.
+def _most(kernel: ProductKernel, bias: Codes, x: Affine, gain: Reals) -> Reals | None:
+    """Returns the largest gains of weights next to which a bias fits; None where it needs no room.
 
     Of a bias in quantized values it is a share of the gain that there is, each step rounded as
     MXNet does.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from qir.ir import dims
 from qir.ir.graph import Graph
 from qir.testing.chance import Form, Pick
-from qir.testing.codes import Codes
+from qir.testing.codes import IntegerNetwork
 from qir.testing.history import decorate
 from qir.testing.pairs import insert_pairs
 from qir.testing.reals import Reals
@@ -18,7 +18,7 @@ from qir.testing.whole import whole_graph
 
 
 def random_graph(seed: int, form: Form = "float", *, decorated: bool = False) -> Graph:
-    """The graph of a seed; `decorated` ones have odd names, types, history and plans."""
+    """Returns the graph of a seed; `decorated` ones have odd names, types, history and plans."""
     return build(random.Random(seed).randrange, form, decorated)
 
 
@@ -45,11 +45,11 @@ def sample_inputs(graph: Graph, seed: int) -> dict[str, NDArray[np.generic]]:
 
 
 def build(pick: Pick, form: Form, decorated: bool) -> Graph:
-    """The graph of a source of chance."""
+    """Returns the graph of a source of chance."""
     if form == "whole":
         graph = whole_graph(pick)
     else:
-        maker = Codes(pick) if form == "integer" else Reals(pick)
+        maker = IntegerNetwork(pick) if form == "integer" else Reals(pick)
         graph = maker.build()
     if form == "qdq":
         insert_pairs(pick, graph)

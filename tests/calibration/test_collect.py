@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from qir.calibration import InputSpec, Key, Source, Statistics, collect, open_data
+from qir.calibration import DataSource, InputSpec, Key, Statistics, collect, open_data
 from qir.calibration.data import Data
 from qir.errors import DataError, UsageError
 
@@ -44,7 +44,7 @@ class Twice:
         observe("y", np.multiply(inputs["x"], np.float32(2)))
 
 
-def source(data: Data = DATA) -> Source:
+def source(data: Data = DATA) -> DataSource:
     return open_data(data, Twice().inputs, batch=4)
 
 

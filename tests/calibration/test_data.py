@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from qir.calibration import InputSpec, Source, open_data, open_feeds
+from qir.calibration import DataSource, InputSpec, open_data, open_feeds
 from qir.calibration.data import Data
 from qir.calibration.rows import open_npy
 from qir.errors import DataError, UsageError
@@ -275,7 +275,7 @@ def test_data_that_do_not_fit_are_refused_in_one_line(case: str) -> None:
     refused(said, lambda: consume(open_data(data, ONE)))
 
 
-def consume(source: Source) -> None:
+def consume(source: DataSource) -> None:
     for _ in source:
         pass
 

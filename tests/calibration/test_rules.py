@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from qir.calibration import Key, Log, Rule, Statistics, Summary, parse_rule
+from qir.calibration import Key, Log, RangeRule, Statistics, Summary, parse_rule
 from qir.calibration.record import BatchId
 from qir.calibration.rules import entropy, mae, minmax, moving_average, mse, percentile
 from qir.errors import DataError, UsageError
@@ -217,7 +217,7 @@ def test_a_moving_average_equals_torchs_bit_for_bit(constant: float) -> None:
 
 def test_rules_are_read_from_text_and_print_as_it() -> None:
     assert str(parse_rule("minmax")) == "minmax"
-    assert parse_rule("percentile") == Rule("percentile", 99.99)
+    assert parse_rule("percentile") == RangeRule("percentile", 99.99)
     assert str(parse_rule("percentile:99.999")) == "percentile:99.999"
     assert parse_rule("average:0.1").parameter == 0.1
     for text, said in {

@@ -49,5 +49,12 @@ def test_without_its_optimizer_a_runtime_is_compared_as_the_model_stands(written
     outcome = qir("run", written / "plain.onnx", *words)
     (output,) = json.loads(outcome.out)["outputs"]
     assert output["differ"] > 0  # float sums, in each engine's own order
+    assert output["tolerance"] is None  # its values are those of integers
     assert output["codes"] < 2
     assert outcome.status == 1
+
+
+def test_results_of_integers_are_compared_byte_by_byte(written: Path) -> None:
+    words = ("--data", written / "x.npy", "--compare", "reference,onnxruntime", "--json")
+    (output,) = json.loads(qir("run", written / "qdq.onnx", *words).out)["outputs"]
+    assert (output["equal"], output["tolerance"]) == (True, None)

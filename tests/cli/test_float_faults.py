@@ -52,10 +52,45 @@ def _faulty(a: Array, b: Array) -> Array:
 def test_sums_in_another_order_are_no_fault(model: Path) -> None:
     data = ("--data", model.with_name("x.npy"))
     told = qir("run", model, *data, *WORDS)
-    assert told.status == 1
+    assert told.status == 0
     assert "each engine adds sums up in an order of its own" in told.out
     assert "fault:" not in told.out
     assert json.loads(qir("run", model, *data, *WORDS, "--json").out)["fault"] is None
+
+
+def test_results_of_float_sums_are_compared_within_a_tolerance(model: Path) -> None:
+    data = ("--data", model.with_name("x.npy"))
+    (output,) = json.loads(qir("run", model, *data, *WORDS, "--json").out)["outputs"]
+    assert output["tolerance"] == 1e-4
+    assert not output["equal"]
+    assert output["agree"]
+    assert output["relative"] < 1e-5
+    told = qir("run", model, *data, *WORDS)
+    assert f"all equal within {output['relative']:.2g} of the largest value" in told.out
+    exact = qir("run", model, *data, *WORDS, "--tolerance", "0")
+    assert exact.status == 1
+    assert "0 of 1 equal" in exact.out
+    wide = qir("run", model, *data, *WORDS, "--tolerance", output["relative"])
+    assert wide.status == 0
+
+
+def test_a_result_further_apart_than_the_tolerance_differs(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scaled(a: Array, b: Array) -> Array:
+        return np.asarray(np.multiply(product(a, b), np.float32(1.001)))
+
+    monkeypatch.setattr("qir.reference.matmul.product", scaled)
+    told = qir("run", model, "--data", model.with_name("x.npy"), *WORDS)
+    assert told.status == 1
+    assert "0 of 1 equal" in told.out
+
+
+def test_only_the_tolerance_of_two_runs_is_taken(model: Path) -> None:
+    words = ("--data", model.with_name("x.npy"), "--tolerance", "0.1")
+    told = qir("run", model, *words)
+    assert told.status == 2
+    assert "--tolerance is for two runs" in told.err
 
 
 def test_the_first_tensor_outside_its_bound_is_named(

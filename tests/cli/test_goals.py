@@ -73,7 +73,7 @@ def test_a_goal_out_of_reach_keeps_the_best_and_exits_with_3(folder: Path) -> No
     ("words", "said"),
     [
         (("--drop", "1"), "--drop needs --labels"),
-        (("--labels", "x.npy"), "--labels goes with --drop or --check"),
+        (("--labels", "x.npy"), "--labels needs --drop or --check"),
         (("--sqnr", "20", "--drop", "1"), "give one goal"),
         (("--sqnr", "nan"), "goal nan"),
         (("--sqnr", "20", "--feeds"), "measured on samples"),

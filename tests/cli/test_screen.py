@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from qir.cli.run import _show_differences
 from qir.cli.screen import (
-    Cell,
     Column,
     Screen,
+    StyledText,
     TimeLeft,
     aligned,
     amount,
@@ -29,7 +29,7 @@ from qir.cli.screen import (
     size,
     whole,
 )
-from qir.inspect.compare import Difference
+from qir.inspect.compare import OutputDifference
 from qir.ir.text import parse
 from qir.pipeline import save
 from qir.query.display import span
@@ -55,7 +55,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_no_table_is_wider_than_the_terminal(
     rows: list[tuple[str, str, str, str]], width: int
 ) -> None:
-    shown, widths = layout(COLUMNS, [[Cell(text) for text in row] for row in rows], width)
+    shown, widths = layout(COLUMNS, [[StyledText(text) for text in row] for row in rows], width)
     assert sum(widths) + 2 * len(widths) <= width, f"{width}: columns {shown} are {widths}"
 
 
@@ -100,7 +100,7 @@ def test_numbers_stand_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_empty_column_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    Screen().table((Column("a"), Column("b"), Column("c")), [("1", "", Cell("3", "red"))])
+    Screen().table((Column("a"), Column("b"), Column("c")), [("1", "", StyledText("3", "red"))])
     assert lines(capsys) == ["  a  c", "  1  3"]
 
 
@@ -256,7 +256,9 @@ graph main {
     ran = qir("run", tmp_path / "wide.qir", "--data", tmp_path / "x.npy")
     assert ran.status == 0, ran
     assert " 65535 " in ran.out, ran
-    _show_differences(Screen(), ("a", "b"), "1 sample", [Difference("q", 4, 1, 65533.0, 65533.0)])
+    _show_differences(
+        Screen(), ("a", "b"), "1 sample", [OutputDifference("q", 4, 1, 65533.0, 65533.0)]
+    )
     assert capsys.readouterr().out.split().count("65533") == 2
     assert span((1234567, 7654321)) == "2 in 1234567..7654321"
     assert span((1234567,)) == "1234567"

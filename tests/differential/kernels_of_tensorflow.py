@@ -26,7 +26,12 @@ CPU = Path("/proc/cpuinfo")
 HAS_VNNI = not CPU.exists() or "vnni" in CPU.read_text()
 """Whether oneDNN adds products of bytes without saturating pairs, as the profiles say it does."""
 _CARRIERS = {"qint8": np.int8, "quint8": np.uint8, "qint32": np.int32}
-Asked, Attr, Kind, Kinds = asking.Asked, asking.Attr, asking.Kind, asking.Kinds
+Asked, Attr, Kind, Kinds = (
+    asking.GraphRequest,
+    asking.Attr,
+    asking.RequestedType,
+    asking.RequestedTypes,
+)
 
 
 class TensorFlow(asking.TensorFlow):

@@ -11,7 +11,7 @@ from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, Grain, QuantType, TensorType, param, uniform
 from qir.reference.interpreter import run
-from tests.oracles.tflite_cases import Case, Operand
+from tests.oracles.tflite_cases import CaseOperand, OpCase
 
 _OF_FILES = frozenset({"asymmetric"})
 """Of a file's options, those that are no attributes of QIR's ops."""
@@ -23,12 +23,12 @@ _TAILS = {
 }
 
 
-def storage_of(of: Operand) -> DType:
+def storage_of(of: CaseOperand) -> DType:
     """What holds an operand's codes."""
     return dtype("i4") if of.bits == 4 else dtype_of(of.data)
 
 
-def kind_of(of: Operand, shape: tuple[int, ...]) -> TensorType:
+def kind_of(of: CaseOperand, shape: tuple[int, ...]) -> TensorType:
     """The type of codes with a map, or of plain numbers."""
     storage = storage_of(of)
     if of.scale is None:
@@ -42,7 +42,7 @@ def kind_of(of: Operand, shape: tuple[int, ...]) -> TensorType:
     return TensorType(shape, uniform(storage, scale, of.zero, axis=axis))
 
 
-def graph_of(case: Case, profile: str) -> Graph:
+def graph_of(case: OpCase, profile: str) -> Graph:
     """The case as a program whose inputs are what is fed."""
     graph = Graph(profile=profile)
     own = {name: value for name, value in case.attrs.items() if name not in _OF_FILES}
@@ -77,7 +77,7 @@ def graph_of(case: Case, profile: str) -> Graph:
     return graph
 
 
-def layer_types(case: Case) -> list[TensorType]:
+def layer_types(case: OpCase) -> list[TensorType]:
     """The types of a recurrent layer's states, its last one, and its cell."""
     steps, batch, hidden = case.shape
     cell = case.attrs["cell"]
@@ -87,7 +87,7 @@ def layer_types(case: Case) -> list[TensorType]:
     return [*kinds, TensorType(last, uniform(dtype("i16"), np.float32(2.0**cell), 0))]
 
 
-def computed(case: Case, profile: str) -> NDArray[np.generic]:
+def computed(case: OpCase, profile: str) -> NDArray[np.generic]:
     """What QIR computes for a case."""
     graph = graph_of(case, profile)
     given = {slot.replace(".", ""): case.operands[slot].data for slot in case.fed}

@@ -1,4 +1,4 @@
-"""What a runtime registers that computes with codes, and what the profiles say of each.
+"""Lists the quantized kernels that runtimes register, and what the profiles claim of each.
 
 A table a runtime, `kernels_*.toml`: kernels by the op that a rule is of, and the others by the
 reason why nothing is claimed. `python -m tests.differential.registered` writes
@@ -17,13 +17,12 @@ from qir.profiles import Profile, Query, profile
 FOLDER = Path(__file__).parent
 PAGE = FOLDER.parents[1] / "docs" / "reference" / "kernels.md"
 RUNTIMES = ("torch", "tensorflow", "onnxruntime", "ipex")
-HEAD = """# Kernel by kernel
+HEAD = """# Quantized kernels of each runtime
 
-Every kernel that a runtime registers for the CPU and that computes with codes, asked of the runtime
-itself (of IPEX: recorded), and what the profiles claim of it; at the end of each list those of
-which nothing is claimed, and why. A test (`tests/differential/test_registered.py`) holds that no
-kernel is missing.
-What a claim rests on is on the page of [numbers](numerics.md).
+Every quantized kernel that a runtime registers for the CPU, with what the profiles claim of it. The
+end of each list has the kernels without a claim, and why. The runtime itself is asked (of IPEX, a
+recording), and `tests/differential/test_registered.py` checks that no kernel is missing. The
+evidence of each claim is on the page of [numerics](numerics.md).
 """
 
 

@@ -34,7 +34,7 @@ MOVED = frozenset("reshape flatten transpose squeeze unsqueeze slice relu".split
 
 SAMPLE = (
     "onnxruntime/test_qonnx_vectors.py::test_quant_is_predicted",
-    "mxnet/test_mxnet.py::test_recorded_results_are_foreseen",
+    "mxnet/test_mxnet.py::test_recorded_results_are_predicted",
     "ipex/test_ipex_vectors.py::test_layers_are_predicted",
     "onnxruntime/test_ort_methods.py::test_quantize_is_onnxruntimes_for_every_length_and_special_value",
 )

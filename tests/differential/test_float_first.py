@@ -43,7 +43,7 @@ def quantized(graph: Graph, seed: int, name: str, target: str) -> tuple[Graph, G
     return made, run_passes(made, [Group(name)], Ledger())
 
 
-def test_onnxruntime_gives_the_bytes_of_the_kernels_that_were_foreseen(tmp_path: Path) -> None:
+def test_onnxruntime_gives_the_bytes_of_the_kernels_that_were_predicted(tmp_path: Path) -> None:
     several = compared = 0
     for seed in range(20):
         graph = Grown(seed, CODED, plain=True).graph
@@ -102,7 +102,7 @@ def codes_of(node: Node) -> dict[str, Value]:
     torch.backends.cpu.get_cpu_capability() != "AVX512",
     reason="torch's profiles speak of AVX512 with VNNI, which this processor has not",
 )
-def test_kernels_of_exported_programs_give_the_bytes_that_were_foreseen(
+def test_kernels_of_exported_programs_give_the_bytes_that_were_predicted(
     vnni: ProcessPoolExecutor,
 ) -> None:
     forms: list[Form] = []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qir import pipeline
-from qir.inspect.left_float import foreseen, left_float
+from qir.inspect.left_float import left_float, predicted_kernels
 from qir.inspect.runtimes import chosen
 from qir.ir.graph import Graph
 from qir.ir.node import Node
@@ -72,7 +72,7 @@ def quantized(graph: Graph, name: str, samples: list[dict[str, np.ndarray]]) -> 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_kernels_that_were_foreseen_give_the_interpreters_bytes(seed: int) -> None:
+def test_the_kernels_that_were_predicted_give_the_interpreters_bytes(seed: int) -> None:
     (probe,) = chosen(["tflite.xnnpack"])
     graph = network(seed)
     rng = np.random.default_rng(seed + 100)
@@ -81,7 +81,7 @@ def test_the_kernels_that_were_foreseen_give_the_interpreters_bytes(seed: int) -
     assert not list(left_float(made))
     found = [n for n in made if n.results and n.result.type.quant and n.operands]
     found = [n for n in found if n.op != "quantize"]
-    assert len(found) == len(foreseen(graph, LITE)) == 5
+    assert len(found) == len(predicted_kernels(graph, LITE)) == 5
     names = [v.name for n in found for v in (n.result, *n.operands.values())]
     held = pipeline.run(made, samples[0], values=dict.fromkeys(names))
     for node in found:

@@ -9,7 +9,7 @@ import pytest
 
 from qir.ir.node import Value
 from qir.ledger import Ledger
-from qir.numerics.fields import Method
+from qir.numerics.fields import MethodField
 from qir.numerics.rounding import TWICE
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.group import Group
@@ -27,7 +27,7 @@ from tests.differential.tflite.test_tflite_vectors import (
     recorded,
     unpadded,
 )
-from tests.oracles.tflite_cases import Case
+from tests.oracles.tflite_cases import OpCase
 
 _EXACT = frozenset({"quantize", "dequantize"})
 """Ops whose rules name no method, but make no sums."""
@@ -62,7 +62,7 @@ def test_one_rounding_is_claimed_by_nobody() -> None:
     assert set(claims.values()) == {"unknown"}
     for entry in profile(REFERENCE).rules:
         method = entry.fields.get(("", "method"))
-        reads = method_reads(method.name) if isinstance(method, Method) else ("requant",)
+        reads = method_reads(method.name) if isinstance(method, MethodField) else ("requant",)
         other = entry.fields.get(("requant", "round")) or entry.fields.get(
             ("requant", "multiplier")
         )
@@ -131,7 +131,7 @@ GROUPED = (
 )
 
 
-def as_pairs(case: Case, name: str) -> tuple[bool, object]:
+def as_pairs(case: OpCase, name: str) -> tuple[bool, object]:
     """Whether a case that was written as pairs is one kernel again, and what it gives."""
     graph = graph_of(case, name)
     ExpandQdq().run(graph, Ledger())

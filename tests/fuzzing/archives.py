@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from qir import pipeline
 from qir.calibration import open_data
-from qir.calibration.data import Source
+from qir.calibration.data import DataSource
 from qir.calibration.runner import GraphProgram
 from qir.ir.graph import Graph
 from qir.ir.text import parse
@@ -119,7 +119,7 @@ def npz_case(given: Try) -> None:
     program = GraphProgram(model())
     batch, limit = rng.choice((None, 1, 3, 64)), rng.choice((None, None, 1, 7))
 
-    def read() -> Source:
+    def read() -> DataSource:
         return open_data(source, program.inputs, batch=batch, limit=limit)
 
     most = 2 * LONGEST + len(str(source))

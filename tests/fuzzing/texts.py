@@ -151,7 +151,7 @@ def _sealed(table: dict[str, dict[str, object]], data: bytes) -> bytes:
         if isinstance(shape, list) and isinstance(ends, list) and len(ends) == 2:
             kind = file.KINDS.get(str(row.get("dtype")))
             if kind is not None and all(type(n) is int for n in (*shape, *ends)):
-                places[name] = file.Place(np.dtype(kind), tuple(shape), ends[0], ends[1])
+                places[name] = file.ArrayExtent(np.dtype(kind), tuple(shape), ends[0], ends[1])
     hash_ = file.digest(meta, places, lambda n: iter((data[places[n].start : places[n].end],)))
     table["__metadata__"] |= {"hash": hash_}
     text = json.dumps(table).encode()

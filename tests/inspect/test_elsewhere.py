@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from qir.errors import OpError
-from qir.inspect.elsewhere import Elsewhere
+from qir.inspect.elsewhere import OtherRuntime
 from qir.inspect.probe_cases import Forms
 from qir.ir.graph import Graph
 
@@ -27,7 +27,7 @@ runpy.run_path(sys.argv[1])["serve"](answer, stream)
 """
 
 
-class Echo(Elsewhere):
+class Echo(OtherRuntime):
     """Gives back what it is given."""
 
     name = "echo"

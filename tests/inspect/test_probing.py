@@ -23,10 +23,10 @@ from qir.inspect.probing import Measured, Probe, chosen, head_of, measure, probe
 from qir.inspect.versions import covers
 from qir.ir.graph import Graph
 from qir.ir.verify import verify
-from qir.numerics import Method
+from qir.numerics import MethodField
 from qir.profiles import Profile, Query, parse, profile, profile_names
 from qir.profiles.library import replaced
-from qir.profiles.profile import Entry, Field, Fields, Head, When
+from qir.profiles.profile import Field, Fields, ProfileHead, RuleEntry, When
 from qir.reference.interpreter import run
 from qir.target import target
 from tests.installed import OPTIMIZED
@@ -56,8 +56,8 @@ class Stranger(Probe):
 
     def __init__(self, changes: Mapping[str, Fields], version: str = "1.31.9") -> None:
         base = profile("ort-1.31.noopt")
-        rules = tuple(Entry((op,), When(), fields) for op, fields in changes.items())
-        self.own = Profile(Head("stranger", base.name), {}, rules, (), base, "")
+        rules = tuple(RuleEntry((op,), When(), fields) for op, fields in changes.items())
+        self.own = Profile(ProfileHead("stranger", base.name), {}, rules, (), base, "")
         self.number = version
 
     @property
@@ -104,7 +104,12 @@ def test_a_wrong_value_in_a_runtimes_file_is_found_and_the_right_one_named(
     reading = next(f for f in right.ops[0].fields if f.field == "quantize.round")
     wrong: Fields = {("quantize", "round"): PLANTED[reading.filed], ("", "claim"): "exact"}
     made = Profile(
-        Head(base.name, base.name), {}, (Entry(("quantize",), When(), wrong),), (), base, ""
+        ProfileHead(base.name, base.name),
+        {},
+        (RuleEntry(("quantize",), When(), wrong),),
+        (),
+        base,
+        "",
     )
     monkeypatch.setattr(probing, "filed", lambda _: ((profile(right.profile),), True))
     with replaced(made):
@@ -148,7 +153,7 @@ CHANGES: dict[str, tuple[str, Fields]] = {
     "saturating sums": ("matmul", {("acc", "overflow"): "saturate"}),
     "pairs in 16 bits": ("conv2d", {("acc", "pairs"): "saturate_i16"}),
     "two fields": ("conv2d", {("requant", "round"): "half_up", ("requant", "zero"): "before"}),
-    "another method": ("add", {("", "method"): Method("reals")}),
+    "another method": ("add", {("", "method"): MethodField("reals")}),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from qir.analysis.quantization_faults import (
-    Fault,
+    NoiseCause,
     clipped,
     dead_channel,
     outlier_channel,
@@ -95,7 +95,7 @@ MADE: dict[str, Callable[[], Made]] = {
 }
 
 
-def found(made: Made) -> dict[str, Fault]:
+def found(made: Made) -> dict[str, NoiseCause]:
     """What each function says of a tensor, measured as a check measures it."""
     errors = Errors(0, (made.low, made.high))
     for part in np.split(np.arange(made.x.shape[1]), 4):

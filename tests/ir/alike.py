@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qir.ir.attrs import Attr, same
 from qir.ir.graph import Graph
-from qir.ir.node import Node, Program, Stage
+from qir.ir.node import GraphLike, Node, Stage
 from qir.ir.types import Array
 
 
@@ -13,7 +13,7 @@ def difference(a: Graph, b: Graph, *, history: bool = False) -> str:
     return _nodes(a, b, history=history)
 
 
-def _nodes(a: Program, b: Program, *, history: bool) -> str:
+def _nodes(a: GraphLike, b: GraphLike, *, history: bool) -> str:
     nodes, others = list(a), list(b)
     if (a.name, a.profile, len(nodes)) != (b.name, b.profile, len(others)):
         return f"{a.name} as {a.profile} has {len(nodes)} nodes, {b.name} as {b.profile} others"

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from qir.inspect.overflow import Sums, overflow
+from qir.inspect.overflow import SumRange, overflow
 from qir.ir.attrs import Attr
 from qir.ir.dtype import I8, I32, U8, DType, dtype
 from qir.ir.graph import Graph
@@ -552,7 +552,7 @@ def test_taps_of_a_window_follow_each_other_channels_within_a_tap() -> None:
 def test_sums_are_told_as_json_and_for_every_product_of_a_model() -> None:
     graph = linear(66312, 127, QuantType(U8, scale=(1.0,)))
     (sums,) = overflow(graph)
-    assert isinstance(sums, Sums)
+    assert isinstance(sums, SumRange)
     told = sums.to_json()
     assert {"bits": 33, "headroom": -1, "wraps": True, "depth": 66312}.items() <= told.items()
     assert isinstance(told["pairs"], dict)

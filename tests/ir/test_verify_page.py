@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
-from qir.ir.verify import RULES, Rule
+from qir.ir.verify import RULES, VerifierRule
 from qir.ir.verify.rule import Severity
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "verify.md"
 FIRST, NEXT = "## Errors\n", "## With a target\n"
 
 
-def section(rule: Rule) -> str:
+def section(rule: VerifierRule) -> str:
     """One rule: its name, its severity, its docstring."""
     return f"### {rule.name}\n\n*{rule.severity}.* {rule.doc}\n"
 

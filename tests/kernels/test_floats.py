@@ -225,7 +225,7 @@ def test_a_batch_is_its_images_one_by_one() -> None:
 @pytest.mark.parametrize("count", [1, 63, 65])
 def test_constants_of_another_size_than_the_weights_are_refused(count: int) -> None:
     x, weight = np.zeros((1, 8, 3, 3), F32), np.zeros((8, 8, 1, 1), F32)
-    with pytest.raises(ValueError, match=f"{count} constants, the weights are 64"):
+    with pytest.raises(ValueError, match=f"constant has {count} numbers, not 64"):
         one("float_conv2d", [x, weight], (1, 8, 3, 3), F32, None, shape=x.shape, kernel=(8, 1, 1),
             constant=np.zeros(count, F32))  # fmt: skip
 

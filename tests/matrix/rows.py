@@ -172,11 +172,11 @@ def _tensorflow(row: Row, graph: Graph) -> Measured:
 
 
 def _mxnet(row: Row, graph: Graph) -> Measured:
-    from qir.backends.mxnet.session import Session
+    from qir.backends.mxnet.session import MxnetSession
 
     feeds = _feeds(graph)
     with tempfile.TemporaryDirectory() as folder:
-        session = Session(mxnet.files(graph, Path(folder)))
+        session = MxnetSession(mxnet.files(graph, Path(folder)))
         theirs = mxnet.of_mxnet(session.run(feeds, every=True))
         logits = next(iter(session(**feeds).values()))
     (x,) = feeds.values()

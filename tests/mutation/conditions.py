@@ -13,7 +13,7 @@ from qir.numerics.consistency import unmoved
 from qir.numerics.fields import Rule
 from qir.profiles import Profile, Query, profile
 from qir.profiles.evidence import weaker
-from qir.profiles.profile import REAL, Entry, Group, When
+from qir.profiles.profile import REAL, GroupEntry, RuleEntry, When
 from tests.mutation.fields import Mutant, survivors
 
 SAME: Mapping[str, Mapping[str, str]] = tomllib.loads(
@@ -78,7 +78,7 @@ def _values(
     yield f"other than {' '.join(kinds)}", tuple(k for k in known if k not in kinds)
 
 
-def rows(row: Group) -> Iterator[tuple[str, tuple[Group, ...]]]:
+def rows(row: GroupEntry) -> Iterator[tuple[str, tuple[GroupEntry, ...]]]:
     """A row dropped, and what stands in its place with one field changed."""
     yield "dropped", ()
     for need in row.needs:
@@ -91,7 +91,7 @@ def rows(row: Group) -> Iterator[tuple[str, tuple[Group, ...]]]:
         yield f"propagates {not row.propagates}", (replace(row, propagates=not row.propagates),)
 
 
-def _place(entry: Entry, rules: tuple[Entry, ...]) -> str:
+def _place(entry: RuleEntry, rules: tuple[RuleEntry, ...]) -> str:
     """A rule by its first op and, of several, its conditions."""
     told = [f"{slot} {' or '.join(kinds)}" for slot, kinds in entry.when.storage.items()]
     told += [f"{name} = {value!s}" for name, value in entry.when.attrs.items()]
@@ -101,7 +101,7 @@ def _place(entry: Entry, rules: tuple[Entry, ...]) -> str:
     return entry.ops[0] if alone else f"{entry.ops[0]} ({', '.join(told)})"
 
 
-def _row(row: Group) -> str:
+def _row(row: GroupEntry) -> str:
     said = [*row.when.form, *(k for kinds in row.when.storage.values() for k in kinds)]
     said += [REAL] * (row.result == REAL)
     return " ".join(row.chain) + (f" ({', '.join(said)})" if said else "")
@@ -126,7 +126,7 @@ def asks(name: str, isa: str = "") -> Iterator[Asks]:
 
     def group(
         self: Profile, chain: tuple[str, ...], query: Query, *, result: str = "codes"
-    ) -> Group | None:
+    ) -> GroupEntry | None:
         if self.name == name:
             held[isa or self.isa, f"{chain} {query} {result}"] = chain, query, result
         return row(self, chain, query, result=result)
@@ -147,7 +147,7 @@ def told_apart(held: Asks, right: Profile, of: Profile) -> bool:
     return other
 
 
-def _answer(of: Profile, ask: Ask) -> Rule | Group | None:
+def _answer(of: Profile, ask: Ask) -> Rule | GroupEntry | None:
     chain, query, result = ask
     return of.group(chain, query, result=result) if chain else of.resolve(query)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args, get_origin
 
 from qir.errors import QirError
-from qir.numerics.fields import Method, field_types
+from qir.numerics.fields import MethodField, field_types
 from qir.profiles import Profile
 from qir.profiles.library import replaced
 from qir.profiles.methods import params
-from qir.profiles.profile import Entry, Field, Fields, When
+from qir.profiles.profile import Field, Fields, RuleEntry, When
 
 _WORDS: dict[str, tuple[Field, ...]] = {
     "zero": ("none", "qmin-round(min/s)", "round(qmin-min/s)", "best_end", "real"),
@@ -57,7 +57,7 @@ def mutants(profile: Profile, *, isa: str = "") -> Iterator[Mutant]:
             yield Mutant(said, block, entry.ops, replace(profile, rules=tuple(rules)))
 
 
-def changed(entry: Entry, isa: str = "") -> bool:
+def changed(entry: RuleEntry, isa: str = "") -> bool:
     """Whether a rule claims anything, and of the processor that tests run on, or of another."""
     spoken = isa in entry.when.isa if isa else not entry.when.isa
     return spoken and entry.fields.get(("", "claim"), "unknown") != "unknown"
@@ -94,14 +94,14 @@ def others(block: str, name: str, now: Field) -> Iterator[Field]:
         else:
             known = _WORDS.get(name, ())
         yield from (value for value in known if value != now)
-    elif isinstance(now, Method):
-        yield Method("move" if now.name == "reals" else "reals")
+    elif isinstance(now, MethodField):
+        yield MethodField("move" if now.name == "reals" else "reals")
         for param, kind in params(now.name).items():
             first = kind.values[0] if kind.values else 0
             said = now.params.get(param, first)
             for value in kind.values or (8 if said != 8 else 16,):
                 if value != said:
-                    yield Method(now.name, {**now.params, param: value})
+                    yield MethodField(now.name, {**now.params, param: value})
 
 
 def survivors(

@@ -1,4 +1,4 @@
-"""What no comparison tells apart: the list of `indistinct.toml`, and the page that is made of it.
+"""Reads `indistinct.toml`, the changes that no comparison finds, and writes their page.
 
 `python -m tests.mutation.indistinct` writes docs/reference/indistinct.md.
 """
@@ -17,24 +17,26 @@ _FILE = Path(__file__).with_suffix(".toml")
 SAME: Mapping[str, Mapping[str, str]] = tomllib.loads(_FILE.read_text(encoding="utf-8"))
 """Of each profile the changes that nothing finds, with the reason."""
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "indistinct.md"
-HEAD = """# What nothing tells apart
+HEAD = """# Profile fields that no measurement distinguishes
 
-A profile is a list of fields, and each could say what is wrong. So a test changes every field that
-every profile states, to each other value that it may have, one at a time, and runs the comparisons
-with the runtime, or with what was recorded of it. A change that no comparison finds is listed here
-with the reason: of these values nothing is claimed, for another gives the same bytes wherever
-somebody looked. The claim of the rule that holds one stands: it speaks of bytes, not of values.
-`make test` holds that every change that is not listed is found, `make test-all` that none that is
-listed is; the list is `tests/mutation/indistinct.toml`. Where a profile claims
-to be near and not exact, a change is found if more elements differ than with the right profile.
+A profile is a list of fields, and each could be wrong. So a test changes every field that every
+profile states, to each other value that it may have, one at a time, and runs the comparisons
+with the runtime, or with its recorded results. A change that no comparison finds is listed here
+with the reason: these values are not verified, for another gives the same bytes in every
+comparison. The claim of the rule still holds: it is about bytes, not about values.
+`make test` checks that every unlisted change is found, `make test-all` that no listed change
+is; the list is `tests/mutation/indistinct.toml`. Where a profile claims `within`, not `exact`,
+a change is found if more elements differ than with the right profile.
 
-Tolerances of real results (`float`) are held by the comparisons alone. Rules that speak of another
-processor are not in the counts: those of torch are changed one by one on a torch or a oneDNN that
-is told to take this processor for that one (`tests/mutation/test_torch_processors.py`), the others
-`qir probe` measures there. Rules whose claim is `unknown` are
-not changed either, and are at the end of this page. So `tflite-2.21.single`, of which no build is
-at hand, has no changes here: it rests on a formula, to which a test of its own holds it
-(`tests/mutation/test_single_rounding.py`).
+Three kinds of fields are not counted:
+
+1. Tolerances of float results (`float`): the comparisons alone check them.
+2. Rules of other processors. Those of torch are changed one by one on a torch or a oneDNN that
+   emulates that processor (`tests/mutation/test_torch_processors.py`); `qir probe` measures the
+   others there.
+3. Rules whose claim is `unknown`, listed at the end of this page. So `tflite-2.21.single`, of
+   which no build is available, has no changes here: it rests on a formula, and
+   `tests/mutation/test_single_rounding.py` compares it with that.
 
 | profile | changes | found | listed |
 |---|---:|---:|---:|
@@ -43,18 +45,18 @@ at hand, has no changes here: it rests on a formula, to which a test of its own 
 CONDITIONS = """
 ## Conditions and groups
 
-Of these profiles each condition of each rule is dropped, narrowed by each of its values and turned
-to all others, one at a time, and each row of a group is dropped, or one of its fields changed. A
-change is found where results differ, where other kernels are foreseen than the runtime made, or
-where nothing is claimed any more of what was compared. What is not found is here. Of {rest} \
-conditions and groups are not changed so, but where a test names them
+Of these profiles each condition of each rule is dropped, narrowed to each of its values and
+inverted, one at a time, and each group is dropped, or one of its fields changed. A change is found
+where results differ, where other kernels are predicted than the runtime used, or where compared
+results are no longer claimed. What is not found is listed here. Of {rest} conditions and groups \
+are changed only where a test names them
 (`tests/mutation/test_grouping_faults.py`, `tests/mutation/test_memory_faults.py`).
 
 | profile | changes | found | listed |
 |---|---:|---:|---:|
 """
 UNCLAIMED = """
-## Of which nothing is claimed
+## Rules without a claim
 
 | profile | ops with a rule that claims nothing |
 |---|---|

@@ -41,7 +41,7 @@ def mxnet_agrees() -> Agrees:
     right = profile(MXNET)
     with asks(right.name) as held:
         for name in FORESEEN:
-            mxnet.test_recorded_results_are_foreseen(name)
+            mxnet.test_recorded_results_are_predicted(name)
 
     def agrees(mutant: Mutant) -> None:
         other = told_apart(held, right, mutant.profile)
@@ -55,7 +55,7 @@ def mxnet_agrees() -> Agrees:
         elif other:
             for name in FORESEEN:
                 if mxnet.rule_of(name) in mutant.ops:
-                    mxnet.test_recorded_results_are_foreseen(name)
+                    mxnet.test_recorded_results_are_predicted(name)
 
     return agrees
 

@@ -59,7 +59,7 @@ def activations() -> None:
     recorded.test_layers_are_predicted("linear_gelu")
 
 
-def foreseen(*families: str) -> Check:
+def predicted(*families: str) -> Check:
     def check() -> None:
         for family in families:
             programs.foresee(family)
@@ -70,21 +70,21 @@ def foreseen(*families: str) -> Check:
 CHECKS: Mapping[str, tuple[Check, ...]] = {
     "quantize": (edges,),
     "dequantize": (recorded.test_what_becomes_real_at_the_end_is_predicted,),
-    "stage": (sums, layers, activations, foreseen("sums", "linear", "conv2d")),
+    "stage": (sums, layers, activations, predicted("sums", "linear", "conv2d")),
     "choose": (recorded.test_scales_are_chosen_as_by_its_observers,),
-    "add": (foreseen("added"), recorded.test_sums_of_codes_are_predicted),
+    "add": (predicted("added"), recorded.test_sums_of_codes_are_predicted),
     "avg_pool2d": (pools,),
     "max_pool2d": (pools, behind_pools),
     "relu": (behind_pools,),
-    "adaptive_avg_pool": (adaptive_pools, foreseen("means")),
-    "matmul": (foreseen("three_axes", "products", "attention"), layers, real_layers),
-    "embedding_bag": (kernels.test_sums_of_rows_of_codes_are_foreseen,),
-    "requantize": (kernels.test_interactions_of_rows_are_foreseen,),
-    "lstm": (kernels.test_recurrent_layers_are_foreseen,),
-    "pad": (kernels.test_images_with_the_other_side_around_them_are_foreseen,),
-    "conv1d": (foreseen("lines"),),
-    "conv_transpose1d": (foreseen("transposed"),),
-    **dict.fromkeys(("softmax", "layer_norm"), (foreseen("norms"),)),
+    "adaptive_avg_pool": (adaptive_pools, predicted("means")),
+    "matmul": (predicted("three_axes", "products", "attention"), layers, real_layers),
+    "embedding_bag": (kernels.test_sums_of_rows_of_codes_are_predicted,),
+    "requantize": (kernels.test_interactions_of_rows_are_predicted,),
+    "lstm": (kernels.test_recurrent_layers_are_predicted,),
+    "pad": (kernels.test_images_with_the_other_side_around_them_are_predicted,),
+    "conv1d": (predicted("lines"),),
+    "conv_transpose1d": (predicted("transposed"),),
+    **dict.fromkeys(("softmax", "layer_norm"), (predicted("norms"),)),
 }
 """What a change of a block, or of an op's rule, can show in; else the layers."""
 
@@ -114,7 +114,7 @@ OTHERS: Mapping[str, Mapping[str, str]] = {
 def agrees(mutant: Mutant) -> None:
     """AssertionError where a changed profile gives what was not recorded."""
     key = mutant.ops[0] if mutant.ops else mutant.block
-    for check in CHECKS.get(key, (layers, real_layers, foreseen("lines", "products"))):
+    for check in CHECKS.get(key, (layers, real_layers, predicted("lines", "products"))):
         check()
 
 

@@ -51,7 +51,7 @@ class Held:
         Group(profile=PROFILE).run(graph, Ledger())
         return graph
 
-    def foreseen(self) -> dict[str, bool]:
+    def predicted(self) -> dict[str, bool]:
         graph = self.grouped()
         return {name: made_here(graph, name) for name in self.right}
 
@@ -103,8 +103,8 @@ def hold(case: Case) -> Held:
         else:
             right[name] = made_here(fused, name) and fused[name].node.name not in slow
     held = Held(case, graph, right)
-    found = held.foreseen()
-    assert found == right, f"{case}: kernels make {right}, and {found} is foreseen"
+    found = held.predicted()
+    assert found == right, f"{case}: kernels make {right}, and {found} is predicted"
     _agrees(held, fused, written.feeds())
     return held
 
@@ -139,7 +139,7 @@ def agreeing(name: str) -> Callable[[Mutant], None]:
     def agrees(mutant: Mutant) -> None:
         for one in held:
             if one.case.op == mutant.ops[0]:
-                assert one.foreseen() == one.right, str(one.case)
+                assert one.predicted() == one.right, str(one.case)
 
     return agrees
 

@@ -117,7 +117,7 @@ def convolved(factor: np.float32, biases: Codes) -> None:
 
 
 def biases_agree() -> None:
-    """Whether onnxruntime's optimizer makes the codes of real biases that are foreseen."""
+    """Whether onnxruntime's optimizer makes the codes of real biases that are predicted."""
     for seed in range(12):
         found = examine(fused.real_bias(seed))
         assert not found.differences

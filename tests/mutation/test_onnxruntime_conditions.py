@@ -39,7 +39,7 @@ def made_there(model: ModelProto, name: str) -> bool:
 
 
 def made_here(graph: Graph, name: str) -> bool:
-    """Whether a kernel on codes is foreseen to make it."""
+    """Whether a kernel on codes is predicted to make it."""
     node = graph[name].node
     if graph[name].type.quant is not None:
         return node.op != "quantize"
@@ -56,7 +56,7 @@ class Asked:
     """The ops in a row that grouping it asks about."""
     right: dict[str, bool]
 
-    def foreseen(self) -> dict[str, bool]:
+    def predicted(self) -> dict[str, bool]:
         graph = self.graph.copy()
         Group(profile=PROFILE).run(graph, Ledger())
         return {name: made_here(graph, name) for name in self.right}
@@ -115,7 +115,7 @@ def agreeing(name: str) -> Callable[[Mutant], None]:
             told_apart(told, right, mutant.profile)
             return
         for number, one in enumerate(held):
-            if one.speaks(mutant) and one.foreseen() != one.right:
+            if one.speaks(mutant) and one.predicted() != one.right:
                 held.insert(0, held.pop(number))
                 raise AssertionError(f"{one.case}")
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from qir.numerics import Method
+from qir.numerics import MethodField
 from qir.profiles import Profile, profile
 from qir.profiles.profile import Field
 from tests.differential.onnxruntime import test_ort_versions as versions
@@ -39,7 +39,7 @@ def method(op: str, name: str) -> Change:
 
     def change(native: Profile) -> Profile:
         rules = tuple(
-            replace(r, fields={**r.fields, ("", "method"): Method(name)}) if op in r.ops else r
+            replace(r, fields={**r.fields, ("", "method"): MethodField(name)}) if op in r.ops else r
             for r in native.rules
         )
         assert rules != native.rules

@@ -17,7 +17,7 @@ from qir.numerics.accumulate import conv2d
 from qir.profiles import profile
 from qir.profiles.library import replaced
 from tests.differential.one_op import computed
-from tests.oracles.tflite_cases import SUITES, Case, Operand
+from tests.oracles.tflite_cases import SUITES, CaseOperand, OpCase
 
 NAME = "tflite-2.21.single"
 SUITE = {"conv2d": "conv_ties", "mul": "mul"}
@@ -34,7 +34,7 @@ def multiplied(acc: Whole, real: NDArray[np.float64]) -> Whole:
     return np.asarray((acc * mantissa + (np.int64(1) << (total - 1))) >> total)
 
 
-def by_formula(case: Case) -> Whole:
+def by_formula(case: OpCase) -> Whole:
     """The codes of a case without an activation."""
     at = {slot: of.data.astype(np.int64) - of.zero for slot, of in case.operands.items()}
     step = {slot: np.asarray(of.scale, np.float64) for slot, of in case.operands.items()}
@@ -52,13 +52,13 @@ def by_formula(case: Case) -> Whole:
     return np.clip(codes, ends.min, ends.max)
 
 
-def in_powers(of: Operand) -> Operand:
+def in_powers(of: CaseOperand) -> CaseOperand:
     """With the nearest powers of two for scales, so that sums lie on ties."""
     scale = np.exp2(np.rint(np.log2(np.asarray(of.scale, np.float64)))).astype(np.float32)
     return replace(of, scale=scale if scale.ndim else float(scale))
 
 
-def cases(op: str) -> Iterator[Case]:
+def cases(op: str) -> Iterator[OpCase]:
     """The recorded cases without an activation, and each again with scales of powers of two."""
     for case in SUITES[SUITE[op]]():
         if not case.activation:
@@ -97,8 +97,8 @@ def test_another_rounding_is_found(op: str, how: str) -> None:
 
 def test_scales_far_apart_give_both_ends() -> None:
     """A multiplier has no exponent above 30."""
-    x = Operand(np.array([[-128, 2, 3, 4, 127]], np.int8), 2.0**20, 3)
+    x = CaseOperand(np.array([[-128, 2, 3, 4, 127]], np.int8), 2.0**20, 3)
     for power in (-10, -11, -12, -40):
-        made = Operand(np.zeros(0, np.int8), 2.0**power, 5)
-        found = computed(Case("requantize", {"x": x}, made, (1, 5)), "tflite-2.21.single")
+        made = CaseOperand(np.zeros(0, np.int8), 2.0**power, 5)
+        found = computed(OpCase("requantize", {"x": x}, made, (1, 5)), "tflite-2.21.single")
         assert found.tolist() == [[-128, -128, 5, 127, 127]]

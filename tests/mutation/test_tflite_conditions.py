@@ -30,7 +30,7 @@ from tests.mutation.conditions import all_found, none_found
 from tests.mutation.fields import Mutant
 from tests.mutation.replay import Replay
 from tests.mutation.test_tflite_faults import replayed
-from tests.oracles.tflite_cases import SUITES, Case
+from tests.oracles.tflite_cases import SUITES, OpCase
 from tests.oracles.tflite_more import WITHOUT_REFERENCE
 
 pytestmark = pytest.mark.long
@@ -42,13 +42,13 @@ _EACH = 2
 """How many cases of each suite, chain and storage are written as pairs."""
 
 
-def chain_of(case: Case) -> tuple[str, ...]:
+def chain_of(case: OpCase) -> tuple[str, ...]:
     """The ops of a case, as groups name them."""
     tail = {"": (), "relu": ("relu",)}.get(case.activation, ("clip",))
     return (case.op, *tail)
 
 
-def pairs() -> Iterator[tuple[Case, Array]]:
+def pairs() -> Iterator[tuple[OpCase, Array]]:
     """Recorded cases on codes that are one kernel again when they are written as pairs."""
     chains = {row.chain for row in profile(REFERENCE).own_groups if row.result == "codes"}
     for suite in SUITES:
@@ -68,7 +68,7 @@ def pairs() -> Iterator[tuple[Case, Array]]:
                     yield case, wanted
 
 
-def kernels(cases: list[tuple[Case, Array]], chain: tuple[str, ...]) -> None:
+def kernels(cases: list[tuple[OpCase, Array]], chain: tuple[str, ...]) -> None:
     """AssertionError where a case written as pairs is no kernel any more, or another."""
     for case, wanted in cases:
         if chain_of(case) == chain:

@@ -183,7 +183,7 @@ def missed(name: str, every: list[Compared], most: int) -> int:
         if isinstance(case, Open):
             ours = open_rows(case, name)
         else:
-            ours = pointwise.foreseen(form, name) if case.summand else product_of(case, name)
+            ours = pointwise.predicted(form, name) if case.summand else product_of(case, name)
         count += int(np.count_nonzero(ours != wanted))
         if count > most:
             break
@@ -231,11 +231,11 @@ def all_found(
     assert set(left) == set(listed), sorted(set(left) ^ set(listed))
 
 
-Foreseen = tuple[Callable[[str], np.ndarray], np.ndarray]
+Predicted = tuple[Callable[[str], np.ndarray], np.ndarray]
 """What a profile makes of a layer, and what the engine made."""
 
 
-def before_vnni(engine: str, op: str, pool: ProcessPoolExecutor) -> list[Foreseen]:
+def before_vnni(engine: str, op: str, pool: ProcessPoolExecutor) -> list[Predicted]:
     """Layers of one op and what an engine made of each on a processor before VNNI."""
     if op.startswith("conv_transpose"):
         rank = int(op[14])
@@ -257,7 +257,7 @@ def before_vnni(engine: str, op: str, pool: ProcessPoolExecutor) -> list[Foresee
     return [(partial(product_of, case), wanted) for case, wanted in found]
 
 
-def mistaken(name: str, every: list[Foreseen], most: int) -> int:
+def mistaken(name: str, every: list[Predicted], most: int) -> int:
     """How many elements differ, counted until they are more than `most`."""
     count = 0
     for foresee, wanted in every:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError, ProfileError
 from qir.numerics.accumulate import added, check, conv2d, matmul
-from qir.numerics.fields import Acc, Method, Rule
+from qir.numerics.fields import Acc, MethodField, Rule
 
 Codes = NDArray[np.generic]
 
@@ -101,7 +101,7 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
 
 def test_a_product_by_a_method_is_refused() -> None:
     with pytest.raises(ProfileError, match="profile p: no method reals computes integer products"):
-        check(Rule("p", method=Method("reals")))
+        check(Rule("p", method=MethodField("reals")))
 
 
 def test_sums_saturate_or_are_held_in_more_bits_or_in_floats() -> None:

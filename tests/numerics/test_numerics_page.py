@@ -61,6 +61,8 @@ def test_a_kernel_without_figures_says_on_what_its_claim_rests() -> None:
         ("all codes of 8 bits and 9,000 of 32: 0 of 160,000 differ", (160_000, 0)),
         ("all code pairs for 180 sets of scales, 0 differ", (180 * 65536, 0)),
         ("all codes in 240 maps each: 0 differ", (240 * 256, 0)),
+        ("all pairs of quantized values for 180 sets of scales, 0 differ", (180 * 65536, 0)),
+        ("all quantized values in 240 quantized types each: 0 differ", (240 * 256, 0)),
         ("a third of all codes; of equal channels 1 of 13,000 differs", None),
         ("codes are moved and compared, not computed with", None),
         ("up to 20 % differ", None),

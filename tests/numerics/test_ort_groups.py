@@ -10,7 +10,7 @@ import pytest
 from qir.ir.node import Node
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
-from qir.profiles import Group as Row
+from qir.profiles import GroupEntry as Row
 from qir.profiles import profile
 from tests.differential.comparison import read
 from tests.installed import OPTIMIZED

@@ -8,11 +8,11 @@ import pytest
 import qir
 from qir.errors import ProfileError
 from qir.ir.ops import spec
-from qir.numerics import Method
+from qir.numerics import MethodField
 from qir.profiles import parse, profile
 from qir.profiles.library import replaced
 from qir.profiles.methods import fault, tabled
-from qir.profiles.profile import Entry, Head, Profile, When
+from qir.profiles.profile import Profile, ProfileHead, RuleEntry, When
 
 HEAD = 'name = "p"\nextends = "native"\n[[rule]]\nop = "add"\n'
 _MORE = "method mean_of_steps has no parameter 'lane'; it has lanes, fused, raw, divide"
@@ -54,13 +54,13 @@ def test_parameters_are_those_of_the_functions_that_are_executed() -> None:
             assert param.needed or param.takes(default), (name, key)
             given = {k: 1 for k, p in row.items() if p.needed and k != key}
             for value in param.values or (param.least, 16):
-                assert not fault(Method(name, {**given, key: value}))
+                assert not fault(MethodField(name, {**given, key: value}))
 
 
 def test_a_method_that_was_made_without_its_parameters_is_refused_by_name() -> None:
     base = profile("native")
-    entry = Entry(("relu",), When(), {("", "method"): Method("vectors")})
-    made = Profile(Head("bare", base.name), {}, (entry,), (), base, "")
+    entry = RuleEntry(("relu",), When(), {("", "method"): MethodField("vectors")})
+    made = Profile(ProfileHead("bare", base.name), {}, (entry,), (), base, "")
     text = """
     graph main as bare {
       %x = input() : 4x!quant.uniform<u8:f32, 0.25:3>

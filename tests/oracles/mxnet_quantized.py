@@ -1,8 +1,9 @@
 """Records quantized symbols as MXNet 1.9.1 makes them, and every tensor that they compute.
 
 `python -m tests.oracles.mxnet_quantized FOLDER`, in the environment of `make oracle-mxnet`, writes
-`quantized.npz`, `uncalibrated.npz` and `fused.npz` as `tests.oracles.mxnet_operators` writes its
-files; `2.inner.NAME` holds the integers of a result. Everything is drawn from SEED.
+`quantized.npz`, `uncalibrated.npz`, `fused.npz` and `modes.npz` as
+`tests.oracles.mxnet_operators` writes its files; `2.inner.NAME` holds the integers of a result.
+Everything is drawn from SEED.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +197,23 @@ def fused(rng: Any) -> Iterator[tuple[Made, Any]]:
         yield (name, made, args, states), data
 
 
+def modes(rng: Any) -> Iterator[tuple[Made, Any]]:
+    """Returns one network in every mode of quantize_model; the data have both signs."""
+    symbol, shape = residual(), (1, *SHAPE[1:])
+    args, states = drawn(symbol, shape, rng)
+    data = rng.randn(*shape).astype(np.float32)
+    for kind, mode, each in product(
+        ("auto", "int8", "uint8"), ("naive", "entropy", "none"), ("tensor-wise", "channel-wise")
+    ):
+        named: dict[str, Any] = {"calib_mode": mode, "quantized_dtype": kind, "logger": _SILENT}
+        if mode != "none":
+            named.update(label_names=None, calib_data=Batches(data))
+        made, held, more = quantize_model_mkldnn(
+            symbol, dict(args), dict(states), quantize_granularity=each, **named
+        )
+        yield (f"{kind} {mode} {each}", made, held, more), data
+
+
 FUSED = {made.__name__: made for made in (grouped, leaky, curved, gelu)}
 
 
@@ -202,23 +221,27 @@ def computed(made: Made, data: Any) -> dict[str, Any]:
     """Returns the entries of one case."""
     name, symbol, args, states = made
     held = {**args, **states}
+    used = set(symbol.list_arguments()) | set(symbol.list_auxiliary_states())
+    entries = {"name": np.array(name), "symbol": np.array(symbol.tojson()), "in.data": data}
+    entries.update({f"param.{n}": held[n].asnumpy() for n in held if n in used})
     within = symbol.get_internals()
     names = [n for n in within.list_outputs() if n not in held and n != "data"]
     every = mx.sym.Group([within[n] for n in names])
     given = {n: mx.nd.array(data) if n == "data" else held[n] for n in every.list_arguments()}
     more = {n: held[n] for n in every.list_auxiliary_states()}
-    found = every.bind(mx.cpu(), given, aux_states=more, grad_req="null").forward(is_train=False)
-    used = set(symbol.list_arguments()) | set(symbol.list_auxiliary_states())
-    entries = {"name": np.array(name), "symbol": np.array(symbol.tojson()), "in.data": data}
-    entries.update({f"param.{n}": held[n].asnumpy() for n in held if n in used})
-    results = dict(zip(names, (f.asnumpy() for f in found)))  # noqa: B905
+    bound: dict[str, Any] = {"aux_states": more, "grad_req": "null"}
+    try:
+        found = every.bind(mx.cpu(), given, **bound).forward(is_train=False)
+        results = dict(zip(names, (f.asnumpy() for f in found)))  # noqa: B905
+    except (mx.MXNetError, RuntimeError):
+        return {**entries, "refused": np.array("yes")}
     entries.update({f"inner.{n}": v for n, v in results.items() if v.dtype.kind in "iu"})
     entries.update({f"out.{i}": results[n] for i, n in enumerate(symbol.list_outputs())})
     return entries
 
 
 def main(folder: str) -> None:
-    for family in (quantized, uncalibrated, fused):
+    for family in (quantized, uncalibrated, fused, modes):
         rng, held = np.random.RandomState(SEED), {}
         for index, (made, data) in enumerate(family(rng)):
             held.update({f"{index}.{key}": value for key, value in computed(made, data).items()})

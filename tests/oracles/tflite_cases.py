@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
-from backends.tflite.models import Case as Case
-from backends.tflite.models import Operand as Operand
+from backends.tflite.models import CaseOperand as CaseOperand
+from backends.tflite.models import OpCase as OpCase
 from tests.oracles.tflite_dynamic import DYNAMIC
 from tests.oracles.tflite_edges import EDGES
 from tests.oracles.tflite_elements import ELEMENTS
@@ -20,6 +20,6 @@ SUITES: Suites = PRODUCTS | ELEMENTS | MORE | TAILS | DYNAMIC | OTHERS | EDGES |
 """Every suite of cases, by the name of its file."""
 
 
-def digest(cases: list[Case]) -> str:
+def digest(cases: list[OpCase]) -> str:
     """One hash of many cases."""
     return hashlib.sha256("".join(case.digest() for case in cases).encode()).hexdigest()[:32]

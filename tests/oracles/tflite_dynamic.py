@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from backends.tflite.models import Array, Case, F, Operand, Value
+from backends.tflite.models import Array, CaseOperand, F, OpCase, Value
 from tests.oracles.tflite_operands import Seed, Suites, pair, seeds, window
 
-REAL = Operand(np.zeros(0, F))
+REAL = CaseOperand(np.zeros(0, F))
 
 
 def rows(seed: Seed, number: int, count: int, size: int) -> Array:
@@ -28,53 +28,55 @@ def rows(seed: Seed, number: int, count: int, size: int) -> Array:
     return reals.astype(F)
 
 
-def weights(seed: Seed, shape: tuple[int, ...], bits: int, *, many: bool, axis: int = 0) -> Operand:
+def weights(
+    seed: Seed, shape: tuple[int, ...], bits: int, *, many: bool, axis: int = 0
+) -> CaseOperand:
     """Codes about zero with one scale, or one a channel."""
     end = 127 if bits == 8 else 7
     scale = seed.uniform(0.002, 0.03, shape[axis]).astype(F)
     data = seed.integers(-end, end + 1, shape).astype(np.int8)
-    return Operand(data, scale if many else float(scale[0]), axis=axis, bits=bits)
+    return CaseOperand(data, scale if many else float(scale[0]), axis=axis, bits=bits)
 
 
-def bias(seed: Seed, count: int) -> Operand:
+def bias(seed: Seed, count: int) -> CaseOperand:
     """Reals."""
-    return Operand(seed.standard_normal(count).astype(F))
+    return CaseOperand(seed.standard_normal(count).astype(F))
 
 
-def linear(bits: int, count: int, *, span: bool = True) -> Iterator[Case]:
+def linear(bits: int, count: int, *, span: bool = True) -> Iterator[OpCase]:
     """Fully connected layers of 1..70 inputs."""
     for number, seed in seeds(f"dynfc{bits}", count):
         into, out, many = 1 + number % 70, 2 + number * 11 % 23, number % 2 == number // 70 % 2
-        x = Operand(rows(seed, number, 1 + number % 4, into))
+        x = CaseOperand(rows(seed, number, 1 + number % 4, into))
         w = weights(seed, (out, into), bits, many=many)
         given = {"x": x, "w": w} | ({"bias": bias(seed, out)} if number % 5 else {})
-        yield Case("linear", given, REAL, (len(x.data), out), {"asymmetric": span})
+        yield OpCase("linear", given, REAL, (len(x.data), out), {"asymmetric": span})
 
 
-def one_result(count: int) -> Iterator[Case]:
+def one_result(count: int) -> Iterator[OpCase]:
     """Fully connected layers of one row of four-bit weights, with one scale, of 1..140 inputs."""
     for number, seed in seeds("dynone", count):
         into = 1 + number % 140
-        x = Operand(rows(seed, number, 1 + number * 5 % 9, into))
+        x = CaseOperand(rows(seed, number, 1 + number * 5 % 9, into))
         given = {"x": x, "w": weights(seed, (1, into), 4, many=False)}
         if number % 3:
             given["bias"] = bias(seed, 1)
-        yield Case("linear", given, REAL, (len(x.data), 1), {"asymmetric": True})
+        yield OpCase("linear", given, REAL, (len(x.data), 1), {"asymmetric": True})
 
 
-def blocks(count: int) -> Iterator[Case]:
+def blocks(count: int) -> Iterator[OpCase]:
     """Fully connected layers whose four-bit weights have a float16 scale in blocks of terms."""
     for number, seed in seeds("dynblocks", count):
         size, out = 32 * (1 + number % 4), 2 + number * 11 % 23
         into = size * (1 + number % 5)
-        x = Operand(rows(seed, number, 1 + number % 4, into))
+        x = CaseOperand(rows(seed, number, 1 + number % 4, into))
         scale = seed.uniform(0.002, 0.03, (out, into // size)).astype(np.float16).astype(F)
-        w = Operand(seed.integers(-8, 8, (out, into)).astype(np.int8), scale, bits=4)
+        w = CaseOperand(seed.integers(-8, 8, (out, into)).astype(np.int8), scale, bits=4)
         given = {"x": x, "w": w} | ({"bias": bias(seed, out)} if number % 5 else {})
-        yield Case("linear", given, REAL, (len(x.data), out), {"asymmetric": True})
+        yield OpCase("linear", given, REAL, (len(x.data), out), {"asymmetric": True})
 
 
-def conv(bits: int, count: int, *, depth: bool) -> Iterator[Case]:
+def conv(bits: int, count: int, *, depth: bool) -> Iterator[OpCase]:
     """Convolutions, some of one channel alone; by channels always with a scale each."""
     for number, seed in seeds(f"dynconv{bits}{depth}", count):
         same, kernel = bool(number % 2), pair(seed, 1, 4)
@@ -92,11 +94,11 @@ def conv(bits: int, count: int, *, depth: bool) -> Iterator[Case]:
             "layout": "NHWC",
             "groups": into if depth else 1,
         }
-        given = {"x": Operand(x.reshape(-1, *size, into)), "w": w, "bias": bias(seed, out)}
-        yield Case("conv2d", given, REAL, (len(x), *sizes, out), attrs, same=same)
+        given = {"x": CaseOperand(x.reshape(-1, *size, into)), "w": w, "bias": bias(seed, out)}
+        yield OpCase("conv2d", given, REAL, (len(x), *sizes, out), attrs, same=same)
 
 
-def products(count: int, *, span: bool = True) -> Iterator[Case]:
+def products(count: int, *, span: bool = True) -> Iterator[OpCase]:
     """Products of real data and a constant of one scale, alone or in batches."""
     for number, seed in seeds("dynbmm", count):
         batch, many, into, out = (
@@ -111,7 +113,7 @@ def products(count: int, *, span: bool = True) -> Iterator[Case]:
         w = weights(seed, (*before, into, out), 8, many=False)
         made = (*before, many, out)
         attrs: dict[str, Value] = {"asymmetric": span}
-        yield Case("matmul", {"a": Operand(x), "b": w}, REAL, made, attrs, fed=("a",))
+        yield OpCase("matmul", {"a": CaseOperand(x), "b": w}, REAL, made, attrs, fed=("a",))
 
 
 DYNAMIC: Suites = {

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from backends.tflite.models import Case, F, Operand, Value
+from backends.tflite.models import CaseOperand, F, OpCase, Value
 from tests.oracles.tflite_dynamic import REAL, bias, rows
 from tests.oracles.tflite_operands import Suites, bounds, codes, seeds, window, zero_of
 
 
-def pixels(count: int) -> Iterator[Case]:
+def pixels(count: int) -> Iterator[OpCase]:
     """Convolutions of reals: most by one tap, and every other by weights of equal scales."""
     for number, seed in seeds("pixels", count):
         kernel, step = ((1, 1), (1, 1), (3, 2))[number % 3], 1 + number // 3 % 2
@@ -31,11 +31,11 @@ def pixels(count: int) -> Iterator[Case]:
             "layout": "NHWC",
             "groups": 1,
         }
-        given = {"x": Operand(x), "w": Operand(data, scale), "bias": bias(seed, out)}
-        yield Case("conv2d", given, REAL, (images, *sizes, out), attrs)
+        given = {"x": CaseOperand(x), "w": CaseOperand(data, scale), "bias": bias(seed, out)}
+        yield OpCase("conv2d", given, REAL, (images, *sizes, out), attrs)
 
 
-def slopes(kind: str, count: int) -> Iterator[Case]:
+def slopes(kind: str, count: int) -> Iterator[OpCase]:
     """leaky_relu by slopes on both sides of zero, and by some that XNNPACK does not take."""
     for _, seed in seeds(f"slope{kind}", count):
         low, high = bounds(kind)
@@ -43,12 +43,12 @@ def slopes(kind: str, count: int) -> Iterator[Case]:
         about = zero_of(seed, kind)
         into = 2.0 ** float(seed.uniform(-10, 3))
         alpha = float(seed.choice([-1, 1])) * 2.0 ** float(seed.uniform(-9, 2))
-        made = Operand(np.zeros(0, kind), 1.0, about)
-        of = Operand(x, float(F(into)), about)
-        yield Case("leaky_relu", {"x": of}, made, x.shape, {"alpha": float(F(alpha))})
+        made = CaseOperand(np.zeros(0, kind), 1.0, about)
+        of = CaseOperand(x, float(F(into)), about)
+        yield OpCase("leaky_relu", {"x": of}, made, x.shape, {"alpha": float(F(alpha))})
 
 
-def far(op: str, kind: str, count: int) -> Iterator[Case]:
+def far(op: str, kind: str, count: int) -> Iterator[OpCase]:
     """Sums of operands one of whose scales is far below the result's; in most places of
     every other one the small operand is next to 0, and the sum on a tie or beside it."""
     for number, seed in seeds(f"far{op}{kind}", count):
@@ -58,16 +58,16 @@ def far(op: str, kind: str, count: int) -> Iterator[Case]:
             two = (0.5, 0.25)[number // 16 % 2]
             one = float(F(2.0 ** -int(seed.integers(17, 24)) * 1.3)) if number % 4 else two / 2**21
             one = one if number % 16 else 2.0**-10
-        a, b = (Operand(codes(seed, kind, *shape), s, zero_of(seed, kind)) for s in (one, two))
+        a, b = (CaseOperand(codes(seed, kind, *shape), s, zero_of(seed, kind)) for s in (one, two))
         if number % 2 == 0:
             near = np.clip(a.zero + 4 * seed.integers(-2, 2, shape) + 2, *bounds(kind))
             a = replace(a, data=np.where(seed.random(shape) < 0.9, near, a.data).astype(kind))
         held = {"a": a, "b": b} if number // 2 % 2 else {"a": b, "b": a}
-        made = Operand(np.zeros(0, kind), 1.0, zero_of(seed, kind))
-        yield Case(op, held, made, shape, fed=("a", "b"))
+        made = CaseOperand(np.zeros(0, kind), 1.0, zero_of(seed, kind))
+        yield OpCase(op, held, made, shape, fed=("a", "b"))
 
 
-def wide(op: str, kind: str, count: int) -> Iterator[Case]:
+def wide(op: str, kind: str, count: int) -> Iterator[OpCase]:
     """Sums of an operand far below the result's scale and one far above it, which leave 16 bits."""
     low, high = bounds(kind)
     for number, seed in seeds(f"wide{kind}", count):
@@ -77,13 +77,15 @@ def wide(op: str, kind: str, count: int) -> Iterator[Case]:
         )
         small = float(F(step * 2.0 ** -seed.uniform(10.1, 15)))
         about = [int(seed.choice([low, high, int(seed.integers(low, high))])) for _ in range(3)]
-        a = Operand(codes(seed, kind, *shape), small, about[0])
-        b = Operand(codes(seed, kind, *shape), float(F(step * steps)), about[1])
+        a = CaseOperand(codes(seed, kind, *shape), small, about[0])
+        b = CaseOperand(codes(seed, kind, *shape), float(F(step * steps)), about[1])
         held = {"a": a, "b": b} if number % 2 else {"a": b, "b": a}
-        yield Case(op, held, Operand(np.zeros(0, kind), step, about[2] | 1), shape, fed=("a", "b"))
+        yield OpCase(
+            op, held, CaseOperand(np.zeros(0, kind), step, about[2] | 1), shape, fed=("a", "b")
+        )
 
 
-def tiny(op: str, kind: str, count: int) -> Iterator[Case]:
+def tiny(op: str, kind: str, count: int) -> Iterator[OpCase]:
     """One operand whose steps are small beside the result's: most codes lie about a tie or zero,
     and of every fourth case most are cut off, at either end."""
     low, high = bounds(kind)
@@ -96,36 +98,36 @@ def tiny(op: str, kind: str, count: int) -> Iterator[Case]:
             near = np.clip(tie + seed.integers(-1, 2, data.size), low, high)
             data = np.where(seed.random(data.size) < 0.7, near, data)
         step = float(F(seed.uniform(0.01, 1))) if number % 3 else 1.0
-        x = Operand(data.astype(kind)[None], float(F(step * ratio)), about)
+        x = CaseOperand(data.astype(kind)[None], float(F(step * ratio)), about)
         if number % 4 == 0:
             x = replace(x, zero=zero_of(seed, kind))
-        made = Operand(np.zeros(0, kind), step, zero_of(seed, kind))
+        made = CaseOperand(np.zeros(0, kind), step, zero_of(seed, kind))
         if number % 4 == 2:
             x = replace(x, scale=float(F(step * 2.0 ** -seed.uniform(4, 7))))
             made = replace(made, zero=high if about == low else low + 1)
-        yield Case(op, {"x": x}, made, x.data.shape)
+        yield OpCase(op, {"x": x}, made, x.data.shape)
 
 
-def wrapped(count: int) -> Iterator[Case]:
+def wrapped(count: int) -> Iterator[OpCase]:
     """Products of 16-bit codes whose results leave 32 bits."""
     for number, seed in seeds("wrapped", count):
-        a = Operand(codes(seed, "int16", 3, 60), 0.25)
-        b = Operand(codes(seed, "int16", 60, 7), 0.125)
-        made = Operand(np.zeros(0, "int16"), 2.0 ** -(2 + number % 6))
-        yield Case("matmul", {"a": a, "b": b}, made, (3, 7), fed=("a", "b"))
+        a = CaseOperand(codes(seed, "int16", 3, 60), 0.25)
+        b = CaseOperand(codes(seed, "int16", 60, 7), 0.125)
+        made = CaseOperand(np.zeros(0, "int16"), 2.0 ** -(2 + number % 6))
+        yield OpCase("matmul", {"a": a, "b": b}, made, (3, 7), fed=("a", "b"))
 
 
-def tied(op: str, kind: str, count: int) -> Iterator[Case]:
+def tied(op: str, kind: str, count: int) -> Iterator[OpCase]:
     """Means and sums along some axes, with many results on ties."""
     for number, seed in seeds(f"tied{op}{kind}", count):
         size = (1, *(2 * int(n) for n in seed.integers(1, 4, 2)), 60)
         axes = ((1, 2), (1,), (2,))[number % 3]
         into = float(F(2.0 ** -int(seed.integers(3, 6)) * (1, 1.1)[number % 2]))
-        x = Operand(codes(seed, kind, *size), into, zero_of(seed, kind))
+        x = CaseOperand(codes(seed, kind, *size), into, zero_of(seed, kind))
         ratio = (1, 0.5, 2 / 3, 1.3, 0.37, 0.5)[number % 6] * (1 if op == "reduce_mean" else 4)
-        made = Operand(np.zeros(0, kind), float(F(into * ratio)), zero_of(seed, kind))
+        made = CaseOperand(np.zeros(0, kind), float(F(into * ratio)), zero_of(seed, kind))
         shape = tuple(1 if axis in axes else n for axis, n in enumerate(size))
-        yield Case(op, {"x": x}, made, shape, {"axes": axes, "keep": True})
+        yield OpCase(op, {"x": x}, made, shape, {"axes": axes, "keep": True})
 
 
 EDGES: Suites = {

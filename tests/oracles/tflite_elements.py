@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from backends.tflite.models import Case, F, Operand, Value
+from backends.tflite.models import CaseOperand, F, OpCase, Value
 from tests.oracles.tflite_operands import (
     ACTIVATIONS,
     HALVES,
@@ -26,7 +26,7 @@ from tests.oracles.tflite_operands import (
 )
 
 
-def pairs(op: str, kind: str, count: int) -> Iterator[Case]:
+def pairs(op: str, kind: str, count: int) -> Iterator[OpCase]:
     """Two operands: 4,096 pairs of codes, or tensors of 1..70 numbers.
 
     Of every three results one lies on ties and one just beside them.
@@ -43,7 +43,7 @@ def pairs(op: str, kind: str, count: int) -> Iterator[Case]:
         if near and op != "mul":
             scales[1] = float(F(scales[0]) * F((1.0, 2.0, 0.5)[number % 4 % 3]))
         a, b = (
-            Operand(data, scale, zero_of(seed, kind))
+            CaseOperand(data, scale, zero_of(seed, kind))
             for data, scale in zip((left, right), scales, strict=True)
         )
         if op == "mul" and near:
@@ -58,37 +58,37 @@ def pairs(op: str, kind: str, count: int) -> Iterator[Case]:
         scale = (wide, beside(seed, wide), wide * F(seed.uniform(0.4, 1.6)))[number % 3]
         made = result(seed, kind, float(scale))
         act = ACTIVATIONS[number // 6 % 4]
-        yield Case(op, {"a": a, "b": b}, made, left.shape, fed=("a", "b"), activation=act)
+        yield OpCase(op, {"a": a, "b": b}, made, left.shape, fed=("a", "b"), activation=act)
 
 
-def every(op: str, kind: str, count: int, fixed: tuple[float, int] | None) -> Iterator[Case]:
+def every(op: str, kind: str, count: int, fixed: tuple[float, int] | None) -> Iterator[OpCase]:
     """One operand of all codes; of every three results one lies on ties, one just beside them."""
     for number, seed in seeds(f"{op}{kind}", count):
         low, high = bounds(kind)
         step = 1 if high - low < 256 else 61
         data = np.arange(low, high + 1, step).astype(kind).reshape(1, -1)
-        x = Operand(data, scale_of(seed, number // 2), zero_of(seed, kind))
+        x = CaseOperand(data, scale_of(seed, number // 2), zero_of(seed, kind))
         ratio = F(F(x.step) / F(HALVES[number // 3 % 6]))
         wanted = (ratio, beside(seed, ratio), seed.uniform(0.3, 2) * x.step)
         made = result(seed, kind, *(fixed or (float(wanted[number % 3]), zero_of(seed, kind))))
         attrs: dict[str, Value] = {}
         if op == "leaky_relu":
             attrs["alpha"] = float(F((0.1, 1.5, 2.5, 0.5)[number % 4]))
-        yield Case(op, {"x": x}, made, data.shape, attrs)
+        yield OpCase(op, {"x": x}, made, data.shape, attrs)
 
 
-def softmax(kind: str, count: int) -> Iterator[Case]:
+def softmax(kind: str, count: int) -> Iterator[OpCase]:
     """Rows of 1..70 and longer."""
     for number, seed in seeds(f"softmax{kind}", count):
         length = (1 + number * 9 % 70, 300, 1000)[0 if number % 8 else 1 + number // 8 % 2]
         x = operand(seed, kind, number, 12, length)
         if number % 5 == 0:
-            x = Operand(np.clip(x.data // 16, *bounds(kind)).astype(kind), x.scale, x.zero)
+            x = CaseOperand(np.clip(x.data // 16, *bounds(kind)).astype(kind), x.scale, x.zero)
         fixed = (1 / 256, bounds(kind)[0])
-        yield Case("softmax", {"x": x}, result(seed, kind, *fixed), x.data.shape, {"axis": -1})
+        yield OpCase("softmax", {"x": x}, result(seed, kind, *fixed), x.data.shape, {"axis": -1})
 
 
-def pool(op: str, kind: str, count: int) -> Iterator[Case]:
+def pool(op: str, kind: str, count: int) -> Iterator[OpCase]:
     """Windows of every size; one map for operand and result."""
     for number, seed in seeds(f"{op}{kind}", count):
         same = bool(number % 2)
@@ -98,23 +98,25 @@ def pool(op: str, kind: str, count: int) -> Iterator[Case]:
         attrs: dict[str, Value] = {"kernel": kernel, "stride": stride, "pad": pad, "layout": "NHWC"}
         if op == "avg_pool2d":
             attrs["count_pad"] = False
-        made = Operand(np.zeros(0, kind), x.scale, x.zero)
+        made = CaseOperand(np.zeros(0, kind), x.scale, x.zero)
         shape = (1, *sizes, x.data.shape[-1])
-        yield Case(op, {"x": x}, made, shape, attrs, same=same, activation=ACTIVATIONS[number % 4])
+        yield OpCase(
+            op, {"x": x}, made, shape, attrs, same=same, activation=ACTIVATIONS[number % 4]
+        )
 
 
-def concat(kind: str, count: int) -> Iterator[Case]:
+def concat(kind: str, count: int) -> Iterator[OpCase]:
     """Two or three operands in the result's map."""
     for number, seed in seeds(f"concat{kind}", count):
         scale, zero = scale_of(seed, number), zero_of(seed, kind)
         parts = [codes(seed, kind, 2, int(seed.integers(1, 40))) for _ in range(2 + number % 2)]
-        xs = {f"xs.{i}": Operand(p, scale, zero) for i, p in enumerate(parts)}
+        xs = {f"xs.{i}": CaseOperand(p, scale, zero) for i, p in enumerate(parts)}
         shape = (2, sum(p.shape[1] for p in parts))
-        made = Operand(np.zeros(0, kind), scale, zero)
-        yield Case("concat", xs, made, shape, {"axis": 1}, fed=tuple(xs))
+        made = CaseOperand(np.zeros(0, kind), scale, zero)
+        yield OpCase("concat", xs, made, shape, {"axis": 1}, fed=tuple(xs))
 
 
-def mean(kind: str, count: int) -> Iterator[Case]:
+def mean(kind: str, count: int) -> Iterator[OpCase]:
     """Means over one axis, over height and width, and over all but the first."""
     for number, seed in seeds(f"mean{kind}", count):
         axes = ((1, 2), (3,), (1, 2, 3), (1,))[number % 4]
@@ -126,20 +128,20 @@ def mean(kind: str, count: int) -> Iterator[Case]:
         ratio = (1.0, 1.0, 0.25, seed.uniform(0.1, 0.6))[number // 4 % 4]
         zero = x.zero if number // 4 % 4 == 0 else zero_of(seed, kind)
         made = result(seed, kind, x.step * float(ratio), zero)
-        yield Case("reduce_mean", {"x": x}, made, shape, {"axes": axes, "keep": keep})
+        yield OpCase("reduce_mean", {"x": x}, made, shape, {"axes": axes, "keep": keep})
 
 
-def pad(kind: str, count: int) -> Iterator[Case]:
+def pad(kind: str, count: int) -> Iterator[OpCase]:
     """Zeros, as codes, around a tensor."""
     for number, seed in seeds(f"pad{kind}", count):
         x = operand(seed, kind, number, 1, *pair(seed, 2, 6), 5)
         pads = tuple(int(v) for v in (0, *seed.integers(0, 4, 3), 0, *seed.integers(0, 4, 3)))
         shape = tuple(n + pads[i] + pads[4 + i] for i, n in enumerate(x.data.shape))
-        made = Operand(np.zeros(0, kind), x.scale, x.zero)
-        yield Case("pad", {"x": x}, made, shape, {"pads": pads})
+        made = CaseOperand(np.zeros(0, kind), x.scale, x.zero)
+        yield OpCase("pad", {"x": x}, made, shape, {"pads": pads})
 
 
-def resize(op: str, kind: str, count: int) -> Iterator[Case]:
+def resize(op: str, kind: str, count: int) -> Iterator[OpCase]:
     """Larger and smaller images, by the three ways to say where an element lies."""
     for number, seed in seeds(f"{op}{kind}", count):
         size = pair(seed, 2, 9)
@@ -153,11 +155,11 @@ def resize(op: str, kind: str, count: int) -> Iterator[Case]:
             attrs["rounding"] = {"asymmetric": "floor", "half_pixel": "round_prefer_ceil"}.get(
                 how, "round_prefer_ceil"
             )
-        made = Operand(np.zeros(0, kind), x.scale, x.zero)
-        yield Case(op, {"x": x}, made, (1, *sizes, x.data.shape[-1]), attrs)
+        made = CaseOperand(np.zeros(0, kind), x.scale, x.zero)
+        yield OpCase(op, {"x": x}, made, (1, *sizes, x.data.shape[-1]), attrs)
 
 
-def lines(count: int) -> Iterator[Case]:
+def lines(count: int) -> Iterator[OpCase]:
     """Long lines to the nearest: places by a step are now and then others than over a scale."""
     for number, seed in seeds("resize_nearest_lines", count):
         size, to = int(seed.integers(2, 70)), int(seed.integers(1, 110))
@@ -165,11 +167,11 @@ def lines(count: int) -> Iterator[Case]:
         how = ("asymmetric", "half_pixel", "align_corners")[number % 3]
         rounding = "floor" if how == "asymmetric" else "round_prefer_ceil"
         attrs: dict[str, Value] = {"axes": (1, 2), "coordinates": how, "rounding": rounding}
-        made = Operand(np.zeros(0, "int8"), x.scale, x.zero)
-        yield Case("resize_nearest", {"x": x}, made, (1, 3, to, 1), attrs)
+        made = CaseOperand(np.zeros(0, "int8"), x.scale, x.zero)
+        yield OpCase("resize_nearest", {"x": x}, made, (1, 3, to, 1), attrs)
 
 
-def quantizes(kind: str, count: int) -> Iterator[Case]:
+def quantizes(kind: str, count: int) -> Iterator[OpCase]:
     """Reals beside ties and beyond the ends."""
     for number, seed in seeds(f"quantize{kind}", count):
         made = result(seed, kind, scale_of(seed, number))
@@ -181,38 +183,38 @@ def quantizes(kind: str, count: int) -> Iterator[Case]:
             else np.floor(seed.uniform(-reach, reach, (3, 500))) + 0.5
         )
         data = (steps * made.step).astype(F)
-        yield Case("quantize", {"x": Operand(data)}, made, data.shape)
+        yield OpCase("quantize", {"x": CaseOperand(data)}, made, data.shape)
 
 
-def dequantizes(kind: str, count: int) -> Iterator[Case]:
+def dequantizes(kind: str, count: int) -> Iterator[OpCase]:
     """All codes."""
     for case in every("dequantize", kind, count, None):
-        yield Case("dequantize", case.operands, Operand(np.zeros(0, F)), case.shape)
+        yield OpCase("dequantize", case.operands, CaseOperand(np.zeros(0, F)), case.shape)
 
 
-def curves(op: str, count: int) -> Iterator[Case]:
+def curves(op: str, count: int) -> Iterator[OpCase]:
     """Sigmoid and tanh of 16-bit codes from end to end, also at scales that are powers of two."""
     for number, seed in seeds(f"{op}16", count):
         low, high = bounds("int16")
         data = np.arange(low + number, high + 1, 13).astype("int16").reshape(1, -1)
         scale = 2.0 ** -(8 + number // 2) if number % 2 else float(F(seed.uniform(1e-4, 1e-2)))
-        x = Operand(data, scale)
-        yield Case(op, {"x": x}, result(seed, "int16", 2.0**-15, 0), data.shape)
+        x = CaseOperand(data, scale)
+        yield OpCase(op, {"x": x}, result(seed, "int16", 2.0**-15, 0), data.shape)
 
 
-def softmax16(count: int) -> Iterator[Case]:
+def softmax16(count: int) -> Iterator[OpCase]:
     """Softmax of 16-bit codes."""
     for number, seed in seeds("softmax16", count):
         length = (1 + number * 9 % 70, 300)[number % 8 == 7]
         data = np.floor_divide(
             codes(seed, "int16", 12, length).astype(np.int64), (1, 8, 60)[number % 3]
         )
-        x = Operand(data.astype("int16"), scale_of(seed, number, 1e-4, 1e-2))
+        x = CaseOperand(data.astype("int16"), scale_of(seed, number, 1e-4, 1e-2))
         made = result(seed, "int16", 2.0**-15, 0)
-        yield Case("softmax", {"x": x}, made, data.shape, {"axis": -1})
+        yield OpCase("softmax", {"x": x}, made, data.shape, {"axis": -1})
 
 
-def sums(kind: str, count: int) -> Iterator[Case]:
+def sums(kind: str, count: int) -> Iterator[OpCase]:
     """Sums over one axis, over height and width, and over all but the first."""
     for number, seed in seeds(f"sum{kind}", count):
         axes = ((1, 2), (3,), (1, 2, 3), (1,))[number % 4]
@@ -223,26 +225,26 @@ def sums(kind: str, count: int) -> Iterator[Case]:
         root = math.sqrt(math.prod(size[a] for a in axes))
         ratio = (2.0, 4 / 3, root, root * seed.uniform(0.4, 2))[number // 4 % 4]
         made = result(seed, kind, x.step * float(ratio))
-        yield Case("reduce_sum", {"x": x}, made, shape, {"axes": axes, "keep": keep})
+        yield OpCase("reduce_sum", {"x": x}, made, shape, {"axes": axes, "keep": keep})
 
 
-def choices(op: str, kind: str, count: int) -> Iterator[Case]:
+def choices(op: str, kind: str, count: int) -> Iterator[OpCase]:
     """The greater or the less of two, one of them broadcast or not."""
     for number, seed in seeds(f"{op}{kind}", count):
         a = operand(seed, kind, number, 2, 5, 1 + number * 13 % 70)
         shape = a.data.shape
-        b = Operand(codes(seed, kind, *(shape if number % 2 else shape[-1:])), a.scale, a.zero)
-        made = Operand(np.zeros(0, kind), a.scale, a.zero)
-        yield Case(op, {"xs.0": a, "xs.1": b}, made, shape, fed=("xs.0", "xs.1"))
+        b = CaseOperand(codes(seed, kind, *(shape if number % 2 else shape[-1:])), a.scale, a.zero)
+        made = CaseOperand(np.zeros(0, kind), a.scale, a.zero)
+        yield OpCase(op, {"xs.0": a, "xs.1": b}, made, shape, fed=("xs.0", "xs.1"))
 
 
-def slopes(kind: str, count: int) -> Iterator[Case]:
+def slopes(kind: str, count: int) -> Iterator[OpCase]:
     """A slope a channel below zero; of every three results one lies on ties, one just beside."""
     for number, seed in seeds(f"prelu{kind}", count):
         low, high = bounds(kind)
         every = np.arange(low, high + 1).astype(kind).reshape(1, 16, 16, 1)
         channels = 1 + number * 3 % 8
-        x = Operand(np.repeat(every, channels, 3), scale_of(seed, 1), zero_of(seed, kind))
+        x = CaseOperand(np.repeat(every, channels, 3), scale_of(seed, 1), zero_of(seed, kind))
         slope = operand(seed, kind, number, 1, 1, channels)
         if number % 3 < 2:
             few = np.clip(slope.zero + seed.choice([-3, -1, 1, 3], channels), low, high)
@@ -250,7 +252,7 @@ def slopes(kind: str, count: int) -> Iterator[Case]:
         ratio = F(x.step / HALVES[number // 3 % 6])
         wanted = (ratio, beside(seed, ratio), x.step * seed.uniform(0.5, 2))
         made = result(seed, kind, float(wanted[number % 3]))
-        yield Case("prelu", {"x": x, "slope": slope}, made, x.data.shape)
+        yield OpCase("prelu", {"x": x, "slope": slope}, made, x.data.shape)
 
 
 ELEMENTS: Suites = {

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from backends.tflite.models import Case, F, Operand, Value
+from backends.tflite.models import CaseOperand, F, OpCase, Value
 from tests.oracles.tflite_dynamic import REAL, bias, rows
 from tests.oracles.tflite_operands import (
     Seed,
@@ -28,7 +28,7 @@ from tests.oracles.tflite_operands import (
 )
 
 Attrs = dict[str, Value]
-Maker = Callable[[Seed, str, int, Operand], Case]
+Maker = Callable[[Seed, str, int, CaseOperand], OpCase]
 _PLAIN: Attrs = {"stride": (1, 1), "pad": (0, 0, 0, 0), "dilation": (1, 1), "layout": "NHWC"}
 _POOL: Attrs = {"pad": (0, 0, 0, 0), "layout": "NHWC"}
 _MANY = 192
@@ -46,81 +46,81 @@ def tied_scale(seed: Seed, kind: str, end: float, number: int) -> float:
                 return float(np.nextafter(scale, F(1)) if number % 4 == 3 else scale)
 
 
-def _wide(seed: Seed, kind: str, scale: float, *shape: int) -> Operand:
-    return Operand(codes(seed, kind, *shape), float(F(scale)), zero_of(seed, kind))
+def _wide(seed: Seed, kind: str, scale: float, *shape: int) -> CaseOperand:
+    return CaseOperand(codes(seed, kind, *shape), float(F(scale)), zero_of(seed, kind))
 
 
 def _pair(op: str, sizes: tuple[float, float]) -> Maker:
-    def made(seed: Seed, kind: str, number: int, out: Operand) -> Case:
+    def made(seed: Seed, kind: str, number: int, out: CaseOperand) -> OpCase:
         a, b = (_wide(seed, kind, out.step * s, 1, _MANY) for s in sizes)
         if op == "mul":
             b = replace(b, scale=float(F(sizes[1])))
         held = {"a": b, "b": a} if number % 4 == 1 and op == "sub" else {"a": a, "b": b}
-        return Case(op, held, out, (1, _MANY), fed=("a", "b"))
+        return OpCase(op, held, out, (1, _MANY), fed=("a", "b"))
 
     return made
 
 
-def _layer(seed: Seed, kind: str, number: int, out: Operand, into: int, bits: int) -> Case:
+def _layer(seed: Seed, kind: str, number: int, out: CaseOperand, into: int, bits: int) -> OpCase:
     """A layer of rows; of weights of four bits, or of eight. Half of them have sums on ties."""
     count = 6
     x = _wide(seed, kind, out.step * 1.5, _MANY // count, into)
     data = seed.integers(-7, 8, (count, into)).astype(np.int8)
     scale = seed.uniform(0.2, 1.2, count).astype(F) if kind == "int8" else 0.5
-    w = Operand(data, scale, bits=bits)
+    w = CaseOperand(data, scale, bits=bits)
     if number % 4 < 2:
         w, _ = sparse(seed, w, 1.0, kind)
         each = seed.choice([1.0, 0.5, 1 / 3], count).astype(F)
         w = replace(w, scale=each if kind == "int8" else 0.5)
     w = unsigned(seed, replace(w, scale=0.5)) if kind == "uint8" else w
     given = {"x": x, "w": w, "bias": biased(seed, x, w, count, 20)}
-    return Case("linear", given, out, (_MANY // count, count))
+    return OpCase("linear", given, out, (_MANY // count, count))
 
 
-def _linear(seed: Seed, kind: str, number: int, out: Operand) -> Case:
+def _linear(seed: Seed, kind: str, number: int, out: CaseOperand) -> OpCase:
     return _layer(seed, kind, number, out, 1 + number % 5, 8)
 
 
-def _conv(seed: Seed, kind: str, number: int, out: Operand) -> Case:
+def _conv(seed: Seed, kind: str, number: int, out: CaseOperand) -> OpCase:
     return _imaged(_linear(seed, kind, number, out))
 
 
-def _conv_of_few(seed: Seed, kind: str, number: int, out: Operand) -> Case:
+def _conv_of_few(seed: Seed, kind: str, number: int, out: CaseOperand) -> OpCase:
     return _imaged(_layer(seed, kind, number, out, 1 + number % 5, 4))
 
 
-def _imaged(made: Case) -> Case:
+def _imaged(made: OpCase) -> OpCase:
     """A layer of rows as a convolution of pixels."""
     x, w = made.operands["x"], made.operands["w"]
     x = replace(x, data=x.data.reshape(1, 4, 8, -1))
     w = replace(w, data=w.data.reshape(6, -1, 1, 1))
     given = {**made.operands, "x": x, "w": w}
-    return Case("conv2d", given, made.out, (1, 4, 8, 6), {**_PLAIN, "groups": 1})
+    return OpCase("conv2d", given, made.out, (1, 4, 8, 6), {**_PLAIN, "groups": 1})
 
 
-def _depthwise(seed: Seed, kind: str, number: int, out: Operand) -> Case:
+def _depthwise(seed: Seed, kind: str, number: int, out: CaseOperand) -> OpCase:
     made = _layer(seed, kind, number, out, 6, 8)
     w = made.operands["w"]
     w = replace(w, data=w.data[:, :1].reshape(6, 1, 1, 1))
     given = {**made.operands, "w": w}
     given["x"] = replace(given["x"], data=given["x"].data.reshape(1, 4, 8, 6))
-    return Case("conv2d", given, out, (1, 4, 8, 6), {**_PLAIN, "groups": 6})
+    return OpCase("conv2d", given, out, (1, 4, 8, 6), {**_PLAIN, "groups": 6})
 
 
 def _pool(op: str, kernel: tuple[int, int], stride: tuple[int, int]) -> Maker:
-    def made(seed: Seed, kind: str, number: int, out: Operand) -> Case:
-        x = Operand(codes(seed, kind, 1, 8, 8, 4), out.scale, out.zero)
+    def made(seed: Seed, kind: str, number: int, out: CaseOperand) -> OpCase:
+        x = CaseOperand(codes(seed, kind, 1, 8, 8, 4), out.scale, out.zero)
         sizes, _ = window((8, 8), kernel, stride, (1, 1), same=False)
         attrs: Attrs = {**_POOL, "kernel": kernel, "stride": stride}
         if op == "avg_pool2d":
             attrs["count_pad"] = False
-        return Case(op, {"x": x}, out, (1, *sizes, 4), attrs)
+        return OpCase(op, {"x": x}, out, (1, *sizes, 4), attrs)
 
     return made
 
 
 def _few(bits: int, size: int, *, many: bool) -> Maker:
-    def made(seed: Seed, kind: str, number: int, out: Operand) -> Case:
+    def made(seed: Seed, kind: str, number: int, out: CaseOperand) -> OpCase:
         case = _layer(seed, kind, number, out, size, bits)
         if many:
             return case
@@ -156,7 +156,7 @@ _FEW: tuple[Maker, ...] = (
 )
 
 
-def ends(kind: str, makers: tuple[Maker, ...], count: int) -> Iterator[Case]:
+def ends(kind: str, makers: tuple[Maker, ...], count: int) -> Iterator[OpCase]:
     """Each kernel with relu6, and with what cuts at -1 and 1."""
     for number, seed in seeds(f"end{kind}{len(makers)}", count * len(makers)):
         act, end = (("relu6", 6.0), ("relu1", 1.0))[number // len(makers) % 2]
@@ -167,11 +167,11 @@ def ends(kind: str, makers: tuple[Maker, ...], count: int) -> Iterator[Case]:
         if kind != "int16" and act == "relu6":
             middle -= 60
         scale = tied_scale(seed, kind, end, number // len(makers))
-        out = Operand(np.zeros(0, kind), scale, middle)
+        out = CaseOperand(np.zeros(0, kind), scale, middle)
         yield replace(makers[number % len(makers)](seed, kind, number, out), activation=act)
 
 
-def unread(kind: str, count: int, *, same: bool) -> Iterator[Case]:
+def unread(kind: str, count: int, *, same: bool) -> Iterator[OpCase]:
     """Convolutions whose stride leaves rows or columns unread, padded SAME or VALID: as many
     results, of as much padding, by both."""
     done = 0
@@ -197,8 +197,8 @@ def unread(kind: str, count: int, *, same: bool) -> Iterator[Case]:
         if kind == "float32":
             x = rows(seed, number, 1, size[0] * size[1] * into).reshape(1, *size, into)
             w = weights(seed, number, shape, many=True)
-            given = {"x": Operand(x), "w": w, "bias": bias(seed, out)}
-            yield Case("conv2d", given, REAL, made, attrs, same=same)
+            given = {"x": CaseOperand(x), "w": w, "bias": bias(seed, out)}
+            yield OpCase("conv2d", given, REAL, made, attrs, same=same)
             continue
         of = operand(seed, kind, number, 1, *size, into)
         w = weights(seed, number, shape, many=kind == "int8")
@@ -209,7 +209,7 @@ def unread(kind: str, count: int, *, same: bool) -> Iterator[Case]:
         given = {"x": of, "w": w, "bias": biased(seed, of, w, out, reach)}
         fit = fitting(of, w, int(np.prod(shape[1:])), number)
         to = tied[1] if tied else result(seed, kind, fit)
-        yield Case("conv2d", given, to, made, attrs, same=same)
+        yield OpCase("conv2d", given, to, made, attrs, same=same)
 
 
 def _read(

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from backends.tflite.models import Array, Case, F, Operand, Value
+from backends.tflite.models import Array, CaseOperand, F, OpCase, Value
 from tests.oracles.tflite_elements import every, sums
 from tests.oracles.tflite_operands import (
     Suites,
@@ -32,7 +32,7 @@ Attrs = dict[str, Value]
 COMPARISONS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
 
 
-def clips(low: float, high: float, kind: str, count: int) -> Iterator[Case]:
+def clips(low: float, high: float, kind: str, count: int) -> Iterator[OpCase]:
     """Numbers kept between two ends; of every three results one lies on ties, one just beside.
 
     The codes reach about as far as the ends, and those of the result not always.
@@ -45,7 +45,7 @@ def clips(low: float, high: float, kind: str, count: int) -> Iterator[Case]:
         yield replace(case, operands=held, out=out, attrs={"min": low, "max": high})
 
 
-def curve(op: str, kind: str, count: int) -> Iterator[Case]:
+def curve(op: str, kind: str, count: int) -> Iterator[OpCase]:
     """All codes of 8 bits, or one of 13 of 16, in many maps; roots of none below zero."""
     for number, seed in seeds(f"{op}{kind}", count):
         low, high = bounds(kind)
@@ -55,7 +55,7 @@ def curve(op: str, kind: str, count: int) -> Iterator[Case]:
         start = max(low, zero + (kind == "int16")) if op == "rsqrt" else low + number % 13
         data = np.arange(start, high + 1, 1 if kind != "int16" else 13).astype(kind)
         least, most = (0.004, 0.08) if kind != "int16" else (5e-5, 4e-4)
-        x = Operand(data.reshape(1, -1), scale_of(seed, number, least, most), zero)
+        x = CaseOperand(data.reshape(1, -1), scale_of(seed, number, least, most), zero)
         if kind == "int16" and number % 3 == 0:
             x = replace(x, scale=2.0 ** -int(seed.integers(10, 15)))
         to = float(2.0 ** -int(seed.integers(3, 7))) if number % 2 else seed.uniform(least, most)
@@ -67,27 +67,27 @@ def curve(op: str, kind: str, count: int) -> Iterator[Case]:
             attrs["approximate"] = ("none", "tanh")[number % 2]
         if op == "elu":
             attrs["alpha"] = 1.0
-        yield Case(op, {"x": x}, made, x.data.shape, attrs)
+        yield OpCase(op, {"x": x}, made, x.data.shape, attrs)
 
 
-def compared(kind: str, count: int) -> Iterator[Case]:
+def compared(kind: str, count: int) -> Iterator[OpCase]:
     """Each comparison of two tensors, of one map, of one with twice its scale, and of any."""
     for number, seed in seeds(f"cmp{kind}", count):
         a = operand(seed, kind, number // 6, 3, 1 + number * 7 % 70)
         other = float(F(a.step * (1.0, 2.0, 1.3)[number // 6 % 3]))
         same = number // 6 % 3 == 0 and number % 2 == 0
-        b = Operand(
+        b = CaseOperand(
             codes(seed, kind, *a.data.shape), other, a.zero if same else zero_of(seed, kind)
         )
         near = np.clip(
             np.rint((a.data.astype(int) - a.zero) * a.step / other) + b.zero, *bounds(kind)
         )
         b = replace(b, data=np.where(seed.random(near.shape) < 0.5, near, b.data).astype(kind))
-        made = Operand(np.zeros(0, np.bool_))
-        yield Case(COMPARISONS[number % 6], {"a": a, "b": b}, made, a.data.shape, fed=("a", "b"))
+        made = CaseOperand(np.zeros(0, np.bool_))
+        yield OpCase(COMPARISONS[number % 6], {"a": a, "b": b}, made, a.data.shape, fed=("a", "b"))
 
 
-def quotients(kind: str, count: int) -> Iterator[Case]:
+def quotients(kind: str, count: int) -> Iterator[OpCase]:
     """a / b; no divisor is zero, nor has the code 0, which the kernel refuses."""
     for number, seed in seeds(f"div{kind}", count):
         a = operand(seed, kind, number, 3, 1 + number * 13 % 70)
@@ -97,10 +97,10 @@ def quotients(kind: str, count: int) -> Iterator[Case]:
             b = replace(b, data=data)
         wide = (0.5, 0.25, a.step, seed.uniform(0.01, 0.1))[number % 4]
         made = result(seed, kind, float(wide) / (256 if kind == "int16" else 1))
-        yield Case("div", {"a": a, "b": b}, made, a.data.shape, fed=("a", "b"))
+        yield OpCase("div", {"a": a, "b": b}, made, a.data.shape, fed=("a", "b"))
 
 
-def powers(kind: str, count: int) -> Iterator[Case]:
+def powers(kind: str, count: int) -> Iterator[OpCase]:
     """Products along an axis of two to seven codes: of one, the kernel takes what memory holds."""
     for number, seed in seeds(f"prod{kind}", count):
         length = 2 + number % 6
@@ -110,12 +110,12 @@ def powers(kind: str, count: int) -> Iterator[Case]:
         scale = float(np.quantile(np.abs(values), 0.8)) / bounds(kind)[1]
         keep = number % 2 == 0
         made = result(seed, kind, max(scale, 1e-6))
-        yield Case(
+        yield OpCase(
             "reduce_prod", {"x": x}, made, (60, 1) if keep else (60,), {"axes": (1,), "keep": keep}
         )
 
 
-def ends(op: str, kind: str, count: int) -> Iterator[Case]:
+def ends(op: str, kind: str, count: int) -> Iterator[OpCase]:
     """The greatest or least along axes, or where it is."""
     for number, seed in seeds(f"{op}{kind}", count):
         x = operand(seed, kind, number, 2, *pair(seed, 2, 9), 1 + number * 5 % 40)
@@ -124,15 +124,15 @@ def ends(op: str, kind: str, count: int) -> Iterator[Case]:
             axis = number % 3 + 1
             shape = tuple(n for i, n in enumerate(size) if i != axis)
             attrs: Attrs = {"axis": axis, "keep": False}
-            yield Case(op, {"x": x}, Operand(np.zeros(0, np.int64)), shape, attrs)
+            yield OpCase(op, {"x": x}, CaseOperand(np.zeros(0, np.int64)), shape, attrs)
             continue
         axes, keep = ((1, 2), (3,), (1, 2, 3), (1,))[number % 4], number % 3 != 1
         shape = tuple(1 if i in axes else n for i, n in enumerate(size) if keep or i not in axes)
-        made = Operand(np.zeros(0, kind), x.scale, x.zero)
-        yield Case(op, {"x": x}, made, shape, {"axes": axes, "keep": keep})
+        made = CaseOperand(np.zeros(0, kind), x.scale, x.zero)
+        yield OpCase(op, {"x": x}, made, shape, {"axes": axes, "keep": keep})
 
 
-def rows(op: str, kind: str, count: int) -> Iterator[Case]:
+def rows(op: str, kind: str, count: int) -> Iterator[OpCase]:
     """Rows of 1..70 numbers, far apart or near the zero point."""
     for number, seed in seeds(f"{op}{kind}", count):
         x = operand(seed, kind, number, 12, 1 + number * 9 % 70)
@@ -141,10 +141,10 @@ def rows(op: str, kind: str, count: int) -> Iterator[Case]:
             near = np.clip(seed.integers(-3, 4, x.data.shape) + x.zero, low, high)
             x = replace(x, data=near.astype(kind))
         if op == "log_softmax":
-            made, attrs = Operand(np.zeros(0, kind), 16 / 256, high), {"axis": -1}
+            made, attrs = CaseOperand(np.zeros(0, kind), 16 / 256, high), {"axis": -1}
         else:
-            made, attrs = Operand(np.zeros(0, kind), 1 / 128, low + 128), {"axis": -1, "p": 2}
-        yield Case(op, {"x": x}, made, x.data.shape, dict(attrs))
+            made, attrs = CaseOperand(np.zeros(0, kind), 1 / 128, low + 128), {"axis": -1, "p": 2}
+        yield OpCase(op, {"x": x}, made, x.data.shape, dict(attrs))
 
 
 _CLOSE: Mapping[float, list[list[int]]] = {
@@ -154,24 +154,24 @@ _CLOSE: Mapping[float, list[list[int]]] = {
 """Rows whose shares lie so near to ties that 32-bit fractions miss what float32 rounds to."""
 
 
-def close_rows() -> Iterator[Case]:
+def close_rows() -> Iterator[OpCase]:
     """Softmax of such rows."""
     for scale, of in _CLOSE.items():
-        x = Operand(np.array(of, np.int8), scale, 1)
-        made = Operand(np.zeros(0, np.int8), 1 / 256, -128)
-        yield Case("softmax", {"x": x}, made, x.data.shape, {"axis": -1})
+        x = CaseOperand(np.array(of, np.int8), scale, 1)
+        made = CaseOperand(np.zeros(0, np.int8), 1 / 256, -128)
+        yield OpCase("softmax", {"x": x}, made, x.data.shape, {"axis": -1})
 
 
-def moves(kind: str, count: int) -> Iterator[Case]:
+def moves(kind: str, count: int) -> Iterator[OpCase]:
     """What hands codes on: each op in turn."""
     for number, seed in seeds(f"move{kind}", count):
         x = operand(seed, kind, number, 2, 4, 6, 8)
         op, shape, attrs = _MOVES[number % len(_MOVES)]
-        made = Operand(np.zeros(0, kind), x.scale, x.zero)
+        made = CaseOperand(np.zeros(0, kind), x.scale, x.zero)
         given = {"x": x}
         if op in _BESIDE:
-            given["indices"] = Operand(_BESIDE[op])
-        yield Case(op, given, made, shape, dict(attrs))
+            given["indices"] = CaseOperand(_BESIDE[op])
+        yield OpCase(op, given, made, shape, dict(attrs))
 
 
 _BESIDE: Mapping[str, Array] = {
@@ -194,31 +194,31 @@ _MOVES: tuple[tuple[str, tuple[int, ...], Mapping[str, Value]], ...] = (
 )
 
 
-def chosen(kind: str, count: int) -> Iterator[Case]:
+def chosen(kind: str, count: int) -> Iterator[OpCase]:
     """Elements of one of two tensors of one map."""
     for number, seed in seeds(f"where{kind}", count):
         a = operand(seed, kind, number, 3, 1 + number * 13 % 70)
         b = replace(a, data=codes(seed, kind, *a.data.shape))
-        which = Operand(seed.random(a.data.shape) < 0.5)
-        made = Operand(np.zeros(0, kind), a.scale, a.zero)
+        which = CaseOperand(seed.random(a.data.shape) < 0.5)
+        made = CaseOperand(np.zeros(0, kind), a.scale, a.zero)
         given = {"condition": which, "a": a, "b": b}
-        yield Case("where", given, made, a.data.shape, fed=tuple(given))
+        yield OpCase("where", given, made, a.data.shape, fed=tuple(given))
 
 
-def recoded(kind: str, to: str, count: int) -> Iterator[Case]:
+def recoded(kind: str, to: str, count: int) -> Iterator[OpCase]:
     """Codes of one kind as codes of another; of every three one lies on ties, one just beside."""
     for number, seed in seeds(f"re{kind}{to}", count):
         low, high = bounds(kind)
         data = np.arange(low, high + 1, 1 if high - low < 256 else 61).astype(kind).reshape(1, -1)
-        x = Operand(data, scale_of(seed, number // 2), zero_of(seed, kind))
+        x = CaseOperand(data, scale_of(seed, number // 2), zero_of(seed, kind))
         wide = (bounds(kind)[1] + 1) / (bounds(to)[1] + 1) if to != "int32" else 2.0**-10
         ratio = F(x.step * max(wide, 2.0**-10)) * F((1.0, 0.5, 2.0)[number // 3 % 3])
         wanted = (ratio, beside(seed, ratio), ratio * F(seed.uniform(0.5, 2)))[number % 3]
         zero = 0 if to == "int32" else None
-        yield Case("requantize", {"x": x}, result(seed, to, float(wanted), zero), data.shape)
+        yield OpCase("requantize", {"x": x}, result(seed, to, float(wanted), zero), data.shape)
 
 
-def grouped(count: int) -> Iterator[Case]:
+def grouped(count: int) -> Iterator[OpCase]:
     """Convolutions of two or three groups of several channels."""
     for number, seed in seeds("groups", count):
         groups, each, more = 2 + number % 2, int(seed.integers(2, 8)), int(seed.integers(2, 8))
@@ -231,10 +231,10 @@ def grouped(count: int) -> Iterator[Case]:
         attrs["groups"] = groups
         made = result(seed, "int8", fitting(x, w, each * math.prod(kernel), number))
         given = {"x": x, "w": w, "bias": b}
-        yield Case("conv2d", given, made, (1, *sizes, groups * more), attrs)
+        yield OpCase("conv2d", given, made, (1, *sizes, groups * more), attrs)
 
 
-def nibbles(cases: Iterator[Case]) -> Iterator[Case]:
+def nibbles(cases: Iterator[OpCase]) -> Iterator[OpCase]:
     """The same with weights of four bits: of all codes the upper half, few ones cut."""
     for case in cases:
         w = case.operands["w"]
@@ -245,7 +245,7 @@ def nibbles(cases: Iterator[Case]) -> Iterator[Case]:
         yield replace(case, operands=held, out=out)
 
 
-def memories(count: int) -> Iterator[Case]:
+def memories(count: int) -> Iterator[OpCase]:
     """Long short-term memories of 1..70 numbers a step, 1..40 in the state, a scale a gate."""
     for number, seed in seeds("lstm", count):
         steps, batch = int(seed.integers(1, 8)), int(seed.integers(1, 4))
@@ -259,15 +259,20 @@ def memories(count: int) -> Iterator[Case]:
             seed.integers(-127, 128, (1, 4 * hidden, size)).astype(np.int8)
             for size in (into, hidden)
         ]
-        w, r = (Operand(d, scale, 0, 1) for d, scale in zip(data, gates, strict=True))
+        w, r = (CaseOperand(d, scale, 0, 1) for d, scale in zip(data, gates, strict=True))
         b = seed.integers(-2000, 2001, (1, 4 * hidden)).astype(np.int32)
-        given = {"x": x, "w": w, "r": r, "bias": Operand(b, (gates[0] * F(x.step)).astype(F), 0, 1)}
+        given = {
+            "x": x,
+            "w": w,
+            "r": r,
+            "bias": CaseOperand(b, (gates[0] * F(x.step)).astype(F), 0, 1),
+        }
         made = result(seed, "int8", seed.uniform(0.003, 0.01))
         attrs: Attrs = {"cell": int(seed.integers(-13, -9))}
-        yield Case("lstm", given, made, (steps, batch, hidden), attrs)
+        yield OpCase("lstm", given, made, (steps, batch, hidden), attrs)
 
 
-def lengths(kind: str) -> Iterator[Case]:
+def lengths(kind: str) -> Iterator[OpCase]:
     """Tensors of each length from 1 to 70: where vectors end, and what is left over."""
     for number, seed in seeds(f"len{kind}", 5 * 70):
         op = ("add", "sub", "mul", "requantize", "leaky_relu")[number // 70]
@@ -277,7 +282,7 @@ def lengths(kind: str) -> Iterator[Case]:
         made = result(seed, kind, wide)
         given = {"a": a, "b": b} if number < 210 else {"x": a}
         attrs: Attrs = {"alpha": 0.25} if op == "leaky_relu" else {}
-        yield Case(op, given, made, a.data.shape, attrs, fed=tuple(given))
+        yield OpCase(op, given, made, a.data.shape, attrs, fed=tuple(given))
 
 
 def _of(kind: str, mark: str) -> Suites:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from backends.tflite.models import Array, Case, F, Numbers, Operand
+from backends.tflite.models import Array, CaseOperand, F, Numbers, OpCase
 
 Seed = np.random.Generator
 
@@ -42,15 +42,15 @@ def zero_of(seed: Seed, kind: str) -> int:
     return int(seed.integers(low // 2, high // 2)) * 2 + 1
 
 
-def operand(seed: Seed, kind: str, number: int, *shape: int) -> Operand:
+def operand(seed: Seed, kind: str, number: int, *shape: int) -> CaseOperand:
     """Codes and a map."""
-    return Operand(codes(seed, kind, *shape), scale_of(seed, number), zero_of(seed, kind))
+    return CaseOperand(codes(seed, kind, *shape), scale_of(seed, number), zero_of(seed, kind))
 
 
-def result(seed: Seed, kind: str, scale: float, zero: int | None = None) -> Operand:
+def result(seed: Seed, kind: str, scale: float, zero: int | None = None) -> CaseOperand:
     """A map for the result."""
     empty = np.zeros(0, kind)
-    return Operand(empty, float(F(scale)), zero_of(seed, kind) if zero is None else zero)
+    return CaseOperand(empty, float(F(scale)), zero_of(seed, kind) if zero is None else zero)
 
 
 def seeds(op: str, count: int) -> Iterator[tuple[int, Seed]]:
@@ -97,34 +97,34 @@ def pair(seed: Seed, low: int, high: int) -> tuple[int, int]:
     return int(seed.integers(low, high)), int(seed.integers(low, high))
 
 
-def weights(seed: Seed, number: int, shape: tuple[int, ...], *, many: bool) -> Operand:
+def weights(seed: Seed, number: int, shape: tuple[int, ...], *, many: bool) -> CaseOperand:
     """Weights with one scale, or one a channel."""
     data = seed.integers(-127, 128, shape).astype(np.int8)
     if number % 3 == 0:
-        return Operand(
+        return CaseOperand(
             data,
             (2.0 ** -seed.integers(4, 8, shape[0] if many else ())).astype(F) if many else 2.0**-6,
         )
     scale = seed.uniform(0.001, 0.02, shape[0]).astype(F)
-    return Operand(data, scale if many else float(scale[0]))
+    return CaseOperand(data, scale if many else float(scale[0]))
 
 
-def biased(seed: Seed, x: Operand, w: Operand, count: int, reach: int) -> Operand:
+def biased(seed: Seed, x: CaseOperand, w: CaseOperand, count: int, reach: int) -> CaseOperand:
     """A bias in units of the accumulator."""
     kind = "int64" if x.data.dtype == np.int16 else "int32"
     unit = np.asarray(F(x.step)) * np.asarray(w.scale, F)
     data = seed.integers(-reach, reach + 1, count).astype(kind)
-    return Operand(data, unit if np.ndim(unit) else float(unit))
+    return CaseOperand(data, unit if np.ndim(unit) else float(unit))
 
 
-def unsigned(seed: Seed, w: Operand) -> Operand:
+def unsigned(seed: Seed, w: CaseOperand) -> CaseOperand:
     """Weights as unsigned codes of one scale with a zero point."""
     zero = int(seed.integers(50, 100)) * 2 + 1
     data = np.clip(w.data.astype(np.int32) + zero, 0, 255).astype(np.uint8)
-    return Operand(data, float(np.ravel(np.asarray(w.scale))[0]), zero)
+    return CaseOperand(data, float(np.ravel(np.asarray(w.scale))[0]), zero)
 
 
-def fitting(x: Operand, w: Operand, terms: int, number: int) -> float:
+def fitting(x: CaseOperand, w: CaseOperand, terms: int, number: int) -> float:
     """A scale at which some results saturate; a power of two with those of the operands."""
     low, high = bounds(str(x.data.dtype))
     spread = (high - low) / 3.4 * 73 * math.sqrt(terms)
@@ -133,7 +133,7 @@ def fitting(x: Operand, w: Operand, terms: int, number: int) -> float:
     return 2.0 ** round(math.log2(scale)) if number % 3 == 0 else scale
 
 
-def one_sided(of: Operand) -> Operand:
+def one_sided(of: CaseOperand) -> CaseOperand:
     """The same with codes of the upper half alone."""
     low, high = bounds(str(of.data.dtype))
     return replace(
@@ -154,7 +154,7 @@ HALVES = (1.5, 0.5, 2.5, 0.75, 0.5, 1.25)
 them, are half way between two codes, and sums of the width of the codes leave them at both ends."""
 
 
-def sparse(seed: Seed, w: Operand, unit: float, kind: str) -> tuple[Operand, Operand]:
+def sparse(seed: Seed, w: CaseOperand, unit: float, kind: str) -> tuple[CaseOperand, CaseOperand]:
     """Weights of which each result has about two, of 1 and -1, and a map of the result, such that
     many sums of data whose step is `unit` are half way between two codes."""
     count = w.data.shape[w.axis]
@@ -171,4 +171,4 @@ def sparse(seed: Seed, w: Operand, unit: float, kind: str) -> tuple[Operand, Ope
     return replace(w, data=data, scale=scale), result(seed, kind, float(F(unit) * base))
 
 
-Suites = dict[str, Callable[[], Iterator[Case]]]
+Suites = dict[str, Callable[[], Iterator[OpCase]]]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from backends.tflite.models import Case, F, Operand, Value
+from backends.tflite.models import CaseOperand, F, OpCase, Value
 from tests.oracles.tflite_operands import (
     HALVES,
     Suites,
@@ -21,7 +21,7 @@ from tests.oracles.tflite_operands import (
 )
 
 
-def squares(count: int) -> Iterator[Case]:
+def squares(count: int) -> Iterator[OpCase]:
     """Squares of differences of tensors of 1..70 codes; every third is of codes that mean nearly
     the same, and many results lie on ties."""
     for number, seed in seeds("sqdiff", count):
@@ -33,10 +33,10 @@ def squares(count: int) -> Iterator[Case]:
             b = replace(b, data=data, scale=a.scale)
             wide = float(F(a.step * a.step)) / HALVES[number // 3 % 6]
         made = result(seed, "int8", float(wide))
-        yield Case("squared_difference", {"a": a, "b": b}, made, a.data.shape, fed=("a", "b"))
+        yield OpCase("squared_difference", {"a": a, "b": b}, made, a.data.shape, fed=("a", "b"))
 
 
-def close_pairs(op: str, kind: str, count: int) -> Iterator[Case]:
+def close_pairs(op: str, kind: str, count: int) -> Iterator[OpCase]:
     """Sums or differences by scales of which one is 3/8 or 5/16 of the other: the last of 20 more
     bits decides some results."""
     for number, seed in seeds(f"{op}close", count):
@@ -44,10 +44,10 @@ def close_pairs(op: str, kind: str, count: int) -> Iterator[Case]:
         left = every.repeat(16).reshape(1, -1)
         scale = F(seed.uniform(0.03, 0.13))
         other = F(scale * F((0.375, 0.3125)[number // 2 % 2]))
-        a = Operand(left, float(scale), zero_of(seed, kind))
-        b = Operand(codes(seed, kind, *left.shape), float(other), zero_of(seed, kind))
+        a = CaseOperand(left, float(scale), zero_of(seed, kind))
+        b = CaseOperand(codes(seed, kind, *left.shape), float(other), zero_of(seed, kind))
         made = result(seed, kind, float(scale * F((0.5, 1.0, 2.0, 0.25)[number % 4])))
-        yield Case(op, {"a": a, "b": b}, made, left.shape, fed=("a", "b"))
+        yield OpCase(op, {"a": a, "b": b}, made, left.shape, fed=("a", "b"))
 
 
 _POWERS = (
@@ -61,29 +61,29 @@ _POWERS = (
 """Maps under which a power of e lies near a tie: a quotient and a product tell codes apart."""
 
 
-def close_powers() -> Iterator[Case]:
+def close_powers() -> Iterator[OpCase]:
     """Powers of e of all codes of such maps."""
     for scale, to, zero in _POWERS:
-        x = Operand(np.arange(-128, 128).astype(np.int8).reshape(1, -1), scale, zero)
-        yield Case("exp", {"x": x}, Operand(np.zeros(0, np.int8), to, -127), x.data.shape)
+        x = CaseOperand(np.arange(-128, 128).astype(np.int8).reshape(1, -1), scale, zero)
+        yield OpCase("exp", {"x": x}, CaseOperand(np.zeros(0, np.int8), to, -127), x.data.shape)
 
 
-def roots(kind: str, count: int) -> Iterator[Case]:
+def roots(kind: str, count: int) -> Iterator[OpCase]:
     """Roots of all codes from the zero point up, of 16 bits one of 13; many are whole numbers."""
     high = bounds(kind)[1]
     for number, seed in seeds(f"sqrt{kind}", count):
         zero = zero_of(seed, kind)
         data = np.arange(zero, high + 1, 1 if kind == "int8" else 13).astype(kind).reshape(1, -1)
         least, most = (0.004, 0.08) if kind == "int8" else (5e-5, 4e-4)
-        x = Operand(data, scale_of(seed, number, least, most), zero)
+        x = CaseOperand(data, scale_of(seed, number, least, most), zero)
         if number % 3 == 0:
-            x = Operand(data, 4.0 ** -int(seed.integers(2, 6)), zero)
+            x = CaseOperand(data, 4.0 ** -int(seed.integers(2, 6)), zero)
         wide = float(np.sqrt((high - zero) * x.step)) / high * seed.uniform(0.5, 2)
         made = result(seed, kind, 2.0 ** round(np.log2(wide)) if number % 2 else wide)
-        yield Case("sqrt", {"x": x}, made, data.shape)
+        yield OpCase("sqrt", {"x": x}, made, data.shape)
 
 
-def tables(count: int, *, real: bool) -> Iterator[Case]:
+def tables(count: int, *, real: bool) -> Iterator[OpCase]:
     """Rows of a table of codes as reals, with one scale or one a row, or as they are."""
     for number, seed in seeds("table", count):
         many = real and number % 2 == 0
@@ -94,11 +94,15 @@ def tables(count: int, *, real: bool) -> Iterator[Case]:
         data = codes(seed, "int8", *shape)
         data = data // 16 if bits == 4 else data
         zero = 0 if real else zero_of(seed, "int8")
-        w = Operand(data.astype(np.int8), scale if many else float(scale[0]), zero, bits=bits)
-        made = Operand(np.zeros(0, F)) if real else Operand(np.zeros(0, np.int8), w.scale, zero)
-        rows = Operand(seed.integers(0, shape[0], 9).astype(np.int32))
+        w = CaseOperand(data.astype(np.int8), scale if many else float(scale[0]), zero, bits=bits)
+        made = (
+            CaseOperand(np.zeros(0, F))
+            if real
+            else CaseOperand(np.zeros(0, np.int8), w.scale, zero)
+        )
+        rows = CaseOperand(seed.integers(0, shape[0], 9).astype(np.int32))
         given = {"indices": rows, "w": w}
-        yield Case("embedding", given, made, (9, shape[1]), fed=("indices",))
+        yield OpCase("embedding", given, made, (9, shape[1]), fed=("indices",))
 
 
 _MOVES: tuple[tuple[str, tuple[int, ...], tuple[int, ...], Mapping[str, Value]], ...] = (
@@ -115,21 +119,21 @@ _MOVES: tuple[tuple[str, tuple[int, ...], tuple[int, ...], Mapping[str, Value]],
 )
 
 
-def moves(kind: str, count: int) -> Iterator[Case]:
+def moves(kind: str, count: int) -> Iterator[OpCase]:
     """Each move in turn."""
     for number, seed in seeds(f"others{kind}", count):
         op, size, shape, attrs = _MOVES[number % len(_MOVES)]
         x = operand(seed, kind, number, *size)
-        made = Operand(np.zeros(0, kind), x.scale, x.zero)
-        yield Case(op, {"x": x}, made, shape, dict(attrs))
+        made = CaseOperand(np.zeros(0, kind), x.scale, x.zero)
+        yield OpCase(op, {"x": x}, made, shape, dict(attrs))
 
 
-def shapes(kind: str, count: int) -> Iterator[Case]:
+def shapes(kind: str, count: int) -> Iterator[OpCase]:
     """The same codes in another shape."""
     for number, seed in seeds(f"shapes{kind}", count):
         size, shape = _SHAPES[number % len(_SHAPES)]
         x = operand(seed, kind, number, *size)
-        yield Case("reshape", {"x": x}, Operand(np.zeros(0, kind), x.scale, x.zero), shape)
+        yield OpCase("reshape", {"x": x}, CaseOperand(np.zeros(0, kind), x.scale, x.zero), shape)
 
 
 _SHAPES = (((4, 6, 8), (24, 8)), ((5, 12), (5, 3, 4)), ((2, 7, 9), (126,)))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from backends.tflite.models import Case, F, Operand, Value
+from backends.tflite.models import CaseOperand, F, OpCase, Value
 from tests.oracles.tflite_operands import (
     ACTIVATIONS,
     Seed,
@@ -30,7 +30,7 @@ from tests.oracles.tflite_operands import (
 )
 
 
-def conv(kind: str, count: int, *, depth: bool) -> Iterator[Case]:
+def conv(kind: str, count: int, *, depth: bool) -> Iterator[OpCase]:
     """Convolutions with every stride, dilation and padding, channels 1..40; every third one has
     many sums on ties.
 
@@ -67,7 +67,7 @@ def conv(kind: str, count: int, *, depth: bool) -> Iterator[Case]:
         fit = fitting(x, w, terms, number) * (40 if long else 1)
         made = tied[1] if tied else result(seed, kind, fit)
         act = ACTIVATIONS[number % 4]
-        yield Case(
+        yield OpCase(
             "conv2d",
             {"x": x, "w": w, "bias": b},
             made,
@@ -78,7 +78,7 @@ def conv(kind: str, count: int, *, depth: bool) -> Iterator[Case]:
         )
 
 
-def linear(kind: str, count: int) -> Iterator[Case]:
+def linear(kind: str, count: int) -> Iterator[OpCase]:
     """Fully connected layers of 1..70 inputs and outputs; every third has many sums on ties."""
     for number, seed in seeds(f"fc{kind}", count):
         into, out, rows = 1 + number * 29 % 70, 1 + number * 11 % 70, int(seed.integers(1, 6))
@@ -94,10 +94,10 @@ def linear(kind: str, count: int) -> Iterator[Case]:
         made = tied[1] if tied else result(seed, kind, fit)
         b = biased(seed, x, w, out, 60 if tied else 2000)
         act = ACTIVATIONS[number % 4]
-        yield Case("linear", {"x": x, "w": w, "bias": b}, made, (rows, out), activation=act)
+        yield OpCase("linear", {"x": x, "w": w, "bias": b}, made, (rows, out), activation=act)
 
 
-def long_sums(count: int) -> Iterator[Case]:
+def long_sums(count: int) -> Iterator[OpCase]:
     """Fully connected layers of 8-bit codes whose sums 32 bits do not hold."""
     for number, seed in seeds("longsum", count):
         size = 150000 + number * 1000
@@ -105,10 +105,10 @@ def long_sums(count: int) -> Iterator[Case]:
         x = replace(x, zero=-127)
         w = one_sided(weights(seed, 1, (3, size), many=False))
         made = result(seed, "int8", x.step * w.step * 2.0**25)
-        yield Case("linear", {"x": x, "w": w, "bias": biased(seed, x, w, 3, 2000)}, made, (2, 3))
+        yield OpCase("linear", {"x": x, "w": w, "bias": biased(seed, x, w, 3, 2000)}, made, (2, 3))
 
 
-def tied(op: str, kind: str, count: int) -> Iterator[Case]:
+def tied(op: str, kind: str, count: int) -> Iterator[OpCase]:
     """All codes times few weights: results on ties, and one float32 beside them.
 
     Of every eight cases four have multipliers of which no binary fraction is the value.
@@ -122,7 +122,7 @@ def tied(op: str, kind: str, count: int) -> Iterator[Case]:
         wide = kind == "int16"
         exact = number // 4 % 2 == 1 or (wide and number % 4 != 2)
         step = 2.0 ** -int(seed.integers(3, 8)) if exact else scale_of(seed, 1)
-        x = Operand(every.reshape(_DATA.get(op, (256, 1))), step, zero_of(seed, kind))
+        x = CaseOperand(every.reshape(_DATA.get(op, (256, 1))), step, zero_of(seed, kind))
         reach = (9, 31)[number // 2 % 2]
         base = F(seed.uniform(0.001, 0.01))
         base = F(round(float(base) * 2**20) / 2**20) if exact else base
@@ -144,16 +144,16 @@ def tied(op: str, kind: str, count: int) -> Iterator[Case]:
             zero = 0 if kind == "int16" or number % 4 < 2 else zero_of(seed, kind) // 2 | 1
             w = replace(w, data=(w.data.astype(np.int64) + zero).astype(kind), zero=zero)
             given = {"a": x, "b": w}
-            yield Case(op, given, made, (256, out), fed=("a", "b"))
+            yield OpCase(op, given, made, (256, out), fed=("a", "b"))
             continue
         given = {"x": x, "w": w, "bias": biased(seed, x, w, out, 4)}
-        yield Case(op, given, made, _RESULTS.get(op, (256, out)), _ATTRS.get(op, {}))
+        yield OpCase(op, given, made, _RESULTS.get(op, (256, out)), _ATTRS.get(op, {}))
 
 
-def few(seed: Seed, kind: str, count: int, reach: int, scale: float) -> Operand:
+def few(seed: Seed, kind: str, count: int, reach: int, scale: float) -> CaseOperand:
     """Odd codes about zero, as far as `reach`."""
     steps = seed.choice(np.arange(-reach, reach + 1, 2), count)
-    return Operand(steps.astype(kind), scale)
+    return CaseOperand(steps.astype(kind), scale)
 
 
 _DATA = {"conv2d": (1, 16, 16, 1), "conv_transpose2d": (1, 1, 16, 16)}
@@ -176,7 +176,7 @@ _ATTRS: dict[str, dict[str, Value]] = {
 }
 
 
-def transposed(kind: str, count: int) -> Iterator[Case]:
+def transposed(kind: str, count: int) -> Iterator[OpCase]:
     """Transposed convolutions, padded or not, strides above kernels among them."""
     for number, seed in seeds(f"tc{kind}", count):
         into, out = int(seed.integers(1, 20)), int(seed.integers(1, 16))
@@ -206,17 +206,17 @@ def transposed(kind: str, count: int) -> Iterator[Case]:
         made = result(seed, kind, fitting(x, w, terms, number) * (40 if long else 1))
         shape = (1, out, *sizes)
         given = {"x": x, "w": w, "bias": b}
-        yield Case("conv_transpose2d", given, made, shape, attrs, same=same)
+        yield OpCase("conv_transpose2d", given, made, shape, attrs, same=same)
 
 
-def products(kind: str, count: int) -> Iterator[Case]:
+def products(kind: str, count: int) -> Iterator[OpCase]:
     """Products of two tensors, in batches."""
     for number, seed in seeds(f"bmm{kind}", count):
         rows, into, out = int(seed.integers(1, 9)), 1 + number * 29 % 70, int(seed.integers(1, 40))
         a = operand(seed, kind, number, 2, rows, into)
         b = operand(seed, kind, number, 2, into, out)
         made = result(seed, kind, fitting(a, b, into, number))
-        yield Case("matmul", {"a": a, "b": b}, made, (2, rows, out), fed=("a", "b"))
+        yield OpCase("matmul", {"a": a, "b": b}, made, (2, rows, out), fed=("a", "b"))
 
 
 PRODUCTS: Suites = {

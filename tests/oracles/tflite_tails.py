@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from backends.tflite.models import Case, F, Value
+from backends.tflite.models import F, OpCase, Value
 from tests.oracles.tflite_more import nibbles
 from tests.oracles.tflite_operands import (
     Suites,
@@ -24,7 +24,7 @@ from tests.oracles.tflite_operands import (
 from tests.oracles.tflite_products import conv, linear, tied
 
 
-def recoded(kind: str, to: str) -> Iterator[Case]:
+def recoded(kind: str, to: str) -> Iterator[OpCase]:
     """Codes of each length from 1 to 70 as codes of another kind, three of four with ties."""
     for number, seed in seeds(f"tail{kind}{to}", 70):
         x = operand(seed, kind, 0, 1, 1 + number)
@@ -32,10 +32,10 @@ def recoded(kind: str, to: str) -> Iterator[Case]:
         low, high = bounds(to)
         zero = (high - 20 if number // 4 % 2 else low + 20) | 1
         made = result(seed, to, float(F(x.step) / ratio), zero)
-        yield Case("requantize", {"x": x}, made, x.data.shape)
+        yield OpCase("requantize", {"x": x}, made, x.data.shape)
 
 
-def spread(kind: str, count: int) -> Iterator[Case]:
+def spread(kind: str, count: int) -> Iterator[OpCase]:
     """Transposed convolutions padded SAME whose stride exceeds their kernel, 1..40 channels; two of
     three have sums on ties."""
     for number, seed in seeds(f"spread{kind}", count):
@@ -57,10 +57,10 @@ def spread(kind: str, count: int) -> Iterator[Case]:
         step = unit * 8 if number % 3 else fitting(x, w, into, number) / 8
         given = {"x": x, "w": w, "bias": biased(seed, x, w, out, 20)}
         made = result(seed, kind, step)
-        yield Case("conv_transpose2d", given, made, (1, out, *sizes), attrs, same=True)
+        yield OpCase("conv_transpose2d", given, made, (1, out, *sizes), attrs, same=True)
 
 
-def even(cases: Iterator[Case]) -> Iterator[Case]:
+def even(cases: Iterator[OpCase]) -> Iterator[OpCase]:
     """The same layers with one more number a row, which counts for nothing."""
     for case in cases:
         x, w = case.operands["x"], case.operands["w"]
@@ -72,7 +72,7 @@ def even(cases: Iterator[Case]) -> Iterator[Case]:
             yield replace(case, operands={**case.operands, **more})
 
 
-def alone(cases: Iterator[Case], channels: int) -> Iterator[Case]:
+def alone(cases: Iterator[OpCase], channels: int) -> Iterator[OpCase]:
     """Convolutions of one channel by one tap, each of the first results of a channel of its own."""
     for case in cases:
         x, w, bias = (case.operands[slot] for slot in ("x", "w", "bias"))

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from backends.tflite.models import Case, Runner, runtime
+from backends.tflite.models import OpCase, Runner, runtime
 from tests.oracles.tflite_cases import SUITES, digest
 from tests.oracles.tflite_more import WITHOUT_REFERENCE
 
@@ -72,7 +72,7 @@ CHANGED = (
 this is recorded of it."""
 
 
-def results(runner: Runner, name: str, cases: list[Case]) -> dict[str, Array]:
+def results(runner: Runner, name: str, cases: list[OpCase]) -> dict[str, Array]:
     """The results of all cases one after the other, by resolver."""
     found = {
         who: np.concatenate([runner.run(case, who).ravel() for case in cases])

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from qir.analysis.kernel_groups import Kernel
+from qir.analysis.kernel_groups import KernelGroup
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
@@ -133,9 +133,9 @@ def samples(seed: int, count: int = 2) -> list[dict[str, np.ndarray]]:
     return [{"x": rng.normal(0, 1, (2, 4, 6, 6)).astype(np.float32)} for _ in range(count)]
 
 
-def members(node: Node | Kernel) -> frozenset[str]:
+def members(node: Node | KernelGroup) -> frozenset[str]:
     """The ops of the source that one kernel computes."""
-    parts = node.ops if isinstance(node, Kernel) else node.stages or (node,)
+    parts = node.ops if isinstance(node, KernelGroup) else node.stages or (node,)
     return frozenset(o.name for part in parts for o in part.origins if o.op != "batch_norm")
 
 

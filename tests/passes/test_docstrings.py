@@ -26,7 +26,7 @@ from qir.ir.text import parse, print_graph
 from qir.ir.verify import errors
 from qir.ledger import Ledger
 from qir.passes.quantize.quantize_dynamic import QuantizeDynamic
-from qir.passes.quantize.quantize_weights import Blocks, QuantizeWeights
+from qir.passes.quantize.quantize_weights import QuantizeWeights, WeightStorage
 from qir.rewrite import Pass, run_passes
 from qir.rewrite.runner.options import parse_passes
 from qir.target import target
@@ -45,7 +45,7 @@ def passes(text: str) -> list[Pass]:
         case "quantize-dynamic":
             return [QuantizeDynamic(target("onnxruntime").capability(), "tensor")]
         case "quantize-weights":
-            return [QuantizeWeights(Blocks.parse("i8:4"))]
+            return [QuantizeWeights(WeightStorage.parse("i8:4"))]
         case _:
             return list(parse_passes(text))
 

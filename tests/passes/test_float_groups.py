@@ -9,7 +9,7 @@ import pytest
 
 import qir
 from qir import pipeline
-from qir.analysis.kernel_groups import Kernel, kernels
+from qir.analysis.kernel_groups import KernelGroup, kernels
 from qir.errors import UsageError
 from qir.inspect.left_float import left_float
 from qir.ir.graph import Graph
@@ -52,7 +52,7 @@ def signed(graph: Graph, codes: str) -> list[str]:
     return rules + (["op=softmax: float"] if "softmax" in ops else [])
 
 
-def foreseen(graph: Graph, name: str) -> dict[frozenset[str], Kernel]:
+def predicted(graph: Graph, name: str) -> dict[frozenset[str], KernelGroup]:
     return {members(k): k for k in kernels(pipeline.fold(graph), profile(name))}
 
 
@@ -112,7 +112,7 @@ def test_what_quantizing_puts_into_a_kernel_is_what_grouping_foresaw(name: str) 
     assert set(told) <= {"nothing next to it is integer"}
 
 
-def makes(kernel: Kernel, codes: str | None) -> bool:
+def makes(kernel: KernelGroup, codes: str | None) -> bool:
     """Whether a kernel may have a result of such codes."""
     storage = (codes or "u8").partition(" ")[0]
     assert kernel.row is not None
@@ -122,12 +122,12 @@ def makes(kernel: Kernel, codes: str | None) -> bool:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROFILES)
 def test_codes_fall_on_the_edges_of_the_kernels_of_any_profile(name: str) -> None:
-    """Grouped first, then quantized: the profile's kernels are those that were foreseen."""
+    """Grouped first, then quantized: the profile's kernels are those that were predicted."""
     several = 0
     for seed in SEEDS:
         graph = network(seed)
         kind = TAKES.get(name.partition("-")[0])
-        several_ops = {o: k for o, k in foreseen(graph, name).items() if len(o) > 1}
+        several_ops = {o: k for o, k in predicted(graph, name).items() if len(o) > 1}
         wanted = {ops for ops, kernel in several_ops.items() if makes(kernel, kind)}
         first = grouped(graph, name)
         statistics = pipeline.calibrate(first, samples(seed))
@@ -146,7 +146,7 @@ def test_codes_that_a_profile_takes_make_all_of_its_kernels(name: str) -> None:
     count = 0
     for seed in SEEDS[::2]:
         graph = network(seed)
-        wanted = foreseen(graph, name)
+        wanted = predicted(graph, name)
         first = grouped(graph, name)
         statistics = pipeline.calibrate(first, samples(seed))
         made = grouped(pipeline.quantize(first, statistics, profile=name), name)

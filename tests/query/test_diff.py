@@ -13,7 +13,7 @@ from qir.ir.node import Stage
 from qir.ir.origin import Lineage, Origin
 from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, TensorType, uniform
-from qir.query.diff import Change, Difference, diff
+from qir.query.diff import GraphChange, GraphDifference, diff
 from qir.query.measure import measure
 from qir.testing import EVERY, FORMS, random_graph
 from tests.inspect.programs import FLOAT, INTEGER, QDQ, program
@@ -30,12 +30,12 @@ def anonymous(graph: Graph) -> Graph:
     return out
 
 
-def changes(found: Difference) -> list[tuple[str, str, str, str]]:
+def changes(found: GraphDifference) -> list[tuple[str, str, str, str]]:
     """Name, what, where and the new text of every change."""
     return [(p.b, c.what, c.where, c.b) for p in found.changed for c in p.changes]
 
 
-def only(found: Difference) -> Change:
+def only(found: GraphDifference) -> GraphChange:
     """The one change there is."""
     assert (found.only_a, found.only_b, found.graph) == ((), (), ())
     ((change,),) = (pair.changes for pair in found.changed)

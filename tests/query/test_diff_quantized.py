@@ -14,7 +14,7 @@ from onnxruntime.quantization import (
 )
 
 import qir
-from qir.query.diff import Difference, diff
+from qir.query.diff import GraphDifference, diff
 
 WEIGHTS = {"k1": (8, 3, 3, 3), "k2": (8, 8, 3, 3), "m": (8, 16), "g": (5, 16)}
 PAD = [1, 1, 1, 1]
@@ -68,7 +68,7 @@ def build(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def compared(found: Difference) -> dict[str, float]:
+def compared(found: GraphDifference) -> dict[str, float]:
     """The constants whose reals were compared, and how many steps they moved."""
     return {
         pair.a: change.measure.steps

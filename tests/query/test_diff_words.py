@@ -8,7 +8,7 @@ import pytest
 from qir.ir.dtype import F32, I8
 from qir.ir.graph import Graph
 from qir.ir.types import Array, QuantType, TensorType, uniform
-from qir.query.diff import Change, diff
+from qir.query.diff import GraphChange, diff
 
 CODES = np.arange(12, dtype=np.int8).reshape(3, 4)
 SCALES = np.array([0.5, 0.0012986378, 0.25], np.float32)
@@ -22,7 +22,7 @@ def coded(kind: QuantType, codes: np.ndarray = CODES) -> Graph:
     return graph
 
 
-def only(a: Graph, b: Graph) -> Change:
+def only(a: Graph, b: Graph) -> GraphChange:
     """The one change there is."""
     (pair,) = diff(a, b).changed
     (change,) = pair.changes

@@ -18,7 +18,7 @@ from qir.ledger import Ledger
 from qir.reference.interpreter import run
 from qir.rewrite import ANOTHER, Pass, Tolerance, run_passes
 from qir.rewrite.runner.filter import may
-from qir.rewrite.runner.interface import Ends, refines
+from qir.rewrite.runner.interface import GraphInterface, refines
 from qir.rewrite.runner.validation import Validation
 from qir.testing import check_pass
 
@@ -150,7 +150,7 @@ def test_the_checks_of_a_pass_find_another_type() -> None:
 
 def test_ends_are_those_of_the_graph_itself() -> None:
     graph = parse(TEXT)
-    ends = Ends.of(graph)
+    ends = GraphInterface.of(graph)
     assert ends.renamed(graph) == ""
     assert ends.retyped(graph) is None
     graph.rename(graph["x"], "other")

@@ -18,7 +18,7 @@ from qir.ir.types import TensorType
 from qir.numerics import Affine, affine_of
 from qir.numerics.rounding import fma
 from qir.profiles.methods import PluginMethod
-from qir.reference.method import Call, Codes, F, Real32
+from qir.reference.method import Codes, F, MethodCall, Real32
 
 Whole = NDArray[np.int64]
 Arrays = Mapping[str, Codes]
@@ -36,13 +36,13 @@ class _Way:
     bias: Real32
 
     def gates(self, x: Whole, h: Whole) -> list[Real32]:
-        """What the curves read, in the order i, o, f, c."""
+        """Returns what the curves read, in the order i, o, f, c."""
         sums = (x @ self.w.T + h @ self.r.T).astype(F) / self.unit + self.bias
         return np.split(sums, 4, axis=-1)
 
 
-def float_cell(call: Call, arrays: Arrays, results: Results) -> tuple[Codes, ...]:
-    """The quantized values of all states; the last state and the cell in float."""
+def float_cell(call: MethodCall, arrays: Arrays, results: Results) -> tuple[Codes, ...]:
+    """Returns the quantized values of all states; the last state and the cell in float."""
     of = _checked(call, arrays, results)
     x = arrays["x"].astype(np.int64)
     x = x.swapaxes(0, 1) if call.attrs["batch_first"] else x
@@ -62,7 +62,7 @@ def float_cell(call: Call, arrays: Arrays, results: Results) -> tuple[Codes, ...
 def _run(
     way: _Way, steps: Whole, of: Affine, starts: tuple[Real32 | None, Real32 | None]
 ) -> tuple[Whole, Real32, Real32]:
-    """All states as quantized values, the last as floats, and the cell."""
+    """Returns all states as quantized values, the last as floats, and the cell."""
     gain, zero, shape = F(1) / F(of.scale), F(of.zero), (steps.shape[1], way.r.shape[1])
 
     def coded(x: Real32) -> Whole:
@@ -86,8 +86,8 @@ def _tanh(x: Real32) -> Real32:
     return np.tanh(x.astype(np.float64)).astype(F)
 
 
-def _starts(call: Call, arrays: Arrays, number: int) -> tuple[Real32 | None, Real32 | None]:
-    """The first state and cell of a direction, where given."""
+def _starts(call: MethodCall, arrays: Arrays, number: int) -> tuple[Real32 | None, Real32 | None]:
+    """Returns the first state and cell of a direction, where given."""
     axis = 1 if call.attrs["batch_first"] else 0
     h, c = (np.take(arrays[s], number, axis).astype(F) if s in arrays else None for s in _FIRST)
     return h, c
@@ -96,7 +96,7 @@ def _starts(call: Call, arrays: Arrays, number: int) -> tuple[Real32 | None, Rea
 _FIRST = ("h0", "c0")
 
 
-def _way(call: Call, arrays: Arrays, of: Affine, number: int) -> _Way:
+def _way(call: MethodCall, arrays: Arrays, of: Affine, number: int) -> _Way:
     w, r = (arrays[slot][number].astype(np.int64) for slot in ("w", "r"))
     bias = np.zeros(len(w), F)
     if "bias" in arrays:
@@ -107,8 +107,9 @@ def _way(call: Call, arrays: Arrays, of: Affine, number: int) -> _Way:
     return _Way(w, r, unit, bias - shift / unit)
 
 
-def _checked(call: Call, arrays: Arrays, results: Results) -> Affine:
-    """The map of x and of the states; OpError for a layer that the kernel does not have."""
+def _checked(call: MethodCall, arrays: Arrays, results: Results) -> Affine:
+    """Returns the quantized type of x and of the states; raises OpError for a layer that the kernel
+    does not have."""
     for name, plain in _PLAIN.items():
         if call.attrs[name] != plain:
             raise OpError(f"{call.op}: float_cell takes {name} = {plain!r} alone")
@@ -131,7 +132,7 @@ def _checked(call: Call, arrays: Arrays, results: Results) -> Affine:
     return of
 
 
-def _one_result(call: Call, arrays: Arrays) -> Codes:
+def _one_result(call: MethodCall, arrays: Arrays) -> Codes:
     raise OpError(f"{call.op}: float_cell gives all results of an lstm whose x is quantized")
 
 

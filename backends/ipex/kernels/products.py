@@ -14,11 +14,12 @@ from qir.numerics.affine import Affine
 from qir.numerics.rounding import fma
 from qir.profiles.methods import FLAG, Param, PluginMethod
 from qir.reference.embedding import starts_of
-from qir.reference.method import Call, Codes, F, Real32, one_scale, stored
+from qir.reference.method import Codes, F, MethodCall, Real32, one_scale, stored
 
 
-def sums_in_turn(call: Call, arrays: Mapping[str, Codes]) -> Codes:
-    """A product of floats in float32, one term after the other, each added in one rounding."""
+def sums_in_turn(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
+    """Returns a product of floats in float32, one term after the other, each added in one
+    rounding."""
     a, b = (dequantize(arrays[slot], call.map(slot), call.rule) for slot in ("a", "b"))
     a = a.swapaxes(-1, -2) if call.attrs["trans_a"] else a
     b = b.swapaxes(-1, -2) if call.attrs["trans_b"] else b
@@ -76,7 +77,7 @@ def summed_rows(
 
 
 def about_zero(name: str, *maps: Affine) -> None:
-    """OpError for scales along an axis, or a zero point that is not 0."""
+    """Raises OpError for scales along an axis, or a zero point that is not 0."""
     one_scale(name, *maps)
     if any(np.any(of.zero) for of in maps):
         raise OpError(f"{name}: the runtime's kernel takes no zero point but 0")
@@ -89,7 +90,7 @@ def _scaled(name: str, whole: NDArray[np.int64], of: Affine, out: Affine) -> Cod
 
 
 def blocks_of_terms(
-    call: Call, arrays: Mapping[str, Codes], *, scales: str = "block", affine: bool = False
+    call: MethodCall, arrays: Mapping[str, Codes], *, scales: str = "block", affine: bool = False
 ) -> Codes:
     """Float values made quantized values, by a scale for each row of a block, each row or all,
     times quantized values of weights; a block's sum becomes float and is added in one rounding to
@@ -110,8 +111,9 @@ def blocks_of_terms(
     return total.reshape(*arrays["x"].shape[:-1], rows)
 
 
-def _block(call: Call, terms: int) -> int:
-    """How many terms are summed as integers: those of a scale of weights, else 128, 64 or 32."""
+def _block(call: MethodCall, terms: int) -> int:
+    """Returns how many terms are summed as integers: those of a scale of weights, else 128, 64 or
+    32."""
     quant = call.types["w"].quant
     held = {} if quant is None or quant.grain is None else dict(quant.grain.blocks)
     size = held.get(1, next((n for n in (128, 64, 32) if terms % n == 0), 0))
@@ -123,8 +125,9 @@ def _block(call: Call, terms: int) -> int:
     return size
 
 
-def _weights(call: Call, w: Codes) -> tuple[Real32, NDArray[np.int64]]:
-    """The scale of each element of the weights, and its quantized value less the zero point."""
+def _weights(call: MethodCall, w: Codes) -> tuple[Real32, NDArray[np.int64]]:
+    """Returns the scale of each element of the weights, and its quantized value less the zero
+    point."""
     held = call.map("w").over(w.shape)
     if held.plus is not None:
         raise OpError(f"{call.op}: the runtime knows no weights with an offset")

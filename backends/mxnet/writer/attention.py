@@ -9,13 +9,13 @@ import numpy as np
 from qir.ir.node import Node, Value
 
 from .symbol import Entry
-from .writer import Row, Writer
+from .writer import Row, SymbolWriter
 
 _NEVER = -1e30
 """What is added where nothing may be seen."""
 
 
-def _plain(writer: Writer, node: Node) -> int:
+def _plain(writer: SymbolWriter, node: Node) -> int:
     """Returns how many heads there are; Refused for what MXNet's operators do not make up."""
     attrs = node.attrs
     more = [s for s in ("past_k", "past_v", "lengths") if s in node.operands]
@@ -32,7 +32,7 @@ def _plain(writer: Writer, node: Node) -> int:
     return heads
 
 
-def _headed(writer: Writer, node: Node, slot: str, heads: int) -> Entry:
+def _headed(writer: SymbolWriter, node: Node, slot: str, heads: int) -> Entry:
     """Returns an operand as [batch, heads, length, size]."""
     x = node.operands[slot]
     if x.type.rank == 4:
@@ -42,7 +42,7 @@ def _headed(writer: Writer, node: Node, slot: str, heads: int) -> Entry:
     return writer.step(node, "transpose", [split], {"axes": (0, 2, 1, 3)})
 
 
-def _masked(writer: Writer, node: Node, scores: Entry, mask: Value) -> Entry:
+def _masked(writer: SymbolWriter, node: Node, scores: Entry, mask: Value) -> Entry:
     added = writer.entry(mask)
     if str(mask.type.dtype) == "bool":
         below = writer.step(node, "_minus_scalar", [added], {"scalar": 1.0})
@@ -50,7 +50,7 @@ def _masked(writer: Writer, node: Node, scores: Entry, mask: Value) -> Entry:
     return writer.step(node, "broadcast_add", [scores, added])
 
 
-def _attention(writer: Writer, node: Node) -> Entry:
+def _attention(writer: SymbolWriter, node: Node) -> Entry:
     heads = _plain(writer, node)
     q = node.operands["q"]
     flat = q.type.rank == 3

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from qir.ir.node import Node, Value
 
 from .symbol import Entry
-from .writer import KINDS, Row, Writer, number, real
+from .writer import KINDS, Row, SymbolWriter, number, real
 
-Step = Callable[[Writer, Node, Entry], Entry]
+Step = Callable[[SymbolWriter, Node, Entry], Entry]
 
 
 def _unary(op: str, **attrs: object) -> Row:
@@ -20,7 +20,7 @@ def _unary(op: str, **attrs: object) -> Row:
 def _steps(*steps: tuple[str, dict[str, object]]) -> Row:
     """Returns the row of operators one after the other."""
 
-    def write(writer: Writer, node: Node) -> Entry:
+    def write(writer: SymbolWriter, node: Node) -> Entry:
         made = writer.operand(node)
         for op, attrs in steps[:-1]:
             made = writer.step(node, op, [made], attrs)
@@ -30,7 +30,7 @@ def _steps(*steps: tuple[str, dict[str, object]]) -> Row:
 
 
 def applied(
-    writer: Writer, node: Node, op: str, a: Value, b: Value, emit: Callable[..., Entry]
+    writer: SymbolWriter, node: Node, op: str, a: Value, b: Value, emit: Callable[..., Entry]
 ) -> Entry:
     """Writes an op of two operands: by a number, of equal shapes, or one that broadcasts."""
     left, right = number(a), number(b)
@@ -46,7 +46,7 @@ def applied(
 
 
 def _binary(op: str) -> Row:
-    def write(writer: Writer, node: Node) -> Entry:
+    def write(writer: SymbolWriter, node: Node) -> Entry:
         a, b = node.operands["a"], node.operands["b"]
         return applied(writer, node, op, a, b, writer.last)
 
@@ -56,7 +56,7 @@ def _binary(op: str) -> Row:
 def _compared(op: str) -> Row:
     """Returns the row of a comparison, whose truth values are floats."""
 
-    def write(writer: Writer, node: Node) -> Entry:
+    def write(writer: SymbolWriter, node: Node) -> Entry:
         a, b = node.operands["a"], node.operands["b"]
         if KINDS[str(a.type.dtype)] == "float32":
             return applied(writer, node, op, a, b, writer.last)
@@ -66,23 +66,23 @@ def _compared(op: str) -> Row:
     return write
 
 
-def _not(writer: Writer, node: Node) -> Entry:
+def _not(writer: SymbolWriter, node: Node) -> Entry:
     return writer.last(node, "_equal_scalar", [writer.operand(node)], {"scalar": 0.0})
 
 
-def _mod(writer: Writer, node: Node) -> Entry:
+def _mod(writer: SymbolWriter, node: Node) -> Entry:
     if node.attrs["fmod"]:
         raise writer.refuse(node, "MXNet's mod has the sign of b, fmod that of a")
     return applied(writer, node, "mod", node.operands["a"], node.operands["b"], writer.last)
 
 
-def _floor_div(writer: Writer, node: Node) -> Entry:
+def _floor_div(writer: SymbolWriter, node: Node) -> Entry:
     a, b = node.operands["a"], node.operands["b"]
     made = applied(writer, node, "div", a, b, writer.step)
     return writer.last(node, "floor", [made])
 
 
-def _squared_difference(writer: Writer, node: Node) -> Entry:
+def _squared_difference(writer: SymbolWriter, node: Node) -> Entry:
     made = applied(writer, node, "sub", node.operands["a"], node.operands["b"], writer.step)
     return writer.last(node, "square", [made])
 
@@ -90,7 +90,7 @@ def _squared_difference(writer: Writer, node: Node) -> Entry:
 def _several(op: str) -> Row:
     """Returns the row of an op of any number of operands."""
 
-    def write(writer: Writer, node: Node) -> Entry:
+    def write(writer: SymbolWriter, node: Node) -> Entry:
         parts = list(node.operands.values())
         if len(parts) == 1:
             return writer.last(node, "_copy", [writer.entry(parts[0])])
@@ -108,14 +108,14 @@ def _several(op: str) -> Row:
     return write
 
 
-def _mean(writer: Writer, node: Node) -> Entry:
+def _mean(writer: SymbolWriter, node: Node) -> Entry:
     made, *rest = (writer.entry(v) for v in node.operands.values())
     for part in rest:
         made = writer.step(node, "broadcast_add", [made, part])
     return writer.last(node, "_div_scalar", [made], {"scalar": float(len(rest) + 1)})
 
 
-def _clip(writer: Writer, node: Node) -> Entry:
+def _clip(writer: SymbolWriter, node: Node) -> Entry:
     low, high = node.attrs["min"], node.attrs["max"]
     x = [writer.operand(node)]
     if low is None and high is None:
@@ -128,14 +128,14 @@ def _clip(writer: Writer, node: Node) -> Entry:
 
 
 def _leaky(kind: str, slope: str = "") -> Row:
-    def write(writer: Writer, node: Node) -> Entry:
+    def write(writer: SymbolWriter, node: Node) -> Entry:
         attrs = {"act_type": kind} | ({"slope": node.attrs[slope]} if slope else {})
         return writer.last(node, "LeakyReLU", [writer.operand(node)], attrs)
 
     return write
 
 
-def _prelu(writer: Writer, node: Node) -> Entry:
+def _prelu(writer: SymbolWriter, node: Node) -> Entry:
     x, slope = node.operands["x"].type, node.operands["slope"]
     data = writer.held_in(node, "slope")
     aligned = data.reshape((1,) * max(x.rank - data.ndim, 0) + data.shape)
@@ -145,7 +145,7 @@ def _prelu(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "LeakyReLU", [writer.operand(node), flat], {"act_type": "prelu"})
 
 
-def _selu(writer: Writer, node: Node) -> Entry:
+def _selu(writer: SymbolWriter, node: Node) -> Entry:
     x = writer.operand(node)
     alpha, gamma = (real(node.attrs, n) for n in ("alpha", "gamma"))
     if abs(alpha - 1.6732632) < 1e-6 and abs(gamma - 1.050701) < 1e-6:
@@ -154,14 +154,14 @@ def _selu(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "_mul_scalar", [made], {"scalar": gamma})
 
 
-def _celu(writer: Writer, node: Node) -> Entry:
+def _celu(writer: SymbolWriter, node: Node) -> Entry:
     alpha = real(node.attrs, "alpha")
     made = writer.step(node, "_div_scalar", [writer.operand(node)], {"scalar": alpha})
     made = writer.step(node, "LeakyReLU", [made], {"act_type": "elu", "slope": 1.0})
     return writer.last(node, "_mul_scalar", [made], {"scalar": alpha})
 
 
-def _gelu(writer: Writer, node: Node) -> Entry:
+def _gelu(writer: SymbolWriter, node: Node) -> Entry:
     x = writer.operand(node)
     if node.attrs["approximate"] == "none":
         return writer.last(node, "LeakyReLU", [x], {"act_type": "gelu"})
@@ -177,40 +177,40 @@ def _gelu(writer: Writer, node: Node) -> Entry:
 def _gated(gate: Step) -> Row:
     """Returns the row of an activation that multiplies its operand by a gate."""
 
-    def write(writer: Writer, node: Node) -> Entry:
+    def write(writer: SymbolWriter, node: Node) -> Entry:
         x = writer.operand(node)
         return writer.last(node, "elemwise_mul", [x, gate(writer, node, x)])
 
     return write
 
 
-def _silu_gate(writer: Writer, node: Node, x: Entry) -> Entry:
+def _silu_gate(writer: SymbolWriter, node: Node, x: Entry) -> Entry:
     alpha = real(node.attrs, "alpha")
     if alpha != 1:
         x = writer.step(node, "_mul_scalar", [x], {"scalar": alpha})
     return writer.step(node, "sigmoid", [x])
 
 
-def _hard_gate(writer: Writer, node: Node, x: Entry) -> Entry:
+def _hard_gate(writer: SymbolWriter, node: Node, x: Entry) -> Entry:
     return writer.step(node, "hard_sigmoid", [x], {"alpha": 1 / 6, "beta": 0.5})
 
 
-def _above_gate(writer: Writer, node: Node, x: Entry) -> Entry:
+def _above_gate(writer: SymbolWriter, node: Node, x: Entry) -> Entry:
     attrs = {"scalar": node.attrs["alpha"]}
     return writer.step(node, "_greater_scalar", [x], attrs)
 
 
-def _hard_sigmoid(writer: Writer, node: Node) -> Entry:
+def _hard_sigmoid(writer: SymbolWriter, node: Node) -> Entry:
     attrs = {n: node.attrs[n] for n in ("alpha", "beta")}
     return writer.last(node, "hard_sigmoid", [writer.operand(node)], attrs)
 
 
-def _tanh_shrink(writer: Writer, node: Node) -> Entry:
+def _tanh_shrink(writer: SymbolWriter, node: Node) -> Entry:
     x = writer.operand(node)
     return writer.last(node, "elemwise_sub", [x, writer.step(node, "tanh", [x])])
 
 
-def _round(writer: Writer, node: Node) -> Entry:
+def _round(writer: SymbolWriter, node: Node) -> Entry:
     """Writes a rounding with ties to even: MXNet's rint takes them down."""
     x = writer.operand(node)
     low = writer.step(node, "floor", [x])
@@ -221,7 +221,7 @@ def _round(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "elemwise_add", [writer.step(node, "rint", [x]), up])
 
 
-def _cast(writer: Writer, node: Node) -> Entry:
+def _cast(writer: SymbolWriter, node: Node) -> Entry:
     x, to = node.operands["x"], str(node.result.type.dtype)
     if to == "bool":
         row = [writer.entry(x)]
@@ -233,7 +233,7 @@ def _cast(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "Cast", [writer.entry(x)], {"dtype": KINDS[to]})
 
 
-def _where(writer: Writer, node: Node) -> Entry:
+def _where(writer: SymbolWriter, node: Node) -> Entry:
     shape = node.result.type.shape
     made = []
     for slot in ("condition", "a", "b"):
@@ -245,8 +245,10 @@ def _where(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "where", made)
 
 
-def wide(writer: Writer, node: Node, value: Value, entry: Entry) -> Entry:
+def wide(writer: SymbolWriter, node: Node, value: Value, entry: Entry) -> Entry:
     """Returns a value as large as the result of a node."""
+    if not all(isinstance(size, int) for size in node.result.type.shape):
+        return _wide_as_others(writer, node, value, entry)
     sizes = writer.sizes(node, node.result)
     lead = len(sizes) - max(value.type.rank, 1)
     if lead > 0:
@@ -255,7 +257,29 @@ def wide(writer: Writer, node: Node, value: Value, entry: Entry) -> Entry:
     return writer.step(node, "broadcast_to", [entry], {"shape": sizes or (1,)})
 
 
-def _is_nan(writer: Writer, node: Node) -> Entry:
+def _wide_as_others(writer: SymbolWriter, node: Node, value: Value, entry: Entry) -> Entry:
+    """Returns a value with axes as long as open ones of other tensors."""
+    wanted, held = node.result.type.shape, value.type.shape or (1,)
+    for _ in range(len(wanted) - len(held)):
+        entry = writer.step(node, "expand_dims", [entry], {"axis": 0})
+    held = (*(1,) * (len(wanted) - len(held)), *held)
+    for axis, (size, now) in enumerate(zip(wanted, held, strict=True)):
+        if size == now:
+            continue
+        if isinstance(size, int):
+            attrs: dict[str, object] = {"axis": axis, "size": size}
+            entry = writer.step(node, "broadcast_axis", [entry], attrs)
+            continue
+        like = next((v for v in writer.found if size in v.type.shape), None)
+        if like is None or now != 1:
+            writer.size(node, node.result, axis)  # refused: no tensor has this size
+            continue
+        attrs = {"lhs_axes": (axis,), "rhs_axes": (like.type.shape.index(size),)}
+        entry = writer.step(node, "broadcast_like", [entry, writer.found[like]], attrs)
+    return entry
+
+
+def _is_nan(writer: SymbolWriter, node: Node) -> Entry:
     x = writer.operand(node)
     return writer.last(node, "_not_equal", [x, x])
 

@@ -10,7 +10,7 @@ from qir.ir.node import Node, Value
 
 from .quantized import Ranges
 from .symbol import Entry
-from .writer import Writer
+from .writer import SymbolWriter
 
 FRAMEWORK = "mxnet"
 
@@ -20,8 +20,8 @@ def is_kept(node: Node) -> bool:
     return node.op == "foreign" and node.attrs["framework"] == FRAMEWORK
 
 
-def write(writer: Writer, ranges: Ranges, node: Node) -> None:
-    """Writes a kept operator; PluginError for one that no file of MXNet had."""
+def write(writer: SymbolWriter, ranges: Ranges, node: Node) -> None:
+    """Writes a kept operator; raises PluginError for one that no file of MXNet had."""
     try:
         entry = _write(writer, ranges, node)
     except (AssertionError, LookupError, TypeError, ValueError) as error:
@@ -31,7 +31,7 @@ def write(writer: Writer, ranges: Ranges, node: Node) -> None:
         writer.found[value] = entry[0], number
 
 
-def _write(writer: Writer, ranges: Ranges, node: Node) -> Entry:
+def _write(writer: SymbolWriter, ranges: Ranges, node: Node) -> Entry:
     slots, held = node.attrs["slots"], cast("Any", node.attrs["attrs"])
     assert isinstance(slots, tuple)
     (_, pairs), (_, inner) = held
@@ -47,7 +47,7 @@ def _write(writer: Writer, ranges: Ranges, node: Node) -> Entry:
     return made
 
 
-def _operand(writer: Writer, ranges: Ranges, value: Value, kind: str) -> Entry:
+def _operand(writer: SymbolWriter, ranges: Ranges, value: Value, kind: str) -> Entry:
     if kind == "state":
         return writer.state(value)
     if kind:

@@ -33,9 +33,11 @@ from . import (
     pooling,
     quantized,
     recurrent,
+    signed,
 )
+from .rewritten import rewritten
 from .symbol import Entry
-from .writer import REMEDY, STEP, Row, Writer
+from .writer import REMEDY, STEP, Row, SymbolWriter
 
 PROFILE = "mxnet-1.9"
 ROWS: dict[str, Row] = {
@@ -47,7 +49,7 @@ _STRUCTURE = frozenset(("input", "constant", "output"))
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelFiles:
     """What the two files of a model hold."""
 
     symbol: str
@@ -92,8 +94,10 @@ def prepared(graph: Graph, ledger: Ledger, *, integers: bool = False) -> Graph:
     """Returns the graph as MXNet computes it: grouped, channels first, constants folded."""
     last = any(n.attrs.get("layout") == "NHWC" for n in graph)
     made = run_passes(graph, [Layout("nchw")], ledger) if last else graph.copy()
+    rewritten(made)
     if integers:
         aside = Ledger()
+        signed.signed(made, ledger)
         made = run_passes(made, [Group(PROFILE)], aside)
         for entry in aside:
             if entry.change is Change.UNVERIFIED:
@@ -126,9 +130,9 @@ def _open(graph: Graph, ledger: Ledger) -> None:
     graph.prune()
 
 
-def to_model(graph: Graph, ledger: Ledger) -> Model:
+def to_model(graph: Graph, ledger: Ledger) -> ModelFiles:
     """Writes a graph; Refused for what MXNet has no operator for, naming the node."""
-    writer = Writer(graph, ledger)
+    writer = SymbolWriter(graph, ledger)
     ranges = quantized.Ranges(writer)
     for value in graph.inputs:
         writer.input(value)
@@ -147,12 +151,12 @@ def to_model(graph: Graph, ledger: Ledger) -> Model:
     return finished(writer)
 
 
-def _plain(writer: Writer, node: Node, kind: TensorType) -> None:
+def _plain(writer: SymbolWriter, node: Node, kind: TensorType) -> None:
     if kind.quant is not None:
         raise writer.refuse(node, "an input of integers has no range in MXNet; dequantize it")
 
 
-def written(writer: Writer, node: Node) -> list[Entry]:
+def written(writer: SymbolWriter, node: Node) -> list[Entry]:
     """Returns the results of a node of floats."""
     row = ROWS.get(node.op)
     if row is None:
@@ -163,7 +167,7 @@ def written(writer: Writer, node: Node) -> list[Entry]:
     return [made] if isinstance(made, tuple) else list(made)
 
 
-def finished(writer: Writer) -> Model:
+def finished(writer: SymbolWriter) -> ModelFiles:
     """Returns the symbol with the results of the graph as its heads."""
     graph = writer.graph
     for name, value in graph.outputs.items():
@@ -174,10 +178,10 @@ def finished(writer: Writer) -> Model:
             said = "truth values are floats, 0 and 1, in MXNet"
             writer.ledger.add(Change.DROPPED, STEP, name, said)
     heads = _heads(writer)
-    return Model(writer.symbol.json(heads), writer.held)
+    return ModelFiles(writer.symbol.json(heads), writer.held)
 
 
-def _heads(writer: Writer) -> list[Entry]:
+def _heads(writer: SymbolWriter) -> list[Entry]:
     """Returns the results of the graph; their nodes carry names that MXNet would not give them."""
     heads: list[Entry] = []
     for name, value in writer.graph.outputs.items():

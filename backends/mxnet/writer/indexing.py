@@ -8,17 +8,17 @@ from qir.ir.node import Node
 
 from .layers import numbers
 from .symbol import Entry
-from .writer import KINDS, Row, Writer, integer
+from .writer import KINDS, Row, SymbolWriter, integer
 
 
-def _embedding(writer: Writer, node: Node) -> Entry:
+def _embedding(writer: SymbolWriter, node: Node) -> Entry:
     rows, width = writer.sizes(node, node.operands["w"])
     attrs = {"input_dim": rows, "output_dim": width}
     operands = [writer.operand(node, "indices"), writer.operand(node, "w")]
     return writer.last(node, "Embedding", operands, attrs)
 
 
-def _gather(writer: Writer, node: Node) -> Entry:
+def _gather(writer: SymbolWriter, node: Node) -> Entry:
     indices = node.operands["indices"]
     operands = [writer.operand(node), writer.entry(indices)]
     attrs = {"axis": node.attrs["axis"], "mode": "wrap"}
@@ -32,7 +32,7 @@ def _gather(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "squeeze", [made], {"axis": (axis,)})
 
 
-def _gather_elements(writer: Writer, node: Node) -> Entry:
+def _gather_elements(writer: SymbolWriter, node: Node) -> Entry:
     """Writes an index a row as a pick, the only form of it that MXNet has."""
     axis = integer(node.attrs, "axis")
     x, indices = node.operands["x"].type, node.operands["indices"].type
@@ -45,7 +45,7 @@ def _gather_elements(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "pick", operands, attrs)
 
 
-def _gather_nd(writer: Writer, node: Node) -> Entry:
+def _gather_nd(writer: SymbolWriter, node: Node) -> Entry:
     if node.attrs["batch"]:
         raise writer.refuse(node, "MXNet's gather_nd has no batch axes")
     rank = node.operands["indices"].type.rank
@@ -54,7 +54,7 @@ def _gather_nd(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "gather_nd", [writer.operand(node), turned])
 
 
-def _one_hot(writer: Writer, node: Node) -> Entry:
+def _one_hot(writer: SymbolWriter, node: Node) -> Entry:
     off, on = writer.held_in(node, "values").reshape(-1).tolist()
     rank = node.result.type.rank
     if node.attrs["axis"] not in (-1, rank - 1):
@@ -68,7 +68,7 @@ def _one_hot(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "one_hot", [writer.operand(node, "indices")], attrs)
 
 
-def _top_k(writer: Writer, node: Node) -> Sequence[Entry]:
+def _top_k(writer: SymbolWriter, node: Node) -> Sequence[Entry]:
     attrs = {
         "axis": node.attrs["axis"],
         "k": node.attrs["k"],
@@ -81,7 +81,7 @@ def _top_k(writer: Writer, node: Node) -> Sequence[Entry]:
 
 
 def _place(op: str) -> Row:
-    def write(writer: Writer, node: Node) -> Entry:
+    def write(writer: SymbolWriter, node: Node) -> Entry:
         if node.attrs["last"]:
             raise writer.refuse(node, "MXNet takes the first of equal elements")
         attrs = {"axis": node.attrs["axis"], "keepdims": node.attrs["keep"]}
@@ -93,7 +93,7 @@ def _place(op: str) -> Row:
 
 
 def _reduce(op: str, before: str = "", after: str = "") -> Row:
-    def write(writer: Writer, node: Node) -> Entry:
+    def write(writer: SymbolWriter, node: Node) -> Entry:
         x = writer.operand(node)
         if before:
             x = writer.step(node, before, [x])

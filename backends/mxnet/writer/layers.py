@@ -10,7 +10,7 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Node, Value
 
 from .symbol import Entry
-from .writer import Row, Writer, integer, integers, real
+from .writer import Row, SymbolWriter, integer, integers, real
 
 
 def numbers(node: Node, name: str) -> tuple[int, ...]:
@@ -25,7 +25,11 @@ def paddings(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def padded(
-    writer: Writer, node: Node, x: Entry, pads: tuple[Sequence[int], Sequence[int]], value: float
+    writer: SymbolWriter,
+    node: Node,
+    x: Entry,
+    pads: tuple[Sequence[int], Sequence[int]],
+    value: float,
 ) -> Entry:
     """Returns the data of windows, padded on both sides along the axes after the channels."""
     axes = len(pads[0])
@@ -48,7 +52,7 @@ def _attributes(node: Node, filters: int, kernel: Sequence[int]) -> dict[str, ob
     }
 
 
-def _convolution(writer: Writer, node: Node) -> Entry:
+def _convolution(writer: SymbolWriter, node: Node) -> Entry:
     w = node.operands["w"].type.shape
     filters, *rest = writer.sizes(node, node.operands["w"])
     attrs = _attributes(node, filters, rest[1:])
@@ -61,7 +65,7 @@ def _convolution(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "Convolution", operands, {**attrs, "pad": before})
 
 
-def _transposed(writer: Writer, node: Node) -> Entry:
+def _transposed(writer: SymbolWriter, node: Node) -> Entry:
     _, each, *kernel = writer.sizes(node, node.operands["w"])
     groups = integer(node.attrs, "groups")
     attrs = _attributes(node, each * groups, kernel)
@@ -80,7 +84,7 @@ def _transposed(writer: Writer, node: Node) -> Entry:
     )
 
 
-def _linear(writer: Writer, node: Node) -> Entry:
+def _linear(writer: SymbolWriter, node: Node) -> Entry:
     slots = [s for s in ("x", "w", "bias") if s in node.operands]
     attrs = {
         "num_hidden": writer.size(node, node.operands["w"], 0),
@@ -94,7 +98,7 @@ def _turns(node: Node) -> dict[str, object]:
     return {f"transpose_{s}": node.attrs[f"trans_{s}"] for s in "ab"}
 
 
-def _matmul(writer: Writer, node: Node) -> Entry:
+def _matmul(writer: SymbolWriter, node: Node) -> Entry:
     a, b = node.operands["a"], node.operands["b"]
     bias = node.operands.get("bias")
     constant = b.constant is not None and b.type.rank == 2 and not node.attrs["trans_a"]
@@ -113,7 +117,7 @@ def _matmul(writer: Writer, node: Node) -> Entry:
     return made if bias is None else writer.last(node, "broadcast_add", [made, writer.entry(bias)])
 
 
-def _by_layer(writer: Writer, node: Node, a: Value, b: Value, bias: Value | None) -> Entry:
+def _by_layer(writer: SymbolWriter, node: Node, a: Value, b: Value, bias: Value | None) -> Entry:
     """Writes a product with constant weights as a fully connected layer."""
     data = writer.held_in(node, "b")
     turned = data if node.attrs["trans_b"] else np.ascontiguousarray(data.T)
@@ -127,7 +131,7 @@ def _by_layer(writer: Writer, node: Node, a: Value, b: Value, bias: Value | None
     return writer.last(node, "broadcast_add", [made, writer.entry(bias)])
 
 
-def _gemm(writer: Writer, node: Node) -> Entry:
+def _gemm(writer: SymbolWriter, node: Node) -> Entry:
     alpha, beta = (real(node.attrs, n) for n in ("alpha", "beta"))
     c = node.operands.get("c")
     b = node.operands["b"]
@@ -146,7 +150,7 @@ def _gemm(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "broadcast_add", [made, other])
 
 
-def _batch_norm(writer: Writer, node: Node) -> Entry:
+def _batch_norm(writer: SymbolWriter, node: Node) -> Entry:
     attrs = {
         "eps": node.attrs["eps"],
         "axis": node.attrs["axis"],
@@ -160,12 +164,12 @@ def _batch_norm(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "BatchNorm", operands, attrs, results=3)
 
 
-def _last_axis(writer: Writer, node: Node) -> None:
+def _last_axis(writer: SymbolWriter, node: Node) -> None:
     if node.attrs["axis"] not in (-1, node.operands["x"].type.rank - 1):
         raise writer.refuse(node, "it normalizes over several axes; reshape them to one")
 
 
-def _layer_norm(writer: Writer, node: Node) -> Entry:
+def _layer_norm(writer: SymbolWriter, node: Node) -> Entry:
     _last_axis(writer, node)
     operands = [writer.operand(node, s) for s in ("x", "gamma")]
     if "beta" in node.operands:
@@ -177,7 +181,7 @@ def _layer_norm(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "LayerNorm", operands, attrs, results=3)
 
 
-def _rms_norm(writer: Writer, node: Node) -> Entry:
+def _rms_norm(writer: SymbolWriter, node: Node) -> Entry:
     _last_axis(writer, node)
     x = writer.operand(node)
     squares = writer.step(node, "square", [x])
@@ -188,12 +192,12 @@ def _rms_norm(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "broadcast_mul", [made, writer.operand(node, "gamma")])
 
 
-def _instance_norm(writer: Writer, node: Node) -> Entry:
+def _instance_norm(writer: SymbolWriter, node: Node) -> Entry:
     operands = [writer.operand(node, s) for s in ("x", "gamma", "beta")]
     return writer.last(node, "InstanceNorm", operands, {"eps": node.attrs["eps"]})
 
 
-def _group_norm(writer: Writer, node: Node) -> Entry:
+def _group_norm(writer: SymbolWriter, node: Node) -> Entry:
     """Writes a group norm with factors of 1, and those of the channels after it."""
     x, groups = node.operands["x"], integer(node.attrs, "groups")
     ones = writer.constant("gamma", np.ones(groups, np.float32), node)
@@ -209,13 +213,13 @@ def _group_norm(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "broadcast_add", [made, rows[1]])
 
 
-def _lrn(writer: Writer, node: Node) -> Entry:
+def _lrn(writer: SymbolWriter, node: Node) -> Entry:
     names: Mapping[str, str] = {"nsize": "size", "alpha": "alpha", "beta": "beta", "knorm": "bias"}
     held: dict[str, Attr] = {theirs: node.attrs[ours] for theirs, ours in names.items()}
     return writer.last(node, "LRN", [writer.operand(node)], held, results=2)
 
 
-def _lp_normalize(writer: Writer, node: Node) -> Entry:
+def _lp_normalize(writer: SymbolWriter, node: Node) -> Entry:
     axis = {"axis": node.attrs["axis"], "keepdims": True}
     x = writer.operand(node)
     if node.attrs["p"] == 1:
@@ -227,7 +231,7 @@ def _lp_normalize(writer: Writer, node: Node) -> Entry:
 
 
 def _softmax(op: str) -> Row:
-    def write(writer: Writer, node: Node) -> Entry:
+    def write(writer: SymbolWriter, node: Node) -> Entry:
         return writer.last(node, op, [writer.operand(node)], {"axis": node.attrs["axis"]})
 
     return write

@@ -12,13 +12,13 @@ from qir.ir.node import Node
 from .elementwise import wide
 from .layers import numbers
 from .symbol import Entry
-from .writer import FIXED, Row, Writer, integer, real
+from .writer import FIXED, Row, SymbolWriter, integer, real
 
 _FAR = 1 << 31
 """Where a slice ends that ends nowhere."""
 
 
-def _shape(writer: Writer, node: Node) -> tuple[int, ...]:
+def _shape(writer: SymbolWriter, node: Node) -> tuple[int, ...]:
     """Returns the shape that a reshape is given, in special sizes (0, -1) that MXNet has too."""
     held = node.operands["shape"].constant
     x, made = node.operands["x"].type, node.result.type.shape
@@ -38,11 +38,11 @@ def _shape(writer: Writer, node: Node) -> tuple[int, ...]:
     raise writer.refuse(node, f"its shape is computed; {FIXED}")
 
 
-def _reshape(writer: Writer, node: Node) -> Entry:
+def _reshape(writer: SymbolWriter, node: Node) -> Entry:
     return writer.last(node, "Reshape", [writer.operand(node)], {"shape": _shape(writer, node)})
 
 
-def _flatten(writer: Writer, node: Node) -> Entry:
+def _flatten(writer: SymbolWriter, node: Node) -> Entry:
     x, axis = node.operands["x"].type, integer(node.attrs, "axis")
     axis = axis + x.rank if axis < 0 else axis
     if axis == 1:
@@ -51,7 +51,7 @@ def _flatten(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "Reshape", [writer.operand(node)], {"shape": (prod(rows), -1)})
 
 
-def _transpose(writer: Writer, node: Node) -> Entry:
+def _transpose(writer: SymbolWriter, node: Node) -> Entry:
     return writer.last(node, "transpose", [writer.operand(node)], {"axes": numbers(node, "perm")})
 
 
@@ -59,7 +59,7 @@ def _axes(node: Node, rank: int) -> list[int]:
     return sorted(a + rank if a < 0 else a for a in numbers(node, "axes"))
 
 
-def _squeeze(writer: Writer, node: Node) -> Entry:
+def _squeeze(writer: SymbolWriter, node: Node) -> Entry:
     x = node.operands["x"].type
     if not node.result.type.shape:
         return writer.last(node, "Reshape", [writer.operand(node)], {"shape": (1,)})
@@ -69,7 +69,7 @@ def _squeeze(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "squeeze", [writer.operand(node)], {"axis": tuple(axes)})
 
 
-def _unsqueeze(writer: Writer, node: Node) -> Entry:
+def _unsqueeze(writer: SymbolWriter, node: Node) -> Entry:
     x, rank = node.operands["x"], node.result.type.rank
     made, axes = writer.entry(x), _axes(node, rank)
     if not x.type.shape:
@@ -79,14 +79,14 @@ def _unsqueeze(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "expand_dims", [made], {"axis": axes[-1]})
 
 
-def _concat(writer: Writer, node: Node) -> Entry:
+def _concat(writer: SymbolWriter, node: Node) -> Entry:
     parts = [writer.entry(v) for v in node.operands.values()]
     axis = integer(node.attrs, "axis")
     axis = axis + node.result.type.rank if axis < 0 else axis
     return writer.last(node, "Concat", parts, {"dim": axis, "num_args": len(parts)})
 
 
-def _split(writer: Writer, node: Node) -> Sequence[Entry]:
+def _split(writer: SymbolWriter, node: Node) -> Sequence[Entry]:
     sizes, axis = numbers(node, "sizes"), node.attrs["axis"]
     x = writer.operand(node)
     if len(set(sizes)) == 1:
@@ -103,7 +103,7 @@ def _split(writer: Writer, node: Node) -> Sequence[Entry]:
     return made
 
 
-def _slice(writer: Writer, node: Node) -> Entry:
+def _slice(writer: SymbolWriter, node: Node) -> Entry:
     x = node.operands["x"].type
     rows: list[list[int | None]] = [[None] * x.rank for _ in range(3)]
     fields = (numbers(node, name) for name in ("axes", "starts", "ends", "steps"))
@@ -124,23 +124,23 @@ def _slice(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "slice", [writer.operand(node)], attrs)
 
 
-def _expand(writer: Writer, node: Node) -> Entry:
+def _expand(writer: SymbolWriter, node: Node) -> Entry:
     x = node.operands["x"]
     entry = wide(writer, node, x, writer.entry(x))
     return writer.last(node, "_copy", [entry])
 
 
-def _tile(writer: Writer, node: Node) -> Entry:
+def _tile(writer: SymbolWriter, node: Node) -> Entry:
     attrs = {"reps": numbers(node, "repeats")}
     return writer.last(node, "tile", [writer.operand(node)], attrs)
 
 
-def _flip(writer: Writer, node: Node) -> Entry:
+def _flip(writer: SymbolWriter, node: Node) -> Entry:
     attrs = {"axis": tuple(_axes(node, node.operands["x"].type.rank))}
     return writer.last(node, "reverse", [writer.operand(node)], attrs)
 
 
-def _pad(writer: Writer, node: Node) -> Entry:
+def _pad(writer: SymbolWriter, node: Node) -> Entry:
     """Writes padding: MXNet's pads images and volumes, after the channels alone."""
     x, pads, mode = node.operands["x"], numbers(node, "pads"), str(node.attrs["mode"])
     rank = x.type.rank
@@ -171,7 +171,7 @@ def _pad(writer: Writer, node: Node) -> Entry:
 
 
 def _blocks(op: str) -> Row:
-    def write(writer: Writer, node: Node) -> Entry:
+    def write(writer: SymbolWriter, node: Node) -> Entry:
         if node.attrs.get("mode", "DCR") != "DCR":
             raise writer.refuse(node, "MXNet's depth_to_space has the blocks first (DCR)")
         attrs = {"block_size": node.attrs["block"]}
@@ -180,7 +180,7 @@ def _blocks(op: str) -> Row:
     return write
 
 
-def _sizes_of(writer: Writer, node: Node) -> Entry:
+def _sizes_of(writer: SymbolWriter, node: Node) -> Entry:
     start, end = node.attrs["start"], node.attrs["end"]
     x = writer.operand(node)
     if not start and end is None:
@@ -189,7 +189,7 @@ def _sizes_of(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "slice_axis", [made], {"axis": 0, "begin": start, "end": end})
 
 
-def _new_sizes(writer: Writer, node: Node) -> tuple[int, ...]:
+def _new_sizes(writer: SymbolWriter, node: Node) -> tuple[int, ...]:
     """Returns the sizes that a resize is given, or that its result has."""
     sizes = node.operands.get("sizes")
     axes = tuple(a % node.result.type.rank for a in numbers(node, "axes"))
@@ -199,7 +199,7 @@ def _new_sizes(writer: Writer, node: Node) -> tuple[int, ...]:
     return (*first, *(int(size) for size in sizes.constant.data))
 
 
-def _nearest(writer: Writer, node: Node) -> Entry:
+def _nearest(writer: SymbolWriter, node: Node) -> Entry:
     x = node.operands["x"]
     old, new = writer.sizes(node, x), _new_sizes(writer, node)
     scale = new[2] // old[2] if len(new) == 4 and old[2] else 0
@@ -211,7 +211,7 @@ def _nearest(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "UpSampling", [writer.entry(x)], attrs)
 
 
-def _resize(writer: Writer, node: Node) -> Entry:
+def _resize(writer: SymbolWriter, node: Node) -> Entry:
     x = node.operands["x"]
     old, new = writer.sizes(node, x), _new_sizes(writer, node)
     aligned = {"align_corners": True, "half_pixel": False}.get(str(node.attrs["coordinates"]))
@@ -222,7 +222,7 @@ def _resize(writer: Writer, node: Node) -> Entry:
     return writer.last(node, "_contrib_BilinearResize2D", [writer.entry(x)], attrs)
 
 
-def _reverse_sequence(writer: Writer, node: Node) -> Entry:
+def _reverse_sequence(writer: SymbolWriter, node: Node) -> Entry:
     if (node.attrs["time"], node.attrs["batch"]) != (0, 1):
         raise writer.refuse(node, "MXNet has the steps first and the batch second")
     lengths = writer.step(node, "Cast", [writer.operand(node, "lengths")], {"dtype": "float32"})

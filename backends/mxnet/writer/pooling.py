@@ -8,12 +8,12 @@ from qir.ir.node import Node
 
 from .layers import numbers, padded, paddings
 from .symbol import Entry
-from .writer import Row, Writer
+from .writer import Row, SymbolWriter
 
 _LEAST = -3.4028234663852886e38
 
 
-def attributes(writer: Writer, node: Node, kind: str) -> dict[str, object]:
+def attributes(writer: SymbolWriter, node: Node, kind: str) -> dict[str, object]:
     """Returns the attributes of a pool with the same padding on both sides."""
     before, _ = paddings(node)
     attrs: dict[str, object] = {
@@ -28,13 +28,13 @@ def attributes(writer: Writer, node: Node, kind: str) -> dict[str, object]:
     return attrs
 
 
-def refuse_odd(writer: Writer, node: Node) -> None:
+def refuse_odd(writer: SymbolWriter, node: Node) -> None:
     """Refuses windows that MXNet's pools do not have."""
     if any(step != 1 for step in numbers(node, "dilation") if "dilation" in node.attrs):
         raise writer.refuse(node, "MXNet's pools have no dilation")
 
 
-def _convention(writer: Writer, node: Node) -> str:
+def _convention(writer: SymbolWriter, node: Node) -> str:
     """Returns how windows are counted that hang over the end of the data."""
     if not node.attrs["ceil"]:
         return "valid"
@@ -57,7 +57,11 @@ def _convention(writer: Writer, node: Node) -> str:
 
 
 def _counts(
-    writer: Writer, node: Node, kernel: Sequence[int], stride: Sequence[int], *pads: Sequence[int]
+    writer: SymbolWriter,
+    node: Node,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    *pads: Sequence[int],
 ) -> bool:
     """Returns whether no window hangs over the end of the data."""
     x = node.operands["x"]
@@ -68,7 +72,7 @@ def _counts(
 
 
 def _pool(kind: str) -> Row:
-    def write(writer: Writer, node: Node) -> Entry:
+    def write(writer: SymbolWriter, node: Node) -> Entry:
         if "dilation" in node.attrs:
             refuse_odd(writer, node)
         x, attrs = writer.operand(node), attributes(writer, node, kind)
@@ -86,7 +90,7 @@ def _pool(kind: str) -> Row:
 
 
 def _global(kind: str) -> Row:
-    def write(writer: Writer, node: Node) -> Entry:
+    def write(writer: SymbolWriter, node: Node) -> Entry:
         return writer.last(node, "Pooling", [writer.operand(node)], whole(node, kind))
 
     return write
@@ -99,7 +103,7 @@ def whole(node: Node, kind: str) -> dict[str, object]:
     return attrs | ({"p_value": node.attrs["p"]} if kind == "lp" else {})
 
 
-def _adaptive(writer: Writer, node: Node) -> Entry:
+def _adaptive(writer: SymbolWriter, node: Node) -> Entry:
     size = numbers(node, "size")
     if len(size) == 2:
         attrs = {"output_size": size}

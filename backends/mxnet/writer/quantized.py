@@ -17,15 +17,15 @@ from qir.ir.types import Array, QuantType
 from qir.ledger import Change
 
 from . import pooling
-from .symbol import Entry, Symbol
+from .symbol import Entry, SymbolBuilder
 from .weights import LEVELS, Reals, declared_range, real_bias, real_weights
-from .writer import STEP, Writer, integer, integers
+from .writer import STEP, SymbolWriter, integer, integers
 
 DEFECT = "MXNet adds uint8 wrongly where no activation follows"
 
 
 @dataclass(frozen=True)
-class Stage:
+class KernelStage:
     """One op of a kernel, with its operands from outside the kernel."""
 
     op: str
@@ -35,18 +35,18 @@ class Stage:
     """Whether the weights stand as columns."""
 
 
-def stages(node: Node) -> list[Stage]:
+def stages(node: Node) -> list[KernelStage]:
     """Returns the ops of a kernel in order; an op alone is a kernel of one."""
     if not node.stages:
-        return [_layered(Stage(node.op, node.attrs, node.operands))]
+        return [_layered(KernelStage(node.op, node.attrs, node.operands))]
     made = []
     for index, stage in enumerate(node.stages):
         names = zip(stage.slots, stage.group_slots(index), strict=True)
-        made.append(Stage(stage.op, stage.attrs, {s: node.operands[g] for s, g in names}))
+        made.append(KernelStage(stage.op, stage.attrs, {s: node.operands[g] for s, g in names}))
     return [_layered(made[0]), *made[1:]]
 
 
-def _layered(stage: Stage) -> Stage:
+def _layered(stage: KernelStage) -> KernelStage:
     """Returns a product of constant weights as the linear layer that it is."""
     attrs = stage.attrs
     if stage.op not in ("gemm", "matmul") or attrs["trans_a"] or "b" not in stage.operands:
@@ -55,7 +55,7 @@ def _layered(stage: Stage) -> Stage:
         return stage
     names = {"a": "x", "b": "w", "c": "bias", "bias": "bias"}
     held = {names[slot]: value for slot, value in stage.operands.items() if slot in names}
-    return Stage("linear", attrs, held, turned=not attrs["trans_b"])
+    return KernelStage("linear", attrs, held, turned=not attrs["trans_b"])
 
 
 def on_integers(node: Node) -> bool:
@@ -95,7 +95,7 @@ def _odd(kind: QuantType) -> str:
     return ""
 
 
-def _layer(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
+def _layer(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     x, w, bias = (first.operands.get(s) for s in ("x", "w", "bias"))
     result = node.result.type.quant
     assert x is not None
@@ -139,7 +139,7 @@ def _layer(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
     return ""
 
 
-def _joined(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
+def _joined(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     kinds = [v.type.quant for v in first.operands.values()]
     result = node.result.type.quant
     if rest or result is None or any(kind is None for kind in kinds):
@@ -158,10 +158,12 @@ def _joined(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
     return ""
 
 
-def _kept(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
+def _kept(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     x, result = first.operands["x"].type, node.result.type.quant
     if rest or x.quant is None or result is None or not x.quant.same_map(result):
         return "its result has another scale than its data"
+    if first.op.endswith(("_pool", "_pool2d")) and x.rank != 4:
+        return f"MXNet pools integers along two axes, its data have {x.rank} in all"
     if first.op.endswith("_pool2d"):
         before, after = _pads(first)
         if before != after or any(d != 1 for d in _wholes(first, "dilation")):
@@ -171,7 +173,7 @@ def _kept(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
     return ""
 
 
-def _norm(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
+def _norm(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     constant = all(v.constant is not None for s, v in first.operands.items() if s != "x")
     x, result = first.operands["x"].type.quant, node.result.type.quant
     if rest or x is None or result is None or result.storage != I8 or not constant:
@@ -179,7 +181,7 @@ def _norm(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
     return "" if first.attrs["axis"] == 1 else "MXNet's batch norm is along axis 1"
 
 
-def _product(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
+def _product(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     kinds = [*(v.type.quant for v in first.operands.values()), node.result.type.quant]
     shapes = {v.type.shape for v in first.operands.values()}
     if rest or len(shapes) != 1 or any(k is None or k.storage != I8 for k in kinds[:2]):
@@ -187,14 +189,14 @@ def _product(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
     return "" if kinds[2] is None or kinds[2].storage == I8 else "MXNet's product is int8"
 
 
-def _rows(node: Node, first: Stage, rest: Sequence[Stage]) -> str:
+def _rows(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     w, result = first.operands["w"].type.quant, node.result.type.quant
     if rest or w is None or result is None or not w.same_map(result) or w.grain is not None:
         return "its result has another scale than its table"
     return _odd(w)
 
 
-_RULES: Mapping[str, Callable[[Node, Stage, Sequence[Stage]], str]] = {
+_RULES: Mapping[str, Callable[[Node, KernelStage, Sequence[KernelStage]], str]] = {
     "conv2d": _layer,
     "linear": _layer,
     "add": _joined,
@@ -238,7 +240,7 @@ def calibrated(kind: QuantType) -> dict[str, object]:
 class Ranges:
     """Quantized values of a model that is written: their integers and ends."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: SymbolWriter) -> None:
         self.writer = writer
         self.ends: dict[Value, tuple[Entry, Entry]] = {}
 
@@ -285,7 +287,7 @@ def _kind(node: Node) -> QuantType:
     return kind
 
 
-def _quantize(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> Entry:
+def _quantize(ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> Entry:
     kind = _kind(node)
     attrs = {"out_type": "uint8" if kind.storage == U8 else "int8", **calibrated(kind)}
     x = ranges.writer.entry(first.operands["x"])
@@ -296,12 +298,12 @@ class _Inside:
     """The subgraph of a fused layer: variables named as MXNet names them, in operand order."""
 
     def __init__(self, node: Node) -> None:
-        self.symbol, self.name = Symbol(), node.result.name
+        self.symbol, self.name = SymbolBuilder(), node.result.name
 
     def variable(self, name: str) -> Entry:
         return self.symbol.variable(f"{name}0")
 
-    def function(self, stage: Stage, x: Entry) -> Entry:
+    def function(self, stage: KernelStage, x: Entry) -> Entry:
         """Adds the activation that ends a layer."""
         if stage.op == "relu":
             return self.symbol.add("Activation", f"{self.name}_act", [x], {"act_type": "relu"})
@@ -309,7 +311,9 @@ class _Inside:
         return self.symbol.add("clip", f"{self.name}_act", [x], attrs)
 
 
-def _convolution(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> Entry:
+def _convolution(
+    ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]
+) -> Entry:
     writer, x, w = ranges.writer, first.operands["x"], first.operands["w"]
     weights = _weights(writer, node, first)
     weights, pad = _even(first, weights)
@@ -355,7 +359,7 @@ def _convolution(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]
     )
 
 
-def _linear(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> Entry:
+def _linear(ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> Entry:
     writer, x, w = ranges.writer, first.operands["x"], first.operands["w"]
     stored = _stored(first)
     operands, more = [writer.entry(x)], list(ranges.of(x))
@@ -396,7 +400,7 @@ def _linear(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> 
     )
 
 
-def _stored(first: Stage) -> list[Value]:
+def _stored(first: KernelStage) -> list[Value]:
     """Returns weights and bias that one scale each lets MXNet's file hold as integers."""
     held = [first.operands[slot] for slot in ("w", "bias") if slot in first.operands]
     kinds = [value.type.quant for value in held]
@@ -404,12 +408,12 @@ def _stored(first: Stage) -> list[Value]:
     return held if whole and not first.turned else []
 
 
-def _parameter(writer: Writer, w: Value, reals: Reals, node: Node) -> Entry:
+def _parameter(writer: SymbolWriter, w: Value, reals: Reals, node: Node) -> Entry:
     name = w.name.removesuffix(".q")
     return writer.parameter(writer.fresh(name), reals, node)
 
 
-def _weights(writer: Writer, node: Node, first: Stage) -> Reals:
+def _weights(writer: SymbolWriter, node: Node, first: KernelStage) -> Reals:
     """Returns float weights, and says what MXNet makes of them."""
     w = first.operands["w"]
     assert w.constant is not None
@@ -428,7 +432,7 @@ def _weights(writer: Writer, node: Node, first: Stage) -> Reals:
     return found.reals
 
 
-def _bias(writer: Writer, node: Node, first: Stage) -> Entry | None:
+def _bias(writer: SymbolWriter, node: Node, first: KernelStage) -> Entry | None:
     value = first.operands.get("bias")
     if value is None:
         return None
@@ -448,7 +452,7 @@ def _bias(writer: Writer, node: Node, first: Stage) -> Entry | None:
     return writer.parameter(writer.fresh(name), made, node)
 
 
-def _even(first: Stage, weights: Reals) -> tuple[Reals, tuple[int, ...]]:
+def _even(first: KernelStage, weights: Reals) -> tuple[Reals, tuple[int, ...]]:
     """Returns weights and padding that is the same on both sides.
 
     Where one side has more, the kernel gets rows of zeros at the other: they begin in padding.
@@ -478,8 +482,8 @@ def _undivided(weights: Reals, groups: int) -> tuple[Reals, int]:
     return made, 1
 
 
-def _pair(op: str) -> Callable[[Ranges, Node, Stage, Sequence[Stage]], Entry]:
-    def write(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> Entry:
+def _pair(op: str) -> Callable[[Ranges, Node, KernelStage, Sequence[KernelStage]], Entry]:
+    def write(ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> Entry:
         parts = list(first.operands.values())
         ends = [end for part in parts for end in ranges.of(part)]
         operands = [*(ranges.writer.entry(p) for p in parts), *ends]
@@ -495,7 +499,9 @@ def _pair(op: str) -> Callable[[Ranges, Node, Stage, Sequence[Stage]], Entry]:
     return write
 
 
-def _embedding(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> Entry:
+def _embedding(
+    ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]
+) -> Entry:
     writer, w = ranges.writer, first.operands["w"]
     operands = [writer.entry(first.operands["indices"]), writer.entry(w), *ranges.of(w)]
     count, width = writer.sizes(node, w)
@@ -503,13 +509,15 @@ def _embedding(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) 
     return writer.last(node, "_contrib_quantized_embedding", operands, attrs, results=3)
 
 
-def _of_one(ranges: Ranges, node: Node, first: Stage, op: str, attrs: dict[str, object]) -> Entry:
+def _of_one(
+    ranges: Ranges, node: Node, first: KernelStage, op: str, attrs: dict[str, object]
+) -> Entry:
     x = first.operands["x"]
     operands = [ranges.writer.entry(x), *ranges.of(x)]
     return ranges.writer.last(node, f"_contrib_quantized_{op}", operands, attrs, results=3)
 
 
-def _pool(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> Entry:
+def _pool(ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> Entry:
     if first.op == "global_avg_pool":
         attrs = pooling.whole(node, "avg")
     else:
@@ -517,7 +525,9 @@ def _pool(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> En
     return _of_one(ranges, node, first, "pooling", attrs)
 
 
-def _norm_layer(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage]) -> Entry:
+def _norm_layer(
+    ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]
+) -> Entry:
     writer = ranges.writer
     operands = [writer.entry(first.operands[s]) for s in ("x", "gamma", "beta")]
     operands += [writer.state(first.operands[s]) for s in ("mean", "var")]
@@ -526,16 +536,16 @@ def _norm_layer(ranges: Ranges, node: Node, first: Stage, rest: Sequence[Stage])
     return writer.last(node, "_contrib_quantized_batch_norm", operands, attrs, results=3)
 
 
-def _pads(first: Stage) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _pads(first: KernelStage) -> tuple[tuple[int, ...], tuple[int, ...]]:
     pad = _wholes(first, "pad")
     return pad[: len(pad) // 2], pad[len(pad) // 2 :]
 
 
-def _wholes(first: Stage, name: str) -> tuple[int, ...]:
+def _wholes(first: KernelStage, name: str) -> tuple[int, ...]:
     return integers(first.attrs, name) if name in first.attrs else ()
 
 
-_WRITERS: Mapping[str, Callable[[Ranges, Node, Stage, Sequence[Stage]], Entry]] = {
+_WRITERS: Mapping[str, Callable[[Ranges, Node, KernelStage, Sequence[KernelStage]], Entry]] = {
     "quantize": _quantize,
     "conv2d": _convolution,
     "linear": _linear,

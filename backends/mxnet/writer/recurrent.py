@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from qir.ir.node import Node
 
 from .symbol import Entry
-from .writer import Row, Writer
+from .writer import Row, SymbolWriter
 
 _GATES = {"lstm": (0, 2, 3, 1), "gru": (1, 0, 2), "rnn": (0,)}
 """Where each gate of MXNet's is among the language's: i f c o for i o f c, r z h for z r h."""
@@ -19,7 +19,7 @@ _SLOTS = ("h0", "c0")
 Weights = NDArray[Any]
 
 
-def _flat(node: Node, writer: Writer, size: int) -> Weights:
+def _flat(node: Node, writer: SymbolWriter, size: int) -> Weights:
     """Returns the parameters of a layer as one vector: all weights, then all biases."""
     gates = len(_GATES[node.op])
 
@@ -37,7 +37,7 @@ def _flat(node: Node, writer: Writer, size: int) -> Weights:
     return np.concatenate(parts)
 
 
-def _layer(writer: Writer, node: Node) -> Sequence[Entry]:
+def _layer(writer: SymbolWriter, node: Node) -> Sequence[Entry]:
     kind, attrs = node.op, node.attrs
     for slot in ("lengths", "peephole", "proj"):
         if slot in node.operands:
@@ -73,7 +73,7 @@ def _layer(writer: Writer, node: Node) -> Sequence[Entry]:
     return [first, *((index, 1 + i) for i in range(len(states)))]
 
 
-def _mode(writer: Writer, node: Node) -> str:
+def _mode(writer: SymbolWriter, node: Node) -> str:
     found = node.attrs["activations"]
     assert isinstance(found, tuple)
     if node.op == "rnn":

@@ -12,7 +12,7 @@ _VERSION = 10901
 """MXNet 1.9.1, whose operators and attributes are written."""
 
 
-class Symbol:
+class SymbolBuilder:
     """Nodes, producers first; also the graph inside a fused layer."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Symbol:
         attrs: Mapping[str, object] | None = None,
         *,
         results: int = 1,
-        subgraph: Symbol | None = None,
+        subgraph: SymbolBuilder | None = None,
     ) -> Entry:
         """Adds a node and returns its first result."""
         node: dict[str, Any] = {"op": op, "name": name}

@@ -24,7 +24,7 @@ Integers = NDArray[np.int8]
 
 
 @dataclass(frozen=True)
-class Weights:
+class FloatWeights:
     """Float weights, and how far what MXNet makes of them is from the integers of the graph."""
 
     reals: Reals
@@ -36,7 +36,7 @@ class Weights:
     """How many channels have another scale."""
 
 
-def real_weights(integers: Integers, kind: QuantType) -> Weights:
+def real_weights(integers: Integers, kind: QuantType) -> FloatWeights:
     """Returns float weights whose largest of each channel has the reach of its type.
 
     The integer that MXNet makes of that reach, 127 or -128 but for rounding, becomes the reach.
@@ -49,7 +49,7 @@ def real_weights(integers: Integers, kind: QuantType) -> Weights:
         made = np.where((rows == ends) & (rows != 0), far[:, None], made).astype(_F)
     again, found = quantized(made)
     far = np.abs(again.astype(np.int32) - rows.astype(np.int32))
-    return Weights(
+    return FloatWeights(
         made.reshape(integers.shape),
         int((far > 0).sum()),
         int(far.max(initial=0)),

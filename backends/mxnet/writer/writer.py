@@ -16,7 +16,7 @@ from qir.ir.node import Node, Value
 from qir.ledger import Change, Ledger
 
 from .files import FLAGS
-from .symbol import Entry, Symbol
+from .symbol import Entry, SymbolBuilder
 
 STEP = "write mxnet"
 KINDS: Mapping[str, str] = {
@@ -31,17 +31,17 @@ KINDS: Mapping[str, str] = {
     "bool": "float32",
 }
 """MXNet's name of each element type; truth values are floats, as its operators have them."""
-Row: TypeAlias = Callable[["Writer", Node], Entry | Sequence[Entry]]
+Row: TypeAlias = Callable[["SymbolWriter", Node], Entry | Sequence[Entry]]
 """Writes a node and returns its results."""
 REMEDY = "write it as ops that MXNet has, or cut the model before it"
 
 
-class Writer:
+class SymbolWriter:
     """A symbol that is written, and what each value of the graph has become in it."""
 
     def __init__(self, graph: Graph, ledger: Ledger) -> None:
         self.graph, self.ledger = graph, ledger
-        self.symbol = Symbol()
+        self.symbol = SymbolBuilder()
         self.held: dict[str, NDArray[np.generic]] = {}
         """Parameters by their names in the file, with `arg:` or `aux:`."""
         self.found: dict[Value, Entry] = {}
@@ -109,7 +109,7 @@ class Writer:
         *,
         name: str,
         results: int = 1,
-        subgraph: Symbol | None = None,
+        subgraph: SymbolBuilder | None = None,
     ) -> Entry:
         """Adds an operator and returns its first result."""
         return self.symbol.add(op, name, inputs, attrs, results=results, subgraph=subgraph)

@@ -10,16 +10,16 @@ from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
 from qir.ir.types import Array, QuantType, TensorType
 
-from ..writer.writer import Writer
+from ..writer.writer import OnnxWriter
 
 
 def source(node: Node) -> Origin | None:
-    """The Clip that a node stands for too, if its model had one."""
+    """Returns the Clip that a node stands for too, if its model had one."""
     return next((o for o in node.origins if (o.framework, o.op) == ("onnx", "Clip")), None)
 
 
 def quantize(
-    writer: Writer, node: Node, real: str, given: tuple[str | None, str | None], *, zero: bool
+    writer: OnnxWriter, node: Node, real: str, given: tuple[str | None, str | None], *, zero: bool
 ) -> bool:
     """Writes a quantize into bounds; False where its model had no Clip."""
     value, clip = node.result, source(node)
@@ -34,7 +34,9 @@ def quantize(
     return True
 
 
-def _emit(writer: Writer, node: Node, made: str, out: str, quant: QuantType, clip: Origin) -> None:
+def _emit(
+    writer: OnnxWriter, node: Node, made: str, out: str, quant: QuantType, clip: Origin
+) -> None:
     given = dict(clip.operands)
     names = [made]
     for slot, end, all_of in zip(
@@ -50,7 +52,7 @@ def _emit(writer: Writer, node: Node, made: str, out: str, quant: QuantType, cli
     writer.emit("Clip", names, [out], origins=[clip])
 
 
-def constant(writer: Writer, node: Node, value: Value) -> bool:
+def constant(writer: OnnxWriter, node: Node, value: Value) -> bool:
     """Writes quantized constants and their Clip, once; False where their model had none."""
     array, clip, quant = value.constant, source(value.node), value.type.quant
     if array is None or clip is None or quant is None or quant.bounds is None:
@@ -65,5 +67,5 @@ def constant(writer: Writer, node: Node, value: Value) -> bool:
     return True
 
 
-def _taken(writer: Writer, value: Value) -> bool:
+def _taken(writer: OnnxWriter, value: Value) -> bool:
     return value.name in writer.initializers or writer.outer is not None

@@ -17,9 +17,9 @@ from qir.ir.node import Node
 from qir.ledger import Change
 
 from ..writer.elements import number
-from ..writer.writer import STEP, Writer
+from ..writer.writer import STEP, OnnxWriter
 
-Handler = Callable[[Writer, Node, onnx.NodeProto], None]
+Handler = Callable[[OnnxWriter, Node, onnx.NodeProto], None]
 
 CHANGED = {
     "Hardmax": 13,
@@ -36,14 +36,15 @@ Of others that did, such as Softmax, RoiAlign and DFT, the converter keeps the m
 
 
 def changed(proto: onnx.NodeProto, version: int, opset: int) -> bool:
-    """Whether the operator means another thing from one version to the other, beyond its form."""
+    """Returns whether the operator means another thing from one version to the other, beyond its
+    form."""
     if proto.domain or not version < CHANGED.get(proto.op_type, 0) <= opset:
         return False
     return proto.op_type != "Dropout" or bool(proto.output[1:] and proto.output[1])
 
 
 def inside(proto: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-    """Every node of the graphs that a node holds, and of theirs."""
+    """Yields every node of the graphs that a node holds, and of theirs."""
     for given in proto.attribute:
         for graph in [*([given.g] if given.HasField("g") else []), *given.graphs]:
             for node in graph.node:
@@ -51,7 +52,7 @@ def inside(proto: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
                 yield from inside(node)
 
 
-def _of_rows(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
+def _of_rows(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
     """Writes a Hardmax that takes all axes from its own on as one, as those of rows laid out."""
     x, y = proto.input[0], proto.output[0]
     axis = next((a.i for a in proto.attribute if a.name == "axis"), 1)
@@ -67,7 +68,7 @@ def _of_rows(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
     writer.ledger.add(Change.EXACT, STEP, node.name, said)
 
 
-def _resized(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
+def _resized(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
     """Writes an Upsample or the first Resize.
 
     Places are the new ones over the scale. The nearest one is the one before, but along axes that
@@ -94,7 +95,7 @@ def _resized(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
     writer.ledger.add(Change.EXACT, STEP, node.name, said)
 
 
-def _grown(writer: Writer, given: list[str], y: str, attrs: Mapping[str, str]) -> None:
+def _grown(writer: OnnxWriter, given: list[str], y: str, attrs: Mapping[str, str]) -> None:
     """Emits a Resize of x by what is more than one.
 
     Onnxruntime leaves an x whose sizes all stay as it is, which the one Resize would not have where
@@ -119,9 +120,9 @@ def _grown(writer: Writer, given: list[str], y: str, attrs: Mapping[str, str]) -
 
 
 def _scales(
-    writer: Writer, node: Node, proto: onnx.NodeProto
+    writer: OnnxWriter, node: Node, proto: onnx.NodeProto
 ) -> tuple[str, NDArray[np.float32] | None]:
-    """The name of the scales, and their numbers where they are constant."""
+    """Returns the name of the scales, and their numbers where they are constant."""
     for given in proto.attribute:
         if given.name == "scales":
             numbers = np.array(given.floats, np.float32)
@@ -130,7 +131,7 @@ def _scales(
     return proto.input[1], None if held is None else np.asarray(held.data, np.float32)
 
 
-def _dropped(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
+def _dropped(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
     """Writes a Dropout with a mask: at inference it drops nothing, and its mask is all false."""
     x, y, mask = proto.input[0], proto.output[0], proto.output[1]
     writer.emit("Identity", [x], [y or writer.fresh(f"{mask}_of")])
@@ -145,7 +146,7 @@ def _dropped(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
     writer.ledger.add(Change.EXACT, STEP, node.name, said)
 
 
-def _grouped(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
+def _grouped(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
     """Writes a GroupNormalization whose scale and bias are of groups, as one where of channels."""
     groups = next((a.i for a in proto.attribute if a.name == "num_groups"), 0)
     shape = node.variadic("xs")[0].type.shape
@@ -168,7 +169,7 @@ def _grouped(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
     writer.ledger.add(Change.EXACT, STEP, node.name, said)
 
 
-def _of_batches(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
+def _of_batches(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
     raise writer.refuse(
         node,
         f"Scan of opset {node.attrs['version']!s} goes over batches, which none of newer sets does",

@@ -18,17 +18,17 @@ from qir.ledger import Change
 
 from ..writer.elements import number
 from ..writer.rows import Row
-from ..writer.writer import STEP, Wire, Work, Writer
+from ..writer.writer import STEP, OnnxWriter, Wire, Work
 
 _AXES_ARE_INPUTS = 18
 """The first operator set whose ReduceMean and ReduceMax take axes as an operand."""
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class OperatorSequence:
     """Writes one operator after the other, all in float of one type."""
 
-    writer: Writer
+    writer: OnnxWriter
     work: Work
     kind: DType
 
@@ -57,13 +57,13 @@ class Steps:
 
 _Last: TypeAlias = "tuple[str, ...]"
 """The operator that makes the result, and its operands."""
-_Say: TypeAlias = "Callable[[Steps, dict[str, str]], _Last]"
+_Say: TypeAlias = "Callable[[OperatorSequence, dict[str, str]], _Last]"
 
 
 def since(first: int, own: Row, say: _Say) -> Row:
-    """The one operator from a set on, and what is said instead in those before."""
+    """Returns the one operator from a set on, and what is said instead in those before."""
 
-    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
         if writer.opset >= first:
             own(writer, work, ins)
             return
@@ -71,10 +71,10 @@ def since(first: int, own: Row, say: _Say) -> Row:
         writer.ledger.add(Change.REGROUPED, STEP, work.out, said)
         kind = work.kind.dtype
         if kind.bits > 16:
-            op, *operands = say(Steps(writer, work, kind), ins)
+            op, *operands = say(OperatorSequence(writer, work, kind), ins)
             writer.emit(op, operands, [work.out], origins=work.origins)
             return
-        steps = Steps(writer, work, F32)
+        steps = OperatorSequence(writer, work, F32)
         wide = {slot: steps.do("Cast", name, to=number(F32)) for slot, name in ins.items()}
         made = steps.do(*say(steps, wide))
         writer.emit("Cast", [made], [work.out], {"to": number(kind)}, origins=work.origins)
@@ -82,7 +82,7 @@ def since(first: int, own: Row, say: _Say) -> Row:
     return row
 
 
-def _gelu(steps: Steps, ins: dict[str, str]) -> _Last:
+def _gelu(steps: OperatorSequence, ins: dict[str, str]) -> _Last:
     x = ins["x"]
     if steps.work.attrs["approximate"] == "tanh":
         cube = steps.do("Mul", steps.do("Mul", x, x), x)
@@ -94,33 +94,33 @@ def _gelu(steps: Steps, ins: dict[str, str]) -> _Last:
     return "Mul", wide, steps.held(0.5)
 
 
-def _mish(steps: Steps, ins: dict[str, str]) -> _Last:
+def _mish(steps: OperatorSequence, ins: dict[str, str]) -> _Last:
     return "Mul", ins["x"], steps.do("Tanh", steps.do("Softplus", ins["x"]))
 
 
-def _hard_swish(steps: Steps, ins: dict[str, str]) -> _Last:
+def _hard_swish(steps: OperatorSequence, ins: dict[str, str]) -> _Last:
     return "Mul", ins["x"], steps.do("HardSigmoid", ins["x"], alpha=1 / 6, beta=0.5)
 
 
-def _scaled(steps: Steps, x: str, squares: str) -> str:
-    """What is divided by the root of the mean of squares."""
+def _scaled(steps: OperatorSequence, x: str, squares: str) -> str:
+    """Returns what is divided by the root of the mean of squares."""
     wide = steps.do("Add", squares, steps.held(steps.work.real("eps")))
     return steps.do("Div", x, steps.do("Sqrt", wide))
 
 
-def _layer_norm(steps: Steps, ins: dict[str, str]) -> _Last:
+def _layer_norm(steps: OperatorSequence, ins: dict[str, str]) -> _Last:
     apart = steps.do("Sub", ins["x"], steps.reduced("ReduceMean", ins["x"], steps.over))
     squares = steps.reduced("ReduceMean", steps.do("Mul", apart, apart), steps.over)
     last = "Mul", _scaled(steps, apart, squares), ins["gamma"]
     return ("Add", steps.do(*last), ins["beta"]) if "beta" in ins else last
 
 
-def _rms_norm(steps: Steps, ins: dict[str, str]) -> _Last:
+def _rms_norm(steps: OperatorSequence, ins: dict[str, str]) -> _Last:
     squares = steps.reduced("ReduceMean", steps.do("Mul", ins["x"], ins["x"]), steps.over)
     return "Mul", _scaled(steps, ins["x"], squares), ins["gamma"]
 
 
-def _group_norm(steps: Steps, ins: dict[str, str]) -> _Last:
+def _group_norm(steps: OperatorSequence, ins: dict[str, str]) -> _Last:
     work, groups = steps.work, steps.work.whole("groups")
     ones, none = (np.full(groups, v, steps.kind.carrier) for v in (1, 0))
     numbers = [steps.writer.constant(a, f"{work.out}_groups") for a in (ones, none)]

@@ -15,7 +15,7 @@ from qir.ir.node import Node
 from qir.ir.types import Array
 from qir.ledger import Change
 
-from ..writer.writer import STEP, Writer
+from ..writer.writer import STEP, OnnxWriter
 
 _POOLS = ("max_pool", "avg_pool", "adaptive_")
 _POOLED = ("MaxPool", "AveragePool")
@@ -23,8 +23,8 @@ _GONE = {"add": 0, "sub": 0, "mul": 1, "div": 1}
 """Ops that an optimizer takes out where the other operand is that."""
 
 
-def kept(writer: Writer, node: Node) -> bool:
-    """Whether a Pad of zeros has to keep them, which the ledger says then."""
+def kept(writer: OnnxWriter, node: Node) -> bool:
+    """Returns whether a Pad of zeros has to keep them, which the ledger says then."""
     pool = _pooled(node)
     if pool is not None:
         reason = "its empty input keeps onnxruntime's optimizer from merging its zeros into"
@@ -32,7 +32,7 @@ def kept(writer: Writer, node: Node) -> bool:
     return pool is not None
 
 
-def keep(writer: Writer, node: Node, made: Iterable[onnx.NodeProto]) -> None:
+def keep(writer: OnnxWriter, node: Node, made: Iterable[onnx.NodeProto]) -> None:
     """Empties the third input of Pads that a kept operator is written as."""
     held = {writer.name(v): v for v in node.variadic("xs")}
     for pad in made:
@@ -52,7 +52,7 @@ def _zeros(arrays: Iterable[Array | None]) -> bool:
 
 
 def _pooled(node: Node) -> Node | None:
-    """The pool that reads a node's result, or what an optimizer makes the same."""
+    """Returns the pool that reads a node's result, or what an optimizer makes the same."""
     todo = [node]
     while todo:
         for use in todo.pop().results[0].uses:
@@ -67,7 +67,7 @@ def _pooled(node: Node) -> Node | None:
 
 
 def _passed(node: Node) -> bool:
-    """Whether it only moves, or may be taken out."""
+    """Returns whether it only moves, or may be taken out."""
     if node.op not in _GONE:
         return node.op in ("cast", "transpose", "expand")
     held = [v.constant for v in node.operands.values()]

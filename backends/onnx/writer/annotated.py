@@ -1,4 +1,4 @@
-"""`quantization_annotation`: which constants say what the quantized values of a tensor mean."""
+"""Writes `quantization_annotation`: the constants that are the parameters of a tensor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 
 from . import custom
-from .writer import MICROSOFT, Writer
+from .writer import MICROSOFT, OnnxWriter
 
 _LAYOUTS: dict[str, tuple[tuple[tuple[int, int, int], ...], tuple[int, int] | None]] = {
     "QuantizeLinear": ((), (1, 2)),
@@ -36,7 +36,9 @@ _LAYOUTS: dict[str, tuple[tuple[tuple[int, int, int], ...], tuple[int, int] | No
 """Where an operator has (tensor, scale, zero) operands, and its result's pair."""
 
 
-def annotate(writer: Writer, graph: onnx.GraphProto, outputs: Iterable[tuple[str, Value]]) -> None:
+def annotate(
+    writer: OnnxWriter, graph: onnx.GraphProto, outputs: Iterable[tuple[str, Value]]
+) -> None:
     """Says of all quantized values whose scale and zero point are constants which these are.
 
     A model's inputs and results that are quantized have some where no operator names any; so have

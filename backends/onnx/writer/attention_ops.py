@@ -12,7 +12,7 @@ from . import attention_parts, rotary_parts
 from .elements import number
 from .recurrent_ops import placed, refuse_inner
 from .rows import Row
-from .writer import MICROSOFT, Wire, Work, Writer
+from .writer import MICROSOFT, OnnxWriter, Wire, Work
 
 _SLOTS = ("q", "k", "v", "mask", "past_k", "past_v", "lengths")
 _MULTI = ("q", "k", "v", "", "", "mask", "past_k", "past_v")
@@ -24,14 +24,15 @@ _PARTS = {"attention": attention_parts.sayable, "rotary": rotary_parts.sayable}
 
 
 def since(node: Node) -> int:
-    """The first operator set that has the node's form; 0 for onnxruntime's own and other ops."""
+    """Returns the first operator set that has the node's form; 0 for onnxruntime's own and other
+    ops."""
     if node.op not in _PARTS or _form(node) or _PARTS[node.op](node):
         return 0
     return _first(node)
 
 
 def _first(node: Node) -> int:
-    """The first operator set whose own operator says it."""
+    """Returns the first operator set whose own operator says it."""
     if node.op == "rotary":
         return _OWN
     if node.attrs.get("left", -1) != -1 or node.attrs.get("right", -1) != -1:
@@ -40,7 +41,7 @@ def _first(node: Node) -> int:
 
 
 def _form(node: Node) -> str:
-    """The op of onnxruntime's own domain that the node is written as, if any."""
+    """Returns the op of onnxruntime's own domain that the node is written as, if any."""
     if node.op == "rotary":
         return "RotaryEmbedding" if _turns_by_row(node) else ""
     sources = {o.op for o in node.origins if o.framework == "onnx"}
@@ -76,7 +77,8 @@ def _is_grouped(node: Node) -> bool:
 
 
 def _turns_by_row(node: Node) -> bool:
-    """Whether RotaryEmbedding of onnxruntime's domain says it: positions, and heads where asked."""
+    """Returns whether RotaryEmbedding of onnxruntime's domain says it: positions, and heads where
+    asked."""
     if "positions" not in node.operands:
         return False
     wanted = node.operands["positions"].type.rank == 1 or any(
@@ -90,8 +92,9 @@ def _heads_of(node: Node) -> object:
     return shape[1] if len(shape) == 4 else node.attrs["heads"]
 
 
-def _results(writer: Writer, work: Work) -> list[str]:
-    """The names of y, present_k, present_v and qk, empty for what is not made or not used."""
+def _results(writer: OnnxWriter, work: Work) -> list[str]:
+    """Returns the names of y, present_k, present_v and qk, empty for what is not made or not
+    used."""
     names = [writer.name(v) if v.uses else "" for v in work.node.results]
     names[0] = names[0] or work.out
     out = [names[0], *(names[1:3] if work.attrs["present"] else ("", ""))]
@@ -99,7 +102,7 @@ def _results(writer: Writer, work: Work) -> list[str]:
     return out[: max(i for i, name in enumerate(out) if name) + 1]
 
 
-def _attention(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _attention(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     refuse_inner(writer, work)
     form, outs = _form(work.node), _results(writer, work)
     if form and not (writer.standard and attention_parts.sayable(work.node)):
@@ -141,7 +144,7 @@ def _scaled(work: Work) -> dict[str, Wire]:
 
 
 def _multi_head(
-    writer: Writer, work: Work, ins: dict[str, str]
+    writer: OnnxWriter, work: Work, ins: dict[str, str]
 ) -> tuple[list[str], dict[str, Wire]]:
     attrs: dict[str, Wire] = {"num_heads": work.whole("heads"), **_scaled(work)}
     if work.attrs["causal"]:
@@ -149,7 +152,9 @@ def _multi_head(
     return placed(ins, _MULTI), attrs
 
 
-def _grouped(writer: Writer, work: Work, ins: dict[str, str]) -> tuple[list[str], dict[str, Wire]]:
+def _grouped(
+    writer: OnnxWriter, work: Work, ins: dict[str, str]
+) -> tuple[list[str], dict[str, Wire]]:
     batch, length, _ = work.operands["q"].type.shape
     assert isinstance(batch, int)
     assert isinstance(length, int)
@@ -176,7 +181,7 @@ def _grouped(writer: Writer, work: Work, ins: dict[str, str]) -> tuple[list[str]
     return [*operands, "", "", "", ins["mask"]] if "mask" in ins else operands, attrs
 
 
-def _rotary(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _rotary(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     attrs: dict[str, Wire] = {"interleaved": 1} if work.attrs["interleaved"] else {}
     if work.attrs["dim"]:
         attrs["rotary_embedding_dim"] = work.whole("dim")
@@ -203,8 +208,8 @@ def _rotary(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     )
 
 
-def _whole(writer: Writer, work: Work, source: str, slot: str) -> str:
-    """The operand as the i64 that ONNX takes."""
+def _whole(writer: OnnxWriter, work: Work, source: str, slot: str) -> str:
+    """Returns the operand as the i64 that ONNX takes."""
     if work.operands[slot].type.dtype.name == "i64":
         return source
     out = writer.fresh(f"{work.out}_{slot}")

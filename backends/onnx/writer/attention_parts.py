@@ -1,4 +1,4 @@
-"""Attention by products and a softmax, for operator sets that have it not."""
+"""Decomposes attention into products and a softmax, for operator sets without it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from qir.ir.dtype import BOOL, F32, DType
 from qir.ir.node import Node
 from qir.ledger import Change
 
-from ..opset.decomposed import Steps
+from ..opset.decomposed import OperatorSequence
 from .elements import number
-from .writer import STEP, Wire, Work, Writer
+from .writer import STEP, OnnxWriter, Wire, Work
 
 
 def sayable(node: Node) -> bool:
-    """Whether products and a softmax say it: nothing rounds inside, and heads are known."""
+    """Returns whether products and a softmax say it: nothing rounds inside, and heads are known."""
     q = node.operands["q"].type
     if node.inner or q.dtype.bits < 16:
         return False
@@ -31,7 +31,7 @@ def sayable(node: Node) -> bool:
 
 
 def _heads(node: Node, slot: str) -> Dim:
-    """How many heads an operand has."""
+    """Returns how many heads an operand has."""
     shape, heads = node.operands[slot].type.shape, node.attrs["heads"]
     if len(shape) == 4 and shape[1] is not None:
         return shape[1]
@@ -40,7 +40,7 @@ def _heads(node: Node, slot: str) -> Dim:
     return said if isinstance(said, int) else None
 
 
-def write(writer: Writer, work: Work, ins: dict[str, str], outs: Sequence[str]) -> None:
+def write(writer: OnnxWriter, work: Work, ins: dict[str, str], outs: Sequence[str]) -> None:
     """Writes the parts, and y, keys, values and scores under these names.
 
     Rows that look at nothing give zeros, as the one operator has it.
@@ -48,7 +48,7 @@ def write(writer: Writer, work: Work, ins: dict[str, str], outs: Sequence[str]) 
     said = f"attention, which opset {writer.opset} has not, by operators that each round"
     writer.ledger.add(Change.REGROUPED, STEP, work.out, said)
     kind = work.kind.dtype
-    steps = Steps(writer, work, F32 if kind.bits == 16 else kind)
+    steps = OperatorSequence(writer, work, F32 if kind.bits == 16 else kind)
     if steps.kind != kind:
         real = [s for s in ins if work.operands[s].type.dtype == kind]
         ins = ins | {s: steps.do("Cast", ins[s], to=number(F32)) for s in real}
@@ -59,7 +59,7 @@ def write(writer: Writer, work: Work, ins: dict[str, str], outs: Sequence[str]) 
 class _Parts:
     """The parts of one attention."""
 
-    steps: Steps
+    steps: OperatorSequence
     ins: dict[str, str]
     kind: DType
     outs: Sequence[str]
@@ -108,7 +108,7 @@ class _Parts:
         return steps.do("Transpose", apart, perm=(0, 2, 1, 3))
 
     def _groups(self) -> int:
-        """How many heads of q each of k and v serves."""
+        """Returns how many heads of q each of k and v serves."""
         own, theirs = (_heads(self.steps.work.node, s) for s in "qk")
         return own // theirs if isinstance(own, int) and isinstance(theirs, int) else 1
 
@@ -126,7 +126,7 @@ class _Parts:
         return steps.do("Reshape", more, steps.listed(0, wide, -1, size))
 
     def _probs(self, q: str, k: str) -> str:
-        """What softmax makes of the scores, 0 in rows that look at nothing."""
+        """Returns what softmax makes of the scores, 0 in rows that look at nothing."""
         steps, attrs = self.steps, self.steps.work.attrs
         lowest = steps.held(-math.inf)
         shown = dict(zip(("raw", "capped", "masked", "probs"), [""] * 4, strict=True))
@@ -185,13 +185,13 @@ class _Parts:
 class _Window:
     """Which keys each query may look at, by their places alone."""
 
-    steps: Steps
+    steps: OperatorSequence
     ins: dict[str, str]
     q: str
     k: str
 
     def allowed(self) -> tuple[str, bool]:
-        """A tensor of bools, empty where all may be; and whether a row may see nothing."""
+        """Returns a tensor of bools, empty where all may be; and whether a row may see nothing."""
         attrs, steps = self.steps.work.attrs, self.steps
         bounds = [attrs["left"], attrs["right"]]
         if not attrs["causal"] and bounds == [-1, -1] and "lengths" not in self.ins:
@@ -227,7 +227,7 @@ class _Window:
         return self.steps.do("Gather", self.steps.do("Shape", x), place)
 
     def _known(self) -> np.ndarray | None:
-        """The same as a constant, where sizes are known."""
+        """Returns the same as a constant, where sizes are known."""
         work = self.steps.work
         rows, total, attrs = _length(work, "q"), _total(work), work.attrs
         own = _length(work, "k")
@@ -253,7 +253,8 @@ def _length(work: Work, slot: str) -> Dim:
 
 
 def _total(work: Work) -> Dim:
-    """How many keys there are; None where that is not a number, or a name without a past."""
+    """Returns how many keys there are; None where that is not a number, or a name without a
+    past."""
     own = _length(work, "k")
     if "past_k" not in work.operands:
         return own

@@ -1,4 +1,4 @@
-"""Products with weights by a table of four bits, as onnxruntime's MatMulBnb4."""
+"""Writes products with 4-bit lookup-table weights as onnxruntime's MatMulBnb4."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SAID = "written as MatMulBnb4, which adds up in an order of its own"
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class Bnb4Weights:
     """Weights of a product: rows of integers by a table, and which of the kernel's it is."""
 
     codes: Value
@@ -44,8 +44,8 @@ class Weights:
     table: int
 
 
-def weights(node: Node) -> Weights | str | None:
-    """The weights of a product as the kernel takes them, or why it does not.
+def weights(node: Node) -> Bnb4Weights | str | None:
+    """Returns the weights of a product as the kernel takes them, or why it does not.
 
     Nothing where they are no quantized constants by a table.
     """
@@ -74,7 +74,7 @@ def weights(node: Node) -> Weights | str | None:
         return "MatMulBnb4 has the tables nf4 and fp4, whose scales are f32, and no others"
     if size is None:
         return f"MatMulBnb4 takes blocks of {_LEAST}, 32, 64 ... values along an axis"
-    return Weights(codes, rows, depth, size, table)
+    return Bnb4Weights(codes, rows, depth, size, table)
 
 
 def _table(quant: QuantType) -> int | None:
@@ -89,7 +89,8 @@ def _table(quant: QuantType) -> int | None:
 
 
 def _size(quant: QuantType, kind: TensorType, depth: int) -> int | None:
-    """How many integers in a row share a scale, where the rows are laid one after another."""
+    """Returns how many integers in a row share a scale, where the rows are laid one after
+    another."""
     if quant.grain is None or quant.grain.by is not None:
         return None
     blocks = quant.grain.blocks
@@ -101,7 +102,7 @@ def _size(quant: QuantType, kind: TensorType, depth: int) -> int | None:
     return size if size >= _LEAST and not size & (size - 1) else None
 
 
-def group(graph: Graph, node: Node, found: Weights, ledger: Ledger) -> None:
+def group(graph: Graph, node: Node, found: Bnb4Weights, ledger: Ledger) -> None:
     """Puts the kernel in the place of a product; its bias is added after."""
     made = _held(graph, node, found)
     traits = spec(node.op).traits
@@ -132,8 +133,8 @@ def group(graph: Graph, node: Node, found: Weights, ledger: Ledger) -> None:
     ledger.add(Change.REGROUPED, STEP, new.name, _SAID)
 
 
-def _held(graph: Graph, node: Node, found: Weights) -> Value:
-    """The quantized values in one row, with a scale a block."""
+def _held(graph: Graph, node: Node, found: Bnb4Weights) -> Value:
+    """Returns the quantized values in one row, with a scale a block."""
     array, quant = found.codes.constant, found.codes.type.quant
     assert array is not None
     assert quant is not None

@@ -1,4 +1,4 @@
-"""Scale and zero point chosen from data, written by ONNX's primitive operators, step for step."""
+"""Decomposes choose_qparams (scale and zero point from data) into ONNX's primitive operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qir.numerics.ranges import middle_of
 from qir.profiles import choosing, profile
 
 from .elements import NUMBERS
-from .writer import Wire, Writer
+from .writer import OnnxWriter, Wire
 
 _AXES_ARE_INPUTS = 18
 """The first operator set whose ReduceMin and ReduceMax take axes as an operand."""
@@ -27,25 +27,25 @@ BY_OPERATORS = frozenset({"onnx.dynamic", "torchao.per_token"})
 class _Steps:
     """Writes one operator after the other, all float values of one type."""
 
-    writer: Writer
+    writer: OnnxWriter
     node: Node
     kind: DType = F32
 
     def do(self, op: str, *inputs: str, **attrs: Wire) -> str:
-        """One operator; gives its result's name."""
+        """Returns one operator; gives its result's name."""
         out = self.writer.fresh(f"{self.node.name}_{op}")
         self.writer.emit(op, inputs, [out], attrs)
         return out
 
     def held(self, value: float) -> str:
-        """A constant of the type that is computed in."""
+        """Returns a constant of the type that is computed in."""
         return self.writer.parameter(np.array(value, self.kind.carrier), "number", None)
 
     def cast(self, source: str, kind: DType) -> str:
         return self.do("Cast", source, to=NUMBERS[kind.name])
 
 
-def write(writer: Writer, node: Node) -> None:
+def write(writer: OnnxWriter, node: Node) -> None:
     """The numbers that a range rule chooses; Refused for what has no such form."""
     attrs = node.attrs
     rule = str(attrs["rule"])
@@ -135,8 +135,9 @@ def _give(steps: _Steps, scale: str, zero: str) -> None:
 # -- rules made of fields -------------------------------------------------------------------------
 
 
-def _fields(writer: Writer, node: Node, rule: str) -> Choose:
-    """The fields of a rule by its name; Refused for one that the operators do not compute."""
+def _fields(writer: OnnxWriter, node: Node, rule: str) -> Choose:
+    """Returns the fields of a rule by its name; Refused for one that the operators do not
+    compute."""
     storage = str(node.attrs["storage"])
     if rule == "profile":
         name = node.profile or writer.graph.profile
@@ -161,7 +162,7 @@ def _fields(writer: Writer, node: Node, rule: str) -> Choose:
     return found
 
 
-def _by_fields(writer: Writer, node: Node, rule: Choose) -> None:
+def _by_fields(writer: OnnxWriter, node: Node, rule: Choose) -> None:
     first, last = _bounds(node)
     kind = F64 if rule.compute == "f64" else F32
     low, high = _extremes(_Steps(writer, node))

@@ -1,4 +1,4 @@
-"""Ops that ONNX says by several of its own; the ledger tells where they round more often."""
+"""Decomposes ops that ONNX lacks; the ledger says where the result is rounded more often."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from qir.ledger import Change
 
 from .rows import Row
-from .writer import STEP, Wire, Work, Writer
+from .writer import STEP, OnnxWriter, Wire, Work
 
 
 class _Steps:
     """Writes operators one after the other; the last one makes the result."""
 
-    def __init__(self, writer: Writer, work: Work) -> None:
+    def __init__(self, writer: OnnxWriter, work: Work) -> None:
         self.writer, self.work = writer, work
 
     def number(self, value: float) -> str:
-        """A constant of the op's type."""
+        """Returns a constant of the op's type."""
         data = np.array(value).astype(self.work.kind.dtype.carrier)
         return self.writer.constant(data, f"{self.work.out}_number")
 
@@ -37,7 +37,7 @@ _Say = Callable[[_Steps, dict[str, str]], None]
 
 
 def _composed(say: _Say, change: Change = Change.REGROUPED) -> Row:
-    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
         reason = f"{work.op}, which ONNX has not, by operators that each round"
         if change != Change.EXACT:
             writer.ledger.add(change, STEP, work.out, reason)

@@ -1,4 +1,4 @@
-"""Groups that are operators of onnxruntime's own, given back with their operands as they were."""
+"""Writes groups that are operators of onnxruntime's own domain, with their original operands."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from qir.ir.types import Array, QuantType, TensorType
 from qir.profiles import packed_later
 
 from . import foreign
-from .writer import Writer
+from .writer import OnnxWriter
 
 Tensor = NDArray[np.generic]
 _KERNEL = "onnx:"
 _Place = tuple[int, str]
-_Pack = Callable[[Writer, Node, Value, dict[str, str]], dict[int, str]]
+_Pack = Callable[[OnnxWriter, Node, Value, dict[str, str]], dict[int, str]]
 
 _CODES: Mapping[str, tuple[tuple[int, _Place, _Place], ...]] = {
     "MatMulIntegerToFloat": (
@@ -46,11 +46,11 @@ _OPTIONAL = frozenset({"MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QAttent
 
 
 def known(node: Node) -> bool:
-    """Whether a group is an operator of an ONNX domain."""
+    """Returns whether a group is an operator of an ONNX domain."""
     return bool(node.bodies) and str(node.attrs["kernel"]).startswith(_KERNEL)
 
 
-def write(writer: Writer, node: Node) -> None:
+def write(writer: OnnxWriter, node: Node) -> None:
     """Writes the operator that a group is."""
     domain, _, op = str(node.attrs["kernel"]).removeprefix(_KERNEL).rpartition(".")
     ins, outs = _places(node)
@@ -83,7 +83,7 @@ def write(writer: Writer, node: Node) -> None:
 
 
 def _places(node: Node) -> tuple[list[int], list[int]]:
-    """Where operands and results stand in the operator's lists; in order unless stated."""
+    """Where operands and results are in the operator's lists; in order unless stated."""
     slots = node.attrs["slots"]
     found: list[Attr] = list(slots) if isinstance(slots, tuple) else []
     if len(found) < 2:
@@ -92,9 +92,9 @@ def _places(node: Node) -> tuple[list[int], list[int]]:
 
 
 def _numbers(
-    writer: Writer, node: Node, value: Value, scale: _Place, zero: _Place, given: dict[str, str]
+    writer: OnnxWriter, node: Node, value: Value, scale: _Place, zero: _Place, given: dict[str, str]
 ) -> dict[int, str]:
-    """Scale and zero point of integers whose type holds them; none where they stand beside."""
+    """Scale and zero point of integers whose type holds them; none where operands do."""
     quant = value.type.quant
     if quant is None or quant.dynamic:
         return {}
@@ -132,17 +132,17 @@ def packed_rows(held: Held, bits: int) -> Held:
     return packed_later(held, dtype(f"u{bits}"), (*held.shape[:-1], width))
 
 
-def _held(writer: Writer, data: Held, name: str, given: str | None) -> str:
+def _held(writer: OnnxWriter, data: Held, name: str, given: str | None) -> str:
     held = data if isinstance(data, Parts) else np.ascontiguousarray(data)
     return writer.parameter(held, name, given)
 
 
 def _scales(quant: QuantType) -> Held:
-    """The scales, not made where they are not."""
+    """Returns the scales, not made where they are not."""
     return quant.scale.held if isinstance(quant.scale, Array) else np.asarray(quant.scales())
 
 
-def _own(writer: Writer, held: Held, value: Value, kind: DType | None = None) -> str:
+def _own(writer: OnnxWriter, held: Held, value: Value, kind: DType | None = None) -> str:
     """Packed elements, under the name that the source had for them, if that is nobody's yet."""
     name = value.lineage.tensor
     its = name == value.name and name not in writer.graph.outputs
@@ -153,7 +153,7 @@ def _own(writer: Writer, held: Held, value: Value, kind: DType | None = None) ->
     return name
 
 
-def _array(writer: Writer, node: Node, value: Value) -> tuple[Held, QuantType]:
+def _array(writer: OnnxWriter, node: Node, value: Value) -> tuple[Held, QuantType]:
     array, quant = value.constant, value.type.quant
     if array is None or quant is None:
         raise writer.refuse(
@@ -162,7 +162,7 @@ def _array(writer: Writer, node: Node, value: Value) -> tuple[Held, QuantType]:
     return array.held, quant
 
 
-def _nbits(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
+def _nbits(writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
     """Weights of MatMulNBits: each block of a row in whole bytes."""
     data, quant = _array(writer, node, value)
     bits, size = _whole(node, "bits", 4), _whole(node, "block_size", 0)
@@ -185,7 +185,7 @@ def _nbits(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> d
     return out
 
 
-def _bnb4(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
+def _bnb4(writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
     """Weights of MatMulBnb4: all in a row, the first of each byte in its high bits."""
     data, quant = _array(writer, node, value)
     blob = packed_later(data, dtype("u4"), (-(-data.size // 2),), "high")
@@ -196,7 +196,7 @@ def _bnb4(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> di
     }
 
 
-def _rows(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
+def _rows(writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
     """Data of GatherBlockQuantized: bytes along the last axis, or integers of their own type."""
     data, quant = _array(writer, node, value)
     bytes_ = "bits" in foreign.pairs(node.attrs["attrs"]) or quant.storage.name in ("u2", "u8")
@@ -220,7 +220,7 @@ def _rows(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> di
 def _experts(first: int, scale: int, zero: int, stem: str) -> _Pack:
     """Weights of QMoE's first or second product."""
 
-    def pack(writer: Writer, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
+    def pack(writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
         data, quant = _array(writer, node, value)
         bits, name = quant.storage.bits, value.name
         blocks = _whole(node, "block_size", 0) > 0

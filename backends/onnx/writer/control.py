@@ -1,4 +1,4 @@
-"""If, Loop and Scan: a body becomes a graph that reads what it needs from outside by name."""
+"""Writes If, Loop and Scan: a body becomes a graph that reads outer values by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qir.ir.node import Node, Value
 
 from ..optimizer import moved_values
 from .elements import type_proto
-from .writer import Wire, Writer
+from .writer import OnnxWriter, Wire
 
 _NAMES = {
     "axes": "scan_input_axes",
@@ -22,13 +22,13 @@ _NAMES = {
 }
 
 
-def write(writer: Writer, node: Node, write_node: Callable[[Writer, Node], None]) -> None:
+def write(writer: OnnxWriter, node: Node, write_node: Callable[[OnnxWriter, Node], None]) -> None:
     """Writes a control node; Refused for what its bodies hold and ONNX cannot say."""
     given = node.variadic("xs")
     protos = {}
     for name in node.bodies:
         body = writer.graph.body(node, name)
-        inner = Writer(body, writer.ledger, writer.opset, writer)
+        inner = OnnxWriter(body, writer.ledger, writer.opset, writer)
         outside = body.inputs[len(body.inputs) - len(given) :]
         for value, source in zip(outside, given, strict=True):
             inner.call(value, writer.name(source))
@@ -56,15 +56,15 @@ def write(writer: Writer, node: Node, write_node: Callable[[Writer, Node], None]
             writer.emit("Scan", ins, outs, attrs, origins=node.origins)
 
 
-def _name(writer: Writer, value: Value | None) -> str:
+def _name(writer: OnnxWriter, value: Value | None) -> str:
     return "" if value is None else writer.name(value)
 
 
 def _body(
-    writer: Writer,
+    writer: OnnxWriter,
     body: Graph,
     takes: Iterable[Value],
-    write_node: Callable[[Writer, Node], None],
+    write_node: Callable[[OnnxWriter, Node], None],
 ) -> onnx.GraphProto:
     for node in body:
         write_node(writer, node)
@@ -87,7 +87,7 @@ _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 
 def names_read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
-    """Every name that nodes read, and that graphs within them read."""
+    """Yields every name that nodes read, and that graphs within them read."""
     for node in nodes:
         yield from node.input
         for attribute in node.attribute:

@@ -1,4 +1,4 @@
-"""Numbers that a model computes while it runs: chosen, given beside quantized values, read raw."""
+"""Writes quantization parameters that are computed at run time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qir.ledger import Change
 from ..preparation.low_bit_weights import needs_fence
 from . import chosen_ops, float_ops
 from .elements import NUMBERS, STORED
-from .writer import STEP, Wire, Work, Writer
+from .writer import STEP, OnnxWriter, Wire, Work
 
 _KEPT = (
     "weights are dequantized before their product: a Max of one operand in between keeps "
@@ -32,7 +32,7 @@ _WIDE = (
 
 
 def companions(node: Node) -> dict[str, Value]:
-    """The operands of a node that are numbers of its types."""
+    """Returns the operands of a node that are numbers of its types."""
     if node.op in ("foreign", "fused", "output"):
         return {}
     row = spec(node.op)
@@ -42,7 +42,7 @@ def companions(node: Node) -> dict[str, Value]:
 # -- chosen ---------------------------------------------------------------------------------------
 
 
-def choose(writer: Writer, node: Node) -> None:
+def choose(writer: OnnxWriter, node: Node) -> None:
     """DynamicQuantizeLinear, which makes the integers too; other rules by primitive operators."""
     attrs = node.attrs
     scale, zero = node.results
@@ -61,7 +61,7 @@ def choose(writer: Writer, node: Node) -> None:
 
 
 def _its_codes(node: Node, x: Value, scale: Value, zero: Value) -> bool:
-    """Whether a quantize makes just the quantized values that the operator makes."""
+    """Returns whether a quantize makes just the quantized values that the operator makes."""
     if node.op != "quantize" or node.attrs["round"] not in ("", "even"):
         return False
     quant = node.result.type.quant
@@ -69,8 +69,8 @@ def _its_codes(node: Node, x: Value, scale: Value, zero: Value) -> bool:
     return dict(node.operands) == {"x": x, "scale": scale, "zero": zero} and quant == wanted
 
 
-def _codes_name(writer: Writer, node: Node) -> str:
-    """The name of the integers: their own where it is a result's, else that of who reads
+def _codes_name(writer: OnnxWriter, node: Node) -> str:
+    """Returns the name of the integers: their own where it is a result's, else that of who reads
     them raw."""
     value = node.result
     if any(value is v for v in writer.graph.outputs.values()):
@@ -82,14 +82,14 @@ def _codes_name(writer: Writer, node: Node) -> str:
 # -- given ----------------------------------------------------------------------------------------
 
 
-def quantize(writer: Writer, node: Node) -> None:
+def quantize(writer: OnnxWriter, node: Node) -> None:
     """QuantizeLinear whose numbers are operands; nothing where DynamicQuantizeLinear made it."""
     value = node.result
     if not writer.is_alias(value):
         _quantized(writer, node, writer.name(node.operands["x"]), writer.name(value))
 
 
-def _quantized(writer: Writer, node: Node, source: str, out: str) -> None:
+def _quantized(writer: OnnxWriter, node: Node, source: str, out: str) -> None:
     value = node.result
     quant = _checked(writer, node, value)
     writer.check_made(node, quant)
@@ -98,14 +98,14 @@ def _quantized(writer: Writer, node: Node, source: str, out: str) -> None:
     writer.emit("QuantizeLinear", [source, *given], [out], attrs, origins=node.origins)
 
 
-def dequantize(writer: Writer, node: Node) -> None:
+def dequantize(writer: OnnxWriter, node: Node) -> None:
     """DequantizeLinear whose numbers are operands."""
     with fenced(writer, node) as out:
         _dequantized(writer, node, "x", out)
 
 
 @contextmanager
-def fenced(writer: Writer, node: Node) -> Iterator[str]:
+def fenced(writer: OnnxWriter, node: Node) -> Iterator[str]:
     """What a dequantize is to give: its result, or what a fence makes that of."""
     out = writer.name(node.result)
     said = _KEPT if any(map(_tempts, node.result.uses)) else ""
@@ -119,15 +119,15 @@ def fenced(writer: Writer, node: Node) -> Iterator[str]:
     _fence(writer, made, out, node.operands["x"], said)
 
 
-def _fence(writer: Writer, made: str, out: str, codes: Value, said: str = _KEPT) -> None:
+def _fence(writer: OnnxWriter, made: str, out: str, codes: Value, said: str = _KEPT) -> None:
     """Max of one operand is that operand, and no optimizer takes it out."""
     writer.emit("Max", [made], [out])
     writer.ledger.add(Change.EXACT, STEP, codes.name, said)
 
 
 def _tempts(use: Use) -> bool:
-    """Whether onnxruntime's optimizer would make an integer product and these weights integer,
-    which its kernel refuses.
+    """Returns whether onnxruntime's optimizer would make an integer product and these weights
+    integer, which its kernel refuses.
 
     It takes one zero point for the left side, and looks at that only when the model is loaded. A
     fence after the data would not do: weights alone are quantized of MatMulNBits, which rounds
@@ -142,13 +142,13 @@ def _tempts(use: Use) -> bool:
 
 
 def _many(codes: Value) -> bool:
-    """Whether quantized values have many scales that are computed."""
+    """Returns whether quantized values have many scales that are computed."""
     quant = codes.type.quant
     return quant is not None and quant.dynamic and quant.grain is not None
 
 
-def requantize(writer: Writer, node: Node) -> None:
-    """DequantizeLinear and QuantizeLinear, the numbers of either beside it or in its type."""
+def requantize(writer: OnnxWriter, node: Node) -> None:
+    """DequantizeLinear and QuantizeLinear, the numbers of either next to it or in its type."""
     x, value = node.operands["x"], node.result
     out, quant = writer.name(value), value.type.quant
     assert quant is not None
@@ -163,7 +163,7 @@ def requantize(writer: Writer, node: Node) -> None:
         writer.quantize(real, value.type, out, node, value.lineage.tensor)
 
 
-def _dequantized(writer: Writer, node: Node, slot: str, out: str) -> None:
+def _dequantized(writer: OnnxWriter, node: Node, slot: str, out: str) -> None:
     value = node.operands[slot]
     quant = _checked(writer, node, value)
     given = numbers(writer, node, slot, value.type, False)
@@ -172,8 +172,10 @@ def _dequantized(writer: Writer, node: Node, slot: str, out: str) -> None:
     writer.emit("DequantizeLinear", [writer.name(value), *given], [out], attrs, origins=origins)
 
 
-def _checked(writer: Writer, node: Node, value: Value) -> QuantType:
-    """The type of integers whose numbers come beside; Refused for what ONNX has no form for."""
+def _checked(writer: OnnxWriter, node: Node, value: Value) -> QuantType:
+    """Returns the type of integers whose parameters are operands; Refused for what ONNX cannot
+    express.
+    """
     quant = value.type.quant
     assert quant is not None
     odd = quant.kind != "uniform" or quant.plus is not None or quant.storage.name not in STORED
@@ -187,9 +189,9 @@ def _checked(writer: Writer, node: Node, value: Value) -> QuantType:
 
 
 def numbers(
-    writer: Writer, node: Node, slot: str, kind: TensorType, first_is_u8: bool
+    writer: OnnxWriter, node: Node, slot: str, kind: TensorType, first_is_u8: bool
 ) -> list[str]:
-    """The tensors of scale and zero point, those that stand in the type among them."""
+    """Returns the tensors of scale and zero point, those that are in the type among them."""
     quant = kind.quant
     assert quant is not None
     dot = f"{slot}." if slot else ""
@@ -212,9 +214,9 @@ def numbers(
 
 
 def _number(
-    writer: Writer, node: Node, value: Value | None, quant: QuantType, name: str, wanted: DType
+    writer: OnnxWriter, node: Node, value: Value | None, quant: QuantType, name: str, wanted: DType
 ) -> str:
-    """The tensor of one number, in the type and shape that ONNX takes it in."""
+    """Returns the tensor of one number, in the type and shape that ONNX takes it in."""
     if value is None:
         held: NDArray[np.generic] = quant.scales() if name == "scale" else quant.zeros()
         return writer.parameter(
@@ -242,8 +244,8 @@ def _number(
 # -- around ops -----------------------------------------------------------------------------------
 
 
-def around(writer: Writer, node: Node) -> None:
-    """An quantized op whose numbers stand beside: dequantize, the op in float, quantize."""
+def around(writer: OnnxWriter, node: Node) -> None:
+    """An quantized op whose numbers are next to: dequantize, the op in float, quantize."""
     beside = companions(node)
     own = {s: v for s, v in node.operands.items() if s not in beside}
     if node.inner:
@@ -280,8 +282,8 @@ def around(writer: Writer, node: Node) -> None:
     writer.on_reals(node.op, node, out)
 
 
-def counted(writer: Writer, work: Work, slot: str) -> str:
-    """A bias of raw integers as floats: times the product of both scales, and of a gain."""
+def counted(writer: OnnxWriter, work: Work, slot: str) -> str:
+    """Returns a bias of raw integers as floats: times the product of both scales, and of a gain."""
     traits = spec(work.op).traits
     bias = work.operands[slot]
     out = writer.fresh(f"{bias.name}_real")
@@ -303,7 +305,7 @@ def counted(writer: Writer, work: Work, slot: str) -> str:
     return out
 
 
-def _times(writer: Writer, a: str, b: str, name: str) -> str:
+def _times(writer: OnnxWriter, a: str, b: str, name: str) -> str:
     out = writer.fresh(name)
     writer.emit("Mul", [a, b], [out])
     return out
@@ -312,7 +314,7 @@ def _times(writer: Writer, a: str, b: str, name: str) -> str:
 # -- read raw, read off ---------------------------------------------------------------------------
 
 
-def recode(writer: Writer, node: Node) -> None:
+def recode(writer: OnnxWriter, node: Node) -> None:
     """Quantized values are plain numbers in ONNX: the same tensor under another name, if it needs
     one."""
     x, value = node.operands["x"], node.result
@@ -323,7 +325,7 @@ def recode(writer: Writer, node: Node) -> None:
     _same(writer, writer.name(x), value)
 
 
-def _same(writer: Writer, source: str, value: Value) -> None:
+def _same(writer: OnnxWriter, source: str, value: Value) -> None:
     """Lets a value be another tensor; a result of the model is a copy of it."""
     if writer.name(value) == source:
         return
@@ -333,8 +335,8 @@ def _same(writer: Writer, source: str, value: Value) -> None:
         writer.alias(value, source)
 
 
-def qparams(writer: Writer, node: Node) -> None:
-    """The numbers of a type: the tensors beside it, or constants."""
+def qparams(writer: OnnxWriter, node: Node) -> None:
+    """The numbers of a type: the tensors next to it, or constants."""
     quant = node.operands["x"].type.quant
     assert quant is not None
     names = ("scale", "zero") if node.attrs["give"] == "numbers" else ("min", "max")
@@ -351,8 +353,9 @@ def qparams(writer: Writer, node: Node) -> None:
             _same(writer, writer.constant(data, f"{value.name}_held"), value)
 
 
-def fake_quantize(writer: Writer, node: Node) -> None:
-    """QuantizeLinear and DequantizeLinear with the map of the inner slot; training is dropped."""
+def fake_quantize(writer: OnnxWriter, node: Node) -> None:
+    """QuantizeLinear and DequantizeLinear with the quantized type of the inner slot; training is
+    dropped."""
     source, value = writer.name(node.operands["x"]), node.result
     code = node.inner.get("code")
     if node.attrs["enabled"] is not True:
@@ -382,7 +385,7 @@ def fake_quantize(writer: Writer, node: Node) -> None:
 # -- raw integers ---------------------------------------------------------------------------------
 
 
-def product(writer: Writer, node: Node) -> None:
+def product(writer: OnnxWriter, node: Node) -> None:
     """MatMulInteger or ConvInteger; absent zero points in the middle are empty names."""
     slots = ("a", "b") if node.op == "matmul_integer" else ("x", "w")
     names = [*slots, *(f"{s}.zero" for s in slots)]

@@ -1,4 +1,4 @@
-"""Ops in float, each as ONNX's own operator."""
+"""Writes float ops, each as one ONNX operator."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from . import (
 from .elements import number
 from .pool_ops import spatial
 from .rows import Row, operator
-from .writer import Wire, Work, Writer
+from .writer import OnnxWriter, Wire, Work
 
 
-def write(writer: Writer, work: Work, ins: Mapping[str, str]) -> None:
+def write(writer: OnnxWriter, work: Work, ins: Mapping[str, str]) -> None:
     """Writes an op whose operands are the named tensors of floats (or of integers it only
     moves)."""
     try:
@@ -50,18 +50,18 @@ def conv_attrs(work: Work) -> dict[str, Wire]:
     }
 
 
-def _conv(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _conv(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     spatial(writer, work, ins, "Conv", conv_attrs(work))
 
 
-def _conv_transpose(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _conv_transpose(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     attrs = conv_attrs(work)
     if any(work.numbers("output_pad")):
         attrs["output_padding"] = work.numbers("output_pad")
     writer.emit("ConvTranspose", ins.values(), [work.out], attrs, origins=work.origins)
 
 
-def _matmul(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _matmul(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     for slot in ("a", "b"):
         rank = work.operands[slot].type.rank
         if work.attrs[f"trans_{slot}"] and rank > 1:
@@ -70,21 +70,21 @@ def _matmul(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     _product(writer, work, ins["a"], ins["b"], ins.get("bias"))
 
 
-def _linear(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _linear(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     if work.operands["x"].type.rank == 2:
         writer.emit("Gemm", ins.values(), [work.out], {"transB": 1}, origins=work.origins)
         return
     _product(writer, work, ins["x"], writer.transposed(ins["w"], (1, 0)), ins.get("bias"))
 
 
-def _product(writer: Writer, work: Work, a: str, b: str, bias: str | None) -> None:
+def _product(writer: OnnxWriter, work: Work, a: str, b: str, bias: str | None) -> None:
     made = work.out if bias is None else writer.fresh(f"{work.out}_product")
     writer.emit("MatMul", [a, b], [made], origins=work.origins)
     if bias is not None:
         writer.emit("Add", [made, bias], [work.out])
 
 
-def _gemm(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _gemm(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     attrs: dict[str, Wire] = {"alpha": work.real("alpha"), "beta": work.real("beta")}
     attrs = {k: v for k, v in attrs.items() if v != 1.0}
     for ours, theirs in (("trans_a", "transA"), ("trans_b", "transB")):
@@ -93,7 +93,7 @@ def _gemm(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Gemm", ins.values(), [work.out], attrs, origins=work.origins)
 
 
-def _clip(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _clip(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     operands = [ins["x"]]
     given = {s: n for o in work.origins for s, n in o.operands if o.op == "Clip"}
     for bound in ("max", "min"):
@@ -107,7 +107,7 @@ def _clip(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Clip", operands, [work.out], origins=work.origins)
 
 
-def _batch_norm(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _batch_norm(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     rank, operands = work.kind.rank, list(ins.values())
     axis = work.whole("axis") % rank
     attrs: dict[str, Wire] = {"epsilon": work.real("eps")}
@@ -125,12 +125,12 @@ def _batch_norm(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.transposed(made, back, work.out)
 
 
-def _reshape(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _reshape(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     attrs: dict[str, Wire] = {"allowzero": 1} if work.attrs["allow_zero"] else {}
     writer.emit("Reshape", [ins["x"], ins["shape"]], [work.out], attrs, origins=work.origins)
 
 
-def _pad(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _pad(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     given = {s: n for o in work.origins for s, n in o.operands if o.op == "Pad"}
     pads = np.array(work.numbers("pads"), np.int64)
     if "axes" in given:  # ours names every axis, so the source's operand is another one
@@ -149,7 +149,7 @@ def _pad(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Pad", operands, [work.out], attrs, origins=work.origins)
 
 
-def _check_pad(writer: Writer, work: Work, mode: str, pads: NDArray[np.int64]) -> None:
+def _check_pad(writer: OnnxWriter, work: Work, mode: str, pads: NDArray[np.int64]) -> None:
     if mode == "symmetric":
         raise writer.refuse(work.node, "ONNX's Pad has no mode symmetric")
     shape = work.operands["x"].type.shape
@@ -164,7 +164,7 @@ def _check_pad(writer: Writer, work: Work, mode: str, pads: NDArray[np.int64]) -
 
 
 def _filler(work: Work) -> np.ndarray:
-    """What is padded with, as a real, or as the quantized value that means it."""
+    """Returns what is padded with, as a real, or as the quantized value that means it."""
     value, quant = work.real("value"), work.kind.quant
     if quant is None:
         return np.array(value, work.kind.dtype.carrier)
@@ -172,13 +172,14 @@ def _filler(work: Work) -> np.ndarray:
     return np.array(np.clip(code, quant.low, quant.high)).astype(quant.storage.carrier)
 
 
-def _cast(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _cast(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     attrs: dict[str, Wire] = {"to": number(work.kind.dtype)}
     writer.emit("Cast", [ins["x"]], [work.out], attrs, origins=work.origins)
 
 
 def since(op: str, attrs: Mapping[str, Attr]) -> int:
-    """The first operator set that has an op, 0 where it is no newer than the oldest we write."""
+    """Returns the first operator set that has an op, 0 where it is no newer than the oldest we
+    write."""
     return max(elementwise_ops.SINCE.get(op, 0), index_ops.since(op, attrs))
 
 

@@ -1,4 +1,4 @@
-"""Ops that QIR does not know, given back as their file had them."""
+"""Writes foreign ops as their file had them."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from qir.ledger import Change
 from ..opset import changed_operators
 from ..optimizer import padded_pools
 from .elements import number, tensor, type_proto
-from .writer import STEP, Writer
+from .writer import STEP, OnnxWriter
 
 _COMPATIBLE = 26
 """From here on, operator sets only add types and attributes to ops that are there."""
 
 
 def version(node: Node) -> int:
-    """The version of the operator set that the node is from; of one that no file had, today's."""
+    """Returns the version of the operator set that the node is from; of one that no file had,
+    today's."""
     found = node.attrs["version"]
     assert isinstance(found, int)
     return found or (1 if node.attrs["domain"] else _COMPATIBLE)
 
 
 def since(node: Node) -> int:
-    """The first version of the operator set that has the node's form."""
+    """Returns the first version of the operator set that has the node's form."""
     proto = onnx.NodeProto(op_type=str(node.attrs["op"]), domain=str(node.attrs["domain"]))
     return _since(proto, version(node))
 
 
 def fits(node: Node, opset: int) -> bool:
-    """Whether an older operator set has the node as it is: its types, its attributes.
+    """Returns whether an older operator set has the node as it is: its types, its attributes.
 
     What later versions of these sets changed are types and attributes alone.
     """
@@ -69,11 +70,14 @@ def _takes(formal: Sequence[onnx.defs.OpSchema.FormalParameter], at: int, value:
     return f"tensor({kind})" in one.types
 
 
-def write(writer: Writer, node: Node) -> None:
+def write(writer: OnnxWriter, node: Node) -> None:
     """Writes a foreign node; Refused if it is another framework's, or of another opset's form."""
     framework, domain = str(node.attrs["framework"]), str(node.attrs["domain"])
     if framework != "onnx":
-        raise writer.refuse(node, f"{node.attrs['op']!r} is {framework}'s own and unknown to ONNX")
+        said = f"write it for {framework} instead, or leave the op out of the model"
+        raise writer.refuse(
+            node, f"{node.attrs['op']!r} is {framework}'s own and unknown to ONNX; {said}"
+        )
     proto, before = _proto(writer, node), len(writer.nodes)
     if domain:
         why = str(node.attrs["why"])
@@ -95,7 +99,8 @@ def write(writer: Writer, node: Node) -> None:
 
 
 def _same(proto: onnx.NodeProto, one: int, other: int) -> bool:
-    """Whether an operator, with all that its graphs hold, has one form in both operator sets."""
+    """Returns whether an operator, with all that its graphs hold, has one form in both operator
+    sets."""
     found = [proto, *(n for n in changed_operators.inside(proto) if n.domain == "")]
     return all(_since(each, one) == _since(each, other) for each in found)
 
@@ -107,7 +112,7 @@ def _since(proto: onnx.NodeProto, opset: int) -> int:
         return 0
 
 
-def _converted(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
+def _converted(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
     """Writes the node in the form that a newer opset has, by ONNX's own converter.
 
     Refused where its graphs hold an operator that means another thing there.
@@ -151,7 +156,7 @@ def _converted(writer: Writer, node: Node, proto: onnx.NodeProto) -> None:
     )
 
 
-def _proto(writer: Writer, node: Node) -> onnx.NodeProto:
+def _proto(writer: OnnxWriter, node: Node) -> onnx.NodeProto:
     try:
         return _as_it_was(writer, node)
     except (AssertionError, LookupError, TypeError, ValueError) as error:
@@ -159,7 +164,7 @@ def _proto(writer: Writer, node: Node) -> onnx.NodeProto:
         raise writer.refuse(node, f"{node.attrs['op']!s}: {said}") from error
 
 
-def _as_it_was(writer: Writer, node: Node) -> onnx.NodeProto:
+def _as_it_was(writer: OnnxWriter, node: Node) -> onnx.NodeProto:
     slots = node.attrs["slots"]
     held = slots if isinstance(slots, tuple) else ()
     every = list(range(len(node.variadic("xs")))), list(range(len(node.results)))
@@ -207,7 +212,7 @@ def pairs(given: Attr) -> dict[str, Attr]:
 
 
 def places(given: Attr) -> list[int]:
-    """Where operands or results stand in an operator's list."""
+    """Returns where operands or results are in an operator's list."""
     return [p for p in given if isinstance(p, int)] if isinstance(given, tuple) else []
 
 
@@ -220,7 +225,7 @@ def placed(at: list[int], names: list[str]) -> list[str]:
 
 
 def attribute(proto: onnx.NodeProto, opset: int, name: str, value: Attr) -> AttributeProto:
-    """An attribute as ONNX has it."""
+    """Returns an attribute as ONNX has it."""
     if isinstance(value, tuple) and len(value) == 2 and value[0] is None:
         return _parsed(value[1] if isinstance(value[1], bytes) else b"")
     if isinstance(value, Array):
@@ -243,7 +248,7 @@ def _parsed(data: bytes) -> AttributeProto:
 
 
 def _empty(proto: onnx.NodeProto, opset: int, name: str) -> int:
-    """The type of an attribute that is an empty list."""
+    """Returns the type of an attribute that is an empty list."""
     try:
         found = onnx.defs.get_schema(proto.op_type, opset, proto.domain).attributes[name]
     except (onnx.defs.SchemaError, KeyError):

@@ -1,4 +1,4 @@
-"""From a graph to an ONNX model, each node in whatever form it has."""
+"""Writes a graph as an ONNX model, node by node."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from . import (
     provenance,
 )
 from .elements import content, ir_version, since, type_proto
-from .writer import MICROSOFT, STEP, Work, Writer
+from .writer import MICROSOFT, STEP, OnnxWriter, Work
 
 OPSET = 21
 OLDEST = 13
@@ -75,9 +75,9 @@ def to_model(graph: Graph, ledger: Ledger, dialect: Dialect | None = None) -> on
 def to_parts(
     graph: Graph, ledger: Ledger, dialect: Dialect | None = None
 ) -> tuple[onnx.ModelProto, Mapping[str, Array]]:
-    """A model whose large initializers have no elements, and these by name."""
+    """Returns a model whose large initializers have no elements, and these by name."""
     said, graph = dialect or Dialect(), _with_all_axes(graph)
-    writer = Writer(graph, ledger, _opset(graph, said))
+    writer = OnnxWriter(graph, ledger, _opset(graph, said))
     writer.standard, writer.on_codes = said.standard, said.on_codes
     copies = _name_outputs(writer)
     for node in graph:
@@ -113,7 +113,7 @@ def _with_all_axes(graph: Graph) -> Graph:
 
 
 def _why(opset: int, graph: Graph, dialect: Dialect) -> str:
-    """Why a model is of another operator set than its source."""
+    """Returns why a model is of another operator set than its source."""
     if dialect.opset is not None:
         return "as asked for"
     if opset > (provenance.source_opset(graph) or OPSET):
@@ -122,7 +122,8 @@ def _why(opset: int, graph: Graph, dialect: Dialect) -> str:
 
 
 def _opset(graph: Graph, dialect: Dialect) -> int:
-    """The operator set of the source, raised to what the graph needs; ours for other sources.
+    """Returns the operator set of the source, raised to what the graph needs; ours for other
+    sources.
 
     One newer than onnxruntime takes is lowered as far as the graph's ops let it. Refused where one
     is asked for that the graph does not fit.
@@ -151,7 +152,7 @@ def _opset(graph: Graph, dialect: Dialect) -> int:
 
 
 def _written(graph: Graph) -> Iterator[Node]:
-    """The nodes that are written, not those of a group that is written as one operator."""
+    """Yields the nodes that are written, not those of a group that is written as one operator."""
     for node in graph:
         yield node
         if node.op != "fused" or not contrib_ops.known(node):
@@ -178,7 +179,7 @@ def _asked(graph: Graph, dialect: Dialect, least: int, kept: list[Node]) -> int:
 
 
 def _needed(value: Value, *, own: bool) -> int:
-    """The first operator set that can hold such integers, unless only onnxruntime's own
+    """Returns the first operator set that can hold such integers, unless only onnxruntime's own
     meet them."""
     quant = value.type.quant
     if quant is None:
@@ -192,8 +193,8 @@ def _needed(value: Value, *, own: bool) -> int:
 
 
 def _within_operators(value: Value) -> bool:
-    """Whether quantized values are constants that operators of other domains alone read, in a form
-    of theirs.
+    """Returns whether quantized values are constants that operators of other domains alone read, in
+    a form of theirs.
 
     They are bytes in the file, as MatMulNBits has its weights, or go by those domains' sets.
     """
@@ -202,7 +203,7 @@ def _within_operators(value: Value) -> bool:
 
 
 def _microsoft(value: Value) -> bool:
-    """Whether all that makes and reads integers was onnxruntime's own in the source, as it
+    """Returns whether all that makes and reads integers was onnxruntime's own in the source, as it
     stays."""
     makers = () if value.node.op in ("constant", "input") else (value.node,)
     wanted = {"quantize": "QuantizeLinear", "dequantize": "DequantizeLinear"}
@@ -212,7 +213,7 @@ def _microsoft(value: Value) -> bool:
     )
 
 
-def _name_outputs(writer: Writer) -> list[tuple[Value, str]]:
+def _name_outputs(writer: OnnxWriter) -> list[tuple[Value, str]]:
     """Gives results their names; those that need a copy to have theirs are handed back."""
     graph = writer.graph
     named: set[Value] = set()
@@ -235,7 +236,7 @@ def _name_outputs(writer: Writer) -> list[tuple[Value, str]]:
     return sorted(copies, key=lambda copy: order.index(copy[1]))
 
 
-def _write(writer: Writer, node: Node) -> None:
+def _write(writer: OnnxWriter, node: Node) -> None:
     match node.op:
         case "input" | "output" | "constant":
             return
@@ -262,7 +263,7 @@ def _write(writer: Writer, node: Node) -> None:
             _plain(writer, node)
 
 
-def _plain(writer: Writer, node: Node) -> None:
+def _plain(writer: OnnxWriter, node: Node) -> None:
     value = node.results[0]
     work = Work.of(
         node.op, node.attrs, node.operands, value.type, writer.name(value), node, node.origins
@@ -274,7 +275,7 @@ def _plain(writer: Writer, node: Node) -> None:
         float_ops.write(writer, work, ins)
 
 
-def _chain(writer: Writer, node: Node) -> None:
+def _chain(writer: OnnxWriter, node: Node) -> None:
     if contrib_ops.known(node):
         contrib_ops.write(writer, node)
         return
@@ -294,7 +295,7 @@ def _chain(writer: Writer, node: Node) -> None:
 
 
 def _names(node: Node, op: str, stem: str) -> tuple[str | None, str | None, bool]:
-    """The source's names of scale and zero point, and whether it had the latter."""
+    """Returns the source's names of scale and zero point, and whether it had the latter."""
     for origin in node.origins:
         if origin.framework == "onnx" and origin.op == op:
             found = dict(origin.operands)
@@ -303,7 +304,7 @@ def _names(node: Node, op: str, stem: str) -> tuple[str | None, str | None, bool
     return None, None, True
 
 
-def _quantize(writer: Writer, node: Node) -> None:
+def _quantize(writer: OnnxWriter, node: Node) -> None:
     if len(node.operands) > 1:
         _even(writer, node)
         dynamic_ops.quantize(writer, node)
@@ -339,13 +340,13 @@ def _quantize(writer: Writer, node: Node) -> None:
     )
 
 
-def _even(writer: Writer, node: Node) -> None:
-    """Refused for another rounding, where scale and zero point are computed."""
+def _even(writer: OnnxWriter, node: Node) -> None:
+    """Raises Refused for another rounding, where scale and zero point are computed."""
     if node.attrs["round"] not in ("", "even"):
         raise writer.refuse(node, f"it rounds {node.attrs['round']!s}; ONNX rounds halves to even")
 
 
-def _dequantize(writer: Writer, node: Node) -> None:
+def _dequantize(writer: OnnxWriter, node: Node) -> None:
     if len(node.operands) > 1:
         dynamic_ops.dequantize(writer, node)
         return
@@ -361,7 +362,7 @@ def _dequantize(writer: Writer, node: Node) -> None:
         writer.dequantize(source, out, node, (scale, zero), zero=needed)
 
 
-def _requantize(writer: Writer, node: Node) -> None:
+def _requantize(writer: OnnxWriter, node: Node) -> None:
     if len(node.operands) > 1:
         _even(writer, node)
         dynamic_ops.requantize(writer, node)
@@ -377,15 +378,15 @@ def _requantize(writer: Writer, node: Node) -> None:
 
 
 def _outputs(graph: Graph) -> list[tuple[str, Value]]:
-    """The results in the source's order, which edits do not keep."""
+    """Returns the results in the source's order, which edits do not keep."""
     outputs = [o for o in graph.output.origins if o.op == "Output"]
     names = [slot for o in outputs for slot, _ in o.operands]
     known = {name: i for i, name in enumerate(names)}
     return sorted(graph.outputs.items(), key=lambda item: known.get(item[0], len(known)))
 
 
-def _given(writer: Writer, used: set[str]) -> Iterator[Value]:
-    """The defaults that are written as such: initializers that are inputs too."""
+def _given(writer: OnnxWriter, used: set[str]) -> Iterator[Value]:
+    """Yields the defaults that are written as such: initializers that are inputs too."""
     for value in writer.graph.defaults:
         if value.name in writer.initializers and value.name in used:
             yield value
@@ -394,7 +395,7 @@ def _given(writer: Writer, used: set[str]) -> Iterator[Value]:
             writer.ledger.add(Change.DROPPED, STEP, value.name, said)
 
 
-def _finished(writer: Writer) -> onnx.ModelProto:
+def _finished(writer: OnnxWriter) -> onnx.ModelProto:
     graph = writer.graph
     inputs = [helper.make_value_info(v.name, type_proto(v.type)) for v in graph.inputs]
     outputs = [helper.make_value_info(n, type_proto(v.type)) for n, v in _outputs(graph)]

@@ -1,4 +1,4 @@
-"""Ops that pick and place elements, resize, einsum, columns and matrices, as ONNX's operators."""
+"""Writes gather, scatter, resize, einsum and matrix ops."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from qir.ir.dtype import DType
 from .elements import number
 from .rows import Row, operator, whole
 from .shape_ops import given, listed
-from .writer import MICROSOFT, Wire, Work, Writer
+from .writer import MICROSOFT, OnnxWriter, Wire, Work
 
 _FRONT = -(2**63)
 
 
 def _picks(onnx_op: str, slot: str, *more: str, **names: str) -> Row:
-    """One operator with an operand of whole numbers; `names` are as for `operator`."""
+    """Returns one operator with an operand of whole numbers; `names` are as for `operator`."""
 
-    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
         ins[slot] = whole(writer, work, ins, slot, *more)
         attrs: dict[str, Wire] = {theirs: work.whole(ours) for theirs, ours in names.items()}
         writer.emit(onnx_op, ins.values(), [work.out], attrs, origins=work.origins)
@@ -30,7 +30,7 @@ def _picks(onnx_op: str, slot: str, *more: str, **names: str) -> Row:
 
 
 def _scatter(onnx_op: str) -> Row:
-    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
         attrs: dict[str, Wire] = {}
         more = () if onnx_op == "ScatterND" else ("i32",)
         ins["indices"] = whole(writer, work, ins, "indices", *more)
@@ -47,7 +47,7 @@ _DEPTHS = {("i32", "f32"): np.int32, ("f32", "f32"): np.float32, ("i64", "i32"):
 """Of indices and values, the type of depth that onnxruntime's kernel has, where not int64."""
 
 
-def _one_hot(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _one_hot(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     name = given(work, "OneHot").get("depth")
     indices, values = (work.operands[slot].type.dtype.name for slot in ("indices", "values"))
     size = np.array(work.whole("depth"), _DEPTHS.get((indices, values), np.int64))
@@ -57,7 +57,7 @@ def _one_hot(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("OneHot", operands, [work.out], attrs, origins=work.origins)
 
 
-def _unique(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _unique(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     outs = [writer.name(v) if v.uses or i == 0 else "" for i, v in enumerate(work.node.results)]
     while not outs[-1]:
         outs.pop()
@@ -67,7 +67,7 @@ def _unique(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Unique", [ins["x"]], outs, attrs, origins=work.origins)
 
 
-def _trilu(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _trilu(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     operands, name = [ins["x"]], given(work, "Trilu").get("k")
     if work.attrs["k"] or name:
         k = np.array(work.whole("k"), np.int64)
@@ -76,14 +76,14 @@ def _trilu(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Trilu", operands, [work.out], attrs, origins=work.origins)
 
 
-def _eye(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _eye(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     attrs: dict[str, Wire] = {"k": work.whole("k")} if work.attrs["k"] else {}
     if isinstance(kind := work.attrs["dtype"], DType):
         attrs["dtype"] = number(kind)
     writer.emit("EyeLike", [ins["x"]], [work.out], attrs, origins=work.origins)
 
 
-def _flip(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _flip(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     axes = work.numbers("axes")
     rows = {"starts": -1, "ends": _FRONT, "axes": 0, "steps": -1}
     lists = {n: axes if n == "axes" else (v,) * len(axes) for n, v in rows.items()}
@@ -93,7 +93,7 @@ def _flip(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Slice", [ins["x"], *operands], [work.out], origins=work.origins)
 
 
-def _reverse(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _reverse(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     axes = {f"{n}_axis": work.whole(n) % work.kind.rank for n in ("batch", "time")}
     if sorted(axes.values()) != [0, 1]:
         raise writer.refuse(work.node, f"ONNX turns round along axes 0 and 1, not {axes}")
@@ -101,19 +101,19 @@ def _reverse(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("ReverseSequence", operands, [work.out], attrs, origins=work.origins)
 
 
-def _compress(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _compress(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     attrs: dict[str, Wire] = {}
     if work.attrs["axis"] is not None:
         attrs["axis"] = work.whole("axis")
     writer.emit("Compress", ins.values(), [work.out], attrs, origins=work.origins)
 
 
-def _embedding(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _embedding(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     operands = [ins["w"], whole(writer, work, ins, "indices", "i32")]
     writer.emit("Gather", operands, [work.out], origins=work.origins)
 
 
-def _dropout(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _dropout(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     ratio = writer.constant(np.array(work.real("ratio"), np.float32), f"{work.out}_ratio")
     writer.emit("Dropout", [ins["x"], ratio], [work.out], origins=work.origins)
 
@@ -121,7 +121,7 @@ def _dropout(writer: Writer, work: Work, ins: dict[str, str]) -> None:
 # -- resize -------------------------------------------------------------------------------------
 
 
-def _resize(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _resize(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     operands = [ins["x"], _reals(writer, work, "roi"), _reals(writer, work, "scales")]
     if "sizes" in ins:
         operands.append(whole(writer, work, ins, "sizes"))
@@ -144,8 +144,8 @@ def _resize(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Resize", operands, [work.out], attrs, origins=work.origins)
 
 
-def _reals(writer: Writer, work: Work, name: str) -> str:
-    """An attribute of float values as an operand, absent where there are none."""
+def _reals(writer: OnnxWriter, work: Work, name: str) -> str:
+    """Returns an attribute of float values as an operand, absent where there are none."""
     value = work.attrs[name]
     assert isinstance(value, tuple)
     if not value:
@@ -157,7 +157,7 @@ def _reals(writer: Writer, work: Work, name: str) -> str:
 _OLD_MODES = {"linear": "bilinear", "cubic": "bicubic"}
 
 
-def _grid_sample(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _grid_sample(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     mode = str(work.attrs["mode"])
     attrs: dict[str, Wire] = {
         "mode": mode if writer.opset >= 20 else _OLD_MODES.get(mode, mode),
@@ -168,7 +168,7 @@ def _grid_sample(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("GridSample", ins.values(), [work.out], attrs, origins=work.origins)
 
 
-def _affine_grid(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _affine_grid(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     attrs: dict[str, Wire] = {"align_corners": 1} if work.attrs["align_corners"] else {}
     operands = [ins["theta"], whole(writer, work, ins, "size")]
     writer.emit("AffineGrid", operands, [work.out], attrs, origins=work.origins)
@@ -177,7 +177,7 @@ def _affine_grid(writer: Writer, work: Work, ins: dict[str, str]) -> None:
 # -- columns ------------------------------------------------------------------------------------
 
 
-def _unfold(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _unfold(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     """Windows picked axis by axis from the padded image, the places in the window before all."""
     shape, kernel = work.operands["x"].type.shape, work.numbers("kernel")
     sizes, channels, n = dims.known(shape[2:]), shape[1], len(kernel)
@@ -202,7 +202,7 @@ def _unfold(writer: Writer, work: Work, ins: dict[str, str]) -> None:
 
 
 def _made(
-    writer: Writer,
+    writer: OnnxWriter,
     work: Work,
     op: str,
     operands: list[str],
@@ -213,7 +213,7 @@ def _made(
     return out
 
 
-def _fold(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _fold(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     size = listed(writer, work, "size", "Col2Im", "image_shape")
     block = listed(writer, work, "kernel", "Col2Im", "block_shape")
     attrs: dict[str, Wire] = {
@@ -224,12 +224,13 @@ def _fold(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Col2Im", [ins["x"], size, block], [work.out], attrs, origins=work.origins)
 
 
-def _inverse(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _inverse(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Inverse", [ins["x"]], [work.out], domain=MICROSOFT, origins=work.origins)
 
 
 def since(op: str, attrs: Mapping[str, Attr]) -> int:
-    """The first operator set that has an op with these attributes, where it is a newer one."""
+    """Returns the first operator set that has an op with these attributes, where it is a newer
+    one."""
     newest = [SINCE.get(op, 0)]
     match op:
         case "resize" | "resize_nearest":

@@ -1,5 +1,4 @@
-"""Ops on integers: onnxruntime's operators for them, else the op between dequantize and
-quantize."""
+"""Writes quantized ops as onnxruntime's operators, or between dequantize and quantize."""
 
 from __future__ import annotations
 
@@ -18,9 +17,9 @@ from ..optimizer import overhanging_pools
 from . import custom, dynamic_ops, float_ops
 from .float_ops import conv_attrs
 from .pool_ops import pool_attrs
-from .writer import MICROSOFT, STEP, Wire, Work, Writer
+from .writer import MICROSOFT, STEP, OnnxWriter, Wire, Work
 
-Row = Callable[[Writer, Work], bool]
+Row = Callable[[OnnxWriter, Work], bool]
 _PREFIXES = {"x": "xXAa", "a": "aA", "w": "w", "b": "bB", "result": "yYC"}
 _MOVES = frozenset(
     "reshape flatten transpose squeeze unsqueeze slice concat pad max_pool1d max_pool2d "
@@ -34,7 +33,7 @@ _BESIDE = ("shape", "indices", "sizes")
 """Operands that say where elements go."""
 
 
-def write(writer: Writer, work: Work) -> None:
+def write(writer: OnnxWriter, work: Work) -> None:
     """Writes a quantized op; Refused for quantized values that ONNX has no form for."""
     if _moves(work) and not any(o.op == "QLinearConcat" for o in work.origins):
         float_ops.write(writer, work, {s: writer.name(v) for s, v in work.operands.items()})
@@ -45,7 +44,7 @@ def write(writer: Writer, work: Work) -> None:
     around(writer, work)
 
 
-def around(writer: Writer, work: Work) -> None:
+def around(writer: OnnxWriter, work: Work) -> None:
     """Writes dequantize, the op in float, quantize."""
     if overhanging_pools.differs(work.node):
         said = "windows that exceed the padding count differently in float"
@@ -67,15 +66,15 @@ def around(writer: Writer, work: Work) -> None:
     writer.on_reals(work.op, work.node, work.out)
 
 
-def _real(writer: Writer, work: Work, slot: str) -> str:
+def _real(writer: OnnxWriter, work: Work, slot: str) -> str:
     value = work.operands[slot]
     if value.type.dtype == I32 and value.type.quant is None and slot in ("bias", "c"):
         return _real_bias(writer, work, slot, value)
     return writer.real(value, work.node)
 
 
-def _real_bias(writer: Writer, work: Work, slot: str, value: Value) -> str:
-    """A bias that counts in the accumulator's unit, dequantized."""
+def _real_bias(writer: OnnxWriter, work: Work, slot: str, value: Value) -> str:
+    """Returns a bias that counts in the accumulator's unit, dequantized."""
     data, weight = ("x", "w") if "x" in work.operands else ("a", "b")
     x, w = work.operands[data].type.quant, work.operands[weight].type.quant
     if x is None or w is None:
@@ -99,7 +98,8 @@ def _real_bias(writer: Writer, work: Work, slot: str, value: Value) -> str:
 
 
 def _moves(work: Work) -> bool:
-    """Whether the op hands on quantized values of one map, which need not be touched."""
+    """Returns whether the op hands on quantized values of one quantized type, which need not be
+    touched."""
     quant = work.kind.quant
     if work.op not in _MOVES or quant is None:
         return False
@@ -125,13 +125,13 @@ def _single(quant: QuantType | None, *storages: str) -> bool:
 
 
 def _alike(work: Work, slots: Iterable[str]) -> bool:
-    """Whether operands and result are all u8, or all i8, each with one map."""
+    """Returns whether operands and result are all u8, or all i8, each with one quantized type."""
     quants = [work.operands[s].type.quant for s in slots]
     return any(all(_single(q, kind) for q in (*quants, work.kind.quant)) for kind in ("u8", "i8"))
 
 
 def _weighted(work: Work, data: str, weight: str, axis: int, *, real: bool = False) -> bool:
-    """Whether an integer product is one that the kernels take."""
+    """Returns whether an integer product is one that the kernels take."""
     x, w = work.operands[data].type.quant, work.operands[weight].type.quant
     if x is None or w is None or w.express.name != "f32" or w.storage.name not in ("u8", "i8"):
         return False
@@ -167,7 +167,7 @@ def _given(work: Work, slot: str) -> tuple[str | None, str | None]:
     return None, None
 
 
-def _triple(writer: Writer, work: Work, slot: str) -> list[str]:
+def _triple(writer: OnnxWriter, work: Work, slot: str) -> list[str]:
     value = work.operands[slot]
     quant = value.type.quant
     assert quant is not None
@@ -177,8 +177,8 @@ def _triple(writer: Writer, work: Work, slot: str) -> list[str]:
     return [writer.name(value), *writer.pair(value, work.node, _given(work, slot))]
 
 
-def _computed(writer: Writer, work: Work, slot: str, kind: TensorType) -> list[str]:
-    """Scale and zero point that stand beside an op; a zero point of 0 where there is none."""
+def _computed(writer: OnnxWriter, work: Work, slot: str, kind: TensorType) -> list[str]:
+    """Scale and zero point that are next to an op; a zero point of 0 where there is none."""
     quant = kind.quant
     assert quant is not None
     numbers = dynamic_ops.numbers(writer, work.node, slot, kind, False)
@@ -189,7 +189,7 @@ def _computed(writer: Writer, work: Work, slot: str, kind: TensorType) -> list[s
     return [*numbers, writer.parameter(zero, name, None, quant.storage)]
 
 
-def _result(writer: Writer, work: Work) -> list[str]:
+def _result(writer: OnnxWriter, work: Work) -> list[str]:
     quant = work.kind.quant
     assert quant is not None
     if quant.dynamic:
@@ -199,8 +199,9 @@ def _result(writer: Writer, work: Work) -> list[str]:
     return list(writer.pair_of(quant, stem, work.node, _given(work, "result")))
 
 
-def _bias(writer: Writer, work: Work, slot: str) -> list[str] | None:
-    """The raw bias as an operand; none if there is none; None if it is not in the right unit."""
+def _bias(writer: OnnxWriter, work: Work, slot: str) -> list[str] | None:
+    """Returns the raw bias as an operand; none if there is none; None if it is not in the right
+    unit."""
     value = work.operands.get(slot)
     if value is None:
         return []
@@ -208,7 +209,7 @@ def _bias(writer: Writer, work: Work, slot: str) -> list[str] | None:
 
 
 def _emit(
-    writer: Writer,
+    writer: OnnxWriter,
     work: Work,
     op: str,
     operands: Iterable[str],
@@ -224,7 +225,7 @@ def _emit(
 # -- the operators -------------------------------------------------------------------------------
 
 
-def _conv(writer: Writer, work: Work) -> bool:
+def _conv(writer: OnnxWriter, work: Work) -> bool:
     bias = _bias(writer, work, "bias")
     if bias is None or not _weighted(work, "x", "w", 0):
         return False
@@ -234,7 +235,7 @@ def _conv(writer: Writer, work: Work) -> bool:
     return _emit(writer, work, "QLinearConv", [*operands, *bias], attrs, domain)
 
 
-def _matmul(writer: Writer, work: Work) -> bool:
+def _matmul(writer: OnnxWriter, work: Work) -> bool:
     a, b = work.operands["a"].type, work.operands["b"].type
     if "bias" in work.operands or work.attrs["trans_a"] or work.attrs["trans_b"]:
         if a.rank != 2 or b.rank != 2:
@@ -246,19 +247,19 @@ def _matmul(writer: Writer, work: Work) -> bool:
     return _emit(writer, work, "QLinearMatMul", operands, domain="")
 
 
-def _linear(writer: Writer, work: Work) -> bool:
+def _linear(writer: OnnxWriter, work: Work) -> bool:
     if work.operands["x"].type.rank != 2:
         return False
     return _qgemm(writer, work, ("x", "w", "bias"), True)
 
 
-def _gemm(writer: Writer, work: Work) -> bool:
+def _gemm(writer: OnnxWriter, work: Work) -> bool:
     if "c" in work.operands and work.attrs["beta"] != 1.0:
         return False
     return _qgemm(writer, work, ("a", "b", "c"), work.attrs["trans_b"] is True)
 
 
-def _qgemm(writer: Writer, work: Work, slots: tuple[str, str, str], turned: bool) -> bool:
+def _qgemm(writer: OnnxWriter, work: Work, slots: tuple[str, str, str], turned: bool) -> bool:
     data, weight, added = slots
     bias = _bias(writer, work, added)
     real = work.kind.element == work.kind.express
@@ -278,7 +279,7 @@ def _qgemm(writer: Writer, work: Work, slots: tuple[str, str, str], turned: bool
 
 
 def _pair(op: str) -> Row:
-    def row(writer: Writer, work: Work) -> bool:
+    def row(writer: OnnxWriter, work: Work) -> bool:
         if not _alike(work, ("a", "b")):
             return False
         operands = [*_triple(writer, work, "a"), *_triple(writer, work, "b")]
@@ -288,7 +289,7 @@ def _pair(op: str) -> Row:
 
 
 def _unary(op: str, attrs: Callable[[Work], dict[str, Wire]]) -> Row:
-    def row(writer: Writer, work: Work) -> bool:
+    def row(writer: OnnxWriter, work: Work) -> bool:
         if not _alike(work, ("x",)):
             return False
         operands = [*_triple(writer, work, "x"), *_result(writer, work)]
@@ -301,7 +302,7 @@ def _last(work: Work) -> dict[str, Wire]:
     return {"channels_last": 1} if work.last else {}
 
 
-def _concat(writer: Writer, work: Work) -> bool:
+def _concat(writer: OnnxWriter, work: Work) -> bool:
     slots = work.variadic("xs")
     if not _alike(work, slots):
         return False
@@ -316,7 +317,7 @@ def _concat(writer: Writer, work: Work) -> bool:
     return _emit(writer, work, "QLinearConcat", [*pair, *parts], axis)
 
 
-def _concat_part(writer: Writer, work: Work, slot: str) -> list[str]:
+def _concat_part(writer: OnnxWriter, work: Work, slot: str) -> list[str]:
     at = slot.rpartition(".")[2]
     value = work.operands[slot]
     if value.type.quant is not None and value.type.quant.dynamic:
@@ -330,7 +331,7 @@ def _concat_names(work: Work, slot: str) -> str | None:
     return dict(found[0].operands).get(slot) if found else None
 
 
-def _where(writer: Writer, work: Work) -> bool:
+def _where(writer: OnnxWriter, work: Work) -> bool:
     if not _alike(work, ("a", "b")):
         return False
     operands = [*_triple(writer, work, "a"), *_triple(writer, work, "b"), *_result(writer, work)]
@@ -338,7 +339,7 @@ def _where(writer: Writer, work: Work) -> bool:
     return _emit(writer, work, "QLinearWhere", [condition, *operands])
 
 
-def _mean(writer: Writer, work: Work) -> bool:
+def _mean(writer: OnnxWriter, work: Work) -> bool:
     """QLinearReduceMean where the source had it: onnxruntime has no kernel for it."""
     if not any(o.op == "QLinearReduceMean" for o in work.origins) or not _alike(work, ("x",)):
         return False
@@ -350,8 +351,8 @@ def _mean(writer: Writer, work: Work) -> bool:
     return _emit(writer, work, "QLinearReduceMean", operands, attrs)
 
 
-def beside(writer: Writer, node: Node) -> bool:
-    """Writes a quantized op whose numbers stand beside it, where onnxruntime has one for it."""
+def beside(writer: OnnxWriter, node: Node) -> bool:
+    """Writes a quantized op whose numbers are next to it, where onnxruntime has one for it."""
     row = _OPS.get(node.op)
     kinds = (node.results[0].type, *(v.type for v in node.operands.values()))
     if row is None or len(node.results) != 1:
@@ -394,7 +395,7 @@ _OPS: dict[str, Row] = {
 
 
 def saturates(op: str, attrs: Work, kind: QuantType) -> bool:
-    """Whether rounding into those quantized values does all that the activation would."""
+    """Returns whether rounding into those quantized values does all that the activation would."""
     low, high = _bounds(op, attrs)
     scale, zero = np.float32(kind.scales()), int(kind.zeros())
     enough_low = low is None or np.rint(np.float32(low) / scale) + zero <= kind.low
@@ -410,7 +411,7 @@ def _bounds(op: str, work: Work) -> tuple[float | None, float | None]:
     return (low if isinstance(low, float) else None, high if isinstance(high, float) else None)
 
 
-def write_chain(writer: Writer, works: list[Work]) -> None:
+def write_chain(writer: OnnxWriter, works: list[Work]) -> None:
     """Writes a group: a quantized op and the activations after it.
 
     Refused for any other group: onnxruntime has no operator for it.
@@ -442,8 +443,8 @@ def write_chain(writer: Writer, works: list[Work]) -> None:
         )
 
 
-def _activate(writer: Writer, work: Work, codes: str, kind: TensorType) -> None:
-    """Writes dequantize, the activation, quantize, all with one map."""
+def _activate(writer: OnnxWriter, work: Work, codes: str, kind: TensorType) -> None:
+    """Writes dequantize, the activation, quantize, all with one quantized type."""
     quant, node = kind.quant, work.node
     assert quant is not None
     scale, zero = writer.pair_of(quant, node.result.lineage.tensor, node, _given(work, "result"))

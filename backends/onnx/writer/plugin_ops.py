@@ -1,4 +1,4 @@
-"""Ops that plugins bring, written under the names that they say ONNX has for them."""
+"""Writes ops of plugins under the ONNX names that they state."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Node
 from qir.ir.ops import OPS, Elsewhere, plugin_op, spec
 
-from .writer import Wire, Writer
+from .writer import OnnxWriter, Wire
 
 
 def known(node: Node) -> bool:
-    """Whether the node is an op that a plugin brings."""
+    """Returns whether the node is an op that a plugin brings."""
     return not OPS.own(node.op)
 
 
-def write(writer: Writer, node: Node) -> None:
+def write(writer: OnnxWriter, node: Node) -> None:
     """Writes one; Refused where ONNX has no name for it, or where it is quantized."""
     form = plugin_op(node.op).elsewhere.get("onnx")
     if form is None:
@@ -40,7 +40,7 @@ def write(writer: Writer, node: Node) -> None:
 
 
 def _emit(
-    writer: Writer, node: Node, form: Elsewhere, ins: list[str], attrs: dict[str, Wire]
+    writer: OnnxWriter, node: Node, form: Elsewhere, ins: list[str], attrs: dict[str, Wire]
 ) -> None:
     outs = [writer.name(value) for value in node.results]
     writer.emit(form.op, ins, outs, attrs, domain=form.domain, origins=node.origins)
@@ -48,7 +48,7 @@ def _emit(
         writer.info(value)
 
 
-def _wire(writer: Writer, node: Node, name: str, value: Attr) -> Wire:
+def _wire(writer: OnnxWriter, node: Node, name: str, value: Attr) -> Wire:
     match value:
         case bool():
             return int(value)

@@ -1,4 +1,4 @@
-"""Pools, as ONNX's operators; channels that stand last are moved to the front and back."""
+"""Writes pools; channels_last data are transposed before and after."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from qir.ir import dims
 
 from .rows import Row, whole
-from .writer import Wire, Work, Writer
+from .writer import OnnxWriter, Wire, Work
 
 
 def spatial(
-    writer: Writer, work: Work, ins: dict[str, str], op: str, attrs: Mapping[str, Wire]
+    writer: OnnxWriter, work: Work, ins: dict[str, str], op: str, attrs: Mapping[str, Wire]
 ) -> None:
-    """Writes an op on images; channels that stand last are moved to the front and back."""
+    """Writes an op on images; channels that are last are moved to the front and back."""
     operands = list(ins.values())
     if not work.last:
         writer.emit(op, operands, [work.out], attrs, origins=work.origins)
@@ -28,7 +28,7 @@ def spatial(
 
 
 def pool_attrs(work: Work) -> dict[str, Wire]:
-    """The attributes of a pool; those that say nothing are left out."""
+    """Returns the attributes of a pool; those that say nothing are left out."""
     out: dict[str, Wire] = {
         "kernel_shape": work.numbers("kernel"),
         "pads": work.numbers("pad"),
@@ -44,7 +44,7 @@ def pool_attrs(work: Work) -> dict[str, Wire]:
 
 
 def _pool(op: str) -> Row:
-    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
         attrs = pool_attrs(work)
         if "p" in work.attrs:
             attrs["p"] = work.whole("p")
@@ -54,20 +54,20 @@ def _pool(op: str) -> Row:
 
 
 def _whole(op: str) -> Row:
-    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
         attrs: dict[str, Wire] = {"p": work.whole("p")} if "p" in work.attrs else {}
         spatial(writer, work, ins, op, attrs)
 
     return row
 
 
-def _places(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _places(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     _counted(writer, work)
     outs = [writer.name(value) for value in work.node.results]
     writer.emit("MaxPool", [ins["x"]], outs, pool_attrs(work), origins=work.origins)
 
 
-def _unpool(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _unpool(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     """Windows that grow each axis to its size, or the size itself where an axis is named."""
     _counted(writer, work)
     operands = [ins["x"], whole(writer, work, ins, "places")]
@@ -85,13 +85,13 @@ def _unpool(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("MaxUnpool", [*operands, name], [work.out], attrs, origins=work.origins)
 
 
-def _counted(writer: Writer, work: Work) -> None:
+def _counted(writer: OnnxWriter, work: Work) -> None:
     if work.attrs["counted"] != "tensor":
         raise writer.refuse(work.node, "ONNX counts places in the whole tensor, not in its plane")
 
 
 def _even(held: tuple[int, ...], made: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The one length of all windows along each axis, where there is one."""
+    """Returns the one length of all windows along each axis, where there is one."""
     sides = list(zip(held, made, strict=True))
     return None if any(not m or h % m for h, m in sides) else tuple(h // m for h, m in sides)
 
@@ -99,7 +99,7 @@ def _even(held: tuple[int, ...], made: tuple[int, ...]) -> tuple[int, ...] | Non
 def _adaptive(op: str, whole: str) -> Row:
     """Windows of one size where all are; ONNX has no others."""
 
-    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
         held, made = work.operands["x"].type.shape[2:], work.kind.shape[2:]
         if all(m == 1 for m in made):
             writer.emit(whole, ins.values(), [work.out], origins=work.origins)

@@ -1,4 +1,4 @@
-"""Recurrent layers, as ONNX's RNN, LSTM and GRU."""
+"""Writes recurrent layers as ONNX's RNN, LSTM and GRU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from qir.ir.ops.recurrent import ACTIVATIONS, GATES
 
 from .rows import Row
-from .writer import Wire, Work, Writer
+from .writer import OnnxWriter, Wire, Work
 
 _NAMES = {name: "".join(w.title() for w in name.split("_")) for name in ACTIVATIONS}
 _SLOTS = {
@@ -22,15 +22,16 @@ _FIRST = {3: (1, 0, 2), 4: (2, 0, 1, 3)}
 
 
 def placed(names: Mapping[str, str], slots: tuple[str, ...]) -> list[str]:
-    """The operands in ONNX's places, without empty ones at the end."""
+    """Returns the operands in ONNX's places, without empty ones at the end."""
     out = [names.get(slot, "") for slot in slots]
     while out and not out[-1]:
         out.pop()
     return out
 
 
-def refuse_inner(writer: Writer, work: Work) -> None:
-    """Refused where values are rounded inside, or where a result beyond the first is quantized."""
+def refuse_inner(writer: OnnxWriter, work: Work) -> None:
+    """Raises Refused where values are rounded inside, or where a result beyond the first is
+    quantized."""
     if work.node.inner:
         names = ", ".join(sorted(work.node.inner))
         raise writer.refuse(work.node, f"ONNX's {work.op} does not round {names} inside")
@@ -38,7 +39,7 @@ def refuse_inner(writer: Writer, work: Work) -> None:
         raise writer.refuse(work.node, f"{work.op} has no integer form; expand-qdq decomposes it")
 
 
-def _layer(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _layer(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     refuse_inner(writer, work)
     if "proj" in ins:
         raise writer.refuse(work.node, "ONNX's LSTM does not project its state")
@@ -62,7 +63,7 @@ def _layer(writer: Writer, work: Work, ins: dict[str, str]) -> None:
 
 
 def _batch_first(
-    writer: Writer, work: Work, ins: dict[str, str], outs: list[str], rows: int
+    writer: OnnxWriter, work: Work, ins: dict[str, str], outs: list[str], rows: int
 ) -> None:
     """Writes the layer with steps first, which alone onnxruntime runs, and turns what it takes."""
     for slot in ("x", "h0", "c0"):
@@ -84,14 +85,14 @@ def _trimmed(names: list[str]) -> list[str]:
     return out
 
 
-def _cast(writer: Writer, source: str, name: str) -> str:
+def _cast(writer: OnnxWriter, source: str, name: str) -> str:
     out = writer.fresh(name)
     writer.emit("Cast", [source], [out], {"to": 6})
     return out
 
 
-def _whole_bias(writer: Writer, work: Work, name: str, rows: int) -> str:
-    """The bias with zeros for the product with r, where it has none."""
+def _whole_bias(writer: OnnxWriter, work: Work, name: str, rows: int) -> str:
+    """Returns the bias with zeros for the product with r, where it has none."""
     kind = work.operands["bias"].type
     ways = work.operands["w"].type.shape[0]
     if kind.shape[1] == 2 * rows:

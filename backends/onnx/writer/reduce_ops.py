@@ -1,4 +1,4 @@
-"""Reductions, ops that look along an axis, and normalizations, as ONNX's operators."""
+"""Writes reductions, ops along an axis, and normalizations."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 
 from .rows import Row, operator
 from .shape_ops import given, listed
-from .writer import Wire, Work, Writer
+from .writer import OnnxWriter, Wire, Work
 
 
 def _reduce(onnx_op: str, since: int = 18) -> Row:
-    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
         operands, axes = [ins["x"]], work.numbers("axes")
         attrs: dict[str, Wire] = {"keepdims": 1 if work.attrs["keep"] else 0}
         if axes and writer.opset < since:
@@ -23,7 +23,7 @@ def _reduce(onnx_op: str, since: int = 18) -> Row:
 
 
 def _place(onnx_op: str) -> Row:
-    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
         attrs: dict[str, Wire] = {
             "axis": work.whole("axis"),
             "keepdims": 1 if work.attrs["keep"] else 0,
@@ -36,7 +36,7 @@ def _place(onnx_op: str) -> Row:
 
 
 def _so_far(onnx_op: str) -> Row:
-    def row(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+    def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
         name = given(work, onnx_op).get("axis")
         axis = writer.parameter(np.array(work.whole("axis"), np.int64), f"{work.out}_axis", name)
         attrs: dict[str, Wire] = {n: 1 for n in ("exclusive", "reverse") if work.attrs[n]}
@@ -45,7 +45,7 @@ def _so_far(onnx_op: str) -> Row:
     return row
 
 
-def _top_k(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _top_k(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     name = given(work, "TopK").get("K")
     k = writer.parameter(np.array([work.whole("k")], np.int64), f"{work.out}_k", name)
     outs = [writer.name(value) for value in work.node.results]

@@ -1,4 +1,4 @@
-"""Rotary embedding by slices, products and sums, for operator sets that have it not."""
+"""Decomposes rotary embedding into slices, products and sums, for operator sets without it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from qir.ir.dtype import F32
 from qir.ir.node import Node
 from qir.ledger import Change
 
-from ..opset.decomposed import Steps
+from ..opset.decomposed import OperatorSequence
 from .elements import number
-from .writer import STEP, Wire, Work, Writer
+from .writer import STEP, OnnxWriter, Wire, Work
 
 
 def sayable(node: Node) -> bool:
-    """Whether it is of floats, and the size of a head is known."""
+    """Returns whether it is of floats, and the size of a head is known."""
     kind = node.operands["x"].type
     tables = [node.operands[slot].type for slot in ("cos", "sin")]
     return (
@@ -25,12 +25,12 @@ def sayable(node: Node) -> bool:
     )
 
 
-def write(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def write(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     """Writes the parts: what is turned, in halves or in pairs, and what is not."""
     said = f"rotary, which opset {writer.opset} has not so, by operators that each round"
     writer.ledger.add(Change.REGROUPED, STEP, work.out, said)
     kind, flat = work.kind.dtype, work.operands["x"].type.rank == 3
-    steps = Steps(writer, work, F32 if kind.bits == 16 else kind)
+    steps = OperatorSequence(writer, work, F32 if kind.bits == 16 else kind)
     x, cos, sin = (ins[slot] for slot in ("x", "cos", "sin"))
     if steps.kind != kind:
         x, cos, sin = (steps.do("Cast", name, to=number(F32)) for name in (x, cos, sin))
@@ -52,8 +52,10 @@ def write(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Cast" if attrs else "Identity", [last], [work.out], attrs, origins=work.origins)
 
 
-def _angles(steps: Steps, positions: str | None, table: str, x: str, *, flat: bool) -> str:
-    """One number a pair, where heads stand after the length or before it."""
+def _angles(
+    steps: OperatorSequence, positions: str | None, table: str, x: str, *, flat: bool
+) -> str:
+    """Returns one number a pair, where heads are after the length or before it."""
     if positions is not None:
         if steps.work.operands["positions"].type.rank == 1:
             positions = _row(steps, positions, x, 1 if flat else 2)
@@ -61,7 +63,7 @@ def _angles(steps: Steps, positions: str | None, table: str, x: str, *, flat: bo
     return steps.do("Unsqueeze", table, steps.listed(2 if flat else 1))
 
 
-def _row(steps: Steps, first: str, x: str, axis: int) -> str:
+def _row(steps: OperatorSequence, first: str, x: str, axis: int) -> str:
     """Places one after the other from the first, the same in each of the batch."""
     numbers = {n: steps.writer.constant(np.array(n), f"{steps.work.out}_n") for n in (0, 1, axis)}
     count = steps.do("Gather", steps.do("Shape", x), numbers[axis])
@@ -69,11 +71,11 @@ def _row(steps: Steps, first: str, x: str, axis: int) -> str:
     return steps.do("Unsqueeze", steps.do("Add", first, row), steps.listed(0))
 
 
-def _cut(steps: Steps, x: str, start: int, end: int, step: int = 1) -> str:
+def _cut(steps: OperatorSequence, x: str, start: int, end: int, step: int = 1) -> str:
     return steps.do("Slice", x, *(steps.listed(n) for n in (start, end, 3, step)))
 
 
-def _turned(steps: Steps, x: str, turned: int, cos: str, sin: str) -> str:
+def _turned(steps: OperatorSequence, x: str, turned: int, cos: str, sin: str) -> str:
     half, paired = turned // 2, steps.work.attrs["interleaved"]
     if paired:
         first, second = (_cut(steps, x, at, turned, 2) for at in (0, 1))

@@ -1,4 +1,4 @@
-"""Ops that pick, repeat and rearrange elements, and ops about sizes, as ONNX's operators."""
+"""Writes ops that select, repeat and rearrange elements, and ops about shapes."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from qir.ir.types import Array
 
 from .elements import tensor
 from .rows import Row, operator, whole
-from .writer import Wire, Work, Writer
+from .writer import OnnxWriter, Wire, Work
 
 _TO_FIRST = (0, 3, 1, 2)
 _TO_LAST = (0, 2, 3, 1)
 
 
 def listed(
-    writer: Writer, work: Work, name: str, onnx_op: str, theirs: str = "", *, kind: DType = I64
+    writer: OnnxWriter, work: Work, name: str, onnx_op: str, theirs: str = "", *, kind: DType = I64
 ) -> str:
-    """An attribute of whole numbers as an operand, under its source's name."""
+    """Returns an attribute of whole numbers as an operand, under its source's name."""
     theirs = theirs or name
     data = np.array(work.numbers(name), kind.carrier)
     return writer.parameter(data, f"{work.out}_{theirs}", given(work, onnx_op).get(theirs))
 
 
 def given(work: Work, onnx_op: str) -> dict[str, str]:
-    """The source's names for the operands of that operator."""
+    """Returns the source's names for the operands of that operator."""
     return {s: n for o in work.origins for s, n in o.operands if o.op == onnx_op}
 
 
-def _squeeze(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _squeeze(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     axes = [listed(writer, work, "axes", "Squeeze")] if work.numbers("axes") else []
     writer.emit("Squeeze", [ins["x"], *axes], [work.out], origins=work.origins)
 
 
-def _unsqueeze(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _unsqueeze(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     axes = listed(writer, work, "axes", "Unsqueeze")
     writer.emit("Unsqueeze", [ins["x"], axes], [work.out], origins=work.origins)
 
 
-def _slice(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _slice(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     source, axes, steps = given(work, "Slice"), work.numbers("axes"), work.numbers("steps")
     names = ["starts", "ends"]
     needs_steps = "steps" in source or set(steps) != {1}
@@ -52,7 +52,7 @@ def _slice(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Slice", [ins["x"], *operands], [work.out], origins=work.origins)
 
 
-def _slice_at(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _slice_at(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     """All that says where has one type: int32 where both bounds do."""
     bounds, names = ("starts", "ends"), ["axes", "steps"] if work.numbers("steps") else ["axes"]
     short = all(work.operands[slot].type.dtype == I32 for slot in bounds)
@@ -62,7 +62,7 @@ def _slice_at(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Slice", operands, [work.out], origins=work.origins)
 
 
-def _split(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _split(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     outs = [writer.name(value) for value in work.node.results]
     sizes, attrs = work.numbers("sizes"), {"axis": work.whole("axis")}
     operands = [ins["x"]]
@@ -74,17 +74,17 @@ def _split(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Split", operands, outs, attrs, origins=work.origins)
 
 
-def _gather(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _gather(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     attrs: dict[str, Wire] = {"axis": work.whole("axis")} if work.attrs["axis"] else {}
     writer.emit("Gather", ins.values(), [work.out], attrs, origins=work.origins)
 
 
-def _tile(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _tile(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     repeats = listed(writer, work, "repeats", "Tile")
     writer.emit("Tile", [ins["x"], repeats], [work.out], origins=work.origins)
 
 
-def _blocks(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _blocks(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     name = "DepthToSpace" if work.op == "depth_to_space" else "SpaceToDepth"
     attrs: dict[str, Wire] = {"blocksize": work.whole("block")}
     if "mode" in work.attrs:
@@ -97,7 +97,7 @@ def _blocks(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.transposed(made, _TO_LAST, work.out)
 
 
-def _shape(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _shape(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     attrs: dict[str, Wire] = {"start": work.whole("start")} if work.attrs["start"] else {}
     if work.attrs["end"] is not None:
         attrs["end"] = work.whole("end")
@@ -107,7 +107,7 @@ def _shape(writer: Writer, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Shape", [ins["x"]], [work.out], attrs, origins=work.origins)
 
 
-def _part_of_shape(writer: Writer, work: Work, x: str) -> None:
+def _part_of_shape(writer: OnnxWriter, work: Work, x: str) -> None:
     """Some of the sizes, as operator sets before 15 say it: cut from all."""
     sizes, rank = writer.fresh(f"{work.out}_sizes"), work.operands["x"].type.rank
     end = rank if work.attrs["end"] is None else work.whole("end")
@@ -120,7 +120,7 @@ def _part_of_shape(writer: Writer, work: Work, x: str) -> None:
     writer.emit("Slice", [sizes, *names], [work.out])
 
 
-def _constant_of_shape(writer: Writer, work: Work, ins: dict[str, str]) -> None:
+def _constant_of_shape(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     value = work.attrs["value"]
     assert isinstance(value, Array)
     proto = tensor(value, "")

@@ -9,7 +9,7 @@ import numpy as np
 
 from qir.ir.node import Node
 
-from .elementwise import Steps
+from .elementwise import ElementwiseWriter
 from .nodes import Nodes, kind, refused
 
 _USUAL = {"softcap": 0.0, "left": -1, "right": -1, "present": False, "qk": "none"}
@@ -22,7 +22,7 @@ def _attention(w: Nodes, n: Node) -> str:
     if odd or q.type.rank != 4 or q.type.shape[1] != k.type.shape[1]:
         why = odd[0] if odd else "heads in one axis, or fewer of the keys"
         raise refused(n, f"attention with {why} is not written for TensorFlow; write ONNX")
-    s, scale = Steps(w, n, "q"), n.attrs["scale"]
+    s, scale = ElementwiseWriter(w, n, "q"), n.attrs["scale"]
     size = q.type.shape[3]
     if not isinstance(scale, float):
         if not isinstance(size, int):

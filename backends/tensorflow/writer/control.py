@@ -11,7 +11,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 
 from .nodes import Nodes, kind, sizes
-from .wire import Attr, Kind
+from .wire import Attr, TypeAttr
 
 _MANY = 10
 """Rounds that TensorFlow may run at once: its default."""
@@ -23,7 +23,7 @@ WriteControl = Callable[[Nodes, Graph, Node, Body], list[str]]
 class _Ring:
     """A value that is carried around a loop."""
 
-    def __init__(self, w: Nodes, frame: str, start: str, kind: Kind) -> None:
+    def __init__(self, w: Nodes, frame: str, start: str, kind: TypeAttr) -> None:
         self.w, self.kind, self.like = w, kind, frame
         self.again = w.name(f"{frame}/next")
         entered = enter(w, frame, start, kind)
@@ -45,7 +45,7 @@ class _Ring:
         return self.w.add("Exit", (self.switch,), f"{self.like}/exit", T=self.kind)
 
 
-def enter(w: Nodes, frame: str, value: str, of: Kind, *, fixed: bool = False) -> str:
+def enter(w: Nodes, frame: str, value: str, of: TypeAttr, *, fixed: bool = False) -> str:
     """Brings a value into a loop; a fixed one is the same in every round."""
     attrs: dict[str, Attr] = {
         "T": of,
@@ -67,26 +67,26 @@ def loop(w: Nodes, graph: Graph, n: Node, write: Body) -> list[str]:
     first, flag = body.inputs[:2]
     count, cond = n.operands.get("count"), n.operands.get("cond")
     limit = w.read(count) if count else _whole(w, np.iinfo(np.int64).max)
-    limit = w.add("Reshape", (limit, w.row([])), n.name, T=Kind("int64"))
+    limit = w.add("Reshape", (limit, w.row([])), n.name, T=TypeAttr("int64"))
     go = w.read(cond) if cond else w.constant(np.asarray(True))
-    go = w.add("Reshape", (go, w.row([])), n.name, T=Kind("bool"))
-    parts = [Part(w, frame, v) for v in list(body.outputs.values())[1 + len(carried) :]]
+    go = w.add("Reshape", (go, w.row([])), n.name, T=TypeAttr("bool"))
+    parts = [StackedResult(w, frame, v) for v in list(body.outputs.values())[1 + len(carried) :]]
     starts = [w.read(value) for value in carried]
     outside = [enter(w, frame, w.read(value), kind(value), fixed=True) for value in given]
 
-    round_ = _Ring(w, frame, _whole(w, 0), Kind("int64"))
-    condition = _Ring(w, frame, go, Kind("bool"))
+    round_ = _Ring(w, frame, _whole(w, 0), TypeAttr("int64"))
+    condition = _Ring(w, frame, go, TypeAttr("bool"))
     rings = [
         _Ring(w, frame, start, kind(v)) for start, v in zip(starts, body.inputs[2:], strict=False)
     ]
-    flows = [_Ring(w, frame, part.flow, Kind("float")) for part in parts]
-    limit = enter(w, frame, limit, Kind("int64"), fixed=True)
-    more = w.add("Less", (round_.merged, limit), f"{frame}/less", T=Kind("int64"))
+    flows = [_Ring(w, frame, part.flow, TypeAttr("float")) for part in parts]
+    limit = enter(w, frame, limit, TypeAttr("int64"), fixed=True)
+    more = w.add("Less", (round_.merged, limit), f"{frame}/less", T=TypeAttr("int64"))
     more = w.add("LogicalAnd", (more, condition.merged), f"{frame}/and")
     more = w.add("LoopCond", (more,), f"{frame}/cond")
 
     index, going = round_.split(more), condition.split(more)
-    index = w.add("Identity", (index,), f"{frame}/round", T=Kind("int64"))
+    index = w.add("Identity", (index,), f"{frame}/round", T=TypeAttr("int64"))
     for value, number in ((first, index), (flag, going)):
         w.places[value] = _shaped(w, number, value, index) if value.uses else number
     inner = body.inputs[2:]
@@ -96,8 +96,8 @@ def loop(w: Nodes, graph: Graph, n: Node, write: Body) -> list[str]:
         write(w, body)
         after, *values = (w.read(value) for value in body.outputs.values())
         made, written = values[: len(rings)], values[len(rings) :]
-        after = w.add("Reshape", (after, w.row([])), f"{frame}/after", T=Kind("bool"))
-        next_ = w.add("AddV2", (index, _whole(w, 1)), f"{frame}/add", T=Kind("int64"))
+        after = w.add("Reshape", (after, w.row([])), f"{frame}/after", T=TypeAttr("bool"))
+        next_ = w.add("AddV2", (index, _whole(w, 1)), f"{frame}/add", T=TypeAttr("int64"))
         ends = [
             part.write(index, value, flow)
             for part, value, flow in zip(parts, written, running, strict=True)
@@ -123,7 +123,7 @@ def _shaped(w: Nodes, made: str, value: Value, of: str) -> str:
     return w.add("Reshape", (made, row), value.name, T=kind(value))
 
 
-class Part:
+class StackedResult:
     """What every round of a loop writes, stacked."""
 
     def __init__(self, w: Nodes, frame: str, value: Value) -> None:
@@ -140,28 +140,28 @@ class Part:
         }
         self.array = w.add("TensorArrayV3", (none,), self.like, **attrs)
         self.flow = f"{self.array}:1"
-        self.inside = enter(w, frame, self.array, Kind("resource"), fixed=True)
+        self.inside = enter(w, frame, self.array, TypeAttr("resource"), fixed=True)
 
     def write(self, index: str, value: str, flow: str) -> str:
         """Writes what a round gives."""
-        at = self.w.add("Cast", (index,), self.like, SrcT=Kind("int64"), DstT=Kind("int32"))
+        at = self.w.add("Cast", (index,), self.like, SrcT=TypeAttr("int64"), DstT=TypeAttr("int32"))
         given = (self.inside, at, value, flow)
         return self.w.add("TensorArrayWriteV3", given, self.like, T=self.kind)
 
     def read(self, flow: str, rounds: str) -> str:
         """Returns what all rounds wrote."""
         w = self.w
-        end = w.add("Cast", (rounds,), self.like, SrcT=Kind("int64"), DstT=Kind("int32"))
+        end = w.add("Cast", (rounds,), self.like, SrcT=TypeAttr("int64"), DstT=TypeAttr("int32"))
         first, step = (w.constant(np.asarray(i, np.int32)) for i in (0, 1))
-        all_ = w.add("Range", (first, end, step), self.like, Tidx=Kind("int32"))
+        all_ = w.add("Range", (first, end, step), self.like, Tidx=TypeAttr("int32"))
         attrs: dict[str, Attr] = {"dtype": self.kind, "element_shape": self.shape}
         return w.add("TensorArrayGatherV3", (self.array, all_, flow), self.like, **attrs)
 
 
 def branch(w: Nodes, graph: Graph, n: Node, write: Body) -> list[str]:
     """Writes both branches; of their results Merge takes those of the branch that ran."""
-    pred = w.add("Reshape", (w.read(n.operands["cond"]), w.row([])), n.name, T=Kind("bool"))
-    pivot = w.add("Switch", (pred, pred), n.name, T=Kind("bool"))
+    pred = w.add("Reshape", (w.read(n.operands["cond"]), w.row([])), n.name, T=TypeAttr("bool"))
+    pivot = w.add("Switch", (pred, pred), n.name, T=TypeAttr("bool"))
     bodies = [graph.body(n, name) for name in ("else", "then")]
     for i, value in enumerate(n.variadic("xs")):
         inner = [body.inputs[i] for body in bodies]
@@ -170,7 +170,9 @@ def branch(w: Nodes, graph: Graph, n: Node, write: Body) -> list[str]:
             w.places |= {inner[0]: held, inner[1]: f"{held}:1"}
     made: list[list[str]] = []
     for body, way in zip(bodies, (pivot, f"{pivot}:1"), strict=True):
-        with w.pivot(partial(w.add, "Identity", (way,), f"{n.name}/{body.name}", T=Kind("bool"))):
+        with w.pivot(
+            partial(w.add, "Identity", (way,), f"{n.name}/{body.name}", T=TypeAttr("bool"))
+        ):
             write(w, body)
             made.append([w.read(value) for value in body.outputs.values()])
     pairs = zip(n.results, *made, strict=True)

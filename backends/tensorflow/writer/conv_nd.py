@@ -12,7 +12,7 @@ from .elementwise import binary, number
 from .layers import back, constant_weights, filled, last, padded, padding, spatial, wholes
 from .moves import one_size
 from .nodes import Nodes, kind, refused
-from .wire import Attr, Kind
+from .wire import Attr, TypeAttr
 
 Write = Callable[[Nodes, Node], str]
 
@@ -71,7 +71,7 @@ def _transposed(op: str) -> Write:
         attrs: dict[str, Attr] = {"T": kind(x), "strides": (1, *stride, 1)}
         attrs["padding"] = "VALID" if cut else pads["padding"]
         if axes == 3:
-            attrs["Tshape"] = Kind("int32")
+            attrs["Tshape"] = TypeAttr("int32")
         made = w.add(op, (shape, weights, last(w, n, x)), n.name, **attrs)
         if cut:
             made = _cut(w, n, made, pad)
@@ -90,7 +90,7 @@ def _sizes(
     known = [size * by + plus for size, by, plus in each if isinstance(size, int)]
     if len(known) == len(each):
         return w.row([*known, channels])
-    own = w.add("Shape", (w.read(x),), n.name, T=kind(x), out_type=Kind("int32"))
+    own = w.add("Shape", (w.read(x),), n.name, T=kind(x), out_type=TypeAttr("int32"))
     made: list[str] = []
     for i, (size, by, plus) in enumerate(each):
         if isinstance(size, int):
@@ -100,10 +100,10 @@ def _sizes(
         for op, what, usual in (("Mul", by, 1), ("AddV2", plus, 0)):
             if what != usual:
                 given = (found, w.constant(np.asarray(what, np.int32)))
-                found = w.add(op, given, n.name, T=Kind("int32"))
+                found = w.add(op, given, n.name, T=TypeAttr("int32"))
         made.append(found)
     made.append(w.constant(np.asarray(channels, np.int32)))
-    return w.add("Pack", made, n.name, N=len(made), T=Kind("int32"), axis=0)
+    return w.add("Pack", made, n.name, N=len(made), T=TypeAttr("int32"), axis=0)
 
 
 def _cut(w: Nodes, n: Node, made: str, pad: Sequence[int]) -> str:
@@ -112,7 +112,7 @@ def _cut(w: Nodes, n: Node, made: str, pad: Sequence[int]) -> str:
     whole = (0, *pad[:axes], 0), (0, *(-after for after in pad[axes:]), 0), (1,) * (axes + 2)
     open_ends = sum(1 << (i + 1) for i, after in enumerate(pad[axes:]) if not after)
     ends = 1 | open_ends | 1 << (axes + 1)
-    attrs: dict[str, Attr] = {"T": kind(n.result), "Index": Kind("int32"), "end_mask": ends}
+    attrs: dict[str, Attr] = {"T": kind(n.result), "Index": TypeAttr("int32"), "end_mask": ends}
     return w.add("StridedSlice", (made, *(w.row(row) for row in whole)), n.name, **attrs)
 
 

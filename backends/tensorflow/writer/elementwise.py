@@ -44,7 +44,7 @@ def _two(op: str) -> Write:
 
 
 def _plain(op: str) -> Write:
-    """An op without a type attribute."""
+    """Returns an op without a type attribute."""
     return lambda w, n: w.add(op, tuple(map(w.read, n.operands.values())), n.name)
 
 
@@ -102,7 +102,7 @@ def _elu(w: Nodes, n: Node) -> str:
     return _one("Elu")(w, n)
 
 
-class Steps:
+class ElementwiseWriter:
     """Element by element arithmetic on values of one type."""
 
     def __init__(self, w: Nodes, n: Node, slot: str = "x") -> None:
@@ -118,7 +118,7 @@ class Steps:
 
 
 def _gelu(w: Nodes, n: Node) -> str:
-    s = Steps(w, n)
+    s = ElementwiseWriter(w, n)
     half = s.f("Mul", s.number(0.5), s.x)
     if n.attrs["approximate"] == "tanh":
         cube = s.f("Mul", s.f("Mul", s.x, s.f("Square", s.x)), s.number(0.044715))
@@ -130,63 +130,63 @@ def _gelu(w: Nodes, n: Node) -> str:
 
 
 def _hard_sigmoid(w: Nodes, n: Node) -> str:
-    s = Steps(w, n)
+    s = ElementwiseWriter(w, n)
     line = s.f("Mul", s.x, s.number(number(n, "alpha")))
     line = s.f("AddV2", line, s.number(number(n, "beta")))
     return s.f("Minimum", s.f("Maximum", line, s.number(0)), s.number(1))
 
 
 def _hard_swish(w: Nodes, n: Node) -> str:
-    s = Steps(w, n)
+    s = ElementwiseWriter(w, n)
     gate = s.f("Relu6", s.f("AddV2", s.x, s.number(3)))
     return s.f("Mul", s.f("Mul", s.x, gate), s.number(1 / 6))
 
 
 def _silu(w: Nodes, n: Node) -> str:
-    s, alpha = Steps(w, n), number(n, "alpha")
+    s, alpha = ElementwiseWriter(w, n), number(n, "alpha")
     return s.f("Mul", s.x, s.f("Sigmoid", s.x if alpha == 1 else s.f("Mul", s.x, s.number(alpha))))
 
 
 def _mish(w: Nodes, n: Node) -> str:
-    s = Steps(w, n)
+    s = ElementwiseWriter(w, n)
     return s.f("Mul", s.x, s.f("Tanh", s.f("Softplus", s.x)))
 
 
 def _log_sigmoid(w: Nodes, n: Node) -> str:
-    s = Steps(w, n)
+    s = ElementwiseWriter(w, n)
     return s.f("Neg", s.f("Softplus", s.f("Neg", s.x)))
 
 
 def _prelu(w: Nodes, n: Node) -> str:
-    s = Steps(w, n)
+    s = ElementwiseWriter(w, n)
     below = s.f("Mul", w.read(n.operands["slope"]), s.f("Minimum", s.x, s.number(0)))
     return s.f("AddV2", s.f("Relu", s.x), below)
 
 
 def _selu(w: Nodes, n: Node) -> str:
-    s = Steps(w, n)
+    s = ElementwiseWriter(w, n)
     alpha, gamma = number(n, "alpha"), number(n, "gamma")
     below = s.f("Mul", s.number(alpha), s.f("Expm1", s.f("Minimum", s.x, s.number(0))))
     return s.f("Mul", s.number(gamma), s.f("AddV2", s.f("Relu", s.x), below))
 
 
 def _by_factor(op: str, factor: float) -> Write:
-    """A function of a product, or a product of a function, with a constant."""
+    """Returns a function of a product, or a product of a function, with a constant."""
 
     def write(w: Nodes, n: Node) -> str:
-        s = Steps(w, n)
+        s = ElementwiseWriter(w, n)
         return s.f("Mul", s.f(op, s.x), s.number(factor))
 
     return write
 
 
 def _exp2(w: Nodes, n: Node) -> str:
-    s = Steps(w, n)
+    s = ElementwiseWriter(w, n)
     return s.f("Exp", s.f("Mul", s.x, s.number(math.log(2))))
 
 
 def _trunc(w: Nodes, n: Node) -> str:
-    s = Steps(w, n)
+    s = ElementwiseWriter(w, n)
     return s.f("Mul", s.f("Sign", s.x), s.f("Floor", s.f("Abs", s.x)))
 
 

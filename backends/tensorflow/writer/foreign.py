@@ -7,7 +7,7 @@ from typing import Any
 from qir.ir.node import Node, Value
 
 from .nodes import Nodes, refused
-from .wire import TYPES, Attr, Kind, Kinds, Sizes
+from .wire import TYPES, Attr, ShapeAttr, TypeAttr, TypeListAttr
 
 _TAKES = "_takes"
 """The attribute in which the reader keeps the element types of operands."""
@@ -39,11 +39,11 @@ def _read(w: Nodes, value: Value, number: int) -> str:
 def _attr(n: Node, field: str, value: Any) -> Attr:
     match field:
         case "type":
-            return Kind(_named(n, value))
+            return TypeAttr(_named(n, value))
         case "list.type":
-            return Kinds(tuple(_named(n, each) for each in value))
+            return TypeListAttr(tuple(_named(n, each) for each in value))
         case "shape":
-            return Sizes(tuple(value))
+            return ShapeAttr(tuple(value))
         case "list.f" | "list.b":
             raise refused(n, f"lists of {field[-1]} are not written for TensorFlow")
     made: Attr = tuple(value) if field.startswith("list.") else value

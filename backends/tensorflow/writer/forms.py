@@ -14,6 +14,7 @@ from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.layout import Layout
 from qir.passes.loops.lower_layers import LowerLayers
 
+from . import padded
 from .kernels import PROFILE, pooled
 from .nodes import range_of, rebuilt
 from .simulated import is_simulated
@@ -32,6 +33,8 @@ def formed(graph: Graph, ledger: Ledger, *, kernels: bool) -> Graph:
         if _rules(out, ledger) or not kernels:  # another runtime's kernels are made anew
             ExpandQdq().run(out, ledger)
         _relus(out)
+    if kernels:
+        padded.join(out)
     LowerLayers().run(out, ledger)  # TensorFlow has recurrent layers for GPUs alone
     Layout(to="nhwc").run(out, ledger)
     if kernels and any(v.type.quant for v in out.values.values()):

@@ -34,7 +34,7 @@ FLOAT: Mapping[str, moves.Write] = {
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenGraph:
     """The bytes of a GraphDef, and the tensors that are its inputs and outputs by name."""
 
     data: bytes
@@ -46,7 +46,7 @@ class Written:
     """The element type and the shape of each input and output, by its tensor."""
 
 
-def to_graphdef(graph: Graph) -> Written:
+def to_graphdef(graph: Graph) -> WrittenGraph:
     """Writes a graph whose groups are TensorFlow's kernels.
 
     Raises Refused for an op that TensorFlow's graphs are not written with.
@@ -66,7 +66,7 @@ def to_graphdef(graph: Graph) -> Written:
     ends = [(inputs[value.name], value) for value in graph.inputs]
     ends += [(outputs[name], value) for name, value in graph.outputs.items()]
     types = {place: (kind(value).name, sizes(value).sizes) for place, value in ends}
-    return Written(wire.graph(w.made), inputs, outputs, values, types)
+    return WrittenGraph(wire.graph(w.made), inputs, outputs, values, types)
 
 
 def _nodes(w: Nodes, graph: Graph) -> None:

@@ -16,7 +16,7 @@ from . import simulated
 from .layers import constant_weights, filters, padding
 from .moves import reshaped
 from .nodes import F32, PROFILE, Nodes, kind, kind_of, refused
-from .wire import Attr, Kind, Kinds
+from .wire import Attr, TypeAttr, TypeListAttr
 
 Write = Callable[[Nodes, Node], str]
 _ROUND = {"": "HALF_TO_EVEN", "even": "HALF_TO_EVEN", "away": "HALF_AWAY_FROM_ZERO"}
@@ -40,7 +40,7 @@ def quant_of(node: Node, value: Value) -> QuantType:
     if why:
         said = "TensorFlow's kernels have one scale, no zero point, u8 or i8"
         raise refused(
-            node, f"%{value.name} {why}; {said}: quantize the float model for this target"
+            node, f"%{value.name} {why}; {said}: qir quantize takes its ranges for this target"
         )
     return quant
 
@@ -78,7 +78,7 @@ def _dequantize(w: Nodes, n: Node) -> str:
             return ""  # written with its convolution
         return simulated.write(w, n, w.read(real), quant, quant.axis, x.type.rank)
     given = (w.read(x), *w.ends(quant_of(n, x), n.name))
-    return w.add("Dequantize", given, n.name, T=kind(x), mode="SCALED", dtype=Kind("float"))
+    return w.add("Dequantize", given, n.name, T=kind(x), mode="SCALED", dtype=TypeAttr("float"))
 
 
 # -- fused kernels --------------------------------------------------------------------------------
@@ -145,11 +145,11 @@ class _Fused:
         made = ("float",) if self.real else (kind(self.n.result).name, "float", "float")
         return {
             "fused_ops": tuple(self.stages),
-            "Thost_inputs": Kinds((*self.types, *("float",) * len(self.ends))),
-            "Tdevice_inputs": Kinds(()),
-            "Thost_outputs": Kinds(made),
-            "Tdevice_outputs": Kinds(()),
-            "Tbias": Kind("float"),
+            "Thost_inputs": TypeListAttr((*self.types, *("float",) * len(self.ends))),
+            "Tdevice_inputs": TypeListAttr(()),
+            "Thost_outputs": TypeListAttr(made),
+            "Tdevice_outputs": TypeListAttr(()),
+            "Tbias": TypeAttr("float"),
             "is_bias_const": True,
         }
 
@@ -191,8 +191,8 @@ class _Convolution(_Fused):
         pads = padding(size, self.window, sides["stride"], sides["pad"], sides["dilation"])
         more: dict[str, Attr] = {
             "Tinput": kind(self.data),
-            "Tfilter": Kind("qint8"),
-            "Tsummand": Kind(self.types[3]) if "Sum" in self.stages else made,
+            "Tfilter": TypeAttr("qint8"),
+            "Tsummand": TypeAttr(self.types[3]) if "Sum" in self.stages else made,
             "out_type": made,
             "data_format": "NHWC",
             "is_filter_const": True,
@@ -217,9 +217,9 @@ class _Product(_Fused):
         made = "float" if self.real else kind(self.n.result).name
         more: dict[str, Attr] = {
             "T1": kind(self.data),
-            "T2": Kind("qint8"),
-            "U": Kind("float"),
-            "Tout": Kind(made),
+            "T2": TypeAttr("qint8"),
+            "U": TypeAttr("float"),
+            "Tout": TypeAttr(made),
             "is_weight_const": True,
             "input_quant_mode": "SCALED",
             "output_quant_mode": "SCALED",
@@ -276,7 +276,7 @@ def _concat(w: Nodes, n: Node) -> str:
     at = w.constant(np.asarray(axis, np.int32))
     given = (*map(w.read, parts), at, *(low for low, _ in ends), *(high for _, high in ends))
     return w.add(
-        "QuantizedConcatV2", given, n.name, N=len(parts), T=kind(n.result), Tidx=Kind("int32")
+        "QuantizedConcatV2", given, n.name, N=len(parts), T=kind(n.result), Tidx=TypeAttr("int32")
     )
 
 

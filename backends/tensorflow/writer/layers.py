@@ -18,6 +18,8 @@ from .nodes import PROFILE, Nodes, kind, refused
 from .wire import Attr
 
 Write = Callable[[Nodes, Node], str]
+NEED = "need the size of the image; give it with --shape"
+NEEDS = NEED.replace("need", "needs", 1)
 
 
 def wholes(n: Node, name: str) -> tuple[int, ...]:
@@ -34,7 +36,7 @@ def padding(
     pad: Sequence[int],
     dilation: Sequence[int] = (),
 ) -> dict[str, Attr]:
-    """Returns the padding attributes of windows on channels that stand last."""
+    """Returns the padding attributes of windows on channels that are last."""
     if not any(pad):
         return {"padding": "VALID"}
     axes = len(kernel)
@@ -158,14 +160,14 @@ def _conv2d(w: Nodes, n: Node) -> str:
 
 
 def padded(w: Nodes, n: Node, image: str, x: Value, pad: Sequence[int], value: float = 0) -> str:
-    """Adds a value, zero as a rule, around images or volumes whose channels stand last."""
+    """Adds a value, zero as a rule, around images or volumes whose channels are last."""
     axes = len(pad) // 2
     rows = np.asarray([[0, 0], *zip(pad[:axes], pad[axes:], strict=True), [0, 0]], np.int32)
     return w.add("PadV2", (image, w.constant(rows), scalar(w, value, x)), n.name, T=kind(x))
 
 
 def _conv1d(w: Nodes, n: Node) -> str:
-    """One row of an image: [batch, channels, width] is [batch, 1, width, channels]."""
+    """Returns one row of an image: [batch, channels, width] is [batch, 1, width, channels]."""
     x, weight = n.operands["x"], n.operands["w"]
     held = constant_weights(n, weight)[:, :, None]
     data, deep = filters(held, int(number(n, "groups")))
@@ -210,7 +212,10 @@ def _pads(n: Node, x: Value) -> tuple[int, ...]:
     if n.attrs["ceil"]:
         for i, (size, made) in enumerate(zip(spatial(n, x), spatial(n, n.result), strict=True)):
             if not isinstance(size, int) or not isinstance(made, int):
-                raise refused(n, "sizes that are rounded up need the size of the image")
+                if n.op.startswith("avg") or pad[i + len(kernel)] or stride[i] > kernel[i]:
+                    raise refused(n, f"sizes that are rounded up {NEED}")
+                pad[i + len(kernel)] = stride[i] - 1  # a window more wherever one is left
+                continue
             more = (made - 1) * stride[i] + kernel[i] - size - pad[i]
             pad[i + len(kernel)] = max(pad[i + len(kernel)], more)
     return tuple(pad)
@@ -241,7 +246,7 @@ def _counted(n: Node, x: Value, axis: int) -> np.ndarray:
     """Returns how many elements along an axis each window of an average pool counts."""
     size, made = spatial(n, x)[axis], spatial(n, n.result)[axis]
     if not isinstance(size, int) or not isinstance(made, int):
-        raise refused(n, "an average pool with padding needs the size of the image")
+        raise refused(n, f"an average pool with padding {NEEDS}")
     pad, kernel, stride = wholes(n, "pad"), wholes(n, "kernel"), wholes(n, "stride")
     low, high = (-pad[axis], size + pad[axis + len(kernel)]) if n.attrs["count_pad"] else (0, size)
     starts = np.arange(made) * stride[axis] - pad[axis]
@@ -261,7 +266,7 @@ def _global(op: str) -> Write:
 
 
 def _product(w: Nodes, n: Node, a: Value, b: Value, *, left: bool, right: bool) -> str:
-    """A product of matrices, or of stacks of them, which may be transposed."""
+    """Returns a product of matrices, or of stacks of them, which may be transposed."""
     given = (w.read(a), w.read(b))
     if a.type.rank == b.type.rank == 2:
         turned = {"transpose_a": left, "transpose_b": right}

@@ -9,14 +9,14 @@ import numpy as np
 from qir.ir.node import Node, Value
 
 from .nodes import Nodes, kind, kind_of, refused
-from .wire import Kind
+from .wire import TypeAttr
 
 Write = Callable[[Nodes, Node], "str | Sequence[str]"]
 
 
 def transposed(w: Nodes, x: str, perm: Sequence[int], value: Value, like: str) -> str:
     """Adds a transpose."""
-    return w.add("Transpose", (x, w.row(list(perm))), like, T=kind(value), Tperm=Kind("int32"))
+    return w.add("Transpose", (x, w.row(list(perm))), like, T=kind(value), Tperm=TypeAttr("int32"))
 
 
 def reshaped(w: Nodes, n: Node, x: str, value: Value, result: Value) -> str:
@@ -24,7 +24,7 @@ def reshaped(w: Nodes, n: Node, x: str, value: Value, result: Value) -> str:
     row = [size if isinstance(size, int) else -1 for size in result.type.shape]
     if row.count(-1) > 1:
         return ""
-    return w.add("Reshape", (x, w.row(row)), n.name, T=kind(value), Tshape=Kind("int32"))
+    return w.add("Reshape", (x, w.row(row)), n.name, T=kind(value), Tshape=TypeAttr("int32"))
 
 
 def _reshape(w: Nodes, n: Node) -> str:
@@ -41,23 +41,23 @@ def _reshape(w: Nodes, n: Node) -> str:
     else:
         raise refused(n, "more than one size of its result is open; state the sizes")
     given = (w.read(x), _copied(w, n, x, row))
-    return w.add("Reshape", given, n.name, T=kind(x), Tshape=Kind("int32"))
+    return w.add("Reshape", given, n.name, T=kind(x), Tshape=TypeAttr("int32"))
 
 
 def _copied(w: Nodes, n: Node, x: Value, row: Sequence[int]) -> str:
     """Returns computed sizes: 0 is that of the operand's axis in its place."""
-    own = w.add("Shape", (w.read(x),), n.name, T=kind(x), out_type=Kind("int32"))
+    own = w.add("Shape", (w.read(x),), n.name, T=kind(x), out_type=TypeAttr("int32"))
     parts = [
         one_size(w, n, own, i) if size == 0 else w.constant(np.asarray(size, np.int32))
         for i, size in enumerate(row)
     ]
-    return w.add("Pack", parts, n.name, N=len(parts), T=Kind("int32"), axis=0)
+    return w.add("Pack", parts, n.name, N=len(parts), T=TypeAttr("int32"), axis=0)
 
 
 def one_size(w: Nodes, n: Node, sizes: str, axis: int) -> str:
     """Returns the size of one axis, of a computed row of all."""
     given = (sizes, *(w.row([each]) for each in (axis, axis + 1, 1)))
-    types = {"T": Kind("int32"), "Index": Kind("int32")}
+    types = {"T": TypeAttr("int32"), "Index": TypeAttr("int32")}
     return w.add("StridedSlice", given, n.name, **types, shrink_axis_mask=1)
 
 
@@ -86,7 +86,7 @@ def _concat(w: Nodes, n: Node) -> str:
         return w.add("Identity", (w.read(parts[0]),), n.name, T=kind(n.result))
     axis = w.constant(np.asarray(whole(n, "axis"), np.int32))
     given = (*map(w.read, parts), axis)
-    return w.add("ConcatV2", given, n.name, N=len(parts), T=kind(n.result), Tidx=Kind("int32"))
+    return w.add("ConcatV2", given, n.name, N=len(parts), T=kind(n.result), Tidx=TypeAttr("int32"))
 
 
 def _pad(w: Nodes, n: Node) -> str:
@@ -116,7 +116,7 @@ def _unsqueeze(w: Nodes, n: Node) -> str:
     x, made = n.operands["x"], w.read(n.operands["x"])
     for axis in sorted(axis % n.result.type.rank for axis in wholes(n, "axes")):
         given = (made, w.constant(np.asarray(axis, np.int32)))
-        made = w.add("ExpandDims", given, n.name, T=kind(x), Tdim=Kind("int32"))
+        made = w.add("ExpandDims", given, n.name, T=kind(x), Tdim=TypeAttr("int32"))
     return made
 
 
@@ -140,7 +140,7 @@ def _slice(w: Nodes, n: Node) -> str:
             open_end &= ~(1 << at)
     given = (w.read(x), *(w.row(row) for row in rows))
     masks = {"begin_mask": open_start, "end_mask": open_end}
-    return w.add("StridedSlice", given, n.name, T=kind(x), Index=Kind("int32"), **masks)
+    return w.add("StridedSlice", given, n.name, T=kind(x), Index=TypeAttr("int32"), **masks)
 
 
 def _cut(number: int) -> int:
@@ -151,7 +151,7 @@ def _split(w: Nodes, n: Node) -> list[str]:
     x, sizes = n.operands["x"], wholes(n, "sizes")
     axis = w.constant(np.asarray(whole(n, "axis"), np.int32))
     given = (w.read(x), w.row(sizes), axis)
-    made = w.add("SplitV", given, n.name, T=kind(x), Tlen=Kind("int32"), num_split=len(sizes))
+    made = w.add("SplitV", given, n.name, T=kind(x), Tlen=TypeAttr("int32"), num_split=len(sizes))
     return [f"{made}:{i}" if i else made for i in range(len(sizes))]
 
 
@@ -167,7 +167,7 @@ def _gather(w: Nodes, n: Node) -> str:
         if (held < 0).any() and isinstance(size, int):
             indices = w.constant(np.where(held < 0, held + size, held))
     given = (w.read(x), indices, w.constant(np.asarray(axis, np.int32)))
-    types = {"Tparams": kind(x), "Tindices": kind(at), "Taxis": Kind("int32")}
+    types = {"Tparams": kind(x), "Tindices": kind(at), "Taxis": TypeAttr("int32")}
     return w.add("GatherV2", given, n.name, **types)
 
 
@@ -182,7 +182,7 @@ def _expand(w: Nodes, n: Node) -> str:
     x, shape = n.operands["x"], n.operands["shape"]
     if all(isinstance(size, int) for size in n.result.type.shape):
         wanted = w.row([size for size in n.result.type.shape if isinstance(size, int)])
-        return w.add("BroadcastTo", (w.read(x), wanted), n.name, T=kind(x), Tidx=Kind("int32"))
+        return w.add("BroadcastTo", (w.read(x), wanted), n.name, T=kind(x), Tidx=TypeAttr("int32"))
     own = w.add("Shape", (w.read(x),), n.name, T=kind(x), out_type=kind(shape))
     wanted = w.add("BroadcastArgs", (own, w.read(shape)), n.name, T=kind(shape))
     return w.add("BroadcastTo", (w.read(x), wanted), n.name, T=kind(x), Tidx=kind(shape))
@@ -191,13 +191,13 @@ def _expand(w: Nodes, n: Node) -> str:
 def _tile(w: Nodes, n: Node) -> str:
     x = n.operands["x"]
     given = (w.read(x), w.row(wholes(n, "repeats")))
-    return w.add("Tile", given, n.name, T=kind(x), Tmultiples=Kind("int32"))
+    return w.add("Tile", given, n.name, T=kind(x), Tmultiples=TypeAttr("int32"))
 
 
 def _flip(w: Nodes, n: Node) -> str:
     x = n.operands["x"]
     given = (w.read(x), w.row([axis % x.type.rank for axis in wholes(n, "axes")]))
-    return w.add("ReverseV2", given, n.name, T=kind(x), Tidx=Kind("int32"))
+    return w.add("ReverseV2", given, n.name, T=kind(x), Tidx=TypeAttr("int32"))
 
 
 def _shape(w: Nodes, n: Node) -> str:
@@ -210,7 +210,7 @@ def _shape(w: Nodes, n: Node) -> str:
     first = int(start) if isinstance(start, int) else 0
     stop = int(end) if isinstance(end, int) else rank
     row = [w.row([each]) for each in (first, stop, 1)]
-    return w.add("StridedSlice", (made, *row), n.name, T=kind(n.result), Index=Kind("int32"))
+    return w.add("StridedSlice", (made, *row), n.name, T=kind(n.result), Index=TypeAttr("int32"))
 
 
 def _size(w: Nodes, n: Node) -> str:
@@ -281,7 +281,7 @@ def _linear(w: Nodes, n: Node) -> str:
 
 
 def _resized(w: Nodes, n: Node, op: str, *, half: bool, corners: bool = False) -> str:
-    """An image of four axes of which two that stand together are resized."""
+    """Returns an image of four axes of which two that stand together are resized."""
     x, made = n.operands["x"], n.result
     changed = [
         i for i, (a, b) in enumerate(zip(x.type.shape, made.type.shape, strict=True)) if a != b

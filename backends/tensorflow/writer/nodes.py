@@ -16,7 +16,7 @@ from qir.ir.node import Node, Value
 from qir.ir.types import Array, Declared, QuantType
 
 from . import wire
-from .wire import Attr, Kind, Sizes, Tensor
+from .wire import Attr, ShapeAttr, TensorAttr, TypeAttr
 
 Data = NDArray[np.generic]
 _KINDS = {
@@ -110,7 +110,7 @@ class Nodes:
         if key is not None and key in self.shared:
             return self.shared[key]
         waits = () if self.after is None else (f"^{self.after()}",)
-        name = self.add("Const", waits, like, value=Tensor(array, kind), dtype=Kind(kind))
+        name = self.add("Const", waits, like, value=TensorAttr(array, kind), dtype=TypeAttr(kind))
         if key is not None:
             self.shared[key] = name
         return name
@@ -165,14 +165,14 @@ def kind_of(element: DType | QuantType, value: Value) -> str:
     return _KINDS[str(element)]
 
 
-def kind(value: Value) -> Kind:
+def kind(value: Value) -> TypeAttr:
     """Returns the attribute that names the element type of a value."""
-    return Kind(kind_of(value.type.element, value))
+    return TypeAttr(kind_of(value.type.element, value))
 
 
-def sizes(value: Value) -> Sizes:
+def sizes(value: Value) -> ShapeAttr:
     """Returns the shape of a value as an attribute."""
-    return Sizes(tuple(n if isinstance(n, int) else -1 for n in value.type.shape))
+    return ShapeAttr(tuple(n if isinstance(n, int) else -1 for n in value.type.shape))
 
 
 def _declared(quant: QuantType) -> Declared | None:

@@ -8,10 +8,10 @@ import numpy as np
 
 from qir.ir.node import Node, Value
 
-from .elementwise import Steps, number
+from .elementwise import ElementwiseWriter, number
 from .moves import whole, wholes
 from .nodes import Nodes, kind, kind_of, refused
-from .wire import Kind
+from .wire import TypeAttr
 
 Write = Callable[[Nodes, Node], str]
 
@@ -26,14 +26,14 @@ def reduced(
 ) -> str:
     """Adds a reduction along axes."""
     given = (x, w.row(list(axes)))
-    return w.add(op, given, like, T=kind(value), Tidx=Kind("int32"), keep_dims=keep)
+    return w.add(op, given, like, T=kind(value), Tidx=TypeAttr("int32"), keep_dims=keep)
 
 
 def _reduce(op: str, before: str = "", after: str = "") -> Write:
-    """A reduction of a function of each element, and a function of what comes out."""
+    """Returns a reduction of a function of each element, and a function of what comes out."""
 
     def write(w: Nodes, n: Node) -> str:
-        s = Steps(w, n)
+        s = ElementwiseWriter(w, n)
         x = s.f(before, s.x) if before else s.x
         made = reduced(w, op, x, s.value, _axes(n), n.name, keep=bool(n.attrs["keep"]))
         return s.f(after, made) if after else made
@@ -47,12 +47,12 @@ def _arg(op: str) -> Write:
         if n.attrs["last"]:
             raise refused(n, "TensorFlow gives the first of equal elements")
         at = w.constant(np.asarray(axis, np.int32))
-        types = {"T": kind(x), "Tidx": Kind("int32"), "output_type": kind(n.result)}
+        types = {"T": kind(x), "Tidx": TypeAttr("int32"), "output_type": kind(n.result)}
         made = w.add(op, (w.read(x), at), n.name, **types)
         if not n.attrs["keep"]:
             return made
         at = w.constant(np.asarray(axis % x.type.rank, np.int32))
-        return w.add("ExpandDims", (made, at), n.name, T=kind(n.result), Tdim=Kind("int32"))
+        return w.add("ExpandDims", (made, at), n.name, T=kind(n.result), Tdim=TypeAttr("int32"))
 
     return write
 
@@ -61,7 +61,7 @@ def _cumulated(op: str) -> Write:
     def write(w: Nodes, n: Node) -> str:
         x, axis = n.operands["x"], w.constant(np.asarray(whole(n, "axis"), np.int32))
         ways = {name: bool(n.attrs[name]) for name in ("exclusive", "reverse")}
-        return w.add(op, (w.read(x), axis), n.name, T=kind(x), Tidx=Kind("int32"), **ways)
+        return w.add(op, (w.read(x), axis), n.name, T=kind(x), Tidx=TypeAttr("int32"), **ways)
 
     return write
 
@@ -75,7 +75,7 @@ def _parameters(n: Node, *slots: str) -> list[np.ndarray]:
 
 def _batch_norm(w: Nodes, n: Node) -> str:
     gamma, beta, mean, var = _parameters(n, "gamma", "beta", "mean", "var")
-    s, axis = Steps(w, n), whole(n, "axis") % n.operands["x"].type.rank
+    s, axis = ElementwiseWriter(w, n), whole(n, "axis") % n.operands["x"].type.rank
     factor = gamma / np.sqrt(var + number(n, "eps"))
     row = [-1 if i == axis else 1 for i in range(s.value.type.rank)]
     name, carrier = kind_of(s.value.type.element, s.value), s.value.type.dtype.carrier
@@ -86,7 +86,9 @@ def _batch_norm(w: Nodes, n: Node) -> str:
     return s.f("AddV2", s.f("Mul", s.x, by), plus)
 
 
-def _centered(w: Nodes, s: Steps, axes: Sequence[int], eps: float, *, mean: bool) -> str:
+def _centered(
+    w: Nodes, s: ElementwiseWriter, axes: Sequence[int], eps: float, *, mean: bool
+) -> str:
     """Elements less their mean, over the root of their variance."""
     x = s.x
     if mean:
@@ -96,7 +98,7 @@ def _centered(w: Nodes, s: Steps, axes: Sequence[int], eps: float, *, mean: bool
 
 
 def _layer_norm(w: Nodes, n: Node) -> str:
-    s, rank = Steps(w, n), n.operands["x"].type.rank
+    s, rank = ElementwiseWriter(w, n), n.operands["x"].type.rank
     axes = list(range(whole(n, "axis") % rank, rank))
     made = _centered(w, s, axes, number(n, "eps"), mean=n.op == "layer_norm")
     made = s.f("Mul", made, w.read(n.operands["gamma"]))
@@ -105,7 +107,7 @@ def _layer_norm(w: Nodes, n: Node) -> str:
 
 
 def _instance_norm(w: Nodes, n: Node) -> str:
-    s, rank = Steps(w, n), n.operands["x"].type.rank
+    s, rank = ElementwiseWriter(w, n), n.operands["x"].type.rank
     made = _centered(w, s, list(range(2, rank)), number(n, "eps"), mean=True)
     row = [-1, *[1] * (rank - 2)]
     gamma, beta = _parameters(n, "gamma", "beta")

@@ -36,28 +36,28 @@ _PRODUCER = 1882
 
 
 @dataclass(frozen=True)
-class Kind:
+class TypeAttr:
     """An attribute that is an element type."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Kinds:
+class TypeListAttr:
     """An attribute that is a list of element types."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ShapeAttr:
     """An attribute that is a shape, -1 for sizes that are open."""
 
     sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorAttr:
     """An attribute that is a constant: elements, and the name of their type."""
 
     data: Array
@@ -65,7 +65,8 @@ class Tensor:
 
 
 Attr: TypeAlias = (
-    "str | bool | int | float | Kind | Kinds | Sizes | Tensor | tuple[int, ...] | tuple[str, ...]"
+    "str | bool | int | float | tuple[int, ...] | tuple[str, ...]"
+    " | TypeAttr | TypeListAttr | ShapeAttr | TensorAttr"
 )
 
 
@@ -95,7 +96,7 @@ def shape(sizes: Iterable[int]) -> bytes:
     return b"".join(held(2, whole(1, size)) for size in sizes)
 
 
-def _tensor(tensor: Tensor) -> bytes:
+def _tensor(tensor: TensorAttr) -> bytes:
     data = np.ascontiguousarray(tensor.data)
     little = data.astype(data.dtype.newbyteorder("<"), copy=False)
     return (
@@ -105,13 +106,13 @@ def _tensor(tensor: Tensor) -> bytes:
 
 def _value(value: Attr) -> bytes:
     match value:
-        case Kind(name):
+        case TypeAttr(name):
             return whole(6, TYPES[name])
-        case Kinds(names):
+        case TypeListAttr(names):
             return held(1, held(6, b"".join(varint(TYPES[name]) for name in names)))
-        case Sizes(sizes):
+        case ShapeAttr(sizes):
             return held(7, shape(sizes))
-        case Tensor():
+        case TensorAttr():
             return held(8, _tensor(value))
         case bool():
             return whole(5, int(value))

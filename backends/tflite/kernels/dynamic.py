@@ -1,5 +1,5 @@
-"""TensorFlow Lite's layers of float data and weights of 8 or 4 bits: data are quantized while the
-layer runs, each row or image by numbers of its own, and integer sums are dequantized."""
+"""TensorFlow Lite's layers of float data and 8- or 4-bit weights. Data are quantized at run time
+per row or image, and integer sums are dequantized."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qir.errors import OpError
 from qir.numerics import accumulate
 from qir.numerics.rounding import ROUNDINGS, fma
 from qir.profiles.methods import FLAG, Param, PluginMethod
-from qir.reference.method import Call, Codes, F, Real32
+from qir.reference.method import Codes, F, MethodCall, Real32
 
 _AWAY = ROUNDINGS["away"]
 _LONG, _MANY = 32, 4
@@ -66,7 +66,7 @@ def spanned(rows: Codes) -> Numbers:
 
 
 def inverted(rows: Codes) -> Numbers:
-    """The same in float32, by a gain whose inverse is the scale: XNNPACK's."""
+    """Returns the same in float32, by a gain whose inverse is the scale: XNNPACK's."""
     reals = _clear(rows)
     least, most, still = _ends(reals)
     gain = np.where(still, F(1), F(255) / np.where(still, F(1), most - least))
@@ -112,7 +112,7 @@ class _Sums:
 
 
 def _summed(
-    call: Call, arrays: Arrays, how: Callable[[Codes], Numbers], *, pixels: bool = False
+    call: MethodCall, arrays: Arrays, how: Callable[[Codes], Numbers], *, pixels: bool = False
 ) -> _Sums:
     data, weight = ("a", "b") if call.op == "matmul" else ("x", "w")
     quant = call.types[weight].quant
@@ -140,7 +140,7 @@ def _summed(
 
 
 def _multiplied(
-    call: Call, x: Codes, w: Codes, how: Callable[[Codes], Numbers]
+    call: MethodCall, x: Codes, w: Codes, how: Callable[[Codes], Numbers]
 ) -> tuple[Real32, Real32]:
     codes, scale, zero = how(x.reshape(-1, x.shape[-1]))
     whole = (codes - zero).astype(np.int64).reshape(x.shape)
@@ -149,7 +149,7 @@ def _multiplied(
 
 
 def _convolved(
-    call: Call, x: Codes, w: Codes, how: Callable[[Codes], Numbers]
+    call: MethodCall, x: Codes, w: Codes, how: Callable[[Codes], Numbers]
 ) -> tuple[Real32, Real32]:
     """Sums with their channels last; padding is what zero means."""
     codes, scale, zero = how(x.reshape(len(x), -1))
@@ -160,44 +160,44 @@ def _convolved(
     return last.astype(F), scale.reshape(-1, 1, 1, 1)
 
 
-def _pointwise(call: Call) -> bool:
-    """Whether a convolution looks at each pixel alone, and at every one."""
+def _pointwise(call: MethodCall) -> bool:
+    """Returns whether a convolution looks at each pixel alone, and at every one."""
     attrs, kernel = call.attrs, tuple(call.types["w"].shape[2:])
     steps = [attrs[name] for name in ("stride", "pad")]
     return kernel == (1, 1) and steps == [(1, 1), (0, 0, 0, 0)] and attrs["groups"] == 1
 
 
-def _of_pixels(call: Call, arrays: Arrays) -> Codes:
-    """A convolution of pixels alone, each with a scale and a zero point of its own."""
+def _of_pixels(call: MethodCall, arrays: Arrays) -> Codes:
+    """Returns a convolution of pixels alone, each with a scale and a zero point of its own."""
     last = call.attrs["layout"] == "NHWC"
     x = arrays["x"] if last else np.moveaxis(arrays["x"], 1, -1)
     made = _summed(call, {**arrays, "x": x}, inverted, pixels=True)
     return _laid(call, made.fused())
 
 
-def _laid(call: Call, made: Codes) -> Codes:
-    """A result with its channels where the layout has them."""
+def _laid(call: MethodCall, made: Codes) -> Codes:
+    """Returns a result with its channels where the layout has them."""
     if call.op != "conv2d" or call.attrs["layout"] == "NHWC":
         return made
     return np.ascontiguousarray(np.moveaxis(made, -1, 1))
 
 
-def _alone(call: Call) -> bool:
-    """Whether a convolution's channels are each convolved by itself."""
+def _alone(call: MethodCall) -> bool:
+    """Returns whether a convolution's channels are each convolved by itself."""
     return call.op == "conv2d" and call.types["w"].shape[1] == 1 and call.attrs["groups"] != 1
 
 
-def dynamic_rows(call: Call, arrays: Arrays, *, reach: bool = False) -> Codes:
+def dynamic_rows(call: MethodCall, arrays: Arrays, *, reach: bool = False) -> Codes:
     """As the kernels have it: data between their ends, or around zero where files say so."""
     return _summed(call, arrays, reached if reach else spanned).together()
 
 
-def dynamic_conv(call: Call, arrays: Arrays, *, lanes: int = 0) -> Codes:
+def dynamic_conv(call: MethodCall, arrays: Arrays, *, lanes: int = 0) -> Codes:
     """As the kernels have it: data around zero where weights have one scale, or equal ones, else
     between their ends, and sums times the weights' scales first, but for channels convolved by
     themselves.
 
-    With vectors of `lanes` that is so of vectors of such channels alone, and beside these the
+    With vectors of `lanes` that is so of vectors of such channels alone, and next to these the
     data's scale is first.
     """
     scales = np.ravel(call.affine("w").scale)
@@ -213,12 +213,14 @@ def dynamic_conv(call: Call, arrays: Arrays, *, lanes: int = 0) -> Codes:
     return _laid(call, np.where(body, made.apart(), made.data_first()))
 
 
-def dynamic_fused(call: Call, arrays: Arrays) -> Codes:
+def dynamic_fused(call: MethodCall, arrays: Arrays) -> Codes:
     """As XNNPACK has it."""
     return _laid(call, _summed(call, arrays, inverted).fused())
 
 
-def dynamic_fused_conv(call: Call, arrays: Arrays, *, lanes: int, unread: bool = False) -> Codes:
+def dynamic_fused_conv(
+    call: MethodCall, arrays: Arrays, *, lanes: int, unread: bool = False
+) -> Codes:
     """As XNNPACK has it, which leaves channels convolved by themselves to a kernel of `lanes`, and
     brings pixels that are looked at alone to quantized values one by one; `unread`: it reads
     nothing but padding."""
@@ -231,14 +233,14 @@ def dynamic_fused_conv(call: Call, arrays: Arrays, *, lanes: int, unread: bool =
     return dynamic_fused(call, arrays)
 
 
-def dynamic_even(call: Call, arrays: Arrays) -> Codes:
+def dynamic_even(call: MethodCall, arrays: Arrays) -> Codes:
     """As XNNPACK has it of rows of weights of even length, and as the kernels have others."""
     if arrays["w"].shape[-1] % 2:
         return dynamic_rows(call, arrays)
     return dynamic_fused(call, arrays)
 
 
-def dynamic_packed(call: Call, arrays: Arrays) -> Codes:
+def dynamic_packed(call: MethodCall, arrays: Arrays) -> Codes:
     """Of four-bit weights with one scale: of one row that is a scale a row, which XNNPACK takes;
     four and more even rows of 32 and more count them from -7 up, and what that is too much is
     added to the bias first; others are as `dynamic_rows` has them."""
@@ -262,7 +264,7 @@ def dynamic_packed(call: Call, arrays: Arrays) -> Codes:
     return np.asarray(start + (made.sums * made.data) * made.weights, F)
 
 
-def dynamic_blocks(call: Call, arrays: Arrays, *, cut: bool = False) -> Codes:
+def dynamic_blocks(call: MethodCall, arrays: Arrays, *, cut: bool = False) -> Codes:
     """Of four-bit weights with scales in blocks of terms, as XNNPACK has them on processors with
     VNNI: scales are rounded to bfloat16, or `cut` to it, quantized values of data are counted from
     -128, and a block's sum is added in one rounding to those before."""
@@ -285,8 +287,8 @@ def dynamic_blocks(call: Call, arrays: Arrays, *, cut: bool = False) -> Codes:
     return np.asarray(made.reshape(*arrays["x"].shape[:-1], len(whole)), F)
 
 
-def _steps(call: Call, *, cut: bool) -> tuple[Real32, int]:
-    """The scales of a row's blocks as bfloat16, and how many terms a block has."""
+def _steps(call: MethodCall, *, cut: bool) -> tuple[Real32, int]:
+    """Returns the scales of a row's blocks as bfloat16, and how many terms a block has."""
     quant, of = call.types["w"].quant, call.map("w")
     blocks = {} if quant is None or quant.grain is None else dict(quant.grain.blocks)
     size, terms = blocks.get(1, 0), call.types["w"].shape[1]

@@ -1,4 +1,4 @@
-"""What TensorFlow Lite's integer kernels do to elements one by one, and to products along an axis.
+"""TensorFlow Lite's elementwise integer kernels, and products along an axis.
 
 Whole numbers are scaled by 31-bit multipliers with a shift, rounded twice or once as the rule's
 `requant.round` says; curves of 16-bit integers are between 513 numbers of a table.
@@ -20,8 +20,8 @@ from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import ROUNDINGS
 from qir.profiles.methods import FLAG, PluginMethod
 from qir.reference.fixed_point import multiplier, scaled
-from qir.reference.method import Call, Codes, F, Real32, one_scale, stored
-from qir.reference.products import Kernel, product
+from qir.reference.method import Codes, F, MethodCall, Real32, one_scale, stored
+from qir.reference.products import ProductKernel, product
 from qir.reference.table import compute
 
 from .fixed import LONG, away, bits_of, reciprocal
@@ -74,13 +74,14 @@ def fixed_relu(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
 # -- two operands ---------------------------------------------------------------------------------
 
 
-def fixed_compare(call: Call, arrays: Mapping[str, Codes]) -> Codes:
-    """A comparison of q - z with eight more bits, each by the multiplier of its own scale."""
+def fixed_compare(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
+    """Returns a comparison of q - z with eight more bits, each by the multiplier of its own
+    scale."""
     sides = {slot: _compared(call, slot, arrays[slot]) for slot in ("a", "b")}
     return compute(call.op, sides, call.attrs)
 
 
-def _compared(call: Call, slot: str, codes: Codes) -> Whole:
+def _compared(call: MethodCall, slot: str, codes: Codes) -> Whole:
     of = call.affine(slot)
     one_scale("fixed_compare", of)
     q, exponent = multiplier(float(F(of.scale)))
@@ -89,8 +90,8 @@ def _compared(call: Call, slot: str, codes: Codes) -> Whole:
     return scaled(_centred(codes, of) << 8, q, exponent, call.rule)
 
 
-def code_compare(call: Call, arrays: Mapping[str, Codes]) -> Codes:
-    """A comparison of the quantized values, whatever their scales."""
+def code_compare(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
+    """Returns a comparison of the quantized values, whatever their scales."""
     return compute(call.op, arrays, call.attrs)
 
 
@@ -117,12 +118,12 @@ def _down(x: Whole, by: Whole) -> Whole:
     return np.where(beyond, (x >> (by & 31)) + (x >= 0), near)
 
 
-def unshifted(call: Call, arrays: Mapping[str, Codes], *, apart: bool = False) -> Codes:
-    """A product of two tensors in which the zero point of b counts as 0.
+def unshifted(call: MethodCall, arrays: Mapping[str, Codes], *, apart: bool = False) -> Codes:
+    """Returns a product of two tensors in which the zero point of b counts as 0.
 
     `apart`: it counts, and where it is not 0 sums are rounded twice by a 31-bit multiplier.
     """
-    if not isinstance(call, Kernel) or "b" not in arrays:
+    if not isinstance(call, ProductKernel) or "b" not in arrays:
         raise OpError(f"{call.op}: unshifted is of products of two tensors, a and b")
     b = call.affine("b")
     rule = replace(call.rule, method=None)
@@ -133,9 +134,9 @@ def unshifted(call: Call, arrays: Mapping[str, Codes], *, apart: bool = False) -
     return product(replace(call, rule=rule, maps=maps), arrays)
 
 
-def padding_alone(call: Call, arrays: Mapping[str, Codes]) -> Codes:
-    """A convolution that reads nothing but padding."""
-    if not isinstance(call, Kernel) or "x" not in arrays:
+def padding_alone(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
+    """Returns a convolution that reads nothing but padding."""
+    if not isinstance(call, ProductKernel) or "x" not in arrays:
         raise OpError(f"{call.op}: padding_alone is of convolutions of quantized values")
     x = np.full_like(arrays["x"], int(call.affine("x").zero))
     return product(replace(call, rule=replace(call.rule, method=None)), {**arrays, "x": x})
@@ -161,7 +162,7 @@ def fixed_square(
 
 
 def cut_root(x: Codes, x_map: Affine, out: Affine) -> Codes:
-    """The root in float32 in steps of the result, what is after the point left out."""
+    """Returns the root in float32 in steps of the result, what is after the point left out."""
     one_scale("cut_root", x_map, out)
     if np.any(_centred(x, x_map) < 0):
         raise OpError("cut_root: a value below the zero point has no square root")
@@ -177,7 +178,7 @@ def fixed_powers(
     axes: Sequence[int] = (),
     keep: bool = True,
 ) -> Codes:
-    """The product of q - z, one after the other, by a 15-bit multiplier after each."""
+    """Returns the product of q - z, one after the other, by a 15-bit multiplier after each."""
     one_scale("fixed_powers", x_map, out)
     over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
     kept = [a for a in range(x.ndim) if a not in over]
@@ -201,7 +202,7 @@ def fixed_powers(
 # -- rows of a table -----------------------------------------------------------------------------
 
 
-def even_table(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+def even_table(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
     """Rows of quantized values as they are, or as floats; four-bit rows of odd length share a byte,
     which is read wrongly."""
     w, out = call.affine("w"), call.out
@@ -218,7 +219,7 @@ def even_table(call: Call, arrays: Mapping[str, Codes]) -> Codes:
 # -- in vectors -----------------------------------------------------------------------------------
 
 
-def quantize_vectors(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+def quantize_vectors(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
     """Float values to quantized values: eight at a time by 1 / s, halves to even; those left over
     by s in float64, away."""
     out = call.out
@@ -237,7 +238,7 @@ def quantize_vectors(call: Call, arrays: Mapping[str, Codes]) -> Codes:
 # -- curves of 16-bit codes -----------------------------------------------------------------------
 
 
-def _table(call: Call, function: Callable[[Real32], Real32]) -> Whole:
+def _table(call: MethodCall, function: Callable[[Real32], Real32]) -> Whole:
     """513 numbers in float32, each moved by half of what the middle after it would be off."""
     x, out = call.affine("x"), call.out
     assert out is not None
@@ -257,8 +258,9 @@ def _table(call: Call, function: Callable[[Real32], Real32]) -> Whole:
     return np.asarray(np.clip(made, low, high), np.int64)
 
 
-def _curve(call: Call, x: Real32) -> Real32:
-    """A function in float32; where it has no value, the end of the integers that it goes to."""
+def _curve(call: MethodCall, x: Real32) -> Real32:
+    """Returns a function in float32; where it has no value, the end of the integers that it goes
+    to."""
     out = call.out
     assert out is not None
     made: Real32
@@ -282,8 +284,9 @@ def _curve(call: Call, x: Real32) -> Real32:
 _GELU = math.sqrt(2 / math.pi)
 
 
-def each_code(call: Call, arrays: Mapping[str, Codes]) -> Codes:
-    """A curve in float32 of what integers mean; of what has no value, the end that it goes to."""
+def each_code(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
+    """Returns a curve in float32 of what integers mean; of what has no value, the end that it goes
+    to."""
     out = call.out
     if out is None:
         raise OpError("each_code: gives quantized values")
@@ -292,8 +295,9 @@ def each_code(call: Call, arrays: Mapping[str, Codes]) -> Codes:
     )
 
 
-def between(call: Call, arrays: Mapping[str, Codes]) -> Codes:
-    """A curve of 16-bit integers between 513 numbers; of what has no value, the end it goes to."""
+def between(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
+    """Returns a curve of 16-bit integers between 513 numbers; of what has no value, the end it goes
+    to."""
     out = call.out
     if out is None or out.storage.bits != 16 or call.affine("x").storage.bits != 16:
         raise OpError("between: 16-bit integers")

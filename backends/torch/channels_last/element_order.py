@@ -1,6 +1,5 @@
-"""Kernels that give the same quantized values for elements in vectors and for single ones: then it
-is all one in which order they are reached. Every quantized value, or pair of quantized values, is
-tried."""
+"""Finds kernels whose vectors and single elements agree, so that element order does not matter.
+Every quantized value, or pair of them, is tried."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ _FEW = 32
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """An op, and the relu that may stand after it, between quantized values of one scale each."""
+class ReorderedKernel:
+    """An op, and the relu that may be after it, between quantized values of one scale each."""
 
     node: Node
     slots: tuple[str, ...]
@@ -34,7 +33,7 @@ class Kernel:
     result: QuantType
 
     def graph(self, *shapes: tuple[int, ...]) -> Graph:
-        """The same on operands of these shapes."""
+        """Returns the same on operands of these shapes."""
         graph = Graph()
         given: dict[str, Value] = {}
         for slot, quant, shape in zip(self.slots, self.operands, shapes, strict=True):
@@ -49,8 +48,8 @@ class Kernel:
 
 
 def in_any_order(node: Node, wrap: Callable[[Graph], object]) -> bool:
-    """Whether the kernel that `wrap` finds gives each integer, or pair of integers, the same
-    result."""
+    """Returns whether the kernel that `wrap` finds gives each integer, or pair of integers, the
+    same result."""
     kernel = _kernel(node)
     if kernel is None:
         return False
@@ -68,8 +67,8 @@ def in_any_order(node: Node, wrap: Callable[[Graph], object]) -> bool:
     return np.array_equal(single[0].transpose(1, 0, 2).reshape(vectors.shape), vectors)
 
 
-def _by_itself(kernel: Kernel, wrap: Callable[[Graph], object]) -> bool:
-    """Whether a runtime puts two operands of one shape in one order before it adds them."""
+def _by_itself(kernel: ReorderedKernel, wrap: Callable[[Graph], object]) -> bool:
+    """Returns whether a runtime puts two operands of one shape in one order before it adds them."""
     shapes = {value.type.shape for value in (*kernel.node.operands.values(), kernel.node.result)}
     graph = kernel.graph((1,), (1,))
     wrap(graph)
@@ -78,13 +77,13 @@ def _by_itself(kernel: Kernel, wrap: Callable[[Graph], object]) -> bool:
     return len(shapes) == 1 and method is not None and method.name == "shifted_sum"
 
 
-def _computed(kernel: Kernel, wrap: Callable[[Graph], object], *codes: Codes) -> Codes:
+def _computed(kernel: ReorderedKernel, wrap: Callable[[Graph], object], *codes: Codes) -> Codes:
     graph = kernel.graph(*(held.shape for held in codes))
     wrap(graph)
     return run(graph, dict(zip(kernel.slots, codes, strict=True)))["y"]
 
 
-def _kernel(node: Node) -> Kernel | None:
+def _kernel(node: Node) -> ReorderedKernel | None:
     """None where it is not between 8-bit integers of one scale each, or has too many operands."""
     if node.stages:
         return None
@@ -99,7 +98,7 @@ def _kernel(node: Node) -> Kernel | None:
     known = [q for q in (*held, made) if q is not None and _plain(q)]
     if len(given) < len(node.operands) or made is None or len(known) <= len(held):
         return None
-    return Kernel(node, tuple(given), tuple(known[:-1]), relu, made)
+    return ReorderedKernel(node, tuple(given), tuple(known[:-1]), relu, made)
 
 
 def _behind(node: Node) -> Node | None:

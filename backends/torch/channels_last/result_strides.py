@@ -1,4 +1,4 @@
-"""Where what torch's kernels make is in memory: steps along each axis, those of size 1 too.
+"""Output strides of torch's quantized kernels, including the strides of size-1 dimensions.
 
 A kernel asks two questions of what it reads: what order it suggests for results, by its steps
 alone, and whether it fills its memory in that order. What it makes follows from the answers.
@@ -48,7 +48,7 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class StridedKernel:
     """A kernel: what it reads, and the sizes of what it makes."""
 
     op: str
@@ -65,25 +65,25 @@ class Kernel:
         return self.data[0]
 
 
-Rule = Callable[[Kernel], Steps]
+Rule = Callable[[StridedKernel], Steps]
 
 
-def result_steps(kernel: Kernel) -> Steps:
-    """Where what a kernel makes is."""
+def result_steps(kernel: StridedKernel) -> Steps:
+    """Returns where what a kernel makes is."""
     rule = _RULES.get(kernel.op) or (_alike if spec(kernel.op).traits.elementwise else _plain)
     return rule(kernel)
 
 
-def _plain(kernel: Kernel) -> Steps:
+def _plain(kernel: StridedKernel) -> Steps:
     return dense(kernel.sizes)
 
 
-def _last(kernel: Kernel) -> Steps:
+def _last(kernel: StridedKernel) -> Steps:
     """Convolutions bring their own order."""
     return dense(kernel.sizes, last=True)
 
 
-def _alike(kernel: Kernel) -> Steps:
+def _alike(kernel: StridedKernel) -> Steps:
     """What goes element by element makes what is suggested, with or without gaps."""
     return _suggested(kernel.sizes, kernel.x)
 
@@ -92,12 +92,12 @@ def _suggested(sizes: Sizes, x: Read) -> Steps:
     return dense(sizes, last=len(sizes) > 3 and len(x.sizes) == len(sizes) and x.suggests)
 
 
-def _images(kernel: Kernel) -> Steps:
+def _images(kernel: StridedKernel) -> Steps:
     """Kernels of images that take channels last without gaps, and put all else in plain order."""
     return dense(kernel.sizes, last=kernel.x.last and kernel.x.suggests)
 
 
-def _pool(kernel: Kernel) -> Steps:
+def _pool(kernel: StridedKernel) -> Steps:
     """QNNPACK's own have channels last where that is suggested, or where it is the plain order."""
     if not kernel.u8_first or (kernel.op.startswith("max") and kernel.attrs.get("ceil")):
         return _images(kernel)
@@ -106,7 +106,7 @@ def _pool(kernel: Kernel) -> Steps:
     return dense(sizes, last=alone or kernel.x.suggests)
 
 
-def _mean(kernel: Kernel) -> Steps:
+def _mean(kernel: StridedKernel) -> Steps:
     """Means of parts: QNNPACK computes those of images whose windows are alike and above 1."""
     made, read = kernel.sizes[2:], kernel.x.sizes[2:]
     if len(made) == 3:
@@ -115,31 +115,31 @@ def _mean(kernel: Kernel) -> Steps:
     return _pool(kernel) if alike else _images(kernel)
 
 
-def _windows(kernel: Kernel) -> Steps:
+def _windows(kernel: StridedKernel) -> Steps:
     """Averages of volumes put what they read with channels last first, if it does not be so."""
     return dense(kernel.sizes, last=not both(kernel.x.sizes, kernel.x.steps))
 
 
-def _batch(kernel: Kernel) -> Steps:
+def _batch(kernel: StridedKernel) -> Steps:
     """Lines come back in the plain order, where they are not in it already."""
     made = dense(kernel.sizes, last=len(kernel.sizes) > 2)
     return made if len(kernel.sizes) != 3 or fills(kernel.sizes, made) else dense(kernel.sizes)
 
 
-def _norm(kernel: Kernel) -> Steps:
+def _norm(kernel: StridedKernel) -> Steps:
     """Norms of groups and instances know channels last of images, not of volumes."""
     return _images(kernel) if len(kernel.sizes) == 4 else _contiguous(kernel)
 
 
-def _contiguous(kernel: Kernel) -> Steps:
-    """What is read in the plain order first; what has it already suggests what it will."""
+def _contiguous(kernel: StridedKernel) -> Steps:
+    """Returns what is read in the plain order first; what has it already suggests what it will."""
     return dense(
         kernel.sizes,
         last=_suggested(kernel.sizes, kernel.x) != dense(kernel.sizes) and kernel.x.plain,
     )
 
 
-def _reduced(kernel: Kernel) -> Steps:
+def _reduced(kernel: StridedKernel) -> Steps:
     """Means along the last axes are a kernel of quantized values, others of floats; QNNPACK has one
     of its own."""
     rank = len(kernel.x.sizes)
@@ -152,7 +152,7 @@ def _reduced(kernel: Kernel) -> Steps:
     return _contiguous(kernel)
 
 
-def _joined(kernel: Kernel) -> Steps:
+def _joined(kernel: StridedKernel) -> Steps:
     """Channels of images with channels last are joined as quantized values, all else as floats."""
     rank, axis = len(kernel.sizes), kernel.attrs.get("axis", 0)
     if rank == 4 and isinstance(axis, int) and axis % 4 == 1 and all(x.last for x in kernel.data):
@@ -167,8 +167,8 @@ def requantized(sizes: Sizes, steps: Steps) -> Steps:
     return _suggested(sizes, Read(sizes, _suggested(sizes, Read(sizes, steps))))
 
 
-def _pair(kernel: Kernel) -> Steps:
-    """The first operand's order, if the result has its sizes."""
+def _pair(kernel: StridedKernel) -> Steps:
+    """Returns the first operand's order, if the result has its sizes."""
     first = kernel.x
     if len(kernel.data) < 2 or first.sizes == kernel.sizes or kernel.op == "mul":
         return _suggested(kernel.sizes, first)
@@ -176,7 +176,7 @@ def _pair(kernel: Kernel) -> Steps:
 
 
 def _iterated(sizes: Sizes, data: Sequence[Read]) -> Steps:
-    """A result that is made in the order of steps in which operands are gone through."""
+    """Returns a result that is made in the order of steps in which operands are gone through."""
     every = [spread(sizes, of.sizes, of.steps) for of in data]
     order = [*reversed(range(len(sizes)))]
     for i in range(1, len(order)):
@@ -194,7 +194,7 @@ def _iterated(sizes: Sizes, data: Sequence[Read]) -> Steps:
 
 
 def _turn(sizes: Sizes, every: Sequence[Steps], one: int, other: int) -> int:
-    """Whether one axis goes after another: above 0 yes, below no."""
+    """Returns whether one axis goes after another: above 0 yes, below no."""
     for steps in every:
         if not steps[one] or not steps[other]:
             continue
@@ -205,7 +205,7 @@ def _turn(sizes: Sizes, every: Sequence[Steps], one: int, other: int) -> int:
     return 0
 
 
-def _softmax(kernel: Kernel) -> Steps:
+def _softmax(kernel: StridedKernel) -> Steps:
     """QNNPACK goes along the axis of step 1, or along the last one after it has changed places."""
     rank, at = len(kernel.sizes), kernel.attrs.get("axis", -1)
     if not kernel.u8_first or not kernel.units or not isinstance(at, int):
@@ -219,8 +219,8 @@ def _softmax(kernel: Kernel) -> Steps:
     return tuple(moved[axis] for axis in axes)
 
 
-def unforeseen(kernel: Kernel) -> str:
-    """Why nobody can tell what torch's kernel makes, for its order; empty where one can."""
+def unpredicted(kernel: StridedKernel) -> str:
+    """Returns why nobody can tell what torch's kernel makes, for its order; empty where one can."""
     x, sizes = kernel.x, kernel.sizes
     if kernel.op in ("instance_norm", "group_norm"):
         alone = len(sizes) == 4 and sizes[0] > 1 and set(sizes[2:]) == {1}
@@ -256,4 +256,4 @@ _RULES: Mapping[str, Rule] = {
 }
 """By op; others that go element by element make what is suggested, and all else the plain order."""
 
-__all__ = ["Kernel", "Read", "requantized", "result_steps", "unforeseen"]
+__all__ = ["Read", "StridedKernel", "requantized", "result_steps", "unpredicted"]

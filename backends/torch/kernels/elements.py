@@ -20,9 +20,9 @@ from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import ROUNDINGS, fma
 from qir.profiles.methods import FLAG, Param, PluginMethod
 from qir.reference.method import (
-    Call,
     Codes,
     F,
+    MethodCall,
     coded,
     one_scale,
     stored,
@@ -45,7 +45,7 @@ Arrays = Mapping[str, Codes]
 # -- vectors and single elements ------------------------------------------------------------------
 
 
-def channel_vectors(call: Call, arrays: Arrays, *, lanes: int, after: bool = False) -> Codes:
+def channel_vectors(call: MethodCall, arrays: Arrays, *, lanes: int, after: bool = False) -> Codes:
     """Concat: of channels of channels-last images, by vectors of each operand's channels,
     where values of equal quantized types are copied; all else is dequantized and quantized.
 
@@ -82,7 +82,7 @@ def channel_vectors(call: Call, arrays: Arrays, *, lanes: int, after: bool = Fal
 # -- products and sums of codes -------------------------------------------------------------------
 
 
-def product_of_codes(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
+def product_of_codes(call: MethodCall, arrays: Arrays, *, lanes: int) -> Codes:
     """a * b: rne((a - za) * (b - zb) * m) + zc in float32, m = (sa * sb) * (1 / sc).
 
     Times a number, integers stay as they are, or are negated about the zero point: the result's
@@ -108,7 +108,7 @@ def product_of_codes(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
     return in_runs([a.shape, b.shape], lanes, parts, out)
 
 
-def signed_vectors(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
+def signed_vectors(call: MethodCall, arrays: Arrays, *, lanes: int) -> Codes:
     """onednn::qadd and qmul of u8: vectors take integers of 128 and more for negative ones, which
     is a mistake, and round halves to even; single elements are what they are, halves go away."""
     a_map, b_map, out = call.affine("a"), call.affine("b"), coded(call)
@@ -137,12 +137,13 @@ def signed_vectors(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
 
 
 def _channelled(values: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
-    """One value a channel, shaped to go with an array whose channels are axis 1."""
+    """Returns one value a channel, shaped to go with an array whose channels are axis 1."""
     return values.reshape(-1) if rank == 1 else values.reshape(-1, *(1,) * (rank - 2))
 
 
-def prelu_of_codes(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
-    """x times 1 or the slope, in steps: a slope of 1 is what the slope's own map makes of it."""
+def prelu_of_codes(call: MethodCall, arrays: Arrays, *, lanes: int) -> Codes:
+    """x times 1 or the slope, in steps: a slope of 1 is what the slope's own quantized type makes
+    of it."""
     x, slope, out = call.affine("x"), call.affine("slope"), coded(call)
     one_scale(call.op, x, slope, out)
     with np.errstate(all="ignore"):
@@ -160,7 +161,7 @@ def prelu_of_codes(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
     return in_runs([a.shape for a in (arrays["x"], arrays["slope"])], lanes, parts, out)
 
 
-def scaled_steps(call: Call, arrays: Arrays, *, lanes: int) -> Codes:
+def scaled_steps(call: MethodCall, arrays: Arrays, *, lanes: int) -> Codes:
     """Batch norm: one multiply-add of q - z by numbers that were folded in float32, but for the
     ratio of the scales, which is a double. `lanes` channels make a vector."""
     x, out = call.affine("x"), coded(call)
@@ -187,7 +188,7 @@ _PIECE = 4096
 """How many elements QNNPACK adds at a time."""
 
 
-def shifted_sum(call: Call, arrays: Arrays, *, lanes: int, after: bool = False) -> Codes:
+def shifted_sum(call: MethodCall, arrays: Arrays, *, lanes: int, after: bool = False) -> Codes:
     """a + b as QNNPACK does: integers times 22-bit multipliers, a shift, halves away from zero.
 
     What it does not take goes the way of `vectors`: a number, and operands of two shapes.

@@ -18,9 +18,9 @@ from qir.profiles.methods import FLAG, Param, PluginMethod
 from qir.reference.embedding import starts_of
 from qir.reference.means import handed_on
 from qir.reference.method import (
-    Call,
     Codes,
     F,
+    MethodCall,
     Real32,
     coded,
     integers,
@@ -57,12 +57,12 @@ def packed_rows(table: Real32, bits: int) -> tuple[Codes, Real32, Real32]:
 
 
 def unpacked_rows(codes: Codes, scale: Real32, plus: Real32) -> Real32:
-    """The floats of packed rows: integers times scale plus the offset, in one rounding."""
+    """Returns the floats of packed rows: integers times scale plus the offset, in one rounding."""
     parts = np.broadcast_arrays(codes.astype(F), scale.astype(F)[:, None], plus.astype(F)[:, None])
     return fma(*parts)
 
 
-def rows_of_codes(call: Call, arrays: Arrays) -> Codes:
+def rows_of_codes(call: MethodCall, arrays: Arrays) -> Codes:
     """Rows as floats, or their sums bag by bag: each adds its offset to the sum, then its
     integers times its scale, in one rounding. A weight is multiplied into both numbers first."""
     if call.result.quant is not None:
@@ -86,8 +86,8 @@ def rows_of_codes(call: Call, arrays: Arrays) -> Codes:
     return made.reshape(*rows.shape, -1) if call.op == "embedding" else made
 
 
-def _numbers(call: Call, shape: tuple[int, ...]) -> tuple[Real32, Real32]:
-    """The scale and offset of each row, as packing leaves them."""
+def _numbers(call: MethodCall, shape: tuple[int, ...]) -> tuple[Real32, Real32]:
+    """Returns the scale and offset of each row, as packing leaves them."""
     held = call.map("w").over(shape)
     kind = np.dtype(np.float16) if call.rule.params.round == "f16" else np.dtype(np.float32)
     scale, zero = held.scale.astype(F), held.zero.astype(F)
@@ -109,7 +109,7 @@ def _summed(
     plus: Real32,
     share: Codes | None,
 ) -> Real32:
-    """All bags at once, one of their rows after the other."""
+    """Returns all bags at once, one of their rows after the other."""
     lengths = np.diff(starts)
     total = np.zeros((len(lengths), w.shape[1]), F)
     with np.errstate(all="ignore"):
@@ -140,7 +140,7 @@ class _Side:
     far: Real32
 
 
-def bilinear(call: Call, arrays: Arrays, *, lanes: int = 0, after: bool = False) -> Codes:
+def bilinear(call: MethodCall, arrays: Arrays, *, lanes: int = 0, after: bool = False) -> Codes:
     """Codes interpolated in float32, along height and then width, the zero point off and on again;
     `after`: on again after rounding.
 
@@ -185,7 +185,7 @@ def bilinear(call: Call, arrays: Arrays, *, lanes: int = 0, after: bool = False)
     return _finished(np.where(body, vectors, rest), out, after=after)
 
 
-def _check(call: Call, over: Sequence[int]) -> None:
+def _check(call: MethodCall, over: Sequence[int]) -> None:
     attrs = call.attrs
     known = attrs["mode"] == "linear" and attrs["antialias"] is False
     if not known or attrs["policy"] != "stretch" or len(over) != 2:
@@ -194,7 +194,7 @@ def _check(call: Call, over: Sequence[int]) -> None:
         raise OpError(f"{call.op}: torch knows no coordinates {attrs['coordinates']!r}")
 
 
-def _step(call: Call, size: int, to: int, scale: float | None) -> np.float32:
+def _step(call: MethodCall, size: int, to: int, scale: float | None) -> np.float32:
     """Returns ATen's area_pixel_compute_scale: by the scale where one is given, else by sizes."""
     if call.attrs["coordinates"] == "align_corners":
         return F(size - 1) / F(to - 1) if to > 1 else F(0)
@@ -223,7 +223,7 @@ def _plain(corners: Sequence[Real32], down: Sequence[Real32], right: Sequence[Re
 
 
 def _fused(corners: Sequence[Real32], down: Sequence[Real32], right: Sequence[Real32]) -> Real32:
-    """The same where the first product of each sum is not rounded."""
+    """Returns the same where the first product of each sum is not rounded."""
     a, b, c, d = corners
     upper = _multiply_add(right[0], a, right[1] * b)
     lower = _multiply_add(right[0], c, right[1] * d)

@@ -13,22 +13,22 @@ from qir.profiles.methods import FLAG, PluginMethod
 from qir.reference.code_means import ALL_MEANS
 from qir.reference.means import divisors, handed_on, mean_of_steps
 from qir.reference.method import (
-    Call,
     Codes,
     F,
+    MethodCall,
     coded,
     integers,
     one_scale,
     stored,
     to_whole,
 )
-from qir.reference.products import Kernel
+from qir.reference.products import ProductKernel
 from qir.reference.table import compute
 
 Arrays = Mapping[str, Codes]
 
 
-def mean_by_ratio(call: Call, arrays: Arrays, *, after: bool = False) -> Codes:
+def mean_by_ratio(call: MethodCall, arrays: Arrays, *, after: bool = False) -> Codes:
     """Means of u8 as QNNPACK makes them: sums of q - z times s / (s * n) in float32, the zero
     point added after rounding; padding counts always.
 
@@ -48,15 +48,15 @@ def mean_by_ratio(call: Call, arrays: Arrays, *, after: bool = False) -> Codes:
         return handed_on(partial(mean_by_ratio, after=after), call, arrays)
     steps = (data.astype(np.int64) - int(x.zero)).astype(np.float64)
     attrs = dict(call.attrs) | ({"count_pad": True} if "count_pad" in call.attrs else {})
-    counted = replace(cast("Kernel", call), attrs=attrs)
+    counted = replace(cast("ProductKernel", call), attrs=attrs)
     number = divisors(counted, steps.shape)
     total = np.rint(compute(call.op, {"x": steps}, attrs).astype(np.float64) * number).astype(F)
     scale = F(x.scale)
     return stored(to_whole(total * (scale / (scale * number.astype(F)))) + int(out.zero), out)
 
 
-def _taken(call: Call, shape: tuple[int, ...], *, last: bool) -> bool:
-    """Whether QNNPACK computes a mean."""
+def _taken(call: MethodCall, shape: tuple[int, ...], *, last: bool) -> bool:
+    """Returns whether QNNPACK computes a mean."""
     if call.op.startswith("avg_pool"):
         return call.attrs["ceil"] is not True
     if call.op == "reduce_mean":

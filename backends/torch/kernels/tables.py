@@ -8,11 +8,11 @@ import numpy as np
 
 from qir.errors import OpError
 from qir.profiles.methods import PluginMethod
-from qir.reference.method import Call, Codes, F, one_scale, stored, to_whole
+from qir.reference.method import Codes, F, MethodCall, one_scale, stored, to_whole
 from qir.reference.vector_functions import check_fixed_slope, hard_sigmoid
 
 
-def float_table(call: Call, arrays: Mapping[str, Codes]) -> Codes:
+def float_table(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
     """QNNPACK's tables of u8 values: sigmoid and hard sigmoid in steps of 1/256, tanh in those of
     1/128 about 128; the zero point is in the float that is rounded."""
     x, out = call.affine("x"), call.out

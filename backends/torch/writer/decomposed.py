@@ -8,14 +8,15 @@ from typing import Any
 import torch
 from torch import fx
 
-from qir.ir.node import Node
+from qir.ir.dtype import F64, DType
+from qir.ir.node import Node, Value
 from qir.ir.types import QuantType
 
 from . import movement, packed_weights
 from .elements import KINDS, channel_parameters, parameters
 from .kernels import attrs_of, bias_of, operands_of, operators, ops_of
 from .layers import padded, whole
-from .program import Handler, Program
+from .program import FxProgram, Handler
 
 importlib.import_module("torch.ao.quantization.fx._decomposed")  # which makes its operators known
 
@@ -44,8 +45,8 @@ def lowered(node: Node) -> Handler | None:
     return handler(node)
 
 
-def _numbers(program: Program, node: Node, quant: QuantType) -> tuple[Any, ...]:
-    """The arguments that say what integers mean."""
+def _numbers(program: FxProgram, node: Node, quant: QuantType) -> tuple[Any, ...]:
+    """Returns the arguments that say what integers mean."""
     if quant.kind != "uniform" or quant.plus is not None or quant.dynamic or quant.real_zero:
         raise program.refuse(node, f"quantized_decomposed has no type {quant}")
     kind = KINDS.get(str(quant.storage))
@@ -58,31 +59,78 @@ def _numbers(program: Program, node: Node, quant: QuantType) -> tuple[Any, ...]:
     return (held, program.hold(zeros, f"{node.name}_zero"), quant.axis, quant.low, quant.high, kind)
 
 
-def _call(program: Program, node: Node, verb: str, x: fx.Node, quant: QuantType | None) -> fx.Node:
+def _call(
+    program: FxProgram, node: Node, verb: str, x: fx.Node, quant: QuantType | None
+) -> fx.Node:
     assert quant is not None
     grain = "tensor" if quant.axis is None else "channel"
     numbers = _numbers(program, node, quant)
     return program.call(f"quantized_decomposed.{verb}_per_{grain}", x, *numbers)
 
 
-def _quantize(program: Program, node: Node) -> fx.Node:
+def _quantize(program: FxProgram, node: Node) -> fx.Node:
     if node.attrs["round"] not in ("", "even") or not node.attrs["saturate"]:
         raise program.refuse(node, "PyTorch rounds to the nearest, ties to even, and saturates")
     x = program.operand(node, "x")
+    if "scale" in node.operands:
+        return _while_running(program, node, x, "scale", "zero", node.result)
     return _call(program, node, "quantize", x, node.result.type.quant)
 
 
-def _dequantize(program: Program, node: Node) -> fx.Node:
+def _dequantize(program: FxProgram, node: Node) -> fx.Node:
     x = node.operands["x"]
+    if "x.scale" in node.operands:
+        return _while_running(program, node, program.of(x), "x.scale", "x.zero", x)
     return _call(program, node, "dequantize", program.of(x), x.type.quant)
 
 
-def _requantize(program: Program, node: Node) -> fx.Node:
+def _while_running(
+    program: FxProgram, node: Node, x: fx.Node, scale: str, zero: str, codes: Value
+) -> fx.Node:
+    """Quantizes or dequantizes by numbers that are chosen while the program runs."""
+    quant = codes.type.quant
+    assert quant is not None
+    kind = KINDS.get(str(quant.storage))
+    chosen = [node.operands[slot].node.op for slot in (scale, zero) if slot in node.operands]
+    if chosen != ["choose_qparams"] * 2 or kind is None or quant.grain is not None:
+        raise program.refuse(node, "quantized_decomposed takes numbers of choose_qparams alone")
+    numbers = program.operand(node, scale), program.operand(node, zero)
+    verb = f"quantized_decomposed.{node.op}_per_tensor"
+    return program.call(verb, x, *numbers, quant.low, quant.high, kind)
+
+
+def _choose(program: FxProgram, node: Node) -> list[fx.Node]:
+    """Scale and zero point of the range that data have, as tensors of one element."""
+    attrs, least = node.attrs, _LEAST.get(str(node.attrs["rule"]))
+    kind = KINDS.get(str(attrs["storage"]))
+    plain = not (attrs["keep"] or attrs["blocks"] or attrs["symmetric"])
+    if least is None or kind is None or not plain or attrs["scale_type"] != F64:
+        said = f"choose_qparams has no range rule {attrs['rule']!s} of such a scale"
+        raise program.refuse(node, f"{said}; quantize for pt2e, or write an engine's TorchScript")
+    if others := [
+        u for r in node.results for u in r.users if u.op not in ("quantize", "dequantize")
+    ]:
+        raise program.refuse(node, f"what it chooses is read by {others[0].name} too")
+    storage, bounds = attrs["storage"], attrs["bounds"]
+    assert isinstance(storage, DType)
+    assert bounds is None or isinstance(bounds, tuple)
+    low, high = bounds or storage.bounds
+    x = program.operand(node, "x")
+    made = program.call("quantized_decomposed.choose_qparams", x, low, high, least, kind)
+    return [program.item(made, index) for index in range(2)]
+
+
+_LEAST = {"torch.observer": 2.0**-23, "torch.qnnpack.symmetric": 2.0**-12}
+"""The least scale that a range rule chooses, by which programs name the rule."""
+
+
+def _requantize(program: FxProgram, node: Node) -> fx.Node:
     made = _dequantize(program, node)
     return _call(program, node, "quantize", made, node.result.type.quant)
 
 
 _BETWEEN: dict[str, Handler] = {
+    "choose_qparams": _choose,
     "quantize": _quantize,
     "dequantize": _dequantize,
     "requantize": _requantize,
@@ -98,8 +146,8 @@ _TAILS = {
 }
 
 
-def _tail(program: Program, node: Node) -> tuple[str, list[float], str]:
-    """What a kernel computes after its sum, as oneDNN's post-ops have it."""
+def _tail(program: FxProgram, node: Node) -> tuple[str, list[float], str]:
+    """Returns what a kernel computes after its sum, as oneDNN's post-ops have it."""
     rest = ops_of(node)[1:]
     if not rest:
         return "none", [], ""
@@ -116,7 +164,7 @@ def _tail(program: Program, node: Node) -> tuple[str, list[float], str]:
     return _TAILS[rest[0]], [1.0] if rest == ("silu",) else [], ""
 
 
-def _parameters(program: Program, node: Node) -> tuple[Any, ...]:
+def _parameters(program: FxProgram, node: Node) -> tuple[Any, ...]:
     """Weights with scales and zero points, one each a channel, and the bias."""
     held = operands_of(node)
     quant = held["w"].type.quant
@@ -128,21 +176,21 @@ def _parameters(program: Program, node: Node) -> tuple[Any, ...]:
     return w, scales, zeros, bias_of(program, node)
 
 
-def _result(program: Program, node: Node) -> tuple[Any, ...]:
+def _result(program: FxProgram, node: Node) -> tuple[Any, ...]:
     quant = node.result.type.quant
     if quant is None:
         return 1.0, 0, torch.float32
     return (*parameters(quant), KINDS[str(quant.storage)])
 
 
-def _data(program: Program, node: Node) -> tuple[float, int]:
+def _data(program: FxProgram, node: Node) -> tuple[float, int]:
     quant = operands_of(node)["x"].type.quant
     if quant is None:
         raise program.refuse(node, "its data are floats")
     return parameters(quant)
 
 
-def _convolution(program: Program, node: Node) -> fx.Node:
+def _convolution(program: FxProgram, node: Node) -> fx.Node:
     attrs, x = attrs_of(node), operands_of(node)["x"]
     given, pad = padded(program, program.of(x), whole(attrs["pad"]), _data(program, node)[1])
     shape = (whole(attrs["stride"]), pad, whole(attrs["dilation"]), attrs["groups"])
@@ -154,8 +202,8 @@ def _convolution(program: Program, node: Node) -> fx.Node:
     return program.call("onednn.qconv_pointwise", given, *at, *held, *shape, *end)
 
 
-def _hold(program: Program, node: Node, *numbers: torch.Tensor | None) -> list[fx.Node | None]:
-    """The weights and numbers of a layer as attributes."""
+def _hold(program: FxProgram, node: Node, *numbers: torch.Tensor | None) -> list[fx.Node | None]:
+    """Returns the weights and numbers of a layer as attributes."""
     name = operands_of(node)["w"].name
     names = (name, f"{name}_scale", f"{name}_zero", f"{name}_bias")
     return [
@@ -164,7 +212,7 @@ def _hold(program: Program, node: Node, *numbers: torch.Tensor | None) -> list[f
     ]
 
 
-def _linear(program: Program, node: Node) -> fx.Node:
+def _linear(program: FxProgram, node: Node) -> fx.Node:
     w, scales, zeros, bias = _parameters(program, node)
     packed = torch.ops.onednn.qlinear_prepack(w, None)
     held = _hold(program, node, packed, scales, zeros, bias)

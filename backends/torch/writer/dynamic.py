@@ -1,4 +1,4 @@
-"""Recurrent layers whose data and state are quantized while they run: aten::quantized_lstm."""
+"""Writes recurrent layers that quantize data and state at run time: aten::quantized_lstm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qir.ir.ops.recurrent import DIRECTIONS
 from qir.ir.types import QuantType
 
 from .elements import fits, scaled, tensor
-from .program import Handler, Program
+from .program import FxProgram, Handler
 from .recurrent import GATES, laid_out, operator_name, settings
 
 SEVEN_BITS = (0, 127)
@@ -21,7 +21,7 @@ SEVEN_BITS = (0, 127)
 
 
 def _layer(kind: str) -> Handler:
-    def write(program: Program, node: Node) -> list[fx.Node]:
+    def write(program: FxProgram, node: Node) -> list[fx.Node]:
         operator_name(program, node, kind)
         data, reduced = _data(program, node)
         ways = range(len(DIRECTIONS[str(node.attrs["direction"])]))
@@ -37,7 +37,7 @@ def _layer(kind: str) -> Handler:
     return write
 
 
-def _data(program: Program, node: Node) -> tuple[Value, bool]:
+def _data(program: FxProgram, node: Node) -> tuple[Value, bool]:
     """Returns the floats that the kernel quantizes itself, and whether it does so to seven bits."""
     made, state = node.operands["x"].node, node.inner.get("h")
     codes = made.operands["x"].node if made.op == "dequantize" else made
@@ -53,7 +53,7 @@ def _data(program: Program, node: Node) -> tuple[Value, bool]:
     return codes.operands["x"], bounds == SEVEN_BITS
 
 
-def _cell(program: Program, node: Node, kind: str, way: int, *, reduced: bool) -> fx.Node:
+def _cell(program: FxProgram, node: Node, kind: str, way: int, *, reduced: bool) -> fx.Node:
     """Returns the packed weights of one direction."""
     ops, biases = torch.ops.quantized, _biases(program, node, kind, way)
     packed = [
@@ -64,7 +64,7 @@ def _cell(program: Program, node: Node, kind: str, way: int, *, reduced: bool) -
     return program.hold(made, f"{node.name}.cell")
 
 
-def _weights(program: Program, node: Node, kind: str, slot: str, way: int) -> torch.Tensor:
+def _weights(program: FxProgram, node: Node, kind: str, slot: str, way: int) -> torch.Tensor:
     """Returns the weights of one direction as a quantized tensor, with PyTorch's order of gates."""
     made = node.operands[slot].node
     held = made.operands["x"] if made.op == "dequantize" else node.operands[slot]
@@ -82,7 +82,7 @@ def _weights(program: Program, node: Node, kind: str, slot: str, way: int) -> to
     return scaled(tensor(array.data[way][rows]), scales, zeros)
 
 
-def _biases(program: Program, node: Node, kind: str, way: int) -> list[torch.Tensor]:
+def _biases(program: FxProgram, node: Node, kind: str, way: int) -> list[torch.Tensor]:
     """Returns what is added to each product; zeros where there is none."""
     size = node.operands["r"].type.shape[1]
     assert isinstance(size, int)

@@ -1,4 +1,4 @@
-"""Ops of single elements, as operators of PyTorch."""
+"""Writes elementwise ops as operators of PyTorch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import fx
 
 from qir.ir.node import Node
 
-from .program import Handler, Program
+from .program import FxProgram, Handler
 
 _UNARY = (
     "relu sigmoid tanh exp log sqrt reciprocal erf floor ceil round sin cos tan asin acos atan "
@@ -28,7 +28,7 @@ _BINARY = {
 _SIXTH = 1 / 6
 
 
-def call(handler: Handler, program: Program, node: Node) -> fx.Node:
+def call(handler: Handler, program: FxProgram, node: Node) -> fx.Node:
     """Returns the one result that a handler writes."""
     made: fx.Node = handler(program, node)
     return made
@@ -39,16 +39,16 @@ def _unary(name: str) -> Handler:
 
 
 def _binary(name: str) -> Handler:
-    def write(program: Program, node: Node) -> fx.Node:
+    def write(program: FxProgram, node: Node) -> fx.Node:
         return program.call(f"aten.{name}", program.operand(node, "a"), program.operand(node, "b"))
 
     return write
 
 
 def _with(name: str, *attrs: str) -> Handler:
-    """An operator that takes x and numbers."""
+    """Returns an operator that takes x and numbers."""
 
-    def write(program: Program, node: Node) -> fx.Node:
+    def write(program: FxProgram, node: Node) -> fx.Node:
         numbers = [node.attrs[attr] for attr in attrs]
         return program.call(f"aten.{name}", program.operand(node, "x"), *numbers)
 
@@ -56,54 +56,54 @@ def _with(name: str, *attrs: str) -> Handler:
 
 
 def _folded(name: str) -> Handler:
-    """An operator of two, one operand after the other."""
+    """Returns an operator of two, one operand after the other."""
 
-    def write(program: Program, node: Node) -> fx.Node:
+    def write(program: FxProgram, node: Node) -> fx.Node:
         return reduce(lambda a, b: program.call(f"aten.{name}", a, b), program.listed(node))
 
     return write
 
 
-def _mean(program: Program, node: Node) -> fx.Node:
+def _mean(program: FxProgram, node: Node) -> fx.Node:
     return program.call("aten.div", _folded("add")(program, node), len(node.operands))
 
 
-def _div(program: Program, node: Node) -> fx.Node:
+def _div(program: FxProgram, node: Node) -> fx.Node:
     a, b = program.operand(node, "a"), program.operand(node, "b")
     if node.result.type.dtype.is_float:
         return program.call("aten.div", a, b)
     return program.call("aten.div", a, b, rounding_mode="trunc")
 
 
-def _floor_div(program: Program, node: Node) -> fx.Node:
+def _floor_div(program: FxProgram, node: Node) -> fx.Node:
     a, b = program.operand(node, "a"), program.operand(node, "b")
     return program.call("aten.div", a, b, rounding_mode="floor")
 
 
-def _mod(program: Program, node: Node) -> fx.Node:
+def _mod(program: FxProgram, node: Node) -> fx.Node:
     return call(_binary("fmod" if node.attrs["fmod"] else "remainder"), program, node)
 
 
-def _squared_difference(program: Program, node: Node) -> fx.Node:
+def _squared_difference(program: FxProgram, node: Node) -> fx.Node:
     return program.call("aten.square", _binary("sub")(program, node))
 
 
 def _bound(value: Any) -> float | None:
-    """A bound as PyTorch has it: none where it does not bind."""
+    """Returns a bound as PyTorch has it: none where it does not bind."""
     return None if value is None or math.isinf(value) else value
 
 
-def clip(program: Program, node: Node, x: fx.Node) -> fx.Node:
+def clip(program: FxProgram, node: Node, x: fx.Node) -> fx.Node:
     """Adds a clamp of x by the bounds of a node."""
     low, high = _bound(node.attrs.get("min")), _bound(node.attrs.get("max"))
     return x if low is None and high is None else program.call("aten.clamp", x, low, high)
 
 
-def _clip(program: Program, node: Node) -> fx.Node:
+def _clip(program: FxProgram, node: Node) -> fx.Node:
     return clip(program, node, program.operand(node, "x"))
 
 
-def _hard_sigmoid(program: Program, node: Node) -> fx.Node:
+def _hard_sigmoid(program: FxProgram, node: Node) -> fx.Node:
     x = program.operand(node, "x")
     if is_hard_sigmoid(node):
         return program.call("aten.hardsigmoid", x)
@@ -117,12 +117,12 @@ def is_hard_sigmoid(node: Node) -> bool:
     return math.isclose(alpha, _SIXTH, rel_tol=1e-7) and node.attrs["beta"] == 0.5
 
 
-def _gelu(program: Program, node: Node) -> fx.Node:
+def _gelu(program: FxProgram, node: Node) -> fx.Node:
     x = program.operand(node, "x")
     return program.call("aten.gelu", x, approximate=node.attrs["approximate"])
 
 
-def _silu(program: Program, node: Node) -> fx.Node:
+def _silu(program: FxProgram, node: Node) -> fx.Node:
     x = program.operand(node, "x")
     if node.attrs["alpha"] == 1.0:
         return program.call("aten.silu", x)
@@ -130,37 +130,37 @@ def _silu(program: Program, node: Node) -> fx.Node:
     return program.call("aten.mul", x, gate)
 
 
-def _selu(program: Program, node: Node) -> fx.Node:
+def _selu(program: FxProgram, node: Node) -> fx.Node:
     alpha, gamma = node.attrs["alpha"], node.attrs["gamma"]
     return program.call("aten.elu", program.operand(node, "x"), alpha, gamma, 1.0)
 
 
-def _softsign(program: Program, node: Node) -> fx.Node:
+def _softsign(program: FxProgram, node: Node) -> fx.Node:
     x = program.operand(node, "x")
     below = program.call("aten.add", program.call("aten.abs", x), 1.0)
     return program.call("aten.div", x, below)
 
 
-def _tanh_shrink(program: Program, node: Node) -> fx.Node:
+def _tanh_shrink(program: FxProgram, node: Node) -> fx.Node:
     x = program.operand(node, "x")
     return program.call("aten.sub", x, program.call("aten.tanh", x))
 
 
-def _prelu(program: Program, node: Node) -> fx.Node:
+def _prelu(program: FxProgram, node: Node) -> fx.Node:
     x, slope = program.operand(node, "x"), program.operand(node, "slope")
     zero = program.call("aten.gt", x, 0)
     return program.call("aten.where", zero, x, program.call("aten.mul", x, slope))
 
 
-def _threshold(program: Program, node: Node) -> fx.Node:
+def _threshold(program: FxProgram, node: Node) -> fx.Node:
     return program.call("aten.threshold", program.operand(node, "x"), node.attrs["alpha"], 0.0)
 
 
-def _logit(program: Program, node: Node) -> fx.Node:
+def _logit(program: FxProgram, node: Node) -> fx.Node:
     return program.call("aten.logit", program.operand(node, "x"), node.attrs.get("eps"))
 
 
-def _is_inf(program: Program, node: Node) -> fx.Node:
+def _is_inf(program: FxProgram, node: Node) -> fx.Node:
     x = program.operand(node, "x")
     sides = bool(node.attrs["negative"]), bool(node.attrs["positive"])
     name = {(True, True): "isinf", (True, False): "isneginf", (False, True): "isposinf"}.get(sides)
@@ -169,17 +169,17 @@ def _is_inf(program: Program, node: Node) -> fx.Node:
     return program.call(f"aten.{name}", x)
 
 
-def _bit_shift(program: Program, node: Node) -> fx.Node:
+def _bit_shift(program: FxProgram, node: Node) -> fx.Node:
     direction = str(node.attrs["direction"])
     return call(_binary(f"bitwise_{direction}_shift"), program, node)
 
 
-def _where(program: Program, node: Node) -> fx.Node:
+def _where(program: FxProgram, node: Node) -> fx.Node:
     given = (program.operand(node, slot) for slot in ("condition", "a", "b"))
     return program.call("aten.where", *given)
 
 
-_same: Callable[[Program, Node], fx.Node] = lambda program, node: program.operand(node, "x")  # noqa: E731
+_same: Callable[[FxProgram, Node], fx.Node] = lambda program, node: program.operand(node, "x")  # noqa: E731
 
 OPS: dict[str, Handler] = {
     **{op: _unary(op) for op in _UNARY},

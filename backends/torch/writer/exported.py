@@ -1,4 +1,4 @@
-"""Exported programs: a program as `torch.export` has it, and its `.pt2` file."""
+"""Writes exported programs, as `torch.export` has them, and their `.pt2` files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from qir.ir.types import TensorType
 
 from .called import called as called_as
 from .elements import kind
-from .program import Program
+from .program import FxProgram
 
 USER = InputKind.USER_INPUT
 TOLD = "qir.json"
@@ -32,17 +32,17 @@ _LEAST = 32
 """Sizes of examples begin here where the model leaves them open: large enough for most windows."""
 
 
-def module(program: Program) -> fx.GraphModule:
+def module(program: FxProgram) -> fx.GraphModule:
     """Returns a program as a module of `torch.fx`."""
-    return fx.GraphModule(program.held, program.graph, "Program")
+    return fx.GraphModule(program.held, program.graph, "FxProgram")
 
 
-def called(program: Program) -> nn.Module:
+def called(program: FxProgram) -> nn.Module:
     """Returns a program as a module that is called as the graph's call signature says."""
     return called_as(module(program), program.source)
 
 
-def exported(program: Program) -> ExportedProgram:
+def exported(program: FxProgram) -> ExportedProgram:
     """Returns a program as an exported one; sizes that the graph leaves open stay open.
 
     Raises Refused where `torch.export` does not take it.
@@ -83,7 +83,7 @@ def _open(given: TensorType) -> dict[int, Any]:
 
 
 def save(made: ExportedProgram, path: Path, told: str) -> None:
-    """Writes an exported program by rename, with a text beside it that QIR reads again."""
+    """Writes an exported program by rename, with a text next to it that QIR reads again."""
     stream = io.BytesIO()
     torch.export.save(made, stream, extra_files={TOLD: told})
     with replacing(path) as draft:
@@ -91,7 +91,7 @@ def save(made: ExportedProgram, path: Path, told: str) -> None:
 
 
 def load(path: Path) -> tuple[Any, str]:
-    """Loads a file that `save` wrote, and the text beside it; InputError for another."""
+    """Loads a file that `save` wrote, and the text next to it; raises InputError for another."""
     extra, logger = {TOLD: ""}, logging.getLogger("torch.export")
     before, logger.disabled = logger.disabled, True  # it prints a traceback of what is raised
     try:

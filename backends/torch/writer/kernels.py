@@ -1,4 +1,4 @@
-"""Ops on quantized values, as one call each of PyTorch's kernels on quantized tensors."""
+"""Writes quantized ops, each as one call of PyTorch's quantized kernels."""
 
 from __future__ import annotations
 
@@ -14,10 +14,20 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType
 
-from . import dynamic, elementwise, layers, movement, packed_weights, recurrent, tables
+from . import (
+    dynamic,
+    elementwise,
+    foreign,
+    layers,
+    movement,
+    packed_weights,
+    places,
+    recurrent,
+    tables,
+)
 from .elements import STORED, channel_parameters, fits, parameters
 from .layers import sides, whole
-from .program import Handler, Program
+from .program import FxProgram, Handler
 
 _AXES = {f"conv{n}d": n for n in (1, 2, 3)} | {f"conv_transpose{n}d": n for n in (1, 2, 3)}
 
@@ -46,14 +56,17 @@ def _by_kernels(node: Node) -> bool:
 _MOVES = frozenset({"quantize", "dequantize"})
 
 
-def _left(program: Program, node: Node) -> Any:
+def _left(program: FxProgram, node: Node) -> Any:
     """Nothing: the kernel that reads it does it itself."""
     return None if len(node.results) == 1 else (None,) * len(node.results)
 
 
 def operators(node: Node) -> Handler | None:
     """Returns what writes a node by operators of floats."""
-    tables = (elementwise.OPS, layers.OPS, movement.OPS, recurrent.OPS)
+    tables = (
+        *(elementwise.OPS, layers.OPS, movement.OPS, recurrent.OPS),
+        *(places.OPS, foreign.OPS),
+    )
     found = (table.get(node.op) for table in tables)
     return next((each for each in found if each is not None), None)
 
@@ -73,8 +86,8 @@ def operands_of(node: Node) -> Mapping[str, Value]:
     return node.stage_operands(0) if node.stages else node.operands
 
 
-def _result(program: Program, node: Node) -> QuantType:
-    """The quantized type of a result; Refused for one that no tensor of PyTorch has."""
+def _result(program: FxProgram, node: Node) -> QuantType:
+    """Returns the quantized type of a result; Refused for one that no tensor of PyTorch has."""
     quant = node.results[0].type.quant
     if quant is None:
         raise program.refuse(node, "a kernel on quantized tensors gives no floats")
@@ -83,12 +96,12 @@ def _result(program: Program, node: Node) -> QuantType:
     return quant
 
 
-def _at(program: Program, node: Node) -> tuple[float, int]:
+def _at(program: FxProgram, node: Node) -> tuple[float, int]:
     return parameters(_result(program, node))
 
 
-def _kernel(program: Program, node: Node, base: str, *known: tuple[str, ...]) -> str:
-    """The name of a kernel with what it computes after its first op."""
+def _kernel(program: FxProgram, node: Node, base: str, *known: tuple[str, ...]) -> str:
+    """Returns the name of a kernel with what it computes after its first op."""
     rest = ops_of(node)[1:]
     if rest not in ((), *known):
         raise program.refuse(node, f"quantized::{base} computes nothing like it")
@@ -98,7 +111,7 @@ def _kernel(program: Program, node: Node, base: str, *known: tuple[str, ...]) ->
 # -- between floats and integers ----------------------------------------------------------------
 
 
-def _quantized(program: Program, node: Node, x: fx.Node) -> fx.Node:
+def _quantized(program: FxProgram, node: Node, x: fx.Node) -> fx.Node:
     quant = node.result.type.quant
     if quant is None or not fits(quant):
         raise program.refuse(node, f"PyTorch has no quantized tensor of type {quant}")
@@ -112,7 +125,7 @@ def _quantized(program: Program, node: Node, x: fx.Node) -> fx.Node:
     return program.call("aten.quantize_per_channel", x, *held, quant.axis, kind)
 
 
-def _clamped(program: Program, node: Node, x: fx.Node, quant: QuantType) -> fx.Node:
+def _clamped(program: FxProgram, node: Node, x: fx.Node, quant: QuantType) -> fx.Node:
     """Bounds floats by what narrower integers mean, since PyTorch saturates at the storage's ends.
 
     A bound becomes its own integer again: what float32 adds to it is far less than half a step.
@@ -127,30 +140,30 @@ def _clamped(program: Program, node: Node, x: fx.Node, quant: QuantType) -> fx.N
     return program.call("aten.clamp", x, *held)
 
 
-def _quantize(program: Program, node: Node) -> fx.Node:
+def _quantize(program: FxProgram, node: Node) -> fx.Node:
     if node.attrs["round"] not in ("", "even") or not node.attrs["saturate"]:
         raise program.refuse(node, "PyTorch rounds to the nearest, ties to even, and saturates")
     return _quantized(program, node, program.operand(node, "x"))
 
 
-def _dequantize(program: Program, node: Node) -> fx.Node:
+def _dequantize(program: FxProgram, node: Node) -> fx.Node:
     return program.call("aten.dequantize", program.operand(node, "x"))
 
 
-def _requantize(program: Program, node: Node) -> fx.Node:
+def _requantize(program: FxProgram, node: Node) -> fx.Node:
     return _quantized(program, node, _dequantize(program, node))
 
 
 # -- products -----------------------------------------------------------------------------------
 
 
-def _weights(program: Program, node: Node) -> list[torch.Tensor | None]:
-    """The quantized weights of a layer, and its bias."""
+def _weights(program: FxProgram, node: Node) -> list[torch.Tensor | None]:
+    """Returns the quantized weights of a layer, and its bias."""
     held = operands_of(node)
     return [program.constant(held["w"]), bias_of(program, node)]
 
 
-def bias_of(program: Program, node: Node) -> torch.Tensor | None:
+def bias_of(program: FxProgram, node: Node) -> torch.Tensor | None:
     """Returns a bias as floats; where the graph counts it in units of the sum, times the unit."""
     held = operands_of(node)
     bias = held.get("bias")
@@ -166,7 +179,7 @@ def bias_of(program: Program, node: Node) -> torch.Tensor | None:
     return (made.double() * torch.from_numpy(np.atleast_1d(unit))).float()
 
 
-def _convolution(program: Program, node: Node) -> fx.Node:
+def _convolution(program: FxProgram, node: Node) -> fx.Node:
     op, attrs, held = ops_of(node)[0], attrs_of(node), operands_of(node)
     axes = _AXES[op]
     last = attrs.get("layout") == "NHWC"
@@ -191,9 +204,15 @@ def _convolution(program: Program, node: Node) -> fx.Node:
 
 
 def _with_summand(
-    program: Program, node: Node, x: fx.Node, packed: fx.Node, at: tuple[float, int], *, last: bool
+    program: FxProgram,
+    node: Node,
+    x: fx.Node,
+    packed: fx.Node,
+    at: tuple[float, int],
+    *,
+    last: bool,
 ) -> fx.Node:
-    """A convolution that adds a tensor, into whose memory it writes."""
+    """Returns a convolution that adds a tensor, into whose memory it writes."""
     (summand,) = node.stage_operands(1).values()
     given = program.of(summand)
     if not _last_reader(node, summand):
@@ -219,7 +238,7 @@ def _last_reader(node: Node, value: Value) -> bool:
     return all(ops_of(user)[0] in _OWN_MEMORY and user < node for user in others)
 
 
-def _linear(program: Program, node: Node) -> fx.Node:
+def _linear(program: FxProgram, node: Node) -> fx.Node:
     held = operands_of(node)
     made = torch.ops.quantized.linear_prepack(*_weights(program, node))
     packed = program.hold(made, held["w"].name)
@@ -233,7 +252,7 @@ def _linear(program: Program, node: Node) -> fx.Node:
     return program.call(name, program.of(held["x"]), packed, *_at(program, node), *more)
 
 
-def _matmul(program: Program, node: Node) -> fx.Node:
+def _matmul(program: FxProgram, node: Node) -> fx.Node:
     if attrs_of(node)["trans_a"] or attrs_of(node)["trans_b"] or "bias" in operands_of(node):
         raise program.refuse(node, "quantized::matmul takes matrices as they are")
     a, b = (program.of(operands_of(node)[slot]) for slot in "ab")
@@ -244,7 +263,7 @@ def _matmul(program: Program, node: Node) -> fx.Node:
 
 
 def _pair(op: str) -> Handler:
-    def write(program: Program, node: Node) -> fx.Node:
+    def write(program: FxProgram, node: Node) -> fx.Node:
         a, b = (program.of(operands_of(node)[slot]) for slot in "ab")
         return program.call(_kernel(program, node, op, ("relu",)), a, b, *_at(program, node))
 
@@ -252,30 +271,30 @@ def _pair(op: str) -> Handler:
 
 
 def _function(name: str, *attrs: str) -> Handler:
-    """A function with scale and zero point of its result, then numbers."""
+    """Returns a function with scale and zero point of its result, then numbers."""
 
-    def write(program: Program, node: Node) -> fx.Node:
+    def write(program: FxProgram, node: Node) -> fx.Node:
         x, numbers = program.of(operands_of(node)["x"]), [attrs_of(node)[attr] for attr in attrs]
         return program.call(_kernel(program, node, name), x, *_at(program, node), *numbers)
 
     return write
 
 
-def _leaky_relu(program: Program, node: Node) -> fx.Node:
+def _leaky_relu(program: FxProgram, node: Node) -> fx.Node:
     x, at = program.of(operands_of(node)["x"]), _at(program, node)
     name = _kernel(program, node, "leaky_relu")
     return program.call(name, x, attrs_of(node)["alpha"], False, *at)
 
 
-def _softmax(program: Program, node: Node) -> fx.Node:
+def _softmax(program: FxProgram, node: Node) -> fx.Node:
     x, at = program.of(operands_of(node)["x"]), _at(program, node)
     return program.call(_kernel(program, node, "softmax"), x, attrs_of(node)["axis"], *at)
 
 
 def _fixed(name: str, scale: float, zero: int) -> Handler:
-    """A function whose result has one scale and zero point, whatever it reads."""
+    """Returns a function whose result has one scale and zero point, whatever it reads."""
 
-    def write(program: Program, node: Node) -> fx.Node:
+    def write(program: FxProgram, node: Node) -> fx.Node:
         if _at(program, node) != (scale, zero) or str(_result(program, node).storage) != "u8":
             raise program.refuse(node, f"aten::{name} gives u8 of scale {scale:g}, {zero} alone")
         return program.call(f"aten.{name}", program.of(operands_of(node)["x"]))
@@ -283,13 +302,13 @@ def _fixed(name: str, scale: float, zero: int) -> Handler:
     return write
 
 
-def _concat(program: Program, node: Node) -> fx.Node:
+def _concat(program: FxProgram, node: Node) -> fx.Node:
     parts = [program.of(v) for slot, v in operands_of(node).items() if slot.startswith("xs.")]
     name = _kernel(program, node, "cat", ("relu",))
     return program.call(name, parts, attrs_of(node)["axis"], *_at(program, node))
 
 
-def _batch_norm(program: Program, node: Node) -> fx.Node:
+def _batch_norm(program: FxProgram, node: Node) -> fx.Node:
     held, attrs = operands_of(node), attrs_of(node)
     axes = held["x"].type.rank - 2
     if attrs["axis"] != 1 or not 0 <= axes <= 3:
@@ -300,9 +319,10 @@ def _batch_norm(program: Program, node: Node) -> fx.Node:
 
 
 def _kept(write: Handler) -> Handler:
-    """An operator of floats that takes quantized tensors too, and keeps scale and zero point."""
+    """Returns an operator of floats that takes quantized tensors too, and keeps scale and zero
+    point."""
 
-    def kept(program: Program, node: Node) -> Any:
+    def kept(program: FxProgram, node: Node) -> Any:
         if node.stages:
             raise program.refuse(node, "PyTorch has no such kernel")
         quant, x = node.results[0].type.quant, next(iter(node.operands.values())).type.quant
@@ -331,7 +351,7 @@ _KEPT = {
 }
 
 
-def _recode(program: Program, node: Node) -> fx.Node:
+def _recode(program: FxProgram, node: Node) -> fx.Node:
     """Writes integers that are read plain, and plain integers that are read as quantized."""
     x, quant = program.of(node.operands["x"]), node.result.type.quant
     if node.operands["x"].type.quant is not None:

@@ -1,4 +1,4 @@
-"""Convolutions, matrix products, pools, norms and reductions, as operators of PyTorch."""
+"""Writes convolutions, matrix products, pools, norms and reductions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import fx
 from qir.ir.attrs import Attr
 from qir.ir.node import Node
 
-from .program import Handler, Program
+from .program import FxProgram, Handler
 
 _INFINITE = float("-inf")
 
@@ -39,7 +39,7 @@ def around(pads: Sequence[int]) -> list[int]:
     return [n for pair in reversed(list(zip(front, back, strict=True))) for n in pair]
 
 
-def padded(program: Program, x: fx.Node, pads: Sequence[int], value: float) -> Any:
+def padded(program: FxProgram, x: fx.Node, pads: Sequence[int], value: float) -> Any:
     """Returns x and the padding that a kernel does itself: both sides alike, or a pad before it."""
     front, back = sides(pads)
     if front == back:
@@ -47,7 +47,7 @@ def padded(program: Program, x: fx.Node, pads: Sequence[int], value: float) -> A
     return program.call("aten.constant_pad_nd", x, around(pads), value), [0] * len(front)
 
 
-def _turned(program: Program, node: Node, x: fx.Node) -> fx.Node:
+def _turned(program: FxProgram, node: Node, x: fx.Node) -> fx.Node:
     """Channels second, of an image whose channels the graph has last."""
     last = node.attrs.get("layout") == "NHWC"
     rank = next(iter(node.operands.values())).type.rank
@@ -55,14 +55,14 @@ def _turned(program: Program, node: Node, x: fx.Node) -> fx.Node:
     return program.call("aten.permute", x, order) if last else x
 
 
-def _back(program: Program, node: Node, made: fx.Node) -> fx.Node:
+def _back(program: FxProgram, node: Node, made: fx.Node) -> fx.Node:
     last = node.attrs.get("layout") == "NHWC"
     rank = node.result.type.rank
     return program.call("aten.permute", made, [0, *range(2, rank), 1]) if last else made
 
 
 def _convolution(axes: int) -> Handler:
-    def write(program: Program, node: Node) -> fx.Node:
+    def write(program: FxProgram, node: Node) -> fx.Node:
         given, attrs = _turned(program, node, program.operand(node, "x")), node.attrs
         x, pad = padded(program, given, whole(attrs["pad"]), 0.0)
         w, bias = program.operand(node, "w"), program.optional(node, "bias")
@@ -75,7 +75,7 @@ def _convolution(axes: int) -> Handler:
 
 
 def _transposed(axes: int) -> Handler:
-    def write(program: Program, node: Node) -> fx.Node:
+    def write(program: FxProgram, node: Node) -> fx.Node:
         attrs = node.attrs
         front, back = sides(whole(attrs["pad"]))
         if front != back:
@@ -89,24 +89,24 @@ def _transposed(axes: int) -> Handler:
     return write
 
 
-def _linear(program: Program, node: Node) -> fx.Node:
+def _linear(program: FxProgram, node: Node) -> fx.Node:
     x, w, bias = (program.optional(node, slot) for slot in ("x", "w", "bias"))
     return program.call("aten.linear", x, w, bias)
 
 
-def _factor(program: Program, node: Node, slot: str) -> fx.Node:
+def _factor(program: FxProgram, node: Node, slot: str) -> fx.Node:
     held = program.operand(node, slot)
     turned = node.attrs[f"trans_{slot}"]
     return program.call("aten.transpose", held, -2, -1) if turned else held
 
 
-def _matmul(program: Program, node: Node) -> fx.Node:
+def _matmul(program: FxProgram, node: Node) -> fx.Node:
     made = program.call("aten.matmul", _factor(program, node, "a"), _factor(program, node, "b"))
     bias = program.optional(node, "bias")
     return made if bias is None else program.call("aten.add", made, bias)
 
 
-def _gemm(program: Program, node: Node) -> fx.Node:
+def _gemm(program: FxProgram, node: Node) -> fx.Node:
     a, b = _factor(program, node, "a"), _factor(program, node, "b")
     alpha, beta = float(node.attrs["alpha"]), float(node.attrs["beta"])  # type: ignore[arg-type]
     c = program.optional(node, "c")
@@ -116,11 +116,11 @@ def _gemm(program: Program, node: Node) -> fx.Node:
     return made if alpha == 1.0 else program.call("aten.mul", made, alpha)
 
 
-def _einsum(program: Program, node: Node) -> fx.Node:
+def _einsum(program: FxProgram, node: Node) -> fx.Node:
     return program.call("aten.einsum", node.attrs["equation"], program.listed(node))
 
 
-def _attention(program: Program, node: Node) -> fx.Node:
+def _attention(program: FxProgram, node: Node) -> fx.Node:
     attrs, slots = node.attrs, set(node.operands)
     plain = slots <= {"q", "k", "v", "mask"} and node.operands["q"].type.rank == 4
     plain = plain and not attrs.get("softcap") and attrs.get("left", -1) == -1
@@ -139,7 +139,7 @@ def _attention(program: Program, node: Node) -> fx.Node:
 
 
 def _max_pool(axes: int) -> Handler:
-    def write(program: Program, node: Node) -> fx.Node:
+    def write(program: FxProgram, node: Node) -> fx.Node:
         given, attrs = _turned(program, node, program.operand(node, "x")), node.attrs
         kernel = whole(attrs["kernel"])
         x, pad = padded(program, given, whole(attrs["pad"]), _INFINITE)
@@ -151,7 +151,7 @@ def _max_pool(axes: int) -> Handler:
 
 
 def _avg_pool(axes: int) -> Handler:
-    def write(program: Program, node: Node) -> fx.Node:
+    def write(program: FxProgram, node: Node) -> fx.Node:
         given, attrs = _turned(program, node, program.operand(node, "x")), node.attrs
         pads = whole(attrs["pad"])
         front, back = sides(pads)
@@ -165,7 +165,7 @@ def _avg_pool(axes: int) -> Handler:
     return write
 
 
-def _global_avg_pool(program: Program, node: Node) -> fx.Node:
+def _global_avg_pool(program: FxProgram, node: Node) -> fx.Node:
     x = _turned(program, node, program.operand(node, "x"))
     axes = node.result.type.rank - 2
     if not 1 <= axes <= 3:
@@ -174,26 +174,26 @@ def _global_avg_pool(program: Program, node: Node) -> fx.Node:
     return _back(program, node, made)
 
 
-def _global_max_pool(program: Program, node: Node) -> fx.Node:
+def _global_max_pool(program: FxProgram, node: Node) -> fx.Node:
     x = _turned(program, node, program.operand(node, "x"))
     made = program.call("aten.amax", x, list(range(2, node.result.type.rank)), True)
     return _back(program, node, made)
 
 
-def parts(program: Program, node: Node) -> list[Any]:
+def parts(program: FxProgram, node: Node) -> list[Any]:
     """Returns the sizes that an adaptive pool makes."""
     sizes = whole(node.attrs["size"])
     shape = node.operands["x"].type.shape[-len(sizes) :]
     return [program.size(shape[i], node) if n < 0 else n for i, n in enumerate(sizes)]
 
 
-def _adaptive_avg_pool(program: Program, node: Node) -> fx.Node:
+def _adaptive_avg_pool(program: FxProgram, node: Node) -> fx.Node:
     sizes = parts(program, node)
     name = f"aten.adaptive_avg_pool{len(sizes)}d"
     return program.call(name, program.operand(node, "x"), sizes)
 
 
-def _adaptive_max_pool(program: Program, node: Node) -> fx.Node:
+def _adaptive_max_pool(program: FxProgram, node: Node) -> fx.Node:
     sizes = parts(program, node)
     name = f"aten.adaptive_max_pool{len(sizes)}d"
     return program.item(program.call(name, program.operand(node, "x"), sizes), 0)
@@ -202,7 +202,7 @@ def _adaptive_max_pool(program: Program, node: Node) -> fx.Node:
 # -- norms --------------------------------------------------------------------------------------
 
 
-def _batch_norm(program: Program, node: Node) -> fx.Node:
+def _batch_norm(program: FxProgram, node: Node) -> fx.Node:
     x, axis = program.operand(node, "x"), integer(node.attrs["axis"])
     numbers = [program.operand(node, slot) for slot in ("gamma", "beta", "mean", "var")]
     end = (False, 0.0, node.attrs["eps"], False)
@@ -214,13 +214,13 @@ def _batch_norm(program: Program, node: Node) -> fx.Node:
 
 
 def _softmax(name: str) -> Handler:
-    def write(program: Program, node: Node) -> fx.Node:
+    def write(program: FxProgram, node: Node) -> fx.Node:
         return program.call(f"aten.{name}", program.operand(node, "x"), node.attrs["axis"])
 
     return write
 
 
-def _layer_norm(program: Program, node: Node) -> fx.Node:
+def _layer_norm(program: FxProgram, node: Node) -> fx.Node:
     x = node.operands["x"]
     sizes = [program.size(dim, node) for dim in x.type.shape[_front(node, x.type.rank) :]]
     gamma, beta = (program.optional(node, slot) for slot in ("gamma", "beta"))
@@ -234,7 +234,7 @@ def _front(node: Node, rank: int) -> int:
     return axis + rank if axis < 0 else axis
 
 
-def _rms_norm(program: Program, node: Node) -> fx.Node:
+def _rms_norm(program: FxProgram, node: Node) -> fx.Node:
     x = node.operands["x"]
     axes = list(range(_front(node, x.type.rank), x.type.rank))
     mean = program.call("aten.mean", program.call("aten.square", program.of(x)), axes, True)
@@ -243,13 +243,13 @@ def _rms_norm(program: Program, node: Node) -> fx.Node:
     return program.call("aten.mul", made, program.operand(node, "gamma"))
 
 
-def _instance_norm(program: Program, node: Node) -> fx.Node:
+def _instance_norm(program: FxProgram, node: Node) -> fx.Node:
     x, gamma, beta = (program.operand(node, slot) for slot in ("x", "gamma", "beta"))
     end = (None, None, True, 0.0, node.attrs["eps"], False)
     return program.call("aten.instance_norm", x, gamma, beta, *end)
 
 
-def _group_norm(program: Program, node: Node) -> fx.Node:
+def _group_norm(program: FxProgram, node: Node) -> fx.Node:
     x, gamma, beta = (program.operand(node, slot) for slot in ("x", "gamma", "beta"))
     groups, eps = node.attrs["groups"], node.attrs["eps"]
     return program.call("aten.group_norm", x, groups, gamma, beta, eps, False)
@@ -263,9 +263,9 @@ def _axes(node: Node) -> list[int]:
 
 
 def _reduced(name: str, before: str = "", after: str = "") -> Handler:
-    """A reduction, of what an operator makes of x, and what another makes of it."""
+    """Returns a reduction, of what an operator makes of x, and what another makes of it."""
 
-    def write(program: Program, node: Node) -> fx.Node:
+    def write(program: FxProgram, node: Node) -> fx.Node:
         made = program.operand(node, "x")
         made = program.call(f"aten.{before}", made) if before else made
         made = program.call(f"aten.{name}", made, _axes(node), bool(node.attrs["keep"]))
@@ -274,7 +274,7 @@ def _reduced(name: str, before: str = "", after: str = "") -> Handler:
     return write
 
 
-def _prod(program: Program, node: Node) -> fx.Node:
+def _prod(program: FxProgram, node: Node) -> fx.Node:
     made = program.operand(node, "x")
     for axis in sorted(_axes(node), reverse=True):
         made = program.call("aten.prod", made, axis, bool(node.attrs["keep"]))
@@ -282,7 +282,7 @@ def _prod(program: Program, node: Node) -> fx.Node:
 
 
 def _greatest(name: str) -> Handler:
-    def write(program: Program, node: Node) -> fx.Node:
+    def write(program: FxProgram, node: Node) -> fx.Node:
         if node.attrs["last"]:
             raise program.refuse(node, "PyTorch gives the first place of several alike")
         axis, keep = node.attrs["axis"], bool(node.attrs["keep"])
@@ -292,7 +292,7 @@ def _greatest(name: str) -> Handler:
 
 
 def _running(name: str) -> Handler:
-    def write(program: Program, node: Node) -> fx.Node:
+    def write(program: FxProgram, node: Node) -> fx.Node:
         axis, x = node.attrs["axis"], program.operand(node, "x")
         if node.attrs["exclusive"]:
             raise program.refuse(node, "PyTorch's sums so far hold the element itself")
@@ -304,7 +304,7 @@ def _running(name: str) -> Handler:
     return write
 
 
-def _top_k(program: Program, node: Node) -> list[fx.Node]:
+def _top_k(program: FxProgram, node: Node) -> list[fx.Node]:
     attrs = node.attrs
     more = (attrs["k"], attrs["axis"], attrs["largest"], attrs["sorted"])
     made = program.call("aten.topk", program.operand(node, "x"), *more)

@@ -1,4 +1,4 @@
-"""Ops that move, pick and repeat elements, as operators of PyTorch; on quantized tensors too."""
+"""Writes ops that move, select and repeat elements, of quantized tensors too."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from qir.ir.node import Node, Value
 
 from .elements import kind
 from .layers import around, integer, whole
-from .program import Handler, Program
+from .program import FxProgram, Handler
 
 
-def _sizes(program: Program, node: Node) -> list[Any]:
-    """The sizes of a result; one that is not known is -1, which takes what is left."""
+def _sizes(program: FxProgram, node: Node) -> list[Any]:
+    """Returns the sizes of a result; one that is not known is -1, which takes what is left."""
     shape = node.result.type.shape
     open_ones = [dim for dim in shape if not isinstance(dim, int)]
     if len(open_ones) == 1 and 0 not in shape:
@@ -25,29 +25,29 @@ def _sizes(program: Program, node: Node) -> list[Any]:
     return [program.size(dim, node) for dim in shape]
 
 
-def _reshape(program: Program, node: Node) -> fx.Node:
+def _reshape(program: FxProgram, node: Node) -> fx.Node:
     return program.call("aten.reshape", program.operand(node, "x"), _sizes(program, node))
 
 
-def _flatten(program: Program, node: Node) -> fx.Node:
+def _flatten(program: FxProgram, node: Node) -> fx.Node:
     axis, x = node.attrs["axis"], program.operand(node, "x")
     if axis == 1 and node.operands["x"].type.rank > 1:
         return program.call("aten.flatten", x, 1)
     return program.call("aten.reshape", x, _sizes(program, node))
 
 
-def _transpose(program: Program, node: Node) -> fx.Node:
+def _transpose(program: FxProgram, node: Node) -> fx.Node:
     return program.call("aten.permute", program.operand(node, "x"), whole(node.attrs["perm"]))
 
 
-def _concat(program: Program, node: Node) -> fx.Node:
+def _concat(program: FxProgram, node: Node) -> fx.Node:
     return program.call("aten.cat", program.listed(node), node.attrs["axis"])
 
 
 _MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
-def _pad(program: Program, node: Node) -> fx.Node:
+def _pad(program: FxProgram, node: Node) -> fx.Node:
     x, attrs = program.operand(node, "x"), node.attrs
     pads = around(whole(attrs["pads"]))
     while pads[-2:] == [0, 0]:
@@ -62,7 +62,7 @@ def _pad(program: Program, node: Node) -> fx.Node:
     return program.call("aten.pad", x, pads, mode)
 
 
-def _squeeze(program: Program, node: Node) -> fx.Node:
+def _squeeze(program: FxProgram, node: Node) -> fx.Node:
     x, axes = node.operands["x"], whole(node.attrs["axes"])
     axes = axes or [i for i, dim in enumerate(x.type.shape) if dim == 1]
     made = program.of(x)
@@ -71,14 +71,14 @@ def _squeeze(program: Program, node: Node) -> fx.Node:
     return made
 
 
-def _unsqueeze(program: Program, node: Node) -> fx.Node:
+def _unsqueeze(program: FxProgram, node: Node) -> fx.Node:
     made, rank = program.operand(node, "x"), node.result.type.rank
     for axis in sorted(a % rank for a in whole(node.attrs["axes"])):
         made = program.call("aten.unsqueeze", made, axis)
     return made
 
 
-def _slice(program: Program, node: Node) -> fx.Node:
+def _slice(program: FxProgram, node: Node) -> fx.Node:
     made, attrs = program.operand(node, "x"), node.attrs
     for start, end, axis, step in zip(
         *(whole(attrs[key]) for key in ("starts", "ends", "axes", "steps")), strict=True
@@ -89,13 +89,13 @@ def _slice(program: Program, node: Node) -> fx.Node:
     return made
 
 
-def _split(program: Program, node: Node) -> list[fx.Node]:
+def _split(program: FxProgram, node: Node) -> list[fx.Node]:
     sizes, axis = whole(node.attrs["sizes"]), node.attrs["axis"]
     made = program.call("aten.split_with_sizes", program.operand(node, "x"), sizes, axis)
     return [program.item(made, index) for index in range(len(node.results))]
 
 
-def _indices(program: Program, node: Node, size: Dim) -> fx.Node:
+def _indices(program: FxProgram, node: Node, size: Dim) -> fx.Node:
     """Indices from 0 on: negative ones count from the end."""
     value: Value = node.operands["indices"]
     if value.constant is not None and (np.asarray(value.constant.data, np.int64) >= 0).all():
@@ -107,7 +107,7 @@ def _indices(program: Program, node: Node, size: Dim) -> fx.Node:
     return program.call("aten.where", program.call("aten.lt", found, 0), counted, found)
 
 
-def _gather(program: Program, node: Node) -> fx.Node:
+def _gather(program: FxProgram, node: Node) -> fx.Node:
     x, indices = node.operands["x"], node.operands["indices"]
     axis = integer(node.attrs["axis"]) % x.type.rank
     if indices.constant is not None and indices.type.rank == 0:
@@ -120,14 +120,14 @@ def _gather(program: Program, node: Node) -> fx.Node:
     return program.call("aten.reshape", made, _sizes(program, node))
 
 
-def _gather_elements(program: Program, node: Node) -> fx.Node:
+def _gather_elements(program: FxProgram, node: Node) -> fx.Node:
     x = node.operands["x"]
     axis = integer(node.attrs["axis"]) % x.type.rank
     found = _indices(program, node, x.type.shape[axis])
     return program.call("aten.gather", program.of(x), axis, found)
 
 
-def _gather_nd(program: Program, node: Node) -> fx.Node:
+def _gather_nd(program: FxProgram, node: Node) -> fx.Node:
     indices, count = node.operands["indices"], node.operands["indices"].type.shape[-1]
     if node.attrs["batch"] or not isinstance(count, int):
         raise program.refuse(node, "its indices have axes of batches, or nobody knows how many")
@@ -135,22 +135,22 @@ def _gather_nd(program: Program, node: Node) -> fx.Node:
     return program.call("aten.index", program.operand(node, "x"), parts)
 
 
-def _embedding(program: Program, node: Node) -> fx.Node:
+def _embedding(program: FxProgram, node: Node) -> fx.Node:
     w = node.operands["w"]
     found = _indices(program, node, w.type.shape[0])
     return program.call("aten.embedding", program.of(w), found)
 
 
-def _expand(program: Program, node: Node) -> fx.Node:
+def _expand(program: FxProgram, node: Node) -> fx.Node:
     sizes = [program.size(dim, node) for dim in node.result.type.shape]
     return program.call("aten.expand", program.operand(node, "x"), sizes)
 
 
-def _tile(program: Program, node: Node) -> fx.Node:
+def _tile(program: FxProgram, node: Node) -> fx.Node:
     return program.call("aten.repeat", program.operand(node, "x"), whole(node.attrs["repeats"]))
 
 
-def _depth_to_space(program: Program, node: Node) -> fx.Node:
+def _depth_to_space(program: FxProgram, node: Node) -> fx.Node:
     x, block = node.operands["x"], integer(node.attrs["block"])
     if node.attrs["layout"] == "NHWC":
         raise program.refuse(node, "its layout is NHWC")
@@ -167,15 +167,15 @@ def _depth_to_space(program: Program, node: Node) -> fx.Node:
 
 
 def _images(node: Node) -> list[int]:
-    """The axes of a resize beside batch and channels, which may be second or last."""
+    """Returns the axes of a resize next to batch and channels, which may be second or last."""
     rank = node.result.type.rank
     named = sorted(axis % rank for axis in whole(node.attrs["axes"]))
     inner = list(range(1, rank - 1))
     return inner if named == inner else list(range(2, rank))
 
 
-def _resampled(program: Program, node: Node, name: str, *more: Any) -> fx.Node:
-    """A call of an operator that resizes the axes after the channels."""
+def _resampled(program: FxProgram, node: Node, name: str, *more: Any) -> fx.Node:
+    """Returns a call of an operator that resizes the axes after the channels."""
     axes, x = _images(node), node.operands["x"].type
     shape, rank = node.result.type.shape, x.rank
     still = [axis for axis in range(rank) if axis not in axes]
@@ -190,7 +190,7 @@ def _resampled(program: Program, node: Node, name: str, *more: Any) -> fx.Node:
 
 
 def _scales(node: Node) -> list[float]:
-    """The scales of all axes, none where sizes say them."""
+    """Returns the scales of all axes, none where sizes say them."""
     given, axes = node.attrs["scales"], whole(node.attrs["axes"])
     assert isinstance(given, tuple)
     rank = node.result.type.rank
@@ -211,8 +211,10 @@ def _whole_steps(node: Node) -> bool:
     return True
 
 
-def _resize_nearest(program: Program, node: Node) -> fx.Node:
+def _resize_nearest(program: FxProgram, node: Node) -> fx.Node:
     attrs = node.attrs
+    if (attrs["coordinates"], attrs["rounding"]) == ("half_pixel", "round_prefer_ceil"):
+        return _resampled(program, node, f"aten._upsample_nearest_exact{len(_images(node))}d")
     floors = (attrs["coordinates"], attrs["rounding"]) == ("asymmetric", "floor")
     repeats = attrs["coordinates"] in ("half_pixel", "asymmetric") and _whole_steps(node)
     if not floors and not repeats:
@@ -224,7 +226,7 @@ _LINEAR = {1: "linear1d", 2: "bilinear2d", 3: "trilinear3d"}
 _CORNERS = {"half_pixel": False, "pytorch_half_pixel": False, "align_corners": True}
 
 
-def _resize(program: Program, node: Node) -> fx.Node:
+def _resize(program: FxProgram, node: Node) -> fx.Node:
     attrs, rank = node.attrs, len(_images(node))
     corners = _CORNERS.get(str(attrs["coordinates"]))
     cubic = attrs["mode"] == "cubic" and rank == 2 and attrs["cubic_a"] == -0.75
@@ -235,21 +237,21 @@ def _resize(program: Program, node: Node) -> fx.Node:
     return _resampled(program, node, name, corners)
 
 
-def _triangle(program: Program, node: Node) -> fx.Node:
+def _triangle(program: FxProgram, node: Node) -> fx.Node:
     name = "aten.triu" if node.attrs["upper"] else "aten.tril"
     return program.call(name, program.operand(node, "x"), node.attrs["k"])
 
 
-def _flip(program: Program, node: Node) -> fx.Node:
+def _flip(program: FxProgram, node: Node) -> fx.Node:
     return program.call("aten.flip", program.operand(node, "x"), whole(node.attrs["axes"]))
 
 
-def _cast(program: Program, node: Node) -> fx.Node:
+def _cast(program: FxProgram, node: Node) -> fx.Node:
     to = kind(node.result.type.dtype, node.name)
     return program.call("aten.to", program.operand(node, "x"), to)
 
 
-def _shape(program: Program, node: Node) -> fx.Node:
+def _shape(program: FxProgram, node: Node) -> fx.Node:
     x, end = node.operands["x"], node.attrs.get("end")
     given, start = program.of(x), integer(node.attrs["start"])
     axes = range(x.type.rank)[start : None if end is None else integer(end)]
@@ -258,7 +260,7 @@ def _shape(program: Program, node: Node) -> fx.Node:
     return program.call("aten.stack", parts)
 
 
-def _filled(program: Program, node: Node) -> fx.Node:
+def _filled(program: FxProgram, node: Node) -> fx.Node:
     sizes = [program.size(dim, node) for dim in node.result.type.shape]
     held: Any = node.attrs["value"]
     number = np.asarray(getattr(held, "data", held)).reshape(-1)[0].item()

@@ -1,4 +1,4 @@
-"""Products with weights of few bits alone, by PyTorch's packed kernels.
+"""Writes weight-only low-bit products by PyTorch's packed kernels.
 
 Data and sums are float. `_weight_int8pack_mm` has i8 with one scale a row,
 `_weight_int4pack_mm_for_cpu` 4 bits in blocks along the row, each with a scale and an offset.
@@ -16,7 +16,7 @@ from qir.ir.node import Node
 from qir.ir.types import QuantType
 
 from .elements import tensor
-from .program import Handler, Program
+from .program import FxProgram, Handler
 
 _SIZES = (32, 64, 128, 256)
 """Elements in a block that the kernel for 4 bits takes."""
@@ -44,11 +44,11 @@ def _in_blocks(node: Node) -> bool:
     return blocks and all(user.op == "linear" for user in node.result.users)
 
 
-def _nothing(program: Program, node: Node) -> Any:
+def _nothing(program: FxProgram, node: Node) -> Any:
     return None
 
 
-def _linear(program: Program, node: Node) -> fx.Node:
+def _linear(program: FxProgram, node: Node) -> fx.Node:
     codes = node.operands["w"].node.operands["x"]
     array, quant = codes.constant, codes.type.quant
     assert array is not None
@@ -71,7 +71,7 @@ def _grid(quant: QuantType, rows: int) -> tuple[Any, Any]:
     return scales, np.broadcast_to(zeros.reshape(rows, -1) if zeros.ndim else zeros, scales.shape)
 
 
-def _int8(program: Program, node: Node, x: fx.Node, data: Any, quant: QuantType) -> fx.Node:
+def _int8(program: FxProgram, node: Node, x: fx.Node, data: Any, quant: QuantType) -> fx.Node:
     scales, zeros = _grid(quant, len(data))
     if scales.shape[1] != 1 or zeros.any():
         said = f"aten._weight_int8pack_mm takes one scale a row: {_REST}"
@@ -82,7 +82,7 @@ def _int8(program: Program, node: Node, x: fx.Node, data: Any, quant: QuantType)
     return program.call("aten._weight_int8pack_mm", x, held, scale)
 
 
-def _int4(program: Program, node: Node, x: fx.Node, data: Any, quant: QuantType) -> fx.Node:
+def _int4(program: FxProgram, node: Node, x: fx.Node, data: Any, quant: QuantType) -> fx.Node:
     """Integers of 0 to 15 mean `(q - 8) * scale + offset`."""
     (rows, terms), (scales, zeros) = data.shape, _grid(quant, len(data))
     size = terms // scales.shape[1]

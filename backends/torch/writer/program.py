@@ -1,4 +1,4 @@
-"""A graph as a program of PyTorch: calls of operators in an `fx.Graph`, and what these hold."""
+"""Writes a graph as calls of operators in an `fx.Graph`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qir.query.display import op_name
 
 from .elements import fits, kind, quantized, tensor
 
-Handler: TypeAlias = "Callable[[Program, Node], Any]"
+Handler: TypeAlias = "Callable[[FxProgram, Node], Any]"
 """Writes a node: its result, or a sequence of its results."""
 _NAME = re.compile(r"\W")
 _RESERVED = frozenset({"self", "torch", "x", "inf", "nan"})
@@ -29,7 +29,7 @@ _NO_ARGUMENTS = frozenset({"self", "torch", "inf", "nan", "float"})
 
 
 @dataclass
-class Program:
+class FxProgram:
     """Calls as they are written; each value of the graph is the `fx.Node` that computes it."""
 
     source: Graph
@@ -181,4 +181,4 @@ def argument_names(inputs: Iterable[Value]) -> list[str]:
     return found
 
 
-__all__ = ["Handler", "Program", "argument_names"]
+__all__ = ["FxProgram", "Handler", "argument_names"]

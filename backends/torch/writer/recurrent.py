@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN layers, whose gates PyTorch orders in its own way."""
+"""Writes LSTM, GRU and RNN layers, whose gates PyTorch orders in its own way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import fx
 from qir.ir.node import Node
 from qir.ir.ops.recurrent import DIRECTIONS, USUAL
 
-from .program import Handler, Program
+from .program import FxProgram, Handler
 
 GATES = {"lstm": (0, 2, 3, 1), "gru": (1, 0, 2), "rnn": (0,)}
 """Where each of PyTorch's gates is among ours: i o f g and z r n here, i f g o and r z n there."""
@@ -19,7 +19,7 @@ _TAKEN = frozenset({"x", "w", "r", "bias", "h0", "c0"})
 
 
 def _layer(kind: str) -> Handler:
-    def write(program: Program, node: Node) -> list[fx.Node]:
+    def write(program: FxProgram, node: Node) -> list[fx.Node]:
         if node.inner:
             said = "only formats torchscript and fx of the engines quantize its state in each step"
             raise program.refuse(node, said)
@@ -43,7 +43,7 @@ def settings(node: Node) -> tuple[Any, ...]:
 
 
 def laid_out(
-    program: Program,
+    program: FxProgram,
     node: Node,
     kind: str,
     x: fx.Node,
@@ -68,7 +68,7 @@ def laid_out(
     return [y, *(program.call("aten.transpose", e, 0, 1) if first else e for e in ends)]
 
 
-def operator_name(program: Program, node: Node, kind: str) -> str:
+def operator_name(program: FxProgram, node: Node, kind: str) -> str:
     """PyTorch's name of a layer; Refused for one that it lacks."""
     attrs, ways = node.attrs, len(DIRECTIONS[str(node.attrs["direction"])])
     if more := sorted(set(node.operands) - _TAKEN):
@@ -86,8 +86,8 @@ def operator_name(program: Program, node: Node, kind: str) -> str:
     return f"aten.{kind}"
 
 
-def _first_state(program: Program, node: Node, slot: str) -> fx.Node:
-    """The state that a layer begins with, the direction first; zeros unless it is given."""
+def _first_state(program: FxProgram, node: Node, slot: str) -> fx.Node:
+    """Returns the state that a layer begins with, the direction first; zeros unless it is given."""
     first, value = bool(node.attrs["batch_first"]), node.operands.get(slot)
     if value is not None:
         given = program.of(value)
@@ -97,7 +97,7 @@ def _first_state(program: Program, node: Node, slot: str) -> fx.Node:
     return program.call("aten.zeros", sizes)
 
 
-def _parameters(program: Program, node: Node, kind: str, way: int) -> list[Any]:
+def _parameters(program: FxProgram, node: Node, kind: str, way: int) -> list[Any]:
     """Weights and biases of one direction, with PyTorch's order of gates."""
     rows = node.operands["w"].type.shape[1]
     made = [_ordered(program, node, kind, slot, way) for slot in ("w", "r")]
@@ -112,12 +112,12 @@ def _parameters(program: Program, node: Node, kind: str, way: int) -> list[Any]:
     return [*made, *(_gates(program, kind, program.item(halves, index)) for index in (0, 1))]
 
 
-def _ordered(program: Program, node: Node, kind: str, slot: str, way: int) -> fx.Node:
+def _ordered(program: FxProgram, node: Node, kind: str, slot: str, way: int) -> fx.Node:
     held = program.call("aten.select", program.operand(node, slot), 0, way)
     return _gates(program, kind, held)
 
 
-def _gates(program: Program, kind: str, held: fx.Node) -> fx.Node:
+def _gates(program: FxProgram, kind: str, held: fx.Node) -> fx.Node:
     order = GATES[kind]
     if len(order) == 1:
         return held

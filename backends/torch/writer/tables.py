@@ -1,4 +1,4 @@
-"""Tables with a scale and a float zero point for each row, as PyTorch packs them in 8 bits."""
+"""Packs embedding tables with a scale and a float zero point for each row, in 8 bits."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch import fx
 
 from qir.ir.node import Node
 
-from .program import Handler, Program
+from .program import FxProgram, Handler
 
 
-def _packed(program: Program, node: Node) -> fx.Node:
+def _packed(program: FxProgram, node: Node) -> fx.Node:
     """Holds the rows as quantized::embedding_byte reads them; Refused for other rows."""
     rows = node.operands["w"]
     quant, held = rows.type.quant, rows.constant
@@ -30,12 +30,12 @@ def _packed(program: Program, node: Node) -> fx.Node:
     return program.hold(torch.ops.quantized.embedding_bag_prepack(made), rows.name)
 
 
-def _embedding(program: Program, node: Node) -> fx.Node:
+def _embedding(program: FxProgram, node: Node) -> fx.Node:
     indices = program.operand(node, "indices")
     return program.call("quantized.embedding_byte", _packed(program, node), indices)
 
 
-def _bags(program: Program, node: Node) -> fx.Node:
+def _bags(program: FxProgram, node: Node) -> fx.Node:
     if node.attrs["mode"] != "sum":
         raise program.refuse(node, "PyTorch adds quantized rows, and takes no other mean of them")
     return program.call(

@@ -1,4 +1,4 @@
-"""TorchScript: a program as source text that PyTorch compiles, and the file of it."""
+"""Writes TorchScript: source text that PyTorch compiles, and its file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from qir.atomic import replacing
 from qir.errors import InputError
 
-from .program import Program
+from .program import FxProgram
 
 TOLD = "qir.json"
 """The member of a file that has the names and types of inputs and results."""
@@ -24,7 +24,7 @@ _NO_NUMBER = re.compile(r"(?<![\w.])(inf|nan)\b")
 """Numbers that a graph's source reads as globals, which TorchScript lacks."""
 
 
-def scripted(program: Program) -> torch.jit.ScriptModule:
+def scripted(program: FxProgram) -> torch.jit.ScriptModule:
     """Returns a program compiled by TorchScript."""
     source = _FREED.sub("", program.graph.python_code("self").src)
     source = _NO_NUMBER.sub(r'float("\1")', source)
@@ -38,12 +38,12 @@ def scripted(program: Program) -> torch.jit.ScriptModule:
     return module
 
 
-def _held(program: Program) -> list[tuple[str, Any]]:
+def _held(program: FxProgram) -> list[tuple[str, Any]]:
     return list(program.held.items())
 
 
 class _Kinds(dict[str, Any]):
-    """The types of attributes; the texts beside them tell programs apart."""
+    """The types of attributes; the texts next to them tell programs apart."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return 0
@@ -54,7 +54,8 @@ class _Kinds(dict[str, Any]):
 
 @cache
 def _type(source: str, attributes: tuple[tuple[str, str], ...], kinds: _Kinds) -> Any:
-    """The class of modules with a program's source and attributes, compiled once in a process.
+    """Returns the class of modules with a program's source and attributes, compiled once in a
+    process.
 
     Its name follows from both: PyTorch numbers classes of one name, and files would differ.
     """
@@ -71,7 +72,7 @@ def _type(source: str, attributes: tuple[tuple[str, str], ...], kinds: _Kinds) -
 
 
 def save(module: torch.jit.ScriptModule, path: Path, told: str) -> None:
-    """Writes a module by rename, with a text beside it that QIR reads again.
+    """Writes a module by rename, with a text next to it that QIR reads again.
 
     The bytes do not depend on the file's name.
     """
@@ -82,11 +83,11 @@ def save(module: torch.jit.ScriptModule, path: Path, told: str) -> None:
 
 
 def load(path: Path) -> tuple[torch.jit.ScriptModule, str]:
-    """Loads a file that `save` wrote, and the text beside it; InputError for another."""
+    """Loads a file that `save` wrote, and the text next to it; raises InputError for another."""
     extra = {TOLD: ""}
     try:
         opened: Any = torch.jit.load
-        made = opened(str(path), _extra_files=extra)
+        made = opened(str(path), map_location="cpu", _extra_files=extra).eval()
     except (RuntimeError, ValueError, OSError) as error:
         said = " ".join(str(error).split())[:200]
         raise InputError(f"{path}: PyTorch does not load it: {said}") from error

@@ -10,9 +10,9 @@ import numpy as np
 from qir.ir.dtype import I64
 from qir.ir.node import Value
 
-from ..op import MICROSOFT, Keep, Op
-from ..reader import Reader
-from .body import Body, given, group
+from ..op import MICROSOFT, KeepOperator, OnnxOp
+from ..reader import OnnxReader
+from .body import BodyBuilder, given, group
 from .names import OPERANDS
 from .operators import counted, embedded, floats
 from .quantized import codes
@@ -41,18 +41,18 @@ _ATTENTION = (
 ).split()
 
 
-def _heads(reader: Reader, op: Op, width: object) -> Heads:
+def _heads(reader: OnnxReader, op: OnnxOp, width: object) -> Heads:
     op.only(*_ATTENTION)
     if op.integer("past_present_share_buffer", 0) or op.integer("do_rotary", 0):
-        raise Keep
+        raise KeepOperator
     count = op.integer("num_heads", 0)
     widths = op.integers("qkv_hidden_sizes", ())
     if not widths and isinstance(width, int):
         widths = (width // 3,) * 3
     if len(widths) != 3 or count < 1 or any(w % count or w < 1 for w in widths):
-        raise Keep(f"weights of {width} columns for {count} heads")
+        raise KeepOperator(f"weights of {width} columns for {count} heads")
     if widths[0] != widths[1] or sum(widths) != width:
-        raise Keep(f"weights of {width} columns for queries, keys and values of {widths}")
+        raise KeepOperator(f"weights of {width} columns for queries, keys and values of {widths}")
     return Heads(
         count,
         (widths[0], widths[1], widths[2]),
@@ -62,15 +62,15 @@ def _heads(reader: Reader, op: Op, width: object) -> Heads:
     )
 
 
-def _attention(reader: Reader, op: Op) -> None:
+def _attention(reader: OnnxReader, op: OnnxOp) -> None:
     """Attention: one product for queries, keys and values, then heads."""
     operands = given(reader, op)
     floats(op, [v for s, v in operands.items() if s != "mask_index"])
     heads = _heads(reader, op, operands["weights"].type.shape[-1])
     if "past_sequence_length" in operands or operands["input"].type.rank != 3:
-        raise Keep
+        raise KeepOperator
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         made = body.op("matmul", body["input"], body["weights"])
         if "bias" in body:
             made = body.op("add", made, body["bias"])
@@ -79,7 +79,7 @@ def _attention(reader: Reader, op: Op) -> None:
     group(reader, op, operands, build)
 
 
-def _quantized(reader: Reader, op: Op) -> None:
+def _quantized(reader: OnnxReader, op: OnnxOp) -> None:
     """QAttention: the product is one of quantized values."""
     op.only(*_ATTENTION[:3], "unidirectional", "past_present_share_buffer", "do_rotary")
     operands = {**codes(reader, op, (0, 3, 6)), **codes(reader, op, (1, 4, 7))}
@@ -88,7 +88,7 @@ def _quantized(reader: Reader, op: Op) -> None:
             operands[OPERANDS[op.type].split()[place]] = reader.value(op, op.input(place))
     heads = _heads(reader, op, operands["weight"].type.shape[-1])
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         slots = {"a": "input", "b": "weight", "bias": "bias"}
         for side, word in (("a", "input"), ("b", "weight")):
             slots |= {f"{side}.scale": f"{word}_scale", f"{side}.zero": f"{word}_zero_point"}
@@ -99,8 +99,9 @@ def _quantized(reader: Reader, op: Op) -> None:
     group(reader, op, {s: operands[s] for s in order}, build)
 
 
-def attend(body: Body, made: Value, heads: Heads) -> list[Value]:
-    """What heads see of [batch, length, all], and keys and values with those of the past."""
+def attend(body: BodyBuilder, made: Value, heads: Heads) -> list[Value]:
+    """Returns what heads see of [batch, length, all], and keys and values with those of the
+    past."""
     parts = body.many("split", {"x": made}, {"sizes": heads.widths, "axis": 2})
     q, k, v = (
         body.op("transpose", body.reshaped(part, 0, 0, heads.count, size), perm=(0, 2, 1, 3))
@@ -121,7 +122,7 @@ def attend(body: Body, made: Value, heads: Heads) -> list[Value]:
 
 
 def seen(
-    body: Body,
+    body: BodyBuilder,
     qkv: tuple[Value, Value, Value],
     heads: Heads,
     mask: Value | None,
@@ -129,7 +130,8 @@ def seen(
     *,
     even: bool = True,
 ) -> tuple[Value, Value]:
-    """What each query finds in the values, heads side by side, and the scores before softmax.
+    """Returns what each query finds in the values, heads side by side, and the scores before
+    softmax.
 
     All three are [batch, heads, length, size]; so many of the keys are of the past, and the others
     are as many as the queries where they are even.
@@ -151,7 +153,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 def _mask(
-    body: Body,
+    body: BodyBuilder,
     heads: Heads,
     qk: tuple[Value, Value],
     mask: Value | None,
@@ -159,7 +161,8 @@ def _mask(
     *,
     even: bool,
 ) -> Value | None:
-    """What is added to scores where a mask hides something, and where only the past may be seen.
+    """Returns what is added to scores where a mask hides something, and where only the past may be
+    seen.
 
     The last query sees all keys, however many they are, as onnxruntime has it.
     """
@@ -178,11 +181,11 @@ def _mask(
     return out
 
 
-def _row(body: Body, x: Value) -> Value:
+def _row(body: BodyBuilder, x: Value) -> Value:
     return body.op("unsqueeze", x, axes=(1,))
 
 
-def _shown(body: Body, mask: Value, q: Value, places: Value) -> Value:
+def _shown(body: BodyBuilder, mask: Value, q: Value, places: Value) -> Value:
     """Where a mask lets look, for [batch, heads, length, all]."""
     rank = mask.type.rank
     if rank == 1:
@@ -197,19 +200,19 @@ def _shown(body: Body, mask: Value, q: Value, places: Value) -> Value:
         elif size == batch:
             found = body.op("less", places, _column(body, mask))
         else:
-            raise Keep("nobody knows whether its mask has ends alone, or starts too")
+            raise KeepOperator("nobody knows whether its mask has ends alone, or starts too")
         return body.op("unsqueeze", found, axes=(1, 2))
     if rank not in (2, 3):
-        raise Keep(f"its mask has {rank} axes")
+        raise KeepOperator(f"its mask has {rank} axes")
     found = body.op("greater", mask, body.constant(np.array(0, mask.type.dtype.carrier)))
     return body.op("unsqueeze", found, axes=(1, 2) if rank == 2 else (1,))
 
 
-def _column(body: Body, x: Value) -> Value:
+def _column(body: BodyBuilder, x: Value) -> Value:
     return body.op("unsqueeze", body.cast(x, I64), axes=(1,))
 
 
-def length(body: Body, x: Value, axis: int) -> Value:
+def length(body: BodyBuilder, x: Value, axis: int) -> Value:
     size = x.type.shape[axis]
     if isinstance(size, int):
         return body.constant(np.array(size, np.int64))
@@ -219,8 +222,8 @@ def length(body: Body, x: Value, axis: int) -> Value:
 _HELD = 1 << 16
 
 
-def _count(body: Body, x: Value, axis: int) -> Value:
-    """The places along an axis: 0, 1, ...; many of them are computed and not held."""
+def _count(body: BodyBuilder, x: Value, axis: int) -> Value:
+    """Returns the places along an axis: 0, 1, ...; many of them are computed and not held."""
     size = x.type.shape[axis]
     if isinstance(size, int) and size <= _HELD:
         return body.constant(np.arange(size, dtype=np.int64))
@@ -233,7 +236,7 @@ def _count(body: Body, x: Value, axis: int) -> Value:
 _TABLES = ("word_embedding", "position_embedding", "segment_embedding")
 
 
-def _embedded(reader: Reader, op: Op) -> None:
+def _embedded(reader: OnnxReader, op: OnnxOp) -> None:
     """QEmbedLayerNormalization: rows of tables of integers, added as floats and brought to
     mean 0."""
     op.only("epsilon")
@@ -248,7 +251,7 @@ def _embedded(reader: Reader, op: Op) -> None:
             operands[formal[i]] = reader.value(op, name)
     eps = op.real("epsilon", 1e-12)
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         reals = {
             stem: _real(body, formal[i + 2], stem)
             for i, stem in enumerate((*_TABLES, "gamma", "beta"))
@@ -263,11 +266,11 @@ def _embedded(reader: Reader, op: Op) -> None:
     group(reader, op, {s: operands[s] for s in order}, build)
 
 
-def _real(body: Body, slot: str, stem: str) -> Value:
+def _real(body: BodyBuilder, slot: str, stem: str) -> Value:
     return body.real(slot, f"{stem}_scale", f"{stem}_zero_point")
 
 
-OPS: dict[tuple[str, str], Callable[[Reader, Op], None]] = {
+OPS: dict[tuple[str, str], Callable[[OnnxReader, OnnxOp], None]] = {
     (MICROSOFT, "Attention"): _attention,
     (MICROSOFT, "QAttention"): _quantized,
     (MICROSOFT, "QEmbedLayerNormalization"): _embedded,

@@ -20,12 +20,12 @@ from qir.ir.types import Array, Element, QuantType, TensorType
 from qir.ir.verify import errors
 
 from ..foreign import attr
-from ..op import Keep, Op
-from ..reader import Reader
+from ..op import KeepOperator, OnnxOp
+from ..reader import OnnxReader
 from .names import OPERANDS, RESULTS
 
 
-class Body:
+class BodyBuilder:
     """A body under construction, which takes what a group is given."""
 
     def __init__(self, takes: Mapping[str, Value]) -> None:
@@ -40,11 +40,11 @@ class Body:
 
     def __getitem__(self, slot: str) -> Value:
         if slot not in self._given:
-            raise Keep(f"it lacks operand {slot}")
+            raise KeepOperator(f"it lacks operand {slot}")
         return self._given[slot]
 
     def get(self, slot: str) -> Value | None:
-        """What the group is given there, if anything."""
+        """Returns what the group is given there, if anything."""
         return self._given.get(slot)
 
     def many(
@@ -59,7 +59,7 @@ class Body:
         return self.graph.add(kind, operands, attrs, types=types, bodies=bodies).results
 
     def op(self, kind: str, *operands: Value, **attrs: Attr) -> Value:
-        """Adds a node of one result; operands stand in the order of the op's slots."""
+        """Adds a node of one result; operands are in the order of the op's slots."""
         from qir.ir.ops import spec
 
         slots = [s.name for s in spec(kind).operands]
@@ -68,7 +68,7 @@ class Body:
         return self.many(kind, dict(zip(slots, operands, strict=False)), attrs)[0]
 
     def constant(self, data: NDArray[np.generic] | float | Sequence[int]) -> Value:
-        """A constant of the body; whole numbers are int64, others float32."""
+        """Returns a constant of the body; whole numbers are int64, others float32."""
         if isinstance(data, float):
             data = np.array(data, np.float32)
         elif not isinstance(data, np.ndarray | np.generic):
@@ -76,19 +76,19 @@ class Body:
         return self.graph.constant(Array.of(np.asarray(data)))
 
     def like(self, value: Value, number: float) -> Value:
-        """A number in the type of a value's elements."""
+        """Returns a number in the type of a value's elements."""
         return self.constant(np.array(number, value.type.express.carrier))
 
     def reshaped(self, x: Value, *sizes: int) -> Value:
-        """The elements in another shape: 0 copies a size, -1 takes what is left."""
+        """Returns the elements in another shape: 0 copies a size, -1 takes what is left."""
         return self.op("reshape", x, self.constant(sizes))
 
     def cast(self, x: Value, kind: DType) -> Value:
-        """The values in another element type, itself where they have it."""
+        """Returns the values in another element type, itself where they have it."""
         return x if x.type.element == kind else self.op("cast", x, to=kind)
 
     def recoded(self, x: Value, element: Element) -> Value:
-        """The same bits as another type."""
+        """Returns the same bits as another type."""
         if x.type.element == element:
             return x
         return self.many("recode", {"x": x}, types=[x.type.with_element(element)])[0]
@@ -98,7 +98,8 @@ class Body:
         return self.recoded(x, x.type.dtype)
 
     def real(self, slot: str, scale: str = "", zero: str = "") -> Value:
-        """The floats of integers that the group is given, by numbers in the type or beside it."""
+        """Returns the floats of integers that the group is given, by numbers in the type or next to
+        it."""
         x = self[slot]
         if x.type.quant is None:
             return x
@@ -107,11 +108,11 @@ class Body:
         return self.many("dequantize", {"x": x, **given})[0]
 
 
-Build = Callable[[Body], Sequence[Value]]
+Build = Callable[[BodyBuilder], Sequence[Value]]
 """Fills a body; gives its results in the order of the operator's."""
 
 
-def results_of(op: Op) -> list[str]:
+def results_of(op: OnnxOp) -> list[str]:
     """Names of the results that the operator has here, by its own names."""
     formal = RESULTS.get(op.type, "output").split()
     if len(op.outputs) > len(formal):
@@ -119,9 +120,9 @@ def results_of(op: Op) -> list[str]:
     return [formal[i] for i, name in enumerate(op.outputs) if name]
 
 
-def group(reader: Reader, op: Op, operands: Mapping[str, Value], build: Build) -> Node:
+def group(reader: OnnxReader, op: OnnxOp, operands: Mapping[str, Value], build: Build) -> Node:
     """Adds the op as a group; Keep where its body does not come about."""
-    body = Body(operands)
+    body = BodyBuilder(operands)
     try:
         made = build(body)
         wanted = dict(zip(RESULTS.get(op.type, "output").split(), made, strict=False))
@@ -129,12 +130,12 @@ def group(reader: Reader, op: Op, operands: Mapping[str, Value], build: Build) -
         body.graph.add("output", given)
         body.graph.prune()
     except (TypeRuleError, GraphError, OpError, ParseError, KeyError) as error:
-        raise Keep(f"{error}") from error
+        raise KeepOperator(f"{error}") from error
     for node in body.graph:
         _check_numbers(node, operands)
     computed = [node for node in body.graph if any("." in slot for slot in node.operands)]
     for finding in errors(body.graph, computed) if computed else ():
-        raise Keep(finding.message)
+        raise KeepOperator(finding.message)
     places = _places(op, operands)
     made_at = tuple(i for i, name in enumerate(op.outputs) if name)
     attrs = tuple((a.name, attr(reader, op, a)) for a in op.proto.attribute)
@@ -171,7 +172,7 @@ def _check_numbers(node: Node, operands: Mapping[str, Value]) -> None:
         elif of.grain is None or of.axis is not None:
             scales = array.data.astype(np.float64)
             if not (np.isfinite(scales) & (scales > 0)).all():
-                raise Keep(f"its {value.name} is not positive and finite")
+                raise KeepOperator(f"its {value.name} is not positive and finite")
 
 
 def _check_zeros(name: str, array: Array, of: QuantType) -> None:
@@ -179,19 +180,20 @@ def _check_zeros(name: str, array: Array, of: QuantType) -> None:
     if not of.storage.is_integer or zeros.dtype.kind not in "iu" or not zeros.size:
         return
     if not of.low <= zeros.min() <= zeros.max() <= of.high:
-        raise Keep(f"its {name} is outside {of.low}..{of.high}")
+        raise KeepOperator(f"its {name} is outside {of.low}..{of.high}")
 
 
-def _places(op: Op, operands: Iterable[str]) -> tuple[int, ...]:
-    """Where operands stand in the operator's list."""
+def _places(op: OnnxOp, operands: Iterable[str]) -> tuple[int, ...]:
+    """Returns where operands are in the operator's list."""
     formal = OPERANDS[op.type].split()
     if op.type == "Trunc" and len(op.inputs) == 5:
         formal.remove("output_scale")  # which version 1 lacks
     return tuple(formal.index(slot) for slot in operands)
 
 
-def given(reader: Reader, op: Op, *but: str) -> dict[str, Value]:
-    """The operands that are there, by the operator's own names; those in `but` are left out."""
+def given(reader: OnnxReader, op: OnnxOp, *but: str) -> dict[str, Value]:
+    """Returns the operands that are there, by the operator's own names; those in `but` are left
+    out."""
     formal = OPERANDS[op.type].split()
     if len(op.inputs) > len(formal):
         raise op.fail(f"has {len(op.inputs)} operands, it takes {len(formal)} at most")

@@ -12,11 +12,11 @@ from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, Grain, QuantType
 
-from ..op import MICROSOFT, Keep, Op
-from ..reader import Reader
-from .body import Body, group
+from ..op import MICROSOFT, KeepOperator, OnnxOp
+from ..reader import OnnxReader
+from .body import BodyBuilder, group
 from .names import OPERANDS
-from .packing import Blocks, codes_in, unpacked
+from .packing import BlockPacking, codes_in, unpacked
 from .quantized import rounded, weight
 
 _OWN = (
@@ -41,24 +41,24 @@ class _Experts:
     limit: float | None
 
 
-def _experts(reader: Reader, op: Op) -> None:
+def _experts(reader: OnnxReader, op: OnnxOp) -> None:
     op.only(*_OWN)
     odd = op.integer("use_sparse_mixer", 0) or op.text("quant_type", "int") != "int"
     bits = op.integer("expert_weight_bits", 4)
     others = {op.integer(f"fc{i}_expert_weight_bits", bits) for i in (1, 2)}
     if odd or others - {bits, 0} or op.integer("weights_prepacked", 0) > 0:
-        raise Keep("its experts are mixed otherwise, or laid out for one kernel")
+        raise KeepOperator("its experts are mixed otherwise, or laid out for one kernel")
     if bits not in (4, 8) or op.integer("accuracy_level", 0) not in (0, 1):
-        raise Keep(f"weights of {bits} bits at accuracy {op.integer('accuracy_level', 0)}")
+        raise KeepOperator(f"weights of {bits} bits at accuracy {op.integer('accuracy_level', 0)}")
     kind = op.text("activation_type", "relu")
     if kind not in ("relu", "gelu", "silu", "identity", "swiglu"):
-        raise Keep(f"its activation {kind!r} is not known")
+        raise KeepOperator(f"its activation {kind!r} is not known")
     if kind == "swiglu" and op.integer("swiglu_fusion", 0) != 1:
-        raise Keep("halves of an activation that do not alternate")
+        raise KeepOperator("halves of an activation that do not alternate")
     formal = OPERANDS[op.type].split()
     plain = [i for i in (0, 1, 4, 7) if op.input(i)]
     if any(name and i not in (*plain, *_FIRST, *_SECOND) for i, name in enumerate(op.inputs)):
-        raise Keep("a third product, or weights of the rows apart")
+        raise KeepOperator("a third product, or weights of the rows apart")
     of = _Experts(
         op.integer("k", 4),
         bits,
@@ -70,20 +70,20 @@ def _experts(reader: Reader, op: Op) -> None:
     )
     operands = {formal[i]: reader.value(op, op.input(i)) for i in plain}
     if any(v.type.element != F32 for v in operands.values()):
-        raise Keep("its rows are no f32")
+        raise KeepOperator("its rows are no f32")
     router, count = operands["router_probs"].type, dims.product(operands["input"].type.shape[:-1])
     if router.rank != 2 or not dims.agree(count, router.shape[0]):
-        raise Keep("its router has other rows than its data")
+        raise KeepOperator("its router has other rows than its data")
     experts = {reader.held(op.input(places[0])).shape[:1] for places in (_FIRST, _SECOND)}
     if not all(dims.agree(router.shape[1], *count) for count in experts if count):
-        raise Keep("its router chooses among other experts than it has")
+        raise KeepOperator("its router chooses among other experts than it has")
     for places in (_FIRST, _SECOND):
         operands[formal[places[0]]] = _codes(reader, op, places, of)
     order = [s for s in formal if s in operands]
     group(reader, op, {s: operands[s] for s in order}, lambda body: [_mixed(body, of)])
 
 
-def _codes(reader: Reader, op: Op, places: tuple[int, int, int], of: _Experts) -> Value:
+def _codes(reader: OnnxReader, op: OnnxOp, places: tuple[int, int, int], of: _Experts) -> Value:
     """Weights [experts, rows, depth] with their scales and zero points; Keep for computed ones."""
     at, scale, zero = (op.input(i) for i in places)
     data, scales = reader.held(at), reader.numbers(scale)
@@ -110,8 +110,9 @@ def _codes(reader: Reader, op: Op, places: tuple[int, int, int], of: _Experts) -
     return weight(reader, at, codes, quant)
 
 
-def _mixed(body: Body, of: _Experts) -> Value:
-    """All experts on all rows, weighted by what the router gives them; 0 for those not chosen."""
+def _mixed(body: BodyBuilder, of: _Experts) -> Value:
+    """Returns all experts on all rows, weighted by what the router gives them; 0 for those not
+    chosen."""
     x, shape = body["input"], body["input"].type.shape
     if len(shape) == 3:
         x = body.reshaped(x, -1, *(d for d in shape[2:] if isinstance(d, int)))
@@ -131,17 +132,17 @@ def _mixed(body: Body, of: _Experts) -> Value:
     return out
 
 
-def _product(body: Body, a: Value, stem: str, of: _Experts) -> Value:
+def _product(body: BodyBuilder, a: Value, stem: str, of: _Experts) -> Value:
     weights = f"{stem}_experts_weights"
     rows, depth = (d for d in body[weights].type.shape[1:] if isinstance(d, int))
     if of.bits == 8 and of.block:
-        a = rounded(body, a, Blocks(8, of.block, (rows, depth)))
+        a = rounded(body, a, BlockPacking(8, of.block, (rows, depth)))
     made = body.op("matmul", a, body.real(weights), trans_b=True)
     bias = body.get(f"{stem}_experts_bias")
     return made if bias is None else body.op("add", made, body.op("unsqueeze", bias, axes=(1,)))
 
 
-def _active(body: Body, x: Value, of: _Experts) -> Value:
+def _active(body: BodyBuilder, x: Value, of: _Experts) -> Value:
     if of.kind == "gelu":
         return body.op("gelu", x, approximate="tanh")
     if of.kind != "swiglu":

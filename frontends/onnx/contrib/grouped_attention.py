@@ -1,7 +1,7 @@
 """GroupQueryAttention of onnxruntime's own domain, with a past or lengths that are computed.
 
 Over a whole prompt whose length is known it is attention and no more; else it is a group. Keys and
-values stand after as much of the past as each sequence has, and what is after them is 0.
+values are after as much of the past as each sequence has, and what is after them is 0.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from qir.ir.dtype import I64
 from qir.ir.node import Value
 
 from ..attention_ops import check_grouped, grouped
-from ..op import MICROSOFT, Keep, Op
-from ..reader import Reader
+from ..op import MICROSOFT, KeepOperator, OnnxOp
+from ..reader import OnnxReader
 from ..recurrent_ops import all_floats
 from .attention import length
-from .body import Body, given, group
+from .body import BodyBuilder, given, group
 
 
-def _grouped(reader: Reader, op: Op) -> None:
+def _grouped(reader: OnnxReader, op: OnnxOp) -> None:
     check_grouped(op)
     try:
         grouped(reader, op)
-    except Keep:
+    except KeepOperator:
         _group(reader, op)
 
 
@@ -45,12 +45,12 @@ class _Heads:
     paired: bool
     turned: bool
 
-    def apart(self, body: Body, x: Value, count: int) -> Value:
+    def apart(self, body: BodyBuilder, x: Value, count: int) -> Value:
         """[batch, length, wide] as [batch, heads, length, size]."""
         rows = body.reshaped(x, 0, 0, count, self.size)
         return body.op("transpose", rows, perm=(0, 2, 1, 3))
 
-    def parts(self, body: Body) -> tuple[Value, ...]:
+    def parts(self, body: BodyBuilder) -> tuple[Value, ...]:
         """Queries, keys and values, where one tensor holds them all too."""
         if "key" in body:
             return body["query"], body["key"], body["value"]
@@ -58,14 +58,14 @@ class _Heads:
         return body.many("split", {"x": body["query"]}, {"sizes": sizes, "axis": 2})
 
 
-def _group(reader: Reader, op: Op) -> None:
+def _group(reader: OnnxReader, op: OnnxOp) -> None:
     all_floats(reader, op, [0, 1, 2, 3, 4, 7, 8, 10])
     operands = given(reader, op)
     heads = _read(op, operands)
     if ("past_key" in operands) != ("past_value" in operands):
-        raise Keep("its past has keys or values alone")
+        raise KeepOperator("its past has keys or values alone")
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         q, k, v = heads.parts(body)
         places = _Places.of(body, q)
         if heads.turned:
@@ -86,14 +86,14 @@ def _group(reader: Reader, op: Op) -> None:
     group(reader, op, operands, build)
 
 
-def _read(op: Op, operands: dict[str, Value]) -> _Heads:
+def _read(op: OnnxOp, operands: dict[str, Value]) -> _Heads:
     counts = [op.integer(name, 0) for name in ("num_heads", "kv_num_heads")]
     kind = operands["query"].type
     wide = kind.shape[-1] if kind.rank == 3 else None
     both = sum(s in operands for s in ("key", "value"))
     count = counts[0] + (0 if both else 2 * counts[1])
     if not isinstance(wide, int) or min(counts) < 1 or wide % count or both == 1:
-        raise Keep(f"{wide} numbers for {count} heads")
+        raise KeepOperator(f"{wide} numbers for {count} heads")
     window = op.integer("local_window_size", -1)
     return _Heads(
         counts[0],
@@ -108,14 +108,14 @@ def _read(op: Op, operands: dict[str, Value]) -> _Heads:
     )
 
 
-def _whole(body: Body, x: Value, *sizes: int) -> Value:
+def _whole(body: BodyBuilder, x: Value, *sizes: int) -> Value:
     return body.reshaped(body.cast(x, I64), *sizes)
 
 
-def _turned(body: Body, heads: _Heads, x: Value, count: int, places: _Places) -> Value:
+def _turned(body: BodyBuilder, heads: _Heads, x: Value, count: int, places: _Places) -> Value:
     half, at = body["cos_cache"].type.shape[-1], places.at
     if not isinstance(half, int):
-        raise Keep("nobody knows how many pairs it turns")
+        raise KeepOperator("nobody knows how many pairs it turns")
     if "position_ids" in body:
         at = places.given(body)
     attrs: dict[str, Attr] = {"interleaved": heads.paired, "dim": 2 * half, "heads": count}
@@ -140,7 +140,7 @@ class _Places:
     """Where the keys stand, as many as there is room for."""
 
     @classmethod
-    def of(cls, body: Body, q: Value) -> _Places:
+    def of(cls, body: BodyBuilder, q: Value) -> _Places:
         zero, one = (body.constant(np.array(n, np.int64)) for n in (0, 1))
         own, total = length(body, q, 1), _whole(body, body["total_sequence_length"])
         lengths = body.op("add", _whole(body, body["seqlens_k"], -1, 1), one)
@@ -152,15 +152,15 @@ class _Places:
             room = body.op("max", total, length(body, body["past_key"], 2))
         return cls(own, total, new, before, at, body.op("range", zero, room, one))
 
-    def given(self, body: Body) -> Value:
-        """Where it is said that queries stand: of a prompt, from the first number on."""
+    def given(self, body: BodyBuilder) -> Value:
+        """Returns where it is said that queries stand: of a prompt, from the first number on."""
         zero, one = (body.constant(np.array(n, np.int64)) for n in (0, 1))
         said = body["position_ids"]
         first = body.op("gather", body.reshaped(said, -1), zero, axis=0)
         row = body.op("add", first, body.op("range", zero, self.own, one))
         return body.op("where", self.new, row, said)
 
-    def stored(self, body: Body, heads: _Heads, new: Value, slot: str) -> Value:
+    def stored(self, body: BodyBuilder, heads: _Heads, new: Value, slot: str) -> Value:
         """What is new after as much of the past as there is."""
         zero = body.constant(np.array(0, np.int64))
         past = body.get(slot)
@@ -175,8 +175,8 @@ class _Places:
         there = body.op("unsqueeze", there, axes=(1, 3))
         return body.op("where", there, made, body.like(made, 0.0))
 
-    def mask(self, body: Body, heads: _Heads) -> Value:
-        """What each query sees, or what is added to its scores."""
+    def mask(self, body: BodyBuilder, heads: _Heads) -> Value:
+        """Returns what each query sees, or what is added to its scores."""
         at = body.op("unsqueeze", self.at, axes=(2,))
         if heads.causal:
             seen = body.op("less_equal", self.keys, at)
@@ -194,12 +194,12 @@ class _Places:
         known = body.op("gather", seen, body.op("range", zero, self.total, one), axis=3)
         return body.op("where", known, bias, body.like(bias, -np.inf))
 
-    def _all(self, body: Body, at: Value, ends: Value) -> tuple[Value, Value]:
+    def _all(self, body: BodyBuilder, at: Value, ends: Value) -> tuple[Value, Value]:
         """For each query, the keys that there are."""
         start = body.op("greater_equal", at, body.constant(np.array(0, np.int64)))
         return start, body.op("less", self.keys, ends)
 
 
-OPS: dict[tuple[str, str], Callable[[Reader, Op], None]] = {
+OPS: dict[tuple[str, str], Callable[[OnnxReader, OnnxOp], None]] = {
     (MICROSOFT, "GroupQueryAttention"): _grouped
 }

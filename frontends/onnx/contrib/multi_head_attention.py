@@ -12,32 +12,34 @@ from qir.ir.dims import Dim
 from qir.ir.node import Value
 
 from ..attention_ops import multi_head
-from ..op import MICROSOFT, Keep, Op
-from ..reader import Reader
+from ..op import MICROSOFT, KeepOperator, OnnxOp
+from ..reader import OnnxReader
 from ..recurrent_ops import all_floats
 from .attention import Heads, length, seen
-from .body import Body, given, group
+from .body import BodyBuilder, given, group
 
 _REALS = (0, 1, 2, 3, 5, 6, 7)
 _SLOTS = ("query", "key", "value")
 _SHARED = {8: "past_sequence_length", 9: "cache_indirection"}
 
 
-def _multi_head(reader: Reader, op: Op) -> None:
+def _multi_head(reader: OnnxReader, op: OnnxOp) -> None:
     op.only("num_heads", "scale", "unidirectional", "mask_filter_value")
     all_floats(reader, op, _REALS)
     if shared := [name for place, name in _SHARED.items() if op.input(place)]:
-        raise Keep(f"its {shared[0]} speaks of a buffer that past and present share")
+        raise KeepOperator(f"its {shared[0]} speaks of a buffer that past and present share")
     ranks = [reader.type_of(op, op.input(i)).rank if op.input(i) else None for i in range(3)]
     if 5 in ranks:
-        raise Keep("what it reads is packed in one tensor, which onnxruntime runs on no CPU")
+        raise KeepOperator(
+            "what it reads is packed in one tensor, which onnxruntime runs on no CPU"
+        )
     if ranks not in ([3, 3, 3], [3, 4, 4]):
-        raise Keep(f"its queries, keys and values have {ranks} axes")
+        raise KeepOperator(f"its queries, keys and values have {ranks} axes")
     if not multi_head(reader, op):
         _group(reader, op, laid_out=ranks[1] == 4)
 
 
-def _group(reader: Reader, op: Op, *, laid_out: bool) -> None:
+def _group(reader: OnnxReader, op: OnnxOp, *, laid_out: bool) -> None:
     operands = given(reader, op)
     count = op.integer("num_heads", 0)
     q, k, v = (operands[s].type.shape for s in _SLOTS)
@@ -49,13 +51,13 @@ def _group(reader: Reader, op: Op, *, laid_out: bool) -> None:
         op.real("mask_filter_value", -10000.0),
     )
     if count < 1 or any(width % count for width in heads.widths):
-        raise Keep(f"{heads.widths} numbers for {count} heads")
+        raise KeepOperator(f"{heads.widths} numbers for {count} heads")
     past = [s for s in ("past_key", "past_value") if s in operands]
     if len(past) == 1 or (laid_out and (past or "bias" in operands)):
-        raise Keep(f"it has no {'bias' if not past else 'past'} of its form")
+        raise KeepOperator(f"it has no {'bias' if not past else 'past'} of its form")
     even = not laid_out and q[1] is not None and q[1] == k[1]
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         q, k, v = _apart(body, heads, laid_out=laid_out)
         new = length(body, k, 2)
         if past:
@@ -69,8 +71,8 @@ def _group(reader: Reader, op: Op, *, laid_out: bool) -> None:
     group(reader, op, operands, build)
 
 
-def _apart(body: Body, heads: Heads, *, laid_out: bool) -> tuple[Value, Value, Value]:
-    """The three as [batch, heads, length, size], each with its part of the bias."""
+def _apart(body: BodyBuilder, heads: Heads, *, laid_out: bool) -> tuple[Value, Value, Value]:
+    """Returns the three as [batch, heads, length, size], each with its part of the bias."""
     values = [body[s] for s in _SLOTS]
     if "bias" in body:
         parts = body.many("split", {"x": body["bias"]}, {"sizes": heads.widths, "axis": 0})
@@ -86,7 +88,7 @@ def _apart(body: Body, heads: Heads, *, laid_out: bool) -> tuple[Value, Value, V
 
 def _wide(size: Dim) -> int:
     if not isinstance(size, int) or size < 1:
-        raise Keep("nobody knows how wide its heads are")
+        raise KeepOperator("nobody knows how wide its heads are")
     return size
 
 
@@ -94,6 +96,6 @@ def _heads(shape: tuple[Dim, ...], count: int) -> int:
     return _wide(shape[3]) * count
 
 
-OPS: dict[tuple[str, str], Callable[[Reader, Op], None]] = {
+OPS: dict[tuple[str, str], Callable[[OnnxReader, OnnxOp], None]] = {
     (MICROSOFT, "MultiHeadAttention"): _multi_head
 }

@@ -11,29 +11,29 @@ from qir.ir.dtype import I32, I64
 from qir.ir.node import Value
 
 from ..float_ops import conv_attrs
-from ..op import MICROSOFT, Keep, Op
-from ..reader import Reader
+from ..op import MICROSOFT, KeepOperator, OnnxOp
+from ..reader import OnnxReader
 from ..windows import check_room, pads
-from .body import Body, given, group
+from .body import BodyBuilder, given, group
 
 
-def floats(op: Op, values: Sequence[Value]) -> None:
+def floats(op: OnnxOp, values: Sequence[Value]) -> None:
     """Keep where an operand is of another type than float values."""
     if any(v.type.quant or not v.type.dtype.is_float for v in values):
-        raise Keep(f"an operand of {op.type} is no float")
+        raise KeepOperator(f"an operand of {op.type} is no float")
 
 
 # -- activations ----------------------------------------------------------------------------------
 
 
-def _gelu(reader: Reader, op: Op) -> None:
+def _gelu(reader: OnnxReader, op: OnnxOp) -> None:
     """Gelu, BiasGelu and FastGelu: with a bias before, exact or by tanh."""
     op.only()
     operands = given(reader, op)
     floats(op, list(operands.values()))
     first, *rest = operands
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         x = body[first]
         for slot in rest:
             x = body.op("add", x, body[slot])
@@ -42,7 +42,7 @@ def _gelu(reader: Reader, op: Op) -> None:
     group(reader, op, operands, build)
 
 
-def _quick_gelu(reader: Reader, op: Op) -> None:
+def _quick_gelu(reader: OnnxReader, op: OnnxOp) -> None:
     op.only("alpha")
     operands = given(reader, op)
     floats(op, list(operands.values()))
@@ -50,11 +50,11 @@ def _quick_gelu(reader: Reader, op: Op) -> None:
     group(reader, op, operands, lambda body: [body.op("silu", body["X"], alpha=alpha)])
 
 
-def activated(body: Body, x: Value, name: str, numbers: Sequence[float]) -> Value:
-    """The activation that a fused operator names; Keep for one that is not known."""
+def activated(body: BodyBuilder, x: Value, name: str, numbers: Sequence[float]) -> Value:
+    """Returns the activation that a fused operator names; Keep for one that is not known."""
     row = _ACTIVATIONS.get(name)
     if row is None:
-        raise Keep(f"its activation {name!r} is not known")
+        raise KeepOperator(f"its activation {name!r} is not known")
     kind, *slots = row
     return body.op(kind, x, **dict(zip(slots, numbers, strict=False)))
 
@@ -74,17 +74,17 @@ _ACTIVATIONS: dict[str, tuple[str, ...]] = {
 # -- normalization --------------------------------------------------------------------------------
 
 
-def _skip_norm(reader: Reader, op: Op) -> None:
+def _skip_norm(reader: OnnxReader, op: OnnxOp) -> None:
     """SkipLayerNormalization and its form without means; gives the sum too."""
     op.only("epsilon")
     operands = given(reader, op)
     floats(op, list(operands.values()))
     if any(op.outputs[1:3]):
-        raise Keep("mean and deviation, which onnxruntime does not give on CPUs")
+        raise KeepOperator("mean and deviation, which onnxruntime does not give on CPUs")
     eps = op.real("epsilon", 1e-12)
     simple = op.type != "SkipLayerNormalization"
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         total = body.op("add", body["input"], body["skip"])
         if "bias" in body:
             total = body.op("add", total, body["bias"])
@@ -95,22 +95,22 @@ def _skip_norm(reader: Reader, op: Op) -> None:
 
 
 def normed(
-    body: Body, x: Value, gamma: str, beta: str | None, eps: float, *, simple: bool = False
+    body: BodyBuilder, x: Value, gamma: str, beta: str | None, eps: float, *, simple: bool = False
 ) -> Value:
-    """A layer's norm along the last axis."""
+    """Returns a layer's norm along the last axis."""
     if simple:
         return body.op("rms_norm", x, body[gamma], axis=-1, eps=eps)
     extra = [body[beta]] if beta and beta in body else []
     return body.op("layer_norm", x, body[gamma], *extra, axis=-1, eps=eps)
 
 
-def _embed(reader: Reader, op: Op) -> None:
+def _embed(reader: OnnxReader, op: OnnxOp) -> None:
     """EmbedLayerNormalization: rows of up to three tables added and brought to mean 0."""
     op.only("epsilon", "mask_index_type")
     operands = given(reader, op)
     eps = op.real("epsilon", 1e-12)
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         rows = {t: body.get(f"{t}_embedding") for t in ("word", "position", "segment")}
         total = embedded(body, rows, body.get("position_ids"))
         out = normed(body, total, "gamma", "beta", eps)
@@ -119,14 +119,14 @@ def _embed(reader: Reader, op: Op) -> None:
     group(reader, op, operands, build)
 
 
-def embedded(body: Body, tables: dict[str, Value | None], positions: Value | None) -> Value:
-    """The sum of the rows that words, positions and segments have in their tables."""
+def embedded(body: BodyBuilder, tables: dict[str, Value | None], positions: Value | None) -> Value:
+    """Returns the sum of the rows that words, positions and segments have in their tables."""
     ids = body["input_ids"]
     if ids.type.element not in (I32, I64):
-        raise Keep(f"its words are {ids.type.element}")
+        raise KeepOperator(f"its words are {ids.type.element}")
     word, position, segment = (tables[t] for t in ("word", "position", "segment"))
     if word is None or position is None:
-        raise Keep("it has no table of words, or none of positions")
+        raise KeepOperator("it has no table of words, or none of positions")
     total = body.op("gather", word, ids, axis=0)
     if positions is None:
         length = body.reshaped(body.op("shape", ids, start=1, end=2))
@@ -142,8 +142,8 @@ def embedded(body: Body, tables: dict[str, Value | None], positions: Value | Non
     return total
 
 
-def counted(body: Body) -> Value:
-    """How many words each sequence has by its mask; 0 without one."""
+def counted(body: BodyBuilder) -> Value:
+    """Returns how many words each sequence has by its mask; 0 without one."""
     if "mask" in body:
         return body.op("reduce_sum", body.cast(body["mask"], I32), axes=(1,), keep=False)
     ids = body["input_ids"]
@@ -154,14 +154,14 @@ def counted(body: Body) -> Value:
 # -- products -------------------------------------------------------------------------------------
 
 
-def _matmul(reader: Reader, op: Op) -> None:
+def _matmul(reader: OnnxReader, op: OnnxOp) -> None:
     """FusedMatMul: factors whose axes are swapped first, the product times alpha."""
     op.only("alpha", "transA", "transB", "transBatchA", "transBatchB")
     operands = given(reader, op)
     floats(op, list(operands.values()))
     alpha = op.real("alpha", 1.0)
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         sides = []
         for slot in "AB":
             x = body[slot]
@@ -177,7 +177,7 @@ def _matmul(reader: Reader, op: Op) -> None:
     group(reader, op, operands, build)
 
 
-def _gemm(reader: Reader, op: Op) -> None:
+def _gemm(reader: OnnxReader, op: OnnxOp) -> None:
     """FusedGemm: a product, a summand and an activation."""
     numbers = ("activation_alpha", "activation_beta", "activation_gamma")
     op.only("alpha", "beta", "transA", "transB", "activation", *numbers)
@@ -191,7 +191,7 @@ def _gemm(reader: Reader, op: Op) -> None:
     }
     own = [op.real(n, 0.0) for n in numbers if op.attribute(n) is not None]
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         made = body.op("gemm", *(body[s] for s in operands), **attrs)
         return [activated(body, made, op.text("activation", ""), own)]
 
@@ -201,7 +201,7 @@ def _gemm(reader: Reader, op: Op) -> None:
 _WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 
-def _conv(reader: Reader, op: Op) -> None:
+def _conv(reader: OnnxReader, op: OnnxOp) -> None:
     """FusedConv: a convolution, a summand and an activation."""
     op.only(*_WINDOW, "activation", "activation_params")
     operands = given(reader, op)
@@ -213,7 +213,7 @@ def _conv(reader: Reader, op: Op) -> None:
     found = op.attribute("activation_params")
     own = list(found.floats) if found is not None else []
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         places = [body[s] for s in ("X", "W", "B") if s in body]
         made = body.op(f"conv{len(x) - 2}d", *places, **attrs)
         if "Z" in body:
@@ -226,7 +226,7 @@ def _conv(reader: Reader, op: Op) -> None:
 # -- moves ----------------------------------------------------------------------------------------
 
 
-def _expand_dims(reader: Reader, op: Op) -> None:
+def _expand_dims(reader: OnnxReader, op: OnnxOp) -> None:
     """ExpandDims: an axis of one put in where a constant says."""
     op.only()
     axis = int(reader.numbers(op.input(1)).reshape(-1)[0])
@@ -238,12 +238,12 @@ def _expand_dims(reader: Reader, op: Op) -> None:
     group(reader, op, operands, lambda body: [body.op("unsqueeze", body["X"], axes=(place,))])
 
 
-def _max_pool(reader: Reader, op: Op) -> None:
+def _max_pool(reader: OnnxReader, op: OnnxOp) -> None:
     """NhwcMaxPool: greatest quantized values of windows, channels last."""
     op.only("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
     x = reader.moved(op, op.input(0))
     if x.type.rank != 4:
-        raise Keep("its operand is no image")
+        raise KeepOperator("its operand is no image")
     kernel, sizes = op.integers("kernel_shape", ()), x.type.shape[1:3]
     stride, dilation = op.integers("strides", (1, 1)), op.integers("dilations", (1, 1))
     pad, ceil = pads(op, sizes, kernel, stride, dilation, pool=True), op.integer("ceil_mode", 0)
@@ -260,7 +260,7 @@ def _max_pool(reader: Reader, op: Op) -> None:
     group(reader, op, {"x": x}, lambda body: [body.op("max_pool2d", body["x"], **attrs)])
 
 
-OPS: dict[tuple[str, str], Callable[[Reader, Op], None]] = {
+OPS: dict[tuple[str, str], Callable[[OnnxReader, OnnxOp], None]] = {
     (MICROSOFT, "Gelu"): _gelu,
     (MICROSOFT, "BiasGelu"): _gelu,
     (MICROSOFT, "FastGelu"): _gelu,

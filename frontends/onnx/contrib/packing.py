@@ -13,13 +13,13 @@ from qir.ir.lazy_arrays import Held, reshaped, whole
 from qir.numerics.packing import Order
 from qir.profiles import unpacked_later
 
-from ..op import Keep, Op
+from ..op import KeepOperator, OnnxOp
 
 Tensor = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class BlockPacking:
     """Weights of [N, K] in blocks along K, each filling whole bytes."""
 
     bits: int
@@ -36,14 +36,14 @@ class Blocks:
         """Bytes of a block."""
         return self.size * self.bits // 8
 
-    def check(self, op: Op) -> None:
+    def check(self, op: OnnxOp) -> None:
         """Keep for bits or blocks that onnxruntime does not have, InputError for no weights."""
         if self.bits not in (2, 4, 8) or self.size < 16 or self.size & (self.size - 1):
-            raise Keep(f"blocks of {self.size} quantized values of {self.bits} bits")
+            raise KeepOperator(f"blocks of {self.size} quantized values of {self.bits} bits")
         if min(self.shape) < 1:
             raise op.fail(f"has weights of {self.shape[0]} x {self.shape[1]}")
 
-    def zeros(self, op: Op, held: Tensor) -> Tensor:
+    def zeros(self, op: OnnxOp, held: Tensor) -> Tensor:
         """Zero points of [N, blocks]: packed ones row by row, or float values."""
         rows = self.shape[0]
         wanted = rows * self.count
@@ -59,7 +59,8 @@ class Blocks:
 
 
 def codes_in(held: Held, bits: int, shape: Sequence[int], order: Order = "low") -> Held:
-    """The numbers that bytes hold, in that shape; of many each part when it is asked for."""
+    """Returns the numbers that bytes hold, in that shape; of many each part when it is asked
+    for."""
     if held.dtype != np.uint8:
         held = whole(held).astype(np.uint8)
     if bits == 8:
@@ -68,7 +69,7 @@ def codes_in(held: Held, bits: int, shape: Sequence[int], order: Order = "low") 
 
 
 def unpacked(held: Tensor, bits: int) -> Tensor:
-    """The numbers in rows of bytes, low bits first."""
+    """Returns the numbers in rows of bytes, low bits first."""
     if bits == 8:
         return held
     each = 8 // bits

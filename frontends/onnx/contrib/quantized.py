@@ -13,17 +13,17 @@ from qir.ir.node import Value
 from qir.ir.types import Array, Grain, QuantType, TensorType
 
 from .. import dynamic_ops
-from ..op import MICROSOFT, Keep, Op
-from ..reader import Reader
-from .body import Body, given, group
+from ..op import MICROSOFT, KeepOperator, OnnxOp
+from ..reader import OnnxReader
+from .body import BodyBuilder, given, group
 from .names import OPERANDS
-from .packing import TABLES, Blocks, codes_in, unpacked
+from .packing import TABLES, BlockPacking, codes_in, unpacked
 
 Tensor = NDArray[np.generic]
 
 
-def codes(reader: Reader, op: Op, at: tuple[int, int, int]) -> dict[str, Value]:
-    """A tensor of quantized values by its operator's name, with its numbers where these are
+def codes(reader: OnnxReader, op: OnnxOp, at: tuple[int, int, int]) -> dict[str, Value]:
+    """Returns a tensor of quantized values by its operator's name, with its numbers where these are
     computed.
 
     More than one scale are along the last axis.
@@ -49,7 +49,7 @@ def codes(reader: Reader, op: Op, at: tuple[int, int, int]) -> dict[str, Value]:
     return {formal[at[0]]: _meant(reader, op, data, quant), **numbers}
 
 
-def _meant(reader: Reader, op: Op, name: str, quant: QuantType) -> Value:
+def _meant(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) -> Value:
     if reader.is_constant(name):
         return reader.value(op, name, quant)
     return dynamic_ops.meant(reader, op, name, quant)
@@ -58,13 +58,13 @@ def _meant(reader: Reader, op: Op, name: str, quant: QuantType) -> Value:
 # -- products -------------------------------------------------------------------------------------
 
 
-def _to_float(reader: Reader, op: Op) -> None:
+def _to_float(reader: OnnxReader, op: OnnxOp) -> None:
     """MatMulIntegerToFloat: integer sums times both scales, and a bias of floats."""
     op.only()
     operands = {**codes(reader, op, (0, 2, 4)), **codes(reader, op, (1, 3, 5))}
     operands |= _bias(reader, op, 6)
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         slots = {"a": "A", "b": "B", "bias": "bias"}
         slots |= {f"{s}.{n}": f"{s}_{w}" for s in "ab" for n, w in _WORDS}
         return [body.many("matmul", {s: body[g] for s, g in slots.items() if g in body})[0]]
@@ -75,18 +75,18 @@ def _to_float(reader: Reader, op: Op) -> None:
 _WORDS = (("scale", "scale"), ("zero", "zero_point"))
 
 
-def _bias(reader: Reader, op: Op, place: int) -> dict[str, Value]:
+def _bias(reader: OnnxReader, op: OnnxOp, place: int) -> dict[str, Value]:
     name = op.input(place)
     return {"bias": reader.value(op, name)} if name else {}
 
 
-def _dynamic(reader: Reader, op: Op) -> None:
+def _dynamic(reader: OnnxReader, op: OnnxOp) -> None:
     """DynamicQuantizeMatMul: the left side is quantized as a whole, by its own range."""
     op.only()
     operands = {"A": reader.value(op, op.input(0)), **codes(reader, op, (1, 2, 3))}
     operands |= _bias(reader, op, 4)
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         a, scale, zero = ranged(body, body["A"])
         slots = {"b": "B", "b.scale": "b_scale", "b.zero": "b_zero_point", "bias": "bias"}
         given = {s: body[g] for s, g in slots.items() if g in body}
@@ -95,22 +95,22 @@ def _dynamic(reader: Reader, op: Op) -> None:
     group(reader, op, operands, build)
 
 
-def ranged(body: Body, x: Value) -> tuple[Value, Value, Value]:
+def ranged(body: BodyBuilder, x: Value) -> tuple[Value, Value, Value]:
     """Quantized values of a whole tensor by its own range, and their scale and zero point."""
     if x.type.element != F32:
-        raise Keep(f"{x.type.element} is not quantized as it runs")
+        raise KeepOperator(f"{x.type.element} is not quantized as it runs")
     scale, zero = body.many("choose_qparams", {"x": x}, {"rule": "onnx.dynamic", "storage": U8})
     kind = x.type.with_element(QuantType(U8, F32, None, None))
     made = body.many("quantize", {"x": x, "scale": scale, "zero": zero}, types=[kind])
     return made[0], scale, zero
 
 
-def _integer16(reader: Reader, op: Op) -> None:
+def _integer16(reader: OnnxReader, op: OnnxOp) -> None:
     """MatMulInteger16: sums of products of 16-bit numbers, in 32 bits that wrap."""
     op.only()
     operands = given(reader, op)
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         return [body.op("matmul", *(body.cast(body[s], I32) for s in "AB"))]
 
     group(reader, op, operands, build)
@@ -119,27 +119,27 @@ def _integer16(reader: Reader, op: Op) -> None:
 # -- weights in blocks ----------------------------------------------------------------------------
 
 
-def _nbits(reader: Reader, op: Op) -> None:
+def _nbits(reader: OnnxReader, op: OnnxOp) -> None:
     """MatMulNBits: weights of a few bits, a scale a block of each row."""
     op.only("K", "N", "bits", "block_size", "accuracy_level", "weight_prepacked")
     if op.integer("weight_prepacked", 0):
-        raise Keep("its weights are laid out for one kernel")
-    blocks = Blocks(
+        raise KeepOperator("its weights are laid out for one kernel")
+    blocks = BlockPacking(
         op.integer("bits", 4), op.integer("block_size", 0), (op.integer("N", 0), op.integer("K", 0))
     )
     blocks.check(op)
     operands = given(reader, op, "B", "scales", "zero_points", "g_idx")
     places = [op.input(i) for i in range(1, 5)]
     if op.input(3) and op.input(4):
-        raise Keep("onnxruntime leaves out zero points where g_idx names groups")
+        raise KeepOperator("onnxruntime leaves out zero points where g_idx names groups")
     if any(name and not reader.is_constant(name) for name in places):
         operands = given(reader, op)
     else:
         operands["B"] = _blocked(reader, op, blocks)
     if operands["A"].type.quant or not operands["A"].type.dtype.is_float:
-        raise Keep
+        raise KeepOperator
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         w = body.real("B") if "scales" not in body else _computed(body, blocks)
         a = body["A"]
         if op.integer("accuracy_level", 0) == 4 and a.type.element == F32 and _rounds(body, blocks):
@@ -152,8 +152,9 @@ def _nbits(reader: Reader, op: Op) -> None:
     group(reader, op, {s: operands[s] for s in order}, build)
 
 
-def _rounds(body: Body, blocks: Blocks) -> bool:
-    """Whether a kernel for eight bits beside few takes these weights, which nobody computes."""
+def _rounds(body: BodyBuilder, blocks: BlockPacking) -> bool:
+    """Returns whether a kernel for eight bits next to few takes these weights, which nobody
+    computes."""
     quant = body["B"].type.quant
     if quant is None or quant.real_zero or (quant.grain is not None and quant.grain.by is not None):
         return False
@@ -161,12 +162,12 @@ def _rounds(body: Body, blocks: Blocks) -> bool:
 
 
 _LEAST_OF_TWO = 32
-"""Quantized values of two bits in blocks that the kernel for eight bits beside them takes, at
+"""Quantized values of two bits in blocks that the kernel for eight bits next to them takes, at
 least."""
 
 
-def _blocked(reader: Reader, op: Op, blocks: Blocks) -> Value:
-    """The weights as quantized values of [N, K] with their scales and zero points."""
+def _blocked(reader: OnnxReader, op: OnnxOp, blocks: BlockPacking) -> Value:
+    """Returns the weights as quantized values of [N, K] with their scales and zero points."""
     rows, depth = blocks.shape
     held, scales = reader.held(op.input(1)), reader.held(op.input(2))
     if held.size != rows * blocks.count * blocks.bytes or scales.size != rows * blocks.count:
@@ -193,15 +194,15 @@ def _blocked(reader: Reader, op: Op, blocks: Blocks) -> Value:
     return weight(reader, op.input(1), cut(data, (rows, depth)), quant)
 
 
-def weight(reader: Reader, name: str, data: Held, quant: QuantType) -> Value:
-    """A constant of the file, unpacked."""
+def weight(reader: OnnxReader, name: str, data: Held, quant: QuantType) -> Value:
+    """Returns a constant of the file, unpacked."""
     if not isinstance(data, Parts):
         data = np.asarray(data, order="C")
     array = Array(data, TensorType(data.shape, quant), name)
     return reader.hold(reader.resolve(name), array, quant)
 
 
-def _computed(body: Body, blocks: Blocks) -> Value:
+def _computed(body: BodyBuilder, blocks: BlockPacking) -> Value:
     """Weights whose numbers, or which themselves, come while the model runs: [N, K] of floats."""
     rows, depth = blocks.shape
     scales = body.reshaped(body["scales"], rows, blocks.count, 1)
@@ -209,7 +210,7 @@ def _computed(body: Body, blocks: Blocks) -> Value:
     w = spread(body, body.reshaped(body["B"], rows, -1), blocks.bits)
     w = body.cast(body.reshaped(w, rows, blocks.count, blocks.size), kind)
     if "g_idx" in body:
-        raise Keep("an order of groups with computed parameters")
+        raise KeepOperator("an order of groups with computed parameters")
     if "zero_points" not in body:
         zero = body.like(scales, float(1 << (blocks.bits - 1)))
     elif body["zero_points"].type.dtype == U8:
@@ -225,8 +226,8 @@ def _computed(body: Body, blocks: Blocks) -> Value:
     return body.op("slice", flat, **cut)
 
 
-def spread(body: Body, x: Value, bits: int) -> Value:
-    """The numbers that bytes of [rows, n] hold, low bits first."""
+def spread(body: BodyBuilder, x: Value, bits: int) -> Value:
+    """Returns the numbers that bytes of [rows, n] hold, low bits first."""
     if bits == 8:
         return x
     each = 8 // bits
@@ -238,8 +239,8 @@ def spread(body: Body, x: Value, bits: int) -> Value:
     return body.reshaped(low, rows, -1)
 
 
-def rounded(body: Body, a: Value, blocks: Blocks) -> Value:
-    """The left side as eight bits a block hold it: the greatest of each is 127."""
+def rounded(body: BodyBuilder, a: Value, blocks: BlockPacking) -> Value:
+    """Returns the left side as eight bits a block hold it: the greatest of each is 127."""
     depth, wide = blocks.shape[1], blocks.count * blocks.size
     rank = a.type.rank
     if wide > depth:
@@ -260,13 +261,13 @@ def rounded(body: Body, a: Value, blocks: Blocks) -> Value:
     return body.op("slice", back, **cut)
 
 
-def _bnb4(reader: Reader, op: Op) -> None:
+def _bnb4(reader: OnnxReader, op: OnnxOp) -> None:
     """MatMulBnb4: weights by a table of 16 floats, a scale a block of all of them in a row."""
     op.only("K", "N", "block_size", "quant_type", "training_mode", "transB")
     rows, depth = op.integer("N", 0), op.integer("K", 0)
     size, name = op.integer("block_size", 0), op.integer("quant_type", 0)
     if not op.integer("transB", 1) or name not in (0, 1) or size < 16 or size & (size - 1):
-        raise Keep(f"blocks of {size} by table {name}")
+        raise KeepOperator(f"blocks of {size} by table {name}")
     if min(rows, depth) < 1:
         raise op.fail(f"has weights of {rows} x {depth}")
     table = Array.of(TABLES[name], ("fp4", "nf4")[name])
@@ -284,7 +285,7 @@ def _bnb4(reader: Reader, op: Op) -> None:
     else:
         operands |= given(reader, op, "A")
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         if "absmax" in body:
             w = _looked_up(body, table, size, count)
         else:
@@ -295,7 +296,7 @@ def _bnb4(reader: Reader, op: Op) -> None:
     group(reader, op, operands, build)
 
 
-def _looked_up(body: Body, table: Array, size: int, count: int) -> Value:
+def _looked_up(body: BodyBuilder, table: Array, size: int, count: int) -> Value:
     held = body.reshaped(body["B"], -1, 1)
     high = body.op("bit_shift", held, body.constant(np.array(4, np.uint8)), direction="right")
     low = body.op("bit_and", held, body.constant(np.array(15, np.uint8)))
@@ -310,7 +311,7 @@ def _looked_up(body: Body, table: Array, size: int, count: int) -> Value:
     return body.op("slice", body.reshaped(w, -1), **cut)
 
 
-def _gather(reader: Reader, op: Op) -> None:
+def _gather(reader: OnnxReader, op: OnnxOp) -> None:
     """GatherBlockQuantized: the entries of an axis that indices name, as floats."""
     op.only("bits", "block_size", "gather_axis", "quantize_axis")
     kind = reader.type_of(op, op.input(0))
@@ -318,11 +319,11 @@ def _gather(reader: Reader, op: Op) -> None:
     bits = op.integer("bits", 4) if packed else kind.dtype.bits
     size = op.integer("block_size", 128)
     if not kind.rank or (packed and bits not in (2, 4, 8)):
-        raise Keep(f"its data are {kind}")
+        raise KeepOperator(f"its data are {kind}")
     axis = op.integer("quantize_axis", 1) % kind.rank
     along = op.integer("gather_axis", 0) % kind.rank
     if any(op.input(i) and not reader.is_constant(op.input(i)) for i in (0, 2, 3)):
-        raise Keep("its data or their numbers are computed")
+        raise KeepOperator("its data or their numbers are computed")
     data, scales = reader.held(op.input(0)), reader.numbers(op.input(2))
     if packed:
         data = codes_in(data, bits, (*data.shape[:-1], data.shape[-1] * 8 // bits))
@@ -341,14 +342,14 @@ def _gather(reader: Reader, op: Op) -> None:
     operands = {"data": weight(reader, op.input(0), data, quant)}
     operands["indices"] = reader.value(op, op.input(1))
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         return [body.op("gather", body.real("data"), body["indices"], axis=along)]
 
     group(reader, op, operands, build)
 
 
 def _zero_of(
-    reader: Reader, op: Op, scales: Tensor, bits: int, packed: bool
+    reader: OnnxReader, op: OnnxOp, scales: Tensor, bits: int, packed: bool
 ) -> Array | tuple[int, ...]:
     if not op.input(3):
         if not packed:
@@ -365,7 +366,7 @@ def _zero_of(
     return Array.of(np.ascontiguousarray(flat.reshape(scales.shape)), op.input(3))
 
 
-OPS: dict[tuple[str, str], Callable[[Reader, Op], None]] = {
+OPS: dict[tuple[str, str], Callable[[OnnxReader, OnnxOp], None]] = {
     (MICROSOFT, "MatMulIntegerToFloat"): _to_float,
     (MICROSOFT, "DynamicQuantizeMatMul"): _dynamic,
     (MICROSOFT, "MatMulInteger16"): _integer16,

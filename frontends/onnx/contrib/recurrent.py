@@ -12,9 +12,9 @@ from qir.ir.dtype import F32, I32, I64, U8
 from qir.ir.node import Value
 from qir.ir.ops.recurrent import ACTIVATIONS, DIRECTIONS, USUAL
 
-from ..op import MICROSOFT, Keep, Op
-from ..reader import Reader
-from .body import Body, group
+from ..op import MICROSOFT, KeepOperator, OnnxOp
+from ..reader import OnnxReader
+from .body import BodyBuilder, group
 from .names import OPERANDS
 from .quantized import ranged
 
@@ -29,7 +29,7 @@ _MOST_ZEROS = 1 << 20
 """Of a state at the start; more of them are made when the model runs."""
 
 
-def _lstm(reader: Reader, op: Op) -> None:
+def _lstm(reader: OnnxReader, op: OnnxOp) -> None:
     """The layer as a scan over steps whose products are integer sums."""
     op.only(*_OWN)
     formal = OPERANDS[op.type].split()
@@ -42,16 +42,16 @@ def _lstm(reader: Reader, op: Op) -> None:
     curves = _curves(op, len(sides))
     hidden = op.integer("hidden_size", 0)
     if hidden < 1 or operands["R"].type.shape != (len(sides), hidden, 4 * hidden):
-        raise Keep(f"{hidden} hidden numbers, with weights of {operands['R'].type}")
+        raise KeepOperator(f"{hidden} hidden numbers, with weights of {operands['R'].type}")
     kinds = {s: operands[s].type for s in ("W", "R")}
     if any(k.quant or k.dtype.name not in ("u8", "i8") for k in kinds.values()):
-        raise Keep("its weights are not quantized of eight bits")
+        raise KeepOperator("its weights are not quantized of eight bits")
     if "sequence_lens" in operands and operands["sequence_lens"].type.element != I32:
-        raise Keep(f"its sequence_lens are {operands['sequence_lens'].type}")
+        raise KeepOperator(f"its sequence_lens are {operands['sequence_lens'].type}")
     clip, forget = op.real("clip", 0.0), op.integer("input_forget", 0) != 0
     handed = bool(op.outputs and op.outputs[0])
 
-    def build(body: Body) -> list[Value]:
+    def build(body: BodyBuilder) -> list[Value]:
         ends = _Ends.of(body) if "sequence_lens" in body else None
         layers = [_Layer(hidden, clip, forget, row, ends, handed) for row in curves]
         made = [layers[i].side(body, i, back) for i, back in enumerate(sides)]
@@ -64,15 +64,15 @@ def _lstm(reader: Reader, op: Op) -> None:
     group(reader, op, operands, build)
 
 
-def _curves(op: Op, sides: int) -> list[tuple[_Curve, ...]]:
-    """The activations of each direction, of the gates, of the new cell and of the state."""
+def _curves(op: OnnxOp, sides: int) -> list[tuple[_Curve, ...]]:
+    """Returns the activations of each direction, of the gates, of the new cell and of the state."""
     found = op.attribute("activations")
     texts = [t.decode("utf-8", "replace") for t in found.strings] if found else []
     names = [_KNOWN.get(t.lower(), t) for t in texts] or [*USUAL["lstm"]] * sides
     if unknown := [n for n in names if n not in ACTIVATIONS]:
-        raise Keep(f"its activation {unknown[0]!r} is not known")
+        raise KeepOperator(f"its activation {unknown[0]!r} is not known")
     if len(names) != 3 * sides:
-        raise Keep(f"{len(names)} activations for {sides} direction{'s' * (sides > 1)}")
+        raise KeepOperator(f"{len(names)} activations for {sides} direction{'s' * (sides > 1)}")
     given = {
         which: list(held.floats) if (held := op.attribute(f"activation_{which}")) else []
         for which in ("alpha", "beta")
@@ -95,7 +95,7 @@ class _Curve:
     name: str
     numbers: Sequence[float]
 
-    def __call__(self, body: Body, x: Value) -> Value:
+    def __call__(self, body: BodyBuilder, x: Value) -> Value:
         if self.name == "affine":
             return body.op(
                 "add", body.op("mul", x, body.constant(self.numbers[0])), self._last(body)
@@ -105,7 +105,7 @@ class _Curve:
             return body.op("mul", made, body.constant(self.numbers[0]))
         return body.op(self.name, x, **dict(zip(("alpha", "beta"), self.numbers, strict=False)))
 
-    def _last(self, body: Body) -> Value:
+    def _last(self, body: BodyBuilder) -> Value:
         return body.constant(self.numbers[-1])
 
 
@@ -122,7 +122,7 @@ class _Ends:
     """[steps, 1, 1]: whether any sequence has that step."""
 
     @classmethod
-    def of(cls, body: Body) -> _Ends:
+    def of(cls, body: BodyBuilder) -> _Ends:
         counts = body.cast(body["sequence_lens"], I64)
         size = body.op("shape", body["X"], start=0, end=1)
         zero, one = (body.constant(np.array(n, np.int64)) for n in (0, 1))
@@ -150,7 +150,7 @@ class _Layer:
     handed: bool
     """Whether each step's state is a result: that of a sequence that is over is 0 then."""
 
-    def side(self, body: Body, index: int, back: bool) -> list[Value]:
+    def side(self, body: BodyBuilder, index: int, back: bool) -> list[Value]:
         """y, h and c of one direction, each with an axis for it."""
         x = self._given(body, back)
         codes, scale, zero = _ranged(body, x)
@@ -176,21 +176,22 @@ class _Layer:
             *(body.op("unsqueeze", v, axes=(0,)) for v in (h, c)),
         ]
 
-    def _given(self, body: Body, back: bool) -> Value:
-        """The input, its steps in the order in which they are read; 0 where no sequence has any."""
+    def _given(self, body: BodyBuilder, back: bool) -> Value:
+        """Returns the input, its steps in the order in which they are read; 0 where no sequence has
+        any."""
         x = self._turned(body, body["X"], back)
         if self.ends is None:
             return x
         return body.op("where", self.ends.read, x, body.constant(0.0))
 
-    def _turned(self, body: Body, x: Value, back: bool) -> Value:
+    def _turned(self, body: BodyBuilder, x: Value, back: bool) -> Value:
         if not back:
             return x
         if self.ends is None:
             return body.op("flip", x, axes=(0,))
         return body.op("reverse_sequence", x, self.ends.counts)
 
-    def _start(self, body: Body, slot: str, index: int, x: Value) -> Value:
+    def _start(self, body: BodyBuilder, slot: str, index: int, x: Value) -> Value:
         if slot in body:
             return body.op("squeeze", _part(body, body[slot], index), axes=(0,))
         batch = x.type.shape[1]
@@ -201,10 +202,10 @@ class _Layer:
         shape = body.op("concat", rows, body.constant([self.hidden]), axis=0)
         return body.op("expand", wide, shape)
 
-    def _step(self, taken: Mapping[str, Value]) -> Body:
-        """One step: the gates, and the state after them."""
+    def _step(self, taken: Mapping[str, Value]) -> BodyBuilder:
+        """Returns one step: the gates, and the state after them."""
         first = taken["ss.0"].type
-        one = Body({})
+        one = BodyBuilder({})
         kinds = {s: v.type for s, v in taken.items()}
         kinds["ss.0"] = first.with_shape(first.shape[1:])
         if "ss.1" in kinds:
@@ -237,7 +238,9 @@ class _Layer:
         self._finish(one, values, out, new)
         return one
 
-    def _finish(self, one: Body, values: Mapping[str, Value], out: Value, new: Value) -> None:
+    def _finish(
+        self, one: BodyBuilder, values: Mapping[str, Value], out: Value, new: Value
+    ) -> None:
         """Gives the state, the cell, and what the step hands on; a sequence that is over keeps it.
 
         What is quantized next is the state of each, 0 for those that are over, or the last of each
@@ -253,7 +256,7 @@ class _Layer:
         h = shown if self.handed else one.op("identity", last)
         one.graph.add("output", {"h": h, "c": new, "last": last, "y": shown})
 
-    def _kept(self, body: Body, x: Value) -> Value:
+    def _kept(self, body: BodyBuilder, x: Value) -> Value:
         return body.op("clip", x, min=-self.clip, max=self.clip) if self.clip > 0 else x
 
 
@@ -261,7 +264,11 @@ class _Weights:
     """The quantized values of one direction as plain numbers, and what they count in."""
 
     def __init__(
-        self, body: Body, slot: str, index: int, given: tuple[Value, Value, Value] | None = None
+        self,
+        body: BodyBuilder,
+        slot: str,
+        index: int,
+        given: tuple[Value, Value, Value] | None = None,
     ) -> None:
         if given is not None:
             self.codes, self.scale, self.zero = given
@@ -272,7 +279,7 @@ class _Weights:
         self.zero = _flat(body, _part(body, zero, index))
 
 
-def _flat(body: Body, x: Value) -> Value:
+def _flat(body: BodyBuilder, x: Value) -> Value:
     """Numbers in a row; one alone as a number."""
     shape = x.type.shape
     if all(d == 1 for d in shape):
@@ -280,21 +287,23 @@ def _flat(body: Body, x: Value) -> Value:
     return body.reshaped(x, -1)
 
 
-def _part(body: Body, x: Value, index: int) -> Value:
+def _part(body: BodyBuilder, x: Value, index: int) -> Value:
     if x.type.rank == 0 or x.type.shape[0] == 1:
         return x
     cut: dict[str, Attr] = {"starts": (index,), "ends": (index + 1,), "axes": (0,), "steps": (1,)}
     return body.op("slice", x, **cut)
 
 
-def _ranged(body: Body, x: Value) -> tuple[Value, Value, Value]:
+def _ranged(body: BodyBuilder, x: Value) -> tuple[Value, Value, Value]:
     """Plain quantized values of a whole tensor by its own range, and their scale and zero point."""
     codes, scale, zero = ranged(body, x)
     return body.recoded(codes, U8), scale, zero
 
 
-def _product(body: Body, codes: Value, scale: Value, zero: Value, weights: _Weights) -> Value:
-    """The integer sums times both scales."""
+def _product(
+    body: BodyBuilder, codes: Value, scale: Value, zero: Value, weights: _Weights
+) -> Value:
+    """Returns the integer sums times both scales."""
     operands = {"a": codes, "b": weights.codes, "a.zero": zero, "b.zero": weights.zero}
     sums = body.many("matmul_integer", operands)[0]
     return body.op("mul", body.cast(sums, F32), body.op("mul", scale, weights.scale))

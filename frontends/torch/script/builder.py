@@ -28,8 +28,38 @@ def _recurrent(x: torch.Tensor, states: Any, weights: Any, *rest: Any) -> tuple[
     return (made, *(torch.empty_like(state) for state in held))
 
 
+def _padded(
+    x: torch.Tensor, pads: Sequence[Any], mode: str = "constant", value: object = None
+) -> torch.Tensor:
+    """Returns an empty tensor with elements added around, pairs from the last axis on."""
+    shape = list(x.shape)
+    for i, (first, last) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
+        shape[-1 - i] = shape[-1 - i] + first + last
+    return x.new_empty(shape)
+
+
+def _resized(name: str) -> Callable[..., torch.Tensor]:
+    """Returns the shape rule of an interpolation to sizes, of which some may be symbols."""
+    target: Any = getattr(torch.ops.aten, name)
+
+    def infer(x: torch.Tensor, sizes: Sequence[Any] | None, *rest: Any) -> torch.Tensor:
+        if sizes is None or not any(isinstance(size, torch.SymInt) for size in sizes):
+            made: torch.Tensor = target(x, sizes, *rest)
+            return made
+        return x.new_empty((*x.shape[:2], *sizes))
+
+    return infer
+
+
+_RESIZES = "nearest1d nearest2d nearest3d linear1d bilinear2d trilinear3d bicubic2d".split()
 IN_PYTHON: Mapping[str, Callable[..., Any]] = {
     "aten.constant_pad_nd.default": torch._refs.constant_pad_nd,
+    "aten.pad.default": _padded,
+    **{
+        f"aten.upsample_{name}.{form}": _resized(f"upsample_{name}")
+        for name in _RESIZES
+        for form in ("vec", "default")
+    },
     **{f"aten.{name}.input": _recurrent for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }
 """Operators whose C++ code turns symbolic sizes into numbers, and the same in Python."""
@@ -37,14 +67,14 @@ _SYMBOLIC = (torch.SymInt, torch.SymBool, torch.SymFloat)
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
+class ArchiveTensor:
     """A tensor of the archive that is not quantized, and its name there."""
 
     name: str
     data: torch.Tensor
 
 
-class Builder:
+class ScriptBuilder:
     """The graph of calls, and where in the user's model the present call comes from."""
 
     def __init__(self, name: str) -> None:
@@ -59,7 +89,25 @@ class Builder:
         """Where in the user's files the present call stands."""
         self.label = ""
         """What the next call is named after, where that is not its operator."""
+        self.open_axes: dict[str, frozenset[int]] = {}
+        """By input: the axes whose sizes are examples."""
+        self.decided: list[Any] = []
+        """What was found of open sizes where the program branches by them."""
         self._nodes: dict[int, fx.Node] = {}
+
+    @property
+    def guards(self) -> Sequence[Any]:
+        """What PyTorch has found of open sizes so far: it holds for the examples."""
+        environment: Any = self.mode.shape_env
+        found: Sequence[Any] = environment.guards
+        return found
+
+    def decide(self, ask: Callable[[], object]) -> bool:
+        """Returns whether something holds of sizes, and notes what was found of open ones."""
+        before = len(self.guards)
+        held = bool(ask())
+        self.decided += self.guards[before:]
+        return held
 
     def fail(self, what: str) -> InputError:
         """Returns the error for the present call."""
@@ -70,6 +118,7 @@ class Builder:
     def input(self, name: str, like: torch.Tensor, open_axes: Collection[int]) -> fx.Node:
         """Adds an input; the sizes along open axes are examples, and become symbols."""
         node = self.graph.placeholder(name)
+        self.open_axes[node.name] = frozenset(open_axes)
         context: Any = None
         if open_axes:
             sizes = [
@@ -99,7 +148,7 @@ class Builder:
 
     def node(self, held: Any) -> Any:
         """Returns what a call is given: tensors as nodes, also in lists."""
-        if isinstance(held, Stored):
+        if isinstance(held, ArchiveTensor):
             return self.constant(held.name, held.data)
         if isinstance(held, torch.Tensor):
             return self.constant(f"{self.path}.constant".removeprefix("."), held)
@@ -153,7 +202,7 @@ class Builder:
             held = held.args[0]
         if isinstance(held, fx.Node):
             return self.tensors.get(str(held.target)) if held.op == "get_attr" else None
-        return held.data if isinstance(held, Stored) else held
+        return held.data if isinstance(held, ArchiveTensor) else held
 
     def size(self, held: fx.Node, axis: int) -> Any:
         """Returns a size of a tensor: an integer, or the node of one that is not known."""
@@ -189,4 +238,4 @@ def is_tensor(held: Any) -> bool:
     """Returns whether it is a tensor that is not quantized."""
     if isinstance(held, fx.Node):
         return isinstance(held.meta["val"], torch.Tensor)
-    return isinstance(held, (Stored, torch.Tensor))
+    return isinstance(held, (ArchiveTensor, torch.Tensor))

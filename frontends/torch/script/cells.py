@@ -7,18 +7,18 @@ from typing import Any
 
 import torch
 
-from .quantized import Kernel, packed_linear
+from .quantized import QuantizedCall, packed_linear
 
 ATEN = torch.ops.aten
 
 
-def _gates(kernel: Kernel, state: Any) -> tuple[Any, Any]:
+def _gates(kernel: QuantizedCall, state: Any) -> tuple[Any, Any]:
     """Returns what the layers give of the data, and of the state."""
     ours = packed_linear(kernel, kernel["w_ih"], kernel["input"], reduce_range=True)
     return ours, packed_linear(kernel, kernel["w_hh"], state, reduce_range=True)
 
 
-def _lstm(kernel: Kernel) -> tuple[Any, Any]:
+def _lstm(kernel: QuantizedCall) -> tuple[Any, Any]:
     state, memory = kernel["hx"]
     ours, theirs = _gates(kernel, state)
     parts = kernel.call(ATEN.chunk.default, kernel.call(ATEN.add.Tensor, theirs, ours), 4, 1)
@@ -31,7 +31,7 @@ def _lstm(kernel: Kernel) -> tuple[Any, Any]:
     return state, memory
 
 
-def _gru(kernel: Kernel) -> Any:
+def _gru(kernel: QuantizedCall) -> Any:
     state = kernel["hx"]
     ours, theirs = (kernel.call(ATEN.chunk.default, g, 3, 1) for g in _gates(kernel, state))
     reset, update = (
@@ -44,15 +44,15 @@ def _gru(kernel: Kernel) -> Any:
     return kernel.call(ATEN.add.Tensor, step, new)
 
 
-def _rnn(target: Callable[..., Any]) -> Callable[[Kernel], Any]:
-    def read(kernel: Kernel) -> Any:
+def _rnn(target: Callable[..., Any]) -> Callable[[QuantizedCall], Any]:
+    def read(kernel: QuantizedCall) -> Any:
         ours, theirs = _gates(kernel, kernel["hx"])
         return kernel.call(target, kernel.call(ATEN.add.Tensor, theirs, ours))
 
     return read
 
 
-CELLS: dict[str, Callable[[Kernel], Any]] = {
+CELLS: dict[str, Callable[[QuantizedCall], Any]] = {
     "quantized::quantized_lstm_cell_dynamic": _lstm,
     "quantized::quantized_gru_cell_dynamic": _gru,
     "quantized::quantized_rnn_tanh_cell_dynamic": _rnn(ATEN.tanh.default),

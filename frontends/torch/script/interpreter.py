@@ -12,14 +12,16 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from qir.errors import InputError
 
+from ..attempts import BY_DATA
 from ..quantization import STATED
 from . import quantized
-from .builder import Builder, is_tensor
+from .builder import ScriptBuilder, is_tensor
 from .cells import CELLS
-from .quantized import Kernel, Packed, Quantized
+from .quantized import Packed, QuantizedCall, QuantizedTensor
 from .scalars import COMPARED, DTYPES, FORMATS, NUMBERS, SAME, SCALARS, SYMBOLIC
 
 _MOST_TURNS = 10_000
@@ -42,7 +44,7 @@ class Module:
 class Interpreter:
     """Walks the graphs of methods, and emits calls into a builder."""
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: ScriptBuilder) -> None:
         self.builder = builder
         self.depth = 0
         self.quantizes = False
@@ -84,7 +86,10 @@ class Interpreter:
         given = [env[value.unique()] for value in node.inputs()]
         self.builder.line = _line(node)
         special = _SPECIAL.get(kind)
-        made = special(self, node, given, env) if special else self.op(node, kind, given)
+        try:
+            made = special(self, node, given, env) if special else self.op(node, kind, given)
+        except GuardOnDataDependentSymNode as error:
+            raise self.fail(BY_DATA) from error
         values = list(node.outputs())
         if len(values) == 1:
             env[values[0].unique()] = made
@@ -105,7 +110,11 @@ class Interpreter:
             return given[0]
         if not tensors or kind in _OF_LISTS:
             sizes = [held for held in _flat(given) if isinstance(held, fx.Node)]
-            if sizes and kind not in _OF_LISTS and (kind in SYMBOLIC or kind in COMPARED):
+            if (
+                sizes
+                and kind not in _OF_LISTS
+                and (kind in SYMBOLIC or kind in _TURNED or kind in COMPARED)
+            ):
                 return self._of_sizes(kind, given)
             listed = kind in _OF_LISTS or (
                 bool(given) and isinstance(given[0], (list, tuple, dict))
@@ -126,10 +135,14 @@ class Interpreter:
 
     def _of_sizes(self, kind: str, given: list[Any]) -> Any:
         """Computes with sizes that are not known."""
+        if kind == "aten::rsub":
+            kind, given = "aten::sub", [given[1], given[0]]
+        elif kind == "aten::neg":
+            kind, given = "aten::sub", [0, given[0]]
         if kind in SYMBOLIC:
             return self.builder.call(SYMBOLIC[kind], *given[:2])
         held = [g.meta["val"] if isinstance(g, fx.Node) else g for g in given]
-        return bool(SCALARS[kind](*held))
+        return self.builder.decide(lambda: SCALARS[kind](*held))
 
     def _arguments(self, node: Any, given: list[Any]) -> tuple[Any, dict[str, Any]]:
         """Returns an overload, and the arguments by the names of its schema."""
@@ -137,6 +150,7 @@ class Interpreter:
         named = text.partition("(")[0]
         namespace, _, rest = named.partition("::")
         name, _, overload = rest.partition(".")
+        overload = overload.removesuffix(_TWIN).removesuffix("_")
         packet = getattr(getattr(torch.ops, namespace), name, None)
         target = getattr(packet, overload or "default", None)
         if not isinstance(target, torch._ops.OpOverload):
@@ -154,14 +168,14 @@ class Interpreter:
             raise self.fail(f"calls {overload}, which is not read")
         _, named = self._arguments(node, given)
         self.kernels = True
-        return read(Kernel(self.builder, kind, named))
+        return read(QuantizedCall(self.builder, kind, named))
 
     def _tensors(self, node: Any, kind: str, given: list[Any]) -> Any:
         target, named = self._arguments(node, given)
         plain, in_place = (kind[:-1], True) if target._schema.is_mutable else (kind, False)
-        if any(isinstance(held, Quantized) for held in _flat(given)):
+        if any(isinstance(held, QuantizedTensor) for held in _flat(given)):
             made = self._quantized(plain, target, named)
-            if in_place and isinstance(made, Quantized):
+            if in_place and isinstance(made, QuantizedTensor):
                 return self._put(given[0], made)
             return made
         if plain == "aten::_convolution":
@@ -175,10 +189,10 @@ class Interpreter:
         }
         return self.builder.call(target, *positional, **more)
 
-    def _put(self, first: Any, made: Quantized) -> Quantized:
+    def _put(self, first: Any, made: QuantizedTensor) -> QuantizedTensor:
         """Gives the operand of an op in place the integers of its result."""
         first.node, first.scale, first.zero = made.node, made.scale, made.zero
-        held: Quantized = first
+        held: QuantizedTensor = first
         return held
 
     def _quantized(self, kind: str, target: Any, named: dict[str, Any]) -> Any:
@@ -192,7 +206,7 @@ class Interpreter:
             target = getattr(packet, overload)
             formals = target._schema.arguments
         arguments = list(named.values())
-        first = next(held for held in _flat(arguments) if isinstance(held, Quantized))
+        first = next(held for held in _flat(arguments) if isinstance(held, QuantizedTensor))
         if kind in quantized.FIXED:
             return quantized.FIXED[kind](builder, *arguments)
         if kind in quantized.MOVED:
@@ -215,7 +229,11 @@ class Interpreter:
         raise self.fail(f"calls {kind} of a quantized tensor, which is not read; dequantize first")
 
 
-_KINDS = (Quantized, quantized.Channels)
+_TWIN = "hacked_twin"
+"""The overload of an operator of optional tensors that TorchScript has where none is left out."""
+_TURNED = frozenset(("aten::rsub", "aten::neg"))
+"""Operators of sizes that are differences of them."""
+_KINDS = (QuantizedTensor, quantized.Channels)
 _REDUCED = frozenset(("aten::max", "aten::min", "aten::topk", "aten::sort"))
 """Operators that give elements of what they read, some with the places of these."""
 _COMPARES = COMPARED | {"aten::argmax", "aten::argmin"}
@@ -230,7 +248,7 @@ _OF_LISTS = frozenset(
 
 
 def _line(node: Any) -> str:
-    """Returns where a node stands in the user's files; empty where the archive does not say."""
+    """Returns where a node is in the user's files; empty where the archive does not say."""
     try:
         return str(node.sourceRange())
     except RuntimeError:  # its record in the archive is damaged
@@ -261,6 +279,8 @@ def _typed(formal: Any, held: Any) -> Any:
     text = str(formal.real_type)
     if isinstance(held, int) and not isinstance(held, bool):
         if "ScalarType" in text:
+            if held not in DTYPES:
+                raise InputError(f"element type number {held} of TorchScript is not read")
             return DTYPES[held]
         if "MemoryFormat" in text:
             return FORMATS[held]
@@ -272,10 +292,10 @@ def _typed(formal: Any, held: Any) -> Any:
 def _raw(held: Any) -> Any:
     if isinstance(held, (list, tuple)):
         return [_raw(item) for item in held]
-    return held.node if isinstance(held, Quantized) else held
+    return held.node if isinstance(held, QuantizedTensor) else held
 
 
-def _over(held: Any, builder: Builder) -> Any:
+def _over(held: Any, builder: ScriptBuilder) -> Any:
     if isinstance(held, (list, tuple)):
         return [_over(item, builder) for item in held]
     return quantized.dequantize(builder, held)
@@ -294,12 +314,12 @@ def _named(formals: Sequence[Any], held: list[Any]) -> dict[str, Any]:
 
 
 def _fake(reader: Interpreter, held: Any) -> Any:
-    held = held.node if isinstance(held, Quantized) else reader.builder.node(held)
+    held = held.node if isinstance(held, QuantizedTensor) else reader.builder.node(held)
     return held.meta["val"]
 
 
 def _size(reader: Interpreter, held: Any, axis: int | None = None) -> Any:
-    node = held.node if isinstance(held, Quantized) else reader.builder.node(held)
+    node = held.node if isinstance(held, QuantizedTensor) else reader.builder.node(held)
     if axis is not None:
         return reader.builder.size(node, axis)
     return [reader.builder.size(node, i) for i in range(node.meta["val"].dim())]
@@ -314,7 +334,7 @@ def _number(reader: Interpreter, held: Any, *rest: Any) -> Any:
     data = reader.builder.known(held)
     if isinstance(data, torch.Tensor) and data.numel() == 1:
         return data.item()
-    raise reader.fail("takes a number out of a tensor that is computed; export a part without it")
+    raise reader.fail(f"takes a number out of a tensor that is computed: it {BY_DATA}")
 
 
 def _item(reader: Interpreter, held: Any, at: Any) -> Any:
@@ -327,7 +347,7 @@ def _listed(reader: Interpreter, held: Any, *rest: Any) -> Any:
     """Slices a list of tensors, or a tensor."""
     if isinstance(held, (list, tuple)):
         return SCALARS["aten::slice"](held, *rest)
-    if isinstance(held, Quantized):
+    if isinstance(held, QuantizedTensor):
         made = reader.builder.call(torch.ops.aten.slice.Tensor, held.node, *rest)
         reader.kernels = True
         return held.with_node(made)
@@ -335,7 +355,7 @@ def _listed(reader: Interpreter, held: Any, *rest: Any) -> Any:
 
 
 def _kind(reader: Interpreter, held: Any) -> int:
-    return NUMBERS[held.kind if isinstance(held, Quantized) else _fake(reader, held).dtype]
+    return NUMBERS[held.kind if isinstance(held, QuantizedTensor) else _fake(reader, held).dtype]
 
 
 def _quantize(reader: Interpreter, x: Any, scale: Any, zero: Any, kind: int) -> Any:
@@ -360,7 +380,7 @@ def _dequantize(reader: Interpreter, held: Any) -> Any:
     return quantized.dequantize(reader.builder, held)
 
 
-def _integers(reader: Interpreter, held: Quantized) -> fx.Node:
+def _integers(reader: Interpreter, held: QuantizedTensor) -> fx.Node:
     return held.node
 
 
@@ -379,7 +399,7 @@ def _added(reader: Interpreter, a: Any, b: Any, *rest: Any) -> Any:
     if isinstance(a, list) and isinstance(b, list):
         return a + b
     numbers = [held for held in (a, b) if isinstance(held, (int, float))]
-    if any(isinstance(held, Quantized) for held in (a, b)):
+    if any(isinstance(held, QuantizedTensor) for held in (a, b)):
         raise reader.fail("adds quantized tensors as if they were not; dequantize first")
     target = torch.ops.aten.add.Scalar if numbers else torch.ops.aten.add.Tensor
     return reader.builder.call(target, a, b, **({"alpha": rest[0]} if rest else {}))
@@ -414,7 +434,7 @@ _QUESTIONS: dict[str, Callable[..., Any]] = {
     "prim::device": lambda reader, held: torch.device("cpu"),
     "prim::layout": lambda reader, held: 0,
     "prim::is_cuda": lambda reader, held: False,
-    "prim::is_quantized": lambda reader, held: isinstance(held, Quantized),
+    "prim::is_quantized": lambda reader, held: isinstance(held, QuantizedTensor),
     "prim::requires_grad": lambda reader, held: False,
     "prim::shape": _size,
 }
@@ -453,7 +473,7 @@ def _method(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
 def _if(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
     (condition,) = given
     if not isinstance(condition, bool):
-        raise reader.fail("branches by data; export it with torch.export and torch.cond")
+        raise reader.fail(BY_DATA)
     then, other = node.blocks()
     made = reader.block(then if condition else other, env)
     return made[0] if len(made) == 1 else made
@@ -471,7 +491,7 @@ def _loop(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
         condition, *carried = reader.block(block, env)
         turn += 1
     if not isinstance(most, int) or not _is_bool(condition):
-        raise reader.fail("goes round a loop as often as data say; torch.export reads such loops")
+        raise reader.fail(BY_DATA)
     return carried[0] if len(carried) == 1 else carried
 
 
@@ -493,7 +513,7 @@ def _chunks(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
     count, axis = node.i("chunks"), node.i("dim")
     (x,) = given
     made = reader.builder.call(torch.ops.aten.chunk.default, _raw(x), count, axis)
-    return [x.with_node(part) for part in made] if isinstance(x, Quantized) else made
+    return [x.with_node(part) for part in made] if isinstance(x, QuantizedTensor) else made
 
 
 def _dictionary(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:

@@ -9,10 +9,10 @@ import torch
 
 from qir.errors import InputError
 
-from ..program import Program
-from .builder import Builder
+from ..program import TorchProgram
+from .builder import ScriptBuilder
 from .interpreter import Interpreter, Module
-from .quantized import Channels, Quantized
+from .quantized import Channels, QuantizedTensor
 from .shapes import Example
 
 
@@ -20,9 +20,9 @@ def script_program(
     module: torch.jit.ScriptModule,
     name: str,
     inputs: Sequence[Example],
-) -> tuple[Program, Interpreter]:
+) -> tuple[TorchProgram, Interpreter]:
     """Returns the program of a module's `forward`, and who has read it."""
-    builder = Builder(name)
+    builder = ScriptBuilder(name)
     graph: Any = module.forward.graph  # type: ignore[attr-defined]
     names = [value.debugName().partition(".")[0] for value in list(graph.inputs())[1:]]
     if len(inputs) != len(names):
@@ -36,11 +36,11 @@ def script_program(
     made = interpreter.call(Module("", module), "forward", given)
     builder.graph.output(tuple(builder.node(_result(held)) for held in _results(builder, made)))
     attribute = builder.tensors.__getitem__
-    program = Program(builder.graph, {}, attribute)
+    program = TorchProgram(builder.graph, {}, attribute)
     return program, interpreter
 
 
-def _results(builder: Builder, made: Any) -> list[Any]:
+def _results(builder: ScriptBuilder, made: Any) -> list[Any]:
     """Returns the tensors of nested results, in order."""
     if isinstance(made, dict):
         made = list(made.values())
@@ -53,4 +53,4 @@ def _results(builder: Builder, made: Any) -> list[Any]:
 
 def _result(held: Any) -> Any:
     """Returns a result; a quantized tensor is given back as its integers, typed."""
-    return held.node if isinstance(held, (Channels, Quantized)) else held
+    return held.node if isinstance(held, (Channels, QuantizedTensor)) else held

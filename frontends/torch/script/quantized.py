@@ -15,7 +15,7 @@ import torch.ao.quantization.fx._decomposed
 from torch import fx
 
 from ..profiles import running_engine
-from .builder import IN_PYTHON, Builder, Stored, is_tensor
+from .builder import IN_PYTHON, ArchiveTensor, ScriptBuilder, is_tensor
 
 ATEN = torch.ops.aten
 _DECOMPOSED = torch.ops.quantized_decomposed
@@ -23,7 +23,7 @@ _STORAGE = {torch.quint8: torch.uint8, torch.qint8: torch.int8, torch.qint32: to
 
 
 @dataclass(eq=False)
-class Quantized:
+class QuantizedTensor:
     """A quantized tensor with one scale; an op in place gives it another node."""
 
     node: fx.Node
@@ -31,9 +31,9 @@ class Quantized:
     zero: int
     kind: torch.dtype
 
-    def with_node(self, node: fx.Node) -> Quantized:
+    def with_node(self, node: fx.Node) -> QuantizedTensor:
         """Returns other integers of the same meaning."""
-        return Quantized(node, self.scale, self.zero, self.kind)
+        return QuantizedTensor(node, self.scale, self.zero, self.kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +62,8 @@ def _range(kind: torch.dtype) -> tuple[int, int, torch.dtype]:
 
 
 def quantize(
-    builder: Builder, x: Any, scale: float, zero: int, kind: torch.dtype, label: str = ""
-) -> Quantized:
+    builder: ScriptBuilder, x: Any, scale: float, zero: int, kind: torch.dtype, label: str = ""
+) -> QuantizedTensor:
     """Quantizes a float tensor; the result is named after the kernel that makes it."""
     if kind not in _STORAGE:
         raise builder.fail(f"quantizes to {str(kind).removeprefix('torch.')}, which is not read")
@@ -71,11 +71,11 @@ def quantize(
     builder.label = label.partition("::")[2]
     node = builder.call(call, x, float(scale), int(zero), *_range(kind))
     builder.label = ""
-    return Quantized(node, float(scale), int(zero), kind)
+    return QuantizedTensor(node, float(scale), int(zero), kind)
 
 
 def quantize_channels(
-    builder: Builder, x: Any, scales: Any, zeros: Any, axis: int, kind: torch.dtype
+    builder: ScriptBuilder, x: Any, scales: Any, zeros: Any, axis: int, kind: torch.dtype
 ) -> Channels:
     """Quantizes a float tensor, with a scale for each index of an axis."""
     scales, zeros = builder.node(scales), builder.node(zeros)
@@ -84,28 +84,28 @@ def quantize_channels(
     return Channels(node, scales, zeros, axis, kind)
 
 
-def dequantize(builder: Builder, held: Any) -> Any:
+def dequantize(builder: ScriptBuilder, held: Any) -> Any:
     """Dequantizes a quantized tensor; others stay as they are."""
     if isinstance(held, Channels):
         numbers = held.node, held.scales, held.zeros, held.axis, *_range(held.kind)
         return builder.call(_DECOMPOSED.dequantize_per_channel.default, *numbers)
-    if not isinstance(held, Quantized):
+    if not isinstance(held, QuantizedTensor):
         return held
     call = _DECOMPOSED.dequantize_per_tensor.default
     return builder.call(call, held.node, held.scale, held.zero, *_range(held.kind))
 
 
-def stored(builder: Builder, name: str, data: torch.Tensor) -> Any:
+def stored(builder: ScriptBuilder, name: str, data: torch.Tensor) -> Any:
     """Returns a tensor of the archive: with one scale, dequantized for each channel, or plain."""
     if not data.is_quantized:
-        return Stored(name, data)
+        return ArchiveTensor(name, data)
     if data.qscheme() == torch.per_tensor_affine:
         node = builder.constant(name, data.int_repr())
-        return Quantized(node, data.q_scale(), data.q_zero_point(), data.dtype)
+        return QuantizedTensor(node, data.q_scale(), data.q_zero_point(), data.dtype)
     return weights(builder, name, data)
 
 
-def weights(builder: Builder, name: str, data: torch.Tensor) -> fx.Node:
+def weights(builder: ScriptBuilder, name: str, data: torch.Tensor) -> fx.Node:
     """Returns the floats that quantized weights mean."""
     if data.dtype not in _STORAGE:
         raise builder.fail(f"{name} holds {str(data.dtype).removeprefix('torch.')}")
@@ -122,10 +122,10 @@ def weights(builder: Builder, name: str, data: torch.Tensor) -> fx.Node:
     return made
 
 
-class Kernel:
+class QuantizedCall:
     """A call of a quantized kernel, its arguments by the names of its schema."""
 
-    def __init__(self, builder: Builder, name: str, given: dict[str, Any]) -> None:
+    def __init__(self, builder: ScriptBuilder, name: str, given: dict[str, Any]) -> None:
         self.builder = builder
         self.name = name
         self.given = given
@@ -138,10 +138,10 @@ class Kernel:
         """Adds a call of a float operator."""
         return self.builder.call(target, *args, **kwargs)
 
-    def quantized(self, name: str) -> Quantized:
-        """Returns a quantized argument; InputError for one that is not quantized."""
+    def quantized(self, name: str) -> QuantizedTensor:
+        """Returns a quantized argument; raises InputError for one that is not quantized."""
         found = self.given[name]
-        if not isinstance(found, Quantized):
+        if not isinstance(found, QuantizedTensor):
             raise self.builder.fail(f"{self.name} is given a tensor that is not quantized")
         return found
 
@@ -150,7 +150,7 @@ class Kernel:
         made: fx.Node = dequantize(self.builder, self.quantized(name))
         return made
 
-    def result(self, made: fx.Node, like: str) -> Quantized:
+    def result(self, made: fx.Node, like: str) -> QuantizedTensor:
         """Quantizes a result by the numbers that the call states."""
         short = "zero_point" in self.given
         scale = self.given["scale" if short else "output_scale"]
@@ -161,13 +161,13 @@ class Kernel:
         zero = first.zero if zero is None else zero
         return quantize(self.builder, made, scale, zero, first.kind, self.name)
 
-    def kept(self, made: fx.Node, like: str) -> Quantized:
+    def kept(self, made: fx.Node, like: str) -> QuantizedTensor:
         """Quantizes a result by the scale and zero point of an argument."""
         x = self.quantized(like)
         return quantize(self.builder, made, x.scale, x.zero, x.kind, self.name)
 
 
-def _ended(kernel: Kernel, made: fx.Node) -> fx.Node:
+def _ended(kernel: QuantizedCall, made: fx.Node) -> fx.Node:
     """Adds the activation that the kernel's name ends in."""
     if "_relu" in kernel.name:
         made = kernel.call(ATEN.relu.default, made)
@@ -190,7 +190,7 @@ class _Layer:
     groups: int
 
 
-def _unpacked(kernel: Kernel, held: Any) -> _Layer:
+def _unpacked(kernel: QuantizedCall, held: Any) -> _Layer:
     """Returns what a packed convolution holds; lines are packed as images of one row."""
     stem = kernel.name.removeprefix("quantized::").removesuffix("_dynamic")
     stem = stem.removesuffix("_relu").removesuffix("_add")
@@ -223,11 +223,11 @@ def _named(held: Packed, part: str) -> str:
     return f"{_owner(held)}.{part}{end}".removeprefix(".")
 
 
-def _bias(kernel: Kernel, held: Packed, bias: torch.Tensor | None) -> Any:
-    return None if bias is None else Stored(_named(held, "bias"), bias.detach())
+def _bias(kernel: QuantizedCall, held: Packed, bias: torch.Tensor | None) -> Any:
+    return None if bias is None else ArchiveTensor(_named(held, "bias"), bias.detach())
 
 
-def _convolution(kernel: Kernel) -> Quantized:
+def _convolution(kernel: QuantizedCall) -> QuantizedTensor:
     name = "packed_weight" if "packed_weight" in kernel.given else "weight"
     held = kernel[name]
     layer = _unpacked(kernel, held)
@@ -250,7 +250,7 @@ def _convolution(kernel: Kernel) -> Quantized:
     return kernel.result(_ended(kernel, made), "qx")
 
 
-def _linear(kernel: Kernel) -> Quantized:
+def _linear(kernel: QuantizedCall) -> QuantizedTensor:
     held = kernel["W_prepack"]
     weight, bias = torch.ops.quantized.linear_unpack(held.object)
     w = weights(kernel.builder, _named(held, "weight"), weight)
@@ -267,7 +267,7 @@ def _linear(kernel: Kernel) -> Quantized:
     return kernel.result(made, x)
 
 
-def _dynamic_linear(kernel: Kernel) -> fx.Node:
+def _dynamic_linear(kernel: QuantizedCall) -> fx.Node:
     """Keeps the call: the scale of its data is chosen while it runs."""
     made = packed_linear(
         kernel, kernel["W_prepack"], kernel["X"], reduce_range=kernel["reduce_range"]
@@ -275,7 +275,7 @@ def _dynamic_linear(kernel: Kernel) -> fx.Node:
     return _ended(kernel, made)
 
 
-def packed_linear(kernel: Kernel, held: Packed, x: Any, *, reduce_range: bool) -> fx.Node:
+def packed_linear(kernel: QuantizedCall, held: Packed, x: Any, *, reduce_range: bool) -> fx.Node:
     """Adds a linear layer with packed weights that quantizes its data by their range."""
     weight, bias = torch.ops.quantized.linear_unpack(held.object)
     if weight.dtype != torch.qint8:
@@ -296,7 +296,7 @@ def _reduces(asked: object) -> bool:
 
 
 def recurrent(
-    builder: Builder, layer: str, x: Any, states: Any, cells: Any, rest: Sequence[Any]
+    builder: ScriptBuilder, layer: str, x: Any, states: Any, cells: Any, rest: Sequence[Any]
 ) -> Any:
     """Keeps the call of a dynamic LSTM or GRU: weights and biases of each cell, and whether the
     data and the state are quantized to seven bits."""
@@ -312,7 +312,7 @@ def recurrent(
             weight = torch.ops.quantized.linear_unpack(one)[0]
             held.append(weights(builder, f"{owner}.weight_{part}", weight))
         held += [
-            builder.node(Stored(f"{owner}.bias_{i}", b.detach()))
+            builder.node(ArchiveTensor(f"{owner}.bias_{i}", b.detach()))
             for i, b in zip("ih", biases, strict=True)
         ]
         params.append((*held, _reduces(numbers[0])))
@@ -328,45 +328,45 @@ def recurrent(
 # -- one element at a time ------------------------------------------------------------------------
 
 
-def _pair(target: Callable[..., Any]) -> Callable[[Kernel], Quantized]:
-    def read(kernel: Kernel) -> Quantized:
+def _pair(target: Callable[..., Any]) -> Callable[[QuantizedCall], QuantizedTensor]:
+    def read(kernel: QuantizedCall) -> QuantizedTensor:
         made = kernel.call(target, kernel.real("qa"), kernel.real("qb"))
         return kernel.result(_ended(kernel, made), "qa")
 
     return read
 
 
-def _number(kernel: Kernel) -> float:
+def _number(kernel: QuantizedCall) -> float:
     held = kernel["b"]
-    if isinstance(held, Stored):
+    if isinstance(held, ArchiveTensor):
         held = held.data.item()
     if isinstance(held, fx.Node):
         raise kernel.builder.fail(f"{kernel.name} is given a number that is computed")
     return float(held)
 
 
-def _times_number(kernel: Kernel) -> Quantized:
+def _times_number(kernel: QuantizedCall) -> QuantizedTensor:
     """Multiplies the scale: the integers stay, or are mirrored by a negative number."""
     x, factor = kernel.quantized("qa"), _number(kernel)
     if factor > 0:
-        return _relabelled(kernel, Quantized(x.node, x.scale * factor, x.zero, x.kind))
+        return _relabelled(kernel, QuantizedTensor(x.node, x.scale * factor, x.zero, x.kind))
     low, high, _ = _range(x.kind)
     numbers = (x.scale * -factor, low + high - x.zero) if factor else (1.0, 0)
     made = kernel.call(ATEN.mul.Tensor, kernel.real("qa"), factor)
     return quantize(kernel.builder, _ended(kernel, made), *numbers, x.kind, kernel.name)
 
 
-def _plus_number(kernel: Kernel) -> Quantized:
+def _plus_number(kernel: QuantizedCall) -> QuantizedTensor:
     """Moves the zero point, as QuantizedOpKernels' add_scalar does where it stays in range."""
     x, addend = kernel.quantized("qa"), _number(kernel)
     low, high, _ = _range(x.kind)
     moved = x.zero - round(addend / x.scale)
     if not low <= moved <= high:
         raise kernel.builder.fail(f"{kernel.name} of {addend:g} leaves the range of its integers")
-    return _relabelled(kernel, Quantized(x.node, x.scale, moved, x.kind))
+    return _relabelled(kernel, QuantizedTensor(x.node, x.scale, moved, x.kind))
 
 
-def _relabelled(kernel: Kernel, made: Quantized) -> Quantized:
+def _relabelled(kernel: QuantizedCall, made: QuantizedTensor) -> QuantizedTensor:
     """Returns the same integers by other numbers, after the activation of the kernel."""
     if "_relu" not in kernel.name:
         return made
@@ -374,27 +374,31 @@ def _relabelled(kernel: Kernel, made: Quantized) -> Quantized:
     return quantize(kernel.builder, real, made.scale, made.zero, made.kind)
 
 
-def _unary(target: Callable[..., Any], data: str, *more: str) -> Callable[[Kernel], Quantized]:
+def _unary(
+    target: Callable[..., Any], data: str, *more: str
+) -> Callable[[QuantizedCall], QuantizedTensor]:
     """Returns the reader of a function whose result has a scale of its own."""
 
-    def read(kernel: Kernel) -> Quantized:
+    def read(kernel: QuantizedCall) -> QuantizedTensor:
         made = kernel.call(target, kernel.real(data), *(kernel[name] for name in more))
         return kernel.result(made, data)
 
     return read
 
 
-def _same_scale(target: Callable[..., Any], data: str, *more: Any) -> Callable[[Kernel], Quantized]:
+def _same_scale(
+    target: Callable[..., Any], data: str, *more: Any
+) -> Callable[[QuantizedCall], QuantizedTensor]:
     """Returns the reader of a function that keeps the scale; texts name arguments."""
 
-    def read(kernel: Kernel) -> Quantized:
+    def read(kernel: QuantizedCall) -> QuantizedTensor:
         rest = [kernel[m] if isinstance(m, str) else m for m in more]
         return kernel.kept(kernel.call(target, kernel.real(data), *rest), data)
 
     return read
 
 
-def _prelu(kernel: Kernel) -> Quantized:
+def _prelu(kernel: QuantizedCall) -> QuantizedTensor:
     held = kernel["weight"]
     if isinstance(held, torch.Tensor):  # an attribute of a module, which is no parameter
         held = stored(kernel.builder, f"{kernel.builder.path}.weight".removeprefix("."), held)
@@ -402,13 +406,13 @@ def _prelu(kernel: Kernel) -> Quantized:
     return kernel.result(kernel.call(ATEN.prelu.default, kernel.real("qx"), slope), "qx")
 
 
-def _concat(kernel: Kernel) -> Quantized:
+def _concat(kernel: QuantizedCall) -> QuantizedTensor:
     parts = [dequantize(kernel.builder, part) for part in kernel["qx"]]
     made = kernel.call(ATEN.cat.default, parts, kernel["dim"])
     return kernel.result(_ended(kernel, made), "qx")
 
 
-def _batch_norm(kernel: Kernel) -> Quantized:
+def _batch_norm(kernel: QuantizedCall) -> QuantizedTensor:
     made = kernel.call(
         ATEN.batch_norm.default,
         kernel.real("qx"),
@@ -424,7 +428,7 @@ def _batch_norm(kernel: Kernel) -> Quantized:
     return kernel.result(_ended(kernel, made), "qx")
 
 
-def _norm(kernel: Kernel) -> Quantized:
+def _norm(kernel: QuantizedCall) -> QuantizedTensor:
     """Reads layer_norm, group_norm and instance_norm."""
     x, scale, bias, eps = kernel.real("input"), kernel["weight"], kernel["bias"], kernel["eps"]
     if "normalized_shape" in kernel.given:
@@ -439,7 +443,7 @@ def _norm(kernel: Kernel) -> Quantized:
     return kernel.result(made, "input")
 
 
-def _embedding(kernel: Kernel) -> fx.Node:
+def _embedding(kernel: QuantizedCall) -> fx.Node:
     """Keeps a look-up in a table whose rows have scales, and zero points that are floats."""
     builder, held = kernel.builder, kernel["weight"]
     data = torch.ops.quantized.embedding_bag_unpack(held.object)
@@ -478,10 +482,10 @@ def _embedding(kernel: Kernel) -> fx.Node:
 
 def _fixed(
     target: Callable[..., Any], scale: float, zero: int
-) -> Callable[[Builder, Quantized], Quantized]:
+) -> Callable[[ScriptBuilder, QuantizedTensor], QuantizedTensor]:
     """Returns the reader of a function whose result always has the same scale."""
 
-    def read(builder: Builder, x: Quantized, *rest: Any) -> Quantized:
+    def read(builder: ScriptBuilder, x: QuantizedTensor, *rest: Any) -> QuantizedTensor:
         name = str(target).replace(".", "::", 1).partition(".")[0]
         signed = x.kind == torch.qint8
         at = zero - 128 if signed else zero
@@ -491,7 +495,7 @@ def _fixed(
     return read
 
 
-FIXED: dict[str, Callable[..., Quantized]] = {
+FIXED: dict[str, Callable[..., QuantizedTensor]] = {
     "aten::sigmoid": _fixed(ATEN.sigmoid.default, 1 / 256, 0),
     "aten::hardsigmoid": _fixed(ATEN.hardsigmoid.default, 1 / 256, 0),
     "aten::tanh": _fixed(ATEN.tanh.default, 2 / 256, 128),
@@ -520,7 +524,7 @@ MOVED = frozenset(
 )
 """Operators that move integers and compute none."""
 
-KERNELS: dict[str, Callable[[Kernel], Any]] = {
+KERNELS: dict[str, Callable[[QuantizedCall], Any]] = {
     **{
         f"quantized::conv{axes}d{end}": _convolution
         for axes in (1, 2, 3)
@@ -581,9 +585,9 @@ __all__ = [
     "KEPT",
     "KERNELS",
     "MOVED",
-    "Kernel",
     "Packed",
-    "Quantized",
+    "QuantizedCall",
+    "QuantizedTensor",
     "dequantize",
     "is_tensor",
     "quantize",

@@ -1,4 +1,4 @@
-"""What TorchScript computes with numbers, texts and lists: evaluated while a program is read."""
+"""Evaluates TorchScript's numbers, strings and lists while a program is read."""
 
 from __future__ import annotations
 
@@ -84,6 +84,10 @@ def _subtract(a: Any, b: Any, alpha: Any = 1) -> Any:
     return a - (b if alpha == 1 else b * alpha)
 
 
+def _subtract_from(a: Any, b: Any, alpha: Any = 1) -> Any:
+    return _subtract(b, a, alpha)
+
+
 def _divide(a: Any, b: Any, mode: str | None = None) -> Any:
     if mode == "floor":
         return a // b
@@ -97,6 +101,7 @@ def _formatted(text: str, *held: Any) -> str:
 SCALARS: dict[str, Callable[..., Any]] = {
     "aten::add": _add,
     "aten::sub": _subtract,
+    "aten::rsub": _subtract_from,
     "aten::mul": operator.mul,
     "aten::div": _divide,
     "aten::floordiv": operator.floordiv,
@@ -175,6 +180,7 @@ SYMBOLIC: dict[str, Callable[..., Any]] = {
     "aten::mul": operator.mul,
     "aten::floordiv": operator.floordiv,
     "aten::floor_divide": operator.floordiv,
+    "aten::remainder": operator.mod,
     "prim::min": torch.sym_min,
     "prim::max": torch.sym_max,
 }

@@ -18,13 +18,16 @@ _PASSED = frozenset(
     f"aten::{name}"
     for name in (
         "quantize_per_tensor dequantize relu relu_ contiguous to detach clone mul add sub div"
-        " dropout hardtanh float quantize_per_tensor_dynamic"
+        " dropout hardtanh float quantize_per_tensor_dynamic pad constant_pad_nd reflection_pad2d"
+        " replication_pad2d max_pool2d avg_pool2d upsample_bilinear2d upsample_nearest2d"
     ).split()
 )
 """Operators whose result has the shape of their first operand."""
-_SIDES = (224, 64, 32)
+_SIDES = (224, 64, 32, 28, 96, 128, 256, 299)
 """Sizes of images that are tried."""
 _BATCH, _LENGTH = 2, 16
+GIVE_SHAPES = "--shape n,3,224,224, --data, or qir.load(..., inputs=[('n', 3, 224, 224)])"
+"""How users give the shapes of inputs."""
 
 
 @dataclass(frozen=True)
@@ -69,21 +72,22 @@ def examples(module: torch.jit.ScriptModule, name: str) -> Iterator[list[Example
         if layer is None:
             raise ShapesNeeded(
                 f"{name}: does not say the shape of {value.debugName().partition('.')[0]};"
-                " give example inputs or shapes: qir.load(..., inputs=[(1, 3, 224, 224)])"
+                f" give it: {GIVE_SHAPES}"
             )
     for side in _SIDES:
-        tried = (_example(*layer, side) for layer in layers if layer is not None)
-        yield [Example(like, frozenset(range(like.dim()))) for like in tried]
+        yield [_example(*layer, side) for layer in layers if layer is not None]
 
 
-def _example(kind: str, rank: int, channels: int, side: int) -> torch.Tensor:
+def _example(kind: str, rank: int, channels: int, side: int) -> Example:
+    """Returns data of a layer, whose sizes are open but that of the channels."""
     if kind == "embedding":
-        return torch.zeros(_BATCH, _LENGTH, dtype=torch.int64)
+        return Example(torch.zeros(_BATCH, _LENGTH, dtype=torch.int64), frozenset((0, 1)))
     if kind == "linear":
-        return torch.zeros(_BATCH, channels)
+        return Example(torch.zeros(_BATCH, channels), frozenset((0,)))
     if kind == "recurrent":
-        return torch.zeros(_LENGTH, _BATCH, channels)
-    return torch.zeros(_BATCH, channels, *[side] * (rank - 2))
+        return Example(torch.zeros(_LENGTH, _BATCH, channels), frozenset((0, 1)))
+    sizes = (_BATCH, channels, *[side] * (rank - 2))
+    return Example(torch.zeros(sizes), frozenset(range(rank)) - {1})
 
 
 def _given_back(block: Any) -> dict[int, list[Any]]:

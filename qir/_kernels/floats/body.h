@@ -119,11 +119,46 @@ QIR_INLINE_BODY struct quotient share(float small) {
   return (struct quotient){high, high * fmaf(-high, rest, fmaf(-high, sum, 1))};
 }
 
-QIR_INLINE_BODY float logistic(float x) {
-  const struct scaled power = short_power(-fabsf(x));
-  const float small = power.value * power.first * power.second, above = x < 0 ? small : 1;
-  const struct quotient by = share(small);
-  return fmaf(above, by.high, above * by.low);
+/*
+ * 1 / (1 + exp(-x)) by stages over some numbers: what one needs of the other is a long chain, and
+ * more of these chains than the processor sees at a time run side by side in short loops.
+ *
+ * exp(-|x|) is short_power's, of which 2^64 times is normal: so the power of two is added to the
+ * exponent, and what is not normal is rounded once. Of NaN it is any number.
+ */
+enum { STAGE = 256 };
+
+QIR_INLINE_BODY void logistic(const float *restrict x, float *restrict y, size_t n) {
+  float rest[STAGE], small[STAGE];
+  uint32_t whole[STAGE];
+  for (size_t i = 0; i < n; ++i) {
+    const float shift = 12582912.0f + 64; /* numbers of this size have no fraction */
+    const float size = -fabsf(x[i]), kept = size > -110 ? size : -110;
+    const float shifted = fmaf(kept, 1.44269504f, shift), k = shifted - shift;
+    memcpy(&whole[i], &shifted, sizeof shifted);
+    rest[i] = fmaf(k, 0x1.bd0106p-13f, fmaf(k, -0x1.63p-1f, kept)); /* ln(2) in two parts */
+  }
+  for (size_t i = 0; i < n; ++i) {
+    const float r = rest[i];
+    float q = 1.0f / 5040;
+    q = fmaf(q, r, 1.0f / 720);
+    q = fmaf(q, r, 1.0f / 120);
+    q = fmaf(q, r, 1.0f / 24);
+    q = fmaf(q, r, 1.0f / 6);
+    q = fmaf(q, r, 0.5f);
+    float power = 1 + fmaf(r * r, q, r);
+    uint32_t bits;
+    memcpy(&bits, &power, sizeof bits);
+    bits += whole[i] << 23;
+    memcpy(&power, &bits, sizeof power);
+    small[i] = power * 0x1p-64f;
+  }
+  for (size_t i = 0; i < n; ++i) {
+    const float above = x[i] < 0 ? small[i] : 1;
+    const struct quotient by = share(small[i]);
+    const float made = fmaf(above, by.high, above * by.low);
+    y[i] = x[i] != x[i] ? NAN : made;
+  }
 }
 
 /* x * logistic(x), of which the product is rounded once. */
@@ -182,10 +217,19 @@ QIR_UNARY_BODY(gelu, normal(v))
 QIR_UNARY_BODY(sqrt, sqrt(v))
 QIR_UNARY_BODY(square, v *v)
 QIR_UNARY_BODY(hard_sigmoid, kept(a *v + b, 0, 1))
-QIR_UNARY_BODY(hard_swish, v *kept(v / 6 + 0.5, 0, 1))
 QIR_UNARY_BODY(leaky_relu, v < 0 ? a * v : v)
 QIR_UNARY_BODY(abs, fabs(v))
 #undef QIR_UNARY_BODY
+
+/* The same before they are rounded. */
+#define QIR_NEAR_BODY(op, function)                                                 \
+  void QIR_NAME(near_##op)(const float *restrict x, double *restrict y, size_t n) { \
+    for (size_t i = 0; i < n; ++i) y[i] = function((double)x[i]);                   \
+  }
+QIR_NEAR_BODY(tanh, tangent)
+QIR_NEAR_BODY(erf, error)
+QIR_NEAR_BODY(gelu, normal)
+#undef QIR_NEAR_BODY
 
 #define QIR_SHORT_BODY(op, function)                                                         \
   void QIR_NAME(op)(const struct qir_unary *how, const float *restrict x, float *restrict y, \
@@ -196,9 +240,37 @@ QIR_UNARY_BODY(abs, fabs(v))
       y[i] = made != made ? NAN : made;                                                      \
     }                                                                                        \
   }
-QIR_SHORT_BODY(sigmoid, logistic)
 QIR_SHORT_BODY(silu, weighted)
 #undef QIR_SHORT_BODY
+
+/* v * min(max(v / 6 + 0.5, 0), 1), of which v / 6 is a product whose error is taken away. */
+QIR_INLINE_BODY void hard_swish(const float *restrict x, float *restrict y, size_t n) {
+  float inside[STAGE];
+  for (size_t i = 0; i < n; ++i) {
+    const float above = x[i] > -3 ? x[i] : -3;
+    inside[i] = above < 3 ? above : 3;
+  }
+  for (size_t i = 0; i < n; ++i) {
+    const double v = (double)inside[i], near = v * (1.0 / 6);
+    const double gate = fma(fma(-6.0, near, v), 1.0 / 6, near) + 0.5;
+    const float made = (float)((double)x[i] * gate);
+    y[i] = made != made ? NAN : made; /* of one sign everywhere */
+  }
+}
+
+void QIR_NAME(hard_swish)(const struct qir_unary *how, const float *restrict x, float *restrict y,
+                          size_t n) {
+  (void)how;
+  for (; n >= STAGE; n -= STAGE, x += STAGE, y += STAGE) hard_swish(x, y, STAGE);
+  hard_swish(x, y, n);
+}
+
+void QIR_NAME(sigmoid)(const struct qir_unary *how, const float *restrict x, float *restrict y,
+                       size_t n) {
+  (void)how;
+  for (; n >= STAGE; n -= STAGE, x += STAGE, y += STAGE) logistic(x, y, STAGE);
+  logistic(x, y, n);
+}
 
 void QIR_NAME(normalize)(const struct qir_channel *how, const float *restrict x, float *restrict y,
                          size_t n) {
@@ -223,4 +295,35 @@ double QIR_NAME(sum)(const float *restrict x, size_t n) {
   for (size_t half = LANES / 2; half; half /= 2)
     for (size_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
   return lanes[0];
+}
+
+void QIR_NAME(scale)(const float *restrict x, float *restrict y, size_t n) {
+  for (size_t i = 0; i < n; ++i) y[i] = y[i] * x[i];
+}
+
+void QIR_NAME(plus)(const float *restrict x, float *restrict y, size_t n) {
+  for (size_t i = 0; i < n; ++i) y[i] = y[i] + x[i];
+}
+
+void QIR_NAME(keep)(float low, float high, float *y, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const float above = y[i] < low ? low : y[i];
+    y[i] = above > high ? high : above;
+  }
+}
+
+/* `n` channels of `pixels` pixels, each `step` numbers from the next, in the lanes of sum(). */
+void QIR_NAME(means)(const float *restrict x, size_t pixels, size_t step, size_t n,
+                     float *restrict y) {
+  double lanes[LANES][QIR_MEANS] = {{0}};
+  if (n == QIR_MEANS)
+    for (size_t i = 0; i < pixels; ++i)
+      for (size_t c = 0; c < QIR_MEANS; ++c) lanes[i % LANES][c] += (double)x[i * step + c];
+  else
+    for (size_t i = 0; i < pixels; ++i)
+      for (size_t c = 0; c < n; ++c) lanes[i % LANES][c] += (double)x[i * step + c];
+  for (size_t half = LANES / 2; half; half /= 2)
+    for (size_t l = 0; l < half; ++l)
+      for (size_t c = 0; c < QIR_MEANS; ++c) lanes[l][c] += lanes[l + half][c];
+  for (size_t c = 0; c < n; ++c) y[c] = (float)(lanes[0][c] / (double)pixels);
 }

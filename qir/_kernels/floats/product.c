@@ -14,22 +14,6 @@ static size_t rows_of(size_t rows, size_t others, size_t least) {
 
 /* ---- by constant weights ---- */
 
-/* Floats of all panels of n rows of k weights. */
-static size_t packed_size(const struct qir_panels *panels, size_t k) {
-  return panels->vectors * panels->nr * k;
-}
-
-/* Packs weights [n, k] as panels one after the other, whose columns are rows of the weights. */
-static void pack_weights(const struct qir_panels *panels, const float *weight, size_t k,
-                         float *to) {
-  for (size_t i = 0; i < panels->count; ++i) {
-    const struct qir_panel at = qir_panel_at(panels, i);
-    float *panel = to + at.first * k;
-    for (size_t j = 0; j < at.columns; ++j)
-      for (size_t p = 0; p < k; ++p) panel[p * at.width + j] = weight[(at.first + j) * k + p];
-  }
-}
-
 struct linear {
   const struct qir_sgemm_kernel *kernel;
   struct qir_float_linear how;
@@ -68,7 +52,7 @@ static void run_linear(const void *params, void *const *buffers, void *scratch, 
 int qir_float_linear_make(uint32_t isa, const struct qir_float_linear *how, struct qir_step *step) {
   const struct qir_sgemm_kernel *kernel = QIR_SELECT(qir_sgemm_kernels, isa);
   const struct qir_panels panels = qir_panels_of(kernel, how->n);
-  const size_t packed = packed_size(&panels, how->k);
+  const size_t packed = qir_packed_size(&panels, how->k);
   struct linear *v = qir_step_alloc(sizeof *v + (packed + how->n) * sizeof(float));
   if (!v) return 0;
   v->kernel = kernel;
@@ -76,7 +60,7 @@ int qir_float_linear_make(uint32_t isa, const struct qir_float_linear *how, stru
   v->panels = panels;
   v->block_rows = rows_of(how->rows, panels.count, 96);
   v->row_blocks = v->block_rows ? (how->rows + v->block_rows - 1) / v->block_rows : 0;
-  pack_weights(&panels, how->weight, how->k, v->numbers);
+  qir_pack_weights(&panels, how->weight, how->k, v->numbers);
   if (how->bias) v->bias = memcpy(v->numbers + packed, how->bias, how->n * sizeof(float));
   *step = (struct qir_step){run_linear, v, (long)(v->row_blocks * panels.count), 0};
   return 1;
@@ -231,7 +215,7 @@ static void run_few_pixels(const void *params, void *const *buffers, void *scrat
       .columns = at.width,
       .bounds = v->how.bounds,
   };
-  const float *panels = v->numbers + group * packed_size(&v->panels, v->k) + at.first * v->k;
+  const float *panels = v->numbers + group * qir_packed_size(&v->panels, v->k) + at.first * v->k;
   for (size_t p = 0; p < v->k; p += block.depth) {
     seen.p = p;
     seen.depth = qir_sgemm_depth(v->k, p, &block);
@@ -261,7 +245,7 @@ int qir_float_conv_make(uint32_t isa, const struct qir_float_conv *how, struct q
   const size_t pixels = s->oh * s->ow, parts = s->n * s->groups;
   const int few = few_pixels(kernel, how);
   const struct qir_panels panels = qir_panels_of(kernel, few ? out : pixels);
-  const size_t group = few ? packed_size(&panels, k) : 0, width = panels.vectors * panels.nr;
+  const size_t group = few ? qir_packed_size(&panels, k) : 0, width = panels.vectors * panels.nr;
   const size_t biases = few ? s->groups * width : s->oc;
   struct conv *v = qir_step_alloc(sizeof *v + (s->groups * group + biases) * sizeof(float));
   if (!v) return 0;
@@ -277,7 +261,7 @@ int qir_float_conv_make(uint32_t isa, const struct qir_float_conv *how, struct q
   if (how->bias) v->bias = bias;
   if (few) {
     for (size_t g = 0; g < s->groups; ++g) {
-      pack_weights(&panels, how->constant + g * out * k, k, v->numbers + g * group);
+      qir_pack_weights(&panels, how->constant + g * out * k, k, v->numbers + g * group);
       if (how->bias) memcpy(bias + g * width, how->bias + g * out, out * sizeof(float));
     }
     *step = (struct qir_step){run_few_pixels, v, (long)(parts * panels.count),

@@ -6,15 +6,17 @@ enum { NR = 8 };
 
 void qir_sgemm_scalar(const struct qir_sgemm_block *b) {
   for (size_t i = 0; i < b->count; ++i) {
-    const float *a = b->a + i * b->a_row, *w = b->panel;
+    const float *a = b->rows ? b->rows[i] : b->a + i * b->a_row, *w = b->panel;
     float acc[NR] = {0};
     for (size_t p = 0; p < b->depth; ++p, w += NR)
-      for (size_t j = 0; j < NR; ++j) acc[j] = fmaf(a[p * b->a_value], w[j], acc[j]);
+      for (size_t j = 0; j < NR; ++j)
+        acc[j] = fmaf(a[b->rows ? b->offsets[p] : p * b->a_value], w[j], acc[j]);
     float *y = b->y + i * b->y_row;
     for (size_t j = 0; j < b->columns; ++j) {
       float sum = b->first ? acc[j] : y[j] + acc[j];
       if (b->last && b->row_bias) sum += b->row_bias[i];
       if (b->last && b->column_bias) sum += b->column_bias[j];
+      if (b->last && b->added) sum += b->added[i * b->y_row + j];
       y[j] = b->last ? qir_bound(sum, &b->bounds) : sum;
     }
   }
@@ -47,4 +49,21 @@ void qir_plane_scalar(const struct qir_plane *how, float *y) {
         sum = fmaf(how->weight[t], seen(s, how->x, oy, ox, t / s->kw, t % s->kw), sum);
       y[oy * s->ow + ox] = qir_bound(sum + how->bias, &how->bounds);
     }
+}
+
+void qir_lines_scalar(const struct qir_lines *how, float *y) {
+  const struct qir_conv_shape *s = how->s;
+  for (size_t oy = how->first; oy < how->first + how->count; ++oy)
+    for (size_t ox = 0; ox < s->ow; ++ox)
+      for (size_t c = how->from; c < how->to; ++c) {
+        float sum = 0;
+        for (size_t t = 0; t < s->kh * s->kw; ++t) {
+          const size_t row = oy * s->sh + t / s->kw * s->dh - s->pt; /* wraps below 0 */
+          const size_t column = ox * s->sw + t % s->kw * s->dw - s->pl;
+          const int inside = row < s->h && column < s->w;
+          const float x = inside ? how->x[(row * s->w + column) * s->c + c] : 0;
+          sum = fmaf(how->weight[t * how->wide + c], x, sum);
+        }
+        y[(oy * s->ow + ox) * s->c + c] = qir_bound(sum + how->bias[c], &how->bounds);
+      }
 }

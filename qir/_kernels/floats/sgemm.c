@@ -1,9 +1,25 @@
 #include "sgemm.h"
 
 #define QIR_SGEMM_KERNEL(name, isa, nr, width) \
-  {"qir_sgemm_" #name, isa, qir_sgemm_##name, qir_unfold_##name, qir_plane_##name, nr, width},
+  {"qir_sgemm_" #name,                         \
+   isa,                                        \
+   qir_sgemm_##name,                           \
+   qir_unfold_##name,                          \
+   qir_plane_##name,                           \
+   qir_lines_##name,                           \
+   nr,                                         \
+   width},
 const struct qir_sgemm_kernel qir_sgemm_kernels[] = {
 #include "kernels.inc"
 };
 #undef QIR_SGEMM_KERNEL
 const size_t qir_sgemm_kernel_count = sizeof qir_sgemm_kernels / sizeof *qir_sgemm_kernels;
+
+void qir_pack_weights(const struct qir_panels *panels, const float *weight, size_t k, float *to) {
+  for (size_t i = 0; i < panels->count; ++i) {
+    const struct qir_panel at = qir_panel_at(panels, i);
+    float *panel = to + at.first * k;
+    for (size_t j = 0; j < at.columns; ++j)
+      for (size_t p = 0; p < k; ++p) panel[p * at.width + j] = weight[(at.first + j) * k + p];
+  }
+}

@@ -12,7 +12,8 @@
  *   - the sums of blocks are added in order, then the bias.
  *
  * A block of B is packed as a panel: for each p, `width` columns next to each other; what lies past
- * the last column is read and never kept. Rows of A are read in place.
+ * the last column is read and never kept. Rows of A are read in place: a[i * a_row + p * a_value],
+ * or, where `rows` is given, rows[i][offsets[p]].
  */
 
 #include "conv/conv.h"
@@ -34,6 +35,8 @@ struct qir_bounds {
 struct qir_sgemm_block {
   const float *a;
   size_t a_row, a_value, count; /* steps from row to row and from p to p + 1; rows */
+  const float *const *rows;     /* or NULL */
+  const uint32_t *offsets;
   const float *panel;
   size_t width, depth;
   float *y;
@@ -41,6 +44,7 @@ struct qir_sgemm_block {
   int first, last;          /* of the blocks of a sum */
   const float *row_bias;    /* one a row, or NULL */
   const float *column_bias; /* `columns` of them, or NULL */
+  const float *added;       /* to the sum and its bias; it lies as y does; or NULL */
   struct qir_bounds bounds;
 };
 
@@ -62,6 +66,17 @@ struct qir_plane {
   struct qir_bounds bounds;
 };
 
+/*
+ * Lines of a depthwise convolution of an image channels last: the channels from .. to of `count`
+ * lines from `first` on. Weights are one row of `wide` channels a tap.
+ */
+struct qir_lines {
+  const struct qir_conv_shape *s;
+  const float *x, *weight, *bias; /* one bias a channel, -0 if there is none */
+  size_t wide, first, count, from, to;
+  struct qir_bounds bounds;
+};
+
 struct qir_sgemm_kernel {
   const char *name;
   uint32_t isa;
@@ -69,13 +84,15 @@ struct qir_sgemm_kernel {
   /* Writes `depth` rows of `width` floats, and up to QIR_SGEMM_SLOP more. */
   void (*unfold)(const struct qir_unfold *how, float *panel);
   void (*plane)(const struct qir_plane *how, float *y);
+  void (*lines)(const struct qir_lines *how, float *y); /* y is the whole image */
   size_t nr, width; /* floats of a vector, and of a whole panel */
 };
 
 #define QIR_SGEMM_KERNEL(name, isa, nr, width)                \
   void qir_sgemm_##name(const struct qir_sgemm_block *);      \
   void qir_unfold_##name(const struct qir_unfold *, float *); \
-  void qir_plane_##name(const struct qir_plane *, float *);
+  void qir_plane_##name(const struct qir_plane *, float *);   \
+  void qir_lines_##name(const struct qir_lines *, float *);
 #include "kernels.inc"
 #undef QIR_SGEMM_KERNEL
 
@@ -105,6 +122,14 @@ static inline struct qir_panel qir_panel_at(const struct qir_panels *p, size_t i
   panel.columns = left < panel.width ? left : panel.width;
   return panel;
 }
+
+/* Floats of all panels of n rows of k weights. */
+static inline size_t qir_packed_size(const struct qir_panels *panels, size_t k) {
+  return panels->vectors * panels->nr * k;
+}
+
+/* Packs weights [n, k] as panels one after the other, whose columns are rows of the weights. */
+void qir_pack_weights(const struct qir_panels *panels, const float *weight, size_t k, float *to);
 
 /* Whether output pixels see one input pixel each, in order. */
 static inline int qir_conv_plain(const struct qir_conv_shape *s) {

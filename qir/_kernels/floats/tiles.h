@@ -17,19 +17,21 @@ enum { LINE = 16 /* floats */ };
 #define UNROLL _Pragma("GCC unroll 16")
 
 static inline __attribute__((always_inline)) void tile(const struct qir_sgemm_block *b, size_t i,
-                                                       int m, int v) {
+                                                       int m, int v, int listed) {
   VEC acc[8][VECS];
   UNROLL for (int r = 0; r < m; ++r) UNROLL for (int j = 0; j < v; ++j) acc[r][j] = ZERO();
   const float *w = b->panel, *rows[8];
-  UNROLL for (int r = 0; r < m; ++r) rows[r] = b->a + (i + (size_t)r) * b->a_row;
+  UNROLL for (int r = 0; r < m; ++r) rows[r] =
+      listed ? b->rows[i + (size_t)r] : b->a + (i + (size_t)r) * b->a_row;
   const size_t step = b->a_value, runs = step == 1 ? LINE - 1 : ~(size_t)0;
   for (size_t p = 0, at = 0; p < b->depth; ++p, at += step, w += NR * v) {
     VEC right[VECS];
-    if ((p & runs) == 0) /* of the next tile: its rows are short runs far apart */
+    if (!listed && (p & runs) == 0) /* of the next tile: its rows are short runs far apart */
       UNROLL for (int r = 0; r < m; ++r) __builtin_prefetch(rows[r] + (size_t)m * b->a_row + p);
+    const size_t from = listed ? b->offsets[p] : at;
     UNROLL for (int j = 0; j < v; ++j) right[j] = LOAD(w + j * NR);
     UNROLL for (int r = 0; r < m; ++r) {
-      const VEC left = SET1(rows[r][at]);
+      const VEC left = SET1(rows[r][from]);
       UNROLL for (int j = 0; j < v; ++j) acc[r][j] = FMA(left, right[j], acc[r][j]);
     }
   }
@@ -44,6 +46,7 @@ static inline __attribute__((always_inline)) void tile(const struct qir_sgemm_bl
       if (b->last) {
         if (b->row_bias) sum = ADD(sum, SET1(b->row_bias[i + (size_t)r]));
         if (b->column_bias) sum = ADD(sum, LOAD_FIRST(b->column_bias + j * NR, left));
+        if (b->added) sum = ADD(sum, LOAD_FIRST(b->added + (y - b->y) + j * NR, left));
         if (b->bounds.bounded) sum = MIN(high, MAX(low, sum)); /* of NaN, the second operand */
       }
       STORE_FIRST(y + j * NR, left, sum);
@@ -52,19 +55,31 @@ static inline __attribute__((always_inline)) void tile(const struct qir_sgemm_bl
 }
 
 /* One function for each shape of tile keeps the compiler's allocation of registers local. */
-#define TILE(m, v)                                                                      \
-  static __attribute__((noinline)) void tile_##m##x##v(const struct qir_sgemm_block *b, \
-                                                       size_t i) {                      \
-    tile(b, i, m, v);                                                                   \
+#define TILE(m, v, how, listed)                                                          \
+  static __attribute__((noinline)) void how##_##m##x##v(const struct qir_sgemm_block *b, \
+                                                        size_t i) {                      \
+    tile(b, i, m, v, listed);                                                            \
   }
-#define TILES(v, m0, m1, m2)                                                                  \
-  TILE(m0, v)                                                                                 \
-  TILE(m1, v) TILE(m2, v) TILE(1, v) static void panel_##v(const struct qir_sgemm_block *b) { \
-    size_t i = 0;                                                                             \
-    for (; i + m0 <= b->count; i += m0) tile_##m0##x##v(b, i);                                \
-    for (; i + m1 <= b->count; i += m1) tile_##m1##x##v(b, i);                                \
-    for (; i + m2 <= b->count; i += m2) tile_##m2##x##v(b, i);                                \
-    for (; i < b->count; ++i) tile_1x##v(b, i);                                               \
+#define ROWS_OF(v, m0, m1, m2, how, listed)                     \
+  TILE(m0, v, how, listed)                                      \
+  TILE(m1, v, how, listed)                                      \
+  TILE(m2, v, how, listed)                                      \
+  TILE(1, v, how, listed)                                       \
+  static void how##_##v(const struct qir_sgemm_block *b) {      \
+    size_t i = 0;                                               \
+    for (; i + m0 <= b->count; i += m0) how##_##m0##x##v(b, i); \
+    for (; i + m1 <= b->count; i += m1) how##_##m1##x##v(b, i); \
+    for (; i + m2 <= b->count; i += m2) how##_##m2##x##v(b, i); \
+    for (; i < b->count; ++i) how##_1x##v(b, i);                \
+  }
+#define TILES(v, m0, m1, m2)                               \
+  ROWS_OF(v, m0, m1, m2, plain, 0)                         \
+  ROWS_OF(v, m0, m1, m2, listed, 1)                        \
+  static void panel_##v(const struct qir_sgemm_block *b) { \
+    if (b->rows)                                           \
+      listed_##v(b);                                       \
+    else                                                   \
+      plain_##v(b);                                        \
   }
 
 #define BODY static inline __attribute__((always_inline))
@@ -258,4 +273,99 @@ BODY void strip(const struct qir_plane *how, float *y, size_t ox, int v, int str
       plane_2(how, y);                                                                 \
     else                                                                               \
       plane_any(how, y);                                                               \
+  }
+
+/* ---- depthwise, channels last ---- */
+
+static const float nothing[NR];
+
+/*
+ * `n` pixels of a line from ox on, of the channels from `at` on; `inner` if all columns that they
+ * see are inside. The weights of a square window of a size that is known are in registers.
+ */
+BODY void run_of(const struct qir_lines *how, float *y, size_t at, const VEC *held, size_t oy,
+                 size_t ox, int n, int inner, int window) {
+  const struct qir_conv_shape *s = how->s;
+  const size_t c = s->c, step = s->sw * c, lanes = how->to - at;
+  const int tall = window ? window : (int)s->kh, across = window ? window : (int)s->kw;
+  const size_t dh = window ? 1 : s->dh, dw = window ? 1 : s->dw;
+  const ptrdiff_t left = (ptrdiff_t)(ox * s->sw) - (ptrdiff_t)s->pl;
+  const MASK mask = LANES(0, lanes < NR ? lanes : NR);
+  const float *weight = how->weight + at;
+  VEC acc[8];
+  UNROLL for (int r = 0; r < n; ++r) acc[r] = ZERO();
+  UNROLL for (int ky = 0; ky < tall; ++ky) {
+    const size_t down = oy * s->sh + (size_t)ky * dh;
+    const int outside = down < s->pt || down - s->pt >= s->h;
+    const float *line = how->x + (outside ? 0 : (down - s->pt) * s->w * c) + at;
+    UNROLL for (int kx = 0; kx < across; ++kx) {
+      const VEC by = window ? held[ky * window + kx] : LOAD(weight);
+      const ptrdiff_t column = left + (ptrdiff_t)((size_t)kx * dw);
+      const float *seen = line + column * (ptrdiff_t)c;
+      weight += how->wide;
+      if (outside) {
+        UNROLL for (int r = 0; r < n; ++r) acc[r] = FMA(by, ZERO(), acc[r]);
+        continue;
+      }
+      UNROLL for (int r = 0; r < n; ++r) {
+        const size_t x = (size_t)(column + r * (ptrdiff_t)s->sw);
+        acc[r] = FMA(by, LOAD_LANES(inner || x < s->w ? seen + (size_t)r * step : nothing, mask),
+                     acc[r]);
+      }
+    }
+  }
+  const VEC low = SET1(how->bounds.low), high = SET1(how->bounds.high);
+  const VEC bias = LOAD(how->bias + at);
+  float *to = y + (oy * s->ow + ox) * c + at;
+  UNROLL for (int r = 0; r < n; ++r) {
+    VEC sum = ADD(acc[r], bias);
+    if (how->bounds.bounded) sum = MIN(high, MAX(low, sum)); /* of NaN, the second operand */
+    STORE_FIRST(to + (size_t)r * c, lanes, sum);
+  }
+}
+
+BODY void some_of(const struct qir_lines *how, float *y, size_t at, const VEC *held, size_t oy,
+                  size_t ox, int n, int window) {
+  const struct qir_conv_shape *s = how->s;
+  const size_t last = (ox + (size_t)n - 1) * s->sw + (s->kw - 1) * s->dw;
+  if (ox * s->sw >= s->pl && last < s->w + s->pl)
+    run_of(how, y, at, held, oy, ox, n, 1, window);
+  else
+    run_of(how, y, at, held, oy, ox, n, 0, window);
+}
+
+/* A vector of channels of all lines. The last pixels of a line may be done again. */
+BODY void channels_of(const struct qir_lines *how, float *y, size_t at, int window) {
+  const size_t ow = how->s->ow;
+  VEC held[LARGEST_WINDOW * LARGEST_WINDOW];
+  UNROLL for (int t = 0; t < window * window; ++t) held[t] =
+      LOAD(how->weight + (size_t)t * how->wide + at);
+  for (size_t oy = how->first; oy < how->first + how->count; ++oy) {
+    size_t ox = 0;
+    for (; ox + 8 <= ow; ox += 8) some_of(how, y, at, held, oy, ox, 8, window);
+    for (; ox + 4 <= ow; ox += 4) some_of(how, y, at, held, oy, ox, 4, window);
+    if (ox < ow && ow >= 4)
+      some_of(how, y, at, held, oy, ow - 4, 4, window);
+    else
+      for (; ox < ow; ++ox) some_of(how, y, at, held, oy, ox, 1, window);
+  }
+}
+
+#define LINES_OF(name, window)                                                           \
+  static void lines_##name(const struct qir_lines *how, float *y) {                      \
+    for (size_t at = how->from; at < how->to; at += NR) channels_of(how, y, at, window); \
+  }
+#define LINES                                                     \
+  LINES_OF(3, 3)                                                  \
+  LINES_OF(5, 5)                                                  \
+  LINES_OF(any, 0)                                                \
+  static void any_lines(const struct qir_lines *how, float *y) {  \
+    const struct qir_conv_shape *s = how->s;                      \
+    const int close = s->kh == s->kw && s->dh == 1 && s->dw == 1; \
+    if (close && s->kw == 3)                                      \
+      lines_3(how, y);                                            \
+    else if (close && s->kw == 5)                                 \
+      lines_5(how, y);                                            \
+    else                                                          \
+      lines_any(how, y);                                          \
   }

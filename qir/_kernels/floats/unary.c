@@ -19,7 +19,14 @@
   void qir_unary_normalize_##name(const struct qir_channel *, const float *, float *, size_t);  \
   void qir_unary_collect_##name(const float *, double *, size_t);                               \
   void qir_unary_hard_swish_##name(const struct qir_unary *, const float *, float *, size_t);   \
+  void qir_unary_near_tanh_##name(const float *, double *, size_t);                             \
+  void qir_unary_near_erf_##name(const float *, double *, size_t);                              \
+  void qir_unary_near_gelu_##name(const float *, double *, size_t);                             \
   void qir_unary_most_##name(const float *, float *, size_t);                                   \
+  void qir_unary_scale_##name(const float *, float *, size_t);                                  \
+  void qir_unary_plus_##name(const float *, float *, size_t);                                   \
+  void qir_unary_keep_##name(float, float, float *, size_t);                                    \
+  void qir_unary_means_##name(const float *, size_t, size_t, size_t, float *);                  \
   double qir_unary_sum_##name(const float *, size_t);
 #include "kernels.inc"
 #undef QIR_SGEMM_KERNEL
@@ -41,10 +48,17 @@
        qir_unary_leaky_relu_##name,            \
        qir_unary_abs_##name,                   \
    },                                          \
+   qir_unary_near_tanh_##name,                 \
+   qir_unary_near_erf_##name,                  \
+   qir_unary_near_gelu_##name,                 \
    qir_unary_most_##name,                      \
    qir_unary_sum_##name,                       \
    qir_unary_normalize_##name,                 \
-   qir_unary_collect_##name},
+   qir_unary_collect_##name,                   \
+   qir_unary_scale_##name,                     \
+   qir_unary_plus_##name,                      \
+   qir_unary_keep_##name,                      \
+   qir_unary_means_##name},
 const struct qir_unary_kernel qir_unary_kernels[] = {
 #include "kernels.inc"
 };

@@ -5,7 +5,7 @@
  * Functions of each float32 by itself, computed in f64 and rounded once, and what windows and rows
  * of them make. The exponential and error functions are within 2^-28, so a result may be one unit
  * of the last place of f32 from the C library's. Sigmoid and silu are computed in f32 with the
- * errors of their sums and quotients added back: they too are within one unit.
+ * errors of their sums and quotients added back: they are within one unit, rarely two.
  *
  * A mean adds in sixteen lanes of f64, as rows.h says. In a maximum NaN wins, padding never does.
  */
@@ -30,6 +30,8 @@ enum qir_unary_op {
   QIR_UNARY_OPS
 };
 
+enum { QIR_MEANS = 16 /* channels whose means are taken at a time */ };
+
 struct qir_unary {
   double a, b;
 };
@@ -39,16 +41,25 @@ struct qir_channel {
   double mean, slope, shift;
 };
 
+/* Results before they are rounded to f32: within 2^-31 of their value, those of gelu 2^-28, where
+ * f32 holds it. */
+typedef void (*qir_near_fn)(const float *x, double *y, size_t n);
 typedef void (*qir_unary_fn)(const struct qir_unary *how, const float *x, float *y, size_t n);
 
 struct qir_unary_kernel {
   const char *name;
   uint32_t isa;
   qir_unary_fn ops[QIR_UNARY_OPS];
+  qir_near_fn near_tanh, near_erf, near_gelu;
   void (*most)(const float *x, float *y, size_t n); /* y = max(x, y) */
   double (*sum)(const float *x, size_t n);
   void (*normalize)(const struct qir_channel *how, const float *x, float *y, size_t n);
   void (*collect)(const float *x, double *y, size_t n); /* y += x */
+  void (*scale)(const float *x, float *y, size_t n);    /* y *= x */
+  void (*plus)(const float *x, float *y, size_t n);     /* y += x */
+  void (*keep)(float low, float high, float *y, size_t n);
+  /* y[c] = the mean of x[c + i * step] over the pixels i, for n <= QIR_MEANS channels */
+  void (*means)(const float *x, size_t pixels, size_t step, size_t n, float *y);
 };
 
 /* Kernels of this build, best first; the last is scalar and always runs. */

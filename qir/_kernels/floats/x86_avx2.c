@@ -47,9 +47,13 @@ void qir_sgemm_avx2(const struct qir_sgemm_block *b) {
 
 PLANES
 
+LINES
+
 void qir_unfold_avx2(const struct qir_unfold *how, float *panel) { any_unfold(how, panel); }
 
 void qir_plane_avx2(const struct qir_plane *how, float *y) { any_plane(how, y); }
+
+void qir_lines_avx2(const struct qir_lines *how, float *y) { any_lines(how, y); }
 
 QIR_TARGET_END
 #endif

@@ -46,9 +46,13 @@ void qir_sgemm_avx512vnni(const struct qir_sgemm_block *b) {
 
 PLANES
 
+LINES
+
 void qir_unfold_avx512vnni(const struct qir_unfold *how, float *panel) { any_unfold(how, panel); }
 
 void qir_plane_avx512vnni(const struct qir_plane *how, float *y) { any_plane(how, y); }
+
+void qir_lines_avx512vnni(const struct qir_lines *how, float *y) { any_lines(how, y); }
 
 QIR_TARGET_END
 #endif

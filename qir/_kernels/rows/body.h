@@ -95,11 +95,22 @@ QIR_INLINE_BODY double power(double x) {
   return p * scale;
 }
 
+/* The greatest number that is no NaN, in lanes: of one chain each would wait for the one before. */
+QIR_INLINE_BODY float greatest(const float *x, size_t n) {
+  const size_t whole = n / QIR_LANES * QIR_LANES;
+  float lanes[QIR_LANES], most = -INFINITY;
+  for (size_t l = 0; l < QIR_LANES; ++l) lanes[l] = -INFINITY;
+  for (size_t i = 0; i < whole; i += QIR_LANES)
+    for (size_t l = 0; l < QIR_LANES; ++l) lanes[l] = x[i + l] > lanes[l] ? x[i + l] : lanes[l];
+  for (size_t l = 0; l < n - whole; ++l)
+    lanes[l] = x[whole + l] > lanes[l] ? x[whole + l] : lanes[l];
+  for (size_t l = 0; l < QIR_LANES; ++l) most = lanes[l] > most ? lanes[l] : most;
+  return most;
+}
+
 void QIR_NAME(softmax)(const float *restrict x, size_t n, double *restrict powers,
                        float *restrict y) {
-  float most = -INFINITY;
-  for (size_t i = 0; i < n; ++i) most = x[i] > most ? x[i] : most;
-  const double top = (double)most;
+  const double top = (double)greatest(x, n);
   for (size_t i = 0; i < n; ++i) powers[i] = power((double)x[i] - top);
   const size_t whole = n / QIR_LANES * QIR_LANES;
   double lanes[QIR_LANES] = {0};

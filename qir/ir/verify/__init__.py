@@ -21,7 +21,7 @@ from qir.ir.verify.parameters import (
     zero_in_bounds,
 )
 from qir.ir.verify.products import overflow, static_weights, summed_axis
-from qir.ir.verify.rule import Find, Finding, Look, Rule, Seen, Severity
+from qir.ir.verify.rule import Find, Finding, Look, NodeContext, Severity, VerifierRule
 from qir.ir.verify.sharing import bias_scale, one_number, one_tensor, same_map
 from qir.ir.verify.step import SLOTS
 from qir.ir.verify.structure import (
@@ -42,39 +42,40 @@ _MOVING = having(OPS.values(), lambda row: row.traits.same_params)
 _STORING = frozenset({"quantize", "constant", "recode"})
 _HOLDING = having(OPS.values(), lambda row: row.bodies, "foreign")
 
-RULES: tuple[Rule, ...] = (
-    Rule("output", "error", whole=output),
-    Rule("structure", "error", structure),
-    Rule("bodies", "error", bodies, ops=_HOLDING),
-    Rule("default", "error", default, ops=frozenset({"constant"})),
-    Rule("slots", "error", slots),
-    Rule("types", "error", types),
-    Rule("companions", "error", companions),
-    Rule("positive-scale", "error", positive_scale, codes=True),
-    Rule("zero-in-bounds", "error", zero_in_bounds, codes=True),
-    Rule("axes", "error", axes, codes=True),
-    Rule("codes-in-bounds", "error", codes_in_bounds, ops=frozenset({"constant"})),
-    Rule("same-map", "error", same_map, codes=True, ops=_MOVING),
-    Rule("one-tensor", "warning", one_tensor, codes=True, ops=_STORING),
-    Rule("one-number", "warning", one_number, codes=True),
-    Rule("bias-scale", "warning", bias_scale, codes=True, ops=_BIASED),
-    Rule("static-weights", "warning", static_weights, codes=True, ops=_PRODUCTS),
-    Rule("summed-axis", "warning", summed_axis, codes=True, ops=_PRODUCTS),
-    Rule("overflow", "warning", overflow, codes=True, ops=_PRODUCTS, plain=RAW),
-    Rule("kept", "warning", kept, ops=frozenset({"foreign"})),
-    Rule("call", "warning", whole=call),
-    Rule("unused", "note", unused),
+RULES: tuple[VerifierRule, ...] = (
+    VerifierRule("output", "error", whole=output),
+    VerifierRule("structure", "error", structure),
+    VerifierRule("bodies", "error", bodies, ops=_HOLDING),
+    VerifierRule("default", "error", default, ops=frozenset({"constant"})),
+    VerifierRule("slots", "error", slots),
+    VerifierRule("types", "error", types),
+    VerifierRule("companions", "error", companions),
+    VerifierRule("positive-scale", "error", positive_scale, codes=True),
+    VerifierRule("zero-in-bounds", "error", zero_in_bounds, codes=True),
+    VerifierRule("axes", "error", axes, codes=True),
+    VerifierRule("codes-in-bounds", "error", codes_in_bounds, ops=frozenset({"constant"})),
+    VerifierRule("same-map", "error", same_map, codes=True, ops=_MOVING),
+    VerifierRule("one-tensor", "warning", one_tensor, codes=True, ops=_STORING),
+    VerifierRule("one-number", "warning", one_number, codes=True),
+    VerifierRule("bias-scale", "warning", bias_scale, codes=True, ops=_BIASED),
+    VerifierRule("static-weights", "warning", static_weights, codes=True, ops=_PRODUCTS),
+    VerifierRule("summed-axis", "warning", summed_axis, codes=True, ops=_PRODUCTS),
+    VerifierRule("overflow", "warning", overflow, codes=True, ops=_PRODUCTS, plain=RAW),
+    VerifierRule("kept", "warning", kept, ops=frozenset({"foreign"})),
+    VerifierRule("call", "warning", whole=call),
+    VerifierRule("unused", "note", unused),
 )
 """Every rule, in the order in which a node's findings are reported."""
 
 
 def _quiet() -> np.errstate:
-    """What is no number is told by findings, and needs no warnings of NumPy's."""
+    """Silences NumPy's warnings about NaN and infinities, which findings report."""
     return np.errstate(all="ignore")
 
 
 def verify(graph: Graph, compute: Compute | None = None) -> list[Finding]:
-    """Every finding of every rule, in the order of the nodes, each before those of its bodies.
+    """Returns every finding of every rule, in the order of the nodes, each before those of its
+    bodies.
 
     Weights that constants make are known where `compute` is given, which computes one node.
     """
@@ -83,7 +84,7 @@ def verify(graph: Graph, compute: Compute | None = None) -> list[Finding]:
 
 
 def errors(graph: Graph, among: Container[Node] | None = None) -> list[Finding]:
-    """The findings that make a graph no program, without looking for warnings and notes.
+    """Returns the findings that make a graph no program, without looking for warnings and notes.
 
     Where some nodes are given, only what is wrong with those of them, and with the whole.
     """
@@ -99,16 +100,16 @@ def check(graph: Graph) -> None:
         raise error
 
 
-def walk(graph: Graph, compute: Compute | None = None) -> Iterator[Seen]:
-    """Every node of a graph and of the bodies within it, as rules see it."""
+def walk(graph: Graph, compute: Compute | None = None) -> Iterator[NodeContext]:
+    """Yields every node of a graph and of the bodies within it, as rules see it."""
     yield from _walk(Look(graph, graph.name, compute=compute), None)
 
 
-def _walk(look: Look, among: Container[Node] | None) -> Iterator[Seen]:
+def _walk(look: Look, among: Container[Node] | None) -> Iterator[NodeContext]:
     for node in look.graph:
         look.pass_by(node)
         if among is None or node in among:
-            yield Seen(look, node)
+            yield NodeContext(look, node)
         for name, body in node._bodies.items():
             if isinstance(body, Graph):
                 look.bind(node, body)
@@ -117,7 +118,7 @@ def _walk(look: Look, among: Container[Node] | None) -> Iterator[Seen]:
 
 def _findings(
     graph: Graph,
-    rules: Sequence[Rule],
+    rules: Sequence[VerifierRule],
     compute: Compute | None = None,
     among: Container[Node] | None = None,
 ) -> Iterator[Finding]:
@@ -148,7 +149,7 @@ def _findings(
 
 
 def _around(graph: Graph, finding: Finding, count: int = 5) -> str:
-    """The nodes beside the one that a finding is about."""
+    """Returns the nodes next to the one that a finding is about."""
     part = next((g for path, g in graph.walk() if path == finding.path), graph)
     nodes = list(part)
     at = next((i for i, n in enumerate(nodes) if n.name == finding.node), 0)
@@ -160,4 +161,14 @@ def _around(graph: Graph, finding: Finding, count: int = 5) -> str:
     return "\n".join(lines)
 
 
-__all__ = ["RULES", "Compute", "Finding", "Rule", "Seen", "check", "errors", "verify", "walk"]
+__all__ = [
+    "RULES",
+    "Compute",
+    "Finding",
+    "NodeContext",
+    "VerifierRule",
+    "check",
+    "errors",
+    "verify",
+    "walk",
+]

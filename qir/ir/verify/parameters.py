@@ -1,4 +1,5 @@
-"""Rules on the numbers of a map: scales, zero points, how many there are, and who gives them."""
+"""Rules on the numbers of a quantized type: scales, zero points, how many there are, and who gives
+them."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from qir.ir.ops import COMPANIONS
 from qir.ir.ops.graph import GIVEN
 from qir.ir.ops.layers import CONTROL
 from qir.ir.types import Array, QuantType, TensorType
-from qir.ir.verify.rule import Fault, Seen
-from qir.ir.verify.step import Step
+from qir.ir.verify.rule import Fault, NodeContext
+from qir.ir.verify.step import OpUse
 
 
-def _maps(seen: Seen) -> Iterator[tuple[str, QuantType]]:
+def _maps(seen: NodeContext) -> Iterator[tuple[str, QuantType]]:
     """Every map that the node's own types and inner slots name, and those of their arrays."""
     for name, kind in seen.typed():
         if kind.quant is not None:
@@ -28,12 +29,12 @@ def _maps(seen: Seen) -> Iterator[tuple[str, QuantType]]:
             yield name, element
 
 
-def positive_scale(seen: Seen) -> Iterator[Fault]:
-    """Every scale is a positive, finite number; an array of those of blocks is only finite.
+def positive_scale(seen: NodeContext) -> Iterator[Fault]:
+    """Every scale is positive and finite; the scales of blocks need only be finite.
 
-    Tools give a block the sign of its largest weight, and a block of zeros a scale of zero.
-    Scales that are quantized themselves are finite and not negative: a block of nothing but zeros
-    may have a scale of zero there. Constant companion slots are looked at too.
+    Tools give a block the sign of its largest weight, and an all-zero block a scale of zero. Scales
+    that are quantized themselves are finite and not negative, and may be zero for all-zero blocks.
+    Constant companion slots are checked too.
     """
     if not (seen.makes or seen.open):
         return
@@ -77,8 +78,8 @@ def _positive(numbers: NDArray[np.generic]) -> bool:
     return bool(((wide > 0) & (wide < np.inf)).all())
 
 
-def _given(seen: Seen, last: str) -> Iterator[tuple[str, Array, QuantType | None]]:
-    """Constants in companion slots of that name, with the map that each belongs to.
+def _given(seen: NodeContext, last: str) -> Iterator[tuple[str, Array, QuantType | None]]:
+    """Constants in companion slots of that name, with the quantized type that each belongs to.
 
     An input of a body is the constant outside that it always is.
     """
@@ -90,10 +91,10 @@ def _given(seen: Seen, last: str) -> Iterator[tuple[str, Array, QuantType | None
                 yield step.prefix + slot, array, _owner(seen, step, base)[0]
 
 
-def zero_in_bounds(seen: Seen) -> Iterator[Fault]:
+def zero_in_bounds(seen: NodeContext) -> Iterator[Fault]:
     """Every zero point is one of the quantized values of its type.
 
-    Real zeros may be anywhere, and quantized values that are floats have none.
+    Float zero points may have any value, and float storage types have none.
     """
     if not (seen.makes or seen.open):
         return
@@ -126,11 +127,11 @@ def outside(quant: QuantType, zeros: NDArray[np.generic]) -> bool:
     return bool(int(zeros.min()) < quant.low or int(zeros.max()) > quant.high)
 
 
-def axes(seen: Seen) -> Iterator[Fault]:
+def axes(seen: NodeContext) -> Iterator[Fault]:
     """There is one scale for each index or block of the axes that a type names.
 
-    As many zeros and offsets as scales, or one. A granularity with `by` names the group of every
-    index of its last axis.
+    There are as many zero points and offsets as scales, or one. A granularity with `by` names the
+    group of every index of its last axis.
     """
     if not (seen.makes or seen.open):
         return
@@ -143,7 +144,7 @@ def axes(seen: Seen) -> Iterator[Fault]:
 
 
 def miscounted(quant: QuantType, kind: TensorType) -> Iterator[str]:
-    """What is wrong with how many numbers a map has, for a tensor of that type."""
+    """What is wrong with how many numbers a quantized type has, for a tensor of that type."""
     if quant.grain is None and quant.plus is None and not isinstance(quant.zero, Array):
         return  # one of each, since no such type is made otherwise
     scales = None if quant.scale is None else np.asarray(quant.scales())
@@ -186,11 +187,11 @@ def _groups(quant: QuantType, kind: TensorType, by: Array, grid: tuple[int, ...]
         yield f"a group is outside 0..{grid[axis] - 1}"
 
 
-def codes_in_bounds(seen: Seen) -> Iterator[Fault]:
+def codes_in_bounds(seen: NodeContext) -> Iterator[Fault]:
     """A constant's elements are inside the bounds of their type.
 
-    Those are the bounds that the type states, those of a narrow storage that a wider NumPy type
-    carries, or the entries of a table of quantized values.
+    The bounds are stated by the type, given by a narrow storage type in a wider NumPy type, or the
+    entries of a lookup table.
     """
     if seen.node.op != "constant" or (array := seen.node.result.constant) is None:
         return
@@ -221,17 +222,17 @@ _BITS = GIVEN | {"constant", "recode", "shape", "size"} | CONTROL
 _CHOOSE = frozenset({"rnn", "lstm", "gru", "attention"})
 """Ops that round to the range of what is there, where nothing gives an inner slot its numbers."""
 _RAW = frozenset({"matmul_integer", "conv_integer"})
-"""Ops on plain numbers whose zeros come beside; their type rules look at them."""
+"""Ops on plain integers whose zero points are operands; their type rules read them."""
 _UNASKED = _BITS | _RAW
 
 
-def companions(seen: Seen) -> Iterator[Fault]:
-    """Scales and zeros that a type leaves open come by companion slots, and only those.
+def companions(seen: NodeContext) -> Iterator[Fault]:
+    """Parameters that a type leaves open (`?`) are operands in companion slots, and only those.
 
     `a.scale` and `a.zero` belong to operand `a`, bare names to the result; a declared range,
-    `a.min` with `a.max`, does for both. They are required where an op computes with what the
-    quantized values mean and the type says `?`, refused where the type has the number, and shaped
-    as its granularity is.
+    `a.min` with `a.max`, replaces both. They are required where an op computes with the float
+    values and the type says `?`, refused where the type has the parameter, and shaped by its
+    granularity.
     """
     for step in seen.steps:
         if step.plain or step.row.name in _UNASKED or not (seen.open or step.call.companions):
@@ -241,7 +242,7 @@ def companions(seen: Seen) -> Iterator[Fault]:
                 yield Fault(fault.message, step.prefix + fault.slot if fault.slot else "")
 
 
-def _bases(seen: Seen, step: Step) -> list[str]:
+def _bases(seen: NodeContext, step: OpUse) -> list[str]:
     """Whose companions are to be looked at: operands that are quantized, inner slots, the
     result."""
     out = [s for s, kind in step.call.types.items() if kind.quant is not None]
@@ -250,8 +251,9 @@ def _bases(seen: Seen, step: Step) -> list[str]:
     return list(dict.fromkeys(["", *out]))
 
 
-def _owner(seen: Seen, step: Step, base: str) -> tuple[QuantType | None, dims.Shape | None]:
-    """The map that companions of a slot belong to, and the shape of what it is the map of."""
+def _owner(seen: NodeContext, step: OpUse, base: str) -> tuple[QuantType | None, dims.Shape | None]:
+    """The quantized type that companions of a slot belong to, and the shape of what it is the
+    quantized type of."""
     if not base:
         return (step.result.quant, step.result.shape) if step.result else (None, None)
     if (kind := step.call.types.get(base)) is not None:
@@ -260,7 +262,7 @@ def _owner(seen: Seen, step: Step, base: str) -> tuple[QuantType | None, dims.Sh
     return (element if isinstance(element, QuantType) else None), None
 
 
-def _beside(seen: Seen, step: Step, base: str) -> Iterator[Fault]:
+def _beside(seen: NodeContext, step: OpUse, base: str) -> Iterator[Fault]:
     """The faults of the companions of one slot."""
     quant, shape = _owner(seen, step, base)
     whose, prefix = (base, f"{base}.") if base else ("the result", "")
@@ -287,7 +289,7 @@ def _beside(seen: Seen, step: Step, base: str) -> Iterator[Fault]:
 
 
 def _open(quant: QuantType | None) -> set[str]:
-    """The companions that a map leaves room for."""
+    """The companions that a quantized type leaves room for."""
     if quant is None:
         return set()
     scale = {"scale", "min", "max"} if quant.scale is None else set()

@@ -16,7 +16,7 @@ from qir.ir.ops.graph import GIVEN
 from qir.ir.ops.plugin import having
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ir.verify.following import Compute, elements, follow
-from qir.ir.verify.step import Product, Step
+from qir.ir.verify.step import OpUse, Product
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
 
@@ -72,7 +72,8 @@ class Look:
         self.moving: set[Node] = outer.moving if outer else set()
         """Nodes seen so far whose values are not the same in every run."""
         self.maps: dict[object, tuple[QuantType, str]] = {}
-        """One map and the name of its value, for each tensor that has one (`one-tensor`)."""
+        """One quantized type and the name of its value, for each tensor that has one
+        (`one-tensor`)."""
         self.numbers: dict[Value, tuple[tuple[object, ...], str]] = {}
         """The companions of each value whose type asks for numbers, and the node that said them."""
 
@@ -101,17 +102,18 @@ class Look:
         self.bound.update(pairs)
 
     def source(self, value: Value) -> Value:
-        """The value itself, or the one outside that an input of a body stands for."""
+        """Returns the value itself, or the one outside that an input of a body stands for."""
         while (outside := self.bound.get(value)) is not None:
             value = outside
         return value
 
     def static(self, value: Value) -> bool:
-        """Whether it is the same in every run: made of constants alone."""
+        """Returns whether it is the same in every run: made of constants alone."""
         return self.source(value).node not in self.moving
 
     def map(self, value: Value) -> QuantType | None:
-        """The map of the integers that a value is read from, seen through what moves them."""
+        """Returns the quantized type of the integers that a value is read from, seen through what
+        moves them."""
         return follow(self, value).quant
 
     def codes(self, value: Value) -> tuple[QuantType | None, Array | None]:
@@ -121,7 +123,7 @@ class Look:
         return trail.quant, elements(self, trail)
 
 
-class Seen:
+class NodeContext:
     """One node as every rule sees it: looked up once."""
 
     __slots__ = (
@@ -146,7 +148,7 @@ class Seen:
         self.coded, self.makes, self.open = _coded(node)
         """Whether integers are near it, whether it makes some, whether a type leaves
         numbers open."""
-        self.steps: Sequence[Step] = ()
+        self.steps: Sequence[OpUse] = ()
         """Its op or those of its chain, up to the first that does not take its operands."""
         self.products: tuple[Product, ...] | None = None
         """Its integer products, once a rule has asked for them."""
@@ -155,7 +157,7 @@ class Seen:
         if node._stages:
             self.steps = tuple(_chain(node))
         elif node._op not in GIVEN and all(name in node._bodies for name in self.row.bodies):
-            step = Step("", self.row, self.operands, node._attrs, _own_type(node), node._bodies)
+            step = OpUse("", self.row, self.operands, node._attrs, _own_type(node), node._bodies)
             step.infer()
             self.steps = (step,)
 
@@ -174,7 +176,8 @@ class Seen:
 
 
 def _own_type(node: Node) -> TensorType | None:
-    """The type of the result: of several, the first that leaves numbers open, else the first."""
+    """Returns the type of the result: of several, the first that leaves numbers open, else the
+    first."""
     kinds = [value._type for value in node._results]
     first = kinds[0] if kinds else None
     if len(kinds) < 2:
@@ -182,7 +185,7 @@ def _own_type(node: Node) -> TensorType | None:
     return next((k for k in kinds if k.quant and k.quant.dynamic), first)
 
 
-def _chain(node: Node) -> Iterator[Step]:
+def _chain(node: Node) -> Iterator[OpUse]:
     flow: TensorType | None = None
     last = len(node._stages) - 1
     for i, stage in enumerate(node._stages):
@@ -191,7 +194,7 @@ def _chain(node: Node) -> Iterator[Step]:
         if stage.flow is not None and flow is not None:
             call = replace(call, types={**call.types, stage.flow: flow})
         result = node._results[0].type if i == last else stage.type
-        step = Step(f"{i}." if i else "", row, operands, stage.attrs, result, called=call)
+        step = OpUse(f"{i}." if i else "", row, operands, stage.attrs, result, called=call)
         step.infer()
         yield step
         if step.refused or len(step.made) != 1:
@@ -199,11 +202,11 @@ def _chain(node: Node) -> Iterator[Step]:
         flow = stage.type or step.made[0]
 
 
-Find: TypeAlias = Callable[[Seen], Iterator[Fault]]
+Find: TypeAlias = Callable[[NodeContext], Iterator[Fault]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class VerifierRule:
     """A name, how bad it is to break it, and what finds the breaches; its docstring is the rule."""
 
     name: str
@@ -225,7 +228,7 @@ class Rule:
 
 
 def _missing(node: Node) -> list[str]:
-    """The slots that have to be there and are not."""
+    """Returns the slots that have to be there and are not."""
     if node._op == "fused":
         slots = wanted_slots(node)
     else:
@@ -235,7 +238,7 @@ def _missing(node: Node) -> list[str]:
 
 
 def wanted_slots(node: Node) -> tuple[str, ...]:
-    """The slots of a group: its body's inputs, or the operands of its stages."""
+    """Returns the slots of a group: its body's inputs, or the operands of its stages."""
     if node._bodies:
         return tuple(v.name for body in node._bodies.values() for v in body.inputs)
     return tuple(g for i, stage in enumerate(node._stages) for g in stage.group_slots(i))
@@ -251,7 +254,7 @@ _REALS_OF_CODES = having(OPS.values(), lambda row: row.traits.value_preserving, 
 
 
 def _coded(node: Node) -> tuple[bool, bool, bool]:
-    """Whether integers are near it, whether it makes some, and whether a type leaves
+    """Returns whether integers are near it, whether it makes some, and whether a type leaves
     numbers open."""
     makes = is_open = bool(node._inner) or bool(node._stages)
     coded = makes

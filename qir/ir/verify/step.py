@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from qir.errors import TypeRuleError
 from qir.ir.attrs import Attr
 from qir.ir.calls import make_call, told
-from qir.ir.node import Program, Value
+from qir.ir.node import GraphLike, Value
 from qir.ir.ops import Call, OpSpec
 from qir.ir.types import Array, QuantType, TensorType
 
@@ -30,18 +30,18 @@ SLOTS = {
 
 
 @dataclass(slots=True)
-class Step:
+class OpUse:
     """One op: a node's own, or a stage of its chain; slots are named as the op names them."""
 
     prefix: str
-    """What stands before the slot's name on the node: nothing, or `2.`."""
+    """What is before the slot's name on the node: nothing, or `2.`."""
     row: OpSpec
     operands: Mapping[str, Value]
     """Without the slot where the stage before flows in."""
     attrs: Mapping[str, Attr]
     result: TensorType | None
     """The stated type; None where a stage stays in working precision."""
-    bodies: Mapping[str, Program] | None = None
+    bodies: Mapping[str, GraphLike] | None = None
     called: Call | None = None
     """What rules see of it, once one has looked."""
     plain: bool = False
@@ -75,7 +75,7 @@ class Step:
 class Product:
     """An integer product: who sums what, and where the numbers are."""
 
-    step: Step
+    step: OpUse
     x: QuantType
     """The quantized values that come from outside."""
     w: QuantType

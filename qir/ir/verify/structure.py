@@ -10,11 +10,11 @@ from qir.ir.call_signature import CallSignature
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import TensorType
-from qir.ir.verify.rule import Fault, Seen, wanted_slots
+from qir.ir.verify.rule import Fault, NodeContext, wanted_slots
 
 
 def output(graph: Graph) -> Iterator[Fault]:
-    """A graph has an output: what it gives back."""
+    """A graph has an output, which lists its results."""
     if graph._output is None:
         yield Fault("it has no output")
 
@@ -33,11 +33,11 @@ def call(graph: Graph) -> Iterator[Fault]:
         yield Fault(f"{said}; it has {len(graph.inputs)} and {len(graph.outputs)}")
 
 
-def structure(seen: Seen) -> Iterator[Fault]:
-    """Operands, uses, edges and order are one fact, kept in several places.
+def structure(seen: NodeContext) -> Iterator[Fault]:
+    """Operands, uses, edges and node order agree.
 
-    A value that a node reads knows of that use, is made earlier and in the same graph, and networkx
-    sees the edge. Only a defect of QIR breaks this rule, or code that writes to private fields.
+    A value knows of every node that reads it, is made earlier and in the same graph, and networkx
+    has the edge. Only a defect of QIR breaks this rule, or code that writes to private fields.
     """
     node, graph = seen.node, seen.graph
     edges = graph._store._succ
@@ -58,7 +58,7 @@ def structure(seen: Seen) -> Iterator[Fault]:
             yield Fault(f"%{value.name} is not the value of that name", value=value.name)
 
 
-def bodies(seen: Seen) -> Iterator[Fault]:
+def bodies(seen: NodeContext) -> Iterator[Fault]:
     """A node holds the closed graphs that its op runs, each with an output.
 
     A body sees its own inputs and nothing else. A graph is in one place only: to hold it twice,
@@ -75,17 +75,17 @@ def bodies(seen: Seen) -> Iterator[Fault]:
             yield Fault(f"body {name} does not know that it is here")
 
 
-def default(seen: Seen) -> Iterator[Fault]:
-    """A constant that the caller may give instead stands in the graph itself.
+def default(seen: NodeContext) -> Iterator[Fault]:
+    """A constant that the caller may replace is in the main graph, not in a body.
 
-    Nobody could give one of a body.
+    The caller cannot reach a body.
     """
     if seen.node.attrs.get("default") and seen.graph._holder is not None:
         yield Fault("nobody can give a constant of a body")
 
 
-def slots(seen: Seen) -> Iterator[Fault]:
-    """Every operand is in a slot of the op, and every slot that the op needs is filled.
+def slots(seen: NodeContext) -> Iterator[Fault]:
+    """Every operand is in a slot of the op, and every required slot is filled.
 
     Optional slots may be empty. A group has the slots of its stages, or of its body's inputs.
     """
@@ -108,12 +108,11 @@ def slots(seen: Seen) -> Iterator[Fault]:
         yield Fault(f"{slot} is missing", slot)
 
 
-def types(seen: Seen) -> Iterator[Fault]:
-    """The types that are stated fit what the op makes of its operands.
+def types(seen: NodeContext) -> Iterator[Fault]:
+    """The stated types agree with the op's type rule.
 
-    The op's type rule takes operands and attributes; each result has the shape and the expressed
-    type that the rule gives. Quantized values come where an op makes quantized values, and do not
-    where it makes float values.
+    The type rule takes operands and attributes; each result has the shape and the expressed type
+    that the rule gives. Results are quantized if and only if the op makes quantized values.
     """
     node = seen.node
     if node._bodies and node.op == "fused":
@@ -203,10 +202,11 @@ def _alike(a: TensorType, b: TensorType) -> bool:
     return a.element == b.element and a.rank == b.rank and all(map(dims.agree, a.shape, b.shape))
 
 
-def kept(seen: Seen) -> Iterator[Fault]:
+def kept(seen: NodeContext) -> Iterator[Fault]:
     """A foreign op is one that QIR does not know.
 
-    One that it knows and could not read, since its numbers make no sense, says why.
+    If QIR knows the op but could not read it, such as for parameters without a meaning, the finding
+    says why.
     """
     attrs = seen.node._attrs
     framework, op, why = (str(attrs.get(name, "")) for name in ("framework", "op", "why"))
@@ -214,8 +214,8 @@ def kept(seen: Seen) -> Iterator[Fault]:
         yield Fault(f"kept as {framework} {op}: {why}")
 
 
-def unused(seen: Seen) -> Iterator[Fault]:
-    """Nothing is computed for nobody; `prune` takes such nodes out."""
+def unused(seen: NodeContext) -> Iterator[Fault]:
+    """Every computed value is used; `prune` removes nodes whose values are not."""
     node = seen.node
     if node.op not in ("input", "output") and not node.used:
         yield Fault("it is not used; prune removes it")

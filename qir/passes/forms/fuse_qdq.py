@@ -34,8 +34,8 @@ from qir.profiles.methods import widest
 from qir.rewrite.fusing import (
     INTEGER,
     LINES,
+    ChainMatch,
     Fusing,
-    Match,
     counts_accumulator,
     moves_codes,
     source_of,
@@ -57,10 +57,10 @@ _KNOWN = (
 class FuseQdq(Fusing):
     """Fuses every op that has an integer form, with the activations that follow it.
 
-    What only moves quantized values must find and leave one map, though concat may convert; a bias
-    must count in the accumulator's own unit. Integer products too wide for sums of 32 bits stay
-    float, those too whose sums would wrap in them, what has no kernel for quantized values of its
-    width, and what is infinite in float32.
+    What only moves quantized values must find and leave one quantized type, though concat may
+    convert; a bias must count in the accumulator's own unit. Integer products too wide for sums of
+    32 bits stay float, those too whose sums would wrap in them, what has no kernel for quantized
+    values of its width, and what is infinite in float32.
     """
 
     name = "fuse-qdq"
@@ -72,7 +72,7 @@ class FuseQdq(Fusing):
         parted = sum(self._part(graph, node, ledger) for node in list(graph) if node.op == "split")
         return parted + super().run(graph, ledger)
 
-    def allows(self, match: Match, graph: Graph) -> bool:
+    def allows(self, match: ChainMatch, graph: Graph) -> bool:
         if match.quantize is None or not counts_accumulator(match) or self._too_wide(match, graph):
             return False
         if infinite((*match.codes.values(), *match.summands.values()), match.last.result.type):
@@ -84,7 +84,8 @@ class FuseQdq(Fusing):
         return not traits.same_params or match.head.op == "concat" or moves_codes(match)
 
     def _part(self, graph: Graph, node: Node, ledger: Ledger) -> bool:
-        """Parts quantized values instead of their float values, where all parts keep the map."""
+        """Parts quantized values instead of their float values, where all parts keep the quantized
+        type."""
         source = source_of(node, "x", node.operands["x"])
         quant = source.type.quant if source is not None else None
         if source is None or quant is None or quant.grain is not None:
@@ -121,7 +122,7 @@ class FuseQdq(Fusing):
         ledger.add(Change.REGROUPED, self.name, name, "split on quantized values, rounded once")
         return True
 
-    def _too_wide(self, match: Match, graph: Graph) -> bool:
+    def _too_wide(self, match: ChainMatch, graph: Graph) -> bool:
         head, traits = match.head, spec(match.head.op).traits
         named = profile(head.profile) if head.profile else self.named(graph) or profile("native")
         rule = named.resolve(match.query)
@@ -136,7 +137,7 @@ class FuseQdq(Fusing):
 
 
 def _keeps(end: Node, quant: QuantType) -> bool:
-    """Whether a reader stores what it reads under a map."""
+    """Returns whether a reader stores what it reads under a quantized type."""
     if end.op != "quantize" or end.attrs["round"] or len(end.operands) > 1:
         return False
     kept = end.result.type.quant

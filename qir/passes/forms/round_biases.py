@@ -24,7 +24,7 @@ integer kernel in the latter when its bias is a whole number of steps of its sum
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,14 +44,14 @@ from qir.rewrite.fusing import TAILS
 from qir.rewrite.runner.tolerance import Tolerance
 
 _MOST = 2.0**30
-"""Steps that a bias may have, so that 32 bits hold the sums beside it."""
+"""Steps that a bias may have, so that 32 bits hold the sums next to it."""
 
 
 @dataclass(frozen=True)
 class RoundBiases(Pass):
     """Replaces biases that a profile adds to floats by 32-bit integers in the sums' unit.
 
-    Weights get a larger scale where 32 bits would not hold the bias beside the sums. A bias that
+    Weights get a larger scale where 32 bits would not hold the bias next to the sums. A bias that
     would move results by one quantization step or more stays float. The ledger says how far results
     move at most.
     """
@@ -71,20 +71,50 @@ class RoundBiases(Pass):
         )
         for named in profile_names():
             graph = parse(text.format(named), {"w": np.ones((1, 2, 1, 1), np.int8)})
-            if any(_layer(graph, node) for node in graph):
+            if any(float_bias(graph, node) for node in graph):
                 yield cls(), graph
                 return
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        found = [layer for node in list(graph) if (layer := _layer(graph, node)) is not None]
-        count = sum(layer.round(graph, ledger) for layer in found)
+        found = [layer for node in list(graph) if (layer := float_bias(graph, node)) is not None]
+        count = sum(_round(layer, graph, ledger) for layer in found)
         if count:
             graph.prune()
         return count
 
 
+def _round(layer: FloatBias, graph: Graph, ledger: Ledger) -> bool:
+    """Rounds the bias of a layer; False where it would move results too far."""
+    rounded = layer.rounded()
+    if not rounded.moved < 1:
+        said = f"a whole bias would move results by {rounded.moved:.3g} steps: it stays float"
+        ledger.add(Change.EXACT, RoundBiases.name, layer.node.name, said)
+        return False
+    layer.put(graph, rounded)
+    said, change, steps = "bias stored as the steps of the sums that it is", Change.REGROUPED, 0
+    if rounded.moved:
+        said, change, steps = "bias rounded to the unit of the sums", Change.NUDGED, 1
+        said += f", which moves results by at most {rounded.moved:.2g} steps"
+    if rounded.weights is not None:
+        said += "; weights have larger scales, so that the bias fits 32 bits"
+    ledger.add(change, RoundBiases.name, layer.node.name, said, codes=float(steps))
+    return True
+
+
 @dataclass(frozen=True)
-class _Layer:
+class Rounded:
+    """A bias in the unit of the sums."""
+
+    whole: NDArray[np.float64]
+    scales: NDArray[np.float32]
+    weights: NDArray[np.float64] | None
+    """The weights in those scales, where they changed."""
+    moved: float
+    """How far it moves results at most, in steps."""
+
+
+@dataclass(frozen=True)
+class FloatBias:
     """An integer layer whose bias is added to floats."""
 
     node: Node
@@ -95,8 +125,8 @@ class _Layer:
     x: QuantType
     w: QuantType
 
-    def round(self, graph: Graph, ledger: Ledger) -> bool:
-        """Puts integers in the place of the bias; False where it stays float."""
+    def rounded(self) -> Rounded:
+        """Returns the integers that take the place of the bias."""
         old, new = np.asarray(self.w.scales(), np.float32), self._scales()
         weights = self.node.operands[self.weight].constant
         assert weights is not None
@@ -107,17 +137,16 @@ class _Layer:
         moved = self._moved(whole, unit)
         if raised:
             moved += self._moved_by(data * self._along(new) - held * self._along(old))
-        if not moved < 1:
-            said = f"a whole bias would move results by {moved:.3g} steps: it stays float"
-            ledger.add(Change.EXACT, RoundBiases.name, self.node.name, said)
-            return False
-        self._put(graph, self.bias, Array.of(whole.astype(np.int32)))
-        if raised:
-            kind = replace(uniform(self.w.storage, new, axis=self.w.axis), bounds=self.w.bounds)
-            shape = TensorType(data.shape, kind)
-            self._put(graph, self.weight, Array(data.astype(kind.storage.carrier), shape))
-        self._say(ledger, moved, raised)
-        return True
+        return Rounded(whole, new, data if raised else None, moved)
+
+    def put(self, graph: Graph, rounded: Rounded) -> None:
+        """Puts integers in the place of the bias."""
+        self._put(graph, self.bias, Array.of(rounded.whole.astype(np.int32)))
+        if rounded.weights is not None:
+            kind = uniform(self.w.storage, rounded.scales, axis=self.w.axis)
+            shape = TensorType(rounded.weights.shape, replace(kind, bounds=self.w.bounds))
+            held = rounded.weights.astype(kind.storage.carrier)
+            self._put(graph, self.weight, Array(held, shape))
 
     def _scales(self) -> NDArray[np.float32]:
         """Returns the scales of the weights, larger where the bias would not fit."""
@@ -164,25 +193,17 @@ class _Layer:
         graph.set_lineage(made, old.lineage.then("quantized"))
         graph.set_operand(self.node, slot, made)
 
-    def _say(self, ledger: Ledger, moved: float, raised: bool) -> None:
-        said, change, steps = "bias stored as the steps of the sums that it is", Change.REGROUPED, 0
-        if moved:
-            said, change, steps = "bias rounded to the unit of the sums", Change.NUDGED, 1
-            said += f", which moves results by at most {moved:.2g} steps"
-        if raised:
-            said += "; weights have larger scales, so that the bias fits 32 bits"
-        ledger.add(change, RoundBiases.name, self.node.name, said, codes=float(steps))
 
-
-def _layer(graph: Graph, node: Node) -> _Layer | None:
-    """Returns an integer layer whose bias is added to floats; None for what is none."""
+def float_bias(graph: Graph, node: Node, tails: Collection[str] = TAILS) -> FloatBias | None:
+    """Returns an integer layer whose bias is added to floats; None for what is none, or ends in
+    other ops than `tails`."""
     stage = node.stages[0] if node.stages else node
     traits, quant = spec(stage.op).traits, node.results[0].type.quant if node.results else None
     if traits.weight is None or traits.bias is None or stage.op in TRANSPOSED:
         return None
     if quant is None or quant.dynamic or quant.grain is not None:
         return None
-    if any(each.op not in TAILS for each in node.stages[1:]) or not _plain(stage.attrs):
+    if any(each.op not in tails for each in node.stages[1:]) or not _plain(stage.attrs):
         return None
     slots = {slot: slot for slot in node.operands}
     if node.stages:
@@ -201,16 +222,16 @@ def _layer(graph: Graph, node: Node) -> _Layer | None:
         return None
     if values[traits.weight].constant is None or (w.grain is not None and w.axis is None):
         return None
-    return _Layer(node, slots[traits.bias], floats, slots[traits.weight], x, w)
+    return FloatBias(node, slots[traits.bias], floats, slots[traits.weight], x, w)
 
 
 def _plain(attrs: Mapping[str, object]) -> bool:
-    """Whether sums and bias are added as they are."""
+    """Returns whether sums and bias are added as they are."""
     return attrs.get("alpha", 1.0) == attrs.get("beta", 1.0) == 1.0
 
 
 def _counts(quant: QuantType) -> bool:
-    """Whether integers are whole steps from a whole zero, in a known scale."""
+    """Returns whether integers are whole steps from a whole zero, in a known scale."""
     return not (quant.dynamic or quant.real_zero or quant.plus is not None)
 
 

@@ -34,10 +34,10 @@ from qir.ir.ops import spec
 from qir.ir.scheme import Scheme
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
-from qir.numerics import Affine, bias_codes
+from qir.numerics import Affine, bias_codes, rescaled_bias
 from qir.profiles import Profile, declared_for, profile, query_on
 from qir.reference.interpreter import profile_of
-from qir.reference.products import Kernel
+from qir.reference.products import ProductKernel
 from qir.reference.weights import coded
 from qir.rewrite import Pass
 
@@ -47,10 +47,12 @@ class StoreWeights(Pass):
     """Replaces constant float weights by the integers that the profile's kernel makes of them.
 
     A float bias becomes 32-bit integers in units of the accumulator, where the kernel rounds it to
-    these. Weights that a kernel scales down so that a bias fits beside its sums stay float.
+    these. Weights that a kernel scales down so that a bias fits next to its sums stay float.
     """
 
     name = "store-weights"
+    rescaled: bool = False
+    """Whether biases that are integers with a scale of their own become 32-bit integers too."""
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
@@ -61,6 +63,11 @@ class StoreWeights(Pass):
             said = "its weights are stored as the integers that its kernel makes of them"
             ledger.add(Change.EXACT, self.name, node.name, said)
             count += 1
+        for node in list(graph) if self.rescaled else ():
+            if (layer := _layer(graph, node, stored=True)) and layer.store_bias(graph):
+                said = "its bias is stored as the integers that its kernel adds to the sums"
+                ledger.add(Change.EXACT, self.name, node.name, said)
+                count += 1
         if count:
             graph.prune()
         return count
@@ -74,7 +81,7 @@ class _Layer:
     slots: dict[str, str]
     """By slot of the op: the slot of the node, which may be a group."""
     owner: Profile
-    kernel: Kernel
+    kernel: ProductKernel
     weight: NDArray[np.generic]
 
     def store(self, graph: Graph) -> None:
@@ -93,6 +100,23 @@ class _Layer:
         if made.dtype == np.int32:
             kind = Array.of(made).type
             self._put(graph, self.slots[traits.bias or ""], made, kind)
+
+    def store_bias(self, graph: Graph) -> bool:
+        """Puts 32-bit integers in the place of a bias with a scale; False where it has none."""
+        traits = spec(self.kernel.op).traits
+        slot = self.slots.get(traits.bias or "", "")
+        bias, rule = self.node.operands.get(slot), self.kernel.rule
+        if bias is None or bias.constant is None or bias.type.quant is None:
+            return False
+        if rule.bias.domain != "rescaled_acc":
+            return False
+        names = traits.bias or "", traits.data, traits.weight or ""
+        of, x, w = map(self.kernel.affine, names)
+        made = rescaled_bias(bias.constant.data, of, x, w, rule)
+        if made.dtype != np.int32:
+            return False
+        self._put(graph, slot, made, Array.of(made).type)
+        return True
 
     def _put(self, graph: Graph, slot: str, data: NDArray[np.generic], kind: TensorType) -> None:
         old = self.node.operands[slot]
@@ -116,8 +140,11 @@ def _type(owner: Profile, weight: Value, of: Affine) -> QuantType:
     return replace(kind, declared=declared)
 
 
-def _layer(graph: Graph, node: Node) -> _Layer | None:
-    """Returns what a layer's kernel makes of float weights; None where it is given no such."""
+def _layer(graph: Graph, node: Node, *, stored: bool = False) -> _Layer | None:
+    """Returns what a layer's kernel makes of constant weights; None where it is given no such.
+
+    Of float ones, or of those that are stored as integers.
+    """
     op, attrs = (node.stages[0].op, node.stages[0].attrs) if node.stages else (node.op, node.attrs)
     if node.stages:
         slots = dict(zip(node.stages[0].slots, node.stages[0].group_slots(0), strict=True))
@@ -127,15 +154,19 @@ def _layer(graph: Graph, node: Node) -> _Layer | None:
     if weight is None or weight not in slots or len(node.results) != 1:
         return None
     old = node.operands[slots[weight]]
-    if old.constant is None or not old.type.dtype.is_float or old.type.quant is not None:
+    if old.constant is None or (old.type.quant is not None) != stored:
+        return None
+    if not stored and not old.type.dtype.is_float:
         return None
     values = {slot: node.operands[held] for slot, held in slots.items()}
     types = {slot: value.type for slot, value in values.items()}
     arrays = {s: v.constant.data for s, v in values.items() if v.constant is not None}
     owner, result = profile(profile_of(graph, node)), node.result.type
     rule = owner.resolve(query_on(op, attrs, types, result))
-    kernel, made = coded(Kernel(op, attrs, types, result, rule), arrays)
+    kernel, made = coded(ProductKernel(op, attrs, types, result, rule), arrays)
     of = kernel.maps.get(weight)
+    if stored:  # one that the kernel changes leaves no room for the bias
+        return None if of is not None else _Layer(node, slots, owner, kernel, made[weight])
     if of is None or of.ends is None or of.ends.gain is not None:
         return None
     return _Layer(node, slots, owner, kernel, made[weight])

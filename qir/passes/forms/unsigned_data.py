@@ -22,6 +22,7 @@ that adds the zero point before it rounds may give a neighbour where float32 rou
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from qir.ir.dtype import I8, U8
@@ -49,7 +50,7 @@ class UnsignedData(Pass):
     kernels: bool = False
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        found = self._found(graph)
+        found = movable(graph, _signed, kernels=self.kernels)
         for value in found:
             assert value.type.quant is not None
             graph.set_type(value, value.type.with_element(_unsigned(value.type.quant)))
@@ -57,24 +58,26 @@ class UnsignedData(Pass):
             ledger.add(Change.REGROUPED, self.name, value.name, said)
         return len(found)
 
-    def _found(self, graph: Graph) -> list[Value]:
-        """Returns what can be moved; values that an op only moves go together."""
-        made = [value for node in graph for value in node.results if self._ours(node)]
-        found = {
-            v: None for v in made if _signed(v) and all(self._ours(u.node, True) for u in v.uses)
-        }
-        left: list[Value] | None = None
-        while self.kernels and left != []:
-            left = [v for v in found if any(other not in found for other in _together(v))]
-            for value in left:
-                del found[value]
-        return list(found)
 
-    def _ours(self, node: Node, reads: bool = False) -> bool:
-        """Returns whether a node makes, or reads, values of any storage."""
+def movable(graph: Graph, takes: Callable[[Value], bool], *, kernels: bool) -> list[Value]:
+    """Returns values that can be stored otherwise; those that an op only moves go together.
+
+    A quantize makes them and dequantizes read them; with `kernels`, quantized kernels do too.
+    """
+
+    def ours(node: Node, reads: bool = False) -> bool:
         if node.op in ("quantize", "dequantize"):
             return node.op == ("dequantize" if reads else "quantize")
-        return self.kernels and node.op not in ABOUT_INTEGERS and not node.bodies
+        return kernels and node.op not in ABOUT_INTEGERS and not node.bodies
+
+    made = [value for node in graph for value in node.results if ours(node)]
+    found = {v: None for v in made if takes(v) and all(ours(u.node, True) for u in v.uses)}
+    left: list[Value] | None = None
+    while kernels and left != []:
+        left = [v for v in found if any(other not in found for other in _together(v))]
+        for value in left:
+            del found[value]
+    return list(found)
 
 
 def _together(value: Value) -> list[Value]:

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.analysis.bodies import bodies
-from qir.analysis.decisions import Known, Plan
+from qir.analysis.decisions import GraphFacts, Plan
 from qir.errors import SchemeError
 from qir.ir.dtype import F32, DType, dtype
 from qir.ir.graph import Graph
@@ -50,14 +50,14 @@ _Tensor = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class WeightStorage:
     """How weights alone are stored: the integers, and how many of a column share a scale."""
 
     storage: DType
     size: int
 
     @classmethod
-    def parse(cls, text: str) -> Blocks:
+    def parse(cls, text: str) -> WeightStorage:
         """Reads `u4:32`: affine quantized values of 4 bits, 32 a block; `i8:64` is symmetric.
 
         Raises SchemeError for text that says no such thing.
@@ -77,13 +77,13 @@ class Blocks:
 
 
 def plan_weights(
-    graph: Graph, name: str, blocks: Blocks, wishes: Iterable[Wish] = ()
+    graph: Graph, name: str, blocks: WeightStorage, wishes: Iterable[Wish] = ()
 ) -> tuple[Plan, list[Node]]:
-    """Which products would have their weights stored in blocks, and why not the others."""
+    """Returns which products would have their weights stored in blocks, and why not the others."""
     wished = tuple(wishes)
     reasons = {n: stays(n, wished) for n in ops_of(graph)}
     hits(graph, wished)
-    known, few = Known(graph, bodies(graph)), f"{blocks} weights alone"
+    known, few = GraphFacts(graph, bodies(graph)), f"{blocks} weights alone"
     decisions = tuple(
         known.decision(n, r)
         if r
@@ -103,7 +103,7 @@ class QuantizeWeights(Pass):
     name = "quantize-weights"
     nested = False
     tolerance = ANOTHER
-    blocks: Blocks = Blocks(dtype("u4"), 32)
+    blocks: WeightStorage = WeightStorage(dtype("u4"), 32)
     wishes: tuple[Wish, ...] = ()
     profile: str = "native"
 
@@ -129,8 +129,9 @@ class QuantizeWeights(Pass):
         return count
 
 
-def blocked(reals: Held, blocks: Blocks, axis: int, rules: str, name: str) -> Array:
-    """A matrix in blocks along one axis, each with a scale, and a zero point where affine."""
+def blocked(reals: Held, blocks: WeightStorage, axis: int, rules: str, name: str) -> Array:
+    """Returns a matrix in blocks along one axis, each with a scale, and a zero point where
+    affine."""
     shape, size = reals.shape, blocks.size
     grain = Grain(tuple((i, size if i == axis else 1) for i in range(len(shape))))
     symmetric = blocks.symmetric
@@ -151,7 +152,7 @@ def blocked(reals: Held, blocks: Blocks, axis: int, rules: str, name: str) -> Ar
 
 
 def _ends(reals: Held, box: Box, size: int, axis: int) -> tuple[_Tensor, _Tensor]:
-    """The least and the greatest of some blocks, and zero."""
+    """Returns the least and the greatest of some blocks, and zero."""
     depth, step = reals.shape[axis], box[axis]
     along = slice(step.start * size, min(step.stop * size, depth))
     data = part(reals, (*box[:axis], along, *box[axis + 1 :]))

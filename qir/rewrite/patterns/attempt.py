@@ -1,4 +1,4 @@
-"""One pattern laid on one value: what is bound so far, what else may be tried, what failed.
+"""The state of one attempt to match a pattern: bindings, open choices, and the first failure.
 
 Terms are met one after another, from a result down; what can be met in several ways is tried in
 the order in which the pattern has it. What failed once is not tried again in the same state.
@@ -12,10 +12,20 @@ from dataclasses import dataclass
 from qir.ir import attrs as attributes
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.rewrite.patterns.goals import FAILED, Cell, Choice, Deal, Goals, Reached
+from qir.rewrite.patterns.goals import FAILED, Choice, Deal, GoalList, Goals, Reached
 from qir.rewrite.patterns.match import Bound, Match
 from qir.rewrite.patterns.pattern import Pattern
-from qir.rewrite.patterns.terms import Condition, Every, Key, Many, Maybe, Op, Operand, Rest, Term
+from qir.rewrite.patterns.terms import (
+    Every,
+    Key,
+    Many,
+    Maybe,
+    Op,
+    Operand,
+    Rest,
+    Term,
+    TermCondition,
+)
 
 _SMALL = 64
 """Steps before it pays to remember what failed."""
@@ -49,7 +59,7 @@ class Attempt:
         self.failure = failure
         self.steps = 0
 
-    def no(self, node: Node, text: str, *parts: object) -> Cell:
+    def no(self, node: Node, text: str, *parts: object) -> GoalList:
         """Says why something is not met, if anybody asks."""
         if self.failure is not None:
             self.failure(len(self.trail), node, text.format(*parts) if parts else text)
@@ -63,17 +73,18 @@ class Attempt:
     def choose(
         self, term: Term, value: Value, rest: Goals, ways: Callable[[Goals], Iterator[Goals]]
     ) -> Goals:
-        """The first way that leads on to the rest; the others are kept."""
-        state = Cell(term, value, rest)
+        """Returns the first way that leads on to the rest; the others are kept."""
+        state = GoalList(term, value, rest)
         if self.failed and not self.failed.isdisjoint(self._keys(state)):
             return FAILED
         choice = Choice(len(self.trail), state)
-        choice.ways = ways(Cell(Reached(choice), value, rest))
+        choice.ways = ways(GoalList(Reached(choice), value, rest))
         self.choices.append(choice)
         return self.back()
 
-    def _keys(self, state: Cell) -> tuple[tuple[object, ...], tuple[object, ...]]:
-        """All that a failure can hang on: of the choice itself, and of all that is to be met."""
+    def _keys(self, state: GoalList) -> tuple[tuple[object, ...], tuple[object, ...]]:
+        """Returns all that a failure can hang on: of the choice itself, and of all that is to be
+        met."""
         bound: tuple[object, ...]
         if self.plan.open or self.plan.ways:
             bound = tuple((key, self.bound[key]) for key in self.trail)
@@ -81,9 +92,9 @@ class Attempt:
             bound = tuple(self.bound.get(key) for key in self.shared)
         return (state.term, state.value, bound), (self._tag(state), bound)
 
-    def _tag(self, state: Cell) -> int:
-        """A number that equal cells with equal rests share."""
-        untagged: list[Cell] = []
+    def _tag(self, state: GoalList) -> int:
+        """Returns a number that equal cells with equal rests share."""
+        untagged: list[GoalList] = []
         goals: Goals = state
         while goals is not None and not goals.tag:
             untagged.append(goals)
@@ -96,7 +107,7 @@ class Attempt:
         return state.tag
 
     def back(self) -> Goals:
-        """The next way from the last choice that has one."""
+        """Returns the next way from the last choice that has one."""
         while self.choices:
             choice = self.choices[-1]
             while len(self.trail) > choice.mark:
@@ -112,7 +123,7 @@ class Attempt:
     # -- the whole ----------------------------------------------------------------------------
 
     def finish(self) -> Match | None:
-        """The match, unless its nodes have to stay for somebody else."""
+        """Returns the match, unless its nodes have to stay for somebody else."""
         results = self._results()
         found = {n: None for n in self.bound.values() if isinstance(n, Node)}
         nodes = tuple(sorted(found, key=lambda n: n._rank))
@@ -146,13 +157,13 @@ class Attempt:
         )
 
     def bound_result(self, place: int) -> Value:
-        """A result that was found."""
+        """Returns a result that was found."""
         found = self.bound[f"result {place}"]
         assert isinstance(found, Value)
         return found
 
     def _convex(self, found: Mapping[Node, None], results: tuple[Value, ...]) -> bool:
-        """Whether no operand of the matched nodes is made from one of their results."""
+        """Returns whether no operand of the matched nodes is made from one of their results."""
         least = min(value.node._rank for value in results)
         todo = [v.node for n in found for v in n._operands.values() if v.node not in found]
         seen = set(todo)
@@ -170,7 +181,7 @@ class Attempt:
     # -- one op -------------------------------------------------------------------------------
 
     def met(self, term: Op, node: Node, rest: Goals) -> Goals:
-        """Whether a node is what an op of the pattern says; goes on with its operands."""
+        """Returns whether a node is what an op of the pattern says; continues with its operands."""
         known = self.bound.get(term)
         if known is not None:
             return (
@@ -192,7 +203,7 @@ class Attempt:
     def _attrs(self, term: Op, node: Node, attrs: Mapping[str, attributes.Attr]) -> bool:
         for name, wanted in term.attrs.items():
             found = attrs.get(name)
-            if isinstance(wanted, Condition):
+            if isinstance(wanted, TermCondition):
                 if not wanted.holds(found):
                     self.no(node, "{} = {!r}: not so: {}", name, found, wanted.text)
                     return False
@@ -213,7 +224,7 @@ class Attempt:
                 pairs = ((x, y), (y, x))
 
                 def ways(rest: Goals) -> Iterator[Goals]:
-                    return (Cell(a, p, Cell(b, q, rest)) for p, q in pairs)
+                    return (GoalList(a, p, GoalList(b, q, rest)) for p, q in pairs)
 
                 return self.choose(_Sides(term), node.results[0], rest, ways)
         for slot in reversed(wanted):
@@ -223,15 +234,17 @@ class Attempt:
         return rest
 
     def operand(self, node: Node, slot: str, wanted: Operand, rest: Goals) -> Goals:
-        """What is to be met in one slot."""
+        """Returns what is to be met in one slot."""
         if isinstance(wanted, Many | Every):
             return self._list(node, slot, wanted, rest)
         value = node._operands.get(slot)
         if isinstance(wanted, Maybe):
-            return rest if value is None else Cell(wanted.term, value, rest)
+            return rest if value is None else GoalList(wanted.term, value, rest)
         if wanted is None:
             return rest if value is None else self.no(node, "{} is not empty", slot)
-        return self.no(node, "{} is empty", slot) if value is None else Cell(wanted, value, rest)
+        return (
+            self.no(node, "{} is empty", slot) if value is None else GoalList(wanted, value, rest)
+        )
 
     def _list(self, node: Node, slot: str, wanted: Many | Every, rest: Goals) -> Goals:
         values = node.variadic(slot)
@@ -240,7 +253,7 @@ class Attempt:
                 return self.no(node, "has {} operands, not {}", len(values), wanted.least)
             self.bind(wanted, len(values))
             for i in range(len(values) - 1, -1, -1):
-                rest = Cell(self.plan.round(wanted, i).body, values[i], rest)
+                rest = GoalList(self.plan.round(wanted, i).body, values[i], rest)
             return rest
         items = wanted.items
         tail = next((i for i, item in enumerate(items) if isinstance(item, Rest)), None)
@@ -251,7 +264,7 @@ class Attempt:
             counted = len(items) - (tail is not None)
             return self.no(node, "has {} operands, not {}{}", len(values), counted, more)
         if spec(node.op).traits.commutative and len(items) > 1 and values:
-            return Cell(Deal(items, tuple(values)), values[0], rest)
+            return GoalList(Deal(items, tuple(values)), values[0], rest)
         if tail is not None:
             end = len(values) - (len(items) - tail - 1)
             loose, item = tuple(values[tail:end]), items[tail]
@@ -260,12 +273,12 @@ class Attempt:
             values = [*values[:tail], *values[end:]]
         terms = [item for item in items if isinstance(item, Term)]
         for term, value in zip(reversed(terms), reversed(values), strict=True):
-            rest = Cell(term, value, rest)
+            rest = GoalList(term, value, rest)
         return rest
 
 
 def _stray(term: Op, slots: Mapping[str, Value]) -> str:
-    """A slot that holds something and is not named."""
+    """Returns a slot that holds something and is not named."""
     for slot in slots:
         if slot not in term.operands and slot.partition(".")[0] not in term.operands:
             return slot
@@ -275,10 +288,10 @@ def _stray(term: Op, slots: Mapping[str, Value]) -> str:
 
 
 def node_words(node: Node) -> str:
-    """Its op, or the ops of its stages."""
+    """Returns the op of a node, or the ops of its stages, as text."""
     return " |> ".join(stage.op for stage in node.stages) or node.op
 
 
 def thing_name(thing: Bound) -> str:
-    """The name of what is bound."""
+    """Returns the name of what is bound."""
     return thing.name if isinstance(thing, Node | Value) else str(thing)

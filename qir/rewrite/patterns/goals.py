@@ -1,4 +1,4 @@
-"""What an attempt has yet to meet: terms of the pattern, and what stands between them."""
+"""The goals of an attempt: terms of the pattern that are still to be matched."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qir.ir.node import Value
 from qir.rewrite.patterns.terms import Chain, Repeat, Rest, Term
 
 
-class Cell:
+class GoalList:
     """One thing to meet, and what is to be met after it."""
 
     __slots__ = ("rest", "tag", "term", "value")
@@ -23,7 +23,7 @@ class Cell:
         """Cells of one attempt that have equal tags are equal; 0: not known yet."""
 
 
-Goals: TypeAlias = "Cell | None"
+Goals: TypeAlias = "GoalList | None"
 """None: nothing is left, all is met."""
 
 
@@ -52,7 +52,7 @@ class Deal(Term):
 
 
 @dataclass(frozen=True)
-class Stages(Term):
+class StageGoals(Term):
     """Stages of a group from `at`, and the stages that are to be met from `place`."""
 
     chain: Chain
@@ -68,23 +68,23 @@ class Result(Term):
 
 
 @dataclass(frozen=True)
-class Keep(Term):
+class BindResult(Term):
     """Binds a result of the pattern."""
 
     key: str
 
 
 class Choice:
-    """Ways that are left to go on from a state."""
+    """Ways that are left to continue from a state."""
 
     __slots__ = ("mark", "reached", "state", "tainted", "ways")
 
-    def __init__(self, mark: int, state: Cell) -> None:
+    def __init__(self, mark: int, state: GoalList) -> None:
         self.ways: Iterator[Goals] = iter(())
         self.mark = mark
         self.state = state
         self.reached = False
-        """Whether a way has met its own part, and gone on to what stands after it."""
+        """Whether a way has met its own part, and gone on to what is after it."""
         self.tainted = False
         """Whether a failure below it hung on more than what was yet to be met."""
 
@@ -96,5 +96,5 @@ class Reached(Term):
     choice: Choice
 
 
-FAILED = Cell.__new__(Cell)
+FAILED = GoalList.__new__(GoalList)
 """Given where something is not met."""

@@ -1,4 +1,4 @@
-"""What is known of a pattern before it meets a graph: names, shared terms, rounds, ways in."""
+"""Prepares a pattern for matching: names, shared terms, repetitions, and roots."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Round:
 
 
 @dataclass
-class Plan:
+class PatternPlan:
     """A pattern, looked through once."""
 
     name: str
@@ -67,11 +67,11 @@ class Plan:
         return tuple(key for key, count in self.counts.items() if count > 1)
 
     def repeats(self, name: str) -> bool:
-        """Whether a name is of the rounds of a repetition, and has something in each."""
+        """Returns whether a name is of the rounds of a repetition, and has something in each."""
         return any(self.names[name] in private for private in self._private.values())
 
     def round(self, term: Repeat | Every, index: int) -> Round:
-        """The body of a repetition with terms of its own."""
+        """Returns the body of a repetition with terms of its own."""
         found = self._rounds.get((term, index))
         if found is None:
             twins: dict[Key, Key] = {}
@@ -82,7 +82,7 @@ class Plan:
         return found
 
     def _twin(self, term: Term, index: int, private: frozenset[Key], twins: dict[Key, Key]) -> Term:
-        """A term with other names, save for what stands outside too."""
+        """Returns a term with other names, save for what stands outside too."""
         key = key_of(term)
         if key is not None and key not in private:
             return term
@@ -161,9 +161,10 @@ class Plan:
         self._private[new] = own
 
 
-def plan(name: str, results: tuple[Term, ...]) -> Plan:
-    """The plan of a pattern; UsageError where two things have one name, or be apart."""
-    out = Plan(name, results)
+def plan(name: str, results: tuple[Term, ...]) -> PatternPlan:
+    """Returns the plan of a pattern; raises UsageError where two things have one name, or be
+    apart."""
+    out = PatternPlan(name, results)
     seen: set[Term] = set()
     for result in results:
         out.depth = max(out.depth, _height(out, result, {}, 1))
@@ -181,8 +182,8 @@ def plan(name: str, results: tuple[Term, ...]) -> Plan:
     return out
 
 
-def _height(out: Plan, term: Term, known: dict[Term, int], depth: int) -> int:
-    """How many terms are one below the other."""
+def _height(out: PatternPlan, term: Term, known: dict[Term, int], depth: int) -> int:
+    """Returns how many terms are one below the other."""
     if depth > _DEEPEST:
         raise UsageError(f"pattern {out.name}: ops within ops, more than {_DEEPEST} deep")
     if term not in known:
@@ -191,7 +192,7 @@ def _height(out: Plan, term: Term, known: dict[Term, int], depth: int) -> int:
     return known[term]
 
 
-def _name(out: Plan, name: str, key: Key) -> None:
+def _name(out: PatternPlan, name: str, key: Key) -> None:
     if not name:
         return
     if name in out.names and out.names[name] != key:
@@ -199,7 +200,7 @@ def _name(out: Plan, name: str, key: Key) -> None:
     out.names[name] = key
 
 
-def _count(out: Plan, term: Term, seen: set[Term]) -> None:
+def _count(out: PatternPlan, term: Term, seen: set[Term]) -> None:
     key = key_of(term)
     if key is not None:
         out.counts[key] = out.counts.get(key, 0) + 1
@@ -256,7 +257,7 @@ def _keys(term: Term, stop: Term | Every | None, into: set[Key]) -> None:
             _keys(below, stop, into)
 
 
-def _find_private(out: Plan) -> None:
+def _find_private(out: PatternPlan) -> None:
     loops: set[Repeat | Every] = set()
     everything: set[Key] = set()
     for result in out.results:
@@ -274,8 +275,9 @@ def _find_private(out: Plan) -> None:
         out._private[loop] = frozenset(inside - outside)
 
 
-def _way(out: Plan, place: int, result: Term) -> tuple[Term, ...]:
-    """From a result down to what an earlier result binds; UsageError where there is nothing."""
+def _way(out: PatternPlan, place: int, result: Term) -> tuple[Term, ...]:
+    """From a result down to what an earlier result binds; raises UsageError where there is
+    nothing."""
     before: set[Key] = set()
     for earlier in out.results[:place]:
         _keys(earlier, None, before)

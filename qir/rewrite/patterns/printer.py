@@ -1,4 +1,4 @@
-"""Writing patterns as text."""
+"""Prints patterns as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from qir.ir.lexer import quote, write_name
 from qir.rewrite.patterns.terms import (
     FLOW,
     Chain,
-    Condition,
     Either,
     Every,
     Key,
@@ -24,6 +23,7 @@ from qir.rewrite.patterns.terms import (
     Repeat,
     Rest,
     Term,
+    TermCondition,
     Var,
     Wanted,
     children,
@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 def print_terms(
     name: str, results: Sequence[Term], tests: Sequence[str], *, codes: bool = False
 ) -> str:
-    """The text form of a pattern; what only Python can hold stands in comments."""
+    """Returns the text form of a pattern; what only Python can hold is in comments."""
     writer = _Writer(results)
     last = ", ".join(writer.term(result) for result in results)
     lines = [f"pattern {name or 'pattern'}{' codes' if codes else ''} {{"]
@@ -156,7 +156,7 @@ class _Writer:
         return f"repeat {term.least}..{most}{name} (%{flow}: {body}) from {start}"
 
 
-def _where(tests: tuple[Condition[_T], ...]) -> list[str]:
+def _where(tests: tuple[TermCondition[_T], ...]) -> list[str]:
     """Conditions as the text has them, those of Python code as comments."""
     return [f"where ({t.text})" if t.written else f"# and: {t.text}" for t in tests]
 
@@ -171,7 +171,7 @@ def _number(term: Number) -> str:
 
 
 def _wanted(value: Wanted) -> str:
-    if not isinstance(value, Condition):
+    if not isinstance(value, TermCondition):
         return print_attr(value)
     if value.values:
         return " or ".join(map(print_attr, value.values))
@@ -179,7 +179,7 @@ def _wanted(value: Wanted) -> str:
 
 
 def print_attr(value: Attr) -> str:
-    """An attribute's value as patterns have it."""
+    """Returns an attribute's value as patterns have it."""
     match value:
         case None:
             return "none"

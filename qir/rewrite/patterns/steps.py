@@ -1,4 +1,4 @@
-"""How each kind of term is met: what is to be met next, or that it is not met."""
+"""Matches each kind of term: binds it and adds goals, or fails."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from qir.rewrite.patterns.attempt import Attempt, node_words, thing_name
 from qir.rewrite.patterns.goals import (
     FAILED,
     Again,
-    Cell,
+    BindResult,
     Deal,
+    GoalList,
     Goals,
-    Keep,
     Reached,
     Result,
-    Stages,
+    StageGoals,
     Stop,
 )
 from qir.rewrite.patterns.terms import (
@@ -82,7 +82,7 @@ def _meet_number(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
 
 
 def _holds(data: NDArray[np.generic], wanted: Number) -> bool:
-    """Whether all elements are the number."""
+    """Returns whether all elements are the number."""
     if data.dtype.kind == "O" or data.size == 0:
         return False
     first = data.reshape(-1)[0]
@@ -100,7 +100,7 @@ def _holds(data: NDArray[np.generic], wanted: Number) -> bool:
 def _meet_either(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     assert isinstance(term, Either)
     terms = term.terms
-    return run.choose(term, value, rest, lambda rest: (Cell(t, value, rest) for t in terms))
+    return run.choose(term, value, rest, lambda rest: (GoalList(t, value, rest) for t in terms))
 
 
 def _meet_repeat(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
@@ -117,9 +117,9 @@ def _go_round(run: Attempt, term: Again, value: Value, rest: Goals) -> Goals:
     def ways(rest: Goals) -> Iterator[Goals]:
         if index < loop.most:
             body = run.plan.round(loop, index).body
-            yield Cell(body, value, Cell(Again(loop, index + 1), value, rest))
+            yield GoalList(body, value, GoalList(Again(loop, index + 1), value, rest))
         if index >= loop.least:
-            yield Cell(Stop(loop, index), value, rest)
+            yield GoalList(Stop(loop, index), value, rest)
 
     return run.choose(term, value, rest, ways)
 
@@ -135,7 +135,7 @@ def _meet_again(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
 def _meet_stop(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     assert isinstance(term, Stop)
     run.bind(term.repeat, term.index)
-    return Cell(term.repeat.start, value, rest)
+    return GoalList(term.repeat.start, value, rest)
 
 
 def _meet_deal(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
@@ -157,7 +157,7 @@ def _meet_deal(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
             if one in values[:i]:
                 continue
             left = (*values[:i], *values[i + 1 :])
-            yield Cell(wanted, one, Cell(Deal(others, left), one, rest) if others else rest)
+            yield GoalList(wanted, one, GoalList(Deal(others, left), one, rest) if others else rest)
 
     return run.choose(term, value, rest, ways)
 
@@ -174,11 +174,11 @@ def _meet_chain(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
         if not test.holds(node):
             return run.no(node, "not so: {}", test.text)
     run.bind(term, node)
-    return Cell(Stages(term, 0, 0), value, rest)
+    return GoalList(StageGoals(term, 0, 0), value, rest)
 
 
 def _meet_stages(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
-    assert isinstance(term, Stages)
+    assert isinstance(term, StageGoals)
     node, wanted = value.node, term.chain.stages
     if term.place == len(wanted):
         left = len(node.stages) - term.at
@@ -191,11 +191,11 @@ def _meet_stages(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
             term,
             value,
             rest,
-            lambda rest: (Cell(Stages(chain, place, end), value, rest) for end in ends),
+            lambda rest: (GoalList(StageGoals(chain, place, end), value, rest) for end in ends),
         )
     if term.at == len(node.stages):
         return run.no(node, "has no stage {}", " or ".join(one.ops))
-    after = Cell(Stages(term.chain, term.place + 1, term.at + 1), value, rest)
+    after = GoalList(StageGoals(term.chain, term.place + 1, term.at + 1), value, rest)
     return _meet_stage(run, one, node, term.at, after)
 
 
@@ -216,11 +216,11 @@ def _meet_stage(run: Attempt, term: Op, node: Node, at: int, rest: Goals) -> Goa
             if at and slot != stage.flow:
                 return run.no(node, "stage {} does not take the flow in {}", at, slot)
         elif isinstance(wanted, Maybe):
-            rest = rest if here is None else Cell(wanted.term, here, rest)
+            rest = rest if here is None else GoalList(wanted.term, here, rest)
         elif isinstance(wanted, Term):
             if here is None:
                 return run.no(node, "stage {}: {} is empty", at, slot)
-            rest = Cell(wanted, here, rest)
+            rest = GoalList(wanted, here, rest)
         elif here is not None:
             return run.no(node, "stage {}: {} is not empty", at, slot)
     return rest
@@ -244,7 +244,7 @@ def _meet_result(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
 
     def ways(rest: Goals) -> Iterator[Goals]:
         for one in level:
-            yield Cell(Keep(key), one, Cell(wanted, one, rest))
+            yield GoalList(BindResult(key), one, GoalList(wanted, one, rest))
 
     if not level:
         return run.no(value.node, "nobody uses it as result {} does", term.place)
@@ -252,7 +252,7 @@ def _meet_result(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
 
 
 def _meet_keep(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
-    assert isinstance(term, Keep)
+    assert isinstance(term, BindResult)
     run.bind(term.key, value)
     return rest
 
@@ -261,7 +261,7 @@ _WIDEST = 256
 
 
 def climb(values: Sequence[Value], way: Sequence[Term]) -> list[Value]:
-    """What the ops of a way, nearest last, may make of values; at most a few hundred."""
+    """Returns what the ops of a way, nearest last, may make of values; at most a few hundred."""
     level = list(values)
     for term in reversed(way):
         one = term.op if isinstance(term, Out) else term
@@ -293,8 +293,8 @@ STEPS: dict[type[Term], Callable[[Attempt, Term, Value, Goals], Goals]] = {
     Again: _meet_again,
     Stop: _meet_stop,
     Deal: _meet_deal,
-    Stages: _meet_stages,
+    StageGoals: _meet_stages,
     Result: _meet_result,
-    Keep: _meet_keep,
+    BindResult: _meet_keep,
     Reached: _meet_reached,
 }

@@ -1,4 +1,4 @@
-"""Which rewrite turns a good graph into a bad one: halves the passes, then the rewrites of one."""
+"""Finds the rewrite after which a graph is bad: bisects the passes, then the rewrites of one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.driver import Report, run_passes, search
-from qir.rewrite.runner.numbering import WHOLE, Step
+from qir.rewrite.runner.numbering import WHOLE, RewriteStep
 from qir.rewrite.runner.options import options_text
 
 _UNSTEADY = "the check is not steady, so nothing can be found by it:"
@@ -35,7 +35,7 @@ class Culprit:
     """Of the pass, from 0."""
     text: str
     """The pass with its options."""
-    step: Step
+    step: RewriteStep
     """The rewrite, numbered from 1 within its pass."""
     rewrites: int
     """How many the pass does in all."""
@@ -53,7 +53,8 @@ def bisect(
     *,
     tell: Callable[[Trial], None] = lambda trial: None,
 ) -> Culprit | None:
-    """The first rewrite after which a graph is not good; None where all passes leave it good.
+    """Returns the first rewrite after which a graph is not good; None where all passes leave it
+    good.
 
     Raises UsageError for a graph that is not good to begin with, and where one graph was judged
     both good and bad; PassError where a pass fails.

@@ -1,4 +1,4 @@
-"""Where a pass broke its word: the first node that it left another, and which rewrite did that."""
+"""Finds where a pass broke its contract: the first node with other results, and the rewrite."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.rewrite.runner.numbering import WHOLE, Numbering, Step
+from qir.rewrite.runner.numbering import WHOLE, Numbering, RewriteStep
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class NodeDifference:
     """One node that is not what it was."""
 
     path: str
-    """Of the graph or body that it stands in, below the graph itself."""
+    """Of the graph or body that it is in, below the graph itself."""
     node: str
     what: str
     was: str = ""
@@ -26,22 +26,23 @@ class Difference:
         return f"{self.path}{self.node} {self.what}"
 
 
-def difference(before: Graph, after: Graph) -> Difference | None:
-    """The first node that differs, in the order of the graph as it is now; None where none does."""
+def difference(before: Graph, after: Graph) -> NodeDifference | None:
+    """Returns the first node that differs, in the order of the graph as it is now; None where none
+    does."""
     old, new = _parts(before), _parts(after)
     for path, part in new.items():
         held = old.get(path)
         for node in part:
             was = _node(held, node.name) if held else None
             if was is None:
-                return Difference(path, node.name, "is new")
+                return NodeDifference(path, node.name, "is new")
             if _look(was) != _look(node):
-                return Difference(path, node.name, "is another", repr(was))
+                return NodeDifference(path, node.name, "is another", repr(was))
     for path, part in old.items():
         held = new.get(path)
         for node in part:
             if held is None or _node(held, node.name) is None:
-                return Difference(path, node.name, "is gone", repr(node))
+                return NodeDifference(path, node.name, "is gone", repr(node))
     return None
 
 
@@ -53,7 +54,7 @@ class Claims:
     node: str
     """Its name, with the path of its body."""
     found: bool = False
-    step: Step | None = None
+    step: RewriteStep | None = None
     """The rewrite; None where the pass had not asked for any by then."""
     _was: object = field(default=None, init=False)
 
@@ -70,14 +71,15 @@ class Claims:
         return None if found is None else _look(found[1])
 
     def told(self) -> str:
-        """Who did it, in words."""
+        """Describes the pass and the rewrite."""
         if self.step is not None and self.step.rewrite != WHOLE:
             return f"{self.step} did it"
         return "no rewrite claims it" if self.found else "no rewrite has touched it"
 
 
 def located(graph: Graph, name: str) -> tuple[str, Node, Graph] | None:
-    """A node by its name, or by the path of its body and its name; with that path and its graph."""
+    """Returns a node by its name, or by the path of its body and its name; with that path and its
+    graph."""
     if graph.has(name):
         return "", graph[name].node, graph
     parts = _parts(graph)
@@ -91,7 +93,7 @@ def located(graph: Graph, name: str) -> tuple[str, Node, Graph] | None:
 
 
 def _parts(graph: Graph) -> dict[str, Graph]:
-    """The graph and its bodies by path below it, the graph itself first."""
+    """Returns the graph and its bodies by path below it, the graph itself first."""
     found = {path.partition("/")[2]: part for path, part in graph.walk()}
     return {f"{path}/" if path else "": found[path] for path in reversed(found)}
 
@@ -103,7 +105,7 @@ def _node(graph: Graph, name: str) -> Node | None:
 
 
 def _look(node: Node) -> tuple[object, ...]:
-    """All that edits change of a node, and whether it is used."""
+    """Returns all that edits change of a node, and whether it is used."""
     stages = tuple((s.op, s.type, dict(s.attrs)) for s in node.stages)
     plans = (dict(node.schemes), dict(node.inner), node.profile)
     kinds = tuple(value.type for value in node.results)

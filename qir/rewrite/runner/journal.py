@@ -1,4 +1,4 @@
-"""What was done to a graph, pass by pass; it travels in the `.qir` file.
+"""The journal of passes that were run on a graph, kept in the `.qir` file.
 
 Seconds are left out, so that same inputs give the same bytes.
 """
@@ -18,7 +18,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """One pass that was run."""
 
     name: str
@@ -34,10 +34,10 @@ class Entry:
 class Journal:
     """Passes in the order they were run."""
 
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+    def __init__(self, entries: Iterable[JournalEntry] = ()) -> None:
         self._entries = list(entries)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[JournalEntry]:
         return iter(self._entries)
 
     def __len__(self) -> int:
@@ -48,12 +48,12 @@ class Journal:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def extend(self, entries: Iterable[Entry]) -> None:
+    def extend(self, entries: Iterable[JournalEntry]) -> None:
         """Takes over what was run after this."""
         self._entries.extend(entries)
 
     def to_json(self) -> str:
-        """The journal as text; empty where nothing was run."""
+        """Returns the journal as text; empty where nothing was run."""
         if not self._entries:
             return ""
         rows = [asdict(entry) for entry in self._entries]
@@ -61,7 +61,7 @@ class Journal:
 
     @classmethod
     def from_json(cls, text: str) -> Journal:
-        """Reads what `to_json` wrote; ValueError for anything else."""
+        """Reads what `to_json` wrote; raises ValueError for anything else."""
         if not text:
             return cls()
         found = json.loads(text)
@@ -73,7 +73,7 @@ class Journal:
         return cls(_entry(row) for row in rows)
 
 
-def _entry(row: object) -> Entry:
+def _entry(row: object) -> JournalEntry:
     known = row if isinstance(row, dict) else {}
     texts = [known.get(key) for key in ("name", "text", "by")]
     changed, rewrites = known.get("changed"), known.get("rewrites")
@@ -82,11 +82,11 @@ def _entry(row: object) -> Entry:
     if not isinstance(rewrites, dict) or any(type(n) is not int for n in rewrites.values()):
         raise ValueError("an entry's rewrites are not what QIR writes")
     name, text, by = map(str, texts)
-    return Entry(name, text, by, changed, {str(k): n for k, n in rewrites.items()})
+    return JournalEntry(name, text, by, changed, {str(k): n for k, n in rewrites.items()})
 
 
 def written_by(one: Pass) -> str:
-    """Distribution and version that a pass came from; its module where no plugin brings it."""
+    """Returns distribution and version of a pass, or its module where no plugin brings it."""
     kind = type(one)
     try:
         known = registry.owner("qir.passes", one.name)

@@ -1,4 +1,4 @@
-"""Numbers rewrites as they are done, keeps what they were, and stops after so many."""
+"""Numbers and records rewrites, and stops after a limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RewriteStep:
     """One rewrite that was done."""
 
     number: int
@@ -42,7 +42,7 @@ class Numbering:
 
     graph: Graph
     limit: int | None = None
-    steps: list[Step] = field(default_factory=list)
+    steps: list[RewriteStep] = field(default_factory=list)
     path: str = ""
     stopped: bool = False
     """Whether a rewrite was left out."""
@@ -52,7 +52,7 @@ class Numbering:
     """The operands that its node had, which tell where it stood when it is gone."""
     asked: Callable[[], None] = lambda: None
     """Called before each rewrite."""
-    _asked: Step | None = None
+    _asked: RewriteStep | None = None
     _seen: int = -1
     _first: int = 0
     _most: int = 0
@@ -63,7 +63,7 @@ class Numbering:
         return self.limit is not None and len(self.steps) >= self.limit
 
     @property
-    def last(self) -> Step | None:
+    def last(self) -> RewriteStep | None:
         """The last rewrite that this pass began; None where it asked for none."""
         return self.steps[-1] if len(self.steps) > self._first else None
 
@@ -73,12 +73,12 @@ class Numbering:
         return self._first
 
     @property
-    def told(self) -> Step | None:
+    def told(self) -> RewriteStep | None:
         """The last rewrite that this pass began, though it may have changed nothing."""
         return self._asked
 
     @property
-    def done(self) -> list[Step]:
+    def done(self) -> list[RewriteStep]:
         """The rewrites of the pass that runs, or ran last."""
         return self.steps[self._first :]
 
@@ -90,11 +90,12 @@ class Numbering:
         self._most = _MOST * (len(self.graph) + _MOST)
         self._seen = -1
 
-    def end(self, by: str, changed: int) -> tuple[Step, ...]:
-        """The rewrites of the pass that ran; one that asked for none has done one, if any."""
+    def end(self, by: str, changed: int) -> tuple[RewriteStep, ...]:
+        """Returns the rewrites of the pass that ran; one that asked for none has done one, if
+        any."""
         self._settle()
         if changed and len(self.steps) == self._first and not self.stopped:
-            self.steps.append(Step(self._first + 1, by, WHOLE, self.graph.name))
+            self.steps.append(RewriteStep(self._first + 1, by, WHOLE, self.graph.name))
         return tuple(self.done)
 
     def __call__(self, by: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
@@ -113,7 +114,7 @@ class Numbering:
             )
         origins = tuple(dict.fromkeys(o for n in nodes for o in n.origins))
         number, name = len(self.steps) + 1, f"{self.path}{node.name}"
-        self._asked = Step(number, by, rewrite, name, origins)
+        self._asked = RewriteStep(number, by, rewrite, name, origins)
         self.steps.append(self._asked)
         self.nodes, self._seen = nodes, self.graph.version
         return True

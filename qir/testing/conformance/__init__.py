@@ -17,7 +17,7 @@ from qir.inspect.plugins import group_of, load_plugin
 from qir.inspect.probing import Probe
 from qir.ir.ops import OPS, PluginOp
 from qir.profiles import PluginMethod, dumps, load, profile
-from qir.profiles.conditions import Condition
+from qir.profiles.conditions import GroupCondition
 from qir.profiles.kernel_forms import Form
 from qir.profiles.preparation import PreparationStep
 from qir.rewrite import Pass
@@ -33,7 +33,7 @@ from qir.testing.conformance.targets import check_target
 
 
 def check_plugin(kind: str, name: str) -> tuple[Check, ...]:
-    """The checks of an installed plugin; `kind` is such as `pass` or `qir.passes`.
+    """Returns the checks of an installed plugin; `kind` is such as `pass` or `qir.passes`.
 
     Raises PluginError for a name or a kind that there is not.
     """
@@ -67,7 +67,7 @@ def _checked(name: str, found: object) -> tuple[Check, ...]:
         return check_op(found)
     if isinstance(found, PluginMethod):
         return check_method(name, found)
-    if isinstance(found, Form | Condition):
+    if isinstance(found, Form | GroupCondition):
         return check_rows({name: found})
     if isinstance(found, PreparationStep):
         return check_steps({name: found})
@@ -93,7 +93,7 @@ def _checked(name: str, found: object) -> tuple[Check, ...]:
     return check_metric(found)
 
 
-def check_rows(table: Mapping[str, Form | Condition]) -> tuple[Check, ...]:
+def check_rows(table: Mapping[str, Form | GroupCondition]) -> tuple[Check, ...]:
     """Holds forms of layers, or conditions of groups, to what messages and profiles rely on."""
     checks = Checklist()
 

@@ -18,11 +18,11 @@ from qir.ir.graph import Graph
 from qir.ir.ops import spec
 from qir.ir.ops.layers import PRODUCTS
 from qir.ir.types import TensorType
-from qir.numerics import Method
+from qir.numerics import MethodField
 from qir.profiles import PluginMethod, profile, query_on
 from qir.profiles.methods import own
 from qir.reference import methods
-from qir.reference.products import Kernel
+from qir.reference.products import ProductKernel
 from qir.reference.quantized import in_reals
 from qir.testing.codes import random_map
 from qir.testing.conformance.checklist import Check, Checklist, demand
@@ -41,9 +41,9 @@ def check_method(name: str, given: PluginMethod) -> tuple[Check, ...]:
             stack.enter_context(registry.offer("qir.methods", name, given))
         checks.check("names ops, and blocks that there are", partial(_form, name, given))
         for op in given.ops:
-            calls: list[tuple[Kernel, Codes]] = []
+            calls: list[tuple[ProductKernel, Codes]] = []
 
-            def found(op: str = op, calls: list[tuple[Kernel, Codes]] = calls) -> str:
+            def found(op: str = op, calls: list[tuple[ProductKernel, Codes]] = calls) -> str:
                 calls.extend(_calls(name, op))
                 demand(calls, f"no call of {op} on quantized values was found")
                 return f"{len(calls)} calls"
@@ -80,9 +80,9 @@ def _form(name: str, given: PluginMethod) -> str:
     return ", ".join(given.ops)
 
 
-def _calls(name: str, op: str) -> list[tuple[Kernel, Codes]]:
+def _calls(name: str, op: str) -> list[tuple[ProductKernel, Codes]]:
     """Uses of an op with quantized values of random maps in the place of its float values."""
-    out: list[tuple[Kernel, Codes]] = []
+    out: list[tuple[ProductKernel, Codes]] = []
     manner = profile("native")
     for seed in range(COUNT):
         chance = random.Random(seed)
@@ -104,11 +104,13 @@ def _calls(name: str, op: str) -> list[tuple[Kernel, Codes]]:
             continue
         result = node.result.type.with_element(random_map(pick, (U8, I8)[pick(2)]))
         rule = manner.resolve(query_on(op, node.attrs, types, result))
-        out.append((Kernel(op, node.attrs, types, result, replace(rule, method=None)), arrays))
-    return [(replace(k, rule=replace(k.rule, method=Method(name))), a) for k, a in out]
+        out.append(
+            (ProductKernel(op, node.attrs, types, result, replace(rule, method=None)), arrays)
+        )
+    return [(replace(k, rule=replace(k.rule, method=MethodField(name))), a) for k, a in out]
 
 
-def _near(calls: list[tuple[Kernel, Codes]], within: int) -> str:
+def _near(calls: list[tuple[ProductKernel, Codes]], within: int) -> str:
     tried = furthest = 0
     refused = ""
     for kernel, arrays in calls:
@@ -135,7 +137,7 @@ def _near(calls: list[tuple[Kernel, Codes]], within: int) -> str:
     return f"{tried} calls, {len(calls) - tried} refused, at most {furthest} steps off"
 
 
-def _pure(calls: list[tuple[Kernel, Codes]]) -> None:
+def _pure(calls: list[tuple[ProductKernel, Codes]]) -> None:
     for kernel, arrays in calls:
         before = {slot: data.tobytes() for slot, data in arrays.items()}
         try:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import qir
-from qir.backends.mxnet.session import Session
+from qir.backends.mxnet.session import MxnetSession
 from qir.errors import Refused, UsageError
 from qir.frontends.mxnet import MxnetFrontend
 from qir.ir.attrs import Attr
@@ -61,7 +61,7 @@ def test_mxnet_runs_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         pytest.skip(told)
     monkeypatch.setenv("QIR_MXNET", str(PYTHON))
     for case in CASES:
-        made = Session(written(case, tmp_path)).run(case.inputs)
+        made = MxnetSession(written(case, tmp_path)).run(case.inputs)
         pairs = zip(made.values(), case.results, strict=True)
         said = [why for ours, theirs in pairs if (why := difference(ours, theirs, NEAR))]
         assert said == [], case.name

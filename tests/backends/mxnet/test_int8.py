@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import qir
-from qir.backends.mxnet.session import Session
+from qir.backends.mxnet.session import MxnetSession
 from qir.errors import Refused
 from qir.frontends.mxnet import MxnetFrontend
 from qir.frontends.mxnet.parameters import read_parameters
@@ -129,7 +129,7 @@ def test_mxnet_counts_the_same_steps_where_small_values_have_a_range_of_nothing(
     (layer,) = (node for node in symbol["nodes"] if node["name"] == "relu.q")
     layer["attrs"].update(min_calib_range="0.000000", max_calib_range="0.000000")
     path.write_text(json.dumps(symbol))
-    theirs = of_mxnet(Session(path).run({"data": data()}, every=True))
+    theirs = of_mxnet(MxnetSession(path).run({"data": data()}, every=True))
     assert len(np.unique(theirs["relu.q"])) > 50
     made: dict[str, Any] = {}
     graph = MxnetFrontend().load_object(path, Ledger(), [data()])
@@ -139,8 +139,30 @@ def test_mxnet_counts_the_same_steps_where_small_values_have_a_range_of_nothing(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("mxnet")
+def test_mxnet_dequantizes_a_range_of_nothing_to_0(tmp_path: Path) -> None:
+    symbol = {
+        "nodes": [
+            {"op": "null", "name": "low", "inputs": []},
+            {"op": "null", "name": "q", "inputs": []},
+            {"op": "_contrib_dequantize", "name": "y", "inputs": [[1, 0, 0], [0, 0, 0], [0, 0, 0]]},
+        ],
+        "arg_nodes": [0, 1],
+        "heads": [[2, 0, 0]],
+    }
+    path = tmp_path / "model-symbol.json"
+    path.write_text(json.dumps(symbol))
+    held = {"low": np.zeros(1, np.float32), "q": np.array([[-128, -1, 0, 127]], np.int8)}
+    path.with_name("model-0000.params").write_bytes(parameter_bytes(held))
+    (theirs,) = MxnetSession(path).run({}).values()
+    (ours,) = qir.run(qir.load(path), {}).values()
+    assert ours.tobytes() == theirs.tobytes()
+    assert not ours.any()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("mxnet")
 def test_mxnet_runs_a_range_of_nothing_so(tmp_path: Path) -> None:
-    theirs = of_mxnet(Session(ranged_to_nothing(tmp_path)).run({"data": data()}, every=True))
+    theirs = of_mxnet(MxnetSession(ranged_to_nothing(tmp_path)).run({"data": data()}, every=True))
     assert differing(recorded("pruned")[1], theirs) == []
 
 
@@ -202,7 +224,7 @@ def test_weights_that_no_kernel_makes_again_are_nudged(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("mxnet")
 @pytest.mark.parametrize("name", [*NETWORKS, *ZOO])
-def test_mxnet_computes_what_is_foreseen(name: str, tmp_path: Path) -> None:
+def test_mxnet_computes_what_is_predicted(name: str, tmp_path: Path) -> None:
     if name in NETWORKS:
         graph, x = quantized_network(name), data()
     else:
@@ -212,6 +234,6 @@ def test_mxnet_computes_what_is_foreseen(name: str, tmp_path: Path) -> None:
     ledger = Ledger()
     path = files(graph, tmp_path, ledger)
     assert set(ledger.counts()) == {Change.EXACT}
-    theirs = of_mxnet(Session(path).run({"data": x}, every=True))
+    theirs = of_mxnet(MxnetSession(path).run({"data": x}, every=True))
     assert len(theirs) > 5
     assert differing(integers(graph, x), theirs) == []

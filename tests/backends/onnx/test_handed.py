@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qir.backends.onnx.session import Session
+from qir.backends.onnx.session import OnnxSession
 from qir.errors import DataError
 from tests.cli.command import qir
 
@@ -44,7 +44,7 @@ def test_results_are_what_they_mean(name: str, tmp_path: Path) -> None:
     number, kind = KINDS[name]
     x = X if name[0] in "bf" else WHOLE
     model = cast(TensorProto.FLOAT, number)
-    (y,) = Session(model.SerializeToString())(x=x).values()
+    (y,) = OnnxSession(model.SerializeToString())(x=x).values()
     assert isinstance(y, np.ndarray)
     assert y.astype(np.float32).tolist() == x.astype(kind).astype(np.float32).tolist()
 
@@ -61,7 +61,7 @@ def test_results_are_what_they_mean(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_such_tensors_are_taken(name: str) -> None:
     number, kind = KINDS[name]
-    session = Session(cast(number, TensorProto.FLOAT).SerializeToString())
+    session = OnnxSession(cast(number, TensorProto.FLOAT).SerializeToString())
     for x in (WHOLE, WHOLE[:0]):
         tensor = numpy_helper.to_array(helper.make_tensor("x", number, x.shape, x.ravel()))
         held = tensor.astype(np.int8 if name[0] == "i" else np.uint8) if name[0] in "iu" else tensor
@@ -77,6 +77,6 @@ def test_texts_come_beside_them() -> None:
     model = cast(TensorProto.FLOAT, TensorProto.INT4)
     model.graph.node.append(helper.make_node("Cast", ["x"], ["s"], to=TensorProto.STRING))
     model.graph.output.append(helper.make_tensor_value_info("s", TensorProto.STRING, ["N", 2]))
-    found = Session(model.SerializeToString())(x=WHOLE)
+    found = OnnxSession(model.SerializeToString())(x=WHOLE)
     assert np.asarray(found["s"]).tolist() == [["1", "0"], ["1", "1"], ["0", "1"]]
     assert np.asarray(found["y"]).tolist() == WHOLE.tolist()

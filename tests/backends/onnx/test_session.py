@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from qir.backends.onnx import OnnxRuntimeTarget
-from qir.backends.onnx.session import Session
+from qir.backends.onnx.session import OnnxSession
 from qir.errors import DataError, InputError
 from qir.ir.text import parse
 
@@ -104,7 +104,7 @@ def test_what_onnxruntime_says_is_told_without_its_sources() -> None:
     sets = [helper.make_opsetid("", 20)]
     data = helper.make_model(graph, opset_imports=sets, ir_version=9).SerializeToString()
     with pytest.raises(DataError) as caught:
-        Session(data)(x=np.zeros(4, np.float32))
+        OnnxSession(data)(x=np.zeros(4, np.float32))
     said = str(caught.value)
     assert "cannot be reshaped to the requested shape. Input shape:{4}" in said
     assert ".h:" not in said

@@ -24,7 +24,7 @@ from qir.ir.graph import Graph
 from qir.ir.printer import print_graph
 from qir.ledger import Ledger
 from qir.passes.quantize.quantize_dynamic import QuantizeDynamic
-from qir.passes.quantize.quantize_weights import Blocks, QuantizeWeights
+from qir.passes.quantize.quantize_weights import QuantizeWeights, WeightStorage
 
 MIB = 1 << 20
 FLOAT, UINT8, UINT4 = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.UINT4
@@ -100,7 +100,7 @@ def ways(folder: Path, monkeypatch: pytest.MonkeyPatch, source: Path) -> Iterato
         for spec in ("u4:32", "u4:16", "i4:16", "u2:32", "i8:64"):
             stem = spec.replace(":", "_")
             graph = load(source)
-            QuantizeWeights(Blocks.parse(spec)).run(graph, Ledger())
+            QuantizeWeights(WeightStorage.parse(spec)).run(graph, Ledger())
             write(graph, f"{stem}.qir", None)
             qdq = write(graph, f"{stem}.onnx", "qdq")
             few = write(graph, f"{stem}.nbits.onnx", "nbits")
@@ -243,7 +243,7 @@ def test_weights_of_few_bits_take_a_share_of_the_memory_of_what_they_stood_for(
     def quantized() -> Graph:
         tracemalloc.start()
         graph = load(tmp_path / "m.onnx")
-        QuantizeWeights(Blocks.parse("u4:32")).run(graph, Ledger())
+        QuantizeWeights(WeightStorage.parse("u4:32")).run(graph, Ledger())
         return graph
 
     def read(name: str) -> Graph:

@@ -102,6 +102,22 @@ def inverted(seed: int) -> Net:
     return net
 
 
+def padded(seed: int) -> Net:
+    """Padding in layers of its own, as Keras writes strides; one is read by a pool too."""
+    net = Net(3, 24, seed)
+
+    def pad(x: Value, *sides: int) -> Value:
+        top, left, bottom, right = sides
+        return net.op("pad", x, pads=(0, 0, top, left, 0, 0, bottom, right))
+
+    x = net.relu(net.conv(pad(net.x, 0, 0, 1, 1), 8, 3, 2, pad=0))
+    x = net.relu6(net.conv(pad(x, 0, 1, 2, 0), 8, 3, 2, groups=8, pad=1))
+    wide = pad(net.conv(x, 12, 1), 1, 1, 1, 1)
+    y = net.op("max_pool2d", wide, kernel=(3, 3))
+    net.head(net.concat(net.conv(wide, 6, 3, pad=0), net.conv(y, 6, 3)), 10)
+    return net
+
+
 def branches(seed: int) -> Net:
     """Branches that are joined, pools between them, groups, strides that pad unevenly."""
     net = Net(4, 17, seed)

@@ -136,8 +136,11 @@ def test_tensorflows_int8_file_becomes_a_program_of_pytorch(
     assert np.allclose(predicted, wanted, rtol=0, atol=1.01 * step)
 
 
-def test_tensorflows_sums_become_float_ops_between_integer_kernels(tmp_path: Path) -> None:
-    net = residual(3)
+@pytest.mark.parametrize("seed", [3, 5])
+def test_tensorflows_sums_become_integer_kernels_where_one_step_moves(
+    seed: int, tmp_path: Path
+) -> None:
+    net = residual(seed)
     made, x = quantized(net.graph, net.feeds(8)), net.feeds(16)
     qir.save(made, tmp_path / "int8.pb", target=TARGET)
     back = qir.load(tmp_path / "int8.pb")
@@ -146,9 +149,14 @@ def test_tensorflows_sums_become_float_ops_between_integer_kernels(tmp_path: Pat
     assert 0 < len(added) < len(convolutions)
     for form in ("qdq", "qoperator"):
         path = tmp_path / f"{form}.onnx"
-        qir.save(back, path, target="onnxruntime", format=form)
+        ledger = qir.Ledger()
+        qir.save(back, path, target="onnxruntime", format=form, ledger=ledger)
+        told = [e for e in ledger if e.step == "split-sums"]
+        assert [(e.change, e.codes) for e in told] == [(Change.NUDGED, 1.0)] * len(added)
         ran = optimized(path)
-        assert ran["QLinearConv"] == len(convolutions) - len(added)
+        assert ran["QLinearConv"] == len(convolutions)
+        assert ran["QLinearAdd"] >= len(added)
+        assert not {"Conv", "FusedConv"} & set(ran)
         crossed = run_passes(qir.load(path), [Group(OPTIMIZED)], qir.Ledger())
         predicted = one(qir.run(crossed, x))
         step = float(np.unique(np.abs(predicted[predicted != 0])).min())
@@ -156,6 +164,21 @@ def test_tensorflows_sums_become_float_ops_between_integer_kernels(tmp_path: Pat
         assert np.array_equal(found, predicted)
         reference = one(target(TARGET).compile_file(tmp_path / "int8.pb")(**x))
         assert np.allclose(found, reference, rtol=0, atol=4.01 * step)
+
+
+def test_tensorflows_sums_become_kernels_of_pytorch(tmp_path: Path) -> None:
+    name, net = "pytorch-x86", residual(3)
+    made, x = quantized(net.graph, net.feeds(8)), net.feeds(16)
+    qir.save(made, tmp_path / "int8.pb", target=TARGET)
+    back, ledger = qir.load(tmp_path / "int8.pb"), qir.Ledger()
+    qir.save(back, tmp_path / "int8.pt", target=name, ledger=ledger)
+    told = [e for e in ledger if e.step == "split-sums"]
+    assert [(e.change, e.codes) for e in told] == [(Change.NUDGED, 1.0)] * 2
+    crossed = qir.load(tmp_path / "int8.pt")
+    convolutions = [n for n in crossed if "conv2d" in (n.op, *(s.op for s in n.stages))]
+    assert all(n.result.type.quant for n in convolutions)
+    predicted = one(qir.run(run_passes(crossed, [Group(target(name).profile)], qir.Ledger()), x))
+    assert np.array_equal(one(target(name).compile_file(tmp_path / "int8.pt")(**x)), predicted)
 
 
 @pytest.mark.parametrize("name", ["pytorch-x86", "pytorch-fbgemm", "pytorch-onednn"])

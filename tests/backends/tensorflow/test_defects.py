@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import qir
-from qir.backends.tensorflow.asking import Asked
+from qir.backends.tensorflow.asking import GraphRequest
 from qir.backends.tensorflow.writer.forms import formed
 from qir.backends.tensorflow.writer.graphdef import to_graphdef
 from tests.differential.kernels_of_tensorflow import HAS_VNNI, Kind, Kinds, TensorFlow
@@ -36,7 +36,7 @@ class Also(TensorFlow):
     def __init__(self, runtime: TensorFlow, *fetches: str) -> None:
         self.runtime, self.fetches, self.found = runtime, fetches, list[Array]()
 
-    def run(self, asked: Asked, *fetches: str) -> list[Array]:
+    def run(self, asked: GraphRequest, *fetches: str) -> list[Array]:
         self.found = self.runtime.run(asked, *fetches, *self.fetches)
         return self.found
 
@@ -75,7 +75,7 @@ def test_sums_of_many_channels_state_ranges_that_they_do_not_have(runtime: Tenso
 
 
 def test_a_product_without_a_bias_is_refused(runtime: TensorFlow) -> None:
-    asked = Asked()
+    asked = GraphRequest()
     given = [asked.fed(np.ones((2, 4), np.uint8), "quint8")]
     given += [asked.constant(np.ones((4, 3), np.int8), "qint8")]
     given += [asked.constant(F(v)) for v in (0.0, 1.0, -1.0, 1.0, -4.0, 4.0)]

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import qir
-from qir.errors import UsageError
+from qir.errors import Refused, UsageError
 from qir.target import target
+from tests.differential.kernels_of_tensorflow import HAS_VNNI
 
-from .written import TARGET
+from .written import TARGET, compared_by_regions
 
 tf = pytest.importorskip("tensorflow")
 SEED = 31
@@ -68,6 +69,23 @@ def test_a_simulated_graph_is_written_as_it_was(channels: bool, tmp_path: Path) 
     assert (np.abs(found - wanted) <= 1e-6).mean() > 0.9
     back = qir.load(tmp_path / "f.pb")
     assert types(graph) == types(back)
+
+
+@pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of processors with VNNI")
+@pytest.mark.parametrize("channels", [False, True])
+def test_a_simulated_graph_becomes_int8_kernels_by_its_ranges(
+    channels: bool, tmp_path: Path
+) -> None:
+    x = np.random.default_rng(8).normal(size=(16, 6, 6, 3)).astype(np.float32)
+    proto, (wanted,) = built(network(channels), (x,), open_axes=1)
+    graph = qir.load(saved(proto, tmp_path / "g.pb"))
+    with pytest.raises(Refused, match=r"zero point 123.*qir quantize takes its ranges"):
+        qir.save(graph, tmp_path / "no.pb", target=TARGET)
+    made = qir.quantize(graph, target=TARGET)
+    assert compared_by_regions(made, {"x0": x}).integers > 5000
+    qir.save(made, tmp_path / "int8.pb", target=TARGET)
+    (found,) = map(np.asarray, target(TARGET).compile_file(tmp_path / "int8.pb")(x0=x).values())
+    assert ((found - wanted) ** 2).sum() < 5e-3 * (wanted**2).sum()
 
 
 def types(graph: qir.Graph) -> object:

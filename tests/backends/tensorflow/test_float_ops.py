@@ -202,7 +202,7 @@ def _place(slot: str, names: list[str]) -> int:
 def test_an_op_computes_in_tensorflow_what_the_reference_does(name: str) -> None:
     graph, feeds = build(CASES[name])
     written = to_graphdef(formed(graph, qir.Ledger(), kernels=True))
-    found = session.Session(written, 1).values(feeds, written.outputs)
+    found = session.TensorFlowSession(written, 1).values(feeds, written.outputs)
     wanted = qir.run(graph, feeds)
     assert found.keys() == wanted.keys()
     for key, array in wanted.items():
@@ -224,6 +224,16 @@ def test_sizes_of_a_transposed_convolution_may_be_open() -> None:
     made = graph.add("conv_transpose2d", operands, {"stride": (2, 2), "pad": (1, 0, 0, 1)})
     graph.set_operand(graph.output, "y", made.result)
     close(graph, {"x": rng.normal(size=(2, 3, 4, 5)).astype(np.float32)})
+
+
+@pytest.mark.parametrize("size", [7, 8, 9, 10])
+def test_open_sizes_of_a_max_pool_may_be_rounded_up(size: int) -> None:
+    rng = np.random.default_rng(SEED)
+    graph = qir.parse("graph main as native { %x = input() : (N)x3x(H)x(W)xf32  output(x=%x) }")
+    attrs: dict[str, Attr] = {"kernel": (3, 3), "stride": (3, 2), "pad": (1, 0, 0, 0), "ceil": True}
+    made = graph.add("max_pool2d", {"x": graph.inputs[0]}, attrs)
+    graph.set_operand(graph.output, "y", made.result)
+    close(graph, {"x": rng.normal(size=(2, 3, size, 9)).astype(np.float32) - 5})
 
 
 def test_every_op_that_is_written_is_compared() -> None:

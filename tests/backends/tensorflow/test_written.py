@@ -17,12 +17,12 @@ from qir.target import target
 from qir.testing.generated import random_graph, sample_inputs
 from tests.differential.kernels_of_tensorflow import HAS_VNNI
 
-from .networks import Net, branches, inverted, residual
+from .networks import Net, branches, inverted, padded, residual
 from .written import TARGET, close, compared, quantized, sums
 
 pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of processors with VNNI")
-NETWORKS = {"residual": residual, "inverted": inverted, "branches": branches}
+NETWORKS = {"residual": residual, "inverted": inverted, "branches": branches, "padded": padded}
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -33,6 +33,21 @@ def test_every_quantized_tensor_is_tensorflows(name: str, low: bool) -> None:
     feeds = net.feeds(16)
     feeds["x"] *= np.float32(1.5)  # beyond what was seen: values saturate
     assert compared(made, feeds) > 10_000
+
+
+def test_padding_that_a_convolution_alone_reads_is_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = padded(5)
+    made, feeds = quantized(net.graph, net.feeds(4)), net.feeds(8)
+    run = target(TARGET).compile
+    joined, found = formed(made, qir.Ledger(), kernels=True), run(made)(**feeds)
+    monkeypatch.setattr("qir.backends.tensorflow.writer.padded.join", lambda graph: None)
+    apart, wanted = formed(made, qir.Ledger(), kernels=True), run(made)(**feeds)
+    counts = [sum(n.op == "pad" for n in graph) for graph in (joined, apart)]
+    assert counts == [1, 3]
+    (a,), (b,) = found.values(), wanted.values()
+    assert np.array_equal(np.asarray(a), np.asarray(b))
 
 
 @pytest.mark.parametrize("seed", [3, 5, 8])
@@ -136,9 +151,7 @@ def test_zero_points_are_refused_in_one_line(tmp_path: Path) -> None:
     net = inverted(7)
     statistics = qir.calibrate(net.graph, [net.feeds(2)])
     made = qir.quantize(net.graph, statistics, target="onnxruntime")
-    with pytest.raises(
-        Refused, match=r"zero point \d+; .* quantize the float model for this target"
-    ):
+    with pytest.raises(Refused, match=r"zero point \d+; .* qir quantize takes its ranges"):
         qir.save(made, tmp_path / "a.pb", target=TARGET)
     assert not list(tmp_path.iterdir())
 

@@ -7,15 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 import qir
-from qir.backends.tensorflow.session import Session
+from qir.backends.tensorflow.session import TensorFlowSession
 from qir.backends.tensorflow.writer.forms import formed
-from qir.backends.tensorflow.writer.graphdef import Written, to_graphdef
+from qir.backends.tensorflow.writer.graphdef import WrittenGraph, to_graphdef
 from qir.ir.node import Node, Value
 
 TARGET = "tensorflow-onednn"
 Array = NDArray[np.generic]
 Feeds = Mapping[str, Array]
-Run = Callable[[Written, Feeds, Mapping[str, str]], Mapping[str, object]]
+Run = Callable[[WrittenGraph, Feeds, Mapping[str, str]], Mapping[str, object]]
 
 
 def quantized(graph: qir.Graph, *batches: Feeds) -> qir.Graph:
@@ -32,13 +32,15 @@ def sums(graph: qir.Graph) -> Iterator[tuple[Node, Value]]:
                     yield node, value
 
 
-def in_a_child(written: Written, feeds: Feeds, places: Mapping[str, str]) -> Mapping[str, object]:
+def in_a_child(
+    written: WrittenGraph, feeds: Feeds, places: Mapping[str, str]
+) -> Mapping[str, object]:
     """Runs a graph in the process that all sessions share."""
-    found: Mapping[str, object] = Session(written, 1).values(feeds, places)
+    found: Mapping[str, object] = TensorFlowSession(written, 1).values(feeds, places)
     return found
 
 
-def here(written: Written, feeds: Feeds, places: Mapping[str, str]) -> Mapping[str, object]:
+def here(written: WrittenGraph, feeds: Feeds, places: Mapping[str, str]) -> Mapping[str, object]:
     """Runs a graph in this process, which has TensorFlow loaded to build the networks."""
     from qir.backends.tensorflow import runner
 

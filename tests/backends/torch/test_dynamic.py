@@ -17,6 +17,7 @@ from qir import pipeline
 from qir.errors import PluginError, Refused
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
+from qir.ir.text import parse
 from qir.ir.types import TensorType
 from qir.ledger import Change, Ledger
 from qir.target import target
@@ -76,10 +77,60 @@ def test_convolutions_stay_float_without_data_and_the_plan_says_why() -> None:
     assert decision.reason == "without data pytorch-x86 quantizes linear, lstm, gru alone"
 
 
-def test_exported_programs_with_dynamic_layers_are_refused(tmp_path: Path) -> None:
+def test_layers_quantized_for_an_engine_are_no_exported_program(tmp_path: Path) -> None:
+    """Engines choose by another range rule than exported programs have."""
     graph, _ = dynamic("pytorch-x86")
-    with pytest.raises(Refused, match="choose_qparams cannot be written for PyTorch"):
+    with pytest.raises(Refused, match=r"no range rule torch\.dynamic .*; quantize for pt2e, or"):
         pipeline.save(graph, tmp_path / "a.pt2", target="pytorch-x86")
+
+
+def test_a_linear_layer_chooses_its_numbers_in_an_exported_program(tmp_path: Path) -> None:
+    graph, data = dynamic("pt2e")
+    path = tmp_path / "dynamic.pt2"
+    pipeline.save(graph, path, target="pt2e")
+    program = torch.export.load(str(path))
+    called = [str(n.target) for n in program.graph.nodes if n.op == "call_function"]
+    assert called.count("quantized_decomposed.choose_qparams.tensor") == 2
+    assert called.count("quantized_decomposed.quantize_per_tensor.tensor") == 2
+    assert not [name for name in called if name.startswith("aten.reshape")]
+    wanted = program.module()(data).detach().numpy()
+    for made in (graph, qir.load(path)):
+        (ours,) = qir.run(made, {made.inputs[0].name: data.numpy()}).values()
+        assert np.abs(ours - wanted).max() <= 1e-6 * np.abs(wanted).max()
+    (theirs,) = target("pt2e").compile(graph)(**{graph.inputs[0].name: data.numpy()}).values()
+    assert np.array_equal(np.asarray(theirs), wanted)
+
+
+@pytest.mark.parametrize("bits", [8, 7])
+def test_what_an_exported_program_chooses_is_what_the_reference_chooses(bits: int) -> None:
+    text = """graph main as torch-2.13.pt2e {{
+      %x = input() : 400xf32
+      %s, %z = choose_qparams(%x) {{rule = "torch.observer", storage = u8{}, scale_type = f64,
+        zero_type = i64}} : f64, i64
+      %q = quantize(%x, scale=%s, zero=%z) : 400x!quant.uniform<u8{}:f32, ?:?, scale f64>
+      output(q=%q)
+    }}
+    """
+    given = (", bounds = (0, 127)", "<0:127>") if bits == 7 else ("", "")
+    graph = parse(text.format(*given), {})
+    made: Any = qir.build(graph, target="pt2e", format="fx")
+    random = np.random.default_rng(3)
+    for width in (1e-9, 1e-3, 0.3, 40.0):
+        x = (random.normal(0.2, 1, 400) * width).astype(np.float32)
+        (ours,) = qir.run(graph, {"x": x}).values()
+        assert np.array_equal(ours, made(torch.from_numpy(x)).numpy())
+
+
+def test_a_chosen_scale_that_something_else_reads_is_refused() -> None:
+    text = """graph main as torch-2.13.pt2e {
+      %x = input() : 4xf32
+      %s, %z = choose_qparams(%x) {rule = "torch.observer", storage = u8, scale_type = f64,
+        zero_type = i64} : f64, i64
+      output(s=%s)
+    }
+    """
+    with pytest.raises(Refused, match=r"choose_qparams cannot .* is read by output too"):
+        qir.build(parse(text, {}), target="pt2e")
 
 
 def test_a_target_file_says_how_data_are_quantized_while_the_model_runs(tmp_path: Path) -> None:

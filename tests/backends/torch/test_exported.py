@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.jit import ScriptModule
@@ -18,11 +20,14 @@ from torch.jit import ScriptModule
 import qir
 from qir import pipeline
 from qir.errors import Refused, UsageError
+from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.target import target
+from tests.cli.command import qir as command
 
 from .networks import differing, export, make, quantized, watched
 
+Array = NDArray[np.generic]
 pytestmark = pytest.mark.skipif(
     torch.backends.cpu.get_cpu_capability() != "AVX512",
     reason="torch's profiles speak of AVX512 with VNNI, which this processor has not",
@@ -47,6 +52,28 @@ def test_the_file_is_a_program_of_decomposed_operators_with_an_open_batch(tmp_pa
     assert not [name for name in called if name.startswith(("quantized.", "aten.dequantize"))]
     for batch in (1, 5):
         assert program.module()(torch.from_numpy(data[:batch])).shape == (batch, 100)
+
+
+def test_a_file_is_compared_with_the_kernels_that_inductor_calls(tmp_path: Path) -> None:
+    """Run as it is, it computes floats between quantized values, which are other bytes."""
+    graph, data = quantized("resnet", "pt2e")
+    pipeline.save(graph, tmp_path / "int8.pt2", target="pt2e")
+    np.save(tmp_path / "x.npy", data[:2])
+    asked = ("run", tmp_path / "int8.pt2", "--data", tmp_path / "x.npy", "--compare", "pt2e")
+    done = command(*asked)
+    assert done.status == 0, done
+    assert "grouped as torch-2.1" in done.out
+    assert "all equal" in done.out
+
+
+def test_programs_of_others_are_compared_too(tmp_path: Path) -> None:
+    program, data = export("resnet")
+    torch.export.save(program, tmp_path / "float.pt2")
+    np.save(tmp_path / "x.npy", data[:1])
+    asked = ("run", tmp_path / "float.pt2", "--data", tmp_path / "x.npy")
+    done = command(*asked, "--compare", "pytorch-x86")
+    assert "reference and pytorch-x86 over 1 sample" in done.out, done
+    assert "differ" in done.out
 
 
 def test_a_float_network_is_an_exported_program_that_computes_the_same() -> None:
@@ -149,15 +176,33 @@ print(*found)
 @pytest.mark.long
 def test_inductor_makes_kernels_of_onednn_of_it(tmp_path: Path) -> None:
     graph, data = quantized("resnet", "pt2e")
-    pipeline.save(graph, tmp_path / "int8.pt2", target="pt2e")
-    np.save(tmp_path / "x.npy", data[:4])
-    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, "qconv_pointwise", "qlinear_pointwise"]
-    around = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False, env=around
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["20", "1"]
+    found, made = _by_inductor(graph, data[:4], tmp_path, "qconv_pointwise", "qlinear_pointwise")
+    assert found == ["20", "1"]
     session = target("pt2e").compile(graph)
     (wanted,) = session(**{graph.inputs[0].name: data[:4]}).values()
-    assert np.array_equal(np.load(tmp_path / "y.npy"), np.asarray(wanted))
+    assert np.array_equal(made, np.asarray(wanted))
+
+
+@pytest.mark.long
+def test_inductor_makes_kernels_of_layers_that_choose_their_numbers(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    net = nn.Sequential(nn.Linear(24, 40), nn.ReLU(), nn.Linear(40, 9)).eval()
+    data = torch.randn(4, 24)
+    graph = pipeline.quantize_dynamic(qir.load(net, inputs=(data,)), target="pt2e")
+    found, made = _by_inductor(graph, data.numpy(), tmp_path, r"qlinear_pointwise\.tensor\(")
+    assert found == ["2"]
+    (ours,) = qir.run(graph, {graph.inputs[0].name: data.numpy()}).values()
+    assert np.abs(np.subtract(made, ours)).max() <= 1e-6 * np.abs(ours).max()
+
+
+def _by_inductor(graph: Graph, data: Array, folder: Path, *kernels: str) -> tuple[list[str], Array]:
+    """Returns how often each kernel is in what inductor makes of a file, and its result."""
+    pipeline.save(graph, folder / "int8.pt2", target="pt2e")
+    np.save(folder / "x.npy", data)
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, *kernels]
+    around = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, env=around
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split(), np.load(folder / "y.npy")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import qir
-from qir.backends.torch.session import Session, Signature
+from qir.backends.torch.session import ProgramInterface, TorchSession
 from qir.errors import Refused
 from qir.ir.text import parse
 from tests.frontends.torch.cases import Case, cases
@@ -34,7 +34,7 @@ def test_an_operator_is_written_as_what_pytorch_computes(case: Case, form: str) 
     made = qir.build(graph, target="pytorch-x86", format=form)
     given = {v.name: x.numpy() for v, x in zip(graph.inputs, case.inputs, strict=True)}
     assert callable(made)
-    found = Session(made, "x86", Signature.of(graph))(**given).values()
+    found = TorchSession(made, "x86", ProgramInterface.of(graph))(**given).values()
     pairs = zip(map(np.asarray, found), wanted(case.module(), case.inputs), strict=True)
     assert [why for a, b in pairs if (why := difference(a, b, max(case.near, NEAR)))] == []
 

@@ -32,7 +32,7 @@ NAMED: Mapping[str, str] = {
 """What torch calls ops."""
 _EDGES = ("quantize_per_tensor", "dequantize")
 UNGROUPED = ("transposed", "apart")
-"""Families of which no kernel on codes is foreseen."""
+"""Families of which no kernel on codes is predicted."""
 
 
 def recorded(text: str) -> Iterator[str]:
@@ -61,7 +61,7 @@ def recorded(text: str) -> Iterator[str]:
             yield op
 
 
-def foreseen(graph: Graph) -> Iterator[str]:
+def predicted(graph: Graph) -> Iterator[str]:
     """The kernels on codes of a grouped program, so said."""
     for node in graph:
         coded = any(value.type.quant for value in node.operands.values())
@@ -80,7 +80,7 @@ def asked(family: str) -> tuple[Program, ...]:
 def agree(family: str) -> None:
     """AssertionError where a program is grouped to other kernels than were made of it."""
     for program in asked(family):
-        wanted, found = list(recorded(HELD[program.key])), list(foreseen(grouped(program)))
+        wanted, found = list(recorded(HELD[program.key])), list(predicted(grouped(program)))
         assert found == wanted, f"{program.key}: {found} for {wanted}"
 
 
@@ -90,7 +90,7 @@ def test_programs_are_grouped_to_the_kernels_that_were_made(family: str) -> None
 
 
 def apart() -> None:
-    """AssertionError where a kernel on codes is foreseen to another map than its data's, and gives
+    """AssertionError where a kernel on codes is predicted to another map than its data's, and gives
     what the extension does not."""
     for program, wanted in results("apart"):
         graph = grouped(program)

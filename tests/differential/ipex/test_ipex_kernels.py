@@ -22,7 +22,7 @@ from qir.ir.dtype import F32, dtype, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.types import Array, Grain, QuantType, TensorType, param, uniform
-from qir.numerics.fields import Method
+from qir.numerics.fields import MethodField
 from qir.profiles import Profile, profile
 from qir.profiles.library import replaced
 from qir.reference.interpreter import run
@@ -81,12 +81,12 @@ def same(name: str, found: Codes, wanted: Codes) -> None:
     assert (found == wanted).all(), f"{name}: {np.count_nonzero(found != wanted)} differ"
 
 
-def with_method(name: str, method: Method) -> Profile:
+def with_method(name: str, method: MethodField) -> Profile:
     """The profile with such a method in the place of the one of that name."""
     found = profile(PROFILE)
     rules = [
         replace(rule, fields={**rule.fields, ("", "method"): method})
-        if rule.fields.get(("", "method")) == Method(name)
+        if rule.fields.get(("", "method")) == MethodField(name)
         else rule
         for rule in found.rules
     ]
@@ -105,13 +105,13 @@ def bag(case: Mapping[str, Codes], **attrs: Attr) -> Codes:
     ]
 
 
-def test_sums_of_rows_of_codes_are_foreseen() -> None:
+def test_sums_of_rows_of_codes_are_predicted() -> None:
     for name, case in cases("bag"):
         same(name, bag(case), case["y"])
 
 
-def test_sums_of_rows_beside_each_other_are_foreseen() -> None:
-    with replaced(with_method("summed_rows", Method("summed_rows", {"once": True}))):
+def test_sums_of_rows_beside_each_other_are_predicted() -> None:
+    with replaced(with_method("summed_rows", MethodField("summed_rows", {"once": True}))):
         for name, case in cases("merged"):
             same(name, bag(case), case["y"])
 
@@ -135,7 +135,7 @@ def product(xs: Codes, scales: Codes, y_scale: float) -> Codes:
     return asked.made(y=asked.op("requantize", {"x": whole}, steps(y_scale), one))["y"]
 
 
-def test_interactions_of_rows_are_foreseen() -> None:
+def test_interactions_of_rows_are_predicted() -> None:
     """The first table's rows as codes of the result, and the products of all others with those
     before them."""
     for name, case in cases("interaction"):
@@ -151,7 +151,7 @@ def test_interactions_of_rows_are_foreseen() -> None:
             same(name, found, case["y"][:, width + number].reshape(found.shape))
 
 
-def test_images_with_the_other_side_around_them_are_foreseen() -> None:
+def test_images_with_the_other_side_around_them_are_predicted() -> None:
     for name, case in cases("pad"):
         asked, of = Asked(), uniform(dtype(name[-2:]), F(0.25), 7)
         attrs: dict[str, Attr] = {"pads": (0, 0, 3, 1, 0, 0, 1, 2), "mode": "wrap"}
@@ -191,7 +191,7 @@ def recurrent(case: Mapping[str, Codes], r_scale: float = 1.0) -> Mapping[str, C
     return asked.made(y=y, h=h, c=c)
 
 
-def test_recurrent_layers_are_foreseen() -> None:
+def test_recurrent_layers_are_predicted() -> None:
     """Curves are polynomials: a state beside a tie rounds otherwise, once in ten thousand."""
     apart, total = 0, 0
     for name, case in cases("lstm"):
@@ -235,11 +235,11 @@ def linear(name: str, case: Mapping[str, Codes]) -> Codes:
 
 
 MODES = {
-    "PER_BATCH_IC_BLOCK_SYM": Method("blocks_of_terms"),
-    "PER_BATCH_SYM": Method("blocks_of_terms", {"scales": "row"}),
-    "PER_TENSOR_SYM": Method("blocks_of_terms", {"scales": "tensor"}),
-    "PER_BATCH": Method("blocks_of_terms", {"scales": "row", "affine": True}),
-    "PER_TENSOR": Method("blocks_of_terms", {"scales": "tensor", "affine": True}),
+    "PER_BATCH_IC_BLOCK_SYM": MethodField("blocks_of_terms"),
+    "PER_BATCH_SYM": MethodField("blocks_of_terms", {"scales": "row"}),
+    "PER_TENSOR_SYM": MethodField("blocks_of_terms", {"scales": "tensor"}),
+    "PER_BATCH": MethodField("blocks_of_terms", {"scales": "row", "affine": True}),
+    "PER_TENSOR": MethodField("blocks_of_terms", {"scales": "tensor", "affine": True}),
 }
 """How reals become codes (act_quant_mode), the first unless told otherwise."""
 
@@ -251,13 +251,13 @@ def foresee_layers() -> None:
             same(name, linear(name, case), case["y"])
 
 
-def test_weight_only_layers_are_foreseen() -> None:
+def test_weight_only_layers_are_predicted() -> None:
     with replaced(profile(PROFILE).on("amx")):
         foresee_layers()
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if "IC_BLOCK" not in mode])
-def test_weight_only_layers_in_other_modes_are_foreseen(mode: str) -> None:
+def test_weight_only_layers_in_other_modes_are_predicted(mode: str) -> None:
     with replaced(with_method("blocks_of_terms", MODES[mode]).on("amx")):
         for name, case in cases("woq"):
             if name.partition(".")[0].endswith(f"-1_{mode}"):

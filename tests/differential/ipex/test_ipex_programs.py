@@ -83,7 +83,7 @@ def claimed(graph: Graph) -> str:
 
 
 IN_TURN = ("three_axes",)
-"""Recorded where the sums of reals are those foreseen: on a processor of Intel's."""
+"""Recorded where the sums of reals are those predicted: on a processor of Intel's."""
 
 
 def most(claim: str, size: int) -> int:
@@ -112,12 +112,12 @@ def foresee(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "apart"])
-def test_programs_are_foreseen(family: str) -> None:
+def test_programs_are_predicted(family: str) -> None:
     foresee(family)
 
 
 @pytest.mark.parametrize("isa", PROCESSORS)
-def test_programs_on_processors_without_vnni_are_foreseen(isa: str) -> None:
+def test_programs_on_processors_without_vnni_are_predicted(isa: str) -> None:
     with replaced(profile(PROFILE).on(isa)):
         foresee(isa)
 

@@ -62,7 +62,7 @@ def close(found: Array, wanted: Array, tolerance: str) -> bool:
 
 
 @pytest.mark.parametrize("name", FORESEEN)
-def test_recorded_results_are_foreseen(name: str) -> None:
+def test_recorded_results_are_predicted(name: str) -> None:
     codes, active = Count(), Count()
     rule = profile(PROFILE).resolve(asked(rule_of(name), STORED.get(name, {})))
     for i, (said, arrays) in enumerate(cases(name)):

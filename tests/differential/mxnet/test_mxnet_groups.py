@@ -113,7 +113,7 @@ def grouped(name: str) -> Graph:
     return network.graph
 
 
-def foreseen(graph: Graph) -> list[str]:
+def predicted(graph: Graph) -> list[str]:
     """The kernels on codes of a grouped network."""
     out = []
     for node in graph:
@@ -142,7 +142,7 @@ def recorded(name: str) -> Iterator[str]:
 
 def agree(name: str) -> None:
     """AssertionError where a network is grouped to other kernels than were made of it."""
-    assert foreseen(grouped(name)) == sorted(recorded(name)), name
+    assert predicted(grouped(name)) == sorted(recorded(name)), name
 
 
 @pytest.mark.parametrize("name", HELD)
@@ -199,13 +199,13 @@ def test_means_of_whole_images_are_kernels_where_they_keep_the_range() -> None:
         text = POOL.format(shape=shape, made=made, given=kind, taken=kind)
         graph = parse(text)
         Group(PROFILE).run(graph, Ledger())
-        assert foreseen(graph) == ["global_avg_pool"]
+        assert predicted(graph) == ["global_avg_pool"]
         found = run(graph, {"x": images})["q"]
         assert np.array_equal(found, means), f"{np.count_nonzero(found != means)} differ"
         other = "!quant.uniform<u8:f32, 0.5>"
         graph = parse(POOL.format(shape=shape, made=made, given=kind, taken=other))
         Group(PROFILE).run(graph, Ledger())
-        assert foreseen(graph) == []
+        assert predicted(graph) == []
 
 
 ZEROS = """graph main {{
@@ -227,4 +227,4 @@ def test_codes_with_zero_points_are_in_no_kernel_of_a_runtime_without_them(
     graph = parse(ZEROS.format(**said), {"w": np.ones((8, 18), np.int8)})
     Group(PROFILE).run(graph, Ledger())
     x, w, y = zeros
-    assert foreseen(graph) == ([] if x or w else ["linear real"] if y else ["linear"])
+    assert predicted(graph) == ([] if x or w else ["linear real"] if y else ["linear"])

@@ -1,4 +1,4 @@
-"""Products of real data and weights of few bits: what onnxruntime's optimizer makes is foreseen."""
+"""Predicts what onnxruntime's optimizer makes of products of float data and few-bit weights."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def judged(case: Case, feeds: dict[str, Reals], path: Path, level: str = "") -> 
     return session.run(None, feeds)[0], "MatMulNBits" in kinds
 
 
-def foreseen(case: Case, feeds: dict[str, Reals], path: Path) -> tuple[Reals, Reals, Ledger]:
+def predicted(case: Case, feeds: dict[str, Reals], path: Path) -> tuple[Reals, Reals, Ledger]:
     """The model's own reals, those of its grouped form, and what was said."""
     path.write_bytes(case.model().SerializeToString())
     graph = qir.load(path)
@@ -168,7 +168,7 @@ LEFT = [
 def test_data_beside_few_bits_are_rounded_as_onnxruntime_does(case: Case, tmp_path: Path) -> None:
     feeds = data(case)
     wanted, kernel = judged(case, feeds, tmp_path / "o.onnx")
-    real, found, ledger = foreseen(case, feeds, tmp_path / "m.onnx")
+    real, found, ledger = predicted(case, feeds, tmp_path / "m.onnx")
     most = 1e-6 * float(np.abs(wanted).max())
     assert kernel
     assert np.abs(found - wanted).max() <= most, f"seed {SEED}"
@@ -180,7 +180,7 @@ def test_data_beside_few_bits_are_rounded_as_onnxruntime_does(case: Case, tmp_pa
 def test_what_onnxruntime_leaves_is_left(case: Case, tmp_path: Path) -> None:
     feeds = data(case)
     wanted, kernel = judged(case, feeds, tmp_path / "o.onnx")
-    _, found, ledger = foreseen(case, feeds, tmp_path / "m.onnx")
+    _, found, ledger = predicted(case, feeds, tmp_path / "m.onnx")
     assert not kernel
     assert np.abs(found - wanted).max() <= 1e-6 * float(np.abs(wanted).max())
     assert not any("rounded to 8 bits" in e.reason for e in ledger)
@@ -206,7 +206,7 @@ def test_products_between_16_bits_are_rounded_where_the_version_does(
 ) -> None:
     feeds = data(case)
     wanted, kernel = judged(case, feeds, tmp_path / "o.onnx")
-    real, found, ledger = foreseen(case, feeds, tmp_path / "m.onnx")
+    real, found, ledger = predicted(case, feeds, tmp_path / "m.onnx")
     one = 0.0005 if "y" in case.quantized else 0.0  # a value of 16 bits may be beside a tie
     least = 1e-6 * float(np.abs(wanted).max()) + 1.001 * one
     assert np.abs(found - wanted).max() <= least, f"seed {SEED}"
@@ -230,7 +230,7 @@ def test_a_written_product_names_the_versions_that_round_its_data(
 def test_at_the_levels_below_four_data_stay_real(tmp_path: Path) -> None:
     case = Case()
     feeds = data(case)
-    real, found, _ = foreseen(case, feeds, tmp_path / "m.onnx")
+    real, found, _ = predicted(case, feeds, tmp_path / "m.onnx")
     for level in ("0", "1", "2", "3"):
         wanted, kernel = judged(case, feeds, tmp_path / "o.onnx", level)
         assert kernel
@@ -244,7 +244,7 @@ def test_written_as_the_kernel_itself_the_data_stay_real_and_the_ledger_says_so(
 ) -> None:
     case, ledger = Case(), Ledger()
     feeds = data(case)
-    real, _, _ = foreseen(case, feeds, tmp_path / "m.onnx")
+    real, _, _ = predicted(case, feeds, tmp_path / "m.onnx")
     path = tmp_path / "nbits.onnx"
     qir.save(qir.load(tmp_path / "m.onnx"), path, format="nbits", ledger=ledger)
     options = onnxruntime.SessionOptions()
@@ -273,7 +273,7 @@ def test_codes_that_share_a_scale_are_written_in_blocks_that_the_kernel_takes(
     case: Case, tmp_path: Path
 ) -> None:
     feeds = data(case)
-    real, _, _ = foreseen(case, feeds, tmp_path / "m.onnx")
+    real, _, _ = predicted(case, feeds, tmp_path / "m.onnx")
     path = tmp_path / "nbits.onnx"
     qir.save(qir.load(tmp_path / "m.onnx"), path, format="nbits", ledger=Ledger())
     (node,) = (n for n in onnx.load(path).graph.node if n.op_type == "MatMulNBits")

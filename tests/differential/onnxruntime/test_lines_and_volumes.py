@@ -95,14 +95,14 @@ def test_lines_and_volumes_give_the_bytes_that_qir_foresees(chunk: int) -> None:
     agrees(chunk, "u8")
 
 
-def test_signed_lines_and_volumes_are_foreseen_too() -> None:
+def test_signed_lines_and_volumes_are_predicted_too() -> None:
     agrees(0, "i8")
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(2, 14))
-def test_more_lines_and_volumes_are_foreseen(chunk: int) -> None:
+def test_more_lines_and_volumes_are_predicted(chunk: int) -> None:
     agrees(chunk, "u8")
 
 

@@ -205,7 +205,7 @@ def kernels_of(proto: ModelProto) -> Counter[str]:
     return Counter(n.op_type for n in proto.graph.node if n.op_type in KERNELS)
 
 
-def kernels_foreseen(graph: Graph) -> Counter[str]:
+def kernels_predicted(graph: Graph) -> Counter[str]:
     """What onnxruntime would call them."""
     found: Counter[str] = Counter()
     for node in graph:
@@ -230,10 +230,10 @@ def report(
         proto = m.proto()
         judge, shown = optimized(proto, m.inputs)
         graph = grouped(proto)
-        made, foreseen = kernels_of(shown), kernels_foreseen(graph)
+        made, predicted = kernels_of(shown), kernels_predicted(graph)
         seen.update(made.keys() or ["none"])
-        if made != foreseen:
-            wrong.append(f"seed {seed}: {dict(made)} there, {dict(foreseen)} here")
+        if made != predicted:
+            wrong.append(f"seed {seed}: {dict(made)} there, {dict(predicted)} here")
             continue
         mine = qir.run(graph, m.inputs)
         for name, value in judge.items():

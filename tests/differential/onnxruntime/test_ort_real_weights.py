@@ -89,7 +89,7 @@ def data(m: Layers, shape: tuple[int, ...], *, many: bool) -> tuple[str, str, fl
     """Dequantized codes; their type, and a step of theirs.
 
     With `many`, now and then by a list of one scale or of one a channel: onnxruntime's kernels fail
-    on the latter, and what it makes of the former beside dequantized weights is not foreseen.
+    on the latter, and what it makes of the former beside dequantized weights is not predicted.
     """
     kind = m.one("uint8", "uint8", "uint8", "int8", "uint16", "int16")
     kind = kind if m.opset >= 21 or "16" not in kind else "uint8"
@@ -112,7 +112,7 @@ def data(m: Layers, shape: tuple[int, ...], *, many: bool) -> tuple[str, str, fl
 def weights(m: Layers, shape: tuple[int, ...], axis: int, other: bool) -> tuple[str, Floats]:
     """Weights, and the scales of their codes, which may lie along the `other` axis.
 
-    Codes that are data have one scale but where no kernel takes them: others are not foreseen.
+    Codes that are data have one scale but where no kernel takes them: others are not predicted.
     """
     form, tiny = m.one(*WEIGHTS), np.full((), 0.02, np.float32)
     reals = (m.rng.normal(size=shape) * 0.7 + 0.1).astype(np.float32)
@@ -470,7 +470,7 @@ def said(m: Layers) -> list[str]:
     return [entry.reason for entry in ledger if entry.change is Change.UNVERIFIED]
 
 
-def test_what_is_not_foreseen_is_told(tmp_path: Path) -> None:
+def test_what_is_not_predicted_is_told(tmp_path: Path) -> None:
     assert said(odd("Conv", np.nan, [1.0] * 4)) == [
         "some of its weights are no numbers: not predicted"
     ]

@@ -60,21 +60,21 @@ def test_each_fused_node_gives_the_bytes_that_qir_foresees(chunk: int) -> None:
 
 
 @pytest.mark.parametrize("chunk", range(2))
-def test_signed_codes_are_foreseen_too(chunk: int) -> None:
+def test_signed_codes_are_predicted_too(chunk: int) -> None:
     agrees(chunk, "i8")
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(4, 20))
-def test_four_hundred_more_networks_are_foreseen(chunk: int) -> None:
+def test_four_hundred_more_networks_are_predicted(chunk: int) -> None:
     agrees(chunk, "u8")
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(2, 16))
-def test_more_networks_of_signed_codes_are_foreseen(chunk: int) -> None:
+def test_more_networks_of_signed_codes_are_predicted(chunk: int) -> None:
     agrees(chunk, "i8")
 
 
@@ -146,7 +146,7 @@ def test_their_inputs_tie_and_saturate_often() -> None:
 
 @pytest.mark.uncounted
 def test_a_sum_whose_first_operand_is_repeated_may_change_turns() -> None:
-    """The one sum that is not foreseen, and why networks here have their narrow operand second.
+    """The one sum that is not predicted, and why networks here have their narrow operand second.
 
     onnxruntime moves it between convolutions to channels last, where its innermost run is another
     one, so that the operands change turns: at ties a code is one off.

@@ -39,7 +39,7 @@ FORMS = (
 )
 FAILS = {("transformer", "qdq-float8")}
 """Network and variant: the calibrator keeps no `avg` of some tensor, which float8 asks for."""
-SAME, SUMS, CODES, NONE = "==", "sums", "codes", "-"
+SAME, SUMS, STEPS, NONE = "==", "sums", "steps", "-"
 _NEAR = 1e-5
 """The last bits of sums, as a share of the greatest result."""
 _OPSET = 21
@@ -48,23 +48,24 @@ HEAD = """# What onnxruntime's tools quantize
 
 Made by `python -m tests.differential.onnxruntime.tools_page`: five networks as torch exports them,
 quantized by each variant of `onnxruntime.quantization`
-(`tests/differential/onnxruntime/ort_tools.py` has what each is told), read, and written in every
+(`tests/differential/onnxruntime/ort_tools.py` has the options), read, and written in every
 form for both targets. The results of what is written are compared
 with those of the tool's own model, both in onnxruntime 1.31.1 on one thread with its optimizer off;
-the first column with what QIR's interpreter gives of it.
+the first column compares QIR's interpreter with it.
 
 * `==`: every byte of every result.
-* `sums`: within 1e-5 of the greatest result. Sums of reals are taken in another order, or by
+* `sums`: within 1e-5 of the greatest result. Float sums are computed in another order, or by
   another kernel.
-* `codes`: farther, by a step of a scale here and there: such a last bit came to lie on the other
-  side of a tie and was rounded to codes, or the form rounds in another place.
-* `-`: refused in one line, as that form has nothing to hold there.
+* `steps`: some results differ by a step of a scale: such a last bit crossed a tie before it was
+  quantized, or the form rounds at another place.
+* `-`: refused in one line, as the form cannot express the model.
 
-Wherever the bytes of a form differ the ledger says so, as `regrouped`: the tests hold that it does.
-Variants that go alike stand in one row. What moves last bits and codes between forms: an operator
-on codes multiplies by one rounded factor where reals between codes are scaled twice; a mean, a sum
-or a function of codes has a formula of its own; DynamicQuantizeLSTM and QAttention are written by
-their parts.
+Wherever the bytes of a form differ the ledger says so, as `regrouped`: tests check that.
+Variants with equal results share a row. Forms differ for three reasons:
+
+1. A quantized operator multiplies by one rounded factor; QDQ form scales twice.
+2. Quantized means, sums and functions have formulas of their own.
+3. DynamicQuantizeLSTM and QAttention are decomposed.
 """
 
 
@@ -180,7 +181,7 @@ def judged(mine: Mapping[str, NDArray[Any]], theirs: Mapping[str, NDArray[Any]])
             continue
         far = np.abs(mine[name].astype(np.float64) - data).max()
         near = far <= _NEAR * max(float(np.abs(data).max()), 1e-30)
-        worst = SUMS if near and worst == SAME else worst if near else CODES
+        worst = SUMS if near and worst == SAME else worst if near else STEPS
     return worst
 
 

@@ -18,13 +18,13 @@ from tests.differential.tflite.test_tflite_vectors import (
     recorded,
     unpadded,
 )
-from tests.oracles.tflite_cases import Case
+from tests.oracles.tflite_cases import OpCase
 
 WHO = {"ref": REFERENCE, "xnnpack": DELEGATE}
 SUITES = ("dynamic_linear", "dynamic_linear_i4", "dynamic_conv", "dynamic_matmul")
 
 
-def by_parts(case: Case) -> Graph:
+def by_parts(case: OpCase) -> Graph:
     """The case as a model has it: weights are dequantized, and the layer is one of reals."""
     graph = graph_of(case, "native")
     node = graph["y"].node

@@ -19,7 +19,7 @@ from qir.profiles import Query, profile
 from qir.profiles.kernel_forms import forms_of
 from tests.counting import note
 from tests.differential.one_op import computed, kind_of
-from tests.oracles.tflite_cases import SUITES, Case, Operand, digest
+from tests.oracles.tflite_cases import SUITES, CaseOperand, OpCase, digest
 from tests.oracles.tflite_dynamic import WITHOUT_DELEGATE
 from tests.oracles.tflite_more import WITHOUT_REFERENCE
 from tests.oracles.tflite_vectors import CHANGED
@@ -31,7 +31,7 @@ SAME, VALID = f"{DELEGATE}.same", f"{DELEGATE}.valid"
 Array = NDArray[np.generic]
 
 
-def recorded(folder: Path, name: str, who: str) -> list[tuple[Case, Array]]:
+def recorded(folder: Path, name: str, who: str) -> list[tuple[OpCase, Array]]:
     """The cases of a suite and what a runtime gave for each."""
     cases = list(SUITES[name]())
     with np.load(folder / f"{name}.npz") as file:
@@ -46,7 +46,7 @@ def recorded(folder: Path, name: str, who: str) -> list[tuple[Case, Array]]:
     return [(c, p.reshape(c.shape)) for c, p in zip(cases, parts, strict=True)]
 
 
-def left_over(case: Case) -> bool:
+def left_over(case: OpCase) -> bool:
     """Whether XNNPACK leaves a convolution to others: by weights of four bits, or by channels of
     unsigned codes or of reals themselves."""
     of, w = case.operands["x"], case.operands["w"]
@@ -54,7 +54,7 @@ def left_over(case: Case) -> bool:
     return bool(w.bits == 4 or apart)
 
 
-def unpadded(case: Case) -> bool:
+def unpadded(case: OpCase) -> bool:
     """Whether XNNPACK's defect hits: padded SAME, where along an axis nothing is to be padded."""
     if case.op != "conv2d" or not case.same or left_over(case):
         return False
@@ -65,7 +65,7 @@ def unpadded(case: Case) -> bool:
     return bool(max(taps) > 1 and min((o - 1) * s + k - n for n, o, k, s in sides) < 0)
 
 
-def agree(pairs: Iterable[tuple[Case, Array]], profile: str) -> None:
+def agree(pairs: Iterable[tuple[OpCase, Array]], profile: str) -> None:
     """AssertionError where a profile gives other bytes than were recorded."""
     for number, (case, wanted) in enumerate(pairs):
         found = computed(case, profile)
@@ -165,8 +165,8 @@ def test_the_form_holds_of_each_defect(name: str) -> None:
 
 def test_rows_that_end_the_process_are_refused() -> None:
     data = np.random.default_rng(5).integers(-128, 128, (2, 600)).astype(np.int8)
-    out = Operand(np.zeros(0, np.int8), 1 / 256, -128)
-    case = Case("softmax", {"x": Operand(data, 2.0**-10, 3)}, out, data.shape, {"axis": -1})
+    out = CaseOperand(np.zeros(0, np.int8), 1 / 256, -128)
+    case = OpCase("softmax", {"x": CaseOperand(data, 2.0**-10, 3)}, out, data.shape, {"axis": -1})
     with pytest.raises(OpError, match="512 or more"):
         computed(case, REFERENCE)
     assert computed(case, DELEGATE).shape == data.shape
@@ -177,12 +177,12 @@ def test_rows_that_end_the_process_are_refused() -> None:
 def test_sums_that_end_the_process_are_refused(op: str, name: str) -> None:
     """By a scale 2^19 times the result's."""
     data = np.random.default_rng(6).integers(-128, 128, (1, 40)).astype(np.int8)
-    out = Operand(np.zeros(0, np.int8), 1.0, -7)
-    held = {"a": Operand(data, 2.0**-11, 3), "b": Operand(data, 2.0**19, 5)}
+    out = CaseOperand(np.zeros(0, np.int8), 1.0, -7)
+    held = {"a": CaseOperand(data, 2.0**-11, 3), "b": CaseOperand(data, 2.0**19, 5)}
     with pytest.raises(OpError, match=r"2\^19 times"):
-        computed(Case(op, held, out, data.shape, fed=("a", "b")), name)
+        computed(OpCase(op, held, out, data.shape, fed=("a", "b")), name)
     held["b"] = replace(held["b"], scale=2.0**18)
-    assert computed(Case(op, held, out, data.shape, fed=("a", "b")), name).shape == data.shape
+    assert computed(OpCase(op, held, out, data.shape, fed=("a", "b")), name).shape == data.shape
 
 
 def test_blocks_of_weights_that_the_delegate_does_not_take_are_refused() -> None:
@@ -206,8 +206,8 @@ def test_layers_with_a_state_of_other_kinds_are_refused_and_run_under_native(nam
     case = next(iter(SUITES["lstm"]()))
     hidden = case.shape[-1]
     for slot, of in (
-        ("peephole", Operand(np.ones((1, 3 * hidden), np.int16), 2.0**-12)),
-        ("proj", Operand(np.ones((1, hidden, hidden), np.int8), 2.0**-6)),
+        ("peephole", CaseOperand(np.ones((1, 3 * hidden), np.int16), 2.0**-12)),
+        ("proj", CaseOperand(np.ones((1, hidden, hidden), np.int8), 2.0**-6)),
     ):
         other = replace(case, operands={**case.operands, slot: of})
         with pytest.raises(OpError, match=f"y: lstm: .* takes no {slot}; .* profile native"):

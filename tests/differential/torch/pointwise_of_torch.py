@@ -130,7 +130,7 @@ def _map(held: Held) -> Map:
     return held.map
 
 
-def foreseen(form: Form, profile: str) -> Array:
+def predicted(form: Form, profile: str) -> Array:
     """What QIR computes for a form."""
     case, graph = form.case, Graph(profile=profile)
     held = {"x": case.x, "w": case.w}

@@ -56,7 +56,7 @@ class Layer:
         scale, zero = float(self.x.scale), int(self.x.zero)
         return torch.quantize_per_tensor(torch.from_numpy(self.data), scale, zero, torch.quint8)
 
-    def foreseen(self, *, real: bool = False, relu: bool = False) -> Array:
+    def predicted(self, *, real: bool = False, relu: bool = False) -> Array:
         operands = {"x": Held(taken(self.coded), self.x), "w": self.w, "bias": Held(self.bias)}
         asked = Asked("linear", operands, None if real else self.out, tails=("relu",) * relu)
         return computed(asked, NAME)
@@ -86,7 +86,7 @@ def test_layers_that_quantize_their_data_give_reals(relu: bool) -> None:
             packed = OPS.quantized.linear_prepack(layer.weights, layer.reals)
             at = float(layer.x.scale), int(layer.x.zero)
             made = run(torch.from_numpy(layer.data), *at, packed).numpy()
-            found = layer.foreseen(real=True)
+            found = layer.predicted(real=True)
             tally.add(np.maximum(found, 0) if relu else found, made, "reals")
     tally.exact()
 
@@ -102,7 +102,7 @@ def test_a_wrapped_layer_quantizes_weights_and_data() -> None:
             x, w, y = zip(ends, zeros, strict=True)
             run = OPS._quantized.wrapped_quantized_linear
             made = run(torch.from_numpy(layer.data), *x, real, *w, layer.reals, *y, len(real))
-            steps = layer.foreseen().astype(np.int32) - int(layer.out.zero)
+            steps = layer.predicted().astype(np.int32) - int(layer.out.zero)
             tally.add(np.asarray(steps.astype(F) * layer.out.scale), made.numpy(), "wrapped")
     tally.exact()
 

@@ -503,7 +503,7 @@ def test_functions_behind_lines_go_one_by_one(name: str, op: str) -> None:
     tally.exact()
 
 
-def test_what_lies_in_two_orders_is_said_not_to_be_foreseen() -> None:
+def test_what_lies_in_two_orders_is_said_not_to_be_predicted() -> None:
     """A sum of what a convolution gives and of what it reads."""
     x = Held(codes(np.random.default_rng(0), "u8", 1, 3, 4, 4), of("u8", 0.05, 61))
     w = Held(np.ones((3, 3, 1, 1), np.int8), of("i8", np.full(3, 0.01, F), 0, 0))

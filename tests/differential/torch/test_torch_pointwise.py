@@ -31,7 +31,7 @@ from tests.differential.kernels_of_torch import (
 from tests.differential.torch_profile import named
 
 from .draws_of_torch import image
-from .pointwise_of_torch import TAILS, Form, foreseen, in_engine, made
+from .pointwise_of_torch import TAILS, Form, in_engine, made, predicted
 from .test_torch_elements import OPS
 from .test_torch_products import chained, conv, exact_reals, linear, made_by, pytestmark, summed
 
@@ -58,7 +58,7 @@ def with_summand(op: str, seed: int) -> Product:
 def compared(forms: list[Form], wanted: list[np.ndarray], name: str) -> Tally:
     tally = Tally()
     for number, (form, found) in enumerate(zip(forms, wanted, strict=True)):
-        tally.add(foreseen(form, name), found, f"{form.tail} {number}")
+        tally.add(predicted(form, name), found, f"{form.tail} {number}")
     return tally
 
 

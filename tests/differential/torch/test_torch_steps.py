@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from qir.backends.torch.channels_last.result_strides import (
-    Kernel,
     Read,
+    StridedKernel,
     requantized,
     result_steps,
-    unforeseen,
+    unpredicted,
 )
 from qir.backends.torch.channels_last.strides import (
     Sizes,
@@ -201,7 +201,7 @@ def compare(op: Op, data: list[torch.Tensor], name: str) -> bool:
         return False
     reads = [Read(tuple(x.shape), tuple(x.stride())) for x in data]
     qnnpack = name == "qnnpack" and data[0].dtype == torch.quint8
-    kernel = Kernel(op.name, op.attrs, reads, tuple(made.shape), qnnpack, op.units)
+    kernel = StridedKernel(op.name, op.attrs, reads, tuple(made.shape), qnnpack, op.units)
     assert result_steps(kernel) == tuple(made.stride()), kernel
     return True
 
@@ -277,7 +277,9 @@ def test_softmaxes_of_other_rows_are_told_of_qnnpack() -> None:
                     wanted = (torch.softmax(x.dequantize(), axis) * 256).clamp(0, 255)
                     off = float((made - wanted).abs().max()) > 2
                     read = [Read(sizes, steps)]
-                    why = unforeseen(Kernel("softmax", {"axis": axis}, read, sizes, True, True))
+                    why = unpredicted(
+                        StridedKernel("softmax", {"axis": axis}, read, sizes, True, True)
+                    )
                     assert why or not off, (sizes, steps, axis)
                     told, wrong = told + bool(why), wrong + off
     assert told

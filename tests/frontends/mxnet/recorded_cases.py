@@ -26,6 +26,8 @@ class Case:
     results: list[Array] = field(default_factory=list)
     inner: dict[str, Array] = field(default_factory=dict)
     """Integers that nodes made, by the names that MXNet gives their results."""
+    refused: str = ""
+    """Not empty where MXNet refuses to run the symbol, which then has no results."""
 
     @property
     def operators(self) -> set[str]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import qir
-from qir.backends.mxnet.session import Session
+from qir.backends.mxnet.session import MxnetSession
 from qir.errors import PluginError, Refused
 from qir.frontends.mxnet.parameters import read_parameters
 from qir.frontends.mxnet.samples import parameter_bytes
@@ -201,12 +201,12 @@ def test_mxnet_runs_kept_operators_between_quantized_layers(tmp_path: Path) -> N
     x = np.random.default_rng(SEED).normal(size=SHAPE).astype(np.float32)
     path = detector(tmp_path)
     graph = qir.load(path)
-    theirs = list(Session(path).run({"data": x}).values())
+    theirs = list(MxnetSession(path).run({"data": x}).values())
     for ours, wanted in zip(qir.run(graph, {"data": x}).values(), theirs, strict=True):
         assert np.allclose(ours, wanted, atol=1e-5)
     made = qir.quantize(graph, qir.calibrate(graph, x), target=TARGET)
     again = tmp_path / "int8-symbol.json"
     qir.save(made, again, target=TARGET)
-    found = of_mxnet(Session(again).run({"data": x}, every=True))
+    found = of_mxnet(MxnetSession(again).run({"data": x}, every=True))
     assert len(found) > 5
     assert differing(integers(made, x), found) == []

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 PYTHON = Path(os.environ.get("QIR_MXNET", ROOT / "build/oracles/mxnet/bin/python"))
 PARTS = {
     "operators": ["layers.npz", "moves.npz", "points.npz"],
-    "quantized": ["quantized.npz", "uncalibrated.npz"],
+    "quantized": ["quantized.npz", "uncalibrated.npz", "modes.npz"],
     "files": ["files.npz"],
     "zoo": ["zoo.npz"],
 }

@@ -31,20 +31,22 @@ BYTES = (
     "test_texts.py",
     "test_whole_image_pools.py",
 )
-"""Tests whose results are compared with onnxruntime's, codes by `==`."""
+"""Tests whose results are compared with onnxruntime's, quantized values by `==`."""
 _MOST = 400
 """Sets of parameters of a test; none has as many."""
 HEAD = """# ONNX, operator by operator
 
-Made by `python -m tests.frontends.onnx.coverage`. *Read*: as ops of the language, or kept as it is,
-run by onnxruntime or ONNX's evaluator, and given back; an operator of the language is kept in forms
-that it lacks, such as axes, sizes or pads that are computed while a model runs, and in so many of
-the cases that follow. *Run* and *written*: how many of the `onnx` package's node tests of that
-operator alone give what they should in the interpreter, and in onnxruntime when written back
-([case by case](onnx.md)). *In tests of bytes*: its result, or the codes of that, is an output of a
-model that a test hands to onnxruntime which compares outputs: codes by `==`; reals, and codes that
-such reals are rounded to, within bounds that it states. This page looks at those models and runs no
-comparison: that each holds is what the tests say.
+Made by `python -m tests.frontends.onnx.coverage`.
+
+| column | meaning |
+|---|---|
+| read | *ops*: converted to ops of the language. *kept*: a foreign op, written back unchanged and \
+run by onnxruntime or ONNX's evaluator. Some ops are kept in some cases, such as axes, sizes or \
+pads that are computed at run time |
+| run, written | how many of the `onnx` package's node tests of that operator pass in the \
+interpreter, and in onnxruntime when written back ([case by case](onnx.md)) |
+| in tests of bytes | whether its result, float or quantized, is an output of a model whose \
+outputs a test compares with onnxruntime's: quantized values by `==`, floats within stated bounds |
 """
 
 

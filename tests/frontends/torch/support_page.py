@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import ao
 
 import qir
-from qir.backends.torch.session import Session, Signature, engine
+from qir.backends.torch.session import ProgramInterface, TorchSession, engine
 from qir.errors import QirError
 from qir.frontends.torch.observers import observed, observed_by
 from qir.ir.graph import Graph
@@ -39,9 +39,9 @@ Made by `python -m tests.frontends.torch.support_page`. The entries are those of
 of that name, with what later versions added.
 
 - *Read*: as ops of the language; *foreign*: kept, and run by PyTorch.
-- *Run*: what QIR computes beside what PyTorch computes. *Equal*: every integer and every float.
+- *Run*: what QIR computes, compared with PyTorch. *Equal*: every integer and every float.
   *Near*: within 1e-5 of the largest float, unless the last column says more. *Not claimed*: some
-  integers differ, and the ledger says that the profile does not foresee every value.
+  integers differ, and the ledger says that the profile does not predict every value.
 - *Written*: given back to PyTorch (`qir.build(graph, format="fx")`), and how its results compare.
 
 `tests/frontends/torch/test_support_page.py` tries each entry again and compares the numbers; of
@@ -104,7 +104,7 @@ def _written(
     try:
         to = "pt2e" if graph.profile.endswith(".pt2e") else f"pytorch-{entry.engine}"
         made: Any = qir.build(graph, target=to, format="fx")
-        found = Session(made, entry.engine, Signature.of(graph))(**given)
+        found = TorchSession(made, entry.engine, ProgramInterface.of(graph))(**given)
     except QirError as error:
         return "no", _short(
             str(error).partition("cannot be written for PyTorch: ")[2] or str(error)

@@ -12,7 +12,7 @@ from torch import ao
 
 from qir.calibration import Statistics
 from qir.errors import Refused
-from qir.frontends.torch.observers import Observed, observed, observed_by
+from qir.frontends.torch.observers import ObserverRecord, observed, observed_by
 from qir.ir.dtype import U8
 from qir.ir.scheme import Scheme
 from qir.ir.text import parse
@@ -48,7 +48,7 @@ CHANNELS = (
 ENGINES = ("fbgemm", "x86", "onednn", "qnnpack")
 
 
-def ours(found: Observed, slot: str) -> QuantType:
+def ours(found: ObserverRecord, slot: str) -> QuantType:
     """Returns the type that QIR gives to the data or weights of a layer by a scheme."""
     text = "graph main as native {\n  %x = input() : 6x5xf32\n  %w = constant(@w) : 7x5xf32\n"
     text += "  %y = linear(%x, %w) : 6x7xf32\n  output(y=%y)\n}\n"
@@ -74,7 +74,7 @@ def seen(made: Any, batches: list[NDArray[np.float32]]) -> Any:
     return made
 
 
-def same(found: Observed, watcher: Any, slot: str) -> None:
+def same(found: ObserverRecord, watcher: Any, slot: str) -> None:
     """Asserts that types have the scales and zero points of an observer."""
     kind = ours(found, slot)
     scale, zero = watcher.calculate_qparams()

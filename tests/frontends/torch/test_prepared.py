@@ -117,3 +117,40 @@ def test_a_reference_module_computes_floats_between_quantized_values() -> None:
     assert [n.op for n in graph].count("conv2d") == 1
     (ours,), (theirs,) = computed(graph, [X]), wanted(module, [X])
     assert difference(ours, theirs, NEAR) == ""
+
+
+def observed_after_export() -> nn.Module:
+    """A module as `prepare_pt2e` gives it: exported, with an observer after each call."""
+    made: Any = torch.export.export(Net().eval(), (X,)).module()
+    for node in list(made.graph.nodes):
+        if node.op == "call_function" and isinstance(node.meta.get("val"), Tensor):
+            name = f"activation_post_process_{node.name}"
+            setattr(made, name, AO.HistogramObserver())
+            with made.graph.inserting_after(node):
+                observer = made.graph.call_module(name, (node,))
+            node.replace_all_uses_with(observer, lambda user, own=observer: user is not own)
+    made.recompile()
+    made(X)
+    return made  # type: ignore[no-any-return]
+
+
+def test_an_exported_module_with_observers_is_read_as_the_float_one() -> None:
+    module, ledger = observed_after_export(), qir.Ledger()
+    with pytest.raises(NotImplementedError):
+        module.eval()
+    graph = qir.load(module, inputs=(X,), ledger=ledger)
+    assert [e.reason for e in ledger if "observers are left out; calibrate" in e.reason]
+    (ours,), (theirs,) = computed(graph, [X]), wanted(Net(), [X])
+    assert difference(ours, theirs, NEAR) == ""
+
+
+def test_observers_of_torchao_are_known_by_the_names_of_their_classes() -> None:
+    from qir.frontends.torch.quantized_modules import without_observers
+
+    base = type(
+        "ObserverBase", (nn.Identity,), {"__module__": "torchao.quantization.pt2e.observer"}
+    )
+    other = type("ObserverBase", (nn.Identity,), {"__module__": "user.observers"})
+    kept, count = without_observers(nn.Sequential(base(), other(), nn.ReLU()))
+    assert count == 1
+    assert [type(part).__name__ for part in kept] == ["Identity", "ObserverBase", "ReLU"]

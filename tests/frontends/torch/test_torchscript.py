@@ -17,8 +17,10 @@ from torch.ao.quantization import DeQuantStub, QuantStub, get_default_qconfig_ma
 from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
 import qir
-from qir.errors import InputError, UsageError
+from qir.errors import InputError, Refused, UsageError
 from qir.ir.graph import Graph
+from qir.target import target
+from tests.cli.command import process
 from tests.processors import has
 
 from .comparison import computed, difference, flat, wanted
@@ -318,7 +320,7 @@ def test_what_is_known_of_a_script_is_evaluated(tmp_path: Path) -> None:
 def test_inputs_of_an_archive_are_examples_or_shapes(tmp_path: Path) -> None:
     path = tmp_path / "m.pt"
     traced(nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), [data((2, 3, 4))]).save(path)
-    with pytest.raises(InputError, match=r"does not say the shape of .*give example inputs"):
+    with pytest.raises(InputError, match=r"does not say the shape of .*give it: --shape"):
         qir.load(path)
     for given in ([(5, 3, 4)], [data((5, 3, 4))], [np.zeros((5, 3, 4), np.float32)]):
         assert qir.load(path, inputs=given).inputs[0].type.shape == (5, 3, 4)
@@ -376,3 +378,50 @@ def test_a_damaged_archive_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(InputError) as told:
             qir.load(path)
         assert "\n" not in str(told.value)
+
+
+def test_an_archive_that_reads_at_indices_is_read(tmp_path: Path) -> None:
+    """PyTorch saves `x[i]` as an overload of its own, index.Tensor_hacked_twin."""
+
+    class Picking(nn.Module):
+        def forward(self, x: Tensor, i: Tensor) -> tuple[Tensor, Tensor]:
+            held = x * 2
+            return x[i], held.index_put((i,), held[i] + 1)
+
+    data = (torch.randn(4, 5), torch.tensor([2, 0]))
+    script = traced(Picking(), data)
+    script.save(str(tmp_path / "a.pt"))
+    graph = qir.load(tmp_path / "a.pt", inputs=data)
+    for ours, theirs in zip(computed(graph, data), Picking()(*data), strict=True):
+        assert np.array_equal(ours, theirs.numpy())
+
+
+def test_commands_on_an_archive_are_silent_about_quantized_tensors(tmp_path: Path) -> None:
+    with engine("x86"):
+        script = traced(Quantizing(FUNCTIONS["add_relu"]), [torch.randn(IMAGE)])
+    script.save(str(tmp_path / "int8.pt"))
+    shape = ",".join(map(str, IMAGE))
+    done = process("show", "int8.pt", "--shape", shape, cwd=tmp_path)
+    assert (done.status, done.err) == (0, "")
+
+
+@pytest.mark.parametrize(("slope", "steps"), [(0.1, 200), (1.0, 0)])
+def test_a_prelu_of_fx_that_is_none_is_converted_with_lossy_alone(
+    slope: float, steps: int, tmp_path: Path
+) -> None:
+    """quantized::prelu quantizes 1 by the slopes' scale, whose largest is the largest slope."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.PReLU(8, slope), nn.Linear(8, 4)).eval()
+    x = torch.randn(40, 6)
+    with engine("x86"):
+        prepared = prepare_fx(net, get_default_qconfig_mapping("x86"), (x,))
+        prepared(x)
+        graph = qir.load(traced(convert_fx(prepared), [x]), inputs=[x])
+    ledger = qir.Ledger()
+    qir.save(graph, tmp_path / "a.onnx", lossy=True, ledger=ledger)
+    said = [e.reason for e in ledger if "is a PReLU, and its kernel is not" in e.reason]
+    assert len(said) == (steps > 0)
+    for name in ("onnxruntime", "pytorch-x86") if steps else ():
+        assert int(said[0].partition("by up to ")[2].partition(" steps")[0]) > steps
+        with pytest.raises(Refused, match=r"holds no 1 .* --lossy allows it"):
+            qir.save(graph, tmp_path / f"b{target(name).suffix}", target=name)

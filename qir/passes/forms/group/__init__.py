@@ -26,7 +26,7 @@ from math import inf
 from qir.analysis.activations import tails_of
 from qir.analysis.claims import entries
 from qir.analysis.group_conditions import offset
-from qir.analysis.kernel_groups import Kernel, is_float, kernels, wrap
+from qir.analysis.kernel_groups import KernelGroup, is_float, kernels, wrap
 from qir.ir.graph import Graph
 from qir.ir.ops import spec
 from qir.ledger import Change, Entry, Ledger
@@ -34,9 +34,9 @@ from qir.profiles import Profile, given, profile
 from qir.profiles.conditions import conditions
 from qir.profiles.preparation import preparation_steps
 from qir.profiles.profile import REAL
-from qir.profiles.profile import Group as Row
+from qir.profiles.profile import GroupEntry as Row
 from qir.rewrite import Tolerance
-from qir.rewrite.fusing import Fusing, Match
+from qir.rewrite.fusing import ChainMatch, Fusing
 from qir.rewrite.preparation import Preparation
 from qir.rewrite.runner.filter import anything, asking, may
 from qir.rewrite.runner.options import option
@@ -77,7 +77,7 @@ class Group(Fusing):
         return sum(known[step].run(graph, made) for step in self.steps(named))
 
     def steps(self, named: Profile) -> tuple[str, ...]:
-        """The preparation steps that are taken, in order."""
+        """Returns the preparation steps that are taken, in order."""
         return named.prepare
 
     def _wrap(self, name: str, made: Graph) -> None:
@@ -114,17 +114,17 @@ class Group(Fusing):
         rows = self.named(graph).groups
         return any(REAL in kinds for row in rows for kinds in row.when.storage.values())
 
-    def rewrite(self, match: Match, graph: Graph) -> str:
-        """The chain, and the row of the profile that says it is one kernel."""
+    def rewrite(self, match: ChainMatch, graph: Graph) -> str:
+        """Returns the chain, and the row of the profile that says it is one kernel."""
         said = _says(self.named(graph), self._row(match, graph))
         return f"{super().rewrite(match, graph)} by {said}"
 
-    def promised(self, match: Match, graph: Graph) -> tuple[Entry, ...]:
-        """What the profile claims of the kernel, where that is not every byte."""
+    def promised(self, match: ChainMatch, graph: Graph) -> tuple[Entry, ...]:
+        """Returns what the profile claims of the kernel, where that is not every byte."""
         row = self._row(match, graph)
         return entries(row.claim if row else "unknown", self.name, match.head.name)
 
-    def allows(self, match: Match, graph: Graph) -> bool:
+    def allows(self, match: ChainMatch, graph: Graph) -> bool:
         row = self._row(match, graph)
         if row is None or offset(match, self.named(graph)):
             return False
@@ -132,15 +132,15 @@ class Group(Fusing):
             return False
         return all(conditions()[need].met(match) for need in row.needs)
 
-    def _row(self, match: Match, graph: Graph) -> Row | None:
-        """The row of the profile that speaks of these ops."""
+    def _row(self, match: ChainMatch, graph: Graph) -> Row | None:
+        """Returns the row of the profile that speaks of these ops."""
         kind = "real" if match.result is None else "codes"
         chain = tuple(n.op for n in match.ops)
         return self.named(graph).group(chain, match.query, result=kind)
 
 
-def told(kernel: Kernel, named: Profile) -> str:
-    """A kernel's ops, and the row of the profile that says it is one."""
+def told(kernel: KernelGroup, named: Profile) -> str:
+    """Returns a kernel's ops, and the row of the profile that says it is one."""
     return f"{' |> '.join(kernel.chain)} by {_says(named, kernel.row)}"
 
 

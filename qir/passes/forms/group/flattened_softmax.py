@@ -1,5 +1,4 @@
-"""A softmax that its source has as one op on axes taken as one, and the graph as an op of rows
-between a flatten and a reshape back: what a runtime computes on quantized values as one kernel."""
+"""Matches a softmax over several flattened axes, which some runtimes compute as one kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ _KINDS = ("softmax", "log_softmax")
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SoftmaxNodes:
     """The three nodes of one op of the source."""
 
     flat: Node
@@ -19,8 +18,8 @@ class Rows:
     back: Node
 
 
-def rows(node: Node) -> Rows | None:
-    """The three that a reshape ends."""
+def rows(node: Node) -> SoftmaxNodes | None:
+    """Returns the three that a reshape ends."""
     soft = node.operands["x"].node if node.op == "reshape" else node
     flat = soft.operands["x"].node if soft.op in _KINDS else node
     if flat.op != "flatten" or any(n.stages or n.schemes for n in (flat, soft, node)):
@@ -28,9 +27,9 @@ def rows(node: Node) -> Rows | None:
     if not soft.origins or not soft.origins == flat.origins == node.origins:
         return None
     alone = (use is not None for use in (flat.result.only_use, soft.result.only_use))
-    return Rows(flat, soft, node) if all(alone) else None
+    return SoftmaxNodes(flat, soft, node) if all(alone) else None
 
 
 def lays_back(node: Node) -> bool:
-    """Whether a reshape is part of such a softmax, and moves nothing by itself."""
+    """Returns whether a reshape is part of such a softmax, and moves nothing by itself."""
     return rows(node) is not None

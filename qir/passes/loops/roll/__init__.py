@@ -40,7 +40,7 @@ from qir.ir.node import Node
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.passes.loops.roll.layers import find_layers
-from qir.passes.loops.roll.steps import Row, Steps, last_rows, put_scan, sequences
+from qir.passes.loops.roll.steps import RepeatedSteps, Row, last_rows, put_scan, sequences
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import REGROUPED
@@ -118,11 +118,11 @@ class Roll(Pass):
         return count
 
     @staticmethod
-    def _steps(graph: Graph, entries: Row) -> Steps | None:
+    def _steps(graph: Graph, entries: Row) -> RepeatedSteps | None:
         if any(value.node not in graph for value in entries):
             return None
         for row in last_rows(entries):
-            steps = Steps(graph)
+            steps = RepeatedSteps(graph)
             if steps.trace(row) and steps.carried and steps.serve():
                 return steps
         return None

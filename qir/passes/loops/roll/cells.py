@@ -1,4 +1,4 @@
-"""Bodies that are exactly the cell of a recurrent layer, with the weights of its gates.
+"""Matches loop bodies that are the cell of a recurrent layer, and collects its weights.
 
 A gate reads a sum: products of the entry, of the state, or of both side by side, biases, and a
 peephole. Splits and slices of columns are followed through activations and sums, so that it does
@@ -52,7 +52,7 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Cell:
+class RecurrentCell:
     """A cell: what it reads and makes, and its gates in the order of the layer."""
 
     op: str
@@ -94,7 +94,9 @@ class CellReader:
     def __init__(self, body: Graph, outside: Mapping[Value, Value]) -> None:
         self.body, self.outside = body, outside
 
-    def find(self, x: Value, states: Sequence[Value], made: Sequence[Value]) -> Cell | None:
+    def find(
+        self, x: Value, states: Sequence[Value], made: Sequence[Value]
+    ) -> RecurrentCell | None:
         """Returns the cell that reads an entry and these states; None where it is none."""
         if len(states) == 2:
             return self._lstm(x, (states[0], states[1]), (made[0], made[1]))
@@ -287,15 +289,15 @@ class CellReader:
         found = ((self._activated(part, op, x, h), op) for op in _LAST)
         return next(((gate, op) for gate, op in found if gate is not None), None)
 
-    def _rnn(self, x: Value, h: Value, made: Value) -> Cell | None:
+    def _rnn(self, x: Value, h: Value, made: Value) -> RecurrentCell | None:
         whole = self.whole(made)
         if whole is None or (found := self._last(whole, x, h)) is None:
             return None
-        return Cell("rnn", x, (h,), (made,), (found[0],), _activations(found[1]))
+        return RecurrentCell("rnn", x, (h,), (made,), (found[0],), _activations(found[1]))
 
     def _lstm(
         self, x: Value, states: tuple[Value, Value], made: tuple[Value, Value]
-    ) -> Cell | None:
+    ) -> RecurrentCell | None:
         """Reads h' = o * tanh(c'), or a product of it, and c' = f * c + i * g."""
         (h, c), new_c, hidden = states, self.whole(made[1]), self.whole(made[0])
         if new_c is None or hidden is None:
@@ -322,10 +324,10 @@ class CellReader:
                     i, g = self._activated(p, "sigmoid", x, h, c), self._last(q, x, h)
                     if f and o and last and i is not None and g is not None:
                         attrs = _activations("sigmoid", g[1], last)
-                        return Cell("lstm", x, states, made, (i, o, f, g[0]), attrs, proj)
+                        return RecurrentCell("lstm", x, states, made, (i, o, f, g[0]), attrs, proj)
         return None
 
-    def _gru(self, x: Value, h: Value, made: Value) -> Cell | None:
+    def _gru(self, x: Value, h: Value, made: Value) -> RecurrentCell | None:
         """Reads h' = (1 - z) * n + z * h, or n + z * (h - n)."""
         new = self.whole(made)
         for a, b in () if new is None else self._sides(new, "add"):
@@ -337,7 +339,7 @@ class CellReader:
                 if update is not None and found is not None:
                     reset, gate, before, last = found
                     attrs = {**_activations("sigmoid", last), "linear_before_reset": before}
-                    return Cell("gru", x, (h,), (made,), (update, reset, gate), attrs)
+                    return RecurrentCell("gru", x, (h,), (made,), (update, reset, gate), attrs)
         return None
 
     def _less(self, part: Columns, h: Value, n: Columns) -> bool:
@@ -377,7 +379,7 @@ class CellReader:
         return None
 
     def _products(self, part: Columns) -> Iterator[Value]:
-        """Yields what the products of a sum read, one beside the other too."""
+        """Yields what the products of a sum read, one next to the other too."""
         for a, b in self._sides(part, "add"):
             yield from self._products(a)
             yield from self._products(b)

@@ -1,4 +1,4 @@
-"""Scans and loops whose body is exactly the cell of a recurrent layer, or of several."""
+"""Rewrites scans and loops whose body is the cell of a recurrent layer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qir.ir.dims import Dim
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, TensorType
-from qir.passes.loops.roll.cells import Cell, CellReader, Rows
+from qir.passes.loops.roll.cells import CellReader, RecurrentCell, Rows
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Layers:
 
     node: Node
     walk: _Walk
-    cells: tuple[tuple[Cell, dict[str, Rows]], ...]
+    cells: tuple[tuple[RecurrentCell, dict[str, Rows]], ...]
     """With the weights of each."""
 
     @property
@@ -186,7 +186,7 @@ class Layers:
         return stands
 
     def _layer(
-        self, graph: Graph, cell: Cell, weights: Mapping[str, Rows], sequence: Value
+        self, graph: Graph, cell: RecurrentCell, weights: Mapping[str, Rows], sequence: Value
     ) -> Node:
         node, walk = self.node, self.walk
         operands = {"x": sequence}
@@ -221,7 +221,7 @@ def find_layers(graph: Graph, node: Node) -> Layers | None:
     if walk is None or node.schemes or not walk.begins:
         return None
     reader = CellReader(walk.body, walk.outside)
-    cells: list[tuple[Cell, dict[str, Rows]]] = []
+    cells: list[tuple[RecurrentCell, dict[str, Rows]]] = []
     x, left = walk.x, list(range(len(walk.begins)))
     while left:
         found = _next(reader, walk, x, left)
@@ -238,7 +238,7 @@ def find_layers(graph: Graph, node: Node) -> Layers | None:
 
 def _next(
     reader: CellReader, walk: _Walk, x: Value, left: Sequence[int]
-) -> tuple[Cell, tuple[int, ...]] | None:
+) -> tuple[RecurrentCell, tuple[int, ...]] | None:
     """Returns the cell that reads an entry, and which of the carried values are its states."""
     for order in _orders(left):
         begins, ends = ([each[i] for i in order] for each in (walk.begins, walk.ends))

@@ -11,7 +11,7 @@ from qir.ir.dtype import I64
 from qir.ir.ops import AttrSpec, Call, Elsewhere, OpSpec, PluginOp, Slot, Traits
 from qir.ir.types import TensorType
 from qir.profiles import PluginMethod
-from qir.reference.method import Call as CodesCall
+from qir.reference.method import MethodCall as CodesCall
 
 
 def _like_x(call: Call) -> tuple[TensorType, ...]:

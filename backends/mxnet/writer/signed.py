@@ -1,0 +1,39 @@
+"""Data around the zero point 128, as other runtimes store symmetric data, become int8."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from qir.ir.dtype import I8, U8
+from qir.ir.graph import Graph
+from qir.ir.node import Value
+from qir.ir.types import uniform
+from qir.ledger import Change, Ledger
+from qir.passes.forms.unsigned_data import movable
+
+STEP = "write mxnet"
+_MIDDLE = 128
+
+
+def signed(graph: Graph, ledger: Ledger) -> None:
+    """Stores u8 values with the zero point 128 as i8; the same float values, the same steps."""
+    for value in movable(graph, _around_128, kernels=True):
+        kind = value.type.quant
+        assert kind is not None
+        bounds = kind.bounds and (kind.bounds[0] - _MIDDLE, kind.bounds[1] - _MIDDLE)
+        made = uniform(I8, kind.scales(), np.int64(0), bounds=bounds)
+        made = replace(made, express=kind.express, scale_dtype=kind.scale_dtype)
+        graph.set_type(value, value.type.with_element(made))
+        said = "stored as i8 without its zero point of 128; its float values stay"
+        ledger.add(Change.REGROUPED, STEP, value.name, said)
+
+
+def _around_128(value: Value) -> bool:
+    kind = value.type.quant
+    if kind is None or kind.storage != U8 or kind.kind != "uniform" or kind.dynamic:
+        return False
+    if kind.real_zero or kind.plus is not None or kind.grain is not None:
+        return False
+    return bool(value.uses) and bool(np.all(np.asarray(kind.zeros()) == _MIDDLE))

@@ -1,0 +1,131 @@
+"""Operators that PyTorch says in others: read as these where the language knows all of them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch._decomp import decomposition_table
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from qir.errors import InputError
+
+from . import sizes
+from .call import KeepCall
+from .program import TorchProgram
+
+if TYPE_CHECKING:
+    from .reader import ProgramReader
+
+_DEEPEST = 8
+"""How often an operator may be said in others, these in others, and so on."""
+
+
+def read(reader: ProgramReader, node: fx.Node) -> Any:
+    """Reads a call as what PyTorch makes of it; Keep where that is not known either."""
+    if reader.depth >= _DEEPEST or not str(node.target).startswith("aten."):
+        raise KeepCall
+    leaves, shape = tree_flatten((node.args, node.kwargs))
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, fx.Node)]
+    operands = [leaves[i] for i in places]
+    function, before_dispatch = _function(node.target)
+
+    def called(*given: Any) -> Any:
+        held = list(leaves)
+        for place, value in zip(places, given, strict=True):
+            held[place] = value
+        args, kwargs = tree_unflatten(held, shape)
+        return function(*args, **kwargs)
+
+    module = _traced(called, [held.meta["val"] for held in operands], before_dispatch)
+    return _inlined(reader, node, module, operands)
+
+
+def _function(target: Any) -> tuple[Callable[..., Any], bool]:
+    """Returns what computes an operator by others, and whether it calls composite ones.
+
+    Raises Keep for one that PyTorch does not say in others.
+    """
+    plain = _functional(target) if target._schema.is_mutable else target
+    if plain._can_decompose():
+        return plain, False
+    if plain not in decomposition_table:
+        raise KeepCall
+    return decomposition_table[plain], True
+
+
+def _functional(target: Any) -> Any:
+    """Returns the operator that gives a result of its own instead of changing its operand."""
+    packet = getattr(torch.ops.aten, target._schema.name.partition("::")[2].removesuffix("_"), None)
+    found = getattr(packet, target._overloadname, None)
+    if found is None:
+        raise KeepCall
+    return found
+
+
+def _traced(
+    called: Callable[..., Any], fakes: Sequence[Any], before_dispatch: bool
+) -> fx.GraphModule:
+    """Returns the calls that a function makes; Keep where it cannot be traced, or fixes sizes."""
+    mode: Any = next((f.fake_mode for f in fakes if hasattr(f, "fake_mode")), None)
+    if mode is None:
+        raise KeepCall
+    known = len(mode.shape_env.guards) if mode.shape_env else 0
+    trace: Any = make_fx(called, pre_dispatch=before_dispatch, tracing_mode="real")
+    try:
+        with torch.no_grad(), mode:
+            made: fx.GraphModule = trace(*fakes)
+    except Exception as error:  # PyTorch raises what it likes
+        raise KeepCall from error
+    found = mode.shape_env.guards[known:] if mode.shape_env else []
+    if any(getattr(guard.expr, "rel_op", "") == "==" for guard in found):
+        raise KeepCall
+    return made
+
+
+def _inlined(
+    reader: ProgramReader, node: fx.Node, module: fx.GraphModule, operands: Sequence[fx.Node]
+) -> Any:
+    """Reads the calls of a module in the place of a call."""
+    places = [held for held in module.graph.nodes if held.op == "placeholder"]
+    given = dict(zip(places, operands, strict=True))
+    stored = {
+        p.name: found for p, held in given.items() if (found := reader.held(held)) is not None
+    }
+    program = TorchProgram(module.graph, stored, lambda name: operator.attrgetter(name)(module))
+    inner = type(reader)(
+        program,
+        reader.graph.name,
+        reader.ledger,
+        reader.share,
+        graph=reader.graph,
+        depth=reader.depth + 1,
+    )
+    for place, held in given.items():
+        if sizes.is_size(held):
+            inner.sizes[place.name] = reader.size(held)
+        elif place.name not in stored:
+            inner.found[place.name] = reader.tensor(held)
+    try:
+        for call in module.graph.nodes:
+            if call.op == "output":
+                return _results(inner, call.args[0])
+            if call.op != "placeholder":
+                call.meta.update(
+                    {k: node.meta[k] for k in ("nn_module_stack", "stack_trace") if k in node.meta}
+                )
+                inner.read(call)
+    except InputError as error:
+        raise KeepCall from error
+    raise KeepCall
+
+
+def _results(inner: ProgramReader, held: Any) -> Any:
+    """Returns the values of results; of a result that is none nobody reads anything."""
+    if isinstance(held, (list, tuple)):
+        return [None if one is None else inner.tensor(one) for one in held]
+    return inner.tensor(held)

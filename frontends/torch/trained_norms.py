@@ -1,0 +1,158 @@
+"""Folds the batch norm of a layer prepared for training into it, as torch.ao's convert does.
+
+While a model is trained, a layer's weights are quantized as they will be once the batch norm is
+folded in, and its result is divided by the same factor: the norm then sees what it would see in
+float. `norm(layer(x, fake(w * factor)) / factor + bias)`, where `factor` is `gamma / std`, is
+`layer(x, fake(w * factor)) + folded bias`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
+
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED
+from qir.ir.types import Array
+from qir.ledger import Change, Ledger
+from qir.rewrite.layer_weights import operands, store_bias
+
+_NORM = ("gamma", "beta", "mean", "var")
+_RESHAPES = ("reshape", "unsqueeze", "flatten")
+_PAIR = ("dequantize", "quantize")
+
+
+def fold_trained_norms(graph: Graph, ledger: Ledger) -> int:
+    """Folds each batch norm of that form; returns how many."""
+    norms = [node for node in graph if node.op == "batch_norm"]
+    count = sum(_fold(graph, norm, ledger) for norm in norms)
+    if count:
+        graph.prune()
+    return count
+
+
+def _fold(graph: Graph, norm: Node, ledger: Ledger) -> bool:
+    divided, bias = _without_bias(norm.operands["x"])
+    if divided.node.op != "div" or not _parts_known(norm):
+        return False
+    layer, factor = (divided.node.operands[slot].node for slot in ("a", "b"))
+    if layer.op not in ("linear", *CONVOLUTIONS, *TRANSPOSED) or _is_read_twice(norm, layer):
+        return False
+    scaled = _scaled_weights(layer)
+    factor = _plain(factor.result).node
+    if scaled is None or not _is_factor(factor, norm):
+        return False
+    product, weights, by = scaled
+    if _plain(by).node is not factor or (layer.op in TRANSPOSED and layer.attrs["groups"] != 1):
+        return False
+    folded, shifts = _folded(layer, norm, weights, bias)
+    made = graph.constant(
+        Array.of(folded.numpy(), weights.name),
+        name=graph.fresh(f"{weights.name}.folded"),
+        before=product,
+    )
+    graph.set_lineage(made, weights.lineage.then("scaled"))
+    graph.replace(product.result, made)
+    store_bias(graph, layer, shifts.numpy())
+    name, origins = norm.name, (*layer.origins, *norm.origins)
+    graph.substitute(norm, layer.result)
+    graph.set_origins(layer, origins)
+    said = f"folded into {layer.name}'s weights, as torch.ao's convert does after training"
+    ledger.add(Change.REGROUPED, "read torch", name, said)
+    return True
+
+
+def _without_bias(x: Value) -> tuple[Value, Value | None]:
+    """Returns what a layer's own bias is added to, and that bias."""
+    node = x.node
+    if node.op == "add":
+        for data, other in (("a", "b"), ("b", "a")):
+            bias = _plain(node.operands[other])
+            if bias.constant is not None and bias.type.rank == 1:
+                return node.operands[data], bias
+    return x, None
+
+
+def _plain(value: Value) -> Value:
+    """Returns a row before it was given axes of one element."""
+    while value.node.op in _RESHAPES:
+        value = value.node.operands["x"]
+    return value
+
+
+def _parts_known(norm: Node) -> bool:
+    return all(norm.operands[slot].constant is not None for slot in _NORM)
+
+
+def _is_read_twice(norm: Node, layer: Node) -> bool:
+    """Returns whether a value between a layer and its norm, or its own bias, is used elsewhere."""
+    node = norm.operands["x"].node
+    while node.result.only_use is not None:
+        if node is layer:
+            _, _, own = operands(layer)
+            return own is not None and (own.constant is None or bool(own.constant.data.any()))
+        data = next(v for v in node.operands.values() if v.type.rank and _leads_to(v, layer))
+        node = data.node
+    return True
+
+
+def _leads_to(value: Value, layer: Node) -> bool:
+    return value.node is layer or layer.result in value.node.operands.values()
+
+
+def _scaled_weights(layer: Node) -> tuple[Node, Value, Value] | None:
+    """Returns weights times factor before fake quantization: the product, weights and factor."""
+    _, value, _ = operands(layer)
+    for op in _PAIR:
+        if value.node.op == op:
+            value = value.node.operands["x"]
+    product = value.node
+    if product.op != "mul" or product.result.only_use is None:
+        return None
+    a, b = product.operands["a"], product.operands["b"]
+    weights, by = (a, b) if a.constant is not None else (b, a)
+    return (product, weights, by) if weights.constant is not None else None
+
+
+def _is_factor(node: Node, norm: Node) -> bool:
+    """Returns whether a node computes gamma / sqrt(var + eps) of this norm."""
+    if node.op != "div" or node.operands["b"].node.op != "sqrt":
+        return False
+    inner = node.operands["b"].node.operands["x"].node
+    if inner.op != "add" or not _same(node.operands["a"], norm.operands["gamma"]):
+        return False
+    a, b = inner.operands["a"], inner.operands["b"]
+    var, eps = (a, b) if a.type.rank else (b, a)
+    if eps.constant is None or not _same(var, norm.operands["var"]):
+        return False
+    return bool(np.float32(eps.constant.data) == np.float32(norm.attrs["eps"]))  # type: ignore[arg-type]
+
+
+def _same(left: Value, right: Value) -> bool:
+    held, other = left.constant, right.constant
+    return held is not None and other is not None and np.array_equal(held.data, other.data)
+
+
+def _folded(layer: Node, norm: Node, weights: Value, bias: Value | None) -> tuple[Tensor, Tensor]:
+    """Returns weights and bias as torch.ao computes them."""
+    gamma, beta, mean, var = (_tensor(norm.operands[slot]) for slot in _NORM)
+    own = torch.zeros_like(mean) if bias is None else _tensor(bias)
+    w, eps = _tensor(weights), norm.attrs["eps"]
+    assert isinstance(eps, float)
+    if layer.op == "linear":
+        made = fuse_linear_bn_weights(w, own, mean, var, eps, gamma, beta)
+    else:
+        turned = layer.op in TRANSPOSED
+        made = fuse_conv_bn_weights(w, own, mean, var, eps, gamma, beta, transpose=turned)
+    return made[0].detach(), made[1].detach()
+
+
+def _tensor(value: Value) -> Tensor:
+    assert value.constant is not None
+    return torch.tensor(value.constant.data)
+
+
+__all__ = ["fold_trained_norms"]

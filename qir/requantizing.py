@@ -1,0 +1,225 @@
+"""Takes the ranges of a quantized model, so that it can be quantized again for another target.
+
+A model that was trained with simulated quantization, or quantized for a runtime whose types another
+one lacks, becomes the float model that it simulates. The ranges of its types stand for those that
+calibration would have found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.analysis.signs import never_negative
+from qir.calibration import Key, Statistics
+from qir.calibration.runner import GraphProgram
+from qir.errors import UsageError
+from qir.ir.dims import Dim
+from qir.ir.graph import Graph
+from qir.ir.node import Node, Value
+from qir.ir.ops import spec
+from qir.ir.scheme import RESULT
+from qir.ir.types import QuantType
+from qir.ledger import Change, Ledger
+from qir.passes.cleanup.prune import Prune
+from qir.passes.forms.expand_qdq import ExpandQdq
+from qir.passes.forms.open_groups import OpenGroups
+from qir.quantizing import Prepared, fold, prepare
+from qir.recipe import Recipe
+from qir.reference.constants import computed
+from qir.reference.interpreter import profile_of
+from qir.rewrite import run_passes
+
+Range = tuple[float, float]
+_STEP = "ranges"
+_WITHIN = frozenset({"relu", "clip", "avg_pool2d"})
+"""Ops whose results lie in the range of their operand, or nearer to zero."""
+_REMEDY = "quantize the float model, with samples"
+
+
+@dataclass(frozen=True)
+class Reopened:
+    """A float model, and the ranges of the quantized one that it was."""
+
+    graph: Graph
+    statistics: Statistics
+    rules: tuple[str, ...]
+    """The user's rules, and those that keep ops float for whose values there is no range."""
+
+
+def reopen(graph: Graph, recipe: Recipe, ledger: Ledger) -> Reopened:
+    """Returns the float model of a quantized one with its ranges, for a recipe.
+
+    Raises UsageError where quantized values are more than floats that were rounded.
+    """
+    out, ranges = _opened(graph)
+    folded = fold(out)
+    known = _spread(folded, ranges)
+    statistics = Statistics(GraphProgram(folded).digest)
+    with statistics.batch("ranges", 0) as batch:
+        for tensor, (low, high) in known.items():
+            batch.update(tensor, np.asarray([low, high], np.float32))
+    said = f"taken from the quantized types of the model: {len(known)} tensors have one"
+    ledger.add(Change.QUANTIZED, _STEP, graph.name, said)
+    prepared = prepare(out, statistics, replace(recipe, corrections="none"), Ledger())
+    rules = _kept(prepared, recipe.rules, ledger)
+    return Reopened(out, statistics, rules)
+
+
+# -- quantized values become floats ---------------------------------------------------------------
+
+
+def _opened(graph: Graph) -> tuple[Graph, dict[str, Range]]:
+    """Returns a float copy, and the ranges of tensors that were quantized."""
+    steps = (OpenGroups("* |> *", chains=True), ExpandQdq())
+    out = run_passes(graph, steps, Ledger())
+    ranges: dict[str, Range] = {}
+    for node in list(out):
+        if node.op == "dequantize":
+            _open(out, node, ranges)
+    out = run_passes(out, (Prune(),), Ledger())
+    left = next((v for v in out.values.values() if v.type.quant), None)
+    if left is not None:
+        raise UsageError(f"{left.name} is quantized where {_readers(left)} it: {_REMEDY}")
+    out.profile = "native"
+    return out, ranges
+
+
+def _open(graph: Graph, node: Node, ranges: dict[str, Range]) -> None:
+    """Replaces a dequantize by what was quantized, or by the floats of constant integers."""
+    coded = node.operands["x"]
+    made, quant = coded.node, coded.type.quant
+    if made.op not in ("constant", "quantize") or quant is None:
+        raise UsageError(f"{coded.name} is made quantized by {made.op}: {_REMEDY}")
+    x = coded if made.op == "constant" else made.operands["x"]
+    if x.constant is not None and not quant.dynamic:
+        held = x.constant.data if x is coded else _computed(graph, made, x.constant.data)
+        floats = graph.constant(_computed(graph, node, held), before=node)
+        graph.set_origins(floats.node, x.node.origins)
+        graph.substitute(node, floats)
+        return
+    if not quant.dynamic and (found := _range(quant)) is not None:
+        if found[0] == 0 and not never_negative(x):  # the type was the relu
+            x = graph.add("relu", {"x": x}, before=node, origins=made.origins).result
+        tensor = x.lineage.tensor
+        low, high = ranges.get(tensor, found)
+        ranges[tensor] = min(low, found[0]), max(high, found[1])
+    graph.replace(node.result, x)
+
+
+def _computed(graph: Graph, node: Node, x: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Returns what a quantize or dequantize makes of a constant."""
+    found = computed(node, {"x": x}, profile_of(graph, node))
+    if len(found) != 1:
+        raise UsageError(f"{node.result.name}: its integers cannot be computed: {_REMEDY}")
+    return np.asarray(found[0])
+
+
+def _range(quant: QuantType) -> Range | None:
+    """Returns the lowest and the highest number of a type; of one about zero it is symmetric."""
+    if quant.kind != "uniform" or quant.real_zero or quant.plus is not None:
+        return None
+    scales, zeros = np.asarray(quant.scales(), np.float64), np.asarray(quant.zeros(), np.int64)
+    low, high = (quant.low - zeros) * scales, (quant.high - zeros) * scales
+    low = np.where(low == -high - scales, -high, low)
+    return float(np.min(low)), float(np.max(high))
+
+
+def _readers(value: Value) -> str:
+    readers = [use.node.op for use in value.uses]
+    return f"{readers[0]} reads" if readers else "nothing reads"
+
+
+# -- ranges of the tensors beside them ------------------------------------------------------------
+
+
+def _spread(graph: Graph, ranges: Mapping[str, Range]) -> dict[str, Range]:
+    """Returns the ranges by tensor, with those that follow for ops that only move or limit."""
+    known = dict(ranges)
+    for node in graph:
+        found = _of_result(node, known)
+        for value in node.results if found is not None else ():
+            assert found is not None
+            known.setdefault(value.lineage.tensor, found)
+    for node in reversed(list(graph)):
+        x = node.operands.get("x")
+        if x is not None and x.constant is None and _rearranges(node):
+            found = known.get(node.result.lineage.tensor)
+            if found is not None:
+                known.setdefault(x.lineage.tensor, found)
+    return known
+
+
+def _of_result(node: Node, known: Mapping[str, Range]) -> Range | None:
+    """Returns the range that follows from those of the operands."""
+    traits = spec(node.op).traits if node.op != "fused" else None
+    if traits is None or not node.results:
+        return None
+    slots = [v for s, v in node.operands.items() if s.partition(".")[0] in traits.same_params]
+    if node.op in _WITHIN:
+        slots = [node.operands["x"]]
+    found = [known.get(value.lineage.tensor) for value in slots if value.constant is None]
+    if not found or any(each is None for each in found) or len(found) != len(slots):
+        return None
+    low = min(each[0] for each in found if each)
+    high = max(each[1] for each in found if each)
+    least = 0.0 if node.op == "relu" else node.attrs.get("min") if node.op == "clip" else None
+    most = node.attrs.get("max") if node.op == "clip" else None
+    least = least if isinstance(least, float) else -np.inf
+    most = most if isinstance(most, float) else np.inf
+    return min(max(low, least), most), max(min(high, most), least)
+
+
+def _rearranges(node: Node) -> bool:
+    """Whether the result has the elements of the operand, each once."""
+    if node.op == "fused" or not spec(node.op).traits.value_preserving or len(node.results) != 1:
+        return False
+    if not set(node.operands) <= {"x", "shape"}:
+        return False
+    return _count(node.operands["x"].type.shape) == _count(node.result.type.shape)
+
+
+def _count(shape: Iterable[Dim]) -> tuple[int, list[str]]:
+    sizes = list(shape)
+    names = sorted(str(size) for size in sizes if not isinstance(size, int))
+    return prod(size for size in sizes if isinstance(size, int)), names
+
+
+# -- ops for which there are none -----------------------------------------------------------------
+
+
+def _kept(prepared: Prepared, rules: tuple[str, ...], ledger: Ledger) -> tuple[str, ...]:
+    """Returns the rules, and one for each op that needs a range which nothing states."""
+    while True:
+        planned = prepared.graph.copy()
+        prepared.planned(rules).run(planned, Ledger())
+        found = {node.name: value for node in planned if (value := _without(node, prepared))}
+        if not found:
+            return rules
+        for name, value in found.items():
+            said = f"stays float: no range of {value.name} is stated"
+            ledger.add(Change.EXACT, _STEP, name, said)
+        rules = (*rules, *(f"name={_literal(name)}: float" for name in found))
+
+
+def _without(node: Node, prepared: Prepared) -> Value | None:
+    """Returns a tensor that a planned op stores, and for which there is no range."""
+    traits = spec(node.op).traits if node.op != "fused" else None
+    for slot, scheme in node.schemes.items():
+        values = node.results if slot == RESULT else (node.operands[slot],)
+        if traits is not None and slot == traits.bias:
+            continue
+        for value in values:
+            stated = Key(value.lineage.tensor, None) in prepared.statistics
+            if scheme.scale is None and value.constant is None and not stated:
+                return value
+    return None
+
+
+def _literal(name: str) -> str:
+    """Returns a pattern that matches a name."""
+    return "".join("?" if c.isspace() or c in "[]*" else c for c in name)

@@ -1,0 +1,138 @@
+"""Archives that state no shapes: which sizes stay open, are assumed, or are asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import qir
+from qir.errors import ShapesNeeded
+from qir.ir.graph import Graph
+from qir.ledger import Ledger
+from qir.target import target
+from tests.cli.command import qir as command
+
+from .comparison import computed, difference, wanted
+
+NEAR = 1e-5
+SCRIPT: Any = torch.jit.script
+LOAD: Any = torch.jit.load
+TRACE: Any = torch.jit.trace
+
+
+class Layer(nn.Module):
+    """A convolution, and what a test does with its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv: Any = nn.Conv2d(3, 8, 3, padding=1, stride=2)
+        self.linear: Any = nn.Linear(8 * 16 * 16, 4)
+
+
+class Resized(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = F.interpolate(self.conv(x), size=x.shape[-2:], mode="bilinear")
+        return made
+
+
+class Padded(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.conv(F.pad(x, [0, (8 - x.size(3) % 8) % 8, 0, (8 - x.size(2) % 8) % 8]))
+        return made
+
+
+class Flattened(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.linear(self.conv(x).view(x.shape[0], -1))
+        return made
+
+
+class Branching(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.conv(x)
+        big: Tensor = made * 2
+        return big if x.size(2) > 100 else made
+
+
+def require_same(graph: Graph, module: nn.Module, x: Tensor) -> None:
+    (ours,), (theirs,) = computed(graph, [x]), wanted(module, [x])
+    assert not difference(ours, theirs, NEAR)
+
+
+def archive(path: Path, module: nn.Module, how: str = "scripted") -> Path:
+    module.eval()
+    x = torch.zeros(2, 3, 32, 32)
+    made = SCRIPT(module) if how == "scripted" else TRACE(module, x, check_trace=False)
+    made.save(str(path / "net.pt"))
+    return path / "net.pt"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", ["scripted", "traced"])
+@pytest.mark.parametrize("kind", [Resized, Padded])
+def test_sizes_that_a_program_computes_with_stay_open(
+    kind: type[Layer], how: str, tmp_path: Path
+) -> None:
+    module = kind()
+    graph = qir.load(archive(tmp_path, module, how))
+    for shape in ((3, 3, 45, 51), (1, 3, 32, 47)):
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+        require_same(graph, module, x)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", ["scripted", "traced"])
+def test_sizes_that_the_layers_fix_are_assumed_and_reported(how: str, tmp_path: Path) -> None:
+    path, ledger = archive(tmp_path, Flattened(), how), Ledger()
+    graph = qir.load(path, ledger=ledger)
+    assert graph.inputs[0].type.shape[1:] == (3, 32, 32)
+    assert not isinstance(graph.inputs[0].type.shape[0], int)
+    (entry,) = ledger
+    assert "input x: its sizes are assumed to be nx3x32x32" in entry.reason
+    shown = " ".join(command("show", path).out.split())
+    assert "--shape or inputs= sets others" in shown
+    sized = qir.load(path, inputs=[("n", 3, 16, 64)])
+    assert sized.inputs[0].type.shape[1:] == (3, 16, 64)
+
+
+def test_a_branch_by_sizes_asks_for_them(tmp_path: Path) -> None:
+    path, module = archive(tmp_path, Branching()), Branching()
+    with pytest.raises(ShapesNeeded, match=r"branches by the sizes of x.*--shape"):
+        qir.load(path)
+    module.load_state_dict(LOAD(str(path)).state_dict())
+    for side in (32, 128):
+        graph = qir.load(path, inputs=[("n", 3, side, side)])
+        require_same(graph, module, torch.randn(2, 3, side, side))
+
+
+def test_a_file_of_others_runs_by_pytorch_itself(tmp_path: Path) -> None:
+    path, x = archive(tmp_path, Resized()), torch.randn(2, 3, 40, 40)
+    graph = qir.load(path)
+    (name,) = (value.name for value in graph.inputs)
+    theirs = LOAD(str(path))(x).detach().numpy()
+    made: Any = target("pytorch-x86").compile_read(path, graph)(**{name: x.numpy()})
+    assert list(made) == list(graph.outputs)
+    (again,) = made.values()
+    assert np.array_equal(again, theirs)
+    assert np.abs(computed(graph, [x])[0] - theirs).max() < NEAR
+
+
+def test_an_exported_program_of_others_runs_by_pytorch_itself(tmp_path: Path) -> None:
+    class Named(nn.Module):
+        def forward(self, x: Tensor, *, mask: Tensor) -> dict[str, Tensor]:
+            return {"kept": x * mask, "moved": x + 1}
+
+    given = torch.randn(2, 3), torch.ones(2, 3)
+    program = torch.export.export(Named(), given[:1], {"mask": given[1]})
+    torch.export.save(program, tmp_path / "net.pt2")
+    np.savez(tmp_path / "data.npz", x=given[0].numpy(), mask=given[1].numpy())
+    files = tmp_path / "net.pt2", "--data", tmp_path / "data.npz"
+    made = command("run", *files, "--compare", "pt2e")
+    assert made.status == 0, made
+    assert "all equal" in made.out
