@@ -81,7 +81,7 @@ DATA = "An .npy or .npz file, a folder of them or of images, a .jsonl or .csv fi
 
 def data(text: str, *, required: bool = False) -> Decorator:
     """Samples to calibrate with or to run on."""
-    rule = "Arrays that are not named as an input are ignored; a single array is for a single input"
+    rule = "Arrays named as no input are ignored; a single one, labels aside, is for one input"
     return click.option(
         "--data", type=PATH, required=required, metavar="PATH", help=f"{text} {rule}."
     )
