@@ -425,6 +425,8 @@ def _mean(b: ProgramBuilder, job: Job, over: Sizes) -> None:
     if job.tail:
         raise CannotLower(f"no kernel bounds a float result by {job.tail[0].op}")
     value = job.operands["x"]
+    if any(v.type.element != F32 for v in (value, job.result)):
+        raise CannotLower("no kernel takes the mean of integers over these axes")
     shape = sizes(value)
     kept = tuple(axis for axis in range(len(shape)) if axis not in over)
     order = (*kept, *over)
