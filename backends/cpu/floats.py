@@ -403,6 +403,8 @@ def _mean(b: ProgramBuilder, job: Job, over: Sizes) -> None:
     if job.tail:
         raise CannotLower(f"no kernel bounds a float result by {job.tail[0].op}")
     value = job.operands["x"]
+    if any(v.type.element != F32 for v in (value, job.result)):
+        raise CannotLower("no kernel takes the mean of integers over these axes")
     shape = sizes(value)
     if len(shape) == 4 and over in ((1, 2), (2, 3)) and not b.watched:
         typed_first = over == (2, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qir.ir.node import Node
+from qir.rewrite.window_shares import whole_windows
 
 from .layers import numbers, padded, paddings
 from .symbol import Entry
@@ -80,13 +81,30 @@ def _pool(kind: str) -> Row:
         if kind == "lp":
             attrs["p_value"] = node.attrs["p"]
         if before != after:
-            if kind != "max" and not (kind == "avg" and node.attrs["count_pad"]):
+            if kind == "avg" and not node.attrs["count_pad"]:
+                return _by_whole_windows(writer, node, x, attrs)
+            if kind not in ("max", "avg"):
                 raise writer.refuse(node, "it pads one side more than the other")
             x = padded(writer, node, x, (before, after), _LEAST if kind == "max" else 0.0)
             attrs["pad"] = (0,) * len(before)
         return writer.last(node, "Pooling", [x], attrs)
 
     return write
+
+
+def _by_whole_windows(
+    writer: SymbolWriter, node: Node, x: Entry, attrs: dict[str, object]
+) -> Entry:
+    """Adds means whose padding differs before and after and does not count."""
+    found = whole_windows(node)
+    if found is None:
+        said = "it pads one side more than the other, without counting that: state the image's size"
+        raise writer.refuse(node, said)
+    x = padded(writer, node, x, (found.before, found.after), 0.0)
+    none = {"pad": (0,) * len(found.before), "pooling_convention": "valid"}
+    made = writer.step(node, "Pooling", [x], {**attrs, **none})
+    gains = writer.constant(f"{node.name}_gains", found.gains, node)
+    return writer.last(node, "broadcast_mul", [made, gains], {})
 
 
 def _global(kind: str) -> Row:

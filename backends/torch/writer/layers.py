@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
 from qir.ir.attrs import Attr
 from qir.ir.node import Node
+from qir.rewrite.window_shares import whole_windows
 
 from .program import FxProgram, Handler
 
@@ -156,13 +158,26 @@ def _avg_pool(axes: int) -> Handler:
         pads = whole(attrs["pad"])
         front, back = sides(pads)
         if front != back and not attrs["count_pad"]:
-            raise program.refuse(node, "its padding differs before and after and is not counted")
+            return _back(program, node, _by_whole_windows(program, node, given, axes))
         x, pad = padded(program, given, pads, 0.0)
         more = (whole(attrs["kernel"]), whole(attrs["stride"]), pad, attrs["ceil"])
         counted = bool(attrs["count_pad"])
         return _back(program, node, program.call(f"aten.avg_pool{axes}d", x, *more, counted))
 
     return write
+
+
+def _by_whole_windows(program: FxProgram, node: Node, given: fx.Node, axes: int) -> fx.Node:
+    """Means whose padding differs before and after and does not count."""
+    found = whole_windows(node)
+    if found is None:
+        said = "its padding differs before and after and is not counted: state the image's size"
+        raise program.refuse(node, said)
+    x, _ = padded(program, given, (*found.before, *found.after), 0.0)
+    window = whole(node.attrs["kernel"]), whole(node.attrs["stride"])
+    made = program.call(f"aten.avg_pool{axes}d", x, *window)
+    gains = program.hold(torch.from_numpy(found.gains), f"{node.name}.gains")
+    return program.call("aten.mul", made, gains)
 
 
 def _global_avg_pool(program: FxProgram, node: Node) -> fx.Node:

@@ -78,15 +78,33 @@ def _unsqueeze(program: FxProgram, node: Node) -> fx.Node:
     return made
 
 
+_MANY = 2**31 - 1
+"""More elements than an axis has."""
+
+
 def _slice(program: FxProgram, node: Node) -> fx.Node:
     made, attrs = program.operand(node, "x"), node.attrs
     for start, end, axis, step in zip(
         *(whole(attrs[key]) for key in ("starts", "ends", "axes", "steps")), strict=True
     ):
-        if step < 1:
-            raise program.refuse(node, f"PyTorch slices in steps of 1 and more, not {step}")
+        if step < 1:  # PyTorch slices in steps of 1 and more
+            found = _backwards(node, axis, start, end)
+            if found is None:
+                raise program.refuse(node, f"its axis {axis} has steps of {step} and no known size")
+            made = program.call("aten.flip", made, [axis])
+            start, end, step = *found, -step
         made = program.call("aten.slice", made, axis, start, end, step)
     return made
+
+
+def _backwards(node: Node, axis: int, start: int, end: int) -> tuple[int, int] | None:
+    """Returns where a slice that goes backwards starts and ends once the axis is flipped."""
+    size = node.operands["x"].type.shape[axis]
+    if isinstance(size, int):
+        first, last, _ = slice(start, end, -1).indices(size)
+        return size - 1 - first, size - 1 - last
+    begins = start == -1 or start >= _MANY
+    return (0, _MANY) if begins and end <= -_MANY else None
 
 
 def _split(program: FxProgram, node: Node) -> list[fx.Node]:

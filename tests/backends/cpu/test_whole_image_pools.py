@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import qir
 from qir._kernels import _cpu
 from qir.backends.cpu import CpuTarget
 from qir.ir.attrs import Attr
@@ -89,3 +90,20 @@ def test_a_window_of_the_whole_image_is_the_global_pools(
         other = in_order_of_the_window(x.astype(np.int64), maps, low, high)
         moved += int((other.ravel() != wanted.ravel()).sum())
     assert moved > 0, "the two formulas never differ here"
+
+
+@pytest.mark.parametrize("spatial", [(32,), (3, 4, 5)])
+def test_means_of_integers_along_one_or_three_axes_are_the_references(
+    spatial: tuple[int, ...],
+) -> None:
+    sizes, ones = ("x".join(map(str, s)) for s in (spatial, (1,) * len(spatial)))
+    graph = qir.parse(
+        f"graph main as native {{ %x = input() : (N)x10x{sizes}x!quant.uniform<u8:f32, 0.5:3>\n"
+        f"%y = global_avg_pool(%x) : (N)x10x{ones}x!quant.uniform<u8:f32, 0.25:7>\noutput(y=%y) }}"
+    )
+    x = np.random.default_rng(2).integers(0, 256, (4, 10, *spatial)).astype(np.uint8)
+    mean = (x.astype(np.float64) - 3).mean(tuple(range(2, x.ndim)), keepdims=True)
+    wanted = np.clip(np.rint(mean * 0.5 / 0.25) + 7, 0, 255)
+    found = np.asarray(qir.compile(graph)(x=x)["y"]).astype(int)
+    assert np.array_equal(found, qir.run(graph, {"x": x})["y"])
+    assert np.abs(found - wanted).max() <= 1  # float32 may make another side of a tie

@@ -86,6 +86,32 @@ def test_keras_in_float_is_the_same_in_every_framework(
         assert near(one(target(name).compile(graph)(image=X)), wanted)
 
 
+@pytest.mark.parametrize(("size", "kernel", "stride"), [(17, 2, 2), (9, 2, 1), (10, 3, 2)])
+def test_means_of_uneven_padding_are_keras_in_pytorch_and_mxnet(
+    size: int, kernel: int, stride: int, tmp_path: Path
+) -> None:
+    x = drawn(2, size, size, 3)
+    given = tf.keras.layers.Input(x.shape[1:])
+    pooled = tf.keras.layers.AveragePooling2D(kernel, stride, padding="same")(given)
+    model = tf.keras.Model(given, pooled)
+    graph, wanted = qir.load(model), np.asarray(model(x))
+    (name,) = (value.name for value in graph.inputs)
+    assert near(one(target("pytorch-x86").compile(graph)(**{name: x})), wanted)
+    qir.save(graph, tmp_path / "m-symbol.json", target="mxnet-onednn")
+    back = qir.load(tmp_path / "m-symbol.json")
+    assert near(one(qir.run(back, {back.inputs[0].name: x})), wanted)
+
+
+def test_layers_of_both_directions_are_keras_in_pytorch() -> None:
+    layers, x = tf.keras.layers, drawn(3, 9, 6)
+    given = layers.Input(x.shape[1:])
+    made = layers.Bidirectional(layers.LSTM(8, return_sequences=True))(given)
+    model = tf.keras.Model(given, layers.Bidirectional(layers.GRU(5))(made[:, ::-1]))
+    graph, wanted = qir.load(model), np.asarray(model(x, training=False))
+    (name,) = (value.name for value in graph.inputs)
+    assert near(one(target("pytorch-x86").compile(graph)(**{name: x})), wanted)
+
+
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
 def test_tensorflows_int8_file_becomes_onnx(
     form: str, keras: tuple[object, qir.Graph], tmp_path: Path
