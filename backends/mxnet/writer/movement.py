@@ -168,7 +168,7 @@ def _pad(writer: SymbolWriter, node: Node) -> Entry:
 
 
 def _block(
-    writer: Writer, node: Node, beside: Entry, shape: list[int | None], axis: int, count: int
+    writer: SymbolWriter, node: Node, beside: Entry, shape: list[int | None], axis: int, count: int
 ) -> list[Entry]:
     """Returns what pads a tensor on one side of an axis, as long as the tensor on open ones."""
     if not count:
