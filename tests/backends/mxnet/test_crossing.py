@@ -71,6 +71,16 @@ def test_data_around_128_become_signed(form: str, tmp_path: Path) -> None:
     assert start["attrs"]["out_type"] == "int8"
 
 
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_zero_points_that_mxnet_lacks_are_refused(form: str, tmp_path: Path) -> None:
+    """Sums that onnxruntime's kernels take have some, where losses are allowed."""
+    first = files(quantized(NETWORKS["residual"](), data()), tmp_path)
+    graph, path = qir.load(first, inputs=[("n", *data().shape[1:])]), tmp_path / "model.onnx"
+    qir.save(graph, path, format=form, lossy=True)
+    with pytest.raises(Refused, match="no zero point; quantize with --target mxnet-onednn"):
+        qir.save(qir.load(path), tmp_path / "back-symbol.json", target=TARGET)
+
+
 SUM = """
 graph main as mxnet-1.9 {
   %x = input() : 1x2x3x3xf32
