@@ -117,17 +117,26 @@ def _open(graph: Graph, ledger: Ledger) -> None:
         if node.op in ("quantize", "dequantize"):
             if node.op == "dequantize" and node.operands["x"].constant is not None:
                 continue  # computed below
-            said = f"{node.op}: {why}"
-            ledger.add(Change.REFUSED, STEP, name, said)
-            raise Refused(f"{name}: {said}; quantize with --target mxnet-onednn")
+            raise _odd_values(node, why, ledger)
         expand(graph, node)
         change = Change.APPROXIMATED if why == quantized.DEFECT else Change.REGROUPED
         ledger.add(change, STEP, name, f"float between integers: {why}")
+    graph.prune()
     for node in list(graph):
         # such as weights with a scale for each channel, and 32-bit biases: MXNet has no operator
-        if node.op == "dequantize" and quantized.obstacle(node):
-            fold(graph, node, ledger, STEP)
+        if node.op not in ("quantize", "dequantize") or not (why := quantized.obstacle(node)):
+            continue
+        if node.op == "quantize" or node.operands["x"].constant is None:
+            raise _odd_values(node, why, ledger)  # of an op that was opened above
+        fold(graph, node, ledger, STEP)
     graph.prune()
+
+
+def _odd_values(node: Node, why: str, ledger: Ledger) -> Refused:
+    """Returns the error for quantized values that MXNet does not have, noted in the ledger."""
+    name, said = node.results[0].name, f"{node.op}: {why}"
+    ledger.add(Change.REFUSED, STEP, name, said)
+    return Refused(f"{name}: {said}; quantize with --target mxnet-onednn")
 
 
 def to_model(graph: Graph, ledger: Ledger) -> ModelFiles:

@@ -155,19 +155,32 @@ def _pad(writer: SymbolWriter, node: Node) -> Entry:
         return writer.last(node, "Pad", [made], attrs)
     if mode != "constant" or min(pads) < 0:
         raise writer.refuse(node, f"MXNet pads 4 and 5 axes by {mode}, the first two not at all")
-    shape = list(writer.sizes(node, x))
-    kind, value = x.type.dtype.carrier, real(node.attrs, "value")
+    shape = [size if isinstance(size, int) else None for size in x.type.shape]
     for axis, pair in enumerate(pairs):
         if not any(pair):
             continue
-        blocks = []
-        for count in pair:
-            held = np.full([*shape[:axis], count, *shape[axis + 1 :]], value, kind)
-            blocks.append(writer.constant(f"{x.name}_pad", held, node) if count else None)
-        parts = [p for p in (blocks[0], made, blocks[1]) if p is not None]
+        before, after = (_block(writer, node, made, shape, axis, count) for count in pair)
+        parts = [*before, made, *after]
         made = writer.step(node, "Concat", parts, {"dim": axis, "num_args": len(parts)})
-        shape[axis] += sum(pair)
+        size = shape[axis]
+        shape[axis] = None if size is None else size + sum(pair)
     return writer.last(node, "_copy", [made])
+
+
+def _block(
+    writer: SymbolWriter, node: Node, beside: Entry, shape: list[int | None], axis: int, count: int
+) -> list[Entry]:
+    """Returns what pads a tensor on one side of an axis, as long as the tensor on open ones."""
+    if not count:
+        return []
+    x = node.operands["x"]
+    sizes = [count if i == axis else 1 if size is None else size for i, size in enumerate(shape)]
+    held = np.full(sizes, real(node.attrs, "value"), x.type.dtype.carrier)
+    made = writer.constant(f"{x.name}_pad", held, node)
+    if axes := tuple(i for i, size in enumerate(shape) if size is None and i != axis):
+        attrs = {"lhs_axes": axes, "rhs_axes": axes}
+        made = writer.step(node, "broadcast_like", [made, beside], attrs)
+    return [made]
 
 
 def _blocks(op: str) -> Row:

@@ -8,7 +8,9 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 
 _LAYERS = {"lstm": ("h0", "c0"), "gru": ("h0",), "rnn": ("h0",)}
-_SHAPED = frozenset(("unsqueeze", "squeeze", "reshape", "expand", "transpose", "cast", "flatten"))
+_SHAPED = frozenset(
+    "unsqueeze squeeze reshape expand transpose cast flatten slice gather split".split()
+)
 """Ops that make zeros of zeros."""
 
 

@@ -18,7 +18,8 @@ def write(w: Nodes, n: Node) -> list[str]:
     """Writes a kept op as it was; Refused for one of another framework."""
     framework, op = (str(n.attrs[name]) for name in ("framework", "op"))
     if framework != "tensorflow":
-        raise refused(n, f"{framework}'s {op} is not written for TensorFlow")
+        said = f"{framework}'s {op} is not written for TensorFlow"
+        raise refused(n, f"{said}; cut the model before it")
     held: Any = n.attrs["attrs"]
     stated = dict(held)
     taken = stated.pop(_TAKES, ("list.type", [0] * len(n.operands)))[1]

@@ -22,7 +22,7 @@ def _foreign(program: FxProgram, node: Node) -> fx.Node | list[fx.Node]:
     target = _overload(name)
     if framework != "torch" or target is None:
         said = f"it is an operator of {framework} that QIR does not know"
-        raise program.refuse(node, said)
+        raise program.refuse(node, f"{said}; cut the model before it")
     if target._schema.is_mutable:  # PyTorch has the same that changes nothing
         target = _overload(name.replace("_.", ".", 1))
         if target is None:

@@ -156,7 +156,8 @@ class FxProgram:
                 continue
             handler = choose(node)
             if handler is None:
-                raise self.refuse(node, "QIR knows no operator of PyTorch for it")
+                said = "QIR knows no operator of PyTorch for it"
+                raise self.refuse(node, f"{said}; cut the model before it")
             made = handler(self, node)
             results = (made,) if len(node.results) == 1 else made
             self.values |= zip(node.results, results, strict=True)

@@ -46,6 +46,15 @@ def token() -> qir.Graph:
     return graph
 
 
+def padded() -> qir.Graph:
+    """Channels and rows that are padded by a number."""
+    graph = qir.parse("graph main as native { %x = input() : (N)x3x(H)x4xf32  output(x=%x) }")
+    attrs = {"pads": (0, 1, 2, 0, 0, 2, 0, 0), "mode": "constant", "value": 1.5}
+    made = graph.add("pad", {"x": graph.inputs[0]}, attrs).result
+    graph.set_operand(graph.output, "x", made)
+    return graph
+
+
 def layer() -> qir.Graph:
     """An LSTM whose states are zeros as long as its batch."""
     rng = np.random.default_rng(4)
@@ -56,6 +65,8 @@ def layer() -> qir.Graph:
     shape = graph.add("concat", parts, {"axis": 0}).result
     zero = {"value": Array.of(np.zeros(1, np.float32), "zero")}
     states = [graph.add("constant_of_shape", {"shape": shape}, zero).result for _ in range(2)]
+    cut = {"starts": (0,), "ends": (6,), "axes": (1,), "steps": (1,)}
+    states[0] = graph.add("slice", {"x": states[0]}, cut).result
     h, c = (graph.add("unsqueeze", {"x": s}, {"axes": (0,)}).result for s in states)
     w, r = (graph.constant(rng.normal(size=(1, 24, n)).astype(np.float32)) for n in (3, 6))
     made = graph.add("lstm", {"x": x, "w": w, "r": r, "h0": h, "c0": c}).results[0]
@@ -63,7 +74,7 @@ def layer() -> qir.Graph:
     return graph
 
 
-GRAPHS = {made.__name__: made for made in (attention, token, layer)}
+GRAPHS = {made.__name__: made for made in (attention, token, padded, layer)}
 
 
 def feeds(graph: qir.Graph) -> dict[str, np.ndarray]:
