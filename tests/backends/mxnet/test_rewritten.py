@@ -13,6 +13,7 @@ import qir
 from qir.backends.mxnet.session import MxnetSession
 from qir.errors import Refused
 from qir.frontends.mxnet.symbol import read_symbol
+from qir.ir.attrs import Attr
 from qir.ir.types import Array
 from tests.frontends.mxnet.recorded_cases import difference
 
@@ -49,7 +50,11 @@ def token() -> qir.Graph:
 def padded() -> qir.Graph:
     """Channels and rows that are padded by a number."""
     graph = qir.parse("graph main as native { %x = input() : (N)x3x(H)x4xf32  output(x=%x) }")
-    attrs = {"pads": (0, 1, 2, 0, 0, 2, 0, 0), "mode": "constant", "value": 1.5}
+    attrs: dict[str, Attr] = {
+        "pads": (0, 1, 2, 0, 0, 2, 0, 0),
+        "mode": "constant",
+        "value": 1.5,
+    }
     made = graph.add("pad", {"x": graph.inputs[0]}, attrs).result
     graph.set_operand(graph.output, "x", made)
     return graph
