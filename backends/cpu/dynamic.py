@@ -24,7 +24,7 @@ ONE = np.ones(1, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
+class ScaledAccumulator:
     """The value that a step makes of integer sums, and the scale that it multiplies them by."""
 
     result: Value
@@ -85,12 +85,12 @@ def _columns(job: Job) -> NDArray[np.int8] | None:
     return np.ascontiguousarray(data.T.astype(np.int8))
 
 
-def _scaled(b: ProgramBuilder, value: Value, columns: int) -> Scaled | None:
+def _scaled(b: ProgramBuilder, value: Value, columns: int) -> ScaledAccumulator | None:
     """The conversion to float32 that alone uses integer sums, and a product that alone uses it."""
     cast = _only(value)
     if cast is None or cast.op != "cast" or cast.result.type.dtype != F32:
         return None
-    found = Scaled(cast.result, (cast.name,))
+    found = ScaledAccumulator(cast.result, (cast.name,))
     node = _only(cast.result)
     if node is None or node.op != "mul" or sizes(node.result) != sizes(cast.result):
         return found
