@@ -60,7 +60,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def checked_methods(kind: type[R]) -> type[R]:
-    """A class whose public methods refuse wrong arguments as `checked` functions do."""
+    """Returns a class whose public methods refuse wrong arguments as `checked` functions do."""
     for name, member in list(vars(kind).items()):
         if isinstance(member, FunctionType) and (name[0] != "_" or name == "__getitem__"):
             setattr(kind, name, checked(member))
@@ -81,7 +81,7 @@ def _article(word: str) -> str:
 
 
 def _of(function: Callable[..., object]) -> dict[str, Fits]:
-    """The checks of a function's parameters, by name."""
+    """Returns the checks of a function's parameters, by name."""
     out: dict[str, Fits] = {}
     scope = vars(sys.modules[function.__module__])
     for name, hint in function.__annotations__.items():
@@ -95,7 +95,8 @@ def _of(function: Callable[..., object]) -> dict[str, Fits]:
 
 
 def _fits(hint: Any) -> Fits | None:
-    """The check that an annotation asks for; None where it allows what cannot be checked."""
+    """Returns the check that an annotation asks for; None where it allows what cannot be
+    checked."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is None or hint is NoneType:
         return lambda given: given is None
@@ -134,7 +135,7 @@ def _one_of(checks: list[Fits | None]) -> Fits | None:
 
 
 def _mapping(keys: Fits | None) -> Fits:
-    """A mapping with such keys; what it holds the function itself names by its key."""
+    """Returns a mapping with such keys; what it holds the function itself names by its key."""
 
     def fits(given: object) -> bool:
         return isinstance(given, Mapping) and (keys is None or all(map(keys, given)))
@@ -143,7 +144,8 @@ def _mapping(keys: Fits | None) -> Fits:
 
 
 def _several(kind: type, element: Fits | None) -> Fits:
-    """A list, or whatever can be gone through; a text is not taken for the list of its letters."""
+    """Returns a list, or whatever can be gone through; a text is not taken for the list of its
+    letters."""
 
     def fits(given: object) -> bool:
         if isinstance(given, str | bytes) or not isinstance(given, kind):

@@ -23,7 +23,7 @@ _PREFIX, _SUFFIX = ".qir-", ".draft"
 
 
 def claim(*paths: Path, force: bool = False, folder: bool = False) -> None:
-    """UsageError unless the paths may be written: no file is there, unless `force`.
+    """Raises UsageError unless the paths may be written: no file is there, unless `force`.
 
     With `folder` it is a folder that is written, and takes the place of another.
     """
@@ -120,7 +120,7 @@ def clear_drafts(folder: Path) -> None:
 
 
 def _clear(draft: Path) -> None:
-    """Removes a draft; OSError where a process holds it, or where nothing can be locked."""
+    """Removes a draft; raises OSError where a process holds it, or where nothing can be locked."""
     held = os.open(draft, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

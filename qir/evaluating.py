@@ -110,7 +110,7 @@ def check(
     preprocess: Preprocess | str | Path | None = None,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> QuantizationCheck:
-    """Measures a graph in QDQ form beside the float one that it was quantized from.
+    """Measures a graph in QDQ form next to the float one that it was quantized from.
 
     Runs each once on the same data, and finds the tensors that lose most, why, and what would
     help. The keyword arguments are those that `quantize` was given: remedies depend on them.
@@ -147,7 +147,8 @@ def check(
 def labels_of(
     labels: str | Path | Tensor, data: Data, samples: int | None, limit: int | None
 ) -> Tensor:
-    """Returns the labels of data, as many as there are samples; DataError for another number.
+    """Returns the labels of data, as many as there are samples; raises DataError for another
+    number.
 
     Of data with a limit the labels may be those of all samples.
     """
@@ -167,7 +168,7 @@ def labels_of(
 def checked_inputs(
     batches: Iterable[Mapping[str, Tensor]], name: str
 ) -> Iterator[Mapping[str, Tensor]]:
-    """Batches in turn; DataError for infinite numbers, which no int8 model represents."""
+    """Batches in turn; raises DataError for infinite numbers, which no int8 model represents."""
     for number, inputs in enumerate(batches):
         for key, array in inputs.items():
             refuse_infinite(np.asarray(array), f"batch {number} of {name}: input {key!r}")

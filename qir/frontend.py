@@ -30,12 +30,12 @@ class Frontend(ABC):
     """Whether `load_object` reads files too, with the shapes that `inputs` say."""
 
     def accepts(self, source: object) -> bool:
-        """Whether this frontend reads that kind of source."""
+        """Returns whether this frontend reads that kind of source."""
         return isinstance(source, (str, Path)) and Path(source).suffix.lower() in self.suffixes
 
     @abstractmethod
     def load(self, source: object, ledger: Ledger) -> Graph:
-        """Reads a source; InputError for one that is damaged, naming file and place."""
+        """Reads a source; raises InputError for one that is damaged, naming file and place."""
 
     def load_object(
         self, source: object, ledger: Ledger, inputs: Sequence[object] | None = None
@@ -75,11 +75,12 @@ class Frontend(ABC):
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.generic], ...]:
-        """Computes a foreign node; PluginError if it cannot."""
+        """Computes a foreign node; raises PluginError if it cannot."""
         raise PluginError(f"{node.name}: frontend {self.name} does not run foreign ops")
 
     def read_again(self, node: Node) -> Graph | None:
-        """A foreign node in ops of the language, now that more of its operands are constants.
+        """Returns a foreign node in ops of the language, now that more of its operands are
+        constants.
 
         The graph's inputs have the names of those that are not, its outputs the order of the
         results. None where the node has to stay as it is.
@@ -88,7 +89,7 @@ class Frontend(ABC):
 
 
 def frontend(name: str) -> Frontend:
-    """The frontend of that name; PluginError if there is none."""
+    """Returns the frontend of that name; raises PluginError if there is none."""
     found = registry.find("qir.frontends", name)
     if not (isinstance(found, type) and issubclass(found, Frontend)):
         by = registry.owner("qir.frontends", name)
@@ -99,7 +100,7 @@ def frontend(name: str) -> Frontend:
 
 
 def frontend_for(source: object) -> Frontend:
-    """The frontend that reads a source; InputError if none does."""
+    """Returns the frontend that reads a source; raises InputError if none does."""
     known: list[str] = []
     for name in registry.names("qir.frontends"):
         try:

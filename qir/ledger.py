@@ -60,7 +60,7 @@ class Entry:
     """The tensor or op, as the source names it where it does."""
     reason: str
     codes: float = 0.0
-    """The largest change in quantized values, where one can be told."""
+    """The largest change in quantized values, where it is known."""
     basis: str = "construction"
     """What an `exact` rests on: construction, test, or a profile's claim; `REQUEST`: the change was
     asked for."""
@@ -109,7 +109,7 @@ class Ledger:
         ]
 
     def counts(self) -> dict[Change, int]:
-        """How many entries there are of each kind, mildest first."""
+        """Returns how many entries there are of each kind, mildest first."""
         return {c: n for c in Change if (n := sum(e.change is c for e in self._entries))}
 
     def losses(self) -> list[Entry]:
@@ -133,7 +133,7 @@ class Ledger:
             raise Refused(f"{first.step}: {first.subject}: {first.reason}{rest}{hint}")
 
     def to_json(self) -> str:
-        """The entries as JSON text."""
+        """Returns the entries as JSON text."""
         rows = [
             {
                 **asdict(e),
@@ -146,7 +146,7 @@ class Ledger:
 
     @classmethod
     def from_json(cls, text: str) -> Ledger:
-        """The ledger that `to_json` wrote; ValueError for text that is none."""
+        """Returns the ledger that `to_json` wrote; raises ValueError for text that is none."""
         data = json.loads(text)
         rows = data.get("entries") if isinstance(data, dict) else None
         if not isinstance(rows, list):

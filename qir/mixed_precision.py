@@ -133,8 +133,8 @@ def search_recipe(
     """Finds a recipe that keeps the fewest ops in float and reaches a goal on the data.
 
     Give `drop` with labels, one a sample, or `sqnr`. `recipe` holds the settings and rules to start
-    from. With a `cache` file a search that was interrupted goes on where it was. Where the goal is
-    out of reach, the best recipe that was tried is returned, with `reached` False.
+    from. With a `cache` file a search that was interrupted continues where it was. Where the goal
+    is out of reach, the best recipe that was tried is returned, with `reached` False.
 
     Raises UsageError for a goal without what it needs, DataError for labels of another length.
     """
@@ -156,7 +156,7 @@ def search_recipe(
 def _key(
     graph: Graph, statistics: Statistics, data: str, labels: Tensor | None, recipe: Recipe
 ) -> str:
-    """A hash of all that trials depend on, but for the goal."""
+    """Returns a hash of all that trials depend on, but for the goal."""
     told = "none" if labels is None else hashlib.blake2b(labels.tobytes()).hexdigest()
     parts = (GraphProgram(graph).digest, statistics.digest, data, told, repr(recipe.key()))
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
@@ -186,11 +186,11 @@ class _Trials:
         """Is called with batches done, and all of them where that is known."""
 
     def graph(self, choice: Choice) -> Graph:
-        """The graph of a choice, beside the user's rules."""
+        """Returns the graph of a choice, next to the user's rules."""
         return self.prepared.quantized(self.with_rules(choice), Ledger())
 
     def with_rules(self, choice: Choice) -> tuple[str, ...]:
-        """The user's rules, and those of a choice, in the graph's order."""
+        """Returns the user's rules, and those of a choice, in the graph's order."""
         made = list(self.rules)
         for name in self.candidates:
             if level := choice.get(name):
@@ -198,13 +198,14 @@ class _Trials:
         return tuple(made)
 
     def exact(self) -> float:
-        """The metric of the float model."""
+        """Returns the metric of the float model."""
         if self.goal.drop is None:
             return math.inf
         return self._cache.get("float", lambda: self._hits(self._float_outputs()))
 
     def value(self, choice: Choice) -> float:
-        """The metric of the model of a choice; the worst where its rules cannot hold together."""
+        """Returns the metric of the model of a choice; the worst where its rules cannot hold
+        together."""
 
         def measure() -> float:
             try:
@@ -217,7 +218,8 @@ class _Trials:
         return self._cache.get(name, measure)
 
     def noise(self, name: str) -> float:
-        """The noise at the outputs where this op alone is quantized, as a share of the signal."""
+        """Returns the noise at the outputs where this op alone is quantized, as a share of the
+        signal."""
         return self._cache.get(f"noise {name}", lambda: self._alone(name))
 
     def _alone(self, name: str) -> float:
@@ -257,7 +259,7 @@ class _Trials:
         return (run_reference(graph, inputs) for inputs in self._batches())
 
     def _batches(self) -> Iterator[Mapping[str, Tensor]]:
-        """The batches of the data; each is reported when the next one is asked for."""
+        """Yields the batches of the data; each is reported when the next one is asked for."""
         for done, inputs in enumerate(self._source):
             self.tell(done, self._source.batches)
             yield inputs
@@ -282,7 +284,7 @@ class _Trials:
 
 
 def _floats(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The outputs that hold float values; UsageError where there are none."""
+    """Returns the outputs that hold float values; raises UsageError where there are none."""
     found = {n: a for n, a in outputs.items() if a.dtype.kind == "f" or a.dtype.name == "bfloat16"}
     if not found:
         raise UsageError("no output of the model is float, so it has no SQNR")
@@ -290,7 +292,7 @@ def _floats(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _share(wanted: Tensor, given: Tensor) -> float:
-    """The power of the noise in the power of the signal."""
+    """Returns the power of the noise in the power of the signal."""
     exact, found = wanted.astype(np.float64), given.astype(np.float64)
     noise = float(np.square(found - exact).sum()) if exact.shape == found.shape else math.inf
     share = noise / max(float(np.square(exact).sum()), np.finfo(np.float64).tiny)
@@ -300,7 +302,7 @@ def _share(wanted: Tensor, given: Tensor) -> float:
 def _worst_sqnr(
     wanted: Sequence[Mapping[str, Tensor]], given: Sequence[Mapping[str, Tensor]]
 ) -> float:
-    """The SQNR of the worst output over all batches."""
+    """Returns the SQNR of the worst output over all batches."""
     found = []
     for name in wanted[0]:
         sides = [
@@ -312,7 +314,7 @@ def _worst_sqnr(
 
 
 def _candidates(prepared: Prepared, rules: Sequence[str]) -> dict[str, Node]:
-    """The planned ops that compute, by the pattern that a rule names each of them by."""
+    """Returns the planned ops that compute, by the pattern that a rule names each of them by."""
     plan = prepared.plan(rules)
     nodes = {node.name: node for node in prepared.graph}
     chosen = [nodes[d.node] for d in plan.decisions if d.becomes == "integer" and not d.group]
@@ -328,7 +330,8 @@ def _candidates(prepared: Prepared, rules: Sequence[str]) -> dict[str, Node]:
 def _wide(
     prepared: Prepared, rules: Sequence[str], candidates: Mapping[str, Node]
 ) -> dict[str, tuple[str, ...]]:
-    """The rules of ops that may have activations of 16 bits, where no op becomes float by them."""
+    """Returns the rules of ops that may have activations of 16 bits, where no op becomes float by
+    them."""
 
     def integers(more: Sequence[str]) -> set[str]:
         return {d.node for d in prepared.plan((*rules, *more)).decisions if d.integer}
@@ -344,7 +347,8 @@ def _wide(
 
 
 def _pattern(name: str) -> str:
-    """A pattern of a rule that matches a name; what has a meaning there matches as any letter."""
+    """Returns a pattern of a rule that matches a name; what has a meaning there matches as any
+    letter."""
     return "".join("?" if c.isspace() or c in "*[]" else c for c in name)
 
 
@@ -374,7 +378,8 @@ class _Search:
         return self._found(self._best[2], exact, reached=False)
 
     def _most(self, ranked: Sequence[str], level: Level) -> Choice | None:
-        """The noisiest ops at a level, as many as are needed; None where these do not suffice.
+        """Returns the noisiest ops at a level, as many as are needed; None where these do not
+        suffice.
 
         One op at least stays quantized; those that have no 16 bits are float.
         """

@@ -1,4 +1,4 @@
-"""The steps a user takes, each one call: load, plan, calibrate, quantize, verify, save, run."""
+"""The public functions of QIR: load, plan, calibrate, quantize, verify, save, run, compile."""
 
 from __future__ import annotations
 
@@ -28,18 +28,21 @@ from qir.capability import Verdict
 from qir.errors import DataError, GraphError, InputError, QirError, UsageError
 from qir.frontend import frontend as named_frontend
 from qir.frontend import frontend_for
-from qir.ir import file
 from qir.ir.graph import Graph
 from qir.ir.verify import Finding, check
 from qir.ir.verify import verify as verify_graph
-from qir.ledger import Change, Ledger
+from qir.ledger import Ledger
 from qir.passes.cleanup.prune import Prune
 from qir.passes.quantize.assign_schemes import Wish, assign
 from qir.passes.quantize.quantize_dynamic import QuantizeDynamic, plan_dynamic
 from qir.passes.quantize.quantize_weights import QuantizeWeights, WeightStorage, plan_weights
-from qir.profiles import bring, given, profile_text
+from qir.profiles import given
 from qir.profiles import profile as named_profile
 from qir.profiles.processor import on_processor
+from qir.qir_files import SUFFIX as SUFFIX
+from qir.qir_files import profiles_of, read_qir, write_qir
+from qir.qir_files import read_journal as read_journal
+from qir.qir_files import read_ledger as read_ledger
 from qir.quantizing import (
     DEFAULT,
     granularity_named,
@@ -66,10 +69,8 @@ from qir.source import remember
 from qir.target import Executable, Target
 from qir.target import target as named_target
 
-SUFFIX = ".qir"
-"""Of QIR's own files."""
 _STEM = re.compile(r"[0-9]{2,}-.+")
-"""Of the names of a dump's files."""
+"""The names of a dump's files."""
 
 
 KERNELS = "cpu"
@@ -85,11 +86,11 @@ def load(
     ledger: Ledger | None = None,
     trust: bool = False,
 ) -> Graph:
-    """Reads a model: a file that a frontend reads, a `.qir` file, or a model in memory.
+    """Reads a model: a framework's file, a `.qir` file, or a model in memory.
 
-    `inputs` are examples for models that are traced, or shapes or examples for files without them,
-    such as MXNet's. `trust` opens files that run code, such as pickled modules. Raises InputError
-    for a missing or damaged file, and one that nobody reads.
+    `inputs` are example inputs for models that are traced, or shapes or examples for files without
+    them, such as MXNet's. `trust` opens files that run code, such as pickled modules. Raises
+    InputError for a missing or damaged file, and for one that no frontend reads.
     """
     ledger = ledger if ledger is not None else Ledger()
     if not isinstance(source, (str, Path)):
@@ -101,7 +102,7 @@ def load(
     if inputs is not None and not (reader and reader.files_take_inputs):
         raise UsageError(f"{source}: a file has its own inputs; leave out inputs=")
     if reader is None:
-        return _opened(path, ledger)
+        return read_qir(path, ledger)
     if not reader.file_of(path).exists():
         raise InputError(f"{path}: there is no such file")
     if trust:
@@ -110,39 +111,6 @@ def load(
         graph = reader.load_object(path, ledger, inputs) if inputs else reader.load(path, ledger)
     remember(graph, path)
     return graph
-
-
-def _opened(path: Path, ledger: Ledger) -> Graph:
-    """The graph of a `.qir` file, with the profiles that it brings along."""
-    bundle = file.read(path)
-    for name, text in bundle.profiles.items():
-        if not bring(name, text):
-            said = f"profile {name} says something else here than where {path.name} was written"
-            ledger.add(Change.UNVERIFIED, "load", bundle.graph.name, said)
-    return bundle.graph
-
-
-def read_ledger(source: str | Path) -> Ledger:
-    """The ledger that travels in a `.qir` file; empty for other files."""
-    path = Path(source)
-    if path.suffix.lower() != SUFFIX:
-        return Ledger()
-    text = file.read(path).ledger
-    try:
-        return Ledger.from_json(text) if text else Ledger()
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: its ledger cannot be read: {error}") from error
-
-
-def read_journal(source: str | Path) -> Journal:
-    """The passes that were run on the graph of a `.qir` file; empty for other files."""
-    path = Path(source)
-    if path.suffix.lower() != SUFFIX:
-        return Journal()
-    try:
-        return Journal.from_json(file.texts(path).get("journal", ""))
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{path}: its journal cannot be read: {error}") from error
 
 
 @checked
@@ -158,14 +126,14 @@ def save(
     force: bool = False,
     opset: int | None = None,
 ) -> None:
-    """Writes a model: a `.qir` file, or a target's own kind in one of its forms.
+    """Writes a model: a `.qir` file, or a file of a target in one of its forms.
 
-    Ledger and journal travel in `.qir` files. `opset` is the operator set, for targets that have
-    several.
+    `.qir` files also hold the ledger and the journal. `opset` is the operator set, for targets
+    that have several.
 
-    Raises UsageError for an existing file unless `force`, VerifyError for a graph that is no
-    program, which a target's file would hide, and Refused where something would be
-    lost that nobody agreed to lose, unless `lossy`; then nothing is written.
+    Raises UsageError for an existing file unless `force`, VerifyError for an invalid graph, and
+    Refused where the file would lose something, unless `lossy`. On an error nothing is
+    written.
     """
     path = Path(destination)
     own = path.suffix.lower() == SUFFIX
@@ -173,9 +141,7 @@ def save(
     ledger = ledger if ledger is not None else Ledger()
     if own:
         ledger.check(lossy=lossy)
-        profiles = {name: profile_text(name) for name in _profiles(graph)}
-        told = journal.to_json() if journal is not None else ""
-        file.write(path, file.Bundle(graph, profiles, ledger.to_json(), told))
+        write_qir(graph, path, ledger, journal)
         return
     backend = named_target(target) if opset is None else named_target(target).at(opset)
     format = backend.form_of(path, format)
@@ -184,16 +150,9 @@ def save(
     backend.emit(graph, path, ledger, format=format, lossy=lossy)
 
 
-def _profiles(graph: Graph) -> list[str]:
-    named = {graph.profile}
-    for _, body in graph.walk():
-        named |= {body.profile, *(n.profile for n in body if n.profile)}
-    return sorted(named - {""})
-
-
 @checked
 def verify(graph: Graph, *, target: str | None = None) -> list[Finding]:
-    """What is wrong with a graph, and with a target named, what that target cannot take."""
+    """Returns the findings of the verifier, and, with `target`, the ops it does not support."""
     found = verify_graph(graph, computed)
     if target is not None:
         found += named_target(target).verify(graph)
@@ -201,7 +160,7 @@ def verify(graph: Graph, *, target: str | None = None) -> list[Finding]:
 
 
 def taken(graph: Graph, *, target: str = DEFAULT_TARGET) -> list[Verdict]:
-    """Which ops a target takes in integers as they stand, and why not the others."""
+    """Returns for each op whether the target computes it on integers, or why not."""
     return named_target(target).verdicts(graph)
 
 
@@ -218,12 +177,12 @@ def optimize(
     seconds: float | None = None,
     force: bool = False,
 ) -> Graph:
-    """Runs passes, such as `"prune; fold-constants{limit=4096}"`; the graph given stays as it was.
+    """Runs passes, such as `"prune; fold-constants{limit=4096}"`, and returns a new graph.
 
-    With samples the graph is run on them before and after each pass, and MovedError names the first
-    tensor that moved further than its pass declares, and the rewrite. `dump` is a folder that gets
-    the graph after each pass; UsageError where it holds those of another run, which `force` puts
-    away. A pass that takes more than so many `seconds` is stopped.
+    With `samples` the graph is run before and after each pass; MovedError names the first tensor
+    that moved further than its pass declares, and the rewrite. `dump` is a folder for the graph
+    after each pass; UsageError where it holds another run, which `force` replaces. `seconds` is a
+    timeout for each pass.
     """
     steps = parse_passes(passes) if isinstance(passes, str) else tuple(passes)
     kept = list(samples)
@@ -247,7 +206,7 @@ def optimize(
 
 
 class Dump:
-    """Writes a graph as it is given, and again after each pass, numbered, as text and `.qir`."""
+    """Writes a graph before the first pass and after each, numbered, as text and `.qir`."""
 
     def __init__(self, folder: Path, graph: Graph, *, force: bool = False) -> None:
         self.claim(folder, force=force)
@@ -267,7 +226,7 @@ class Dump:
 
     @classmethod
     def claim(cls, folder: Path, *, force: bool = False) -> None:
-        """UsageError unless a run may be written there: none is, unless `force`."""
+        """Raises UsageError where the folder holds another run, unless `force`."""
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder}: it is no folder; name one for the graphs")
         if not force and (found := cls.held(folder)):
@@ -276,7 +235,7 @@ class Dump:
 
     @staticmethod
     def held(folder: Path) -> list[Path]:
-        """The files of a run that was written there: a text and a `.qir` file of each name."""
+        """Returns the files of a run in a folder: a text and a `.qir` file of each name."""
         texts = sorted(folder.glob("[0-9][0-9]*-*.txt"))
         pairs = [(path, path.with_suffix(SUFFIX)) for path in texts if _STEM.fullmatch(path.stem)]
         return [path for pair in pairs if pair[1].exists() for path in pair]
@@ -299,11 +258,10 @@ def plan(
     profile: str = "",
     statistics: Statistics | None = None,
 ) -> Plan:
-    """What would be integer, what stays float and why, before any work.
+    """Returns for each op whether it would be integer or float, and why, without quantizing.
 
-    `dynamic` and `weights` as `quantize_dynamic` and `quantize_weights` mean them, `profile` as
-    `quantize` does. Statistics tell of masks that no constant of the graph does, and of constants
-    that put none there, which are told as masks without them.
+    The arguments are those of `quantize`. With statistics, masks are also found in the ranges of
+    tensors, and constants that only look like masks are recognized as such.
     """
     if profile:
         return _planned_as(graph, profile, granularity_named(granularity), rules, statistics)
@@ -336,9 +294,9 @@ def plan(
 def written(
     plan: Plan, path: str | Path, *, target: str = DEFAULT_TARGET, data: bool = False
 ) -> Plan:
-    """A plan by the file that was written of it; files that nobody reads leave it as it is. Of
-    quantizing without data products whose codes a target computes in reals are told as that, with
-    `data` ops that move codes in this form."""
+    """Corrects a plan by the file that was written; a file that no frontend reads changes nothing.
+
+    Without `data`, products that the target computes in float; with it, ops that move values."""
     try:
         graph = load(path)
     except InputError:
@@ -375,11 +333,11 @@ def calibrate(
     fitting: bool = False,
     preprocess: Preprocess | str | Path | None = None,
 ) -> Statistics:
-    """Runs the folded float graph on data and gives the statistics of its tensors.
+    """Runs the folded float graph on sample data and returns the statistics of its tensors.
 
-    Data hold samples along the first axis, or are images, with the `preprocess` file for them. With
-    `feeds` each item, or file of a folder, is the complete inputs of one run instead. `resume` are
-    statistics to go on from; with `fitting` those of another model or other data are left out.
+    Data hold samples along the first axis, or are images with a `preprocess` file. With `feeds`
+    each item, or file of a folder, is the complete inputs of one run instead. `resume` are
+    statistics to continue from; with `fitting`, those of another model or other data are ignored.
 
     Raises DataError for data that do not fit, or hold NaN, and UsageError for feeds in batches.
     """
@@ -426,24 +384,22 @@ def quantize(
     samples: Mapping[str, NDArray[np.generic]] | None = None,
     float16: bool = False,
 ) -> Graph:
-    """The quantized graph in QDQ form, for a target; the graph given stays as it was.
+    """Quantizes a float graph for a target; returns a new graph in QDQ form.
 
-    By `statistics` of `qir.calibrate`, or without data: `dynamic` lets products choose the scales
-    of their data while the model runs, `weights="u4:32"` stores weights alone in few bits. These
-    two take `target`, `rules`, `ledger` and `journal`, and `dynamic` a `granularity`. A model that
-    is quantized, or was trained for it, needs neither: the ranges of its types are taken for the
-    target (`qir.requantizing`).
+    Static quantization needs the `statistics` of `qir.calibrate`. Two modes need none: `dynamic`
+    computes the scales of activations at run time; `weights="u4:32"` quantizes weights alone. They
+    accept `target`, `rules`, `ledger` and `journal`, and `dynamic` a `granularity`. Without any of
+    these, a quantized or trained model is quantized anew by the ranges of its types.
 
-    Scales are those of the target's profile, or of a named rule or family (`qir.numerics.NAMED`).
-    A graph that was grouped by a profile gets no codes within that profile's kernels. With a
-    `profile` no target is asked: codes lie on the edges of that profile's kernels and are those
-    that these take, found by its rules; grouped by it (again), it gives its runtime's bytes.
-    `corrections` names the passes that make up for rounding (docs/guide/accuracy.md), or "none";
-    `samples` are inputs of one run, for `round-weights` and `measure-bias`. With `float16` the ops
-    that stay float compute in float16 (`narrow-reals`).
+    Scales follow the target's profile, or a named rule or family (`qir.numerics.NAMED`). A graph
+    that was grouped by a profile stays float inside that profile's kernels. `profile` replaces the
+    target: tensors between its kernels are quantized by its rules, and the graph, grouped by it
+    (again), gives its runtime's bytes. `corrections` names the passes that reduce the rounding
+    error (docs/guide/accuracy.md), or "none"; `round-weights` and `measure-bias` need `samples`,
+    the inputs of one run. With `float16`, ops that stay float use float16 (`narrow-reals`).
 
-    Raises DataError where the statistics are of another model, UsageError for a model whose
-    codes leave nothing to do; of a model that has some, what is real is quantized, codes stay.
+    In a model that is partly quantized, only its float ops are. Raises UsageError if it has none
+    left, DataError where the statistics are of another model.
     """
     rules = tuple(rules)
     if dynamic or weights is not None:
@@ -451,7 +407,7 @@ def quantize(
         if statistics is not None or usual != ("minmax", "profile", "", DEFAULT, None, False):
             raise UsageError("dynamic and weights take no statistics, and no choices about them")
         if dynamic and weights is not None:
-            raise UsageError("dynamic and weights stand alone: give one of them")
+            raise UsageError("dynamic and weights exclude each other: give one of them")
         call = partial(quantize_dynamic, graph, granularity=granularity)
         if weights is not None:
             call = partial(quantize_weights, graph, weights)
@@ -483,7 +439,7 @@ def quantize(
 
 
 def _require_left(graph: Graph, found: Plan, rules: str) -> None:
-    """UsageError for a model whose codes leave nothing to do, or are another runtime's."""
+    """Raises UsageError for a model without float work, or quantized by another profile."""
     names = held(graph)
     if not any(d.new for d in found.decisions):
         raise UsageError(
@@ -509,10 +465,10 @@ def quantize_dynamic(
     ledger: Ledger | None = None,
     journal: Journal | None = None,
 ) -> Graph:
-    """The graph whose products choose the numbers of their data while it runs: no data needed.
+    """Quantizes matrix products whose activation scales are computed at run time: no data needed.
 
-    In QDQ form, numbers beside codes; format "integer" of ONNX has the usual operators for it.
-    Codes that are there stay; raises UsageError where they leave nothing to do.
+    The result is in QDQ form; ONNX's format "integer" writes the usual operators for it. Quantized
+    ops stay as they are; raises UsageError where no float op is left.
     """
     rules = tuple(rules)
     if held(graph):
@@ -534,10 +490,10 @@ def quantize_weights(
     ledger: Ledger | None = None,
     journal: Journal | None = None,
 ) -> Graph:
-    """The graph whose matrix products have their weights stored in blocks, such as `u4:32`.
+    """Quantizes the weights of matrix products per block, such as `u4:32`; data stay float.
 
-    That is 4 bits, affine (`i4` is symmetric), a scale for 32 along the sum. Data stay real. Raises
-    UsageError for a model whose codes leave nothing to do, SchemeError for other words.
+    `u4:32` is 4 bits, affine (`i4` is symmetric), one scale for 32 terms of the sum. Raises
+    UsageError where no float product is left, SchemeError for another `weights`.
     """
     rules = tuple(rules)
     if held(graph):
@@ -569,12 +525,12 @@ def run(
     profile: str | None = None,
     isa: str | None = None,
 ) -> dict[str, NDArray[np.generic]]:
-    """Runs a graph by the reference; gives outputs by name, or the named values.
+    """Runs a graph in the reference interpreter; returns outputs by name, or the named `values`.
 
-    A value of a body is named by its path, `y/body/h`, and is that of the last round. `profile`
-    takes the place of every one that the graph names: a name, or the path of a `.toml` file.
-    `isa` is the processor whose rules count: `any`, `avx2`, `avx512`, `vnni` or `amx`. Without it
-    that is this one, for profiles that claim something of it alone.
+    A value of a body is named by its path, `y/body/h`, and is that of the last iteration.
+    `profile`, a name or the path of a `.toml` file, replaces every profile that the graph names.
+    `isa` is the processor whose rules apply: `any`, `avx2`, `avx512`, `vnni` or `amx`. By default
+    it is this one, for profiles with rules of their own for it.
     """
     profile = profile and given(profile)
     if values is not None:
@@ -585,25 +541,25 @@ def run(
             except GraphError:
                 raise DataError(f"no value {name!r} in this model") from None
     try:
-        with on_processor([profile] if profile else _profiles(graph), isa):
+        with on_processor([profile] if profile else profiles_of(graph), isa):
             return run_reference(graph, inputs, values=values, profile=profile)
     except QirError:
         raise
-    except Exception:  # what is no program is told as that, and anything else is a fault
+    except Exception:  # an invalid graph is reported as such; anything else is a fault
         check(graph)
         raise
 
 
 @checked
 def compile(graph: Graph, *, target: str = KERNELS, threads: int | None = None) -> Executable:
-    """Makes a graph ready to run on a target."""
+    """Compiles a graph for a target, by default for QIR's own kernels."""
     return named_target(target).compile(graph, threads=threads)
 
 
 @checked
 def load_program(path: str | Path, *, threads: int | None = None) -> Executable:
-    """Makes a program file, which `save` of a compiled model wrote, ready to run.
+    """Loads a program that `save` of a compiled model wrote.
 
-    Raises InputError for a file that is none, is damaged, or is of another version.
+    Raises InputError for a file that is no program, is damaged, or is of another version.
     """
     return named_target(KERNELS).compile_file(Path(path), threads=threads)

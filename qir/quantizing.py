@@ -1,4 +1,4 @@
-"""The passes that quantize a float graph: its preparation, corrections, schemes and numbers."""
+"""The passes that quantize a float graph: preparation, corrections, schemes, parameters."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ CORRECTIONS = (
     *("smooth", "equalize", "clip-weights", "round-weights", "correct-bias"),
     "measure-bias",
 )
-"""The corrections that there are, in the order in which they run."""
+"""All corrections, in the order in which they run."""
 DEFAULT = "default"
-"""The corrections that help, for a target and its granularity."""
+"""Selects the corrections that help, for a target and its granularity."""
 ON_SAMPLES = ("round-weights", "measure-bias")
-"""The corrections that need inputs of the model beside statistics."""
+"""The corrections that need sample inputs as well as statistics."""
 GRANULARITIES = ("channel", "tensor")
-"""What one scale of a weight may stand for."""
+"""Granularities of weight scales."""
 _ROWS = "* |> *"
-"""The groups that are ops in a row."""
+"""The groups that are chains of ops."""
 
 
 @checked
@@ -71,12 +71,12 @@ def fold(
     journal: Journal | None = None,
     data: bool = True,
 ) -> Graph:
-    """The float graph as it will be quantized: pruned, constants and batch norms folded.
+    """Returns the float graph that is quantized: pruned, constants and batch norms folded.
 
-    Factors and summands of a convolution's channels are folded into it, and means over all pixels
-    become global pools; not where it will be quantized without `data`, which leaves these float.
-    Reals of 16 bits become float32, where nothing is codes yet: no kernel on codes takes them.
-    Groups of reals are opened; where codes may lie, `quantize` finds again (see `grouped_by`).
+    With `data`, per-channel factors and summands are folded into convolutions, and means over all
+    pixels become global pools; without, these stay float. 16-bit floats become float32 in a graph
+    without quantized values, since no integer kernel supports them. Groups of float ops are opened;
+    `quantize` groups again (see `grouped_by`).
     """
     opened = (OpenGroups(_ROWS, chains=True),) if grouped_by(graph) else ()
     wide = (WidenReals(),) if narrow(graph) and not held(graph) else ()
@@ -97,10 +97,10 @@ def in_ops_of(
     journal: Journal | None = None,
     sums: bool = True,
 ) -> Graph:
-    """Returns a folded graph in the ops of which a target has integer kernels.
+    """Returns a folded graph in the ops for which a target has integer kernels.
 
-    `sums` as `lowered` means it. Batch norms that are left become convolutions, which needs a scale
-    for each channel of a weight.
+    `sums` is that of `lowered`. Remaining batch norms become convolutions, which needs per-channel
+    weight scales.
     """
     made = lowered(folded, table, ledger, journal=journal, sums=sums)
     norms = _norms_for(made, table) if granularity == "channel" else ()
@@ -108,17 +108,17 @@ def in_ops_of(
 
 
 def grouped_by(graph: Graph) -> str:
-    """The profile by whose kernels a float graph is grouped; empty where it is not."""
+    """Returns the profile that a float graph is grouped by; empty where it is not."""
     return graph.profile if any(of_reals(node) for node in graph) else ""
 
 
 def known_corrections(
     names: Iterable[str] | str, table: Capability | None = None, granularity: str = "channel"
 ) -> tuple[str, ...]:
-    """Reads names of corrections, in the order in which they run.
+    """Parses names of corrections and returns them in the order in which they run.
 
-    "default" stands for `correct-bias`, and `equalize` where all weights of a layer share one
-    scale; "none" for no correction. Raises UsageError for a name that there is not.
+    "default" is `correct-bias`, and `equalize` where all weights of a layer share one scale; "none"
+    is no correction. Raises UsageError for an unknown name.
     """
     given = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
     if given == [DEFAULT]:
@@ -133,7 +133,7 @@ def known_corrections(
 
 
 def _by_channel(table: Capability) -> bool:
-    """Whether a target takes weights with a scale for each channel."""
+    """Returns whether a target supports per-channel weights."""
     rows = (table.ops[op] for op in LAYERS if op in table.ops)
     return any(s.grain == "channel" for row in rows for kinds in row.slots.values() for s in kinds)
 
@@ -141,7 +141,7 @@ def _by_channel(table: Capability) -> bool:
 def equalized(
     graph: Graph, statistics: Statistics, ledger: Ledger, *, journal: Journal | None = None
 ) -> tuple[Graph, Statistics]:
-    """A prepared graph whose channels are equalized between layers, and its statistics."""
+    """Equalizes channels between layers of a prepared graph; returns it with its statistics."""
     tensors = scaled_tensors(graph, statistics)
     return _scaled(graph, statistics, Equalize(statistics), tensors, ledger, journal)
 
@@ -149,7 +149,7 @@ def equalized(
 def smoothed(
     graph: Graph, statistics: Statistics, ledger: Ledger, *, journal: Journal | None = None
 ) -> tuple[Graph, Statistics]:
-    """A prepared graph the channels of whose norms are smoothed, and its statistics."""
+    """Smooths the channels of norms in a prepared graph; returns it with its statistics."""
     tensors = smoothed_tensors(graph, statistics)
     return _scaled(graph, statistics, Smooth(statistics), tensors, ledger, journal)
 
@@ -170,7 +170,7 @@ def _scaled(
 
 @dataclass(frozen=True)
 class ParameterSource:
-    """By whose rules numbers are found, from which statistics."""
+    """The statistics and the rules that quantization parameters are computed from."""
 
     statistics: Statistics
     profile: str
@@ -184,9 +184,9 @@ def quantizing_steps(
     exact: Graph | None = None,
     samples: Samples | None = None,
 ) -> tuple[list[Pass], list[Pass]]:
-    """The passes that plan and correct a prepared graph, in order, and those that carry it out.
+    """Returns the passes that plan and correct a prepared graph, and those that quantize it.
 
-    `exact` is that graph, for biases; `samples` are inputs of one run, for what runs on them.
+    `exact` is that graph, for biases; `samples` are the inputs of one run, for `ON_SAMPLES`.
     """
     found, by, scales = numbers.statistics, numbers.profile, numbers.scales
     corrected: list[Pass] = []
@@ -207,7 +207,7 @@ def quantizing_steps(
 
 @dataclass(frozen=True)
 class Prepared:
-    """A float graph ready to be quantized by a recipe, as often as there are sets of rules."""
+    """A float graph prepared for a recipe; it can be quantized by several sets of rules."""
 
     graph: Graph
     """Folded, lowered for the target, and equalized where the recipe says so."""
@@ -215,15 +215,15 @@ class Prepared:
     recipe: Recipe
     capability: Capability
     groups: str
-    """The profile whose kernels get no codes inside; empty: the target's own chains."""
+    """The profile whose kernels stay float inside; empty: the target's own chains."""
     profile: str
-    """Whose rules the numbers are found by."""
+    """The profile whose rules compute the quantization parameters."""
     corrections: tuple[str, ...]
     samples: Samples | None = None
-    """Inputs of one run, for corrections `ON_SAMPLES`."""
+    """The inputs of one run, for corrections `ON_SAMPLES`."""
 
     def planned(self, rules: Iterable[str]) -> AssignSchemes:
-        """The pass that plans, by these rules of the user."""
+        """Returns the pass that assigns schemes by these user rules."""
         return AssignSchemes(
             self.capability,
             granularity_named(self.recipe.granularity),
@@ -234,7 +234,7 @@ class Prepared:
         )
 
     def plan(self, rules: Iterable[str]) -> Plan:
-        """What becomes of each op, by these rules of the user."""
+        """Returns the plan by these user rules: what becomes of each op."""
         planned = self.planned(rules)
         rows = kernels(self.graph, named_profile(planned.groups)) if planned.groups else None
         return assign(
@@ -249,7 +249,7 @@ class Prepared:
     def quantized(
         self, rules: Iterable[str], ledger: Ledger, *, journal: Journal | None = None
     ) -> Graph:
-        """The quantized graph, by these rules of the user; the prepared one stays as it was."""
+        """Returns a new graph, quantized by these user rules."""
         by = ParameterSource(self.statistics, self.profile, self.recipe.scales)
         planned = self.planned(rules)
         graph = self.graph
@@ -279,7 +279,7 @@ def prepare(
     journal: Journal | None = None,
     samples: Samples | None = None,
 ) -> Prepared:
-    """Prepares a float graph for a recipe; its rules play no part yet.
+    """Prepares a float graph for a recipe; its user rules are not used yet.
 
     Raises DataError where the statistics are of another model, UsageError where a correction needs
     `samples`, the inputs of one run, and there are none.
@@ -296,7 +296,7 @@ def prepare(
         by_name = recipe.profile or recipe.target
         raise UsageError(f"{by_name} computes what stays float in float32; leave float16 out")
     if not samples and (needy := [name for name in corrections if name in ON_SAMPLES]):
-        raise UsageError(f"{needy[0]} needs samples beside statistics: give some inputs")
+        raise UsageError(f"{needy[0]} needs samples as well as statistics: give some inputs")
     if "smooth" in corrections:  # before linear layers are reshaped to products of matrices
         folded, statistics = smoothed(folded, statistics, ledger, journal=journal)
     folded = in_ops_of(table, folded, ledger, recipe.granularity, journal=journal, sums=not groups)
@@ -314,9 +314,9 @@ def lowered(
     journal: Journal | None = None,
     sums: bool = False,
 ) -> Graph:
-    """Returns a float graph in the ops of a target: of `linear` and `gemm` one stands for both.
+    """Returns a float graph in the ops of a target, which may have only one of `linear` and `gemm`.
 
-    With `sums` a constant that is added to a product goes with it, where the product takes none.
+    With `sums` a constant that is added to a product is fused into it as a bias.
     """
     if "linear" in table.ops and not {"gemm", "matmul"} & set(table.ops):
         raised = (RaiseLinear(), FoldBias(layers=True)) if sums else (RaiseLinear(),)
@@ -348,8 +348,10 @@ def _norms_for(graph: Graph, table: Capability) -> tuple[LowerBatchNorm, ...]:
 
 
 def mask_values(folded: Graph, statistics: Statistics | None) -> tuple[tuple[str, float], ...]:
-    """The values in which statistics show numbers of a mask, and the least of these; with 0 those
-    in which they show that a constant puts none."""
+    """Returns the values that hold masks by the statistics, with their least element.
+
+    The least is 0 for values that a constant suggests, but the statistics refute.
+    """
     if statistics is None:
         return ()
     found = dict.fromkeys(refuted(folded, statistics), 0.0) | seen(folded, statistics)
@@ -357,7 +359,7 @@ def mask_values(folded: Graph, statistics: Statistics | None) -> tuple[tuple[str
 
 
 def kernels_of(graph: Graph, name: str) -> Profile:
-    """The named profile; UsageError where a graph is grouped by another."""
+    """Returns the named profile; raises UsageError where a graph is grouped by another."""
     of, groups = named_profile(given(name)), grouped_by(graph)
     if groups not in ("", of.name):
         raise UsageError(f"the model is grouped as {groups}: quantize it as that, not as {of.name}")
@@ -365,7 +367,7 @@ def kernels_of(graph: Graph, name: str) -> Profile:
 
 
 def granularity_named(name: str) -> Literal["channel", "tensor"]:
-    """Reads a granularity; UsageError for another word."""
+    """Parses a granularity; raises UsageError for another word."""
     if name not in GRANULARITIES:
         raise UsageError(f"granularity {name!r} is neither channel nor tensor")
     return "tensor" if name == "tensor" else "channel"

@@ -48,7 +48,7 @@ class Recipe:
     """The user's rules, such as `name=conv1: float`; the last that speaks of a slot wins."""
 
     def to_toml(self, found: Mapping[str, str | float | int] | None = None) -> str:
-        """The text of the file; `found` goes into a table that says how it came about."""
+        """Returns the text of the file; `found` goes into a table that says how it came about."""
         lines = ["# What `qir quantize --recipe` reads.", f"format = {FORMAT}"]
         for key, name in _KEYS.items():
             value = getattr(self, name)
@@ -67,7 +67,7 @@ class Recipe:
 
     @classmethod
     def parse(cls, text: str, where: str = "recipe") -> Recipe:
-        """Reads the text of a file; InputError for what is no recipe, naming the key."""
+        """Reads the text of a file; raises InputError for what is no recipe, naming the key."""
         try:
             held = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -93,7 +93,7 @@ class Recipe:
 
     @classmethod
     def load(cls, path: Path) -> Recipe:
-        """Reads a file; InputError where it is missing, or no recipe."""
+        """Reads a file; raises InputError where it is missing, or no recipe."""
         try:
             if path.stat().st_size > _MOST:
                 raise InputError(f"{path}: too long for a recipe")
@@ -109,12 +109,12 @@ class Recipe:
         write_text(path, self.to_toml(found))
 
     def key(self) -> tuple[object, ...]:
-        """What tells recipes apart."""
+        """Identifies the recipe."""
         return tuple(getattr(self, f.name) for f in fields(self))
 
 
 def _quoted(text: str) -> str:
-    """A basic string of TOML; JSON's escapes are among its own."""
+    """Returns a basic string of TOML; JSON's escapes are among its own."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -64,7 +64,7 @@ def _named(distribution: Distribution) -> str:
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """The names known for a kind, sorted; nothing is imported."""
+    """Returns the names known for a kind, sorted; nothing is imported."""
     if _offered:
         return tuple(sorted({*_points(kind), *(n for k, n in _offered if k == kind)}))
     return _names(kind)
@@ -76,14 +76,14 @@ def _names(kind: str) -> tuple[str, ...]:
 
 
 def owner(kind: str, name: str) -> str:
-    """The distribution that brings a plugin."""
+    """Returns the distribution that brings a plugin."""
     if (kind, name) in _offered:
         return "this program"
     return ", ".join(_owner(p) for p in _points(kind).get(name, ()))
 
 
 def place(kind: str, name: str) -> str:
-    """The module that a plugin is in, as its entry point says."""
+    """Returns the module that a plugin is in, as its entry point says."""
     return ", ".join(p.module for p in _points(kind).get(name, ()))
 
 
@@ -152,7 +152,8 @@ def _found(kind: str, name: str) -> object:
 
 
 def _load(point: EntryPoint, who: str) -> object:
-    """What an entry point names; PluginError where it does not load or is for another API."""
+    """Returns what an entry point names; raises PluginError where it does not load or is for
+    another API."""
     try:
         with redirect_stdout(sys.stderr):  # what it prints is not what was asked for
             loaded: object = point.load()
@@ -179,7 +180,7 @@ def _require_api(number: object, who: str, module: str) -> None:
 
 
 def _stated(module: str) -> object:
-    """The `qir_api` of a module that is loaded, or of the nearest package above it."""
+    """Returns the `qir_api` of a module that is loaded, or of the nearest package above it."""
     while module:
         number: object = getattr(sys.modules.get(module), "qir_api", None)
         if number is not None:
@@ -189,7 +190,8 @@ def _stated(module: str) -> object:
 
 
 def _written(module: str) -> object:
-    """The `qir_api` in the source of a module that does not load, or of a package above it."""
+    """Returns the `qir_api` in the source of a module that does not load, or of a package above
+    it."""
     top, *inner = module.split(".")
     try:
         found = find_spec(top)

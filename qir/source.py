@@ -34,7 +34,7 @@ def remember(graph: Graph, path: Path) -> None:
 
 
 def untouched(graph: Graph) -> Path | None:
-    """The file of a graph that nobody edited, where it is as it was; else nothing."""
+    """Returns the file of a graph that nobody edited, where it is as it was; else nothing."""
     found = _SOURCES.get(id(graph))
     if found is None or found.version != graph.version:
         return None

@@ -74,7 +74,8 @@ class Target(ABC):
         return ()
 
     def at(self, opset: int) -> Target:
-        """The target that writes that operator set; UsageError where it has no such sets."""
+        """Returns the target that writes that operator set; raises UsageError where it has no such
+        sets."""
         raise UsageError(f"target {self.name} has no operator sets to choose from")
 
     def files(self, path: Path) -> Sequence[Path]:
@@ -83,10 +84,11 @@ class Target(ABC):
 
     @abstractmethod
     def capability(self) -> Capability:
-        """What may be asked of this backend."""
+        """Returns what may be asked of this backend."""
 
     def planned(self, graph: Graph) -> Capability:
-        """What may be asked of it for one float graph; its table unless a target says otherwise."""
+        """Returns what may be asked of it for one float graph; its table unless a target says
+        otherwise."""
         return self.capability()
 
     def emit(
@@ -98,7 +100,7 @@ class Target(ABC):
         format: str | None = None,
         lossy: bool = False,
     ) -> None:
-        """Writes a model, by rename; UsageError for a form it does not have.
+        """Writes a model, by rename; raises UsageError for a form it does not have.
 
         Calls `ledger.check(lossy=lossy)` before the file takes its place.
         """
@@ -138,7 +140,7 @@ class Target(ABC):
         ]
 
     def verdicts(self, graph: Graph) -> list[Verdict]:
-        """Which ops it takes in integers as they stand, and why not the others."""
+        """Returns which ops it takes in integers as they are, and why not the others."""
         return list(verdicts(self.capability(), graph))
 
     def computed(self, graph: Graph, ledger: Ledger) -> Graph | None:
@@ -156,11 +158,11 @@ class Target(ABC):
         return None
 
     def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
-        """Makes a model ready to run; UsageError where the target only writes files."""
+        """Makes a model ready to run; raises UsageError where the target only writes files."""
         raise UsageError(f"target {self.name} does not run models")
 
     def compile_file(self, path: Path, *, threads: int | None = None) -> Executable:
-        """Makes a file that it wrote ready to run; UsageError where it does not run files.
+        """Makes a file that it wrote ready to run; raises UsageError where it does not run files.
 
         Checks hold files to the reference by it, where no frontend reads them.
         """

@@ -1,4 +1,4 @@
-"""Numbers that a search measured, in a file from which an interrupted search goes on."""
+"""Numbers that a search measured, in a file from which an interrupted search continues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TrialCache:
 
 
 def _numbers(path: Path, key: str) -> dict[str, float]:
-    """The numbers of a cache file; none where it is of other data, or damaged."""
+    """Returns the numbers of a cache file; none where it is of other data, or damaged."""
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

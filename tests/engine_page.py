@@ -39,13 +39,13 @@ OPS_HEAD = """
   computes when the model is compiled.
 - **f32 alone**: float32 in a model without quantized values, by float32 sums of one documented
   order.
-- **f32 beside**: float32 next to quantized values: exact, or computed in float64 and rounded
+- **f32 mixed**: float32 next to quantized values: exact, or computed in float64 and rounded
   once, as the reference does. Another order of a float64 sum, or the last bit of a function of
   the C library, changes a result where it lies next to a tie of float32; the tests met none.
 - **others**: what else the loops take. Quantize and dequantize also know 16 bits and a scale for
   each channel; weights of 4 and 8 bits in blocks stay integers in matmul, gemm and linear.
 
-| op | 8 bits | f32 alone | f32 beside | others |
+| op | 8 bits | f32 alone | f32 mixed | others |
 |---|---|---|---|---|
 """
 CODES, FLOAT, ANY = "u8, i8", "f32", "any"
@@ -58,6 +58,7 @@ ELEMENTS: Mapping[str, str] = {
     "place": ", ".join(_cpu.ORDERED),
     "top_k": ", ".join(_cpu.ORDERED),
     "encode": "f32 to u8, i8, u16, i16",
+    "dynamic_linear": "u8, i8 to f32",
     "decode": "u8, i8, u16, i16, i32 to f32",
     "choose": "f32 to u8, i8",
     "wide_product": "f32; weights of 4 and 8 bits in blocks",

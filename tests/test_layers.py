@@ -45,13 +45,14 @@ CORE = {
 BELOW = " ".join(CORE)
 CORE |= {
     "quantizing": BELOW,
+    "qir_files": BELOW,
     "requantizing": f"{BELOW} quantizing",
-    "pipeline": f"{BELOW} quantizing requantizing",
+    "pipeline": f"{BELOW} qir_files quantizing requantizing",
     "evaluating": f"{BELOW} quantizing pipeline inspect",
     "inspect": BELOW,
     "mixed_precision": f"{BELOW} quantizing pipeline inspect evaluating",
-    "cli": f"{BELOW} quantizing requantizing pipeline inspect evaluating mixed_precision testing "
-    "__init__",
+    "cli": f"{BELOW} qir_files quantizing requantizing pipeline inspect evaluating "
+    "mixed_precision testing __init__",
     "testing": f"{BELOW} pipeline inspect",
     "__init__": f"{BELOW} pipeline inspect evaluating mixed_precision testing",
     "__main__": "cli",

@@ -121,7 +121,7 @@ FAULTS = {
         "line 2: remove: what it extends has no chain relu"
     ),
     'extends = "base.toml"\n[op]\nop = "relu"': "line 2: op is written [[op]]",
-    'extends = "nobody.toml"': "line 1: extends: there is no file nobody.toml beside it",
+    'extends = "nobody.toml"': "line 1: extends: there is no file nobody.toml next to it",
     '\nextends = "mine.toml"': "line 2: it extends mine.toml, which extends it, in a circle",
     'extends = "base.toml"\nversion = 2': "line 2: it is a target file of version 2",
     'extends = "base.toml"\nops = 3': "line 2: no key 'ops'; did you mean 'op'?",

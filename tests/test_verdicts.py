@@ -149,7 +149,7 @@ WRONG = [
     (
         f"%s = input() : f32 %x = input() : 2x4x!quant.uniform<u8:f32, ?>\n"
         f"%y = softmax(%x, x.scale=%s) : 2x4x{U8} output(y=%y)",
-        "x is u8 with numbers that come beside; the table of toy has u8 affine tensor",
+        "x is u8 with parameters given at run time; the table of toy has u8 affine tensor",
     ),
 ]
 

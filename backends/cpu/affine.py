@@ -14,7 +14,7 @@ from qir.ir.types import QuantType
 from qir.profiles.processor import on_processor
 from qir.reference.interpreter import profile_of, run_node
 
-from . import tensors
+from . import dynamic, tensors
 from .builder import Buffer, CannotLower, ProgramBuilder, sizes, strides
 from .codes import Job
 from .products import Matrices
@@ -27,7 +27,7 @@ RULE = "onnx.dynamic"
 
 
 def _map(value: Value, slot: str, storages: dict[DType, str]) -> tuple[QuantType, str, Sizes]:
-    """The type of quantized values, their storage, and (outer, channels, inner)."""
+    """Returns the type of quantized values, their storage, and (outer, channels, inner)."""
     quant, shape = value.type.quant, sizes(value)
     if quant is None or quant.storage not in storages:
         raise CannotLower(f"{slot} is stored as {value.type.dtype}")
@@ -167,7 +167,9 @@ def recode(b: ProgramBuilder, job: Job) -> None:
 
 
 def matmul_integer(b: ProgramBuilder, job: Job) -> None:
-    """Lowers exact sums of integers less their zeros, by float32 that hold them."""
+    """Lowers exact sums of integers less their zeros: by int8 kernels, else in float32."""
+    if dynamic.product(b, job):
+        return
     shapes = [sizes(job.operands[slot]) for slot in ("a", "b")]
     if min(map(len, shapes)) < 2 or shapes[0][-1] > 1 << 19:
         raise CannotLower("the kernel takes matrices and sums of up to 2^19 terms")

@@ -112,7 +112,7 @@ def run_bodies(b: ProgramBuilder, node: Node) -> None:
 
 
 def _own(b: ProgramBuilder, node: Node, body: Graph) -> Graph:
-    """A body that names its profile."""
+    """Returns a body that names its profile."""
     own = body.copy()
     own.profile = body.profile or profile_of(b.graph, node)
     return own
@@ -124,7 +124,7 @@ def _operand(value: Value) -> tuple[np.dtype[np.generic], Sizes]:
 
 
 def _shapes(node: Node, name: str, body: CompiledBody) -> list[Sizes]:
-    """The sizes of what a body takes in the first round."""
+    """Returns the sizes of what a body takes in the first round."""
     many = _many(node.operands)
     if node.op == "if":
         return many["xs"]
@@ -142,7 +142,7 @@ def _shapes(node: Node, name: str, body: CompiledBody) -> list[Sizes]:
 
 
 def _many(operands: Mapping[str, Value]) -> dict[str, list[Sizes]]:
-    """The sizes of the operands of each variadic slot, in order."""
+    """Returns the sizes of the operands of each variadic slot, in order."""
     found: dict[str, list[Sizes]] = {"xs": [], "vs": [], "ss": []}
     order = sorted(operands, key=lambda slot: int(f"0{slot.partition('.')[2]}"))
     for slot in order:

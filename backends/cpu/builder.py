@@ -83,7 +83,7 @@ class CannotLower(Exception):
 
 
 def sizes(value: Value) -> Sizes:
-    """The shape, which is plain numbers by now."""
+    """Returns the shape, which is plain numbers by now."""
     known = dims.known(value.type.shape)
     assert known is not None, value
     return known
@@ -98,7 +98,7 @@ def itemsize(value: Value) -> int:
 
 
 def moved(shape: Sizes, order: Sequence[int]) -> Sizes:
-    """The sizes in another order of axes."""
+    """Returns the sizes in another order of axes."""
     return tuple(shape[axis] for axis in order)
 
 
@@ -108,7 +108,7 @@ def strides(shape: Sizes) -> Sizes:
 
 
 def still(shape: Sizes, order: Sequence[int]) -> bool:
-    """Whether a transposition leaves the bytes where they are."""
+    """Returns whether a transposition leaves the bytes where they are."""
     wide = [axis for axis in order if shape[axis] != 1]
     return wide == sorted(wide)
 
@@ -191,15 +191,16 @@ class ProgramBuilder:
         return buffer
 
     def holds(self, value: Value, *, last: bool) -> bool:
-        """Whether the value is there in that order already."""
+        """Returns whether the value is there in that order already."""
         return (value, last) in self._held
 
     def buffers(self) -> Iterable[Buffer]:
-        """Every buffer that holds a value."""
+        """Returns every buffer that holds a value."""
         return self._held.values()
 
     def need(self, value: Value, *, last: bool = False) -> Buffer:
-        """The memory that holds a value in the order wanted, moving it there if it is not."""
+        """Returns the memory that holds a value in the order wanted, moving it there if it is
+        not."""
         found = self._held.get((value, last))
         if found is not None:
             return found
@@ -279,17 +280,18 @@ class ProgramBuilder:
         self._folds[value] = source, made
 
     def folded(self, value: Value) -> Value | None:
-        """The constant that decides a value that was folded."""
+        """Returns the constant that decides a value that was folded."""
         return self._folds[value][0] if value in self._folds else None
 
     def known(self, value: Value) -> NDArray[np.generic] | None:
-        """The elements of a constant, or of what one decides; None where a run decides them."""
+        """Returns the elements of a constant, or of what one decides; None where a run decides
+        them."""
         if value.constant is not None:
             return value.constant.data
         return self._folds[value][1]() if value in self._folds else None
 
     def prefers_last(self, value: Value) -> bool:
-        """Whether a value is best held channels last: its users decide."""
+        """Returns whether a value is best held channels last: its users decide."""
         if value.type.rank != 4 or itemsize(value) != 1:
             return False
         wishes = [_wish(node) for node in value.users]

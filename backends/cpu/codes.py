@@ -1,4 +1,5 @@
-"""What the kernels want to know of quantized types: per-tensor maps, weights, bounds, tables."""
+"""Properties of quantized types that kernels need: per-tensor parameters, weights, bounds,
+tables."""
 
 from __future__ import annotations
 
@@ -48,12 +49,13 @@ class ByteParameters:
         return self.quant.bounds is None
 
     def same(self, other: ByteParameters) -> bool:
-        """Whether integers of the two mean the same, so that they may be copied as they are."""
+        """Returns whether integers of the two mean the same, so that they may be copied as they
+        are."""
         return self.quant.same_map(other.quant)
 
 
 def codes(value: Value, slot: str = "") -> ByteParameters:
-    """The parameters of a value; CannotLower if the kernels do not take its type."""
+    """Returns the parameters of a value; CannotLower if the kernels do not take its type."""
     quant = value.type.quant
     what = slot or f"%{value.name}"
     if quant is None:
@@ -85,7 +87,8 @@ class Weight:
 
 
 def weight(value: Value, axis: int, slot: str) -> Weight:
-    """A constant's weights; `axis` is that of the output channels. CannotLower where it is none."""
+    """Returns a constant's weights; `axis` is that of the output channels. CannotLower where it is
+    none."""
     data, quant = value.constant, value.type.quant
     if data is None:
         raise CannotLower(f"{slot} is no constant")
@@ -109,7 +112,7 @@ def weight(value: Value, axis: int, slot: str) -> Weight:
 def bias(
     value: Value | None, channels: int, x: ByteParameters, scale: NDArray[np.float32], slot: str
 ) -> NDArray[np.int32] | None:
-    """A bias in accumulator units, one for each channel; CannotLower where it is none."""
+    """Returns a bias in accumulator units, one for each channel; CannotLower where it is none."""
     if value is None:
         return None
     if value.constant is None:
@@ -148,7 +151,7 @@ def table(
     attrs: Mapping[str, Attr],
     stages: tuple[Stage, ...],
 ) -> Table:
-    """What the reference makes of each of the 256 integers."""
+    """Returns what the reference makes of each of the 256 integers."""
     graph = Graph("table", PROFILE)
     kinds = [TensorType((256,), m.quant) for m in (x, y)]
     source = graph.add("input", types=[kinds[0]], name="x").result
@@ -163,17 +166,18 @@ def table(
 
 
 def requantized(x: ByteParameters, y: ByteParameters) -> Table | None:
-    """The table from integers of one type to those of another; None where they mean the same."""
+    """Returns the table from integers of one type to those of another; None where they mean the
+    same."""
     return None if x.same(y) else table(x, y, "requantize", {}, ())
 
 
 def every(x: ByteParameters) -> Table:
-    """The 256 integers in the order of their bytes."""
+    """Returns the 256 integers in the order of their bytes."""
     return np.arange(256, dtype=np.uint8).view(np.uint8 if x.kind == "u8" else np.int8)
 
 
 def coded(reals: list[float], y: ByteParameters) -> list[int]:
-    """The integers to which the profile quantizes these floats."""
+    """Returns the integers to which the profile quantizes these floats."""
     graph = Graph("bounds", PROFILE)
     shape = (len(reals),)
     source = graph.add("input", types=[TensorType(shape, F32)], name="x").result
@@ -218,13 +222,13 @@ class Job:
             raise CannotLower(f"{self.op} does not clamp its results")
 
     def ints(self, name: str) -> tuple[int, ...]:
-        """An attribute that is a tuple of whole numbers; the op's spec has checked it."""
+        """Returns an attribute that is a tuple of whole numbers; the op's spec has checked it."""
         value = self.attrs[name]
         assert isinstance(value, tuple)
         return tuple(v for v in value if isinstance(v, int))
 
     def pair(self, name: str) -> tuple[int, int]:
-        """An attribute of two whole numbers."""
+        """Returns an attribute of two whole numbers."""
         first, second = self.ints(name)
         return first, second
 
@@ -234,7 +238,7 @@ class Job:
         return top, left, bottom, right
 
     def number(self, name: str) -> int:
-        """An attribute that is a whole number."""
+        """Returns an attribute that is a whole number."""
         value = self.attrs[name]
         assert isinstance(value, int)
         return value
@@ -246,7 +250,7 @@ class Job:
 
 
 def job(node: Node) -> Job:
-    """What a node asks for; Refused for a chain that does more than bound."""
+    """Returns what a node asks for; Refused for a chain that does more than bound."""
     if not node.stages:
         return Job(node.name, node.op, node.attrs, node.operands, node.result)
     head, *tail = node.stages

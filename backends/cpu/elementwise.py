@@ -167,7 +167,7 @@ def _operands(
 
 
 def _ordered(b: ProgramBuilder, value: Value, last: bool) -> Buffer:
-    """An operand in that order; one of fewer axes can only stand on the last of them."""
+    """Returns an operand in that order; one of fewer axes can only are on the last of them."""
     if value.type.rank == 4 or not last:
         return b.need(value, last=last)
     held, shape = b.need(value), _padded(sizes(value), 4)
@@ -199,7 +199,7 @@ def _meet(
 
 
 def _rows(narrow: Sizes, wide: Sizes) -> tuple[int, int, int]:
-    """Where the narrow shape is 1 and the wide is not must be one stretch of axes."""
+    """Returns where the narrow shape is 1 and the wide is not must be one stretch of axes."""
     repeated = [i for i, (m, n) in enumerate(zip(narrow, wide, strict=True)) if m != n]
     start, end = repeated[0], repeated[-1] + 1
     if any(narrow[i] != 1 for i in range(start, end)):

@@ -43,7 +43,8 @@ def takes(b: ProgramBuilder, job: Job) -> bool:
 
 
 def _ending(b: ProgramBuilder, job: Job) -> tuple[Value, Bounds]:
-    """The value that a product makes, and its bounds: those of an only user are taken along."""
+    """Returns the value that a product makes, and its bounds: those of an only user are taken
+    along."""
     if len(job.tail) > 1:
         raise CannotLower("no kernel bounds a float result twice")
     if job.tail:
@@ -59,7 +60,7 @@ def _ending(b: ProgramBuilder, job: Job) -> tuple[Value, Bounds]:
 
 
 def _row(value: Value | None, count: int, slot: str) -> NDArray[np.float32] | None:
-    """A constant with one number for each of the last axis, or one for all."""
+    """Returns a constant with one number for each of the last axis, or one for all."""
     if value is None:
         return None
     if value.constant is None:
@@ -123,7 +124,7 @@ def conv2d(b: ProgramBuilder, job: Job) -> None:
 
 
 def _first(b: ProgramBuilder, value: Value, nchw: bool) -> Buffer:
-    """An image channels first."""
+    """Returns an image channels first."""
     held = b.need(value)
     if nchw:
         return held

@@ -119,7 +119,7 @@ def arranged(b: ProgramBuilder, job: Job) -> None:
 
 
 def _orders(job: Job, shape: Sizes) -> dict[int, NDArray[np.int64]]:
-    """The index of each element along the axes that an op arranges."""
+    """Returns the index of each element along the axes that an op arranges."""
     every = {axis: np.arange(size, dtype=np.int64) for axis, size in enumerate(shape)}
     if job.op == "tile":
         return {a: np.tile(every[a], count) for a, count in enumerate(job.ints("repeats"))}
@@ -138,7 +138,7 @@ def _still(picked: NDArray[np.int64], size: int) -> bool:
 
 
 def _repeated(size: int, before: int, after: int, mode: str) -> NDArray[np.int64]:
-    """The index of each element of a padded axis; those that are cut off go first."""
+    """Returns the index of each element of a padded axis; those that are cut off go first."""
     kept = np.arange(max(-before, 0), size - max(-after, 0), dtype=np.int64)
     if not kept.size:
         raise CannotLower(f"nothing of an axis of {size} is left to repeat")

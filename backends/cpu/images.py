@@ -59,7 +59,7 @@ def taken_last(b: ProgramBuilder, job: Job) -> bool:
         return False
     oc, depth, _, _ = sizes(w)
     groups = job.number("groups")
-    n, c, h, width = sizes(x) if job.nchw else moved(sizes(x), FIRST)
+    _, c, h, width = sizes(x) if job.nchw else moved(sizes(x), FIRST)
     if not depth or c * (h + sum(job.pads()[::2])) * (width + sum(job.pads()[1::2])) > LARGEST:
         return False
     return groups == 1 or groups == c == oc or oc // groups >= NARROW

@@ -48,7 +48,7 @@ class Loaded(Executable):
         return self._listing.arena
 
     def signature(self) -> Graph:
-        """A graph of its inputs alone."""
+        """Returns a graph of its inputs alone."""
         graph = Graph("program")
         for name, (kind, shape) in self._listing.inputs.items():
             dtype = dtype_of(np.empty(0, kind))
@@ -64,7 +64,7 @@ class Loaded(Executable):
         return dict(self._run(self._arrays(inputs)))
 
     def profile(self, inputs: Mapping[str, object], *, runs: int = 10) -> list[StepTime]:
-        """The time of each step; DataError as when it is called."""
+        """Returns the time of each step; DataError as when it is called."""
         if runs < 1:
             raise UsageError(f"{runs} runs; it takes 1 or more")
         arrays = self._arrays(inputs)
@@ -75,7 +75,7 @@ class Loaded(Executable):
         return peaks(self.threads, self._isa)
 
     def describe(self) -> list[StepRow]:
-        """One row a step."""
+        """Returns one row a step."""
         rows = zip(self._listing.steps, self._plan.steps, strict=True)
         return [
             StepRow(name, kind, chosen(kind, self._isa), told.shape, told.bytes)

@@ -1,4 +1,4 @@
-"""From a graph of plain sizes to steps: kernels where there are, else the reference."""
+"""Lowers a graph with known sizes to steps: kernels where there are any, else the reference."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def lower(
     real: bool | None = None,
     compile: Callable[[Graph, bool], Runs] | None = None,
 ) -> ProgramBuilder:
-    """Every node that is needed as steps; its results are marked as the program's outputs.
+    """Returns every node that is needed as steps; its results are marked as the program's outputs.
 
     `see` is called with each of the watched values as it is made. `real` says of a body whether
     nothing around it is quantized either, and `compile` makes a program of one.
@@ -173,7 +173,7 @@ def _show(b: ProgramBuilder, value: Value, see: See) -> None:
 def _means(
     b: ProgramBuilder, images: Mapping[Value, tables.Image]
 ) -> Iterator[tuple[Value, MeanSource]]:
-    """The results that are means of dequantized values."""
+    """Yields the results that are means of dequantized values."""
     for node in b.graph:
         mean = windows.mean_of(node, images)
         if mean is not None:

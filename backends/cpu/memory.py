@@ -1,4 +1,4 @@
-"""Places of buffers in the arena: those that are not alive together share bytes."""
+"""Plans the arena: buffers that are not alive together share bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class Life:
 
 
 def place(lives: Sequence[Life]) -> tuple[int, list[int]]:
-    """The arena's size and each buffer's offset: largest first, each into its tightest gap."""
+    """Returns the arena's size and each buffer's offset: largest first, each into its tightest
+    gap."""
     offsets = [0] * len(lives)
     placed: list[int] = []
     arena = 0

@@ -1,4 +1,4 @@
-"""Ops that move values: quantize and dequantize, other shapes, other orders, joined, padded."""
+"""Ops that move values: quantize, dequantize, reshape, transpose, concat, pad."""
 
 from __future__ import annotations
 
@@ -123,7 +123,8 @@ def reshape(b: ProgramBuilder, job: Job) -> None:
 
 
 def _with_ones(b: ProgramBuilder, value: Value, result: Value) -> Elements | None:
-    """A view of a value whose axes of 1 alone change; None where it is no view, or others do."""
+    """Returns a view of a value whose axes of 1 alone change; None where it is no view, or others
+    do."""
     given = b.elements(value)
     wide = [i for i, size in enumerate(sizes(value)) if size != 1]
     if given.source is value or [sizes(value)[i] for i in wide] != [
@@ -244,7 +245,7 @@ def _within(given: Elements, ranges: Mapping[int, range]) -> Elements:
 
 
 def concat(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a join: one copy a part, through a table where its map is another."""
+    """Lowers a join: one copy a part, through a table where its quantized type is another."""
     parts = [job.operands[s] for s in sorted(job.operands, key=lambda s: int(s.split(".")[1]))]
     maps = [_maps(part, job.result) for part in parts]
     if job.tail:
@@ -348,7 +349,7 @@ def pad(b: ProgramBuilder, job: Job) -> None:
 
 
 def _filler(job: Job) -> int:
-    """The byte that fills: a quantized value, or 0 where every byte of the value is 0."""
+    """Returns the byte that fills: a quantized value, or 0 where every byte of the value is 0."""
     value = job.attrs["value"]
     assert isinstance(value, float)
     if job.result.type.quant is not None:

@@ -1,4 +1,4 @@
-"""A float graph run for calibration: its values shown as steps make them."""
+"""Runs a float graph for calibration, and exposes its values."""
 
 from __future__ import annotations
 

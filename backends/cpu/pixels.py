@@ -76,7 +76,8 @@ def resize_nearest(b: ProgramBuilder, job: Job) -> None:
 
 
 def _times(job: Job, axis: int) -> int:
-    """How often each element along an axis stands in the result; CannotLower where that differs."""
+    """Returns how often each element along an axis is in the result; CannotLower where that
+    differs."""
     if job.attrs["policy"] != "stretch" or job.attrs["coordinates"] == "tf_crop_and_resize":
         raise CannotLower("no kernel resizes but by a stretch")
     old, new = sizes(job.operands["x"])[axis], sizes(job.result)[axis]

@@ -188,7 +188,7 @@ def _product(b: ProgramBuilder, job: Job, left: str, right: str, added: Value | 
 
 
 def crossed(b: ProgramBuilder, value: Value) -> Buffer:
-    """A matrix transposed."""
+    """Returns a matrix transposed."""
     held, turned = b.need(value), b.scratch(math.prod(sizes(value)) * itemsize(value))
     b.transpose(f"{value.name} transposed", held, turned, sizes(value), (1, 0), itemsize(value))
     return turned
@@ -271,7 +271,7 @@ class Matrices:
 
 
 def offsets(steps: Sizes, batch: Sizes, start: int) -> NDArray[np.uint64]:
-    """Where each matrix of a batch begins."""
+    """Returns where each matrix of a batch begins."""
     total = np.full(batch, start, np.uint64)
     for axis, (step, size) in enumerate(zip(steps, batch, strict=True)):
         along = np.arange(size, dtype=np.uint64) * np.uint64(step)
@@ -280,7 +280,7 @@ def offsets(steps: Sizes, batch: Sizes, start: int) -> NDArray[np.uint64]:
 
 
 def matrices(b: ProgramBuilder, job: Job, value: Value, turn: str) -> Matrices:
-    """An operand as matrices, transposed where `turn` says so."""
+    """Returns an operand as matrices, transposed where `turn` says so."""
     view, shape = b.view(value), sizes(value)
     steps = view.steps
     if job.attrs[turn] is True:
@@ -293,7 +293,7 @@ def _swapped(axes: Sizes) -> Sizes:
 
 
 def ordered(b: ProgramBuilder, job: Job, value: Value, a: Matrices) -> Matrices:
-    """The left matrices row by row."""
+    """Returns the left matrices row by row."""
     source = b.need(value)
     if job.attrs["trans_a"] is not True:
         return Matrices(source, a.sizes, strides(a.sizes))
@@ -305,7 +305,7 @@ def ordered(b: ProgramBuilder, job: Job, value: Value, a: Matrices) -> Matrices:
 
 
 def target(b: ProgramBuilder, job: Job) -> tuple[Value, tuple[int, ...]]:
-    """The value to write, and which of its axes is each axis of the result.
+    """Returns the value to write, and which of its axes is each axis of the result.
 
     Where the only user transposes the result and leaves its last axis, that is done in passing.
     """

@@ -1,4 +1,4 @@
-"""How long each step of a plan takes, and what the processor can do at most."""
+"""Measures the time of each step, and the peak of the processor."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StepTime:
 
 
 def step_times(plan: _cpu.Plan, runs: int, run: Callable[[], object]) -> list[StepTime]:
-    """The time of each step of a plan in so many runs."""
+    """Returns the time of each step of a plan in so many runs."""
     totals = [[seconds for _, _, seconds, _ in plan.profile()]]
     for _ in range(runs):
         run()

@@ -26,6 +26,7 @@ VECTOR = frozenset(
         "conv2d",
         "depthwise",
         "linear",
+        "dynamic_linear",
         "matmul",
         "softmax",
         "real_softmax",
@@ -99,7 +100,7 @@ class Program:
             step.add(self._plan, self._number.__getitem__)
 
     def listing(self) -> Listing:
-        """All that a file has to hold of it; Refused where a step is a Python call."""
+        """Returns all that a file has to hold of it; Refused where a step is a Python call."""
         externals = [
             External("array", data=b.data)
             if b.data is not None
@@ -125,11 +126,11 @@ class Program:
         return results
 
     def profile(self, inputs: Mapping[str, Tensor], threads: int, runs: int) -> list[StepTime]:
-        """The time of each step."""
+        """Returns the time of each step."""
         return step_times(self._plan, runs, lambda: self.run(inputs, threads, profile=True))
 
     def describe(self) -> list[StepRow]:
-        """One row a step."""
+        """Returns one row a step."""
         rows = zip(self.steps, self._plan.steps, strict=True)
         return [
             StepRow(step.name, kind, chosen(kind, self._isa), step.shape, _bytes(step))
@@ -138,7 +139,7 @@ class Program:
 
 
 def chosen(kind: str, cap: str | None) -> str:
-    """The instruction set of the kernel that a step takes."""
+    """Returns the instruction set of the kernel that a step takes."""
     if kind == "call":
         return "python"
     if kind not in VECTOR | BYTEWISE:
@@ -153,7 +154,8 @@ def _bytes(step: PendingStep) -> int:
 
 
 def _buffers(lowered: ProgramBuilder) -> list[Buffer]:
-    """Every buffer once: those the caller brings, inputs as the graph has them, then the rest."""
+    """Returns every buffer once: those the caller brings, inputs as the graph has them, then the
+    rest."""
     touched = {b: None for step in lowered.steps for b in (*step.reads, *step.writes)}
     held = {b: None for b in lowered.buffers() if b.external}
     return list(held | touched)
@@ -162,7 +164,7 @@ def _buffers(lowered: ProgramBuilder) -> list[Buffer]:
 def _arena(
     steps: tuple[PendingStep, ...], buffers: list[Buffer]
 ) -> tuple[int, list[tuple[int, int]]]:
-    """The arena's size, and (offset, size) of every buffer in it."""
+    """Returns the arena's size, and (offset, size) of every buffer in it."""
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
     for index, step in enumerate(steps):

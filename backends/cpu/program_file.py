@@ -91,7 +91,7 @@ class _Recorder:
 
 
 def told(steps: Sequence[PendingStep], number: Callable[[Buffer], int]) -> list[RecordedStep]:
-    """The calls that add steps to a plan; Refused for a step that is a Python call."""
+    """Returns the calls that add steps to a plan; Refused for a step that is a Python call."""
     recorder = _Recorder()
     for step in steps:
         step.add(cast("_cpu.Plan", recorder), number)
@@ -106,7 +106,7 @@ def told(steps: Sequence[PendingStep], number: Callable[[Buffer], int]) -> list[
 
 
 def write(path: Path, listing: Listing, *, force: bool = False) -> None:
-    """Writes a file, by rename; UsageError where one is there, unless `force`."""
+    """Writes a file, by rename; raises UsageError where one is there, unless `force`."""
     claim(path, force=force)
     arrays: list[Tensor] = []
 
@@ -158,7 +158,7 @@ def _each(function: Callable[[object], object], given: Mapping[str, object]) -> 
 
 
 def read(path: Path) -> Listing:
-    """Reads a file, its arrays mapped; InputError for one that is none, or damaged."""
+    """Reads a file, its arrays mapped; raises InputError for one that is none, or damaged."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD.size)

@@ -112,7 +112,7 @@ def layer_norm(b: ProgramBuilder, job: Job) -> None:
 
 
 def _row(value: Value, inner: tuple[int, ...]) -> NDArray[np.float32]:
-    """A constant that is the same for every row."""
+    """Returns a constant that is the same for every row."""
     if value.constant is None:
         raise CannotLower(f"%{value.name} is no constant")
     data = np.asarray(value.constant.data, np.float32)

@@ -1,4 +1,4 @@
-"""From symbolic shapes to plain numbers: one graph for one set of input sizes."""
+"""Binds symbolic shapes to known sizes: one graph for one set of input sizes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ Sizes = tuple[int, ...]
 
 
 def names(graph: Graph, sizes: Mapping[str, Sizes]) -> dict[str, int]:
-    """What the names in the inputs' shapes stand for; DataError where a size does not fit."""
+    """Returns what the names in the inputs' shapes stand for; raises DataError where a size does
+    not fit."""
     found: dict[str, int] = {}
     wanted = {value.name: value.type.shape for value in graph.inputs}
     for name, shape in wanted.items():
@@ -55,7 +56,7 @@ def _fit(name: str, axis: int, dim: Dim, size: int, sizes: Sizes, found: dict[st
 
 
 def at_sizes(graph: Graph, sizes: Mapping[str, Sizes]) -> Graph:
-    """The graph with every shape a plain number.
+    """Returns the graph with every shape a plain number.
 
     Raises DataError where the sizes do not go through the graph, Refused where a shape depends
     on data.
@@ -189,5 +190,5 @@ def trial(graph: Graph, given: Mapping[str, int] = MappingProxyType({})) -> dict
 
 
 def text(shape: Sequence[Dim]) -> str:
-    """A shape as it is printed: 1x3x32x32."""
+    """Returns a shape as it is printed: 1x3x32x32."""
     return "x".join("?" if d is None else str(d) for d in shape) or "a scalar"

@@ -1,4 +1,4 @@
-"""Values that one quantized tensor decides element by element: tables of its 256 bytes.
+"""Elementwise functions of one 8-bit tensor, as lookup tables of 256 bytes.
 
 A chain of ops on each element alone (dequantize, erf, multiply by a scalar, quantize ...) gives the
 same result wherever the same byte stands, and so does a diamond such as x * sigmoid(x). So the

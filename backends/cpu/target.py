@@ -1,4 +1,4 @@
-"""The target and what it compiles: a model that runs, with a program for each set of sizes."""
+"""The target and its compiled model, with a program for each set of sizes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CpuTarget(Target):
     profile = PROFILE
 
     def capability(self) -> Capability:
-        """What the kernels compute in integers."""
+        """Returns what the kernels compute in integers."""
         return load(Path(__file__).with_name("capability.toml"))
 
     def compile(
@@ -67,7 +67,8 @@ class CpuTarget(Target):
     def compile_file(
         self, path: Path, *, threads: int | None = None, isa: str | None = None
     ) -> Loaded:
-        """Reads a program file, which `Compiled.save` wrote; InputError for one that is none."""
+        """Reads a program file, which `Compiled.save` wrote; raises InputError for one that is
+        none."""
         return Loaded(path, _settings(threads, isa), isa)
 
     def observed(self, graph: Graph, names: Collection[str]) -> Observe:
@@ -76,7 +77,7 @@ class CpuTarget(Target):
 
 
 def _settings(threads: int | None, isa: str | None) -> int:
-    """The number of threads; UsageError for what cannot be."""
+    """Returns the number of threads; raises UsageError for what cannot be."""
     if threads is not None and threads < 1:
         raise UsageError(f"{threads} threads; it takes 1 or more")
     try:
@@ -113,7 +114,7 @@ class Compiled(Executable):
         return dict(program.run(arrays, self.threads))
 
     def profile(self, inputs: Mapping[str, object], *, runs: int = 10) -> list[StepTime]:
-        """The time of each step; DataError as when it is called."""
+        """Returns the time of each step; DataError as when it is called."""
         if runs < 1:
             raise UsageError(f"{runs} runs; it takes 1 or more")
         arrays, program = self._ready(inputs)

@@ -27,7 +27,8 @@ APPLIED = {
 
 
 def kind_of(value: Value) -> str:
-    """The element type as the kernels name it; CannotLower for quantized values and rare types."""
+    """Returns the element type as the kernels name it; CannotLower for quantized values and rare
+    types."""
     kind = str(value.type.dtype)
     if value.type.quant is not None:
         raise CannotLower(f"%{value.name} is quantized, the kernel takes plain elements")
@@ -258,7 +259,7 @@ def cast_step(
 
 
 def _along(b: ProgramBuilder, name: str, value: Value, over: Sequence[int]) -> tuple[Buffer, Sizes]:
-    """A value with the axes `over` next to each other, and (outer, rows, inner)."""
+    """Returns a value with the axes `over` next to each other, and (outer, rows, inner)."""
     shape, source = sizes(value), b.need(value)
     if list(over) != list(range(over[0], over[-1] + 1)):
         kept = tuple(axis for axis in range(len(shape)) if axis not in over)
@@ -356,7 +357,8 @@ def top_k(b: ProgramBuilder, node: Node) -> None:
 
 
 def _names() -> dict[str, Callable[[ProgramBuilder, Job], None]]:
-    """The lowering of every op that a loop, a function or a reduction of the kernels computes."""
+    """Returns the lowering of every op that a loop, a function or a reduction of the kernels
+    computes."""
     known: dict[str, Callable[[ProgramBuilder, Job], None]] = dict.fromkeys(_cpu.OPERATIONS, binary)
     known |= dict.fromkeys(APPLIED, binary)
     known |= dict.fromkeys(_cpu.FUNCTIONS, function)

@@ -1,4 +1,4 @@
-"""Float ops beside quantized values: float64 sums of float32, as the reference makes them.
+"""Float ops in quantized models: float64 sums of float32, as the reference computes them.
 
 A float32 sum in another order would move quantized values by a step. Here belong too products of
 weights in blocks of 4 or 8 bits, convolutions of one and three axes, and transposed ones.
@@ -20,9 +20,9 @@ from qir.ir.dtype import F32
 from qir.ir.node import Value
 from qir.ir.types import QuantType
 
+from .activations import bounds
 from .builder import FIRST, LAST, Buffer, CannotLower, ProgramBuilder, moved, sizes, strides
 from .codes import Job
-from .floats import bounds
 from .products import Matrices
 from .sizes import Sizes
 
@@ -39,7 +39,7 @@ def _floats(job: Job) -> None:
 
 def _result(b: ProgramBuilder, job: Job) -> tuple[Buffer, list[tuple[float, float]]]:
     """Memory for the result, and what bounds it after it is rounded."""
-    ends = [bounds(stage) for stage in job.tail]
+    ends = [bounds(stage.op, stage.attrs) for stage in job.tail]
     return b.make(job.result), [
         (-math.inf if low is None else low, math.inf if high is None else high)
         for low, high in ends
@@ -80,7 +80,7 @@ class BlockWeights:
 
 
 def blocks(b: ProgramBuilder, value: Value, *, turned: bool) -> BlockWeights | None:
-    """The integers of a matrix that is a dequantized constant; None for another."""
+    """Returns the integers of a matrix that is a dequantized constant; None for another."""
     source = b.folded(value)
     if source is None or source.type.rank != 2:
         return None
@@ -143,7 +143,7 @@ def linear(b: ProgramBuilder, job: Job) -> None:
 def row(
     b: ProgramBuilder, value: Value | None, count: int, slot: str
 ) -> NDArray[np.float32] | None:
-    """A constant with one number for each of the last axis, or one for all."""
+    """Returns a constant with one number for each of the last axis, or one for all."""
     if value is None:
         return None
     given = b.known(value)
@@ -219,7 +219,7 @@ def multiply(
 
 
 def _rows(b: ProgramBuilder, value: Value, *, across: bool) -> Matrices:
-    """The left matrices, whose rows have no gaps."""
+    """Returns the left matrices, whose rows have no gaps."""
     shape = sizes(value)
     if not across:
         return Matrices(b.need(value), shape, strides(shape))
@@ -230,7 +230,7 @@ def _rows(b: ProgramBuilder, value: Value, *, across: bool) -> Matrices:
 
 
 def _columns(b: ProgramBuilder, value: Value, *, turned: bool) -> Matrices:
-    """The right matrices, read in any order."""
+    """Returns the right matrices, read in any order."""
     view, shape = b.view(value), sizes(value)
     order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
     if turned:

@@ -164,7 +164,8 @@ def _exact(table: NDArray[np.generic], count: int) -> bool:
 
 
 def _split(shape: Sizes, axes: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
-    """Whether values are best read channels last, and (outer, rows, inner) of a mean over rows."""
+    """Returns whether values are best read channels last, and (outer, rows, inner) of a mean over
+    rows."""
     over = sorted({axis % len(shape) for axis in axes} or range(len(shape)))
     last = len(shape) == 4 and over == [2, 3]
     held = moved(shape, LAST) if last else shape

@@ -121,7 +121,7 @@ def calls(graph: Graph) -> list[RecipeCall]:
 
 
 def _main(origins: list[Origin]) -> Origin:
-    """Returns the origin that a recipe may name; a batch normalization beside it was folded."""
+    """Returns the origin that a recipe may name; a batch normalization next to it was folded."""
     return next((origin for origin in origins if _quantized(origin)), origins[0])
 
 

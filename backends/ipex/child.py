@@ -62,7 +62,7 @@ def fed(array: Any, numbers: Any) -> Any:
 
 
 def half(pad: Any) -> Any:
-    """The padding of one side of each axis, of a pad that is alike on both."""
+    """Returns the padding of one side of each axis, of a pad that is alike on both."""
     count = len(pad) // 2
     if pad[:count] != pad[count:]:
         raise ValueError("pads one side as the other")
@@ -174,7 +174,8 @@ class ModuleProgram(torch.nn.Module):
 
 
 def run(asked: Any) -> tuple[Any, str]:
-    """The result, as quantized values or float values, and the graph that was run as text."""
+    """Returns the result, as quantized values or float values, and the graph that was run as
+    text."""
     given = tuple(fed(*pair) for pair in asked["inputs"].values())
     with torch.no_grad():
         trace: Any = torch.jit.trace

@@ -25,7 +25,7 @@ def is_recipe(path: Path) -> bool:
 
 
 def opened(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """Returns the numbered calls of a recipe by module; InputError for other files."""
+    """Returns the numbered calls of a recipe by module; raises InputError for other files."""
     held = read_json(path, "recipe of IPEX")
     if not isinstance(held, dict) or ROOT not in held:
         raise InputError(f"{path}: is no recipe of IPEX: it has no entry {ROOT!r}")

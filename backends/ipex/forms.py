@@ -26,21 +26,20 @@ def _padded_high(of: KernelLayer) -> bool:
 
 FORMS: Mapping[str, Form] = {
     "three_axes": Form(
-        "matmul of two operands of three axes each: what Intel's extension for PyTorch computes in "
-        "reals",
+        "matmul of two operands of three axes each: Intel's extension for PyTorch computes "
+        "these in float",
         lambda of: True,
         ("matmul",),
     ),
     "in_turn": Form(
         "matmul of three axes of 2 rows and more and of 384 terms at most, neither operand "
-        "transposed: what Intel's library adds up one term after the other",
+        "transposed: Intel's MKL adds these in order",
         _in_turn,
         ("matmul",),
     ),
     "padded_high": Form(
-        "padding, and a zero point of the data above 128, with which two weights of quantized "
-        "values at their "
-        "ends leave 16 bits",
+        "padding, and a zero point of the data above 128, so that two products of extreme weights"
+        " overflow 16 bits",
         _padded_high,
         (*CONVOLUTIONS, *TRANSPOSED),
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from qir.errors import Refused
 from qir.ir.graph import Graph
@@ -25,7 +25,7 @@ _KINDS = {torch.uint8: torch.quint8, torch.int8: torch.qint8}
 _BOUNDS = {torch.uint8: (0, 255), torch.int8: (-128, 127)}
 
 
-def module(graph: Graph, ledger: Ledger, *, lossy: bool) -> fx.GraphModule:
+def module(graph: Graph, ledger: Ledger, *, lossy: bool) -> nn.Module:
     """Returns a module for `torch.jit.trace` and `torch.jit.freeze` with the extension loaded.
 
     Its data go through `aten::quantize_per_tensor` and `aten::dequantize`, its weights are
@@ -37,16 +37,17 @@ def module(graph: Graph, ledger: Ledger, *, lossy: bool) -> fx.GraphModule:
         return _dynamic(graph, ledger, lossy=lossy)
     flat = kept(run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], ledger), ledger)
     made: Any = target(_WRITER).build(flat, ledger, format="fx", lossy=lossy)
-    for node in list(made.graph.nodes):
+    program = _program(made)
+    for node in list(program.graph.nodes):
         verb = str(node.target).partition("quantized_decomposed.")[2]
         if verb:
-            with made.graph.inserting_before(node):
-                node.replace_all_uses_with(_replaced(made, node, verb))
-            made.graph.erase_node(node)
+            with program.graph.inserting_before(node):
+                node.replace_all_uses_with(_replaced(program, node, verb))
+            program.graph.erase_node(node)
     return _cleaned(made)
 
 
-def _dynamic(graph: Graph, ledger: Ledger, *, lossy: bool) -> fx.GraphModule:
+def _dynamic(graph: Graph, ledger: Ledger, *, lossy: bool) -> nn.Module:
     for node in graph:
         quant = node.result.type.quant if node.op == "quantize" else None
         if quant is not None and not quant.dynamic:
@@ -55,11 +56,17 @@ def _dynamic(graph: Graph, ledger: Ledger, *, lossy: bool) -> fx.GraphModule:
     return _cleaned(target(_DYNAMIC).build(graph, ledger, format="fx", lossy=lossy))
 
 
-def _cleaned(made: Any) -> fx.GraphModule:
-    made.graph.eliminate_dead_code()
-    made.delete_all_unused_submodules()
-    made.recompile()
-    whole: fx.GraphModule = made
+def _program(made: Any) -> Any:
+    """Returns the program of plain tensors, which may be within a module with nested arguments."""
+    return next(part for part in made.modules() if isinstance(part, fx.GraphModule))
+
+
+def _cleaned(made: Any) -> nn.Module:
+    program = _program(made)
+    program.graph.eliminate_dead_code()
+    program.delete_all_unused_submodules()
+    program.recompile()
+    whole: nn.Module = made
     return whole
 
 

@@ -49,7 +49,8 @@ class Ipex(OtherRuntime):
 
 
 def told(graph: Graph, feeds: Mapping[str, Array], result: str = "") -> dict[str, pipe.Plain]:
-    """A program in QDQ form as plain data, with what it is fed; `y` unless a result is named."""
+    """Returns a program in QDQ form as plain data, with what it is fed; `y` unless a result is
+    named."""
     inputs: dict[str, pipe.Plain] = {}
     constants: dict[str, pipe.Plain] = {}
     nodes: list[pipe.Plain] = []

@@ -28,7 +28,7 @@ class IpexSession(Executable):
         self.runtime = _runtime(os.environ.get(Ipex.elsewhere, ""))
 
     def __call__(self, **inputs: object) -> dict[str, object]:
-        """Runs it; InputError with what the extension says where it refuses."""
+        """Runs it; raises InputError with what the extension says where it refuses."""
         feeds = {name: np.asarray(data) for name, data in inputs.items()}
         made: dict[str, object] = {}
         for name, value in self.graph.outputs.items():
@@ -41,7 +41,7 @@ class IpexSession(Executable):
 
 @lru_cache(maxsize=1)
 def _runtime(_python: str) -> Ipex:
-    """Returns the extension of this process; PluginError where there is none."""
+    """Returns the extension of this process; raises PluginError where there is none."""
     made = Ipex()
     if made.version is None:
         said = "IPEX runs in a Python that the environment variable QIR_IPEX names"

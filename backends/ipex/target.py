@@ -24,7 +24,7 @@ class IpexTarget(Target):
     does not trace, numbered module by module; a module of torch, which is no file."""
     suffix = ".json"
     table: ClassVar[str] = "onednn.toml"
-    """The target file, beside this one."""
+    """The target file, next to this one."""
 
     def capability(self) -> Capability:
         """Returns what the extension computes in integers."""

@@ -98,7 +98,7 @@ def alone(op: str, attrs: Any, inner: str, arrays: Any, count: int) -> Any:
 
 
 def run(asked: Any) -> Any:
-    """What is asked for: the results of a model, of an operator by its name, or of an op.
+    """Returns what is asked for: the results of a model, of an operator by its name, or of an op.
 
     Of an op come its name, arrays, ranges, the range of the result, and attributes.
     """

@@ -35,7 +35,7 @@ def _whole(reals: Real32) -> NDArray[np.int64]:
 
 
 def _reach(of: Affine, level: np.float32) -> np.float32:
-    """What the far end of a map means."""
+    """Returns what the far end of a quantized type means."""
     if of.ends is None:
         return F(F(of.scale) * level)
     return F(max(abs(F(of.ends.low)), abs(F(of.ends.high))))

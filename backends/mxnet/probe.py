@@ -65,7 +65,7 @@ def _numbers(value: object) -> tuple[int, ...]:
 
 
 def _ends(kind: TensorType) -> tuple[float, float]:
-    """The range that a type declares; nothing for floats."""
+    """Returns the range that a type declares; nothing for floats."""
     declared = kind.quant.declared if kind.quant else None
     if declared is None:
         return 0.0, 0.0

@@ -33,7 +33,7 @@ class MxnetSession(Executable):
         self.mxnet = _mxnet(os.environ.get(MxNet.elsewhere, ""))
 
     def __call__(self, **inputs: object) -> dict[str, object]:
-        """Runs it; InputError with what MXNet says where it refuses."""
+        """Runs it; raises InputError with what MXNet says where it refuses."""
         made = self.run({name: np.asarray(data) for name, data in inputs.items()})
         return dict(zip(self.names, made.values(), strict=True))
 
@@ -51,7 +51,7 @@ class MxnetSession(Executable):
 
 @lru_cache(maxsize=1)
 def _mxnet(_python: str) -> MxNet:
-    """Returns the MXNet of this process; PluginError where there is none."""
+    """Returns the MXNet of this process; raises PluginError where there is none."""
     made = MxNet()
     if made.version is None:
         said = "MXNet runs in a Python that the environment variable QIR_MXNET names"

@@ -61,7 +61,7 @@ class MxnetTarget(Target):
         return written(self, graph)
 
     def compile_file(self, path: Path, *, threads: int | None = None) -> Executable:
-        """Runs files in MXNet; PluginError where there is none."""
+        """Runs files in MXNet; raises PluginError where there is none."""
         from .session import MxnetSession
 
         return MxnetSession(path)

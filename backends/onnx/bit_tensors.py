@@ -29,12 +29,13 @@ _KINDS = {
 
 
 def odd(said: str) -> DType | None:
-    """The elements of a tensor that NumPy has no type of its own for; nothing for others."""
+    """Returns the elements of a tensor that NumPy has no type of its own for; nothing for
+    others."""
     return dtype(_KINDS[said]) if said in _KINDS else None
 
 
 def given(array: NDArray[np.generic], kind: DType | None) -> onnxruntime.OrtValue:
-    """An array as onnxruntime takes it."""
+    """Returns an array as onnxruntime takes it."""
     if kind is None:
         return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
     if array.dtype != kind.carrier:
@@ -47,7 +48,7 @@ def given(array: NDArray[np.generic], kind: DType | None) -> onnxruntime.OrtValu
 
 
 def found(value: onnxruntime.OrtValue) -> object:
-    """What a result holds, as an array."""
+    """Returns what a result holds, as an array."""
     kind = odd(value.data_type())
     if kind is None:
         return value.numpy()

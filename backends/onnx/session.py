@@ -67,7 +67,7 @@ class OnnxSession(Executable):
         return dict(zip(names, results, strict=True))
 
     def _run(self, names: list[str], arrays: dict[str, object]) -> Sequence[object]:
-        """The results; bit by bit where NumPy has no type for what goes in or comes out.
+        """Returns the results; bit by bit where NumPy has no type for what goes in or comes out.
 
         Lists, and texts that go in, can only be handed over by the binding.
         """
@@ -86,7 +86,8 @@ class OnnxSession(Executable):
 
 
 def most(threads: int | None) -> int:
-    """The threads asked for, one a processor at most; 0, onnxruntime's own choice, for None."""
+    """Returns the threads asked for, one a processor at most; 0, onnxruntime's own choice, for
+    None."""
     return min(threads or 0, len(os.sched_getaffinity(0)))
 
 
@@ -105,7 +106,7 @@ _WIDE = 300
 
 
 def _first(error: Exception) -> str:
-    """What it says, without the lines that tell where in its sources it was."""
+    """Returns what it says, without the lines that tell where in its sources it was."""
     text = " ".join(str(error).split())
     text = text.rpartition(" : ")[2] if text.startswith("[ONNXRuntimeError]") else text
     return shorten(_PLACE.sub("", text), _WIDE, placeholder=" ...")

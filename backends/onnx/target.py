@@ -34,21 +34,22 @@ class OnnxRuntimeTarget(Target):
         self.profile = profile_name()
 
     def at(self, opset: int) -> Target:
-        """The target that writes models of that operator set."""
+        """Returns the target that writes models of that operator set."""
         return type(self)(opset)
 
     def dialect(self) -> Dialect:
-        """Which operators its models may have."""
+        """Returns which operators its models may have."""
         from .writer.graph import Dialect
 
         return Dialect(opset=self.opset)
 
     def capability(self) -> Capability:
-        """What onnxruntime computes in integers."""
+        """Returns what onnxruntime computes in integers."""
         return load(Path(__file__).with_name("capability.toml"))
 
     def verdicts(self, graph: Graph) -> list[Verdict]:
-        """Which ops onnxruntime computes on quantized values, planned by its table or not."""
+        """Returns which ops onnxruntime computes on quantized values, planned by its table or
+        not."""
         from .optimizer.kernels import judged
         from .writer.graph import to_parts
 
@@ -121,5 +122,5 @@ class OnnxTarget(OnnxRuntimeTarget):
         return Dialect(standard=True, opset=self.opset, newest=newest)
 
     def capability(self) -> Capability:
-        """What ONNX has quantized operators for, and what QDQ form says of the others."""
+        """Returns what ONNX has quantized operators for, and what QDQ form says of the others."""
         return load(Path(__file__).with_name("standard.toml"))

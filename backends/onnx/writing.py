@@ -65,7 +65,7 @@ def write(
 
 
 def _changes(ledger: Ledger) -> str:
-    """What was done to the numbers on the way, in short."""
+    """Returns what was done to the numbers on the way, in short."""
     return ", ".join(f"{change.value} {count}" for change, count in ledger.counts().items())
 
 

@@ -47,14 +47,14 @@ class GraphRequest:
     nodes: list[tuple[str, str, tuple[str, ...], dict[str, Attr]]] = field(default_factory=list)
 
     def constant(self, value: Array | float | np.generic, kind: str = "") -> str:
-        """A constant; `kind` is named where the array is quantized."""
+        """Returns a constant; `kind` is named where the array is quantized."""
         name = f"c{len(self.constants)}"
         held = np.asarray(value, np.float32) if isinstance(value, float) else np.asarray(value)
         self.constants[name] = (held, kind)
         return name
 
     def fed(self, value: Array, kind: str = "") -> str:
-        """An input, which no folding of constants sees."""
+        """Returns an input, which no folding of constants sees."""
         name = f"x{len(self.given)}"
         self.given[name] = (value, kind)
         return name
@@ -85,7 +85,8 @@ class TensorFlow:
         )
 
     def run(self, asked: GraphRequest, *fetches: str) -> list[Array]:
-        """The arrays of some results; RuntimeError with TensorFlow's words where it refuses."""
+        """Returns the arrays of some results; raises RuntimeError with TensorFlow's words where it
+        refuses."""
         assert self.child.stdin is not None
         assert self.child.stdout is not None
         plain = (asked.constants, asked.given, asked.nodes, fetches)
@@ -110,8 +111,8 @@ class TensorFlow:
         operands: Sequence[Any],
         **attrs: Attr,
     ) -> list[Array]:
-        """One op on arrays that are fed and numbers that are constant; quantized arrays come in a
-        pair with the name of their type."""
+        """Returns one op on arrays that are fed and numbers that are constant; quantized arrays
+        come in a pair with the name of their type."""
         asked = GraphRequest()
         names = [
             asked.fed(*o)

@@ -102,7 +102,7 @@ def run(constants: Any, fed: Any, nodes: Any, fetches: Any) -> list[Any]:
 
 
 def array(found: Any) -> Any:
-    """A result as plain numbers: TensorFlow's quantized types are records of one field."""
+    """Returns a result as plain numbers: TensorFlow's quantized types are records of one field."""
     held = np.asarray(found)
     return held.view(held.dtype[0]) if held.dtype.names else held
 

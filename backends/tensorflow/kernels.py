@@ -32,7 +32,7 @@ _POINT = 16
 
 
 def ends(of: Affine) -> tuple[np.float32, np.float32]:
-    """The range that a type declares, else what its lowest and highest integer mean."""
+    """Returns the range that a type declares, else what its lowest and highest integer mean."""
     if of.ends is not None:
         return F(of.ends.low), F(of.ends.high)
     low, high = ((code - of.zero) * of.scale for code in (of.low, of.high))
@@ -40,7 +40,7 @@ def ends(of: Affine) -> tuple[np.float32, np.float32]:
 
 
 def _steps(of: Affine) -> float:
-    """How many integers the storage type has, narrow or not."""
+    """Returns how many integers the storage type has, narrow or not."""
     return 2.0**of.storage.bits
 
 

@@ -109,7 +109,7 @@ def _data(node: Node, slot: str, feeds: Feeds) -> Array:
 
 
 def _kind(node: Node, slot: str) -> str:
-    """The quantized type of an operand or of the result; empty where it is float."""
+    """Returns the quantized type of an operand or of the result; empty where it is float."""
     return _CODES[str(quant.storage)] if (quant := _quant(node, slot)) else ""
 
 
@@ -118,7 +118,7 @@ def _quant(node: Node, slot: str) -> QuantType | None:
 
 
 def _ends(node: Node, slot: str) -> tuple[Array, Array]:
-    """The range of an operand, or of the result; arrays where there is one a channel."""
+    """Returns the range of an operand, or of the result; arrays where there is one a channel."""
     quant = _quant(node, slot)
     assert quant is not None
     declared = quant.declared
@@ -184,7 +184,8 @@ _STAGES = {"relu": "Relu", "leaky_relu": "LeakyRelu", "add": "Sum"}
 
 
 def _product(probe: _Kernels, node: Node, asked: GraphRequest, feeds: Feeds) -> str:
-    """A fused kernel: data, weights, a real bias, maybe a summand, then what is done with sums."""
+    """Returns a fused kernel: data, weights, a real bias, maybe a summand, then what is done with
+    sums."""
     flat = len(node.result.type.shape) == 2
     data, made = _kind(node, "x"), _kind(node, "")
     w = _data(node, "w", feeds)
@@ -233,7 +234,7 @@ def _product(probe: _Kernels, node: Node, asked: GraphRequest, feeds: Feeds) -> 
 
 
 def _made(asked: GraphRequest, codes: Array, kind: str) -> str:
-    """The same integers, quantized from floats."""
+    """Returns the same integers, quantized from floats."""
     most = F(127.5 if kind == "qint8" else 255)
     ends = (np.asarray(-most if kind == "qint8" else F(0)), np.asarray(most))
     given = [asked.fed(codes.astype(F)), *_ranges(asked, ends)]

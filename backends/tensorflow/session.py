@@ -72,7 +72,7 @@ class _Running(Executable):
     """A model in the process in which TensorFlow runs."""
 
     def __init__(self, source: Plain, name: str, threads: int | None) -> None:
-        """Lets TensorFlow build the graph; InputError for one that it does not take."""
+        """Lets TensorFlow build the graph; raises InputError for one that it does not take."""
         self.source = source
         self.threads = threads or len(os.sched_getaffinity(0))
         found = _ask((source, self.threads, {}, ()))

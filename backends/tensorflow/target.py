@@ -32,7 +32,7 @@ class TensorFlowTarget(Target):
         return super().owns(path) or (path / SAVED).is_file()
 
     def capability(self) -> Capability:
-        """What TensorFlow's kernels compute in integers."""
+        """Returns what TensorFlow's kernels compute in integers."""
         return load(Path(__file__).with_name("onednn.toml"))
 
     def emit(

@@ -12,7 +12,7 @@ _SMALLEST_RATIO = 2.0**-10
 
 
 def _same_unpadded(of: KernelLayer) -> bool:
-    """Whether padding may be stored as SAME, and leaves some rows or columns unread."""
+    """Returns whether padding may be stored as SAME, and leaves some rows or columns unread."""
     if max(of.kernel) == 1:
         return False
     unread = False
@@ -30,7 +30,7 @@ def _same_unpadded(of: KernelLayer) -> bool:
 
 
 def _has_fine_operand(of: KernelLayer) -> bool:
-    """Whether an operand's scale is below 1/1024 of the result's, in float32."""
+    """Returns whether an operand's scale is below 1/1024 of the result's, in float32."""
     scales = []
     for quant in (of.result, of.data, of.quant):
         if quant is None or quant.scale is None or quant.grain is not None:
@@ -56,25 +56,25 @@ def _weight_blocks(of: KernelLayer) -> bool:
 
 FORMS: Mapping[str, Form] = {
     "same_unpadded": Form(
-        "conv2d by more than one tap, padded as a file may say by SAME, with a stride that leaves "
-        "rows or columns unread: of XNNPACK's in TensorFlow 2.21",
+        "conv2d by more than one tap, padded as SAME pads, with a stride that leaves rows or "
+        "columns unread: a defect of XNNPACK in TensorFlow 2.21",
         _same_unpadded,
         ("conv2d",),
     ),
     "far_operand": Form(
-        "add or sub of which an operand has a scale below 1/1024 of the result's: what XNNPACK "
-        "leaves to other kernels",
+        "add or sub of which an operand has a scale below 1/1024 of the result's: XNNPACK leaves "
+        "these to other kernels",
         _has_fine_operand,
         ("add", "sub"),
     ),
     "steps_beyond_window": Form(
-        "max_pool2d whose stride exceeds its window along some axis: what XNNPACK leaves to other "
-        "kernels",
+        "max_pool2d whose stride exceeds its window along some axis: XNNPACK leaves these to "
+        "other kernels",
         _steps_beyond_window,
         ("max_pool2d",),
     ),
     "one_map": Form(
-        "concat of operands that all have the result's map",
+        "concat whose operands all have the result's quantized type",
         _one_map,
         ("concat",),
     ),
@@ -84,13 +84,13 @@ FORMS: Mapping[str, Form] = {
         ("linear",),
     ),
     "odd_rows": Form(
-        "linear whose rows of weights have an odd length: of four-bit weights, what XNNPACK leaves "
-        "to other kernels",
+        "linear whose rows of weights have an odd length: with 4-bit weights XNNPACK leaves these"
+        " to other kernels",
         lambda of: of.weights[-1] % 2 == 1,
         ("linear",),
     ),
     "unbiased": Form(
-        "linear without a bias: of 16-bit integers, for which TensorFlow Lite has another kernel",
+        "linear without a bias: with 16-bit data TensorFlow Lite has another kernel",
         lambda of: not of.biased,
         ("linear",),
     ),

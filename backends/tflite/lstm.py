@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.generic]
 GATES = (0, 2, 3, 1)
-"""Where the gates of the file's order, in, forget, cell and out, stand in QIR's."""
+"""Where the gates of the file's order, in, forget, cell and out, are in QIR's."""
 
 
 class Held(Protocol):
@@ -27,7 +27,8 @@ class Held(Protocol):
 
 
 def layer(s: ModuleType, of: Mapping[str, Held], out: Held, cell: int, add: Any) -> tuple[Any, Any]:
-    """The file's operands and intermediate tensors; `add` makes a tensor of data and its map.
+    """Returns the file's operands and intermediate tensors; `add` makes a tensor of data and its
+    quantized type.
 
     Scales of a gate's rows are one scale; the cell's quantized values are in units of 2^cell.
     """
@@ -52,7 +53,7 @@ def layer(s: ModuleType, of: Mapping[str, Held], out: Held, cell: int, add: Any)
 
 
 def options(s: ModuleType) -> tuple[str, Any]:
-    """The operator's options: steps come first."""
+    """Returns the operator's options: steps come first."""
     o = s.UnidirectionalSequenceLSTMOptionsT()
     o.fusedActivationFunction = 4  # tanh
     o.timeMajor = True

@@ -62,8 +62,8 @@ class CaseOperand:
 
 @dataclass(frozen=True, eq=False)
 class OpCase:
-    """One quantized op, in QIR's words; `out` holds the result's map and an empty array of
-    integers."""
+    """One quantized op, in QIR's words; `out` holds the result's quantized type and an empty array
+    of integers."""
 
     op: str
     operands: Mapping[str, CaseOperand]
@@ -75,11 +75,11 @@ class OpCase:
     activation: str = ""
 
     def shaped(self) -> Array:
-        """An array of the result's shape and type."""
+        """Returns an array of the result's shape and type."""
         return np.zeros(self.shape, self.out.data.dtype)
 
     def pair(self, name: str) -> tuple[int, int]:
-        """An attribute of two whole numbers."""
+        """Returns an attribute of two whole numbers."""
         value = self.attrs[name]
         assert isinstance(value, tuple)
         return value[0], value[1]
@@ -103,7 +103,7 @@ _PACKAGES = {
 
 
 def runtime(*packages: str) -> tuple[str, ModuleType, ModuleType]:
-    """The name and version of what is installed, its schema and its interpreter.
+    """Returns the name and version of what is installed, its schema and its interpreter.
 
     Raises ImportError where none of the packages is.
     """
@@ -120,7 +120,7 @@ def runtime(*packages: str) -> tuple[str, ModuleType, ModuleType]:
 
 
 def turned(case: OpCase, data: Array, *, back: bool = False) -> Array:
-    """An image with its channels last, or back as QIR's op has it."""
+    """Returns an image with its channels last, or back as QIR's op has it."""
     if case.op != "conv_transpose2d":
         return data
     return np.ascontiguousarray(data.transpose((0, 3, 1, 2) if back else (0, 2, 3, 1)))
@@ -139,7 +139,7 @@ class Runner:
         self.schema, self.interpreter = schema, interpreter
 
     def run(self, case: OpCase, resolver: str, *, twice: bool = False) -> Array:
-        """The quantized values, or float values, that a case gives."""
+        """Returns the quantized values, or float values, that a case gives."""
         kinds = self.interpreter.OpResolverType
         made = self.interpreter.Interpreter(
             model_content=OpFileWriter(self.schema, case).model(),
@@ -164,7 +164,7 @@ class OpFileWriter:
         self.tensors: list[Any] = []
 
     def model(self) -> bytes:
-        """The file."""
+        """Returns the file."""
         s, case = self.schema, self.case
         if case.op == "lstm":
             return self.recurrent()
@@ -182,7 +182,7 @@ class OpFileWriter:
         return self.file(inputs, fed, result, kind, said)
 
     def recurrent(self) -> bytes:
-        """The file of a layer that keeps a state."""
+        """Returns the file of a layer that keeps a state."""
         s, case = self.schema, self.case
 
         def add(
@@ -209,7 +209,7 @@ class OpFileWriter:
         said: Any,
         inside: Sequence[int] = (),
     ) -> bytes:
-        """A model of one operator on tensors that are there."""
+        """Returns a model of one operator on tensors that are there."""
         s = self.schema
         code = s.OperatorCodeT()
         name = self.operator()
@@ -240,7 +240,7 @@ class OpFileWriter:
         return titled(self.case)
 
     def many(self) -> int:
-        """How many results a depthwise convolution makes of each channel; 0 of all else."""
+        """Returns how many results a depthwise convolution makes of each channel; 0 of all else."""
         groups = self.case.attrs.get("groups", 1)
         assert isinstance(groups, int)
         if groups == 1 or self.case.operands["w"].data.shape[1] != 1:

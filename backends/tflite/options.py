@@ -120,7 +120,7 @@ class CaseOptions(Protocol):
 
 
 def clipping(case: CaseOptions) -> str:
-    """The operator that keeps numbers between two ends."""
+    """Returns the operator that keeps numbers between two ends."""
     low, high = case.attrs["min"], case.attrs["max"]
     assert isinstance(low, float)
     assert isinstance(high, float)
@@ -128,7 +128,7 @@ def clipping(case: CaseOptions) -> str:
 
 
 def titled(case: CaseOptions) -> str:
-    """The operator of a case, which its attributes decide where there are several."""
+    """Returns the operator of a case, which its attributes decide where there are several."""
     if case.op == "clip":
         return clipping(case)
     if case.op == "pad" and case.attrs.get("mode") == "reflect":
@@ -137,7 +137,7 @@ def titled(case: CaseOptions) -> str:
 
 
 def strided(case: CaseOptions) -> bool:
-    """Whether a slice leaves elements out."""
+    """Returns whether a slice leaves elements out."""
     steps = case.attrs["steps"]
     assert isinstance(steps, tuple)
     return any(step != 1 for step in steps)
@@ -171,7 +171,8 @@ def extras(case: CaseOptions, rank: int) -> list[Array]:
 
 
 def options(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any]:
-    """The name of an op's options and they themselves; `many`: a depthwise layer's results each."""
+    """Returns the name of an op's options and they themselves; `many`: a depthwise layer's results
+    each."""
     for made in (_windows, _pairs, _simple, _more):
         found = made(s, case, many)
         if found is not None:

@@ -60,7 +60,7 @@ class _Child:
 
 
 def _told(case: OpCase) -> Plain:
-    """A case as plain values: its operands, its result, and the rest by name."""
+    """Returns a case as plain values: its operands, its result, and the rest by name."""
     held = {f.name: getattr(case, f.name) for f in fields(case)}
     operands = {slot: _parts(of) for slot, of in held.pop("operands").items()}
     out = _parts(held.pop("out"))
@@ -158,7 +158,7 @@ class LiteRt(Delegate):
 
 
 def _case(node: Node, feeds: Mapping[str, Array]) -> OpCase:
-    """An op, or one with an activation, as a model has it."""
+    """Returns an op, or one with an activation, as a model has it."""
     first = node.stages[0] if node.stages else node
     operands = {slot: _operand(node, slot, feeds) for slot in node.operands}
     if "bias" in operands:

@@ -116,36 +116,35 @@ def _small_product(of: KernelLayer) -> bool:
 
 FORMS: Mapping[str, Form] = {
     "depthwise": Form(
-        "conv2d or conv3d in as many groups as channels, a multiple of 8, with one result of each "
-        "or two; 3, 5 or 7 taps along each axis, as many along the last two, half of them "
-        "beyond each edge; strides 1 or 2, no dilation: what fbgemm has kernels of its own for",
+        "conv2d or conv3d in as many groups as channels, a multiple of 8, with one result of each"
+        " or two; 3, 5 or 7 taps along each axis, as many along the last two, padding of half the"
+        " window; strides 1 or 2, no dilation: fbgemm's depthwise kernels",
         _fbgemm_depthwise,
         ("conv2d", "conv3d"),
     ),
     "volumes_apart": Form(
         "conv3d of 3 taps along each axis in as many groups as channels, two or more, with one "
-        "result of each: what qnnpack has a kernel of its own for",
+        "result of each: a kernel of qnnpack",
         lambda of: of.weights == (of.groups, 1, 3, 3, 3) and of.groups > 1,
         ("conv3d",),
     ),
     "beyond_onednn": Form(
-        "more than 100 groups, or weights with a zero point that is not 0: what torch's engine x86 "
-        "does not ask oneDNN for",
+        "more than 100 groups, or weights with a zero point that is not 0: torch's engine x86 "
+        "leaves these to fbgemm",
         _beyond_onednn,
         (*CONVOLUTIONS, *TRANSPOSED),
     ),
     "groups_left_over": Form(
         "conv2d or conv3d whose groups have 2 channels, or 4, and as many results, 3 taps along "
-        "each axis, one beyond each edge, no dilation and both last strides 1 or 2: more than 8 "
-        "groups, or 4, and no multiple of that: fbgemm computes 8 at a time, or 4, and beyond "
-        "its memory",
+        "each axis, padding 1, no dilation and both last strides 1 or 2: more than 8 groups, or "
+        "4, and no multiple of that: fbgemm computes 8 at a time, or 4, out of bounds",
         _groups_left_over,
         ("conv2d", "conv3d"),
     ),
     "scattered_rows": Form(
         "conv_transpose2d of one group, channels in and out multiples of 8, 2 rows of up to 6 "
-        "taps, strides 1 or 2, no padding, no dilation: fbgemm has a kernel of its own for it, "
-        "whose sums are wrong but of one image in steps of 1",
+        "taps, strides 1 or 2, no padding, no dilation: a kernel of fbgemm, which is right only "
+        "for one image with stride 1",
         _scattered_rows,
         ("conv_transpose2d",),
     ),
@@ -155,31 +154,32 @@ FORMS: Mapping[str, Form] = {
         (*CONVOLUTIONS, *TRANSPOSED),
     ),
     "onednn_amiss": Form(
-        "no transposed one, of which some window holds padding alone, or a conv3d of one slice "
-        "with padding before or after it: oneDNN sums memory beyond the data",
+        "a convolution, not transposed, with a window of padding alone, or a conv3d of one slice "
+        "with padding: oneDNN reads out of bounds",
         _reads_beyond_data,
         CONVOLUTIONS,
     ),
     "one_column": Form(
-        "a result of width 1, in steps of 2 or more: conv3d, or conv2d of 2 taps and more along "
-        "its width that has 5 rows and more or a dilation, no result with a channel of its own",
+        "a result of width 1 with a stride of 2 or more: conv3d, or conv2d of 2 taps and more "
+        "along its width that has 5 rows and more or a dilation; not depthwise",
         _one_column,
         ("conv2d", "conv3d"),
     ),
     "steps_beyond_taps": Form(
         "conv_transpose2d or conv_transpose3d whose stride exceeds its taps along some axis, so "
-        "that no element of the data reaches some results: oneDNN 3.13 gets these wrong",
+        "that no input reaches some results: oneDNN 3.13 computes these wrongly",
         _steps_beyond_taps,
         ("conv_transpose2d", "conv_transpose3d"),
     ),
     "known_rows": Form(
-        "linear of a number of rows that is known",
+        "linear with a known number of rows",
         _known_rows,
         ("linear",),
     ),
     "small_product": Form(
-        "linear of known rows, of 16 terms at most, of one row of 256 terms, or of 32 rows at most "
-        "with no more than 256 results: what oneDNN leaves to kernels for VNNI where there is AMX",
+        "linear of known rows, of 16 terms at most, of one row of 256 terms, or of 32 rows at "
+        "most with no more than 256 results: oneDNN leaves these to kernels for VNNI where there "
+        "is AMX",
         _small_product,
         ("linear",),
     ),

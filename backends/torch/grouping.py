@@ -35,7 +35,7 @@ class Kernels(Group):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A function whose kernel the table lacks."""
+        """Returns a function whose kernel the table lacks."""
         text = (
             "graph main as torch-2.13.x86 {\n  %x = input() : 2x3xf32\n"
             "  %y = sigmoid(%x) : 2x3xf32\n  output(y=%y)\n}\n"

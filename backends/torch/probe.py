@@ -93,12 +93,12 @@ def _chosen(engine: str, graph: Graph, ranges: Array) -> Array:
 
 
 def _head(node: Node) -> str:
-    """The op, or the first of a row of them."""
+    """Returns the op, or the first of a row of them."""
     return node.stages[0].op if node.stages else node.op
 
 
 def _tail(node: Node) -> str:
-    """What the name of a kernel adds for the ops after the first."""
+    """Returns what the name of a kernel adds for the ops after the first."""
     return "".join(f"_{stage.op}" for stage in node.stages[1:])
 
 
@@ -122,7 +122,7 @@ def _under(engine: str) -> Iterator[None]:
 
 
 def _tensor(node: Node, slot: str, feeds: Mapping[str, Array]) -> torch.Tensor:
-    """An operand as torch holds it."""
+    """Returns an operand as torch holds it."""
     value = node.operands[slot]
     held = value.constant
     data = feeds[value.name] if held is None else held.data

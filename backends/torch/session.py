@@ -74,7 +74,7 @@ class ProgramInterface:
 
     @classmethod
     def parse(cls, text: str) -> ProgramInterface:
-        """Reads the JSON; InputError for something else."""
+        """Reads the JSON; raises InputError for something else."""
         try:
             told = json.loads(text)
             inputs = {str(name): parse_type(str(kind)) for name, kind in told["inputs"].items()}
@@ -92,7 +92,7 @@ class TorchSession(Executable):
     signature: ProgramInterface
 
     def __call__(self, /, **inputs: object) -> dict[str, object]:
-        """Runs it on arrays by input name; DataError for one that is missing or unknown.
+        """Runs it on arrays by input name; raises DataError for one that is missing or unknown.
 
         Quantized tensors are their stored integers.
         """

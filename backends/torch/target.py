@@ -26,7 +26,7 @@ class PyTorchTarget(Target):
     decomposed: ClassVar[bool] = False
     """Whether quantized values are plain integers, between operators that say what they mean."""
     table: ClassVar[str]
-    """The target file, beside this one."""
+    """The target file, next to this one."""
     suffixes: ClassVar[Mapping[str, str]] = {"torchscript": ".pt", "pt2": ".pt2", "float": ".pt2"}
 
     def __init__(self) -> None:
@@ -41,17 +41,18 @@ class PyTorchTarget(Target):
         return super().owns(path) and _calls_kernels(path)
 
     def capability(self) -> Capability:
-        """What is computed on quantized tensors, as far as the profile claims it."""
+        """Returns what is computed on quantized tensors, as far as the profile claims it."""
         return load(Path(__file__).with_name(self.table))
 
     def planned(self, graph: Graph) -> Capability:
-        """The table, but for kernels of a graph of which the profile claims nothing there."""
+        """Returns the table, but for kernels of a graph of which the profile claims nothing
+        there."""
         from .unclaimed import without_unclaimed
 
         return without_unclaimed(graph, self.capability(), self.profile)
 
     def computed(self, graph: Graph, ledger: Ledger) -> Graph:
-        """The graph with one group for each kernel that runs its files."""
+        """Returns the graph with one group for each kernel that runs its files."""
         from qir.rewrite import run_passes
 
         from .grouping import Kernels
@@ -120,7 +121,7 @@ class PyTorchTarget(Target):
         return session(self, graph)
 
     def compile_file(self, path: Path, *, threads: int | None = None) -> Executable:
-        """Runs a file that this target wrote; InputError for one that is not."""
+        """Runs a file that this target wrote; raises InputError for one that is not."""
         self._require_torch()
         from .writing import file_session
 

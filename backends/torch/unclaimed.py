@@ -1,4 +1,4 @@
-"""Ops of a float graph whose kernels a profile does not claim where they stand.
+"""Ops of a float graph whose kernels a profile does not claim where they are.
 
 That depends on sizes and on strides, which no row of a table says. So a copy of
 the graph is quantized with any parameters and grouped, and what the ledger says of its kernels is

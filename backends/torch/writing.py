@@ -47,7 +47,7 @@ class ByEngine(Protocol):
         """Whether its programs have the ops of `quantized_decomposed`."""
 
     def capability(self) -> Capability:
-        """What it computes in integers."""
+        """Returns what it computes in integers."""
 
 
 def build(target: ByEngine, graph: Graph, ledger: Ledger, form: str, *, lossy: bool) -> object:
@@ -126,7 +126,7 @@ def _program(graph: Graph, choose: Callable[[Node], Handler | None], *, plain: b
 
 
 def _grouped(target: ByEngine, flat: Graph, ledger: Ledger) -> Graph:
-    """The graph with one group for each kernel that is called."""
+    """Returns the graph with one group for each kernel that is called."""
     if not held(flat):
         return flat
     widen(flat, target.capability(), ledger)

@@ -94,7 +94,7 @@ def _operand(reader: SymbolReader, node: SymbolNode, slot: int) -> tuple[Value, 
 
 
 def run(node: Node, operands: Mapping[str, Array]) -> tuple[Array, ...]:
-    """Computes a kept operator in MXNet; PluginError where there is none, or it fails."""
+    """Computes a kept operator in MXNet; raises PluginError where there is none, or it fails."""
     op, slots = str(node.attrs["op"]), node.attrs["slots"]
     held: Any = node.attrs["attrs"]
     if op in _UNSAFE or op.lstrip("_").startswith(_CHANCE):

@@ -70,7 +70,7 @@ class MxnetFrontend(Frontend):
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.generic], ...]:
-        """Computes an operator that was kept, in MXNet; PluginError if it cannot."""
+        """Computes an operator that was kept, in MXNet; raises PluginError if it cannot."""
         from .foreign import run
 
         return run(node, operands)

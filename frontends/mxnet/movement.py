@@ -285,8 +285,12 @@ def _broadcast_to(call: SymbolCall) -> Value:
 
 def _broadcast_like(call: SymbolCall) -> Value:
     x, like = call.value(0), call.value(1)
-    if call.attrs.given("lhs_axes") or call.attrs.given("rhs_axes"):
-        raise Unsupported("it names lhs_axes; broadcast_axis with sizes is read")
+    if call.attrs.given("lhs_axes") and call.attrs.given("rhs_axes"):
+        ours, theirs = call.attrs.wholes("lhs_axes"), call.attrs.wholes("rhs_axes")
+        pairs = zip(ours, theirs, strict=False)
+        wide = {i % x.type.rank: sizes.part(like, j % like.type.rank) for i, j in pairs}
+        parts = [wide.get(i, SizeTerm(1)) for i in range(x.type.rank)]
+        return call.add("expand", {"x": x, "shape": sizes.exact(call, like, parts)})
     call.skip("lhs_axes", "rhs_axes")
     return call.add("expand", {"x": x, "shape": sizes.whole_shape(call, like)})
 

@@ -1,6 +1,6 @@
 """Fused layers: `_sg_mkldnn_conv` and `_sg_mkldnn_fully_connected`, float and quantized.
 
-Their parameters stand in a subgraph, whose variables are the operands of the outer node in order.
+Their parameters are in a subgraph, whose variables are the operands of the outer node in order.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ def _conv(call: SymbolCall) -> Made | list[Made]:
     )
     axes, attrs = convolution.sides(each)
     if axes != 2:
-        raise Unsupported(f"it is a convolution along {axes} axes; 2 are read quantized")
+        said = f"it is a convolution along {axes} axes; 2 are read quantized"
+        raise Unsupported(f"{said}; quantize the float model with qir quantize")
     given = convolution.operands(each, no_bias=False)
     w, bias = given["w"], given["bias"]
     assert w is not None

@@ -50,7 +50,7 @@ def _attention(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _precision(op: OnnxOp) -> DType | None:
-    """The type that softmax computes in, where the file names it."""
+    """Returns the type that softmax computes in, where the file names it."""
     if op.attribute("softmax_precision") is None:
         return None
     found = element(op.integer("softmax_precision", 0))
@@ -248,7 +248,7 @@ def _turned(reader: OnnxReader, op: OnnxOp, slot: str, x: Value, heads: int) -> 
 
 
 def _width(reader: OnnxReader, op: OnnxOp, place: int) -> Dim:
-    """How many pairs a table of angles has."""
+    """Returns how many pairs a table of angles has."""
     if not op.input(place):
         raise KeepOperator
     shape = reader.type_of(op, op.input(place)).shape
@@ -263,7 +263,8 @@ def _made(
     attrs: Mapping[str, Attr],
     names: Sequence[str],
 ) -> tuple[Value, ...]:
-    """The results of a node that stands before the op's own; InputError for a malformed op."""
+    """Returns the results of a node that is before the op's own; raises InputError for a malformed
+    op."""
     try:
         origin = [op.origin()]
         return reader.graph.add(kind, operands, attrs, name=names, origins=origin).results

@@ -25,7 +25,8 @@ _Key = tuple[str, str, str]
 
 
 def bind(proto: onnx.ModelProto, kept: Container[str], most: int) -> None:
-    """Gives each call a function without attributes; ValueError where a function cannot be read.
+    """Gives each call a function without attributes; raises ValueError where a function cannot be
+    read.
 
     What it does not give is the function's default, and what is neither is the operator's own. The
     copies have at most so many bytes.
@@ -45,12 +46,13 @@ def bind(proto: onnx.ModelProto, kept: Container[str], most: int) -> None:
 
 
 def opset(node: onnx.NodeProto) -> int:
-    """The operator set that an operator is marked with; 0 where it is of the model's."""
+    """Returns the operator set that an operator is marked with; 0 where it is of the model's."""
     return next((int(p.value) for p in node.metadata_props if p.key == OPSET), 0)
 
 
 def strange(graph: onnx.GraphProto, version: int) -> str:
-    """An operator in a graph that is of another set than what holds it; the marks are taken off."""
+    """Returns an operator in a graph that is of another set than what holds it; the marks are taken
+    off."""
     found = ""
     for node in graph.node:
         marked = opset(node)
@@ -147,7 +149,7 @@ class _Calls:
     def copy(
         self, key: _Key, attributes: Iterable[onnx.AttributeProto], within: tuple[_Key, ...]
     ) -> str:
-        """The name of the function that a call with these attributes becomes a call of."""
+        """Returns the name of the function that a call with these attributes becomes a call of."""
         function = self.functions[key]
         if key in within:
             raise ValueError(f"{key[1]!r} is recursive")
@@ -183,7 +185,8 @@ def _unmark(node: onnx.NodeProto) -> None:
 
 @lru_cache(1024)
 def _same(name: str, opset: int, other: int, domain: str) -> bool:
-    """Whether an operator is the same in two sets: the types that it takes may have become more."""
+    """Returns whether an operator is the same in two sets: the types that it takes may have become
+    more."""
     try:
         forms = [onnx.defs.get_schema(name, each, domain) for each in (opset, other)]
     except onnx.defs.SchemaError:
@@ -196,7 +199,7 @@ def _same(name: str, opset: int, other: int, domain: str) -> bool:
 
 @lru_cache(1024)
 def _otherwise(name: str, opset: int, other: int, given: frozenset[str]) -> bool:
-    """Whether runtimes that take an operator by either set compute different numbers."""
+    """Returns whether runtimes that take an operator by either set compute different numbers."""
     if _changed(name, opset, other):
         return True
     try:

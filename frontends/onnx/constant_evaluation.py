@@ -1,4 +1,4 @@
-"""Numbers that hang on constants and known sizes alone, computed while a model is read."""
+"""Evaluates what depends on constants and known sizes while a model is read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ASKS = ("shape", "size")
 
 
 def settled(value: Value, done: Known) -> NDArray[np.generic] | None:
-    """What a value is, whatever the inputs; None where that is not known or is large."""
+    """Returns what a value is, whatever the inputs; None where that is not known or is large."""
     waiting = [value]
     while waiting and len(done) < _DEEPEST:
         node = waiting[-1].node
@@ -64,7 +64,7 @@ def state(graph: Graph, node: Node, done: Known, spare: Collection[str]) -> None
 
 
 def _hangs(value: Value, names: Collection[str]) -> bool:
-    """Whether a value hangs on a constant of one of these names."""
+    """Returns whether a value hangs on a constant of one of these names."""
     seen, waiting = {value}, [value]
     while waiting and len(seen) < _DEEPEST:
         node = waiting.pop().node
@@ -99,7 +99,7 @@ def _computed(node: Node, done: Known) -> Sequence[NDArray[np.generic]] | None:
 
 
 def _reckoned(node: Node, done: Known) -> list[NDArray[np.generic]] | None:
-    """What sizes say of the results, some of them symbolic."""
+    """Returns what sizes say of the results, some of them symbolic."""
     parts = {v: data for v in node.operands.values() if (data := done.get(v)) is not None}
     found = reckoned(node, {v: data.astype(object) for v, data in parts.items()}, _MOST)
     if len(found) < len(node.results):
@@ -125,7 +125,7 @@ def _run(
 
 
 def _grows(node: Node, operands: dict[str, NDArray[np.generic]]) -> bool:
-    """Whether the numbers given may ask for more elements than decide a shape."""
+    """Returns whether the numbers given may ask for more elements than decide a shape."""
     if node.op == "range":
         start, limit, step = (operands[s].item() for s in ("start", "limit", "step"))
         return not step or abs(limit - start) > _MOST * abs(step)

@@ -101,7 +101,7 @@ OPS: dict[str, Callable[[OnnxReader, OnnxOp], None]] = {"If": _if, "Loop": _loop
 
 
 def _captured(reader: OnnxReader, op: OnnxOp, *graphs: onnx.GraphProto) -> dict[str, Value]:
-    """What graphs use from outside and is computed there, by the name they use."""
+    """Returns what graphs use from outside and is computed there, by the name they use."""
     names = dict.fromkeys(name for graph in graphs for name in free_names(graph))
     computed = [name for name in names if not reader.is_constant(name)]
     return {name: _crossing(reader, op, reader.value(op, name)) for name in computed}
@@ -111,7 +111,8 @@ def _captured(reader: OnnxReader, op: OnnxOp, *graphs: onnx.GraphProto) -> dict[
 
 
 def _crossing(reader: OnnxReader, op: OnnxOp, value: Value, *, cut: bool = False) -> Value:
-    """A value as graphs take it: quantized values whose numbers stand beside them are their bits.
+    """Returns a value as graphs take it: quantized values whose numbers are next to them are their
+    bits.
 
     So are those with several scales where one entry after the other is cut off.
     """
@@ -122,7 +123,7 @@ def _crossing(reader: OnnxReader, op: OnnxOp, value: Value, *, cut: bool = False
 
 
 def _carried(reader: OnnxReader, op: OnnxOp, names: Sequence[str]) -> list[Value]:
-    """What is carried: raw integers have the map that the last ones are read with."""
+    """What is carried: raw integers have the quantized type that the last ones are read with."""
     values = []
     for name, out in zip(names, [*op.outputs, *("" for _ in names)], strict=False):
         value = _crossing(reader, op, reader.value(op, name))
@@ -132,14 +133,15 @@ def _carried(reader: OnnxReader, op: OnnxOp, names: Sequence[str]) -> list[Value
 
 
 def _told(reader: OnnxReader, op: OnnxOp, body: Graph, made: int, count: int) -> None:
-    """Lets a body give parts as quantized values of the map that all of them are read with."""
+    """Lets a body give parts as quantized values of the quantized type that all of them are read
+    with."""
     slots = list(body.outputs)[made + count :]
     for slot, out in zip(slots, op.outputs[count:], strict=False):
         _give(body, slot, reader.meaning(out, body.outputs[slot].type))
 
 
 def _alike(reader: OnnxReader, op: OnnxOp, bodies: Sequence[Graph]) -> None:
-    """Lets branches give integers of one map: the one that both have, else that of who
+    """Lets branches give integers of one quantized type: the one that both have, else that of who
     reads them."""
     slots = [list(body.outputs) for body in bodies]
     for out, *pair in zip(op.outputs, *slots, strict=False):
@@ -189,7 +191,7 @@ def _settled(
     made: int,
     count: int,
 ) -> Graph:
-    """The body under types of the carried values that hold in every round.
+    """Returns the body under types of the carried values that hold in every round.
 
     `count` values are carried: from input `first` on, and from output `made` on. A size that
     changes from round to round is unknown.
@@ -218,7 +220,7 @@ def _settled(
 def _stated(
     reader: OnnxReader, op: OnnxOp, info: onnx.ValueInfoProto, kind: TensorType
 ) -> TensorType:
-    """What a body takes: as the file declares it where it does, else as it is given."""
+    """Returns what a body takes: as the file declares it where it does, else as it is given."""
     stated = reader.dims.tensor_type(info.type)
     if stated is None:
         return kind

@@ -54,7 +54,8 @@ def _quantize(reader: OnnxReader, op: OnnxOp, quant: QuantType, custom: Custom) 
 
 
 def _codes(reader: OnnxReader, op: OnnxOp, quant: QuantType) -> Value:
-    """The integers with their meaning: a constant takes it, and so does what nobody reads raw."""
+    """Returns the integers with their meaning: a constant takes it, and so does what nobody reads
+    raw."""
     name = op.input(0)
     found = reader.array(name)
     if found is not None:

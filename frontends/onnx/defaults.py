@@ -37,7 +37,8 @@ def _with_defaults(reader: OnnxReader) -> Iterator[onnx.ValueInfoProto]:
 
 
 def _fixed(reader: OnnxReader, info: onnx.ValueInfoProto, value: Value) -> bool:
-    """Whether a type, an attribute or a number of integers hangs on what a constant holds."""
+    """Returns whether a type, an attribute or a number of integers hangs on what a constant
+    holds."""
     try:
         stated = reader.dims.tensor_type(info.type)
     except (ValueError, TypeRuleError):

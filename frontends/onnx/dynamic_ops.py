@@ -15,7 +15,7 @@ from .reader import CODES, OnnxReader
 
 
 def computed(reader: OnnxReader, op: OnnxOp, *places: int) -> bool:
-    """Whether some of the operands at those places are no constants."""
+    """Returns whether some of the operands at those places are no constants."""
     return any(op.input(i) and not reader.is_constant(op.input(i)) for i in places)
 
 
@@ -86,7 +86,8 @@ def dequantize(reader: OnnxReader, op: OnnxOp) -> None:
 def _open(
     reader: OnnxReader, op: OnnxOp, kind: TensorType, storage: DType
 ) -> tuple[QuantType, dict[str, Value]]:
-    """The map that asks for its numbers, and the numbers; Keep for what has no such form."""
+    """Returns the quantized type that asks for its numbers, and the numbers; Keep for what has no
+    such form."""
     scale = reader.value(op, op.input(1))
     if storage.name not in CODES or scale.type.element not in _REALS or scale.type.quant:
         raise KeepOperator
@@ -104,7 +105,7 @@ _REALS = frozenset({F32, element(10)})
 
 
 def _grain(op: OnnxOp, kind: TensorType, scale: TensorType) -> Grain | None:
-    """Which elements share a scale; Keep where nobody knows how many scales there are."""
+    """Returns which elements share a scale; Keep where nobody knows how many scales there are."""
     size, rank = dims.product(scale.shape), kind.rank
     axis, block = op.integer("axis", 1), op.integer("block_size", 0)
     if rank and not -rank <= axis < rank and scale.rank:
@@ -124,8 +125,8 @@ def _grain(op: OnnxOp, kind: TensorType, scale: TensorType) -> Grain | None:
 
 
 def meant(reader: OnnxReader, op: OnnxOp, name: str, kind: QuantType) -> Value:
-    """The integers of a tensor with that map: as they were before they were read raw, or
-    read anew."""
+    """Returns the integers of a tensor with that quantized type: as they were before they were read
+    raw, or read anew."""
     value = reader.value(op, name)
     if value.type.element == kind:
         return value
@@ -136,7 +137,7 @@ def meant(reader: OnnxReader, op: OnnxOp, name: str, kind: QuantType) -> Value:
 
 
 def recoded(reader: OnnxReader, op: OnnxOp, value: Value, kind: TensorType, word: str) -> Value:
-    """The bits of a value as another type, once; `word` ends its name."""
+    """Returns the bits of a value as another type, once; `word` ends its name."""
     for node in value.users:
         if node.op == "recode" and node.result.type == kind:
             return node.result
@@ -149,7 +150,7 @@ def recoded(reader: OnnxReader, op: OnnxOp, value: Value, kind: TensorType, word
 
 
 def _raw(reader: OnnxReader, op: OnnxOp, name: str) -> Value:
-    """An operand as plain numbers, whatever it means."""
+    """Returns an operand as plain numbers, whatever it means."""
     value = reader.value(op, name, reader.numbered(name))
     if value.type.quant is None:
         return value

@@ -31,14 +31,14 @@ LITTLE = sys.byteorder == "little"
 
 
 def element(number: int) -> DType:
-    """The element type of that number; ValueError if there is none."""
+    """Returns the element type of that number; raises ValueError if there is none."""
     if number not in ELEMENTS:
         raise ValueError(f"element type {number} is unknown here")
     return ELEMENTS[number]
 
 
 def to_array(tensor: onnx.TensorProto, name: str = "") -> Array:
-    """The elements of a tensor; ValueError where sizes and data do not agree."""
+    """Returns the elements of a tensor; raises ValueError where sizes and data do not agree."""
     kind = element(tensor.data_type)
     shape = tuple(tensor.dims)
     if any(d < 0 for d in shape):
@@ -62,19 +62,20 @@ _NATIVE = frozenset("bool u8 i8 u16 i16 u32 i32 u64 i64 f16 f32 f64".split() * L
 
 @lru_cache(4096)
 def _plain(shape: tuple[int, ...], number: int) -> TensorType:
-    """The type of a tensor; one object for all that are alike."""
+    """Returns the type of a tensor; one object for all that are alike."""
     return TensorType(shape, ELEMENTS[number])
 
 
 def check_size(kind: DType, shape: tuple[int, ...], held: int) -> None:
-    """ValueError where so many bytes are not the elements of that shape."""
+    """Raises ValueError where so many bytes are not the elements of that shape."""
     wanted = stored_size(kind, shape)
     if kind.name == "string" or held != wanted:
         raise ValueError(f"{list(shape)} of {kind} takes {wanted} bytes, it holds {held}")
 
 
 def stored_size(kind: DType, shape: tuple[int, ...]) -> int:
-    """How many bytes the elements of a shape take in a file; ValueError for a negative size."""
+    """Returns how many bytes the elements of a shape take in a file; raises ValueError for a
+    negative size."""
     if any(d < 0 for d in shape):
         raise ValueError(f"shape {list(shape)} has a negative size")
     size = math.prod(shape)
@@ -92,7 +93,7 @@ class Room:
         self.left = self.most
 
     def take(self, shape: tuple[int, ...], kind: DType) -> None:
-        """ValueError where a tensor of that shape is one too many."""
+        """Raises ValueError where a tensor of that shape is one too many."""
         size = math.prod(shape) * kind.carrier.itemsize
         if any(d < 0 for d in shape) or size > self.left:
             said = f"sparse, of shape {list(shape)}"
@@ -103,7 +104,8 @@ class Room:
 
 
 def dense(shape: tuple[int, ...], values: Array, indices: Array, name: str) -> Array:
-    """A sparse tensor with its zeros; ValueError where indices and values do not fit the shape."""
+    """Returns a sparse tensor with its zeros; raises ValueError where indices and values do not fit
+    the shape."""
     size = math.prod(shape)
     if values.data.ndim != 1 or indices.data.shape[:1] != values.data.shape:
         raise ValueError(f"{values.type} at indices {indices.type}")
@@ -123,7 +125,8 @@ def dense(shape: tuple[int, ...], values: Array, indices: Array, name: str) -> A
 
 
 def text_of(item: bytes) -> str | bytes:
-    """A text as runs are given it; what is none stays bytes, and is written back as they are."""
+    """Returns a text as runs are given it; what is none stays bytes, and is written back as they
+    are."""
     try:
         return item.decode()
     except UnicodeDecodeError:
@@ -192,7 +195,7 @@ class Dimensions:
         return self.names[given]
 
     def tensor_type(self, proto: onnx.TypeProto) -> TensorType | None:
-        """The type, or None where element type or rank is not said.
+        """Returns the type, or None where element type or rank is not said.
 
         Sequences, optional values and maps are opaque.
         """
@@ -206,7 +209,8 @@ class Dimensions:
         return TensorType(tuple(self.read(d) for d in tensor.shape.dim), kind)
 
     def loose_type(self, proto: onnx.TypeProto | None = None) -> TensorType:
-        """The type of a tensor of which the rank is not said, and perhaps no element type."""
+        """Returns the type of a tensor of which the rank is not said, and perhaps no element
+        type."""
         kind = None if proto is None else self.tensor_type(proto)
         if kind is not None:
             return kind
@@ -215,7 +219,8 @@ class Dimensions:
         return TensorType((), opaque(f"{_WORDS.get(number, '?')}[...]"))
 
     def _opaque(self, proto: onnx.TypeProto) -> str:
-        """A type nearly as ONNX's text form has it; empty where the file does not say all of it.
+        """Returns a type nearly as ONNX's text form has it; empty where the file does not say all
+        of it.
 
         That one has nothing after what has no axes, and `[]` where they are unknown.
         """
@@ -244,7 +249,7 @@ class Dimensions:
 
 
 def type_proto(kind: TensorType) -> onnx.TypeProto:
-    """The type in ONNX's form; quantized values are plain numbers there."""
+    """Returns the type in ONNX's form; quantized values are plain numbers there."""
     if kind.dtype.name == UNKNOWN:
         return onnx.TypeProto()
     if kind.dtype.is_opaque:
@@ -262,7 +267,7 @@ def _number(kind: DType) -> int:
 
 
 def tensor_proto(array: Array, name: str = "") -> onnx.TensorProto:
-    """The tensor in ONNX's form."""
+    """Returns the tensor in ONNX's form."""
     kind, data = array.type.dtype, array.data
     number = _number(kind)
     out = onnx.TensorProto(name=name, data_type=number, dims=data.shape)

@@ -29,7 +29,7 @@ def _numbers(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def unary(kind: str, check: Handler = floats, **attrs: float) -> Handler:
-    """The handler of an op with one operand and float attributes with these defaults."""
+    """Returns the handler of an op with one operand and float attributes with these defaults."""
 
     def read(reader: OnnxReader, op: OnnxOp) -> None:
         check(reader, op)
@@ -80,7 +80,8 @@ def _many(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _pair(kind: str, fits: Callable[[DType], bool], **attrs: str) -> Handler:
-    """The handler of an op with two operands of a kind that fits, and attributes that are text."""
+    """Returns the handler of an op with two operands of a kind that fits, and attributes that are
+    text."""
 
     def read(reader: OnnxReader, op: OnnxOp) -> None:
         kinds = [reader.type_of(op, n).dtype for n in op.inputs]

@@ -1,4 +1,4 @@
-"""Who runs an op that is kept: onnxruntime at the op's own operator set, or ONNX's evaluator.
+"""Runs kept operators: by onnxruntime at the operator's own version, or by ONNX's evaluator.
 
 The evaluator has one form of most operators, the newest, and takes it for all; what it gives for
 older ones, and for some of today's, is not what they mean.
@@ -36,7 +36,8 @@ _NEWER = {
 
 
 def by_runtime(proto: onnx.NodeProto, version: int, *, reals: bool = True) -> bool:
-    """Whether onnxruntime is asked first: for older forms, and what the evaluator gets wrong.
+    """Returns whether onnxruntime is asked first: for older forms, and what the evaluator gets
+    wrong.
 
     `reals` are what the node works on, or integers.
     """
@@ -49,7 +50,7 @@ def by_runtime(proto: onnx.NodeProto, version: int, *, reals: bool = True) -> bo
 
 
 def without_runtime(proto: onnx.NodeProto, version: int) -> str:
-    """Why the evaluator does not run the op, nor one within it; empty where it does."""
+    """Returns why the evaluator does not run the op, nor one within it; empty where it does."""
     for node in _every(proto):
         if node.op_type == "MaxPool" and node.output[1:] and node.output[1]:
             return "the places of MaxPool need onnxruntime: ONNX's evaluator has others"
@@ -62,12 +63,12 @@ def without_runtime(proto: onnx.NodeProto, version: int) -> str:
 
 
 def _matters(node: onnx.NodeProto) -> bool:
-    """Whether what is newer shows in the node: in a Dropout, by its mask."""
+    """Returns whether what is newer shows in the node: in a Dropout, by its mask."""
     return node.op_type != "Dropout" or bool(node.output[1:] and node.output[1])
 
 
 def _every(proto: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-    """The standard operators of a node: its own and those of the graphs that it holds."""
+    """Yields the standard operators of a node: its own and those of the graphs that it holds."""
     if not proto.domain:
         yield proto
     for attribute in proto.attribute:
@@ -77,13 +78,14 @@ def _every(proto: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
 
 
 def _pads_itself(node: onnx.NodeProto) -> bool:
-    """Whether padding is left to the operator, of which runtime and evaluator make two things."""
+    """Returns whether padding is left to the operator, of which runtime and evaluator make two
+    things."""
     return any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in node.attribute)
 
 
 def _ends_at_corners(node: onnx.NodeProto) -> bool:
-    """Whether a Resize goes by corners: for scales that make no whole size the standard, and the
-    evaluator, count the part of a place that onnxruntime leaves out."""
+    """Returns whether a Resize goes by corners: for scales that make no whole size the standard,
+    and the evaluator, count the part of a place that onnxruntime leaves out."""
     return node.op_type == "Resize" and any(a.s == b"align_corners" for a in node.attribute)
 
 

@@ -12,7 +12,7 @@ from .files import beside, naming
 
 
 def files(path: Path) -> tuple[Path, ...]:
-    """A model's file, and those beside it that hold its data, each once."""
+    """Returns a model's file, and those next to it that hold its data, each once."""
     model = naming(path) if path.is_file() else None
     if model is None:
         return (path,)
@@ -42,7 +42,8 @@ def _places(model: onnx.ModelProto) -> Iterator[str]:
 def _nodes(
     holder: onnx.GraphProto | onnx.FunctionProto, graphs: list[onnx.GraphProto]
 ) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph or function and of all within, whose graphs are added to the list."""
+    """Yields the nodes of a graph or function and of all within, whose graphs are added to the
+    list."""
     for node in holder.node:
         yield node
         for attribute in node.attribute:

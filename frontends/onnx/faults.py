@@ -1,4 +1,4 @@
-"""What is wrong with a file, said in one line."""
+"""Describes what is wrong with a file in one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LINE = 230
 
 
 def printable(text: str, width: int = 60) -> str:
-    """The text on one line, its middle left out where it is long."""
+    """Returns the text on one line, its middle left out where it is long."""
     shown = "".join(c if c.isprintable() else "?" for c in text)
     if len(shown) <= width:
         return shown
@@ -25,10 +25,10 @@ def line(path: Path, place: str, what: str) -> str:
 
 
 def fault(path: Path, place: str, what: str) -> InputError:
-    """The error for a file that is damaged or not what it says."""
+    """Returns the error for a file that is damaged or not what it says."""
     return InputError(line(path, place, what))
 
 
 def refusal(path: Path, place: str, what: str) -> Refused:
-    """The error for a file that is sound and cannot be said in the language."""
+    """Returns the error for a file that is sound and cannot be said in the language."""
     return Refused(line(path, place, what))

@@ -1,4 +1,4 @@
-"""Where the bytes of a model stop being one: what protobuf does not say of a file it refuses."""
+"""Finds the byte where a damaged model file stops being valid protobuf."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _DamagedError(Exception):
 
 
 def damage(data: bytes | mmap.mmap) -> tuple[str, str]:
-    """The place in the model and what is wrong there, as far as it is known."""
+    """Returns the place in the model and what is wrong there, as far as it is known."""
     walk = _Walk(data)
     try:
         walk.message(onnx.ModelProto.DESCRIPTOR, 0, len(data), "", 0)
@@ -121,7 +121,7 @@ class _Walk:
         return last
 
     def cut(self, kind: _Message | None, ends: tuple[int, int], place: str, depth: int) -> None:
-        """Tells of a field that goes on after the end of the file."""
+        """Tells of a field that continues after the end of the file."""
         at, last = ends
         if kind is not None:
             self.message(kind, at, last, place, depth + 1)
@@ -130,7 +130,7 @@ class _Walk:
         )
 
     def number(self, at: int, end: int, place: str) -> tuple[int, int]:
-        """A number of up to ten bytes, and what comes after it."""
+        """Returns a number of up to ten bytes, and what comes after it."""
         value = shift = 0
         start = at
         while True:
@@ -149,5 +149,5 @@ class _Walk:
 
 
 def _outer(place: str) -> str:
-    """The place without most of the messages that are in one another."""
+    """Returns the place without most of the messages that are in one another."""
     return ".".join(place.split(".")[:4])

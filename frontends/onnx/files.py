@@ -1,4 +1,4 @@
-"""A model file and the tensors beside it, read with distrust."""
+"""Reads a model file and its external data, both untrusted."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Still:
         return found.st_size, found.st_mtime_ns
 
     def read(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """The bytes from one place to another."""
+        """Returns the bytes from one place to another."""
         out = np.empty(stop - start, np.uint8)
         done = 0
         while done < out.size:
@@ -78,7 +78,7 @@ class Still:
         return out
 
     def array(self, tensor: Large, name: str) -> Array:
-        """A tensor; ValueError where its size is not that of its shape."""
+        """Returns a tensor; raises ValueError where its size is not that of its shape."""
         proto, kind = tensor.proto, element(tensor.proto.data_type)
         shape, few = tuple(proto.dims), kind.bits in (2, 4)
         apart = not few and kind.carrier.itemsize * 8 != kind.bits
@@ -120,13 +120,14 @@ class ModelFile:
     """The file, where it is so large that its tensors are read when they are asked for."""
 
     def initializers(self) -> list[Stored]:
-        """The tensors of the model's graph, the large ones apart from the message."""
+        """Returns the tensors of the model's graph, the large ones apart from the message."""
         places = self.places
         found = enumerate(self.proto.graph.initializer)
         return [Large(t, *places[i]) if i in places else t for i, t in found]
 
     def array(self, tensor: onnx.TensorProto | Large, name: str) -> Array:
-        """A tensor's elements, from the file or beside it; InputError where they do not fit."""
+        """Returns a tensor's elements, from the file or next to it; raises InputError where they do
+        not fit."""
         place = f"tensor {name or '(no name)'}"
         try:
             if isinstance(tensor, Large) and self.still is not None:
@@ -143,7 +144,7 @@ class ModelFile:
 
 
 def read_model(path: Path) -> ModelFile:
-    """Reads a model; InputError if it is none, naming the file."""
+    """Reads a model; raises InputError if it is none, naming the file."""
     data, places = _read(path)
     still = Still(path) if places and path.stat().st_size >= STILL else None
     proto = _parse(path, data)
@@ -170,7 +171,7 @@ def read_model(path: Path) -> ModelFile:
 
 
 def naming(path: Path) -> onnx.ModelProto | None:
-    """A model that may name data beside it, its own large tensors left out; else nothing."""
+    """Returns a model that may name external data, its own large tensors left out; else nothing."""
     data, _ = _read(path)
     return _parse(path, data) if b"location" in data else None
 
@@ -183,7 +184,7 @@ def _bounded(path: Path, proto: onnx.ModelProto, known: Mapping[str, Custom]) ->
 
 
 def _read(path: Path) -> tuple[bytes, Mapping[int, tuple[int, int]]]:
-    """The message, and where the data are that were left out of it."""
+    """Returns the message, and where the data are that were left out of it."""
     try:
         if path.is_dir():
             raise fault(path, "", "is a folder; name a file")
@@ -249,7 +250,7 @@ def _opsets(path: Path, proto: onnx.ModelProto) -> dict[str, int]:
 
 
 def _cut(tensor: Large, path: Path, name: str) -> Array:
-    """A large tensor of the file, read at once into the place where it stays."""
+    """Returns a large tensor of the file, read at once into the place where it stays."""
     proto, size = tensor.proto, tensor.length
     kind, shape = element(proto.data_type), tuple(proto.dims)
     few = kind.bits in (2, 4) and not few_elements(shape)
@@ -271,7 +272,7 @@ def _cut(tensor: Large, path: Path, name: str) -> Array:
 
 
 def _fetch(tensor: onnx.TensorProto, folder: Path, name: str) -> Array:
-    """A tensor beside the model: mapped, so that its pages come when they are read."""
+    """Returns a tensor next to the model: mapped, so that its pages come when they are read."""
     entries = {e.key: e.value for e in tensor.external_data}
     place = entries.get("location", "")
     file = beside(folder, place)
@@ -308,7 +309,7 @@ def _fetch(tensor: onnx.TensorProto, folder: Path, name: str) -> Array:
 
 
 def _number(entries: Mapping[str, str], key: str, default: int) -> int:
-    """How many bytes an entry says; ValueError for what is no number."""
+    """Returns how many bytes an entry says; raises ValueError for what is no number."""
     said = entries.get(key)
     if said is None:
         return default
@@ -320,7 +321,8 @@ def _number(entries: Mapping[str, str], key: str, default: int) -> int:
 
 
 def beside(folder: Path, place: str) -> Path:
-    """The file of data at a place in a model's folder; ValueError for what may not be one."""
+    """Returns the file of data at a place in a model's folder; raises ValueError for what may not
+    be one."""
     parts = PurePosixPath(place.replace("\\", "/"))
     if not place or "\0" in place or parts.is_absolute() or ".." in parts.parts:
         raise ValueError(f"its data are at {place!r}, which is not inside the model's folder")

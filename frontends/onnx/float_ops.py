@@ -31,7 +31,7 @@ def conv(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def conv_attrs(op: OnnxOp, size: Shape, w: Shape) -> dict[str, Attr]:
-    """The attributes of a convolution; Keep or InputError as `pads` and the kernel say."""
+    """Returns the attributes of a convolution; Keep or InputError as `pads` and the kernel say."""
     axes, found = len(w) - 2, op.integers("kernel_shape", ())
     kernel = tuple(d for d in w[2:] if isinstance(d, int))
     if found and len(kernel) == axes and found != kernel:
@@ -194,12 +194,12 @@ def batch_norm(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def training_refusal(op: OnnxOp) -> Refused:
-    """The error for an op in training mode."""
+    """Returns the error for an op in training mode."""
     return refusal(op.path, op.place, "is in training mode; export the model for inference")
 
 
 def _cast_types(reader: OnnxReader, op: OnnxOp) -> tuple[DType, DType]:
-    """The element type that a cast reads, and the one that it makes."""
+    """Returns the element type that a cast reads, and the one that it makes."""
     like = op.type == "CastLike"
     to = reader.type_of(op, op.input(1)).dtype if like else element(op.integer("to", 0))
     return reader.type_of(op, op.input(0)).dtype, to

@@ -68,7 +68,8 @@ def keep(reader: OnnxReader, op: OnnxOp, why: str = "") -> None:
 
 
 def _same_sets(op: OnnxOp) -> None:
-    """InputError where graphs within an op that is kept have operators of other sets than it."""
+    """Raises InputError where graphs within an op that is kept have operators of other sets than
+    it."""
     inside = [g for a in op.proto.attribute for g in held_graphs(a)]
     found = next(filter(None, (strange(g, op.opset) for g in inside)), "")
     if found:
@@ -76,7 +77,8 @@ def _same_sets(op: OnnxOp) -> None:
 
 
 def attr(reader: OnnxReader, op: OnnxOp, attribute: AttributeProto) -> Attr:
-    """An attribute as the language holds it; graphs and types as the bytes of their attribute."""
+    """Returns an attribute as the language holds it; graphs and types as the bytes of their
+    attribute."""
     match attribute.type:
         case AttributeProto.INT:
             return attribute.i
@@ -101,7 +103,7 @@ def attr(reader: OnnxReader, op: OnnxOp, attribute: AttributeProto) -> Attr:
 
 
 def _filled(reader: OnnxReader, attribute: AttributeProto) -> None:
-    """Puts data that are beside the model into an attribute that is carried, and its graphs."""
+    """Puts data that are next to the model into an attribute that is carried, and its graphs."""
     sparse = [attribute.sparse_tensor, *attribute.sparse_tensors]
     tensors = [attribute.t, *attribute.tensors]
     for graph in held_graphs(attribute):
@@ -126,14 +128,14 @@ def _text(data: bytes) -> Attr:
 
 
 def unsaid(reader: OnnxReader, op: OnnxOp) -> bool:
-    """Whether neither ONNX's inference nor the file says what the op gives."""
+    """Returns whether neither ONNX's inference nor the file says what the op gives."""
     values = [reader.value(op, name) for name in op.inputs if name]
     known = {**reader.declared, **_inferred(reader, op, values)}
     return any(name and name not in known for name in op.outputs)
 
 
 def _types(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> list[TensorType]:
-    """The types of the results that have names: inferred, or as the file declares them."""
+    """Returns the types of the results that have names: inferred, or as the file declares them."""
     inferred = {**_ranked(op, values), **_inferred(reader, op, values)}
     out = []
     for name in (n for n in op.outputs if n):
@@ -145,7 +147,7 @@ def _types(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> list[TensorTy
 
 
 def _loose(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> list[TensorType]:
-    """The types of the results where not all ranks are known."""
+    """Returns the types of the results where not all ranks are known."""
     found = _outputs(op, values) if op.schema() is not None else {}
     out = []
     for name in (n for n in op.outputs if n):
@@ -162,7 +164,7 @@ def _loose(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> list[TensorTy
 
 
 def _ranked(op: OnnxOp, values: list[Value]) -> dict[str, TensorType]:
-    """The result of an op whose axes are computed: its rank, which their number says."""
+    """Returns the result of an op whose axes are computed: its rank, which their number says."""
     reduces = op.type.startswith("Reduce")
     if op.domain or len(values) != 2 or not (op.outputs and (reduces or op.type == "Squeeze")):
         return {}
@@ -208,7 +210,7 @@ def _inferred(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> dict[str, 
 
 
 def _outputs(op: OnnxOp, values: list[Value]) -> dict[str, onnx.TypeProto]:
-    """What ONNX's inference says of the results of an op that it describes."""
+    """Returns what ONNX's inference says of the results of an op that it describes."""
     schema = op.schema()
     assert schema is not None
     _check_axes(op)
@@ -242,7 +244,8 @@ def _outputs(op: OnnxOp, values: list[Value]) -> dict[str, onnx.TypeProto]:
 
 
 def _check_axes(op: OnnxOp) -> None:
-    """InputError for an axis of more than 32 bits, of which the library's inference may die."""
+    """Raises InputError for an axis of more than 32 bits, of which the library's inference may
+    die."""
     for name in ("axis", "axes"):
         held = op.attribute(name)
         for axis in (held.i, *held.ints) if held is not None else ():
@@ -251,7 +254,7 @@ def _check_axes(op: OnnxOp) -> None:
 
 
 def _by_runtime(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> dict[str, TensorType]:
-    """What onnxruntime says that an op of its own gives; nothing where it is not there."""
+    """Returns what onnxruntime says that an op of its own gives; nothing where it is not there."""
     names = [n for n in op.inputs if n]
     given = dict(zip(names, values, strict=True))
     stored = {n: a for n, v in given.items() if (a := v.constant) and a.held.size <= SMALL}
@@ -294,9 +297,9 @@ _ELEMENTS = {
 
 
 def node_proto(node: Node) -> onnx.NodeProto:
-    """The node as the file had it, operands and results under the names they have now.
+    """Returns the node as the file had it, operands and results under the names they have now.
 
-    PluginError for one that no file had and that says otherwise than it is where they stand.
+    PluginError for one that no file had and that says otherwise than it is where they are.
     """
     try:
         return _node_proto(node)
@@ -391,7 +394,7 @@ def _version(node: Node) -> int:
 
 
 def alone(node: Node) -> onnx.ModelProto | None:
-    """A model of that node, whose inputs are the operands that are no constants; None for
+    """Returns a model of that node, whose inputs are the operands that are no constants; None for
     integers."""
     values = dict.fromkeys(node.operands.values())
     if any(v.type.quant or v.type.dtype.is_opaque for v in (*values, *node.results)):
@@ -411,7 +414,7 @@ def alone(node: Node) -> onnx.ModelProto | None:
 
 
 def _plain(value: Value) -> onnx.ValueInfoProto:
-    """A value whose sizes are numbers and names, or nobody's."""
+    """Returns a value whose sizes are numbers and names, or nobody's."""
     sizes = (d if isinstance(d, int) or str(d).isidentifier() else None for d in value.type.shape)
     kind = value.type.with_shape(tuple(sizes))
     return onnx.helper.make_value_info(value.name, type_proto(kind))
@@ -462,7 +465,7 @@ def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArra
 
 
 def _require_texts(proto: onnx.NodeProto, operands: Mapping[str, NDArray[np.generic]]) -> None:
-    """PluginError for bytes that are no text: no evaluator takes them for what they are."""
+    """Raises PluginError for bytes that are no text: no evaluator takes them for what they are."""
     for slot, data in operands.items():
         if data.dtype == object and any(isinstance(item, bytes) for item in data.flat):
             raise PluginError(f"onnx {proto.op_type}: {slot} holds bytes that are no UTF-8 text")
@@ -500,7 +503,7 @@ _CUSTOM = (
 
 
 def _is_custom(proto: onnx.NodeProto) -> bool:
-    """Whether the op is nobody's whom QIR can ask."""
+    """Returns whether the op is nobody's whom QIR can ask."""
     return proto.domain not in ("", MICROSOFT) and not onnx.defs.has(proto.op_type, proto.domain)
 
 
@@ -513,7 +516,7 @@ def _held(made: object, value: Value) -> NDArray[np.generic]:
 
 
 def _is_list(value: Value) -> bool:
-    """Whether it is held in a box, as what is no tensor."""
+    """Returns whether it is held in a box, as what is no tensor."""
     return value.type.dtype.is_opaque and not value.type.dtype.is_loose
 
 
@@ -530,7 +533,7 @@ def _in_evaluator(model: onnx.ModelProto, feed: Mapping[str, object]) -> Sequenc
 
 
 def _in_runtime(model: bytes, feed: Mapping[str, object]) -> Sequence[object] | None:
-    """What onnxruntime computes; None where it is not there or does not take the model."""
+    """Returns what onnxruntime computes; None where it is not there or does not take the model."""
     try:
         session = _session(model)
         found: Sequence[object] = session.run(None, dict(feed))

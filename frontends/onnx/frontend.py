@@ -99,7 +99,8 @@ class OnnxFrontend(Frontend):
 
     @np.errstate(all="ignore")  # numbers that are none are told in words, and need no warnings
     def load(self, source: object, ledger: Ledger) -> Graph:
-        """Reads a model file; InputError for one that is damaged, Refused for what has no form."""
+        """Reads a model file; raises InputError for one that is damaged, Refused for what has no
+        form."""
         path = Path(str(source))
         file = read_model(path)
         try:
@@ -110,23 +111,25 @@ class OnnxFrontend(Frontend):
             raise fault(path, "", f"is damaged: {error or type(error).__name__}") from error
 
     def files(self, path: Path) -> Sequence[Path]:
-        """A model's file, and those of data beside it that its tensors name."""
+        """Returns a model's file, and those of external data that its tensors name."""
         return external_data.files(path)
 
     def samples(self, folder: Path) -> Sequence[Path]:
-        """A float model, a QDQ model, and one whose scales are computed."""
+        """Returns a float model, a QDQ model, and one whose scales are computed."""
         return samples.write(folder)
 
     @np.errstate(all="ignore")
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.generic], ...]:
-        """Computes a foreign node by ONNX's reference evaluator; PluginError if it cannot."""
+        """Computes a foreign node by ONNX's reference evaluator; raises PluginError if it
+        cannot."""
         return foreign.run(node, operands)
 
     @np.errstate(all="ignore")
     def read_again(self, node: Node) -> Graph | None:
-        """A standard op that was kept, by what its operands have become; None if it is kept."""
+        """Returns a standard op that was kept, by what its operands have become; None if it is
+        kept."""
         domain, version = str(node.attrs["domain"]), node.attrs["version"]
         known = (domain, str(node.attrs["op"])) in _HANDLERS and isinstance(version, int)
         model = foreign.alone(node) if known else None
@@ -155,7 +158,7 @@ def _body(
     takes: Sequence[tuple[str, TensorType]],
     ledger: Ledger,
 ) -> Graph:
-    """A body, which takes these values, those that it uses from outside among them."""
+    """Returns a body, which takes these values, those that it uses from outside among them."""
     reader = OnnxReader(outer.file, proto, ledger, _body, outer)
 
     def make_inputs(reader: OnnxReader, stored: set[str]) -> set[str]:
@@ -173,8 +176,8 @@ def _body(
 
 
 def _entered(reader: OnnxReader, name: str, value: Value) -> None:
-    """Enters what a body takes; raw integers that it reads with a map are read so from the
-    first."""
+    """Enters what a body takes; raw integers that it reads with a quantized type are read so from
+    the first."""
     quant = reader.meaning(name, value.type)
     if quant is not None:
         kind = value.type.with_element(quant)
@@ -299,7 +302,8 @@ def _inputs(reader: OnnxReader, stored: set[str]) -> set[str]:
 
 
 def _stated(reader: OnnxReader, place: str, info: onnx.ValueInfoProto) -> TensorType | None:
-    """The type that the file says; None where it says no rank. InputError for what is no type."""
+    """Returns the type that the file says; None where it says no rank. InputError for what is no
+    type."""
     try:
         kind = reader.dims.tensor_type(info.type)
         number = info.type.tensor_type.elem_type
@@ -311,7 +315,7 @@ def _stated(reader: OnnxReader, place: str, info: onnx.ValueInfoProto) -> Tensor
 
 
 def _counted(reader: OnnxReader, info: onnx.ValueInfoProto) -> TensorType | None:
-    """The type of an input whose rank follows from what takes it."""
+    """Returns the type of an input whose rank follows from what takes it."""
 
     def rank(name: str) -> int | None:
         array = reader.array(name)
@@ -335,7 +339,8 @@ def _declare(reader: OnnxReader) -> None:
 
 
 def _ordered(ops: Sequence[OnnxOp], known: set[str]) -> list[OnnxOp]:
-    """The ops, producers first, else as they stand; InputError for a cycle or a double name."""
+    """Returns the ops, producers first, else as they are; raises InputError for a cycle or a double
+    name."""
     if _in_order(ops, known):
         return list(ops)
     maker: dict[str, int] = {}
@@ -365,7 +370,7 @@ def _ordered(ops: Sequence[OnnxOp], known: set[str]) -> list[OnnxOp]:
 
 
 def _in_order(ops: Sequence[OnnxOp], known: set[str]) -> bool:
-    """Whether they stand producers first, each name made once: exporters write them so."""
+    """Returns whether they stand producers first, each name made once: exporters write them so."""
     made, early = set(known), set[str]()
     for op in ops:
         for name in op.reads:
@@ -434,13 +439,15 @@ def _handle(reader: OnnxReader, op: OnnxOp, handler: Callable[[OnnxReader, OnnxO
 
 
 def _loose(reader: OnnxReader, op: OnnxOp) -> bool:
-    """Whether nobody knows how many axes some operand has, so that none of ours takes it."""
+    """Returns whether nobody knows how many axes some operand has, so that none of ours takes
+    it."""
     names = (n for n in op.inputs if n and not reader.is_constant(n))
     return any(reader.value(op, n).type.dtype.is_loose for n in names)
 
 
 def _codes(reader: OnnxReader, op: OnnxOp) -> bool:
-    """Whether quantized values keep an op of the standard from being read by its meaning in float.
+    """Returns whether quantized values keep an op of the standard from being read by its meaning in
+    float.
 
     One that computes on quantized values is kept: ONNX means the quantized values themselves.
     """

@@ -36,7 +36,7 @@ class Custom:
     """Whose arithmetic it is, where that is not the model's."""
 
     def quant(self, held: Mapping[str, Array], rank: int) -> QuantType:
-        """The type of tensors of so many axes, with the arrays that a call gives."""
+        """Returns the type of tensors of so many axes, with the arrays that a call gives."""
         found = parse_type("?x" * rank + self.text, lambda name: held[name]).quant
         if found is None:
             raise ValueError(f"{self.text!r} is no quantized type")
@@ -44,7 +44,7 @@ class Custom:
 
 
 def customs(functions: Iterable[onnx.FunctionProto]) -> dict[str, Custom]:
-    """The functions that stand for maps, by name."""
+    """Returns the functions that stand for maps, by name."""
     found: dict[str, Custom] = {}
     for function in functions:
         said = {p.key: p.value for p in function.metadata_props}
@@ -73,7 +73,8 @@ DEEPEST = 100
 
 
 def written_out(proto: onnx.ModelProto, kept: Container[str]) -> tuple[int, int]:
-    """How many operators a model has, and bytes of them, once its functions are written out."""
+    """Returns how many operators a model has, and bytes of them, once its functions are written
+    out."""
     functions = {key_of(f.domain, f.name, f.overload): f for f in proto.functions}
     done: dict[tuple[str, str, str], tuple[int, int]] = {}
 
@@ -98,7 +99,7 @@ def written_out(proto: onnx.ModelProto, kept: Container[str]) -> tuple[int, int]
 
 
 def key_of(domain: str, name: str, overload: str) -> tuple[str, str, str]:
-    """What a function is called by."""
+    """Returns what a function is called by."""
     return "" if domain == "ai.onnx" else domain, name, overload
 
 

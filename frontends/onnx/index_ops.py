@@ -17,7 +17,7 @@ _WRAPPING = ("i32", "i64")
 
 
 def _number(reader: OnnxReader, op: OnnxOp, index: int, default: int = 0) -> int:
-    """An operand of one whole number; Keep where it is computed."""
+    """Returns an operand of one whole number; Keep where it is computed."""
     if not op.input(index):
         return default
     data = reader.numbers(op.input(index)).reshape(-1)
@@ -31,7 +31,8 @@ def _row(reader: OnnxReader, op: OnnxOp, index: int) -> tuple[int, ...]:
 
 
 def _picks(kind: str, *slots: str, **attrs: tuple[str, int]) -> Handler:
-    """An op whose operands are all tensors; attributes are whole numbers, ours by theirs."""
+    """Returns an op whose operands are all tensors; attributes are whole numbers, ours by
+    theirs."""
 
     def read(reader: OnnxReader, op: OnnxOp) -> None:
         given: dict[str, Attr] = {ours: op.integer(*theirs) for ours, theirs in attrs.items()}

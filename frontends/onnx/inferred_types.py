@@ -1,4 +1,4 @@
-"""What quantized values of a tensor mean, when only its readers say so.
+"""Infers the quantized type of a tensor from its readers.
 
 A QOperator model names scale and zero point where a tensor is read or made, so a tensor that
 comes from outside (an input, a foreign op) gets its meaning from its readers, also through ops
@@ -56,7 +56,7 @@ _LAYOUTS = {
 
 
 def layout(op: OnnxOp) -> OperandLayout | None:
-    """The layout of an op that names scales; None for one that does not."""
+    """Returns the layout of an op that names scales; None for one that does not."""
     if op.type == "QLinearConcat" and op.domain == MICROSOFT:
         triples = tuple((i, i + 1, i + 2) for i in range(2, len(op.inputs) - 1, 3))
         return OperandLayout(triples, (0, 1))
@@ -64,7 +64,7 @@ def layout(op: OnnxOp) -> OperandLayout | None:
 
 
 def moves(op: OnnxOp) -> bool:
-    """Whether the op only moves elements."""
+    """Returns whether the op only moves elements."""
     if op.domain == "" and op.type == "Resize":
         return op.text("mode", "nearest") == "nearest"
     return op.domain == "" and op.type in MOVES

@@ -1,4 +1,4 @@
-"""What a model's author wrote beside its operators: kept as origins of the output, or reported."""
+"""What a model's author wrote next to its operators: kept as origins of the output, or reported."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def said(proto: onnx.ModelProto) -> list[Origin]:
 
 
 def lost(file: ModelFile) -> Iterator[tuple[Change, str, str]]:
-    """What a graph does not hold of a file, one line a kind: the first of them, and how many."""
+    """Yields what a graph does not hold of a file, one line a kind: the first of them, and how
+    many."""
     graph = file.proto.graph
     dropped = Change.DROPPED
     constants = [str(t.name) for t in graph.initializer if t.doc_string or t.metadata_props]
@@ -76,7 +77,7 @@ def lost(file: ModelFile) -> Iterator[tuple[Change, str, str]]:
 
 
 def _notes(part: _Noted) -> tuple[tuple[str, str], ...]:
-    """A doc string, under no name, and metadata."""
+    """Returns a doc string, under no name, and metadata."""
     doc = (("", str(part.doc_string)),) if part.doc_string else ()
     if not part.metadata_props:
         return doc
@@ -84,7 +85,7 @@ def _notes(part: _Noted) -> tuple[tuple[str, str], ...]:
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph and of those that they hold."""
+    """Yields the nodes of a graph and of those that they hold."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:

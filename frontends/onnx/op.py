@@ -83,14 +83,14 @@ class OnnxOp:
         return f"node {self.name or self.index} ({self.type})"
 
     def graph(self, name: str) -> onnx.GraphProto:
-        """The graph that an attribute holds."""
+        """Returns the graph that an attribute holds."""
         found = self._read(name, AttributeProto.GRAPH)
         if found is None:
             raise self.fail(f"lacks attribute {name!r}")
         return found.g
 
     def input(self, index: int) -> str:
-        """The name of an operand, empty where it is absent."""
+        """Returns the name of an operand, empty where it is absent."""
         return self.inputs[index] if index < len(self.inputs) else ""
 
     def fail(self, what: str) -> InputError:
@@ -101,7 +101,7 @@ class OnnxOp:
         return _schema(self.type, self.opset, self.domain)
 
     def check(self) -> None:
-        """InputError where the node is not what ONNX's description of its op allows."""
+        """Raises InputError where the node is not what ONNX's description of its op allows."""
         operands, results, count = self._counts
         given = self.attributes
         if len(given) != count:
@@ -144,7 +144,7 @@ class OnnxOp:
     # -- attributes ---------------------------------------------------------------------------
 
     def attribute(self, name: str) -> AttributeProto | None:
-        """The attribute of that name, if the node has it."""
+        """Returns the attribute of that name, if the node has it."""
         return self.attributes.get(name)
 
     def _read(self, name: str, kind: int) -> AttributeProto | None:
@@ -162,7 +162,7 @@ class OnnxOp:
         return default if found is None else tuple(found.ints)
 
     def real(self, name: str, default: float) -> float:
-        """The attribute; a default is the float32 that a file could hold."""
+        """Returns the attribute; a default is the float32 that a file could hold."""
         found = self._read(name, AttributeProto.FLOAT)
         return float(np.float32(default)) if found is None else found.f
 
@@ -215,7 +215,7 @@ def _form(name: str, opset: int, domain: str) -> _Form | None:
 
 @lru_cache(4096)
 def _slots(kind: str, opset: int, domain: str, count: int) -> tuple[str, ...]:
-    """What ONNX or onnxruntime calls so many operands of an op."""
+    """Returns what ONNX or onnxruntime calls so many operands of an op."""
     if domain == MICROSOFT and kind == "QLinearConcat":
         formal = ["Y_scale", "Y_zero_point"]
         for i in range((count - 2) // 3 + 1):
@@ -233,12 +233,12 @@ def _slots(kind: str, opset: int, domain: str, count: int) -> tuple[str, ...]:
 
 
 def held_graphs(attribute: AttributeProto) -> list[onnx.GraphProto]:
-    """The graphs that an attribute holds."""
+    """Returns the graphs that an attribute holds."""
     return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
 
 
 def free_names(graph: onnx.GraphProto) -> list[str]:
-    """What a graph reads and does not make, in the order of reading."""
+    """Returns what a graph reads and does not make, in the order of reading."""
     made = {i.name for i in graph.input} | {t.name for t in graph.initializer}
     made |= {t.values.name for t in graph.sparse_initializer}
     made |= {name for node in graph.node for name in node.output}
@@ -251,7 +251,7 @@ def free_names(graph: onnx.GraphProto) -> list[str]:
 
 
 def attribute_type(known: onnx.defs.OpSchema.Attribute) -> int:
-    """The number that AttributeProto has for the type of a described attribute."""
+    """Returns the number that AttributeProto has for the type of a described attribute."""
     return int(AttributeProto.AttributeType.Value(str(known.type).rpartition(".")[2]))
 
 
@@ -262,6 +262,6 @@ def _trim(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def outside_of(op: OnnxOp) -> tuple[str, ...]:
-    """What graphs within an operator use from outside, its own operands among it."""
+    """Returns what graphs within an operator use from outside, its own operands among it."""
     inside = (g for a in op.proto.attribute for g in held_graphs(a))
     return tuple(dict.fromkeys(n for g in inside for n in free_names(g) if n))

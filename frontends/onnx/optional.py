@@ -1,4 +1,4 @@
-"""Values that may be absent, computed here: ONNX's evaluator takes a list for one of them."""
+"""Evaluates optional values here, since ONNX's evaluator expects lists for them."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _KINDS: Mapping[str, int] = {
 
 
 def handler(op: OnnxOp) -> Callable[[OnnxReader, OnnxOp], None] | None:
-    """What reads an op of that domain and name, where a plugin brings it."""
+    """Returns what reads an op of that domain and name, where a plugin brings it."""
     found = found_elsewhere("onnx", op.domain, op.type)
     if found is None:
         return None

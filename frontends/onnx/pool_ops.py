@@ -19,7 +19,7 @@ Ints = tuple[int, ...]
 
 
 def _sizes(reader: OnnxReader, op: OnnxOp) -> Shape:
-    """The sizes that windows slide along; Keep where there are none, or more than three."""
+    """Returns the sizes that windows slide along; Keep where there are none, or more than three."""
     shape = reader.type_of(op, op.input(0)).shape
     if not 3 <= len(shape) <= 5:
         raise KeepOperator

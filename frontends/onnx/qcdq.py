@@ -31,7 +31,8 @@ def clip(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _ends(reader: OnnxReader, op: OnnxOp, low: int, high: int) -> tuple[int, int]:
-    """The bounds that a Clip states; Keep where it keeps everything, or they are computed."""
+    """Returns the bounds that a Clip states; Keep where it keeps everything, or they are
+    computed."""
     found = []
     for place, end in ((1, low), (2, high)):
         data = reader.numbers(op.input(place)) if op.input(place) else np.array(end)
@@ -77,13 +78,14 @@ def _constant(reader: OnnxReader, op: OnnxOp, name: str) -> bool:
 
 
 def bounded(reader: OnnxReader, name: str, quant: QuantType) -> QuantType:
-    """The map of quantized constants, within the bounds that a Clip gave them."""
+    """Returns the quantized type of quantized constants, within the bounds that a Clip gave
+    them."""
     found = reader.narrow.get(name)
     return quant if found is None else replace(quant, bounds=found[0])
 
 
 def mark(reader: OnnxReader, name: str, value: Value) -> Value:
-    """The constant, which knows of the Clip that it came from."""
+    """Returns the constant, which knows of the Clip that it came from."""
     found = reader.narrow.get(name)
     if found is not None and found[1] not in value.node.origins:
         reader.graph.set_origins(value.node, [*value.node.origins, found[1]])

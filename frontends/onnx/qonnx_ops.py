@@ -86,7 +86,8 @@ def _through(body: BodyBuilder, kind: QuantType, stated: str) -> Value:
 
 
 def _axis(scale: Numbers, x: TensorType) -> int | None:
-    """The axis that has a scale for each index; None for one scale. ValueError for other shapes."""
+    """Returns the axis that has a scale for each index; None for one scale. ValueError for other
+    shapes."""
     axes = [i for i, n in enumerate(scale.shape) if n > 1]
     if len(axes) > 1 or scale.ndim > x.rank:
         raise ValueError
@@ -99,7 +100,7 @@ def _axis(scale: Numbers, x: TensorType) -> int | None:
 
 
 def _sides(reader: OnnxReader, op: OnnxOp, x: TensorType) -> QuantType | None:
-    """A table of two entries, so far from each other that every x is on its side of 0.
+    """Returns a table of two entries, so far from each other that every x is on its side of 0.
 
     Of two entries as near the first is taken: 0 is on the upper side; NaN is quantized value 0, on
     the lower. Entries are 1 and -1, or so much larger that no x becomes 0 over the scale.
@@ -123,7 +124,8 @@ def _sides(reader: OnnxReader, op: OnnxOp, x: TensorType) -> QuantType | None:
 def _map(
     reader: OnnxReader, op: OnnxOp, x: TensorType, signed: bool, narrow: bool
 ) -> QuantType | None:
-    """The map of quantized values that constants say; None where no type says it."""
+    """Returns the quantized type of quantized values that constants say; None where no type says
+    it."""
     if not all(reader.is_constant(op.input(i)) for i in (1, 2, 3)):
         return None
     scale, zero, wide = (np.asarray(reader.numbers(op.input(i)), np.float32) for i in (1, 2, 3))

@@ -27,7 +27,8 @@ def pairs(reader: OnnxReader) -> dict[str, tuple[str, str]]:
 
 
 def lost(reader: OnnxReader) -> Iterator[tuple[str, str]]:
-    """The tensors whose annotations say what the graph does not hold, and why it does not."""
+    """Yields the tensors whose annotations say what the graph does not hold, and why it does
+    not."""
     if reader.outer is not None:
         return
     proto = reader.proto
@@ -49,7 +50,7 @@ def lost(reader: OnnxReader) -> Iterator[tuple[str, str]]:
 
 
 def _why(reader: OnnxReader, pair: tuple[str, str]) -> str:
-    """Why quantized values have not the meaning that an annotation gives."""
+    """Returns why quantized values have not the meaning that an annotation gives."""
     missing = next((n for n in pair if n and not reader.is_constant(n)), None)
     if missing is not None:
         return f"{missing!r} is no constant"

@@ -59,7 +59,7 @@ def _zero_type(reader: OnnxReader, zero: str) -> DType | None:
 
 
 def _axis(reader: OnnxReader, op: OnnxOp) -> int | None:
-    """The axis of a list of scales; a list of one stands for the whole tensor."""
+    """Returns the axis of a list of scales; a list of one stands for the whole tensor."""
     return None if reader.numbers(op.input(1)).size == 1 else op.integer("axis", 1)
 
 
@@ -109,7 +109,8 @@ def _map(
 def _operand(
     reader: OnnxReader, op: OnnxOp, index: int, slot: str, axis: int | None = None
 ) -> dict[str, Value]:
-    """One (tensor, scale, zero) operand with its meaning, and its numbers where computed."""
+    """Returns one (tensor, scale, zero) operand with its meaning, and its numbers where
+    computed."""
     places = layout(op)
     assert places is not None
     data, scale, zero = places.operands[index]
@@ -126,7 +127,7 @@ def _operand(
 
 
 def _read_as(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) -> Value:
-    """Computed integers with the map that their reader states, read anew where they hold
+    """Computed integers with the quantized type that their reader states, read anew where they hold
     another."""
     value = reader.value(op, name)
     known = value.type.quant
@@ -140,7 +141,8 @@ def _read_as(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) -> Val
 
 
 def _blocks_in_line(known: QuantType, other: QuantType) -> bool:
-    """Whether two maps differ in that one has the numbers of its blocks in line alone."""
+    """Returns whether two quantized types differ in that one has the numbers of its blocks in line
+    alone."""
     if known.grain is None or known.dynamic or other.dynamic:
         return False
     if replace(known, scale=other.scale, zero=other.zero) != other:
@@ -156,7 +158,8 @@ def _beside(prefix: str, numbers: dict[str, Value]) -> dict[str, Value]:
 def _open(
     reader: OnnxReader, op: OnnxOp, at: tuple[int, int], storage: DType, axis: int | None = None
 ) -> tuple[QuantType, dict[str, Value]]:
-    """The map that asks for its numbers, and these; Keep for numbers of other types."""
+    """Returns the quantized type that asks for its numbers, and these; Keep for numbers of other
+    types."""
     numbers = {"scale": reader.value(op, op.input(at[0]))}
     if op.input(at[1]):
         numbers["zero"] = reader.value(op, op.input(at[1]))
@@ -171,7 +174,8 @@ def _open(
 
 
 def _result(reader: OnnxReader, op: OnnxOp, kind: DType) -> tuple[QuantType, dict[str, Value]]:
-    """The result's map and its numbers where computed; `kind` is its storage unless a zero says."""
+    """Returns the result's quantized type and its numbers where computed; `kind` is its storage
+    unless a zero says."""
     places = layout(op)
     assert places is not None
     assert places.result is not None
@@ -194,7 +198,7 @@ def _raw_bias(reader: OnnxReader, op: OnnxOp, index: int) -> dict[str, Value]:
 def _add(
     reader: OnnxReader, op: OnnxOp, kind: str, operands: dict[str, Value], attrs: dict[str, Attr]
 ) -> None:
-    """Adds the node in integer form: the op's own type rule, with the result's map."""
+    """Adds the node in integer form: the op's own type rule, with the result's quantized type."""
     first = next(v for v in operands.values() if v.type.quant)
     quant, numbers = _result(reader, op, first.type.dtype)
     node = reader.add(op, kind, {**operands, **numbers}, attrs)
@@ -202,7 +206,7 @@ def _add(
 
 
 def _many(reader: OnnxReader, op: OnnxOp, place: int) -> bool:
-    """Whether there is more than one scale at a place."""
+    """Returns whether there is more than one scale at a place."""
     return reader.type_of(op, op.input(place)).shape not in ((), (1,))
 
 
@@ -227,7 +231,7 @@ def _layout(last: bool) -> dict[str, Attr]:
 
 
 def _columns(reader: OnnxReader, op: OnnxOp, transposed: bool) -> int | None:
-    """The axis of one scale a column, None for a single scale."""
+    """Returns the axis of one scale a column, None for a single scale."""
     if not _many(reader, op, 4):
         return None
     rank = reader.type_of(op, op.input(3)).rank
@@ -374,7 +378,7 @@ def global_average_pool(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def concat(reader: OnnxReader, op: OnnxOp) -> None:
-    """QLinearConcat, whose operands may have each their own map."""
+    """QLinearConcat, whose operands may have each their own quantized type."""
     op.only("axis")
     places = layout(op)
     if places is None or not places.operands:

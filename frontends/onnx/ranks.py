@@ -1,4 +1,4 @@
-"""How many axes an input has where the file does not say it, by what takes it."""
+"""Infers the rank of an input that the file does not state, from its readers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _LIKE_WEIGHTS = {"Conv": 1, "ConvTranspose": 1, "ConvInteger": 1, "QLinearConv":
 def of(
     name: str, nodes: Sequence[onnx.NodeProto], rank: Callable[[str], int | None]
 ) -> tuple[int, str] | None:
-    """The axes of a tensor, and the operator that says it; `rank` knows those of constants."""
+    """Returns the axes of a tensor, and the operator that says it; `rank` knows those of
+    constants."""
     alike, made = {name}, makers(nodes)
     for node in nodes:
         if node.domain not in ("", "ai.onnx") or not node.input or node.input[0] not in alike:
@@ -33,14 +34,14 @@ def of(
 
 
 def makers(nodes: Sequence[onnx.NodeProto]) -> Mapping[str, onnx.NodeProto]:
-    """What makes each tensor."""
+    """Returns what makes each tensor."""
     return {name: node for node in nodes for name in node.output}
 
 
 def _rank(
     name: str, made: Mapping[str, onnx.NodeProto], rank: Callable[[str], int | None]
 ) -> int | None:
-    """The axes of weights, seen through what keeps them."""
+    """Returns the axes of weights, seen through what keeps them."""
     for _ in range(len(_KEEPS)):
         found, node = rank(name), made.get(name)
         if found is not None or node is None or node.op_type not in _KEEPS:
@@ -50,7 +51,7 @@ def _rank(
 
 
 def _taken(node: onnx.NodeProto, rank: Callable[[str], int | None]) -> int | None:
-    """The axes that an operator takes."""
+    """Returns the axes that an operator takes."""
     if node.op_type in _FIXED:
         return _FIXED[node.op_type]
     at = _LIKE_WEIGHTS.get(node.op_type)

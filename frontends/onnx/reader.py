@@ -118,7 +118,7 @@ class OnnxReader:
         self._alias[name] = self.resolve(source)
 
     def resolve(self, name: str) -> str:
-        """The tensor that a name stands for."""
+        """Returns the tensor that a name stands for."""
         return self._alias.get(name, name) if self._alias else name
 
     def store(self, name: str, tensor: Stored) -> None:
@@ -132,13 +132,13 @@ class OnnxReader:
         return name in self._stored or self.outer.is_constant(name)
 
     def array(self, name: str) -> Array | None:
-        """A constant's elements, without making a node; None for what is computed."""
+        """Returns a constant's elements, without making a node; None for what is computed."""
         name = self.resolve(name)
         self._looked.add(name)
         return self._array(name)
 
     def _array(self, name: str) -> Array | None:
-        """The same, for whoever hands it on and looks at its type alone."""
+        """Returns the same, for whoever hands it on and looks at its type alone."""
         if (found := self._arrays.get(name)) is not None:
             return found
         if (stored := self._stored.get(name)) is None:
@@ -149,14 +149,14 @@ class OnnxReader:
         return found
 
     def kind_of(self, name: str) -> DType:
-        """A constant's element type; Keep for what is computed."""
+        """Returns a constant's element type; Keep for what is computed."""
         found = self._array(self.resolve(name))
         if found is None:
             raise KeepOperator
         return found.type.dtype
 
     def numbers(self, name: str) -> NDArray[np.generic]:
-        """A constant's elements; Computed for what is computed.
+        """Returns a constant's elements; Computed for what is computed.
 
         While settling, what hangs on constants and known sizes alone is computed at once.
         """
@@ -170,12 +170,13 @@ class OnnxReader:
         return data
 
     def held(self, name: str) -> Held:
-        """A constant's elements, or what makes them when they are asked for; Computed as above."""
+        """Returns a constant's elements, or what makes them when they are asked for; Computed as
+        above."""
         found = self.array(name)
         return self.numbers(name) if found is None else found.held
 
     def plain(self) -> dict[str, Value]:
-        """Constants that have the name and the type of the file's, and no other reading beside."""
+        """Constants with the name and the type of the file's, which are read in one way only."""
         count = Counter(name for name, _ in self._constants)
         return {
             name: value
@@ -184,7 +185,7 @@ class OnnxReader:
         }
 
     def counted_on(self, value: Value) -> bool:
-        """Whether somebody asked for the elements of a constant of that name."""
+        """Returns whether somebody asked for the elements of a constant of that name."""
         return value.name in self._looked or self._settled.get(value) is not None
 
     def unneeded(self) -> list[str]:
@@ -194,7 +195,7 @@ class OnnxReader:
     # -- values -------------------------------------------------------------------------------
 
     def type_of(self, op: OnnxOp, name: str) -> TensorType:
-        """The type of an operand; a constant's is that of its raw elements."""
+        """Returns the type of an operand; a constant's is that of its raw elements."""
         name = self.resolve(name)
         if name not in self._stored and (value := self._values.get(name)) is not None:
             return value.type
@@ -202,7 +203,7 @@ class OnnxReader:
         return found.type if found else self.value(op, name).type
 
     def value(self, op: OnnxOp, name: str, quant: QuantType | None = None) -> Value:
-        """An operand; a constant is made where it is missing, with the meaning given."""
+        """Returns an operand; a constant is made where it is missing, with the meaning given."""
         name = self.resolve(name)
         if name not in self._stored and (found := self._values.get(name)) is not None:
             return found
@@ -215,15 +216,15 @@ class OnnxReader:
         return self._values[name]
 
     def map_of(self, op: OnnxOp, name: str) -> QuantType | None:
-        """The map of an operand that is computed and is quantized."""
+        """Returns the quantized type of an operand that is computed and is quantized."""
         name = self.resolve(name)
         if name not in self._stored and (found := self._values.get(name)) is not None:
             return found.type.quant
         return None if self.is_constant(name) else self.value(op, name).type.quant
 
     def moved(self, op: OnnxOp, name: str) -> Value:
-        """An operand of an op that moves integers: a constant takes the meaning its
-        readers give."""
+        """Returns an operand of an op that moves integers: a constant takes the meaning its readers
+        give."""
         name = self.resolve(name)
         if (array := self._array(name)) is None:
             return self.value(op, name)
@@ -235,7 +236,8 @@ class OnnxReader:
         return self.hold(name, array, quant)
 
     def hold(self, name: str, array: Array, quant: QuantType | None) -> Value:
-        """The constant of a name in the file and a meaning; these elements where it is missing."""
+        """Returns the constant of a name in the file and a meaning; these elements where it is
+        missing."""
         key = (name, quant)
         if key not in self._constants:
             free = name if not self.graph.has(name) else self.spare(name)
@@ -253,7 +255,7 @@ class OnnxReader:
         return self._constants[key]
 
     def spare(self, base: str) -> str:
-        """A name that neither graph nor source has."""
+        """Returns a name that neither graph nor source has."""
         name, count = base, 0
         while name in self.reserved or self.graph.has(name):
             count += 1
@@ -261,7 +263,7 @@ class OnnxReader:
         return name
 
     def meaning(self, name: str, kind: TensorType) -> QuantType | None:
-        """What raw integers of that name mean, where all of it is known."""
+        """Returns what raw integers of that name mean, where all of it is known."""
         pair = self.meanings.get(name)
         if pair is None or kind.quant or kind.dtype.name not in CODES:
             return None
@@ -272,20 +274,20 @@ class OnnxReader:
         return quant if quant.grain is None else None
 
     def numbered(self, name: str) -> QuantType | None:
-        """What an annotation says of raw integers that are constant."""
+        """Returns what an annotation says of raw integers that are constant."""
         name = self.resolve(name)
         array = self.array(name) if name in self.annotated else None
         return None if array is None else self.meaning(name, array.type)
 
     def holds(self, name: str) -> bool:
-        """Whether a tensor of the file is quantized with a meaning."""
+        """Returns whether a tensor of the file is quantized with a meaning."""
         name = self.resolve(name)
         if (found := self._values.get(name)) is not None:
             return found.type.quant is not None
         return any(n == name and quant is not None for n, quant in self._constants)
 
     def has_meaning(self, name: str) -> bool:
-        """Whether somebody reads or makes it as quantized values."""
+        """Returns whether somebody reads or makes it as quantized values."""
         return name in self.meanings
 
     def mean(self, op: OnnxOp, name: str, quant: QuantType) -> bool:
@@ -298,7 +300,7 @@ class OnnxReader:
         return True
 
     def result(self, name: str) -> Value:
-        """A value that the graph gives back; InputError if nothing makes it."""
+        """Returns a value that the graph gives back; raises InputError if nothing makes it."""
         source = self.resolve(name)
         if (array := self._array(source)) is not None:
             return self._constant(source, array, None)
@@ -330,7 +332,7 @@ class OnnxReader:
         names: Sequence[str] | None = None,
         bodies: Mapping[str, Graph] | None = None,
     ) -> Node:
-        """Adds the node that an op of the file becomes; InputError if the op is malformed.
+        """Adds the node that an op of the file becomes; raises InputError if the op is malformed.
 
         Results that have no name in the file have one in `names`.
         """
@@ -360,7 +362,8 @@ class OnnxReader:
     def quant(
         self, scale: str, zero: str, storage: DType, shape: object = None, axis: int = 0
     ) -> QuantType:
-        """The map that scale and zero point say; Keep for what the language holds otherwise.
+        """Returns the quantized type that scale and zero point say; Keep for what the language
+        holds otherwise.
 
         With a shape, a list of scales is one an index of `axis`; else there is one for all.
         """
@@ -383,7 +386,8 @@ class OnnxReader:
         )
 
     def blocks(self, scale: str, zero: str, kind: TensorType, axis: int, size: int) -> QuantType:
-        """The map of one scale a block along an axis; Keep for what is held otherwise."""
+        """Returns the quantized type of one scale a block along an axis; Keep for what is held
+        otherwise."""
         scales, express = self._scales(scale, kind.rank)
         grain = Grain(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
         wanted = grain.grid(kind.shape)
@@ -439,7 +443,7 @@ class OnnxReader:
         self.ledger.add(change, STEP, subject, reason)
 
     def check_name(self, name: str, place: str) -> None:
-        """InputError for an empty name, or one that is no text."""
+        """Raises InputError for an empty name, or one that is no text."""
         if not name or not isinstance(name, str):
             raise fault(self.file.path, place, "one has no name, or none in UTF-8")
 
@@ -456,7 +460,8 @@ def _per_axis(scales: NDArray[np.floating], shape: tuple[object, ...], axis: int
 
 
 def _open_axis(scales: NDArray[np.floating], shape: object, axis: int) -> str:
-    """Why a list of scales is along no axis, where that is an axis whose size nobody says."""
+    """Returns why a list of scales is along no axis, where that is an axis whose size nobody
+    says."""
     sizes = shape if isinstance(shape, tuple) and scales.ndim == 1 else ()
     if not -len(sizes) <= axis < len(sizes) or isinstance(sizes[axis], int):
         return ""
@@ -465,7 +470,7 @@ def _open_axis(scales: NDArray[np.floating], shape: object, axis: int) -> str:
 
 
 def _moves_raw(value: Value) -> bool:
-    """Whether it has the elements of what is not quantized."""
+    """Returns whether it has the elements of what is not quantized."""
     held = spec(value.node.op).traits.same_params
     parts = [v for slot, v in value.node.operands.items() if slot.partition(".")[0] in held]
     return any(part.type.quant is None for part in parts)

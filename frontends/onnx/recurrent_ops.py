@@ -20,7 +20,7 @@ _UNSAID = frozenset({"affine", "scaled_tanh"})
 
 
 def named_results(reader: OnnxReader, op: OnnxOp, names: Sequence[str]) -> list[str]:
-    """A name for each result: the file's, or one of ours where the file leaves it out."""
+    """Returns a name for each result: the file's, or one of ours where the file leaves it out."""
     given = [*op.proto.output, *[""] * len(names)]
     stem = next((n for n in given if n), op.proto.name or op.type)
     return [n or reader.spare(f"{stem}.{ours}") for n, ours in zip(given, names, strict=False)]

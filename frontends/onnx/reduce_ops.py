@@ -38,7 +38,8 @@ def _check(reader: OnnxReader, op: OnnxOp, fits: Callable[[DType], bool]) -> Non
 
 
 def _reduce(kind: str, fits: Callable[[DType], bool], since: int = 18) -> Handler:
-    """A reduction whose axes were an attribute before an operator set and are an operand since."""
+    """Returns a reduction whose axes were an attribute before an operator set and are an operand
+    since."""
 
     def read(reader: OnnxReader, op: OnnxOp) -> None:
         _check(reader, op, fits)
@@ -102,7 +103,7 @@ def _top_k(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _norm(kind: str, *slots: str) -> Handler:
-    """A normalization with gamma, maybe beta; one that gives its statistics is kept."""
+    """Returns a normalization with gamma, maybe beta; one that gives its statistics is kept."""
 
     def read(reader: OnnxReader, op: OnnxOp) -> None:
         floats(reader, op)

@@ -18,8 +18,9 @@ def pads(
     pool: bool = False,
     shifts: bool = True,
 ) -> tuple[int, ...]:
-    """The explicit pads; Keep where automatic ones hang on sizes that nobody knows, or are others
-    in onnxruntime than in the standard: the op written with pads would compute otherwise there.
+    """Returns the explicit pads; Keep where automatic ones hang on sizes that nobody knows, or are
+    others in onnxruntime than in the standard: the op written with pads would compute otherwise
+    there.
 
     A pool's leave dilations out. Where less than nothing is missing at the front, windows begin
     within the data, if the kernel `shifts` them and does not refuse.

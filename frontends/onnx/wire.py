@@ -1,4 +1,4 @@
-"""A model file whose large tensors are read where they are, and never by protobuf."""
+"""Parses a model file without copying its large tensors through protobuf."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Split:
 
 
 def split(path: Path) -> Split | None:
-    """The message and the tensors apart; None where the file is not plain, and read as a whole."""
+    """Returns the message and the tensors apart; None where the file is not plain, and read as a
+    whole."""
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             return _split(data)
@@ -66,7 +67,8 @@ def _split(data: mmap.mmap) -> Split | None:
 
 
 def _raw(data: mmap.mmap, first: int, last: int) -> tuple[bytes, tuple[int, int]] | None:
-    """A tensor without its bytes, and where these are; None where they are small or not there."""
+    """Returns a tensor without its bytes, and where these are; None where they are small or not
+    there."""
     place: tuple[int, int] | None = None
     rest: list[bytes] = []
     for field, kind, start, at, end in _fields(data, first, last):
@@ -128,7 +130,7 @@ def _varint(data: mmap.mmap, at: int) -> tuple[int, int]:
 
 
 def _whole(field: int, content: bytes) -> bytes:
-    """A field with its content."""
+    """Returns a field with its content."""
     return _number(field << 3 | _BYTES) + _number(len(content)) + content
 
 

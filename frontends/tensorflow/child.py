@@ -40,7 +40,7 @@ def _short(tensors: Sequence[str]) -> list[str]:
 
 
 def of_keras(model: Any) -> Frozen:
-    """Returns a Keras model in inference; ValueError for one that was never built."""
+    """Returns a Keras model in inference; raises ValueError for one that was never built."""
     if not getattr(model, "inputs", None):
         raise ValueError("the model has no known inputs; call it once, or build it with a shape")
     specs = [tf.TensorSpec(x.shape, x.dtype, name=x.name.split(":")[0]) for x in model.inputs]

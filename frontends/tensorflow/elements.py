@@ -69,7 +69,8 @@ def shape_of(proto: Any) -> tuple[int, ...] | None:
 
 
 def tensor(proto: Any, place: str) -> NDArray[np.generic]:
-    """Returns the elements of a tensor; InputError where the file does not hold what it says.
+    """Returns the elements of a tensor; raises InputError where the file does not hold what it
+    says.
 
     A tensor with fewer elements than its shape repeats the last one, as TensorFlow reads it.
     """

@@ -72,7 +72,7 @@ def keep(
 
 
 def run(node: Made, operands: Mapping[str, Array]) -> tuple[Array, ...]:
-    """Computes a kept op; PluginError for one that TensorFlow lacks or that fails."""
+    """Computes a kept op; raises PluginError for one that TensorFlow lacks or that fails."""
     given: list[Plain] = [np.asarray(operands[f"xs.{i}"], order="C") for i in range(len(operands))]
     held: list[Plain] = [
         node.operands[f"xs.{i}"].constant is not None for i in range(len(operands))

@@ -53,7 +53,7 @@ def frozen_folder(path: Path, signature: str) -> FrozenModel | None:
 
 
 def freeze_file(path: Path, signature: str = "") -> FrozenModel:
-    """Freezes a SavedModel folder or a Keras file; InputError with what TensorFlow says.
+    """Freezes a SavedModel folder or a Keras file; raises InputError with what TensorFlow says.
 
     Without a name it is the signature `serving_default`, or the only one.
     """
@@ -77,7 +77,7 @@ def freeze_file(path: Path, signature: str = "") -> FrozenModel:
 
 
 def freeze_object(model: object) -> FrozenModel:
-    """Freezes a Keras model or a concrete function; InputError where TensorFlow cannot."""
+    """Freezes a Keras model or a concrete function; raises InputError where TensorFlow cannot."""
     name = getattr(model, "name", "") or type(model).__name__
     _require_tensorflow(name)
     from . import child

@@ -89,7 +89,7 @@ class TensorFlowFrontend(Frontend):
         return (self.file_of(path),)
 
     def load(self, source: object, ledger: Ledger) -> Graph:
-        """Reads a model; InputError for one that is damaged, or holds what is not read."""
+        """Reads a model; raises InputError for one that is damaged, or holds what is not read."""
         given = Path(str(source))
         path = self.file_of(given)
         signature = "" if path == given else str(given).rpartition("#")[2]
@@ -117,7 +117,8 @@ class TensorFlowFrontend(Frontend):
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.generic], ...]:
-        """Computes an op that was kept, by TensorFlow in a child; PluginError if it cannot."""
+        """Computes an op that was kept, by TensorFlow in a child; raises PluginError if it
+        cannot."""
         from .foreign import run
 
         return run(node, operands)

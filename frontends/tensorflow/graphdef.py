@@ -106,7 +106,7 @@ def looks_like_graph(path: Path) -> bool:
 
 
 def open_graph(path: Path) -> GraphSource:
-    """Reads a frozen graph; InputError for a file that is damaged or is none."""
+    """Reads a frozen graph; raises InputError for a file that is damaged or is none."""
     try:
         proto = GRAPH.FromString(path.read_bytes())
     except OSError as error:
@@ -297,7 +297,7 @@ def _hands_on(source: GraphSource, node: GraphDefNode) -> bool:
 def in_order(
     source: GraphSource, outputs: Sequence[Place], given: Collection[str] = ()
 ) -> Iterator[GraphDefNode]:
-    """Yields the nodes that outputs hang on, operands first; InputError for a cycle.
+    """Yields the nodes that outputs hang on, operands first; raises InputError for a cycle.
 
     Nodes that are `given` are known already, and nothing that they hang on is looked for.
     """

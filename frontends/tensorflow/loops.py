@@ -46,7 +46,7 @@ Held: TypeAlias = "Value | Pending | WrittenList"
 
 @dataclass(frozen=True)
 class Loop:
-    """What a loop runs: where its arguments stand in the nodes, and what it gives back."""
+    """What a loop runs: where its arguments are in the nodes, and what it gives back."""
 
     condition: GraphSource
     condition_args: Sequence[Sequence[Place]]

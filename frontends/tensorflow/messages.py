@@ -1,6 +1,6 @@
 """The protobuf messages of TensorFlow's graphs, made at run time from their published numbers.
 
-They stand in a descriptor pool of their own, so TensorFlow may be imported beside them. Fields that
+They are in a descriptor pool of their own, so TensorFlow may be imported next to them. Fields that
 nobody here asks for are left out; protobuf skips them.
 """
 

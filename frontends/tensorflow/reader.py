@@ -252,7 +252,7 @@ class GraphDefReader:
         return self.graph.fresh(f"{node.name}/{what}")
 
     def origin(self, node: GraphDefNode) -> Origin:
-        """Returns where a node came from: its op and name, and the scope that it stands in."""
+        """Returns where a node came from: its op and name, and the scope that it is in."""
         operands = tuple((str(i), name) for i, (name, _) in enumerate(node.inputs))
         return Origin("tensorflow", node.op, node.name, node.name.rpartition("/")[0], 0, operands)
 

@@ -69,7 +69,8 @@ def _inner(source: GraphSource, merge: GraphDefNode) -> bool:
 
 
 def _condition(source: GraphSource, merge: GraphDefNode) -> Place:
-    """Returns what decides between the inputs of a Merge; InputError where they do not fit."""
+    """Returns what decides between the inputs of a Merge; raises InputError where they do not
+    fit."""
     conditions: set[Place] = set()
     for side, place in zip((_ELSE, _THEN), merge.inputs, strict=True):
         ends = _ends(source, place, waits=False) or _ends(source, place, waits=True)

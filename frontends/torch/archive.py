@@ -52,8 +52,25 @@ _DAMAGED = (
 """What `zipfile` and `json` raise for a damaged archive."""
 
 
+def require_intact(path: Path) -> None:
+    """InputError for an archive of which a member does not have the checksum that is stated.
+
+    PyTorch does not look at the checksums of weights.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except _DAMAGED as error:
+        said = str(error) or type(error).__name__
+        raise InputError(f"{path}: is a damaged archive: {said}; copy or write it again") from error
+    if damaged is not None:
+        said = "does not have the checksum that the archive states"
+        raise InputError(f"{path}: is damaged: {damaged} {said}; copy or write the file again")
+
+
 def open_archive(path: Path) -> ExportedProgram:
-    """Loads a `.pt2` file; InputError for one that is damaged or holds more than plain tensors."""
+    """Loads a `.pt2` file; raises InputError for one that is damaged or holds more than plain
+    tensors."""
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.namelist():
@@ -78,7 +95,7 @@ def open_archive(path: Path) -> ExportedProgram:
 
 
 def _check(path: Path, archive: zipfile.ZipFile, member: str) -> None:
-    """InputError for a member that PyTorch would unpickle or evaluate."""
+    """Raises InputError for a member that PyTorch would unpickle or evaluate."""
     if member.endswith(".json"):
         for key, value in _entries(json.loads(archive.read(member))):
             if key == "use_pickle" and value:

@@ -230,7 +230,8 @@ def known(kind: torch.dtype) -> DType:
 
 
 def type_of(fake: torch.Tensor, place: str) -> TensorType:
-    """Returns the type of a tensor; InputError for an element type that the language lacks."""
+    """Returns the type of a tensor; raises InputError for an element type that the language
+    lacks."""
     found = element(fake.dtype)
     if found is None:
         raise InputError(f"{place}: the language has no element type {fake.dtype}")

@@ -1,4 +1,4 @@
-"""How an exported program is called, as the language says it."""
+"""Reads the call signature of an exported program."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _leaf(argument: Any) -> Tree:
 
 
 def _tree(spec: Any, rest: Iterator[Tree]) -> Tree:
-    """Returns a structure of PyTorch's; ValueError for a class without named parts."""
+    """Returns a structure of PyTorch's; raises ValueError for a class without named parts."""
     if spec.is_leaf():
         return next(rest)
     held = [_tree(part, rest) for part in spec.children()]
@@ -61,5 +61,5 @@ def _tree(spec: Any, rest: Iterator[Tree]) -> Tree:
 
 
 def _is_pair(context: Any) -> bool:
-    """Returns whether a context is names beside something else, as that of dataclasses is."""
+    """Returns whether a context is names next to something else, as that of dataclasses is."""
     return isinstance(context, (list, tuple)) and len(context) > 0 and isinstance(context[0], list)

@@ -32,7 +32,7 @@ def element(kind: torch.dtype) -> DType | None:
 
 
 def torch_dtype(kind: DType) -> torch.dtype:
-    """Returns PyTorch's element type; InputError where it has none."""
+    """Returns PyTorch's element type; raises InputError where it has none."""
     for found, name in NAMES.items():
         if name == str(kind):
             return found

@@ -17,7 +17,7 @@ from qir.ir.node import Node, Value
 from qir.ledger import Change
 
 from .call import OverloadCall, type_of
-from .elements import array, tensor
+from .elements import array, element, tensor
 
 _NAMESPACE = "aten"
 _UNSAFE = frozenset({"from_file", "save", "load"})
@@ -25,7 +25,8 @@ _UNSAFE = frozenset({"from_file", "save", "load"})
 
 
 def keep(call: OverloadCall, why: str = "") -> Value | list[Value]:
-    """Adds a call as a foreign op; InputError where its results or arguments have no form here."""
+    """Adds a call as a foreign op; raises InputError where its results or arguments have no form
+    here."""
     node, reader = call.node, call.reader
     target: Any = node.target
     if target.namespace != _NAMESPACE:
@@ -36,6 +37,9 @@ def keep(call: OverloadCall, why: str = "") -> Value | list[Value]:
     results: list[Any] = list(fakes) if many else [fakes]
     if not results or not all(isinstance(fake, torch.Tensor) for fake in results):
         raise reader.fail(node, f"calls {target}, whose results are no tensors")
+    if unknown := next((f.dtype for f in results if element(f.dtype) is None), None):
+        said = f"gives {str(unknown).removeprefix('torch.')}, which is no element type of QIR"
+        raise reader.fail(node, f"{said}; leave that part out of the model")
     types = [type_of(fake, f"{reader.graph.name}: {node.name}") for fake in results]
     operands: list[Value] = []
     try:
@@ -76,7 +80,7 @@ def _coded(call: OverloadCall, held: Any, operands: list[Value]) -> Any:
 
 
 def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArray[np.generic], ...]:
-    """Computes a kept op; PluginError for one that PyTorch lacks or that fails."""
+    """Computes a kept op; raises PluginError for one that PyTorch lacks or that fails."""
     name = str(node.attrs["op"])
     namespace, _, rest = name.partition(".")
     packet, _, overload = rest.partition(".")

@@ -34,7 +34,8 @@ class TorchFrontend(Frontend):
         return any(f"{c.__module__}.{c.__qualname__}" in _ROOTS for c in type(source).__mro__)
 
     def load(self, source: object, ledger: Ledger) -> Graph:
-        """Reads a file; InputError for one that is damaged, unsafe to open, or no program."""
+        """Reads a file; raises InputError for one that is damaged, unsafe to open, or no
+        program."""
         return self.load_object(source, ledger)
 
     def load_object(
@@ -100,7 +101,8 @@ class TorchFrontend(Frontend):
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.generic], ...]:
-        """Computes an op that was kept by calling PyTorch's own; PluginError if it cannot."""
+        """Computes an op that was kept by calling PyTorch's own; raises PluginError if it
+        cannot."""
         _require_torch()
         from .foreign import run
 

@@ -107,14 +107,14 @@ def _storage(held: Any, name: str) -> DType:
 
 
 def _range(held: Any) -> str:
-    """The range rule: an average keeps the constant with which it follows the batches."""
+    """Returns the range rule: an average keeps the constant with which it follows the batches."""
     if isinstance(held, ao.MovingAverageMinMaxObserver):
         return f"average:{held.averaging_constant:g}"
     return "minmax"
 
 
 def _fixed(held: Any, storage: DType, bounds: tuple[int, int]) -> Scheme:
-    """The scheme with the numbers that an observer has found or was given."""
+    """Returns the scheme with the numbers that an observer has found or was given."""
     if isinstance(held, ao.HistogramObserver) and bool(torch.isinf(held.min_val).any()):
         raise Refused(
             "HistogramObserver has seen no data, and QIR has no rule of its numbers: run data "

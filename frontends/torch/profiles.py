@@ -1,4 +1,4 @@
-"""Which numerics profile speaks of a program that PyTorch runs in integers."""
+"""Chooses the numerics profile of a program that PyTorch runs on integers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qir.inspect.versions import profile_of
 from qir.profiles import profile, profile_names
 
 EXPORTED = "pt2e"
-"""The flow of exported programs, beside the quantized engines."""
+"""The flow of exported programs, next to the quantized engines."""
 
 
 def profile_name(engine: str) -> str:

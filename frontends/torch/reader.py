@@ -119,7 +119,7 @@ class ProgramReader:
             self.stored[node.name] = str(node.target), held
 
     def constant(self, name: str, held: torch.Tensor, quant: QuantType | None = None) -> Value:
-        """Adds a stored tensor as a constant; InputError for one that no array holds."""
+        """Adds a stored tensor as a constant; raises InputError for one that no array holds."""
         kind = element(held.dtype)
         if kind is None or held.layout != torch.strided:
             said = f"{held.dtype}, {str(held.layout).removeprefix('torch.')}"

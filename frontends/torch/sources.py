@@ -1,9 +1,9 @@
-"""What a source is: an exported program, a TorchScript archive or module, or a plain module."""
+"""Recognizes a source: an exported program, a TorchScript archive or module, or a plain module."""
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,8 @@ from torch.export import Dim, ExportedProgram
 
 from qir.errors import InputError, QirError, ShapesNeeded, UsageError
 
-from .archive import open_archive
+from .archive import open_archive, require_intact
+from .attempts import attempt
 from .muting import mute_quantized_tensors, muted
 from .profiles import engine_chosen, profile_name, running_engine
 from .program import TorchProgram, as_program, functional, mutates_views
@@ -37,6 +38,8 @@ _STATED = "qir.json"
 """The member that states the types of inputs, in files that QIR writes."""
 _SCRIPT = ("constants.pkl", "code/")
 """Members that TorchScript archives have and pickles do not."""
+_ARCHIVE = b"PK"
+"""How archives begin, those that are cut short too."""
 _EXPORTED = "archive_format"
 """A member of exported programs."""
 
@@ -72,6 +75,7 @@ def opened(source: object, inputs: Sequence[object] | None) -> Opened:
     name = type(source).__name__
     if inputs is None:
         raise InputError(f"{name}: a module is exported with example inputs; give inputs=(x, ...)")
+    _require_plain(source, name)
     shaped = [_example(held) for held in inputs]
     given = tuple(held.tensor if isinstance(held, Example) else held for held in shaped)
     with _inference(source, name):
@@ -94,6 +98,8 @@ def opened(source: object, inputs: Sequence[object] | None) -> Opened:
 
 def _file(path: Path, inputs: Sequence[object] | None) -> Opened:
     held = _members(path)
+    if held is not None or _begins(path) == _ARCHIVE:
+        require_intact(path)
     if held is None or not _holds(held, *_SCRIPT):
         if path.suffix.lower() != ".pt2" and (held is None or not _holds(held, _EXPORTED)):
             raise InputError(_pickled(path, held))
@@ -102,6 +108,11 @@ def _file(path: Path, inputs: Sequence[object] | None) -> Opened:
         return Opened(as_program(functional(open_archive(path))), path.stem, share=True)
     with engine_chosen(stated_engine(path)):
         return _archive(path, inputs)
+
+
+def _begins(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(2)
 
 
 def _archive(path: Path, inputs: Sequence[object] | None) -> Opened:
@@ -275,6 +286,16 @@ def _inference(module: nn.Module, name: str) -> Iterator[None]:
             part.training = (path or name) in training
 
 
+def _require_plain(module: nn.Module, name: str) -> None:
+    """InputError for parameters that are tensors of torchao, which hide what they hold."""
+    for path, held in module.named_parameters():
+        if type(held).__module__.startswith("torchao."):
+            raise InputError(
+                f"{name}: {path} is of torchao's type {type(held).__name__}, which is not read;"
+                " give the float module and quantize it here, or quantize it by torchao's PT2E"
+            )
+
+
 def _example(held: object) -> object:
     """Returns an example of a shape, in which names stand for open sizes; others as they are."""
     sizes = held if isinstance(held, (list, tuple)) and held else ()
@@ -292,7 +313,7 @@ def _exported(
     def export() -> ExportedProgram:
         return torch.export.export(module, inputs, dynamic_shapes=sizes)
 
-    made: ExportedProgram = _run(export, name, "torch.export")
+    made: ExportedProgram = attempt(export, name, "torch.export")
     return made
 
 
@@ -303,13 +324,5 @@ def _traced(module: nn.Module, inputs: tuple[Any, ...], name: str) -> torch.jit.
                 module, inputs, check_trace=False, strict=False
             )
 
-    made: torch.jit.ScriptModule = _run(trace, name, "torch.jit.trace")
+    made: torch.jit.ScriptModule = attempt(trace, name, "torch.jit.trace")
     return made
-
-
-def _run(make: Callable[[], Any], name: str, what: str) -> Any:
-    try:
-        return make()
-    except Exception as error:  # the user's own code runs here
-        said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
-        raise InputError(f"{name}: {what} does not take it: {said.strip()}") from error

@@ -115,19 +115,19 @@ def shown(value: object, longest: int = 60) -> str:
 
 
 def bounds_of(step: str, codes: str) -> tuple[int, int]:
-    """The least and greatest integer of a storage type."""
+    """Returns the least and greatest integer of a storage type."""
     if codes not in BOUNDS:
         raise ValueError(f"{step}: no storage type {codes!r}; known are {', '.join(BOUNDS)}")
     return BOUNDS[codes]
 
 
 def flip_of(step: str, codes: str) -> int:
-    """The bit whose change makes a byte of this type an unsigned one of the same order."""
+    """Returns the bit whose change makes a byte of this type an unsigned one of the same order."""
     return 0x80 if bounds_of(step, codes)[0] < 0 else 0
 
 
 def code_in(step: str, what: str, codes: str, value: int) -> int:
-    """An integer that fits its storage type."""
+    """Returns an integer that fits its storage type."""
     least, most = bounds_of(step, codes)
     number = integer(step, what, value, -LARGEST)
     if not least <= number <= most:
@@ -136,7 +136,7 @@ def code_in(step: str, what: str, codes: str, value: int) -> int:
 
 
 def limits(step: str, codes: str, low: int | None, high: int | None) -> tuple[int, int]:
-    """The bounds of a result, those of its storage type where none are given."""
+    """Returns the bounds of a result, those of its storage type where none are given."""
     least, most = bounds_of(step, codes)
     low = least if low is None else integer(step, "low", low, -LARGEST)
     high = most if high is None else integer(step, "high", high, -LARGEST)
@@ -146,7 +146,7 @@ def limits(step: str, codes: str, low: int | None, high: int | None) -> tuple[in
 
 
 def scale_of(step: str, what: str, value: float) -> np.float32:
-    """A scale: a positive number, in float32."""
+    """Returns a scale: a positive number, in float32."""
     scale = real_of(step, what, value)
     if not (scale > 0 and math.isfinite(scale)):
         raise ValueError(f"{step}: {what} is {shown(value)}, not a positive float32")
@@ -154,7 +154,7 @@ def scale_of(step: str, what: str, value: float) -> np.float32:
 
 
 def table_of(step: str, table: NDArray[np.uint8 | np.int8]) -> NDArray[np.uint8]:
-    """The 256 bytes of a table."""
+    """Returns the 256 bytes of a table."""
     flat = np.ascontiguousarray(table).reshape(-1)
     if flat.dtype.itemsize != 1 or flat.size != 256:
         raise ValueError(f"{step}: table has {flat.size} {flat.dtype}, 256 bytes are needed")
@@ -162,7 +162,7 @@ def table_of(step: str, table: NDArray[np.uint8 | np.int8]) -> NDArray[np.uint8]
 
 
 def reals_of(step: str, table: ArrayLike) -> NDArray[np.float32]:
-    """A table of 256 floats."""
+    """Returns a table of 256 floats."""
     numbers = floats_of(step, "table", table)
     if numbers.size != 256:
         raise ValueError(f"{step}: table has {numbers.size} float32, 256 are needed")
@@ -170,7 +170,7 @@ def reals_of(step: str, table: ArrayLike) -> NDArray[np.float32]:
 
 
 def item_of(step: str, itemsize: int) -> int:
-    """A number of bytes that elements may have."""
+    """Returns a number of bytes that elements may have."""
     item = integer(step, "itemsize", itemsize, 1, 8)
     if item not in (1, 2, 4, 8):
         raise ValueError(f"{step}: itemsize is {item}, not 1, 2, 4 or 8")
@@ -178,7 +178,8 @@ def item_of(step: str, itemsize: int) -> int:
 
 
 def joined(shape: Sequence[int], steps: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The same elements with axes that follow each other in memory made one; two axes or more."""
+    """Returns the same elements with axes that follow each other in memory made one; two axes or
+    more."""
     sizes, strides = [1], [0]
     for size, step in zip(shape, steps, strict=True):
         if size == 1:
@@ -205,7 +206,7 @@ def offsets_of(step: str, *many: ArrayLike) -> NDArray[np.uintp]:
 
 
 def entries_of(step: str, table: NDArray[np.generic]) -> tuple[NDArray[np.uint8], int]:
-    """The bytes of a table of 256 entries, and the size of an entry."""
+    """Returns the bytes of a table of 256 entries, and the size of an entry."""
     flat = np.ascontiguousarray(table).reshape(-1)
     if flat.dtype.hasobject or flat.dtype.itemsize not in (1, 2, 4, 8) or flat.size != 256:
         raise ValueError(f"{step}: table has {flat.size} {flat.dtype}, 256 entries are needed")
@@ -220,7 +221,7 @@ def windows(
     pad: Sequence[int],
     dilation: Sequence[int],
 ) -> tuple[int, ...]:
-    """How many windows fit along h and along w."""
+    """Returns how many windows fit along h and along w."""
     result = []
     for axis in range(2):
         room = sizes[axis] + pad[axis] + pad[axis + 2] - dilation[axis] * (kernel[axis] - 1) - 1
@@ -247,7 +248,8 @@ def split_planes(step: str, sizes: Sequence[int], moved: bool, axis: int) -> tup
 def permutation(
     step: str, shape: Sequence[int], perm: Iterable[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The same permutation with axes that stay together made one, and at least three axes."""
+    """Returns the same permutation with axes that stay together made one, and at least three
+    axes."""
     perm = whole(step, "perm", perm, 0)
     if sorted(perm) != list(range(len(shape))):
         raise ValueError(f"{step}: perm {perm} does not order {len(shape)} axes")

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 # cython: freethreading_compatible=True
-"""The compiled door of codes; see `codes/codes.h`. Arrays come as bytes, without the GIL."""
+"""Compiled quantize and dequantize; see `codes/codes.h`. Arrays are bytes, without the GIL."""
 
 import os
 
@@ -166,12 +166,12 @@ def encode(const uint8_t[::1] x not None, uint8_t[::1] codes not None, Rows rows
     cdef int64_t reach = (<int64_t>1 << 31) if itemsize == 4 else 1 << 17
     cdef int found
     if itemsize not in (1, 2, 4):
-        raise ValueError(f"codes of {itemsize} bytes; 1, 2 or 4 are made")
+        raise ValueError(f"quantized values of {itemsize} bytes; 1, 2 or 4 are supported")
     if not -reach <= low <= high < reach:
         raise ValueError(f"bounds {low} to {high} are not those of {itemsize} bytes")
     if after.shape[0] != rows.count or nan.shape[0] != rows.count:
         raise ValueError(
-            f"{after.shape[0]} zeros and {nan.shape[0]} codes of NaN for {rows.count} parameters"
+            f"{after.shape[0]} zeros and {nan.shape[0]} values of NaN for {rows.count} parameters"
         )
     for i in range(rows.count if itemsize < 4 else 0):
         if not -reach <= after[i] < reach:
@@ -184,7 +184,7 @@ def encode(const uint8_t[::1] x not None, uint8_t[::1] codes not None, Rows rows
     how.steps, how.codes, how.count = NULL, NULL, 0
     if table is not None:
         if not table.shape[0]:
-            raise ValueError("a table of no codes")
+            raise ValueError("an empty lookup table")
         how.count = <size_t>(table.shape[0] - 1)
         how.steps = start(steps, <Py_ssize_t>how.count * real, "steps") if how.count else how.factor
         how.codes = &table[0]
@@ -210,7 +210,7 @@ def fixed(const int32_t[::1] acc not None, uint8_t[::1] codes not None, Rows row
     cdef qir_fixed how
     cdef Py_ssize_t i, count = rows.count
     if itemsize not in (1, 2, 4):
-        raise ValueError(f"codes of {itemsize} bytes; 1, 2 or 4 are made")
+        raise ValueError(f"quantized values of {itemsize} bytes; 1, 2 or 4 are supported")
     if not (multiplier.shape[0] == left.shape[0] == right.shape[0] == zero.shape[0] == count):
         raise ValueError(f"{multiplier.shape[0]} multipliers for {count} parameters")
     for i in range(count):
@@ -221,7 +221,7 @@ def fixed(const int32_t[::1] acc not None, uint8_t[::1] codes not None, Rows row
     how.twice, how.itemsize = twice, itemsize
     cdef void *target = <void *>start(codes, rows.size * itemsize, "codes")
     if acc.shape[0] != rows.size:
-        raise ValueError(f"{acc.shape[0]} sums for {rows.size} codes")
+        raise ValueError(f"{acc.shape[0]} sums for {rows.size} quantized values")
     if not rows.size:
         return
     with nogil:
@@ -272,14 +272,14 @@ cdef qir_bits bits_of(int bits, int itemsize, bint is_signed, bint high) except 
     if itemsize not in (1, 2, 4, 8) or not 1 <= bits <= 8 * itemsize:
         raise ValueError(f"{bits} bits in {itemsize} bytes")
     if bits < 8 and itemsize > 1:
-        raise ValueError(f"codes of {bits} bits come one a byte, not in {itemsize}")
+        raise ValueError(f"values of {bits} bits are stored one a byte, not in {itemsize}")
     how.bits, how.itemsize, how.is_signed, how.high = bits, itemsize, is_signed, high
     return how
 
 
 cdef Py_ssize_t least_width(Py_ssize_t n, int bits) except -1:
     if not 0 <= n <= LARGEST:
-        raise ValueError(f"rows of {n} codes")
+        raise ValueError(f"rows of {n} values")
     return (n * bits + 7) // 8
 
 
@@ -288,7 +288,7 @@ def pack(const uint8_t[::1] codes not None, uint8_t[:, ::1] to not None, Py_ssiz
     cdef qir_bits how = bits_of(bits, itemsize, is_signed, high)
     cdef int fits
     if to.shape[1] < least_width(n, bits):
-        raise ValueError(f"rows of {to.shape[1]} bytes, {n} codes take {least_width(n, bits)}")
+        raise ValueError(f"rows of {to.shape[1]} bytes, {n} values take {least_width(n, bits)}")
     cdef const void *source = start(codes, to.shape[0] * n * itemsize, "codes")
     if not (to.shape[0] and n):
         to[:] = 0
@@ -303,7 +303,7 @@ def unpack(const uint8_t[:, ::1] data not None, uint8_t[::1] codes not None, Py_
            int bits, int itemsize, bint is_signed, bint high=False):
     cdef qir_bits how = bits_of(bits, itemsize, is_signed, high)
     if data.shape[1] < least_width(n, bits):
-        raise ValueError(f"rows of {data.shape[1]} bytes, {n} codes take {least_width(n, bits)}")
+        raise ValueError(f"rows of {data.shape[1]} bytes, {n} values take {least_width(n, bits)}")
     cdef void *target = <void *>start(codes, data.shape[0] * n * itemsize, "codes")
     if not (data.shape[0] and n):
         return

@@ -42,6 +42,13 @@ cdef extern from "conv/conv.h" nogil:
         qir_code code
         int to_float
     int qir_conv_make(uint32_t isa, const qir_conv_shape *, const qir_conv_operands *, qir_step *)
+    cdef struct qir_dynamic:
+        int zero, scale
+        size_t count
+    int qir_dynamic_linear_make(
+        uint32_t isa, size_t rows, size_t k, size_t n, const qir_conv_operands *,
+        const qir_dynamic *, qir_step *
+    )
 
 cdef extern from "depthwise/depthwise.h" nogil:
     int qir_depthwise_make(
@@ -274,7 +281,9 @@ cdef extern from "tensors/tensors.h" nogil:
         qir_operation op, qir_kind kind, const qir_apply *, int a, int b, int y, qir_step *
     )
     int qir_where_make(size_t size, const qir_apply *, int a, int b, int c, int y, qir_step *)
-    int qir_function_make(const qir_function *, size_t size, int x, int y, qir_step *)
+    int qir_function_make(
+        uint32_t isa, const qir_function *, size_t size, int x, int y, qir_step *
+    )
     int qir_cast_make(qir_kind x_kind, qir_kind y_kind, size_t size, int x, int y, qir_step *)
     int qir_reduce_make(
         qir_reduction op, qir_kind kind, const qir_along *, int x, int y, qir_step *

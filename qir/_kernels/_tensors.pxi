@@ -99,7 +99,7 @@ cdef class Tensors(Running):
         size = integer(name, "size", size, 0)
         how.a, how.b = number_of(name, "a", a), number_of(name, "b", b)
         x, y = self.needs(name, "x", x, 4 * size), self.needs(name, "y", y, 4 * size)
-        made = qir_function_make(&how, size, x, y, &step)
+        made = qir_function_make(self.bits, &how, size, x, y, &step)
         self.append(name, "function", step, made, 8 * size, (y,))
 
     def cast(self, str name, x, y, *, size, str x_kind, str y_kind):

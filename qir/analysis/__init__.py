@@ -1,1 +1,1 @@
-"""Pure analyses of a graph: questions that passes, the plan and inspection ask alike."""
+"""Pure analyses of a graph, for passes, plans and inspection."""

@@ -1,4 +1,4 @@
-"""Activations at the end of a kernel: which a profile knows, and whether they cut anything."""
+"""Fused activations: which ones a profile's kernels have, and whether they clamp anything."""
 
 from __future__ import annotations
 
@@ -17,34 +17,35 @@ from qir.profiles.conditions import conditions
 from qir.reference.quantized import bounds
 
 _SHARE = 0.99
-"""Of its scale, what a map has at least whose scale is made less for the ends of a clip."""
+"""Of its scale, what a quantized type has at least whose scale is made less for the ends of a
+clip."""
 _ULPS = 8
 
 
 def tails_of(found: Profile) -> frozenset[str]:
-    """The activations that kernels of a profile end in."""
+    """Returns the activations that kernels of a profile end in."""
     behind = {op for group in found.groups for op in group.chain[1:]}
     return frozenset(op for op in behind if [s.name for s in spec(op).operands] == ["x"])
 
 
 def drops_tails(found: Profile) -> bool:
-    """Whether a profile's runtime drops activations that cut no quantized value."""
+    """Returns whether a profile's runtime drops activations that cut no quantized value."""
     return any(drops_activations(group.needs) for group in found.groups)
 
 
 def drops_activations(needs: Sequence[str]) -> bool:
-    """Whether one of a group's conditions says so."""
+    """Returns whether one of a group's conditions says so."""
     return any(conditions()[need].drops_activations for need in needs)
 
 
 def cuts_nothing(node: Node, quant: QuantType) -> bool:
-    """Whether an activation leaves every quantized value of a type as it is."""
+    """Returns whether an activation leaves every quantized value of a type as it is."""
     rule = profile("native").resolve(query_of(node))
     return bounds(node.op, node.attrs, affine_of(quant), rule) == (quant.low, quant.high)
 
 
 def why_cut(node: Node, scheme: Scheme) -> str:
-    """Why an activation cuts integers of a scheme, as far as that shows without data; or
+    """Returns why an activation cuts integers of a scheme, as far as that shows without data; or
     nothing."""
     ends = node.attrs.get("min"), node.attrs.get("max")
     low, high = (0.0, None) if node.op == "relu" else ends if node.op == "clip" else (None, None)
@@ -63,8 +64,8 @@ def why_cut(node: Node, scheme: Scheme) -> str:
 
 
 def uncut(kind: QuantType, clips: Sequence[Node]) -> QuantType:
-    """A map by which clips cut no quantized value, its scale a little less; the same where that is
-    none.
+    """Returns a quantized type by which clips cut no quantized value, its scale a little less; the
+    same where that is none.
 
     The ends of a clip from -1 to 1 are half a step from the extreme quantized values, on either
     side of which the rounding of the scale leaves them.

@@ -1,4 +1,4 @@
-"""The graphs of branches and loops, whose ops are the model's own."""
+"""The bodies of branches and loops."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from qir.ir.graph import Graph
 
 
 def bodies(graph: Graph) -> list[Graph]:
-    """A graph, and what its branches and loops hold; what a kernel computes stays as it is."""
+    """Returns a graph, and what its branches and loops hold; what a kernel computes stays as it
+    is."""
     nodes = [n for n in graph if n.bodies and n.op != "fused"]
     inner = [graph.body(n, name) for n in nodes for name in n.bodies]
     return [graph, *(each for body in inner for each in bodies(body))]

@@ -1,4 +1,4 @@
-"""What a profile claims of a kernel, in the words of the ledger and of what a person sees."""
+"""Describes a profile's claim of a kernel, for the ledger and for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BASIS = "claim"
 
 
 def entries(claim: str, step: str, subject: str) -> tuple[Entry, ...]:
-    """What the ledger says of a kernel's claim; nothing where it is exact."""
+    """Returns what the ledger says of a kernel's claim; nothing where it is exact."""
     if claim == "exact":
         return ()
     word, *numbers = claim.split(":")
@@ -20,7 +20,7 @@ def entries(claim: str, step: str, subject: str) -> tuple[Entry, ...]:
 
 
 def words(claim: str) -> str:
-    """A claim in plain words."""
+    """Returns a claim in plain words."""
     word, *numbers = claim.split(":")
     if word == "within":
         most, rate = int(numbers[0]), float(numbers[1])

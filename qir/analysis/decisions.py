@@ -1,4 +1,4 @@
-"""What becomes of each op of a graph, and how it stands before anything is planned."""
+"""Decides what becomes of each op, and describes the graph before planning."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Plan:
     target: str
     decisions: tuple[Decision, ...]
     shared: tuple[tuple[str, ...], ...]
-    """Names of values that must hold one map, where there are several."""
+    """Names of values that must hold one quantized type, where there are several."""
     maybe_masks: tuple[str, ...] = ()
     """Inputs that reach a softmax planned integer: a mask in their data leaves it float."""
 
@@ -86,9 +86,11 @@ class Plan:
 
 
 def as_taken(plan: Plan, found: Iterable[Verdict], path: str) -> Plan:
-    """The plan of the graph of that path, in which work on quantized values that a target computes
-    in float is told as that, and work beside a float value that it quantizes as work on quantized
-    values."""
+    """Corrects the plan of the graph at a path by what a target does with existing integer work.
+
+    Integer ops that the target computes in float become float; ops next to a float value that it
+    quantizes become integer.
+    """
     here = [v for v in found if v.path == path]
     reals = {v.node: v.reason for v in here if v.taken != "integer"}
     codes = {v.node for v in here if v.taken == "integer"}
@@ -106,8 +108,7 @@ def as_taken(plan: Plan, found: Iterable[Verdict], path: str) -> Plan:
 
 
 def as_written(plan: Plan, found: Iterable[Verdict]) -> Plan:
-    """The plan of quantizing without data, in which products that a target computes in float, of
-    the graph as it was written, are told as that."""
+    """Corrects a plan without data: products that the target computes in float become float."""
     left = {id(verdict): verdict for verdict in found}
     named: dict[str, list[Verdict]] = {}
     for verdict in left.values():
@@ -139,9 +140,10 @@ def as_written(plan: Plan, found: Iterable[Verdict]) -> Plan:
 
 
 def as_moved(plan: Plan, found: Iterable[Verdict]) -> Plan:
-    """The plan of quantizing with data, in which ops that move elements alone and got quantized
-    values because the form that was written has all about them on quantized values are told as
-    integer."""
+    """Corrects a plan with data: ops that only move quantized values become integer.
+
+    A written form may quantize them because all ops next to them are quantized.
+    """
     done = {(v.node, v.op) for v in found if v.taken == "integer"}
 
     def told(made: Decision) -> Decision:
@@ -166,7 +168,7 @@ class GraphFacts:
     def decision(
         self, node: Node, reason: str, schemes: Mapping[str, str] | None = None
     ) -> Decision:
-        """What becomes of an op: without a reason integer, unless it is so already."""
+        """Returns the decision for an op: integer without a reason, else float."""
         alone = not (self.apart and node.op in CONTROL)
         macs = work(node, self.sizes) if alone else 0
         done = coded_work(node, self.codes, self.sizes) if alone else 0
@@ -190,13 +192,14 @@ class GraphFacts:
 
 
 def _of_whole(node: Node) -> bool:
-    """Whether an op that QIR knows reads nothing real."""
+    """Returns whether an op that QIR knows reads nothing real."""
     reals = any(v.type.express.is_float for v in node.operands.values())
     return node.op != "foreign" and not reals
 
 
 def beside(node: Node) -> str:
-    """What an op does that computes neither with integers nor with floats; empty for others."""
+    """Returns what an op does that computes neither with integers nor with floats; empty for
+    others."""
     if node.op in _NUMBERS:
         return "between float and quantized values"
     if widths(node):
@@ -205,7 +208,7 @@ def beside(node: Node) -> str:
 
 
 def why_real(node: Node) -> str:
-    """Why an op that has quantized values beside it computes with floats."""
+    """Returns why an op that has quantized values next to it computes with floats."""
     if behind_sums(node):
         return "after integer sums, in float"
     row = spec(node.op)

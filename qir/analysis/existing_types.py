@@ -1,5 +1,4 @@
-"""Quantized values that a model holds before it is planned: who works on them, and how new ops read
-them."""
+"""Quantized types that a model has before it is planned, and how new ops use them."""
 
 from __future__ import annotations
 
@@ -33,8 +32,8 @@ _HALF = 128
 
 
 def settled(node: Node, on_codes: bool) -> bool:
-    """Whether an op is no more to plan: it works on quantized values, or makes or applies their
-    numbers.
+    """Returns whether an op is no more to plan: it works on quantized values, or makes or applies
+    their numbers.
 
     A product whose weights are quantized is left as it is, whatever its data are.
     """
@@ -48,7 +47,7 @@ def settled(node: Node, on_codes: bool) -> bool:
 
 
 def before_codes(graph: Graph, moves: Container[str]) -> set[Value]:
-    """The values that are quantized as they are, or once their elements are moved."""
+    """Returns the values that are quantized as they are, or once their elements are moved."""
     out: set[Value] = set()
     for node in reversed(graph):
         out.update(v for v in node.results if coded(v))
@@ -58,32 +57,32 @@ def before_codes(graph: Graph, moves: Container[str]) -> set[Value]:
 
 
 def leaves_out(node: Node, before: Set[Value]) -> bool:
-    """Whether others read elements that an op does not move to the quantized values after it: they
-    may be beyond the map of these."""
+    """Returns whether others read elements that an op does not move to the quantized values after
+    it: they may be beyond the quantized type of these."""
     if node.op in _WHOLE or before.isdisjoint(node.results):
         return False
     return len(node.results) > 1 or node.operands[spec(node.op).traits.data].only_use is None
 
 
 def held_map(value: Value) -> QuantType | None:
-    """The map of the quantized values that a value is read from or stored as, if it has any.
+    """Returns the quantized type that a value is read from or stored as, if it has any.
 
-    Quantized values that choose their numbers while a model runs are for who reads them.
+    Types whose parameters are computed at run time are left to the readers.
     """
     maps = source(value) or [m for m in coded(value) if not m.dynamic]
     return next((m for m in maps if _plain(m)), maps[0] if maps else None)
 
 
 def takes(allowed: Sequence[Scheme], quant: QuantType) -> bool:
-    """Whether a slot takes integers that are there, or those of the other sign that mean
+    """Returns whether a slot takes integers that are there, or those of the other sign that mean
     the same."""
     maps = [quant, _turned(quant)] if _plain(quant) else []
     return any(m is not None and suits(m, a) for m in maps for a in allowed)
 
 
 def kept(allowed: Sequence[Scheme], quant: QuantType, *, first: bool) -> Scheme:
-    """The scheme whose quantized values are those that are there, as a slot takes them: as they
-    are, or of the other sign. `first` asks for the storage that the slot likes best."""
+    """Returns the scheme whose quantized values are those that are there, as a slot takes them: as
+    they are, or of the other sign. `first` asks for the storage that the slot likes best."""
     likes = [a for a in allowed if not first or a.storage == allowed[0].storage]
     fits = any(suits(quant, a) for a in likes)
     found = quant if fits else _turned(quant) or quant
@@ -98,7 +97,7 @@ def _plain(quant: QuantType) -> bool:
 
 
 def _turned(quant: QuantType) -> QuantType | None:
-    """The same float values by quantized values of the other sign."""
+    """Returns the same float values by quantized values of the other sign."""
     if not _plain(quant):
         return None
     step = _HALF if quant.storage == I8 else -_HALF

@@ -1,5 +1,5 @@
-"""Quantized values whose floats are past float32's end: quantized kernels count on where floats are
-infinite."""
+"""Quantized tensors whose dequantized value overflows float32, where integer kernels stay
+finite."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ _ANY = 2**31  # elements, where nobody knows how many
 
 
 def ending(graph: Graph, node: Node, value: Value) -> bool:
-    """Whether float values of some quantized values that a node reads are float32's end, and
-    infinite by a scale's rounding, where it counts on the quantized values."""
+    """Returns whether float values of some quantized values that a node reads are float32's end,
+    and infinite by a scale's rounding, where it counts on the quantized values."""
     return _INFINITE <= furthest(value) <= _NEAR and not _of_reals(graph, node)
 
 
 def held(graph: Graph, node: Node, codes: Value, reals: Value) -> Value:
-    """The float values of such quantized values before a node, infinite ones at float32's end."""
+    """Returns the float values of such quantized values before a node, infinite ones at float32's
+    end."""
     constant, quant = codes.constant, codes.type.quant
     if constant is not None and quant is not None and quant.grain is None:
         data = np.clip(_meant(constant, quant), -MOST, MOST).astype(np.float32)
@@ -45,10 +46,10 @@ def held(graph: Graph, node: Node, codes: Value, reals: Value) -> Value:
 
 
 def beyond(graph: Graph, node: Node) -> str:
-    """How float values in a node's place come out otherwise: float32 does not hold them.
+    """Notes that a float replacement overflows float32 where quantized kernels stay finite.
 
-    For the end of a line in the ledger; empty where float32 holds them, or ends where quantized
-    values do.
+    The text ends a line of the ledger; it is empty where float32 holds all values, or both
+    overflow.
     """
     said = _beyond(node)
     return f", which float32 does not hold: {said}" if said and not _of_reals(graph, node) else ""
@@ -66,26 +67,29 @@ def _beyond(node: Node) -> str:
 
 
 def _of_reals(graph: Graph, node: Node) -> bool:
-    """Whether a kernel dequantizes its quantized values itself, whose infinite ones it has too."""
+    """Returns whether a kernel dequantizes its quantized values itself, whose infinite ones it has
+    too."""
     named = profile_within(graph, node)
     method = profile(named).resolve(query_of(node)).method if named else None
     return method is not None and method.name == "reals"
 
 
 def infinite(codes: Iterable[Value], made: TensorType) -> bool:
-    """Whether floats between integers are infinite where a kernel on the integers counts on."""
+    """Returns whether floats between integers are infinite where a kernel on the integers counts
+    on."""
     return _cut(made) is not None or any(furthest(v) >= _INFINITE for v in codes)
 
 
 def counts_on(x: Value, w: Value) -> bool:
-    """Whether integer sums count on where floats of a side, or of both scales, are infinite."""
+    """Returns whether integer sums count on where floats of a side, or of both scales, are
+    infinite."""
     far = furthest(x), furthest(w)
     return max(far) >= _INFINITE or far[0] * far[1] > MOST
 
 
 def furthest(value: Value) -> float:
-    """How far the float values of a value's quantized values are from 0; of a constant of those
-    that it holds.
+    """Returns how far the float values of a value's quantized values are from 0; of a constant of
+    those that it holds.
 
     0 where it has no quantized values, or their numbers are computed.
     """
@@ -101,7 +105,8 @@ def furthest(value: Value) -> float:
 
 
 def _counts(quant: QuantType) -> bool:
-    """Whether its integers mean (q - zero) * scale in float32, by numbers that are known."""
+    """Returns whether its integers mean (q - zero) * scale in float32, by numbers that are
+    known."""
     known = quant.scale is not None and quant.zero is not None and not quant.real_zero
     plain = quant.plus is None and quant.kind == "uniform" and quant.storage.is_integer
     return known and plain and quant.express == F32
@@ -122,20 +127,22 @@ def _ends(quant: QuantType) -> Iterator[tuple[float, float, float, int]]:
 
 
 def _meant(constant: Array, quant: QuantType) -> NDArray[np.float64]:
-    """The float values of a constant whose integers have one scale, as float64 holds them."""
+    """Returns the float values of a constant whose integers have one scale, as float64 holds
+    them."""
     scale, zero = (float(np.asarray(n).flat[0]) for n in (quant.scales(), quant.zeros()))
     with np.errstate(invalid="ignore"):
         return (np.asarray(constant.data).astype(np.float64) - zero) * scale
 
 
 def _rounded(node: Node) -> Iterator[TensorType]:
-    """The types that a node, or a stage of it, rounds to."""
+    """Yields the types that a node, or a stage of it, rounds to."""
     yield from (v.type for v in node.results)
     yield from (stage.type for stage in node.stages if stage.type is not None)
 
 
 def _cut(kind: TensorType) -> float | None:
-    """What an end of the quantized values means, if float32's end has another quantized value."""
+    """Returns what an end of the quantized values means, if float32's end has another quantized
+    value."""
     if kind.quant is None or not _counts(kind.quant):
         return None
     for real, scale, zero, code in _ends(kind.quant):
@@ -146,7 +153,7 @@ def _cut(kind: TensorType) -> float | None:
 
 
 def _sums(node: Node) -> float:
-    """How far sums of floats in a node's place can come, part sums too; 0 where nothing is
+    """Returns how far sums of floats in a node's place can come, part sums too; 0 where nothing is
     known."""
     far = max((furthest(v) for v in node.operands.values()), default=0.0)
     if far < 1:
@@ -163,6 +170,6 @@ def _sums(node: Node) -> float:
 
 
 def _count(value: Value) -> int:
-    """How many elements a value has; very many where a size is not known."""
+    """Returns how many elements a value has; very many where a size is not known."""
     sizes = value.type.shape
     return min(math.prod(n if isinstance(n, int) else _ANY for n in sizes), _ANY**2)

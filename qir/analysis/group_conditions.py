@@ -1,4 +1,4 @@
-"""Conditions that the groups of several backends' profiles name, and what no group may have."""
+"""Conditions of groups that several backends' profiles share, and those of every group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from qir.rewrite.fusing import LINES, ChainMatch, accumulator_scale, moves_codes
 
 
 def offset(match: ChainMatch, found: Profile) -> bool:
-    """Whether quantized values have a zero point, of which a profile's runtime knows none."""
+    """Returns whether quantized values have a zero point, of which a profile's runtime knows
+    none."""
     rule = found.resolve(choosing("u8"))
     maps = [v.type.quant for slot, v in match.codes.items() if v is not match.bias]
     known = [q for q in (*maps, match.result) if q is not None and not q.dynamic]
@@ -24,7 +25,7 @@ def offset(match: ChainMatch, found: Profile) -> bool:
 
 
 def bias_in_unit(match: ChainMatch, storages: Collection[DType]) -> bool:
-    """Whether the bias is float and constant, or has about the accumulator's scale."""
+    """Returns whether the bias is float and constant, or has about the accumulator's scale."""
     if match.bias is None or match.bias.type.quant is None:
         return match.bias is None or match.bias.constant is not None
     wanted = accumulator_scale(match.head, match.codes)

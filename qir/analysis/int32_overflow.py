@@ -1,4 +1,4 @@
-"""Integer products whose sums 32 bits do not hold: sums of floats go on where those wrap."""
+"""Integer products whose sums can overflow 32 bits."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from qir.reference.constants import computed
 
 
 def wrapping(graph: Graph, node: Node, *, biased: bool = True) -> str:
-    """What sums of a node's products can come to beyond 32 bits, in words; empty where they fit.
+    """Describes how sums of a node's products overflow 32 bits; empty where they fit.
 
-    `biased` counts the bias among what is summed. Some input meets what is told; of sums that
-    nobody can bound nothing is told.
+    `biased` includes the bias in the sums. Some input reaches the reported sum; sums without a
+    known bound are not reported.
     """
     for product in _products(graph, node):
         summed = product if biased else replace(product, bias=None, loose="")
@@ -34,10 +34,10 @@ def wrapping(graph: Graph, node: Node, *, biased: bool = True) -> str:
 
 
 def going_on(graph: Graph, node: Node) -> str:
-    """How sums of floats in a node's place come out otherwise: they go on where its own wrap.
+    """Notes that a float replacement would not wrap where the int32 accumulator does.
 
-    For the end of a line in the ledger; empty where its profile sums in more than 32 bits, or no
-    input is known to take them beyond.
+    The text ends a line of the ledger; it is empty where the profile sums in more than 32 bits, or
+    no input is known to overflow.
     """
     named = profile_within(graph, node)
     if not named or not (said := wrapping(graph, node)):
@@ -47,12 +47,12 @@ def going_on(graph: Graph, node: Node) -> str:
 
 
 def profile_within(graph: Graph, node: Node) -> str:
-    """Whose arithmetic a node of a graph, or of a body in what is known of it, follows."""
+    """Returns the profile of a node of a graph or body."""
     return node.profile or _look(graph).profile
 
 
 def _products(graph: Graph, node: Node) -> Iterator[Product]:
-    """The integer products that a node computes, with what its operands are alone."""
+    """Yields the integer products that a node computes, with what its operands are alone."""
     look = _look(graph)
     given = (look.source(v).node for v in node.operands.values())
     look.moving.update(n for n in given if n.op != "constant")
@@ -60,7 +60,7 @@ def _products(graph: Graph, node: Node) -> Iterator[Product]:
 
 
 def _look(graph: Graph) -> Look:
-    """A graph with what is known around it, where it is a body."""
+    """Returns a graph with what is known around it, where it is a body."""
     if graph.holder is None:
         return Look(graph, graph.name, compute=computed)
     whole, node = graph.holder

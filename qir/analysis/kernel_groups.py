@@ -1,5 +1,4 @@
-"""Which float ops a runtime computes as one kernel once the edges are quantized, as its profile
-says."""
+"""Float ops that a runtime computes as one kernel once its inputs and outputs are quantized."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ class KernelGroup:
         return self.ops[-1]
 
     def summands(self) -> Iterator[tuple[Node, str]]:
-        """Ops after the first, each with the slot of the tensor that it adds to what flows."""
+        """Yields the ops after the first, each with the slot of the tensor that it adds."""
         first = 1 + self.biased
         for before, node in zip(self.ops[first - 1 :], self.ops[first:], strict=False):
             for slot, value in node.operands.items():
@@ -56,15 +55,15 @@ class KernelGroup:
 
 
 def is_float(graph: Graph) -> bool:
-    """Whether nothing in a graph is quantized."""
+    """Returns whether nothing in a graph is quantized."""
     return not any(v.type.quant for _, body in graph.walk() for v in body.values.values())
 
 
 def kernels(graph: Graph, profile: Profile) -> list[KernelGroup]:
-    """The kernels of a float graph, in the order of what computes in them, each op in one.
+    """Returns the kernels of a float graph, in the order of what computes in them, each op in one.
 
-    Conditions on quantized values are taken to hold. A row ends where somebody else reads what
-    stands between; of two products that one sum adds, its first operand's takes the sum.
+    Conditions on quantized values are taken to hold. A row ends where somebody else reads what is
+    between; of two products that one sum adds, its first operand's takes the sum.
     """
     found = _Found(profile)
     for node in graph:
@@ -73,7 +72,7 @@ def kernels(graph: Graph, profile: Profile) -> list[KernelGroup]:
 
 
 def lacking(node: Node, profile: Profile) -> str:
-    """Why an op heads no kernel; empty where it does."""
+    """Returns why an op heads no kernel; empty where it does."""
     found = _Found(profile)
     return "" if found.take(node) else found.why(node)
 
@@ -141,7 +140,7 @@ def _name(graph: Graph, stage: Stage, of: str) -> str:
 
 
 def of_reals(node: Node) -> bool:
-    """Whether a node is a group of ops that compute with floats alone."""
+    """Returns whether a node is a group of ops that compute with floats alone."""
     values = (*node.operands.values(), *node.results)
     types = [v.type for v in values] + [s.type for s in node.stages if s.type]
     return bool(node.stages) and not any(t.quant for t in types)
@@ -169,7 +168,7 @@ class _Found:
         return True
 
     def why(self, node: Node) -> str:
-        """Why no row begins with an op."""
+        """Returns why no row begins with an op."""
         op, start = self._start(node)
         heads = [g for g in self.profile.groups if g.chain[0] == op]
         if not heads:
@@ -184,7 +183,7 @@ class _Found:
         return next(told for g in heads if (told := self._refused(g, op, match)))
 
     def _start(self, node: Node) -> tuple[str, tuple[Node, ...]]:
-        """What a profile calls an op, and the ops that this is."""
+        """Returns what a profile calls an op, and the ops that this is."""
         if self.layers and node.op in ("gemm", "matmul") and plain_product(node, real=True):
             behind = adds_row(node, real=True)
             taken = behind is None or behind in self.taken
@@ -192,7 +191,7 @@ class _Found:
         return node.op, (node,)
 
     def _rows(self, node: Node) -> Iterator[KernelGroup]:
-        """The kernels that begin with an op."""
+        """Yields the kernels that begin with an op."""
         op, ops = self._start(node)
         if _unfit(ops):
             return
@@ -212,7 +211,8 @@ class _Found:
         return next((g for g in named if not self._refused(g, op, match)), None)
 
     def _refused(self, row: Row, op: str, match: ChainMatch) -> str:
-        """Which condition of a group is not met, of those that no integers are asked for."""
+        """Returns which condition of a group is not met, of those that no integers are asked
+        for."""
         attrs = {} if op != match.head.op else match.head.attrs
         for name, value in row.when.attrs.items():
             if name not in attrs or not same(attrs[name], value):
@@ -224,7 +224,8 @@ class _Found:
         return next((f"needs that {one.said}" for one in lacks), "")
 
     def _joins(self, use: Use, op: str, chain: tuple[str, ...]) -> bool:
-        """Whether a reader may be a later op of a row: an activation, or a sum with a product."""
+        """Returns whether a reader may be a later op of a row: an activation, or a sum with a
+        product."""
         node, value = use.node, use.node.operands[use.slot]
         if node in self.taken or node.schemes or node.stages or node.profile != value.node.profile:
             return False
@@ -238,7 +239,7 @@ class _Found:
         return other.type == value.type and not (use.slot == "b" and self._sums(other))
 
     def _sums(self, value: Value) -> bool:
-        """Whether a product makes a value and could take the sum that alone reads it."""
+        """Returns whether a product makes a value and could take the sum that alone reads it."""
         node = value.node
         if value.only_use is None or node in self.taken or node.schemes or node.stages:
             return False
@@ -258,8 +259,8 @@ def _processor(when: When, isa: str) -> bool:
 
 
 def _unfit(ops: tuple[Node, ...]) -> str:
-    """Why an op's operands could not all be quantized, or what may stay float; empty where they
-    can."""
+    """Returns why an op's operands could not all be quantized, or what may stay float; empty where
+    they can."""
     node = ops[0]
     if node.bodies or node.inner or len(node.results) != 1:
         return "it is no op with one result"

@@ -1,4 +1,4 @@
-"""What the kernels of a profile take in integers: a table like a target's, read off its groups."""
+"""Derives a capability table from the groups of a profile."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ _UNIT: Mapping[str, Mapping[str, tuple[bool, ...]]] = {
     "matmul": {"trans_a": (False,)},
 }
 _ONE_OF_REALS = frozenset({"batch_norm", "instance_norm", "reshape"})
-"""Ops of one tensor of quantized values, beside which stand numbers that stay as they are."""
+"""Ops of one tensor of quantized values, next to which stand numbers that stay as they are."""
 _PROBABILITIES = 256
 """Quantized values of a softmax share out one."""
 
 
 def kernel_table(profile: Profile) -> Capability:
-    """What a profile's kernels take: one storage for all data, the one that most of them know.
+    """Returns what a profile's kernels take: one storage for all data, the one that most of them
+    know.
 
     Data of runtimes that know no zero point are symmetric. UsageError for a profile that makes no
     kernels of 8-bit integers.
@@ -59,13 +60,13 @@ def _plain(row: Row) -> bool:
 
 
 def _takes(row: Row, kind: DType) -> bool:
-    """Whether a row takes data, and gives a result, of a storage."""
+    """Returns whether a row takes data, and gives a result, of a storage."""
     asked = [row.when.storage[s] for s in ("data", *DATA_SLOTS, RESULT) if s in row.when.storage]
     return all(str(kind) in kinds for kinds in asked) and "narrow" not in row.when.bounds
 
 
 def _heads(row: Row) -> Iterable[str]:
-    """The ops of a float graph that a row's first may be."""
+    """Returns the ops of a float graph that a row's first may be."""
     head = row.chain[0]
     return sorted(MATRIX_PRODUCTS) if head == "linear" else (head,)
 
@@ -81,7 +82,8 @@ def _chains(rows: Iterable[Row], kind: DType) -> Iterable[tuple[str, ...]]:
 
 
 def _op(op: str, row: Row, data: Scheme) -> OpCapability | None:
-    """One op as a target's table has it; None for ops whose quantized values no plan speaks of."""
+    """Returns one op as a target's table has it; None for ops whose quantized values no plan speaks
+    of."""
     known = spec(op)
     names = [slot.name for slot in known.operands]
     traits = known.traits

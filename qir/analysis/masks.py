@@ -1,5 +1,4 @@
-"""Numbers of a mask: so far from all others that quantized values which hold both leave the others
-no room.
+"""Detects attention-mask constants (such as -1e4 or -inf) that would dominate a quantization range.
 
 They are found in a graph by the constants that they come from, and in statistics by the gap; and
 statistics show which constants are none, since the data reach as far.
@@ -25,11 +24,11 @@ HIGH = 1e4
 _FEW = 16 / 255
 """The part of all quantized values that is no room."""
 _ROOM, _ROOM_BEFORE_SOFTMAX = 1 / 8, 1 / 2
-"""The part of all quantized values from which on others have room beside a constant's number."""
+"""The part of all quantized values from which on others have room next to a constant's number."""
 _ALONE = 1 / 256
-"""The part of a range below which nothing is beside such a number."""
+"""The part of a range below which nothing is next to such a number."""
 _NEAR = 1 / 50
-"""How far others reach at most, beside a constant's mask."""
+"""How far others reach at most, next to a constant's mask."""
 _MOST = 1 << 24
 """Elements of a constant that are looked at."""
 _SOFTMAX = frozenset({"softmax", "log_softmax"})
@@ -39,7 +38,7 @@ _SUMS = frozenset({"where", "add", "sub", "mul", "div", "max", "min", "clip", "c
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What is known of a value: far numbers alone, or beside others; or a choice of 0 and 1."""
+    """What is known of a value: far numbers alone, or next to others; or a choice of 0 and 1."""
 
     far: float = 0.0
     beside: bool = False
@@ -48,7 +47,8 @@ class _Kind:
 
 
 def masks(graph: Graph) -> dict[Value, float]:
-    """The values in which constants of a graph put numbers of a mask, and the farthest of these."""
+    """Returns the values in which constants of a graph put numbers of a mask, and the farthest of
+    these."""
     found = _Found()
     for node in graph:
         found.take(node)
@@ -57,7 +57,8 @@ def masks(graph: Graph) -> dict[Value, float]:
 
 
 def seen(graph: Graph, statistics: Statistics) -> dict[Value, float]:
-    """The values before a softmax in which numbers of a mask were seen, and the least of these."""
+    """Returns the values before a softmax in which numbers of a mask were seen, and the least of
+    these."""
     out: dict[Value, float] = {}
     for value in _reaching(n for n in graph if n.op in _SOFTMAX):
         summary = statistics.get(Key(value.lineage.tensor))
@@ -67,8 +68,8 @@ def seen(graph: Graph, statistics: Statistics) -> dict[Value, float]:
 
 
 def refuted(graph: Graph, statistics: Statistics) -> frozenset[Value]:
-    """The values of `masks` that hold none by what was seen: the data reach about as far, or what
-    is alone with the number is read for such values only."""
+    """Returns the values of `masks` that hold none by what was seen: the data reach about as far,
+    or what is alone with the number is read for such values only."""
     rooms: dict[Value, float] = {}
     for value, far in masks(graph).items():
         summary = statistics.get(Key(value.lineage.tensor))
@@ -85,7 +86,7 @@ def refuted(graph: Graph, statistics: Statistics) -> frozenset[Value]:
 
 
 def _room(summary: Summary, far: float) -> float:
-    """The part of the range with a number that others take."""
+    """Returns the part of the range with a number that others take."""
     starts, ends = summary.edges[:-1] / far, summary.edges[1:] / far
     near, beyond = np.maximum(starts, ends), np.minimum(starts, ends)
     rest = (summary.bins > 0) & ((near < 1 / 2) | (beyond > 4))
@@ -97,20 +98,22 @@ def _room(summary: Summary, far: float) -> float:
 
 
 def merged(found: Mapping[Value, float], seen: Mapping[Value, float]) -> dict[Value, float]:
-    """The masks of constants and those of statistics, without those that statistics refute."""
+    """Returns the masks of constants and those of statistics, without those that statistics
+    refute."""
     none = {value for value, least in seen.items() if not least}
     return {v: least for v, least in ({**seen, **found}).items() if v not in none}
 
 
 def unseen(graph: Graph, planned: Container[str]) -> tuple[str, ...]:
-    """Inputs whose numbers reach a softmax that is planned: data alone show a mask among them."""
+    """Returns the inputs that reach the softmax of an integer op, where only data show a mask."""
     heads = [n for n in graph if n.op in _SOFTMAX and n.name in planned]
     found = [v for v in _reaching(heads) if v.node.op == "input" and v.type.express.is_float]
     return tuple(sorted(v.name for v in found))
 
 
 def _reaching(heads: Iterable[Node]) -> Iterator[Value]:
-    """What the graph computes or reads and sums, choices and moves alone carry to these ops."""
+    """Yields what the graph computes or reads and sums, choices and moves alone carry to these
+    ops."""
     waiting = [n.operands["x"] for n in heads]
     looked: set[Value] = set()
     while waiting:
@@ -124,26 +127,26 @@ def _reaching(heads: Iterable[Node]) -> Iterator[Value]:
 
 
 def told(far: float) -> str:
-    """Why a value has no quantized values in which a mask puts numbers."""
+    """Returns why a value has no quantized values in which a mask puts numbers."""
     if math.isinf(far):
         return f"a mask puts {far:g} there, which no quantized value represents"
     return f"a mask puts {far:.6g} there: its scale leaves the other numbers no room"
 
 
 def of_text(texts: str | list[str]) -> tuple[tuple[str, float], ...]:
-    """Values and the least number in each, of texts such as `-10000 scores`."""
+    """Parses values with the least element of each, such as `-10000 scores`."""
     rows = [t.partition(" ") for t in ([texts] if isinstance(texts, str) else texts)]
     return tuple((name, float(least)) for least, _, name in rows)
 
 
 def with_text(rows: object) -> list[str]:
-    """The texts of which `of_text` makes these."""
+    """Returns the texts of which `of_text` makes these."""
     held = rows if isinstance(rows, tuple) else ()
     return [f"{least!r} {name}" for name, least in held]
 
 
 def _apart(summary: Summary) -> float | None:
-    """The least number of a mask among those that were seen, if there is one."""
+    """Returns the least number of a mask among those that were seen, if there is one."""
     if summary.below:
         return -math.inf
     if not summary.finite or summary.low > FAR:
@@ -212,7 +215,7 @@ def _numbers(data: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> _Kind |
 
 
 def _joined(kinds: Iterable[_Kind | None]) -> _Kind | None:
-    """What is known of all elements of several values."""
+    """Returns what is known of all elements of several values."""
     kinds = list(kinds)
     known = [k for k in kinds if k is not None and k.far]
     if not known:
@@ -245,13 +248,13 @@ def _clip(node: Node, of: _Of) -> _Kind | None:
 
 
 def _pool(node: Node, of: _Of) -> _Kind | None:
-    """Numbers of a pad are beside others in each window, which are greater."""
+    """Numbers of a pad are next to others in each window, which are greater."""
     x = node.operands["x"]
     return of(x.node.operands["x"] if x.node.op == "pad" else x)
 
 
 def _between(kind: _Kind | None, low: float, high: float) -> _Kind | None:
-    """What is known of numbers after bounds."""
+    """Returns what is known of numbers after bounds."""
     if kind is None or kind.choice:
         return kind if kind and low <= min(kind.far, 0.0) and high >= 1 else None
     return replace(kind, far=min(max(kind.far, low), high))
@@ -324,7 +327,7 @@ def _neg(node: Node, of: _Of) -> _Kind | None:
 
 
 def _one(value: Value) -> bool:
-    """Whether it is one number, that the graph holds."""
+    """Returns whether it is one number, that the graph holds."""
     return value.constant is not None and value.constant.data.size == 1
 
 
@@ -333,7 +336,7 @@ def _ones(node: Node) -> list[Value]:
 
 
 def _factor(value: Value) -> float:
-    """The number that a constant of one element is; 1 for others."""
+    """Returns the number that a constant of one element is; 1 for others."""
     if value.constant is None or not _one(value):
         return 1.0
     return float(np.asarray(value.constant.data).reshape(()))

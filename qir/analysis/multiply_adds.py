@@ -1,4 +1,4 @@
-"""How many multiply-adds an op takes."""
+"""Counts the multiply-adds of an op."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qir.query.cost import macs
 
 
 def coded_work(node: Node, codes: Mapping[Node, bool], sizes: Mapping[str, int]) -> int:
-    """Those of them that are on integers before anything is planned, by what `codes` tells."""
+    """Counts multiply-adds that are on integers before planning; `codes` marks such nodes."""
     if not node.bodies:
         return work(node, sizes) if codes.get(node, False) else 0
     held = [(body, in_codes(body)) for body in node.bodies.values()]
@@ -18,7 +18,7 @@ def coded_work(node: Node, codes: Mapping[Node, bool], sizes: Mapping[str, int])
 
 
 def work(node: Node, sizes: Mapping[str, int]) -> int:
-    """The multiply-adds of one sample; of what holds graphs, all that these take."""
+    """Returns the multiply-adds of one sample; of what holds graphs, all that these take."""
     if node.bodies:
         return sum(work(each, sizes) for body in node.bodies.values() for each in body)
     return macs(node, sizes) or 0

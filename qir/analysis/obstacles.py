@@ -1,4 +1,4 @@
-"""Why an op is not one that a row of a target's table takes, as far as its own form shows."""
+"""Reasons why an op does not fit a row of a target's table, by its attributes and shapes."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ def bent(graph: Graph, node: Node) -> str:
     made = computed(node, {"x": codes, "slope": slopes}, graph.profile)
     if not made:
         return ""
-    reals = (codes.astype(np.float64) - np.float64(x.zeros())) * x.scales()
-    by = (slopes.astype(np.float64) - np.float64(slope.zeros())) * slope.scales()
+    reals = np.subtract(codes, x.zeros(), dtype=np.float64) * x.scales()
+    by = np.subtract(slopes, slope.zeros(), dtype=np.float64) * slope.scales()
     wanted = np.where(reals > 0, reals, reals * by) / result.scales() + result.zeros()
     off = np.abs(made[0] - np.clip(np.rint(wanted), result.low, result.high))
     if not off.size or off.max() <= _NEAR:

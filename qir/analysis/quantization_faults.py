@@ -1,4 +1,4 @@
-"""Tells why a quantized tensor is noisy: each fault is a function of what was measured of it.
+"""Explains why a quantized tensor is noisy: one function for each cause.
 
 A fault says which share of the noise its remedy removes. `measured` says that the share follows
 from the measurements alone; otherwise it is an estimate, by the formula in the function's

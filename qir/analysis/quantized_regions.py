@@ -1,4 +1,4 @@
-"""What quantized values a model holds before anything is planned, and what of it is still real."""
+"""The regions of a graph that are quantized before planning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FAR = 64
 
 
 def already(node: Node) -> bool:
-    """Whether an op works on quantized values or beside them, or makes their numbers.
+    """Returns whether an op works on quantized values or next to them, or makes their numbers.
 
     A product whose weights are float constants is none, whatever its data are.
     """
@@ -27,24 +27,24 @@ def already(node: Node) -> bool:
 
 
 def decoded(value: Value) -> bool:
-    """Whether a value is read from quantized values."""
+    """Returns whether a value is read from quantized values."""
     return value.node.op == "dequantize"
 
 
 def coded(value: Value) -> list[QuantType]:
-    """The maps that a value is quantized by."""
+    """Returns the maps that a value is quantized by."""
     readers = [use.node for use in value.uses if use.node.op == "quantize" and use.slot == "x"]
     return [n.result.type.quant for n in readers if n.result.type.quant]
 
 
 def source(value: Value) -> list[QuantType]:
-    """The map of the quantized values that a value is read from."""
+    """Returns the quantized type that a value is dequantized from."""
     quant = value.node.operands["x"].type.quant if decoded(value) else None
     return [quant] if quant else []
 
 
 def suits(quant: QuantType, allowed: Scheme) -> bool:
-    """Whether quantized values that are there are such as a slot takes."""
+    """Returns whether quantized values that are there are such as a slot takes."""
     if quant.dynamic or quant.kind != "uniform" or quant.grain is not None or quant.real_zero:
         return False
     if quant.storage not in allowed.storages or allowed.grain != "tensor":
@@ -57,7 +57,7 @@ def suits(quant: QuantType, allowed: Scheme) -> bool:
 
 
 def held(graph: Graph) -> list[str]:
-    """Names of the values that are quantized."""
+    """Returns the names of the quantized values."""
     return [v.name for v in graph.values.values() if v.type.quant]
 
 
@@ -67,7 +67,8 @@ def _real_weights(node: Node) -> bool:
 
 
 def gives_numbers(node: Node, steps: int = 6) -> bool:
-    """Whether it makes what becomes numbers of quantized values, or all that hangs on it does."""
+    """Returns whether it makes what becomes numbers of quantized values, or all that hangs on it
+    does."""
     if any(map(_number, node.results)):
         return True
     users = [use.node for value in node.results for use in value.uses]
@@ -75,9 +76,9 @@ def gives_numbers(node: Node, steps: int = 6) -> bool:
 
 
 def _number(value: Value) -> bool:
-    """Whether a value is read as a scale, a zero point or what scales a raw sum.
+    """Returns whether a value is read as a scale, a zero point or what scales a raw sum.
 
-    Moves, casts and factors may stand between.
+    Moves, casts and factors may be between.
     """
     waiting, seen = [value], {value}
     while waiting and len(seen) < _FAR:
@@ -92,13 +93,14 @@ def _number(value: Value) -> bool:
 
 
 def _of_codes(node: Node, slot: str) -> bool:
-    """Whether an operand is the scale or zero point of quantized values, typed so or raw."""
+    """Returns whether an operand is the scale or zero point of quantized values, typed so or
+    raw."""
     named = slot.rpartition(".")[2] in _NUMBERS
     return named and (node.op in _SUMS or about_codes(node))
 
 
 def _carries(node: Node, slot: str) -> bool:
-    """Whether a result is an operand's number moved, cast or times another."""
+    """Returns whether a result is an operand's number moved, cast or times another."""
     return node.op in ("cast", "mul", "div") or _moves(node, slot)
 
 
@@ -108,12 +110,13 @@ def _moves(node: Node, slot: str) -> bool:
 
 
 def about_codes(node: Node) -> bool:
-    """Whether an op takes or makes quantized values itself."""
+    """Returns whether an op takes or makes quantized values itself."""
     return any(v.type.quant for v in (*node.operands.values(), *node.results))
 
 
 def _scales_sum(node: Node, slot: str) -> bool:
-    """Whether an operand is what a raw sum is multiplied by: once, or a row after a constant."""
+    """Returns whether an operand is what a raw sum is multiplied by: once, or a row after a
+    constant."""
     others = [v for s, v in node.operands.items() if s != slot]
     if node.op not in ("mul", "div") or len(others) != 1:
         return False
@@ -128,7 +131,8 @@ def _scales_sum(node: Node, slot: str) -> bool:
 
 
 def _raw(value: Value, steps: int = 6) -> bool:
-    """Whether it is a sum of raw integers that nothing has scaled, cast and moved or not."""
+    """Returns whether it is a sum of raw integers that nothing has scaled, cast and moved or
+    not."""
     node = value.node
     if node.op in _SUMS:
         return True
@@ -137,7 +141,7 @@ def _raw(value: Value, steps: int = 6) -> bool:
 
 
 def behind_sums(node: Node, steps: int = 3) -> bool:
-    """Whether it sums raw integers, or scales such a sum and adds a bias to it."""
+    """Returns whether it sums raw integers, or scales such a sum and adds a bias to it."""
     if node.op in _SUMS or any(_raw(value) for value in node.results):
         return True
     if not steps or node.op not in ("mul", "div", "add"):

@@ -1,4 +1,4 @@
-"""Finds what feeds a root, a power or a logarithm of a reduction: few bits are too coarse for it.
+"""Finds inputs of a root, power or logarithm of a reduction, which few bits are too coarse for.
 
 A normalization that an exporter wrote in its parts is the usual case:
 
@@ -70,7 +70,8 @@ def explain(said: str) -> str:
 
 
 def _statistics(graph: Graph) -> dict[Value, None]:
-    """The results of reductions, and what arithmetic makes of them and of constants alone."""
+    """Returns the results of reductions, and what arithmetic makes of them and of constants
+    alone."""
     found: dict[Value, None] = {}
     for node in graph:
         if len(node.results) != 1 or not node.result.type.express.is_float:
@@ -88,7 +89,7 @@ def _derived(node: Node, known: dict[Value, None]) -> bool:
 
 
 def _data(node: Node) -> Iterator[Value]:
-    """The operands that an op of arithmetic, or one that moves elements, computes from."""
+    """Yields the operands that an op of arithmetic, or one that moves elements, computes from."""
     traits = spec(node.op).traits
     if node.op in _POINTWISE:
         yield from node.operands.values()
@@ -104,7 +105,8 @@ def _operands_of_root(node: Node) -> Iterable[Value]:
 
 
 def _feeding(root: Node, statistics: dict[Value, None]) -> Iterator[Value]:
-    """The statistics that a root is computed from, and what is computed for their sake alone."""
+    """Yields the statistics that a root is computed from, and what is computed for their sake
+    alone."""
     waiting = [v for v in _operands_of_root(root) if v in statistics]
     seen: set[Value] = set()
     while waiting:
@@ -131,7 +133,7 @@ def _only_for(value: Value, seen: set[Value]) -> bool:
 
 
 def _normalized(by: Value, statistics: dict[Value, None]) -> Iterator[Value]:
-    """What a statistic is applied to, up to the last constant factor or shift after it."""
+    """Yields what a statistic is applied to, up to the last constant factor or shift after it."""
     for user in by.users:
         made = user.results[0] if user.op in _APPLY and user.results else None
         while made is not None and made not in statistics and (use := made.only_use) is not None:

@@ -1,4 +1,4 @@
-"""Which values are never negative, as far as the ops that make them show."""
+"""Finds values that are never negative."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows for shapes from sizes that are symbolic, or known not to exceed others."""
+"""Infers facts about shapes from symbolic sizes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPREADING = frozenset(
 
 
 def opened(x: Shape, wanted: list[Dim], node: Node) -> Shape | None:
-    """The shape that a reshape makes: 0 copies a size of x, -1 is what is left."""
+    """Returns the shape that a reshape makes: 0 copies a size of x, -1 is what is left."""
     made: list[Dim] = []
     for i, size in enumerate(wanted):
         if size == 0 and not node.attrs["allow_zero"]:
@@ -44,7 +44,7 @@ def _positive(size: Dim) -> bool:
 
 
 def spread(x: Shape, wanted: list[Dim]) -> Shape | None:
-    """The shape that an expand makes of a tensor."""
+    """Returns the shape that an expand makes of a tensor."""
     rank = max(len(x), len(wanted))
     one: Shape = (*(1,) * (rank - len(x)), *x)
     other: Shape = (*(1,) * (rank - len(wanted)), *wanted)
@@ -52,7 +52,7 @@ def spread(x: Shape, wanted: list[Dim]) -> Shape | None:
 
 
 def _both(a: Dim, b: Dim) -> Dim:
-    """The size of two along each other."""
+    """Returns the size of two along each other."""
     if a == b or b == 1:
         return a
     if a == 1:
@@ -66,7 +66,8 @@ def first_of(
     ends: NDArray[np.object_] | None,
     within: Within,
 ) -> dict[int, Dim]:
-    """What the sizes of a slice do not exceed, where it takes the first ones of axes of 1 or more.
+    """Returns what the sizes of a slice do not exceed, where it takes the first ones of axes of 1
+    or more.
 
     The first n of an axis are n or fewer, and one where n is 1.
     """
@@ -89,7 +90,7 @@ def first_of(
 
 
 def carried(node: Node, within: Within) -> dict[int, Dim]:
-    """The same of what goes element by element from one such value, and of its new axes."""
+    """Returns the same of what goes element by element from one such value, and of its new axes."""
     given = {slot: v for slot, v in node.operands.items() if v in within}
     if len(given) != 1:
         return {}
@@ -111,7 +112,8 @@ def carried(node: Node, within: Within) -> dict[int, Dim]:
 
 
 def spread_within(node: Node, within: Within) -> Shape | None:
-    """The shape of operands spread along each other, one of which has sizes that fit the others."""
+    """Returns the shape of operands spread along each other, one of which has sizes that fit the
+    others."""
     if not any(value in within for value in node.operands.values()):
         return None
     rank = node.result.type.rank

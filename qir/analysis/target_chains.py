@@ -1,4 +1,4 @@
-"""Which float ops in a row a target computes as one kernel, as its table says."""
+"""Chains of float ops that a target computes as one kernel, by its table."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _biases(product: Node, node: Node) -> bool:
 
 
 def _summand(row: ChainCapability, value: Value, node: Node) -> bool:
-    """Reports whether a chain takes a value beside what flows through it."""
+    """Reports whether a chain takes a value next to what flows through it."""
     if not row.summand or value.constant is not None or value.type != node.result.type:
         return False
     signs = {kind.bounds[0] < 0 for scheme in row.summand for kind in scheme.storages}

@@ -1,4 +1,4 @@
-"""What users ask for: rules on origins, ops and slots."""
+"""User rules, which override the plan by origin, op and slot."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Wish:
         return cls(text, name, op, parts.get("slot", RESULT), scheme)
 
     def matches(self, node: Node) -> bool:
-        """Whether the rule speaks of this node."""
+        """Returns whether the rule speaks of this node."""
         names = {node.name, *(o.name for o in node.origins if o.name)}
         return fnmatchcase(node.op, self.op) and any(fnmatchcase(n, self.name) for n in names)
 
@@ -55,7 +55,7 @@ class Wish:
 
 
 def fitted(allowed: Scheme, wanted: Scheme) -> Scheme | None:
-    """What is wanted, as a slot takes it that allows a scheme; None where it does not.
+    """Returns what is wanted, as a slot takes it that allows a scheme; None where it does not.
 
     Symmetric quantized values are affine ones too; bounds and a zero point that are not said are
     the slot's. A storage by sign is narrowed to what both have.

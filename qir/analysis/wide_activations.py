@@ -1,4 +1,4 @@
-"""Finds the rules that store what an op reads and makes in 16 bits, where a target has them."""
+"""Finds the user rules that give an op 16-bit activations, where a target has them."""
 
 from __future__ import annotations
 

@@ -36,11 +36,11 @@ class Batches(Protocol):
         ...
 
     def numbered(self, skip: Collection[int]) -> Iterator[tuple[int, dict[str, Array]]]:
-        """The batches with their numbers, but those to skip."""
+        """Returns the batches with their numbers, but those to skip."""
         ...
 
     def digest(self) -> str:
-        """A hash over all batches."""
+        """Returns a hash over all batches."""
         ...
 
 
@@ -57,9 +57,9 @@ class Calibratable(Protocol):
         """What it takes, by name."""
 
     def run(self, inputs: Mapping[str, Array], observe: Observe) -> None:
-        """Run once, calling `observe` with tensor id and value for every tensor.
+        """Runs once, calling `observe` with tensor id and value for every tensor.
 
-        Called from threads of the run, from several at once where more than one is asked for.
+        It is called from threads of the run, from several at once where more than one is asked for.
         """
         ...
 
@@ -190,7 +190,7 @@ def _some(running: set[Future[None]]) -> tuple[set[Future[None]], set[Future[Non
 
 
 def refuse_nan(count: int, tensor: str, array: Array, where: str) -> None:
-    """DataError when there are NaN, naming the tensor: its range would mean nothing."""
+    """Raises DataError when there are NaN, naming the tensor: its range would mean nothing."""
     if count:
         raise DataError(
             f"tensor {tensor}: {count} of {array.size} values are NaN in {where}: "

@@ -1,7 +1,6 @@
 """Checks that the numbers of a statistics file agree with each other; each raises ValueError.
 
-A digest tells damage from what was written, and not what was written wrong: so nothing is taken
-from a file that no run could have written.
+A digest detects damage, but not a wrong writer: a file that no run could have written is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ Doubles = NDArray[np.float64]
 
 
 def require_summary(summary: Summary, counts: NDArray[np.uint64], extremes: Floats) -> None:
-    """ValueError unless counts, extremes, bins, sums and channels could be of the same values."""
+    """Raises ValueError unless counts, extremes, bins, sums and channels could be of the same
+    values."""
     if any(count >= MOST_VALUES for count in counts.tolist()):
         raise ValueError(f"it counts more than {MOST_VALUES} values")
     if extremes.tobytes() != summary.extremes.tobytes() or negative_zero(extremes):
@@ -33,7 +33,8 @@ def require_summary(summary: Summary, counts: NDArray[np.uint64], extremes: Floa
 
 
 def require_bins(summary: Summary) -> None:
-    """ValueError unless the histogram holds all finite values, and the extremes and zeros."""
+    """Raises ValueError unless the histogram holds all finite values, and the extremes and
+    zeros."""
     bins: list[int] = summary.bins.tolist()
     if sum(bins) != summary.finite:
         raise ValueError("the bins do not add up to the count")
@@ -53,7 +54,7 @@ def require_bins(summary: Summary) -> None:
 
 
 def require_totals(summary: Summary) -> None:
-    """ValueError unless sum and sum of squares are where the histogram puts them."""
+    """Raises ValueError unless sum and sum of squares are where the histogram puts them."""
     if not summary.finite:
         if summary.total or summary.total_squares:
             raise ValueError("a sum without values")
@@ -77,7 +78,8 @@ def require_totals(summary: Summary) -> None:
 def require_between(
     total: int, bits: int, counts: Doubles, low: Doubles, high: Doubles, what: str
 ) -> None:
-    """ValueError unless a sum in units of 2**-bits is one of so many values in each interval."""
+    """Raises ValueError unless a sum in units of 2**-bits is one of so many values in each
+    interval."""
     least, most = float(counts @ low), float(counts @ high)
     slack = ROUNDING * float(counts @ np.maximum(np.abs(low), np.abs(high)))
     if not Fraction(least - slack) <= Fraction(total, 1 << bits) <= Fraction(most + slack):
@@ -85,7 +87,7 @@ def require_between(
 
 
 def require_channels(summary: Summary) -> None:
-    """ValueError unless the extremes of the channels are those of the tensor."""
+    """Raises ValueError unless the extremes of the channels are those of the tensor."""
     lows, highs = summary.channel_low, summary.channel_high
     if (summary.axis is None or not summary.count) and lows.size:
         raise ValueError("it has channels, but no axis or no values")
@@ -105,7 +107,7 @@ def require_channels(summary: Summary) -> None:
 
 
 def require_channel_sums(summary: Summary) -> None:
-    """ValueError unless the sum of each channel is where its extremes put it."""
+    """Raises ValueError unless the sum of each channel is where its extremes put it."""
     sums = summary.channel_totals or ()
     each = Fraction(summary.count, max(1, len(sums)))
     if sums and each.denominator != 1:
@@ -119,7 +121,7 @@ def require_channel_sums(summary: Summary) -> None:
 
 
 def require_trace(trace: Trace, summary: Summary, batches: int) -> None:
-    """ValueError unless a log lists batches that exist, in order, and their extremes."""
+    """Raises ValueError unless a log lists batches that exist, in order, and their extremes."""
     numbers = np.asarray(trace.batch, np.int64)
     low, high = np.asarray(trace.low, np.float32), np.asarray(trace.high, np.float32)
     if (numbers >= batches).any():

@@ -88,13 +88,13 @@ class Pieces(Protocol):
 
     @property
     def identity(self) -> str | None:
-        """What tells the data from others unread; None where they can be read more than once."""
+        """Identifies data that can be read only once; None where they can be read again."""
         ...
 
     def __iter__(self) -> Iterator[Piece]: ...
 
     def samples(self) -> int | None:
-        """How many there are, where that can be known before the end."""
+        """Returns how many there are, where that can be known before the end."""
         ...
 
 
@@ -144,7 +144,7 @@ class DataSource:
         return (self.samples or 0) % self._fixed if self._fixed else 0
 
     def __len__(self) -> int:
-        """How many batches there are; TypeError where that shows only at the end."""
+        """Returns how many batches there are; raises TypeError where that shows only at the end."""
         if self.batches is None:
             raise TypeError(f"{self.name}: length unknown")
         return self.batches
@@ -163,13 +163,13 @@ class DataSource:
     def numbered(
         self, skip: Collection[int] = frozenset()
     ) -> Iterator[tuple[int, dict[str, Array]]]:
-        """The batches with their numbers, but those to skip, which are not read."""
+        """Yields the batches with their numbers, but those to skip, which are not read."""
         for number, parts in enumerate(self._parts()):
             if number not in skip:
                 yield number, self._taken(parts)
 
     def _parts(self) -> Iterator[list[SampleRange]]:
-        """What each batch is put together from."""
+        """Yields what each batch is put together from."""
         parts: list[SampleRange] = []
         missing = self.batch_size
         left = self.limit
@@ -190,20 +190,20 @@ class DataSource:
             yield parts
 
     def digest(self) -> str:
-        """A hash over all batches as the model gets them; reads the data once.
+        """Returns a hash over all batches as the model gets them; reads the data once.
 
         Data that can be read only once are distinguished by their name alone.
         """
         return digest_of(f"{self.batch_size}", self._pieces.identity, self)
 
     def _taken(self, parts: list[SampleRange]) -> dict[str, Array]:
-        """One batch; what it was put together from is dropped before the batch is used."""
+        """Returns one batch; what it was put together from is dropped before the batch is used."""
         batch = self._assemble(parts)
         parts.clear()
         return batch
 
     def _assemble(self, parts: Sequence[SampleRange]) -> dict[str, Array]:
-        """One batch out of parts of pieces, in the model's dtypes."""
+        """Returns one batch out of parts of pieces, in the model's dtypes."""
         batch: dict[str, Array] = {}
         for name, spec in self.inputs.items():
             if not spec.shape:
@@ -220,7 +220,8 @@ class DataSource:
         return batch
 
     def _number(self, parts: Sequence[SampleRange], name: str) -> Array:
-        """The number that all samples of a batch share; DataError where theirs differ."""
+        """Returns the number that all samples of a batch share; raises DataError where theirs
+        differ."""
         found = [piece.inputs[name].read(0, 1) for piece, _, _ in parts]
         if any(f.tobytes() != found[0].tobytes() for f in found):
             where = f"{parts[0][0].where}: input {name!r}"
@@ -280,7 +281,8 @@ class ItemPieces:
 
 
 def data_files(path: Path) -> Sequence[Path]:
-    """The file, or those of the folder in the order of their names; DataError without any."""
+    """Returns the file, or those of the folder in the order of their names; DataError without
+    any."""
     if not path.exists():
         raise DataError(f"{path}: there is no such file or folder")
     if path.is_dir():
@@ -296,12 +298,13 @@ def data_files(path: Path) -> Sequence[Path]:
 
 
 def open_file(file: Path) -> Mapping[str, ArrayRows]:
-    """The arrays of a file by name; that of an .npy file has the name ''."""
+    """Returns the arrays of a file by name; that of an .npy file has the name ''."""
     return {"": open_npy(file)} if file.suffix == ".npy" else open_npz(file)
 
 
 def digest_of(head: str, identity: str | None, batches: Iterable[Mapping[str, Array]]) -> str:
-    """A hash over batches, or over their identity where they cannot be read more than once."""
+    """Returns a hash over batches, or over their identity where they cannot be read more than
+    once."""
     state = hashlib.blake2b(head.encode(), digest_size=16)
     if identity is not None:
         state.update(identity.encode())
@@ -326,11 +329,11 @@ def open_data(
     name: str = "data",
     preprocess: Preprocess | str | Path | None = None,
 ) -> DataSource:
-    """A source from a file or folder, an array, a mapping of names to arrays, or many of these.
+    """Opens a file or folder, an array, a mapping of names to arrays, or many of these.
 
-    `batch` is the model's own where it takes one size only, else 32. An iterator can be read once
-    only; its `name` then tells it from others. `preprocess`, or the file of one, goes with folders
-    of images. DataError for what does not fit, UsageError for sizes below one.
+    `batch` defaults to the model's own fixed size, else 32. An iterator can be read once only; its
+    `name` identifies it. `preprocess`, or its file, is for folders of images. Raises DataError for
+    data that do not fit, UsageError for sizes below one.
     """
     if isinstance(preprocess, str | Path):
         preprocess = read_preprocess(preprocess)
@@ -338,7 +341,7 @@ def open_data(
     if isinstance(data, str | Path):
         pieces = path_pieces(Path(data), inputs, preprocess)
     elif preprocess is not None:
-        raise UsageError("preprocess goes with a folder of images")
+        raise UsageError("preprocess is for a folder of images")
     elif is_array(data) or isinstance(data, Mapping):
         pieces = ItemPieces([data], inputs, name)
     elif isinstance(data, Iterable):
@@ -352,13 +355,13 @@ def open_data(
 def path_pieces(
     path: Path, inputs: Mapping[str, InputSpec], preprocess: Preprocess | None
 ) -> Pieces:
-    """The samples of a file or a folder: arrays, images, or lines of numbers."""
+    """Returns the samples of a file or a folder: arrays, images, or lines of numbers."""
     from qir.calibration import images, tokens
 
     if images.holds_images(path):
         return images.ImagePieces(path, inputs, preprocess)
     if preprocess is not None:
-        raise UsageError(f"{path}: --preprocess goes with images, and these are none")
+        raise UsageError(f"{path}: --preprocess is for images, and these are none")
     if path.suffix.lower() in tokens.SUFFIXES and path.is_file():
         return tokens.LinePieces(path, inputs)
     return FilePieces(path, inputs)
@@ -367,7 +370,7 @@ def path_pieces(
 def choose(
     where: str, arrays: Mapping[str, ArrayRows], inputs: Mapping[str, InputSpec]
 ) -> dict[str, ArrayRows]:
-    """Finds the array of each input; DataError for a missing name.
+    """Finds the array of each input; raises DataError for a missing name.
 
     Arrays that no input is named after are let be. The only one that is not named as labels are is
     the only input's.
@@ -386,7 +389,9 @@ def choose(
 
 
 def fit(where: str, arrays: Mapping[str, ArrayRows], inputs: Mapping[str, InputSpec]) -> Piece:
-    """Find the array of each input; DataError for a missing name, wrong shape, dtype or length."""
+    """Finds the array of each input; raises DataError for a missing name, wrong shape, dtype or
+    length.
+    """
     chosen = {
         name: as_rows(rows, inputs[name], f"{where}: input {name!r}")
         for name, rows in choose(where, arrays, inputs).items()
@@ -399,9 +404,10 @@ def fit(where: str, arrays: Mapping[str, ArrayRows], inputs: Mapping[str, InputS
 
 
 def as_meant(rows: ArrayRows, spec: InputSpec, where: str) -> ArrayRows:
-    """Rows in a type that the input takes; DataError for others.
+    """Converts rows to a type of the input; raises DataError for others.
 
-    NumPy saves bfloat16 and the like as bare bytes: to an input of as many each they are its own.
+    NumPy saves bfloat16 and the like as bare bytes: an input of the same width reads them as its
+    own.
     """
     if bare(rows.dtype) and (spec.dtype.kind, spec.dtype.itemsize) == ("V", rows.dtype.itemsize):
         rows = MeantRows(rows, spec.dtype)
@@ -416,7 +422,7 @@ def as_meant(rows: ArrayRows, spec: InputSpec, where: str) -> ArrayRows:
 
 
 def as_rows(rows: ArrayRows, spec: InputSpec, where: str) -> ArrayRows:
-    """Rows of samples that fit an input; DataError says what it has and what it should have."""
+    """Returns rows of samples that fit an input; DataError names the shapes found and expected."""
     rows = as_meant(rows, spec, where)
     sample = spec.shape[1:]
     shape = rows.shape
@@ -428,7 +434,7 @@ def as_rows(rows: ArrayRows, spec: InputSpec, where: str) -> ArrayRows:
 
 
 def matches(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
-    """Whether sizes are those wanted, wherever these are known."""
+    """Returns whether sizes are those wanted, wherever these are known."""
     return all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
 
 
@@ -453,7 +459,7 @@ def is_array(part: object) -> TypeGuard[Array | ArrayLike]:
 
 
 def as_array(value: Array | ArrayLike, where: str, name: str) -> Array:
-    """What Python gave as an array; DataError when it is none of numbers."""
+    """Returns what Python gave as an array; raises DataError when it is none of numbers."""
     what = f"{where}: input {name!r}" if name else where
     try:
         array = np.asarray(value)
@@ -464,12 +470,12 @@ def as_array(value: Array | ArrayLike, where: str, name: str) -> Array:
 
 
 def as_kind(array: Array, dtype: np.dtype[np.generic]) -> Array:
-    """Elements as the model takes them; texts as objects, those in bytes read as UTF-8."""
+    """Converts elements to the model's type; strings become objects, bytes are decoded as UTF-8."""
     return texts(array) if array.dtype.kind in "SU" else array.astype(dtype, copy=False)
 
 
 def refuse_nan(array: Array, start: int, where: str) -> None:
-    """DataError when there is a NaN, saying in which sample and where."""
+    """Raises DataError when there is a NaN, saying in which sample and where."""
     if array.dtype.kind not in "fV":
         return
     bad = np.isnan(array)
@@ -481,7 +487,7 @@ def refuse_nan(array: Array, start: int, where: str) -> None:
 
 
 def refuse_infinite(array: Array, where: str) -> None:
-    """DataError when a number is infinite, saying where; a mask of 0 and -inf is let be."""
+    """Raises DataError when a number is infinite, saying where; a mask of 0 and -inf is let be."""
     if array.dtype.kind not in "fV" or np.isfinite(array).all():
         return
     bad = np.isinf(array)
@@ -495,7 +501,7 @@ def refuse_infinite(array: Array, where: str) -> None:
 
 
 def require_same_rows(arrays: Sequence[Array], parts: Sequence[SampleRange], name: str) -> None:
-    """DataError when samples of different shapes would have to share a batch."""
+    """Raises DataError when samples of different shapes would have to share a batch."""
     for array, (piece, _, _) in zip(arrays, parts, strict=True):
         if array.shape[1:] != arrays[0].shape[1:]:
             raise DataError(
@@ -505,7 +511,7 @@ def require_same_rows(arrays: Sequence[Array], parts: Sequence[SampleRange], nam
 
 
 def fixed_batch(inputs: Mapping[str, InputSpec]) -> int | None:
-    """The batch size that the inputs insist on; DataError when they disagree."""
+    """Returns the batch size that the inputs insist on; raises DataError when they disagree."""
     found: int | None = None
     for name, spec in inputs.items():
         size = spec.shape[0] if spec.shape else None
@@ -527,7 +533,8 @@ def first_batch(
     limit: int | None = None,
     preprocess: Preprocess | str | Path | None = None,
 ) -> dict[str, Array] | None:
-    """The first samples as inputs of one run, at most so many unless the model's batch is fixed.
+    """Returns the first samples as inputs of one run, at most so many unless the model's batch is
+    fixed.
 
     None where they fill no batch; DataError as `DataSource` has it.
     """

@@ -1,4 +1,4 @@
-"""Complete inputs, as `InferenceSession.run` takes them: a feed is one run, as it is.
+"""Complete inputs of single runs, as `InferenceSession.run` takes them.
 
 Nothing is cut along an axis or joined, so samples may be on any axis, be of any length, and share
 inputs that have none.
@@ -41,7 +41,7 @@ class FeedReader(Protocol):
 
     name: str
     identity: str | None
-    """What tells feeds that can be read only once from others; None for all else."""
+    """Identifies feeds that can be read only once; None for all others."""
     count: int | None
     """How many there are, where that can be known before the end."""
 
@@ -80,13 +80,13 @@ class Feeds:
     def numbered(
         self, skip: Collection[int] = frozenset()
     ) -> Iterator[tuple[int, dict[str, Array]]]:
-        """The feeds with their numbers, but those to skip, which are not read."""
+        """Yields the feeds with their numbers, but those to skip, which are not read."""
         for number, (where, arrays) in enumerate(islice(self._reader, self._limit)):
             if number not in skip:
                 yield number, self._complete(where, arrays)
 
     def digest(self) -> str:
-        """A hash over all feeds as the model gets them; reads the data once.
+        """Returns a hash over all feeds as the model gets them; reads the data once.
 
         Feeds that can be read only once are distinguished by their name alone.
         """
@@ -145,10 +145,10 @@ def open_feeds(
     limit: int | None = None,
     name: str = "feeds",
 ) -> Feeds:
-    """Feeds from a file, a folder of files, a mapping of names to arrays, or many of these.
+    """Opens a file, a folder of files, a mapping of names to arrays, or many of these.
 
-    An iterator can be read once only; its `name` then tells it from others. DataError for what
-    does not fit, UsageError for a limit below one.
+    An iterator can be read once only; its `name` identifies it. Raises DataError for data that do
+    not fit, UsageError for a limit below one.
     """
     if isinstance(data, str | Path):
         return Feeds(FileFeeds(Path(data)), inputs, limit)

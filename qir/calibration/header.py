@@ -1,4 +1,4 @@
-"""The JSON header of a statistics file, checked field by field before anything is made of it."""
+"""Parses and checks the JSON header of a statistics file."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def parse(text: str) -> StatisticsHeader:
 
 
 def load_json(text: str, what: str) -> dict[str, object]:
-    """A JSON object; ValueError for any other text."""
+    """Returns a JSON object; raises ValueError for any other text."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -85,7 +85,7 @@ def load_json(text: str, what: str) -> dict[str, object]:
 
 
 def require_tensor(tensor: object, what: str) -> None:
-    """ValueError unless the header of one tensor has its fields, each of its kind."""
+    """Raises ValueError unless the header of one tensor has its fields, each of its kind."""
     if not isinstance(tensor, dict):
         raise ValueError(f"{what} is {shown(tensor)}, not an object")
     require_fields(tensor, TensorHead.__annotations__, (), what)
@@ -101,7 +101,7 @@ def require_tensor(tensor: object, what: str) -> None:
 def require_fields(
     found: Mapping[str, object], wanted: Collection[str], optional: Collection[str], what: str
 ) -> None:
-    """ValueError for a field that is missing, or is not known."""
+    """Raises ValueError for a field that is missing, or is not known."""
     for name in sorted(wanted):
         if name not in found:
             raise ValueError(f"{what} has no {name!r}")
@@ -111,7 +111,7 @@ def require_fields(
 
 
 def require(holds: bool, what: str, value: object) -> None:
-    """ValueError with the value unless it is as it should be."""
+    """Raises ValueError with the value unless it is as it should be."""
     if not holds:
         raise ValueError(f"{what} is {shown(value)}")
 
@@ -127,7 +127,7 @@ def is_digest(value: object) -> bool:
 
 
 def number(text: object, what: str) -> int:
-    """The integer that `hex` wrote; ValueError for any other text."""
+    """Returns the integer that `hex` wrote; raises ValueError for any other text."""
     if isinstance(text, str) and len(text) <= MOST_DIGITS:
         try:
             value = int(text, 16)
@@ -139,7 +139,7 @@ def number(text: object, what: str) -> int:
 
 
 def shown(value: object) -> str:
-    """A value for a message, cut off where it is long."""
+    """Returns a value for a message, cut off where it is long."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, int) and value.bit_length() > 128:
@@ -149,12 +149,12 @@ def shown(value: object) -> str:
 
 
 def key_of(tensor: TensorHead) -> Key:
-    """Whose statistics an entry of the header describes."""
+    """Returns the tensor and axis that an entry of the header describes."""
     return Key(tensor["tensor"], tensor["axis"])
 
 
 def batches_of(spans: Mapping[str, object]) -> tuple[BatchId, ...]:
-    """The batches that the intervals of each data digest list, in order.
+    """Returns the batches that the intervals of each data digest list, in order.
 
     ValueError where an interval is none, where they overlap or are out of order, and for more than
     `MOST_BATCHES`: a few bytes could ask for any number.
@@ -179,7 +179,7 @@ def batches_of(spans: Mapping[str, object]) -> tuple[BatchId, ...]:
 
 
 def bounds(span: object) -> tuple[int, int]:
-    """The two ends of an interval; ValueError unless the second is larger."""
+    """Returns the two ends of an interval; raises ValueError unless the second is larger."""
     if isinstance(span, list) and len(span) == 2 and all(map(is_count, span)):
         start, stop = span
         if start < stop:
@@ -188,7 +188,7 @@ def bounds(span: object) -> tuple[int, int]:
 
 
 def intervals(batches: Iterable[BatchId]) -> dict[str, list[list[int]]]:
-    """Sorted batches as half-open intervals for each data digest."""
+    """Returns sorted batches as half-open intervals for each data digest."""
     spans: dict[str, list[list[int]]] = {}
     for data, group in groupby(batches, key=lambda batch: batch.data):
         for batch in group:

@@ -108,7 +108,7 @@ def read_image(file: Path, preprocess: Preprocess) -> Array:
 
 
 def _opened(file: Path, preprocess: Preprocess) -> Image:
-    """The image, decoded as RGB or gray."""
+    """Returns the image, decoded as RGB or gray."""
     try:
         from PIL import Image
     except ModuleNotFoundError:
@@ -127,13 +127,14 @@ def _filter(name: str) -> int:
 
 
 def unreadable(file: Path, error: BaseException) -> DataError:
-    """The error of a file that is no image, or is damaged."""
+    """Returns the error of a file that is no image, or is damaged."""
     why = str(error).partition("\n")[0].removesuffix(f" '{file}'")[:80] or type(error).__name__
     return DataError(f"{file}: cannot be read as an image: {why}; replace or remove it")
 
 
 def _require_shape(file: Path, array: Array, spec: InputSpec, preprocess: Preprocess) -> None:
-    """DataError where an image becomes another shape than the input's; says which key to change."""
+    """Raises DataError where an image becomes another shape than the input's; says which key to
+    change."""
     wanted, made = spec.shape[1:], array.shape[1:]
     if len(spec.shape) == 4 and all(w in (None, m) for w, m in zip(wanted, made, strict=True)):
         return

@@ -93,7 +93,8 @@ def _is_number(text: str) -> bool:
 
 
 def _ordered(file: Path, rows: Sequence[list[str]], samples: Sequence[str]) -> list[list[str]]:
-    """The lines in the order of the samples; by the end of a path where only that is named."""
+    """Returns the lines in the order of the samples; by the end of a path where only that is
+    named."""
     named = {row[0].strip(): row for row in rows}
     if len(named) < len(rows):
         raise DataError(f"{file}: a sample is named twice")

@@ -64,7 +64,7 @@ class Seen:
     summary: Summary
     """Counts, extremes, moments and a histogram of all values."""
     parameter: float = math.nan
-    """What stands after the colon of `name:parameter`, or the default."""
+    """What is after the colon of `name:parameter`, or the default."""
     levels: int = 256
     """How many quantized values there will be."""
     symmetric: bool = False
@@ -89,7 +89,7 @@ class Observer(ABC):
 
     @abstractmethod
     def range(self, seen: Seen) -> Range:
-        """The least and the largest value to cover, no wider than what was seen.
+        """Returns the least and the largest value to cover, no wider than what was seen.
 
         DataError when nothing finite was seen; UsageError for channels (`seen.summary.axis`) where
         it knows only whole tensors.
@@ -205,7 +205,7 @@ class Auto(Observer):
 
 
 def _cost(seen: Seen, ends: Range) -> float:
-    """What a range costs, by the histogram and the readers' weights."""
+    """Returns what a range costs, by the histogram and the readers' weights."""
     values, counts = middles(seen.summary)
     low, high = min(0.0, float(ends.low)), max(0.0, float(ends.high))
     if seen.symmetric:
@@ -233,7 +233,7 @@ def _log(seen: Seen) -> Log:
 
 
 def observer(name: str) -> Observer:
-    """The range rule of that name.
+    """Returns the range rule of that name.
 
     Raises UsageError if there is none, PluginError for one that is broken.
     """
@@ -249,7 +249,7 @@ def observer(name: str) -> Observer:
 
 
 def unknown(name: str) -> str:
-    """What to say of a rule that does not exist."""
+    """Returns what to say of a rule that does not exist."""
     return f"no range rule {name!r}: there are {', '.join(registry.names(KIND))}"
 
 
@@ -301,7 +301,7 @@ def _float32(end: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]
 
 
 def parse_rule(text: str) -> RangeRule:
-    """Read a rule; UsageError names those that exist, or what is wrong with the parameter."""
+    """Parses a range rule; UsageError lists the rules, or what is wrong with the parameter."""
     name, colon, given = text.partition(":")
     parameter = observer(name).parameter
     if parameter is None:

@@ -89,7 +89,7 @@ class Preprocess:
 
 
 def read_preprocess(path: str | Path) -> Preprocess:
-    """Reads a preprocess file; UsageError for what is no such file, naming the key."""
+    """Reads a preprocess file; raises UsageError for what is no such file, naming the key."""
     try:
         data = tomllib.loads(Path(path).read_text("utf-8"))
     except OSError as error:

@@ -55,7 +55,7 @@ class Trace:
             self.high.append(extremes.high)
 
     def stretched(self, before: Summary, after: Summary) -> Trace:
-        """The log of a tensor whose summary changed, each side of zero in proportion."""
+        """Returns the log of a tensor whose summary changed, each side of zero in proportion."""
         ends = {before.low: after.low, before.high: after.high}
         down, up = (
             now / was if was else 0.0
@@ -70,7 +70,8 @@ class Trace:
         return Trace(Packed("L", self.batch), low, high)
 
     def log(self, batches: tuple[BatchId, ...]) -> Log:
-        """The log in the order of the data; `batches` are all batches in the order of arrival."""
+        """Returns the log in the order of the data; `batches` are all batches in the order of
+        arrival."""
         order = sorted(range(len(self.batch)), key=lambda i: batches[self.batch[i]])
         return Log(
             tuple(batches[self.batch[i]] for i in order),

@@ -1,4 +1,4 @@
-"""Arrays in files, read a few rows at a time, so that memory holds one batch and not the data."""
+"""Reads arrays from files a few rows at a time, so that memory holds one batch."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class ArrayRows(Protocol):
     def dtype(self) -> np.dtype[np.generic]: ...
 
     def read(self, start: int, stop: int) -> Array:
-        """Rows start to stop; DataError when the file is damaged there."""
+        """Reads rows start to stop; raises DataError when the file is damaged there."""
         ...
 
 
 class HeldRows:
-    """An array in memory, or one that is mapped there from a file."""
+    """An array in memory."""
 
     def __init__(self, array: Array) -> None:
         self.array = array
@@ -43,6 +43,31 @@ class HeldRows:
 
     def read(self, start: int, stop: int) -> Array:
         return self.array[start:stop] if self.shape else self.array
+
+
+class FileRows:
+    """An .npy file whose rows are read when they are needed.
+
+    Mapped into memory, all that was read of it would count as memory of the process.
+    """
+
+    def __init__(
+        self, path: Path, shape: tuple[int, ...], dtype: np.dtype[np.generic], start: int
+    ) -> None:
+        self.path, self.shape, self.dtype = path, shape, dtype
+        self._start = start
+        """Where the numbers begin in the file."""
+
+    def read(self, start: int, stop: int) -> Array:
+        start, stop, _ = slice(start, stop).indices(self.shape[0])
+        size = math.prod(self.shape[1:])
+        wanted = max(0, stop - start) * size
+        with reading(self.path), self.path.open("rb") as file:
+            file.seek(self._start + start * size * self.dtype.itemsize)
+            found = np.fromfile(file, self.dtype, wanted)
+        if found.size < wanted:
+            raise DataError(f"{self.path}: ends too early for its shape {list(self.shape)}")
+        return found.reshape(max(0, stop - start), *self.shape[1:])
 
 
 class SampleRows:
@@ -114,26 +139,27 @@ class StreamedRows:
 
 
 def open_npy(path: Path) -> ArrayRows:
-    """Map an .npy file; DataError when it is not one, is cut off, or holds objects."""
+    """Opens an .npy file; raises DataError when it is not one, is truncated, or holds objects."""
     with reading(path):
         with path.open("rb") as file:
-            shape, _, dtype = read_header(file)
-            content = path.stat().st_size - file.tell()
-        require_size(shape, dtype, content, str(path))
-        if 0 in shape or not shape:  # nothing to map
+            shape, fortran, dtype = read_header(file)
+            start = file.tell()
+        require_size(shape, dtype, path.stat().st_size - start, str(path))
+        if fortran or 0 in shape or not shape:
             return HeldRows(np.load(path, allow_pickle=False))
-        return HeldRows(np.load(path, mmap_mode="r", allow_pickle=False))
+        return FileRows(path, shape, dtype, start)
 
 
 def open_npz(path: Path) -> Mapping[str, ArrayRows]:
-    """The arrays of an .npz file by name; DataError when it is not one, or is cut off."""
+    """Returns the arrays of an .npz file by name; raises DataError when it is not one, or is cut
+    off."""
     with reading(path), zipfile.ZipFile(path) as archive:
         members = [name for name in archive.namelist() if name.endswith(".npy")]
     return {name.removesuffix(".npy"): StreamedRows(path, name) for name in members}
 
 
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
-    """Shape, whether columns come first, and dtype; ValueError when this is no .npy header."""
+    """Returns shape, order and dtype of an .npy header; raises ValueError for anything else."""
     version = npy.read_magic(file)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     if version not in ((1, 0), (2, 0)):
@@ -143,7 +169,7 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.gen
 
 
 def load_member(path: Path, member: str) -> Array:
-    """A member of an .npz file as a whole, where its layout does not allow rows."""
+    """Returns a member of an .npz file as a whole, where its layout does not allow rows."""
     with reading(path), zipfile.ZipFile(path) as archive, archive.open(member) as stream:
         array: Array = npy.read_array(stream, allow_pickle=False)
         return array
@@ -152,7 +178,7 @@ def load_member(path: Path, member: str) -> Array:
 def require_size(
     shape: tuple[int, ...], dtype: np.dtype[np.generic], content: int, where: str
 ) -> None:
-    """DataError when there are not as many bytes as the shape says, or objects."""
+    """Raises DataError when there are not as many bytes as the shape says, or objects."""
     refuse_objects(dtype, where)
     wanted = math.prod(shape) * dtype.itemsize
     if wanted != content:
@@ -163,12 +189,13 @@ def require_size(
 
 
 def bare(dtype: np.dtype[np.generic]) -> bool:
-    """Whether elements are bytes without a meaning, as NumPy saves types that it has not itself."""
+    """Returns whether elements are bytes without a meaning, as NumPy saves types that it has not
+    itself."""
     return dtype.type is np.void and dtype.fields is None and dtype.subdtype is None
 
 
 def refuse_objects(dtype: np.dtype[np.generic], where: str) -> None:
-    """DataError for arrays that only a pickle could read."""
+    """Raises DataError for arrays that only a pickle could read."""
     if dtype.hasobject:
         raise DataError(
             f"{where}: holds Python objects, which are not read: save numbers, or strings "
@@ -211,5 +238,5 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The start of what an error says, short enough for one line."""
+    """Returns the start of what an error says, short enough for one line."""
     return str(error).partition("\n")[0][:100] or type(error).__name__

@@ -1,5 +1,4 @@
-"""Range rules: what part of a tensor's values the quantized values shall cover, read off its
-statistics.
+"""Range rules: choose the range that quantized values cover, from a tensor's statistics.
 
 Each rule is a function of the summary, or of the log where the order of batches matters, so
 another rule needs no other run. Ranges are within the extremes; what becomes of them is the
@@ -38,7 +37,7 @@ class Range(NamedTuple):
 
 
 def minmax(summary: Summary) -> Range:
-    """All values that were seen, of each channel where the summary keeps channels.
+    """Returns all values that were seen, of each channel where the summary keeps channels.
 
     A channel without finite values gets the range 0 to 0. DataError when nothing finite was seen.
     """
@@ -54,7 +53,7 @@ def minmax(summary: Summary) -> Range:
 
 
 def percentile(summary: Summary, percent: float) -> Range:
-    """The middle `percent` of the values, half of the rest cut off at each end.
+    """Returns the middle `percent` of the values, half of the rest cut off at each end.
 
     Each end is the outer bound of the bin in which the value of that rank is, so it is at most
     one bin width outside of it. UsageError for a percentage outside of 0 to 100.
@@ -70,7 +69,7 @@ def percentile(summary: Summary, percent: float) -> Range:
 
 
 def mse(summary: Summary, levels: int = 256, symmetric: bool = False) -> Range:
-    """The range whose quantized values have the least mean squared error on the histogram.
+    """Returns the range whose quantized values have the least mean squared error on the histogram.
 
     Every value of a bin counts as its middle, and zeros as zero. Ranges of the extremes' shape are
     tried from full size down, then each end alone, so the result is never worse than `minmax`.
@@ -81,13 +80,14 @@ def mse(summary: Summary, levels: int = 256, symmetric: bool = False) -> Range:
 
 
 def mae(summary: Summary, levels: int = 256, symmetric: bool = False) -> Range:
-    """The range whose integers have the least mean absolute error, found as `mse` finds its own."""
+    """Returns the range whose integers have the least mean absolute error, found as `mse` finds its
+    own."""
     require_histogram(summary, "mae")
     return least_error(summary, levels, symmetric, 1)
 
 
 def sigma(summary: Summary, count: float) -> Range:
-    """The mean and so many standard deviations to both sides, no wider than what was seen.
+    """Returns the mean and so many standard deviations to both sides, no wider than what was seen.
 
     UsageError unless the count is positive and finite.
     """
@@ -99,22 +99,24 @@ def sigma(summary: Summary, count: float) -> Range:
 
 
 def mean_extremes(log: Log) -> Range:
-    """The means of the batches' extremes; DataError when no batch had finite values."""
+    """Returns the means of the batches' extremes; raises DataError when no batch had finite
+    values."""
     require_log(log, "mean")
     low, high = (math.fsum(side.tolist()) / side.size for side in (log.low, log.high))
     return Range(np.asarray(low, np.float32), np.asarray(high, np.float32))
 
 
 def median_extremes(log: Log) -> Range:
-    """The medians of the batches' extremes; DataError when no batch had finite values."""
+    """Returns the medians of the batches' extremes; raises DataError when no batch had finite
+    values."""
     require_log(log, "median")
     low, high = (np.median(side.astype(np.float64)) for side in (log.low, log.high))
     return Range(np.asarray(low, np.float32), np.asarray(high, np.float32))
 
 
 def least_error(summary: Summary, levels: int, symmetric: bool, power: int) -> Range:
-    """The range whose integers have the least error of that power; UsageError for under
-    two levels."""
+    """Returns the range whose integers have the least error of that power; raises UsageError for
+    under two levels."""
     require_levels(levels)
     values, weights = middles(summary)
     low, high = min(0.0, summary.low), max(0.0, summary.high)
@@ -134,7 +136,7 @@ def least_error(summary: Summary, levels: int, symmetric: bool, power: int) -> R
 
 
 def entropy(summary: Summary, levels: int = 256, symmetric: bool = False) -> Range:
-    """The range whose quantized values keep the most information (least Kullback-Leibler
+    """Returns the range whose quantized values keep the most information (least Kullback-Leibler
     divergence).
 
     Ranges of the extremes' shape are tried, from all bins down to as many as there are levels, then
@@ -190,32 +192,33 @@ def moving_average(log: Log, constant: float = 0.01) -> Range:
 
 
 def require_values(summary: Summary) -> None:
-    """DataError when nothing finite was seen."""
+    """Raises DataError when nothing finite was seen."""
     if not summary.finite:
         raise DataError("no finite value was seen, so there is no range")
 
 
 def require_log(log: Log, rule: str) -> None:
-    """DataError when no batch had finite values."""
+    """Raises DataError when no batch had finite values."""
     if not log.low.size:
         raise DataError(f"no batch with finite values for range rule {rule} to average over")
 
 
 def require_histogram(summary: Summary, rule: str) -> None:
-    """DataError when nothing finite was seen, UsageError for channels: they have no histogram."""
+    """Raises DataError when nothing finite was seen, UsageError for channels: they have no
+    histogram."""
     require_values(summary)
     if summary.axis is not None:
         raise UsageError(f"range rule {rule} is for whole tensors: use minmax for channels")
 
 
 def require_levels(levels: int) -> None:
-    """UsageError when there are fewer than two levels."""
+    """Raises UsageError when there are fewer than two levels."""
     if levels < 2:
         raise UsageError(f"{levels} levels cannot hold a range: give at least 2")
 
 
 def least(candidates: Sequence[T], cost: Callable[[T], float]) -> T:
-    """The candidate of the least cost, the first of those that cost as much."""
+    """Returns the candidate of the least cost, the first of those that cost as much."""
     found, lowest = candidates[0], cost(candidates[0])
     for candidate in candidates[1:]:
         if (value := cost(candidate)) < lowest * BETTER:
@@ -224,7 +227,7 @@ def least(candidates: Sequence[T], cost: Callable[[T], float]) -> T:
 
 
 def within(summary: Summary, low: float, high: float) -> Range:
-    """A range as float32, no wider than what was seen."""
+    """Returns a range as float32, no wider than what was seen."""
     least, most = summary.extremes
     zero = np.float32(0)  # turns -0 into +0
     return Range(
@@ -234,7 +237,8 @@ def within(summary: Summary, low: float, high: float) -> Range:
 
 
 def middles(summary: Summary) -> tuple[Doubles, Doubles]:
-    """The middle of each bin within the extremes, and its count; zeros by themselves at the end."""
+    """Returns the middle of each bin within the extremes, and its count; zeros by themselves at the
+    end."""
     edges = np.clip(summary.edges, summary.low, summary.high)
     counts = summary.bins.astype(np.float64)
     if summary.zeros:
@@ -263,7 +267,8 @@ def line_from_zero(summary: Summary) -> tuple[Doubles, int, float]:
 def error(
     values: Doubles, weights: Doubles, low: float, high: float, levels: int, power: int
 ) -> float:
-    """What rounding to evenly spaced levels costs, zero among them; infinite for no range."""
+    """Returns what rounding to evenly spaced levels costs, zero among them; infinite for no
+    range."""
     scale = (high - low) / (levels - 1)
     if not scale > 0:
         return math.inf
@@ -274,7 +279,8 @@ def error(
 
 
 def kl_divergence(line: Doubles, start: int, stop: int, levels: int) -> float:
-    """How much the histogram loses when bins start to stop are coded with so many levels."""
+    """Returns how much the histogram loses when bins start to stop are coded with so many
+    levels."""
     inner = line[start:stop]
     reference = inner.copy()
     reference[0] += line[:start].sum()

@@ -1,4 +1,4 @@
-"""A graph as something that can be calibrated: run its float values shown."""
+"""Runs a graph for calibration and exposes its float values."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class GraphProgram:
         return input_specs(self.graph)
 
     def keys(self) -> list[Key]:
-        """Every float tensor that is computed; by channel too the data of layers, and what stands
-        between layers whose channels may be scaled."""
+        """Returns every float tensor that is computed; by channel too the data of layers, and what
+        is between layers whose channels may be scaled."""
         tensors = Counter(
             value.lineage.tensor
             for node in self.graph
@@ -85,7 +85,7 @@ class GraphProgram:
         run(self.graph, inputs, observe=show)
 
     def _watched(self) -> dict[str, str]:
-        """The tensor ids of values to be shown, by name."""
+        """Returns the tensor ids of values to be shown, by name."""
         return {
             value.name: value.lineage.tensor
             for node in self.graph
@@ -114,7 +114,7 @@ def require_numbers(graph: Graph) -> None:
 
 
 def watched(value: Value) -> bool:
-    """Whether a value is real-valued, so that it has a range."""
+    """Returns whether a value is real-valued, so that it has a range."""
     return value.type.quant is None and value.type.dtype.is_float
 
 
@@ -124,7 +124,8 @@ def input_specs(graph: Graph) -> dict[str, InputSpec]:
 
 
 def input_spec(value: Value) -> InputSpec:
-    """What an input takes, as data sources see it; DataError for what is no tensor."""
+    """Returns what an input takes, as data sources see it; raises DataError for what is no
+    tensor."""
     if value.type.dtype.is_loose:
         what = (
             f"input {value.name!r} has axes of unknown meaning, so its samples cannot be separated"

@@ -25,7 +25,7 @@ class Scaled(NamedTuple):
 
 
 def with_scaled(statistics: Statistics, tensors: Mapping[str, Scaled]) -> Statistics:
-    """The statistics, and those of scaled tensors under their new ids.
+    """Returns the statistics, and those of scaled tensors under their new ids.
 
     Extremes, and sums by channel, are exact up to rounding. Of a tensor whose channels were not
     kept apart, extremes are those that the least scale gives. The histogram of a whole tensor keeps
@@ -73,7 +73,8 @@ def _ratio(now: float, before: float) -> float:
 
 
 def _stretched(whole: Summary, low: np.float32, high: np.float32) -> Summary:
-    """A summary of other extremes whose histogram has the same shape on each side of zero."""
+    """Returns a summary of other extremes whose histogram has the same shape on each side of
+    zero."""
     edges, counts = whole.edges, whole.bins
     if whole.zeros:
         counts[int(np.searchsorted(edges, 0.0, side="right")) - 1] -= np.uint64(whole.zeros)

@@ -34,7 +34,7 @@ class Batch:
         self.summaries: dict[Key, Summary] = {}
 
     def update(self, tensor: str, array: NDArray[np.generic], axis: int | None = None) -> Summary:
-        """Add one tensor's values and return what the batch holds of it by now.
+        """Adds one tensor's values and returns what the batch holds of it by now.
 
         All updates of one tensor in a batch count as one, such as the iterations of a loop.
         DataError names the tensor when the array cannot be summed up.
@@ -70,7 +70,7 @@ class Statistics(Mapping[Key, Summary]):
         self._lock = threading.RLock()
 
     def __getitem__(self, key: Key) -> Summary:
-        """The summary of one tensor, which grows with each batch that is added."""
+        """Returns the summary of one tensor, which grows with each batch that is added."""
         with self._lock:
             return self._summaries[key]
 
@@ -94,17 +94,18 @@ class Statistics(Mapping[Key, Summary]):
             return tuple(sorted(self._done))
 
     def done(self, data: str) -> frozenset[int]:
-        """Which batches of these data are included."""
+        """Returns which batches of these data are included."""
         with self._lock:
             return frozenset(batch.number for batch in self._done if batch.data == data)
 
     @contextmanager
     @checked
     def batch(self, data: str, number: int) -> Iterator[Batch]:
-        """Collect one batch; it is included as a whole at the end, or not at all after an error.
+        """Collects one batch, which is included as a whole at the end, or not at all after an
+        error.
 
-        DataError when it is included already, has other channels than batches before, or is one
-        too many.
+        Raises DataError when it is included already, has other channels than batches before, or is
+        one too many.
         """
         batch = BatchId(data, number)
         with self._lock:
@@ -121,9 +122,9 @@ class Statistics(Mapping[Key, Summary]):
 
     @checked
     def merge(self, other: Statistics) -> None:
-        """Include the batches of another run of the same model; nothing changes after an error.
+        """Includes the batches of another run of the same model; an error changes nothing.
 
-        DataError when the models differ, a batch is in both, or a tensor has other channels.
+        Raises DataError when the models differ, a batch is in both, or a tensor has other channels.
         """
         first, second = sorted((self, other), key=id)  # one order, so that no two threads deadlock
         with first._lock, second._lock:
@@ -140,9 +141,9 @@ class Statistics(Mapping[Key, Summary]):
                 mine.high.extend(trace.high)
 
     def derived(self, more: Mapping[Key, tuple[Summary, Key]]) -> Statistics:
-        """These statistics and more: summaries, each with the key of what it was derived from.
+        """Returns these statistics with more summaries, each with the key of its source.
 
-        What is there already stays shared.
+        Existing summaries stay shared.
         """
         with self._lock:
             made = Statistics(self.model)
@@ -155,12 +156,13 @@ class Statistics(Mapping[Key, Summary]):
             return made
 
     def log(self, key: Key) -> Log:
-        """The extremes of one tensor batch by batch; KeyError when it was not watched."""
+        """Returns the extremes of one tensor batch by batch; raises KeyError when it was not
+        watched."""
         with self._lock:
             return self._traces[key].log(tuple(self._done))
 
     def require_model(self, model: str) -> None:
-        """DataError when the statistics are another model's."""
+        """Raises DataError when the statistics are another model's."""
         if self.model != model:
             raise DataError(
                 f"{self._where}the statistics are of model {self.model}, not of {model}: "
@@ -168,7 +170,8 @@ class Statistics(Mapping[Key, Summary]):
             )
 
     def require_only(self, data: str, count: int | None = None) -> None:
-        """DataError when batches of other data are included than these, which have so many."""
+        """Raises DataError when batches of other data are included than these, which have so
+        many."""
         for batch in self.batches:
             if batch.data != data:
                 raise DataError(
@@ -182,7 +185,8 @@ class Statistics(Mapping[Key, Summary]):
                 )
 
     def require_among(self, keys: Collection[Key]) -> None:
-        """DataError when tensors are included that are not among those that will be watched."""
+        """Raises DataError when tensors are included that are not among those that will be
+        watched."""
         for key in self:
             if key not in keys:
                 named = header.shown(key.tensor) + (
@@ -204,7 +208,7 @@ class Statistics(Mapping[Key, Summary]):
 
     @checked
     def save(self, path: str | Path, *, unfinished: bool = False) -> None:
-        """Write everything to a file, which appears at once; InputError when it cannot be written.
+        """Writes everything to a file by rename; raises InputError when it cannot be written.
 
         The bytes are equal for equal statistics. `unfinished` says that more batches are to come.
         """
@@ -213,7 +217,7 @@ class Statistics(Mapping[Key, Summary]):
     @classmethod
     @checked
     def load(cls, path: str | Path) -> Statistics:
-        """Read what `save` wrote; InputError when the file is not that, or is damaged."""
+        """Reads what `save` wrote; raises InputError for other or damaged files."""
         contents = store.read(Path(path))
         statistics = cls(contents.model)
         statistics.source, statistics.unfinished = str(path), contents.unfinished
@@ -223,7 +227,8 @@ class Statistics(Mapping[Key, Summary]):
         return statistics
 
     def _packed(self, *, unfinished: bool = False) -> bytes:
-        """The bytes of the file, of one moment: summaries and traces change under the lock only."""
+        """Returns the bytes of the file, of one moment: summaries and traces change under the lock
+        only."""
         with self._lock:
             entries = tuple(StatisticsEntry(key, self[key], self._traces[key]) for key in self)
             return store.pack(

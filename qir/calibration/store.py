@@ -44,7 +44,8 @@ SUM_BYTES = 48
 
 
 def pack(contents: StatisticsContents) -> bytes:
-    """The bytes of the file: equal for equal statistics, in whatever order their batches came."""
+    """Returns the bytes of the file: equal for equal statistics, in whatever order their batches
+    came."""
     batches = sorted(contents.batches)
     number = {batch: i for i, batch in enumerate(batches)}
     columns: dict[str, list[NDArray[np.generic]]] = {name: [] for name in TYPES}
@@ -95,13 +96,13 @@ def pack(contents: StatisticsContents) -> bytes:
 
 
 def write(content: bytes, path: Path) -> None:
-    """Write the file, which appears at once; InputError when it cannot be written."""
+    """Writes the file by rename; raises InputError when it cannot be written."""
     with replacing(path) as draft:
         draft.write_bytes(content)
 
 
 def read(path: Path) -> StatisticsContents:
-    """Read a file; InputError when it is not one of statistics, or is damaged or newer."""
+    """Reads a file; raises InputError when it is not one of statistics, or is damaged or newer."""
     try:
         with safetensors.safe_open(path, "np") as file:
             metadata = file.metadata() or {}
@@ -123,7 +124,8 @@ def read(path: Path) -> StatisticsContents:
 
 
 def unpack(metadata: str, arrays: Arrays) -> StatisticsContents:
-    """What the parts of a file say; ValueError where they are damaged, or contradict each other."""
+    """Returns what the parts of a file say; raises ValueError where they are damaged, or contradict
+    each other."""
     outer = header.load_json(metadata, "the metadata")
     header.require_fields(outer, ("digest", "head"), (), "the metadata")
     text = outer["head"]
@@ -140,7 +142,7 @@ def unpack(metadata: str, arrays: Arrays) -> StatisticsContents:
 
 
 def entries(heads: Sequence[TensorHead], arrays: Arrays, batches: int) -> Iterator[StatisticsEntry]:
-    """Each tensor's part of the arrays; ValueError where they do not fit."""
+    """Returns each tensor's part of the arrays; raises ValueError where they do not fit."""
     used = dict.fromkeys(TYPES, 0)
     require_arrays(arrays)
 
@@ -164,7 +166,8 @@ def entries(heads: Sequence[TensorHead], arrays: Arrays, batches: int) -> Iterat
 def entry(
     head: TensorHead, take: Callable[[str, int], NDArray[Any]], batches: int
 ) -> StatisticsEntry:
-    """One tensor, of the parts that `take` gives in order; ValueError where they do not fit."""
+    """Returns one tensor, of the parts that `take` gives in order; raises ValueError where they do
+    not fit."""
     counts, extremes = take("counts", 5), take("extremes", 2)
     channels, sums = head["channels"], head["sums"]
     if sums not in (0, channels):
@@ -189,18 +192,18 @@ def entry(
 
 
 def sum_bytes(sums: Sequence[int]) -> NDArray[np.uint8]:
-    """Sums as little-endian integers of `SUM_BYTES` bytes."""
+    """Returns sums as little-endian integers of `SUM_BYTES` bytes."""
     return np.frombuffer(b"".join(s.to_bytes(SUM_BYTES, "little", signed=True) for s in sums), "B")
 
 
 def sums_of(data: NDArray[np.uint8]) -> tuple[int, ...]:
-    """The sums that `sum_bytes` wrote."""
+    """Returns the sums that `sum_bytes` wrote."""
     rows = data.reshape(-1, SUM_BYTES)
     return tuple(int.from_bytes(row.tobytes(), "little", signed=True) for row in rows)
 
 
 def require_arrays(arrays: Arrays) -> None:
-    """ValueError unless there are the arrays of the format, in its types."""
+    """Raises ValueError unless there are the arrays of the format, in its types."""
     header.require_fields(arrays, TYPES, (), "the file")
     for name, kind in TYPES.items():
         if arrays[name].dtype != kind or arrays[name].ndim != 1:
@@ -209,7 +212,7 @@ def require_arrays(arrays: Arrays) -> None:
 
 
 def digest(text: str, arrays: Arrays) -> str:
-    """A hash over the header and all arrays."""
+    """Returns a hash over the header and all arrays."""
     state = hashlib.blake2b(text.encode(), digest_size=16)
     for name in sorted(arrays):
         values = np.ascontiguousarray(arrays[name])

@@ -1,4 +1,4 @@
-"""What calibration keeps of one tensor: bounded, exact to merge, and the same in any order."""
+"""The summary of one tensor: bounded, mergeable exactly, and independent of order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Extremes(NamedTuple):
 
 
 def fixed(value: float, bits: int) -> int:
-    """A finite multiple of 2**-bits as the integer multiple."""
+    """Returns a finite multiple of 2**-bits as the integer multiple."""
     numerator, denominator = value.as_integer_ratio()
     return (numerator << bits) // denominator
 
@@ -58,10 +58,10 @@ class Summary:
         self._lock = threading.Lock()
 
     def update(self, array: NDArray[np.generic]) -> Extremes:
-        """Add an array's values and return its own extremes.
+        """Adds an array's values and returns its own extremes.
 
-        DataError when the array does not hold float values or has other channels than before.
-        Safe to call from several threads.
+        Raises DataError when the array does not hold float values or has other channels than
+        before. Safe to call from several threads.
         """
         values = as_float32(array)
         channels, inner = self._channels_of(values)
@@ -82,9 +82,9 @@ class Summary:
         return Extremes(low, high)
 
     def merge(self, other: Summary) -> None:
-        """Add what another summary holds, exactly.
+        """Adds what another summary holds, exactly.
 
-        DataError when the two have different axes or numbers of channels. The other must not
+        Raises DataError when the two have different axes or numbers of channels. The other must not
         change meanwhile.
         """
         self.require_mergeable(other)
@@ -99,7 +99,7 @@ class Summary:
             self.total_squares += other.total_squares
 
     def require_mergeable(self, other: Summary) -> None:
-        """DataError when the two have different axes or numbers of channels."""
+        """Raises DataError when the two have different axes or numbers of channels."""
         if self.axis != other.axis:
             raise DataError(f"summaries by axis {self.axis} and by axis {other.axis} do not merge")
         if other._lows.size and self._lows.size not in (0, other._lows.size):
@@ -109,7 +109,8 @@ class Summary:
         return f"axis {self.axis} has {count} channels, in other batches {self._lows.size}"
 
     def _channels_of(self, values: Floats) -> tuple[int | None, int]:
-        """How many channels an array has, and how many values follow each other within one."""
+        """Returns how many channels an array has, and how many values follow each other within
+        one."""
         if self.axis is None:
             return None, 1
         if self.axis >= values.ndim:
@@ -238,7 +239,7 @@ class Summary:
         return np.multiply(places, math.ldexp(1.0, self.exponent), dtype=np.float64)
 
     def counts(self) -> NDArray[np.uint64]:
-        """finite, nan, above, below, zeros: what `restore` takes."""
+        """Returns finite, nan, above, below, zeros, as `restore` takes them."""
         return np.array([self.finite, self.nan, self.above, self.below, self.zeros], np.uint64)
 
     @classmethod
@@ -252,7 +253,7 @@ class Summary:
         channels: tuple[Floats, Floats],
         sums: Sums | None = (),
     ) -> Summary:
-        """A summary of the parts that were read from it.
+        """Returns a summary of the parts that were read from it.
 
         ValueError when they contradict each other; `consistency.require_summary` checks the rest.
         """
@@ -295,7 +296,7 @@ class Summary:
 
 
 def channel_sums(values: Floats, channels: int, inner: int) -> Sums:
-    """The sum of each channel's finite values, added in a fixed order in float64."""
+    """Returns the sum of each channel's finite values, added in a fixed order in float64."""
     parts = values.reshape(-1, channels, inner)
     if not np.isfinite(parts).all():
         parts = np.where(np.isfinite(parts), parts, np.float32(0))
@@ -309,7 +310,7 @@ def channel_sums(values: Floats, channels: int, inner: int) -> Sums:
 
 
 def as_float32(array: NDArray[np.generic]) -> Floats:
-    """The values in C order as float32; beyond its range they are infinite.
+    """Returns the values in C order as float32; beyond its range they are infinite.
 
     DataError for what is not float values.
     """

@@ -48,7 +48,7 @@ class LinePieces:
             yield fit(where, arrays, self._inputs)
 
     def _lines(self) -> Iterator[tuple[int, str]]:
-        """The lines that are not empty, with their numbers from 1."""
+        """Yields the lines that are not empty, with their numbers from 1."""
         try:
             with self._path.open(encoding="utf-8") as file:
                 for number, line in enumerate(file, 1):
@@ -111,7 +111,7 @@ def _is_number(text: str) -> bool:
 def _require_lengths(
     where: str, arrays: Mapping[str, ArrayRows], inputs: Mapping[str, InputSpec]
 ) -> None:
-    """DataError where a sample is longer or shorter than the input; says what to do."""
+    """Raises DataError where a sample is longer or shorter than the input; says what to do."""
     for name, rows in arrays.items():
         spec = inputs.get(name) or (next(iter(inputs.values())) if len(inputs) == 1 else None)
         if spec is None or len(spec.shape) != 2 or len(rows.shape) != 2:

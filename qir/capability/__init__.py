@@ -1,4 +1,4 @@
-"""What a target can run, as data; and how a program, op by op, stands against it."""
+"""What a target supports, as data, and how a program compares with it, op by op."""
 
 from __future__ import annotations
 

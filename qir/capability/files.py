@@ -1,4 +1,4 @@
-"""Target files: TOML tables of what a target can run, which may extend other target files."""
+"""Reads target files: TOML tables of what a target supports, which may extend other files."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def load(
 ) -> Capability:
     """Reads a target file and those that it extends.
 
-    `extends` names a file beside it, such as "x86.toml", or an installed target, which `installed`
+    `extends` names a file next to it, such as "x86.toml", or an installed target, which `installed`
     gives. Raises PluginError naming file, line and what is wrong.
     """
     return _File(path, installed, above).capability()
@@ -191,7 +191,8 @@ class _File:
         )
 
     def profile(self) -> str:
-        """The numerics profile that it names; ParseError for one that there is not."""
+        """Returns the numerics profile that it names; raises ParseError for one that there is
+        not."""
         named = self.text("profile")
         with self.at("profile"):
             return profile(named).name if named else ""
@@ -213,7 +214,7 @@ class _File:
         return MatrixPosition(framework, extension, library, formulas, {**base.forms, **own})
 
     def table(self, key: str) -> Mapping[str, object]:
-        """A table of the head; empty where there is none."""
+        """Returns a table of the head; empty where there is none."""
         with self.at(key):
             found = self.data.get(key, {})
             if not isinstance(found, dict):
@@ -232,7 +233,8 @@ class _File:
         return base.with_schemes(others)
 
     def dynamic(self, base: Dynamic) -> Dynamic:
-        """What the file says of quantizing while a model runs, else what it extends says."""
+        """Returns what the file says of quantizing while a model runs, else what it extends
+        says."""
         found = self.table("dynamic")
         self.known("key of dynamic", found, DYNAMIC, "dynamic")
         with self.at("dynamic", "rule"):
@@ -253,7 +255,7 @@ class _File:
         return Dynamic(rule, scale, ops, (numbers[0], numbers[1]))
 
     def rounding(self) -> dict[str, str]:
-        """How a quantize that no kernel absorbs rounds, by storage."""
+        """Returns how a quantize that no kernel absorbs rounds, by storage."""
         out = {}
         for storage, how in self.table("rounding").items():
             with self.at("rounding", storage):
@@ -271,7 +273,7 @@ class _File:
                 )
 
     def base(self) -> Capability | None:
-        """The table that this file extends."""
+        """Returns the table that this file extends."""
         named = self.text("extends")
         if not named:
             return None
@@ -282,11 +284,11 @@ class _File:
                 if other.resolve() in line:
                     raise ParseError(f"it extends {named}, which extends it, in a circle")
                 if not other.is_file():
-                    raise ParseError(f"there is no file {named} beside it")
+                    raise ParseError(f"there is no file {named} next to it")
                 return load(other, self.installed, line)
             if self.installed is None:
                 raise ParseError(
-                    f"extends {named!r}: name a file beside it, such as 'base{SUFFIX}'"
+                    f"extends {named!r}: name a file next to it, such as 'base{SUFFIX}'"
                 )
             try:
                 return self.installed(named)
@@ -308,7 +310,7 @@ class _File:
                 require(f"no {what} {key!r}", key, names)
 
     def named(self, table: str, row: Mapping[str, object], index: int) -> tuple[str, ...]:
-        """The ops that a row is about."""
+        """Returns the ops that a row is about."""
         if "op" not in row:
             raise ParseError(f"[[{table}]] says no op")
         with self.at(table, index, "op"):
@@ -359,7 +361,7 @@ class _File:
         return dict(found)
 
     def listed(self, op: str, row: Mapping[str, object], index: int, key: str) -> tuple[str, ...]:
-        """The slots of an op that a key lists."""
+        """Returns the slots of an op that a key lists."""
         with self.at("op", index, key):
             found = texts(row.get(key, ()))
         for place, slot in enumerate(found):
@@ -383,7 +385,8 @@ class _File:
     def values(
         self, table: str, row: Mapping[str, object], index: int, ops: tuple[str, ...]
     ) -> dict[str, tuple[str | int | float | bool, ...]]:
-        """The attributes of `when` and their values; some op that the row is about has each."""
+        """Returns the attributes of `when` and their values; some op that the row is about has
+        each."""
         with self.at(table, index, "when"):
             found = values_of(row.get("when", {}))
         for name in found:

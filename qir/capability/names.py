@@ -1,4 +1,4 @@
-"""Names in target files: each that is unknown is an error with the nearest one that is known."""
+"""Checks names in target files; an error suggests the nearest known name."""
 
 from __future__ import annotations
 

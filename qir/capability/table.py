@@ -1,4 +1,4 @@
-"""What a target can run, as data: allowed schemes for each slot, what must share, what fuses."""
+"""The capability table: allowed schemes for each slot, shared slots, and fusions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OpCapability:
     slots: Mapping[str, tuple[Scheme, ...]]
     """Allowed schemes, best first; `result` is the result. A slot not named stays float."""
     share: tuple[str, ...] = ()
-    """Slots that must hold one map."""
+    """Slots that must hold one quantized type."""
     constant: tuple[str, ...] = ()
     """Slots that must be constants."""
     when: Mapping[str, tuple[str | int | float | bool, ...]] | None = None
@@ -34,18 +34,18 @@ class OpCapability:
     """How many axes slots must have."""
 
     def must(self, slot: str, constant: bool) -> bool:
-        """Whether a slot must hold a constant and does not."""
+        """Returns whether a slot must hold a constant and does not."""
         return not constant and slot in self.constant and slot not in self.computed
 
     def allowed(self, slot: str, constant: bool) -> tuple[Scheme, ...]:
-        """The schemes of a slot, whose operand is a constant or not."""
+        """Returns the schemes of a slot, whose operand is a constant or not."""
         rest = self.slots.get(slot, ())
         return rest if constant else self.computed.get(slot, rest)
 
 
 @dataclass(frozen=True, slots=True)
 class ChainCapability:
-    """What one kernel of several ops asks for, beside what its first op does."""
+    """What one kernel of several ops asks for, next to what its first op does."""
 
     result: tuple[Scheme, ...] = ()
     """Allowed schemes of its result; none: those of its first op."""
@@ -66,7 +66,7 @@ class OpCondition:
     when: Mapping[str, tuple[str | int | float | bool, ...]]
 
     def hits(self, node: Node) -> bool:
-        """Whether a node is what this speaks of."""
+        """Returns whether a node is what this speaks of."""
         return node.op == self.op and all(
             any(same(node.attrs.get(name), v) for v in values) for name, values in self.when.items()
         )
@@ -98,7 +98,7 @@ fine-tuned with fake quantization, and weights alone."""
 
 @dataclass(frozen=True, slots=True)
 class MatrixPosition:
-    """Where a target stands in the support matrix."""
+    """Where a target is in the support matrix."""
 
     framework: str = ""
     extension: str = ""
@@ -170,7 +170,7 @@ class Capability:
         return kept or next((each.reason for each in self.floats if each.hits(node)), "")
 
     def chain(self, ops: tuple[str, ...]) -> bool:
-        """Whether one kernel computes these ops in a row."""
+        """Returns whether one kernel computes these ops in a row."""
         return ops in self.chains
 
     def leads(self, ops: tuple[str, ...]) -> bool:
@@ -190,7 +190,7 @@ class Capability:
 
 
 def slots_of(op: str, given: object) -> dict[str, tuple[Scheme, ...]]:
-    """Reads the schemes of slots; ParseError for what is none."""
+    """Reads the schemes of slots; raises ParseError for what is none."""
     if not isinstance(given, dict):
         raise ParseError(f"{op}: slots are a table")
     slots: dict[str, tuple[Scheme, ...]] = {}
@@ -201,7 +201,7 @@ def slots_of(op: str, given: object) -> dict[str, tuple[Scheme, ...]]:
 
 
 def schemes_of(given: object) -> tuple[Scheme, ...]:
-    """Reads one scheme or a list of them; ParseError for what is none."""
+    """Reads one scheme or a list of them; raises ParseError for what is none."""
     found = tuple(parse_scheme(text) for text in texts(given))
     for scheme in found:
         require_range(scheme)
@@ -209,7 +209,8 @@ def schemes_of(given: object) -> tuple[Scheme, ...]:
 
 
 def values_of(table: object) -> dict[str, tuple[str | int | float | bool, ...]]:
-    """Reads attributes and the values that they may have; ParseError for what is no table."""
+    """Reads attributes and the values that they may have; raises ParseError for what is no
+    table."""
     if not isinstance(table, dict):
         raise ParseError("when is a table of attributes")
     held = {k: v if isinstance(v, list) else [v] for k, v in table.items()}
@@ -217,19 +218,19 @@ def values_of(table: object) -> dict[str, tuple[str | int | float | bool, ...]]:
 
 
 def _value(value: Any) -> Any:
-    """A value of an attribute, rows as attributes hold them."""
+    """Returns a value of an attribute, rows as attributes hold them."""
     return tuple(value) if isinstance(value, list) else value
 
 
 def word(value: object) -> str:
-    """Reads one text; ParseError for something else."""
+    """Reads one text; raises ParseError for something else."""
     if isinstance(value, str):
         return value
     raise ParseError(f"{value!r} is no text")
 
 
 def texts(value: object) -> tuple[str, ...]:
-    """Reads one text or a list of texts; ParseError for something else."""
+    """Reads one text or a list of texts; raises ParseError for something else."""
     if isinstance(value, str):
         return (value,)
     if isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value):

@@ -1,4 +1,4 @@
-"""How a program stands against a target's table: which ops it takes in integers, and why not."""
+"""Compares a program with a target's table: which ops it supports on integers, and why not."""
 
 from __future__ import annotations
 
@@ -46,14 +46,15 @@ class Verdict:
 
 
 def verdicts(table: Capability, graph: Graph) -> Iterator[Verdict]:
-    """A verdict for every op that computes, in bodies too; integer form, QDQ form or neither."""
+    """Yields a verdict for every op that computes, in bodies too; integer form, QDQ form or
+    neither."""
     for path, part in graph.walk():
         yield from _Judge(table, path).all(part)
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What stands in a slot."""
+    """What is in a slot."""
 
     quant: QuantType | None
     count: bool = False
@@ -64,7 +65,7 @@ class _Held:
 
 
 def no_row(name: str, op: str) -> str:
-    """Why a target takes an op in no integers: its table has no row for it."""
+    """Returns why a target takes an op in no integers: its table has no row for it."""
     if spec(op).traits.value_preserving:
         return f"it moves elements alone; the table of {name} plans no integers for {op}"
     return f"{name} has no integer {op}"
@@ -119,7 +120,8 @@ class _Judge:
         return ("refused" if on_codes or product else "float"), said
 
     def _while_running(self, node: Node) -> bool:
-        """Whether a kernel quantizes the op's data while it runs, beside quantized weights."""
+        """Returns whether a kernel quantizes the op's data while it runs, next to quantized
+        weights."""
         traits = spec(node.op).traits
         if node.op not in self.table.dynamic.ops or traits.weight is None:
             return False
@@ -130,7 +132,8 @@ class _Judge:
     # -- QDQ form -----------------------------------------------------------------------------
 
     def _kernel(self, node: Node) -> tuple[list[Node], QuantType | None]:
-        """The ops after it that one kernel computes too, and the map that is stored in the end."""
+        """Returns the ops after it that one kernel computes too, and the quantized type that is
+        stored in the end."""
         tails: list[Node] = []
         if len(node.results) > 1:
             return tails, _alike(node)
@@ -147,7 +150,7 @@ class _Judge:
         return [], None
 
     def _meant(self, node: Node, result: QuantType | None) -> bool:
-        """Whether everything that it computes with is read from integers, and its result
+        """Returns whether everything that it computes with is read from integers, and its result
         stored so."""
         bias = spec(node.op).traits.bias
         read = [v for s, v in node.operands.items() if s != bias and v.type.express.is_float]
@@ -156,7 +159,7 @@ class _Judge:
     # -- one op -------------------------------------------------------------------------------
 
     def _obstacle(self, node: Node, result: QuantType | None, tails: Sequence[Node]) -> str:
-        """Why the target does not take an op as it stands; empty where it does."""
+        """Returns why the target does not take an op as it is; empty where it does."""
         if said := self.table.float_reason(node):
             return said
         row = self.table.kernel((node.op, *(tail.op for tail in tails)))
@@ -167,7 +170,7 @@ class _Judge:
         return self._misfit(row, node.attrs, held) or self._unshared(row, held)
 
     def _chain(self, node: Node) -> str:
-        """Why the target has no such kernel of several ops; empty where it has."""
+        """Returns why the target has no such kernel of several ops; empty where it has."""
         ops = tuple(stage.op for stage in node.stages)
         row = self.table.kernel(ops)
         if row is None:
@@ -203,7 +206,7 @@ class _Judge:
         return ""
 
     def _unshared(self, row: OpCapability, held: Mapping[str, _Held]) -> str:
-        """Why quantized values cannot be moved as they are; empty where they can."""
+        """Returns why quantized values cannot be moved as they are; empty where they can."""
         maps = {s: h.quant for s, h in held.items() if s.split(".")[0] in row.share and h.quant}
         for (one, a), (other, b) in pairwise(maps.items()):
             if not a.same_map(b):
@@ -215,7 +218,7 @@ class _Judge:
 
 
 def _alike(node: Node) -> QuantType | None:
-    """The one map that all of an op's results that are read are stored with."""
+    """Returns the one quantized type that all of an op's results that are read are stored with."""
     uses = [value.only_use for value in node.results if value.uses]
     maps = [u.node.result.type.quant for u in uses if u is not None and u.node.op == "quantize"]
     found = [quant for quant in maps if quant is not None and quant.same_map(maps[0] or quant)]
@@ -223,7 +226,7 @@ def _alike(node: Node) -> QuantType | None:
 
 
 def _slots(op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]) -> dict[str, _Held]:
-    """What stands in the op's own slots, seen through dequantize."""
+    """Returns what is in the op's own slots, seen through dequantize."""
     row = spec(op)
     out: dict[str, _Held] = {}
     for slot, value in operands.items():
@@ -254,7 +257,7 @@ def _axis(
 
 
 def _fits(scheme: Scheme, held: _Held) -> bool:
-    """Whether quantized values are what a slot takes."""
+    """Returns whether quantized values are what a slot takes."""
     quant = held.quant
     if quant is None:
         return held.count and scheme.storage.bits == 32
@@ -278,7 +281,7 @@ def _fits(scheme: Scheme, held: _Held) -> bool:
 
 
 def _within(scheme: Scheme, quant: QuantType, constant: Array | None) -> bool:
-    """Whether integers keep to the bounds: by their type, or where they are constant by
+    """Returns whether integers keep to the bounds: by their type, or where they are constant by
     themselves."""
     if scheme.low <= quant.low and quant.high <= scheme.high:
         return True
@@ -289,17 +292,17 @@ def _within(scheme: Scheme, quant: QuantType, constant: Array | None) -> bool:
 
 
 def _middle(quant: QuantType) -> int:
-    """The zero point of symmetric quantized values."""
+    """Returns the zero point of symmetric quantized values."""
     return 0 if quant.storage.kind == "int" else 1 << quant.storage.bits - 1
 
 
 def _said(quant: QuantType | None) -> str:
-    """A map in the words of schemes."""
+    """Returns a quantized type in the words of schemes."""
     if quant is None:
         return "float"
     bounds = f"<{quant.low}:{quant.high}>" if quant.bounds else ""
     if quant.dynamic:
-        return f"{quant.storage}{bounds} with numbers that come beside"
+        return f"{quant.storage}{bounds} with parameters given at run time"
     if quant.kind != "uniform":
         return f"{quant.storage} with a table of quantized values"
     zeros = np.asarray(quant.zeros())

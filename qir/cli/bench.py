@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     default=f"cpu,{DEFAULT_TARGET}",
     show_default=True,
     metavar="ENGINES",
-    help="What is measured: cpu, onnxruntime, onnxruntime:plain, reference.",
+    help="Engines to measure: cpu, onnxruntime, onnxruntime:plain, reference.",
 )
 @shared.whole("--batch", "Samples in a call.", 1)
 @click.option(
     "--size", "sizes", multiple=True, metavar="NAME=N", help="A size that the model leaves open."
 )
-@shared.whole("--seed", "Of the random samples.", 0, least=0)
+@shared.whole("--seed", "Seed of the random samples.", 0, least=0)
 @shared.whole("--runs", "How often each is measured.", 50)
 @shared.whole("--threads", "Threads to use; onnxruntime takes at most one a processor.", 1)
 @click.option("--profile", is_flag=True, help="Show the time of each step, for cpu.")
@@ -73,9 +73,9 @@ def bench(
     """Measure how fast a model, or a program file, runs.
 
     The engines take turns, so that a busy machine slows all of them alike; the ratio is the median
-    over the turns of the time of each to that of the first. Spread is how far the middle half of
-    the times lies apart. An engine that does not take the model, or what data give for a default,
-    is left out, where another takes it.
+    over the turns of the time of each to that of the first. Spread is the range of the middle
+    half of the times. An engine that does not support the model, or data for a default, is left out
+    if another one does.
 
     --profile shows the steps of cpu: the median time, multiply-adds a second, their share of the
     peak (what the same kernels reach in a product of large matrices, measured at the end) and bytes
@@ -144,7 +144,7 @@ def bench(
 def _ready(
     names: Sequence[str], graph: Graph, model: Path, threads: int
 ) -> tuple[list[Engine], list[dict[str, str]]]:
-    """The engines that take the model, and why each of the others does not."""
+    """Returns the engines that take the model, and why each of the others does not."""
     from qir.cli.engines import engine
     from qir.errors import InputError, Refused
 
@@ -164,7 +164,8 @@ def _ready(
 def _able(
     engines: Sequence[Engine], graph: Graph, inputs: Tensors
 ) -> tuple[list[Engine], list[dict[str, str]]]:
-    """The engines that take what is given for defaults, and why each of the others does not."""
+    """Returns the engines that take what is given for defaults, and why each of the others does
+    not."""
     from qir.errors import DataError
 
     able: list[Engine] = []
@@ -194,7 +195,7 @@ def _names(text: str) -> list[str]:
 
 
 def open_sizes(texts: Sequence[str]) -> dict[str, int]:
-    """Sizes by name, as --size has them; UsageError for other words."""
+    """Sizes by name, as --size has them; raises UsageError for other words."""
     from qir.errors import UsageError
 
     out = {}
@@ -237,6 +238,7 @@ def _show(screen: Screen, timings: Sequence[Timing]) -> None:
 
 
 def _close(timings: Sequence[Timing]) -> list[str]:
-    """The engines whose times are as near to the first one's as the times of one run to another."""
+    """Returns the engines whose times are as near to the first one's as the times of one run to
+    another."""
     first, *rest = timings
     return [t.name for t in rest if abs(t.ratio - 1) <= max(t.spread, first.spread)]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @shared.whole("--batch", "Samples in a batch; as many as fit by default.")
 @shared.feeds
 @shared.threads
-@click.option("--resume", is_flag=True, help="Go on where an interrupted run stopped.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted run.")
 @shared.force
 @shared.as_json
 @shared.quiet
@@ -57,7 +57,7 @@ def calibrate(
     with samples along the first axis: one array for a model with one input, else arrays named as
     the inputs; with --feeds each file is one run, as it is. NaN in the data or in the model's
     tensors is refused. A run saves FILE.part every few seconds and when it is interrupted; --resume
-    goes on from it, and says what it found.
+    continues from it, and says what it found.
 
     --json prints {file, output, batches, resumed, tensors: [{tensor, count, low, high, mean,
     deviation, zeros, nan, infinite, channels}]}.
@@ -111,7 +111,7 @@ def calibrate(
 
 
 def part_of(output: Path) -> Path:
-    """Where statistics are kept on the way."""
+    """Returns where statistics are kept on the way."""
     return output.with_name(f"{output.name}.part")
 
 
@@ -120,12 +120,13 @@ def _claim_part(part: Path, *, anew: bool, resume: bool) -> None:
     from qir.errors import UsageError
 
     if part.exists() and not part.is_dir() and not anew and not resume:
-        raise UsageError(f"{part} exists: --resume goes on with it, --force starts anew")
+        raise UsageError(f"{part} exists: --resume continues it, --force starts anew")
     claim(part, force=True)
 
 
 def _saved(output: Path) -> Statistics | None:
-    """The statistics that an earlier run left, unfinished or not; None where there are none."""
+    """Returns the statistics that an earlier run left, unfinished or not; None where there are
+    none."""
     from qir.calibration import Statistics
     from qir.errors import InputError
 
@@ -139,7 +140,8 @@ def _saved(output: Path) -> Statistics | None:
 
 
 def left(part: Path) -> Statistics | None:
-    """The statistics that an interrupted run left; None where there are none that can be read."""
+    """Returns the statistics that an interrupted run left; None where there are none that can be
+    read."""
     from qir.calibration import Statistics
     from qir.errors import InputError
 
@@ -150,7 +152,7 @@ def left(part: Path) -> Statistics | None:
 
 
 def _show_found(screen: Screen, output: Path, found: Statistics | None) -> None:
-    """Says from what a run goes on, or that there is nothing to go on from."""
+    """Prints what a run resumes from, or that there is nothing to resume."""
     if found is None:
         screen.line(f"nothing to resume: no {part_of(output)} and no {output}; starting anew")
     else:
@@ -175,7 +177,8 @@ def observe(
 ) -> Statistics:
     """Calibrates, with a bar; `part` holds the statistics on the way, and when the run is stopped.
 
-    `again` names what goes on from there. With `fitting`, what is to be resumed may not fit.
+    `again` names the command that continues from there. With `fitting`, what is to be resumed may
+    not fit.
     """
     from qir import pipeline
     from qir.errors import DataError, Stopped
@@ -201,7 +204,7 @@ def observe(
     except (KeyboardInterrupt, Stopped) as stop:
         if part.exists():
             why = "interrupted" if isinstance(stop, KeyboardInterrupt) else "stopped by the system"
-            raise type(stop)(f"{why}; {again} goes on from {part}") from None
+            raise type(stop)(f"{why}; {again} continues from {part}") from None
         raise
     except DataError:
         if resume is None:

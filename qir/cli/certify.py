@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     default="",
     help="Runtimes whose results are compared, or .toml files.",
 )
-@shared.isa("Processor whose rules count")
+@shared.isa("Processor whose rules apply")
 @shared.whole("--most", "Ulps by which a scale is nudged at most.", 1024)
 @shared.as_json
 @shared.quiet
@@ -44,7 +44,7 @@ def certify(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Prove from the weights what sums can do, for any input.
+    """Prove bounds of integer sums from the weights, for any input.
 
     Reports whether 32 bits hold every sum, and whether 16-bit sums of pairs saturate: on processors
     without VNNI, and, for each runtime, on this one or that of --isa, since depthwise layers have

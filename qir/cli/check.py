@@ -1,4 +1,4 @@
-"""`qir quantize --check`: the quantized model beside the float one, and its worst tensors."""
+"""`qir quantize --check`: the quantized model next to the float one, and its worst tensors."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def require_fitting(
     data: Path | None,
     others: Mapping[str, object],
 ) -> None:
-    """UsageError for options of --check without it, or with what it does not go with."""
+    """Raises UsageError for options of --check without it, or with what it does not go with."""
     from qir.errors import UsageError
     from qir.inspect.metrics import metric
 
@@ -89,7 +89,7 @@ def require_fitting(
 def require_labels(
     graph: Graph, data: Path, labels: str | None, preprocess: Path | None, limit: int | None
 ) -> None:
-    """DataError for labels that do not fit the data, before any work."""
+    """Raises DataError for labels that do not fit the data, before any work."""
     from qir.calibration import open_data
     from qir.calibration.runner import input_specs
     from qir.evaluating import labels_of
@@ -128,7 +128,7 @@ def measure(
 
 
 def to_json(found: QuantizationCheck | None) -> dict[str, object] | None:
-    """A check as JSON has it; None where there was none."""
+    """Returns a check as JSON has it; None where there was none."""
     if found is None:
         return None
 

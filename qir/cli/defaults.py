@@ -18,7 +18,8 @@ NO_INPUTS = "the model has no inputs"
 
 
 def given_in(graph: Graph, data: Path) -> dict[str, Tensor]:
-    """What an .npz file holds for defaults of a model, each as a whole: they have no samples."""
+    """Returns what an .npz file holds for defaults of a model, each as a whole: they have no
+    samples."""
     from qir.calibration.rows import open_npz
 
     names = {value.name for value in graph.defaults}
@@ -32,7 +33,7 @@ def given_in(graph: Graph, data: Path) -> dict[str, Tensor]:
 
 
 def require_whole(feeds: bool, batch: int | None) -> None:
-    """UsageError where complete feeds should be put into batches."""
+    """Raises UsageError where complete feeds should be put into batches."""
     from qir.errors import UsageError
 
     if feeds and batch is not None:
@@ -48,7 +49,7 @@ def batches(
     feeds: bool = False,
     preprocess: Path | None = None,
 ) -> Iterable[Tensors]:
-    """What a model is run on, defaults that data give among it; with `feeds` file by file.
+    """Returns what a model is run on, defaults that data give among it; with `feeds` file by file.
 
     One empty batch where there are no data, which a model without inputs needs none of. UsageError
     where it needs some, DataError for data that do not fit it.
@@ -75,7 +76,7 @@ def batches(
 
 
 def require_inputs(data: Path, graph: Graph) -> None:
-    """DataError where the only array of a file is a default's: it is not the input's."""
+    """Raises DataError where the only array of a file is a default's: it is not the input's."""
     from qir.errors import DataError
 
     spare = _stated(graph)
@@ -86,7 +87,8 @@ def require_inputs(data: Path, graph: Graph) -> None:
 
 
 def alone(graph: Graph, data: Path) -> Sequence[Tensors]:
-    """The one batch of a model all of whose inputs have defaults; DataError for other data."""
+    """Returns the one batch of a model all of whose inputs have defaults; raises DataError for
+    other data."""
     from qir.errors import DataError
 
     if not graph.defaults:
@@ -133,7 +135,7 @@ def show_passed_over(screen: Screen, graph: Graph, data: Path) -> None:
 
 
 def alone_in(graphs: tuple[Graph, Graph]) -> list[str]:
-    """The defaults that one of two models alone takes: data give them to neither."""
+    """Returns the defaults that one of two models alone takes: data give them to neither."""
     a, b = ([value.name for value in graph.defaults] for graph in graphs)
     return [*(name for name in a if name not in b), *(name for name in b if name not in a)]
 
@@ -155,7 +157,7 @@ def show_both(screen: Screen, graphs: tuple[Graph, Graph], data: Path | None) ->
 
 
 def _stated(graph: Graph) -> list[str]:
-    """The inputs with defaults, those too that are constants here."""
+    """Returns the inputs with defaults, those too that are constants here."""
     from qir.ir.origin import defaults
 
     spare = [value.name for value in graph.defaults]
@@ -163,7 +165,7 @@ def _stated(graph: Graph) -> list[str]:
 
 
 def _files(data: Path) -> dict[Path, list[str]]:
-    """The names that arrays have in an .npz file, or in each of those of a folder."""
+    """Returns the names that arrays have in an .npz file, or in each of those of a folder."""
     from qir.calibration.rows import open_npz
 
     files = sorted(data.iterdir()) if data.is_dir() else [data]

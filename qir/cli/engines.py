@@ -65,7 +65,7 @@ def engine(
     values: Collection[str] = (),
     isa: str | None = None,
 ) -> Engine:
-    """The engine of that name for a model, which was read from that file.
+    """Returns the engine of that name for a model, which was read from that file.
 
     `reference`, or the name of a target; `:plain` after it leaves its graph optimizer out. A target
     runs a file of its own kind as it is. Values to give instead of the outputs, and the processor
@@ -108,7 +108,7 @@ def compared(
     *,
     isa: str | None = None,
 ) -> tuple[list[Engine], Graph]:
-    """The engines to compare, and the graph as the runtime among them computes it.
+    """Returns the engines to compare, and the graph as the runtime among them computes it.
 
     A runtime rounds where its optimizer groups. It is given the model as it is, and its profile
     groups the graph for the others: for QIR's kernels first, then for the reference.
@@ -135,7 +135,7 @@ def _turn(name: str) -> int:
 
 
 def grouped(made: Engine) -> Graph | None:
-    """The graph as an engine of QIR's own grouped it; None where it runs as it stands."""
+    """Returns the graph as an engine of QIR's own grouped it; None where it runs as it is."""
     executable = made.executable
     if isinstance(executable, Grouping) and len(executable.ledger):
         return executable.graph
@@ -143,7 +143,8 @@ def grouped(made: Engine) -> Graph | None:
 
 
 def _as_computed(made: Engine, graph: Graph) -> Graph:
-    """The graph as an engine computes it: as it grouped it itself, else by its target's profile.
+    """Returns the graph as an engine computes it: as it grouped it itself, else by its target's
+    profile.
 
     The same graph where nothing is grouped, as in a float one.
     """
@@ -173,7 +174,7 @@ def _called(executable: Executable, inputs: Tensors, lists: Collection[str]) -> 
 
 
 def input_specs(graph: Graph) -> dict[str, InputSpec]:
-    """What the inputs take, as data sources want to know it."""
+    """Returns what the inputs take, as data sources want to know it."""
     from qir.calibration import runner
 
     return runner.input_specs(graph)
@@ -218,7 +219,8 @@ def random_inputs(
 
 
 def fallbacks(engines: Sequence[Engine]) -> list[dict[str, str]]:
-    """The nodes that the reference computes inside of compiled programs, and why, as last run."""
+    """Returns the nodes that the reference computes inside of compiled programs, and why, as last
+    run."""
     return [
         {"node": found.node, "op": found.op, "reason": found.reason}
         for each in engines

@@ -53,7 +53,7 @@ SHARES = ("top1", "top5", "agreement")
     "engine",
     default="",
     metavar="ENGINE",
-    help="What runs it: cpu (QIR's kernels), reference, or a target such as onnxruntime. Without"
+    help="Engine: cpu (QIR's kernels), reference, or a target such as onnxruntime. Without"
     " it cpu, or the reference where the kernels do not run the model.",
 )
 @shared.whole("--limit", "Measure only so many samples.")
@@ -127,7 +127,7 @@ def _show(screen: Screen, found: Evaluation, names: tuple[str, ...]) -> None:
 
 
 def shown(name: str, value: float) -> str:
-    """A metric's number as it is printed: shares in percent, decibels with their unit."""
+    """Returns a metric's number as it is printed: shares in percent, decibels with their unit."""
     from qir.inspect.metrics import metric
 
     if name in SHARES:

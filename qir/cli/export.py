@@ -33,7 +33,7 @@ def export(
 ) -> None:
     """Write a model as DOT, GraphML, Mermaid or JSON.
 
-    Nodes are coloured by what their results are stored as; scales and zero points stand on them.
+    Nodes are coloured by the storage type of their results, and labelled with scale and zero point.
     DOT and Mermaid draw constants with their readers, GraphML and JSON have every node and use.
     JSON is for programs: `qir/cli/schemas/graph.json` in the package says what is in it.
 

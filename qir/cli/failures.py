@@ -17,7 +17,7 @@ import click
 
 from qir.errors import QirError, Stopped
 
-LONGEST = 239
+LONGEST = 799
 """Characters of the line, its end not counted."""
 FAILED, INTERRUPTED, TERMINATED, PIPE_BROKEN = 2, 130, 143, 141
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
@@ -81,7 +81,7 @@ def _listening() -> Iterator[None]:
 
 
 def describe(error: BaseException) -> tuple[int, str]:
-    """The exit status of a failure, and what to say of it."""
+    """Returns the exit status of a failure, and what to say of it."""
     match error:
         case QirError():
             return error.status, str(error)
@@ -103,7 +103,7 @@ def describe(error: BaseException) -> tuple[int, str]:
 
 
 def shorten(text: str) -> str:
-    """One printable line that is short enough; what is too long loses its middle."""
+    """Returns one printable line that is short enough; what is too long loses its middle."""
     line = printable(" ".join(text.split()))
     room = LONGEST - len("qir: ")
     if len(line) <= room:
@@ -113,7 +113,7 @@ def shorten(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with what could move a cursor or colour a screen spelled out."""
+    """Returns the text with what could move a cursor or colour a screen spelled out."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -75,7 +75,7 @@ class GoalRequest:
 
     @property
     def trials(self) -> Path:
-        """Returns where trials are kept for a search that goes on."""
+        """Returns the file of trials, from which a search resumes."""
         return self.output.with_name(f"{self.output.name}.trials")
 
     @property
@@ -92,7 +92,7 @@ class GoalRequest:
         from qir.mixed_precision import Goal
 
         if self.labels is not None and self.drop is None and not checked:
-            raise UsageError("--labels goes with --drop or --check")
+            raise UsageError("--labels needs --drop or --check")
         if self.calibrates:
             claim(self.statistics, force=True)
         if not self.goal:
@@ -166,7 +166,7 @@ def search(
     except (KeyboardInterrupt, Stopped) as stop:
         for kept in (asked.trials, asked.statistics):
             if kept.exists():
-                raise type(stop)(f"interrupted; the same command goes on from {kept}") from None
+                raise type(stop)(f"interrupted; the same command continues from {kept}") from None
         raise
     return found
 
@@ -203,7 +203,7 @@ def to_json(found: SearchResult | None, asked: GoalRequest) -> dict[str, object]
 
 
 def clear(found: SearchResult | None, asked: GoalRequest) -> None:
-    """Removes what a run that is interrupted goes on from; it stays for an easier goal."""
+    """Removes the state of an interrupted run; it is kept for an easier goal."""
     if found is not None and not found.reached:
         return
     if found is not None:
@@ -220,4 +220,7 @@ def finish(found: SearchResult | None, asked: GoalRequest) -> None:
         wide = f", {len(found.wide)} in 16 bits" if found.wide else ""
         best = f"{found.value:.1f} with {plural(len(found.kept), 'op')} in float{wide}"
         said = f"{found.metric} {found.wanted:.1f} is out of reach: the best of the trials has"
-        raise Refused(f"{said} {best}; {asked.output} and {asked.recipe} hold it")
+        raise Refused(
+            f"{said} {best}; {asked.output} and {asked.recipe} hold it, and a lower goal goes on"
+            " from its trials"
+        )

@@ -170,7 +170,7 @@ def _show_left(screen: Screen, left: Sequence[Left]) -> None:
 
 
 def _claimed(said: Iterable[str], count: int) -> str:
-    """How far the bytes of kernels are known, in a line."""
+    """Returns how far the bytes of kernels are known, in a line."""
     found = Counter(said)
     rest = count - found.total()
     parts = [f"{plural(n, 'kernel')}: {what}" for what, n in found.most_common()]
@@ -184,7 +184,7 @@ def _row(step: RewriteStep | PredictedKernel, claim: str) -> tuple[str, ...]:
 
 
 def _split(step: RewriteStep | PredictedKernel) -> tuple[str, str]:
-    """The chain, and the row of the profile that says it is one kernel."""
+    """Returns the chain, and the row of the profile that says it is one kernel."""
     chain, _, row = step.rewrite.rpartition(" by ")
     return chain, row
 

@@ -1,4 +1,4 @@
-"""Running models beside each other, and how near their results are by metrics."""
+"""Running models next to each other, and how near their results are by metrics."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Parts = dict[str, "list[Tensor]"]
 def run_all(
     screen: Screen, engines: Sequence[Engine], batches: Iterable[Tensors]
 ) -> list[dict[str, Tensor]]:
-    """The results of each engine, all batches joined."""
+    """Returns the results of each engine, all batches joined."""
     return [join(parts) for parts in run_each(screen, engines, batches)]
 
 
 def run_each(screen: Screen, engines: Sequence[Engine], batches: Iterable[Tensors]) -> list[Parts]:
-    """The results of each engine, batch by batch."""
+    """Returns the results of each engine, batch by batch."""
     parts: list[Parts] = [{} for _ in engines]
     total = getattr(batches, "batches", None)
     with screen.progress("running") as progress:
@@ -90,7 +90,7 @@ def _numbers(array: Tensor) -> bool:
 
 
 def number(x: float) -> float | str | None:
-    """A number as JSON has it, which knows no infinite ones."""
+    """Returns a number as JSON has it, which knows no infinite ones."""
     if math.isnan(x):
         return None
     return str(x) if math.isinf(x) else x

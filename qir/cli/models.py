@@ -65,7 +65,7 @@ def shapes_of(data: Path) -> list[tuple[int | str, ...]]:
 
 
 def require_file(path: Path) -> None:
-    """InputError where nothing is there to be read."""
+    """Raises InputError where nothing is there to be read."""
     from qir.errors import InputError
     from qir.frontend import frontend_for
 
@@ -78,7 +78,7 @@ def require_file(path: Path) -> None:
 
 
 def file_bytes(path: Path) -> int:
-    """Bytes of a model on disk, with those of the data beside it."""
+    """Bytes of a model on disk, with those of the external data."""
     from qir.errors import InputError
     from qir.frontend import frontend_for
 
@@ -90,7 +90,7 @@ def file_bytes(path: Path) -> int:
 
 
 def claim_model(path: Path, target: str, form: str | None, *, force: bool) -> None:
-    """UsageError unless a model of that target and form may be written there."""
+    """Raises UsageError unless a model of that target and form may be written there."""
     from qir import pipeline
     from qir.atomic import claim
     from qir.errors import UsageError
@@ -113,7 +113,7 @@ def claim_model(path: Path, target: str, form: str | None, *, force: bool) -> No
 
 
 def claim_files(*paths: Path | None, force: bool) -> None:
-    """UsageError unless each file that is named may be written."""
+    """Raises UsageError unless each file that is named may be written."""
     from qir.atomic import claim
 
     for path in paths:
@@ -122,7 +122,8 @@ def claim_files(*paths: Path | None, force: bool) -> None:
 
 
 def require_apart(reads: Sequence[Path | None], writes: Sequence[Path | None]) -> None:
-    """UsageError where a file that is to be written is also read, or written for two reasons.
+    """Raises UsageError where a file that is to be written is also read, or written for two
+    reasons.
 
     The model comes first of what is read: InputError where it is not there.
     """
@@ -192,11 +193,12 @@ def show_ledger(screen: Screen, ledger: Ledger, limit: int = 12) -> None:
 
 
 def _gist(reason: str) -> str:
-    """A reason without the names and numbers in it, which tell entries of one kind apart."""
+    """Returns a reason without the names and numbers in it, which tell entries of one kind
+    apart."""
     words = [word if _PLAIN.fullmatch(word) else ".." for word in reason.split()]
     return " ".join(w for i, w in enumerate(words) if w != ".." or words[i - 1 : i] != [".."])
 
 
 def ledger_json(ledger: Ledger) -> dict[str, int]:
-    """How many entries there are of each kind."""
+    """Returns how many entries there are of each kind."""
     return {change.value: count for change, count in ledger.counts().items()}

@@ -79,7 +79,7 @@ def new(kind: str, name: str, output: Path | None, as_json: bool, quiet: bool) -
 
 
 def _preprocess(name: str, output: Path | None, screen: Screen, as_json: bool) -> None:
-    """Writes a preprocess file; UsageError for an unknown name, or a file that exists."""
+    """Writes a preprocess file; raises UsageError for an unknown name, or a file that exists."""
     from qir.atomic import claim, write_text
     from qir.calibration.preprocess import STYLES
     from qir.errors import UsageError

@@ -52,14 +52,14 @@ size = click.option(
 
 
 def parse(texts: Sequence[str]) -> tuple[Pass, ...]:
-    """The passes that were named, in order."""
+    """Returns the passes that were named, in order."""
     from qir.rewrite.runner.options import parse_passes
 
     return tuple(one for text in texts for one in parse_passes(text))
 
 
 def text_of(one: Pass) -> str:
-    """A pass as text, with the options that are not its defaults."""
+    """Returns a pass as text, with the options that are not its defaults."""
     from qir.rewrite.runner.options import options_text
 
     return options_text(one)
@@ -108,7 +108,7 @@ def surroundings() -> Iterator[None]:
 
 
 def hints(reports: Iterable[Report]) -> Iterator[str]:
-    """What to give a pass that had nothing to do because nothing was given."""
+    """Yields what to give a pass that had nothing to do because nothing was given."""
     for report in reports:
         if not report.changed and (said := _GIVE.get(report.options)):
             yield f"{report.options} changed nothing; {said}"
@@ -152,7 +152,7 @@ def show_steps(screen: Screen, reports: Sequence[Report]) -> None:
 
 
 def report_json(report: Report) -> dict[str, object]:
-    """What a pass did, as JSON takes it."""
+    """Returns what a pass did, as JSON takes it."""
     return {
         "name": report.name,
         "text": report.options,

@@ -89,7 +89,7 @@ def plan(
 
 
 def summary(found: Plan) -> dict[str, str]:
-    """What a plan comes to."""
+    """Returns what a plan comes to."""
     computing = [d for d in found.decisions if d.becomes != "as it is"]
     integer = [d for d in computing if d.integer]
     already = [d for d in computing if d.becomes == "already"]
@@ -104,7 +104,7 @@ def summary(found: Plan) -> dict[str, str]:
 
 
 def _share(part: Sequence[Decision], whole: Sequence[Decision]) -> str:
-    """How many ops these are, and how much of the work."""
+    """Returns how many ops these are, and how much of the work."""
     work = sum(d.macs for d in whole)
     few = any(d.becomes == "weights" for d in part)
     done = sum(d.macs if few else d.macs_on_codes for d in (part if few else whole))
@@ -159,7 +159,7 @@ _KINDS = {
 
 
 def how(decision: Decision) -> str:
-    """How an op is stored, or why it stays float."""
+    """Returns how an op is stored, or why it stays float."""
     if decision.reason:
         return decision.reason
     texts: dict[str, list[str]] = {}
@@ -170,7 +170,7 @@ def how(decision: Decision) -> str:
 
 
 def _brief(scheme: str) -> str:
-    """A scheme without what is usual: unsigned values are affine, signed ones symmetric."""
+    """Returns a scheme without what is usual: unsigned values are affine, signed ones symmetric."""
     storage, *words = scheme.split()
     usual = "symmetric" if storage.startswith("i") else "affine"
     words = [w for w in words if w not in (usual, "tensor", "minmax") and w[:6] != "share("]

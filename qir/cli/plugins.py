@@ -37,8 +37,8 @@ def plugins(
     usable` ones need something that is not installed, those for another API ask for another qir.
     Ends with status 1 where one is clashing, for another API, or broken.
 
-    With check NAME ...: holds each plugin of these names to the contract of its kind, and ends with
-    status 1 where it is not kept. The checks run the plugin on small models of every sort.
+    With check NAME ...: checks each plugin of these names against the contract of its kind, and
+    ends with status 1 if one fails. The checks run the plugin on small models of every sort.
 
     --json prints {api, plugins: [{kind, name, distribution, version, place, state, fault}]}, or,
     with check, {api, checked: [{kind, name, distribution, version, passed, checks: [{name, passed,
@@ -77,7 +77,8 @@ def plugins(
 
 
 def _named(names: Sequence[str], kind: str) -> tuple[PluginSummary, ...]:
-    """The plugins of these names, of any kind or of one; UsageError for a name that none has."""
+    """Returns the plugins of these names, of any kind or of one; raises UsageError for a name that
+    none has."""
     import difflib
 
     from qir import registry

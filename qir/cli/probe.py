@@ -1,4 +1,4 @@
-"""`qir probe`: what the runtimes of this machine really compute, beside what files say of them."""
+"""`qir probe`: what the runtimes of this machine really compute, next to what files say of them."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ def probe(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Measure what runtimes compute, beside their profiles.
+    """Compare what runtimes compute with their profiles.
 
-    Each RUNTIME (without one, all that are installed) runs small models rich in ties. The reference
-    computes the same under the profile, and under each other value of every field. Shown are the
-    fields where another value gives other bytes: what the file says, what the runtime obeys, and
-    how many elements, at least, each other value gets wrong. -o writes a profile that extends the
-    nearest one by what differs. Ends with status 1 if a claim of a file does not hold.
+    Each RUNTIME (without one, all that are installed) runs small models with many ties. The
+    reference computes the same under the profile, and under each other value of every field. The
+    table lists the fields where another value gives other bytes: the value of the file, the values
+    that fit the runtime, and how many elements, at least, each other value gets wrong. -o writes a
+    profile that extends the nearest one by what differs. Ends with status 1 if a claim of a file
+    does not hold.
 
     --json prints {runtimes: [{name, version, settings, profile, covered, cases, elements, drifts,
     skipped, ops: [{op, tail, kinds, cases, elements, differ, gap, claim, holds, found, left,

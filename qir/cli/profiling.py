@@ -31,7 +31,7 @@ class Profiled(Protocol):
     """An executable that can tell the time of its steps."""
 
     def profile(self, inputs: Mapping[str, object], *, runs: int = 10) -> Sequence[StepTiming]:
-        """The time of each step, in order."""
+        """Returns the time of each step, in order."""
         ...
 
     def peaks(self) -> Mapping[str, float]:
@@ -47,7 +47,7 @@ class StepTable:
     peaks: Mapping[str, float]
 
     def to_json(self) -> list[dict[str, object]]:
-        """The steps, slowest first; rates are null where there is no work or no time."""
+        """Returns the steps, slowest first; rates are null where there is no work or no time."""
         rows = sorted(self.steps, key=lambda step: -step.seconds)
         return [
             {
@@ -127,7 +127,7 @@ class StepTable:
 
 
 def profile_of(engines: Sequence[Engine], inputs: Tensors, runs: int) -> StepTable:
-    """The steps of the first engine that can tell; UsageError where none can."""
+    """Returns the steps of the first engine that can tell; raises UsageError where none can."""
     from qir.errors import UsageError
 
     for engine in engines:
@@ -142,7 +142,7 @@ def _rate(amount: int, step: StepTiming) -> float | None:
 
 
 def time(seconds: float) -> str:
-    """A time in three figures: 12.3 us, 1.20 ms, 2.5 s."""
+    """Returns a time in three figures: 12.3 us, 1.20 ms, 2.5 s."""
     for unit, scale in (("s", 1.0), ("ms", 1e3)):
         if seconds * scale >= 0.9995:
             return f"{three(seconds * scale)} {unit}"

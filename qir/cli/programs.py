@@ -31,11 +31,11 @@ class ProgramFile(Protocol):
     arena: int
 
     def signature(self) -> Graph:
-        """A graph of its inputs alone."""
+        """Returns a graph of its inputs alone."""
         ...
 
     def describe(self) -> Sequence[object]:
-        """One row a step."""
+        """Returns one row a step."""
         ...
 
 

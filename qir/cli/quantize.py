@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from qir.requantizing import Reopened
     from qir.rewrite.runner.journal import Journal
 
+_VALUE = re.compile(r"%[^\s,;]+")
+"""A value in a reason."""
+
 
 class Common(TypedDict):
     """Arguments of every way of quantizing."""
@@ -57,7 +61,7 @@ class Common(TypedDict):
     "qir quantize model.onnx --data samples.npy -o quantized.onnx",
     "qir quantize model.onnx --stats model.stats --keep-float '/fc/*' -o mixed.qir",
     "qir quantize model.onnx --dynamic -o dynamic.onnx",
-    "qir quantize trained.pb --target tensorflow-onednn -o int8.pb",
+    "qir quantize trained.pb -o int8.onnx",
 )
 @shared.model
 @shared.data(f"Samples to calibrate with. {shared.DATA}")
@@ -173,16 +177,16 @@ def quantize(
     for whose values it states none stay float.
 
     With --as the model is quantized for the kernels of a profile, with the storage types and zero
-    points that these take; `qir group --as` the same profile then predicts the runtime's bytes. No
-    target is involved; samples are needed.
+    points that these support; `qir group --as` the same profile then predicts the runtime's bytes.
+    No target is involved; samples are needed.
 
     --drop and --sqnr search for the fewest ops to keep in 16 bits, where the target file has such
-    activations, or in float, on --data; calibration may be on other data, with --stats. What was
-    found is written beside the output, as NAME.recipe.toml, and --recipe gives the same bytes
-    again. Where the goal is out of reach the best model found is written, and the exit status is 3.
+    activations, or in float, on --data; calibration may be on other data, with --stats. The
+    recipe is written next to the output, as NAME.recipe.toml, and --recipe gives the same bytes
+    again. If the goal is out of reach the best model is written, and the exit status is 3.
 
-    A run that was interrupted leaves statistics and trials beside the output; the same command goes
-    on from there.
+    An interrupted run leaves statistics and trials next to the output; the same command continues
+    from there.
 
     --json prints {file, output, file_bytes, output_bytes, target, integer_macs, integer_ops,
     weight_ops, ops, sqnr: {output: decibels}, noisiest: [{node, op, sqnr, lost}],
@@ -211,7 +215,7 @@ def quantize(
     target, profile, granularity = recipe.target, recipe.profile or None, recipe.granularity
     range_rule, scales, corrections = recipe.range_rule, recipe.scales, recipe.corrections
     if alone and (data or stats or (dynamic and weights)):
-        raise UsageError("--dynamic and --weights stand alone: they take no --data and no --stats")
+        raise UsageError("--dynamic and --weights need no samples: leave out --data and --stats")
     needy = [name for name in known_corrections(corrections) if name in ON_SAMPLES]
     rounds = bool(needy)
     both = data is not None and (asked.goal or rounds)
@@ -235,15 +239,13 @@ def quantize(
     parse_rule(range_rule)
     known_scales(scales)
     if alone and scales != "profile":
-        raise UsageError(
-            "--scales goes with samples: --dynamic and --weights choose by the profile"
-        )
+        raise UsageError("--scales needs samples: --dynamic and --weights follow the profile")
     if rounds and data is None:
         raise UsageError(f"--corrections {needy[0]} needs samples besides --stats: give --data")
     if alone and float_type:
-        raise UsageError("--float16 goes with samples, not with --dynamic and --weights")
+        raise UsageError("--float16 needs samples, and excludes --dynamic and --weights")
     if alone and corrections != "default":
-        raise UsageError("--corrections goes with samples: they tell what rounding costs")
+        raise UsageError("--corrections needs samples, which show the error of rounding")
     screen = Screen(quiet=quiet)
     ledger = Ledger()
     graph = open_model(model, ledger, data=data, trust=trust)
@@ -274,7 +276,7 @@ def quantize(
     if stats is not None:
         statistics = Statistics.load(stats)
         if statistics.unfinished:
-            raise UsageError(f"{stats} is unfinished; qir calibrate --resume goes on with it")
+            raise UsageError(f"{stats} is unfinished; qir calibrate --resume continues it")
     elif data is not None:
         quietly = Screen(quiet=quiet or as_json)
         statistics = observe(
@@ -455,7 +457,8 @@ def _first(
     feeds: bool,
     preprocess: Path | None,
 ) -> Mapping[str, NDArray[np.generic]] | None:
-    """The first calibration samples, as inputs of one run; None where these fill no batch."""
+    """Returns the first calibration samples, as inputs of one run; None where these fill no
+    batch."""
     from qir.calibration import open_feeds
     from qir.calibration.data import first_batch
     from qir.calibration.runner import input_specs
@@ -487,7 +490,7 @@ def _warning(noise: QuantizationNoise) -> str:
 
 
 def _require_alone(output: Path, alone: bool) -> None:
-    """UsageError for what does not go with --as."""
+    """Raises UsageError for what does not go with --as."""
     from qir.errors import UsageError
     from qir.pipeline import SUFFIX
 
@@ -501,7 +504,7 @@ def _require_alone(output: Path, alone: bool) -> None:
 
 
 def _require_work(path: Path, plan: Plan) -> None:
-    """UsageError where nothing can become integer, with the reason."""
+    """Raises UsageError where nothing can become integer, with the reason."""
     from qir.analysis.decisions import ALREADY
     from qir.errors import UsageError
 
@@ -516,13 +519,23 @@ def _require_work(path: Path, plan: Plan) -> None:
 
 
 def _reason(plan: Plan) -> str:
-    """Why nothing of a model becomes integer: what keeps products, else the commonest reason."""
+    """Returns why nothing of a model becomes integer: what keeps products, else the commonest
+    reason."""
     from qir.passes.quantize.quantize_dynamic import NO_MATRIX, NO_PRODUCT
 
     floats = [d.reason for d in plan.decisions if d.becomes == "float"]
     ranked = Counter(said for said in floats if said not in (NO_PRODUCT, NO_MATRIX))
     ranked = ranked or Counter(floats)
     return ranked.most_common(1)[0][0] if ranked else "it has no ops"
+
+
+def _reasons(said: Iterable[str]) -> str:
+    """The reasons of one op's nodes; one stands for all that name another value alone."""
+    alike: dict[str, list[str]] = {}
+    for reason in said:
+        alike.setdefault(_VALUE.sub("%", reason), []).append(reason)
+    counts = ((each[0], len(set(each))) for each in alike.values())
+    return "; ".join(f"{one} ({count:,} such)" if count > 1 else one for one, count in counts)
 
 
 def _show(screen: Screen, plan: Plan) -> None:
@@ -535,9 +548,7 @@ def _show(screen: Screen, plan: Plan) -> None:
             op,
             f"{done[op]:,}",
             f"{count - done[op]:,}" if count > done[op] else "-",
-            "; ".join(
-                dict.fromkeys(d.reason for d in found if d.op == op and d.becomes == "float")
-            ),
+            _reasons(d.reason for d in found if d.op == op and d.becomes == "float"),
         )
         for op, count in sorted(total.items(), key=lambda item: (-item[1], item[0]))
     ]

@@ -43,7 +43,7 @@ Result = tuple[str, str, "Tensor"]
     default="reference",
     show_default=True,
     metavar="ENGINE",
-    help="What runs it: reference, cpu, onnxruntime, or onnxruntime:plain, without its optimizer.",
+    help="Engine: reference, cpu, onnxruntime, or onnxruntime:plain, without its optimizer.",
 )
 @click.option(
     "--compare",
@@ -205,7 +205,7 @@ def run(
 
 
 def _runs(model: Path, engine: str, compare: str | None) -> str:
-    """The engine that runs a file: a program file runs on QIR's kernels alone."""
+    """Returns the engine that runs a file: a program file runs on QIR's kernels alone."""
     from qir.errors import UsageError
     from qir.pipeline import KERNELS
 
@@ -275,7 +275,8 @@ def _named(results: Tensors) -> Iterator[Result]:
 
 
 def _apart(data: Path | None, parts: Parts) -> Iterator[Result]:
-    """The results of each feed as they are written: of a folder with the name of its file."""
+    """Yields the results of each feed as they are written: of a folder with the name of its
+    file."""
     from qir.calibration.data import data_files
 
     if data is None or not data.is_dir():
@@ -291,7 +292,7 @@ def _apart(data: Path | None, parts: Parts) -> Iterator[Result]:
 
 
 def _save(path: Path, graph: Graph, results: Iterable[Result]) -> None:
-    """Writes arrays, strings as those of NumPy; DataError for what no such array is."""
+    """Writes arrays, strings as those of NumPy; raises DataError for what no such array is."""
     import numpy as np
 
     from qir.atomic import replacing
@@ -322,7 +323,7 @@ def _texts(array: Tensor) -> Tensor:
 
 
 def _kind(graph: Graph, name: str, array: Tensor) -> str:
-    """What a result holds: its elements' type, or its own where it is no tensor."""
+    """Returns what a result holds: its elements' type, or its own where it is no tensor."""
     from qir.ir.dtype import dtype_of
 
     found = graph.outputs.get(name) or graph.values.get(name)
@@ -351,7 +352,7 @@ def _described(graph: Graph, name: str, array: Tensor) -> dict[str, object]:
 
 
 def _ends(array: Tensor) -> tuple[float | None, float | None]:
-    """The least and the greatest of the finite elements."""
+    """Returns the least and the greatest of the finite elements."""
     import numpy as np
 
     if array.dtype.kind not in "biufV" or not array.size:
@@ -382,7 +383,7 @@ def _show(screen: Screen, graph: Graph, results: Tensors) -> None:
 
 
 def _element(value: object) -> str:
-    """An element; a list or the like, which is no tensor, as Python shows it."""
+    """Returns an element; a list or the like, which is no tensor, as Python shows it."""
     import numpy as np
 
     if not isinstance(value, np.generic) or value.dtype.kind in "biuOUST":

@@ -112,7 +112,7 @@ class Screen:
         print(spelled(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)))
 
     def facts(self, facts: Mapping[str, str]) -> None:
-        """Prints names and what is to say of each, aligned; long ones go on below themselves."""
+        """Prints names and what is to say of each, aligned; long ones continue below themselves."""
         wide = max(map(len, facts), default=0)
         for name, text in facts.items():
             room = None if self.width is None else self.width - wide - 4
@@ -203,7 +203,7 @@ def _cell(value: str | StyledText) -> StyledText:
 
 
 def _cells(text: str) -> int:
-    """How many columns of a terminal the text takes."""
+    """Returns how many columns of a terminal the text takes."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -214,7 +214,8 @@ def _cells(text: str) -> int:
 def layout(
     columns: Sequence[Column], rows: Sequence[Sequence[StyledText]], width: int | None
 ) -> tuple[list[int], list[int]]:
-    """Which columns are shown, and how wide: the last to drop goes first, then names give way."""
+    """Returns which columns are shown, and how wide: the last to drop goes first, then names give
+    way."""
     natural = [
         max([_cells(column.title), *(_cells(row[i].text) for row in rows)])
         for i, column in enumerate(columns)
@@ -245,7 +246,7 @@ def layout(
 
 
 def _folded(text: str, width: int) -> list[str]:
-    """The text in full, on as many lines as it takes: a name is broken anywhere."""
+    """Returns the text in full, on as many lines as it takes: a name is broken anywhere."""
     lines = [""]
     for letter in text:
         if lines[-1] and _cells(lines[-1] + letter) > width:
@@ -287,20 +288,20 @@ def three(number: float) -> str:
 
 
 def real(number: float | None, figures: int = 4) -> str:
-    """A real number in a few figures; `-` where there is none."""
+    """Returns a real number in a few figures; `-` where there is none."""
     return "-" if number is None else f"{number:.{figures}g}"
 
 
 def whole(number: float | None, figures: int = 4) -> str:
-    """A number that may be whole, as quantized values are: all its figures then, else as `real`
-    writes it."""
+    """Returns a number that may be whole, as quantized values are: all its figures then, else as
+    `real` writes it."""
     if number is None or not float(number).is_integer() or abs(number) >= 2.0**53:
         return real(number, figures)
     return str(int(number))
 
 
 def aligned(number: float | None) -> str:
-    """A real number for a column of them: the points stand in one line."""
+    """Returns a real number for a column of them: the points are in one line."""
     if number is None:
         return "-"
     plain = number == 0 or 0.001 <= abs(number) < 100_000

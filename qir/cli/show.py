@@ -35,7 +35,7 @@ def show(
 ) -> None:
     """Show what is in a model.
 
-    Inputs and outputs, size (with data beside the file), work and the share of it in integers, and
+    Inputs and outputs, size (with external data), work and the share of it in integers, and
     each layer with scale and zero point of its result. Work is counted for one sample.
 
     --json prints {file, file_bytes, name, profile, frameworks, nodes, parameters, bytes, macs,
@@ -48,7 +48,7 @@ def show(
     from qir.ledger import Ledger
 
     if text and (node or as_json):
-        raise UsageError("--text goes with neither --node nor --json")
+        raise UsageError("--text excludes --node and --json")
     ledger = Ledger()
     graph = open_model(model, ledger, shapes)
     screen = Screen()
@@ -89,7 +89,7 @@ def _left_out(ledger: Ledger) -> list[str]:
 
 
 def _called(graph: Graph) -> str:
-    """How a model is called, where inputs and results alone do not say it."""
+    """Returns how a model is called, where inputs and results alone do not say it."""
     from qir.ir.call_signature import CallSignature
 
     found = CallSignature.of(graph)

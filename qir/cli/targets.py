@@ -34,9 +34,9 @@ def targets(name: str | None, matrix: bool, schema: bool, as_json: bool, quiet: 
     """List the targets: what models can be quantized for.
 
     With NAME, of a target or of a target file such as ./mine.toml: which kinds of quantization it
-    has, and op by op what it takes. --matrix prints the frameworks and libraries of all targets,
-    how they store activations and weights, by which formulas, and the forms of each kind; where
-    today's framework computes otherwise than the matrix says, both formulas are printed.
+    has, and what it supports, op by op. --matrix prints the frameworks and libraries of all
+    targets, how they store activations and weights, by which formulas, and the forms of each kind;
+    where today's framework computes otherwise than the matrix says, both formulas are printed.
 
     --json prints {targets: [{name, framework, library, formats, activations, weights, status}]};
     with NAME {name, framework, library, formats, activations, weights, status, profile, kinds:
@@ -178,7 +178,7 @@ def _more(row: OpCapability) -> str:
 
 
 def _value(value: object) -> str:
-    """A value of an attribute as target files write it."""
+    """Returns a value of an attribute as target files write it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -25,7 +25,7 @@ DEBUG: list[bool] = []
 
 
 class Verb(click.Command):
-    """A command whose help ends with examples; each can be run as it stands."""
+    """A command whose help ends with examples; each can be run as it is."""
 
     examples: tuple[str, ...] = ()
 
@@ -66,12 +66,12 @@ PATH = click.Path(path_type=Path)
 
 
 def model(function: Function) -> Function:
-    """The model a verb works on."""
+    """Returns the model a verb works on."""
     return click.argument("model", type=PATH)(function)
 
 
 def output(text: str, *, required: bool = True) -> Decorator:
-    """The file a verb writes."""
+    """Returns the file a verb writes."""
     return click.option("-o", "--output", type=PATH, required=required, metavar="FILE", help=text)
 
 
@@ -81,17 +81,14 @@ DATA = "An .npy or .npz file, a folder of them or of images, a .jsonl or .csv fi
 
 def data(text: str, *, required: bool = False) -> Decorator:
     """Samples to calibrate with or to run on."""
-    rule = (
-        "Arrays named after no input are not read, but a file's only one, labels aside, is the only"
-        " input's"
-    )
+    rule = "Arrays that are not named as an input are ignored; a single array is for a single input"
     return click.option(
         "--data", type=PATH, required=required, metavar="PATH", help=f"{text} {rule}."
     )
 
 
 def isa(text: str) -> Decorator:
-    """The processor by whose rules numbers are computed."""
+    """Returns the processor by whose rules numbers are computed."""
     known = "any, avx2, avx512, vnni or amx. Without it this one"
     return click.option("--isa", metavar="SET", help=f"{text}: {known}.")
 
@@ -114,7 +111,7 @@ class Count(click.ParamType):  # type: ignore[type-arg]
 
 
 def whole(name: str, text: str, default: int | None = None, least: int = 1) -> Decorator:
-    """An option that is a whole number."""
+    """Returns an option that is a whole number."""
     show = default is not None
     return click.option(
         name, type=Count(least), default=default, show_default=show, metavar="N", help=text
@@ -246,5 +243,5 @@ save_ledger = click.option(
 
 
 def all_rules(rules: Sequence[str], floats: Sequence[str]) -> tuple[str, ...]:
-    """The rules of both options; a name's blanks match as any character."""
+    """Returns the rules of both options; a name's blanks match as any character."""
     return (*rules, *(f"name={'?'.join(glob.split())}: float" for glob in floats))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 )
 @shared.model
 @click.option("--target", metavar="NAME", help="Also report what this backend does not support.")
-@click.option("--overflow", is_flag=True, help="Show how far the sums of every product can go.")
+@click.option("--overflow", is_flag=True, help="Show the largest possible sums of every product.")
 @shared.as_json
 @shared.quiet
 @click.pass_context
@@ -186,7 +186,7 @@ def _furthest(sums: SumRange) -> int:
 
 
 def pairs_text(sums: SumRange) -> str | StyledText:
-    """What becomes of sums of two neighbouring products, with a pair that shows it."""
+    """Returns what becomes of sums of two neighbouring products, with a pair that shows it."""
     pairs = sums.pairs
     if pairs is None:
         return "none"

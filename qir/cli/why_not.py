@@ -66,7 +66,7 @@ def why_not(context: click.Context, model: Path, node: str, pattern: str, as_jso
 
 
 def _find(graph: Graph, path: str) -> Node:
-    """The node that makes a value; UsageError where there is none."""
+    """Returns the node that makes a value; raises UsageError where there is none."""
     from qir.errors import UsageError
 
     if graph.has(path):

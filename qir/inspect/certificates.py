@@ -1,9 +1,9 @@
 """What is certain of a layer's sums: whether they wrap, and on which of them two runtimes differ.
 
-A kernel brings a sum to a quantized value by a map that never falls. So two profiles agree on every
-sum if their quantized values step at the same sums: it is enough to look at the sums around each
-step, and to count those that some input makes. Where there are few, each is looked at. All
-quantized values are the reference's own.
+A kernel brings a sum to a quantized value by a quantized type that never falls. So two profiles
+agree on every sum if their quantized values step at the same sums: it is enough to look at the sums
+around each step, and to count those that some input makes. Where there are few, each is looked at.
+All quantized values are the reference's own.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Ties:
 
     profiles: tuple[str, ...]
     proof: str = ""
-    """`sums`: each was looked at; `steps`: those around each step of a map that never falls."""
+    """`sums`: each was looked at; `steps`: those around each step of a quantized type that never
+    falls."""
     sums: int = 0
     """Sums that some input makes, over all channels, and of transposed convolutions over all kinds
     of places, which meet other taps; of a channel with more than 4,194,304 steps of
@@ -148,7 +149,7 @@ def _ties(
     own: Sequence[tuple[NodeContext, Product] | None],
     most: int,
 ) -> Ties | None:
-    """What parts profiles on a layer, each by the kernel that it makes of it."""
+    """Returns what parts profiles on a layer, each by the kernel that it makes of it."""
     if not profiles:
         return None
     sums, ours = sums_of(seen, made), [found or (seen, made) for found in own]
@@ -210,12 +211,12 @@ class _Layer:
         return len(self.rows)
 
     def scale(self, channel: int) -> np.float32:
-        """The scale of a channel's weights."""
+        """Returns the scale of a channel's weights."""
         return np.float32(self.scales[channel % self.scales.size])
 
 
 def _layer(kernels: Sequence[tuple[Node, Product]], profiles: tuple[str, ...]) -> _Layer | Ties:
-    """The layer, as each profile has it, or why its sums decide nothing."""
+    """Returns the layer, as each profile has it, or why its sums decide nothing."""
     found = []
     for name, (node, made) in zip(profiles, kernels, strict=True):
         if isinstance(layer := _by_one(name, node, made), str):
@@ -235,7 +236,7 @@ def _layer(kernels: Sequence[tuple[Node, Product]], profiles: tuple[str, ...]) -
 
 
 def _by_one(name: str, node: Node, made: Product) -> _Layer | str:
-    """The layer as one profile has it, or why its sums decide nothing."""
+    """Returns the layer as one profile has it, or why its sums decide nothing."""
     result, weights = node.result.type.quant, made.weights
     why = _unfit(node, made)
     if why or result is None or weights is None:
@@ -253,7 +254,7 @@ def _by_one(name: str, node: Node, made: Product) -> _Layer | str:
 
 
 def _alike(one: _Layer, other: _Layer) -> bool:
-    """Whether two layers sum the same numbers, and step alike but for their zero points."""
+    """Returns whether two layers sum the same numbers, and step alike but for their zero points."""
     a, b = one.own[0], other.own[0]
     same = np.array_equal(one.rows, other.rows) and np.array_equal(one.scales, other.scales)
     same = same and one.gain == other.gain and one.reals == other.reals
@@ -262,7 +263,8 @@ def _alike(one: _Layer, other: _Layer) -> bool:
 
 
 def _unfit(node: Node, made: Product) -> str:
-    """Why the quantized values of a product are no function of its sums and their channel."""
+    """Returns why the quantized values of a product are no function of its sums and their
+    channel."""
     step, result = made.step, node.result.type.quant
     if step.row.name not in SUMMING or made.turned:
         return f"{step.row.name} is not laid out as one row of weights a channel"
@@ -286,7 +288,7 @@ def _unfit(node: Node, made: Product) -> str:
 
 
 def _unsaid(rule: Rule, name: str, made: Product, weights: Array, result: QuantType) -> str:
-    """Why a profile's quantized values are not to be had from sums alone."""
+    """Returns why a profile's quantized values are not to be had from sums alone."""
     method, op = rule.method, made.step.row.name
     if method is None and op not in PRODUCTS:
         return f"{name} has no quantized kernel for {op}"
@@ -305,14 +307,14 @@ def _unsaid(rule: Rule, name: str, made: Product, weights: Array, result: QuantT
 
 
 def _gain(node: Node) -> float:
-    """What a product is multiplied with by its own op."""
+    """Returns what a product is multiplied with by its own op."""
     attrs = node.stages[0].attrs if node.stages else node.attrs
     gain = attrs.get("alpha", 1.0)
     return gain if isinstance(gain, float) else 1.0
 
 
 def _bias(node: Node, made: Product) -> Array | str | None:
-    """The bias, whatever it counts in; or why it is not known."""
+    """Returns the bias, whatever it counts in; or why it is not known."""
     step = made.step
     value = step.operands.get(SLOTS[step.row.name][2])
     if value is None:
@@ -326,7 +328,7 @@ def _bias(node: Node, made: Product) -> Array | str | None:
 
 
 def _ends(node: Node, result: QuantType, name: str) -> tuple[int, int]:
-    """The quantized values that activations leave, under a profile."""
+    """Returns the quantized values that activations leave, under a profile."""
     low, high = result.low, result.high
     found = profile(name)
     rule = found.resolve(quantizing(result))
@@ -338,7 +340,8 @@ def _ends(node: Node, result: QuantType, name: str) -> tuple[int, int]:
 
 
 def _reals(x: QuantType) -> tuple[int, int]:
-    """The least and the greatest integer less the zero point; beyond an edge there are zeros."""
+    """Returns the least and the greatest integer less the zero point; beyond an edge there are
+    zeros."""
     zero = int(np.asarray(x.zeros()).reshape(-1)[0])
     return min(x.low - zero, 0), max(x.high - zero, 0)
 
@@ -349,8 +352,8 @@ def _reals(x: QuantType) -> tuple[int, int]:
 def _codes(
     of: _Layer, own: _Own, sums: Whole, channel: int, scales: NDArray[np.float32]
 ) -> NDArray[np.int64]:
-    """The reference's quantized values of some sums of one channel, for each of some scales of its
-    weights; counted from the zero point of the first profile's.
+    """Returns the reference's quantized values of some sums of one channel, for each of some scales
+    of its weights; counted from the zero point of the first profile's.
 
     Sums are brought about as products of digits and powers of two.
     """
@@ -403,7 +406,7 @@ def _unit(of: _Layer, channel: int) -> tuple[float, float]:
 
 
 def _shifted_out(of: _Layer, rule: Rule) -> bool:
-    """Whether some sum leaves 32 bits where a rule shifts it before it is scaled."""
+    """Returns whether some sum leaves 32 bits where a rule shifts it before it is scaled."""
     if rule.requant.round not in TWICE:
         return False
     for channel, row in enumerate(of.rows):
@@ -430,7 +433,8 @@ class _Steps:
     """How many sums some input makes in all."""
 
     def hold(self, codes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether no quantized value steps outside the runs, for each column of integers."""
+        """Returns whether no quantized value steps outside the runs, for each column of
+        integers."""
         if self.runs is None:
             return np.ones(codes.shape[1], bool)
         if not len(self.runs):
@@ -447,7 +451,8 @@ class _Steps:
 
 
 def _steps(of: _Layer, channel: int) -> _Steps:
-    """All sums of a channel where they are few, else those near the steps of its integers."""
+    """Returns all sums of a channel where they are few, else those near the steps of its
+    integers."""
     reached = reach(of.rows[channel], *of.reals)
     least, greatest = reached.least, reached.greatest
     if reached.count <= _EACH:
@@ -476,7 +481,7 @@ def _all(sums: Whole) -> _Steps:
 
 
 def _settled(of: _Layer, profiles: tuple[str, ...], most: int) -> Ties:
-    """The smallest nudges for which profiles agree on every sum."""
+    """Returns the smallest nudges for which profiles agree on every sum."""
     looked = [_looked_at(of, channel) for channel in range(of.channels)]
     each, found = [steps for steps, _ in looked], [differ for _, differ in looked]
     total = sum(s.count for s in each)
@@ -503,7 +508,8 @@ def _settled(of: _Layer, profiles: tuple[str, ...], most: int) -> Ties:
 
 
 def _looked_at(of: _Layer, channel: int) -> tuple[_Steps, _Found]:
-    """The steps of a channel; where its integers are seen to step elsewhere, all of its sums."""
+    """Returns the steps of a channel; where its integers are seen to step elsewhere, all of its
+    sums."""
     steps = _steps(of, channel)
     found = _differ(of, steps, channel, [0])
     if found.counts[0] is None and steps.count <= WIDEST:
@@ -515,7 +521,8 @@ def _looked_at(of: _Layer, channel: int) -> tuple[_Steps, _Found]:
 def _smallest(
     of: _Layer, each: Sequence[_Steps], found: Sequence[_Found], channels: list[int], most: int
 ) -> int | None:
-    """The smallest nudge of one scale for which profiles agree on all channels that have it.
+    """Returns the smallest nudge of one scale for which profiles agree on all channels that have
+    it.
 
     Nudges are tried on the sums that part profiles as it is, and what passes on all.
     """
@@ -575,6 +582,6 @@ def _differ(of: _Layer, steps: _Steps, channel: int, nudges: Sequence[int]) -> _
 
 
 def nudged(scale: np.float32, ulps: int) -> np.float32:
-    """The float32 so many steps away."""
+    """Returns the float32 so many steps away."""
     bits = np.float32(scale).view(np.int32) + np.int32(ulps)
     return bits.view(np.float32)

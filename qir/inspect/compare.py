@@ -126,7 +126,7 @@ def _tolerance(
 
 
 def alike(a: object, b: object) -> bool:
-    """Whether two texts, lists or the like are the same, tensors within them bit by bit."""
+    """Returns whether two texts, lists or the like are the same, tensors within them bit by bit."""
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(map(alike, a, b))
     if isinstance(a, Mapping) and isinstance(b, Mapping):

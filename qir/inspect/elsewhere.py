@@ -37,11 +37,13 @@ class OtherRuntime(Probe):
             weakref.finalize(self, _end, self.child)
 
     def ask(self, question: pipe.Plain) -> Tensor:
-        """The array that the program answers; OpError where it has none, or has ended."""
+        """Returns the array that the program answers; raises OpError where it has none, or has
+        ended."""
         return np.asarray(self.answer(question))
 
     def answer(self, question: pipe.Plain) -> pipe.Plain:
-        """What the program answers; OpError where that is a text of why not, or it has ended."""
+        """Returns what the program answers; raises OpError where that is a text of why not, or it
+        has ended."""
         self.begin()
         child = self.child
         assert child is not None

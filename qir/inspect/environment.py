@@ -66,7 +66,7 @@ class Environment:
         return sum(bool(p.fault) and not p.missing for p in self.plugins) + bool(self.fault)
 
     def to_json(self) -> dict[str, object]:
-        """All of it as JSON takes it."""
+        """Returns all of it as JSON takes it."""
         fields = asdict(self)
         del fields["fault"]
         return {**fields, "kernels": self.kernels}
@@ -93,7 +93,8 @@ def environment(version: str) -> Environment:
 
 
 def _frameworks() -> dict[str, str | None]:
-    """The version of each framework in this Python, as its probe names the packages of it."""
+    """Returns the version of each framework in this Python, as its probe names the packages of
+    it."""
     found = {"onnx": _version("onnx")}
     for probe in probes():
         found[probe.backend] = found.get(probe.backend) or _first(probe.distributions)

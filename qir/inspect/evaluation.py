@@ -26,7 +26,7 @@ class Evaluation:
     """By output and metric, the number."""
 
     def to_json(self) -> dict[str, object]:
-        """The fields; infinite numbers stay what they are."""
+        """Returns the fields; infinite numbers stay what they are."""
         return asdict(self)
 
 
@@ -48,7 +48,7 @@ def joined(parts: Iterable[Tensors]) -> dict[str, Tensor]:
 
 
 def require_length(labels: Tensor, samples: int, where: str) -> None:
-    """DataError where there are not as many labels as samples."""
+    """Raises DataError where there are not as many labels as samples."""
     if not labels.ndim or len(labels) != samples:
         count = len(labels) if labels.ndim else 1
         raise DataError(f"{where}: {count} labels, the data have {samples} samples")

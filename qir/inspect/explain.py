@@ -32,7 +32,7 @@ class ConstantContents:
 
 @dataclass(frozen=True, slots=True)
 class OperandSummary:
-    """What stands in a slot."""
+    """What is in a slot."""
 
     slot: str
     tensor: InterfaceTensor
@@ -61,12 +61,12 @@ class Explanation:
     in_codes: bool
 
     def to_json(self) -> dict[str, object]:
-        """The fields as JSON takes them."""
+        """Returns the fields as JSON takes them."""
         return asdict(self)
 
 
 def find(graph: Graph, name: str) -> Node:
-    """The node that makes a value of that name, or comes from a source op of that name.
+    """Returns the node that makes a value of that name, or comes from a source op of that name.
 
     Raises UsageError where there is none, naming what is near, or where several came from it.
     """
@@ -86,7 +86,7 @@ def find(graph: Graph, name: str) -> Node:
 
 
 def explain(graph: Graph, name: str) -> Explanation:
-    """What one node is, reads and makes; UsageError if no node has that name."""
+    """Returns what one node is, reads and makes; raises UsageError if no node has that name."""
     node = find(graph, name)
     return Explanation(
         node.name,
@@ -140,7 +140,7 @@ def _contents(value: Value) -> ConstantContents | None:
 
 
 def _along(zeros: NDArray[np.generic], axis: int | None, rank: int) -> NDArray[np.generic]:
-    """Zero points shaped to stand beside quantized values; those of blocks count as 0."""
+    """Zero points shaped to be next to quantized values; those of blocks count as 0."""
     if axis is not None and zeros.ndim == 1:
         return zeros.reshape([-1 if i == axis else 1 for i in range(rank)])
     return zeros if zeros.ndim == 0 else np.zeros((), np.int64)

@@ -91,7 +91,7 @@ def _lines(node: Node) -> Iterator[str]:
 
 
 def to_dot(graph: GraphLike) -> str:
-    """The graph in Graphviz's language."""
+    """Returns the graph in Graphviz's language."""
     lines = [
         f"digraph {_dot(graph.name)} {{",
         "  rankdir=TB;",
@@ -118,7 +118,7 @@ def _dot_body(drawing: _Drawing, indent: str) -> Iterator[str]:
 
 
 def _dot(text: str) -> str:
-    """A quoted text; a line's end stays one."""
+    """Returns a quoted text; a line's end stays one."""
     lines = (
         printable(line).replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"')
         for line in text.split("\n")
@@ -127,7 +127,7 @@ def _dot(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with everything that is no letter, mark or blank spelled out."""
+    """Returns the text with everything that is no letter, mark or blank spelled out."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -137,7 +137,7 @@ def printable(text: str) -> str:
 
 
 def to_mermaid(graph: GraphLike) -> str:
-    """The graph as a Mermaid flowchart, for pages that draw such."""
+    """Returns the graph as a Mermaid flowchart, for pages that draw such."""
     drawing = _draw(graph, graph.name)
     lines = ["flowchart TD", *_mermaid_body(drawing, "  ")]
     used = {node_family(node.node) for node in _all(drawing)}
@@ -170,7 +170,7 @@ _PLAIN = re.compile(r"[\w .,:/|+=-]", re.ASCII)
 
 
 def _mermaid(text: str) -> str:
-    """What Mermaid could take for its own is written as a number: `#34;` is a quote."""
+    """Returns what Mermaid could take for its own is written as a number: `#34;` is a quote."""
     return "".join(
         c if _PLAIN.match(c) or (c.isalpha() and ord(c) > 127) else f"#{ord(c)};"
         for c in printable(text)
@@ -188,7 +188,7 @@ _KEYS = {
 
 
 def to_graphml(graph: GraphLike) -> str:
-    """The graph in GraphML; networkx reads it, and every use is an edge with its slot."""
+    """Returns the graph in GraphML; networkx reads it, and every use is an edge with its slot."""
     lines = [
         '<?xml version="1.0" encoding="utf-8"?>',
         '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">',
@@ -256,7 +256,7 @@ def _xml(text: str) -> str:
 
 
 def to_json(graph: GraphLike) -> dict[str, object]:
-    """The graph as JSON takes it: nodes in order, with operands and results by name.
+    """Returns the graph as JSON takes it: nodes in order, with operands and results by name.
 
     Elements of constants are left out; they have their content hash.
     """
@@ -340,7 +340,8 @@ def _json_attr(value: Attr) -> object:
 
 
 def _written(graph: GraphLike) -> str:
-    """The JSON as a text that a file holds: halves of letters are spelled out as JSON does."""
+    """Returns the JSON as a text that a file holds: halves of letters are spelled out as JSON
+    does."""
     text = json.dumps(to_json(graph), indent=1, ensure_ascii=False, allow_nan=False)
     return text.encode(errors="backslashreplace").decode() + "\n"
 

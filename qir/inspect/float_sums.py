@@ -41,7 +41,7 @@ _ONCE = frozenset(
     "global_max_pool max_pool_places max_unpool constant_of_shape scatter_elements scatter_nd "
     "one_hot nonzero unique hardmax eye_like range choose_qparams if loop scan".split()
 )
-"""Ops whose float values have one right float32, beside those that move elements."""
+"""Ops whose float values have one right float32, next to those that move elements."""
 _CONTROL = frozenset({"if", "loop", "scan"})
 _MEANS = frozenset(
     "avg_pool1d avg_pool2d avg_pool3d global_avg_pool adaptive_avg_pool reduce_mean".split()
@@ -67,7 +67,7 @@ class FloatSum:
 
 
 def float_sums(graph: Graph, beyond: int = -1) -> list[FloatSum]:
-    """Such ops of a graph and its bodies that stand in float, in their order.
+    """Such ops of a graph and its bodies that are in float, in their order.
 
     Of those alone whose quantized values have more than so many bits.
     """
@@ -80,7 +80,7 @@ def float_sums(graph: Graph, beyond: int = -1) -> list[FloatSum]:
 
 
 def said_of(sums: Sequence[FloatSum], who: str) -> str:
-    """One sentence: how many there are, which, and how far quantized values may be off."""
+    """Returns one sentence: how many there are, which, and how far quantized values may be off."""
     ops = ", ".join(f"{n} {op}" for op, n in Counter(s.op for s in sums).most_common())
     known = [s.codes for s in sums if s.codes is not None]
     apart = f", by {max(known)} at most for one op" if known else ""
@@ -138,7 +138,8 @@ def _bits(node: Node) -> int:
 
 
 def _made(value: Value) -> QuantType | None:
-    """The map of the integers that a result becomes, after activations that round nothing."""
+    """Returns the quantized type of the integers that a result becomes, after activations that
+    round nothing."""
     use = value.only_use
     while use is not None and use.node.op in ("relu", "clip"):
         use = use.node.result.only_use
@@ -201,7 +202,7 @@ def _terms(node: Node, data: str, w: Value) -> int | None:
 
 
 def _spread(node: Node, w: Value, terms: int, few: int) -> float | None:
-    """The greatest sum of the magnitudes of weights that make one element."""
+    """Returns the greatest sum of the magnitudes of weights that make one element."""
     reals = _held(w, few)
     if reals is None:
         large = _largest(w, few)
@@ -229,7 +230,8 @@ def _product(shape: Shape) -> int | None:
 
 
 def _held(value: Value, few: int) -> NDArray[np.float64] | None:
-    """The float values of a constant, dequantized where it is quantized; None for what is none."""
+    """Returns the float values of a constant, dequantized where it is quantized; None for what is
+    none."""
     source = value.node.operands["x"] if value.node.op == "dequantize" else value
     array = source.constant
     if array is None or math.prod(array.held.shape) > few:
@@ -243,7 +245,8 @@ def _held(value: Value, few: int) -> NDArray[np.float64] | None:
 
 
 def _largest(value: Value, few: int) -> float | None:
-    """The greatest magnitude that a value can have, by its map or as a constant."""
+    """Returns the greatest magnitude that a value can have, by its quantized type or as a
+    constant."""
     reals = _held(value, few)
     if reals is not None:
         return float(np.abs(reals).max(initial=0.0))

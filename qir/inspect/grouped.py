@@ -20,7 +20,8 @@ Found: TypeAlias = Mapping[Place, tuple[NodeContext, Product]]
 
 
 def layers(graph: Graph, profiles: Sequence[str]) -> tuple[Found, tuple[Found, ...]]:
-    """Every integer product, fused wherever it can be or by some profile; and those by each.
+    """Returns every integer product, fused wherever it can be or by some profile; and those by
+    each.
 
     One on what dequantize makes is named only where every profile leaves it there.
     """
@@ -39,7 +40,7 @@ def layers(graph: Graph, profiles: Sequence[str]) -> tuple[Found, tuple[Found, .
 
 
 def _on_codes(made: Product) -> bool:
-    """Whether a product takes quantized values, not what dequantize makes of them."""
+    """Returns whether a product takes quantized values, not what dequantize makes of them."""
     types = [v.type for slot, v in made.step.operands.items() if slot in made.slots]
     return all(t.quant is not None or not t.dtype.is_float for t in types)
 

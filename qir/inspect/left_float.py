@@ -44,7 +44,8 @@ class PredictedKernel:
 
 
 def predicted_kernels(graph: Graph, named: str) -> list[PredictedKernel]:
-    """The kernels that a profile's runtime would make of a float graph; of other graphs none."""
+    """Returns the kernels that a profile's runtime would make of a float graph; of other graphs
+    none."""
     found = profile(named)
     made = kernels(graph, found) if is_float(graph) else []
     return [PredictedKernel(k.last.name, told(k, found), _origins(k)) for k in made]
@@ -55,7 +56,7 @@ def _origins(kernel: KernelGroup) -> tuple[Origin, ...]:
 
 
 def left_float(graph: Graph) -> Iterator[Left]:
-    """The ops of a grouped graph that compute with floats, each with the reason.
+    """Yields the ops of a grouped graph that compute with floats, each with the reason.
 
     Of a float graph these are the ops that are in no kernel.
     """
@@ -82,7 +83,7 @@ def _title(node: Node) -> str:
 
 
 def _real(node: Node) -> bool:
-    """Whether an op computes with floats alone."""
+    """Returns whether an op computes with floats alone."""
     types = [v.type for v in (*node.operands.values(), *node.results)]
     return not any(t.quant for t in types) and any(t.dtype.is_float for t in types)
 
@@ -119,7 +120,7 @@ def _reason(node: Node, found: Profile, *, real: bool) -> str:
 
 
 def _row(node: Node, tails: frozenset[str]) -> tuple[tuple[Node, ...], Node | None]:
-    """A node, the activations after it, and the quantize that ends them."""
+    """Returns a node, the activations after it, and the quantize that ends them."""
     ops = [node]
     while (use := ops[-1].result.only_use) is not None and use.node.op in tails:
         ops.append(use.node)

@@ -49,13 +49,13 @@ class Runtime:
 
 
 def runtimes() -> tuple[Runtime, ...]:
-    """Every runtime that plugins can probe or have a file of, and what is known of it."""
+    """Returns every runtime that plugins can probe or have a file of, and what is known of it."""
     probed = tuple(_known(probe) for probe in probes())
     return (*probed, *_others({r.profile for r in probed}))
 
 
 def assumed() -> tuple[Runtime, ...]:
-    """The files of which no probe is: what they say is assumed, on what they rest."""
+    """Returns the files of which no probe is: what they say is assumed, on what they rest."""
     return _others({_known(probe).profile for probe in probes()})
 
 
@@ -72,7 +72,7 @@ def _others(shown: Set[str]) -> tuple[Runtime, ...]:
 
 
 def _installed(of: Profile) -> str | None:
-    """The version of a file's runtime that is here, where the file speaks of it."""
+    """Returns the version of a file's runtime that is here, where the file speaks of it."""
     head = head_of(of)
     versions = [p.version for p in probes() if p.backend == head.backend]
     return next((v for v in versions if v and covers(head.versions, v)), None)
@@ -118,7 +118,7 @@ def _kept(place: Path) -> tuple[str, int] | None:
 
 
 def _place(probe: Probe, name: str, digest: str) -> Path:
-    """A file for one runtime, version, setting, profile and processor."""
+    """Returns a file for one runtime, version, setting, profile and processor."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     parts = [probe.name, probe.version, name, digest, platform.machine(), *processor_features(())]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -126,7 +126,7 @@ def _place(probe: Probe, name: str, digest: str) -> Path:
 
 
 def today() -> str:
-    """The day, as evidence names it."""
+    """Returns the day, as evidence names it."""
     return datetime.date.today().isoformat()
 
 
@@ -134,7 +134,8 @@ def today() -> str:
 
 
 def draft(measured: Measured, name: str) -> str:
-    """The text of a profile file: the nearest one, and the fields in which the runtime differs.
+    """Returns the text of a profile file: the nearest one, and the fields in which the runtime
+    differs.
 
     Raises ProfileError for a name that is taken, or where some op obeys no arithmetic that fields
     can say.
@@ -185,7 +186,7 @@ def _evidence(measured: Measured) -> str:
 
 
 def to_json(measured: Measured) -> dict[str, object]:
-    """What was measured as JSON takes it."""
+    """Returns what was measured as JSON takes it."""
     return {
         "name": measured.name,
         "version": measured.version,

@@ -39,7 +39,8 @@ class Metric(ABC):
         return None
 
     def __call__(self, wanted: NDArray[np.generic], given: NDArray[np.generic]) -> float:
-        """The number of two arrays of any element type; NaN where they hold none to compare.
+        """Returns the number of two arrays of any element type; NaN where they hold none to
+        compare.
 
         Raises DataError for arrays of shapes that do not fit, of no numbers, and for labels that
         are no class of the scores.
@@ -70,7 +71,7 @@ class Metric(ABC):
 def is_labels(wanted: NDArray[np.generic], given: NDArray[np.generic]) -> bool:
     """Returns whether `wanted` holds whole numbers, one for each row of the scores `given`.
 
-    Axes of size 1 beside the classes are ignored, as those of a last convolution.
+    Axes of size 1 next to the classes are ignored, as those of a last convolution.
     """
     rank = wanted.ndim
     if wanted.dtype.kind not in "iu" or rank == 0 or given.ndim <= rank:
@@ -80,7 +81,7 @@ def is_labels(wanted: NDArray[np.generic], given: NDArray[np.generic]) -> bool:
 
 
 def _require_classes(name: str, labels: NDArray[np.generic], classes: int) -> None:
-    """DataError for a label that is no class; those below 0 say that there is no label."""
+    """Raises DataError for a label that is no class; those below 0 say that there is no label."""
     wrong = np.argwhere(labels.astype(np.int64) >= classes)
     if len(wrong):
         place = [int(i) for i in wrong[0]]
@@ -131,7 +132,7 @@ class MeanError(Metric):
 
 
 class Top1(Metric):
-    """The share of rows whose largest element stands at the label, or where the other's stands."""
+    """The share of rows whose largest element is at the label, or where the other's stands."""
 
     name = "top1"
     better = "high"
@@ -162,7 +163,7 @@ class Top5(Top1):
 
 
 class Agreement(Top1):
-    """The share of rows whose largest element stands where the other result's stands."""
+    """The share of rows whose largest element is where the other result's stands."""
 
     name = "agreement"
     labels = False
@@ -232,7 +233,8 @@ class Perplexity(Metric):
 
 
 def _logarithms(scores: Reals) -> Reals:
-    """The logarithms of probabilities, which sum to 1 in each row, or of the softmax of logits."""
+    """Returns the logarithms of probabilities, which sum to 1 in each row, or of the softmax of
+    logits."""
     sums = scores.sum(axis=-1)
     if scores.min() >= 0 and np.abs(sums - 1).max() < 1e-3:
         return np.asarray(np.log(scores))
@@ -241,7 +243,7 @@ def _logarithms(scores: Reals) -> Reals:
 
 
 def metric(name: str) -> Metric:
-    """The metric of that name.
+    """Returns the metric of that name.
 
     Raises UsageError if there is none, PluginError for one that is broken.
     """

@@ -42,7 +42,7 @@ class SumRange:
     order."""
     why: str = ""
     slot: str = ""
-    """What stands before the product's slots: nothing, or the place of a later stage: `2.`"""
+    """What is before the product's slots: nothing, or the place of a later stage: `2.`"""
     path: str = ""
     """The graph, and the nodes and bodies it is in."""
     origin: str = ""
@@ -72,7 +72,7 @@ class SumRange:
         return None if self.pairs is None else self.pairs.saturates
 
     def to_json(self) -> dict[str, object]:
-        """The fields, and what follows from them, as JSON takes them."""
+        """Returns the fields, and what follows from them, as JSON takes them."""
         found = asdict(self) | {"bits": self.bits, "headroom": self.headroom, "wraps": self.wraps}
         if self.pairs is not None:
             found["pairs"] = asdict(self.pairs) | {"saturates": self.pairs.saturates}
@@ -82,7 +82,7 @@ class SumRange:
 def overflow(graph: Graph) -> tuple[SumRange, ...]:
     """Returns the sums of every quantized product, in QDQ and integer form, bodies included.
 
-    Of a foreign op that sums quantized values by its name it is told that nothing is known.
+    A foreign op that sums quantized values by its name is reported as unknown.
     """
     found: list[SumRange] = []
     for seen in walk(graph, computed):
@@ -92,7 +92,8 @@ def overflow(graph: Graph) -> tuple[SumRange, ...]:
 
 
 def _unknown(seen: NodeContext) -> Iterator[SumRange]:
-    """What is to be said of a foreign op: it may sum quantized values, and nobody knows how."""
+    """Yields what is to be said of a foreign op: it may sum quantized values, and nobody knows
+    how."""
     node = seen.node
     if node.op != "foreign":
         return
@@ -116,13 +117,13 @@ def _unknown(seen: NodeContext) -> Iterator[SumRange]:
 
 
 def _holds_codes(kind: TensorType) -> bool:
-    """Whether a tensor is quantized, or holds integers of as few bits."""
+    """Returns whether a tensor is quantized, or holds integers of as few bits."""
     dtype = kind.dtype
     return kind.rank > 1 and (kind.quant is not None or (dtype.is_integer and dtype.bits <= 16))
 
 
 def sums_of(seen: NodeContext, product: Product) -> SumRange:
-    """The sums of one integer product."""
+    """Returns the sums of one integer product."""
     node, found = seen.node, bound(product)
     depth, least, greatest, channel = (None,) * 4 if isinstance(found, str) else found
     static = product.weights is not None

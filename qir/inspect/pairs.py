@@ -11,8 +11,8 @@ from qir.profiles import profile, profile_names, query_of
 
 
 def saturated_by(node: Node, made: Product, profiles: Sequence[str], isa: str) -> tuple[str, ...]:
-    """The profiles under which pairs of products can saturate on a processor, or the quantized
-    values of a window beside zero points of weights."""
+    """Returns the profiles under which pairs of products can saturate on a processor, or the
+    quantized values of a window next to zero points of weights."""
     query = query_of(node, isa=isa)
     names = profile_names() if query.forms else profiles
     said = {name: profile(name).resolve(query).acc.pairs for name in names}
@@ -21,7 +21,7 @@ def saturated_by(node: Node, made: Product, profiles: Sequence[str], isa: str) -
 
 
 def cut(how: str, made: Product) -> bool:
-    """Whether something saturates in 16 bits where pairs of terms are added so."""
+    """Returns whether something saturates in 16 bits where pairs of terms are added so."""
     signed = made.x.storage.kind == "int" and made.step.call.op.startswith("conv")
     if how == "exact" or (how == "halve_signed" and signed):
         return False

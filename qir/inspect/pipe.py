@@ -1,6 +1,6 @@
-"""Plain values and arrays between a program and a child that it started, over a pipe.
+"""Exchanges plain values and arrays with a child process over a pipe.
 
-A message is JSON and the arrays that it tells of, in NumPy's own format; nothing in it is run.
+A message is JSON and the arrays that it names, in NumPy's own format; nothing in it is run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SIZE = 8  # bytes of a length
 
 
 def pack(value: Plain) -> bytes:
-    """The bytes of a message; TypeError for what none may hold."""
+    """Returns the bytes of a message; raises TypeError for what none may hold."""
     arrays: list[NDArray[np.generic]] = []
     parts = [json.dumps(_told(value, arrays)).encode()]
     for array in arrays:
@@ -43,7 +43,7 @@ def pack(value: Plain) -> bytes:
 
 
 def receive(stream: IO[bytes]) -> Plain:
-    """The next message of a stream; EOFError where it ends."""
+    """Returns the next message of a stream; raises EOFError where it ends."""
     count = int.from_bytes(_read(stream, _SIZE), "little")
     parts = [_read(stream, int.from_bytes(_read(stream, _SIZE), "little")) for _ in range(count)]
     blocks = map(io.BytesIO, parts[1:])
@@ -79,7 +79,7 @@ def _read(stream: IO[bytes], count: int) -> bytes:
 
 
 def _told(value: Plain, arrays: list[NDArray[np.generic]]) -> object:
-    """A value as JSON has it: what is no list, text or number is an object of one key."""
+    """Returns a value as JSON has it: what is no list, text or number is an object of one key."""
     match value:
         case np.ndarray() | np.generic():
             arrays.append(np.asarray(value))

@@ -40,18 +40,19 @@ class PluginSummary:
     """Why it cannot be used; empty where it can."""
 
     def to_json(self) -> dict[str, object]:
-        """The fields as JSON takes them."""
+        """Returns the fields as JSON takes them."""
         return asdict(self)
 
 
 def plugins(kind: str = "") -> tuple[PluginSummary, ...]:
-    """The plugins of a kind, or all; each is loaded to see whether it works."""
+    """Returns the plugins of a kind, or all; each is loaded to see whether it works."""
     groups = [group_of(kind)] if kind else list(registry.KINDS)
     return tuple(look(group, name) for group in groups for name in registry.names(group))
 
 
 def group_of(kind: str) -> str:
-    """The entry points of a kind, named as `pass` or `qir.passes`; PluginError for no kind."""
+    """Returns the entry points of a kind, named as `pass` or `qir.passes`; raises PluginError for
+    no kind."""
     for group, short in registry.KINDS.items():
         if kind in (group, short):
             return group
@@ -59,7 +60,8 @@ def group_of(kind: str) -> str:
 
 
 def load_plugin(group: str, name: str) -> object:
-    """The plugin of that name, which is what its kind must be; PluginError where it is not."""
+    """Returns the plugin of that name, which is what its kind must be; raises PluginError where it
+    is not."""
     if group == "qir.ops":
         return plugin_op(name)
     found = registry.find(group, name)
@@ -106,7 +108,7 @@ _DERIVED: dict[str, tuple[type, str]] = {
 
 
 def look(group: str, name: str) -> PluginSummary:
-    """One plugin, loaded to see whether it works."""
+    """Returns one plugin, loaded to see whether it works."""
     state: State = "ok"
     fault = place = ""
     try:

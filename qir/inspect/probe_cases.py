@@ -57,7 +57,7 @@ class Forms:
     weights: tuple[Grain, ...] = ("tensor", "channel")
     """Whether weights have one scale, or one a channel."""
     zeros: Literal["odd", "none"] = "odd"
-    """`none`: integer 0 stands for zero, and types declare a range, of which runtimes are told."""
+    """`none`: zero points are 0, and types declare a range, which runtimes receive."""
     about_zero: bool = False
     """Whether weights have no quantized value -128."""
     layout: str = "NCHW"
@@ -66,7 +66,7 @@ class Forms:
     padded: bool = True
     """Whether windows may stand beyond the edge."""
     joined: bool = True
-    """Whether parts of other maps than the result's are put together."""
+    """Whether parts of other quantized types than the result's are put together."""
     parts: tuple[str, ...] = ("u8", "i8")
     """Storage types of what is put together."""
     whole_ends: bool = False
@@ -81,13 +81,13 @@ class Forms:
     """Whether convolutions may have as many groups as channels."""
 
     def after(self, op: str) -> Iterator[tuple[str, ...]]:
-        """What may follow an op in its kernel; nothing first."""
+        """Yields what may follow an op in its kernel; nothing first."""
         yield ()
         yield from (row[1:] for row in self.tails if row[0] == op)
 
 
 def cases(forms: Forms) -> Iterator[ProbeCase]:
-    """The cases of a runtime, the same ones every time."""
+    """Yields the cases of a runtime, the same ones every time."""
     for op in forms.ops:
         yield from _MAKERS[op](op, forms)
 
@@ -202,7 +202,7 @@ def _rounding(
 
 
 def _made(storage: str, forms: Forms, tail: tuple[str, ...]) -> str:
-    """The storage type of a product's result."""
+    """Returns the storage type of a product's result."""
     if forms.zeros == "odd":
         return storage
     return "u8" if tail and tail[-1] == "relu" else "i8"
@@ -236,7 +236,7 @@ def _extremes(op: str, forms: Forms, storage: str) -> ProbeCase:
 
 
 def _depthwise(op: str, forms: Forms, storage: str, number: int) -> ProbeCase:
-    """One channel a group: taps that leave 16 bits two by two, or sums that are ties."""
+    """Returns one channel a group: taps that leave 16 bits two by two, or sums that are ties."""
     rng = _rng(f"{op} {storage} depthwise", number)
     low, high = dtype(storage).bounds
     channels, most = 24, 9 if number else 127
@@ -280,7 +280,7 @@ def _volumes(op: str, forms: Forms) -> Iterator[ProbeCase]:
 
 
 def _wrapping(op: str, forms: Forms, storage: str) -> ProbeCase:
-    """A sum that 32 bits do not hold."""
+    """Returns a sum that 32 bits do not hold."""
     low, high = dtype(storage).bounds
     depth = 135_300 if low else 66_300
     x = np.full((2, depth), high, dtype(storage).carrier)
@@ -376,7 +376,7 @@ def _pointwise(op: str, forms: Forms) -> Iterator[ProbeCase]:
 
 
 def _softmax(op: str, forms: Forms) -> Iterator[ProbeCase]:
-    """Long rows, and short ones: one dominant entry, or several equal ones beside small ones.
+    """Long rows, and short ones: one dominant entry, or several equal ones next to small ones.
 
     Their results are on ties and beyond the extreme quantized value; intermediate products may
     overflow.
@@ -462,13 +462,13 @@ def _rng(name: str, number: int) -> np.random.Generator:
 
 
 def _all(storage: str) -> Tensor:
-    """Every quantized value."""
+    """Returns every quantized value."""
     low, high = dtype(storage).bounds
     return np.arange(low, high + 1).astype(dtype(storage).carrier)
 
 
 def _odd(rng: np.random.Generator, storage: str) -> int:
-    """An odd zero point, where rounding before it and after it differ at ties."""
+    """Returns an odd zero point, where rounding before it and after it differ at ties."""
     low, high = dtype(storage).bounds
     return int(rng.integers(low + 90, high - 90)) | 1
 
@@ -486,7 +486,7 @@ def _kind(
 def _ranged(
     storage: str, scale: NDArray[np.floating], axis: int | None, more: float = 0.0
 ) -> QuantType:
-    """The type of a range about zero, or from it; its scale is the range over the extreme
+    """Returns the type of a range about zero, or from it; its scale is the range over the extreme
     integer."""
     level = F(dtype(storage).bounds[1] + more)
     reach = np.asarray(scale * level, F)
@@ -514,7 +514,7 @@ def _one(
     feeds: Mapping[str, Tensor],
     tail: tuple[str, ...] = (),
 ) -> ProbeCase:
-    """The case of an op, or a row of them, whose result has that map."""
+    """Returns the case of an op, or a row of them, whose result has that quantized type."""
     full = spec(op).complete(attrs)
     shaped = operands["x"].type if op == "quantize" else infer(op, operands, full)[0]
     if not tail:
@@ -543,7 +543,7 @@ _TAILS: Mapping[str, Mapping[str, Attr]] = {
 
 
 def _summand(shaped: TensorType, kind: QuantType) -> tuple[Tensor, QuantType]:
-    """Quantized values to be added to what has that map, in another map."""
+    """Quantized values to be added to what has that quantized type, in another quantized type."""
     shape = tuple(d for d in shaped.shape if isinstance(d, int))
     rng, storage = _rng("summand", len(shape)), str(kind.storage)
     scale = np.asarray(kind.scales() * F(0.7), F)

@@ -1,4 +1,5 @@
-"""What a runtime on this machine obeys: each field of a profile measured, and held beside the file.
+"""What a runtime on this machine obeys: each field of a profile measured, and held next to the
+file.
 
 A runtime is given small programs and answers in bytes; the reference computes the same programs
 under the profile of the file, and under each other value that one field may have. What the runtime
@@ -46,7 +47,7 @@ Key = tuple[str, str]
 
 
 def head_of(of: Profile) -> ProfileHead:
-    """The head with what it does not say taken from those below."""
+    """Returns the head with what it does not say taken from those below."""
     head = of.head
     for layer in reversed(of.layers[:-1]):
         head = replace(
@@ -59,7 +60,8 @@ def head_of(of: Profile) -> ProfileHead:
 
 
 def filed(probe: Probe) -> tuple[tuple[Profile, ...], bool]:
-    """The profiles that speak of a runtime as it is installed, and whether of its version too.
+    """Returns the profiles that speak of a runtime as it is installed, and whether of its version
+    too.
 
     Where none does, those of other versions, else of other settings of it, else all.
     """
@@ -71,7 +73,8 @@ def filed(probe: Probe) -> tuple[tuple[Profile, ...], bool]:
 
 
 def suits(said: Mapping[str, str], of: Mapping[str, str]) -> bool:
-    """Whether a file names a runtime's settings; others than the number of threads are none."""
+    """Returns whether a file names a runtime's settings; others than the number of threads are
+    none."""
     return {name: value for name, value in said.items() if name != "threads"} == dict(of)
 
 
@@ -85,7 +88,7 @@ class Reading:
     field: str
     filed: str
     obeyed: tuple[str, ...]
-    """The values that get most bytes right; several where no case tells them apart."""
+    """The values that get most bytes right; several where no case distinguishes them."""
     told: int
     """Elements, at least, that each of the others gets wrong beyond those; 0 for no others."""
 
@@ -136,7 +139,7 @@ class OpReading:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A runtime beside its profile."""
+    """A runtime next to its profile."""
 
     name: str
     backend: str
@@ -206,7 +209,7 @@ def measure(probe: Probe) -> Measured:
 
 
 def _here(of: Profile) -> Profile:
-    """A profile with what it says of this processor said of any."""
+    """Returns a profile with what it says of this processor said of any."""
     isa = best_isa()
     entries = [e for layer in of.layers for e in layer.rules if isa in e.when.isa]
     if not entries:
@@ -234,7 +237,7 @@ def _ask(probe: Probe) -> tuple[list[_Answer], dict[str, str]]:
 
 
 def ruled(op: str) -> str:
-    """The op whose rule says what an op computes: numbers are chosen as for a quantize."""
+    """Returns the op whose rule says what an op computes: numbers are chosen as for a quantize."""
     return "quantize" if op == "choose_qparams" else op
 
 
@@ -246,7 +249,7 @@ def _query(case: ProbeCase) -> Query:
 
 
 def _predicted(answer: _Answer, of: Profile, grouped: bool) -> _Answer:
-    """The answer with the graph that the profile's runtime makes of what it was given."""
+    """Returns the answer with the graph that the profile's runtime makes of what it was given."""
     if not grouped:
         return answer
     apart = answer.apart or answer.graph
@@ -265,7 +268,7 @@ def _by_rule(of: Profile, answers: Sequence[_Answer]) -> Iterator[list[_Answer]]
 
 
 def _total(answers: Sequence[_Answer], of: Profile, grouped: bool) -> int:
-    """How many elements a profile gets wrong in all."""
+    """Returns how many elements a profile gets wrong in all."""
     total = 0
     for answer in answers:
         found = _differ(_predicted(answer, of, grouped), of.name)
@@ -274,7 +277,8 @@ def _total(answers: Sequence[_Answer], of: Profile, grouped: bool) -> int:
 
 
 def _differ(answer: _Answer, name: str) -> tuple[int, int] | None:
-    """How many elements a profile gets wrong, and by how much; None for what it cannot compute."""
+    """Returns how many elements a profile gets wrong, and by how much; None for what it cannot
+    compute."""
     try:
         mine = next(iter(run(answer.graph, answer.case.feeds, profile=name).values()))
     except QirError:
@@ -290,7 +294,7 @@ def _differ(answer: _Answer, name: str) -> tuple[int, int] | None:
 
 
 def _wrong(answers: list[_Answer], of: Profile, change: Fields, most: int) -> int | None:
-    """How many elements differ under a changed profile; None where it cannot be meant.
+    """Returns how many elements differ under a changed profile; None where it cannot be meant.
 
     Beyond `most` it stops counting, and looks first next time at what led there.
     """
@@ -312,7 +316,7 @@ def _wrong(answers: list[_Answer], of: Profile, change: Fields, most: int) -> in
 
 
 def _read(of: Profile, answers: Sequence[_Answer]) -> OpReading:
-    """One op measured field by field, and explained where the file does not."""
+    """Returns one op measured field by field, and explained where the file does not."""
     first = answers[0]
     rule = of.resolve(first.query)
     found = [_differ(a, of.name) for a in answers]
@@ -342,7 +346,7 @@ def _read(of: Profile, answers: Sequence[_Answer]) -> OpReading:
 
 
 def _claim(of: Profile, answer: _Answer, rule: Rule) -> str:
-    """What a profile claims of an op; of a row of them, what its group does."""
+    """Returns what a profile claims of an op; of a row of them, what its group does."""
     tail = answer.case.tail
     group = of.group((answer.case.op, *tail), answer.query) if tail else None
     return group.claim if group else rule.claim
@@ -362,7 +366,8 @@ _LISTED, _APART, _WHOLE = "as listed", "none", "every row"
 
 
 def _kernels(of: Profile, answers: Sequence[_Answer], differ: int) -> tuple[Reading, ...]:
-    """Whether the runtime makes kernels of what the groups of a profile list, no less and no more.
+    """Returns whether the runtime makes kernels of what the groups of a profile list, no less and
+    no more.
 
     The alternatives are to compute each op by itself, and to make a kernel of every row.
     """
@@ -389,7 +394,8 @@ def _reading(name: str, filed: str, counts: Mapping[str, int]) -> Reading:
 def _explain(
     of: Profile, answers: Sequence[_Answer], rule: Rule, differ: int
 ) -> tuple[dict[Key, Field], int]:
-    """The fewest changes that get most right: one at a time, two where one alone is no better."""
+    """Returns the fewest changes that get most right: one at a time, two where one alone is no
+    better."""
     change: dict[Key, Field] = {}
     op, turns = answers[0].case.op, list(answers)
     while differ:
@@ -431,7 +437,7 @@ def _best(
 
 
 def _biased(answers: Sequence[_Answer]) -> bool:
-    """Whether a bias is added in any of them."""
+    """Returns whether a bias is added in any of them."""
     return any(a.case.graph["y"].node.operands.keys() & {"bias", "c"} for a in answers)
 
 
@@ -449,7 +455,7 @@ def _when(answers: Sequence[_Answer]) -> When:
 
 
 def _read_fields(rule: Rule, answers: Sequence[_Answer]) -> Iterator[tuple[Key, Field]]:
-    """The fields that decide the bytes of an op under a rule, with their values."""
+    """Yields the fields that decide the bytes of an op under a rule, with their values."""
     op, tail = answers[0].case.op, answers[0].case.tail
     if rule.method is not None:
         yield ("", "method"), rule.method
@@ -480,7 +486,7 @@ _STAGES: Mapping[str, tuple[str, ...]] = {
 
 
 def _values(key: Key, value: Field, op: str) -> Iterator[Field]:
-    """The other values that a field may have, of those that can be listed."""
+    """Yields the other values that a field may have, of those that can be listed."""
     block, name = key
     if not block:
         yield from (m for m in _methods(op) if m != value)
@@ -496,7 +502,7 @@ def _values(key: Key, value: Field, op: str) -> Iterator[Field]:
 
 @cache
 def _methods(op: str) -> tuple[MethodField, ...]:
-    """The methods that any profile names for an op, with the parameters it gives."""
+    """Returns the methods that any profile names for an op, with the parameters it gives."""
     found = [MethodField("reals")]
     for name in profile_names():
         for entry in profile(name).rules:
@@ -507,10 +513,10 @@ def _methods(op: str) -> tuple[MethodField, ...]:
 
 
 def said_key(key: Key) -> str:
-    """A field as it is written: `requant.round`, `method`."""
+    """Returns a field as it is written: `requant.round`, `method`."""
     return ".".join(part for part in key if part)
 
 
 def said_value(value: Field) -> str:
-    """A value as tables show it."""
+    """Returns a value as tables show it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

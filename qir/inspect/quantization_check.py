@@ -88,7 +88,7 @@ class Worst:
 
 @dataclass(frozen=True, slots=True)
 class QuantizationCheck:
-    """A quantized graph beside its float one; `to_json` has the keys of the fields."""
+    """A quantized graph next to its float one; `to_json` has the keys of the fields."""
 
     samples: int
     metrics: tuple[str, ...]
@@ -101,7 +101,7 @@ class QuantizationCheck:
     worst: tuple[Worst, ...]
 
     def to_json(self) -> dict[str, object]:
-        """The fields; infinite numbers stay what they are."""
+        """Returns the fields; infinite numbers stay what they are."""
         return asdict(self)
 
 
@@ -223,7 +223,7 @@ def _flips(
 
 
 def _worst(found: _Measured, statistics: Statistics, settings: Settings) -> tuple[Worst, ...]:
-    """The tensors that lose most, the worst first."""
+    """Returns the tensors that lose most, the worst first."""
     sqnr = {
         each.tensor: min(MOST, found.errors[each.value.name].sqnr)
         for each in found.stored
@@ -254,7 +254,7 @@ class _Candidate:
 def _explained(
     lost: float, each: StoredTensor, errors: Errors, statistics: Statistics, settings: Settings
 ) -> Worst:
-    """The cause whose remedy removes most of a tensor's noise."""
+    """Returns the cause whose remedy removes most of a tensor's noise."""
     layer = each.layers[0] if each.layers else None
     node = _named(layer if layer is not None else (each.before or each.value).node)
     keep = f"--keep-float '{node}'"
@@ -355,5 +355,5 @@ def _of_weights(layer: Node, errors: Errors, settings: Settings, keep: str) -> l
 
 
 def _named(node: Node) -> str:
-    """What the source calls an op, else what the graph does."""
+    """Returns what the source calls an op, else what the graph does."""
     return next((o.name for o in node.origins if o.name), node.name)

@@ -21,7 +21,7 @@ LOW = 10.0
 Real 8-bit networks that keep their accuracy reach 11 to 40 dB, broken ones are below 5 dB.
 """
 SAMPLES = 4
-"""How many samples are measured, so that it costs little beside calibration."""
+"""How many samples are measured, so that it costs little next to calibration."""
 _MOST = 40.0
 """Decibels that count as no noise, where a layer's share is asked for: those of 8 bits alone."""
 _MUCH = 3.0
@@ -88,7 +88,7 @@ def _sqnr(wanted: NDArray[np.generic], given: NDArray[np.generic] | None) -> flo
 
 
 def _worst(graph: Graph, quantized: Graph, inputs: Tensors) -> Iterator[LayerNoise]:
-    """The layers whose results lose most against their operands."""
+    """Yields the layers whose results lose most against their operands."""
     by_tensor = _by_tensor(graph, quantized, inputs)
     known: dict[Value, float] = {}
     layers: list[LayerNoise] = []

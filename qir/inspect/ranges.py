@@ -26,12 +26,12 @@ class TensorRange:
     """How many channels have a range of their own; 0 where none are kept apart."""
 
     def to_json(self) -> dict[str, object]:
-        """The fields as JSON takes them."""
+        """Returns the fields as JSON takes them."""
         return asdict(self)
 
 
 def ranges(statistics: Statistics) -> tuple[TensorRange, ...]:
-    """A row for every tensor that was watched, in the order of their names."""
+    """Returns a row for every tensor that was watched, in the order of their names."""
     channels = {k.tensor: s.channel_low.size for k, s in statistics.items() if k.axis is not None}
     whole = {k.tensor: s for k, s in statistics.items() if k.axis is None}
     apart = {k.tensor: s for k, s in statistics.items() if k.tensor not in whole}

@@ -31,19 +31,19 @@ class Reach:
         return (self.greatest - self.least) // self.step + 1
 
     def meets(self, sums: Whole) -> NDArray[np.bool_]:
-        """Which of some sums between the ends are among them."""
+        """Returns which of some sums between the ends are among them."""
         steps, rest = np.divmod(sums - self.least, self.step)
         met: NDArray[np.bool_] = rest == 0
         return met if self.made is None else met & self.made[steps]
 
     def every(self) -> Whole:
-        """All of them, rising."""
+        """Returns all of them, rising."""
         sums = np.arange(self.least, self.greatest + 1, self.step)
         return sums if self.made is None else sums[self.made]
 
 
 def reach(row: Whole, low: int, high: int) -> Reach:
-    """The sums of weights times numbers from `low` to `high`.
+    """Returns the sums of weights times numbers from `low` to `high`.
 
     Where gaps may be and the ends are further apart than WIDEST steps, all steps are counted.
     """
@@ -62,7 +62,8 @@ def reach(row: Whole, low: int, high: int) -> Reach:
 
 
 def _gapless(coins: list[tuple[int, int]]) -> bool:
-    """Whether each coin, from the smallest, fits after what those before it make without gaps."""
+    """Returns whether each coin, from the smallest, fits after what those before it make without
+    gaps."""
     end = 0
     for value, most in coins:
         if value > end + 1:
@@ -72,7 +73,8 @@ def _gapless(coins: list[tuple[int, int]]) -> bool:
 
 
 def _made(coins: list[tuple[int, int]], size: int) -> NDArray[np.bool_]:
-    """Which sums some number of each coin makes: a bit each, shifted by 1, 2, 4 ... coins."""
+    """Returns which sums some number of each coin makes: a bit each, shifted by 1, 2, 4 ...
+    coins."""
     bits = 1
     for value, most in coins:
         some = 1

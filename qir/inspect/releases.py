@@ -65,7 +65,8 @@ def disagreements(graph: Graph, name: str, others: Sequence[str]) -> tuple[Disag
 
 
 def _differs(node: Node, a: Profile, b: Profile) -> bool:
-    """Whether two profiles compute the result of an op on quantized values by different rules."""
+    """Returns whether two profiles compute the result of an op on quantized values by different
+    rules."""
     if not node.results or any(r.type.quant is None for r in node.results):
         return False
     query = query_of(node)
@@ -78,7 +79,7 @@ def _ops(graph: Graph) -> set[str]:
 
 
 def _suspects(mine: Profile, others: Sequence[Profile]) -> set[str]:
-    """The ops of rules that not all of these profiles have."""
+    """Returns the ops of rules that not all of these profiles have."""
     every = [mine, *others]
     shared = set.intersection(*({layer.name for layer in p.layers} for p in every))
     own = [layer for p in every for layer in p.layers if layer.name not in shared]

@@ -21,13 +21,13 @@ SUMMING = LAYERS
 
 
 def across(made: Product) -> int:
-    """The axis of the weights that channels are along."""
+    """Returns the axis of the weights that channels are along."""
     (rank, over) = made.step.call.types[made.slots[0]].rank, summed(made)
     return next(i for i in range(rank) if i not in over)
 
 
 def rows(made: Product, weights: Array) -> Whole:
-    """The weights of each channel, less their zero points.
+    """Returns the weights of each channel, less their zero points.
 
     Of transposed convolutions all channels of one place after those of another, that meets other
     taps: those it does not meet are 0.
@@ -47,7 +47,7 @@ def rows(made: Product, weights: Array) -> Whole:
 
 
 def misread(made: Product, weights: Array) -> bool:
-    """Whether weights are others where the channels of each group are taken for turned."""
+    """Returns whether weights are others where the channels of each group are taken for turned."""
     groups = _ints(made.step.call.attrs["groups"])[0]
     return bool(weights.data.shape[0] // groups != weights.data.shape[1])
 
@@ -55,7 +55,7 @@ def misread(made: Product, weights: Array) -> bool:
 def _met(
     taps: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> Iterator[NDArray[np.bool_]]:
-    """Which taps each place meets, of as many kinds of places as there are steps."""
+    """Yields which taps each place meets, of as many kinds of places as there are steps."""
     for residue in itertools.product(*map(range, stride)):
         met = np.ones(tuple(taps), bool)
         for axis, (n, s, d, r) in enumerate(zip(taps, stride, dilation, residue, strict=True)):

@@ -46,7 +46,8 @@ class Probe(ABC):
 
     @abstractmethod
     def run(self, graph: Graph, feeds: Mapping[str, Tensor]) -> Tensor:
-        """What the runtime gives for the one output; QirError for what it has no kernel for."""
+        """Returns what the runtime gives for the one output; raises QirError for what it has no
+        kernel for."""
 
     @property
     def version(self) -> str | None:
@@ -80,7 +81,8 @@ for name in sys.argv[1:]:
 
 @cache
 def _version_at(python: str, distributions: tuple[str, ...]) -> str | None:
-    """The version of a package in another Python; None where it, or that Python, is not there."""
+    """Returns the version of a package in another Python; None where it, or that Python, is not
+    there."""
     try:
         done = subprocess.run(
             [python, "-c", _ASKED, *distributions],
@@ -98,7 +100,8 @@ _WORD, _ROOM = 40, 120  # letters of a name that is wrong, and of those that the
 
 
 def _listed(known: Sequence[Probe], word: str) -> str:
-    """What may be named, each name whole: the settings of a backend that the word begins with."""
+    """Returns what may be named, each name whole: the settings of a backend that the word begins
+    with."""
     backend, _, setting = word.partition(".")
     names = sorted({p.name for p in known if backend in (p.backend, p.name.partition(".")[0])})
     if setting and names:
@@ -115,7 +118,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def probes() -> tuple[Probe, ...]:
-    """The probes of all plugins, by name; a plugin that does not load brings none."""
+    """Returns the probes of all plugins, by name; a plugin that does not load brings none."""
     found: list[Probe] = []
     for name in registry.names("qir.probes"):
         try:
@@ -132,7 +135,7 @@ def place(words: Sequence[str], python: str) -> None:
     named = [p for p in probes() if {p.name, p.backend} & set(words)]
     if not words or not named or not all(p.elsewhere for p in named):
         able = ", ".join(p.name for p in probes() if p.elsewhere)
-        raise UsageError(f"--python goes with a runtime that can be elsewhere: {able}")
+        raise UsageError(f"--python is for a runtime that can be elsewhere: {able}")
     if not os.access(python, os.X_OK):
         raise UsageError(f"{python} is no Python that can be run")
     for probe in named:
@@ -140,7 +143,8 @@ def place(words: Sequence[str], python: str) -> None:
 
 
 def chosen(words: Sequence[str]) -> tuple[Probe, ...]:
-    """The probes of runtimes that are named, whole or by backend; of all installed for no name.
+    """Returns the probes of runtimes that are named, whole or by backend; of all installed for no
+    name.
 
     Raises UsageError for a name that nothing has, or a runtime that is not installed.
     """

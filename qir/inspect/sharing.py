@@ -1,4 +1,4 @@
-"""Which values hold one map, so that their quantized values mean the same."""
+"""Which values hold one quantized type, so that their quantized values mean the same."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from qir.query.facts import coded
 def sharing(graph: Graph, name: str) -> tuple[Value, ...]:
     """Returns the values that share quantization parameters with a value, itself included.
 
-    In QDQ form the map of a float value is that of the quantized values it is read from or stored
-    as. Empty where the value has none; GraphError where there is no such value.
+    In QDQ form the quantized type of a float value is that of the quantized values it is read from
+    or stored as. Empty where the value has none; GraphError where there is no such value.
     """
     wanted = coded(graph[name])
     if wanted is None:

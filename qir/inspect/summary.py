@@ -35,7 +35,8 @@ class QuantizedStorage:
 
     @classmethod
     def of(cls, quant: QuantType | None) -> QuantizedStorage | None:
-        """The numbers of a map; None where there is none, or companions give them."""
+        """Returns the numbers of a quantized type; None where there is none, or companions give
+        them."""
         if quant is None:
             return None
         if quant.dynamic:
@@ -62,7 +63,7 @@ class InterfaceTensor:
 
 @dataclass(frozen=True, slots=True)
 class OpCount:
-    """How often an op stands in a graph."""
+    """How often an op is in a graph."""
 
     op: str
     count: int
@@ -112,7 +113,7 @@ class ModelSummary:
     layers: tuple[LayerSummary, ...]
 
     def to_json(self) -> dict[str, object]:
-        """The fields as JSON takes them."""
+        """Returns the fields as JSON takes them."""
         return asdict(self)
 
 
@@ -147,7 +148,8 @@ def summarize(graph: Graph) -> ModelSummary:
 
 
 def _parts(graph: Graph) -> list[tuple[str, Graph]]:
-    """The graph and then the bodies within it, each with what goes before the names it holds."""
+    """Returns the graph and then the bodies within it, each with what goes before the names it
+    holds."""
     parts = [(path.partition("/")[2], part) for path, part in graph.walk()]
     *bodies, (_, whole) = parts
     return [("", whole), *((f"{path}/", body) for path, body in bodies)]
@@ -158,7 +160,7 @@ def _chain(path: str, part: Graph) -> tuple[str, ...]:
 
 
 def plain_shape(shape: Shape) -> tuple[int | str | None, ...]:
-    """A shape of numbers and texts."""
+    """Returns a shape of numbers and texts."""
     return tuple(dim if isinstance(dim, int) or dim is None else str(dim) for dim in shape)
 
 
@@ -168,7 +170,7 @@ def _outputs(graph: Graph) -> Mapping[str, Value]:
 
 
 def _constants(graph: Graph) -> Iterator[Array]:
-    """Every different constant, once.
+    """Yields every different constant, once.
 
     Content is looked at no further than telling them apart asks for: of large arrays some elements,
     and of what is mapped from a file nothing but where it is there.
@@ -187,7 +189,7 @@ def _constants(graph: Graph) -> Iterator[Array]:
 
 
 def _place(array: Array) -> object:
-    """Where elements are in a file that they are mapped from."""
+    """Returns where elements are in a file that they are mapped from."""
     if isinstance(array.held, Parts):
         return None
     base: object = array.held
@@ -200,7 +202,8 @@ def _place(array: Array) -> object:
 
 
 def _short(array: Array) -> object:
-    """What equal arrays have in common: all of a small one, the type and parts of a large one."""
+    """Returns what equal arrays have in common: all of a small one, the type and parts of a large
+    one."""
     if isinstance(array.held, Parts):
         first = next(boxes(array.held.shape, _SAMPLES))
         return array.type, array.held.part(first).tobytes()
@@ -259,7 +262,8 @@ def _layer(name: str, node: Node, integer: bool, work: int | None) -> LayerSumma
 
 
 def weights_of(node: Node) -> InterfaceTensor | None:
-    """The operand in the weight slot of the op, or of the first stage of its chain that has one.
+    """Returns the operand in the weight slot of the op, or of the first stage of its chain that has
+    one.
 
     A transposed convolution has one too, though no trait says so.
     """

@@ -211,7 +211,7 @@ def _framework(table: Capability) -> str:
 
 
 def _product_schemes(table: Capability) -> Iterable[tuple[Role, Scheme]]:
-    """The schemes of what products read: data, and constant weights."""
+    """Returns the schemes of what products read: data, and constant weights."""
     for op, row in table.ops.items():
         traits = spec(op).traits
         if traits.weight is not None:
@@ -230,7 +230,7 @@ def _texts(schemes: Iterable[Scheme]) -> tuple[str, ...]:
 
 
 def _named(storage: object) -> str:
-    """A storage type as frameworks name it."""
+    """Returns a storage type as frameworks name it."""
     text = str(storage)
     return f"{'uint' if text[0] == 'u' else 'int'}{text[1:]}"
 
@@ -245,7 +245,7 @@ def _cell(schemes: Iterable[tuple[Role, Scheme]], *, symmetric: bool) -> str:
 
 
 def _printed(of: Target, table: Capability) -> Iterable[PrintedRule]:
-    """The formulas of a target's products: those of the matrix, and its profile's."""
+    """Returns the formulas of a target's products: those of the matrix, and its profile's."""
     if not table.row.formulas:
         return
     by = profile(of.profile)
@@ -278,7 +278,7 @@ def _merged(rules: Iterable[PrintedRule]) -> tuple[PrintedRule, ...]:
 
 
 def _alike(by: Profile, formulas: str, scheme: Scheme, *, weight: bool) -> bool:
-    """Whether a profile and a named rule give ordinary ranges one scale and zero point."""
+    """Returns whether a profile and a named rule give ordinary ranges one scale and zero point."""
     upward = scheme.zero == 0 and scheme.low == 0
     lows = [0.0] if upward else [0.0, *(-end for end in _ENDS)]
     pairs = [(low, high) for low in lows for high in _ENDS]

@@ -89,7 +89,8 @@ def _axes(graph: Graph) -> dict[str, int]:
 
 
 def _between(value: Value) -> tuple[tuple[Node, ...], tuple[str, ...]]:
-    """The layers between a value and the stored tensors that it is computed from, and these."""
+    """Returns the layers between a value and the stored tensors that it is computed from, and
+    these."""
     layers: dict[Node, None] = {}
     sources: dict[str, None] = {}
     seen: set[Value] = set()
@@ -154,7 +155,7 @@ class Errors:
         self.high = np.maximum(self.high, x.max(axis=1))
 
     def _rows(self, array: Tensor) -> Reals:
-        """The elements as float64, a row for each channel."""
+        """Returns the elements as float64, a row for each channel."""
         reals = np.atleast_1d(array).astype(np.float64)
         reals = np.moveaxis(reals, min(self.axis, reals.ndim - 1), 0)
         return np.asarray(np.nan_to_num(reals.reshape(len(reals), -1), posinf=0.0, neginf=0.0))
@@ -169,12 +170,12 @@ class Errors:
 
 
 def unscaled(tensor: str, scaled: Mapping[str, Scaled]) -> str:
-    """The name of a tensor in the float graph, before `equalize` divided its channels."""
+    """Returns the name of a tensor in the float graph, before `equalize` divided its channels."""
     return scaled[tensor].tensor if tensor in scaled else tensor
 
 
 def as_scaled(array: Tensor, tensor: str, scaled: Mapping[str, Scaled]) -> Tensor:
-    """A float tensor as `equalize` divided its channels."""
+    """Returns a float tensor as `equalize` divided its channels."""
     if tensor not in scaled:
         return array
     _, axis, row = scaled[tensor]
@@ -183,7 +184,7 @@ def as_scaled(array: Tensor, tensor: str, scaled: Mapping[str, Scaled]) -> Tenso
 
 
 def weights_of(layer: Node) -> tuple[Reals, QuantType, int] | None:
-    """The stored weights of a layer as float64, their type, and their channel axis.
+    """Returns the stored weights of a layer as float64, their type, and their channel axis.
 
     None for weights that are float, or have scales of blocks.
     """

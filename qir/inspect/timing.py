@@ -37,7 +37,7 @@ class Timing:
         return (high - low) / self.median
 
     def to_json(self) -> dict[str, object]:
-        """The fields as JSON takes them; times in seconds."""
+        """Returns the fields as JSON takes them; times in seconds."""
         return {
             "name": self.name,
             "runs": len(self.seconds),

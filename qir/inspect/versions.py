@@ -12,7 +12,7 @@ _CLAUSE = re.compile(r"([=!~]=|[<>]=?)\s*(\d+(?:\.\d+)*)(\.\*)?")
 
 
 def covers(said: str, version: str) -> bool:
-    """Whether a version meets all of `>=1.20, <2`, `==1.31.*`; any meets nothing said."""
+    """Returns whether a version meets all of `>=1.20, <2`, `==1.31.*`; any meets nothing said."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     if found is None:
         return False
@@ -23,7 +23,7 @@ def covers(said: str, version: str) -> bool:
 
 
 def release(version: str) -> str:
-    """The versions of one release, as profiles say it: `==1.31.*`."""
+    """Returns the versions of one release, as profiles say it: `==1.31.*`."""
     return f"=={'.'.join(version.split('.')[:2])}.*"
 
 

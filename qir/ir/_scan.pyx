@@ -4,7 +4,7 @@
 
 
 cdef class Scanner:
-    """Where reading stands in a text; what is looked for stands behind white space and comments."""
+    """A position in a text; tokens are looked for after white space and comments."""
 
     cdef readonly str text
     cdef Py_ssize_t place
@@ -68,7 +68,7 @@ cdef class Scanner:
         return self._pass(self._identifier_end())
 
     def find_name(self):
-        """Passes identifiers joined by points that stand here, behind no space."""
+        """Skips identifiers joined by points at this position, without white space."""
         return self._pass(self._name_end())
 
     def find_number(self):
@@ -145,7 +145,7 @@ cdef class Scanner:
         return end
 
     cdef Py_ssize_t _number_end(self):
-        """Behind a sign inf, nan, or decimals with an exponent; of `1..` the 1 is the number."""
+        """Reads a sign, then inf, nan, or decimals with an exponent; of `1..` only the 1."""
         cdef Py_ssize_t start = self.place, end, whole
         if self._letter(start) in u"+-":
             start += 1

@@ -25,7 +25,7 @@ _NAMES = {np.dtype(kind): name for name, kind in KINDS.items()}
 
 
 def stored_texts(data: NDArray[np.generic]) -> NDArray[np.generic]:
-    """An array as files keep it: strings as the bytes of their list, all else as it is."""
+    """Returns an array as files keep it: strings as the bytes of their list, all else as it is."""
     if data.dtype.kind != "O":
         return data
     rows = [list(t) if isinstance(t, bytes) else str(t) for t in data.reshape(-1)]
@@ -33,7 +33,7 @@ def stored_texts(data: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def write_array(data: NDArray[np.generic]) -> str:
-    """The type and the elements, as `read_array` reads them: `2xf32 = "AAAAAAAAgD8="`.
+    """Returns the type and the elements, as `read_array` reads them: `2xf32 = "AAAAAAAAgD8="`.
 
     Types that NumPy does not have are unsigned integers of the same width.
     """
@@ -46,7 +46,8 @@ def write_array(data: NDArray[np.generic]) -> str:
 
 
 def read_array(kind: TensorType, text: str) -> NDArray[np.generic]:
-    """The elements of that type; ParseError where the text does not hold just so many."""
+    """Returns the elements of that type; raises ParseError where the text does not hold just so
+    many."""
     name = "" if kind.quant else kind.dtype.name
     sizes: Sequence[object] = kind.shape
     if name not in KINDS or not all(isinstance(size, int) for size in sizes):

@@ -14,7 +14,7 @@ Attr: TypeAlias = "bool | int | float | str | bytes | DType | Array | tuple[Attr
 
 
 def arrays(value: Attr) -> Iterator[Array]:
-    """The arrays inside an attribute."""
+    """Yields the arrays inside an attribute."""
     if isinstance(value, Array):
         yield value
         yield from value.type.arrays()
@@ -24,7 +24,7 @@ def arrays(value: Attr) -> Iterator[Array]:
 
 
 def same(a: Attr, b: Attr) -> bool:
-    """Equality that tells 1 from 1.0 and from True, 0.0 from -0.0, and takes NaN for NaN."""
+    """Returns whether two attributes are equal: 1, 1.0 and True differ, as do 0.0 and -0.0."""
     if a is b:
         return True
     if type(a) is not type(b):

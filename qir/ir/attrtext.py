@@ -17,7 +17,7 @@ _WORDS: dict[str, Attr] = {"true": True, "false": False, "none": None}
 
 
 def read_attr(cursor: Cursor, arrays: Mapping[str, Array], depth: int = 0) -> Attr:
-    """Reads an attribute where the cursor stands; `@name` is one of the arrays."""
+    """Reads an attribute where the cursor is; `@name` is one of the arrays."""
     if depth > _MAX_DEPTH:
         raise cursor.fail(f"lists within lists, more than {_MAX_DEPTH} deep")
     if cursor.take("("):

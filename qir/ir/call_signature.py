@@ -1,8 +1,8 @@
 """How a model is called: nesting and names of its arguments and results.
 
 An `output` node holds it as text, such as `(_, (_, _), mask=_) -> {'logits': _}`: each `_` is the
-next input or result of the graph, anything else is given as it stands. A model that takes its
-inputs one by one, and gives back one tensor or a tuple of several, has none.
+next input or result of the graph, anything else is given as it is. A model that takes its inputs
+one by one, and gives back one tensor or a tuple of several, has none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CallSignature:
 
     @classmethod
     def parse(cls, text: str) -> CallSignature:
-        """Reads the text; InputError for something else."""
+        """Reads the text; raises InputError for something else."""
         given, arrow, results = text.partition(" -> ")
         try:
             call = ast.parse(f"f{given}", mode="eval").body

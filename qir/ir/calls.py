@@ -22,7 +22,8 @@ def infer(
     attrs: Mapping[str, Attr],
     bodies: Mapping[str, GraphLike] | None = None,
 ) -> tuple[TensorType, ...]:
-    """The result types by the op's rule; integers stay integers where the op only moves them."""
+    """Returns the result types by the op's rule; integers stay integers where the op only moves
+    them."""
     if op in _STEADY and (key := _key(operands, attrs)) is not None:
         return _inferred(op, key, operands, attrs)
     row = spec(op)
@@ -52,7 +53,7 @@ _STEADY = {
 }
 """The core's ops whose result types are looked up, by slots, types of operands and attributes.
 
-None stands where the rule asks for elements of constants, which are no part of the key.
+None is where the rule asks for elements of constants, which are no part of the key.
 """
 _MOST = 2048
 """So many answers of one op are kept."""
@@ -83,7 +84,8 @@ class _Asked(Mapping[str, Array]):
 
 
 def _key(operands: Mapping[str, Value], attrs: Mapping[str, Attr]) -> tuple[object, ...] | None:
-    """All that a rule looks at but constants; None where integers have types of their own."""
+    """Returns all that a rule looks at but constants; None where integers have types of their
+    own."""
     types = [value._type for value in operands.values()]
     for kind in types:
         if kind.element.__class__ is not DType:
@@ -97,7 +99,8 @@ def _inferred(
     operands: Mapping[str, Value],
     attrs: Mapping[str, Attr],
 ) -> tuple[TensorType, ...]:
-    """What the rule says of operands without quantized values, asked once for what is alike."""
+    """Returns what the rule says of operands without quantized values, asked once for what is
+    alike."""
     found = _STEADY[op].get(key, ())
     if found:
         return found
@@ -113,7 +116,8 @@ def _inferred(
 
 
 def looked_into(node: Node) -> frozenset[str]:
-    """The slots whose constants an op's rule looks into, so that its types hang on what they hold.
+    """Returns the slots whose constants an op's rule looks into, so that its types hang on what
+    they hold.
 
     None of them for an op whose types are stated.
     """
@@ -128,7 +132,7 @@ def looked_into(node: Node) -> frozenset[str]:
 def told(
     op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]
 ) -> tuple[TensorType, ...] | None:
-    """What the rule said of an earlier use that is alike, without integers and companions,
+    """Returns what the rule said of an earlier use that is alike, without integers and companions,
     if any."""
     kept = _STEADY.get(op)
     if not kept or (key := _key(operands, attrs)) is None:
@@ -139,7 +143,7 @@ def told(
 
 @lru_cache(1024)
 def _beside(op: str, slots: tuple[str, ...]) -> bool:
-    """Whether any is a companion of another."""
+    """Returns whether any is a companion of another."""
     row = spec(op)
     return any(row.companion(slot) for slot in slots)
 
@@ -150,7 +154,7 @@ def make_call(
     attrs: Mapping[str, Attr],
     bodies: Mapping[str, GraphLike] | None = None,
 ) -> Call:
-    """What an op's rules see of one use."""
+    """Returns what an op's rules see of one use."""
     row = spec(op)
     types: dict[str, TensorType] = {}
     constants: dict[str, Array] = {}
@@ -173,7 +177,7 @@ def _signature(body: GraphLike) -> BodySignature:
 
 
 def check_chain(stages: tuple[Stage, ...]) -> None:
-    """GraphError where stages are not a chain: one value each, made of the one before.
+    """Raises GraphError where stages are not a chain: one value each, made of the one before.
 
     TypeRuleError for operands that a stage's op does not take, or lacks.
     """
@@ -197,7 +201,7 @@ def check_chain(stages: tuple[Stage, ...]) -> None:
 
 
 def check_slots(op: str, operands: Mapping[str, Value], *, whole: bool = True) -> None:
-    """GraphError for what is no value, TypeRuleError for operands that the op does not take.
+    """Raises GraphError for what is no value, TypeRuleError for operands that the op does not take.
 
     Where not the whole is given, none is missed.
     """

@@ -104,7 +104,8 @@ def _build(terms: dict[Monomial, int]) -> Dim:
 
 
 def symbol(name: str) -> Sym:
-    """The dimension of that name; ParseError if the text form could not hold the name."""
+    """Returns the dimension of that name; raises ParseError if the text form could not hold the
+    name."""
     if not re.fullmatch(r"[A-Za-z_]\w*", name):
         raise ParseError(f"{name!r} is no name for a dimension")
     return Sym((((name,), 1),))
@@ -167,7 +168,7 @@ def _cancel(terms: dict[Monomial, int], names: Monomial, count: int) -> Dim:
 
 
 def product(shape: Shape) -> Dim:
-    """The number of elements."""
+    """Returns the number of elements."""
     out: Dim = 1
     for dim in shape:
         out = multiply(out, dim)
@@ -175,13 +176,13 @@ def product(shape: Shape) -> Dim:
 
 
 def names(shape: Shape) -> set[str]:
-    """The names that the symbolic dimensions of a shape use."""
+    """Returns the names that the symbolic dimensions of a shape use."""
     text = " ".join(str(d) for d in shape if isinstance(d, Sym))
     return set(re.findall(r"[A-Za-z_]\w*", text))
 
 
 def bind(dim: Dim, values: dict[str, int]) -> Dim:
-    """The dimension with names replaced by numbers."""
+    """Returns the dimension with names replaced by numbers."""
     if not isinstance(dim, Sym):
         return dim
     out: Dim = 0
@@ -198,7 +199,8 @@ def bind(dim: Dim, values: dict[str, int]) -> Dim:
 
 
 def size(given: object) -> Dim:
-    """A dimension of what a program writes for one: a name or an expression is a symbolic size.
+    """Returns a dimension of what a program writes for one: a name or an expression is a symbolic
+    size.
 
     Raises TypeRuleError for what is no size, ParseError for a text that is none.
     """
@@ -212,13 +214,13 @@ def size(given: object) -> Dim:
 
 
 def known(shape: Shape) -> tuple[int, ...] | None:
-    """The shape as plain numbers, or None if a dimension is not one."""
+    """Returns the shape as plain numbers, or None if a dimension is not one."""
     sizes = tuple(d for d in shape if isinstance(d, int))
     return sizes if len(sizes) == len(shape) else None
 
 
 def agree(a: Dim, b: Dim) -> bool:
-    """Whether the two may be the same size: only two different numbers cannot."""
+    """Returns whether the two may be the same size: only two different numbers cannot."""
     return not (isinstance(a, int) and isinstance(b, int)) or a == b
 
 
@@ -226,7 +228,7 @@ _TOKEN = re.compile(r"\s*(//|[A-Za-z_]\w*|\d+|[-+*()])")
 
 
 def parse(text: str) -> Dim:
-    """Reads an expression such as `N*49` or `(N+3)//2`; ParseError if it is none."""
+    """Reads an expression such as `N*49` or `(N+3)//2`; raises ParseError if it is none."""
     tokens: list[str] = []
     at = 0
     while at < len(text.rstrip()):

@@ -115,7 +115,7 @@ _CARRIERS: dict[str, np.dtype[np.generic]] = {}
 
 @cache
 def dtype(name: str) -> DType:
-    """The element type of that name; ParseError for a name that is none."""
+    """Returns the element type of that name; raises ParseError for a name that is none."""
     if name in _FLOATS:
         return DType(name, "float", _FLOATS[name][0])
     if name == "bool":
@@ -130,16 +130,17 @@ def dtype(name: str) -> DType:
 
 
 def opaque(text: str) -> DType:
-    """The type of what is no tensor, as its framework writes it.
+    """Returns the type of what is no tensor, as its framework writes it.
 
-    Sizes stand in brackets, `[...]` where they are unknown. ParseError for a text that no type
-    could hold.
+    Sizes are in brackets, `[...]` where they are unknown. ParseError for a text that no type could
+    hold.
     """
     return dtype(f'opaque<"{text}">')
 
 
 def met(a: DType, b: DType) -> DType | None:
-    """The type that holds both: opaque ones with their sizes left out; None if there is none."""
+    """Returns the type that holds both: opaque ones with their sizes left out; None if there is
+    none."""
     if a == b:
         return a
     if not (a.is_opaque and b.is_opaque):
@@ -178,7 +179,7 @@ _BY_CARRIER: dict[np.dtype[np.generic], DType] = (
 
 
 def dtype_of(array: NDArray[np.generic]) -> DType:
-    """The element type whose carrier this array has; ParseError if there is none."""
+    """Returns the element type whose carrier this array has; raises ParseError if there is none."""
     if array.dtype.kind in "OUST":
         return dtype("string")
     try:

@@ -126,7 +126,7 @@ def read(path: Path, *, check: bool = True) -> Bundle:
 
 
 def graph_bytes(graph: Graph) -> bytes:
-    """The bytes of the file of a graph alone."""
+    """Returns the bytes of the file of a graph alone."""
     with TemporaryDirectory() as folder:
         place = Path(folder) / "graph.qir"
         write(place, Bundle(graph))
@@ -134,7 +134,7 @@ def graph_bytes(graph: Graph) -> bytes:
 
 
 def graph_of(data: bytes) -> Graph:
-    """The graph of a file's bytes; InputError as `read`."""
+    """Returns the graph of a file's bytes; InputError as `read`."""
     with TemporaryFile() as file:
         file.write(data)
         file.flush()
@@ -143,7 +143,7 @@ def graph_of(data: bytes) -> Graph:
 
 
 def texts(path: Path) -> Mapping[str, str]:
-    """The texts of a file by name, graph and arrays left unread; raises as `read` does."""
+    """Returns the texts of a file by name, graph and arrays left unread; raises as `read` does."""
     with _opened(path) as file:
         return _head(file)[0]
 
@@ -160,7 +160,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _head(file: BinaryIO) -> tuple[dict[str, str], dict[str, ArrayExtent], int]:
-    """The texts, where each array is, and how long the header is."""
+    """Returns the texts, where each array is, and how long the header is."""
     size = os.fstat(file.fileno()).st_size
     if size < 10:
         raise InputError(f"{size} bytes are no .qir file")
@@ -185,13 +185,13 @@ def _read(file: BinaryIO, check: bool) -> Bundle:
 
 
 def _chunks(file: BinaryIO, place: ArrayExtent, start: int) -> Iterator[bytes]:
-    """The bytes of an array in a file whose header ends at `start`."""
+    """Yields the bytes of an array in a file whose header ends at `start`."""
     for at in range(place.start, place.end, _CHUNK):
         yield os.pread(file.fileno(), min(_CHUNK, place.end - at), start + at)
 
 
 def _header(data: bytes, room: int) -> tuple[dict[str, str], dict[str, ArrayExtent]]:
-    """What stands before the arrays: texts, and where each array is."""
+    """Returns what is before the arrays: texts, and where each array is."""
     table = _object(data, "its header")
     meta = table.pop("__metadata__", None)
     if not isinstance(meta, dict) or meta.get("format") != "qir":
@@ -256,7 +256,7 @@ def _wholes(value: object) -> tuple[int, ...] | None:
 def layout(
     arrays: Mapping[str, tuple[np.dtype[np.generic], tuple[int, ...]]],
 ) -> dict[str, ArrayExtent]:
-    """A place for each array: wide elements first, so that each is aligned."""
+    """Returns a place for each array: wide elements first, so that each is aligned."""
     out: dict[str, ArrayExtent] = {}
     end = 0
     for name in sorted(arrays, key=lambda name: (-arrays[name][0].itemsize, name)):
@@ -267,7 +267,7 @@ def layout(
 
 
 def header(meta: Mapping[str, str], places: Mapping[str, ArrayExtent]) -> bytes:
-    """The bytes before the arrays, as safetensors has them."""
+    """Returns the bytes before the arrays, as safetensors has them."""
     table: dict[str, object] = {"__metadata__": dict(meta)}
     for name, place in places.items():
         table[name] = {
@@ -298,7 +298,7 @@ def _stored(data: Held) -> Held:
 
 
 def _kind(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
-    """The type of the same bytes that safetensors knows."""
+    """Returns the type of the same bytes that safetensors knows."""
     return dtype if dtype in _NAMES else np.dtype(f"u{dtype.itemsize}")
 
 
@@ -307,7 +307,8 @@ def digest(
     places: Mapping[str, ArrayExtent],
     chunks: Callable[[str], Iterator[bytes | memoryview]],
 ) -> str:
-    """The hash of a file's contents, wherever they are: its texts, and each array by name."""
+    """Returns the hash of a file's contents, wherever they are: its texts, and each array by
+    name."""
     state = hashlib.blake2b(digest_size=_HASH)
     for key in ("version", "text", "profiles", "ledger", *(("journal",) * ("journal" in meta))):
         part = meta.get(key, "").encode(errors="surrogatepass")

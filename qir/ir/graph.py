@@ -96,7 +96,8 @@ class Graph(Structure):
         self._touch()
 
     def body(self, node: Node, name: str = "body") -> Graph:
-        """A body of one of its nodes; GraphError where there is none of that name."""
+        """Returns a body of one of its nodes; raises GraphError where there is none of that
+        name."""
         try:
             return self._bodies[node][name]
         except KeyError:
@@ -143,14 +144,16 @@ class Graph(Structure):
         return self.output.operands
 
     def arrays(self) -> Iterator[Array]:
-        """Every array that constants, attributes and types refer to, in order, repeats included."""
+        """Yields every array that constants, attributes and types refer to, in order, repeats
+        included."""
         for node in self:
             yield from node.arrays()
             for body in self._bodies.get(node, {}).values():
                 yield from body.arrays()
 
     def query(self, expression: str) -> list[Node]:
-        """The nodes, of bodies too, of which it is true: `op == "conv2d" and w.bits == 8`."""
+        """Returns the nodes, of bodies too, of which it is true: `op == "conv2d" and w.bits ==
+        8`."""
         from qir.query.query import query
 
         return query(self, expression)
@@ -215,7 +218,8 @@ class Graph(Structure):
     def _check_bodies(
         self, op: str, operands: Mapping[str, Value], bodies: Mapping[str, Graph]
     ) -> None:
-        """GraphError for bodies that the op does not have, or that are not free to be held."""
+        """Raises GraphError for bodies that the op does not have, or that are not free to be
+        held."""
         wanted = spec(op).bodies
         if op != "foreign" and sorted(wanted) != sorted(bodies):
             has = f"the bodies {', '.join(wanted)}" if wanted else "no bodies"
@@ -239,7 +243,7 @@ class Graph(Structure):
         return out
 
     def _depth(self) -> int:
-        """How many graphs deep it is, itself counted."""
+        """Returns how many graphs deep it is, itself counted."""
         held = (b for bodies in self._bodies.values() for b in bodies.values())
         return 1 + max((b._depth() for b in held), default=0)
 
@@ -422,7 +426,7 @@ class Graph(Structure):
         return count
 
     def rename(self, value: Value, name: str) -> None:
-        """Gives a value another name; GraphError if it is taken."""
+        """Gives a value another name; raises GraphError if it is taken."""
         self._own(value._node)
         if name == value.name:
             return
@@ -447,8 +451,8 @@ class Graph(Structure):
         return infer_types(self)
 
     def set_attrs(self, node: Node, **changes: Attr) -> None:
-        """Changes some attributes; TypeRuleError for one the op does not have. A chain has those
-        of its stages alone."""
+        """Changes some attributes; raises TypeRuleError for one the op does not have. A chain has
+        those of its stages alone."""
         self._own(node)
         if node._stages and changes:
             raise TypeRuleError(f"{node.name} is a chain, whose stages have the attributes")
@@ -512,12 +516,12 @@ class Graph(Structure):
 
 
 def _given_by_name(node: Node) -> bool:
-    """Whether the caller of a graph may give the node's value, by its name."""
+    """Returns whether the caller of a graph may give the node's value, by its name."""
     return node._op == "input" or (node._op == "constant" and node._attrs["default"] is True)
 
 
 def _inner_slot(op: str, slot: str) -> str:
-    """The name; TypeRuleError where the op rounds nothing of that name within."""
+    """Returns the name; raises TypeRuleError where the op rounds nothing of that name within."""
     known = spec(op).inner
     if slot not in known:
         raise TypeRuleError(f"{op} has no inner slot {slot}; it has {', '.join(known) or 'none'}")

@@ -77,12 +77,12 @@ class Parts:
         return len(self.shape)
 
     def part(self, box: Box) -> Tensor:
-        """The elements of a box."""
+        """Returns the elements of a box."""
         found = self._found()
         return self._part(box) if found is None else found[box]
 
     def whole(self) -> Tensor:
-        """All elements, which nobody can write to."""
+        """Returns all elements, which nobody can write to."""
         found = self._found()
         if found is None:
             found = np.empty(self.shape, self.dtype)
@@ -102,7 +102,7 @@ class Parts:
         return self._by_runs(box) if self.make is None else self.make(box)
 
     def _by_runs(self, box: Box) -> Tensor:
-        """A box, run by run; of many short ones in what is not large all is read."""
+        """Returns a box, run by run; of many short ones in what is not large all is read."""
         assert self.read is not None
         sizes = [s.stop - s.start for s in box]
         axis = len(sizes)
@@ -164,12 +164,12 @@ def later(
 
 
 def few(shape: Sequence[int]) -> bool:
-    """Whether so many elements are made at once."""
+    """Returns whether so many elements are made at once."""
     return math.prod(shape) < LEAST
 
 
 def full(shape: Sequence[int]) -> Box:
-    """The box of all."""
+    """Returns the box of all."""
     return tuple(slice(0, size) for size in shape)
 
 
@@ -195,17 +195,17 @@ def boxes(shape: Sequence[int], each: int = 1) -> Iterator[Box]:
 
 
 def part(held: Held, box: Box) -> Tensor:
-    """The elements of a box."""
+    """Returns the elements of a box."""
     return held.part(box) if isinstance(held, Parts) else held[box]
 
 
 def whole(held: Held) -> Tensor:
-    """All elements."""
+    """Returns all elements."""
     return held.whole() if isinstance(held, Parts) else held
 
 
 def pieces(held: Held) -> Iterator[Tensor]:
-    """All elements in their order, in runs without gaps."""
+    """Yields all elements in their order, in runs without gaps."""
     if not isinstance(held, Parts) and (held.flags.c_contiguous or held.size < LEAST):
         yield np.asarray(held, order="C")
         return
@@ -214,14 +214,14 @@ def pieces(held: Held) -> Iterator[Tensor]:
 
 
 def equal(one: Held, other: Held) -> bool:
-    """Whether shapes are the same and so are the elements, as numbers."""
+    """Returns whether shapes are the same and so are the elements, as numbers."""
     if one is other or one.shape != other.shape:
         return one is other
     return all(np.array_equal(part(one, b), part(other, b)) for b in boxes(one.shape))
 
 
 def turned(held: Held, perm: Sequence[int]) -> Held:
-    """The elements with the axes in another order."""
+    """Returns the elements with the axes in another order."""
     back = [list(perm).index(axis) for axis in range(len(perm))]
 
     def make(box: Box) -> Tensor:
@@ -233,7 +233,7 @@ def turned(held: Held, perm: Sequence[int]) -> Held:
 
 
 def reshaped(held: Held, shape: Sequence[int]) -> Held:
-    """The elements, in their order, in another shape."""
+    """Returns the elements, in their order, in another shape."""
     if tuple(shape) == held.shape:
         return held
     if not isinstance(held, Parts):
@@ -257,7 +257,7 @@ def shifted(held: Held, by: int, dtype: np.dtype[np.generic]) -> Held:
 
 
 def cut(held: Held, shape: Sequence[int]) -> Held:
-    """The elements of the box of that shape at the start of each axis."""
+    """Returns the elements of the box of that shape at the start of each axis."""
     if tuple(shape) == held.shape or not isinstance(held, Parts):
         return held[full(shape)] if not isinstance(held, Parts) else held
     read = held.read if len(shape) == 1 else None
@@ -276,5 +276,5 @@ def lying(elements: Tensor) -> Held:
 
 
 def bounds_of(held: Held) -> tuple[int, int] | None:
-    """The least and greatest quantized value, where they are known without a look."""
+    """Returns the least and greatest quantized value, where they are known without a look."""
     return held.bounds if isinstance(held, Parts) else None

@@ -16,12 +16,12 @@ _LONGEST = 200  # letters of an error's message
 
 
 class Cursor(Scanner):
-    """Where reading stands in a text; the scanner below it is compiled."""
+    """Where reading is in a text; the scanner below it is compiled."""
 
     __slots__ = ()
 
     def fail(self, message: str) -> ParseError:
-        """The error to raise: message with line and column, in one line."""
+        """Returns the error to raise: message with line and column, in one line."""
         line = self.text.count("\n", 0, self.at) + 1
         column = self.at - self.text.rfind("\n", 0, self.at)
         message = " ".join(message.split())
@@ -30,12 +30,12 @@ class Cursor(Scanner):
         return ParseError(f"line {line}, column {column}: {message}")
 
     def expect(self, mark: str) -> None:
-        """Passes the mark; ParseError if something else stands there."""
+        """Passes the mark; raises ParseError if something else is there."""
         if not self.take(mark):
             raise self.fail(f"{mark!r} should stand here, not {self.near()}")
 
     def near(self) -> str:
-        """What stands next, for messages."""
+        """Returns what stands next, for messages."""
         self.skip()
         rest = self.text[self.at : self.at + 20].split("\n")[0]
         return (
@@ -43,19 +43,19 @@ class Cursor(Scanner):
         )
 
     def word(self) -> str:
-        """A word of letters, digits, `_`, `.` and `-`."""
+        """Returns a word of letters, digits, `_`, `.` and `-`."""
         return self.find_word() or self._missing("a word")
 
     def name_or_text(self) -> str:
-        """A word, or a quoted text."""
+        """Returns a word, or a quoted text."""
         return self.string() if self.peek('"') else self.word()
 
     def identifier(self) -> str:
-        """A word of letters, digits and `_`."""
+        """Returns a word of letters, digits and `_`."""
         return self.find_identifier() or self._missing("a name")
 
     def number(self) -> int | float:
-        """A number; an int where it has no point and no exponent."""
+        """Returns a number; an int where it has no point and no exponent."""
         text = self.find_number() or self._missing("a number")
         if text.lstrip("+-").isdigit():
             if len(text) > 60:
@@ -64,7 +64,7 @@ class Cursor(Scanner):
         return math.nan if text.endswith("nan") else float(text)
 
     def string(self) -> str:
-        """A quoted text."""
+        """Returns a quoted text."""
         quoted = self.find_string() or self._missing("a quoted text")
         try:
             return str(json.loads(quoted))
@@ -72,7 +72,7 @@ class Cursor(Scanner):
             raise self.fail(f"{quoted[:40]} has a broken escape") from None
 
     def name(self) -> str:
-        """A value's or array's name after its sign: bare, or quoted."""
+        """Returns a value's or array's name after its sign: bare, or quoted."""
         if (bare := self.find_name()) is not None:
             return bare
         if self.text.startswith('"', self.at):
@@ -84,22 +84,22 @@ class Cursor(Scanner):
 
 
 def quote(text: str) -> str:
-    """A quoted text that reads back."""
+    """Returns a quoted text that reads back."""
     return spelled(json.dumps(text, ensure_ascii=False))
 
 
 def spelled(text: str) -> str:
-    """A JSON text whose control and direction characters are escapes; line ends stay."""
+    """Returns a JSON text whose control and direction characters are escapes; line ends stay."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def write_name(name: str) -> str:
-    """A name, quoted where it needs to be."""
+    """Returns a name, quoted where it needs to be."""
     return name if _NAME.fullmatch(name) else quote(name)
 
 
 def write_word(word: str) -> str:
-    """A word such as a profile's name, quoted where it needs to be."""
+    """Returns a word such as a profile's name, quoted where it needs to be."""
     return word if _WORD.fullmatch(word) else quote(word)

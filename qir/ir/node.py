@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 else:
 
     def shown(getter: Callable[[object], object]) -> property:
-        """A property that reads the attribute of its name and `_`, without a call of Python."""
+        """Returns a property that reads the attribute of its name and `_`, without a call of
+        Python."""
         return property(attrgetter(f"_{getter.__name__}"), doc=getter.__doc__)
 
 
 def entered(table: Mapping[str, _T], slot: str, item: _T | None) -> Mapping[str, _T]:
-    """A node's table with that entry, or without it; the one that all share is left empty."""
+    """Returns a node's table with that entry, or without it; the one that all share is left
+    empty."""
     own = table if isinstance(table, dict) else {}
     if item is None:
         own.pop(slot, None)
@@ -44,7 +46,7 @@ def entered(table: Mapping[str, _T], slot: str, item: _T | None) -> Mapping[str,
 
 
 def in_line(name: str) -> str:
-    """A name for a prompt, in one line whatever it holds."""
+    """Returns a name for a prompt, in one line whatever it holds."""
     if name.isprintable():
         return name
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
@@ -301,11 +303,11 @@ class Node(_Part):
         return any(value._uses for value in self._results)
 
     def attr(self, name: str) -> Attr:
-        """An attribute; KeyError if the op has none of that name."""
+        """Returns an attribute; raises KeyError if the op has none of that name."""
         return self._attrs[name]
 
     def arrays(self) -> Iterator[Array]:
-        """Every array that its attributes and types refer to, in order, repeats included."""
+        """Yields every array that its attributes and types refer to, in order, repeats included."""
         for value in self._attrs.values():
             yield from attributes.arrays(value)
         for stage in self._stages:
@@ -320,13 +322,13 @@ class Node(_Part):
                 yield from element.arrays()
 
     def variadic(self, prefix: str) -> list[Value]:
-        """The operands of a variadic slot, in order."""
+        """Returns the operands of a variadic slot, in order."""
         start = len(prefix) + 1
         found = [s for s in self._operands if s[:start] == f"{prefix}." and s[start:].isdigit()]
         return [self._operands[s] for s in sorted(found, key=lambda s: int(s.rpartition(".")[2]))]
 
     def stage_operands(self, index: int) -> Mapping[str, Value]:
-        """The operands of one stage, by the stage op's own slot names."""
+        """Returns the operands of one stage, by the stage op's own slot names."""
         stage = self._stages[index]
         names = stage.group_slots(index)
         slots = zip(stage.slots, names, strict=True)

@@ -16,7 +16,7 @@ _TAME = 2.0**127  # below this nothing rounds to infinity
 
 
 def rounded(value: float, kind: DType) -> float:
-    """The number that a float type holds nearest to this one."""
+    """Returns the number that a float type holds nearest to this one."""
     if kind is F32 and -_TAME < value < _TAME:
         (single,) = _SINGLE.unpack(_SINGLE.pack(value))
         return float(single)
@@ -26,7 +26,8 @@ def rounded(value: float, kind: DType) -> float:
 
 
 def number(value: float, kind: DType | None = None) -> str:
-    """The shortest decimal that reads back to the same bits in that type; ints without a point."""
+    """Returns the shortest decimal that reads back to the same bits in that type; ints without a
+    point."""
     if isinstance(value, int):
         return str(value)
     value = float(value)
@@ -44,7 +45,7 @@ def number(value: float, kind: DType | None = None) -> str:
 
 
 def check_zeros(zeros: NDArray[np.generic], storage: DType) -> None:
-    """TypeRuleError for zero points that a cast to the storage type would change."""
+    """Raises TypeRuleError for zero points that a cast to the storage type would change."""
     low, high = storage.bounds
     few = zeros.size > 1 and zeros.dtype.kind in "iu"
     for zero in (zeros.min(), zeros.max()) if few else zeros.flat:

@@ -28,7 +28,7 @@ class Origin:
         return f"<{self}>"
 
     def items(self) -> list[tuple[str, str | int | tuple[tuple[str, str], ...]]]:
-        """The fields that say something, in order."""
+        """Returns the fields that say something, in order."""
         defaults = Origin(self.framework)
         return [
             (f.name, getattr(self, f.name))
@@ -54,5 +54,5 @@ class Lineage:
     """Steps such as `coded`, `permuted(0, 2, 3, 1)`, `scaled(@v)`; none: the same tensor."""
 
     def then(self, step: str) -> Lineage:
-        """The lineage after one more step."""
+        """Returns the lineage after one more step."""
         return Lineage(self.tensor, (*self.how, step))

@@ -49,7 +49,7 @@ class _Parser:
         self.depth = 0
 
     def graph(self) -> Graph:
-        """The text's one graph, whole."""
+        """Returns the text's one graph, whole."""
         cursor = self.cursor
         while cursor.take_word("data"):
             self._hold()
@@ -75,7 +75,7 @@ class _Parser:
             self._node(graph)
 
     def _bodies(self) -> dict[str, Graph]:
-        """The closed graphs of a node: each sees its own values alone."""
+        """Returns the closed graphs of a node: each sees its own values alone."""
         cursor = self.cursor
         out: dict[str, Graph] = {}
         while cursor.take_word("with"):
@@ -177,7 +177,7 @@ class _Parser:
         return graph.add("constant", {}, {"data": data, **attrs}, name=names)
 
     def _constant_attrs(self) -> dict[str, Attr]:
-        """What stands between the elements and their type."""
+        """Returns what is between the elements and their type."""
         cursor = self.cursor
         cursor.expect(")")
         attrs = self._attrs()
@@ -373,7 +373,7 @@ class _Parser:
                 graph.set_lineage(value, Lineage(tensor, tuple(how)))
 
     def _texts(self, value: Attr) -> list[str]:
-        """A list of one text or more."""
+        """Returns a list of one text or more."""
         found = [p for p in value if isinstance(p, str)] if isinstance(value, tuple) else []
         if not isinstance(value, tuple) or not found or len(found) != len(value):
             raise self.cursor.fail("a list of texts should stand here")
@@ -430,7 +430,7 @@ def _not_of_an_origin(name: str) -> str:
 
 
 def _holds(kind: DType, item: bool | float) -> bool:
-    """Whether a number in line is one of that type."""
+    """Returns whether a number in line is one of that type."""
     if isinstance(item, bool) or kind.name == "bool":
         return isinstance(item, bool) and kind.name == "bool"
     if kind.is_integer:
@@ -439,7 +439,8 @@ def _holds(kind: DType, item: bool | float) -> bool:
 
 
 def _carried(data: NDArray[np.generic], kind: TensorType) -> NDArray[np.generic]:
-    """The elements in their type's carrier; files keep unusual ones as bytes of equal width."""
+    """Returns the elements in their type's carrier; files keep unusual ones as bytes of equal
+    width."""
     carrier = kind.dtype.carrier
     if carrier.kind == "O" and data.dtype == np.uint8:
         return _strings(data, kind)

@@ -30,21 +30,21 @@ def print_graph(
 ) -> str:
     """Returns the text of a graph, which `parse` reads back to an equal one.
 
-    With `weights` the text holds the elements of all arrays; without it `parse` is given those
-    that are too large to stand in a line. With `origins` it also says where nodes and tensors came
-    from. `by_content` names arrays by their hash, so that equal graphs have equal texts.
+    With `weights` the text holds the elements of all arrays; without it `parse` is given those that
+    are too large to be in a line. With `origins` it also says where nodes and tensors came from.
+    `by_content` names arrays by their hash, so that equal graphs have equal texts.
     """
     printer = _Printer(graph, origins, by_content)
     return "".join(printer.data()) + printer.text() if weights else printer.text()
 
 
 def array_table(graph: GraphLike) -> dict[str, Array]:
-    """The arrays that the text refers to, by the names it gives them."""
+    """Returns the arrays that the text refers to, by the names it gives them."""
     return dict(_Printer(graph, False, False).table)
 
 
 def inline(array: Array) -> str | None:
-    """The elements in line, where they are few and plain; else None."""
+    """Returns the elements in line, where they are few and plain; else None."""
     if array.type.quant or array.held.size > INLINE or array.type.dtype.name not in _PLAIN:
         return None
     data = array.data
@@ -108,7 +108,7 @@ class _Printer:
         return text
 
     def data(self) -> Iterator[str]:
-        """A line for each array, with its elements."""
+        """Yields a line for each array, with its elements."""
         for array in self.table.values():
             yield f"data {self.at(array)} : {write_array(array.data)}\n"
 
@@ -221,7 +221,7 @@ class _Printer:
 
 @cache
 def _bare(op: str) -> tuple[str, ...]:
-    """The slots whose operands print without their names."""
+    """Returns the slots whose operands print without their names."""
     return tuple(s.name for s in spec(op).operands if not (s.optional or s.variadic))
 
 

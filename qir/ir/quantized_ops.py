@@ -1,6 +1,6 @@
 """Which ops are quantized, in either form of a program.
 
-In integer form an op's operands and result are quantized types. In QDQ form it stands between
+In integer form an op's operands and result are quantized types. In QDQ form it is between
 `dequantize` and `quantize`; an activation that is computed in the same kernel stands with it.
 """
 
@@ -19,13 +19,14 @@ STRUCTURE = frozenset({"input", "constant", "output"})
 RAW = frozenset({"matmul_integer", "conv_integer"})
 """Products of plain integers, as files have them that quantize while they run."""
 BRIDGES = frozenset({"quantize", "dequantize", "requantize"})
-"""Ops between reals and integers, or between two quantized types."""
+"""Ops between floats and integers, or between two quantized types."""
 TYPED = STRUCTURE | BRIDGES | {"foreign", "recode", "fake_quantize", "choose_qparams", "qparams"}
 """Ops that compute nothing, or that only give integers a meaning."""
 
 
 def whole(node: Node) -> bool:
-    """Whether an op has to do with no floats: with sizes, flags and other whole things alone."""
+    """Returns whether an op has to do with no floats: with sizes, flags and other whole things
+    alone."""
     if node.op in ("foreign", "fused") or node.op in RAW or node.bodies:
         return False
     values = (*node.operands.values(), *node.results)
@@ -35,7 +36,7 @@ def whole(node: Node) -> bool:
 
 
 def widths(node: Node) -> bool:
-    """Whether an op makes other floats of floats of 16 bits, or these of others, and
+    """Returns whether an op makes other floats of floats of 16 bits, or these of others, and
     nothing more."""
     if node.op != "cast":
         return False
@@ -45,7 +46,8 @@ def widths(node: Node) -> bool:
 
 
 def stored(value: Value) -> QuantType | None:
-    """The map of the integers that a value is in memory as: its own, or its only reader's."""
+    """Returns the quantized type of the integers that a value is in memory as: its own, or its only
+    reader's."""
     if value.type.quant is not None:
         return value.type.quant
     use = value.only_use
@@ -55,7 +57,8 @@ def stored(value: Value) -> QuantType | None:
 
 
 def read(value: Value) -> QuantType | None:
-    """The map of the integers that a value is read from: its own, or what `dequantize` reads."""
+    """Returns the quantized type of the integers that a value is read from: its own, or what
+    `dequantize` reads."""
     if value.type.quant is None and value.node.op == "dequantize":
         return value.node.operands["x"].type.quant
     return value.type.quant
@@ -71,7 +74,7 @@ def in_codes(graph: GraphLike) -> dict[Node, bool]:
 
 
 def _sums_codes(node: Node) -> bool:
-    """Whether it is an integer product, or of plain integers, whatever its result is."""
+    """Returns whether it is an integer product, or of plain integers, whatever its result is."""
     traits = spec(node.op).traits
     if node.op in RAW or traits.weight is None:
         return node.op in RAW
@@ -94,7 +97,7 @@ def _reads_codes(node: Node, known: dict[Node, bool]) -> bool:
 
 
 def _flows_in(node: Node, value: Value, known: dict[Node, bool]) -> bool:
-    """Whether the value stays inside the kernel of an op that works on quantized values."""
+    """Returns whether the value stays inside the kernel of an op that works on quantized values."""
     return (
         spec(node.op).traits.elementwise
         and value.only_use is not None

@@ -30,7 +30,7 @@ class Scheme:
     scale: float | None = None
     """A scale that the op or target fixes."""
     share: str = ""
-    """Name of the share set: slots of one set hold one map."""
+    """Name of the share set: slots of one set hold one quantized type."""
     negative: DType | None = None
     """The storage where some value is negative, `storage` being that where none is; None: one
     storage, whatever the sign."""
@@ -102,7 +102,7 @@ _SCHEME = re.compile(
 
 
 def parse_scheme(text: str) -> Scheme:
-    """Reads such as `i8<-127:127> symmetric channel`; ParseError for text that is no scheme.
+    """Reads such as `i8<-127:127> symmetric channel`; raises ParseError for text that is no scheme.
 
     `u8|i8 by sign` is u8 where no value is negative, else i8.
     """

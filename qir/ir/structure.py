@@ -1,8 +1,8 @@
 """What holds a graph together: the order of its nodes, the uses of their values, and the names.
 
-The store is a networkx MultiDiGraph whose vertices are the nodes and whose edges are uses,
-keyed by slot name. Nodes stand in a linked order that is always topological; each has a rank,
-so that comparing the places of two nodes takes constant time.
+The store is a networkx MultiDiGraph whose vertices are the nodes and whose edges are uses, keyed by
+slot name. Nodes are in a linked order that is always topological; each has a rank, so that
+comparing the places of two nodes takes constant time.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Structure:
         return self._edits
 
     def has(self, name: str) -> bool:
-        """Whether a value of that name exists."""
+        """Returns whether a value of that name exists."""
         return name in self._values
 
     @property
@@ -92,7 +92,7 @@ class Structure:
         return self._view
 
     def fresh(self, base: str) -> str:
-        """A value name that is not taken: the base itself, or with a number."""
+        """Returns a value name that is not taken: the base itself, or with a number."""
         if base not in self._values:
             return base
         count = self._counts.get(base, 1)
@@ -104,7 +104,8 @@ class Structure:
     # -- checks, before anything is changed ---------------------------------------------------
 
     def _free(self) -> None:
-        """GraphError where nobody may edit the graph now, or a pass has edited it too often."""
+        """Raises GraphError where nobody may edit the graph now, or a pass has edited it too
+        often."""
         if self._kept:
             raise GraphError(f"graph {self.name} stays as it is while passes run on its copy")
         graph: Structure | None = self
@@ -120,7 +121,8 @@ class Structure:
             raise GraphError(f"{node.name} is of another graph, or was removed")
 
     def _late(self, producer: Node, user: Node) -> set[Node]:
-        """What would have to stand before its user and does not; GraphError for a cycle."""
+        """Returns what would have to be before its user and does not; raises GraphError for a
+        cycle."""
         late: set[Node] = set()
         todo = [producer]
         while todo:
@@ -133,14 +135,14 @@ class Structure:
         return late
 
     def _check_removal(self, node: Node, removed: Container[Node] = ()) -> None:
-        """GraphError where a node that stays uses a value of one that is to be removed."""
+        """Raises GraphError where a node that stays uses a value of one that is to be removed."""
         for value in node._results:
             for user, _ in value._uses:
                 if user not in removed:
                     raise GraphError(f"cannot remove {node.name}: {user.name} uses %{value._name}")
 
     def _check_substitution(self, dead: Sequence[Node], values: Sequence[Value]) -> None:
-        """GraphError unless all can be removed, and values replace what the first makes."""
+        """Raises GraphError unless all can be removed, and values replace what the first makes."""
         for node in dead:
             self._own(node)
         for value in values:
@@ -160,7 +162,7 @@ class Structure:
         self._check_cycle(dict(zip(node._results, values, strict=True)))
 
     def _check_cycle(self, instead: Mapping[Value, Value]) -> None:
-        """GraphError where uses of values cannot be given others without closing a cycle."""
+        """Raises GraphError where uses of values cannot be given others without closing a cycle."""
         users = {user for old in instead for user, _ in old._uses}
         if not users:
             return
@@ -293,12 +295,12 @@ class Structure:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """GraphError for what cannot be the name of a value."""
+    """Raises GraphError for what cannot be the name of a value."""
     for name in names:
         if not isinstance(name, str):
             raise GraphError(f"names of values are texts, and {name!r:.60} is none")
 
 
 def cycle(user: Node, producer: Node) -> GraphError:
-    """The error for an edit that would make a node need its own result."""
+    """Returns the error for an edit that would make a node need its own result."""
     return GraphError(f"{user.name} would need its own result, through {producer.name}")

@@ -66,7 +66,7 @@ class _Run:
                 self.change(value, kind)
 
     def made(self, node: Node, bodies: Mapping[str, Graph]) -> Sequence[TensorType]:
-        """The result types; none for a node whose types are given, not inferred."""
+        """Returns the result types; none for a node whose types are given, not inferred."""
         if node.stages:
             return self.chained(node)
         if node.op == "fused":
@@ -74,7 +74,7 @@ class _Run:
         return () if node.op in GIVEN else infer(node.op, node.operands, node.attrs, bodies)
 
     def chained(self, node: Node) -> Sequence[TensorType]:
-        """The result type of a chain; inner stages get theirs as well."""
+        """Returns the result type of a chain; inner stages get theirs as well."""
         stages: list[Stage] = []
         flow: TensorType | None = None
         for i, stage in enumerate(node.stages):
@@ -98,7 +98,8 @@ class _Run:
 
 
 def _kept(old: TensorType, new: TensorType) -> TensorType:
-    """The new type, with the quantization parameters that were stated for the same floats."""
+    """Returns the new type, with the quantization parameters that were stated for the same
+    floats."""
     if old.quant is not None and old.express is new.express:
         return new.with_element(old.element)
     return new
@@ -107,7 +108,7 @@ def _kept(old: TensorType, new: TensorType) -> TensorType:
 def _handed_to_bodies(
     node: Node, bodies: Mapping[str, Graph]
 ) -> Iterator[tuple[Value, TensorType]]:
-    """The inputs of a node's bodies, each with the type of what the node hands to it."""
+    """Yields the inputs of a node's bodies, each with the type of what the node hands to it."""
     given = [value.type for value in node.variadic("xs")]
     carried = [value.type for value in node.variadic("vs")]
     for body in bodies.values():
@@ -126,7 +127,7 @@ def _handed_to_bodies(
 
 
 def _slices(node: Node) -> list[TensorType]:
-    """What a scan hands to its body of each sequence: one entry along its axis."""
+    """Returns what a scan hands to its body of each sequence: one entry along its axis."""
     parts = [value.type for value in node.variadic("ss")]
     named = node.attrs.get("axes")
     axes = named if isinstance(named, tuple) and named else (0,) * len(parts)

@@ -1,6 +1,6 @@
 """The types of tensors: a shape, and a plain element type or a quantized one.
 
-A map may hold many parameters; these are arrays, and arrays are typed: so both stand here.
+A quantized type may hold many parameters; these are arrays, and arrays are typed: so both are here.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Array:
 
     @classmethod
     def of(cls, data: NDArray[np.generic], name: str = "") -> Array:
-        """The array with the plain type that its elements have."""
+        """Returns the array with the plain type that its elements have."""
         data = np.asarray(data)
         kind = dtype_of(data)
         if kind is STRING:
@@ -158,14 +158,14 @@ class Grain:
         return self.text(_by_content)
 
     def text(self, name: ArrayName) -> str:
-        """The printed form; `name` gives the array's."""
+        """Returns the printed form; `name` gives the array's."""
         if self.axis is not None:
             return str(self.axis)
         blocks = ", ".join(f"{axis}:{size}" for axis, size in self.blocks)
         return f"{{{blocks}{f' by {name(self.by)}' if self.by else ''}}}"
 
     def grid(self, shape: Shape) -> Shape:
-        """The shape of the array of parameters for a tensor of that shape."""
+        """Returns the shape of the array of parameters for a tensor of that shape."""
         sizes = dict(self.blocks)
         return tuple(
             (-(-dim // sizes[i]) if isinstance(dim, int) else dim) if i in sizes else 1
@@ -309,7 +309,7 @@ class QuantType:
         return bool(self.zero) and any(isinstance(z, float) for z in self.zero or ())
 
     def scales(self) -> NDArray[np.floating]:
-        """The scales in their own type: one, a list along the axis, or a grid."""
+        """Returns the scales in their own type: one, a list along the axis, or a grid."""
         if self.scale is None:
             raise TypeRuleError(f"{self}: the scale comes from a companion slot")
         if isinstance(self.scale, Array):
@@ -318,7 +318,7 @@ class QuantType:
         return out if self.grain else out[0]
 
     def zeros(self) -> NDArray[np.generic]:
-        """The zeros, shaped as the scales; int64 unless they are float."""
+        """Returns the zeros, shaped as the scales; int64 unless they are float."""
         if self.zero is None:
             raise TypeRuleError(f"{self}: the zero comes from a companion slot")
         if isinstance(self.zero, Array):
@@ -345,7 +345,7 @@ class QuantType:
         return replace(self, scale=scale, zero=zero, grain=grain, declared=None)
 
     def arrays(self) -> Iterator[Array]:
-        """The arrays this type refers to, nested ones after those that name them."""
+        """Yields the arrays this type refers to, nested ones after those that name them."""
         declared = (self.declared.low, self.declared.high) if self.declared else ()
         by = self.grain.by if self.grain else None
         for part in (self.scale, self.zero, by, self.plus, *declared, self.codes):
@@ -360,7 +360,7 @@ class QuantType:
         return self.text(_briefly)
 
     def text(self, name: ArrayName) -> str:
-        """The printed form; `name` gives each array's."""
+        """Returns the printed form; `name` gives each array's."""
         bounds = f"<{self.bounds[0]}:{self.bounds[1]}>" if self.bounds else ""
         head = f"{self.storage}{bounds}:{self.express}"
         if self.grain:
@@ -423,7 +423,7 @@ def _numeric(value: float) -> bool:
 
 
 def _all(test: Callable[[float], bool], values: tuple[float, ...] | Array) -> bool:
-    """Whether a test holds for all numbers; of quantized values that have a map it is not asked."""
+    """Returns whether a test holds for all numbers; quantized ones are not tested."""
     if not isinstance(values, Array):
         return all(map(test, values))
     if not values.type.dtype.is_float or values.type.quant is not None:
@@ -455,7 +455,7 @@ def uniform(
     express: DType = F32,
     name: str = "",
 ) -> QuantType:
-    """The uniform type with these numbers, whole-tensor or one scale an index of `axis`.
+    """Returns the uniform type with these numbers, whole-tensor or one scale an index of `axis`.
 
     TypeRuleError for a zero point that the storage type cannot hold, and a scale that is NaN.
     """
@@ -535,7 +535,7 @@ class TensorType(_Hashed):
 
     @property
     def quant(self) -> QuantType | None:
-        """The map, if there is one."""
+        """The quantized type, if there is one."""
         return self.element if isinstance(self.element, QuantType) else None
 
     @property
@@ -545,7 +545,7 @@ class TensorType(_Hashed):
 
     @property
     def express(self) -> DType:
-        """What is meant: the expressed type where there is a map."""
+        """What is meant: the expressed type where there is a quantized type."""
         return self.element.express if isinstance(self.element, QuantType) else self.element
 
     @property
@@ -564,15 +564,15 @@ class TensorType(_Hashed):
         return len(self.shape)
 
     def with_shape(self, shape: Shape) -> TensorType:
-        """The type of such elements in another shape."""
+        """Returns the type of such elements in another shape."""
         return TensorType(shape, self.element)
 
     def with_element(self, element: DType | QuantType) -> TensorType:
-        """The type of other elements in that shape."""
+        """Returns the type of other elements in that shape."""
         return TensorType(self.shape, element)
 
     def arrays(self) -> Iterator[Array]:
-        """The arrays this type refers to."""
+        """Yields the arrays this type refers to."""
         if isinstance(self.element, QuantType):
             yield from self.element.arrays()
 
@@ -583,7 +583,7 @@ class TensorType(_Hashed):
         return self.text(_briefly)
 
     def text(self, name: ArrayName) -> str:
-        """The printed form; `name` gives each array's."""
+        """Returns the printed form; `name` gives each array's."""
         if isinstance(self.element, QuantType):
             return _dims(self.shape) + self.element.text(name)
         return _dims(self.shape) + self.element.name

@@ -28,7 +28,7 @@ _LONGEST = 200  # letters of a type that is remembered
 
 
 def parse_type(text: str, find: FindArray | None = None) -> TensorType:
-    """Reads one type; ParseError where the text is none."""
+    """Reads one type; raises ParseError where the text is none."""
     cursor = Cursor(text)
     out = read_type(cursor, find or _no_arrays)
     if not cursor.done:
@@ -41,7 +41,7 @@ def _no_arrays(name: str) -> Array:
 
 
 def read_type(cursor: Cursor, find: FindArray) -> TensorType:
-    """Reads a type where the cursor stands."""
+    """Reads a type where the cursor is."""
     cursor.skip()
     found = _CLOSED.match(cursor.text, cursor.at)
     if found and len(found[0]) <= _LONGEST and (closed := _closed(found[0])) is not None:
@@ -52,7 +52,7 @@ def read_type(cursor: Cursor, find: FindArray) -> TensorType:
 
 @lru_cache(4096)
 def _closed(text: str) -> TensorType | None:
-    """The one type that a text is, one object wherever it stands; None where it is none."""
+    """Returns the one type that a text is, one object wherever it stands; None where it is none."""
     cursor = Cursor(text)
     try:
         kind = _read_type(cursor, _no_arrays)
@@ -83,7 +83,7 @@ def _read_type(cursor: Cursor, find: FindArray) -> TensorType:
 
 
 def read_element(cursor: Cursor, find: FindArray) -> Element:
-    """Reads what each element is, where the cursor stands."""
+    """Reads what each element is, where the cursor is."""
     if cursor.peek("!"):
         return _quant(cursor, find)
     return _opaque(cursor) if _OPAQUE.match(cursor.text, cursor.at) else _dtype(cursor)
@@ -165,7 +165,7 @@ def _quant(cursor: Cursor, find: FindArray) -> QuantType:
 
 
 class _Clauses:
-    """What stands after the parameters."""
+    """What is after the parameters."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()

@@ -39,7 +39,7 @@ def closed(total: NDArray[np.float64], how: Acc) -> Sums:
 
 
 def check(rule: Rule) -> None:
-    """ProfileError for a product whose rule names a method, or says what cannot be meant."""
+    """Raises ProfileError for a product whose rule names a method, or says what cannot be meant."""
     if rule.method is not None:
         name = rule.profile or "(unnamed)"
         raise ProfileError(f"profile {name}: no method {rule.method} computes integer products")
@@ -106,7 +106,8 @@ def _bytes(data: Codes, weight: Codes) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 def _cut_pairs(a: NDArray[np.integer], b: NDArray[np.integer]) -> NDArray[np.float64]:
-    """What sums of a @ b lose where terms 2i and 2i + 1 are added in 16 bits that saturate."""
+    """Returns what sums of a @ b lose where terms 2i and 2i + 1 are added in 16 bits that
+    saturate."""
     lost = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
     if not a.size or not b.size:
         return lost
@@ -189,7 +190,7 @@ def conv2d(
 
 
 def _whole(how: Acc, channels: int) -> bool:
-    """Whether some pair of terms is of two taps."""
+    """Returns whether some pair of terms is of two taps."""
     return how.pairs == "saturate_taps" or (how.pairs == "saturate_rows" and channels % 2 == 1)
 
 
@@ -224,7 +225,7 @@ def _cut_taps(
     stride: Sequence[int],
     dilation: Sequence[int],
 ) -> NDArray[np.float64]:
-    """What sums lose where terms 2i and 2i + 1 of a row of weights are added in 16 bits.
+    """Returns what sums lose where terms 2i and 2i + 1 of a row of weights are added in 16 bits.
 
     Weights are [groups, out, in, height, width], data [images, groups, in, height, width].
     """

@@ -15,7 +15,7 @@ from qir.numerics.wide_integers import whole_zeros
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AffineParameters:
-    """A map's numbers, shaped to go with the array they are meant for."""
+    """A quantized type's numbers, shaped to go with the array they are meant for."""
 
     scale: NDArray[np.floating]
     zero: NDArray[np.generic]
@@ -36,7 +36,7 @@ class DeclaredRange:
     """Quantized values a float unit, where a kernel made them itself."""
 
     def reshaped(self, shape: tuple[int, ...]) -> DeclaredRange:
-        """The same numbers in another shape."""
+        """Returns the same numbers in another shape."""
         gain = None if self.gain is None else self.gain.reshape(shape)
         return DeclaredRange(self.low.reshape(shape), self.high.reshape(shape), self.level, gain)
 
@@ -74,7 +74,7 @@ class Affine:
         return self.scale.reshape(shape), self.zero.reshape(shape)
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """OpError where there is not one scale an index of the axis."""
+        """Raises OpError where there is not one scale an index of the axis."""
         if self.axis is not None and shape[self.axis] != self.scale.size:
             raise OpError(
                 f"axis {self.axis} has {shape[self.axis]} indices, but {self.scale.size} scales"
@@ -85,7 +85,8 @@ class Affine:
         return self.scale, self.zero
 
     def over(self, shape: tuple[int, ...]) -> AffineParameters:
-        """The numbers for an array of that shape; OpError where they do not fit it."""
+        """Returns the numbers for an array of that shape; raises OpError where they do not fit
+        it."""
         scale, zero = self.along(len(shape))
         self.check(shape)
         ends = None if self.ends is None else self.ends.reshaped(scale.shape)
@@ -109,7 +110,7 @@ def affine(
     axis: int | None = None,
     bounds: tuple[int, int] | None = None,
 ) -> Affine:
-    """A map made of plain numbers; a Python float becomes float32.
+    """Returns a quantized type made of plain numbers; a Python float becomes float32.
 
     Any scale is taken, also 0, NaN or below zero: runtimes compute with them, and are predicted.
     Raises OpError for a zero point outside the storage type, or counts that do not fit.
@@ -133,7 +134,7 @@ def affine(
 
 
 def affine_of(kind: QuantType) -> Affine:
-    """The map of a quantized type whose numbers are known.
+    """Returns the quantized type of a quantized type whose numbers are known.
 
     Raises OpError for tables, offsets, float zero points, quantized floats and blocks: `map_of`
     takes these, and no integer kernel does.
@@ -150,7 +151,7 @@ def affine_of(kind: QuantType) -> Affine:
 
 
 def ends_of(kind: QuantType) -> DeclaredRange | None:
-    """The range that a type declares, as many ends as it has scales."""
+    """Returns the range that a type declares, as many ends as it has scales."""
     if kind.declared is None:
         return None
     shape = np.shape(kind.scales())

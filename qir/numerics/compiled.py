@@ -127,7 +127,7 @@ def _holds(
     zero: NDArray[np.generic],
     clipped: np.dtype[np.floating] | None,
 ) -> bool:
-    """Whether the loops hold such integers; `clipped` is the type of floats that are
+    """Returns whether the loops hold such integers; `clipped` is the type of floats that are
     clipped first."""
     if not of.storage.is_integer or of.carrier.itemsize > 4 or high >= 1 << 31:
         return False
@@ -180,7 +180,8 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals | No
 
 
 def _table(codes: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.floating]) -> Reals | None:
-    """What each byte stands for, where integers are floats or name the entries of a table."""
+    """Returns what each byte stands for, where integers are floats or name the entries of a
+    table."""
     if of.carrier.itemsize > 1:
         return None
     if of.storage.is_float:
@@ -266,7 +267,7 @@ def _fixed(
 
 
 def looked_up(codes: NDArray[np.generic], table: NDArray[np.generic]) -> NDArray[np.generic]:
-    """The table's entry for each quantized value of one byte or two, taken as unsigned."""
+    """Returns the table's entry for each quantized value of one byte or two, taken as unsigned."""
     out = np.empty(codes.shape, table.dtype)
     _codes.lookup(
         _bytes(np.ascontiguousarray(codes)),
@@ -279,7 +280,7 @@ def looked_up(codes: NDArray[np.generic], table: NDArray[np.generic]) -> NDArray
 
 
 def _bytes(array: NDArray[np.generic]) -> NDArray[np.uint8]:
-    """The bytes of an array without gaps."""
+    """Returns the bytes of an array without gaps."""
     return array.reshape(-1).view(np.uint8)
 
 

@@ -20,13 +20,13 @@ class Clash:
     why: str
 
     def said(self, rule: Rule) -> str:
-        """The clash as an error says it."""
+        """Returns the clash as an error says it."""
         held = [f"{name} = {_value(rule, name)!r}" for name in self.fields]
         return f"{' with '.join(held)}: {self.why}"
 
 
 def clashes(rule: Rule) -> Iterator[Clash]:
-    """What does not go together in a rule."""
+    """Yields what does not go together in a rule."""
     yield from _quantize(rule)
     yield from _acc(rule)
     yield from _multiplier(rule)
@@ -34,7 +34,8 @@ def clashes(rule: Rule) -> Iterator[Clash]:
 
 
 def check(rule: Rule) -> None:
-    """ProfileError for a rule that was not read from a file and says what cannot be meant."""
+    """Raises ProfileError for a rule that was not read from a file and says what cannot be
+    meant."""
     found = next(clashes(rule), None)
     if found is not None:
         raise ProfileError(f"profile {rule.profile or '(unnamed)'}: {found.said(rule)}")
@@ -148,19 +149,20 @@ def _stages(rule: Rule) -> Iterator[Clash]:
 
 
 def repeated(items: Sequence[str]) -> str:
-    """The first of some names that is named twice; nothing where each is named once."""
+    """Returns the first of some names that is named twice; nothing where each is named once."""
     return next((item for i, item in enumerate(items) if item in items[:i]), "")
 
 
 def behind(op: str) -> bool:
-    """Whether an op may stand after another in one kernel: what takes one tensor, or adds two."""
+    """Returns whether an op may be after another in one kernel: what takes one tensor, or adds
+    two."""
     return op == "add" or [slot.name for slot in spec(op).operands] == ["x"]
 
 
 def unmoved(said: object, chain: Sequence[str]) -> str:
-    """Why a group's `propagates` makes no sense; empty where it does. Pairs change places with one
-    op that moves elements of one tensor, so that their quantized values are the same on either
-    side."""
+    """Returns why a group's `propagates` makes no sense; empty where it does. Pairs change places
+    with one op that moves elements of one tensor, so that their quantized values are the same on
+    either side."""
     if not isinstance(said, bool):
         return "propagates is true or false"
     moves = len(chain) == 1 and spec(chain[0]).traits.same_params == ("x",)

@@ -142,7 +142,8 @@ def _above_low(
 
 
 def _from_low(rule: Rule) -> bool:
-    """Whether integers are counted from the low end of the range, which an offset moves along."""
+    """Returns whether integers are counted from the low end of the range, which an offset moves
+    along."""
     return rule.quantize.by == "span" or rule.quantize.zero in ("pair", "pair_once")
 
 
@@ -166,7 +167,8 @@ def _encoding(numbers: AffineParameters, to: AnyMap, rule: Rule) -> Reals:
 def _far_ends(
     numbers: AffineParameters, to: AnyMap, kind: np.dtype[np.floating]
 ) -> tuple[Reals, Reals]:
-    """The range that is declared, else what the lowest and the highest quantized value mean."""
+    """Returns the range that is declared, else what the lowest and the highest quantized value
+    mean."""
     if numbers.ends is not None:
         return numbers.ends.low.astype(kind), numbers.ends.high.astype(kind)
     scale, zero = numbers.scale.astype(kind), numbers.zero.astype(kind)
@@ -187,7 +189,7 @@ def _within(values: Reals, by: Reals, numbers: AffineParameters, to: AnyMap, rul
 
 
 def _level(levels: Levels, of: AnyMap, rule: Rule) -> float | None:
-    """The level of a map's quantized values, if one is named."""
+    """Returns the level of a quantized type, if one is named."""
     grain = "channel" if of.scale.size > 1 else "tensor"
     return level_of(levels, rule.choose.zero, of.storage, (of.low, of.high), grain)
 
@@ -227,7 +229,7 @@ def _gain(
 
 
 def _by_sides(ends: DeclaredRange, of: AnyMap, kind: np.dtype[np.floating]) -> Reals:
-    """The gain by which neither side leaves the quantized values."""
+    """Returns the gain by which neither side leaves the quantized values."""
     low, high = ends.low.astype(kind), ends.high.astype(kind)
     most = np.finfo(kind).max
     below = np.where(low * of.low > 0, kind.type(of.low) / low, most)
@@ -273,7 +275,7 @@ def _fused(x: NDArray[np.generic], numbers: AffineParameters, to: AnyMap, rule: 
 
 
 def _paired(like: Reals, numbers: AffineParameters, to: AnyMap, rule: Rule) -> NDArray[np.int64]:
-    """The low quantized value, less the low end of the range rounded as floats are."""
+    """Returns the low quantized value, less the low end of the range rounded as floats are."""
     by = _encoding(numbers, to, rule)
     low = _far_ends(numbers, to, like.dtype)[0]
     steps = low / by if rule.quantize.by == "divide" else low * by
@@ -308,7 +310,8 @@ def stored(
 def nan_codes(
     zero: NDArray[np.generic], low: int, high: int, carrier: np.dtype[np.generic], rule: Rule
 ) -> Codes:
-    """What a NaN becomes, by the zero of its block; OpError where the profile does not say."""
+    """Returns what a NaN becomes, by the zero of its block; raises OpError where the profile does
+    not say."""
     match rule.quantize.nan:
         case "low":
             return np.full(zero.shape, low, carrier)
@@ -325,7 +328,7 @@ def nan_codes(
 
 
 def no_code(rule: Rule) -> OpError:
-    """The error for a NaN where the profile does not say what becomes of it."""
+    """Returns the error for a NaN where the profile does not say what becomes of it."""
     return OpError(f"NaN has no quantized value in profile {rule.profile or '(unnamed)'}")
 
 
@@ -352,7 +355,7 @@ def _saturated(
 def _nearest(
     scaled: Reals, nan: NDArray[np.bool_], table: Reals, to: AnyMap, rule: Rule
 ) -> NDArray[np.generic]:
-    """The quantized value whose entry is nearest, the lower one of two."""
+    """Returns the quantized value whose entry is nearest, the lower one of two."""
     middles, first = neighbours(table)
     wanted = scaled.astype(F64)
     if nan.any():
@@ -370,7 +373,8 @@ def _nearest(
 
 
 def neighbours(table: Reals) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The middles between the entries of a table as they rise, in float64, and each entry's index.
+    """Returns the middles between the entries of a table as they rise, in float64, and each entry's
+    index.
 
     Of equal entries the first counts.
     """
@@ -413,12 +417,12 @@ def _packed(numbers: Reals, half: bool) -> Reals:
 
 
 def result_of(of: AnyMap) -> np.dtype[np.generic]:
-    """The NumPy type of the float values that quantized values mean."""
+    """Returns the NumPy type of the float values that quantized values mean."""
     return of.scale.dtype if of.express is None else of.express.carrier
 
 
 def _values(codes: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.floating]) -> Reals:
-    """What quantized values stand for before scale and zero."""
+    """Returns what quantized values stand for before scale and zero."""
     if not isinstance(of, Map) or of.table is None:
         return codes.astype(kind)
     index = codes.astype(np.int64) - of.low
@@ -502,7 +506,7 @@ def rounded(scaled: Reals, zero: NDArray[np.generic], y: Affine, rule: Rule) -> 
 
 
 def shaped(factor: NDArray[_Kind], rank: int, axis: int) -> NDArray[_Kind]:
-    """One factor, one a channel, or one for each sum, to go with an array of that rank."""
+    """Returns one factor, one a channel, or one for each sum, to go with an array of that rank."""
     if factor.ndim == 0 or (factor.ndim == rank and rank > 1):
         return factor
     shape = [1] * rank

@@ -16,13 +16,13 @@ from qir.ir.dtype import DType
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Texts that a field may hold beside plain words: a pattern, and how to say it."""
+    """Texts that a field may hold next to plain words: a pattern, and how to say it."""
 
     pattern: str
     said: str
 
     def fits(self, text: str) -> bool:
-        """Whether a text is one of them."""
+        """Returns whether a text is one of them."""
         return re.fullmatch(self.pattern, text) is not None
 
 
@@ -31,7 +31,7 @@ _REAL = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _SIZE = r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RATE = r"0?\.\d+|0(?:\.\d*)?|1(?:\.0*)?|\d(?:\.\d*)?[eE]-\d+"
 _SOME = r"(?=[\d.]*[1-9])"
-"""What stands before a number that is not zero."""
+"""What is before a number that is not zero."""
 
 Levels: TypeAlias = tuple[tuple[str, float], ...]
 """Real numbers by storage type, or by `storage/grain`, which is more exact; `*` is any."""
@@ -101,7 +101,7 @@ class Choose:
     """Whether a zero point beyond the quantized values becomes the nearest one."""
     small: Small = "none"
     """Scales of at least E; of V where they are below T; ranges of at least R, or R * max(1, |min|,
-    |max|); scales of at least R times the largest beside them; both ends of a range below T moved
+    |max|); scales of at least R times the largest of the others; both ends of a range below T moved
     out by R, where one about zero becomes T wide; a range whose scale is below T amplified to it,
     and V where 1 / scale overflows."""
     nudge: Literal["none", "range_to_grid"] = "none"
@@ -171,8 +171,8 @@ class Dequantize:
     by: Literal["(q-z)*s", "q*s-z*s", "q*s+plus", "q/gain"] = "(q-z)*s"
     """Each step rounds; plus is one number, with -z*s in it; the gain is that of readers."""
     codes: Literal["whole", "real"] = "whole"
-    """What z is taken off: quantized values, and the difference is rounded; or quantized values
-    that were rounded first, which tells where these are long."""
+    """Whether the difference q - z is rounded (`whole`), or q is rounded first (`real`), which
+    differs for wide integers."""
     compute: Literal["f32", "f64"] = "f32"
     """What each step rounds to; the result is rounded once to what the type expresses."""
 
@@ -369,7 +369,7 @@ def field_types(block: str) -> dict[str, object]:
 
 
 def said(kind: object) -> str:
-    """The values of a field, as an error says them."""
+    """Returns the values of a field, as an error says them."""
     if get_origin(kind) is Literal:
         return ", ".join(str(v) for v in get_args(kind))
     for extra in getattr(kind, "__metadata__", ()):
@@ -379,7 +379,8 @@ def said(kind: object) -> str:
 
 
 def no_code(zero: str) -> str:
-    """Why no storage can hold the zero point that `choose.zero` fixes; nothing where one can."""
+    """Returns why no storage can hold the zero point that `choose.zero` fixes; nothing where one
+    can."""
     if not zero.startswith("fixed:"):
         return ""
     fixed = float(zero[6:])
@@ -390,7 +391,8 @@ def no_code(zero: str) -> str:
 
 
 def fits(kind: object, value: object) -> bool:
-    """Whether a value is one that a field of that type may have (levels: see the reader)."""
+    """Returns whether a value is one that a field of that type may have (levels: see the
+    reader)."""
     if get_origin(kind) is Literal:
         return isinstance(value, str) and value in get_args(kind)
     if kind is bool:
@@ -400,7 +402,7 @@ def fits(kind: object, value: object) -> bool:
 
 
 def levels_of(levels: Levels, storage: str, grain: str = "tensor") -> float | None:
-    """The level for a storage type and granularity; None where none is named."""
+    """Returns the level for a storage type and granularity; None where none is named."""
     table = dict(levels)
     for key in (f"{storage}/{grain}", storage, f"*/{grain}", "*"):
         if key in table:
@@ -411,7 +413,8 @@ def levels_of(levels: Levels, storage: str, grain: str = "tensor") -> float | No
 def level_of(
     levels: Levels, zero: str, storage: DType, codes: tuple[int, int], grain: str = "tensor"
 ) -> float | None:
-    """The level of quantized values with bounds; None, where none is named, for half of their span.
+    """Returns the level of quantized values with bounds; None, where none is named, for half of
+    their span.
 
     One that is named holds for all quantized values, and for as many on each side of zero. Of fewer
     quantized values half the span stays half the span, as the tool of onnxruntime

@@ -19,7 +19,8 @@ _WIDE = 1024  # so many numbers are in the nearest cache
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """Rows of elements, and the way from a map's numbers to the list that they look into."""
+    """Rows of elements, and the way from a quantized type's numbers to the list that they look
+    into."""
 
     rows: Rows
     grid: tuple[int, ...]
@@ -31,7 +32,7 @@ class RowLayout:
     """How often a row of numbers is repeated."""
 
     def listed(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
-        """One number, or one a block, as the rows look for them."""
+        """Returns one number, or one a block, as the rows look for them."""
         if self.last < 0:
             return values.reshape(-1)
         whole = values.reshape(self.grid if values.size > 1 else (1,) * len(self.grid))
@@ -44,14 +45,14 @@ class RowLayout:
 
 
 def layout(shape: tuple[int, ...], of: AnyMap) -> RowLayout:
-    """The rows of an array of that shape, which the map's numbers fit."""
+    """Returns the rows of an array of that shape, which the quantized type's numbers fit."""
     if isinstance(of, Affine):
         return along(shape, of.axis)
     return _layout(shape, of.grain, of.grid(shape))
 
 
 def along(shape: tuple[int, ...], axis: int | None) -> RowLayout:
-    """The rows where numbers are along an axis, or are one for all."""
+    """Returns the rows where numbers are along an axis, or are one for all."""
     if axis is None:
         return _layout(shape, None, (1,) * len(shape))
     axis %= len(shape)
@@ -85,7 +86,7 @@ def _layout(shape: tuple[int, ...], grain: Grain | None, grid: tuple[int, ...]) 
 
 
 def _blocks(grain: Grain, axis: int, size: int) -> NDArray[np.int64]:
-    """The block of each index of an axis."""
+    """Returns the block of each index of an axis."""
     if grain.by is not None and axis == grain.blocks[-1][0]:
         return grain.by.data.astype(np.int64)
     return np.arange(size, dtype=np.int64) // dict(grain.blocks)[axis]
@@ -94,7 +95,7 @@ def _blocks(grain: Grain, axis: int, size: int) -> NDArray[np.int64]:
 def _places(
     shape: tuple[int, ...], where: dict[int, NDArray[np.int64]], counts: tuple[int, ...]
 ) -> NDArray[np.int64]:
-    """Where in the list of numbers each index of the leading axes begins."""
+    """Returns where in the list of numbers each index of the leading axes begins."""
     out = np.zeros(1, np.int64)
     for axis, size in enumerate(shape):
         step = math.prod(counts[axis + 1 :])
@@ -104,7 +105,8 @@ def _places(
 
 
 def _tiles(shape: tuple[int, ...], grid: tuple[int, ...], length: int) -> int:
-    """How many rows of so many numbers are made one: rows that follow each other share them."""
+    """Returns how many rows of so many numbers are made one: rows that follow each other share
+    them."""
     same = 1
     for axis in reversed(range(len(shape))):
         if grid[axis] > 1:

@@ -49,7 +49,7 @@ class Map:
         return self.zero.dtype.kind == "f"
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """OpError where there is not one number of each kind a block."""
+        """Raises OpError where there is not one number of each kind a block."""
         grid = self.grid(shape)
         for name, values in (("scales", self.scale), ("zeros", self.zero), ("offsets", self.plus)):
             if values is not None and values.size not in (1, int(np.prod(grid))):
@@ -57,7 +57,7 @@ class Map:
                 raise OpError(f"there are {values.size} {name}, the blocks make {blocks}")
 
     def grid(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """How many blocks each axis has. OpError for axes or groups that are not there."""
+        """Returns how many blocks each axis has. OpError for axes or groups that are not there."""
         if self.grain is None:
             return (1,) * len(shape)
         last = self.grain.blocks[-1][0]
@@ -79,7 +79,8 @@ class Map:
         return (self.scale, self.zero) if self.plus is None else (self.scale, self.zero, self.plus)
 
     def over(self, shape: tuple[int, ...]) -> AffineParameters:
-        """The numbers for an array of that shape; OpError where they do not fit it."""
+        """Returns the numbers for an array of that shape; raises OpError where they do not fit
+        it."""
         self.check(shape)
         plus = None if self.plus is None else self._spread(self.plus, shape)
         ends = self.ends

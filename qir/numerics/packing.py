@@ -128,7 +128,7 @@ def from_bits(bits: NDArray[np.unsignedinteger], kind: DType) -> Codes:
 def define_pack(
     bits: NDArray[np.unsignedinteger], kind: DType, order: Order, row: int
 ) -> NDArray[np.uint8]:
-    """What `pack` means, bit by bit: rows of quantized values to rows of bytes."""
+    """Returns what `pack` means, bit by bit: rows of quantized values to rows of bytes."""
     rows, length = bits.shape
     places = np.arange(kind.bits) if order == "low" else np.arange(kind.bits)[::-1]
     each = (bits[:, :, None] >> places.astype(bits.dtype)) & bits.dtype.type(1)
@@ -140,7 +140,8 @@ def define_pack(
 def define_unpack(
     data: NDArray[np.uint8], kind: DType, length: int, order: Order
 ) -> NDArray[np.unsignedinteger]:
-    """What `unpack` means: rows of bytes to the bits of each integer; padding is not looked at."""
+    """Returns what `unpack` means: rows of bytes to the bits of each integer; padding is not looked
+    at."""
     rows = len(data)
     flat = np.unpackbits(data, 1, None, "little" if order == "low" else "big")
     each = flat[:, : length * kind.bits].reshape(rows, length, kind.bits)
@@ -155,7 +156,7 @@ def _mask(kind: DType) -> int:
 
 
 def _width(length: int, kind: DType, row: int) -> int:
-    """The bytes of a row."""
+    """Returns the bytes of a row."""
     dense = -(-length * kind.bits // 8)
     return -(-dense // row) * row if row else dense
 
@@ -183,7 +184,7 @@ def _form(kind: DType) -> _Form:
 def _rows(
     shape: tuple[int, ...], kind: DType, row: int, order: Order
 ) -> tuple[int, int, tuple[int, ...]]:
-    """How many rows, how many quantized values each, and the axes that stay."""
+    """Returns how many rows, how many quantized values each, and the axes that stay."""
     if order not in ("low", "high"):
         raise OpError(f"bits are filled from the 'low' or the 'high' end, not {order!r}")
     if row < 0:

@@ -72,13 +72,14 @@ def convert(codes: NDArray[np.generic], of: AnyMap, to: AnyMap, rule: Rule) -> C
 
 
 def _by_table(of: AnyMap, to: AnyMap) -> bool:
-    """Whether equal quantized values become equal quantized values, wherever they stand."""
+    """Returns whether equal quantized values become equal quantized values, wherever they stand."""
     one = all(n.size == 1 for m in (of, to) for n in m.numbers())
     return one and of.storage.bits <= 16
 
 
 def _every(carrier: np.dtype[np.generic]) -> NDArray[np.generic]:
-    """Every integer that a carrier of one byte or two can hold, in the order of its bits."""
+    """Returns every integer that a carrier of one byte or two can hold, in the order of its
+    bits."""
     return np.arange(1 << 8 * carrier.itemsize).astype(f"u{carrier.itemsize}").view(carrier)
 
 
@@ -88,7 +89,7 @@ def _every(carrier: np.dtype[np.generic]) -> NDArray[np.generic]:
 def multiplier(
     x: Affine, w: Affine, y: Affine | None, rule: Rule, *, gain: float = 1.0
 ) -> NDArray[np.floating]:
-    """What a sum of integer products is multiplied with, one number or one a channel.
+    """Returns what a sum of integer products is multiplied with, one number or one a channel.
 
     `y` None: to floats, as where the rule divides float values by the result's scale after. `gain`
     is an op's own factor (gemm's alpha), which is multiplied in first. A multiplier that is exact
@@ -124,7 +125,7 @@ def multiplier(
 def _unit(
     x: Affine, w: Affine, rule: Rule, kind: np.dtype[np.floating], gain: float
 ) -> NDArray[np.floating]:
-    """What one step of a sum means."""
+    """Returns what one step of a sum means."""
     with np.errstate(all="ignore"):
         if rule.requant.order == "gy/gx/gw":
             gx, gw = (definition.gains(of, rule, kind) for of in (x, w))
@@ -134,7 +135,7 @@ def _unit(
 
 
 def scales(of: Affine, rule: Rule, slot: str) -> NDArray[np.floating]:
-    """The scales of the data, `x`, or of the weights, as a kernel keeps them."""
+    """Returns the scales of the data, `x`, or of the weights, as a kernel keeps them."""
     kept = rule.requant.scales
     if kept == "given" or (kept == "x_inverted" and slot != "x"):
         return of.scale
@@ -151,7 +152,7 @@ def _times(values: NDArray[np.floating], gain: float) -> NDArray[np.floating]:
 
 
 def _fractions(x: Affine, w: Affine, y: Affine, gain: float) -> NDArray[np.floating]:
-    """Scales' exact quotients; OpError for scales that have none."""
+    """Scales' exact quotients; raises OpError for scales that have none."""
     scales = np.broadcast_arrays(x.scale, w.scale, y.scale)
     if not all(np.isfinite(s).all() for s in scales) or not scales[2].all():
         raise OpError("an exact multiplier needs scales that are finite, and the result's not 0")
@@ -162,7 +163,7 @@ def _fractions(x: Affine, w: Affine, y: Affine, gain: float) -> NDArray[np.float
 def bias_codes(
     bias: NDArray[np.generic], x: Affine, w: Affine, rule: Rule
 ) -> NDArray[np.signedinteger]:
-    """A float bias in units of the accumulator: round(bias / (scale_x * scale_w)).
+    """Returns a float bias in units of the accumulator: round(bias / (scale_x * scale_w)).
 
     The unit is the float32 product of the two scales, as files store it; by gains it is
     round(bias * (gain_x * gain_w)). Quantized values have 64 bits where sums do, else 32. Raises

@@ -51,10 +51,10 @@ class Formula:
     symmetric: bool | None = None
     """Whether quantized values are about zero, or from it; None where the formula has both."""
     note: str = ""
-    """What is to be said beside it."""
+    """What is to be said next to it."""
 
     def fits(self, storage: str, symmetric: bool) -> bool:
-        """Whether it says how such quantized values get their scale."""
+        """Returns whether it says how such quantized values get their scale."""
         kinds = not self.storages or storage in self.storages
         return kinds and self.symmetric in (None, symmetric)
 
@@ -103,7 +103,8 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 
 
 def known_scales(word: str) -> str:
-    """The name of a range rule, or of a family of them, or `profile`; ProfileError for others."""
+    """Returns the name of a range rule, or of a family of them, or `profile`; raises ProfileError
+    for others."""
     known = ("profile", *FAMILIES, *NAMED)
     if word not in known:
         raise ProfileError(f"no rule of scales {word[:40]!r}; known: {', '.join(known)}")
@@ -111,7 +112,8 @@ def known_scales(word: str) -> str:
 
 
 def named_scales(word: str, storage: str, symmetric: bool) -> tuple[Choose, bool] | None:
-    """The range rule of that name for such quantized values, and whether it has them symmetric.
+    """Returns the range rule of that name for such quantized values, and whether it has them
+    symmetric.
 
     None for `profile`. Unsigned quantized values that may have any zero point take one that a
     symmetric rule has. Raises ProfileError where none says how such quantized values get their
@@ -244,8 +246,8 @@ def declared_ends(
 def reduced(
     rule: Choose, storage: DType, codes: tuple[int, int], weight: bool
 ) -> tuple[int, int] | None:
-    """The quantized values of a tensor that is held to seven bits, which fewer are already; None
-    for others.
+    """Returns the quantized values of a tensor that is held to seven bits, which fewer are already;
+    None for others.
 
     Activations have half of each end, rounded down, as torch halves them; weights are cut.
     """
@@ -267,7 +269,7 @@ def _widened(
     symmetric: bool,
     weight: bool = False,
 ) -> tuple[Reals, Reals]:
-    """The range that is stored: written with few digits, with zero in it, not too narrow.
+    """Returns the range that is stored: written with few digits, with zero in it, not too narrow.
 
     Kernels that quantize data widen narrow ranges; weights are quantized before, and only a range
     of zeros alone is widened.
@@ -314,7 +316,7 @@ def _amplified(
 
 
 def _written(end: Reals, digits: int) -> Reals:
-    """A number as it is read back after `%.nf`."""
+    """Returns a number as it is read back after `%.nf`."""
     return np.char.mod(f"%.{digits}f", end.astype(np.float64)).astype(np.float64)
 
 
@@ -333,7 +335,7 @@ def _on_grid(least: Reals, most: Reals, codes: tuple[int, int]) -> tuple[Reals, 
 
 
 def _fixed(rule: Choose, storage: DType, codes: tuple[int, int], profile: str) -> int | None:
-    """The zero point that a rule fixes, if it does."""
+    """Returns the zero point that a rule fixes, if it does."""
     if not rule.zero.startswith("fixed:"):
         return None
     zero = float(rule.zero[6:])
@@ -354,7 +356,7 @@ def _first(ends: NDArray[np.generic], wrong: NDArray[np.bool_]) -> np.generic:
 def _reach(
     least: Reals, most: Reals, codes: tuple[int, int], named: float | None, rule: Choose
 ) -> Reals:
-    """The scale of a symmetric scheme."""
+    """Returns the scale of a symmetric scheme."""
     kind = least.dtype.type
     span = codes[1] - codes[0]
     level = kind(named or (span if rule.reach == "span" else span / 2))
@@ -372,7 +374,7 @@ def _reach(
 
 
 def _kept(scale: Reals, rule: Choose) -> Reals:
-    """The scale from which the zero point is computed."""
+    """Returns the scale from which the zero point is computed."""
     word, _, least = rule.small.partition(":")
     if word == "floor":
         scale = np.asarray(np.maximum(scale, scale.dtype.type(least)))
@@ -388,7 +390,7 @@ def _kept(scale: Reals, rule: Choose) -> Reals:
 
 
 def _power(scale: Reals, how: str) -> Reals:
-    """A power of two instead of a scale."""
+    """Returns a power of two instead of a scale."""
     part, exponent = np.frexp(scale.astype(np.float64))
     half = {"e8m0_floor": 2.0, "e8m0_up": np.nextafter(0.5, 1)}.get(how, np.sqrt(0.5))
     power = exponent - (part < half)
@@ -407,8 +409,8 @@ def _stored(scale: Reals, rule: Choose) -> Reals:
 
 
 def middle_of(codes: tuple[int, int], storage: DType, rule: Choose, *, custom: bool) -> int:
-    """The quantized value of zero in a symmetric scheme: the lowest where all count from it, else
-    the middle.
+    """Returns the quantized value of zero in a symmetric scheme: the lowest where all count from
+    it, else the middle.
 
     Of quantized values with bounds of their own (`custom`) a rule that rounds before it subtracts,
     which are torch's, has 0 of signed ones and the lower of two middle ones of others.

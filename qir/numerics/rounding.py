@@ -99,7 +99,8 @@ def fma(
 
 
 def high_multiply(a: NDArray[np.int32], b: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The saturating, rounding, doubling high half of a product (gemmlowp's first rounding)."""
+    """Returns the saturating, rounding, doubling high half of a product (gemmlowp's first
+    rounding)."""
     product = a.astype(np.int64) * b.astype(np.int64)
     nudged = product + np.where(product >= 0, 1 << 30, 1 - (1 << 30))
     # C++ divides towards zero.

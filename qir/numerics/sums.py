@@ -50,7 +50,7 @@ class Summand:
 
 
 def unit(of: Sum) -> Reals:
-    """What one step of the sums means, shaped to go with them."""
+    """Returns what one step of the sums means, shaped to go with them."""
     found = multiplier(of.x, of.w, None, of.rule, gain=of.gain)
     return shaped(found, of.acc.ndim, of.axis)
 
@@ -65,7 +65,7 @@ def _floats(of: Sum, kind: np.dtype[np.floating]) -> Reals:
 
 
 def _meant(of: Sum, sums: Reals) -> Reals:
-    """What sums mean without a bias."""
+    """Returns what sums mean without a bias."""
     if of.rule.requant.order not in ONE_BY_ONE:
         return np.asarray(sums * unit(of))
     found = (scales(m, of.rule, slot).astype(of.kind) for m, slot in ((of.x, "x"), (of.w, "w")))
@@ -74,7 +74,7 @@ def _meant(of: Sum, sums: Reals) -> Reals:
 
 
 def reals(of: Sum) -> Reals:
-    """The float values that sums are, with their bias."""
+    """Returns the float values that sums are, with their bias."""
     with np.errstate(all="ignore"):
         sums = _floats(of, of.kind)
         if of.bias is None:
@@ -86,7 +86,8 @@ def reals(of: Sum) -> Reals:
 
 
 def codes(of: Sum, y: Affine, flat: Affine, summand: Summand | None = None) -> Codes:
-    """Quantized values of the result; `flat` is its map with scales shaped as the operands' are."""
+    """Quantized values of the result; `flat` is its quantized type with scales shaped as the
+    operands' are."""
     rule, rank = of.rule, of.acc.ndim
     if rule.requant.wide == "rescaled" and y.storage.bits >= 32 and of.w.scale.size > 1:
         return _rescaled(of, y)
@@ -132,7 +133,8 @@ def from_reals(values: Reals, y: Affine, rule: Rule) -> Codes:
 
 
 def offset(weights: NDArray[np.generic], x: Affine, w: Affine) -> Reals:
-    """What integer sums lack whose map has an offset: the low end times the sum of the weights.
+    """Returns what integer sums lack whose quantized type has an offset: the low end times the sum
+    of the weights.
 
     In float32 by the ends of the declared ranges; `weights` are the sums of an output each.
     """

@@ -1,4 +1,4 @@
-"""The map that a quantized type says, its own parameters read first."""
+"""The quantized type that a quantized type says, its own parameters read first."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def map_of(
     scale: NDArray[np.generic] | None = None,
     zero: NDArray[np.generic] | None = None,
 ) -> Map:
-    """The map of any quantized type. Where the type says `?`, `scale` and `zero` are the numbers.
+    """Returns the parameters of a quantized type as NumPy arrays.
 
-    Scales, zeros, offsets and tables that are quantized themselves are dequantized first. OpError
-    for numbers that are missing, or a zero where quantized values have none.
+    Where the type says `?`, `scale` and `zero` are the parameters. Scales, zeros, offsets and
+    tables that are quantized themselves are dequantized first. Raises OpError for missing
+    parameters, or a zero point where the storage has none.
     """
     scales = scale if kind.scale is None else _reals(kind.scale, kind.scales())
     zeros = zero if kind.zero is None else _zeros(kind)
@@ -60,7 +61,8 @@ def map_of(
 
 
 def _reals(held: object, data: NDArray[np.generic]) -> NDArray[np.generic]:
-    """The float values of an array of parameters, which may have a map of its own."""
+    """Returns the float values of an array of parameters, which may have a quantized type of its
+    own."""
     if isinstance(held, Array) and held.type.quant is not None:
         return _plain(data, map_of(held.type.quant))
     return data

@@ -1,7 +1,7 @@
 """Conditions of groups: what must hold of a chain of ops for a runtime to have one kernel for it.
 
 A group asks for them with `needs = [...]`. They are found by the entry point `qir.conditions`:
-those of one runtime stand in its backend's folder.
+those of one runtime are in its backend's folder.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ Tensor = NDArray[np.generic]
 
 
 def codes_later(profile: Profile, reals: Held, kind: QuantType) -> Held:
-    """What `codes_of` gives. Raises as it does, of a large array when a part is asked for."""
+    """Returns what `codes_of` gives. Raises as it does, of a large array when a part is asked
+    for."""
     if not _cuttable(kind):
         return codes_of(profile, part(reals, full(reals.shape)), kind)
     shape, carrier = reals.shape, kind.storage.carrier
@@ -44,7 +45,7 @@ def codes_later(profile: Profile, reals: Held, kind: QuantType) -> Held:
 
 
 def part_of(kind: QuantType, shape: tuple[int, ...], box: Box) -> QuantType:
-    """The map of a box of an array, which ends between blocks or within one."""
+    """Returns the quantized type of a box of an array, which ends between blocks or within one."""
     grain = kind.grain
     if grain is None:
         return kind
@@ -71,7 +72,7 @@ def part_of(kind: QuantType, shape: tuple[int, ...], box: Box) -> QuantType:
 
 
 def _cuttable(kind: QuantType) -> bool:
-    """Whether the numbers of a part are found without the others."""
+    """Returns whether the numbers of a part are found without the others."""
     if kind.grain is None:
         return True
     lists = (kind.scale, kind.zero, kind.plus)
@@ -85,14 +86,14 @@ def _cuttable(kind: QuantType) -> bool:
 
 
 def _aligned(box: Box, grain: Grain | None) -> Iterator[Box]:
-    """The parts of a box that end between blocks, or lie within one."""
+    """Returns the parts of a box that end between blocks, or lie within one."""
     sizes = dict(grain.blocks) if grain else {}
     axes = [_cut(s, sizes.get(i, 1)) for i, s in enumerate(box)]
     return itertools.product(*axes)
 
 
 def _cut(range_: slice, size: int) -> list[slice]:
-    """A range cut where the first block begins that it has from its start."""
+    """Returns a range cut where the first block begins that it has from its start."""
     first = min(-(-range_.start // size) * size, range_.stop)
     found = [slice(range_.start, first), slice(first, range_.stop)]
     return [s for s in found if s.start < s.stop] or [range_]

@@ -47,13 +47,14 @@ def counted(evidence: str) -> tuple[int, int] | None:
 
 
 def same_as(evidence: str) -> tuple[str, str] | None:
-    """The op, and the profile where it is another, whose evidence this one is: `as OP of NAME`."""
+    """Returns the op, and the profile where it is another, whose evidence this one is: `as OP of
+    NAME`."""
     found = _AS.match(evidence)
     return (found[1], found[2] or "") if found else None
 
 
 def lacking(claim: str, evidence: str, moves: bool, known: Callable[[str, str], bool]) -> str:
-    """Why evidence does not bear a claim; empty where it does.
+    """Returns why evidence does not bear a claim; empty where it does.
 
     `moves`: the rule computes nothing; `known(op, profile)`: that rule has a measurement.
     """
@@ -88,7 +89,7 @@ def lacking(claim: str, evidence: str, moves: bool, known: Callable[[str, str], 
 
 
 def weaker(a: str, b: str) -> str:
-    """The claim that promises no more than either of two."""
+    """Returns the claim that promises no more than either of two."""
     for claim in ("unknown", "close:", "within:"):
         found = [one for one in (a, b) if one.startswith(claim)]
         if len(found) == 2 and ":" in claim:

@@ -1,8 +1,8 @@
 """Forms of layers: what decides which kernel a runtime takes and is not an attribute, by name.
 
 A rule asks for one with `when = {form = "..."}`; a layer may have several. Forms are found by the
-entry point `qir.forms`: those of one runtime stand in its backend's folder, those below are used
-by several.
+entry point `qir.forms`: those of one runtime are in its backend's folder, those below are used by
+several.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ SHARED: Mapping[str, Form] = {
         CONVOLUTIONS,
     ),
     "held_ranges": Form(
-        "concat whose result has a range that reaches as far as that of each operand, as runtimes "
-        "have it that make the range themselves",
+        "concat whose result has a range that holds that of each operand, as in runtimes that "
+        "compute the range themselves",
         lambda of: holds_ranges(of.result, of.joined),
         ("concat",),
     ),
@@ -197,7 +197,7 @@ def _known(shape: Iterable[Dim]) -> tuple[int | None, ...]:
 
 
 def holds_ranges(result: QuantType | None, joined: Iterable[QuantType | None]) -> bool:
-    """Whether a result's range reaches as far as those of all operands."""
+    """Returns whether a result's range reaches as far as those of all operands."""
     made = _range(result)
     parts = [_range(one) for one in joined]
     return made is not None and all(
@@ -206,7 +206,7 @@ def holds_ranges(result: QuantType | None, joined: Iterable[QuantType | None]) -
 
 
 def _range(quant: QuantType | None) -> tuple[np.float32, np.float32] | None:
-    """What a type of one scale declares, else what its ends mean."""
+    """Returns what a type of one scale declares, else what its ends mean."""
     if quant is None or quant.scale is None or quant.grain is not None or quant.dynamic:
         return None
     if not quant.storage.is_integer:

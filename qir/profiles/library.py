@@ -33,7 +33,7 @@ _NAME = re.compile(r"[\w.+-]{1,80}")
 
 
 def _folders() -> tuple[list[Path], list[str]]:
-    """The folders of profile files, ours first, and what is wrong with others."""
+    """Returns the folders of profile files, ours first, and what is wrong with others."""
     found, broken = [PROFILES], []
     for name in registry.names("qir.profiles"):
         try:
@@ -49,7 +49,7 @@ def _folders() -> tuple[list[Path], list[str]]:
 
 
 def profile_names() -> tuple[str, ...]:
-    """The profiles that are installed, sorted."""
+    """Returns the profiles that are installed, sorted."""
     return tuple(sorted({p.stem for folder in _folders()[0] for p in folder.glob("*.toml")}))
 
 
@@ -60,7 +60,8 @@ _GUESTS: dict[str, Profile] = {}
 
 
 def profile(name: str) -> Profile:
-    """The profile of that name, ours or a plugin's; ProfileError if there is none."""
+    """Returns the profile of that name, ours or a plugin's; raises ProfileError if there is
+    none."""
     return _STANDING.get().get(name) or _GUESTS.get(name) or _installed(name)
 
 
@@ -87,7 +88,8 @@ def bring(name: str, text: str) -> bool:
 
 
 def given(said: str) -> str:
-    """The name of the profile that a user names, by its name or by the path of a `.toml` file.
+    """Returns the name of the profile that a user names, by its name or by the path of a `.toml`
+    file.
 
     The profile of a file has the name that the file says, and is known by it from then on; what it
     extends is installed. ProfileError for a file that is no profile, or whose name is taken.
@@ -151,7 +153,7 @@ def _read(name: str, above: tuple[str, ...]) -> Profile:
 
 
 def profile_text(name: str) -> str:
-    """The text of a profile's file; ProfileError if there is none."""
+    """Returns the text of a profile's file; raises ProfileError if there is none."""
     return profile(name).text
 
 
@@ -262,8 +264,8 @@ _MOST = 4096
 
 
 def _resolved(profile: Profile, asked: Query) -> Rule:
-    """What a profile says of one plain quantized type; the same is asked for every tensor of a
-    model."""
+    """Returns what a profile says of one plain quantized type; the same is asked for every tensor
+    of a model."""
     key = (id(profile), asked.op, tuple(asked.storage.items()), asked.grain, asked.bounds)
     held = _RESOLVED.get(key)
     if held is None or held[0] is not profile:

@@ -12,7 +12,7 @@ _STRONG = ("exact", "within:")
 
 
 def measured(op: str, entry: RuleEntry, rules: tuple[RuleEntry, ...], base: Profile | None) -> bool:
-    """Whether `as OP` beside a rule of a file leads to numbers that bear its claim.
+    """Returns whether `as OP` next to a rule of a file leads to numbers that bear its claim.
 
     Those of another rule of the file, or of what the file extends, where none of its own speaks of
     that op.
@@ -41,15 +41,15 @@ def otherwise(made: Profile, find: Callable[[str], Profile] | None) -> Iterator[
 
 
 def has_numbers(op: str, of: Profile, claim: str) -> bool:
-    """Whether a profile has a measurement of an op that bears a claim, in a file of its own or
-    below."""
+    """Returns whether a profile has a measurement of an op that bears a claim, in a file of its own
+    or below."""
     rules = (rule for layer in of.layers for rule in layer.rules)
     return any(op in rule.ops and _bears(rule, claim) for rule in rules)
 
 
 def rests(group: GroupEntry, of: Profile) -> bool:
-    """Whether a rule of a group's first op has a claim as strong, in the topmost file that has one
-    for all that the group is of, or above."""
+    """Returns whether a rule of a group's first op has a claim as strong, in the topmost file that
+    has one for all that the group is of, or above."""
     for layer in reversed(of.layers):
         rules = [r for r in layer.rules if {group.chain[0], "*"} & set(r.ops)]
         if any(r.when.meets(group.when) and _claims(r, group.claim) for r in rules):
@@ -60,7 +60,7 @@ def rests(group: GroupEntry, of: Profile) -> bool:
 
 
 def _claims(entry: RuleEntry, claim: str) -> bool:
-    """Whether a rule claims as much."""
+    """Returns whether a rule claims as much."""
     said = _text(entry, "claim")
     return said.startswith(_STRONG) and weaker(claim, said) == claim
 

@@ -40,7 +40,7 @@ class Param:
     least: int = 0
 
     def takes(self, value: Value) -> bool:
-        """Whether it may be that."""
+        """Returns whether it may be that."""
         if not self.values:
             return isinstance(value, int) and not isinstance(value, bool) and value >= self.least
         return any(value == v and type(value) is type(v) for v in self.values)
@@ -70,7 +70,7 @@ class PluginMethod:
     ops: tuple[str, ...]
     """The ops that it computes; none: any."""
     reads: tuple[str, ...] = ()
-    """Blocks of the rule that it works by, such as `requant`; others may not be set beside it."""
+    """Blocks of the rule that it works by, such as `requant`; others may not be set next to it."""
     params: Mapping[str, Param] = field(default_factory=dict)
     within: int = 1
     """The most steps by which a result may differ from the op in float, rounded once."""
@@ -94,7 +94,7 @@ class PluginMethod:
 
 
 def plugin_method(name: str) -> PluginMethod | None:
-    """The method of that name; None if there is none.
+    """Returns the method of that name; None if there is none.
 
     Raises PluginError for one that is not what a method must be.
     """
@@ -110,7 +110,7 @@ def plugin_method(name: str) -> PluginMethod | None:
 
 
 def checked(found: object, said: str) -> PluginMethod:
-    """PluginError for what is no method, or reads blocks that no rule has."""
+    """Raises PluginError for what is no method, or reads blocks that no rule has."""
     if not isinstance(found, PluginMethod):
         raise PluginError(f"{said} is no qir.profiles.PluginMethod")
     if strange := [block for block in found.reads if block not in BLOCKS]:
@@ -119,7 +119,7 @@ def checked(found: object, said: str) -> PluginMethod:
 
 
 def _tables() -> Iterator[Mapping[str, PluginMethod]]:
-    """The tables of methods that there are; a plugin that does not load has none."""
+    """Yields the tables of methods that there are; a plugin that does not load has none."""
     for name in registry.names(KIND):
         try:
             found = registry.find(KIND, name)
@@ -130,53 +130,53 @@ def _tables() -> Iterator[Mapping[str, PluginMethod]]:
 
 
 def own(name: str) -> bool:
-    """Whether a name is built in, or that of a method in a table."""
+    """Returns whether a name is built in, or that of a method in a table."""
     return name in BUILT_IN or any(name in table for table in _tables())
 
 
 def reads(name: str) -> tuple[str, ...]:
-    """The blocks of a rule that a method looks at."""
+    """Returns the blocks of a rule that a method looks at."""
     return BUILT_IN[name] if name in BUILT_IN else _known(name).reads
 
 
 def computes(name: str) -> tuple[str, ...]:
-    """The ops that a method computes; nothing for one that computes any."""
+    """Returns the ops that a method computes; nothing for one that computes any."""
     if name in BUILT_IN:
         return moving() if name == "move" else ()
     return _known(name).ops
 
 
 def moving() -> tuple[str, ...]:
-    """The ops whose results are quantized values of their operands, moved or picked by
+    """Returns the ops whose results are quantized values of their operands, moved or picked by
     comparison."""
     held = (op for op, row in OPS.items() if row.traits.value_preserving)
     return (*held, "max", "min", "reduce_max", "reduce_min", "relu", "where")
 
 
 def tabled() -> Mapping[str, PluginMethod]:
-    """The methods of all tables."""
+    """Returns the methods of all tables."""
     return {name: method for table in _tables() for name, method in table.items()}
 
 
 def method_names() -> tuple[str, ...]:
-    """All that a profile may name."""
+    """Returns all that a profile may name."""
     return (*BUILT_IN, *tabled(), *(n for n in registry.names(KIND) if _single(n)))
 
 
 def params(name: str) -> Mapping[str, Param]:
-    """The parameters that a method takes."""
+    """Returns the parameters that a method takes."""
     found = plugin_method(name)
     return {} if found is None else found.params
 
 
 def widest(name: str) -> int | None:
-    """The most bits of the quantized values that a method takes; None: any."""
+    """Returns the most bits of the quantized values that a method takes; None: any."""
     found = plugin_method(name)
     return None if found is None else found.bits
 
 
 def fault(method: MethodField) -> str:
-    """What is wrong with a method's parameters, in a line; nothing where all is well."""
+    """Returns what is wrong with a method's parameters, in a line; nothing where all is well."""
     known = params(method.name)
     for name, value in method.params.items():
         if name not in known:

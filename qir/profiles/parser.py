@@ -98,7 +98,7 @@ def load(path: Path, find: Find | None = None, *, above: tuple[str, ...] = ()) -
 
 
 def parse(text: str, name: str, find: Find | None = None) -> Profile:
-    """Reads a profile from text; `name` stands in errors. ProfileError as `load`."""
+    """Reads a profile from text; `name` is in errors. ProfileError as `load`."""
     text = text.removeprefix("\ufeff")
     try:
         data = tomllib.loads(text)
@@ -148,8 +148,8 @@ class _Reader:
         return ProfileError(said if len(said) <= _LONGEST else f"{said[: _LONGEST - 3]}...")
 
     def line(self, key: str = "", item: str = "") -> int:
-        """The line of a key in the present table, such as `zero` or `requant.zero`, or of an item
-        within it; else the line of the table itself."""
+        """Returns the line of a key in the present table, such as `zero` or `requant.zero`, or of
+        an item within it; else the line of the table itself."""
         table, tail = self.place.path, tuple(key.split(".") if key else ())
         within = [p for p in self._places if p[: len(table)] == table]
         found = [p for p in within if tail and p[-len(tail) :] == tail]
@@ -167,7 +167,8 @@ class _Reader:
     def known(
         self, keys: Iterable[str], allowed: Iterable[str], what: str, *, at: str = ""
     ) -> None:
-        """ProfileError for a name that is not allowed; `at` is the key it stands in, if it does."""
+        """Raises ProfileError for a name that is not allowed; `at` is the key it is in, if it
+        does."""
         names = list(allowed)
         for key in keys:
             if key not in names:
@@ -216,7 +217,7 @@ class _Reader:
         return made
 
     def base(self, head: ProfileHead) -> Profile:
-        """What a profile extends; ProfileError of this line where that cannot be had."""
+        """Returns what a profile extends; ProfileError of this line where that cannot be had."""
         if head.extends == head.name:
             raise self.error("extends", f"{head.name} extends itself")
         if self.find is None:
@@ -229,7 +230,8 @@ class _Reader:
             raise self.error("extends", f"extends: {error}") from error
 
     def check_sense(self, made: Profile) -> None:
-        """ProfileError for fields of this file that say nothing with those they stand beside."""
+        """Raises ProfileError for fields of this file that say nothing with those they are next
+        to."""
         self.check_fields(made, made.resolve(Query("")), None)
         for layer in made.layers:
             for index, entry in enumerate(layer.rules):
@@ -251,7 +253,7 @@ class _Reader:
     def check_claims(
         self, head: ProfileHead, rules: tuple[RuleEntry, ...], base: Profile | None
     ) -> None:
-        """ProfileError for a claim that the evidence beside it does not bear."""
+        """Raises ProfileError for a claim that the evidence next to it does not bear."""
 
         for index, entry in enumerate(rules):
             self.place = _Place("rule", index)
@@ -273,7 +275,8 @@ class _Reader:
                 raise self.error("evidence" if evidence else "claim", why)
 
     def check_groups(self, made: Profile) -> None:
-        """ProfileError for a group's claim that neither its evidence nor its first op's bears."""
+        """Raises ProfileError for a group's claim that neither its evidence nor its first op's
+        bears."""
         for index, group in enumerate(made.own_groups):
             self.place = _Place("group", index)
             key, head = "evidence" if group.evidence else "claim", group.chain[0]
@@ -293,7 +296,7 @@ class _Reader:
                 )
 
     def check_methods(self, rules: tuple[RuleEntry, ...], base: Profile | None) -> None:
-        """ProfileError for a rule that sets what the method of its op does not look at."""
+        """Raises ProfileError for a rule that sets what the method of its op does not look at."""
         for index, entry in enumerate(rules):
             self.place = _Place("rule", index)
             own = entry.fields.get(("", "method"))
@@ -348,7 +351,7 @@ class _Reader:
         return ProfileHead(**texts, settings=found, prepare=None, notes=notes)
 
     def steps(self, data: Mapping[str, Json], base: Profile | None) -> tuple[str, ...] | None:
-        """The preparation steps that a head names, by the keys of older profiles too."""
+        """Returns the preparation steps that a head names, by the keys of older profiles too."""
         old = {key: self.word(key, data[key]) for key in old_heads.WORDS if key in data}
         if old and "prepare" in data:
             key = next(iter(old))
@@ -446,7 +449,7 @@ class _Reader:
         return self.complete(MethodField(str(value["name"]), given))
 
     def complete(self, method: MethodField) -> MethodField:
-        """A method with the parameters that it needs and no others; else ProfileError."""
+        """Returns a method with the parameters that it needs and no others; else ProfileError."""
         if wrong := fault(method):
             raise self.error("method", wrong)
         return method
@@ -510,7 +513,7 @@ class _Reader:
         return when
 
     def slots(self, table: Mapping[str, Json], ops: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-        """Which storage types each slot may have."""
+        """Returns which storage types each slot may have."""
         rows = OPS.values() if "*" in ops else [OPS[op] for op in ops]
         names = [f"{s.name}.0" if s.variadic else s.name for row in rows for s in row.operands]
         strangers = [s for s in table if not any(row.slot(s) for row in rows)]
@@ -521,7 +524,7 @@ class _Reader:
         return found
 
     def attributes(self, attrs: Mapping[str, Attr], ops: tuple[str, ...]) -> None:
-        """ProfileError for attributes that no op has, or for a value that none can hold."""
+        """Raises ProfileError for attributes that no op has, or for a value that none can hold."""
         rows = OPS.values() if "*" in ops else [OPS[op] for op in ops]
         specs = [spec for row in rows for spec in row.attrs]
         said = "attribute of these ops" if len(ops) > 1 else f"attribute of {ops[0]}"
@@ -555,7 +558,7 @@ def _hint(name: str, names: Iterable[str]) -> str:
 
 
 def _within(data: Json, path: Path_) -> object:
-    """What stands at a path."""
+    """Returns what is at a path."""
     for part in path:
         data = data[part]  # type: ignore[index]
     return data

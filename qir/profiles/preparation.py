@@ -1,7 +1,7 @@
 """Preparation steps: what a runtime changes in a QDQ model before it looks for kernels.
 
 A profile names them in order with `prepare = [...]`. They are found by the entry point
-`qir.prepare` only: those of one runtime stand in its backend's folder.
+`qir.prepare` only: those of one runtime are in its backend's folder.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 
 def processor_features(known: tuple[str, ...]) -> tuple[str, ...]:
-    """The processor's features by the system's account; where it gives none, `known`."""
+    """Returns the processor's features by the system's account; where it gives none, `known`."""
     try:
         lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -29,7 +29,8 @@ def processor_features(known: tuple[str, ...]) -> tuple[str, ...]:
 
 @cache
 def best_isa() -> str:
-    """The best of the instruction sets of which profiles speak, of those this processor has."""
+    """Returns the best of the instruction sets of which profiles speak, of those this processor
+    has."""
     found = processor_features(())
     for isa, start in (("amx", "amx_int8"), ("vnni", "avx512_vnni"), ("avx512", "avx512f")):
         if start in found:
@@ -38,7 +39,7 @@ def best_isa() -> str:
 
 
 def depends(of: Profile, isa: str) -> bool:
-    """Whether a profile claims something of that processor alone."""
+    """Returns whether a profile claims something of that processor alone."""
     rules = (rule for layer in of.layers for rule in layer.rules if isa in rule.when.isa)
     return any(rule.fields.get(("", "claim"), "unknown") != "unknown" for rule in rules)
 
@@ -48,7 +49,7 @@ _MOST = 64
 
 
 def _on(of: Profile, isa: str) -> Profile:
-    """The profile there, the same object each time."""
+    """Returns the profile there, the same object each time."""
     held = _MOVED.get((id(of), isa))
     if held is None or held[0] is not of:
         if len(_MOVED) >= _MOST:
@@ -58,7 +59,7 @@ def _on(of: Profile, isa: str) -> Profile:
 
 
 def moved(names: Iterable[str], isa: str | None = None) -> Mapping[str, Profile]:
-    """Of these profiles the ones that are to stand on a processor: on `isa`, else on this one.
+    """Of these profiles the ones that are to be on a processor: on `isa`, else on this one.
 
     Where none is named, a profile that claims nothing of this processor alone, and one that speaks
     of a processor itself, stay as they are. UsageError for a name that is none.

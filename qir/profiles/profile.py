@@ -141,7 +141,7 @@ class When:
         return len(self.storage) + len(self.attrs) + sum(map(bool, named)) + 2 * len(self.form)
 
     def holds(self, query: Query) -> bool:
-        """Whether a query meets them all."""
+        """Returns whether a query meets them all."""
         return (
             all(self._stored(query, slot) in kinds for slot, kinds in self.storage.items())
             and (not self.grain or query.grain in self.grain)
@@ -155,7 +155,7 @@ class When:
         return query.data or REAL if slot == "data" else query.storage.get(slot, REAL)
 
     def meets(self, other: When) -> bool:
-        """Whether some query could meet both."""
+        """Returns whether some query could meet both."""
         slots = self.storage.keys() & other.storage.keys()
         return (
             all(set(self.storage[s]) & set(other.storage[s]) for s in slots)
@@ -185,11 +185,11 @@ class RuleEntry:
         return ("*" not in self.ops) + self.when.count
 
     def concerns(self, op: str) -> bool:
-        """Whether some query of an op could meet it."""
+        """Returns whether some query of an op could meet it."""
         return "*" in self.ops or op in self.ops
 
     def clashes(self, other: RuleEntry) -> bool:
-        """Whether neither is more specific, and some query would meet both."""
+        """Returns whether neither is more specific, and some query would meet both."""
         ops = "*" in self.ops or "*" in other.ops or bool(set(self.ops) & set(other.ops))
         return ops and self.weight == other.weight and self.when.meets(other.when)
 
@@ -277,7 +277,8 @@ class Profile:
         return next((steps for steps in said if steps is not None), USUAL)
 
     def on(self, isa: str) -> Profile:
-        """The profile on another instruction set: `any`, `avx2`, `avx512`, `vnni` or `amx`."""
+        """Returns the profile on another instruction set: `any`, `avx2`, `avx512`, `vnni` or
+        `amx`."""
         return replace(self, head=replace(self.head, isa=isa))
 
     @property
@@ -305,7 +306,8 @@ class Profile:
         return state.hexdigest()
 
     def resolve(self, query: Query) -> Rule:
-        """The one record for a query; one that names no instruction set asks for the profile's.
+        """Returns the one record for a query; one that names no instruction set asks for the
+        profile's.
 
         Defaults from the lowest profile up, then from the lowest up the most specific rule of each
         that applies. What changes numbers without a claim of its own claims nothing.
@@ -320,11 +322,11 @@ class Profile:
         return held[2]
 
     def asked(self, query: Query) -> Query:
-        """The query on the profile's instruction set, if it names none itself."""
+        """Returns the query on the profile's instruction set, if it names none itself."""
         return replace(query, isa=self.isa) if query.isa == "any" else query
 
     def entry(self, query: Query) -> RuleEntry | None:
-        """The most specific of this profile's own rules that applies."""
+        """Returns the most specific of this profile's own rules that applies."""
         speak = self._found.rules.get(query.op)
         if speak is None:
             speak = tuple(e for e in self.rules if e.concerns(query.op))
@@ -335,7 +337,7 @@ class Profile:
     def group(
         self, chain: tuple[str, ...], query: Query, *, result: str = "codes"
     ) -> GroupEntry | None:
-        """The group for ops in a row with such a result, the most specific that applies.
+        """Returns the group for ops in a row with such a result, the most specific that applies.
 
         It claims no more than the rule of its first op does of that query; of a float result
         nothing is claimed where that rule bounds the error in steps of quantized values.
@@ -355,7 +357,7 @@ class Profile:
 
 
 def resolve(profile: Profile, node: Node, isa: str = "any") -> Rule:
-    """What decides the numbers of a node under a profile, on an instruction set."""
+    """Returns what decides the numbers of a node under a profile, on an instruction set."""
     return profile.resolve(query_of(node, isa=isa))
 
 
@@ -387,7 +389,7 @@ def _record(profile: str, said: Fields) -> Rule:
 
 
 def met(op: str, when: When) -> Query:
-    """A query of an op that meets conditions."""
+    """Returns a query of an op that meets conditions."""
     storage = {s: k for s, kinds in when.storage.items() for k in kinds[:1] if k != REAL}
     if data := storage.pop("data", ""):
         storage = dict.fromkeys(DATA_SLOTS, data) | storage
@@ -402,7 +404,7 @@ def clashes(rules: tuple[RuleEntry, ...]) -> Iterator[tuple[RuleEntry, RuleEntry
 
 
 def differences(a: Rule, b: Rule) -> dict[str, tuple[object, object]]:
-    """The fields in which two rules differ, as `block.field`, evidence and claims aside."""
+    """Returns the fields in which two rules differ, as `block.field`, evidence and claims aside."""
     out: dict[str, tuple[object, object]] = {}
     for block in BLOCKS:
         for item in fields(BLOCKS[block]):

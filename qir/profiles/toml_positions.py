@@ -24,7 +24,7 @@ _BARE = re.compile(r"[^,\]}\n#]*")
 
 
 def places(text: str) -> dict[Path, int]:
-    """The line of every key and item of a text that is TOML, from 1."""
+    """Returns the line of every key and item of a text that is TOML, from 1."""
     scanner = _Scanner(text)
     scanner.run()
     return scanner.lines
@@ -34,8 +34,8 @@ _HEAD = re.compile(r"\s*(\[\[?)\s*([\w-]+)(\.[\w.-]*)?\s*\]")
 
 
 def misheaded(text: str, many: Container[str], single: Container[str]) -> tuple[int, str] | None:
-    """The first head with other brackets than its table's, whether or not a text is TOML: its line,
-    and how it is written."""
+    """Returns the first head with other brackets than its table's, whether or not a text is TOML:
+    its line, and how it is written."""
     bare = _STRING.sub(lambda found: "\n" * found[0].count("\n"), text)
     for number, line in enumerate(bare.split("\n"), 1):
         if found := _HEAD.match(line):
@@ -69,7 +69,7 @@ class _Scanner:
                 self.pair(self.table)
 
     def take(self, pattern: re.Pattern[str]) -> str:
-        """What a pattern meets here, which is passed; nothing where it meets nothing."""
+        """Returns what a pattern meets here, which is passed; nothing where it meets nothing."""
         found = pattern.match(self.text, self.at)
         if found is None:
             return ""
@@ -85,7 +85,7 @@ class _Scanner:
             self.lines.setdefault(path[:length], line)
 
     def key(self) -> Iterator[str]:
-        """The parts of a key with dots."""
+        """Yields the parts of a key with dots."""
         while word := self.take(_KEY).strip():
             yield _plain(word)
             if self.text[self.at : self.at + 1] != ".":
@@ -150,5 +150,5 @@ class _Scanner:
 
 
 def _plain(word: str) -> str:
-    """A part of a key without its quotes."""
+    """Returns a part of a key without its quotes."""
     return next(iter(tomllib.loads(f"{word} = 0")))

@@ -12,7 +12,7 @@ from qir.profiles.profile import Field, Profile, ProfileHead, When
 
 
 def dumps(profile: Profile) -> str:
-    """The profile (without what it extends) as TOML that reads back equal."""
+    """Returns the profile (without what it extends) as TOML that reads back equal."""
     head, plain = profile.head, ProfileHead("")
     said_ = {k: v for k in HEAD if (v := getattr(head, k)) != getattr(plain, k)}
     lines = [f"{k} = {_toml(v)}" for k, v in said_.items()]

@@ -1,4 +1,4 @@
-"""Laying two values of different layout side by side: axes in the order of the source tensor."""
+"""Aligns two values of different layout: axes in the order of the source tensor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Held: TypeAlias = "tuple[NDArray[np.generic], QuantType | None]"
 
 
 def in_one_order(a: Value, b: Value) -> tuple[TensorType, TensorType]:
-    """Their types, with the axes in the order of the source where the two orders differ."""
+    """Returns both types with the axes in the source's order, where the two orders differ."""
     found = orders(a, b)
     if found is None:
         return a.type, b.type
@@ -27,7 +27,7 @@ def in_one_order(a: Value, b: Value) -> tuple[TensorType, TensorType]:
 
 
 def orders(a: Value, b: Value) -> tuple[list[int], list[int]] | None:
-    """Where each axis stands in the source, of both; None where they are laid out alike."""
+    """Returns the axis order of the source for both values; None where they have one layout."""
     if a.type.rank != b.type.rank:
         return None
     found = (_order(a), _order(b)) if a.lineage.tensor == b.lineage.tensor else None
@@ -37,7 +37,7 @@ def orders(a: Value, b: Value) -> tuple[list[int], list[int]] | None:
 
 
 def _order(value: Value) -> list[int]:
-    """The source's axis that each axis of a value is."""
+    """Returns the source's axis that each axis of a value is."""
     axes = list(range(value.type.rank))
     for step in value.lineage.how:
         if told := _PERMUTED.fullmatch(step):
@@ -48,7 +48,8 @@ def _order(value: Value) -> list[int]:
 
 
 def _flipped(value: Value) -> bool:
-    """Whether a matrix is read with its axes the other way round, through its integers too."""
+    """Returns whether a matrix is read with its axes the other way round, through its integers
+    too."""
     if value.type.rank != 2 or (value.node.op not in ("constant", "dequantize")):
         return False
     use = value.only_use
@@ -61,7 +62,7 @@ def _flipped(value: Value) -> bool:
 
 
 def turned(kind: TensorType, axes: list[int]) -> TensorType:
-    """A type with its axes moved to where they stand in the source."""
+    """Returns a type with its axes moved to where they are in the source."""
     shape = tuple(kind.shape[axes.index(i)] for i in range(kind.rank))
     quant = kind.quant
     if quant is None or quant.grain is None or quant.axis is None:
@@ -71,7 +72,7 @@ def turned(kind: TensorType, axes: list[int]) -> TensorType:
 
 
 def aligned(array: Array, quant: QuantType | None, axes: list[int] | None) -> Held:
-    """Elements and their map, with the axes in the source's order where that is given."""
+    """Returns elements and their type, with the axes in the source's order where that is given."""
     if axes is None:
         return array.data, quant
     kind = turned(TensorType(array.type.shape, quant or array.type.dtype), axes)

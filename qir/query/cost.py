@@ -1,4 +1,4 @@
-"""How much work the nodes of a graph are, for one sample."""
+"""Computes the work of the nodes of a graph, for one sample."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from qir.ir.types import TensorType
 
 
 def one_sample(graph: Graph) -> dict[str, int]:
-    """The names of the inputs' first axes, each bound to 1."""
+    """Returns the names of the inputs' first axes, each bound to 1."""
     return {name: 1 for value in graph.inputs for name in dims.names(value.type.shape[:1])}
 
 
 def bound(shape: Shape, sizes: Mapping[str, int]) -> Shape:
-    """A shape with names replaced by sizes; a first axis that nobody knows holds one sample."""
+    """Returns a shape with names replaced by sizes; a first axis that nobody knows holds one
+    sample."""
     known = [dims.bind(dim, dict(sizes)) for dim in shape]
     if known and known[0] is None:
         known[0] = 1

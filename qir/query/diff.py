@@ -85,7 +85,7 @@ class GraphChange:
 
 
 def _by(what: What, found: Measure) -> str:
-    """The largest distance, in the unit that suits it."""
+    """Returns the largest distance, in the unit that suits it."""
     if found.ulps is not None and found.ulps < 1000:
         ulps = f"{found.ulps} ulp{'' if found.ulps == 1 else 's'}"
         return ulps if what == "scale" else f"{found.largest or 0.0:.3g}, {ulps}"
@@ -156,7 +156,7 @@ class GraphDifference:
         return dict(Counter(pair.how for pair in self.pairs).most_common())
 
     def changes(self, *what: What) -> Iterator[GraphChange]:
-        """Every change of these kinds, or of any, those of bodies too."""
+        """Yields every change of these kinds, or of any, in bodies too."""
         yield from (c for c in self.graph if not what or c.what in what)
         for both in self.changed:
             yield from (c for c in both.changes if not what or c.what in what)
@@ -164,7 +164,7 @@ class GraphDifference:
             yield from body.changes(*what)
 
     def to_json(self) -> dict[str, object]:
-        """All but the pairs, of which it has the counts, as JSON takes it."""
+        """Returns all but the pairs, of which it has the counts, as JSON takes it."""
         return {
             "equal": self.equal,
             "nodes": list(self.nodes),
@@ -201,7 +201,7 @@ class GraphDifference:
 
 @checked
 def diff(a: GraphLike, b: GraphLike) -> GraphDifference:
-    """What differs between two graphs."""
+    """Returns the differences between two graphs."""
     return _diff(a, b)
 
 
@@ -236,7 +236,7 @@ def _diff(a: GraphLike, b: GraphLike, *, placed: bool = False) -> GraphDifferenc
 
 
 def _count(nodes: Iterable[Node]) -> int:
-    """How many nodes there are, those of bodies too."""
+    """Returns how many nodes there are, those of bodies too."""
     return sum(1 + sum(map(_count, node.bodies.values())) for node in nodes)
 
 
@@ -303,7 +303,7 @@ def _changes(
 def _ends(
     pairs: Pairing, a: GraphLike, b: GraphLike, one: Node, other: Node
 ) -> Iterator[GraphChange]:
-    """What differs between the inputs or outputs of two bodies that are bound by order."""
+    """Yields what differs between the inputs or outputs of two bodies that are bound by order."""
     yield from _results(one, other)
     mine, theirs = list(one.operands.items()), list(other.operands.values())
     if len(mine) != len(theirs):
@@ -336,7 +336,7 @@ def _attributes(a: Node, b: Node) -> Iterator[GraphChange]:
 
 
 def _stages(a: Node, b: Node) -> Iterator[tuple[str, Mapping[str, Attr], Mapping[str, Attr]]]:
-    """The attributes to compare: of the node, or of what both compute."""
+    """Yields the attributes to compare: of the node, or of what both compute."""
     if not a.stages and not b.stages:
         if a.op == b.op:
             yield "", a.attrs, b.attrs
@@ -362,7 +362,7 @@ def _attr(value: Attr) -> str:
 
 
 def _apart(a: Attr, b: Attr) -> tuple[str, str]:
-    """Two attributes that differ, told so that the texts do too."""
+    """Formats two differing attributes so that their texts differ too."""
     if isinstance(a, Array) and isinstance(b, Array):
         found = measure(a.data, b.data) if a.type.element == b.type.element else None
         return found.first.texts if found and found.first else (repr(a), repr(b))
@@ -450,7 +450,7 @@ def _maps(where: str, a: QuantType, b: QuantType) -> Iterator[GraphChange]:
 
 
 def _moved(what: What, where: str, texts: tuple[str, str], measured: Measure | None) -> GraphChange:
-    """A change of numbers; of the first that differs where both look alike in short."""
+    """Returns a change of numbers; of the first that differs where both look alike in short."""
     if texts[0] == texts[1] and measured is not None and measured.first is not None:
         texts = measured.first.texts
     return GraphChange(what, where, *texts, measured)
@@ -469,7 +469,7 @@ def _zero(quant: QuantType) -> str:
 
 
 def _numbers(held: NDArray[np.generic]) -> str:
-    """One number to the last bit, or the least and the greatest in short."""
+    """Returns one number to the last bit, or the least and the greatest in short."""
     flat = held.reshape(-1)
     if flat.size == 1:
         return number(flat[0])
@@ -507,7 +507,8 @@ def _constants(a: Value, b: Value) -> Iterator[GraphChange]:
 
 
 def _codes(a: Held, b: Held) -> Measure | None:
-    """The distance of two arrays of one kind of quantized values, where both hold integers."""
+    """Returns the distance of two arrays of one kind of quantized values, where both hold
+    integers."""
     storages = {q.storage for _, q in (a, b) if q is not None}
     if len(storages) != 1 or a[0].dtype != b[0].dtype or a[0].dtype.kind not in "iu":
         return None
@@ -515,7 +516,7 @@ def _codes(a: Held, b: Held) -> Measure | None:
 
 
 def _elements(a: Held, b: Held) -> Measure | None:
-    """The distance of the float values; in steps where one of the two is quantized."""
+    """Returns the distance of the float values; in steps where one of the two is quantized."""
     values, shown, step = [], [], None
     for data, quant in (a, b):
         if quant is None:

@@ -1,4 +1,4 @@
-"""How types, integers and nodes look where people see them: in a prompt, a notebook, a drawing."""
+"""Formats types, parameters and nodes for prompts, notebooks and drawings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FAMILIES = ("int4", "int8", "int16", "int32", "float8", "float16", "float32", "o
 
 
 def family(kind: DType) -> str:
-    """The family of a storage type: `int8` for u8 and i7, `float16` for bf16."""
+    """Returns the family of a storage type: `int8` for u8 and i7, `float16` for bf16."""
     if kind.is_integer:
         return next((f"int{bits}" for bits in (4, 8, 16) if kind.bits <= bits), "int32")
     if kind.is_float:
@@ -23,19 +23,20 @@ def family(kind: DType) -> str:
 
 
 def storage(value: Value) -> DType:
-    """What a value is in memory as, in either form of a program."""
+    """Returns what a value is in memory as, in either form of a program."""
     quant = coded(value)
     return quant.storage if quant else value.type.dtype
 
 
 def node_family(node: Node) -> str:
-    """The family of what a node makes; of its only operand for an output."""
+    """Returns the family of what a node makes; of its only operand for an output."""
     values = node.results or tuple(node.operands.values())
     return family(storage(values[0])) if values else "other"
 
 
 def op_name(node: Node) -> str:
-    """What a node computes: its op, the ops of its chain, or its framework's own name for it."""
+    """Returns what a node computes: its op, the ops of its chain, or its framework's own name for
+    it."""
     if node.stages:
         return " |> ".join(stage.op for stage in node.stages)
     if node.op == "foreign":
@@ -47,18 +48,19 @@ def op_name(node: Node) -> str:
 
 
 def why_foreign(node: Node) -> str:
-    """Why a foreign op is no op of the language: its form may be unknown where others are read."""
+    """Returns why a foreign op is no op of the language: its form may be unknown where others are
+    read."""
     return str(node.attrs["why"]) or f"{node.attrs['op']!r} as it stands is not known to QIR"
 
 
 def shape(kind: TensorType) -> str:
-    """`Nx64x7x7`; `scalar` where there are no axes."""
+    """Formats a shape: `Nx64x7x7`; `scalar` where there are no axes."""
     sizes = ("?" if d is None else str(d) if str(d).isalnum() else f"({d})" for d in kind.shape)
     return "x".join(sizes) or "scalar"
 
 
 def span(value: Param) -> str:
-    """Numbers in short: one, or how many, with the least and the greatest."""
+    """Formats numbers in short: one, or their count with the least and the greatest."""
     if value is None:
         return "?"
     held = np.asarray(value.data if isinstance(value, Array) else value)
@@ -77,7 +79,7 @@ def span(value: Param) -> str:
 
 
 def codes(quant: QuantType) -> str:
-    """`u8 0.0235:128`; `i8 axis 0, 64 in 0.0012..0.02`."""
+    """Formats parameters: `u8 0.0235:128`; `i8 axis 0, 64 in 0.0012..0.02`."""
     bounds = f"<{quant.bounds[0]}:{quant.bounds[1]}>" if quant.bounds else ""
     if quant.kind == "lut":
         return f"{quant.storage}{bounds} table, {span(quant.scale)}"
@@ -92,7 +94,7 @@ def codes(quant: QuantType) -> str:
 
 
 def element(value: Value) -> str:
-    """What the elements are: quantized values with their numbers, else the type."""
+    """Returns what the elements are: quantized values with their numbers, else the type."""
     quant = coded(value)
     if quant is None:
         return str(value.type.dtype)
@@ -100,7 +102,8 @@ def element(value: Value) -> str:
 
 
 def brief_graph(graph: GraphLike) -> str:
-    """One line for a prompt: how many nodes, what it takes and gives, how much is quantized."""
+    """Returns one line for a prompt: how many nodes, what it takes and gives, how much is
+    quantized."""
     nodes = list(graph)
     ends = [list(v.name for v in graph.inputs)]
     ends.append([name for node in nodes if node.op == "output" for name in node.operands])

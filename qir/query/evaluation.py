@@ -1,4 +1,4 @@
-"""What the operators and functions of query expressions do with facts.
+"""The operators and functions of query expressions.
 
 What is not there (None) makes a comparison false and a sum nothing; nothing here ever fails.
 """
@@ -106,7 +106,7 @@ FUNCTIONS: dict[str, Callable[[Item], Item]] = {
 
 
 def glob_pattern(text: str) -> str:
-    """A pattern where `*` and `?` stand for any letters; all others mean themselves."""
+    """Returns a pattern where `*` and `?` stand for any letters; all others mean themselves."""
     parts = [re.escape(part) for part in re.split(r"\*+", text)]
     # an atomic group for each part: what is found first is kept, so the search stays linear
     head, *rest = (part.replace(r"\?", ".") for part in parts)

@@ -1,4 +1,4 @@
-"""The expressions of queries: tokens, a Pratt parser, and the functions that it makes of them.
+"""Parses query expressions (a Pratt parser) and compiles them to functions.
 
 An expression becomes a tree of Python functions over a scope; no text is ever handed to Python.
 Operators of one strength are gathered in a row, so that only brackets make the tree deeper.
@@ -66,7 +66,7 @@ class Effort:
         self._answers: dict[tuple[int, int], bool] = {}
 
     def row(self, item: Node | Value) -> tuple[Item, ...] | None:
-        """The users of something, where they were gathered."""
+        """Returns the users of something, where they were gathered."""
         return self._rows.get(id(item))
 
     def keep(self, item: Node | Value, row: tuple[Item, ...]) -> None:
@@ -97,7 +97,7 @@ class Scope:
     it: Item = None
 
     def look(self, count: int) -> None:
-        """Counts elements; ParseError when it comes to too many."""
+        """Counts elements; raises ParseError when it comes to too many."""
         self.effort.left -= count
         if self.effort.left < 0:
             raise ParseError("the expression looks at too many elements of too many nodes")
@@ -137,7 +137,7 @@ def fail(column: int, message: str) -> NoReturn:
 
 
 def compile_expression(text: str, names: Names) -> Code:
-    """The function of an expression; ParseError with the column where it is none."""
+    """Returns the function of an expression; raises ParseError with the column where it is none."""
     if not isinstance(text, str):
         raise ParseError(f"an expression is a text, not {text!r:.40}")
     if len(text) > MOST_LETTERS:
@@ -166,7 +166,7 @@ def _tokens(text: str) -> list[Token]:
 
 
 def _ends(tokens: list[Token]) -> bool:
-    """Whether the last token ends a part, so that a point after it asks for more of it."""
+    """Returns whether the last token ends a part, so that a point after it asks for more of it."""
     if not tokens:
         return False
     kind, text, _ = tokens[-1]
@@ -213,7 +213,7 @@ class _Parser:
     # -- operators ----------------------------------------------------------------------------
 
     def parse(self, least: int) -> ExpressionPart:
-        """An expression of operators at least so strong."""
+        """Returns an expression of operators at least so strong."""
         self.depth += 1
         if self.depth > MOST_DEPTH:
             fail(self.next.column, f"parts within parts, more than {MOST_DEPTH} deep")
@@ -248,7 +248,7 @@ class _Parser:
         return ExpressionPart(code if flips % 2 == 0 else lambda s: negative(code(s)))
 
     def row(self, first: ExpressionPart, power: int) -> ExpressionPart:
-        """The operands that operators of one strength join."""
+        """Returns the operands that operators of one strength join."""
         operators: list[Token] = []
         parts = [first]
         while self.power() == power:
@@ -356,7 +356,7 @@ class _Parser:
         return token
 
     def steps(self, part: ExpressionPart) -> ExpressionPart:
-        """What follows a part: `.name`, `.0`, `[0]`, as often as they stand there."""
+        """Returns what follows a part: `.name`, `.0`, `[0]`, as often as they are there."""
         steps: list[Callable[[Scope, Item], Item]] = []
         while self.next.kind == "mark" and self.next.text in (".", "["):
             if self.advance().text == "[":
@@ -482,7 +482,8 @@ def _all_of(codes: list[Code]) -> Code:
 
 
 def _over(rows: Code, ask: Code, wanted: bool, alone: bool) -> Code:
-    """Whether an element answers as wanted; `alone`: what is asked is asked of nothing else."""
+    """Returns whether an element answers as wanted; `alone`: what is asked is asked of nothing
+    else."""
 
     def run(scope: Scope) -> Item:
         row = rows(scope)
@@ -553,7 +554,7 @@ def _slot(item: Item, name: str) -> Item:
 
 
 def _compared(operators: list[Comparison], codes: list[Code]) -> Code:
-    """A chain such as `1 < uses <= 3`; what is not there makes it false."""
+    """Returns a chain such as `1 < uses <= 3`; what is not there makes it false."""
 
     def run(scope: Scope) -> bool:
         left = codes[0](scope)
@@ -586,7 +587,7 @@ def _reckoned(operators: list[Reckoning], codes: list[Code]) -> Code:
 
 
 def _called_names(scope: Scope) -> Item:
-    """All that something is called: its own name, and its sources'."""
+    """Returns all that something is called: its own name, and its sources'."""
     subject = scope.subject
     node = subject.node if isinstance(subject, Value) else subject
     return (subject.name, *(o.name for o in node.origins), *(o.path for o in node.origins))

@@ -1,7 +1,7 @@
-"""What a query may ask of nodes, values and origins: a table of named facts for each.
+"""The facts that a query can use, of nodes, values and origins.
 
-The map of a value is its own; in QDQ form it is the one of the quantized values that `dequantize`
-reads it from, or that its one reader, a `quantize`, stores it as.
+The quantized type of a value is its own; in QDQ form it is the one of the quantized values that
+`dequantize` reads it from, or that its one reader, a `quantize`, stores it as.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Item: TypeAlias = "bool | int | float | str | tuple[Item, ...] | Value | Node | 
 
 
 def coded(value: Value) -> QuantType | None:
-    """The map of the quantized values that a value stands in, in either form of a program."""
+    """Returns the quantized type that a value is stored with, in either form of a program."""
     if value.type.quant is not None:
         return value.type.quant
     if value.node.op == "dequantize":
@@ -39,7 +39,7 @@ def coded(value: Value) -> QuantType | None:
 
 
 def byte_size(value: Value) -> int | None:
-    """The bytes of a value's elements, packed; None where a size is not known."""
+    """Returns the bytes of a value's elements, packed; None where a size is not known."""
     count = dims.product(value.type.shape)
     return -(-count * value.type.dtype.bits // 8) if isinstance(count, int) else None
 
@@ -49,7 +49,7 @@ def _size(dim: dims.Dim) -> int | str:
 
 
 def _numbers(found: NDArray[np.generic]) -> Item:
-    """One number, or all of them in a row."""
+    """Returns one number, or all of them in a row."""
     plain = found if found.dtype.kind in "iu" else found.astype(np.float64)
     return plain.item() if plain.size == 1 else tuple(plain.reshape(-1).tolist())
 
@@ -79,7 +79,7 @@ def _zero(quant: QuantType) -> Item:
 
 
 def _reals(quant: QuantType, code: int) -> NDArray[np.float64] | None:
-    """What a quantized value means under each scale."""
+    """Returns what a quantized value means under each scale."""
     if quant.dynamic or quant.kind != "uniform" or quant.plus is not None:
         return None
     if not quant.storage.is_integer:
@@ -172,7 +172,7 @@ KNOWN = gather(_ROWS, _names, [*NODE, *VALUE, *ORIGIN])
 
 
 def fact(item: Item, name: str) -> Item:
-    """A named fact of something; of a row, the fact of each; None where it has none."""
+    """Returns a named fact of something; of a row, the fact of each; None where it has none."""
     match item:
         case Value():
             return VALUE[name](item) if name in VALUE else None
@@ -186,7 +186,8 @@ def fact(item: Item, name: str) -> Item:
 
 
 def _part(node: Node, name: str) -> Item:
-    """The operands in a slot, else an attribute; `x`, `w` and `bias` by what they are for."""
+    """Returns the operands in a slot, else an attribute; `x`, `w` and `bias` by what they are
+    for."""
     if name in VARIADIC and (found := node.variadic(name)):
         return tuple(found)
     if name in node.operands:
@@ -196,7 +197,7 @@ def _part(node: Node, name: str) -> Item:
 
 
 def _roles() -> dict[tuple[str, str], str]:
-    """The slots of data, weights and bias, where an op calls them otherwise."""
+    """Returns the slots of data, weights and bias, where an op calls them otherwise."""
     out = {("matmul_integer", "x"): "a", ("matmul_integer", "w"): "b"}
     for op, row in OPS.items():
         if row.traits.weight is None:
@@ -210,7 +211,7 @@ _ROLES = _roles()
 
 
 def attribute(item: Item, name: str) -> Item:
-    """An attribute of a node, or of the first stage that has it."""
+    """Returns an attribute of a node, or of the first stage that has it."""
     if not isinstance(item, Node):
         return None
     for attrs in (item.attrs, *(stage.attrs for stage in item.stages)):
@@ -235,5 +236,6 @@ def _plain(value: Attr) -> Item:
 
 
 def truth(item: Item) -> bool:
-    """Whether something counts as true: what is not there does not, nor what is empty or 0."""
+    """Returns whether something counts as true: what is not there does not, nor what is empty or
+    0."""
     return bool(item) if not isinstance(item, Value | Node | Origin) else True

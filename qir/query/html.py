@@ -46,7 +46,7 @@ border-bottom:1px solid rgba(128,128,128,.25);overflow-wrap:anywhere}
 
 
 def graph_html(graph: GraphLike) -> str:
-    """The table of a graph; what is over some hundred rows is only counted."""
+    """Returns the table of a graph; what is over some hundred rows is only counted."""
     head = _text(f"{graph.name} as {graph.profile}")
     counts = f"{sum(1 for _ in graph):,} nodes"
     inside = _table(graph, [MOST_ROWS])
@@ -54,12 +54,12 @@ def graph_html(graph: GraphLike) -> str:
 
 
 def node_html(node: Node) -> str:
-    """A node as one row of such a table."""
+    """Returns a node as one row of such a table."""
     return _page(_framed(_HEADS, [_row(node, [MOST_ROWS])]))
 
 
 def value_html(value: Value) -> str:
-    """A value as one row: what it is called, what makes it, what it holds, who reads it."""
+    """Returns a value as one row: what it is called, what makes it, what it holds, who reads it."""
     told = (
         f"<code>{_text(value.name)}</code>",
         f"<code>{_text(op_name(value.node))}</code>",
@@ -72,7 +72,7 @@ def value_html(value: Value) -> str:
 
 
 def rows_html(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 0) -> str:
-    """A table of plain texts, and how many rows more there are."""
+    """Returns a table of plain texts, and how many rows more there are."""
     told = [f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows]
     if left:
         told.append(f'<tr><td colspan="{len(heads)}"><small>and {left:,} more</small></td></tr>')
@@ -142,7 +142,7 @@ def _stage(stage: Stage) -> str:
 
 
 def _attrs(op: str, values: Mapping[str, Attr]) -> str:
-    """The attributes that are not as they usually are."""
+    """Returns the attributes that are not as they usually are."""
     usual = {row.name: row.default for row in spec(op).attrs if not row.required}
     told = [
         f"{name} = {_attr(value)}"
@@ -181,7 +181,7 @@ def _numbers(value: Value) -> str:
 
 
 def _joined(parts: Iterator[str]) -> str:
-    """A line for each; of very many, the first."""
+    """Returns a line for each; of very many, the first."""
     told = list(parts)
     if len(told) > _MOST_PARTS:
         told = [*told[:_MOST_PARTS], f"<small>and {len(told) - _MOST_PARTS:,} more</small>"]

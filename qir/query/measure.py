@@ -59,9 +59,10 @@ def measure(
     step: NDArray[np.float64] | None = None,
     shown: tuple[NDArray[np.generic], NDArray[np.generic]] | None = None,
 ) -> Measure | None:
-    """The distance, or None where the shapes differ; `step` is what one quantized value is worth.
+    """Returns the distance, or None where the shapes differ; `step` is what one quantized value is
+    worth.
 
-    The first that differs is told by the elements of `shown` where that is given.
+    The first difference is shown by the elements of `shown` where that is given.
     """
     if a.shape != b.shape:
         return None
@@ -113,7 +114,8 @@ def _parts(a: NDArray[np.generic]) -> list[slice | EllipsisType]:
 
 
 def alike(a: NDArray[np.generic], b: NDArray[np.generic]) -> bool:
-    """Whether two arrays of one type and shape hold the same bits, found with room for a part."""
+    """Returns whether two arrays of one type and shape hold the same bits, found with room for a
+    part."""
     if a.dtype != b.dtype or a.shape != b.shape or a.dtype.kind == "O":
         return False
     if a.flags.c_contiguous and b.flags.c_contiguous:
@@ -129,7 +131,7 @@ def _bits(part: NDArray[np.generic]) -> NDArray[np.unsignedinteger]:
 def _first(
     differ: NDArray[np.bool_], a: NDArray[np.generic], b: NDArray[np.generic], start: int = 0
 ) -> First | None:
-    """The first that differs, of parts that start there along the first axis."""
+    """Returns the first that differs, of parts that start there along the first axis."""
     if not differ.any():
         return None
     index = tuple(int(i) for i in np.unravel_index(int(differ.argmax()), differ.shape))
@@ -149,7 +151,7 @@ def _finite(number: float) -> float | None:
 
 
 def _differ(a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[np.bool_]:
-    """Which elements differ; of floats of one type, those whose bits do."""
+    """Returns which elements differ; of floats of one type, those whose bits do."""
     same: NDArray[np.bool_]
     if a.dtype == b.dtype and a.dtype.itemsize in (1, 2, 4, 8):
         kind = f"u{a.dtype.itemsize}"
@@ -194,7 +196,7 @@ def _ordered(values: NDArray[np.generic]) -> NDArray[np.uint64]:
 def reals(
     codes: NDArray[np.generic], quant: QuantType
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """The floats of a uniform type's integers in float64, and the scale at each; None for
+    """Returns the floats of a uniform type's integers in float64, and the scale at each; None for
     others."""
     if quant.dynamic or quant.kind != "uniform" or quant.plus is not None:
         return None
@@ -209,7 +211,7 @@ def reals(
 def spread(
     values: NDArray[np.float64], grain: Grain | None, shape: tuple[int, ...]
 ) -> NDArray[np.float64] | None:
-    """Parameters shaped to stand beside elements; None where groups are told by an array."""
+    """Reshapes parameters to broadcast with elements; None where an array names the groups."""
     if grain is None or values.size == 1:
         return values.reshape(())
     if grain.by is not None:

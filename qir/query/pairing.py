@@ -1,4 +1,4 @@
-"""Which nodes of two graphs are the same one: by origin, then by lineage, then by structure.
+"""Pairs the nodes of two graphs: by origin, then by lineage, then by structure.
 
 Names join ops that do the same, or of which one is an integer form of the other; a quantizer gives
 what absorbs a relu the relu's tensor name. Ops that do something else pair only at the end. Every
@@ -46,16 +46,16 @@ class Pairing:
         self.how[a] = how
 
     def free(self, a: Node, b: Node) -> bool:
-        """Whether neither has a partner."""
+        """Returns whether neither has a partner."""
         return a not in self.of_a and b not in self.of_b
 
     def meet(self, a: Value, b: Value) -> bool:
-        """Whether two values are the same result of a pair."""
+        """Returns whether two values are the same result of a pair."""
         return self.of_a.get(a.node) is b.node and a.index == b.index
 
     def agree(self, a: Value, b: Value) -> bool:
-        """Whether two operands are one value, seen through integers that one graph does
-        not have."""
+        """Returns whether two operands are one value, seen through integers that one graph does not
+        have."""
         one, other = self.bare(a, self.of_a), self.bare(b, self.of_b)
         if self.meet(a, b) or self.meet(one, other):
             return True
@@ -64,14 +64,15 @@ class Pairing:
         return not _tensors(a, one).isdisjoint(_tensors(b, other))
 
     def bare(self, value: Value, table: dict[Node, Node]) -> Value:
-        """What a value stands for, through quantized values that the other graph does not have."""
+        """Returns what a value stands for, through quantized values that the other graph does not
+        have."""
         while value.node.op in BRIDGES and value.node not in table and value.node.operands:
             value = next(iter(value.node.operands.values()))
         return value
 
 
 def pair(a: GraphLike, b: GraphLike) -> Pairing:
-    """The nodes of one graph, each with its partner in the other where it has one."""
+    """Returns the nodes of one graph, each with its partner in the other where it has one."""
     found = Pairing()
     mine, theirs = list(a), list(b)
     _ends(found, mine, theirs)
@@ -91,14 +92,14 @@ def pair(a: GraphLike, b: GraphLike) -> Pairing:
 
 
 def ops(node: Node) -> tuple[str, ...]:
-    """What a node computes, in order."""
+    """Returns what a node computes, in order."""
     if node.op == "foreign":
         return (f"{node.attrs['framework']!s} {node.attrs['op']!s}",)
     return tuple(stage.op for stage in node.stages) or (node.op,)
 
 
 def _akin(a: Node, b: Node) -> bool:
-    """Whether one does what the other does, in whatever form, or a part of it."""
+    """Returns whether one does what the other does, in whatever form, or a part of it."""
     return not {_FORMS.get(op, op) for op in ops(a)}.isdisjoint(_FORMS.get(op, op) for op in ops(b))
 
 
@@ -131,7 +132,7 @@ def _lineage(node: Node) -> Hashable | None:
 
 
 def _told_lineage(node: Node) -> Hashable | None:
-    """The source tensor, unless it is only a name that a graph made up."""
+    """Returns the source tensor, unless it is only a name that a graph made up."""
     if not node.results:
         return None
     tensor = node.results[0].lineage.tensor
@@ -147,7 +148,7 @@ def _origin(node: Node) -> Hashable | None:
 
 
 def _float_origin(node: Node) -> Hashable | None:
-    """Where an op or weight stood before a quantizer wrote it in integers."""
+    """Returns where an op or weight stood before a quantizer wrote it in integers."""
     if node.op in BRIDGES or len(node.origins) != 1 or not node.origins[0].name:
         return None
     name, path, call = _place(node.origins[0])
@@ -155,12 +156,12 @@ def _float_origin(node: Node) -> Hashable | None:
 
 
 def _float_lineage(node: Node) -> Hashable | None:
-    """The tensor that a weight was before a quantizer wrote it in integers."""
+    """Returns the tensor that a weight was before a quantizer wrote it in integers."""
     return _CODED.sub("", node.result.lineage.tensor) if node.op == "constant" else None
 
 
 def _place(origin: Origin) -> tuple[str, str, int]:
-    """Where in its source an op stands."""
+    """Returns where in its source an op stands."""
     return origin.name, origin.path, origin.call
 
 
@@ -227,7 +228,7 @@ def _by_structure(found: Pairing, a: Sequence[Node], b: Sequence[Node]) -> None:
 
 
 def _said(node: Node, tokens: dict[Node, Hashable]) -> Hashable:
-    """All that a node computes, with what it computes it from."""
+    """Returns all that a node computes, with what it computes it from."""
     used = tuple(sorted(((s, v.index, str(tokens.get(v.node))) for s, v in node.operands.items())))
     stages = tuple((s.op, _attrs(s.attrs.items()), s.slots, s.flow, s.type) for s in node.stages)
     bodies = tuple(print_graph(body, by_content=True) for body in node.bodies.values())
@@ -240,14 +241,14 @@ def _attrs(items: Iterable[tuple[str, Attr]]) -> Hashable:
 
 
 def _exact(value: Attr) -> Hashable:
-    """An attribute so that 1, 1.0 and True are three."""
+    """Returns an attribute so that 1, 1.0 and True are three."""
     if isinstance(value, tuple):
         return tuple(map(_exact, value))
     return type(value).__name__, repr(value) if isinstance(value, float) else value
 
 
 def _spread(found: Pairing, nodes: Sequence[Node]) -> None:
-    """Joins what stands in the same slots before and after pairs, as far as that leads."""
+    """Joins what is in the same slots before and after pairs, as far as that leads."""
     todo = [(n, found.of_a[n]) for n in reversed(nodes) if n in found.of_a]
     while todo:
         a, b = todo.pop()
@@ -274,7 +275,7 @@ def _after(found: Pairing, a: Node, b: Node) -> Iterator[tuple[Node, Node]]:
 
 
 def _replaced(found: Pairing, nodes: Sequence[Node]) -> None:
-    """Joins an op with the other op that stands in its place, between the same values."""
+    """Joins an op with the other op that is in its place, between the same values."""
     for a in nodes:
         if (b := found.of_a.get(a)) is None:
             continue
@@ -333,7 +334,7 @@ def holders(nodes: Iterable[Node]) -> Callable[[Node], Node | None]:
 
 
 def _after_codes(node: Node) -> Iterator[str]:
-    """The tensors that a node makes, and the quantized values that these become."""
+    """Yields the tensors that a node makes, and the quantized values that these become."""
     for value in node.results:
         yield value.lineage.tensor
         if (use := value.only_use) is not None and use.node.op in BRIDGES:
@@ -341,7 +342,7 @@ def _after_codes(node: Node) -> Iterator[str]:
 
 
 def _tensors(value: Value, last: Value) -> set[str]:
-    """The tensors from a value back to the one that its quantized values stand for."""
+    """Returns the tensors from a value back to the one that its quantized values stand for."""
     out = {value.lineage.tensor}
     while value is not last:
         value = next(iter(value.node.operands.values()))

@@ -1,4 +1,4 @@
-"""Finding nodes and values by an expression, such as `op == "conv2d" and w.bits == 8 and uses > 1`.
+"""Finds nodes and values by an expression, such as `op == "conv2d" and w.bits == 8 and uses > 1`.
 
     expr     = expr "or" expr | expr "and" expr | "not" expr | compare
     compare  = sum { ("==" | "!=" | "<" | "<=" | ">" | ">=" | "in" | "not in") sum }
@@ -58,13 +58,14 @@ class QueryMatch(NamedTuple):
 
 @checked
 def query(graph: GraphLike, expression: str) -> list[Node]:
-    """The nodes, of bodies too, of which an expression is true; ParseError where it is none."""
+    """Returns the nodes, of bodies too, of which an expression is true; raises ParseError where it
+    is none."""
     return [match.node for match in search(graph, expression)]
 
 
 @checked
 def search(graph: GraphLike, expression: str) -> list[QueryMatch]:
-    """As `query`, each node with the path to it: `loop/body` for a node in that body of `loop`."""
+    """Returns nodes as `query` does, each with its path: `loop/body` for a node in that body."""
     code = compile_expression(expression, _NODES)
     walk = list(_walk(graph, (), graph.profile))
     effort = Effort(_MOST_LOOKS + 100 * len(walk))
@@ -73,7 +74,8 @@ def search(graph: GraphLike, expression: str) -> list[QueryMatch]:
 
 @checked
 def query_values(graph: GraphLike, expression: str) -> list[Value]:
-    """The values of which an expression is true: its names are facts of values, as in `bits == 8`.
+    """Returns the values of which an expression is true: its names are facts of values, as in `bits
+    == 8`.
 
     Raises ParseError where it is none.
     """
@@ -89,19 +91,19 @@ def query_values(graph: GraphLike, expression: str) -> list[Value]:
 
 
 def ask_node(expression: str) -> Callable[[Node], bool]:
-    """An expression as a question to one node; ParseError where it is none."""
+    """Returns an expression as a question to one node; raises ParseError where it is none."""
     code = compile_expression(expression, _NODES)
     return lambda node: truth(code(Scope(node, Effort(_MOST_LOOKS))))
 
 
 def ask_value(expression: str) -> Callable[[Value], bool]:
-    """An expression as a question to one value; ParseError where it is none."""
+    """Returns an expression as a question to one value; raises ParseError where it is none."""
     code = compile_expression(expression, _VALUES)
     return lambda value: truth(code(Scope(value, Effort(_MOST_LOOKS))))
 
 
 def _walk(graph: GraphLike, path: tuple[str, ...], outer: str) -> Iterator[tuple[QueryMatch, str]]:
-    """Every node with its path and the profile that holds where it names none."""
+    """Yields every node with its path and the profile that holds where it names none."""
     profile = graph.profile or outer
     for node in graph:
         yield QueryMatch(node, path), profile

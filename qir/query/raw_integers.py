@@ -1,5 +1,4 @@
-"""What plain integers mean where the op that reads them says so, as a map from quantized values to
-floats.
+"""The quantized type of plain integers, where the op that reads them states it.
 
 The weights of an integer product mean what its result is multiplied by, and the bias of an op on
 quantized values counts in units of its sum.
@@ -19,7 +18,8 @@ _WEIGHTS = {("conv_integer", "w"): 0, ("matmul_integer", "b"): -1}
 
 
 def raw_map(value: Value) -> QuantType | None:
-    """The map of a constant of plain integers; None where it has its own, or none is known."""
+    """Returns the quantized type of a constant of plain integers; None where it has its own, or
+    none is known."""
     use = value.only_use
     if use is None or value.type.quant is not None or not value.type.dtype.is_integer:
         return None
@@ -49,7 +49,7 @@ def _map(value: Value, given: NDArray[np.generic], axis: int, use: Use | None) -
 
 
 def _multiplier(value: Value) -> NDArray[np.generic] | None:
-    """The constant factor of what an integer product's result is multiplied by."""
+    """Returns the constant factor of what an integer product's result is multiplied by."""
     use = value.only_use
     if use is not None and use.node.op == "cast":
         use = use.node.result.only_use

@@ -38,7 +38,7 @@ def attention(
     qk: str = "none",
     inner: Places = NOWHERE,
 ) -> tuple[Array, ...]:
-    """What q finds in v by way of k; OpError for operands that do not fit."""
+    """Returns what q finds in v by way of k; raises OpError for operands that do not fit."""
     floats("attention", q=q, k=k, v=v, past_k=past_k, past_v=past_v)
     if qk not in SHOWN:
         raise OpError(f"attention: qk {qk!r} is none of {', '.join(SHOWN)}")
@@ -121,7 +121,7 @@ def _window(
     left: int,
     right: int,
 ) -> NDArray[np.bool_]:
-    """Which keys each query may look at, by their places alone."""
+    """Returns which keys each query may look at, by their places alone."""
     batch, _, rows, total = shape
     counts = np.full(batch, total)
     start = np.full(batch, before)
@@ -143,7 +143,7 @@ def _window(
 
 
 def _masked(scores: Wide, mask: Array | None, allowed: NDArray[np.bool_]) -> Wide:
-    """The scores with the mask added, -inf where nothing is looked at."""
+    """Returns the scores with the mask added, -inf where nothing is looked at."""
     if mask is None:
         return np.where(allowed, scores, -np.inf)
     total = scores.shape[-1]
@@ -209,7 +209,7 @@ def rotary(
 
 
 def _angles(slot: str, table: Array, positions: Array | None, shape: tuple[int, int, int]) -> Wide:
-    """One number a pair, [batch, 1, length, pairs]."""
+    """Returns one number a pair, [batch, 1, length, pairs]."""
     full = table.astype(np.float64, copy=False)
     if positions is None:
         found = full

@@ -91,7 +91,7 @@ class CachedRun:
         return self._kept[number][place]
 
     def _needed(self, graph: Graph, keys: Keys) -> list[Node]:
-        """The nodes that outputs depend on and that were not kept, in the graph's order."""
+        """Returns the nodes that outputs depend on and that were not kept, in the graph's order."""
         wanted = {v.node for v in graph.outputs.values()}
         found: list[Node] = []
         for node in reversed(list(graph)):
@@ -111,7 +111,8 @@ class CachedRun:
 
 
 def _own(graph: Graph, node: Node) -> Iterator[Hashable]:
-    """What a node computes, but for its operands; a node that holds graphs is like no other."""
+    """Yields what a node computes, but for its operands; a node that holds graphs is like no
+    other."""
     yield node.op
     if node.op == "input":
         yield node.name

@@ -41,8 +41,8 @@ class _Link:
 
 
 def run_chain(node: Node, operands: Operands, profile_name: str) -> Codes:
-    """A group: an op and activations that only bound its quantized values, or with a summand in
-    units of its result, else stage by stage in float.
+    """Returns a group: an op and activations that only bound its quantized values, or with a
+    summand in units of its result, else stage by stage in float.
 
     Rounding is monotone and zero is a quantized value, so bounding the quantized values is bounding
     the float values first.
@@ -84,7 +84,7 @@ def _bounded(codes: Codes, tails: tuple[Stage, ...], head: _Link, profile_name: 
 
 
 def _link(node: Node, index: int, operands: Operands, kind: TensorType, profile_name: str) -> _Link:
-    """A stage with the operands that it has of its own."""
+    """Returns a stage with the operands that it has of its own."""
     stage = node.stages[index]
     values = node.stage_operands(index)
     groups = dict(zip(stage.slots, node.stages[index].group_slots(index), strict=True))
@@ -102,7 +102,8 @@ def _rule(link: _Link, profile_name: str) -> Rule:
 
 
 def _with_summand(node: Node, head: _Link, operands: Operands, profile_name: str) -> Codes | None:
-    """A product and a summand of integers in units of the result; None where they are not that."""
+    """Returns a product and a summand of integers in units of the result; None where they are not
+    that."""
     rule = _rule(head, profile_name)
     if rule.stage.sum != "ratio" or head.stage.op not in PRODUCTS or rule.method is not None:
         return None
@@ -121,7 +122,7 @@ def _with_summand(node: Node, head: _Link, operands: Operands, profile_name: str
 
 
 def _buffer(node: Node, head: _Link, operands: Operands, profile_name: str) -> TensorType:
-    """The type in which a product and a summand are written."""
+    """Returns the type in which a product and a summand are written."""
     rule, found = _rule(head, profile_name), None
     if rule.stage.sum_reads == "summand_type":
         found = _summand(_link(node, 1, operands, head.result, profile_name))
@@ -129,7 +130,8 @@ def _buffer(node: Node, head: _Link, operands: Operands, profile_name: str) -> T
 
 
 def _held(summand: QuantType, result: TensorType, rule: Rule) -> TensorType:
-    """The type in which a sum is written: the result's, or with the storage of the summand."""
+    """Returns the type in which a sum is written: the result's, or with the storage of the
+    summand."""
     out = result.quant
     mixed = out is not None and {summand.storage, out.storage} == {U8, I8}
     if out is None or rule.stage.sum_reads != "summand_type" or not mixed:
@@ -138,13 +140,13 @@ def _held(summand: QuantType, result: TensorType, rule: Rule) -> TensorType:
 
 
 def _labelled(codes: Codes, result: QuantType) -> Codes:
-    """The bytes of a sum, read as the result's quantized values."""
+    """Returns the bytes of a sum, read as the result's quantized values."""
     kind = np.dtype(result.storage.carrier)
     return codes if codes.dtype == kind or codes.itemsize != 1 else codes.view(kind)
 
 
 def _read(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Codes:
-    """A summand as it is read: unsigned integers beside an i8 result may end at 127."""
+    """Returns a summand as it is read: unsigned integers next to an i8 result may end at 127."""
     mixed = (of.storage, result.storage) == (U8, I8)
     if rule.stage.sum_reads != "i8_saturated" or not mixed:
         return codes
@@ -152,7 +154,7 @@ def _read(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Codes:
 
 
 def _written(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Codes:
-    """A result where an i8 summand lay: unsigned integers may end at 127."""
+    """Returns a result where an i8 summand lay: unsigned integers may end at 127."""
     mixed = (of.storage, result.storage) == (I8, U8)
     if rule.stage.sum_reads != "i8_saturated" or not mixed:
         return codes
@@ -163,7 +165,7 @@ def _written(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Code
 
 
 def _by_stages(node: Node, operands: Operands, profile_name: str) -> Codes:
-    """Every stage in float, rounded where a type stands after it and at the end."""
+    """Returns every stage in float, rounded where a type is after it and at the end."""
     flow: Codes | None = None
     kind: DType | None = None
     rule: Rule | None = None
@@ -206,7 +208,7 @@ def _by_stages(node: Node, operands: Operands, profile_name: str) -> Codes:
 
 
 def _head_rule(link: _Link, profile_name: str) -> Rule | None:
-    """The rule of an integer product, which says what its kernel's later stages work on."""
+    """Returns the rule of an integer product, which says what its kernel's later stages work on."""
     rule = _rule(link, profile_name)
     kernel = ProductKernel(link.stage.op, link.stage.attrs, link.types, link.result, rule)
     if link.stage.op not in PRODUCTS or rule.method is not None:
@@ -217,7 +219,7 @@ def _head_rule(link: _Link, profile_name: str) -> Rule | None:
 
 
 def _fed(link: _Link, flow: Codes, element: Element | None) -> _Link:
-    """A stage with what flows in: float values, or quantized values."""
+    """Returns a stage with what flows in: float values, or quantized values."""
     assert link.stage.flow is not None
     kind = TensorType(flow.shape, element or dtype_of(flow))
     types = {**link.types, link.stage.flow: kind}
@@ -225,8 +227,8 @@ def _fed(link: _Link, flow: Codes, element: Element | None) -> _Link:
 
 
 def _plain_stage(link: _Link, profile_name: str) -> tuple[Codes, DType | None]:
-    """What one stage gives without a map, and its element type where that is an integer of a
-    width that no NumPy type has."""
+    """Returns what one stage gives without a quantized type, and its element type where that is an
+    integer of a width that no NumPy type has."""
     made = _real_stage(link, profile_name)
     kinds = [t.dtype for t in link.types.values() if t.quant is None]
     kinds += [to for to in link.stage.attrs.values() if isinstance(to, DType)]
@@ -237,7 +239,8 @@ def _plain_stage(link: _Link, profile_name: str) -> tuple[Codes, DType | None]:
 
 
 def _real_stage(link: _Link, profile_name: str) -> Codes:
-    """The float values that one stage gives: exact integer sums where there are, else in float."""
+    """Returns the float values that one stage gives: exact integer sums where there are, else in
+    float."""
     stage, arrays = link.stage, link.arrays
     if not any(t.quant for t in link.types.values()):
         return compute(stage.op, arrays, stage.attrs)
@@ -260,7 +263,7 @@ def _rounded(flow: Codes, quant: QuantType, rule: Rule | None, profile_name: str
 
 
 def _on_codes(link: _Link, rule: Rule) -> bool:
-    """Whether a stage is one that the kernel computes on quantized values."""
+    """Returns whether a stage is one that the kernel computes on quantized values."""
     others = link.stage.op not in (*_TAILS, "add") and not link.arrays
     return others and rule.stage.other != "float"
 
@@ -268,7 +271,8 @@ def _on_codes(link: _Link, rule: Rule) -> bool:
 def _coded_stage(
     link: _Link, flow: Codes, result: TensorType, rule: Rule, profile_name: str
 ) -> Codes:
-    """Another quantized activation of the result's map, by a table or as its own rule says."""
+    """Another quantized activation of the result's quantized type, by a table or as its own rule
+    says."""
     assert result.quant is not None
     codes = _rounded(flow, result.quant, rule, profile_name)
     fed = _fed(link, codes, result.quant)
@@ -282,7 +286,7 @@ def _coded_stage(
 
 
 def _summand(link: _Link) -> QuantType | None:
-    """The map of the quantized values that a stage adds to what flows; None for other stages."""
+    """Returns the quantized type that a stage adds; None for other stages."""
     if link.stage.op != "add" or len(link.types) != 1:
         return None
     quant = next(iter(link.types.values())).quant

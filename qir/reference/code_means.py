@@ -28,7 +28,7 @@ def code_sums(
     ceil: bool,
     layout: str,
 ) -> tuple[Whole, Whole]:
-    """The sum of raw integers in each window, channels first, and how many there are."""
+    """Returns the sum of raw integers in each window, channels first, and how many there are."""
     codes = channels_first("avg_pool2d", x, layout).astype(np.int64)
     sizes = (codes.shape[2], codes.shape[3])
     height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)

@@ -29,7 +29,7 @@ def _along(
 
 
 def _places(along: Sequence[Window], tap: Ints) -> tuple[slice, ...]:
-    """What one element of the kernel sees of all images and channels."""
+    """Returns what one element of the kernel sees of all images and channels."""
     return (slice(None),) * 2 + tuple(w.tap(t) for w, t in zip(along, tap, strict=True))
 
 
@@ -48,7 +48,7 @@ def unfold(x: Array, *, kernel: Ints, stride: Ints, pad: Ints, dilation: Ints) -
 
 @np.errstate(all="ignore")
 def fold(x: Array, *, size: Ints, kernel: Ints, stride: Ints, pad: Ints, dilation: Ints) -> Array:
-    """Columns added where unfold took them from; OpError for misfits."""
+    """Columns added where unfold took them from; raises OpError for misfits."""
     element("fold", "x", x)
     rank("fold", "x", x, 3)
     along, area = _along("fold", size, kernel, stride, pad, dilation), math.prod(kernel)
@@ -129,7 +129,7 @@ def _reflected(at: Wide, low: float, high: float) -> Wide:
 
 
 def _taps(at: Wide, mode: str) -> list[tuple[Wide, Wide]]:
-    """The whole places that each sample takes from along an axis, and how much of each."""
+    """Returns the whole places that each sample takes from along an axis, and how much of each."""
     if mode == "nearest":
         return [(np.rint(at), np.ones(at.shape))]
     base = np.floor(at)
@@ -148,7 +148,7 @@ def _spline(away: Wide) -> Wide:
 def _tap(
     tap: tuple[Wide, Wide], size: int, outside: str, corners: bool
 ) -> tuple[NDArray[np.int64], Wide]:
-    """A place inside, with no share where it is not and zeros stand outside."""
+    """Returns a place inside, with no share where it is not and zeros stand outside."""
     at, share = tap
     if outside != "zeros":
         at = _kept(at, size, outside, corners)
@@ -159,7 +159,8 @@ def _tap(
 
 @np.errstate(all="ignore")
 def affine_grid(theta: Array, size: Array, *, align_corners: bool = False) -> Array:
-    """The places that each matrix maps an image of that size to; OpError for misfits."""
+    """Returns the places that each matrix maps an image of that size to; raises OpError for
+    misfits."""
     floats("affine_grid", theta=theta)
     wanted = [int(s) for s in size.reshape(-1)]
     n = len(wanted) - 2
@@ -186,7 +187,7 @@ def _spread(size: int, corners: bool) -> Wide:
 
 
 def _eliminated(op: str, x: Array, beside: Wide) -> tuple[Wide, Wide]:
-    """Each matrix to the identity row by row, and what stands beside it; its determinants."""
+    """Each matrix to the identity row by row, and what is next to it; its determinants."""
     floats(op, x=x)
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise OpError(f"{op}: x has {list(x.shape)}, it takes square matrices")
@@ -214,7 +215,8 @@ def _eliminated(op: str, x: Array, beside: Wide) -> tuple[Wide, Wide]:
 
 @np.errstate(all="ignore")
 def det(x: Array) -> Array:
-    """The determinant of each matrix, 1 of an empty one; OpError unless they are square."""
+    """Returns the determinant of each matrix, 1 of an empty one; raises OpError unless they are
+    square."""
     n = x.shape[-1] if x.ndim else 0
     _, sizes = _eliminated("det", x, np.zeros((n, 0)))
     return narrow(sizes.reshape(x.shape[:-2]), x.dtype)
@@ -222,7 +224,7 @@ def det(x: Array) -> Array:
 
 @np.errstate(all="ignore")
 def inverse(x: Array) -> Array:
-    """The inverse of each matrix; OpError where there is none."""
+    """Returns the inverse of each matrix; raises OpError where there is none."""
     n = x.shape[-1] if x.ndim else 0
     made, sizes = _eliminated("inverse", x, np.eye(n))
     if (sizes == 0).any():

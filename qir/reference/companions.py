@@ -38,7 +38,7 @@ def resolved(
     results: tuple[TensorType, ...],
     profile_name: str,
 ) -> Resolved:
-    """The op's own operands, every type with its numbers where companions give them.
+    """Returns the op's own operands, every type with its numbers where companions give them.
 
     A type stays open where an op that only moves quantized values is given none. Raises OpError for
     companions that no type asks for, or numbers that do not fit.
@@ -63,8 +63,8 @@ def beside(op: str, slots: Iterable[str]) -> list[str]:
 
 
 def _plain(kind: TensorType, data: NDArray[np.generic]) -> NDArray[np.generic]:
-    """The numbers of a companion; those that are quantized themselves are read as what
-    they mean."""
+    """Returns the numbers of a companion; those that are quantized themselves are read as what they
+    mean."""
     return data if kind.quant is None else dequantize(data, map_of(kind.quant), Rule())
 
 
@@ -84,7 +84,8 @@ def _typed(kind: TensorType, slot: str, given: Operands, profile_name: str) -> T
 
 
 def concrete(quant: QuantType, slot: str, given: Operands, profile_name: str) -> QuantType:
-    """The type with the numbers that companions of a slot give; itself where there are none.
+    """Returns the type with the numbers that companions of a slot give; itself where there are
+    none.
 
     A range becomes scale and zero as the profile chooses them: about zero where the type has no
     zero point. Raises OpError for numbers that do not fit the type.
@@ -112,7 +113,7 @@ def concrete(quant: QuantType, slot: str, given: Operands, profile_name: str) ->
 def _declared(
     quant: QuantType, found: Mapping[str, NDArray[np.generic]], dot: str
 ) -> Declared | None:
-    """The range that companions give, which profiles may compute with as it is."""
+    """Returns the range that companions give, which profiles may compute with as it is."""
     if not ("min" in found and "max" in found):
         return quant.declared
     low, high = (_ends(found[n], quant.grain, dot + n) for n in ("min", "max"))
@@ -139,7 +140,8 @@ def _zeros(quant: QuantType, zero: NDArray[np.generic], name: str) -> Param:
 
 
 def _param(values: NDArray[np.generic], grain: Grain | None, name: str) -> Param:
-    """The numbers as a type holds them; a list with one of them may stand for a whole tensor."""
+    """Returns the numbers as a type holds them; a list with one of them may stand for a whole
+    tensor."""
     if grain is None:
         if values.size != 1:
             raise OpError(f"{name} has {values.size} numbers; the type has one for all")
@@ -148,7 +150,7 @@ def _param(values: NDArray[np.generic], grain: Grain | None, name: str) -> Param
 
 
 def _spread(zero: Param, scale: Param) -> Param:
-    """One zero beside many scales is the zero of each."""
+    """One zero next to many scales is the zero of each."""
     count, size = _size(zero), _size(scale)
     if not count or count == size:
         return zero

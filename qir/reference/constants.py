@@ -21,7 +21,7 @@ _FILLS = frozenset({"pad", "trilu"})
 def computed(
     node: Node, operands: Mapping[str, NDArray[np.generic]], profile: str
 ) -> tuple[NDArray[np.generic], ...]:
-    """What a node makes of these operands; nothing where it cannot be computed.
+    """Returns what a node makes of these operands; nothing where it cannot be computed.
 
     What only moves elements takes any: float values, or the quantized values that stand for them.
     """

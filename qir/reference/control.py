@@ -35,12 +35,12 @@ Bodies: TypeAlias = Mapping[str, RunnableBody]
 
 
 def branch(operands: Operands, attrs: Attrs, bodies: Bodies) -> list[Array]:
-    """What the branch that the condition picks makes of xs."""
+    """Returns what the branch that the condition picks makes of xs."""
     return bodies["then" if _true("if", operands["cond"]) else "else"](_many(operands, "xs"))
 
 
 def loop(operands: Operands, attrs: Attrs, bodies: Bodies) -> list[Array]:
-    """The carried values after the last round, then what the rounds gave, stacked.
+    """Returns the carried values after the last round, then what the rounds gave, stacked.
 
     Raises OpError for a loop that does not end.
     """
@@ -66,7 +66,7 @@ def loop(operands: Operands, attrs: Attrs, bodies: Bodies) -> list[Array]:
 
 
 def scan(operands: Operands, attrs: Attrs, bodies: Bodies) -> list[Array]:
-    """The carried values after the last entry, then what the rounds gave, stacked.
+    """Returns the carried values after the last entry, then what the rounds gave, stacked.
 
     Raises OpError for sequences of different lengths.
     """
@@ -109,13 +109,13 @@ def _true(op: str, x: Array) -> bool:
 
 
 def _many(operands: Operands, prefix: str) -> list[Array]:
-    """The operands of a variadic slot, in order."""
+    """Returns the operands of a variadic slot, in order."""
     found = [slot for slot in operands if slot.startswith(f"{prefix}.")]
     return [operands[slot] for slot in sorted(found, key=lambda s: int(s.rpartition(".")[2]))]
 
 
 def _ways(attrs: Attrs, axes: str, reverse: str, count: int) -> tuple[list[int], list[bool]]:
-    """The axis of each sequence, and whether it runs backwards."""
+    """Returns the axis of each sequence, and whether it runs backwards."""
     along, back = attrs[axes], attrs[reverse]
     assert isinstance(along, tuple)
     assert isinstance(back, tuple)
@@ -124,7 +124,7 @@ def _ways(attrs: Attrs, axes: str, reverse: str, count: int) -> tuple[list[int],
 
 
 def _stack(op: str, parts: Sequence[Array], kind: TensorType, axis: int) -> Array:
-    """The parts along a new axis; none of them: an empty tensor of their type."""
+    """Returns the parts along a new axis; none of them: an empty tensor of their type."""
     if not parts:
         shape = [d if isinstance(d, int) else 0 for d in kind.shape]
         shape.insert(axis_of(op, axis, kind.rank + 1), 0)

@@ -100,7 +100,7 @@ def _windows(
 
 
 def _places(size: int, taps: int, stride: int, dilation: int) -> int:
-    """How many windows there are along a padded axis; OpError for none."""
+    """Returns how many windows there are along a padded axis; raises OpError for none."""
     count = (size - (taps - 1) * dilation - 1) // stride + 1
     if count < 1:
         raise OpError(f"a kernel of {taps} does not fit a padded side of {size}")

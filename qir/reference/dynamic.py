@@ -1,4 +1,5 @@
-"""Ops about the numbers of maps, and products of raw integers: what runs while a model runs."""
+"""Ops about the numbers of quantized types, and products of raw integers: what runs while a model
+runs."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ class _Run:
 
 
 def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]:
-    """One of these ops on arrays by slot, companions among them."""
+    """Returns one of these ops on arrays by slot, companions among them."""
     if node.op in _RAW:
         own = {s: node.operands[s].type for s in operands}
         return _RAW[node.op](_Run(node, own, operands, operands, profile_name))
@@ -93,7 +94,7 @@ def _choose(run: _Run) -> tuple[Tensor, ...]:
 def _by_profile(
     run: _Run, name: str, low: Tensor, high: Tensor, wanted: Wanted
 ) -> tuple[Tensor, Tensor]:
-    """A range rule of the core by its name, or the one of the node's own profile."""
+    """Returns a range rule of the core by its name, or the one of the node's own profile."""
     storage, grain = str(wanted.storage), "channel" if run.wholes("keep") else "tensor"
     if name == "profile":
         rule = profile(run.profile).resolve(choosing(storage, grain)).choose
@@ -116,7 +117,7 @@ def _by_profile(
 
 
 def _reals(run: _Run) -> Tensor:
-    """The float values of x, which may be quantized."""
+    """Returns the float values of x, which may be quantized."""
     quant = run.types["x"].quant
     if quant is None:
         return run.arrays["x"]
@@ -125,7 +126,7 @@ def _reals(run: _Run) -> Tensor:
 
 
 def _qparams(run: _Run) -> tuple[Tensor, ...]:
-    """The numbers of a type, or the float values at its ends."""
+    """Returns the numbers of a type, or the float values at its ends."""
     kinds = [value.type for value in run.node.results]
     names = ("min", "max") if run.text("give") == "range" else ("scale", "zero")
     given = [run.beside.get(f"x.{name}") for name in names]
@@ -153,7 +154,8 @@ def _number(quant: QuantType, name: str, kind: TensorType) -> Tensor:
 
 
 def _end(quant: QuantType, name: str) -> Tensor:
-    """The least or greatest float value: the declared one, else what the extreme integer means."""
+    """Returns the least or greatest float value: the declared one, else what the extreme integer
+    means."""
     if quant.declared is not None:
         held = quant.declared.low if name == "min" else quant.declared.high
         return held.data if isinstance(held, Array) else np.array(held, np.float32)
@@ -191,7 +193,7 @@ def _matmul_integer(run: _Run) -> tuple[Tensor, ...]:
 
 
 def _less(data: Tensor, zero: Tensor | None, *, rows: bool) -> Tensor:
-    """The numbers less their zeros, one for all or one a row or column."""
+    """Returns the numbers less their zeros, one for all or one a row or column."""
     if zero is None:
         return data
     zeros = zero.astype(np.int64)
@@ -231,7 +233,8 @@ def _slid(
     dilation: tuple[int, ...],
     groups: int,
 ) -> Tensor:
-    """One product of matrices a tap of the kernel; whole numbers, so that no order matters."""
+    """Returns one product of matrices a tap of the kernel; whole numbers, so that no order
+    matters."""
     n, out, each = x.shape[0], w.shape[0], w.shape[1]
     counts = [
         (size - (k - 1) * d - 1) // s + 1

@@ -18,7 +18,7 @@ Labels = tuple[str, ...]
 
 @np.errstate(all="ignore")
 def einsum(xs: Sequence[Array], *, equation: str) -> Array:
-    """The sums of products that the equation says; OpError for misfits."""
+    """Returns the sums of products that the equation says; raises OpError for misfits."""
     if not xs:
         raise OpError("einsum: it takes an operand or more")
     agree("einsum", **{f"xs.{i}": x for i, x in enumerate(xs)})
@@ -39,7 +39,7 @@ def einsum(xs: Sequence[Array], *, equation: str) -> Array:
 
 
 def _diagonal(x: Array, labels: Labels, sizes: dict[str, int]) -> tuple[Array, Labels]:
-    """An operand with each label once, axes of 1 as long as the others of their label."""
+    """Returns an operand with each label once, axes of 1 as long as the others of their label."""
     x = np.broadcast_to(x, [sizes[n] for n in labels])
     while len(set(labels)) < len(labels):
         first = next(i for i, n in enumerate(labels) if n in labels[i + 1 :])
@@ -77,7 +77,7 @@ def _joined(
 def _matrices(
     x: Array, labels: Labels, batch: list[str], rows: list[str], columns: list[str]
 ) -> Array:
-    """A stack of matrices, the labels of each kind made one axis."""
+    """Returns a stack of matrices, the labels of each kind made one axis."""
     turned = x.transpose([labels.index(n) for n in (*batch, *rows, *columns)])
     ends = (0, len(batch), len(batch) + len(rows), x.ndim)
     shape = [math.prod(turned.shape[i:j]) for i, j in pairwise(ends)]

@@ -51,7 +51,7 @@ def div(a: Array, b: Array) -> Array:
 
 
 def cut_divide(a: Array, b: Array) -> Array:
-    """The quotient of integers without its fraction; b is nowhere 0."""
+    """Returns the quotient of integers without its fraction; b is nowhere 0."""
     return np.asarray(np.floor_divide(np.subtract(a, np.fmod(a, b)), b))
 
 
@@ -115,7 +115,8 @@ def _whole_power(a: Array, b: Array) -> Array:
 
 @np.errstate(all="ignore")
 def mod(a: Array, b: Array, *, fmod: bool = False) -> Array:
-    """What division leaves, with the sign of b, or of a; OpError for an integer divisor of 0."""
+    """Returns what division leaves, with the sign of b, or of a; raises OpError for an integer
+    divisor of 0."""
     kind = _meet("mod", a, b)
     if not kind.is_float and not np.all(b):
         at = np.argwhere(np.atleast_1d(b) == 0)[0].tolist()
@@ -126,7 +127,8 @@ def mod(a: Array, b: Array, *, fmod: bool = False) -> Array:
 
 @np.errstate(all="ignore")
 def floor_div(a: Array, b: Array) -> Array:
-    """The greatest whole number not above a / b; OpError for an integer divisor of 0."""
+    """Returns the greatest whole number not above a / b; raises OpError for an integer divisor of
+    0."""
     kind = _meet("floor_div", a, b)
     if not kind.is_float and not np.all(b):
         at = np.argwhere(np.atleast_1d(b) == 0)[0].tolist()
@@ -145,31 +147,34 @@ def squared_difference(a: Array, b: Array) -> Array:
 
 @np.errstate(all="ignore")
 def atan2(a: Array, b: Array) -> Array:
-    """The angle of the point (b, a); OpError unless the operands are floats that fit."""
+    """Returns the angle of the point (b, a); raises OpError unless the operands are floats that
+    fit."""
     floats("atan2", a=a, b=b)
     _shape("atan2", a, b)
     return np.asarray(narrow(np.asarray(np.arctan2(wide(a), wide(b))), a.dtype))
 
 
 def least(xs: Sequence[Array]) -> Array:
-    """The least of all operands, element by element; NaN wins. OpError for misfits."""
+    """Returns the least of all operands, element by element; NaN wins. OpError for misfits."""
     return _fold("min", np.minimum, xs)
 
 
 def greatest(xs: Sequence[Array]) -> Array:
-    """The greatest of all operands, element by element; NaN wins. OpError for misfits."""
+    """Returns the greatest of all operands, element by element; NaN wins. OpError for misfits."""
     return _fold("max", np.maximum, xs)
 
 
 def total(xs: Sequence[Array]) -> Array:
-    """The sum of all operands, rounded once, of integers wrapped; OpError for misfits."""
+    """Returns the sum of all operands, rounded once, of integers wrapped; raises OpError for
+    misfits."""
     if agree("sum", **_named("sum", xs)).is_integer:
         return _fold("sum", np.add, xs)
     return _sum("sum", xs, 1)
 
 
 def mean(xs: Sequence[Array]) -> Array:
-    """The mean of all operands, rounded once; OpError unless they are floats that fit."""
+    """Returns the mean of all operands, rounded once; raises OpError unless they are floats that
+    fit."""
     return _sum("mean", xs, len(xs))
 
 
@@ -212,7 +217,7 @@ def _meet(op: str, a: Array, b: Array) -> DType:
 
 
 def _bound(name: str, value: float, kind: DType, x: Array) -> np.generic:
-    """The bound in the type of x; for integers the nearest that binds alike."""
+    """Returns the bound in the type of x; for integers the nearest that binds alike."""
     if math.isnan(value):
         raise OpError(f"clip: {name} is NaN")
     if kind.is_float:

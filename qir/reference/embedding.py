@@ -14,7 +14,7 @@ from qir.reference.operands import Array, Wide, floats, narrow, rank, wide
 
 
 def _rows(op: str, w: Array, indices: Array, padding: int | None) -> NDArray[np.int64]:
-    """The numbers of rows; OpError for one that w has not."""
+    """Returns the numbers of rows; raises OpError for one that w has not."""
     rank(op, "w", w, 2)
     if indices.dtype.kind not in "iu":
         raise OpError(f"{op}: indices are {indices.dtype}, they must be whole numbers")
@@ -26,7 +26,7 @@ def _rows(op: str, w: Array, indices: Array, padding: int | None) -> NDArray[np.
 
 
 def embedding(w: Array, indices: Array, *, padding: int | None = None) -> Array:
-    """The rows of w that the indices name; OpError for a row that is not there."""
+    """Returns the rows of w that the indices name; raises OpError for a row that is not there."""
     return np.asarray(w[_rows("embedding", w, indices, padding)])
 
 

@@ -14,7 +14,7 @@ Whole = NDArray[np.int64]
 
 
 def multiplier(m: float) -> tuple[int, int]:
-    """A 31-bit whole number and an exponent: m is q * 2^(exponent - 31)."""
+    """Returns a 31-bit whole number and an exponent: m is q * 2^(exponent - 31)."""
     if m == 0 or not math.isfinite(m):
         return 0, 0
     if m < 0:

@@ -21,7 +21,7 @@ Places = NDArray[np.int64]
 
 
 def picked(op: str, indices: Array, size: int) -> Places:
-    """Indices counted from the front; OpError for one that an axis of that size has not."""
+    """Indices counted from the front; raises OpError for one that an axis of that size has not."""
     if indices.dtype.kind not in "iu":
         raise OpError(f"{op}: indices are {indices.dtype}, they must be whole numbers")
     at = indices.astype(np.int64)
@@ -32,7 +32,8 @@ def picked(op: str, indices: Array, size: int) -> Places:
 
 
 def _grid(op: str, x: Array, indices: Array, axis: int) -> tuple[Places, ...]:
-    """The full place of each index that names one along the axis; OpError for misfits."""
+    """Returns the full place of each index that names one along the axis; raises OpError for
+    misfits."""
     along = axis_of(op, axis, x.ndim)
     if indices.ndim != x.ndim:
         raise OpError(f"{op}: indices have {indices.ndim} axes, x has {x.ndim}")
@@ -47,7 +48,7 @@ def _grid(op: str, x: Array, indices: Array, axis: int) -> tuple[Places, ...]:
 
 
 def _everywhere(shape: tuple[int, ...], axes: int) -> list[Places]:
-    """The number of each element along the first axes."""
+    """Returns the number of each element along the first axes."""
     out = []
     for i in range(axes):
         steps = np.arange(shape[i], dtype=np.int64).reshape(-1, *(1,) * (len(shape) - 1 - i))
@@ -56,7 +57,7 @@ def _everywhere(shape: tuple[int, ...], axes: int) -> list[Places]:
 
 
 def gather_elements(x: Array, indices: Array, *, axis: int = 0) -> Array:
-    """For each index the element of x there along the axis; OpError for misfits."""
+    """For each index the element of x there along the axis; raises OpError for misfits."""
     return x[_grid("gather_elements", x, indices, axis)]
 
 
@@ -88,7 +89,8 @@ def _placed(op: str, x: Array, places: tuple[Places, ...], updates: Array, reduc
 
 
 def _tuples(op: str, x: Array, indices: Array, batch: int) -> tuple[Places, ...]:
-    """The places that the last axis of the indices names, batch by batch; OpError for misfits."""
+    """Returns the places that the last axis of the indices names, batch by batch; raises OpError
+    for misfits."""
     length = indices.shape[-1] if indices.ndim else 0
     fits = 0 <= batch <= min(indices.ndim - 1, x.ndim - 1) and 1 <= length <= x.ndim - batch
     if not fits or x.shape[:batch] != indices.shape[:batch]:
@@ -100,7 +102,7 @@ def _tuples(op: str, x: Array, indices: Array, batch: int) -> tuple[Places, ...]
 
 
 def gather_nd(x: Array, indices: Array, *, batch: int = 0) -> Array:
-    """The parts of x whose places the indices name; OpError for misfits."""
+    """Returns the parts of x whose places the indices name; raises OpError for misfits."""
     return np.asarray(x[_tuples("gather_nd", x, indices, batch)])
 
 
@@ -114,7 +116,7 @@ def scatter_nd(x: Array, indices: Array, updates: Array, *, reduction: str = "no
 
 
 def one_hot(indices: Array, values: Array, *, depth: int, axis: int = -1) -> Array:
-    """A new axis with values[1] at each index; one outside -depth..depth - 1 is nowhere."""
+    """Returns a new axis with values[1] at each index; one outside -depth..depth - 1 is nowhere."""
     element("one_hot", "indices", indices)
     along = axis_of("one_hot", axis, indices.ndim + 1)
     if values.shape != (2,) or depth < 1:
@@ -129,7 +131,7 @@ def one_hot(indices: Array, values: Array, *, depth: int, axis: int = -1) -> Arr
 
 
 def nonzero(x: Array) -> Array:
-    """The places of elements that are not 0, in order, one column each; NaN is not 0."""
+    """Returns the places of elements that are not 0, in order, one column each; NaN is not 0."""
     return np.array(np.nonzero(np.atleast_1d(x != 0))[: x.ndim], np.int64).reshape(
         x.ndim, int(np.count_nonzero(x != 0))
     )
@@ -138,7 +140,8 @@ def nonzero(x: Array) -> Array:
 def unique(
     x: Array, *, axis: int | None = None, sorted: bool = True
 ) -> tuple[Array, Array, Array, Array]:
-    """What is there once or more, first places, which of it each was, how often each was there."""
+    """Returns what is there once or more, first places, which of it each was, how often each was
+    there."""
     element("unique", "x", x)
     along = None if axis is None else axis_of("unique", axis, x.ndim)
     parts = wide(x) if along is None else np.moveaxis(wide(x), along, 0)
@@ -163,7 +166,7 @@ def unique(
 
 
 def trilu(x: Array, *, k: int = 0, upper: bool = True) -> Array:
-    """What stands on the k-th diagonal and above it, or below; OpError below 2 axes."""
+    """Returns what is on the k-th diagonal and above it, or below; OpError below 2 axes."""
     if x.ndim < 2:
         raise OpError(f"trilu: x has {x.ndim} axes, it takes 2 or more")
     return np.where(_band(x.shape, k, upper), x, x.dtype.type(0))
@@ -175,7 +178,8 @@ def _band(shape: tuple[int, ...], k: int, upper: bool) -> NDArray[np.bool_]:
 
 
 def eye_like(x: Array, *, dtype: DType | None = None, k: int = 0) -> Array:
-    """A matrix as large as x with 1 on the k-th diagonal; OpError unless x has 2 axes."""
+    """Returns a matrix as large as x with 1 on the k-th diagonal; raises OpError unless x has 2
+    axes."""
     if x.ndim != 2:
         raise OpError(f"eye_like: x has {x.ndim} axes, it takes 2")
     if (dtype or dtype_of(x)).name == "string":
@@ -191,7 +195,7 @@ def flip(x: Array, *, axes: tuple[int, ...]) -> Array:
 
 
 def reverse_sequence(x: Array, lengths: Array, *, batch: int = 1, time: int = 0) -> Array:
-    """The first elements along time, as many as each length says, turned round."""
+    """Returns the first elements along time, as many as each length says, turned round."""
     op = "reverse_sequence"
     across, along = axis_of(op, batch, x.ndim), axis_of(op, time, x.ndim)
     if across == along or lengths.shape != (x.shape[across],) or lengths.dtype.kind not in "iu":
@@ -208,7 +212,7 @@ def reverse_sequence(x: Array, lengths: Array, *, batch: int = 1, time: int = 0)
 
 
 def compress(x: Array, condition: Array, *, axis: int | None = None) -> Array:
-    """The entries for which the condition holds; OpError for misfits."""
+    """Returns the entries for which the condition holds; raises OpError for misfits."""
     along = None if axis is None else axis_of("compress", axis, x.ndim)
     flat = x.reshape(-1) if along is None else x
     if condition.ndim != 1 or condition.dtype != np.bool_:

@@ -32,7 +32,8 @@ WITHIN = frozenset({"rnn", "lstm", "gru", "attention"})
 
 
 def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]:
-    """One such op in float and integers; OpError for numbers of a map that nothing gives."""
+    """Returns one such op in float and integers; raises OpError for numbers of a quantized type
+    that nothing gives."""
     row, manner = spec(node.op), profile(profile_name)
     places = {s: a for s, a in operands.items() if s.rpartition(".")[0] in row.inner}
     outside = {s: a for s, a in operands.items() if s not in places}
@@ -62,8 +63,8 @@ def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]
 
 
 def _by_method(node: Node, given: Resolved, profile_name: str) -> tuple[Tensor, ...] | None:
-    """All results by the method that a profile names for such integers; None where it
-    names none."""
+    """Returns all results by the method that a profile names for such integers; None where it names
+    none."""
     asked = query_on(node.op, node.attrs, given.types, given.results[0])
     rule = profile(profile_name).resolve(asked)
     method = plugin_method(rule.method.name) if rule.method else None
@@ -83,7 +84,7 @@ def _wide(x: Tensor) -> Wide:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A map under a profile, and where it stands."""
+    """A quantized type under a profile, and where it is."""
 
     manner: Profile
     name: str
@@ -95,7 +96,8 @@ class _Place:
         return map_of(self.quant)
 
     def _chosen(self, x: Tensor) -> Map:
-        """The map for the range that x has, as the profile chooses it while a model runs."""
+        """Returns the quantized type for the range that x has, as the profile chooses it while a
+        model runs."""
         quant = self.quant
         if quant.grain is not None or quant.scale is not None or not x.size:
             raise OpError(f"{self.name} is {quant}: only one scale of some elements is computed")
@@ -113,15 +115,16 @@ class _Place:
         return map_of(quant, scale=scale, zero=zero)
 
     def reals(self, codes: Tensor) -> Tensor:
-        """What quantized values mean."""
+        """Returns what quantized values mean."""
         return dequantize(codes, self._map(), self.manner.resolve(dequantizing(self.quant)))
 
     def codes(self, x: Tensor) -> Tensor:
-        """The quantized values of floats."""
+        """Returns the quantized values of floats."""
         return quantize(x, self._map(), self.manner.resolve(quantizing(self.quant)))
 
     def rounded(self, x: Wide) -> Wide:
-        """The floats that integers of x mean, x itself first in the type the map expresses."""
+        """Returns the floats that integers of x mean, x itself first in the type the quantized type
+        expresses."""
         real = narrow(x, self.quant.express.carrier)
         of = self._chosen(real) if self.quant.dynamic else self._map()
         codes = quantize(real, of, self.manner.resolve(quantizing(self.quant)))

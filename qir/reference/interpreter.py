@@ -86,7 +86,7 @@ def run(
 
 
 def find(graph: Graph, name: str) -> Value:
-    """The value of a name, or of a path into a body; GraphError if there is none."""
+    """Returns the value of a name, or of a path into a body; raises GraphError if there is none."""
     if not graph.has(name):
         for path, body in graph.walk():
             inside = f"{path.partition('/')[2]}/"
@@ -160,8 +160,8 @@ def run_node(
     forced: str | None = None,
     inside: See | None = None,
 ) -> tuple[Tensor, ...]:
-    """One node on arrays by slot: float values as floats, quantized values as quantized values,
-    integers wrapped to their width.
+    """Returns one node on arrays by slot: float values as floats, quantized values as quantized
+    values, integers wrapped to their width.
 
     `forced` is a profile that takes the place of every one that nodes within bodies name; `inside`
     sees the values of those bodies.
@@ -231,7 +231,7 @@ class _Body:
 def _run_bodies(
     node: Node, operands: Operands, profile: str, forced: str | None, inside: See | None
 ) -> tuple[Tensor, ...]:
-    """A node that holds graphs: a group's body once, control as often as it says."""
+    """Returns a node that holds graphs: a group's body once, control as often as it says."""
     bodies = {name: _Body(body, profile, forced, inside) for name, body in node.bodies.items()}
     if node.op == "fused":
         body = bodies["body"]
@@ -240,7 +240,8 @@ def _run_bodies(
 
 
 def bind_inputs(graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, int]:
-    """The sizes that inputs give to named dimensions; DataError for inputs that do not fit."""
+    """Returns the sizes that inputs give to named dimensions; raises DataError for inputs that do
+    not fit."""
     sizes: dict[str, int] = {}
     known = {value.name: value for value in graph.inputs}
     spare = {value.name: value for value in graph.defaults if value.name in inputs}

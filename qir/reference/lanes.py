@@ -14,7 +14,7 @@ LANES = 16
 
 
 def lane_sum(x: Wide) -> Wide:
-    """The sums along the last axis, which is kept as 1."""
+    """Returns the sums along the last axis, which is kept as 1."""
     width = x.shape[-1]
     total = np.zeros((*x.shape[:-1], LANES))
     for start in range(0, width - LANES + 1, LANES):

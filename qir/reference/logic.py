@@ -63,20 +63,21 @@ def _bits(op: str, function: np.ufunc) -> Callable[..., Array]:
 
 
 def bit_shift(a: Array, b: Array, *, direction: str) -> Array:
-    """The bits of a moved by b places; all are lost beyond its width. OpError for misfits."""
+    """Shifts the bits of a by b places; all are lost beyond its width. OpError for misfits."""
     if direction not in ("left", "right"):
         raise OpError(f"bit_shift: direction {direction!r} is neither left nor right")
     return _bits("bit_shift", np.left_shift if direction == "left" else np.right_shift)(a, b)
 
 
 def is_nan(x: Array) -> Array:
-    """Whether each element is not a number; OpError unless x is float."""
+    """Returns whether each element is not a number; raises OpError unless x is float."""
     floats("is_nan", x=x)
     return np.asarray(np.isnan(x), np.bool_)
 
 
 def is_inf(x: Array, *, negative: bool = True, positive: bool = True) -> Array:
-    """Whether each element is infinite on the sides that count; OpError unless x is float."""
+    """Returns whether each element is infinite on the sides that count; raises OpError unless x is
+    float."""
     floats("is_inf", x=x)
     value = wide(x)
     low = np.equal(value, -np.inf) if negative else np.zeros(x.shape, np.bool_)

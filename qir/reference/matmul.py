@@ -101,7 +101,8 @@ def _scaled(m: Array, factor: float) -> Array:
 
 
 def _finish(op: str, slot: str, out: Array, shift: Array | None, like: Array) -> Array:
-    """The sum rounded to the type of the operands; OpError if the shift does not fit."""
+    """Returns the sum rounded to the type of the operands; raises OpError if the shift does not
+    fit."""
     if shift is not None:
         try:
             fits = np.broadcast_shapes(out.shape, shift.shape) == out.shape

@@ -42,8 +42,8 @@ Arrays = Mapping[str, Codes]
 def handed_on(
     kernel: Callable[[MethodCall, Arrays], Codes], call: MethodCall, arrays: Arrays
 ) -> Codes:
-    """What a kernel makes in its operand's map, dequantized and quantized to the result's: all that
-    a model can do, as the kernel makes no other."""
+    """Returns what a kernel makes in its operand's map, dequantized and quantized to the result's:
+    all that a model can do, as the kernel makes no other."""
     x, out = call.affine("x"), coded(call)
     kept = TensorType(call.result.shape, call.types["x"].element)
     made = kernel(replace(cast("ProductKernel", call), result=kept), arrays)
@@ -107,21 +107,21 @@ def mean_of_steps(
 
 
 def _inner(call: MethodCall, rank: int) -> bool:
-    """Whether a mean is over the last axes, all of them."""
+    """Returns whether a mean is over the last axes, all of them."""
     axes = sorted(a % rank for a in integers(call.attrs, "axes")) or list(range(rank))
     return axes == list(range(rank - len(axes), rank))
 
 
 def _apart(call: MethodCall, shape: tuple[int, ...]) -> bool:
-    """Whether a mean is of data with channels last, or of a whole image: windows of images in the
-    plain order have a loop of their own, in which zero points are added before rounding."""
+    """Returns whether a mean is of data with channels last, or of a whole image: windows of images
+    in the plain order have a loop of their own, in which zero points are added before rounding."""
     if call.op in ("avg_pool1d", "avg_pool2d"):
         return call.attrs.get("layout") == "NHWC" or shape[1] == 1
     return call.op != "reduce_mean"
 
 
 def _whole(call: MethodCall) -> bool:
-    """Whether each image has one mean."""
+    """Returns whether each image has one mean."""
     if call.op == "adaptive_avg_pool":
         return set(integers(call.attrs, "size")) == {1}
     return call.op == "global_avg_pool"
@@ -140,7 +140,8 @@ def divisors(call: MethodCall, shape: tuple[int, ...]) -> NDArray[np.float64]:
 
 
 def _sides(call: MethodCall, shape: tuple[int, ...]) -> list[Real32]:
-    """How many elements windows take of each axis of an image, shaped to go with the result."""
+    """Returns how many elements windows take of each axis of an image, shaped to go with the
+    result."""
     channels = _channels(call, len(shape))
     sides = [size for axis, size in enumerate(shape) if axis not in (0, channels)]
     if call.op == "global_avg_pool":
@@ -161,7 +162,7 @@ def _placed(numbers: Real32, index: int, rank: int, last: bool) -> Real32:
 
 
 def _shares(size: int, count: int) -> NDArray[np.float64]:
-    """How many elements of an axis each of `count` means takes."""
+    """Returns how many elements of an axis each of `count` means takes."""
     index = np.arange(count)
     return (-(-(index + 1) * size // count) - index * size // count).astype(np.float64)
 

@@ -57,7 +57,7 @@ class Method:
     whole: bool = False
     """Whether it is given the call and all arrays, and sees to the rest itself."""
     any_map: bool = False
-    """Whether it takes quantized values of maps of every kind, and dequantizes them."""
+    """Whether it takes quantized values of quantized types of every kind, and dequantizes them."""
     tails: bool = False
     """Whether it bounds float values itself where a relu follows, before they are quantized."""
     reals: bool = False
@@ -77,7 +77,7 @@ def stored(codes: NDArray[np.int64], out: Affine) -> Codes:
 
 
 def coded(call: MethodCall) -> Affine:
-    """Returns the map of a result; OpError where the result is float."""
+    """Returns the quantized type of a result; raises OpError where the result is float."""
     if call.out is None:
         raise OpError(f"{call.op}: the method gives quantized values, the result is float")
     return call.out
@@ -91,13 +91,14 @@ def integers(attrs: Mapping[str, Attr], name: str) -> list[int]:
 
 
 def one_scale(name: str, *maps: Affine) -> None:
-    """OpError for a map that has scales along an axis."""
+    """Raises OpError for a quantized type that has scales along an axis."""
     if any(m.axis is not None for m in maps):
         raise OpError(f"{name}: one scale a tensor, not one a channel")
 
 
 def handed_on(name: str, x: Affine, out: Affine) -> None:
-    """OpError where a result has another map than the operand whose map its kernel hands on."""
+    """Raises OpError where a result has another quantized type than the operand whose quantized
+    type its kernel hands on."""
     if not x.same_map(out):
         raise OpError(
             f"{name}: the runtime's kernel keeps its operand's quantization parameters, and the "
@@ -106,5 +107,5 @@ def handed_on(name: str, x: Affine, out: Affine) -> None:
 
 
 def variadic(arrays: Mapping[str, object]) -> list[str]:
-    """The slots `xs.0`, `xs.1` ... in order."""
+    """Returns the slots `xs.0`, `xs.1` ... in order."""
     return sorted((s for s in arrays if s.startswith("xs.")), key=lambda s: int(s[3:]))

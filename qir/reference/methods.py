@@ -1,8 +1,9 @@
 """Ops on quantized values that are not "accumulate and round once", under the names that profiles
 use.
 
-Each function takes the operands' quantized values, their maps and the result's, and does what one
-kind of kernel does, to the last bit: where it is said float32, every step rounds to float32.
+Each function takes the operands' quantized values, their quantized types and the result's, and does
+what one kind of kernel does, to the last bit: where it is said float32, every step rounds to
+float32.
 """
 
 from __future__ import annotations
@@ -84,10 +85,11 @@ def fma_sum(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -> Co
 
 
 def runs_of_one(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Whether onnxruntime's innermost run has one element of `a`, and several or one of `b`.
+    """Returns whether onnxruntime's innermost run has one element of `a`, and several or one of
+    `b`.
 
     The run starts at the last axis where not both are 1, but no further out than `b` or `a`
-    reaches: a vector of one beside an image whose last axis is 1 makes runs of one of both.
+    reaches: a vector of one next to an image whose last axis is 1 makes runs of one of both.
     """
     if not a or not b:
         return not a or a[-1] == 1
@@ -142,8 +144,8 @@ def logistic_table(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes
 
 
 def recode(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
-    """The integers of the same floats in another map: kept where the maps agree, else by a
-    table."""
+    """Returns the integers of the same floats in another quantized type: kept where the maps agree,
+    else by a table."""
     if x_map.same_map(out):
         return x
     if x_map.axis is not None or out.axis is not None:
@@ -154,7 +156,7 @@ def recode(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
 def recode_all(
     xs: Sequence[Codes], x_maps: Sequence[Affine], out: Affine, *, axis: int, rule: Rule
 ) -> Codes:
-    """Concat: each operand in the result's map."""
+    """Concat: each operand in the result's quantized type."""
     maps = zip(xs, x_maps, strict=True)
     return np.concatenate([recode(x, of, out, rule=rule) for x, of in maps], axis)
 
@@ -284,7 +286,7 @@ def mean_of_codes(x: Codes, x_map: Affine, out: Affine, *, layout: str = "NCHW")
 
 
 def nearest_by_step(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
-    """The nearest quantized values, at places that are products by a step."""
+    """Returns the nearest quantized values, at places that are products by a step."""
     return _move(call, arrays, lambda given, attrs: resize.STEPPED(**given, **attrs))
 
 
@@ -335,21 +337,21 @@ METHODS: Mapping[str, PluginMethod] = {
 
 
 def for_reals(rule: Rule) -> bool:
-    """Whether the method that a rule names dequantizes quantized values of any map."""
+    """Returns whether the method that a rule names dequantizes quantized values of any quantized
+    type."""
     method = plugin_method(rule.method.name) if rule.method else None
     return method is not None and method.any_map
 
 
 def bounding(rule: Rule) -> bool:
-    """Whether the method that a rule names sees to a relu that follows."""
+    """Returns whether the method that a rule names sees to a relu that follows."""
     method = plugin_method(rule.method.name) if rule.method else None
     return method is not None and method.tails
 
 
 @np.errstate(all="ignore")
 def run(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
-    """The method that a rule names, on the quantized values of an op; infinities are told to
-    nobody.
+    """Runs the method that a rule names on the quantized operands of an op, without warnings.
 
     Raises ProfileError for a method or parameter that is not known, OpError where the method does
     not take such operands.
@@ -391,7 +393,7 @@ def run(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
 
 
 def _reals(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
-    """The float op between dequantize and quantize."""
+    """Returns the float op between dequantize and quantize."""
     reals = {
         slot: dequantize(data, call.affine(slot), call.rule) if call.types[slot].quant else data
         for slot, data in arrays.items()
@@ -401,7 +403,7 @@ def _reals(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
 
 
 def _goes_along(given: Affine, out: Affine, perm: Attr) -> bool:
-    """Whether a map is the same, its axis moved as the elements are."""
+    """Returns whether a quantized type is the same, its axis moved as the elements are."""
     if given.axis is None or out.axis is None or not isinstance(perm, tuple):
         return False
     same = np.array_equal(given.scale, out.scale) and np.array_equal(given.zero, out.zero)
@@ -412,7 +414,7 @@ Moved = Callable[[Mapping[str, Codes], Mapping[str, Attr]], Codes]
 
 
 def _move(call: MethodCall, arrays: Mapping[str, Codes], function: Moved) -> Codes:
-    """The quantized op, after they are in the result's map."""
+    """Returns the quantized op, after they are in the result's quantized type."""
     if call.out is None:
         return _reals(call, arrays)
     out = call.out

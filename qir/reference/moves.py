@@ -12,7 +12,8 @@ from qir.reference.operands import Array, axis_of, rank
 
 
 def axes_of(op: str, axes: Sequence[int], count: int) -> tuple[int, ...]:
-    """The axes counted from the front; OpError for one that is not there, or there twice."""
+    """Returns the axes counted from the front; raises OpError for one that is not there, or there
+    twice."""
     found = tuple(axis_of(op, a, count) for a in axes)
     if len(set(found)) < len(found):
         raise OpError(f"{op}: axes {tuple(axes)} name one axis twice")
@@ -76,7 +77,7 @@ def cut_at(
 
 
 def split(x: Array, *, sizes: Sequence[int], axis: int = 0) -> tuple[Array, ...]:
-    """The parts along the axis; OpError unless the sizes make up all of it."""
+    """Returns the parts along the axis; raises OpError unless the sizes make up all of it."""
     along = axis_of("split", axis, x.ndim)
     if not sizes or min(sizes) < 0 or sum(sizes) != x.shape[along]:
         raise OpError(f"split: sizes {tuple(sizes)} do not make up axis {along} of {list(x.shape)}")
@@ -84,7 +85,8 @@ def split(x: Array, *, sizes: Sequence[int], axis: int = 0) -> tuple[Array, ...]
 
 
 def gather(x: Array, indices: Array, *, axis: int = 0) -> Array:
-    """The entries that the indices name; OpError for an index that the axis has not."""
+    """Returns the entries that the indices name; raises OpError for an index that the axis has
+    not."""
     along = axis_of("gather", axis, x.ndim)
     if indices.dtype.kind not in "iu":
         raise OpError(f"gather: indices are {indices.dtype}, they must be whole numbers")
@@ -124,7 +126,7 @@ def _back(y: Array, layout: str) -> Array:
 
 
 def depth_to_space(x: Array, *, block: int, mode: str = "DCR", layout: str = "NCHW") -> Array:
-    """Channels to blocks of pixels; OpError where the channels do not split."""
+    """Channels to blocks of pixels; raises OpError where the channels do not split."""
     n, c, h, w = _turned("depth_to_space", layout, x).shape
     if block < 1 or c % block**2 or mode not in ("DCR", "CRD"):
         raise OpError(f"depth_to_space: {c} channels, block {block}, mode {mode!r}")
@@ -137,7 +139,7 @@ def depth_to_space(x: Array, *, block: int, mode: str = "DCR", layout: str = "NC
 
 
 def space_to_depth(x: Array, *, block: int, layout: str = "NCHW") -> Array:
-    """Blocks of pixels to channels; OpError where height and width do not split."""
+    """Blocks of pixels to channels; raises OpError where height and width do not split."""
     x = _turned("space_to_depth", layout, x)
     n, c, h, w = x.shape
     if block < 1 or h % block or w % block:

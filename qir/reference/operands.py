@@ -21,7 +21,7 @@ Wide: TypeAlias = NDArray[np.float64]
 
 
 def element(op: str, slot: str, x: Array) -> DType:
-    """The element type of a numeric operand; OpError if it holds no numbers."""
+    """Returns the element type of a numeric operand; raises OpError if it holds no numbers."""
     try:
         kind = dtype_of(x)
     except ParseError:
@@ -32,7 +32,8 @@ def element(op: str, slot: str, x: Array) -> DType:
 
 
 def agree(op: str, **operands: Array | None) -> DType:
-    """The one element type of the operands present; OpError if they differ or hold no numbers."""
+    """Returns the one element type of the operands present; raises OpError if they differ or hold
+    no numbers."""
     kinds = {slot: element(op, slot, x) for slot, x in operands.items() if x is not None}
     first, kind = next(iter(kinds.items()))
     for slot, other in kinds.items():
@@ -42,27 +43,28 @@ def agree(op: str, **operands: Array | None) -> DType:
 
 
 def floats(op: str, **operands: Array | None) -> None:
-    """OpError unless the operands present are of one float type."""
+    """Raises OpError unless the operands present are of one float type."""
     kind = agree(op, **operands)
     if not kind.is_float:
         raise OpError(f"{op}: {next(iter(operands))} is {kind}, it takes floats")
 
 
 def rank(op: str, slot: str, x: Array, axes: int) -> None:
-    """OpError unless x has that many axes."""
+    """Raises OpError unless x has that many axes."""
     if x.ndim != axes:
         raise OpError(f"{op}: {slot} has {x.ndim} axes, it takes {axes}")
 
 
 def axis_of(op: str, axis: int, axes: int) -> int:
-    """The axis counted from the front; OpError if there is no such axis."""
+    """Returns the axis counted from the front; raises OpError if there is no such axis."""
     if not -axes <= axis < axes:
         raise OpError(f"{op}: axis {axis}, but x has {axes} axes")
     return axis % axes
 
 
 def whole(op: str, name: str, values: Sequence[int], count: int, least: int) -> tuple[int, ...]:
-    """The attribute as that many whole numbers; OpError if it is not, or one is below `least`."""
+    """Returns the attribute as that many whole numbers; raises OpError if it is not, or one is
+    below `least`."""
     if len(values) != count:
         raise OpError(f"{op}: {name} has {len(values)} numbers, it takes {count}")
     if any(v < least for v in values):
@@ -76,7 +78,7 @@ def wide(x: Array) -> Array:
 
 
 def wide_dtype(x: Array) -> np.dtype[np.generic]:
-    """The type that `wide` gives."""
+    """Returns the type that `wide` gives."""
     return np.dtype(np.float64) if dtype_of(x).is_float else x.dtype
 
 
@@ -100,7 +102,8 @@ def wrapped(y: Array, kind: DType) -> Array:
 
 
 def settled(x: Array) -> Array:
-    """The same elements in rows without gaps, so that what is computed hangs on them alone."""
+    """Returns the same elements in rows without gaps, so that what is computed hangs on them
+    alone."""
     if x.flags.c_contiguous and x.flags.aligned:
         return x
     return np.array(x, order="C")

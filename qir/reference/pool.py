@@ -38,7 +38,7 @@ def max_pool2d(
     ceil: bool = False,
     layout: str = "NCHW",
 ) -> Array:
-    """The greatest element of each window; padding never wins. OpError for misfits."""
+    """Returns the greatest element of each window; padding never wins. OpError for misfits."""
     kind = element("max_pool2d", "x", x)
     rank("max_pool2d", "x", x, 4)
     x = channels_first("max_pool2d", x, layout)
@@ -65,7 +65,8 @@ def avg_pool2d(
     count_pad: bool = False,
     layout: str = "NCHW",
 ) -> Array:
-    """The mean of each window, padding counted as zeros if so asked; OpError for misfits."""
+    """Returns the mean of each window, padding counted as zeros if so asked; raises OpError for
+    misfits."""
     floats("avg_pool2d", x=x)
     rank("avg_pool2d", "x", x, 4)
     x = channels_first("avg_pool2d", x, layout)
@@ -82,7 +83,7 @@ def avg_pool2d(
 
 
 def _whole(op: str, x: Array, layout: str) -> tuple[int, ...]:
-    """The axes that a global pool takes together; OpError for misfits."""
+    """Returns the axes that a global pool takes together; raises OpError for misfits."""
     if layout not in ("NCHW", "NHWC"):
         raise OpError(f"{op}: layout {layout!r} is neither NCHW nor NHWC")
     if x.ndim < 3:
@@ -92,7 +93,7 @@ def _whole(op: str, x: Array, layout: str) -> tuple[int, ...]:
 
 @np.errstate(all="ignore")
 def global_avg_pool(x: Array, *, layout: str = "NCHW") -> Array:
-    """The mean over all but batch and channels, kept as axes of 1; NaN over nothing.
+    """Returns the mean over all but batch and channels, kept as axes of 1; NaN over nothing.
 
     OpError for misfits.
     """
@@ -107,7 +108,7 @@ def global_avg_pool(x: Array, *, layout: str = "NCHW") -> Array:
 
 
 def lowest(kind: DType, carrier: np.dtype[np.generic]) -> Array:
-    """The least element of a type: what padding is, so that it never wins."""
+    """Returns the least element of a type: what padding is, so that it never wins."""
     if kind.is_integer:
         return np.array(kind.bounds[0], carrier)
     lowest = np.array(-np.inf).astype(carrier)
@@ -138,7 +139,7 @@ def _at(x: Array, places: slice, axis: int) -> Array:
 
 
 def counts(window: Window, count_pad: bool) -> Wide:
-    """How many elements each window has a share of."""
+    """Returns how many elements each window has a share of."""
     start = np.arange(window.count) * window.stride - window.before
     first, last = (-window.before, window.after) if count_pad else (0, 0)
     end = np.minimum(start + window.kernel, window.size + last)
@@ -147,7 +148,7 @@ def counts(window: Window, count_pad: bool) -> Wide:
 
 
 def global_max_pool(x: Array, *, layout: str = "NCHW") -> Array:
-    """The greatest element over all but batch and channels; OpError for misfits."""
+    """Returns the greatest element over all but batch and channels; raises OpError for misfits."""
     kind = element("global_max_pool", "x", x)
     axes = _whole("global_max_pool", x, layout)
     rest = tuple(a for a in range(x.ndim) if a not in axes)
@@ -163,7 +164,7 @@ def global_max_pool(x: Array, *, layout: str = "NCHW") -> Array:
 
 @np.errstate(all="ignore")
 def global_lp_pool(x: Array, *, p: int = 2, layout: str = "NCHW") -> Array:
-    """The p-th root of the sum of |x| to the p over all but batch and channels."""
+    """Returns the p-th root of the sum of |x| to the p over all but batch and channels."""
     floats("global_lp_pool", x=x)
     axes = _whole("global_lp_pool", x, layout)
     if p < 1:

@@ -59,7 +59,7 @@ def _at(x: Array, places: slice, axis: int) -> Array:
 
 
 def _sums(x: Wide, along: Sequence[Window]) -> Wide:
-    """The sum of each window, axis by axis and tap by tap."""
+    """Returns the sum of each window, axis by axis and tap by tap."""
     held = framed(x, along, np.zeros(()))
     for i, each in enumerate(along):
         total = np.zeros(_at(held, each.tap(0), i + 2).shape)
@@ -138,7 +138,8 @@ def max_pool_places(
     ceil: bool = False,
     counted: str = "tensor",
 ) -> tuple[Array, Array]:
-    """The greatest element of each window and the number of its first place; OpError for misfits.
+    """Returns the greatest element of each window and the number of its first place; raises OpError
+    for misfits.
 
     A window that sees padding alone has place -1.
     """
@@ -171,7 +172,7 @@ def _planes(op: str, shape: tuple[int, ...], counted: str) -> Places:
 
 
 def max_unpool(x: Array, places: Array, *, size: Ints, counted: str = "tensor") -> Array:
-    """Zeros with each element of x at its place; OpError for a place that is not there."""
+    """Zeros with each element of x at its place; raises OpError for a place that is not there."""
     op = "max_unpool"
     element(op, "x", x)
     if (
@@ -194,7 +195,8 @@ def max_unpool(x: Array, places: Array, *, size: Ints, counted: str = "tensor") 
 
 
 def _parts(size: int, parts: int) -> list[slice]:
-    """The windows that divide an axis, from floor(i size / parts) to ceil((i + 1) size / parts)."""
+    """Returns the windows that divide an axis, from floor(i size / parts) to ceil((i + 1) size /
+    parts)."""
     return [slice(i * size // parts, -(-(i + 1) * size // parts)) for i in range(parts)]
 
 
@@ -213,7 +215,8 @@ def _joined(parts: Sequence[Array], axis: int, empty: Array) -> Array:
 
 @np.errstate(all="ignore")
 def adaptive_avg_pool(x: Array, *, size: Ints) -> Array:
-    """The mean of windows that divide each axis into `size` parts; OpError for misfits."""
+    """Returns the mean of windows that divide each axis into `size` parts; raises OpError for
+    misfits."""
     floats("adaptive_avg_pool", x=x)
     held: Array = np.ascontiguousarray(wide(x))
     for axis, cuts in enumerate(_adapted("adaptive_avg_pool", x, size), 2):
@@ -224,7 +227,7 @@ def adaptive_avg_pool(x: Array, *, size: Ints) -> Array:
 
 
 def adaptive_max_pool(x: Array, *, size: Ints) -> Array:
-    """The greatest element of windows that divide each axis into `size` parts."""
+    """Returns the greatest element of windows that divide each axis into `size` parts."""
     element("adaptive_max_pool", "x", x)
     held = x
     for axis, cuts in enumerate(_adapted("adaptive_max_pool", x, size), 2):

@@ -63,5 +63,5 @@ def _cuts(size: int, step: int) -> list[slice]:
 
 
 def _direct(m: Wide) -> Wide:
-    """A matrix that BLAS can read in place: its rows or its columns are together."""
+    """Returns a matrix that BLAS can read in place: its rows or its columns are together."""
     return m if m.itemsize in m.strides[-2:] else np.ascontiguousarray(m)

@@ -49,15 +49,17 @@ class ProductKernel:
     """A relu that follows in the same kernel, where its method sees to that."""
 
     def affine(self, slot: str) -> Affine:
-        """The map of an operand; OpError where it is not quantized, or other than plain ones."""
+        """Returns the quantized type of an operand; raises OpError where it is not quantized, or
+        other than plain ones."""
         return self.maps[slot] if slot in self.maps else affine_of(self.quant(slot))
 
     def map(self, slot: str) -> AnyMap:
-        """The map of an operand, of any kind; OpError where it is not quantized."""
+        """Returns the quantized type of an operand, of any kind; raises OpError where it is not
+        quantized."""
         return any_map(self.quant(slot))
 
     def quant(self, slot: str) -> QuantType:
-        """The quantized type of an operand; OpError where it is not quantized."""
+        """Returns the quantized type of an operand; raises OpError where it is not quantized."""
         quant = self.types[slot].quant
         if quant is None:
             raise OpError(f"{self.op}: {slot} is {self.types[slot]}, quantized values are needed")
@@ -65,13 +67,13 @@ class ProductKernel:
 
     @property
     def out(self) -> Affine | None:
-        """The map of the result; None where it is float."""
+        """The quantized type of the result; None where it is float."""
         quant = self.result.quant
         return None if quant is None else affine_of(_known(self.op, "", quant))
 
     @property
     def out_map(self) -> AnyMap | None:
-        """The map of the result, of any kind; None where it is float."""
+        """The quantized type of the result, of any kind; None where it is float."""
         quant = self.result.quant
         return None if quant is None else any_map(_known(self.op, "", quant))
 
@@ -84,7 +86,8 @@ def _known(op: str, slot: str, quant: QuantType) -> QuantType:
 
 
 def plain(quant: QuantType) -> bool:
-    """Whether quantized values are whole steps of one scale, or of one an index of one axis."""
+    """Returns whether quantized values are whole steps of one scale, or of one an index of one
+    axis."""
     known = quant.kind == "uniform" and quant.plus is None and not quant.real_zero
     nested = any(a.type.quant for a in quant.arrays())
     simple = quant.grain is None or quant.axis is not None
@@ -92,12 +95,12 @@ def plain(quant: QuantType) -> bool:
 
 
 def any_map(quant: QuantType) -> AnyMap:
-    """The map of a quantized type of any kind whose numbers are known."""
+    """Returns the quantized type of a quantized type of any kind whose numbers are known."""
     return affine_of(quant) if plain(quant) else map_of(quant)
 
 
 def integral(kernel: ProductKernel) -> bool:
-    """Whether the product is one of whole numbers: scales can be taken out of every sum."""
+    """Returns whether the product is one of whole numbers: scales can be taken out of every sum."""
     traits = spec(kernel.op).traits
     data, weight = (kernel.types[s or ""].quant for s in (traits.data, traits.weight))
     if data is None or weight is None:
@@ -117,7 +120,8 @@ def integral(kernel: ProductKernel) -> bool:
 
 
 def offset_by_ends(kernel: ProductKernel) -> bool:
-    """Whether integer sums with an offset are those of integers, and a number beside them."""
+    """Returns whether integer sums with an offset are those of integers, and a number next to
+    them."""
     traits = spec(kernel.op).traits
     data, weight = (kernel.types[s or ""].quant for s in (traits.data, traits.weight))
     if kernel.rule.bias.plus != "ends" or kernel.op == "conv2d" or data is None or weight is None:
@@ -127,12 +131,14 @@ def offset_by_ends(kernel: ProductKernel) -> bool:
 
 
 def between_ends(result: QuantType, rule: Rule) -> bool:
-    """Whether quantized values of a type with an offset are made of the ends of its range."""
+    """Returns whether quantized values of a type with an offset are made of the ends of its
+    range."""
     return rule.requant.plus == "ends" and result.plus is not None and result.declared is not None
 
 
 def _along_others(kernel: ProductKernel) -> bool:
-    """Whether the result alone has scales along rows or batches, so that none go with channels."""
+    """Returns whether the result alone has scales along rows or batches, so that none go with
+    channels."""
     traits, result = spec(kernel.op).traits, kernel.result.quant
     if result is None or result.axis is None:
         return False
@@ -142,14 +148,15 @@ def _along_others(kernel: ProductKernel) -> bool:
 
 
 def _whole(quant: QuantType) -> bool:
-    """Whether quantized values are whole steps from a whole zero, however many scales there are."""
+    """Returns whether quantized values are whole steps from a whole zero, however many scales there
+    are."""
     known = quant.kind == "uniform" and quant.plus is None and not quant.real_zero
     nested = any(a.type.quant for a in quant.arrays())
     return known and quant.storage.is_integer and quant.storage.bits <= 16 and not nested
 
 
 def _outside(kernel: ProductKernel, slot: str) -> bool:
-    """Whether no two terms of one sum have different scales."""
+    """Returns whether no two terms of one sum have different scales."""
     quant = kernel.types[slot].quant
     assert quant is not None
     if quant.grain is None:
@@ -159,7 +166,7 @@ def _outside(kernel: ProductKernel, slot: str) -> bool:
 
 
 def _inner(kernel: ProductKernel, slot: str) -> int:
-    """The axis of an operand that is summed over."""
+    """Returns the axis of an operand that is summed over."""
     rank = kernel.types[slot].rank
     if slot in ("x", "w"):
         return rank - 1
@@ -193,7 +200,7 @@ def product(kernel: ProductKernel, arrays: Operands, summand: Summand | None = N
 
 
 def _summed(kernel: ProductKernel, arrays: Operands) -> tuple[Sum, _Sums]:
-    """The sums of a product with its bias where that belongs."""
+    """Returns the sums of a product with its bias where that belongs."""
     traits = spec(kernel.op).traits
     accumulate.check(kernel.rule)
     beside = offset_by_ends(kernel)
@@ -210,7 +217,7 @@ def _summed(kernel: ProductKernel, arrays: Operands) -> tuple[Sum, _Sums]:
 
 
 def _with_offset(kernel: ProductKernel, of: Sum, arrays: Operands, sums: _Sums) -> Sum:
-    """The sums with what the offset of the data adds to them beside the bias."""
+    """Returns the sums with what the offset of the data adds to them next to the bias."""
     slot = spec(kernel.op).traits.weight or ""
     weights = _turned(kernel, slot, arrays[slot]).astype(np.int64) - sums.w.zero
     added = offset(weights.sum(-2), sums.x, sums.w)
@@ -219,7 +226,7 @@ def _with_offset(kernel: ProductKernel, of: Sum, arrays: Operands, sums: _Sums) 
 
 
 def _biased(kernel: ProductKernel, of: Sum, bias: Codes, sums: _Sums) -> Sum:
-    """The sums with a bias beside or in them, as the profile says."""
+    """Returns the sums with a bias next to or in them, as the profile says."""
     kind = kernel.types[spec(kernel.op).traits.bias or ""]
     real = kind.quant is None and kind.dtype.is_float
     if kind.quant is not None and kernel.rule.bias.domain == "real_after":
@@ -243,7 +250,7 @@ def _biased(kernel: ProductKernel, of: Sum, bias: Codes, sums: _Sums) -> Sum:
 
 
 def _in_unit(of: Sum, bias: NDArray[np.floating]) -> Sum:
-    """A float bias to be added to the sums as floats."""
+    """Returns a float bias to be added to the sums as floats."""
     how, one = of.rule.bias, of.kind.type(1)
     with np.errstate(all="ignore"):
         if how.by == "fma" and how.unit == "reciprocal":
@@ -275,7 +282,7 @@ def _last(kernel: ProductKernel) -> bool:
 
 
 def _one_or_channels(kernel: ProductKernel, slot: str) -> bool:
-    """Whether an operand has one scale, or a weight one an output channel."""
+    """Returns whether an operand has one scale, or a weight one an output channel."""
     traits, quant = spec(kernel.op).traits, kernel.types[slot].quant
     assert quant is not None
     if quant.grain is None:
@@ -304,7 +311,7 @@ def _simple(kernel: ProductKernel, arrays: Operands) -> _Sums:
 
 
 def _packed(kernel: ProductKernel, w: Affine) -> Affine:
-    """The weights' map as packing leaves it."""
+    """Returns the weights' quantized type as packing leaves it."""
     if kernel.rule.params.round == "none":
         return w
     with np.errstate(over="ignore", under="ignore"):
@@ -312,7 +319,7 @@ def _packed(kernel: ProductKernel, w: Affine) -> Affine:
 
 
 def _turned(kernel: ProductKernel, slot: str, data: Codes) -> Codes:
-    """An operand as the left or right side of `@`."""
+    """Returns an operand as the left or right side of `@`."""
     turn = slot == "w" or kernel.attrs.get(f"trans_{slot}") is True
     return np.swapaxes(data, -1, -2) if turn and data.ndim > 1 else data
 
@@ -329,7 +336,8 @@ def _spread(kernel: ProductKernel, arrays: Operands) -> _Sums:
 
 
 def _part(kernel: ProductKernel, arrays: Operands, slot: str) -> tuple[Codes, Affine]:
-    """Quantized values less their zeros, and the map with its scales shaped to go with the sums."""
+    """Quantized values less their zeros, and the quantized type with its scales shaped to go with
+    the sums."""
     data, quant = arrays[slot], kernel.quant(slot)
     numbers = any_map(quant).over(data.shape)
     whole = _turned(kernel, slot, data.astype(np.int64) - numbers.zero.astype(np.int64))
@@ -347,7 +355,8 @@ def _beta(kernel: ProductKernel) -> float:
 
 
 def _counted(kernel: ProductKernel, bias: Codes, sums: _Sums) -> Codes:
-    """The bias in units of the accumulator; a float one is rounded to them, as a profile says."""
+    """Returns the bias in units of the accumulator; a float one is rounded to them, as a profile
+    says."""
     traits = spec(kernel.op).traits
     kind = kernel.types[traits.bias or ""]
     if _beta(kernel) != 1.0:
@@ -363,7 +372,7 @@ def _counted(kernel: ProductKernel, bias: Codes, sums: _Sums) -> Codes:
 
 
 def _flat(out: Affine | None, acc: Codes, sums: _Sums) -> Affine | None:
-    """The result's map with its scales shaped as those of the operands are."""
+    """Returns the result's quantized type with its scales shaped as those of the operands are."""
     if out is None or not sums.spread:
         return out
     scale, _ = out.along(acc.ndim)

@@ -27,11 +27,11 @@ from qir.reference.weights import coded
 
 Codes = NDArray[np.generic]
 _PADS = frozenset({"pad", "unfold"})
-"""Ops that move elements and put others, zeros, beside them."""
+"""Ops that move elements and put others, zeros, next to them."""
 
 
 def run_quantized(node: Node, operands: Operands, profile_name: str) -> tuple[Codes, ...]:
-    """One quantized op."""
+    """Returns one quantized op."""
     results = tuple(value.type for value in node.results)
     given = resolved(node.op, node.operands, operands, results, profile_name)
     if _moves(node.op, given.types, given.results) and (_open(given) or len(results) > 1):
@@ -42,13 +42,14 @@ def run_quantized(node: Node, operands: Operands, profile_name: str) -> tuple[Co
 
 
 def _open(given: Resolved) -> bool:
-    """Whether a type still asks for a number."""
+    """Returns whether a type still asks for a number."""
     quants = [kind.quant for kind in (*given.types.values(), *given.results)]
     return any(quant is not None and quant.dynamic for quant in quants)
 
 
 def _moves(op: str, types: Mapping[str, TensorType], results: tuple[TensorType, ...]) -> bool:
-    """Whether the op hands on quantized values of one map, whatever numbers it has."""
+    """Returns whether the op hands on quantized values of one quantized type, whatever numbers it
+    has."""
     traits = spec(op).traits
     if not traits.value_preserving or op in _PADS:
         return False
@@ -65,9 +66,10 @@ def _moves(op: str, types: Mapping[str, TensorType], results: tuple[TensorType, 
 def bounds(
     op: str, attrs: Mapping[str, Attr], out: Affine, rule: Rule, how: str = "quantize"
 ) -> tuple[int, int]:
-    """The least and greatest quantized value that an activation leaves; `how` is `stage.ends` of
-    the rule
-    before it, and `rule` that by which reals become codes."""
+    """Returns the least and greatest quantized value after an activation.
+
+    `how` is `stage.ends` of the rule of the op before it; `rule` quantizes floats.
+    """
     least = 0.0 if op == "relu" else attrs.get("min")
     most = None if op == "relu" else attrs.get("max")
     ends = [
@@ -96,8 +98,8 @@ def run_op(
     profile_name: str,
     tails: tuple[str, ...] = (),
 ) -> Codes:
-    """One quantized op: a conversion, a product, or the method that the profile names, which sees
-    to a relu that follows where `tails` names it."""
+    """Returns one quantized op: a conversion, a product, or the method that the profile names,
+    which sees to a relu that follows where `tails` names it."""
     rule = profile(profile_name).resolve(query_on(op, attrs, types, result))
     kernel = ProductKernel(op, attrs, types, result, rule, tails=tails)
     if op == "quantize":
@@ -127,10 +129,10 @@ def run_op(
 
 
 def in_reals(kernel: ProductKernel, arrays: Operands) -> Codes:
-    """The op on the float values that quantized values mean, rounded once to the result.
+    """Returns the op on the float values that quantized values mean, rounded once to the result.
 
     What no kernel computes in integers: blocks of scales, tables, float zeros, floats for quantized
-    values, float values beside quantized values. Raises OpError for operands that count in a unit
+    values, float values next to quantized values. Raises OpError for operands that count in a unit
     of the accumulator.
     """
     reals: dict[str, Codes] = {}
@@ -150,7 +152,7 @@ def in_reals(kernel: ProductKernel, arrays: Operands) -> Codes:
 
 
 def _stated(rule: Rule, attrs: Mapping[str, Attr]) -> Rule:
-    """The rule with what the file itself states in place of what the profile says."""
+    """Returns the rule with what the file itself states in place of what the profile says."""
     if not attrs["round"]:
         return rule
     stated = replace(rule.quantize, round=attrs["round"])  # type: ignore[arg-type]

@@ -42,7 +42,7 @@ _APPLIED: dict[str, Callable[[Wide, float, float], Array]] = {
 
 @dataclass(frozen=True, slots=True)
 class RecurrentLayer:
-    """What one layer is given beside its weights."""
+    """What one layer is given next to its weights."""
 
     op: str
     direction: str
@@ -61,7 +61,8 @@ class RecurrentLayer:
         return DIRECTIONS[self.direction]
 
     def functions(self, way: int) -> list[Function]:
-        """The activations of one direction; OpError where they are not as many as it takes."""
+        """Returns the activations of one direction; raises OpError where they are not as many as it
+        takes."""
         each, ways = len(USUAL[self.op]), len(self.ways)
         names = list(self.activations) or list(USUAL[self.op]) * ways
         if len(names) != each * ways or any(n not in ACTIVATIONS for n in names):
@@ -76,12 +77,13 @@ class RecurrentLayer:
         return lambda x: np.asarray(applied(x, a, b), np.float64)
 
     def at(self, place: str, x: Wide) -> Wide:
-        """The value as it is at a place, rounded where somebody asked for that."""
+        """Returns the value as it is at a place, rounded where somebody asked for that."""
         rounded = self.inner.get(place)
         return x if rounded is None else rounded(x)
 
     def gated(self, gate: str, function: Function, total: Wide) -> Wide:
-        """A gate: its sum rounded, clipped, put through its activation, and rounded again."""
+        """Returns a gate: its sum rounded, clipped, put through its activation, and rounded
+        again."""
         total = self.at(f"gate.{gate}", total)
         kept = total if self.clip is None else np.clip(total, -self.clip, self.clip)
         return self.at(f"act.{gate}", function(kept))
@@ -105,12 +107,12 @@ class RecurrentWeights:
     peephole: tuple[Wide, ...] = field(default=())
 
     def product(self, h: Wide, gates: slice = slice(None)) -> Wide:
-        """What r makes of a state, its bias added, for some of the gates."""
+        """Returns what r makes of a state, its bias added, for some of the gates."""
         columns = self._columns(gates)
         return _product(h, self.r[:, columns]) + self.bias[columns]
 
     def split(self, sums: Wide) -> list[Wide]:
-        """The sums, gate by gate."""
+        """Returns the sums, gate by gate."""
         return np.split(sums, len(GATES[self.layer.op]), axis=1)
 
     def _columns(self, gates: slice) -> slice:
@@ -311,7 +313,7 @@ def _weights(
     peephole: Array | None,
     proj: Array | None,
 ) -> tuple[RecurrentWeights, Wide]:
-    """One direction's weights, and what is added to the product of x with w."""
+    """Returns one direction's weights, and what is added to the product of x with w."""
     rows = r.shape[1]
     both = np.zeros(2 * rows)
     if bias is not None:
@@ -355,7 +357,7 @@ def _fit(op: str, slot: str, data: Array | None, *wanted: int) -> None:
 
 
 def _start(layer: RecurrentLayer, slot: str, data: Array | None, batch: int, size: int) -> Wide:
-    """The state before the first step, [directions, batch, size]."""
+    """Returns the state before the first step, [directions, batch, size]."""
     ways = len(layer.ways)
     if data is None:
         return np.zeros((ways, batch, size))
@@ -364,7 +366,7 @@ def _start(layer: RecurrentLayer, slot: str, data: Array | None, batch: int, siz
 
 
 def _counts(op: str, lengths: Array | None, steps: int, batch: int) -> Counts:
-    """How many steps each sequence has."""
+    """Returns how many steps each sequence has."""
     if lengths is None:
         return np.full(batch, steps)
     if lengths.dtype.kind not in "iu":

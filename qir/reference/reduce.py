@@ -1,4 +1,4 @@
-"""Reductions, and what else looks along an axis: sums so far, where the greatest stands.
+"""Reductions, and what else looks along an axis: sums so far, where the greatest is.
 
 Floats are summed in float64 and rounded once; integers wrap in their own type.
 """
@@ -17,7 +17,7 @@ from qir.reference.operands import Array, Wide, axis_of, element, floats, narrow
 
 @np.errstate(all="ignore")
 def reduce_mean(x: Array, *, axes: Sequence[int] = (), keep: bool = True) -> Array:
-    """The mean over the axes, all of them if none is named; integers cut toward zero.
+    """Returns the mean over the axes, all of them if none is named; integers cut toward zero.
 
     Over nothing it is NaN, and for integers OpError; so are axes that x has not, or has twice.
     """
@@ -45,7 +45,8 @@ def _over(op: str, x: Array, axes: Sequence[int]) -> Axes:
 
 
 def _of_numbers(op: str, function: np.ufunc) -> Callable[..., Array]:
-    """The reduction by a function of two numbers; the greatest of nothing is the least there is."""
+    """Returns the reduction by a function of two numbers; the greatest of nothing is the least
+    there is."""
 
     @np.errstate(all="ignore")
     def run(x: Array, *, axes: Sequence[int] = (), keep: bool = True) -> Array:
@@ -62,7 +63,7 @@ def _of_numbers(op: str, function: np.ufunc) -> Callable[..., Array]:
 
 
 def _furthest(x: Array, *, greatest: bool) -> float | int | bool:
-    """The greatest or the least number of a type."""
+    """Returns the greatest or the least number of a type."""
     kind = element("reduce", "x", x)
     if kind.is_float:
         return math.inf if greatest else -math.inf
@@ -70,7 +71,7 @@ def _furthest(x: Array, *, greatest: bool) -> float | int | bool:
 
 
 def _of_floats(op: str, function: Callable[[Wide, Axes], Wide]) -> Callable[..., Array]:
-    """The reduction by a function that keeps its axes as 1."""
+    """Returns the reduction by a function that keeps its axes as 1."""
 
     @np.errstate(all="ignore")
     def run(x: Array, *, axes: Sequence[int] = (), keep: bool = True) -> Array:
@@ -110,7 +111,8 @@ def _place(op: str, function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _so_far(op: str, function: np.ufunc) -> Callable[..., Array]:
-    """The function of all elements so far along an axis; OpError if x has no such axis."""
+    """Returns the function of all elements so far along an axis; raises OpError if x has no such
+    axis."""
 
     @np.errstate(all="ignore")
     def run(x: Array, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Array:
@@ -130,7 +132,7 @@ def _so_far(op: str, function: np.ufunc) -> Callable[..., Array]:
 def top_k(
     x: Array, *, k: int, axis: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Array, Array]:
-    """The k greatest or least elements and their places, in order; of equal ones the first.
+    """Returns the k greatest or least elements and their places, in order; of equal ones the first.
 
     NaN is greater than everything. Raises OpError where the axis has fewer than k.
     """

@@ -38,7 +38,7 @@ class Along:
 
     @np.errstate(all="ignore")
     def coordinates(self, rule: str) -> Places32:
-        """Where each element of the result is among those of x."""
+        """Returns where each element of the result is among those of x."""
         number, half = np.arange(self.made).astype(F), F(0.5)
         size, made, last = F(self.size), F(self.made), F(self.size) - F(1)
         match rule:
@@ -190,7 +190,7 @@ def resize(
 
 
 def _shares(at: Places32, mode: str, a: float, stretch: float) -> tuple[Places, Wide]:
-    """The places that each element takes from and how much of each, wider by 1/stretch."""
+    """Returns the places that each element takes from and how much of each, wider by 1/stretch."""
     reach = 1 if mode == "linear" else 2
     first = int(np.floor(-reach / stretch)) + 1
     steps = np.arange(first, 2 - first, dtype=np.int64)
@@ -219,7 +219,8 @@ def _mixed(x: Wide, taps: Places, shares: Wide, axis: int) -> Wide:
 
 
 def _beyond(at: Places32, along: Along, rule: str, rank: int) -> NDArray[np.bool_]:
-    """Which elements are outside x along an axis; only a crop has some that are not its edge."""
+    """Returns which elements are outside x along an axis; only a crop has some that are not its
+    edge."""
     out = (at < 0) | (at > along.size - 1)
     shape = [1] * rank
     shape[along.axis] = -1
@@ -243,7 +244,8 @@ def _plan(
     policy: str,
     roi: Reals,
 ) -> list[Along]:
-    """How each axis is resized, those that stay as they are left out; OpError for misfits.
+    """Returns how each axis is resized, those that stay as they are left out; raises OpError for
+    misfits.
 
     Where the whole result has the sizes of x, nothing is resized, whatever the scales.
     """
@@ -274,7 +276,7 @@ def _plan(
 def _made(
     op: str, held: list[int], sizes: Array | None, scales: Reals, policy: str
 ) -> tuple[list[int], list[np.float32]]:
-    """The sizes of the result, and the scales."""
+    """Returns the sizes of the result, and the scales."""
     if sizes is None:
         if len(scales) != len(held) or not all(0 < s < 2**31 for s in scales):
             raise OpError(f"{op}: scales {tuple(scales)} are no {len(held)} positive numbers")
@@ -300,7 +302,7 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {"resize_nearest": resize_nearest, 
 def resized(
     x: Array, sizes: Array | None, scales: Sequence[float], axes: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """The axes whose size changes, and what it becomes."""
+    """Returns the axes whose size changes, and what it becomes."""
     over = [a % x.ndim for a in axes] or list(range(x.ndim))
     if sizes is not None:
         made = [int(n) for n in sizes.ravel()]

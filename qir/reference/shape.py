@@ -27,7 +27,7 @@ def reshape(x: Array, shape: Array, *, allow_zero: bool = False) -> Array:
         raise OpError(f"reshape: shape {wanted} may leave one size open, as -1")
     known = math.prod(size for size in wanted if size != -1)
     if -1 in wanted and not known:
-        raise OpError(f"reshape: shape {wanted} leaves a size open beside one of 0")
+        raise OpError(f"reshape: shape {wanted} leaves a size open next to one of 0")
     if -1 in wanted:
         wanted[wanted.index(-1)] = x.size // known
     if math.prod(wanted) != x.size:
@@ -51,7 +51,7 @@ def transpose(x: Array, *, perm: Sequence[int]) -> Array:
 
 
 def concat(xs: Sequence[Array], *, axis: int) -> Array:
-    """The parts one after the other along the axis; OpError if they do not fit."""
+    """Returns the parts one after the other along the axis; raises OpError if they do not fit."""
     if not xs:
         raise OpError("concat: nothing to join")
     first = xs[0]

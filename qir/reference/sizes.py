@@ -18,12 +18,13 @@ def shape(x: Array, *, start: int = 0, end: int | None = None) -> Array:
 
 
 def size(x: Array) -> Array:
-    """The number of elements."""
+    """Returns the number of elements."""
     return np.array(x.size, np.int64)
 
 
 def numbers(start: Array, limit: Array, step: Array) -> Array:
-    """Numbers from start to before limit; OpError for a step of 0, no end, and for misfits."""
+    """Numbers from start to before limit; raises OpError for a step of 0, no end, and for
+    misfits."""
     kind = agree("range", start=start, limit=limit, step=step)
     for slot, x in (("start", start), ("limit", limit), ("step", step)):
         if x.size != 1:
@@ -42,7 +43,8 @@ def numbers(start: Array, limit: Array, step: Array) -> Array:
 
 
 def filled(shape: Array, *, value: Stored) -> Array:
-    """A tensor of that shape, every element the value; OpError for a negative size."""
+    """Returns a tensor of that shape, every element the value; raises OpError for a negative
+    size."""
     wanted = [int(n) for n in shape.reshape(-1)]
     if shape.ndim != 1 or min(wanted, default=0) < 0:
         raise OpError(f"constant_of_shape: shape {wanted} is no row of sizes")

@@ -100,7 +100,7 @@ FUNCTIONS: dict[str, Callable[..., Made]] = {
 
 
 def compute(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> NDArray[np.generic]:
-    """One op in float that has one result; OpError as for `compute_all`."""
+    """Returns one op in float that has one result; OpError as for `compute_all`."""
     made = compute_all(op, operands, attrs)
     if len(made) != 1:
         raise OpError(f"{op} makes {len(made)} values, one is wanted")
@@ -110,7 +110,8 @@ def compute(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> NDArray[n
 def compute_all(
     op: str, operands: Operands, attrs: Mapping[str, Attr]
 ) -> tuple[NDArray[np.generic], ...]:
-    """One op in float; OpError for values it cannot take or an op that has no function."""
+    """Returns one op in float; raises OpError for values it cannot take or an op that has no
+    function."""
     made = _made(op, operands, attrs)
     return made if isinstance(made, tuple) else (made,)
 
@@ -127,7 +128,8 @@ def _made(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> Made:
 
 
 def _of_plugin(op: str) -> Callable[..., Made]:
-    """The function of an op that a plugin brings; OpError for an op that has none."""
+    """Returns the function of an op that a plugin brings; raises OpError for an op that has
+    none."""
     if OPS.own(op) or op not in OPS:
         raise OpError(f"no reference for op {op}")
     function = plugin_op(op).reference
@@ -158,7 +160,7 @@ def cast(x: NDArray[np.generic], to: Attr) -> NDArray[np.generic]:
 
 
 def _read(x: NDArray[np.generic], to: DType) -> NDArray[np.generic]:
-    """Texts as the numbers that they are; OpError for others."""
+    """Texts as the numbers that they are; raises OpError for others."""
     out = np.zeros(x.shape, to.carrier)
     for at, text in np.ndenumerate(x):
         try:

@@ -26,10 +26,10 @@ Arrays = Mapping[str, Codes]
 
 
 def transposed(call: MethodCall, arrays: Arrays, *, misread: bool = False) -> Codes:
-    """A transposed convolution as the convolution that it is: of data with room between its
+    """Returns a transposed convolution as the convolution that it is: of data with room between its
     elements, which holds the zero point, back to front; `misread` as torch hands them to oneDNN,
-    other weights wherever as many channels do not come in as go out. So the terms of a sum keep
-    the order that the weights have."""
+    other weights wherever as many channels do not come in as go out. So the terms of a sum keep the
+    order that the weights have."""
     n = call.types["x"].rank - 2
     x, of = call.affine("x"), call.affine("w")
     one_scale(call.op, x)
@@ -75,7 +75,8 @@ def _misread(w: Codes, groups: int) -> Codes:
 
 
 def _tiled(call: MethodCall, of: Affine, groups: int) -> Element:
-    """The map of weights that are turned round: each group has the same scales."""
+    """Returns the quantized type of weights that are turned round: each group has the same
+    scales."""
     if of.axis is None:
         return call.types["w"].element
     if of.axis != 1:
@@ -90,12 +91,13 @@ def _turned(w: Codes, groups: int) -> Codes:
 
 
 def _back(x: Codes) -> Codes:
-    """An image or volume with its last element first."""
+    """Returns an image or volume with its last element first."""
     return np.ascontiguousarray(np.flip(x, tuple(range(2, x.ndim))))
 
 
 def _spaced(x: Codes, attrs: Mapping[str, Attr], kernel: Sequence[int], zero: int) -> Codes:
-    """The data with a stride of room between its elements, and as much beside them as is seen."""
+    """Returns the data with a stride of room between its elements, and as much next to them as is
+    seen."""
     n = x.ndim - 2
     stride, pad, dilation, more = (
         integers(attrs, name) for name in ("stride", "pad", "dilation", "output_pad")

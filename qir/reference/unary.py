@@ -11,13 +11,14 @@ from qir.reference.operands import Array, Wide, element, floats, narrow, wide
 
 
 def by_element(function: Callable[[float], float], x: Wide) -> Wide:
-    """The function of each element, for those that NumPy has not."""
+    """Returns the function of each element, for those that NumPy has not."""
     flat = np.fromiter(map(function, x.reshape(-1).tolist()), np.float64, x.size)
     return flat.reshape(x.shape)
 
 
 def on_floats(op: str, function: Callable[[Wide], object]) -> Callable[[Array], Array]:
-    """The op that computes `function` in float64 and rounds once; OpError unless x is float."""
+    """Returns the op that computes `function` in float64 and rounds once; raises OpError unless x
+    is float."""
 
     @np.errstate(all="ignore")
     def run(x: Array) -> Array:

@@ -87,7 +87,7 @@ def _number(attrs: Mapping[str, Attr], name: str) -> float:
 
 
 def check_fixed_slope(attrs: Mapping[str, Attr]) -> None:
-    """OpError for a hard sigmoid that is not torch's, which has no attributes."""
+    """Raises OpError for a hard sigmoid that is not torch's, which has no attributes."""
     alpha, beta = _number(attrs, "alpha"), _number(attrs, "beta")
     if F(alpha) != F(1 / 6) or beta != 0.5:
         raise OpError(
@@ -99,7 +99,7 @@ def check_fixed_slope(attrs: Mapping[str, Attr]) -> None:
 def made(
     op: str, reals: Mapping[str, Codes], attrs: Mapping[str, Attr], *, vectors: bool
 ) -> Real32:
-    """What an op makes of floats, as vectors or as single elements do."""
+    """Returns what an op makes of floats, as vectors or as single elements do."""
     with np.errstate(all="ignore"):
         x = reals["x"].astype(F) if "x" in reals else np.zeros((), F)
         if op == "hard_sigmoid":

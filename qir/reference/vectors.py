@@ -40,7 +40,7 @@ _FAR = F(2.0**62)
 
 
 def reals_of_codes(codes: Codes, of: Affine, *, vectors: bool) -> Real32:
-    """What quantized values mean, as vectors or as single elements dequantize."""
+    """Returns what quantized values mean, as vectors or as single elements dequantize."""
     if vectors:
         return fma(F(of.scale), codes.astype(F), F(of.scale) * -F(of.zero))
     return np.asarray((codes.astype(np.int32) - int(of.zero)).astype(F) * F(of.scale), F)
@@ -80,7 +80,7 @@ def runs(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> int:
 
 
 def vectors(call: MethodCall, arrays: Arrays, *, lanes: int, after: bool = False) -> Codes:
-    """An op on each element by itself, between dequantize and quantize, in runs of vectors.
+    """Returns an op on each element by itself, between dequantize and quantize, in runs of vectors.
 
     `lanes` quantized values make a vector; 0: there are none. `after`: single elements too add the
     zero point after rounding.
@@ -123,7 +123,7 @@ def in_runs(
 
 
 def beside_a_number(call: MethodCall, arrays: Arrays) -> tuple[Codes, Affine, float] | None:
-    """Quantized values, their map and the float value beside them; None where both operands are
+    """Quantized values, their map and the float value next to them; None where both operands are
     quantized.
 
     OpError for floats that are more than one number, for which torch has no kernel.

@@ -1,5 +1,5 @@
-"""The order in which torch adds float values across rows that are beside each other in memory: sums
-of channels of what is channels_last. Every step rounds to float32.
+"""The order in which torch adds float values across rows that are next to each other in memory:
+sums of channels of what is channels_last. Every step rounds to float32.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from qir.numerics.quantize import quantize
 from qir.reference.method import Codes, F, Real32
 
 _WAYS = 4
-"""So many sums run beside each other."""
+"""So many sums run next to each other."""
 _LANES = 8
 """Columns of a vector."""
 _LEVELS = 4
@@ -23,8 +23,9 @@ _LEAST = 4
 
 
 def down_columns(data: Real32) -> Real32:
-    """The sums along the middle axis of three: columns that fill four vectors (or four columns
-    where there is no vector) go row by row; those that are left over, each fourth row by itself."""
+    """Returns the sums along the middle axis of three: columns that fill four vectors (or four
+    columns where there is no vector) go row by row; those that are left over, each fourth row by
+    itself."""
     columns = data.shape[2]
     wide = _WAYS * (_LANES if columns >= _LANES else 1)
     whole = columns // wide * wide

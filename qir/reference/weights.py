@@ -25,7 +25,8 @@ _HALF = np.float32(2**31 // 2)
 
 
 def coded(kernel: ProductKernel, arrays: Operands) -> tuple[ProductKernel, Operands]:
-    """The quantized kernel: float weights quantized as the profile says, with room for the bias.
+    """Returns the quantized kernel: float weights quantized as the profile says, with room for the
+    bias.
 
     What is given quantized values that leave room, or float data, is left as it is.
     """
@@ -47,7 +48,7 @@ def coded(kernel: ProductKernel, arrays: Operands) -> tuple[ProductKernel, Opera
 def _quantized(
     kernel: ProductKernel, arrays: Operands, slot: str
 ) -> tuple[ProductKernel, Operands]:
-    """The kernel with quantized values for its float weights."""
+    """Returns the kernel with quantized values for its float weights."""
     data, rule = arrays[slot].astype(np.float32), kernel.rule
     axis = None
     if rule.weights.grain == "channel" and (find := spec(kernel.op).traits.weight_axis):
@@ -65,7 +66,7 @@ def _quantized(
 
 
 def _ends(low: Reals, high: Reals, of: Affine, rule: Rule, grain: str) -> DeclaredRange:
-    """The ranges of float weights; of zeros alone the one that their scale stands for."""
+    """Returns the ranges of float weights; of zeros alone the one that their scale stands for."""
     level = level_of(rule.choose.levels, rule.choose.zero, of.storage, (of.low, of.high), grain)
     if level is None:
         return DeclaredRange(low, high)
@@ -76,14 +77,15 @@ def _ends(low: Reals, high: Reals, of: Affine, rule: Rule, grain: str) -> Declar
 def _given(
     kernel: ProductKernel, arrays: Operands, slot: str, codes: Codes, of: Affine
 ) -> tuple[ProductKernel, Operands]:
-    """The kernel with these quantized values and their map."""
+    """Returns the kernel with these quantized values and their map."""
     kind = kernel.types[slot].with_element(uniform(of.storage, of.scale, of.zero, axis=of.axis))
     made = replace(kernel, types={**kernel.types, slot: kind}, maps={**kernel.maps, slot: of})
     return made, {**arrays, slot: codes}
 
 
 def _shrunk(kernel: ProductKernel, arrays: Operands, slot: str) -> tuple[ProductKernel, Operands]:
-    """The kernel with smaller weight integers where a bias would not fit beside their sums."""
+    """Returns the kernel with smaller weight integers where a bias would not fit next to their
+    sums."""
     of = kernel.affine(slot)
     less = _with_room(kernel, arrays, of)
     if less is of:
@@ -96,7 +98,8 @@ def _shrunk(kernel: ProductKernel, arrays: Operands, slot: str) -> tuple[Product
 
 
 def _with_room(kernel: ProductKernel, arrays: Operands, of: Affine) -> Affine:
-    """The weights' map with gains by which the bias takes at most half of 32 bits.
+    """Returns the weights' quantized type with gains by which the bias takes at most half of 32
+    bits.
 
     A kernel that quantizes float weights takes any gain for a channel of zeros alone: the largest
     that leaves that room, so that all of its bias is kept.
@@ -122,7 +125,7 @@ def _with_room(kernel: ProductKernel, arrays: Operands, of: Affine) -> Affine:
 
 
 def _silent(kernel: ProductKernel, arrays: Operands, of: Affine) -> NDArray[np.bool_]:
-    """Which channels of weights that the kernel is given as floats are zeros alone."""
+    """Returns which channels of weights that the kernel is given as floats are zeros alone."""
     data = arrays[spec(kernel.op).traits.weight or ""]
     if kernel.rule.weights.given != "float" or of.axis is None:
         return np.zeros(np.shape(of.scale), bool)
@@ -130,7 +133,7 @@ def _silent(kernel: ProductKernel, arrays: Operands, of: Affine) -> NDArray[np.b
 
 
 def _most(kernel: ProductKernel, bias: Codes, x: Affine, gain: Reals) -> Reals | None:
-    """The largest gains of weights beside which a bias fits; None where it needs no room.
+    """Returns the largest gains of weights next to which a bias fits; None where it needs no room.
 
     Of a bias in quantized values it is a share of the gain that there is, each step rounded as
     MXNet does.

@@ -33,7 +33,7 @@ class Window:
         return max(0, min(self.size, self.span - self.before))
 
     def tap(self, index: int) -> slice:
-        """What the kernel's element of that index sees, place after place."""
+        """Returns what the kernel's element of that index sees, place after place."""
         start = index * self.dilation
         if not self.count:
             return slice(0, 0)
@@ -50,7 +50,8 @@ def windows(
     *,
     ceil: bool = False,
 ) -> tuple[Window, Window]:
-    """The windows along height and width; OpError for attributes that cannot be meant."""
+    """Returns the windows along height and width; raises OpError for attributes that cannot be
+    meant."""
     k, s = whole(op, "kernel", kernel, 2, 1), whole(op, "stride", stride, 2, 1)
     d, p = whole(op, "dilation", dilation, 2, 1), whole(op, "pad", pad, 4, 0)
     height = _window(op, "height", sizes[0], k[0], s[0], d[0], (p[0], p[2]), ceil)
@@ -67,7 +68,8 @@ def windows_along(
     *,
     ceil: bool = False,
 ) -> tuple[Window, ...]:
-    """The windows along any number of axes; OpError for attributes that cannot be meant."""
+    """Returns the windows along any number of axes; raises OpError for attributes that cannot be
+    meant."""
     n = len(sizes)
     k, s = whole(op, "kernel", kernel, n, 1), whole(op, "stride", stride, n, 1)
     d, p = whole(op, "dilation", dilation, n, 1), whole(op, "pad", pad, 2 * n, 0)
@@ -79,7 +81,8 @@ def windows_along(
 
 
 def framed(x: Array, along: Sequence[Window], fill: Array) -> Array:
-    """A copy of x in the span of the windows along its last axes; its type is that of `fill`."""
+    """Returns a copy of x in the span of the windows along its last axes; its type is that of
+    `fill`."""
     lead = x.shape[: x.ndim - len(along)]
     out = np.full((*lead, *(w.span for w in along)), fill, fill.dtype)
     every = (slice(None),) * len(lead)
@@ -112,7 +115,8 @@ def _window(
 
 
 def padded(x: Array, height: Window, width: Window, fill: Array) -> Array:
-    """A copy of x [.., height, width] in the span of the windows; its type is that of `fill`."""
+    """Returns a copy of x [.., height, width] in the span of the windows; its type is that of
+    `fill`."""
     out = np.full((*x.shape[:-2], height.span, width.span), fill, fill.dtype)
     rows = slice(height.before, height.before + height.used)
     columns = slice(width.before, width.before + width.used)
@@ -121,14 +125,15 @@ def padded(x: Array, height: Window, width: Window, fill: Array) -> Array:
 
 
 def channels_first(op: str, x: Array, layout: str) -> Array:
-    """A view of x as [batch, channels, height, width]; OpError for another layout."""
+    """Returns a view of x as [batch, channels, height, width]; raises OpError for another
+    layout."""
     if layout not in ("NCHW", "NHWC"):
         raise OpError(f"{op}: layout {layout!r} is neither NCHW nor NHWC")
     return x if layout == "NCHW" else x.transpose(0, 3, 1, 2)
 
 
 def channels_back(y: Array, layout: str) -> Array:
-    """The result [batch, channels, height, width] in its layout, contiguous."""
+    """Returns the result [batch, channels, height, width] in its layout, contiguous."""
     return np.ascontiguousarray(y if layout == "NCHW" else y.transpose(0, 2, 3, 1))
 
 

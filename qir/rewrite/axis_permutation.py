@@ -1,4 +1,4 @@
-"""How an op is said when the axes of its data stand in another order.
+"""Permutes the axes of an op: its operands, types, attributes and lineage.
 
 `perm` says where each axis of the new order stood, as in transpose: channels last of four axes is
 (0, 2, 3, 1).
@@ -25,29 +25,29 @@ LAYOUTS = ("nhwc", "nchw")
 
 
 def perm_to(layout: str, rank: int) -> Perm:
-    """The order of axes that brings channels last (`nhwc`), or second (`nchw`)."""
+    """Returns the permutation of axes to channels last (`nhwc`) or channels first (`nchw`)."""
     if layout == "nhwc":
         return (0, *range(2, rank), 1)
     return (0, rank - 1, *range(1, rank - 1))
 
 
 def inverse(perm: Perm) -> Perm:
-    """The order that brings the axes back."""
+    """Returns the inverse permutation."""
     return tuple(perm.index(axis) for axis in range(len(perm)))
 
 
 def composed(first: Perm, second: Perm) -> Perm:
-    """One transpose for two."""
+    """Returns one permutation for two transposes in order."""
     return tuple(first[axis] for axis in second)
 
 
 def still(perm: Perm) -> bool:
-    """Whether every axis stays where it is."""
+    """Returns whether a permutation leaves every axis where it is."""
     return perm == tuple(range(len(perm)))
 
 
 def turned_element(element: Element, kind: TensorType, perm: Perm) -> Element | None:
-    """The element type with the axes of its map moved; None where no map says that."""
+    """Returns the element type with the axes of its parameters permuted, or None."""
     if not isinstance(element, QuantType):
         return element
     places = {axis: perm.index(axis) for axis in perm}
@@ -55,7 +55,7 @@ def turned_element(element: Element, kind: TensorType, perm: Perm) -> Element | 
 
 
 def turned_type(kind: TensorType, perm: Perm) -> TensorType | None:
-    """The type of the same elements with the axes in that order; None where no map says it."""
+    """Returns the tensor type with its axes permuted; None where its quantized type cannot be."""
     element = turned_element(kind.element, kind, perm)
     if element is None or kind.rank != len(perm):
         return None
@@ -63,7 +63,7 @@ def turned_type(kind: TensorType, perm: Perm) -> TensorType | None:
 
 
 def turned_lineage(old: Lineage, perm: Perm) -> Lineage:
-    """The lineage with that step, which takes back one that did the opposite."""
+    """Returns the lineage after a permutation; a step cancels its inverse."""
     if old.how and old.how[-1] == _step(inverse(perm)):
         return Lineage(old.tensor, old.how[:-1])
     return old.then(_step(perm))
@@ -74,7 +74,7 @@ def _step(perm: Perm) -> str:
 
 
 def turned_array(array: Array, perm: Perm) -> Array | None:
-    """A constant with its axes in that order, axes of 1 put before where it has fewer."""
+    """Returns a constant with permuted axes, after prepending axes of 1 where it has fewer."""
     lead = len(perm) - array.type.rank
     data, kind = array.held, array.type
     if lead:
@@ -93,7 +93,7 @@ def turned_array(array: Array, perm: Perm) -> Array | None:
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """Which operands of an op turn with it, and its attributes then."""
+    """The operands of an op that are permuted with its data, and its attributes then."""
 
     slots: frozenset[str]
     attrs: Mapping[str, Attr]
@@ -106,7 +106,7 @@ Rule: TypeAlias = "Callable[[Mapping[str, Attr], Perm], Mapping[str, Attr] | Non
 
 
 def turned(op: str, attrs: Mapping[str, Attr], given: Given, perm: Perm) -> Turned | None:
-    """How an op is said with axes in that order; None where it cannot be said."""
+    """Returns how an op is written for permuted data; None where it cannot be."""
     row = spec(op)
     if op in _BROADCAST or op == "concat":
         if not _even(given, len(perm), whole=op == "concat"):
@@ -127,7 +127,8 @@ def _of_rank(value: Value | None, rank: int) -> bool:
 
 
 def _even(given: Given, rank: int, *, whole: bool) -> bool:
-    """Whether operands are of that rank; or, unless whole, also constants and single numbers."""
+    """Returns whether operands are of that rank; or, unless whole, also constants and single
+    numbers."""
     fits = [_of_rank(value, rank) for value in given.values()]
     if whole or not any(fits):
         return all(fits) and any(fits)
@@ -155,12 +156,12 @@ def _axes(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr]:
 
 
 def _resized(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr]:
-    """The same, where no axis named means all of them."""
+    """Returns the same, where no axis named means all of them."""
     return _axes({**attrs, "axes": attrs["axes"] or tuple(range(len(perm)))}, perm)
 
 
 def _kept(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr] | None:
-    """A reduction that keeps its axes."""
+    """Returns a reduction that keeps its axes."""
     if attrs["keep"] is not True:
         return None
     if "axes" not in attrs:

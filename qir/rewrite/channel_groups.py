@@ -30,7 +30,7 @@ FLATTENED = frozenset({"flatten", "reshape", "squeeze"})
 
 @dataclass
 class ChannelGroup:
-    """Values with one scale for each channel, and the layers beside them."""
+    """Values that share one factor for each channel, and the layers before and after them."""
 
     axis: int
     size: int
@@ -43,7 +43,7 @@ class ChannelGroup:
 
 
 def channel_groups(graph: Graph) -> list[ChannelGroup]:
-    """The groups of a float graph that stand between layers on every side, in the graph's order."""
+    """Returns the groups of a float graph that are between layers on every side, in graph order."""
     axes = _axes(graph)
     parent: dict[Value, Value] = {}
     for value in axes:
@@ -64,7 +64,8 @@ def _root(parent: dict[Value, Value], value: Value) -> Value:
 
 
 def plain_layer(node: Node) -> bool:
-    """Whether a node is a float layer with constant weights whose channels can be scaled."""
+    """Returns whether a node is a float layer with constant weights whose channels can be
+    scaled."""
     if node.op not in CONVOLUTIONS | MATRIX_PRODUCTS or layer_data(node) is None:
         return False
     data, weight, bias = operands(node)
@@ -76,7 +77,8 @@ def plain_layer(node: Node) -> bool:
 
 
 def _axes(graph: Graph) -> dict[Value, int]:
-    """The channel axis of each value that reaches a layer, or is reached by one; in order."""
+    """Returns the channel axis of each value that reaches a layer, or is reached by one; in
+    order."""
     axes: dict[Value, int] = {}
     for node in graph:
         if plain_layer(node):
@@ -100,14 +102,14 @@ def _axes(graph: Graph) -> dict[Value, int]:
 
 
 def _alike(node: Node) -> list[Value]:
-    """The operands that are scaled as the result is."""
+    """Returns the operands that are scaled as the result is."""
     if node.op in JOINED:
         return list(node.operands.values())
     return [node.operands["x"]] if node.op in SCALED | FLATTENED else []
 
 
 def _commutes(node: Node, axis: int) -> bool:
-    """Whether scaling the channels of its operands scales those of its result."""
+    """Returns whether scaling the channels of its operands scales those of its result."""
     if node.op in JOINED:
         return all(v.type == node.result.type and v.constant is None for v in _alike(node))
     if node.op == "pad":
@@ -149,7 +151,7 @@ def _fits(value: Value, axis: int, size: int) -> bool:
 
 
 def _read(value: Value, group: ChannelGroup) -> bool:
-    """Whether all that reads a value can be scaled with it; notes layers that do."""
+    """Returns whether all that reads a value can be scaled with it; notes layers that do."""
     for use in value.uses:
         node = use.node
         if plain_layer(node) and use.slot == slots(node)[0]:
@@ -163,8 +165,8 @@ def _read(value: Value, group: ChannelGroup) -> bool:
 
 
 def stored_values(group: ChannelGroup) -> Iterator[Value]:
-    """The values of a group that quantizing may store: not those that a clamp reads alone, which
-    most kernels compute with what is before it."""
+    """Yields the values of a group that quantizing may store: not those that a clamp reads alone,
+    which most kernels compute with what is before it."""
     for value in group.values:
         use = value.only_use
         if use is None or use.node.op not in CLAMPS:

@@ -1,4 +1,4 @@
-"""Which values of a node hold the same quantized values."""
+"""Finds the values of a node that must have one quantized type."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from qir.ir.ops.graph import GIVEN
 
 
 def tied(node: Node) -> tuple[Value, ...]:
-    """The operands that an op hands on as they are, and its results: integers of one map."""
+    """Returns the operands that an op hands on as they are, and its results: integers of one
+    quantized type."""
     if node.op in GIVEN or node.stages or node.bodies:
         return ()
     same = spec(node.op).traits.same_params

@@ -1,4 +1,4 @@
-"""What was kept as its framework has it, read again once its operands have become constants."""
+"""Reads foreign ops again once their operands have become constants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qir.rewrite.runner.filter import may
 
 
 def read_again(graph: Graph, node: Node, ledger: Ledger, step: str) -> Sequence[Node]:
-    """Puts ops of the language in the place of a foreign node, and gives them; none if it stays."""
+    """Replaces a foreign node by ops of the language; returns them, or none if it stays."""
     if node.op != "foreign" or node.bodies or node.schemes:
         return ()
     if all(value.constant is None for value in node.operands.values()):
@@ -38,7 +38,7 @@ def read_again(graph: Graph, node: Node, ledger: Ledger, step: str) -> Sequence[
 
 
 def _fits(node: Node, body: Graph) -> bool:
-    """Whether those who read the results find the same kind of elements."""
+    """Returns whether those who read the results find the same kind of elements."""
     found = [value.type for value in body.outputs.values()]
     wanted = [value.type for value in node.results]
     return [(t.element, t.rank) for t in found] == [(t.element, t.rank) for t in wanted]

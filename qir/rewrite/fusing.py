@@ -1,4 +1,4 @@
-"""Wrapping QDQ form into quantized kernels: what passes share that do so."""
+"""Fuses QDQ form into quantized kernels: the base class of the passes that do so."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ChainMatch:
 
     ops: tuple[Node, ...]
     codes: Mapping[str, Value]
-    """Slots of the first op with the integers that stand after them (or what stands there)."""
+    """Slots of the first op with the integers that are after them (or what is there)."""
     quantize: Node | None
     """None where the result stays float."""
     summands: Mapping[int, Value] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class ChainMatch:
 
     @property
     def result(self) -> QuantType | None:
-        """The map of the result; None where it is float."""
+        """The quantized type of the result; None where it is float."""
         return self.last.result.type.quant
 
     @property
@@ -82,7 +82,7 @@ class ChainMatch:
 
     @property
     def real(self) -> bool:
-        """Whether a product takes floats, beside weights of quantized values."""
+        """Whether a product takes floats, next to weights of quantized values."""
         data = self.codes.get(spec(self.head.op).traits.data)
         return self.head.op in PRODUCTS and data is not None and data.type.quant is None
 
@@ -100,34 +100,36 @@ class Fusing(Pass):
 
     @abstractmethod
     def allows(self, match: ChainMatch, graph: Graph) -> bool:
-        """Whether these ops are one kernel."""
+        """Returns whether these ops are one kernel."""
 
     def named(self, graph: Graph) -> Profile | None:
-        """The profile by which kernels compute; None where a body leaves it to its holder."""
+        """Returns the profile by which kernels compute; None where a body leaves it to its
+        holder."""
         return profile(graph.profile) if graph.profile else None
 
     def known(self, graph: Graph) -> frozenset[str]:
-        """The ops that rows are made of."""
+        """Returns the ops that rows are made of."""
         return INTEGER
 
     def tails(self, graph: Graph) -> frozenset[str]:
-        """The activations that rows may end in."""
+        """Returns the activations that rows may end in."""
         return TAILS
 
     def sums(self, graph: Graph) -> bool:
-        """Whether a row may go on through an add of other quantized values."""
+        """Returns whether a row may continue through an add of other quantized values."""
         return False
 
     def reals(self, graph: Graph) -> bool:
-        """Whether a product may take floats, beside weights of quantized values."""
+        """Returns whether a product may take floats, next to weights of quantized values."""
         return False
 
     def rewrite(self, match: ChainMatch, graph: Graph) -> str:
-        """What wrapping these ops is called."""
+        """Returns what wrapping these ops is called."""
         return " |> ".join(node.op for node in match.ops)
 
     def promised(self, match: ChainMatch, graph: Graph) -> tuple[Entry, ...]:
-        """What the ledger says of how far the kernel's bytes are known, where not to the last."""
+        """Returns what the ledger says of how far the kernel's bytes are known, where not to the
+        last."""
         return ()
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
@@ -161,7 +163,7 @@ class Fusing(Pass):
     def _best(
         self, rows: Sequence[tuple[Node, ...]], quantize: Node | None, graph: Graph
     ) -> ChainMatch | None:
-        """The longest row that is allowed."""
+        """Returns the longest row that is allowed."""
         for ops in reversed(rows):
             match = match_of(ops, quantize, reals=self.reals(graph))
             if match is not None and self.allows(match, graph):
@@ -174,7 +176,7 @@ def _rows(
 ) -> list[tuple[Node, ...]]:
     """Rows of ops that end in a quantize and are read by nothing else, shortest first.
 
-    With `sums` a row goes on through an add whose other operand is quantized.
+    With `sums` a row continues through an add whose other operand is quantized.
     """
     out: list[tuple[Node, ...]] = []
     row: tuple[Node, ...] = ()
@@ -190,7 +192,8 @@ def _rows(
 
 
 def _flow(node: Node) -> str | None:
-    """The operand of an add that a product makes, where the other one is quantized dequantized."""
+    """Returns the operand of an add that a product makes, where the other one is quantized
+    dequantized."""
     if node.op != "add":
         return None
     for flow, other in (("a", "b"), ("b", "a")):
@@ -201,17 +204,18 @@ def _flow(node: Node) -> str | None:
 
 
 def is_tail(node: Node) -> bool:
-    """Whether it is an activation that a kernel may end in, a clip by given ends among them."""
+    """Returns whether it is an activation that a kernel may end in, a clip by given ends among
+    them."""
     return node.op in TAILS or (node.op == "foreign" and node.attrs["op"] == "Clip")
 
 
 def match_of(
     ops: tuple[Node, ...], quantize: Node | None, *, reals: bool = False, given: bool = False
 ) -> ChainMatch | None:
-    """Ops in a row up to a quantize; None where quantized kernels are no such row.
+    """Matches a chain of ops up to a quantize; returns None where it is no quantized kernel.
 
-    With `reals` a product may take float data and leave its result float; with `given` numbers of
-    what it reads may be chosen while it runs.
+    With `reals` a product may have float data and a float result; with `given` operands may have
+    parameters that are computed at run time.
     """
     quant = quantize.result.type.quant if quantize else None
     if quantize and (quant is None or not _counts(quant) or quant.grain is not None):
@@ -241,19 +245,19 @@ def match_of(
 
 
 def _real_data(node: Node, slot: str, value: Value) -> bool:
-    """Whether an operand is a product's data, and real."""
+    """Returns whether an operand is a product's data, and real."""
     data = node.op in PRODUCTS and slot == spec(node.op).traits.data
     return data and value.type.quant is None and value.node.op != "dequantize"
 
 
 def bias_of(op: str) -> str | None:
-    """The slot of what an op adds to its sums; of a transposed convolution it is float."""
+    """Returns the slot of what an op adds to its sums; of a transposed convolution it is float."""
     return "bias" if op in TRANSPOSED else spec(op).traits.bias
 
 
 def source_of(node: Node, slot: str, value: Value, *, given: bool = False) -> Value | None:
-    """The quantized values that an operand dequantizes; the operand itself where float values may
-    stand.
+    """Returns the quantized values that an operand dequantizes; the operand itself where float
+    values may stand.
 
     With `given` their numbers may be chosen while it runs.
     """
@@ -284,14 +288,16 @@ def source_of(node: Node, slot: str, value: Value, *, given: bool = False) -> Va
 
 
 def _counts(quant: QuantType, *, given: bool = False) -> bool:
-    """Whether the integers are whole steps from a whole zero: what integer kernels compute with."""
+    """Returns whether the integers are whole steps from a whole zero: what integer kernels compute
+    with."""
     known = given or not quant.dynamic
     whole = quant.storage.is_integer and known and not quant.real_zero
     return whole and quant.kind == "uniform" and quant.plus is None
 
 
 def moves_codes(match: ChainMatch) -> bool:
-    """Whether the op only moves quantized values, and finds the map that it leaves."""
+    """Returns whether the op only moves quantized values, and finds the quantized type that it
+    leaves."""
     traits = spec(match.head.op).traits
     if not traits.same_params or match.result is None or len(match.ops) > 1:
         return False
@@ -302,7 +308,7 @@ def moves_codes(match: ChainMatch) -> bool:
 
 
 def accumulator_scale(node: Node | Stage, codes: Mapping[str, Value]) -> NDArray[np.float32] | None:
-    """fl32(input scale x weight scale): what one step of an accumulator means."""
+    """Returns fl32(input scale x weight scale): the scale of the accumulator."""
     traits = spec(node.op).traits
     x, w = codes[traits.data].type.quant, codes[traits.weight or ""].type.quant
     if x is None or w is None:
@@ -311,7 +317,7 @@ def accumulator_scale(node: Node | Stage, codes: Mapping[str, Value]) -> NDArray
 
 
 def counts_accumulator(match: ChainMatch) -> bool:
-    """Whether the bias, if there is one, is i32 values in the accumulator's own unit."""
+    """Returns whether the bias, if there is one, is i32 values in the accumulator's own unit."""
     if match.bias is None:
         return True
     quant = match.bias.type.quant
@@ -362,7 +368,7 @@ def _fuse(graph: Graph, match: ChainMatch, named: Profile | None) -> None:
 
 
 def _stage(match: ChainMatch, place: int, first: tuple[str, ...]) -> Stage:
-    """An op of the row as a stage of the kernel."""
+    """Returns an op of the row as a stage of the kernel."""
     node = match.ops[place]
     if place == 0:
         return Stage(node.op, node.attrs, first, None, None, node.name, node.origins)
@@ -403,14 +409,15 @@ def _raw(graph: Graph, match: ChainMatch, slot: str, value: Value, found: Profil
 
 
 def _rescaled(match: ChainMatch, found: Profile) -> bool:
-    """Whether a kernel takes the bias as quantized values that have a scale of their own."""
+    """Returns whether a kernel takes the bias as quantized values that have a scale of their
+    own."""
     return found.resolve(match.query).bias.domain == "rescaled_acc"
 
 
 def _as_codes(
     match: ChainMatch, bias: NDArray[np.generic], rule: Rule, found: Profile | None
 ) -> NDArray[np.signedinteger]:
-    """A float bias as the runtime itself makes it integer when it builds the kernel."""
+    """Returns a float bias as the runtime itself makes it integer when it builds the kernel."""
     traits = spec(match.head.op).traits
     x = match.codes[traits.data].type.quant
     w = match.codes[traits.weight or ""].type.quant

@@ -23,32 +23,33 @@ Reals: TypeAlias = NDArray[np.float64]
 
 
 def slots(node: Node) -> tuple[str, str, str]:
-    """The slots of a layer's data, weights and bias; transposed convolutions have no traits."""
+    """Returns the slots of a layer's data, weights and bias; transposed convolutions have no
+    traits."""
     traits = spec(node.op).traits
     return traits.data, traits.weight or "w", traits.bias or "bias"
 
 
 def operands(node: Node) -> tuple[Value, Value, Value | None]:
-    """Data, weights and bias, the last one where there is one."""
+    """Returns data, weights and bias, the last one if there is one."""
     x, w, bias = slots(node)
     return node.operands[x], node.operands[w], node.operands.get(bias)
 
 
 def reals(value: Value) -> Reals:
-    """The elements of a constant in float64."""
+    """Returns the elements of a constant in float64."""
     assert value.constant is not None
     return value.constant.data.astype(np.float64)
 
 
 def groups(node: Node) -> int:
-    """How many groups a convolution's channels are split into."""
+    """Returns how many groups a convolution's channels are split into."""
     found = node.attrs["groups"]
     assert isinstance(found, int)
     return found
 
 
 def result_axis(node: Node) -> int:
-    """Where the output channels stand in the result."""
+    """Returns where the output channels are in the result."""
     if node.op in TRANSPOSED:
         return 1
     found = spec(node.op).traits.result_axis
@@ -70,7 +71,7 @@ def _by_group(weights: Reals, row: Reals, groups: int) -> Reals:
 
 
 def outward(node: Node) -> Callable[[Reals, Reals], Reals]:
-    """How weights are multiplied by a row of output channels."""
+    """Returns how weights are multiplied by a factor for each output channel."""
     if node.op in TRANSPOSED:
         return lambda weights, row: _by_group(weights, row, groups(node))
     found = spec(node.op).traits.weight_axis
@@ -80,7 +81,7 @@ def outward(node: Node) -> Callable[[Reals, Reals], Reals]:
 
 
 def inward(node: Node) -> Callable[[Reals, Reals], Reals]:
-    """How weights are multiplied by a row of input channels."""
+    """Returns how weights are multiplied by a factor for each input channel."""
     if node.op in CONVOLUTIONS:
         return lambda weights, row: _by_group(weights, row, groups(node))
     if node.op in TRANSPOSED:
@@ -90,7 +91,8 @@ def inward(node: Node) -> Callable[[Reals, Reals], Reals]:
 
 
 def through(node: Node, products: Reals) -> Reals:
-    """The sum of products of weights for each output channel, over input channels and taps."""
+    """Returns the sum of products of weights for each output channel, over input channels and
+    taps."""
     if node.op in CONVOLUTIONS:
         return np.asarray(np.sum(products.reshape(products.shape[0], -1), axis=1))
     if node.op in TRANSPOSED:
@@ -105,7 +107,7 @@ def through(node: Node, products: Reals) -> Reals:
 
 
 def energy(node: Node) -> Reals:
-    """The sum of the squared weights that multiply each input channel."""
+    """Returns the sum of the squared weights that multiply each input channel."""
     squares = np.square(reals(operands(node)[1]))
     if node.op in CONVOLUTIONS:
         parts = squares.reshape(groups(node), -1, squares.shape[1], int(np.prod(squares.shape[2:])))

@@ -1,4 +1,5 @@
-"""Products that a runtime takes for linear layers: gemm, matmul, and an add of a bias after it."""
+"""Products that a runtime computes as linear layers: gemm, matmul, and an add of a bias after
+it."""
 
 from __future__ import annotations
 
@@ -20,14 +21,17 @@ _PLAIN: Mapping[str, float | bool] = {"trans_a": False, "alpha": 1.0, "beta": 1.
 
 
 def knows_linear(profile: Profile) -> bool:
-    """Whether a profile knows linear layers and no gemm."""
+    """Returns whether a profile has linear layers and no gemm."""
     heads = {group.chain[0] for group in profile.groups}
     return "linear" in heads and "gemm" not in heads
 
 
 def as_linear(graph: Graph, profile: Profile, ledger: Ledger) -> int:
-    """Makes linear layers of products of data with quantized constants, where a profile knows
-    linear layers and no gemm; says how many."""
+    """Rewrites products with quantized constants as linear layers, where a profile has those and no
+    gemm.
+
+    Returns how many.
+    """
     if not knows_linear(profile):
         return 0
     count = 0
@@ -42,8 +46,10 @@ def as_linear(graph: Graph, profile: Profile, ledger: Ledger) -> int:
 
 
 def plain_product(node: Node, *, real: bool = False) -> bool:
-    """Whether a product is one of coded data with a matrix of quantized constants; or, where
-    nothing is quantized values yet, of float data with a float constant."""
+    """Returns whether a product is of quantized data and a matrix of quantized constants.
+
+    In a graph without quantized values: of float data and a float constant.
+    """
     if node.stages or node.schemes or any(node.attrs.get(k, v) != v for k, v in _PLAIN.items()):
         return False
     a, weight = node.operands["a"], _matrix(node, real=real)
@@ -62,7 +68,7 @@ def plain_product(node: Node, *, real: bool = False) -> bool:
 
 
 def adds_row(node: Node, *, real: bool = False) -> Node | None:
-    """The add of a bias after a product that has none and that it alone reads."""
+    """Returns the add of a bias after a product without one, if it is the product's only reader."""
     weight = _matrix(node, real=real)
     if weight is None or spec(node.op).traits.bias in node.operands:
         return None
@@ -71,8 +77,8 @@ def adds_row(node: Node, *, real: bool = False) -> Node | None:
 
 
 def _matrix(node: Node, *, real: bool = False) -> Value | None:
-    """The constant after a product's second operand: its quantized values, be it dequantized before
-    or after a transpose; None where there are none."""
+    """Returns the constant after a product's second operand: its quantized values, be it
+    dequantized before or after a transpose; None where there are none."""
     value = node.operands["b"]
     if not real:
         value = _before(value)
@@ -83,14 +89,14 @@ def _matrix(node: Node, *, real: bool = False) -> Value | None:
 
 
 def _before(value: Value) -> Value:
-    """What a transpose of a matrix turns; the value itself where it is none."""
+    """Returns what a transpose of a matrix turns; the value itself where it is none."""
     node = value.node
     turns = node.op == "transpose" and value.type.rank == 2 and node.attrs["perm"] == (1, 0)
     return node.operands["x"] if turns else value
 
 
 def _is_turned(node: Node) -> bool:
-    """Whether a product's constant is as [out, in], as a linear layer has it."""
+    """Returns whether a product's constant is as [out, in], as a linear layer has it."""
     value, lies = node.operands["b"], node.attrs.get("trans_b") is True
     for _ in range(2):
         lies ^= _before(value) is not value
@@ -100,7 +106,8 @@ def _is_turned(node: Node) -> bool:
 
 
 def _row(value: Value, weight: Value, node: Node) -> tuple[Value, Array] | None:
-    """A constant that is added to each row: where it stands, and its elements along one axis."""
+    """Returns a constant that is added to each row: where it is, and its elements along one
+    axis."""
     source = value.node.operands["x"] if value.node.op == "dequantize" else value
     held, quant = source.constant, source.type.quant
     if held is None or (quant is None) is (source is not value):
@@ -120,7 +127,8 @@ def _row(value: Value, weight: Value, node: Node) -> tuple[Value, Array] | None:
 
 
 def _added(node: Node, weight: Value) -> tuple[Node, Value] | None:
-    """The add after a product without a bias that alone reads it, and what it adds to rows."""
+    """Returns the add after a product without a bias that alone reads it, and what it adds to
+    rows."""
     use = node.result.only_use
     if use is None or use.node.op != "add" or use.node.stages or use.node.schemes:
         return None
@@ -155,7 +163,7 @@ def _replace(graph: Graph, node: Node) -> str:
 
 
 def _weight(graph: Graph, node: Node, codes: Value) -> Value:
-    """The quantized values of a matrix [out, in], dequantized."""
+    """Returns the quantized values of a matrix [out, in], dequantized."""
     old, held = _before(node.operands["b"]), codes.constant
     assert held is not None
     if not _is_turned(node):

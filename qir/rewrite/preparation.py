@@ -1,4 +1,4 @@
-"""What a preparation step of a profile is given, beside the graph."""
+"""The arguments of a preparation step of a profile, apart from the graph."""
 
 from __future__ import annotations
 

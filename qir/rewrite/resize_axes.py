@@ -19,7 +19,7 @@ RESIZES = frozenset({"resize", "resize_nearest"})
 def name_axes(graph: Graph, node: Node) -> bool:
     """Names the axes after channels where none is named and the first two keep their sizes.
 
-    Says whether it did; scales and sizes of the first two go.
+    Returns whether it did; scales and sizes of the first two are removed.
     """
     if node.op not in RESIZES or node.attrs["axes"] or node.attrs["roi"] or node.schemes:
         return False

@@ -16,7 +16,7 @@ from qir.ir.types import Array, TensorType
 
 
 def not_plain(node: Node) -> bool:
-    """Whether an op is none of floats alone, which keeps the types that it has."""
+    """Returns whether an op is none of floats alone, which keeps the types that it has."""
     coded = any(v.type.quant for v in (*node.operands.values(), *node.results))
     return node.op in TYPED or bool(node.bodies or node.inner or node.stages) or coded
 
@@ -122,7 +122,7 @@ class Retyping:
         return held
 
     def _elements(self, held: Held) -> Held:
-        """The elements in the new type; of a large array when they are asked for."""
+        """Returns the elements in the new type; of a large array when they are asked for."""
         kind = self._to.carrier
         return later(held.shape, kind, lambda box: part(held, box).astype(kind))
 
@@ -136,7 +136,7 @@ class Retyping:
 
 
 def _first(value: Value) -> Node | None:
-    """The first reader of a value."""
+    """Returns the first reader of a value."""
     return min((u.node for u in value.uses), key=lambda n: n._rank, default=None)
 
 

@@ -1,4 +1,4 @@
-"""Scans without what nobody reads: parts, carried values, and what only these need."""
+"""Removes unused results, carried values and sequences of scans."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def _trim(graph: Graph, node: Node) -> bool:
 
 
 def _needed(body: Graph, read: Sequence[bool], carried: int) -> list[bool]:
-    """Which results of a body are needed: those that are read, and states that others hang on."""
+    """Returns which results of a body are needed: those that are read, and states that others hang
+    on."""
     kept, ends = list(read), list(body.outputs.values())
     while True:
         above = _above(end for end, keep in zip(ends, kept, strict=True) if keep)

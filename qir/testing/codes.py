@@ -18,7 +18,7 @@ from qir.testing.reals import Reals
 
 
 def random_map(pick: Pick, storage: DType) -> QuantType:
-    """A map of the whole tensor."""
+    """Returns a quantized type of the whole tensor."""
     low, high = storage.bounds
     scale = np.float32(2.0 ** -(3 + pick(4)) * (1 + pick(99) / 64))
     return uniform(storage, np.asarray(scale), low + pick(high - low + 1))
@@ -37,7 +37,7 @@ class IntegerNetwork(Reals):
         return TensorType(shape, random_map(self.pick, U8))
 
     def state(self, op: str, operands: dict[str, Value], **attrs: Attr) -> Value:
-        """An op whose result is of a map of its own."""
+        """Returns an op whose result is of a quantized type of its own."""
         full = spec(op).complete(attrs)
         (kind,) = spec(op).rule(make_call(op, operands, full))
         return self.graph.add(op, operands, attrs, types=[self.codes(kind.shape)]).result

@@ -46,7 +46,7 @@ _SHAPES: tuple[Shape, ...] = (
 _KINDS = (F32, F32, F32, F64, F16, I64, I32, U8, BOOL)
 _CODED = frozenset({"dequantize", "requantize", "recode", "qparams"})
 _STATED = frozenset({"quantize", "requantize"})
-"""Ops whose result is of a map that is stated."""
+"""Ops whose result is of a quantized type that is stated."""
 _WHOLE = ("indices", "places", "lengths", "offsets", "positions", "shape", "size", "sizes", "count")
 _ROWS = ("gamma", "beta", "mean", "var")  # mostly alike
 _TRUTH = ("condition", "cond", "mask")
@@ -98,7 +98,7 @@ class _Guess:
         return options[self.pick(len(options))]
 
     def add(self) -> Node | None:
-        """The node; None, and nothing left after, where the guess does not fit."""
+        """Returns the node; None, and nothing left after, where the guess does not fit."""
         operands = self.hard() or self.operands()
         attrs: Mapping[str, Attr] = {
             a.name: self.attr(a) for a in self.row.attrs if a.required or not self.pick(3)
@@ -141,7 +141,7 @@ class _Guess:
     # -- operands -----------------------------------------------------------------------------
 
     def hard(self) -> dict[str, Value]:
-        """The operands of an op that no guess would find."""
+        """Returns the operands of an op that no guess would find."""
         shapes = _HARD[self.row.name][0] if self.row.name in _HARD else {}
         optional = {slot.name for slot in self.row.operands if slot.optional}
         return {
@@ -151,7 +151,7 @@ class _Guess:
         }
 
     def alike(self, slot: str, shape: Shape) -> Value:
-        """A value of that shape that is there, or a constant."""
+        """Returns a value of that shape that is there, or a constant."""
         kind = I64 if slot in _WHOLE else U8 if self.row.name.endswith("_integer") else F32
         found = [v for v in self.values if v.type == TensorType(shape, kind)]
         if found and self.pick(4):
@@ -186,7 +186,7 @@ class _Guess:
         return self.store(self.elements(shape, kind))
 
     def constant(self, slot: str) -> Value:
-        """A constant for a slot, of a shape that its name and the first operand suggest."""
+        """Returns a constant for a slot, of a shape that its name and the first operand suggest."""
         base = self.x.express if self.x is not None else F32
         kind = base if slot in _ROWS else (base, base, base, I64, BOOL)[self.pick(5)]
         if slot in _TRUTH and self.pick(4):
@@ -213,7 +213,7 @@ class _Guess:
         return rng.integers(0, 2, shape).astype(kind.carrier)
 
     def known(self) -> Shape:
-        """The first operand's sizes; those that nobody knows stand as 2."""
+        """Returns the first operand's sizes; those that nobody knows stand as 2."""
         shape = self.x.shape if self.x is not None else ()
         return tuple(d if isinstance(d, int) else 2 for d in shape)
 

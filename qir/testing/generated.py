@@ -18,7 +18,7 @@ from qir.testing.whole import whole_graph
 
 
 def random_graph(seed: int, form: Form = "float", *, decorated: bool = False) -> Graph:
-    """The graph of a seed; `decorated` ones have odd names, types, history and plans."""
+    """Returns the graph of a seed; `decorated` ones have odd names, types, history and plans."""
     return build(random.Random(seed).randrange, form, decorated)
 
 
@@ -45,7 +45,7 @@ def sample_inputs(graph: Graph, seed: int) -> dict[str, NDArray[np.generic]]:
 
 
 def build(pick: Pick, form: Form, decorated: bool) -> Graph:
-    """The graph of a source of chance."""
+    """Returns the graph of a source of chance."""
     if form == "whole":
         graph = whole_graph(pick)
     else:

@@ -51,7 +51,7 @@ NAMES = (
 
 
 def odd_name(pick: Pick) -> str:
-    """A name that tries the text form."""
+    """Returns a name that tries the text form."""
     if pick(3):
         return NAMES[pick(len(NAMES))]
     return "".join(chr(pick(0x1F600 if pick(4) == 0 else 0x250)) for _ in range(pick(5)))
@@ -77,7 +77,7 @@ def odd_array(pick: Pick, kind: DType, shape: tuple[int, ...]) -> NDArray[np.gen
 
 
 def odd_number(pick: Pick) -> float:
-    """A number of any size, its bits drawn."""
+    """Returns a number of any size, its bits drawn."""
     if pick(2):
         return (0.1, 1.0, 0.0235, 1e-45, 3.4e38, 1e-7, 16777217.0, 1 / 3)[pick(8)]
     bits = np.array([pick(1 << 16) << 16 | pick(1 << 16)], np.uint32)
@@ -86,7 +86,7 @@ def odd_number(pick: Pick) -> float:
 
 
 def odd_type(pick: Pick) -> TensorType:
-    """A type of any shape and element."""
+    """Returns a type of any shape and element."""
     sizes = (1, 2, 3, 5, 8, 9, None, dims.symbol("N"), dims.parse("(N+3)//2*M - 1"))
     shape = tuple(sizes[pick(len(sizes))] for _ in range(pick(4)))
     if pick(4) == 0:

@@ -76,7 +76,7 @@ class Reals:
         return size
 
     def window(self, x: Value) -> dict[str, tuple[int, ...]]:
-        """A kernel that fits, with stride and pad."""
+        """Returns a kernel that fits, with stride and pad."""
         kernel = tuple(1 + self.pick(min(3, self.size(x, axis))) for axis in (2, 3))
         pad = tuple(self.pick(k) for k in (*kernel, *kernel))
         return {"kernel": kernel, "stride": (1 + self.pick(2), 1 + self.pick(2)), "pad": pad}

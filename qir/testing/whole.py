@@ -29,7 +29,7 @@ _CHAINED = ("relu", "sigmoid", "tanh", "neg", "abs", "clip", "add", "mul")
 
 
 def whole_graph(pick: Pick) -> Graph:
-    """A program that uses any part of the language."""
+    """Returns a program that uses any part of the language."""
     graph = Graph("main")
     values: list[Value] = []
     for i in range(1 + pick(3)):
@@ -74,7 +74,7 @@ class _Growth:
         self.values += node.results
 
     def some(self, most: int, kept: Callable[[Value], bool] = lambda value: True) -> list[Value]:
-        """A few of the values, any of them more than once."""
+        """Returns a few of the values, any of them more than once."""
         found = [v for v in self.values if kept(v)]
         return [found[self.pick(len(found))] for _ in range(self.pick(most + 1))] if found else []
 
@@ -128,7 +128,8 @@ class _Growth:
     def body(
         self, kinds: Sequence[TensorType], first: int, made: Sequence[int], extra: bool
     ) -> tuple[Graph, list[TensorType]]:
-        """A body; it gives those of its inputs that `made` names, changed, and perhaps more.
+        """Returns a body; it gives those of its inputs that `made` names, changed, and perhaps
+        more.
 
         `first` of the inputs are not grown upon. The types are of what it gives besides.
         """

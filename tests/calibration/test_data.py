@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import tracemalloc
 import weakref
 import zipfile
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from qir.calibration import DataSource, InputSpec, open_data, open_feeds
 from qir.calibration.data import Data
+from qir.calibration.rows import open_npy
 from qir.errors import DataError, UsageError
 
 Array = NDArray[np.generic]
@@ -196,6 +198,39 @@ def test_memory_holds_a_batch_and_not_the_data(tmp_path: Path) -> None:
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 4e6, file
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux says what is resident")
+def test_a_file_that_was_read_is_no_memory_of_the_process(tmp_path: Path) -> None:
+    def resident() -> int:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+
+    np.save(tmp_path / "big.npy", np.ones((4000, 4096), np.float32))  # 64 MB
+    source = open_data(tmp_path / "big.npy", {"x": InputSpec((None, 4096), F32)}, batch=50)
+    before, most = resident(), 0
+    for batch in source:
+        assert batch["x"].all()
+        most = max(most, resident())
+    assert most - before < 16 << 20
+
+
+def test_an_npy_file_gives_its_rows_in_any_order_and_says_when_it_became_shorter(
+    tmp_path: Path,
+) -> None:
+    np.save(tmp_path / "c.npy", X)
+    np.save(tmp_path / "fortran.npy", np.asfortranarray(X))
+    for name in ("c", "fortran"):
+        rows = open_npy(tmp_path / f"{name}.npy")
+        assert rows.shape == X.shape
+        assert rows.dtype == X.dtype
+        for start, stop in ((4, 7), (0, 2), (8, 99), (10, 12), (0, 10)):
+            assert np.array_equal(rows.read(start, stop), X[start:stop])
+    rows = open_npy(tmp_path / "c.npy")
+    whole = (tmp_path / "c.npy").read_bytes()
+    (tmp_path / "c.npy").write_bytes(whole[:-4])
+    with pytest.raises(DataError, match="ends too early"):
+        rows.read(8, 10)
 
 
 def test_what_a_batch_is_put_together_from_is_dropped() -> None:

@@ -99,7 +99,7 @@ def test_images_that_do_not_do_are_named(tmp_path: Path) -> None:
     paths[0].write_text("no image")
     refused(r"a\.png: cannot be read as an image: cannot identify image file; replace or remove it")
     np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8), np.float32))
-    refused("--preprocess goes with images, and these are none")
+    refused("--preprocess is for images, and these are none")
 
 
 IDS = {"ids": InputSpec((None, 4), np.dtype(np.int64)), "mask": InputSpec((None, 4), F32)}

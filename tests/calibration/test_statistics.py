@@ -221,7 +221,7 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=said):
             Statistics.load(path)
 
-    refused(tmp_path / "missing", "No such file")
+    refused(tmp_path / "missing", "no such file")
     refused(tmp_path, "cannot be read|not a file")
     path = tmp_path / "s"
     save_file({"x": np.ones(3)}, path)

@@ -58,7 +58,7 @@ def assert_one_line(outcome: Outcome, *statuses: int) -> None:
     lines = outcome.err.splitlines()
     assert len(lines) == 1, outcome
     assert lines[0].startswith("qir: "), outcome
-    assert len(lines[0]) < 240, outcome
+    assert len(lines[0]) < 800, outcome
     assert lines[0].isprintable(), outcome
     assert "Traceback" not in outcome.err + outcome.out, outcome
     assert "a fault in QIR" not in outcome.err, outcome

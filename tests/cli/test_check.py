@@ -79,7 +79,7 @@ def test_statistics_and_other_samples_are_checked_too(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--labels", "x.npy"], "--labels goes with --drop or --check"),
+        (["--labels", "x.npy"], "--labels needs --drop or --check"),
         (["--check-data", "x.npy"], "--check-data and --metric go with --check"),
         (["--check", "--metric", "top1"], "--metric measures by labels: give --labels FILE"),
         (["--check", "--labels", "{few}"], "7 labels, the data have 24 samples"),

@@ -156,7 +156,7 @@ def test_wrong_preprocess_files_end_a_verb_in_one_line(folder: Path) -> None:
         *line[:3], folder / "samples.npy", *line[4:], "--preprocess", folder / "p.toml"
     )
     assert_one_line(outcome, 2)
-    assert "--preprocess goes with images, and these are none" in outcome.err
+    assert "--preprocess is for images, and these are none" in outcome.err
 
 
 def test_the_verb_prints_a_table(folder: Path) -> None:

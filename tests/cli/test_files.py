@@ -59,7 +59,7 @@ def test_a_part_that_is_there_is_kept_unless_it_is_to_go(
     part.write_bytes(b"somebody's notes")
     outcome = qir(*CALIBRATE, "-o", "new.stats")
     assert_one_line(outcome, 2)
-    assert "--resume goes on with it, --force starts anew" in outcome.err
+    assert "--resume continues it, --force starts anew" in outcome.err
     assert part.read_bytes() == b"somebody's notes"
     assert not Path("new.stats").exists()
     outcome = qir(*CALIBRATE, "-o", "new.stats", "--force")

@@ -63,6 +63,7 @@ def test_a_goal_out_of_reach_keeps_the_best_and_exits_with_3(folder: Path) -> No
     made = qir(*words)
     assert_one_line(made, 3)
     assert "sqnr 200.0 is out of reach" in made.err
+    assert made.err.endswith("and a lower goal goes on from its trials\n")
     assert out.exists()
     assert (folder / "best.recipe.toml").exists()
     assert (folder / "best.onnx.trials").exists()  # an easier goal goes on from it
@@ -72,7 +73,7 @@ def test_a_goal_out_of_reach_keeps_the_best_and_exits_with_3(folder: Path) -> No
     ("words", "said"),
     [
         (("--drop", "1"), "--drop needs --labels"),
-        (("--labels", "x.npy"), "--labels goes with --drop or --check"),
+        (("--labels", "x.npy"), "--labels needs --drop or --check"),
         (("--sqnr", "20", "--drop", "1"), "give one goal"),
         (("--sqnr", "nan"), "goal nan"),
         (("--sqnr", "20", "--feeds"), "measured on samples"),
@@ -107,3 +108,12 @@ def test_weights_are_rounded_on_samples_beside_statistics(folder: Path) -> None:
     made = qir(*words, *data, "-o", folder / "out.onnx")
     assert made.status == 0, made
     assert "round-weights" in (folder / "ledger.json").read_text()
+
+
+def test_reasons_that_name_another_value_alone_are_shown_once(folder: Path) -> None:
+    model, out = folder / "model.onnx", folder / "kept.onnx"
+    words = ("quantize", model, "--data", folder / "samples.npy", "--rule", "op=conv2d: float")
+    made = qir(*words, "-o", out, "--force")
+    (line,) = (line for line in made.out.splitlines() if line.split()[:1] == ["relu"])
+    assert line.count("which stays float") == 1
+    assert line.endswith(" such)")

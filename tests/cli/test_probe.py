@@ -54,7 +54,7 @@ def test_what_was_measured_becomes_a_file(tmp_path: Path) -> None:
         (("nobody",), "qir: no probe 'nobody'; known: "),
         (("onnxruntime", "-o", "x.toml"), "qir: -o takes one runtime, these are onnxruntime.all"),
         (("onnxruntime.none", "-o", "no/x.toml"), "qir: no/x.toml: there is no folder no"),
-        (("onnxruntime.none", "--python", "x"), "qir: --python goes with a runtime that can be"),
+        (("onnxruntime.none", "--python", "x"), "qir: --python is for a runtime that can be"),
         (("mxnet", "--python", "nobody"), "qir: nobody is no Python that can be run"),
     ],
 )

@@ -98,7 +98,7 @@ def test_a_run_that_is_interrupted_is_saved_and_gone_on_with(
     running.send_signal(number)
     out, said = running.communicate(timeout=60)
     assert (running.returncode, out) == (status, ""), said
-    assert said.splitlines()[-1] == f"qir: {why}; --resume goes on from new.stats.part"
+    assert said.splitlines()[-1] == f"qir: {why}; --resume continues from new.stats.part"
     done = len(Statistics.load("new.stats.part").batches)
     assert 5 <= done < models.SAMPLES
     outcome = qir(*WORDS, "--resume")
@@ -124,7 +124,7 @@ def test_quantizing_goes_on_where_its_calibration_was_interrupted(
     out, said = running.communicate(timeout=60)
     assert (running.returncode, out) == (130, ""), said
     part = "new.onnx.stats.part"
-    assert said.splitlines()[-1] == f"qir: interrupted; the same command goes on from {part}"
+    assert said.splitlines()[-1] == f"qir: interrupted; the same command continues from {part}"
     assert not Path("new.onnx").exists()
     done = len(Statistics.load(part).batches)
     assert 5 <= done < models.SAMPLES
@@ -173,7 +173,7 @@ def test_a_search_that_is_interrupted_goes_on_from_its_trials(
         patched.setattr(TrialCache, "get", some)
         stopped = qir(*QUANTIZE, *SEARCH, "-o", "new.onnx")
     assert_one_line(stopped, 130)
-    assert "interrupted; the same command goes on from new.onnx.trials" in stopped.err
+    assert "interrupted; the same command continues from new.onnx.trials" in stopped.err
     assert not Path("new.onnx").exists()
     assert not Path("new.recipe.toml").exists()
     assert list(json.loads(Path("new.onnx.trials").read_text())["numbers"]) == measured

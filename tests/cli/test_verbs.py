@@ -216,7 +216,7 @@ def test_a_request_to_stop_leaves_nothing_half_written(folder: Path) -> None:
     assert running.returncode == 143
     kept = set(os.listdir(folder)) - before  # nothing yet, or what the same command goes on from
     assert kept <= {"new.onnx.stats.part"}
-    more = "; the same command goes on from new.onnx.stats.part" if kept else ""
+    more = "; the same command continues from new.onnx.stats.part" if kept else ""
     assert said == f"qir: stopped by the system{more}\n"
 
 

@@ -11,12 +11,12 @@ from qir.ir.ops import FAMILIES, OPS, AttrSpec, OpSpec, Slot
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "ops.md"
 HEAD = """# Ops
 
-Every op of the language: its operands (`?` may be absent, `*` any number), its attributes with
-what each holds unless it is given (`!` must be given), and what it computes. Sizes follow from the
-operands; a size that hangs on data is `?`. What an op rounds within itself may have a type and a
-plan, as operands may; bodies are graphs that see their own inputs alone. Ops that only move
-elements carry codes, with their scales along an axis or in blocks where these survive the move.
-Results are computed in float64 and rounded once.
+Every op of the language: operands (`?` optional, `*` any number), attributes with their defaults
+(`!` required), and the result. Shapes follow from the operands; a dimension that depends on data
+is `?`. Results that an op rounds inside may have a type and a scheme, as operands may. Bodies are
+graphs that see their own inputs alone. Ops that only move elements keep the quantized type, with
+per-axis or per-block scales where these survive the move. Results are computed in float64 and
+rounded once.
 """
 
 
@@ -34,7 +34,7 @@ def _attr(attr: AttrSpec) -> str:
 
 
 def _within(row: OpSpec) -> str:
-    held = {"rounds within": row.inner, "holds the bodies": row.bodies}
+    held = {"rounds inside": row.inner, "holds the bodies": row.bodies}
     found = {said: ", ".join(f"`{n}`" for n in names) for said, names in held.items() if names}
     return "".join(f"; {said} {names}" for said, names in found.items())
 

@@ -102,8 +102,8 @@ def test_what_follows_has_the_bytes_of_its_steps(
             got = np.full_like(other, np.nan)
             arrays = [last(x), got, other]
             plan = Plan(0, [(EXTERNAL, array.nbytes) for array in arrays], isa=isa)
-            plan.float_last_conv2d("step", 0, 1, row, bias, **more, op=op, a=0.1, times=times, added=2,
-                             low=0.0, high=4.0)  # fmt: skip
+            more |= {"low": 0.0, "high": 4.0, "op": op, "a": 0.1, "times": times, "added": 2}
+            plan.float_last_conv2d("step", 0, 1, row, bias, **more)
             plan.run(arrays, threads=threads)
             assert got.tobytes() == wanted.tobytes()
 

@@ -423,7 +423,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
     ):
         with pytest.raises(ValueError):  # noqa: PT011
             _codes.fixed(acc, one, rows, **(shifted | change))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="7 sums for 8 codes"):
+    with pytest.raises(ValueError, match="7 sums for 8 quantized values"):
         _codes.fixed(acc[:7], one, rows, **shifted)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="table has 9 bytes"):
         _codes.lookup(one, np.zeros(9, np.uint8), one, itemsize=1, entry=1)

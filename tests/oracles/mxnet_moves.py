@@ -60,6 +60,8 @@ def moves(rng: Any) -> Iterator[Case]:
     row = {"data": rng.randn(2, 1, 4, 1).astype(np.float32)}
     yield "broadcast to", S.broadcast_to(x, shape=(2, 3, 0, 5)), row
     yield "broadcast like", S.broadcast_like(x, S.var("other")), {**row, "other": image}
+    wide = S.broadcast_like(x, S.var("other"), lhs_axes=(1, 3), rhs_axes=(2, 1))
+    yield "broadcast like of axes", wide, {**row, "other": image}
     yield "broadcast axis", S.broadcast_axis(x, axis=(1, 3), size=(3, 2)), row
     for mode in ("constant", "edge", "reflect"):
         pad = {"mode": mode, "pad_width": (0, 0, 0, 0, 1, 2, 2, 1)}

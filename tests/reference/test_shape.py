@@ -136,7 +136,7 @@ def test_moves_say_what_does_not_fit() -> None:
     ):
         with pytest.raises(OpError, match=words):
             reshape(x, np.array(shape))
-    with pytest.raises(OpError, match="leaves a size open beside one of 0"):
+    with pytest.raises(OpError, match="leaves a size open next to one of 0"):
         reshape(x[:0], np.array([0, -1]))
     with pytest.raises(OpError, match=r"shape is float32\[2\], it takes one i64 row"):
         reshape(x, np.ones(2, np.float32))

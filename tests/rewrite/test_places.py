@@ -68,7 +68,7 @@ CASES: Mapping[str, tuple[Graph, str, str, str, str]] = {
     ),
     "padding": (
         graph(BEFORE, "%y = conv2d(%n, %w) {pad = (1, 1, 1, 1)} : 1x2x6x6xf32"),
-        *("before", "n", "y", "it pads with zeros, or spreads, beside what would be shifted"),
+        *("before", "n", "y", "it pads with zeros, or spreads, next to what would be shifted"),
     ),
     "nothing there": (
         *(graph("%n = relu(%x) : 1x2x4x4xf32", f"%y = {NORM.format('n')}"), "after", "y", "n"),

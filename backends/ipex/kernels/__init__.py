@@ -1,4 +1,4 @@
-"""What kernels of Intel's extension for PyTorch compute beside "accumulate and round once"."""
+"""Kernels of Intel's extension for PyTorch that are not "accumulate and round once"."""
 
 from __future__ import annotations
 

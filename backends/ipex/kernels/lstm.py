@@ -36,13 +36,13 @@ class _Way:
     bias: Real32
 
     def gates(self, x: Whole, h: Whole) -> list[Real32]:
-        """What the curves read, in the order i, o, f, c."""
+        """Returns what the curves read, in the order i, o, f, c."""
         sums = (x @ self.w.T + h @ self.r.T).astype(F) / self.unit + self.bias
         return np.split(sums, 4, axis=-1)
 
 
 def float_cell(call: MethodCall, arrays: Arrays, results: Results) -> tuple[Codes, ...]:
-    """The quantized values of all states; the last state and the cell in float."""
+    """Returns the quantized values of all states; the last state and the cell in float."""
     of = _checked(call, arrays, results)
     x = arrays["x"].astype(np.int64)
     x = x.swapaxes(0, 1) if call.attrs["batch_first"] else x
@@ -62,7 +62,7 @@ def float_cell(call: MethodCall, arrays: Arrays, results: Results) -> tuple[Code
 def _run(
     way: _Way, steps: Whole, of: Affine, starts: tuple[Real32 | None, Real32 | None]
 ) -> tuple[Whole, Real32, Real32]:
-    """All states as quantized values, the last as floats, and the cell."""
+    """Returns all states as quantized values, the last as floats, and the cell."""
     gain, zero, shape = F(1) / F(of.scale), F(of.zero), (steps.shape[1], way.r.shape[1])
 
     def coded(x: Real32) -> Whole:
@@ -87,7 +87,7 @@ def _tanh(x: Real32) -> Real32:
 
 
 def _starts(call: MethodCall, arrays: Arrays, number: int) -> tuple[Real32 | None, Real32 | None]:
-    """The first state and cell of a direction, where given."""
+    """Returns the first state and cell of a direction, where given."""
     axis = 1 if call.attrs["batch_first"] else 0
     h, c = (np.take(arrays[s], number, axis).astype(F) if s in arrays else None for s in _FIRST)
     return h, c
@@ -108,7 +108,8 @@ def _way(call: MethodCall, arrays: Arrays, of: Affine, number: int) -> _Way:
 
 
 def _checked(call: MethodCall, arrays: Arrays, results: Results) -> Affine:
-    """The map of x and of the states; OpError for a layer that the kernel does not have."""
+    """Returns the quantized type of x and of the states; raises OpError for a layer that the kernel
+    does not have."""
     for name, plain in _PLAIN.items():
         if call.attrs[name] != plain:
             raise OpError(f"{call.op}: float_cell takes {name} = {plain!r} alone")

@@ -18,7 +18,8 @@ from qir.reference.method import Codes, F, MethodCall, Real32, one_scale, stored
 
 
 def sums_in_turn(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
-    """A product of floats in float32, one term after the other, each added in one rounding."""
+    """Returns a product of floats in float32, one term after the other, each added in one
+    rounding."""
     a, b = (dequantize(arrays[slot], call.map(slot), call.rule) for slot in ("a", "b"))
     a = a.swapaxes(-1, -2) if call.attrs["trans_a"] else a
     b = b.swapaxes(-1, -2) if call.attrs["trans_b"] else b
@@ -76,7 +77,7 @@ def summed_rows(
 
 
 def about_zero(name: str, *maps: Affine) -> None:
-    """OpError for scales along an axis, or a zero point that is not 0."""
+    """Raises OpError for scales along an axis, or a zero point that is not 0."""
     one_scale(name, *maps)
     if any(np.any(of.zero) for of in maps):
         raise OpError(f"{name}: the runtime's kernel takes no zero point but 0")
@@ -111,7 +112,8 @@ def blocks_of_terms(
 
 
 def _block(call: MethodCall, terms: int) -> int:
-    """How many terms are summed as integers: those of a scale of weights, else 128, 64 or 32."""
+    """Returns how many terms are summed as integers: those of a scale of weights, else 128, 64 or
+    32."""
     quant = call.types["w"].quant
     held = {} if quant is None or quant.grain is None else dict(quant.grain.blocks)
     size = held.get(1, next((n for n in (128, 64, 32) if terms % n == 0), 0))
@@ -124,7 +126,8 @@ def _block(call: MethodCall, terms: int) -> int:
 
 
 def _weights(call: MethodCall, w: Codes) -> tuple[Real32, NDArray[np.int64]]:
-    """The scale of each element of the weights, and its quantized value less the zero point."""
+    """Returns the scale of each element of the weights, and its quantized value less the zero
+    point."""
     held = call.map("w").over(w.shape)
     if held.plus is not None:
         raise OpError(f"{call.op}: the runtime knows no weights with an offset")

@@ -247,12 +247,36 @@ def _where(writer: SymbolWriter, node: Node) -> Entry:
 
 def wide(writer: SymbolWriter, node: Node, value: Value, entry: Entry) -> Entry:
     """Returns a value as large as the result of a node."""
+    if not all(isinstance(size, int) for size in node.result.type.shape):
+        return _wide_as_others(writer, node, value, entry)
     sizes = writer.sizes(node, node.result)
     lead = len(sizes) - max(value.type.rank, 1)
     if lead > 0:
         shape = (*(1,) * lead, *(writer.sizes(node, value) or (1,)))
         entry = writer.step(node, "Reshape", [entry], {"shape": shape})
     return writer.step(node, "broadcast_to", [entry], {"shape": sizes or (1,)})
+
+
+def _wide_as_others(writer: SymbolWriter, node: Node, value: Value, entry: Entry) -> Entry:
+    """Returns a value with axes as long as open ones of other tensors."""
+    wanted, held = node.result.type.shape, value.type.shape or (1,)
+    for _ in range(len(wanted) - len(held)):
+        entry = writer.step(node, "expand_dims", [entry], {"axis": 0})
+    held = (*(1,) * (len(wanted) - len(held)), *held)
+    for axis, (size, now) in enumerate(zip(wanted, held, strict=True)):
+        if size == now:
+            continue
+        if isinstance(size, int):
+            attrs: dict[str, object] = {"axis": axis, "size": size}
+            entry = writer.step(node, "broadcast_axis", [entry], attrs)
+            continue
+        like = next((v for v in writer.found if size in v.type.shape), None)
+        if like is None or now != 1:
+            writer.size(node, node.result, axis)  # refused: no tensor has this size
+            continue
+        attrs = {"lhs_axes": (axis,), "rhs_axes": (like.type.shape.index(size),)}
+        entry = writer.step(node, "broadcast_like", [entry, writer.found[like]], attrs)
+    return entry
 
 
 def _is_nan(writer: SymbolWriter, node: Node) -> Entry:

@@ -21,7 +21,7 @@ def is_kept(node: Node) -> bool:
 
 
 def write(writer: SymbolWriter, ranges: Ranges, node: Node) -> None:
-    """Writes a kept operator; PluginError for one that no file of MXNet had."""
+    """Writes a kept operator; raises PluginError for one that no file of MXNet had."""
     try:
         entry = _write(writer, ranges, node)
     except (AssertionError, LookupError, TypeError, ValueError) as error:

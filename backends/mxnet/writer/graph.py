@@ -35,6 +35,7 @@ from . import (
     recurrent,
     signed,
 )
+from .rewritten import rewritten
 from .symbol import Entry
 from .writer import REMEDY, STEP, Row, SymbolWriter
 
@@ -93,6 +94,7 @@ def prepared(graph: Graph, ledger: Ledger, *, integers: bool = False) -> Graph:
     """Returns the graph as MXNet computes it: grouped, channels first, constants folded."""
     last = any(n.attrs.get("layout") == "NHWC" for n in graph)
     made = run_passes(graph, [Layout("nchw")], ledger) if last else graph.copy()
+    rewritten(made)
     if integers:
         aside = Ledger()
         signed.signed(made, ledger)

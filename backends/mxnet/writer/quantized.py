@@ -162,6 +162,8 @@ def _kept(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     x, result = first.operands["x"].type, node.result.type.quant
     if rest or x.quant is None or result is None or not x.quant.same_map(result):
         return "its result has another scale than its data"
+    if first.op.endswith(("_pool", "_pool2d")) and x.rank != 4:
+        return f"MXNet pools integers along two axes, its data have {x.rank} in all"
     if first.op.endswith("_pool2d"):
         before, after = _pads(first)
         if before != after or any(d != 1 for d in _wholes(first, "dilation")):

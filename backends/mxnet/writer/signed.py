@@ -22,7 +22,7 @@ def signed(graph: Graph, ledger: Ledger) -> None:
     for value in movable(graph, _around_128, kernels=True):
         kind = value.type.quant
         assert kind is not None
-        bounds = None if kind.bounds is None else tuple(end - _MIDDLE for end in kind.bounds)
+        bounds = kind.bounds and (kind.bounds[0] - _MIDDLE, kind.bounds[1] - _MIDDLE)
         made = uniform(I8, kind.scales(), np.int64(0), bounds=bounds)
         made = replace(made, express=kind.express, scale_dtype=kind.scale_dtype)
         graph.set_type(value, value.type.with_element(made))

@@ -31,7 +31,8 @@ def quantized(graph: Graph, ledger: Ledger) -> int:
 
 
 def _only_made_so(node: Node) -> bool:
-    """Whether a quantize of a constant needs a function, and reading its result needs none."""
+    """Returns whether a quantize of a constant needs a function, and reading its result needs
+    none."""
     if node.op != "quantize" or node.operands["x"].constant is None or len(node.operands) > 1:
         return False
     kind = node.result.type

@@ -1,4 +1,4 @@
-"""The forms that a model can be written in, made of one another with the proof in the ledger."""
+"""Makes the forms that a model can be written in from one another, and records the proof."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ _ROWS = "* |> *"
 def formed(
     graph: Graph, form: str | None, ledger: Ledger, *, standard: bool, lossy: bool = False
 ) -> Graph:
-    """A graph in the form asked for; `standard` has no operators but ONNX's own, `lossy` allows
-    quantized values to move.
+    """Returns a graph in the form asked for.
+
+    `standard` has no operators but ONNX's own; `lossy` allows quantized values to move.
 
     Nothing asked for is the first form, in which operators of onnxruntime's own stay. Reals alone
     have that form as they are; all else is a copy. Raises Refused where a form has nothing to hold.
@@ -116,10 +117,10 @@ def _open(graph: Graph, ledger: Ledger) -> None:
 
 
 def _channels_last(graph: Graph) -> bool:
-    """Whether another framework laid images out with channels last.
+    """Returns whether another framework's images are channels last (NHWC).
 
-    ONNX has them first: transposes about each layer would keep its runtimes from computing it on
-    codes.
+    ONNX has channels first: transposes around each layer would keep its runtimes from integer
+    kernels.
     """
     return any(
         node.attrs.get("layout") == "NHWC" and all(o.framework != "onnx" for o in node.origins)
@@ -129,7 +130,7 @@ def _channels_last(graph: Graph) -> bool:
 
 
 def _bare(graph: Graph) -> bool:
-    """Whether nothing in it is a code, a group, or an op about codes."""
+    """Returns whether a graph has no quantized value, group, or op on quantized types."""
     return not any(
         node.op in _ABOUT_CODES or any(v.type.quant for v in node.results) or node.inner
         for _, each in graph.walk()
@@ -173,7 +174,7 @@ def _left_raw(graph: Graph, ledger: Ledger) -> None:
 
 
 def _left_real(graph: Graph, ledger: Ledger, *, biased: bool) -> None:
-    """Says which products of codes stay on reals since kernels' sums would wrap."""
+    """Records which quantized products stay float since the int32 accumulator would wrap."""
     for each in bodies(graph):
         for node in each:
             if _of_bytes(node) and (said := wrapping(each, node, biased=biased)):
@@ -181,7 +182,7 @@ def _left_real(graph: Graph, ledger: Ledger, *, biased: bool) -> None:
 
 
 def _of_bytes(node: Node) -> bool:
-    """Whether it is a product of reals of 8-bit codes."""
+    """Returns whether a node is a float product of dequantized 8-bit values."""
     if node.op not in SLOTS:
         return False
     made = [node.operands[slot].node for slot in SLOTS[node.op][:2]]
@@ -190,7 +191,7 @@ def _of_bytes(node: Node) -> bool:
 
 
 def _left(form: str | None, *, standard: bool) -> AbstractContextManager[None]:
-    """Leaves operators on codes that a form has, or that a file had where none is asked for."""
+    """Keeps quantized operators that the form has, or, without a form, that the file had."""
     if form == "integer":
         return kept_operators.kept(kept_operators.fed_to_sums)
     if form is not None:
@@ -242,7 +243,7 @@ def _choose(graph: Graph, ledger: Ledger) -> None:
 
 
 def _numbers(node: Node) -> list[Value]:
-    """What gives a node's types their numbers."""
+    """Returns what gives a node's types their numbers."""
     if node.op in ("foreign", "output", "fused") or not _dynamic(node):
         return []
     return [v for s, v in node.operands.items() if s.rpartition(".")[2] in ("scale", "zero")]
@@ -254,7 +255,7 @@ def _dynamic(node: Node) -> bool:
 
 
 def _fixed(graph: Graph) -> set[Value]:
-    """What hangs on constants alone, and has no codes."""
+    """Returns the float values that depend on constants alone."""
     out: set[Value] = set()
     for node in graph:
         plain = not any(v.type.quant for v in node.results)
@@ -269,7 +270,7 @@ def _fixed(graph: Graph) -> set[Value]:
 
 
 def _needed(numbers: Iterable[Value], fixed: set[Value]) -> set[Node]:
-    """What computes those of some numbers that are fixed."""
+    """Returns what computes those of some numbers that are fixed."""
     out: set[Node] = set()
     waiting = [v.node for v in numbers if v in fixed and v.constant is None]
     while waiting:

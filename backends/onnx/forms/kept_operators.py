@@ -1,4 +1,4 @@
-"""Operators on quantized values that stay so, whatever form the others get."""
+"""Quantized operators that are kept, whatever form the others get."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ def kept(which: Callable[[Node], bool]) -> AbstractContextManager[None]:
 
 
 def same(node: Node) -> bool:
-    """Whether a node is a quantized operator that a file had, and no rewrite made it another."""
+    """Returns whether a node is a quantized operator that a file had, and no rewrite made it
+    another."""
     return _read(node, standard=False)
 
 
 def same_and_standard(node: Node) -> bool:
-    """Whether it is one, and ONNX's own."""
+    """Returns whether it is one, and ONNX's own."""
     return _read(node, standard=True)
 
 
 def on_reals(node: Node) -> bool:
-    """Whether a node is a group with nothing inside that quantized values could be for.
+    """Returns whether a node is a group with nothing inside that quantized values could be for.
 
     None are about it or in it, and no product in it reads what is dequantized.
     """
@@ -57,7 +58,8 @@ def _inside(node: Node) -> Iterator[Node]:
 
 
 def fed_to_sums(node: Node) -> bool:
-    """Whether a node moves quantized values that raw sums alone read: integers there and here."""
+    """Returns whether a node moves quantized values that raw sums alone read: integers there and
+    here."""
     moves = not node.stages and spec(node.op).traits.value_preserving
     if not moves and node.op != "recode":
         return False

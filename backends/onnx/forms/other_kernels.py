@@ -1,16 +1,19 @@
-"""Gives integer layers of other runtimes the biases and storage that onnxruntime's kernels take."""
+"""Converts biases and storage types of other runtimes' layers to those of onnxruntime's kernels."""
 
 from __future__ import annotations
 
+from qir.analysis.summand_storage import saturating
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
-from qir.ledger import Ledger
+from qir.ledger import Change, Ledger
+from qir.passes.forms.expand_qdq import expand
 from qir.passes.forms.round_biases import RoundBiases
 from qir.passes.forms.split_sums import SplitSums
 from qir.passes.forms.store_weights import StoreWeights
 from qir.passes.forms.unsigned_data import UnsignedData
 
+STEP = "onnx forms"
 _FEW = 4
 """Steps that sums may move results by where losses are allowed."""
 
@@ -24,6 +27,11 @@ def fit(graph: Graph, ledger: Ledger, *, lossy: bool = False) -> None:
     onnxruntime adds biases to the sums. QLinearConv and QGemm take data and make results of one
     storage; where one layer has u8 on one side and i8 on the other, all i8 data become u8.
     """
+    for node in list(graph):
+        if apart := saturating(graph, node):  # said of the storage that the kernel has
+            said = f"written as float ops between quantized values{apart}"
+            ledger.add(Change.APPROXIMATED, STEP, node.name, said)
+            expand(graph, node)
     SplitSums(_FEW if lossy else 1).run(graph, ledger)
     StoreWeights(rescaled=True).run(graph, ledger)
     RoundBiases().run(graph, ledger)
@@ -32,7 +40,8 @@ def fit(graph: Graph, ledger: Ledger, *, lossy: bool = False) -> None:
 
 
 def _mixes(node: Node) -> bool:
-    """Whether a layer reads signed bytes and makes unsigned ones, or the other way round."""
+    """Returns whether a layer reads signed bytes and makes unsigned ones, or the other way
+    round."""
     op, held = node.op, {slot: slot for slot in node.operands}
     if node.stages:
         first = node.stages[0]

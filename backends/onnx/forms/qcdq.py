@@ -14,7 +14,7 @@ from ..writer.writer import OnnxWriter
 
 
 def source(node: Node) -> Origin | None:
-    """The Clip that a node stands for too, if its model had one."""
+    """Returns the Clip that a node stands for too, if its model had one."""
     return next((o for o in node.origins if (o.framework, o.op) == ("onnx", "Clip")), None)
 
 

@@ -1,4 +1,4 @@
-"""What a model has not in the form that was asked for: counted, and why."""
+"""Counts the ops that are not in the requested form, with the reasons."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def told(model: onnx.ModelProto, form: str, ledger: Ledger, *, standard: bool) -
 
 
 def _everywhere(graph: onnx.GraphProto) -> Iterator[tuple[NodeProto, list[_Codes], bool]]:
-    """What is between quantized values in a graph, and in what its branches and loops hold."""
+    """Yields what is between quantized values in a graph, and in what its branches and loops
+    hold."""
     yield from _between(graph)
     for node in graph.node:
         for held in (a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH):
@@ -84,7 +85,7 @@ def _between(graph: onnx.GraphProto) -> Iterator[tuple[NodeProto, list[_Codes], 
 
 
 def _narrows(node: NodeProto) -> bool:
-    """Whether it gives floats in 16 bits, as results have them that a model says are so."""
+    """Returns whether it gives floats in 16 bits, as results have them that a model says are so."""
     return node.op_type == "Cast" and any(a.name == "to" and a.i in _NARROW for a in node.attribute)
 
 
@@ -116,7 +117,7 @@ def _read(node: NodeProto, types: Mapping[str, str], held: set[str]) -> _Codes:
 
 
 def _why(node: NodeProto, sides: list[_Codes], ends: bool, form: str, *, standard: bool) -> str:
-    """Why an op stays as it is; empty where the form has nothing to say of it."""
+    """Returns why an op stays as it is; empty where the form has nothing to say of it."""
     if form == "integer":
         return _SUMS if node.op_type in _PRODUCTS else ""
     if form == "nbits":

@@ -1,4 +1,4 @@
-"""Data that another framework's rule quantizes while a model runs: ONNX has one rule of its own."""
+"""Dynamic quantization by another framework's range rule: ONNX has one rule of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that nobody changed is given back as its file has it."""
+"""Copies the file of a model that was not changed."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _NEWEST_IR = 13
 def kept_files(
     graph: Graph, path: Path, dialect: Dialect, ledger: Ledger
 ) -> list[tuple[Path, Path]]:
-    """What to copy for an untouched graph, and where to; nothing where that will not do.
+    """Returns what to copy for an untouched graph, and where to; nothing where that will not do.
 
-    It will not where the target takes no operator set, format or domain that the file has. What
-    is beside the model comes first. The ledger says where another file has the name of data.
+    It will not where the target takes no operator set, format or domain that the file has. What is
+    next to the model comes first. The ledger says where another file has the name of data.
     """
     source = untouched(graph)
     if source is None or source.suffix.lower() != ".onnx":
@@ -51,7 +51,7 @@ def kept_files(
 
 
 def copy(source: Path, to: Path) -> None:
-    """Copies a file, by rename; InputError where the system refuses."""
+    """Copies a file, by rename; raises InputError where the system refuses."""
     if to.exists() and to.samefile(source):
         return
     to.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def copy(source: Path, to: Path) -> None:
 
 
 def _taken(graph: Graph, source: Path, dialect: Dialect) -> bool:
-    """Whether the target takes the file's format, operator set and domains."""
+    """Returns whether the target takes the file's format, operator set and domains."""
     opset = source_opset(graph)
     with source.open("rb") as stream:
         head = stream.read(2)
@@ -78,7 +78,8 @@ def _taken(graph: Graph, source: Path, dialect: Dialect) -> bool:
 
 
 def _microsoft(source: Path) -> bool:
-    """Whether a model has operators of onnxruntime's own, in whatever form they were read."""
+    """Returns whether a model has operators of onnxruntime's own, in whatever form they were
+    read."""
     with (
         source.open("rb") as stream,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as held,
@@ -99,7 +100,7 @@ def _named(nodes: Iterable[onnx.NodeProto]) -> bool:
 
 
 def _beside(source: Path) -> list[PurePosixPath] | None:
-    """The files of data that the model names; None where a name leads elsewhere."""
+    """Returns the files of data that the model names; None where a name leads elsewhere."""
     with (
         source.open("rb") as stream,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as held,
@@ -114,7 +115,7 @@ def _beside(source: Path) -> list[PurePosixPath] | None:
 
 
 def _sparse(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """The parts of the sparse tensors of a graph and of those within it."""
+    """Yields the parts of the sparse tensors of a graph and of those within it."""
     attributes = [a for node in graph.node for a in node.attribute]
     held = (t for a in attributes for t in (a.sparse_tensor, *a.sparse_tensors))
     for each in (*graph.sparse_initializer, *held):
@@ -124,7 +125,8 @@ def _sparse(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 
 def _inside(folder: Path, place: str) -> bool:
-    """Whether a file of a model's data is beside it, no link leading to it from elsewhere."""
+    """Returns whether a file of a model's data is next to it, no link leading to it from
+    elsewhere."""
     parts = PurePosixPath(place.replace("\\", "/"))
     if "\0" in place or not parts.parts or parts.is_absolute() or ".." in parts.parts:
         return False
@@ -138,5 +140,5 @@ def _inside(folder: Path, place: str) -> bool:
 
 
 def _free(old: Path, new: Path) -> bool:
-    """Whether nothing but data of the model has their name in the new place."""
+    """Returns whether nothing but data of the model has their name in the new place."""
     return not new.exists() or new.samefile(old)

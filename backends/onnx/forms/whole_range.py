@@ -1,4 +1,4 @@
-"""Gives quantized data the whole range of their storage, where ONNX cannot clamp them to less."""
+"""Widens types with narrow bounds to their whole storage type, where ONNX cannot clamp."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _is_narrow(node: Node) -> bool:
 
 
 def _beyond(graph: Graph, node: Node) -> bool:
-    """Whether no function of primitive operators quantizes as the profile does."""
+    """Returns whether no function of primitive operators quantizes as the profile does."""
     quant = node.result.type.quant
     assert quant is not None
     return bool(custom.beyond(profile(profile_of(graph, node)).resolve(quantizing(quant))))

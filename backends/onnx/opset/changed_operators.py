@@ -36,14 +36,15 @@ Of others that did, such as Softmax, RoiAlign and DFT, the converter keeps the m
 
 
 def changed(proto: onnx.NodeProto, version: int, opset: int) -> bool:
-    """Whether the operator means another thing from one version to the other, beyond its form."""
+    """Returns whether the operator means another thing from one version to the other, beyond its
+    form."""
     if proto.domain or not version < CHANGED.get(proto.op_type, 0) <= opset:
         return False
     return proto.op_type != "Dropout" or bool(proto.output[1:] and proto.output[1])
 
 
 def inside(proto: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-    """Every node of the graphs that a node holds, and of theirs."""
+    """Yields every node of the graphs that a node holds, and of theirs."""
     for given in proto.attribute:
         for graph in [*([given.g] if given.HasField("g") else []), *given.graphs]:
             for node in graph.node:
@@ -121,7 +122,7 @@ def _grown(writer: OnnxWriter, given: list[str], y: str, attrs: Mapping[str, str
 def _scales(
     writer: OnnxWriter, node: Node, proto: onnx.NodeProto
 ) -> tuple[str, NDArray[np.float32] | None]:
-    """The name of the scales, and their numbers where they are constant."""
+    """Returns the name of the scales, and their numbers where they are constant."""
     for given in proto.attribute:
         if given.name == "scales":
             numbers = np.array(given.floats, np.float32)

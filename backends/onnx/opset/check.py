@@ -29,7 +29,8 @@ _LEFT_SINCE = 22
 
 
 def check(model: onnx.ModelProto, opset: int) -> None:
-    """Refused for a standard operator, or an attribute of one, that its operator set lacks."""
+    """Raises Refused for a standard operator, or an attribute of one, that its operator set
+    lacks."""
     _check(model.graph.node, opset)
     for function in model.functions:
         own = {o.domain: o.version for o in function.opset_import}
@@ -57,7 +58,8 @@ def _called(node: onnx.NodeProto) -> str:
 
 @lru_cache(4096)
 def _attributes(name: str, opset: int) -> frozenset[str] | None:
-    """What an operator of ONNX may have at an operator set; None where there is no such one."""
+    """Returns what an operator of ONNX may have at an operator set; None where there is no such
+    one."""
     try:
         return frozenset(onnx.defs.get_schema(name, opset, "").attributes)
     except onnx.defs.SchemaError:

@@ -61,7 +61,7 @@ _Say: TypeAlias = "Callable[[OperatorSequence, dict[str, str]], _Last]"
 
 
 def since(first: int, own: Row, say: _Say) -> Row:
-    """The one operator from a set on, and what is said instead in those before."""
+    """Returns the one operator from a set on, and what is said instead in those before."""
 
     def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
         if writer.opset >= first:
@@ -103,7 +103,7 @@ def _hard_swish(steps: OperatorSequence, ins: dict[str, str]) -> _Last:
 
 
 def _scaled(steps: OperatorSequence, x: str, squares: str) -> str:
-    """What is divided by the root of the mean of squares."""
+    """Returns what is divided by the root of the mean of squares."""
     wide = steps.do("Add", squares, steps.held(steps.work.real("eps")))
     return steps.do("Div", x, steps.do("Sqrt", wide))
 

@@ -57,7 +57,8 @@ OPERATORS = {
 
 
 def since(node: Node) -> int:
-    """The first operator set that takes a node's elements; 0 where the oldest does, or none."""
+    """Returns the first operator set that takes a node's elements; 0 where the oldest does, or
+    none."""
     name = OPERATORS.get(node.op)
     value = next(iter(node.operands.values()), None)
     if name is None or value is None or value.type.quant is not None:
@@ -68,7 +69,8 @@ def since(node: Node) -> int:
 
 @lru_cache(1024)
 def _first(name: str, kind: str) -> int:
-    """The first set in which an operator takes such elements, if it had other forms before."""
+    """Returns the first set in which an operator takes such elements, if it had other forms
+    before."""
     before = 0
     for opset in range(_OLDEST, onnx.defs.onnx_opset_version() + 1):
         try:

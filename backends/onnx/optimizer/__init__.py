@@ -1,1 +1,1 @@
-"""What onnxruntime's graph optimizer does to a written model, and how to keep it from doing so."""
+"""Effects of onnxruntime's graph optimizer on a written model, and how to prevent them."""

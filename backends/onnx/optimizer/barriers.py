@@ -15,7 +15,7 @@ _JOINED = frozenset({"add", "mul", "batch_norm"})
 
 
 def tempts(value: Value) -> bool:
-    """Whether onnxruntime's optimizer would quantize what a layer before a quantize takes.
+    """Returns whether onnxruntime's optimizer would quantize what a layer before a quantize takes.
 
     Between dequantize and quantize it quantizes float weights and biases itself, one scale a
     tensor. Before that it takes ops that move elements past quantized values, and makes constants
@@ -33,7 +33,8 @@ def tempts(value: Value) -> bool:
 
 
 def _before(node: Node) -> Node | None:
-    """What an op takes that the optimizer takes with the layer before it; None for others."""
+    """Returns what an op takes that the optimizer takes with the layer before it; None for
+    others."""
     if is_tail(node) or _moves(node):
         return next(iter(node.operands.values())).node
     if node.op in _JOINED:
@@ -43,14 +44,14 @@ def _before(node: Node) -> Node | None:
 
 
 def _coded(value: Value) -> bool:
-    """Whether a value is dequantized, ops that move elements aside."""
+    """Returns whether a value is dequantized, ops that move elements aside."""
     while _moves(value.node):
         value = value.node.operands["x"]
     return value.node.op == "dequantize"
 
 
 def _moves(node: Node) -> bool:
-    """Whether an op takes elements of one operand as they are, so that integers may be
+    """Returns whether an op takes elements of one operand as they are, so that integers may be
     taken too."""
     if node.op in ("input", "constant", "output", "foreign", "fused"):
         return False

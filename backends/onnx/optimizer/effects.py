@@ -1,4 +1,4 @@
-"""What onnxruntime does that no operator of the written model says: told in the ledger."""
+"""Records in the ledger what onnxruntime changes beyond the operators of the written model."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Which ops of a model with quantized values onnxruntime computes on quantized values: as the
-profile of it groups them, and as they are written."""
+"""Ops that onnxruntime computes on integers: by its profile's groups, or as written."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ _OTHER = BRIDGES | {"input", "constant", "output", "foreign"}
 
 
 def judged(table: Capability, graph: Graph, named: str, write: Write) -> Iterator[Verdict]:
-    """A verdict for every op: by the profile where it groups, else by the table.
+    """Yields a verdict for every op: by the profile where it groups, else by the table.
 
     An op that holds quantized values itself is taken where it is written as a quantized operator
     too. What branches and loops hold is judged as the graph is; a graph that is no program by the
@@ -50,7 +49,7 @@ def judged(table: Capability, graph: Graph, named: str, write: Write) -> Iterato
 
 
 def _parts(graph: Graph) -> dict[str, Graph]:
-    """The graphs that have to do with integers, of a graph and of what its branches and
+    """Returns the graphs that have to do with integers, of a graph and of what its branches and
     loops hold."""
     wanted = {id(each) for each in bodies(graph) if any(map(_on_codes, each))}
     return {path: part for path, part in graph.walk() if id(part) in wanted}
@@ -65,7 +64,7 @@ class _Judge:
         self.written = written
 
     def judged(self, verdict: Verdict) -> Verdict:
-        """What becomes of an op of which the table says so."""
+        """Returns what becomes of an op of which the table says so."""
         node = self.nodes.get(verdict.node)
         if node is None or node.bodies:
             return verdict
@@ -85,8 +84,8 @@ def _on_codes(node: Node) -> bool:
 
 
 def _one_number(node: Node) -> bool:
-    """Whether a where chooses between quantized values and one float value, of which the optimizer
-    makes quantized values too."""
+    """Returns whether a where chooses between quantized values and one float value, of which the
+    optimizer makes quantized values too."""
     if node.op != "where":
         return False
     sides = [node.operands[slot] for slot in ("a", "b")]
@@ -97,21 +96,21 @@ def _one_number(node: Node) -> bool:
 
 
 def _kept_real(node: Node) -> bool:
-    """Whether a product has float weights, which are written so that no optimizer
-    quantizes them."""
+    """Returns whether a product has float weights, which are written so that no optimizer quantizes
+    them."""
     weight = node.operands.get(spec(node.op).traits.weight or "")
     return weight is not None and weight.constant is not None and weight.type.quant is None
 
 
 def _of_codes(node: Node) -> bool:
-    """Whether a product's data and weights are both read from quantized values."""
+    """Returns whether a product's data and weights are both read from quantized values."""
     traits = spec(node.op).traits
     sides = [node.operands.get(slot or "") for slot in (traits.data, traits.weight)]
     return node.op in PRODUCTS | LINES and all(v is not None and read(v) for v in sides)
 
 
 def _why_real(node: Node) -> str:
-    """Why an integer product that gives floats is no quantized kernel."""
+    """Returns why an integer product that gives floats is no quantized kernel."""
     use = node.result.only_use
     if node.op in MATRIX_PRODUCTS:
         bias = node.operands.get(spec(node.op).traits.bias or "")
@@ -132,7 +131,7 @@ class _Written:
         self.failed = False
 
     def on_codes(self, node: Node) -> bool:
-        """Whether a node is written as a quantized operator."""
+        """Returns whether a node is written as a quantized operator."""
         if self.names is None:
             self.names = self._look()
         outputs = {u.slot for v in node.results for u in v.uses if u.node.op == "output"}
@@ -195,7 +194,7 @@ class _Kernels:
         self.origins |= {(node.op, o): node for o in node.origins}
 
     def head(self, node: Node) -> Node | None:
-        """The kernel that computes an op."""
+        """Returns the kernel that computes an op."""
         readers = (use.node for v in node.results for use in v.uses if use.node.op == "quantize")
         names = [node.name, f"{node.name}.codes", *(reader.name for reader in readers)]
         for kernel in (self.names[name] for name in names if name in self.names):
@@ -206,7 +205,7 @@ class _Kernels:
         return next((kernel for kernel in found if kernel is not None), None)
 
     def judged(self, node: Node, verdict: Verdict) -> Verdict:
-        """What becomes of an op between dequantize and quantize."""
+        """Returns what becomes of an op between dequantize and quantize."""
         kernel = None if _kept_real(node) else self.head(node)
         if kernel is not None:
             inside = verdict.reason if verdict.reason.startswith("in the kernel of ") else ""

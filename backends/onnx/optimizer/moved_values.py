@@ -1,4 +1,4 @@
-"""Moves of i8 values that are dequantized, with quantized values made again after them.
+"""Moves of dequantized i8 values, quantized again after them.
 
 From operator set 21 on, onnxruntime's optimizer makes them itself, states their type, makes u8 of
 their zero point, and then finds another type stated. Where quantized values are there already it
@@ -97,7 +97,7 @@ class _Moving:
         return zero is not None and zero.data_type == TensorProto.INT8
 
     def _one(self, name: str) -> onnx.TensorProto | None:
-        """A constant that onnxruntime counts as one number."""
+        """Returns a constant that onnxruntime counts as one number."""
         held = self.writer.whole.initializers.get(name)
         return held if held is not None and list(held.dims) in ([], [1]) else None
 
@@ -106,7 +106,8 @@ class _Moving:
         return next((self.sources[name] for name in names if name in self.sources), None)
 
     def _ends(self, node: onnx.NodeProto) -> bool:
-        """Whether integers are made of all that it moves, at once or after moves one by one."""
+        """Returns whether integers are made of all that it moves, at once or after moves one by
+        one."""
         first = node
         while True:
             readers = self.readers.get(node.output[0], [])
@@ -118,11 +119,11 @@ class _Moving:
             node = after
 
     def _plain(self, node: onnx.NodeProto | None) -> bool:
-        """Whether quantized values are made with one constant scale."""
+        """Returns whether quantized values are made with one constant scale."""
         return node is not None and self._one(node.input[1]) is not None
 
     def _passes(self, node: onnx.NodeProto, source: onnx.NodeProto) -> bool:
-        """Whether it may give what it takes, so that the optimizer takes it out."""
+        """Returns whether it may give what it takes, so that the optimizer takes it out."""
         if node.op_type in _NEUTRAL and not node.domain:
             held = next((h for name in node.input if (h := self._one(name)) is not None), None)
             return held is not None and numpy_helper.to_array(held).item() == _NEUTRAL[node.op_type]
@@ -135,8 +136,8 @@ class _Moving:
     # -- how ------------------------------------------------------------------------------------
 
     def _move(self, node: onnx.NodeProto, source: onnx.NodeProto) -> None:
-        """Writes a move of floats, their quantized values by the same map, and the float values of
-        these.
+        """Writes a move of floats, their quantized values by the same quantized type, and the float
+        values of these.
 
         A move of quantized values in the form that has such, and where float values would not give
         the quantized values again.
@@ -158,7 +159,7 @@ class _Moving:
         self.moved.append(out)
 
     def _again(self, source: onnx.NodeProto) -> bool:
-        """Whether every integer's real gives that integer again: no real is infinite, none
+        """Returns whether every integer's real gives that integer again: no real is infinite, none
         is zero."""
         held = self._one(source.input[1])
         if held is None:
@@ -168,7 +169,7 @@ class _Moving:
         return bool(known.tiny <= scale <= known.max / _WIDEST)
 
     def _number(self, name: str) -> str:
-        """One number that stands along an axis, as one for all."""
+        """Returns one number that stands along an axis, as one for all."""
         held = self._one(name)
         if held is None or not held.dims:
             return name

@@ -1,4 +1,4 @@
-"""Averages whose last windows hang over the padding, which quantized values and float values count
+"""Average pools whose last windows exceed the padding, which integer and float kernels count
 differently.
 
 QLinearAveragePool divides by the whole window, AveragePool by what is in the padded input.
@@ -53,7 +53,7 @@ def kept(ledger: Ledger) -> AbstractContextManager[None]:
 
 
 def differs(node: Node) -> bool:
-    """Whether a pool has windows that hang over the padding, or may have."""
+    """Returns whether a pool has windows that hang over the padding, or may have."""
     if node.stages:
         head, value = node.stages[0], node.stage_operands(0).get("x")
         return head.op in _POOLS and bool(_over(head.attrs, value, node.results[0]))
@@ -61,7 +61,7 @@ def differs(node: Node) -> bool:
 
 
 def _over(attrs: Mapping[str, Attr], x: Value | None, y: Value) -> Sequence[int | None]:
-    """How far windows hang over the padding, axis by axis; None where nobody knows."""
+    """Returns how far windows hang over the padding, axis by axis; None where nobody knows."""
     if x is None or attrs.get("ceil") is not True or attrs.get("count_pad") is not True:
         return ()
     kernel, stride, pad = (_numbers(attrs, name) for name in ("kernel", "stride", "pad"))

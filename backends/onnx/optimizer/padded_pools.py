@@ -24,7 +24,7 @@ _GONE = {"add": 0, "sub": 0, "mul": 1, "div": 1}
 
 
 def kept(writer: OnnxWriter, node: Node) -> bool:
-    """Whether a Pad of zeros has to keep them, which the ledger says then."""
+    """Returns whether a Pad of zeros has to keep them, which the ledger says then."""
     pool = _pooled(node)
     if pool is not None:
         reason = "its empty input keeps onnxruntime's optimizer from merging its zeros into"
@@ -52,7 +52,7 @@ def _zeros(arrays: Iterable[Array | None]) -> bool:
 
 
 def _pooled(node: Node) -> Node | None:
-    """The pool that reads a node's result, or what an optimizer makes the same."""
+    """Returns the pool that reads a node's result, or what an optimizer makes the same."""
     todo = [node]
     while todo:
         for use in todo.pop().results[0].uses:
@@ -67,7 +67,7 @@ def _pooled(node: Node) -> Node | None:
 
 
 def _passed(node: Node) -> bool:
-    """Whether it only moves, or may be taken out."""
+    """Returns whether it only moves, or may be taken out."""
     if node.op not in _GONE:
         return node.op in ("cast", "transpose", "expand")
     held = [v.constant for v in node.operands.values()]

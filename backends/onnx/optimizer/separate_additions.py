@@ -1,4 +1,4 @@
-"""Additions after integer products that are chosen at run time, kept out of these products.
+"""Keeps additions after dynamic integer products separate, so that they are not fused.
 
 Of MatMul and Add onnxruntime's optimizer makes a Gemm, between reshapes where data have not two
 axes. A Gemm that adds float values is no quantized kernel; after a reshape it becomes MatMulNBits,
@@ -43,7 +43,7 @@ def add_apart(graph: Graph, ledger: Ledger) -> int:
 
 
 def _chosen(node: Node) -> bool:
-    """Whether it is an integer product, those of its data computed, that gives floats."""
+    """Returns whether it is an integer product, those of its data computed, that gives floats."""
     slots = _PRODUCTS.get(node.op)
     if slots is None or node.stages or node.schemes or node.result.type.element != F32:
         return False
@@ -57,8 +57,8 @@ def _chosen(node: Node) -> bool:
 
 
 def _computed(value: Value) -> bool:
-    """Whether a value has quantized values whose scale is one and computed, and that no dequantize
-    of the source reads."""
+    """Returns whether a value has quantized values whose scale is one and computed, and that no
+    dequantize of the source reads."""
     codes = _codes(value)
     kept = value.node.op == "dequantize" and any(
         o.op == "DequantizeLinear" for o in value.node.origins
@@ -68,14 +68,14 @@ def _computed(value: Value) -> bool:
 
 
 def _codes(value: Value) -> Value | None:
-    """The quantized values that a value has, or that it is the float values of."""
+    """Returns the quantized values that a value has, or that it is the float values of."""
     if value.type.quant is not None:
         return value
     return value.node.operands["x"] if value.node.op == "dequantize" else None
 
 
 def _joined(node: Node) -> Node | None:
-    """The addition that alone reads a product, of a row, or of a matrix to one."""
+    """Returns the addition that alone reads a product, of a row, or of a matrix to one."""
     use = node.result.only_use
     if use is None or use.node.op != "add" or use.node.stages or use.node.schemes:
         return None

@@ -1,4 +1,4 @@
-"""Joins activations in a row, as a runtime does that drops those which cut nothing."""
+"""Fuses consecutive activations, as a runtime does that drops those which clamp nothing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from qir.rewrite.preparation import Preparation
 
 
 def join_activations(graph: Graph, prepared: Preparation) -> int:
-    """Makes one of two activations in a row, if a profile's runtime drops what cuts nothing: a relu
-    before a clip is part of it, and the last before a quantize goes where it cuts no code. Says
-    how many went."""
+    """Fuses two consecutive activations, if the profile's runtime drops what clamps nothing.
+
+    A relu is folded into a following clip; the last one before a quantize is removed where it
+    clamps no quantized value. Returns how many were removed.
+    """
     if not drops_tails(prepared.profile):
         return 0
     count = 0
@@ -39,7 +41,8 @@ def join_activations(graph: Graph, prepared: Preparation) -> int:
 
 
 def _before_codes(node: Node) -> bool:
-    """Whether one quantize alone reads an activation that cuts none of its quantized values."""
+    """Returns whether one quantize alone reads an activation that cuts none of its quantized
+    values."""
     use = node.result.only_use
     quant = use.node.result.type.quant if use and use.node.op == "quantize" else None
     static = quant is not None and not quant.dynamic and quant.grain is None

@@ -1,4 +1,4 @@
-"""Constants that follow from constants, which a runtime computes when it loads a model."""
+"""Folds constants, as a runtime does when it loads a model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ONCE = frozenset(
     "add sub mul div relu clip min max leaky_relu prelu sqrt reciprocal floor ceil round square "
     "trunc abs neg sign where reduce_max reduce_min cast constant_of_shape".split()
 )
-"""Ops whose float values have one right float32, beside those that move elements."""
+"""Ops whose float values have one right float32, next to those that move elements."""
 
 
 def fold_constants(graph: Graph, prepared: Preparation) -> int:

@@ -1,4 +1,4 @@
-"""What stands beside convolutions and becomes part of these when a runtime loads a model."""
+"""Folds ops next to convolutions into these, as a runtime does when it loads a model."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def join_pads(graph: Graph, prepared: Preparation) -> int:
 
 
 def _pads(pad: Node) -> tuple[int, ...] | None:
-    """The zeros before and after each axis of images, of an op that alone puts them there."""
+    """Returns the zeros before and after each axis of images, of an op that alone puts them
+    there."""
     if pad.op != "pad" or pad.result.only_use is None or pad.stages or pad.schemes:
         return None
     pads, value = pad.attrs["pads"], pad.attrs["value"]
@@ -83,7 +84,7 @@ def _pads(pad: Node) -> tuple[int, ...] | None:
 
 
 def _taken(node: Node) -> Node | None:
-    """The op after a convolution that is taken in."""
+    """Returns the op after a convolution that is taken in."""
     use = node.result.only_use
     if use is None or use.node.op not in _BEHIND or use.slot not in ("a", "x"):
         return None
@@ -107,7 +108,7 @@ def _constant(value: Value) -> bool:
 
 
 def _each(w: Value, other: Value, *, one: bool) -> bool:
-    """Whether there is a number for each channel, or one for all where there may be one."""
+    """Returns whether there is a number for each channel, or one for all where there may be one."""
     shape, many = other.type.shape, (w.type.shape[0], *(1,) * (w.type.rank - 2))
     return shape in (many, (1, *many)) or (one and not shape)
 

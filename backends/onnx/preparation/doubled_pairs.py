@@ -1,4 +1,5 @@
-"""Pairs of quantize and dequantize in a row, which onnxruntime makes one when it loads a model."""
+"""Merges consecutive pairs of quantize and dequantize, as onnxruntime does when it loads a
+model."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def _meet(graph: Graph) -> int:
 
 
 def _pair_behind(last: Node) -> tuple[Node, Node] | None:
-    """The quantize, and the transpose before it, whose integers a transpose alone reads as
+    """Returns the quantize, and the transpose before it, whose integers a transpose alone reads as
     floats."""
     back = last.operands["x"].node
     if back.op != "dequantize" or back.result.only_use is None:
@@ -111,7 +112,8 @@ def _merge(graph: Graph, ledger: Ledger, name: str) -> int:
 
 
 def _drop(graph: Graph, ledger: Ledger, name: str) -> int:
-    """Takes out a dequantize and the quantize of the same map after it that has one reader."""
+    """Takes out a dequantize and the quantize of the same quantized type after it that has one
+    reader."""
     count = 0
     for last in [node for node in graph if node.op == "quantize"]:
         use, between = last.result.only_use, last.operands["x"].node
@@ -139,7 +141,8 @@ def _drop(graph: Graph, ledger: Ledger, name: str) -> int:
 
 
 def _common(one: QuantType, other: QuantType) -> QuantType | None:
-    """The map of the range that two maps have in common, computed in float32; None if none."""
+    """Returns the quantized type of the range that two quantized types have in common, computed in
+    float32; None if none."""
     f32 = np.float32
     ends = [
         (q.low - int(q.zeros()), q.high - int(q.zeros()), f32(q.scales())) for q in (one, other)

@@ -1,4 +1,4 @@
-"""Real weights and biases between integers, which a runtime quantizes when it loads a model."""
+"""Quantizes float weights and biases of integer layers, as a runtime does when it loads a model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class _Layer:
 
 
 def takes_float(profile: Profile) -> bool:
-    """Whether the runtime of a profile quantizes float constants between quantized values."""
+    """Returns whether the runtime of a profile quantizes float constants between quantized
+    values."""
     return profile.resolve(Query("constant")).weights.given == "float"
 
 
@@ -67,7 +68,8 @@ def quantize_parameters(graph: Graph, prepared: Preparation) -> int:
 
 
 def _layer(node: Node) -> _Layer | None:
-    """The layer, where a runtime quantizes its float values; None where it leaves all of them.
+    """Returns the layer, where a runtime quantizes its float values; None where it leaves all of
+    them.
 
     Its data are dequantized by one scale, a quantize reads its result, its weights are constants
     or dequantized, and its bias is a row of constants, or it has none.
@@ -90,7 +92,7 @@ def _layer(node: Node) -> _Layer | None:
 
 
 def _dequantized(node: Node, weights: Value, bias: Value | None) -> bool:
-    """Whether weights are dequantized by one scale, or by as many as there are biases."""
+    """Returns whether weights are dequantized by one scale, or by as many as there are biases."""
     kind = weights.node.operands["x"].type.quant if weights.node.op == "dequantize" else None
     if kind is None or bias is None:
         return False
@@ -111,7 +113,8 @@ def _shape(quant: QuantType) -> tuple[int, ...]:
 
 
 def _odd(layer: _Layer) -> str:
-    """What is wrong with constants of which nobody makes integers; empty where nothing is."""
+    """Returns what is wrong with constants of which nobody makes integers; empty where nothing
+    is."""
     for name, value in (("weights", layer.weights), ("biases", layer.bias)):
         held = value.constant if value is not None else None
         if held is not None and np.isnan(held.data).any():
@@ -122,7 +125,7 @@ def _odd(layer: _Layer) -> str:
 
 
 def _ends_in_quantize(node: Node) -> bool:
-    """Whether one quantize is all that reads a node, activations before it aside."""
+    """Returns whether one quantize is all that reads a node, activations before it aside."""
     while True:
         readers = [use.node for use in node.result.uses if use.node.op != "output"]
         if len(readers) != 1:
@@ -155,7 +158,8 @@ def _code_weights(graph: Graph, layer: _Layer, prepared: Preparation) -> None:
 
 
 def map_of_weights(reals: NDArray[np.generic], rule: Rule) -> QuantType:
-    """The map of the integers that float weights become; zeros alone have one of a step of 1."""
+    """Returns the map of the integers that float weights become; zeros alone have one of a step of
+    1."""
     least, most = reals.min(initial=0), reals.max(initial=0)
     low, high = I8.bounds
     scale, zero = choose(least, most if most > least else high - low, I8, rule.choose)
@@ -199,7 +203,7 @@ def _cast(
 
 
 def _rounded(graph: Graph, layer: _Layer, bias: Value) -> Value:
-    """A bias as whole multiples of a product of scales that are given, in float."""
+    """Returns a bias as whole multiples of a product of scales that are given, in float."""
     node = layer.node
     scales = [_scale(graph, node.operands[slot].node, node) for slot in CODED[node.op][:2]]
     unit = graph.add("mul", {"a": scales[0], "b": scales[1]}, before=node).result
@@ -209,7 +213,8 @@ def _rounded(graph: Graph, layer: _Layer, bias: Value) -> Value:
 
 
 def _scale(graph: Graph, made: Node, before: Node) -> Value:
-    """The scale of quantized values that are dequantized, a constant where the type says it."""
+    """Returns the scale of quantized values that are dequantized, a constant where the type says
+    it."""
     if given := made.operands.get("x.scale"):
         return given
     quant = made.operands["x"].type.quant

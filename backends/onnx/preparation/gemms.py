@@ -1,4 +1,4 @@
-"""Products, and what is added to them or turns them, which a runtime makes one gemm."""
+"""Fuses products with an add or a transpose into gemm, as a runtime does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def join_gemms(graph: Graph, prepared: Preparation) -> int:
 
 
 def _turning(node: Node) -> Node | None:
-    """The transpose that takes a gemm."""
+    """Returns the transpose that takes a gemm."""
     use = node.result.only_use if node.op == "gemm" and "c" not in node.operands else None
     if use is None or use.node.op != "transpose" or use.node.attrs["perm"] != (1, 0):
         return None
@@ -58,7 +58,7 @@ def _turn(graph: Graph, node: Node, last: Node) -> Node:
 
 
 def joined(node: Node) -> tuple[Node, Value] | None:
-    """The add that is made one gemm with a matmul, and what it adds."""
+    """Returns the add that is made one gemm with a matmul, and what it adds."""
     if node.op != "matmul" or node.stages or node.schemes or "bias" in node.operands:
         return None
     a, b, use = node.operands["a"], node.operands["b"], node.result.only_use
@@ -73,7 +73,7 @@ def joined(node: Node) -> tuple[Node, Value] | None:
 
 
 def _taken(node: Node, a: Value, b: Value, other: Value) -> bool:
-    """Whether the shapes are those of a gemm."""
+    """Returns whether the shapes are those of a gemm."""
     if b.type.rank != 2 or any(node.attrs.get(flag) is True for flag in ("trans_a", "trans_b")):
         return False
     wide, shape = b.type.shape[1], other.type.shape

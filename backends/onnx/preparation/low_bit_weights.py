@@ -1,4 +1,4 @@
-"""Data that a runtime rounds to eight bits, because the weights beside them are few bits in blocks.
+"""Rounds data to eight bits before blockwise low-bit weights, as a runtime does.
 
 onnxruntime makes MatMulNBits of a product whose weights are dequantized, and computes it at an
 accuracy level that rounds the left side, a block of the sum at a time.
@@ -38,7 +38,7 @@ def round_data(graph: Graph, prepared: Preparation) -> int:
 
 
 def round_wide_data(graph: Graph, prepared: Preparation) -> int:
-    """Rounds also the data of products between quantized values of 16 bits, and beside larger
+    """Rounds also the data of products between quantized values of 16 bits, and next to larger
     blocks; returns how many there are."""
     return _round(graph, prepared, wide=True)
 
@@ -64,7 +64,8 @@ def rounding(graph: Graph, *, wide: bool = False) -> list[Node]:
 
 
 def _reshaped(node: Node, *, wide: bool) -> bool:
-    """Whether an addition makes of a product one between reshapes, whose data are float then.
+    """Returns whether an addition makes of a product one between reshapes, whose data are float
+    then.
 
     Scales that are constants go after a reshape, and data have quantized values there too.
     """
@@ -77,7 +78,7 @@ def _reshaped(node: Node, *, wide: bool) -> bool:
 
 
 def _block(node: Node, *, wide: bool) -> int | None:
-    """How many numbers of the data share a scale; None where the runtime rounds none."""
+    """Returns how many numbers of the data share a scale; None where the runtime rounds none."""
     if node.op not in PRODUCTS or node.stages or not _plain(node):
         return None
     a = node.operands["a"]
@@ -107,7 +108,8 @@ def _of_16_bits(value: Value) -> bool:
 
 
 def _beside(node: Node, *, wide: bool) -> int | None:
-    """How many numbers share a scale beside the weights of a product; None for other weights."""
+    """Returns how many numbers share a scale next to the weights of a product; None for other
+    weights."""
     w = node.operands["b"].node
     if w.op != "dequantize" or w.result.only_use is None or len(w.operands) > 1:
         return None
@@ -201,7 +203,8 @@ def _size(quant: QuantType, *, wide: bool) -> int | None:
 
 
 def _rounded(graph: Graph, node: Node, a: Value, size: int) -> Value:
-    """The float values of 8-bit integers of which the greatest of each block is 127, or -127."""
+    """Returns the float values of 8-bit integers of which the greatest of each block is 127, or
+    -127."""
 
     def op(name: str, attrs: dict[str, Attr] | None = None, **operands: Value) -> Value:
         return graph.add(name, operands, attrs, before=node, origins=node.origins).result

@@ -1,4 +1,4 @@
-"""Operators that do nothing, which a runtime removes when it loads a model."""
+"""Removes operators that do nothing, as a runtime does when it loads a model."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _remove(graph: Graph, node: Node) -> None:
 
 
 def _kept(node: Node) -> Value | None:
-    """The operand that an op gives as it is; None where it does something."""
+    """Returns the operand that an op gives as it is; None where it does something."""
     if node.stages or node.schemes or len(node.results) != 1 or node.result.type.quant:
         return None
     if node.op in _SAME_TYPE:
@@ -71,7 +71,7 @@ def _kept(node: Node) -> Value | None:
 
 
 def _holds(node: Node, slot: str, number: float) -> bool:
-    """Whether an operand is one given number, of no more axes than the other one."""
+    """Returns whether an operand is one given number, of no more axes than the other one."""
     value, other = node.operands[slot], node.operands["b" if slot == "a" else "a"]
     array = value.constant
     if array is None or value.node.attrs["default"] or value.type.quant is not None:
@@ -82,7 +82,7 @@ def _holds(node: Node, slot: str, number: float) -> bool:
 
 
 def _transposed_back(last: Node) -> Value | None:
-    """What a row of transposes takes, if together they leave every axis where it was."""
+    """Returns what a row of transposes takes, if together they leave every axis where it was."""
     first, order = last, _perm(last)
     while first.operands["x"].node.op == "transpose":
         before = first.operands["x"].node

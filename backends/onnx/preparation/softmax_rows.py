@@ -1,4 +1,4 @@
-"""Softmax over several axes taken as one, which onnxruntime computes on quantized values."""
+"""Rewrites softmax over several axes as onnxruntime computes it on quantized values."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from qir.rewrite.preparation import Preparation
 
 
 def flattened_softmax(graph: Graph, prepared: Preparation) -> int:
-    """Lays quantized values into rows, and quantized values back, where such a softmax stands
-    between a dequantize and a quantize, activations before that one aside. Says how many."""
+    """Lays quantized values into rows, and quantized values back, where such a softmax is between a
+    dequantize and a quantize, activations before that one aside. Says how many."""
     count = 0
     for node in list(graph):
         found = rows(node) if node.op == "reshape" else None
@@ -33,7 +33,7 @@ def flattened_softmax(graph: Graph, prepared: Preparation) -> int:
 
 
 def _end(node: Node) -> Node | None:
-    """The quantize that alone reads a node, or the activations after it."""
+    """Returns the quantize that alone reads a node, or the activations after it."""
     while True:
         use = node.result.only_use
         if use is None or use.node.stages or use.node.schemes:
@@ -70,7 +70,7 @@ def _reader(node: Node) -> Node:
 
 
 def _again(graph: Graph, node: Node, value: Value, before: Node) -> Value:
-    """The same op on another value of one operand, its result of that value's shape."""
+    """Returns the same op on another value of one operand, its result of that value's shape."""
     kind = value.type.with_element(node.result.type.element)
     made = graph.add(
         node.op,

@@ -1,4 +1,4 @@
-"""Signed quantized values that onnxruntime makes unsigned when it loads a model."""
+"""Makes signed quantized values unsigned, as onnxruntime does when it loads a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`quantization_annotation`: which constants say what the quantized values of a tensor mean."""
+"""Writes `quantization_annotation`: the constants that are the parameters of a tensor."""
 
 from __future__ import annotations
 

@@ -24,14 +24,15 @@ _PARTS = {"attention": attention_parts.sayable, "rotary": rotary_parts.sayable}
 
 
 def since(node: Node) -> int:
-    """The first operator set that has the node's form; 0 for onnxruntime's own and other ops."""
+    """Returns the first operator set that has the node's form; 0 for onnxruntime's own and other
+    ops."""
     if node.op not in _PARTS or _form(node) or _PARTS[node.op](node):
         return 0
     return _first(node)
 
 
 def _first(node: Node) -> int:
-    """The first operator set whose own operator says it."""
+    """Returns the first operator set whose own operator says it."""
     if node.op == "rotary":
         return _OWN
     if node.attrs.get("left", -1) != -1 or node.attrs.get("right", -1) != -1:
@@ -40,7 +41,7 @@ def _first(node: Node) -> int:
 
 
 def _form(node: Node) -> str:
-    """The op of onnxruntime's own domain that the node is written as, if any."""
+    """Returns the op of onnxruntime's own domain that the node is written as, if any."""
     if node.op == "rotary":
         return "RotaryEmbedding" if _turns_by_row(node) else ""
     sources = {o.op for o in node.origins if o.framework == "onnx"}
@@ -76,7 +77,8 @@ def _is_grouped(node: Node) -> bool:
 
 
 def _turns_by_row(node: Node) -> bool:
-    """Whether RotaryEmbedding of onnxruntime's domain says it: positions, and heads where asked."""
+    """Returns whether RotaryEmbedding of onnxruntime's domain says it: positions, and heads where
+    asked."""
     if "positions" not in node.operands:
         return False
     wanted = node.operands["positions"].type.rank == 1 or any(
@@ -91,7 +93,8 @@ def _heads_of(node: Node) -> object:
 
 
 def _results(writer: OnnxWriter, work: Work) -> list[str]:
-    """The names of y, present_k, present_v and qk, empty for what is not made or not used."""
+    """Returns the names of y, present_k, present_v and qk, empty for what is not made or not
+    used."""
     names = [writer.name(v) if v.uses else "" for v in work.node.results]
     names[0] = names[0] or work.out
     out = [names[0], *(names[1:3] if work.attrs["present"] else ("", ""))]
@@ -206,7 +209,7 @@ def _rotary(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
 
 
 def _whole(writer: OnnxWriter, work: Work, source: str, slot: str) -> str:
-    """The operand as the i64 that ONNX takes."""
+    """Returns the operand as the i64 that ONNX takes."""
     if work.operands[slot].type.dtype.name == "i64":
         return source
     out = writer.fresh(f"{work.out}_{slot}")

@@ -1,4 +1,4 @@
-"""Attention by products and a softmax, for operator sets that have it not."""
+"""Decomposes attention into products and a softmax, for operator sets without it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .writer import STEP, OnnxWriter, Wire, Work
 
 
 def sayable(node: Node) -> bool:
-    """Whether products and a softmax say it: nothing rounds inside, and heads are known."""
+    """Returns whether products and a softmax say it: nothing rounds inside, and heads are known."""
     q = node.operands["q"].type
     if node.inner or q.dtype.bits < 16:
         return False
@@ -31,7 +31,7 @@ def sayable(node: Node) -> bool:
 
 
 def _heads(node: Node, slot: str) -> Dim:
-    """How many heads an operand has."""
+    """Returns how many heads an operand has."""
     shape, heads = node.operands[slot].type.shape, node.attrs["heads"]
     if len(shape) == 4 and shape[1] is not None:
         return shape[1]
@@ -108,7 +108,7 @@ class _Parts:
         return steps.do("Transpose", apart, perm=(0, 2, 1, 3))
 
     def _groups(self) -> int:
-        """How many heads of q each of k and v serves."""
+        """Returns how many heads of q each of k and v serves."""
         own, theirs = (_heads(self.steps.work.node, s) for s in "qk")
         return own // theirs if isinstance(own, int) and isinstance(theirs, int) else 1
 
@@ -126,7 +126,7 @@ class _Parts:
         return steps.do("Reshape", more, steps.listed(0, wide, -1, size))
 
     def _probs(self, q: str, k: str) -> str:
-        """What softmax makes of the scores, 0 in rows that look at nothing."""
+        """Returns what softmax makes of the scores, 0 in rows that look at nothing."""
         steps, attrs = self.steps, self.steps.work.attrs
         lowest = steps.held(-math.inf)
         shown = dict(zip(("raw", "capped", "masked", "probs"), [""] * 4, strict=True))
@@ -191,7 +191,7 @@ class _Window:
     k: str
 
     def allowed(self) -> tuple[str, bool]:
-        """A tensor of bools, empty where all may be; and whether a row may see nothing."""
+        """Returns a tensor of bools, empty where all may be; and whether a row may see nothing."""
         attrs, steps = self.steps.work.attrs, self.steps
         bounds = [attrs["left"], attrs["right"]]
         if not attrs["causal"] and bounds == [-1, -1] and "lengths" not in self.ins:
@@ -227,7 +227,7 @@ class _Window:
         return self.steps.do("Gather", self.steps.do("Shape", x), place)
 
     def _known(self) -> np.ndarray | None:
-        """The same as a constant, where sizes are known."""
+        """Returns the same as a constant, where sizes are known."""
         work = self.steps.work
         rows, total, attrs = _length(work, "q"), _total(work), work.attrs
         own = _length(work, "k")
@@ -253,7 +253,8 @@ def _length(work: Work, slot: str) -> Dim:
 
 
 def _total(work: Work) -> Dim:
-    """How many keys there are; None where that is not a number, or a name without a past."""
+    """Returns how many keys there are; None where that is not a number, or a name without a
+    past."""
     own = _length(work, "k")
     if "past_k" not in work.operands:
         return own

@@ -1,4 +1,4 @@
-"""Products with weights by a table of four bits, as onnxruntime's MatMulBnb4."""
+"""Writes products with 4-bit lookup-table weights as onnxruntime's MatMulBnb4."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Bnb4Weights:
 
 
 def weights(node: Node) -> Bnb4Weights | str | None:
-    """The weights of a product as the kernel takes them, or why it does not.
+    """Returns the weights of a product as the kernel takes them, or why it does not.
 
     Nothing where they are no quantized constants by a table.
     """
@@ -89,7 +89,8 @@ def _table(quant: QuantType) -> int | None:
 
 
 def _size(quant: QuantType, kind: TensorType, depth: int) -> int | None:
-    """How many integers in a row share a scale, where the rows are laid one after another."""
+    """Returns how many integers in a row share a scale, where the rows are laid one after
+    another."""
     if quant.grain is None or quant.grain.by is not None:
         return None
     blocks = quant.grain.blocks
@@ -133,7 +134,7 @@ def group(graph: Graph, node: Node, found: Bnb4Weights, ledger: Ledger) -> None:
 
 
 def _held(graph: Graph, node: Node, found: Bnb4Weights) -> Value:
-    """The quantized values in one row, with a scale a block."""
+    """Returns the quantized values in one row, with a scale a block."""
     array, quant = found.codes.constant, found.codes.type.quant
     assert array is not None
     assert quant is not None

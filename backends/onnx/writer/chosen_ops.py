@@ -1,4 +1,4 @@
-"""Scale and zero point chosen from data, written by ONNX's primitive operators, step for step."""
+"""Decomposes choose_qparams (scale and zero point from data) into ONNX's primitive operators."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class _Steps:
     kind: DType = F32
 
     def do(self, op: str, *inputs: str, **attrs: Wire) -> str:
-        """One operator; gives its result's name."""
+        """Returns one operator; gives its result's name."""
         out = self.writer.fresh(f"{self.node.name}_{op}")
         self.writer.emit(op, inputs, [out], attrs)
         return out
 
     def held(self, value: float) -> str:
-        """A constant of the type that is computed in."""
+        """Returns a constant of the type that is computed in."""
         return self.writer.parameter(np.array(value, self.kind.carrier), "number", None)
 
     def cast(self, source: str, kind: DType) -> str:
@@ -136,7 +136,8 @@ def _give(steps: _Steps, scale: str, zero: str) -> None:
 
 
 def _fields(writer: OnnxWriter, node: Node, rule: str) -> Choose:
-    """The fields of a rule by its name; Refused for one that the operators do not compute."""
+    """Returns the fields of a rule by its name; Refused for one that the operators do not
+    compute."""
     storage = str(node.attrs["storage"])
     if rule == "profile":
         name = node.profile or writer.graph.profile

@@ -1,4 +1,4 @@
-"""Ops that ONNX says by several of its own; the ledger tells where they round more often."""
+"""Decomposes ops that ONNX lacks; the ledger says where the result is rounded more often."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Steps:
         self.writer, self.work = writer, work
 
     def number(self, value: float) -> str:
-        """A constant of the op's type."""
+        """Returns a constant of the op's type."""
         data = np.array(value).astype(self.work.kind.dtype.carrier)
         return self.writer.constant(data, f"{self.work.out}_number")
 

@@ -1,4 +1,4 @@
-"""Groups that are operators of onnxruntime's own, given back with their operands as they were."""
+"""Writes groups that are operators of onnxruntime's own domain, with their original operands."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _OPTIONAL = frozenset({"MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QAttent
 
 
 def known(node: Node) -> bool:
-    """Whether a group is an operator of an ONNX domain."""
+    """Returns whether a group is an operator of an ONNX domain."""
     return bool(node.bodies) and str(node.attrs["kernel"]).startswith(_KERNEL)
 
 
@@ -83,7 +83,7 @@ def write(writer: OnnxWriter, node: Node) -> None:
 
 
 def _places(node: Node) -> tuple[list[int], list[int]]:
-    """Where operands and results stand in the operator's lists; in order unless stated."""
+    """Where operands and results are in the operator's lists; in order unless stated."""
     slots = node.attrs["slots"]
     found: list[Attr] = list(slots) if isinstance(slots, tuple) else []
     if len(found) < 2:
@@ -94,7 +94,7 @@ def _places(node: Node) -> tuple[list[int], list[int]]:
 def _numbers(
     writer: OnnxWriter, node: Node, value: Value, scale: _Place, zero: _Place, given: dict[str, str]
 ) -> dict[int, str]:
-    """Scale and zero point of integers whose type holds them; none where they stand beside."""
+    """Scale and zero point of integers whose type holds them; none where operands do."""
     quant = value.type.quant
     if quant is None or quant.dynamic:
         return {}
@@ -138,7 +138,7 @@ def _held(writer: OnnxWriter, data: Held, name: str, given: str | None) -> str:
 
 
 def _scales(quant: QuantType) -> Held:
-    """The scales, not made where they are not."""
+    """Returns the scales, not made where they are not."""
     return quant.scale.held if isinstance(quant.scale, Array) else np.asarray(quant.scales())
 
 

@@ -1,4 +1,4 @@
-"""If, Loop and Scan: a body becomes a graph that reads what it needs from outside by name."""
+"""Writes If, Loop and Scan: a body becomes a graph that reads outer values by name."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 
 def names_read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
-    """Every name that nodes read, and that graphs within them read."""
+    """Yields every name that nodes read, and that graphs within them read."""
     for node in nodes:
         yield from node.input
         for attribute in node.attribute:

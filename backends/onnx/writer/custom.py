@@ -1,4 +1,4 @@
-"""Maps that ONNX lacks: a function of the model, made of primitive operators.
+"""Writes quantized types that ONNX lacks as functions of primitive operators.
 
 The function's metadata say the type that it stands for, and a hash of its operators, so that a
 reader who knows them reads the type back, and who changes the operators is believed.
@@ -39,7 +39,8 @@ _REALS = ("f32", "f16", "bf16", "f64")
 
 
 def odd(quant: QuantType, shape: Shape, *, constant: bool) -> bool:
-    """Whether QuantizeLinear and DequantizeLinear cannot say a map whose numbers are known."""
+    """Returns whether QuantizeLinear and DequantizeLinear cannot say a quantized type whose numbers
+    are known."""
     if quant.dynamic:
         return False
     several = quant.grain is not None and quant.axis is None and blocks(quant.grain, shape) is None
@@ -50,20 +51,21 @@ def odd(quant: QuantType, shape: Shape, *, constant: bool) -> bool:
 
 
 def early(quant: QuantType, name: str | None) -> bool:
-    """Whether a profile adds a zero point before it rounds, which QuantizeLinear does not."""
+    """Returns whether a profile adds a zero point before it rounds, which QuantizeLinear does
+    not."""
     rule = profile(name or "native").resolve(quantizing(quant))
     return rule.quantize.zero == "before" and bool(np.asarray(quant.zeros()).any())
 
 
 def by_gain(quant: QuantType, name: str) -> bool:
-    """Whether a profile multiplies by a gain that its range gives, which is 1 / scale but for the
-    last bit."""
+    """Returns whether a profile multiplies by a gain that its range gives, which is 1 / scale but
+    for the last bit."""
     rule = profile(name).resolve(quantizing(quant)).quantize
     return rule.by == "gain" and rule.zero == "none" and quant.kind == "uniform"
 
 
 def blocks(grain: Grain, shape: Shape) -> tuple[int, int] | None:
-    """The axis and size of blocks that are of one element along every other axis.
+    """Returns the axis and size of blocks that are of one element along every other axis.
 
     Nothing where they are none, or are named one by one.
     """
@@ -78,7 +80,7 @@ def blocks(grain: Grain, shape: Shape) -> tuple[int, int] | None:
 
 
 def why_not(quant: QuantType, shape: Shape) -> str:
-    """What keeps a map from being said by primitive operators; empty where nothing does."""
+    """Returns what keeps a map from being said by primitive operators; empty where nothing does."""
     if quant.dynamic:
         return "its quantization parameters are computed at run time"
     most = _WIDEST if np.asarray(quant.zeros()).any() else _ALONE
@@ -119,7 +121,7 @@ class _Steps:
         return name
 
     def held(self, data: NDArray[np.generic]) -> str:
-        """A constant, which stands in the function."""
+        """Returns a constant, which is in the function."""
         return self.do("Constant", value=numpy_helper.from_array(np.asarray(data)))
 
     def real(self, value: float) -> str:
@@ -137,7 +139,7 @@ def _node(op: str, inputs: Iterable[str], out: str, attrs: Mapping[str, object])
 
 @dataclass
 class _Numbers:
-    """The arrays of a type, which stand beside the function's operand."""
+    """The arrays of a type, which are next to the function's operand."""
 
     arrays: dict[str, Array] = field(default_factory=dict)
 
@@ -150,7 +152,7 @@ class _Numbers:
 
 
 class _Form:
-    """One function: quantize or dequantize by a map, for tensors of some shape."""
+    """One function: quantize or dequantize by a quantized type, for tensors of some shape."""
 
     def __init__(self, quant: QuantType, shape: Shape, rule: Rule) -> None:
         self.quant = replace(quant, declared=None)
@@ -216,7 +218,7 @@ class _Form:
         return self.spread(held, np.empty(0) if isinstance(held, Array) else _listed(self.quant))
 
     def table(self) -> tuple[str, NDArray[np.float32]]:
-        """The entries of a table, and the name that they have."""
+        """Returns the entries of a table, and the name that they have."""
         held = self.quant.codes
         if isinstance(held, Array):
             name = self.numbers.name(held)[1:]
@@ -336,7 +338,8 @@ def _carrier(quant: QuantType) -> int:
 def made(
     op: str, kind: TensorType, name: str, opset: int, rounding: str = ""
 ) -> tuple[FunctionProto, Mapping[str, Array]]:
-    """The function that quantizes or dequantizes by a map as a profile does, and its arrays.
+    """Returns the function that quantizes or dequantizes by a quantized type as a profile does, and
+    its arrays.
 
     Raises Refused where primitive operators cannot say it.
     """
@@ -392,7 +395,7 @@ def _function(op: str, form: _Form, opset: int, rounding: str) -> FunctionProto:
 def _digest(
     op: str, nodes: Iterable[onnx.NodeProto], arrays: list[str], said: Iterable[str]
 ) -> str:
-    """What tells one function from another, and an untouched one from one that was edited."""
+    """Returns a digest that identifies a function, and changes with any edit."""
     state = hashlib.sha256("\0".join([op, *arrays, *said]).encode())
     for node in nodes:
         state.update(node.SerializeToString(deterministic=True))

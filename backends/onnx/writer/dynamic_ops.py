@@ -1,4 +1,4 @@
-"""Numbers that a model computes while it runs: chosen, given beside quantized values, read raw."""
+"""Writes quantization parameters that are computed at run time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WIDE = (
 
 
 def companions(node: Node) -> dict[str, Value]:
-    """The operands of a node that are numbers of its types."""
+    """Returns the operands of a node that are numbers of its types."""
     if node.op in ("foreign", "fused", "output"):
         return {}
     row = spec(node.op)
@@ -61,7 +61,7 @@ def choose(writer: OnnxWriter, node: Node) -> None:
 
 
 def _its_codes(node: Node, x: Value, scale: Value, zero: Value) -> bool:
-    """Whether a quantize makes just the quantized values that the operator makes."""
+    """Returns whether a quantize makes just the quantized values that the operator makes."""
     if node.op != "quantize" or node.attrs["round"] not in ("", "even"):
         return False
     quant = node.result.type.quant
@@ -70,7 +70,7 @@ def _its_codes(node: Node, x: Value, scale: Value, zero: Value) -> bool:
 
 
 def _codes_name(writer: OnnxWriter, node: Node) -> str:
-    """The name of the integers: their own where it is a result's, else that of who reads
+    """Returns the name of the integers: their own where it is a result's, else that of who reads
     them raw."""
     value = node.result
     if any(value is v for v in writer.graph.outputs.values()):
@@ -126,8 +126,8 @@ def _fence(writer: OnnxWriter, made: str, out: str, codes: Value, said: str = _K
 
 
 def _tempts(use: Use) -> bool:
-    """Whether onnxruntime's optimizer would make an integer product and these weights integer,
-    which its kernel refuses.
+    """Returns whether onnxruntime's optimizer would make an integer product and these weights
+    integer, which its kernel refuses.
 
     It takes one zero point for the left side, and looks at that only when the model is loaded. A
     fence after the data would not do: weights alone are quantized of MatMulNBits, which rounds
@@ -142,13 +142,13 @@ def _tempts(use: Use) -> bool:
 
 
 def _many(codes: Value) -> bool:
-    """Whether quantized values have many scales that are computed."""
+    """Returns whether quantized values have many scales that are computed."""
     quant = codes.type.quant
     return quant is not None and quant.dynamic and quant.grain is not None
 
 
 def requantize(writer: OnnxWriter, node: Node) -> None:
-    """DequantizeLinear and QuantizeLinear, the numbers of either beside it or in its type."""
+    """DequantizeLinear and QuantizeLinear, the numbers of either next to it or in its type."""
     x, value = node.operands["x"], node.result
     out, quant = writer.name(value), value.type.quant
     assert quant is not None
@@ -173,7 +173,9 @@ def _dequantized(writer: OnnxWriter, node: Node, slot: str, out: str) -> None:
 
 
 def _checked(writer: OnnxWriter, node: Node, value: Value) -> QuantType:
-    """The type of integers whose numbers come beside; Refused for what ONNX has no form for."""
+    """Returns the type of integers whose parameters are operands; Refused for what ONNX cannot
+    express.
+    """
     quant = value.type.quant
     assert quant is not None
     odd = quant.kind != "uniform" or quant.plus is not None or quant.storage.name not in STORED
@@ -189,7 +191,7 @@ def _checked(writer: OnnxWriter, node: Node, value: Value) -> QuantType:
 def numbers(
     writer: OnnxWriter, node: Node, slot: str, kind: TensorType, first_is_u8: bool
 ) -> list[str]:
-    """The tensors of scale and zero point, those that stand in the type among them."""
+    """Returns the tensors of scale and zero point, those that are in the type among them."""
     quant = kind.quant
     assert quant is not None
     dot = f"{slot}." if slot else ""
@@ -214,7 +216,7 @@ def numbers(
 def _number(
     writer: OnnxWriter, node: Node, value: Value | None, quant: QuantType, name: str, wanted: DType
 ) -> str:
-    """The tensor of one number, in the type and shape that ONNX takes it in."""
+    """Returns the tensor of one number, in the type and shape that ONNX takes it in."""
     if value is None:
         held: NDArray[np.generic] = quant.scales() if name == "scale" else quant.zeros()
         return writer.parameter(
@@ -243,7 +245,7 @@ def _number(
 
 
 def around(writer: OnnxWriter, node: Node) -> None:
-    """An quantized op whose numbers stand beside: dequantize, the op in float, quantize."""
+    """An quantized op whose numbers are next to: dequantize, the op in float, quantize."""
     beside = companions(node)
     own = {s: v for s, v in node.operands.items() if s not in beside}
     if node.inner:
@@ -281,7 +283,7 @@ def around(writer: OnnxWriter, node: Node) -> None:
 
 
 def counted(writer: OnnxWriter, work: Work, slot: str) -> str:
-    """A bias of raw integers as floats: times the product of both scales, and of a gain."""
+    """Returns a bias of raw integers as floats: times the product of both scales, and of a gain."""
     traits = spec(work.op).traits
     bias = work.operands[slot]
     out = writer.fresh(f"{bias.name}_real")
@@ -334,7 +336,7 @@ def _same(writer: OnnxWriter, source: str, value: Value) -> None:
 
 
 def qparams(writer: OnnxWriter, node: Node) -> None:
-    """The numbers of a type: the tensors beside it, or constants."""
+    """The numbers of a type: the tensors next to it, or constants."""
     quant = node.operands["x"].type.quant
     assert quant is not None
     names = ("scale", "zero") if node.attrs["give"] == "numbers" else ("min", "max")
@@ -352,7 +354,8 @@ def qparams(writer: OnnxWriter, node: Node) -> None:
 
 
 def fake_quantize(writer: OnnxWriter, node: Node) -> None:
-    """QuantizeLinear and DequantizeLinear with the map of the inner slot; training is dropped."""
+    """QuantizeLinear and DequantizeLinear with the quantized type of the inner slot; training is
+    dropped."""
     source, value = writer.name(node.operands["x"]), node.result
     code = node.inner.get("code")
     if node.attrs["enabled"] is not True:

@@ -1,4 +1,4 @@
-"""The language's element types, arrays and types in ONNX's form."""
+"""Converts element types, arrays and types to ONNX."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _VERSIONS = {"i4": 10, "u4": 10, "f4e2m1fn": 11, "f8e8m0": 12, "i2": 13, "u2": 1
 
 
 def since(kind: DType) -> int:
-    """The first operator set whose QuantizeLinear makes such quantized values."""
+    """Returns the first operator set whose QuantizeLinear makes such quantized values."""
     return _SINCE.get(kind.name, 19 if kind.is_float and kind.bits == 8 else 0)
 
 
 def ir_version(kind: DType) -> int:
-    """The first version of the format that has such elements."""
+    """Returns the first version of the format that has such elements."""
     return _VERSIONS.get(kind.name, 0)
 
 
@@ -51,7 +51,7 @@ def number(kind: DType) -> int:
 
 
 def tensor(array: Array, name: str) -> onnx.TensorProto:
-    """An array; quantized values are plain numbers there."""
+    """Returns an array; quantized values are plain numbers there."""
     kind = array.type.dtype
     if kind.name == "string":
         out = onnx.TensorProto(name=name, data_type=number(kind), dims=array.held.shape)
@@ -67,35 +67,36 @@ def tensor(array: Array, name: str) -> onnx.TensorProto:
 UNKNOWN = 'opaque<"?[...]">'
 """A tensor of which neither rank nor elements are known."""
 LARGE = 1 << 14
-"""So many bytes are written from where they are; fewer stand in the message."""
+"""So many bytes are written from where they are; fewer are in the message."""
 
 
 def is_large(array: Array) -> bool:
-    """Whether its elements are in a file as bytes, and are many."""
+    """Returns whether its elements are in a file as bytes, and are many."""
     kind = array.type.dtype
     apart = kind.name == "string" or (_few(kind) and 8 % kind.bits != 0)
     return not apart and stored_size(array) >= LARGE
 
 
 def _few(kind: DType) -> bool:
-    """Whether a byte of a file holds several quantized values."""
+    """Returns whether a byte of a file holds several quantized values."""
     return kind.bits < 8 and kind.name != "bool" and kind.name in NUMBERS
 
 
 def stored_size(array: Array) -> int:
-    """How many bytes elements take in a file."""
+    """Returns how many bytes elements take in a file."""
     kind = array.type.dtype
     return -(-array.held.size * kind.bits // 8) if _few(kind) else array.held.nbytes
 
 
 def head(array: Array, name: str) -> onnx.TensorProto:
-    """An array's name, type and shape, without its elements."""
+    """Returns an array's name, type and shape, without its elements."""
     kind = number(array.type.dtype)
     return onnx.TensorProto(name=name, data_type=kind, dims=array.held.shape)
 
 
 def content(array: Array) -> Iterator[memoryview]:
-    """The bytes of elements in the order of files, run by run and without a copy of the whole."""
+    """Yields the bytes of elements in the order of files, run by run and without a copy of the
+    whole."""
     kind = array.type.dtype
     if _few(kind):
         for packed in packed_pieces(array.held, kind):
@@ -107,7 +108,7 @@ def content(array: Array) -> Iterator[memoryview]:
 
 
 def raw(data: NDArray[np.generic], kind: int, name: str) -> onnx.TensorProto:
-    """A tensor of whole bytes."""
+    """Returns a tensor of whole bytes."""
     out = onnx.TensorProto(name=name, data_type=kind, dims=data.shape)
     little = data.astype(data.dtype.newbyteorder("<"), copy=False)
     out.raw_data = np.ascontiguousarray(little).tobytes()
@@ -115,7 +116,7 @@ def raw(data: NDArray[np.generic], kind: int, name: str) -> onnx.TensorProto:
 
 
 def type_proto(kind: TensorType) -> onnx.TypeProto:
-    """A type; composed dimensions are written as their expression."""
+    """Returns a type; composed dimensions are written as their expression."""
     if kind.dtype.name == UNKNOWN:
         return onnx.TypeProto()
     if kind.dtype.is_opaque:

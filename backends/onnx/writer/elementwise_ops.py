@@ -1,4 +1,4 @@
-"""Ops that work element by element, as ONNX's operators."""
+"""Writes elementwise ops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops in float, each as ONNX's own operator."""
+"""Writes float ops, each as one ONNX operator."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _check_pad(writer: OnnxWriter, work: Work, mode: str, pads: NDArray[np.int64
 
 
 def _filler(work: Work) -> np.ndarray:
-    """What is padded with, as a real, or as the quantized value that means it."""
+    """Returns what is padded with, as a real, or as the quantized value that means it."""
     value, quant = work.real("value"), work.kind.quant
     if quant is None:
         return np.array(value, work.kind.dtype.carrier)
@@ -178,7 +178,8 @@ def _cast(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
 
 
 def since(op: str, attrs: Mapping[str, Attr]) -> int:
-    """The first operator set that has an op, 0 where it is no newer than the oldest we write."""
+    """Returns the first operator set that has an op, 0 where it is no newer than the oldest we
+    write."""
     return max(elementwise_ops.SINCE.get(op, 0), index_ops.since(op, attrs))
 
 

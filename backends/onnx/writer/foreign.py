@@ -1,4 +1,4 @@
-"""Ops that QIR does not know, given back as their file had them."""
+"""Writes foreign ops as their file had them."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ _COMPATIBLE = 26
 
 
 def version(node: Node) -> int:
-    """The version of the operator set that the node is from; of one that no file had, today's."""
+    """Returns the version of the operator set that the node is from; of one that no file had,
+    today's."""
     found = node.attrs["version"]
     assert isinstance(found, int)
     return found or (1 if node.attrs["domain"] else _COMPATIBLE)
 
 
 def since(node: Node) -> int:
-    """The first version of the operator set that has the node's form."""
+    """Returns the first version of the operator set that has the node's form."""
     proto = onnx.NodeProto(op_type=str(node.attrs["op"]), domain=str(node.attrs["domain"]))
     return _since(proto, version(node))
 
 
 def fits(node: Node, opset: int) -> bool:
-    """Whether an older operator set has the node as it is: its types, its attributes.
+    """Returns whether an older operator set has the node as it is: its types, its attributes.
 
     What later versions of these sets changed are types and attributes alone.
     """
@@ -98,7 +99,8 @@ def write(writer: OnnxWriter, node: Node) -> None:
 
 
 def _same(proto: onnx.NodeProto, one: int, other: int) -> bool:
-    """Whether an operator, with all that its graphs hold, has one form in both operator sets."""
+    """Returns whether an operator, with all that its graphs hold, has one form in both operator
+    sets."""
     found = [proto, *(n for n in changed_operators.inside(proto) if n.domain == "")]
     return all(_since(each, one) == _since(each, other) for each in found)
 
@@ -210,7 +212,7 @@ def pairs(given: Attr) -> dict[str, Attr]:
 
 
 def places(given: Attr) -> list[int]:
-    """Where operands or results stand in an operator's list."""
+    """Returns where operands or results are in an operator's list."""
     return [p for p in given if isinstance(p, int)] if isinstance(given, tuple) else []
 
 
@@ -223,7 +225,7 @@ def placed(at: list[int], names: list[str]) -> list[str]:
 
 
 def attribute(proto: onnx.NodeProto, opset: int, name: str, value: Attr) -> AttributeProto:
-    """An attribute as ONNX has it."""
+    """Returns an attribute as ONNX has it."""
     if isinstance(value, tuple) and len(value) == 2 and value[0] is None:
         return _parsed(value[1] if isinstance(value[1], bytes) else b"")
     if isinstance(value, Array):
@@ -246,7 +248,7 @@ def _parsed(data: bytes) -> AttributeProto:
 
 
 def _empty(proto: onnx.NodeProto, opset: int, name: str) -> int:
-    """The type of an attribute that is an empty list."""
+    """Returns the type of an attribute that is an empty list."""
     try:
         found = onnx.defs.get_schema(proto.op_type, opset, proto.domain).attributes[name]
     except (onnx.defs.SchemaError, KeyError):

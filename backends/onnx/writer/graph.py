@@ -1,4 +1,4 @@
-"""From a graph to an ONNX model, each node in whatever form it has."""
+"""Writes a graph as an ONNX model, node by node."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def to_model(graph: Graph, ledger: Ledger, dialect: Dialect | None = None) -> on
 def to_parts(
     graph: Graph, ledger: Ledger, dialect: Dialect | None = None
 ) -> tuple[onnx.ModelProto, Mapping[str, Array]]:
-    """A model whose large initializers have no elements, and these by name."""
+    """Returns a model whose large initializers have no elements, and these by name."""
     said, graph = dialect or Dialect(), _with_all_axes(graph)
     writer = OnnxWriter(graph, ledger, _opset(graph, said))
     writer.standard, writer.on_codes = said.standard, said.on_codes
@@ -113,7 +113,7 @@ def _with_all_axes(graph: Graph) -> Graph:
 
 
 def _why(opset: int, graph: Graph, dialect: Dialect) -> str:
-    """Why a model is of another operator set than its source."""
+    """Returns why a model is of another operator set than its source."""
     if dialect.opset is not None:
         return "as asked for"
     if opset > (provenance.source_opset(graph) or OPSET):
@@ -122,7 +122,8 @@ def _why(opset: int, graph: Graph, dialect: Dialect) -> str:
 
 
 def _opset(graph: Graph, dialect: Dialect) -> int:
-    """The operator set of the source, raised to what the graph needs; ours for other sources.
+    """Returns the operator set of the source, raised to what the graph needs; ours for other
+    sources.
 
     One newer than onnxruntime takes is lowered as far as the graph's ops let it. Refused where one
     is asked for that the graph does not fit.
@@ -151,7 +152,7 @@ def _opset(graph: Graph, dialect: Dialect) -> int:
 
 
 def _written(graph: Graph) -> Iterator[Node]:
-    """The nodes that are written, not those of a group that is written as one operator."""
+    """Yields the nodes that are written, not those of a group that is written as one operator."""
     for node in graph:
         yield node
         if node.op != "fused" or not contrib_ops.known(node):
@@ -178,7 +179,7 @@ def _asked(graph: Graph, dialect: Dialect, least: int, kept: list[Node]) -> int:
 
 
 def _needed(value: Value, *, own: bool) -> int:
-    """The first operator set that can hold such integers, unless only onnxruntime's own
+    """Returns the first operator set that can hold such integers, unless only onnxruntime's own
     meet them."""
     quant = value.type.quant
     if quant is None:
@@ -192,8 +193,8 @@ def _needed(value: Value, *, own: bool) -> int:
 
 
 def _within_operators(value: Value) -> bool:
-    """Whether quantized values are constants that operators of other domains alone read, in a form
-    of theirs.
+    """Returns whether quantized values are constants that operators of other domains alone read, in
+    a form of theirs.
 
     They are bytes in the file, as MatMulNBits has its weights, or go by those domains' sets.
     """
@@ -202,7 +203,7 @@ def _within_operators(value: Value) -> bool:
 
 
 def _microsoft(value: Value) -> bool:
-    """Whether all that makes and reads integers was onnxruntime's own in the source, as it
+    """Returns whether all that makes and reads integers was onnxruntime's own in the source, as it
     stays."""
     makers = () if value.node.op in ("constant", "input") else (value.node,)
     wanted = {"quantize": "QuantizeLinear", "dequantize": "DequantizeLinear"}
@@ -294,7 +295,7 @@ def _chain(writer: OnnxWriter, node: Node) -> None:
 
 
 def _names(node: Node, op: str, stem: str) -> tuple[str | None, str | None, bool]:
-    """The source's names of scale and zero point, and whether it had the latter."""
+    """Returns the source's names of scale and zero point, and whether it had the latter."""
     for origin in node.origins:
         if origin.framework == "onnx" and origin.op == op:
             found = dict(origin.operands)
@@ -340,7 +341,7 @@ def _quantize(writer: OnnxWriter, node: Node) -> None:
 
 
 def _even(writer: OnnxWriter, node: Node) -> None:
-    """Refused for another rounding, where scale and zero point are computed."""
+    """Raises Refused for another rounding, where scale and zero point are computed."""
     if node.attrs["round"] not in ("", "even"):
         raise writer.refuse(node, f"it rounds {node.attrs['round']!s}; ONNX rounds halves to even")
 
@@ -377,7 +378,7 @@ def _requantize(writer: OnnxWriter, node: Node) -> None:
 
 
 def _outputs(graph: Graph) -> list[tuple[str, Value]]:
-    """The results in the source's order, which edits do not keep."""
+    """Returns the results in the source's order, which edits do not keep."""
     outputs = [o for o in graph.output.origins if o.op == "Output"]
     names = [slot for o in outputs for slot, _ in o.operands]
     known = {name: i for i, name in enumerate(names)}
@@ -385,7 +386,7 @@ def _outputs(graph: Graph) -> list[tuple[str, Value]]:
 
 
 def _given(writer: OnnxWriter, used: set[str]) -> Iterator[Value]:
-    """The defaults that are written as such: initializers that are inputs too."""
+    """Yields the defaults that are written as such: initializers that are inputs too."""
     for value in writer.graph.defaults:
         if value.name in writer.initializers and value.name in used:
             yield value

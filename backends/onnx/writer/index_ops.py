@@ -1,4 +1,4 @@
-"""Ops that pick and place elements, resize, einsum, columns and matrices, as ONNX's operators."""
+"""Writes gather, scatter, resize, einsum and matrix ops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FRONT = -(2**63)
 
 
 def _picks(onnx_op: str, slot: str, *more: str, **names: str) -> Row:
-    """One operator with an operand of whole numbers; `names` are as for `operator`."""
+    """Returns one operator with an operand of whole numbers; `names` are as for `operator`."""
 
     def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
         ins[slot] = whole(writer, work, ins, slot, *more)
@@ -145,7 +145,7 @@ def _resize(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
 
 
 def _reals(writer: OnnxWriter, work: Work, name: str) -> str:
-    """An attribute of float values as an operand, absent where there are none."""
+    """Returns an attribute of float values as an operand, absent where there are none."""
     value = work.attrs[name]
     assert isinstance(value, tuple)
     if not value:
@@ -229,7 +229,8 @@ def _inverse(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
 
 
 def since(op: str, attrs: Mapping[str, Attr]) -> int:
-    """The first operator set that has an op with these attributes, where it is a newer one."""
+    """Returns the first operator set that has an op with these attributes, where it is a newer
+    one."""
     newest = [SINCE.get(op, 0)]
     match op:
         case "resize" | "resize_nearest":

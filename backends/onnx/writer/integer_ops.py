@@ -1,5 +1,4 @@
-"""Ops on integers: onnxruntime's operators for them, else the op between dequantize and
-quantize."""
+"""Writes quantized ops as onnxruntime's operators, or between dequantize and quantize."""
 
 from __future__ import annotations
 
@@ -75,7 +74,7 @@ def _real(writer: OnnxWriter, work: Work, slot: str) -> str:
 
 
 def _real_bias(writer: OnnxWriter, work: Work, slot: str, value: Value) -> str:
-    """A bias that counts in the accumulator's unit, dequantized."""
+    """Returns a bias that counts in the accumulator's unit, dequantized."""
     data, weight = ("x", "w") if "x" in work.operands else ("a", "b")
     x, w = work.operands[data].type.quant, work.operands[weight].type.quant
     if x is None or w is None:
@@ -99,7 +98,8 @@ def _real_bias(writer: OnnxWriter, work: Work, slot: str, value: Value) -> str:
 
 
 def _moves(work: Work) -> bool:
-    """Whether the op hands on quantized values of one map, which need not be touched."""
+    """Returns whether the op hands on quantized values of one quantized type, which need not be
+    touched."""
     quant = work.kind.quant
     if work.op not in _MOVES or quant is None:
         return False
@@ -125,13 +125,13 @@ def _single(quant: QuantType | None, *storages: str) -> bool:
 
 
 def _alike(work: Work, slots: Iterable[str]) -> bool:
-    """Whether operands and result are all u8, or all i8, each with one map."""
+    """Returns whether operands and result are all u8, or all i8, each with one quantized type."""
     quants = [work.operands[s].type.quant for s in slots]
     return any(all(_single(q, kind) for q in (*quants, work.kind.quant)) for kind in ("u8", "i8"))
 
 
 def _weighted(work: Work, data: str, weight: str, axis: int, *, real: bool = False) -> bool:
-    """Whether an integer product is one that the kernels take."""
+    """Returns whether an integer product is one that the kernels take."""
     x, w = work.operands[data].type.quant, work.operands[weight].type.quant
     if x is None or w is None or w.express.name != "f32" or w.storage.name not in ("u8", "i8"):
         return False
@@ -178,7 +178,7 @@ def _triple(writer: OnnxWriter, work: Work, slot: str) -> list[str]:
 
 
 def _computed(writer: OnnxWriter, work: Work, slot: str, kind: TensorType) -> list[str]:
-    """Scale and zero point that stand beside an op; a zero point of 0 where there is none."""
+    """Scale and zero point that are next to an op; a zero point of 0 where there is none."""
     quant = kind.quant
     assert quant is not None
     numbers = dynamic_ops.numbers(writer, work.node, slot, kind, False)
@@ -200,7 +200,8 @@ def _result(writer: OnnxWriter, work: Work) -> list[str]:
 
 
 def _bias(writer: OnnxWriter, work: Work, slot: str) -> list[str] | None:
-    """The raw bias as an operand; none if there is none; None if it is not in the right unit."""
+    """Returns the raw bias as an operand; none if there is none; None if it is not in the right
+    unit."""
     value = work.operands.get(slot)
     if value is None:
         return []
@@ -351,7 +352,7 @@ def _mean(writer: OnnxWriter, work: Work) -> bool:
 
 
 def beside(writer: OnnxWriter, node: Node) -> bool:
-    """Writes a quantized op whose numbers stand beside it, where onnxruntime has one for it."""
+    """Writes a quantized op whose numbers are next to it, where onnxruntime has one for it."""
     row = _OPS.get(node.op)
     kinds = (node.results[0].type, *(v.type for v in node.operands.values()))
     if row is None or len(node.results) != 1:
@@ -394,7 +395,7 @@ _OPS: dict[str, Row] = {
 
 
 def saturates(op: str, attrs: Work, kind: QuantType) -> bool:
-    """Whether rounding into those quantized values does all that the activation would."""
+    """Returns whether rounding into those quantized values does all that the activation would."""
     low, high = _bounds(op, attrs)
     scale, zero = np.float32(kind.scales()), int(kind.zeros())
     enough_low = low is None or np.rint(np.float32(low) / scale) + zero <= kind.low
@@ -443,7 +444,7 @@ def write_chain(writer: OnnxWriter, works: list[Work]) -> None:
 
 
 def _activate(writer: OnnxWriter, work: Work, codes: str, kind: TensorType) -> None:
-    """Writes dequantize, the activation, quantize, all with one map."""
+    """Writes dequantize, the activation, quantize, all with one quantized type."""
     quant, node = kind.quant, work.node
     assert quant is not None
     scale, zero = writer.pair_of(quant, node.result.lineage.tensor, node, _given(work, "result"))

@@ -1,4 +1,4 @@
-"""Products with weights in blocks of few bits, as onnxruntime's MatMulNBits."""
+"""Writes products with blockwise low-bit weights as onnxruntime's MatMulNBits."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def opened(graph: Graph, ledger: Ledger) -> None:
 
 
 def _unheld(node: Node) -> bool:
-    """Whether a node is a group of the kernel's with weights that it cannot unpack."""
+    """Returns whether a node is a group of the kernel's with weights that it cannot unpack."""
     if node.op != "fused" or node.attrs.get("kernel") != KERNEL or "B" not in node.operands:
         return False
     quant = node.operands["B"].type.quant
@@ -63,7 +63,7 @@ def _unheld(node: Node) -> bool:
 def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> tuple[int, list[str]]:
     """Groups what the kernel computes, or leaves it dequantized where only ONNX's own is wanted.
 
-    Says how much there is of that form, and of each product beside it why it is not.
+    Says how much there is of that form, and of each product next to it why it is not.
     """
     left: list[str] = []
     kernels = (KERNEL, bnb4.KERNEL)
@@ -120,7 +120,7 @@ def _plain(array: Array) -> Array | str:
 
 
 def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
-    """The weights as rows of unsigned integers in blocks, or why they are none."""
+    """Returns the weights as rows of unsigned integers in blocks, or why they are none."""
     quant, data = array.type.quant, array.held
     assert quant is not None
     if node.attrs.get("trans_a") is True or node.attrs.get("alpha", 1.0) != 1.0:
@@ -156,7 +156,7 @@ def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
 
 
 def _whole_zeros(quant: QuantType) -> bool:
-    """Whether zero points that are said as floats are quantized all the same."""
+    """Returns whether zero points that are said as floats are quantized all the same."""
     zeros = np.asarray(quant.zeros(), np.float64)
     low, high = quant.storage.bounds
     return bool(((zeros == np.rint(zeros)) & (zeros >= low) & (zeros <= high)).all())
@@ -204,7 +204,8 @@ def _listed(numbers: Held, move: int, kind: np.dtype[np.generic], name: str) -> 
 
 
 def _size(quant: QuantType, deep: int, depth: int) -> int | None:
-    """The greatest block of the kernel's in which quantized values of a row share a scale."""
+    """Returns the greatest block of the kernel's in which quantized values of a row share a
+    scale."""
     whole = max(_LEAST, min(_MOST, 1 << max(depth - 1, 0).bit_length()))
     if quant.grain is None:
         return whole

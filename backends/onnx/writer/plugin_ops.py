@@ -1,4 +1,4 @@
-"""Ops that plugins bring, written under the names that they say ONNX has for them."""
+"""Writes ops of plugins under the ONNX names that they state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .writer import OnnxWriter, Wire
 
 
 def known(node: Node) -> bool:
-    """Whether the node is an op that a plugin brings."""
+    """Returns whether the node is an op that a plugin brings."""
     return not OPS.own(node.op)
 
 

@@ -1,4 +1,4 @@
-"""Pools, as ONNX's operators; channels that stand last are moved to the front and back."""
+"""Writes pools; channels_last data are transposed before and after."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .writer import OnnxWriter, Wire, Work
 def spatial(
     writer: OnnxWriter, work: Work, ins: dict[str, str], op: str, attrs: Mapping[str, Wire]
 ) -> None:
-    """Writes an op on images; channels that stand last are moved to the front and back."""
+    """Writes an op on images; channels that are last are moved to the front and back."""
     operands = list(ins.values())
     if not work.last:
         writer.emit(op, operands, [work.out], attrs, origins=work.origins)
@@ -28,7 +28,7 @@ def spatial(
 
 
 def pool_attrs(work: Work) -> dict[str, Wire]:
-    """The attributes of a pool; those that say nothing are left out."""
+    """Returns the attributes of a pool; those that say nothing are left out."""
     out: dict[str, Wire] = {
         "kernel_shape": work.numbers("kernel"),
         "pads": work.numbers("pad"),
@@ -91,7 +91,7 @@ def _counted(writer: OnnxWriter, work: Work) -> None:
 
 
 def _even(held: tuple[int, ...], made: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The one length of all windows along each axis, where there is one."""
+    """Returns the one length of all windows along each axis, where there is one."""
     sides = list(zip(held, made, strict=True))
     return None if any(not m or h % m for h, m in sides) else tuple(h // m for h, m in sides)
 

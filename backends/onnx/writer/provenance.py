@@ -1,4 +1,4 @@
-"""Where a model comes from: what its source said of itself, and of what had to change."""
+"""Writes the metadata of the source model, and what had to change."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .elements import UNKNOWN, type_proto
 from .writer import STEP, OnnxWriter
 
 PRODUCER = "qir.producer"
-"""The key under which the source's producer stands in a model of ours."""
+"""The key under which the source's producer is in a model of ours."""
 
 
 def source_opset(graph: Graph) -> int | None:
-    """The operator set of the file that a graph was read from."""
+    """Returns the operator set of the file that a graph was read from."""
     paths = [o.path for o in graph.output.origins if (o.framework, o.op) == ("onnx", "Output")]
     return next((int(p[6:]) for p in paths if re.fullmatch(r"opset \d+", p)), None)
 
 
 def other_opsets(graph: Graph) -> dict[str, int]:
-    """The operator sets of other domains that the file imported."""
+    """Returns the operator sets of other domains that the file imported."""
     held = [o for o in graph.output.origins if (o.framework, o.op) == ("onnx", "Opset")]
     return {o.name: int(o.path) for o in held if o.path.isdigit()}
 
@@ -61,7 +61,8 @@ def restore(graph: Graph, model: onnx.ModelProto, ledger: Ledger) -> None:
 
 
 def inner_types(writer: OnnxWriter) -> Iterator[onnx.ValueInfoProto]:
-    """The types of inner tensors that the source stated; the ledger has how many are not there."""
+    """Yields the types of inner tensors that the source stated; the ledger has how many are not
+    there."""
     graph = writer.graph
     held = [o for o in graph.output.origins if (o.framework, o.op) == ("onnx", "InnerTypes")]
     made = {name for node in writer.nodes for name in node.output} if held else set()

@@ -1,4 +1,4 @@
-"""QONNX's own operators, which no runtime of ONNX has: written by their parts, or told."""
+"""Writes QONNX's operators, which no runtime of ONNX has: decomposed, or reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def told(graph: Graph, ledger: Ledger) -> None:
 
 
 def named(node: Node) -> tuple[str, str]:
-    """The domain and name of the operator that a node is of."""
+    """Returns the domain and name of the operator that a node is of."""
     if node.op == "foreign":
         return str(node.attrs["domain"]), str(node.attrs["op"])
     if node.op != "fused" or not node.bodies:

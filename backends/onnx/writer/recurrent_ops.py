@@ -1,4 +1,4 @@
-"""Recurrent layers, as ONNX's RNN, LSTM and GRU."""
+"""Writes recurrent layers as ONNX's RNN, LSTM and GRU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIRST = {3: (1, 0, 2), 4: (2, 0, 1, 3)}
 
 
 def placed(names: Mapping[str, str], slots: tuple[str, ...]) -> list[str]:
-    """The operands in ONNX's places, without empty ones at the end."""
+    """Returns the operands in ONNX's places, without empty ones at the end."""
     out = [names.get(slot, "") for slot in slots]
     while out and not out[-1]:
         out.pop()
@@ -30,7 +30,8 @@ def placed(names: Mapping[str, str], slots: tuple[str, ...]) -> list[str]:
 
 
 def refuse_inner(writer: OnnxWriter, work: Work) -> None:
-    """Refused where values are rounded inside, or where a result beyond the first is quantized."""
+    """Raises Refused where values are rounded inside, or where a result beyond the first is
+    quantized."""
     if work.node.inner:
         names = ", ".join(sorted(work.node.inner))
         raise writer.refuse(work.node, f"ONNX's {work.op} does not round {names} inside")
@@ -91,7 +92,7 @@ def _cast(writer: OnnxWriter, source: str, name: str) -> str:
 
 
 def _whole_bias(writer: OnnxWriter, work: Work, name: str, rows: int) -> str:
-    """The bias with zeros for the product with r, where it has none."""
+    """Returns the bias with zeros for the product with r, where it has none."""
     kind = work.operands["bias"].type
     ways = work.operands["w"].type.shape[0]
     if kind.shape[1] == 2 * rows:

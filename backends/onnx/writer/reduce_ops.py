@@ -1,4 +1,4 @@
-"""Reductions, ops that look along an axis, and normalizations, as ONNX's operators."""
+"""Writes reductions, ops along an axis, and normalizations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotary embedding by slices, products and sums, for operator sets that have it not."""
+"""Decomposes rotary embedding into slices, products and sums, for operator sets without it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .writer import STEP, OnnxWriter, Wire, Work
 
 
 def sayable(node: Node) -> bool:
-    """Whether it is of floats, and the size of a head is known."""
+    """Returns whether it is of floats, and the size of a head is known."""
     kind = node.operands["x"].type
     tables = [node.operands[slot].type for slot in ("cos", "sin")]
     return (
@@ -55,7 +55,7 @@ def write(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
 def _angles(
     steps: OperatorSequence, positions: str | None, table: str, x: str, *, flat: bool
 ) -> str:
-    """One number a pair, where heads stand after the length or before it."""
+    """Returns one number a pair, where heads are after the length or before it."""
     if positions is not None:
         if steps.work.operands["positions"].type.rank == 1:
             positions = _row(steps, positions, x, 1 if flat else 2)

@@ -1,4 +1,4 @@
-"""How most ops are written: one operator, its attributes under ONNX's names."""
+"""The table of ops that are one ONNX operator: its name and attributes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row: TypeAlias = "Callable[[OnnxWriter, Work, dict[str, str]], None]"
 
 
 def operator(onnx_op: str, **names: str) -> Row:
-    """One operator; `names` are ONNX's names of attributes, each with ours."""
+    """Returns one operator; `names` are ONNX's names of attributes, each with ours."""
 
     def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
         attrs = {theirs: _wire(work, ours) for theirs, ours in names.items()}
@@ -31,7 +31,8 @@ def _wire(work: Work, name: str) -> Wire:
 
 
 def whole(writer: OnnxWriter, work: Work, ins: dict[str, str], slot: str, *more: str) -> str:
-    """An operand of whole numbers as int64, or as a type that the operator takes beside it."""
+    """Returns an operand of whole numbers as int64, or as a type that the operator takes next to
+    it."""
     kind = work.operands[slot].type.dtype.name
     if kind in ("i64", *more):
         return ins[slot]

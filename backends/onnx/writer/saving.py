@@ -1,4 +1,4 @@
-"""Model files that arrive whole; large ones keep their tensors beside them.
+"""Saves model files by rename; large models have external data.
 
 Elements go from where they are to the file, and are never part of a message in memory.
 """
@@ -20,7 +20,7 @@ LIMIT = 2_000_000_000
 """Bytes that one file of protobuf can hold, with room for the rest of the model."""
 _ALIGN = 64
 _LEAST = 1024
-"""Bytes of a tensor that is worth a place beside the model."""
+"""Bytes of a tensor that is worth a place next to the model."""
 _GRAPH, _INITIALIZER, _RAW = 7, 5, 9
 Large: TypeAlias = "Mapping[str, Array]"
 
@@ -94,7 +94,7 @@ def _whole(model: onnx.ModelProto, large: Large, stream: BinaryIO) -> None:
 
 
 def _number(value: int) -> bytes:
-    """A number as protobuf writes it."""
+    """Returns a number as protobuf writes it."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)

@@ -1,4 +1,4 @@
-"""Ops that pick, repeat and rearrange elements, and ops about sizes, as ONNX's operators."""
+"""Writes ops that select, repeat and rearrange elements, and ops about shapes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _TO_LAST = (0, 2, 3, 1)
 def listed(
     writer: OnnxWriter, work: Work, name: str, onnx_op: str, theirs: str = "", *, kind: DType = I64
 ) -> str:
-    """An attribute of whole numbers as an operand, under its source's name."""
+    """Returns an attribute of whole numbers as an operand, under its source's name."""
     theirs = theirs or name
     data = np.array(work.numbers(name), kind.carrier)
     return writer.parameter(data, f"{work.out}_{theirs}", given(work, onnx_op).get(theirs))
 
 
 def given(work: Work, onnx_op: str) -> dict[str, str]:
-    """The source's names for the operands of that operator."""
+    """Returns the source's names for the operands of that operator."""
     return {s: n for o in work.origins for s, n in o.operands if o.op == onnx_op}
 
 

@@ -1,4 +1,4 @@
-"""Choices between integers and constant floats, which QLinearWhere makes between integers alone."""
+"""Writes selections between integers and constant floats, since QLinearWhere needs integers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def coded(graph: Graph, ledger: Ledger) -> None:
 
 
 def _end(node: Node) -> Node | None:
-    """The quantize that alone reads a choice, by one scale."""
+    """Returns the quantize that alone reads a choice, by one scale."""
     use = node.result.only_use
     if use is None or use.node.op != "quantize" or use.node.attrs["round"]:
         return None
@@ -49,7 +49,8 @@ def _plain(quant: QuantType | None) -> bool:
 
 
 def _map(value: Value, end: Node) -> QuantType | None:
-    """The map of the integers that a side dequantizes, of the storage that the result has."""
+    """Returns the quantized type of the integers that a side dequantizes, of the storage that the
+    result has."""
     quant = value.node.operands["x"].type.quant if value.node.op == "dequantize" else None
     result = end.result.type.quant
     kept = result is not None and quant is not None and quant.storage == result.storage
@@ -57,7 +58,8 @@ def _map(value: Value, end: Node) -> QuantType | None:
 
 
 def _codes(graph: Graph, node: Node, slot: str, end: Node) -> Value | None:
-    """A constant's quantized values, dequantized; nothing where it is none, or has a NaN."""
+    """Returns a constant's quantized values, dequantized; nothing where it is none, or has a
+    NaN."""
     value = node.operands[slot]
     held = value.constant
     if held is None or value.node.attrs["default"] or value.type.quant is not None:

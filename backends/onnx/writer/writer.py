@@ -61,7 +61,7 @@ class Work:
         node: Node,
         origins: tuple[Origin, ...],
     ) -> Work:
-        """The work with its operands in the order of the op's slots, as ONNX lists them."""
+        """Returns the work with its operands in the order of the op's slots, as ONNX lists them."""
         slots = [s.name for s in spec(op).operands]
         if list(operands) == slots[: len(operands)]:
             return cls(op, attrs, operands, kind, out, node, origins)
@@ -74,7 +74,7 @@ class Work:
         return cls(op, attrs, ordered, kind, out, node, origins)
 
     def variadic(self, prefix: str) -> list[str]:
-        """The slots of a variadic operand, in order."""
+        """Returns the slots of a variadic operand, in order."""
         found = [s for s in self.operands if s.startswith(f"{prefix}.")]
         return sorted(found, key=lambda s: int(s.rpartition(".")[2]))
 
@@ -95,7 +95,7 @@ class Work:
 
     @property
     def last(self) -> bool:
-        """Whether channels stand last."""
+        """Whether channels are last."""
         return self.attrs.get("layout") == "NHWC"
 
 
@@ -125,7 +125,7 @@ class OnnxWriter:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
         self.large: dict[str, Array] = {}
-        """Elements of initializers that stand here without them."""
+        """Elements of initializers that are here without them."""
         self.infos: list[onnx.ValueInfoProto] = []
         self.domains: dict[str, int] = {"": opset}
         self.standard: bool = outer.standard if outer else False
@@ -163,11 +163,11 @@ class OnnxWriter:
         self._aliases.add(value)
 
     def is_alias(self, value: Value) -> bool:
-        """Whether another operator writes the value's tensor."""
+        """Returns whether another operator writes the value's tensor."""
         return value in self._aliases
 
     def name(self, value: Value) -> str:
-        """The tensor that holds a value; constants are written when first asked for."""
+        """Returns the tensor that holds a value; constants are written when first asked for."""
         if (name := self._names.get(value)) is not None:
             return name
         if (array := value.constant) is None:
@@ -176,7 +176,7 @@ class OnnxWriter:
         return name
 
     def fresh(self, base: str) -> str:
-        """A tensor name that is not taken."""
+        """Returns a tensor name that is not taken."""
         name, count = base, 1
         while name in self._taken:
             name, count = f"{base}_{count}", count + 1
@@ -208,7 +208,7 @@ class OnnxWriter:
         return name
 
     def hold(self, name: str, array: Array) -> None:
-        """Writes an initializer; large ones stand there without their elements."""
+        """Writes an initializer; large ones are there without their elements."""
         if is_large(array):
             self.initializers[name], self.large[name] = head(array, name), array
         else:
@@ -228,7 +228,8 @@ class OnnxWriter:
         return name
 
     def parameter(self, data: Held, name: str, given: str | None, kind: DType | None = None) -> str:
-        """A scale or zero point, under the name its source gave it; equal ones are shared."""
+        """Returns a scale or zero point, under the name its source gave it; equal ones are
+        shared."""
         if self.outer is not None:
             return self.outer.parameter(data, name, given, kind)
         kind = kind or dtype_of(np.empty(0, data.dtype))
@@ -250,7 +251,7 @@ class OnnxWriter:
         return given
 
     def _key(self, name: str) -> bytes:
-        """What an initializer holds, whatever it is called."""
+        """Returns what an initializer holds, whatever it is called."""
         if (array := self.large.get(name)) is None:
             return _nameless(self.initializers[name])
         return Array(array.held, TensorType(array.held.shape, array.type.dtype)).digest.encode()
@@ -291,7 +292,8 @@ class OnnxWriter:
         self.nodes.append(node)
 
     def check_domain(self, op: str, domain: str, name: str) -> None:
-        """Refused for an operator that ONNX itself does not have, where only those are wanted."""
+        """Raises Refused for an operator that ONNX itself does not have, where only those are
+        wanted."""
         own = domain == custom.DOMAIN or domain.startswith("ai.onnx")
         if self.standard and domain and not own:
             said = f"{op} is {domain}'s and no operator of ONNX itself"
@@ -318,7 +320,8 @@ class OnnxWriter:
         self.ledger.add(change, STEP, out, said)
 
     def check(self, node: Node, quant: QuantType, *, constant: bool) -> None:
-        """Refused for a map that QuantizeLinear and DequantizeLinear cannot say."""
+        """Raises Refused for a quantized type that QuantizeLinear and DequantizeLinear cannot
+        say."""
         odd = (
             quant.kind != "uniform"
             or quant.dynamic
@@ -335,7 +338,8 @@ class OnnxWriter:
             )
 
     def check_made(self, node: Node, quant: QuantType) -> None:
-        """Refused for integers that DequantizeLinear reads and QuantizeLinear does not make."""
+        """Raises Refused for integers that DequantizeLinear reads and QuantizeLinear does not
+        make."""
         if quant.storage == I32:
             said = (
                 "QuantizeLinear makes quantized values of 2 to 16 bits and of floats of 4 "
@@ -346,7 +350,7 @@ class OnnxWriter:
     def pair(
         self, value: Value, node: Node, given: tuple[str | None, str | None] = (None, None)
     ) -> tuple[str, str]:
-        """The names of a value's scale and zero point."""
+        """Returns the names of a value's scale and zero point."""
         kind = value.type
         return self.pair_of(kind.quant, value.lineage.tensor, node, given, kind.shape)
 
@@ -358,7 +362,7 @@ class OnnxWriter:
         given: tuple[str | None, str | None] = (None, None),
         shape: Shape = (),
     ) -> tuple[str, str]:
-        """The names of scale and zero point, written once where they are equal.
+        """Returns the names of scale and zero point, written once where they are equal.
 
         Those of blocks are as the blocks of a tensor of that shape do.
         """
@@ -377,7 +381,7 @@ class OnnxWriter:
         )
 
     def real(self, value: Value, node: Node) -> str:
-        """The tensor of a value's float values; quantized values are dequantized once."""
+        """Returns the tensor of a value's float values; quantized values are dequantized once."""
         quant = value.type.quant
         if quant is None:
             return self.name(value)
@@ -446,7 +450,8 @@ class OnnxWriter:
     def _custom(
         self, op: str, source: str, kind: TensorType, out: str, node: Node, rounding: str = ""
     ) -> None:
-        """Writes a call of the function that quantizes or dequantizes by a map that ONNX lacks."""
+        """Writes a call of the function that quantizes or dequantizes by a quantized type that ONNX
+        lacks."""
         name = node.profile or self.graph.profile or "native"
         quant = kind.quant
         if op == "Quantize" and quant is not None and custom.by_gain(quant, name):
@@ -469,7 +474,7 @@ class OnnxWriter:
         self.ledger.add(Change.EXACT, "onnx emitter", out, said)
 
     def along(self, quant: QuantType, shape: Shape, node: Node) -> dict[str, Wire]:
-        """The attributes that say how scales are; Refused for blocks that ONNX has not."""
+        """Returns the attributes that say how scales are; Refused for blocks that ONNX has not."""
         if quant.grain is None:
             return {}
         if quant.axis is not None:
@@ -495,15 +500,15 @@ class OnnxWriter:
 
 
 def _one(array: Array, other: Array) -> bool:
-    """Whether two constants of a tensor may stand as one: equal elements, and as quantized values
-    of two maps only where they were one."""
+    """Returns whether two constants of a tensor may stand as one: equal elements, and as quantized
+    values of two quantized types only where they were one."""
     a, b = array.type.quant, other.type.quant
     alike = a is None or b is None or a.same_map(b) or _place(array.held) == _place(other.held)
     return alike and equal(array.held, other.held)
 
 
 def _place(held: Held) -> object:
-    """What tells where elements are."""
+    """Identifies the memory of an array's elements."""
     if not isinstance(held, np.ndarray) or not held.size:
         return id(held)
     return (held.__array_interface__["data"][0], held.shape, held.strides)
@@ -527,13 +532,13 @@ def _laid(held: Held, quant: QuantType, shape: Shape) -> Held:
 
 
 def _clipped(value: Value) -> bool:
-    """Whether a Clip after its quantize keeps quantized values within their bounds."""
+    """Returns whether a Clip after its quantize keeps quantized values within their bounds."""
     found = any((o.framework, o.op) == ("onnx", "Clip") for o in value.node.origins)
     return found and value.node.op == "quantize"
 
 
 def _nameless(proto: onnx.TensorProto) -> bytes:
-    """What a tensor holds, whatever it is called."""
+    """Returns what a tensor holds, whatever it is called."""
     out = onnx.TensorProto()
     out.CopyFrom(proto)
     out.ClearField("name")

@@ -44,7 +44,7 @@ def _two(op: str) -> Write:
 
 
 def _plain(op: str) -> Write:
-    """An op without a type attribute."""
+    """Returns an op without a type attribute."""
     return lambda w, n: w.add(op, tuple(map(w.read, n.operands.values())), n.name)
 
 
@@ -171,7 +171,7 @@ def _selu(w: Nodes, n: Node) -> str:
 
 
 def _by_factor(op: str, factor: float) -> Write:
-    """A function of a product, or a product of a function, with a constant."""
+    """Returns a function of a product, or a product of a function, with a constant."""
 
     def write(w: Nodes, n: Node) -> str:
         s = ElementwiseWriter(w, n)

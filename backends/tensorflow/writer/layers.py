@@ -36,7 +36,7 @@ def padding(
     pad: Sequence[int],
     dilation: Sequence[int] = (),
 ) -> dict[str, Attr]:
-    """Returns the padding attributes of windows on channels that stand last."""
+    """Returns the padding attributes of windows on channels that are last."""
     if not any(pad):
         return {"padding": "VALID"}
     axes = len(kernel)
@@ -160,14 +160,14 @@ def _conv2d(w: Nodes, n: Node) -> str:
 
 
 def padded(w: Nodes, n: Node, image: str, x: Value, pad: Sequence[int], value: float = 0) -> str:
-    """Adds a value, zero as a rule, around images or volumes whose channels stand last."""
+    """Adds a value, zero as a rule, around images or volumes whose channels are last."""
     axes = len(pad) // 2
     rows = np.asarray([[0, 0], *zip(pad[:axes], pad[axes:], strict=True), [0, 0]], np.int32)
     return w.add("PadV2", (image, w.constant(rows), scalar(w, value, x)), n.name, T=kind(x))
 
 
 def _conv1d(w: Nodes, n: Node) -> str:
-    """One row of an image: [batch, channels, width] is [batch, 1, width, channels]."""
+    """Returns one row of an image: [batch, channels, width] is [batch, 1, width, channels]."""
     x, weight = n.operands["x"], n.operands["w"]
     held = constant_weights(n, weight)[:, :, None]
     data, deep = filters(held, int(number(n, "groups")))
@@ -266,7 +266,7 @@ def _global(op: str) -> Write:
 
 
 def _product(w: Nodes, n: Node, a: Value, b: Value, *, left: bool, right: bool) -> str:
-    """A product of matrices, or of stacks of them, which may be transposed."""
+    """Returns a product of matrices, or of stacks of them, which may be transposed."""
     given = (w.read(a), w.read(b))
     if a.type.rank == b.type.rank == 2:
         turned = {"transpose_a": left, "transpose_b": right}

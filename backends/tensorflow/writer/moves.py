@@ -281,7 +281,7 @@ def _linear(w: Nodes, n: Node) -> str:
 
 
 def _resized(w: Nodes, n: Node, op: str, *, half: bool, corners: bool = False) -> str:
-    """An image of four axes of which two that stand together are resized."""
+    """Returns an image of four axes of which two that stand together are resized."""
     x, made = n.operands["x"], n.result
     changed = [
         i for i, (a, b) in enumerate(zip(x.type.shape, made.type.shape, strict=True)) if a != b

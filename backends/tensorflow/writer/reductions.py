@@ -30,7 +30,7 @@ def reduced(
 
 
 def _reduce(op: str, before: str = "", after: str = "") -> Write:
-    """A reduction of a function of each element, and a function of what comes out."""
+    """Returns a reduction of a function of each element, and a function of what comes out."""
 
     def write(w: Nodes, n: Node) -> str:
         s = ElementwiseWriter(w, n)

@@ -20,12 +20,12 @@ NATIVE = "native"
 Data = NDArray[np.float32]
 Ends = tuple["Data | np.float32", "Data | np.float32", dict[str, Attr]]
 _STEPS = (0, 1, -1, 2, -2)
-"""Floats beside the nearest ends and width that may give a scale again."""
+"""Floats next to the nearest ends and width that may give a scale again."""
 
 
 def is_simulated(graph: Graph) -> bool:
-    """Reports whether all quantized values of a graph stand between quantize and dequantize, and
-    some have types that QuantizeV2 lacks: such a graph was made of FakeQuant ops."""
+    """Reports whether all quantized values of a graph are between quantize and dequantize, and some
+    have types that QuantizeV2 lacks: such a graph was made of FakeQuant ops."""
     coded = [v for v in graph.values.values() if v.type.quant is not None]
     if graph.profile != NATIVE or any(n.bodies for n in graph):
         return False

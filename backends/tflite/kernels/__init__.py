@@ -1,4 +1,4 @@
-"""What TensorFlow Lite's kernels compute beside "accumulate and round once"."""
+"""Kernels of TensorFlow Lite that are not "accumulate and round once"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TensorFlow Lite computes by tables that it interpolates in: curves of 16-bit integers.
+"""TensorFlow Lite's interpolated lookup tables: functions of 16-bit integers.
 
 All is whole numbers but the making of the tables, in float64.
 """
@@ -28,7 +28,7 @@ _AWAY = ROUNDINGS["away"]
 
 
 def _alone(name: str, x: Affine, out: Affine, scale: float) -> None:
-    """OpError for maps that the kernel does not take."""
+    """Raises OpError for maps that the kernel does not take."""
     one_scale(name, x, out)
     for of in (x, out):
         if of.storage.bits != 16 or int(of.zero):
@@ -42,8 +42,8 @@ def _alone(name: str, x: Affine, out: Affine, scale: float) -> None:
 
 @cache
 def _logistic() -> Whole:
-    """The upper half of the logistic function in 16 bits, 24 places a unit, each number moved by
-    half of what the middle between it and the next would be off."""
+    """Returns the upper half of the logistic function in 16 bits, 24 places a unit, each number
+    moved by half of what the middle between it and the next would be off."""
     places = np.arange(513, dtype=np.float64) / 48
     exact = 65536 / (1 + np.exp(-places))
     here, middle, after = exact[:-1:2], exact[1::2], exact[2::2]
@@ -66,7 +66,7 @@ def _eighths(x: Codes, x_map: Affine) -> Whole:
 
 
 def _between(places: Whole, bits: int) -> Whole:
-    """The table's value at places whose last bits are between two of its numbers."""
+    """Returns the table's value at places whose last bits are between two of its numbers."""
     table = _logistic()
     at = np.minimum(places >> bits, 254)
     rest = places & ((1 << bits) - 1)
@@ -165,7 +165,7 @@ def fixed_total(
     axes: Sequence[int] = (),
     keep: bool = True,
 ) -> Codes:
-    """The sum of q - z by the multiplier of the scales' quotient."""
+    """Returns the sum of q - z by the multiplier of the scales' quotient."""
     one_scale("fixed_total", x_map, out)
     value = x.astype(np.int64) - int(x_map.zero)
     over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))

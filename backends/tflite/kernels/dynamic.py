@@ -1,5 +1,5 @@
-"""TensorFlow Lite's layers of float data and weights of 8 or 4 bits: data are quantized while the
-layer runs, each row or image by numbers of its own, and integer sums are dequantized."""
+"""TensorFlow Lite's layers of float data and 8- or 4-bit weights. Data are quantized at run time
+per row or image, and integer sums are dequantized."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def spanned(rows: Codes) -> Numbers:
 
 
 def inverted(rows: Codes) -> Numbers:
-    """The same in float32, by a gain whose inverse is the scale: XNNPACK's."""
+    """Returns the same in float32, by a gain whose inverse is the scale: XNNPACK's."""
     reals = _clear(rows)
     least, most, still = _ends(reals)
     gain = np.where(still, F(1), F(255) / np.where(still, F(1), most - least))
@@ -161,14 +161,14 @@ def _convolved(
 
 
 def _pointwise(call: MethodCall) -> bool:
-    """Whether a convolution looks at each pixel alone, and at every one."""
+    """Returns whether a convolution looks at each pixel alone, and at every one."""
     attrs, kernel = call.attrs, tuple(call.types["w"].shape[2:])
     steps = [attrs[name] for name in ("stride", "pad")]
     return kernel == (1, 1) and steps == [(1, 1), (0, 0, 0, 0)] and attrs["groups"] == 1
 
 
 def _of_pixels(call: MethodCall, arrays: Arrays) -> Codes:
-    """A convolution of pixels alone, each with a scale and a zero point of its own."""
+    """Returns a convolution of pixels alone, each with a scale and a zero point of its own."""
     last = call.attrs["layout"] == "NHWC"
     x = arrays["x"] if last else np.moveaxis(arrays["x"], 1, -1)
     made = _summed(call, {**arrays, "x": x}, inverted, pixels=True)
@@ -176,14 +176,14 @@ def _of_pixels(call: MethodCall, arrays: Arrays) -> Codes:
 
 
 def _laid(call: MethodCall, made: Codes) -> Codes:
-    """A result with its channels where the layout has them."""
+    """Returns a result with its channels where the layout has them."""
     if call.op != "conv2d" or call.attrs["layout"] == "NHWC":
         return made
     return np.ascontiguousarray(np.moveaxis(made, -1, 1))
 
 
 def _alone(call: MethodCall) -> bool:
-    """Whether a convolution's channels are each convolved by itself."""
+    """Returns whether a convolution's channels are each convolved by itself."""
     return call.op == "conv2d" and call.types["w"].shape[1] == 1 and call.attrs["groups"] != 1
 
 
@@ -197,7 +197,7 @@ def dynamic_conv(call: MethodCall, arrays: Arrays, *, lanes: int = 0) -> Codes:
     between their ends, and sums times the weights' scales first, but for channels convolved by
     themselves.
 
-    With vectors of `lanes` that is so of vectors of such channels alone, and beside these the
+    With vectors of `lanes` that is so of vectors of such channels alone, and next to these the
     data's scale is first.
     """
     scales = np.ravel(call.affine("w").scale)
@@ -288,7 +288,7 @@ def dynamic_blocks(call: MethodCall, arrays: Arrays, *, cut: bool = False) -> Co
 
 
 def _steps(call: MethodCall, *, cut: bool) -> tuple[Real32, int]:
-    """The scales of a row's blocks as bfloat16, and how many terms a block has."""
+    """Returns the scales of a row's blocks as bfloat16, and how many terms a block has."""
     quant, of = call.types["w"].quant, call.map("w")
     blocks = {} if quant is None or quant.grain is None else dict(quant.grain.blocks)
     size, terms = blocks.get(1, 0), call.types["w"].shape[1]

@@ -1,4 +1,4 @@
-"""What TensorFlow Lite's integer kernels do to elements one by one, and to products along an axis.
+"""TensorFlow Lite's elementwise integer kernels, and products along an axis.
 
 Whole numbers are scaled by 31-bit multipliers with a shift, rounded twice or once as the rule's
 `requant.round` says; curves of 16-bit integers are between 513 numbers of a table.
@@ -75,7 +75,8 @@ def fixed_relu(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
 
 
 def fixed_compare(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
-    """A comparison of q - z with eight more bits, each by the multiplier of its own scale."""
+    """Returns a comparison of q - z with eight more bits, each by the multiplier of its own
+    scale."""
     sides = {slot: _compared(call, slot, arrays[slot]) for slot in ("a", "b")}
     return compute(call.op, sides, call.attrs)
 
@@ -90,7 +91,7 @@ def _compared(call: MethodCall, slot: str, codes: Codes) -> Whole:
 
 
 def code_compare(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
-    """A comparison of the quantized values, whatever their scales."""
+    """Returns a comparison of the quantized values, whatever their scales."""
     return compute(call.op, arrays, call.attrs)
 
 
@@ -118,7 +119,7 @@ def _down(x: Whole, by: Whole) -> Whole:
 
 
 def unshifted(call: MethodCall, arrays: Mapping[str, Codes], *, apart: bool = False) -> Codes:
-    """A product of two tensors in which the zero point of b counts as 0.
+    """Returns a product of two tensors in which the zero point of b counts as 0.
 
     `apart`: it counts, and where it is not 0 sums are rounded twice by a 31-bit multiplier.
     """
@@ -134,7 +135,7 @@ def unshifted(call: MethodCall, arrays: Mapping[str, Codes], *, apart: bool = Fa
 
 
 def padding_alone(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
-    """A convolution that reads nothing but padding."""
+    """Returns a convolution that reads nothing but padding."""
     if not isinstance(call, ProductKernel) or "x" not in arrays:
         raise OpError(f"{call.op}: padding_alone is of convolutions of quantized values")
     x = np.full_like(arrays["x"], int(call.affine("x").zero))
@@ -161,7 +162,7 @@ def fixed_square(
 
 
 def cut_root(x: Codes, x_map: Affine, out: Affine) -> Codes:
-    """The root in float32 in steps of the result, what is after the point left out."""
+    """Returns the root in float32 in steps of the result, what is after the point left out."""
     one_scale("cut_root", x_map, out)
     if np.any(_centred(x, x_map) < 0):
         raise OpError("cut_root: a value below the zero point has no square root")
@@ -177,7 +178,7 @@ def fixed_powers(
     axes: Sequence[int] = (),
     keep: bool = True,
 ) -> Codes:
-    """The product of q - z, one after the other, by a 15-bit multiplier after each."""
+    """Returns the product of q - z, one after the other, by a 15-bit multiplier after each."""
     one_scale("fixed_powers", x_map, out)
     over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
     kept = [a for a in range(x.ndim) if a not in over]
@@ -258,7 +259,8 @@ def _table(call: MethodCall, function: Callable[[Real32], Real32]) -> Whole:
 
 
 def _curve(call: MethodCall, x: Real32) -> Real32:
-    """A function in float32; where it has no value, the end of the integers that it goes to."""
+    """Returns a function in float32; where it has no value, the end of the integers that it goes
+    to."""
     out = call.out
     assert out is not None
     made: Real32
@@ -283,7 +285,8 @@ _GELU = math.sqrt(2 / math.pi)
 
 
 def each_code(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
-    """A curve in float32 of what integers mean; of what has no value, the end that it goes to."""
+    """Returns a curve in float32 of what integers mean; of what has no value, the end that it goes
+    to."""
     out = call.out
     if out is None:
         raise OpError("each_code: gives quantized values")
@@ -293,7 +296,8 @@ def each_code(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
 
 
 def between(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
-    """A curve of 16-bit integers between 513 numbers; of what has no value, the end it goes to."""
+    """Returns a curve of 16-bit integers between 513 numbers; of what has no value, the end it goes
+    to."""
     out = call.out
     if out is None or out.storage.bits != 16 or call.affine("x").storage.bits != 16:
         raise OpError("between: 16-bit integers")

@@ -1,5 +1,5 @@
-"""What TensorFlow Lite's reference kernels compute in binary fractions of 16 or 32 bits, as the
-library gemmlowp has them: powers of e, one over one plus x, and what is made of the two.
+"""Fixed-point functions of TensorFlow Lite's reference kernels (gemmlowp), of 16 or 32 bits: exp,
+reciprocal, and what is made of the two.
 
 A number is a whole one in units of 2^(n - bits + 1), n the bits before its point. All that is
 multiplied is doubled, cut to its upper half and rounded, halves up.
@@ -48,15 +48,15 @@ class Fractions:
         return (1 << (self.bits - 1)) - 1
 
     def wrap(self, x: Whole) -> Whole:
-        """What the width holds of a number."""
+        """Returns what the width holds of a number."""
         return np.asarray(x.astype(np.int16 if self.bits == 16 else np.int32).astype(np.int64))
 
     def constant(self, long: int) -> int:
-        """A 32-bit fraction in this width."""
+        """Returns a 32-bit fraction in this width."""
         return long if self.bits == 32 else (long + (1 << 15)) >> 16
 
     def times(self, a: Whole, b: Whole | int) -> Whole:
-        """The rounding, doubling high half of a product."""
+        """Returns the rounding, doubling high half of a product."""
         made = (a * b + (1 << (self.bits - 2))) >> (self.bits - 1)
         return np.asarray(np.minimum(made, self.one))
 
@@ -129,7 +129,7 @@ def away(x: Whole, by: Whole) -> Whole:
 
 
 def bits_of(x: Whole) -> Whole:
-    """How many bits a number above zero has."""
+    """Returns how many bits a number above zero has."""
     return np.frexp(x.astype(np.float64))[1].astype(np.int64)
 
 

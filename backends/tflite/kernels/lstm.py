@@ -1,8 +1,8 @@
 """TensorFlow Lite's long short-term memory of 8-bit integers: gates and cell in 16 bits.
 
-A gate's sums are brought to units of 2^-12 by a 31-bit multiplier each, those with x and those
-with the state, and added in 16 bits that saturate. Its curve is made of powers of e and Newton's
-division. The cell's scale is a power of two; the state is in the map of the results.
+A gate's sums are brought to units of 2^-12 by a 31-bit multiplier each, those with x and those with
+the state, and added in 16 bits that saturate. Its curve is made of powers of e and Newton's
+division. The cell's scale is a power of two; the state is in the quantized type of the results.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class _Gate:
     from_h: tuple[int, int]
 
     def sums(self, x: Whole, h: Whole, rule: Rule) -> Whole:
-        """What the gate's curve reads, in units of 2^-12."""
+        """Returns what the gate's curve reads, in units of 2^-12."""
         first = _short(scaled(x @ self.w.T + self.bias, *self.from_x, rule))
         return _short(first + scaled(h @ self.r.T, *self.from_h, rule))
 
 
 def fixed_cell(call: MethodCall, arrays: Arrays, results: Results) -> tuple[Codes, ...]:
-    """All states, the last one, and the cell's extreme quantized values."""
+    """Returns all states, the last one, and the cell's extreme quantized values."""
     state, cell = (_map(call, kind) for kind in (results[0], results[2]))
     _check(call, arrays, results, state)
     exponent = round(math.log2(float(cell.scale)))
@@ -86,7 +86,7 @@ def _map(call: MethodCall, kind: TensorType) -> Affine:
 
 
 def _check(call: MethodCall, arrays: Arrays, results: Results, state: Affine) -> None:
-    """OpError for a layer that the kernel does not have."""
+    """Raises OpError for a layer that the kernel does not have."""
     for name, plain in _PLAIN.items():
         if call.attrs[name] != plain:
             raise OpError(f"{call.op}: fixed_cell takes {name} = {plain!r} alone{_ELSE}")
@@ -101,7 +101,7 @@ def _check(call: MethodCall, arrays: Arrays, results: Results, state: Affine) ->
 
 
 def _gates(call: MethodCall, arrays: Arrays, state: Affine) -> list[_Gate]:
-    """The gates in, out, forget and cell, each of one scale."""
+    """Returns the gates in, out, forget and cell, each of one scale."""
     hidden = arrays["r"].shape[2]
     bias = np.zeros(4 * hidden, np.int64)
     if "bias" in arrays:
@@ -121,7 +121,7 @@ def _gates(call: MethodCall, arrays: Arrays, state: Affine) -> list[_Gate]:
 
 
 def _one(call: MethodCall, slot: str, rows: slice) -> np.float32:
-    """The one scale of a gate's rows."""
+    """Returns the one scale of a gate's rows."""
     of = call.affine(slot)
     scales = np.broadcast_to(of.scale, (rows.stop,))[rows] if of.axis is None else of.scale[rows]
     if of.axis not in (None, 1) or np.any(of.zero) or np.any(scales != scales[:1]):

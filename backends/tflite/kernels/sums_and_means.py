@@ -1,8 +1,8 @@
-"""What TensorFlow Lite's integer kernels do beside "accumulate and round once", to the last bit.
+"""TensorFlow Lite's integer sums, means and pools, to the last bit.
 
 Whole numbers are scaled by 31-bit multipliers with a shift, rounded twice or once as the rule's
-`requant.round` says. Each function takes operands' quantized values, their maps, the result's, and
-the rule.
+`requant.round` says. Each function takes operands' quantized values, their quantized types, the
+result's, and the rule.
 """
 
 from __future__ import annotations
@@ -146,12 +146,12 @@ DOUBLE = Rule("", requant=Requant(round="double", multiplier="q31"))
 
 
 def _taken(ratio: np.float32) -> bool:
-    """Whether XNNPACK has a leaky_relu by that factor."""
+    """Returns whether XNNPACK has a leaky_relu by that factor."""
     return 2.0**-8 <= abs(float(ratio)) and 2.0**-8 - 128 <= float(ratio) <= 128
 
 
 def eighth(ratio: np.float32) -> int:
-    """A number with 8 bits after the point."""
+    """Returns a number with 8 bits after the point."""
     return round(float(ratio) * 256)
 
 
@@ -179,7 +179,7 @@ def fixed_hard_swish(x: Codes, x_map: Affine, out: Affine) -> Codes:
 
 
 def _short(m: float) -> tuple[int, int]:
-    """A 15-bit multiplier and its exponent."""
+    """Returns a 15-bit multiplier and its exponent."""
     q, exponent = multiplier(m)
     return min((q + (1 << 15)) >> 16, (1 << 15) - 1), exponent
 
@@ -189,7 +189,7 @@ def _short_shift(x: Whole, by: int) -> Whole:
 
 
 def _short_multiply(x: Whole, q: int) -> Whole:
-    """The rounding, doubling high half of a product of 16-bit numbers."""
+    """Returns the rounding, doubling high half of a product of 16-bit numbers."""
     nudged = x * q + np.where(x >= 0, 1 << 14, 1 - (1 << 14))
     return np.where(nudged >= 0, nudged >> 15, -(-nudged >> 15))
 
@@ -262,7 +262,7 @@ def fixed_mean(
     axes: Sequence[int] = (),
     keep: bool = True,
 ) -> Codes:
-    """The sum of q - z by a multiplier into which the count is divided."""
+    """Returns the sum of q - z by a multiplier into which the count is divided."""
     value = _centred(x, x_map, "fixed_mean")
     over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
     count = math.prod(x.shape[a] for a in over)
@@ -282,7 +282,7 @@ def mean_before(
     keep: bool = True,
     round: str = "away",
 ) -> Codes:
-    """The sum of q - z by (s / s_out) / count in float32, as `_before` has it."""
+    """Returns the sum of q - z by (s / s_out) / count in float32, as `_before` has it."""
     over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
     total = _centred(x, x_map, "mean_before").sum(over, keepdims=keep)
     count = math.prod(x.shape[a] for a in over)
@@ -299,7 +299,7 @@ def total_before(
     keep: bool = True,
     round: str = "away",
 ) -> Codes:
-    """The sum of q - z by s / s_out in float32, as `_before` has it."""
+    """Returns the sum of q - z by s / s_out in float32, as `_before` has it."""
     over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
     total = _centred(x, x_map, "total_before").sum(over, keepdims=keep)
     zeros = math.prod(x.shape[a] for a in over) * int(x_map.zero)
@@ -387,7 +387,7 @@ def real_resize(
 
 
 def _real_places(size: int, to: int, coordinates: str) -> list[tuple[Whole, NDArray[np.float32]]]:
-    """The elements below and above each place, and their weights in float32."""
+    """Returns the elements below and above each place, and their weights in float32."""
     corners = coordinates == "align_corners" and to > 1
     step = F(size - 1) / F(to - 1) if corners else F(size) / F(to)
     number, half = np.arange(to).astype(F), F(0.5)
@@ -409,7 +409,7 @@ def along(weights: Weights, axis: int, rank: int) -> Weights:
 
 
 def _places(size: int, to: int, coordinates: str) -> list[tuple[Whole, Whole]]:
-    """The elements below and above each place, and their weights."""
+    """Returns the elements below and above each place, and their weights."""
     one = 1 << 10
     if coordinates == "align_corners" and to > 1:
         step = (one * (size - 1) + (to - 1) // 2) // (to - 1)
@@ -425,7 +425,7 @@ def _places(size: int, to: int, coordinates: str) -> list[tuple[Whole, Whole]]:
 
 
 def _fine_places(size: int, to: int, coordinates: str) -> list[tuple[Whole, Whole]]:
-    """The same from places in float32."""
+    """Returns the same from places in float32."""
     corners = coordinates == "align_corners" and to > 1
     step = F(size - 1) / F(to - 1) if corners else F(size) / F(to)
     number = np.arange(to).astype(F)

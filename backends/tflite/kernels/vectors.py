@@ -1,6 +1,5 @@
-"""What TensorFlow Lite's vectors compute otherwise than what is left over beside them: sums and
-quantized values are rounded twice by both, the second time halves up in vectors; and what XNNPACK
-leaves to vectors."""
+"""TensorFlow Lite's vector kernels where they differ from their remainder loops: both round sums
+twice, vectors halves up the second time; and the kernels that XNNPACK leaves to them."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from .sums_and_means import DOUBLE, eighth, fixed_recode, fixed_sum
 
 
 def _up(rule: Rule) -> Rule:
-    """The rule of whole vectors."""
+    """Returns the rule of whole vectors."""
     if rule.requant.round != "double":
         raise OpError("what vectors leave over is rounded by requant.round = 'double'")
     return replace(rule, requant=replace(rule.requant, round="double_up"))
@@ -53,8 +52,8 @@ def short_recode(x: Codes, x_map: Affine, out: Affine) -> Codes:
 def transposed_vectors(
     call: MethodCall, arrays: Mapping[str, Codes], *, lanes: int, rows: bool = False
 ) -> Codes:
-    """A transposed convolution whose sums are scaled so many at a time, channels last in memory:
-    all of them one after the other, or the channels of each place (`rows`)."""
+    """Returns a transposed convolution whose sums are scaled so many at a time, channels last in
+    memory: all of them one after the other, or the channels of each place (`rows`)."""
     if not isinstance(call, ProductKernel):
         raise OpError(f"{call.op}: transposed_vectors is of transposed convolutions")
     vectors = transposed(replace(call, rule=_up(call.rule)), arrays)
@@ -66,7 +65,7 @@ def transposed_vectors(
 
 
 def depth_vectors(call: MethodCall, arrays: Mapping[str, Codes], *, lanes: int) -> Codes:
-    """A convolution of channels each by itself, whose sums are scaled so many channels at a
+    """Returns a convolution of channels each by itself, whose sums are scaled so many channels at a
     time."""
     if not isinstance(call, ProductKernel) or call.types["w"].shape[1] != 1:
         raise OpError(f"{call.op}: depth_vectors is of channels each by itself")
@@ -117,7 +116,7 @@ _MORE = 20
 
 
 def _high(x: Whole, q: int) -> Whole:
-    """The upper half of twice a product, rounded, halves up."""
+    """Returns the upper half of twice a product, rounded, halves up."""
     return np.asarray((x * q + (1 << 30)) >> 31)
 
 

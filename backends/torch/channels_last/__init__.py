@@ -1,1 +1,1 @@
-"""Where a runtime that puts channels last has each tensor in memory, and what that changes."""
+"""Infers the memory layout of each tensor in a channels_last runtime, and its effects."""

@@ -1,6 +1,5 @@
-"""Kernels that give the same quantized values for elements in vectors and for single ones: then it
-is all one in which order they are reached. Every quantized value, or pair of quantized values, is
-tried."""
+"""Finds kernels whose vectors and single elements agree, so that element order does not matter.
+Every quantized value, or pair of them, is tried."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ _FEW = 32
 
 @dataclass(frozen=True)
 class ReorderedKernel:
-    """An op, and the relu that may stand after it, between quantized values of one scale each."""
+    """An op, and the relu that may be after it, between quantized values of one scale each."""
 
     node: Node
     slots: tuple[str, ...]
@@ -34,7 +33,7 @@ class ReorderedKernel:
     result: QuantType
 
     def graph(self, *shapes: tuple[int, ...]) -> Graph:
-        """The same on operands of these shapes."""
+        """Returns the same on operands of these shapes."""
         graph = Graph()
         given: dict[str, Value] = {}
         for slot, quant, shape in zip(self.slots, self.operands, shapes, strict=True):
@@ -49,8 +48,8 @@ class ReorderedKernel:
 
 
 def in_any_order(node: Node, wrap: Callable[[Graph], object]) -> bool:
-    """Whether the kernel that `wrap` finds gives each integer, or pair of integers, the same
-    result."""
+    """Returns whether the kernel that `wrap` finds gives each integer, or pair of integers, the
+    same result."""
     kernel = _kernel(node)
     if kernel is None:
         return False
@@ -69,7 +68,7 @@ def in_any_order(node: Node, wrap: Callable[[Graph], object]) -> bool:
 
 
 def _by_itself(kernel: ReorderedKernel, wrap: Callable[[Graph], object]) -> bool:
-    """Whether a runtime puts two operands of one shape in one order before it adds them."""
+    """Returns whether a runtime puts two operands of one shape in one order before it adds them."""
     shapes = {value.type.shape for value in (*kernel.node.operands.values(), kernel.node.result)}
     graph = kernel.graph((1,), (1,))
     wrap(graph)

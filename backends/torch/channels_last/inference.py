@@ -1,4 +1,4 @@
-"""Turns a graph as a runtime's tensors are in memory, where its convolutions put channels last.
+"""Rewrites a graph to the memory layout of a runtime whose convolutions return channels_last.
 
 What a kernel gives is as its first operand does, unless the kernel brings its own order.
 """
@@ -112,7 +112,7 @@ def _as_images(graph: Graph, prepared: Preparation, misplaced_clips: bool) -> in
 
 
 def found(graph: Graph, prepared: Preparation, misplaced_clips: bool) -> LayoutInference:
-    """Where all of a graph is."""
+    """Returns where all of a graph is."""
     can = Turning(graph, prepared.name, "nhwc", prepared.ledger).turnable()
     order = LayoutInference(graph, can, misplaced_clips, prepared.wrap)
     order.find()
@@ -170,13 +170,13 @@ class LayoutInference:
                 self.joined.append(node)
 
     def _turns(self, node: Node) -> bool:
-        """Whether a node whose result is so is said in that order too."""
+        """Returns whether a node whose result is so is said in that order too."""
         if _op(node) in _LAST:
             return _op(node) in SPATIAL
         return all(_coded(v) or v.node in self.turned for v in _data(node))
 
     def _last(self, value: Value) -> bool:
-        """Whether a value is channels_last."""
+        """Returns whether a value is channels_last."""
         steps = self.steps.get(value)
         return steps is not None and suggests_last(_sizes(value), steps)
 
@@ -185,7 +185,7 @@ class LayoutInference:
         return self.steps.get(value) or dense(_sizes(value))
 
     def _made(self, node: Node, value: Value) -> Steps:
-        """Where the elements of a result are."""
+        """Returns where the elements of a result are."""
         sizes, read = _sizes(value), [v for v in node.operands.values() if v.type.rank]
         if read and (found := self._view(node, read[0], sizes)) is not None:
             return found
@@ -198,7 +198,7 @@ class LayoutInference:
         return result_steps(self._kernel(node, value))
 
     def _kernel(self, node: Node, value: Value) -> StridedKernel:
-        """What torch's kernel is asked; numbers are no tensors there."""
+        """Returns what torch's kernel is asked; numbers are no tensors there."""
         op, every = _op(node), [v for v in node.operands.values() if v.type.rank]
         data = [v for v in every if not _held(v) or prod(_sizes(v)) > 1] or every
         attrs = node.stages[0].attrs if node.stages else node.attrs
@@ -235,7 +235,8 @@ class LayoutInference:
         return None
 
     def _apart(self, node: Node) -> bool:
-        """Whether a kernel that goes element by element makes other runs than the graph says."""
+        """Returns whether a kernel that goes element by element makes other runs than the graph
+        says."""
         op = _op(node)
         data = [v for v in node.operands.values() if v.type.rank and (_coded(v) or op != "prelu")]
         data = data[:1] if op == "prelu" else data
@@ -250,7 +251,7 @@ class LayoutInference:
         return found != run(sizes, dense(sizes, last=last), said)
 
     def _mean(self, node: Node) -> str:
-        """Why a mean is not predicted, if it is not, of data that are in another order."""
+        """Returns why a mean is not predicted, if it is not, of data that are in another order."""
         op = _op(node)
         x = next(iter(node.operands.values()), None)
         if op not in _MEANS or _says(node) or x is None or not _coded(x):
@@ -272,7 +273,7 @@ class LayoutInference:
         return "its data have channels last, for which there is another kernel: not predicted"
 
     def _norm(self, node: Node) -> str:
-        """Why a norm or a softmax is not predicted, if it is not."""
+        """Returns why a norm or a softmax is not predicted, if it is not."""
         data = [v for v in node.operands.values() if v.type.rank]
         if _op(node) not in _NORMS or _says(node) or not data or not _coded(data[0]):
             return ""
@@ -287,8 +288,8 @@ class LayoutInference:
         return "its operand has another layout, or gaps: not predicted"
 
     def _channels(self, node: Node) -> bool:
-        """Whether a concat of images joins channels by their kernel as the graph says of them, who
-        takes the last axis for channels, and the second of one channel or element."""
+        """Returns whether a concat of images joins channels by their kernel as the graph says of
+        them, who takes the last axis for channels, and the second of one channel or element."""
         (value,), axis = node.results, node.attrs["axis"] if not node.stages else 0
         if value.type.rank != 4 or not isinstance(axis, int):
             return True
@@ -310,7 +311,7 @@ class LayoutInference:
             self.unknown.append((_computes(node), _OPEN))
 
     def _both(self, node: Node) -> bool:
-        """Whether what an op reads is both ways in memory."""
+        """Returns whether what an op reads is both ways in memory."""
         data = [] if _says(node) else _data(node)[:1]
         return any(_coded(v) and both(_sizes(v), self._where(v)) for v in data)
 
@@ -354,17 +355,17 @@ def _clipped(node: Node) -> bool:
 
 
 def _computes(node: Node) -> Node:
-    """What gives the quantized values that a quantize makes, or another node does."""
+    """Returns what gives the quantized values that a quantize makes, or another node does."""
     return node.operands["x"].node if node.op == "quantize" else node
 
 
 def _op(node: Node) -> str:
-    """What a node computes first."""
+    """Returns what a node computes first."""
     return node.stages[0].op if node.stages else node.op
 
 
 def _coded(value: Value) -> bool:
-    """Whether a kernel reads it as quantized values."""
+    """Returns whether a kernel reads it as quantized values."""
     return value.type.quant is not None or value.node.op == "dequantize"
 
 
@@ -379,7 +380,8 @@ def _quantized(value: Value) -> Value:
 
 
 def _units(value: Value) -> bool:
-    """Whether integers are parts of 256 from 0 on, those that a quantize makes of it or its own."""
+    """Returns whether integers are parts of 256 from 0 on, those that a quantize makes of it or its
+    own."""
     use = value.only_use
     coded = use.node.result if use is not None and use.node.op == "quantize" else value
     quant = coded.type.quant
@@ -389,13 +391,14 @@ def _units(value: Value) -> bool:
 
 
 def _data(node: Node) -> list[Value]:
-    """The operands that are in memory as tensors of data do: no constants, of the result's rank."""
+    """Returns the operands that are in memory as tensors of data do: no constants, of the result's
+    rank."""
     rank = node.results[0].type.rank
     return [v for v in node.operands.values() if v.type.rank == rank and not _held(v)]
 
 
 def _sizes(value: Value) -> Sizes:
-    """The shape, with some number in the place of each that nobody knows."""
+    """Returns the shape, with some number in the place of each that nobody knows."""
     names = dict.fromkeys(dims.names(value.type.shape), _SOME)
     bound = (dims.bind(size, names) for size in value.type.shape)
     return tuple(size if isinstance(size, int) else _SOME for size in bound)
@@ -406,7 +409,7 @@ def _ints(value: Attr) -> tuple[int, ...]:
 
 
 def _says(node: Node) -> bool:
-    """Whether a node says by itself that it has channels last."""
+    """Returns whether a node says by itself that it has channels last."""
     attrs = (node.attrs, *(stage.attrs for stage in node.stages))
     return any(held.get("layout") == "NHWC" for held in attrs)
 

@@ -1,5 +1,4 @@
-"""Quantized values that a runtime's kernel writes with channels last into a tensor that is read
-with channels second."""
+"""Predicts kernels that write channels_last data into a tensor that is read as channels first."""
 
 from __future__ import annotations
 
@@ -38,14 +37,14 @@ class Misplaced:
     """What kernels make; a graph that follows the profile says itself how its own are read."""
 
     def makes(self, op: str, node: Node) -> bool:
-        """Whether a kernel is one that can."""
+        """Returns whether a kernel is one that can."""
         if op in _NORMS and node.result.type.rank != 4:
             return False
         return op in _IMAGES and not (self.u8_first and _in_u8_library(op, node))
 
     def writes(self, node: Node) -> bool:
-        """Whether a node gives the integers that one of them writes, where that is a
-        kernel at all."""
+        """Returns whether a node gives the integers that one of them writes, where that is a kernel
+        at all."""
         made = node.operands["x"].node if node.op == "quantize" else node
         if made not in self.off or len(node.results) > 1 or node.result.type.quant is None:
             return False
@@ -65,7 +64,7 @@ def _kernels(graph: Graph) -> set[str]:
 
 
 def _in_u8_library(op: str, node: Node) -> bool:
-    """Whether QNNPACK computes a pool."""
+    """Returns whether QNNPACK computes a pool."""
     x = next(iter(node.operands.values()))
     quant = (x.node.operands["x"] if x.node.op == "dequantize" else x).type.quant
     attrs = (node.attrs, *(stage.attrs for stage in node.stages))

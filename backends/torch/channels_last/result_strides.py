@@ -1,4 +1,4 @@
-"""Where what torch's kernels make is in memory: steps along each axis, those of size 1 too.
+"""Output strides of torch's quantized kernels, including the strides of size-1 dimensions.
 
 A kernel asks two questions of what it reads: what order it suggests for results, by its steps
 alone, and whether it fills its memory in that order. What it makes follows from the answers.
@@ -69,7 +69,7 @@ Rule = Callable[[StridedKernel], Steps]
 
 
 def result_steps(kernel: StridedKernel) -> Steps:
-    """Where what a kernel makes is."""
+    """Returns where what a kernel makes is."""
     rule = _RULES.get(kernel.op) or (_alike if spec(kernel.op).traits.elementwise else _plain)
     return rule(kernel)
 
@@ -132,7 +132,7 @@ def _norm(kernel: StridedKernel) -> Steps:
 
 
 def _contiguous(kernel: StridedKernel) -> Steps:
-    """What is read in the plain order first; what has it already suggests what it will."""
+    """Returns what is read in the plain order first; what has it already suggests what it will."""
     return dense(
         kernel.sizes,
         last=_suggested(kernel.sizes, kernel.x) != dense(kernel.sizes) and kernel.x.plain,
@@ -168,7 +168,7 @@ def requantized(sizes: Sizes, steps: Steps) -> Steps:
 
 
 def _pair(kernel: StridedKernel) -> Steps:
-    """The first operand's order, if the result has its sizes."""
+    """Returns the first operand's order, if the result has its sizes."""
     first = kernel.x
     if len(kernel.data) < 2 or first.sizes == kernel.sizes or kernel.op == "mul":
         return _suggested(kernel.sizes, first)
@@ -176,7 +176,7 @@ def _pair(kernel: StridedKernel) -> Steps:
 
 
 def _iterated(sizes: Sizes, data: Sequence[Read]) -> Steps:
-    """A result that is made in the order of steps in which operands are gone through."""
+    """Returns a result that is made in the order of steps in which operands are gone through."""
     every = [spread(sizes, of.sizes, of.steps) for of in data]
     order = [*reversed(range(len(sizes)))]
     for i in range(1, len(order)):
@@ -194,7 +194,7 @@ def _iterated(sizes: Sizes, data: Sequence[Read]) -> Steps:
 
 
 def _turn(sizes: Sizes, every: Sequence[Steps], one: int, other: int) -> int:
-    """Whether one axis goes after another: above 0 yes, below no."""
+    """Returns whether one axis goes after another: above 0 yes, below no."""
     for steps in every:
         if not steps[one] or not steps[other]:
             continue
@@ -220,7 +220,7 @@ def _softmax(kernel: StridedKernel) -> Steps:
 
 
 def unpredicted(kernel: StridedKernel) -> str:
-    """Why nobody can tell what torch's kernel makes, for its order; empty where one can."""
+    """Returns why nobody can tell what torch's kernel makes, for its order; empty where one can."""
     x, sizes = kernel.x, kernel.sizes
     if kernel.op in ("instance_norm", "group_norm"):
         alone = len(sizes) == 4 and sizes[0] > 1 and set(sizes[2:]) == {1}

@@ -1,5 +1,4 @@
-"""How a runtime's tensors are in memory: steps from element to element along each axis, views that
-take no copy, and how far a kernel that goes element by element gets in one run."""
+"""Strides of tensors and views, and the contiguous runs of an elementwise kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ Steps = tuple[int, ...]
 
 
 def dense(sizes: Sizes, *, last: bool = False) -> Steps:
-    """One element after the other, channels second or last."""
+    """Returns one element after the other, channels second or last."""
     axes = [*range(len(sizes))]
     if last:
         axes = [0, *axes[2:], 1]
@@ -24,14 +23,14 @@ def dense(sizes: Sizes, *, last: bool = False) -> Steps:
 
 
 def fills(sizes: Sizes, steps: Steps, *, last: bool = False) -> bool:
-    """Whether a tensor is so, without gaps; axes of 1 say nothing."""
+    """Returns whether a tensor is so, without gaps; axes of 1 say nothing."""
     wanted = dense(sizes, last=last)
     return all(n == 1 or s == w for n, s, w in zip(sizes, steps, wanted, strict=True))
 
 
 def suggests_last(sizes: Sizes, steps: Steps) -> bool:
-    """Whether what is made of a tensor gets channels last: one of images or volumes whose steps are
-    in that order, gaps or not."""
+    """Returns whether what is made of a tensor gets channels last: one of images or volumes whose
+    steps are in that order, gaps or not."""
     if len(sizes) not in (4, 5) or not steps[1] or 0 in sizes:
         return False
     least = 0
@@ -43,14 +42,15 @@ def suggests_last(sizes: Sizes, steps: Steps) -> bool:
 
 
 def row(sizes: Sizes, steps: Steps) -> tuple[Sizes, Steps]:
-    """A line of channels as the image of one row that it is viewed as; an image as it is."""
+    """Returns a line of channels as the image of one row that it is viewed as; an image as it
+    is."""
     if len(sizes) != 3:
         return sizes, steps
     return (*sizes[:2], 1, sizes[2]), unsqueezed(sizes, steps, (2,))
 
 
 def both(sizes: Sizes, steps: Steps) -> bool:
-    """Whether what is channels_last makes results that do not: of images of one element, or
+    """Returns whether what is channels_last makes results that do not: of images of one element, or
     one wide, whose steps along the axes of 1 are of another order."""
     sizes, steps = row(sizes, steps)
     if len(sizes) not in (4, 5) or 0 in sizes:
@@ -59,7 +59,7 @@ def both(sizes: Sizes, steps: Steps) -> bool:
 
 
 def unsqueezed(sizes: Sizes, steps: Steps, axes: Sizes) -> Steps:
-    """Steps with axes of 1 put in, each as far apart as what stands after it reaches."""
+    """Steps with axes of 1 put in, each as far apart as what is after it reaches."""
     held, made, rank = [*sizes], [*steps], len(sizes) + len(axes)
     for axis in sorted(axis % rank for axis in axes):
         made.insert(axis, held[axis] * made[axis] if axis < len(held) else 1)
@@ -96,7 +96,7 @@ def viewed(sizes: Sizes, steps: Steps, wanted: Sizes) -> Steps:
 
 
 def run(sizes: Sizes, steps: Steps, operands: Sequence[tuple[Sizes, Steps]]) -> int:
-    """How many elements of a result one run makes, each read where it is; 1: they are no
+    """Returns how many elements of a result one run makes, each read where it is; 1: they are no
     neighbours, and each is computed by itself."""
     every = [steps, *(spread(sizes, *of) for of in operands)]
     axes = sorted((a for a, n in enumerate(sizes) if n > 1), key=lambda axis: steps[axis])

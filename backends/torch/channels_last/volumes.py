@@ -1,6 +1,5 @@
-"""What a runtime has another kernel for where data are otherwise in memory, said of data of one
-axis more: concats of images of volumes of one slice, of which there is one kernel alone; means
-along lines of images of one row, which turn."""
+"""Rewrites ops whose kernel depends on the layout as ops with one more axis, which have one
+kernel."""
 
 from __future__ import annotations
 
@@ -64,7 +63,7 @@ def as_images(graph: Graph, node: Node) -> bool:
 
 
 def _beside(held: Attr, first: tuple[int, ...] | None) -> Attr:
-    """An attribute with what an axis of one has, before what each side of the line has."""
+    """Returns an attribute with what an axis of one has, before what each side of the line has."""
     if first is None or not isinstance(held, tuple) or not held:
         return held
     half = len(held) // 2 if first == (0,) else len(held)
@@ -72,7 +71,7 @@ def _beside(held: Attr, first: tuple[int, ...] | None) -> Attr:
 
 
 def _codes(node: Node) -> Node | None:
-    """The quantize after a concat, a relu between them or not, which alone reads it."""
+    """Returns the quantize after a concat, a relu between them or not, which alone reads it."""
     use = node.result.only_use
     if use is not None and use.node.op == "relu":
         use = use.node.result.only_use

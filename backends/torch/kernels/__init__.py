@@ -1,4 +1,4 @@
-"""What torch's quantized kernels compute beside "accumulate and round once"."""
+"""Quantized kernels of torch that are not "accumulate and round once"."""
 
 from __future__ import annotations
 

@@ -137,12 +137,13 @@ def signed_vectors(call: MethodCall, arrays: Arrays, *, lanes: int) -> Codes:
 
 
 def _channelled(values: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
-    """One value a channel, shaped to go with an array whose channels are axis 1."""
+    """Returns one value a channel, shaped to go with an array whose channels are axis 1."""
     return values.reshape(-1) if rank == 1 else values.reshape(-1, *(1,) * (rank - 2))
 
 
 def prelu_of_codes(call: MethodCall, arrays: Arrays, *, lanes: int) -> Codes:
-    """x times 1 or the slope, in steps: a slope of 1 is what the slope's own map makes of it."""
+    """x times 1 or the slope, in steps: a slope of 1 is what the slope's own quantized type makes
+    of it."""
     x, slope, out = call.affine("x"), call.affine("slope"), coded(call)
     one_scale(call.op, x, slope, out)
     with np.errstate(all="ignore"):

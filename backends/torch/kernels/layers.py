@@ -57,7 +57,7 @@ def packed_rows(table: Real32, bits: int) -> tuple[Codes, Real32, Real32]:
 
 
 def unpacked_rows(codes: Codes, scale: Real32, plus: Real32) -> Real32:
-    """The floats of packed rows: integers times scale plus the offset, in one rounding."""
+    """Returns the floats of packed rows: integers times scale plus the offset, in one rounding."""
     parts = np.broadcast_arrays(codes.astype(F), scale.astype(F)[:, None], plus.astype(F)[:, None])
     return fma(*parts)
 
@@ -87,7 +87,7 @@ def rows_of_codes(call: MethodCall, arrays: Arrays) -> Codes:
 
 
 def _numbers(call: MethodCall, shape: tuple[int, ...]) -> tuple[Real32, Real32]:
-    """The scale and offset of each row, as packing leaves them."""
+    """Returns the scale and offset of each row, as packing leaves them."""
     held = call.map("w").over(shape)
     kind = np.dtype(np.float16) if call.rule.params.round == "f16" else np.dtype(np.float32)
     scale, zero = held.scale.astype(F), held.zero.astype(F)
@@ -109,7 +109,7 @@ def _summed(
     plus: Real32,
     share: Codes | None,
 ) -> Real32:
-    """All bags at once, one of their rows after the other."""
+    """Returns all bags at once, one of their rows after the other."""
     lengths = np.diff(starts)
     total = np.zeros((len(lengths), w.shape[1]), F)
     with np.errstate(all="ignore"):
@@ -223,7 +223,7 @@ def _plain(corners: Sequence[Real32], down: Sequence[Real32], right: Sequence[Re
 
 
 def _fused(corners: Sequence[Real32], down: Sequence[Real32], right: Sequence[Real32]) -> Real32:
-    """The same where the first product of each sum is not rounded."""
+    """Returns the same where the first product of each sum is not rounded."""
     a, b, c, d = corners
     upper = _multiply_add(right[0], a, right[1] * b)
     lower = _multiply_add(right[0], c, right[1] * d)

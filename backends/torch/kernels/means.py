@@ -56,7 +56,7 @@ def mean_by_ratio(call: MethodCall, arrays: Arrays, *, after: bool = False) -> C
 
 
 def _taken(call: MethodCall, shape: tuple[int, ...], *, last: bool) -> bool:
-    """Whether QNNPACK computes a mean."""
+    """Returns whether QNNPACK computes a mean."""
     if call.op.startswith("avg_pool"):
         return call.attrs["ceil"] is not True
     if call.op == "reduce_mean":

@@ -1,4 +1,4 @@
-"""A program that is called as the model was: with its nesting and names of arguments."""
+"""Writes the call signature of a program: nesting and names of arguments."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def called(program: fx.GraphModule, graph: Graph) -> nn.Module:
 
 
 class _Argument(str):
-    """The name of an input, beside literals that are text too."""
+    """The name of an input, next to literals that are text too."""
 
 
 def _named(graph: Graph, signature: CallSignature) -> Any:

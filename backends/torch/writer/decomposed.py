@@ -46,7 +46,7 @@ def lowered(node: Node) -> Handler | None:
 
 
 def _numbers(program: FxProgram, node: Node, quant: QuantType) -> tuple[Any, ...]:
-    """The arguments that say what integers mean."""
+    """Returns the arguments that say what integers mean."""
     if quant.kind != "uniform" or quant.plus is not None or quant.dynamic or quant.real_zero:
         raise program.refuse(node, f"quantized_decomposed has no type {quant}")
     kind = KINDS.get(str(quant.storage))
@@ -148,7 +148,7 @@ _TAILS = {
 
 
 def _tail(program: FxProgram, node: Node) -> tuple[str, list[float], str]:
-    """What a kernel computes after its sum, as oneDNN's post-ops have it."""
+    """Returns what a kernel computes after its sum, as oneDNN's post-ops have it."""
     rest = ops_of(node)[1:]
     if not rest:
         return "none", [], ""
@@ -204,7 +204,7 @@ def _convolution(program: FxProgram, node: Node) -> fx.Node:
 
 
 def _hold(program: FxProgram, node: Node, *numbers: torch.Tensor | None) -> list[fx.Node | None]:
-    """The weights and numbers of a layer as attributes."""
+    """Returns the weights and numbers of a layer as attributes."""
     name = operands_of(node)["w"].name
     names = (name, f"{name}_scale", f"{name}_zero", f"{name}_bias")
     return [

@@ -1,4 +1,4 @@
-"""Recurrent layers whose data and state are quantized while they run: aten::quantized_lstm."""
+"""Writes recurrent layers that quantize data and state at run time: aten::quantized_lstm."""
 
 from __future__ import annotations
 

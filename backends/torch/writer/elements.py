@@ -1,4 +1,4 @@
-"""Element types and arrays of the language, as PyTorch has them."""
+"""Converts element types and arrays to PyTorch."""
 
 from __future__ import annotations
 

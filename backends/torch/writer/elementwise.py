@@ -1,4 +1,4 @@
-"""Ops of single elements, as operators of PyTorch."""
+"""Writes elementwise ops as operators of PyTorch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _binary(name: str) -> Handler:
 
 
 def _with(name: str, *attrs: str) -> Handler:
-    """An operator that takes x and numbers."""
+    """Returns an operator that takes x and numbers."""
 
     def write(program: FxProgram, node: Node) -> fx.Node:
         numbers = [node.attrs[attr] for attr in attrs]
@@ -56,7 +56,7 @@ def _with(name: str, *attrs: str) -> Handler:
 
 
 def _folded(name: str) -> Handler:
-    """An operator of two, one operand after the other."""
+    """Returns an operator of two, one operand after the other."""
 
     def write(program: FxProgram, node: Node) -> fx.Node:
         return reduce(lambda a, b: program.call(f"aten.{name}", a, b), program.listed(node))
@@ -89,7 +89,7 @@ def _squared_difference(program: FxProgram, node: Node) -> fx.Node:
 
 
 def _bound(value: Any) -> float | None:
-    """A bound as PyTorch has it: none where it does not bind."""
+    """Returns a bound as PyTorch has it: none where it does not bind."""
     return None if value is None or math.isinf(value) else value
 
 

@@ -1,4 +1,4 @@
-"""Exported programs: a program as `torch.export` has it, and its `.pt2` file."""
+"""Writes exported programs, as `torch.export` has them, and their `.pt2` files."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ def _open(given: TensorType) -> dict[int, Any]:
 
 
 def save(made: ExportedProgram, path: Path, told: str) -> None:
-    """Writes an exported program by rename, with a text beside it that QIR reads again."""
+    """Writes an exported program by rename, with a text next to it that QIR reads again."""
     with replacing(path) as draft, draft.open("wb") as stream:
         torch.export.save(made, stream, extra_files={TOLD: told})
 
 
 def load(path: Path) -> tuple[Any, str]:
-    """Loads a program, and the text that `save` put beside it; InputError for another file."""
+    """Loads a file that `save` wrote, and the text next to it; raises InputError for another."""
     extra, logger = {TOLD: ""}, logging.getLogger("torch.export")
     before, logger.disabled = logger.disabled, True  # it prints a traceback of what is raised
     try:

@@ -1,4 +1,4 @@
-"""Ops on quantized values, as one call each of PyTorch's kernels on quantized tensors."""
+"""Writes quantized ops, each as one call of PyTorch's quantized kernels."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def operands_of(node: Node) -> Mapping[str, Value]:
 
 
 def _result(program: FxProgram, node: Node) -> QuantType:
-    """The quantized type of a result; Refused for one that no tensor of PyTorch has."""
+    """Returns the quantized type of a result; Refused for one that no tensor of PyTorch has."""
     quant = node.results[0].type.quant
     if quant is None:
         raise program.refuse(node, "a kernel on quantized tensors gives no floats")
@@ -101,7 +101,7 @@ def _at(program: FxProgram, node: Node) -> tuple[float, int]:
 
 
 def _kernel(program: FxProgram, node: Node, base: str, *known: tuple[str, ...]) -> str:
-    """The name of a kernel with what it computes after its first op."""
+    """Returns the name of a kernel with what it computes after its first op."""
     rest = ops_of(node)[1:]
     if rest not in ((), *known):
         raise program.refuse(node, f"quantized::{base} computes nothing like it")
@@ -158,7 +158,7 @@ def _requantize(program: FxProgram, node: Node) -> fx.Node:
 
 
 def _weights(program: FxProgram, node: Node) -> list[torch.Tensor | None]:
-    """The quantized weights of a layer, and its bias."""
+    """Returns the quantized weights of a layer, and its bias."""
     held = operands_of(node)
     return [program.constant(held["w"]), bias_of(program, node)]
 
@@ -212,7 +212,7 @@ def _with_summand(
     *,
     last: bool,
 ) -> fx.Node:
-    """A convolution that adds a tensor, into whose memory it writes."""
+    """Returns a convolution that adds a tensor, into whose memory it writes."""
     (summand,) = node.stage_operands(1).values()
     given = program.of(summand)
     if not _last_reader(node, summand):
@@ -271,7 +271,7 @@ def _pair(op: str) -> Handler:
 
 
 def _function(name: str, *attrs: str) -> Handler:
-    """A function with scale and zero point of its result, then numbers."""
+    """Returns a function with scale and zero point of its result, then numbers."""
 
     def write(program: FxProgram, node: Node) -> fx.Node:
         x, numbers = program.of(operands_of(node)["x"]), [attrs_of(node)[attr] for attr in attrs]
@@ -292,7 +292,7 @@ def _softmax(program: FxProgram, node: Node) -> fx.Node:
 
 
 def _fixed(name: str, scale: float, zero: int) -> Handler:
-    """A function whose result has one scale and zero point, whatever it reads."""
+    """Returns a function whose result has one scale and zero point, whatever it reads."""
 
     def write(program: FxProgram, node: Node) -> fx.Node:
         if _at(program, node) != (scale, zero) or str(_result(program, node).storage) != "u8":
@@ -319,7 +319,8 @@ def _batch_norm(program: FxProgram, node: Node) -> fx.Node:
 
 
 def _kept(write: Handler) -> Handler:
-    """An operator of floats that takes quantized tensors too, and keeps scale and zero point."""
+    """Returns an operator of floats that takes quantized tensors too, and keeps scale and zero
+    point."""
 
     def kept(program: FxProgram, node: Node) -> Any:
         if node.stages:

@@ -1,4 +1,4 @@
-"""Convolutions, matrix products, pools, norms and reductions, as operators of PyTorch."""
+"""Writes convolutions, matrix products, pools, norms and reductions."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def _axes(node: Node) -> list[int]:
 
 
 def _reduced(name: str, before: str = "", after: str = "") -> Handler:
-    """A reduction, of what an operator makes of x, and what another makes of it."""
+    """Returns a reduction, of what an operator makes of x, and what another makes of it."""
 
     def write(program: FxProgram, node: Node) -> fx.Node:
         made = program.operand(node, "x")

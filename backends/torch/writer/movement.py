@@ -1,4 +1,4 @@
-"""Ops that move, pick and repeat elements, as operators of PyTorch; on quantized tensors too."""
+"""Writes ops that move, select and repeat elements, of quantized tensors too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .program import FxProgram, Handler
 
 
 def _sizes(program: FxProgram, node: Node) -> list[Any]:
-    """The sizes of a result; one that is not known is -1, which takes what is left."""
+    """Returns the sizes of a result; one that is not known is -1, which takes what is left."""
     shape = node.result.type.shape
     open_ones = [dim for dim in shape if not isinstance(dim, int)]
     if len(open_ones) == 1 and 0 not in shape:
@@ -167,7 +167,7 @@ def _depth_to_space(program: FxProgram, node: Node) -> fx.Node:
 
 
 def _images(node: Node) -> list[int]:
-    """The axes of a resize beside batch and channels, which may be second or last."""
+    """Returns the axes of a resize next to batch and channels, which may be second or last."""
     rank = node.result.type.rank
     named = sorted(axis % rank for axis in whole(node.attrs["axes"]))
     inner = list(range(1, rank - 1))
@@ -175,7 +175,7 @@ def _images(node: Node) -> list[int]:
 
 
 def _resampled(program: FxProgram, node: Node, name: str, *more: Any) -> fx.Node:
-    """A call of an operator that resizes the axes after the channels."""
+    """Returns a call of an operator that resizes the axes after the channels."""
     axes, x = _images(node), node.operands["x"].type
     shape, rank = node.result.type.shape, x.rank
     still = [axis for axis in range(rank) if axis not in axes]
@@ -190,7 +190,7 @@ def _resampled(program: FxProgram, node: Node, name: str, *more: Any) -> fx.Node
 
 
 def _scales(node: Node) -> list[float]:
-    """The scales of all axes, none where sizes say them."""
+    """Returns the scales of all axes, none where sizes say them."""
     given, axes = node.attrs["scales"], whole(node.attrs["axes"])
     assert isinstance(given, tuple)
     rank = node.result.type.rank

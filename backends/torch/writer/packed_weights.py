@@ -1,4 +1,4 @@
-"""Products with weights of few bits alone, by PyTorch's packed kernels.
+"""Writes weight-only low-bit products by PyTorch's packed kernels.
 
 Data and sums are float. `_weight_int8pack_mm` has i8 with one scale a row,
 `_weight_int4pack_mm_for_cpu` 4 bits in blocks along the row, each with a scale and an offset.

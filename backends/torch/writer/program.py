@@ -1,4 +1,4 @@
-"""A graph as a program of PyTorch: calls of operators in an `fx.Graph`, and what these hold."""
+"""Writes a graph as calls of operators in an `fx.Graph`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN layers, whose gates PyTorch orders in its own way."""
+"""Writes LSTM, GRU and RNN layers, whose gates PyTorch orders in its own way."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def operator_name(program: FxProgram, node: Node, kind: str) -> str:
 
 
 def _first_state(program: FxProgram, node: Node, slot: str) -> fx.Node:
-    """The state that a layer begins with, the direction first; zeros unless it is given."""
+    """Returns the state that a layer begins with, the direction first; zeros unless it is given."""
     first, value = bool(node.attrs["batch_first"]), node.operands.get(slot)
     if value is not None:
         given = program.of(value)

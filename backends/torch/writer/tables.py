@@ -1,4 +1,4 @@
-"""Tables with a scale and a float zero point for each row, as PyTorch packs them in 8 bits."""
+"""Packs embedding tables with a scale and a float zero point for each row, in 8 bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TorchScript: a program as source text that PyTorch compiles, and the file of it."""
+"""Writes TorchScript: source text that PyTorch compiles, and its file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _held(program: FxProgram) -> list[tuple[str, Any]]:
 
 
 class _Kinds(dict[str, Any]):
-    """The types of attributes; the texts beside them tell programs apart."""
+    """The types of attributes; the texts next to them tell programs apart."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return 0
@@ -53,7 +53,8 @@ class _Kinds(dict[str, Any]):
 
 @cache
 def _type(source: str, attributes: tuple[tuple[str, str], ...], kinds: _Kinds) -> Any:
-    """The class of modules with a program's source and attributes, compiled once in a process.
+    """Returns the class of modules with a program's source and attributes, compiled once in a
+    process.
 
     Its name follows from both: PyTorch numbers classes of one name, and files would differ.
     """
@@ -70,7 +71,7 @@ def _type(source: str, attributes: tuple[tuple[str, str], ...], kinds: _Kinds) -
 
 
 def save(module: torch.jit.ScriptModule, path: Path, told: str) -> None:
-    """Writes a module by rename, with a text beside it that QIR reads again.
+    """Writes a module by rename, with a text next to it that QIR reads again.
 
     The bytes do not depend on the file's name.
     """
@@ -79,7 +80,7 @@ def save(module: torch.jit.ScriptModule, path: Path, told: str) -> None:
 
 
 def load(path: Path) -> tuple[torch.jit.ScriptModule, str]:
-    """Loads an archive, and the text that `save` put beside it; InputError for another file."""
+    """Loads a file that `save` wrote, and the text next to it; raises InputError for another."""
     extra = {TOLD: ""}
     try:
         opened: Any = torch.jit.load

@@ -100,7 +100,8 @@ def _quantized(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def attend(body: BodyBuilder, made: Value, heads: Heads) -> list[Value]:
-    """What heads see of [batch, length, all], and keys and values with those of the past."""
+    """Returns what heads see of [batch, length, all], and keys and values with those of the
+    past."""
     parts = body.many("split", {"x": made}, {"sizes": heads.widths, "axis": 2})
     q, k, v = (
         body.op("transpose", body.reshaped(part, 0, 0, heads.count, size), perm=(0, 2, 1, 3))
@@ -129,7 +130,8 @@ def seen(
     *,
     even: bool = True,
 ) -> tuple[Value, Value]:
-    """What each query finds in the values, heads side by side, and the scores before softmax.
+    """Returns what each query finds in the values, heads side by side, and the scores before
+    softmax.
 
     All three are [batch, heads, length, size]; so many of the keys are of the past, and the others
     are as many as the queries where they are even.
@@ -159,7 +161,8 @@ def _mask(
     *,
     even: bool,
 ) -> Value | None:
-    """What is added to scores where a mask hides something, and where only the past may be seen.
+    """Returns what is added to scores where a mask hides something, and where only the past may be
+    seen.
 
     The last query sees all keys, however many they are, as onnxruntime has it.
     """
@@ -220,7 +223,7 @@ _HELD = 1 << 16
 
 
 def _count(body: BodyBuilder, x: Value, axis: int) -> Value:
-    """The places along an axis: 0, 1, ...; many of them are computed and not held."""
+    """Returns the places along an axis: 0, 1, ...; many of them are computed and not held."""
     size = x.type.shape[axis]
     if isinstance(size, int) and size <= _HELD:
         return body.constant(np.arange(size, dtype=np.int64))

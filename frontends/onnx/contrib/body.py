@@ -44,7 +44,7 @@ class BodyBuilder:
         return self._given[slot]
 
     def get(self, slot: str) -> Value | None:
-        """What the group is given there, if anything."""
+        """Returns what the group is given there, if anything."""
         return self._given.get(slot)
 
     def many(
@@ -59,7 +59,7 @@ class BodyBuilder:
         return self.graph.add(kind, operands, attrs, types=types, bodies=bodies).results
 
     def op(self, kind: str, *operands: Value, **attrs: Attr) -> Value:
-        """Adds a node of one result; operands stand in the order of the op's slots."""
+        """Adds a node of one result; operands are in the order of the op's slots."""
         from qir.ir.ops import spec
 
         slots = [s.name for s in spec(kind).operands]
@@ -68,7 +68,7 @@ class BodyBuilder:
         return self.many(kind, dict(zip(slots, operands, strict=False)), attrs)[0]
 
     def constant(self, data: NDArray[np.generic] | float | Sequence[int]) -> Value:
-        """A constant of the body; whole numbers are int64, others float32."""
+        """Returns a constant of the body; whole numbers are int64, others float32."""
         if isinstance(data, float):
             data = np.array(data, np.float32)
         elif not isinstance(data, np.ndarray | np.generic):
@@ -76,19 +76,19 @@ class BodyBuilder:
         return self.graph.constant(Array.of(np.asarray(data)))
 
     def like(self, value: Value, number: float) -> Value:
-        """A number in the type of a value's elements."""
+        """Returns a number in the type of a value's elements."""
         return self.constant(np.array(number, value.type.express.carrier))
 
     def reshaped(self, x: Value, *sizes: int) -> Value:
-        """The elements in another shape: 0 copies a size, -1 takes what is left."""
+        """Returns the elements in another shape: 0 copies a size, -1 takes what is left."""
         return self.op("reshape", x, self.constant(sizes))
 
     def cast(self, x: Value, kind: DType) -> Value:
-        """The values in another element type, itself where they have it."""
+        """Returns the values in another element type, itself where they have it."""
         return x if x.type.element == kind else self.op("cast", x, to=kind)
 
     def recoded(self, x: Value, element: Element) -> Value:
-        """The same bits as another type."""
+        """Returns the same bits as another type."""
         if x.type.element == element:
             return x
         return self.many("recode", {"x": x}, types=[x.type.with_element(element)])[0]
@@ -98,7 +98,8 @@ class BodyBuilder:
         return self.recoded(x, x.type.dtype)
 
     def real(self, slot: str, scale: str = "", zero: str = "") -> Value:
-        """The floats of integers that the group is given, by numbers in the type or beside it."""
+        """Returns the floats of integers that the group is given, by numbers in the type or next to
+        it."""
         x = self[slot]
         if x.type.quant is None:
             return x
@@ -183,7 +184,7 @@ def _check_zeros(name: str, array: Array, of: QuantType) -> None:
 
 
 def _places(op: OnnxOp, operands: Iterable[str]) -> tuple[int, ...]:
-    """Where operands stand in the operator's list."""
+    """Returns where operands are in the operator's list."""
     formal = OPERANDS[op.type].split()
     if op.type == "Trunc" and len(op.inputs) == 5:
         formal.remove("output_scale")  # which version 1 lacks
@@ -191,7 +192,8 @@ def _places(op: OnnxOp, operands: Iterable[str]) -> tuple[int, ...]:
 
 
 def given(reader: OnnxReader, op: OnnxOp, *but: str) -> dict[str, Value]:
-    """The operands that are there, by the operator's own names; those in `but` are left out."""
+    """Returns the operands that are there, by the operator's own names; those in `but` are left
+    out."""
     formal = OPERANDS[op.type].split()
     if len(op.inputs) > len(formal):
         raise op.fail(f"has {len(op.inputs)} operands, it takes {len(formal)} at most")

@@ -111,7 +111,8 @@ def _codes(reader: OnnxReader, op: OnnxOp, places: tuple[int, int, int], of: _Ex
 
 
 def _mixed(body: BodyBuilder, of: _Experts) -> Value:
-    """All experts on all rows, weighted by what the router gives them; 0 for those not chosen."""
+    """Returns all experts on all rows, weighted by what the router gives them; 0 for those not
+    chosen."""
     x, shape = body["input"], body["input"].type.shape
     if len(shape) == 3:
         x = body.reshaped(x, -1, *(d for d in shape[2:] if isinstance(d, int)))

@@ -1,7 +1,7 @@
 """GroupQueryAttention of onnxruntime's own domain, with a past or lengths that are computed.
 
 Over a whole prompt whose length is known it is attention and no more; else it is a group. Keys and
-values stand after as much of the past as each sequence has, and what is after them is 0.
+values are after as much of the past as each sequence has, and what is after them is 0.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class _Places:
         return cls(own, total, new, before, at, body.op("range", zero, room, one))
 
     def given(self, body: BodyBuilder) -> Value:
-        """Where it is said that queries stand: of a prompt, from the first number on."""
+        """Returns where it is said that queries stand: of a prompt, from the first number on."""
         zero, one = (body.constant(np.array(n, np.int64)) for n in (0, 1))
         said = body["position_ids"]
         first = body.op("gather", body.reshaped(said, -1), zero, axis=0)
@@ -176,7 +176,7 @@ class _Places:
         return body.op("where", there, made, body.like(made, 0.0))
 
     def mask(self, body: BodyBuilder, heads: _Heads) -> Value:
-        """What each query sees, or what is added to its scores."""
+        """Returns what each query sees, or what is added to its scores."""
         at = body.op("unsqueeze", self.at, axes=(2,))
         if heads.causal:
             seen = body.op("less_equal", self.keys, at)

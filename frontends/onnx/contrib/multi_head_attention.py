@@ -72,7 +72,7 @@ def _group(reader: OnnxReader, op: OnnxOp, *, laid_out: bool) -> None:
 
 
 def _apart(body: BodyBuilder, heads: Heads, *, laid_out: bool) -> tuple[Value, Value, Value]:
-    """The three as [batch, heads, length, size], each with its part of the bias."""
+    """Returns the three as [batch, heads, length, size], each with its part of the bias."""
     values = [body[s] for s in _SLOTS]
     if "bias" in body:
         parts = body.many("split", {"x": body["bias"]}, {"sizes": heads.widths, "axis": 0})

@@ -51,7 +51,7 @@ def _quick_gelu(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def activated(body: BodyBuilder, x: Value, name: str, numbers: Sequence[float]) -> Value:
-    """The activation that a fused operator names; Keep for one that is not known."""
+    """Returns the activation that a fused operator names; Keep for one that is not known."""
     row = _ACTIVATIONS.get(name)
     if row is None:
         raise KeepOperator(f"its activation {name!r} is not known")
@@ -97,7 +97,7 @@ def _skip_norm(reader: OnnxReader, op: OnnxOp) -> None:
 def normed(
     body: BodyBuilder, x: Value, gamma: str, beta: str | None, eps: float, *, simple: bool = False
 ) -> Value:
-    """A layer's norm along the last axis."""
+    """Returns a layer's norm along the last axis."""
     if simple:
         return body.op("rms_norm", x, body[gamma], axis=-1, eps=eps)
     extra = [body[beta]] if beta and beta in body else []
@@ -120,7 +120,7 @@ def _embed(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def embedded(body: BodyBuilder, tables: dict[str, Value | None], positions: Value | None) -> Value:
-    """The sum of the rows that words, positions and segments have in their tables."""
+    """Returns the sum of the rows that words, positions and segments have in their tables."""
     ids = body["input_ids"]
     if ids.type.element not in (I32, I64):
         raise KeepOperator(f"its words are {ids.type.element}")
@@ -143,7 +143,7 @@ def embedded(body: BodyBuilder, tables: dict[str, Value | None], positions: Valu
 
 
 def counted(body: BodyBuilder) -> Value:
-    """How many words each sequence has by its mask; 0 without one."""
+    """Returns how many words each sequence has by its mask; 0 without one."""
     if "mask" in body:
         return body.op("reduce_sum", body.cast(body["mask"], I32), axes=(1,), keep=False)
     ids = body["input_ids"]

@@ -59,7 +59,8 @@ class BlockPacking:
 
 
 def codes_in(held: Held, bits: int, shape: Sequence[int], order: Order = "low") -> Held:
-    """The numbers that bytes hold, in that shape; of many each part when it is asked for."""
+    """Returns the numbers that bytes hold, in that shape; of many each part when it is asked
+    for."""
     if held.dtype != np.uint8:
         held = whole(held).astype(np.uint8)
     if bits == 8:
@@ -68,7 +69,7 @@ def codes_in(held: Held, bits: int, shape: Sequence[int], order: Order = "low") 
 
 
 def unpacked(held: Tensor, bits: int) -> Tensor:
-    """The numbers in rows of bytes, low bits first."""
+    """Returns the numbers in rows of bytes, low bits first."""
     if bits == 8:
         return held
     each = 8 // bits

@@ -23,7 +23,7 @@ Tensor = NDArray[np.generic]
 
 
 def codes(reader: OnnxReader, op: OnnxOp, at: tuple[int, int, int]) -> dict[str, Value]:
-    """A tensor of quantized values by its operator's name, with its numbers where these are
+    """Returns a tensor of quantized values by its operator's name, with its numbers where these are
     computed.
 
     More than one scale are along the last axis.
@@ -153,7 +153,8 @@ def _nbits(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _rounds(body: BodyBuilder, blocks: BlockPacking) -> bool:
-    """Whether a kernel for eight bits beside few takes these weights, which nobody computes."""
+    """Returns whether a kernel for eight bits next to few takes these weights, which nobody
+    computes."""
     quant = body["B"].type.quant
     if quant is None or quant.real_zero or (quant.grain is not None and quant.grain.by is not None):
         return False
@@ -161,12 +162,12 @@ def _rounds(body: BodyBuilder, blocks: BlockPacking) -> bool:
 
 
 _LEAST_OF_TWO = 32
-"""Quantized values of two bits in blocks that the kernel for eight bits beside them takes, at
+"""Quantized values of two bits in blocks that the kernel for eight bits next to them takes, at
 least."""
 
 
 def _blocked(reader: OnnxReader, op: OnnxOp, blocks: BlockPacking) -> Value:
-    """The weights as quantized values of [N, K] with their scales and zero points."""
+    """Returns the weights as quantized values of [N, K] with their scales and zero points."""
     rows, depth = blocks.shape
     held, scales = reader.held(op.input(1)), reader.held(op.input(2))
     if held.size != rows * blocks.count * blocks.bytes or scales.size != rows * blocks.count:
@@ -194,7 +195,7 @@ def _blocked(reader: OnnxReader, op: OnnxOp, blocks: BlockPacking) -> Value:
 
 
 def weight(reader: OnnxReader, name: str, data: Held, quant: QuantType) -> Value:
-    """A constant of the file, unpacked."""
+    """Returns a constant of the file, unpacked."""
     if not isinstance(data, Parts):
         data = np.asarray(data, order="C")
     array = Array(data, TensorType(data.shape, quant), name)
@@ -226,7 +227,7 @@ def _computed(body: BodyBuilder, blocks: BlockPacking) -> Value:
 
 
 def spread(body: BodyBuilder, x: Value, bits: int) -> Value:
-    """The numbers that bytes of [rows, n] hold, low bits first."""
+    """Returns the numbers that bytes of [rows, n] hold, low bits first."""
     if bits == 8:
         return x
     each = 8 // bits
@@ -239,7 +240,7 @@ def spread(body: BodyBuilder, x: Value, bits: int) -> Value:
 
 
 def rounded(body: BodyBuilder, a: Value, blocks: BlockPacking) -> Value:
-    """The left side as eight bits a block hold it: the greatest of each is 127."""
+    """Returns the left side as eight bits a block hold it: the greatest of each is 127."""
     depth, wide = blocks.shape[1], blocks.count * blocks.size
     rank = a.type.rank
     if wide > depth:

@@ -65,7 +65,7 @@ def _lstm(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _curves(op: OnnxOp, sides: int) -> list[tuple[_Curve, ...]]:
-    """The activations of each direction, of the gates, of the new cell and of the state."""
+    """Returns the activations of each direction, of the gates, of the new cell and of the state."""
     found = op.attribute("activations")
     texts = [t.decode("utf-8", "replace") for t in found.strings] if found else []
     names = [_KNOWN.get(t.lower(), t) for t in texts] or [*USUAL["lstm"]] * sides
@@ -177,7 +177,8 @@ class _Layer:
         ]
 
     def _given(self, body: BodyBuilder, back: bool) -> Value:
-        """The input, its steps in the order in which they are read; 0 where no sequence has any."""
+        """Returns the input, its steps in the order in which they are read; 0 where no sequence has
+        any."""
         x = self._turned(body, body["X"], back)
         if self.ends is None:
             return x
@@ -202,7 +203,7 @@ class _Layer:
         return body.op("expand", wide, shape)
 
     def _step(self, taken: Mapping[str, Value]) -> BodyBuilder:
-        """One step: the gates, and the state after them."""
+        """Returns one step: the gates, and the state after them."""
         first = taken["ss.0"].type
         one = BodyBuilder({})
         kinds = {s: v.type for s, v in taken.items()}
@@ -302,7 +303,7 @@ def _ranged(body: BodyBuilder, x: Value) -> tuple[Value, Value, Value]:
 def _product(
     body: BodyBuilder, codes: Value, scale: Value, zero: Value, weights: _Weights
 ) -> Value:
-    """The integer sums times both scales."""
+    """Returns the integer sums times both scales."""
     operands = {"a": codes, "b": weights.codes, "a.zero": zero, "b.zero": weights.zero}
     sums = body.many("matmul_integer", operands)[0]
     return body.op("mul", body.cast(sums, F32), body.op("mul", scale, weights.scale))

@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from qir.errors import InputError
 
+from ..attempts import BY_DATA
 from ..quantization import STATED
 from . import quantized
 from .builder import ScriptBuilder, is_tensor
@@ -84,7 +86,10 @@ class Interpreter:
         given = [env[value.unique()] for value in node.inputs()]
         self.builder.line = _line(node)
         special = _SPECIAL.get(kind)
-        made = special(self, node, given, env) if special else self.op(node, kind, given)
+        try:
+            made = special(self, node, given, env) if special else self.op(node, kind, given)
+        except GuardOnDataDependentSymNode as error:
+            raise self.fail(BY_DATA) from error
         values = list(node.outputs())
         if len(values) == 1:
             env[values[0].unique()] = made
@@ -243,7 +248,7 @@ _OF_LISTS = frozenset(
 
 
 def _line(node: Any) -> str:
-    """Returns where a node stands in the user's files; empty where the archive does not say."""
+    """Returns where a node is in the user's files; empty where the archive does not say."""
     try:
         return str(node.sourceRange())
     except RuntimeError:  # its record in the archive is damaged
@@ -274,6 +279,8 @@ def _typed(formal: Any, held: Any) -> Any:
     text = str(formal.real_type)
     if isinstance(held, int) and not isinstance(held, bool):
         if "ScalarType" in text:
+            if held not in DTYPES:
+                raise InputError(f"element type number {held} of TorchScript is not read")
             return DTYPES[held]
         if "MemoryFormat" in text:
             return FORMATS[held]
@@ -327,7 +334,7 @@ def _number(reader: Interpreter, held: Any, *rest: Any) -> Any:
     data = reader.builder.known(held)
     if isinstance(data, torch.Tensor) and data.numel() == 1:
         return data.item()
-    raise reader.fail("takes a number out of a tensor that is computed; export a part without it")
+    raise reader.fail(f"takes a number out of a tensor that is computed: it {BY_DATA}")
 
 
 def _item(reader: Interpreter, held: Any, at: Any) -> Any:
@@ -466,7 +473,7 @@ def _method(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
 def _if(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
     (condition,) = given
     if not isinstance(condition, bool):
-        raise reader.fail("branches by data; export it with torch.export and torch.cond")
+        raise reader.fail(BY_DATA)
     then, other = node.blocks()
     made = reader.block(then if condition else other, env)
     return made[0] if len(made) == 1 else made
@@ -484,7 +491,7 @@ def _loop(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
         condition, *carried = reader.block(block, env)
         turn += 1
     if not isinstance(most, int) or not _is_bool(condition):
-        raise reader.fail("goes round a loop as often as data say; torch.export reads such loops")
+        raise reader.fail(BY_DATA)
     return carried[0] if len(carried) == 1 else carried
 
 

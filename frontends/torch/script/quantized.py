@@ -139,7 +139,7 @@ class QuantizedCall:
         return self.builder.call(target, *args, **kwargs)
 
     def quantized(self, name: str) -> QuantizedTensor:
-        """Returns a quantized argument; InputError for one that is not quantized."""
+        """Returns a quantized argument; raises InputError for one that is not quantized."""
         found = self.given[name]
         if not isinstance(found, QuantizedTensor):
             raise self.builder.fail(f"{self.name} is given a tensor that is not quantized")

@@ -1,4 +1,4 @@
-"""What TorchScript computes with numbers, texts and lists: evaluated while a program is read."""
+"""Evaluates TorchScript's numbers, strings and lists while a program is read."""
 
 from __future__ import annotations
 

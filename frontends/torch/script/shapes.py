@@ -23,7 +23,7 @@ _PASSED = frozenset(
     ).split()
 )
 """Operators whose result has the shape of their first operand."""
-_SIDES = (224, 64, 32)
+_SIDES = (224, 64, 32, 28, 96, 128, 256, 299)
 """Sizes of images that are tried."""
 _BATCH, _LENGTH = 2, 16
 GIVE_SHAPES = "--shape n,3,224,224, --data, or qir.load(..., inputs=[('n', 3, 224, 224)])"

@@ -13,11 +13,35 @@ struct conv {
   size_t og;     /* output channels of a group */
   size_t pixels; /* of the output */
   size_t block_rows, row_blocks, panel_blocks;
+  struct qir_dynamic dynamic;
+  const int32_t *sums;             /* of the weights of each column, where the zero is dynamic */
   struct qir_gemm_packed groups[]; /* one a group */
 };
 
-static void run_group(const struct conv *v, const uint8_t *x, char *y, size_t g, size_t first,
+enum { WIDEST = 64 /* columns of a panel */ };
+
+/* Points a block to what a run finds: biases and multipliers of the panel from column j on. */
+static void find(const struct conv *v, void *const *buffers, size_t j, int32_t *bias,
+                 float *multiplier, struct qir_gemm_block *block) {
+  const struct qir_dynamic *d = &v->dynamic;
+  const uint8_t code = d->zero < 0 ? 0 : *(const uint8_t *)buffers[d->zero];
+  const int32_t zero = v->block.x_flip ? (int8_t)code : code;
+  const float *scale = buffers[d->scale];
+  for (size_t i = 0; i < block->columns; ++i) {
+    const size_t at = qir_gemm_place(block->width, 1, i);
+    bias[at] = (int32_t)((uint32_t)block->bias[at] - (uint32_t)zero * (uint32_t)v->sums[j + i]);
+    multiplier[at] = scale[d->count == 1 ? 0 : j + i];
+  }
+  block->bias = bias;
+  block->multiplier = multiplier;
+}
+
+static void run_group(const struct conv *v, void *const *buffers, size_t g, size_t first,
                       size_t begin, size_t end, const void **rows) {
+  int32_t bias[WIDEST] = {0};
+  float multiplier[WIDEST] = {0};
+  const uint8_t *x = buffers[v->x];
+  char *y = buffers[v->y];
   struct qir_gemm_block block = v->block;
   const size_t left = v->pixels - first, count = left < v->block_rows ? left : v->block_rows;
   qir_conv_rows_fill(&v->rows, x + g * v->rows.cg, first, count, rows);
@@ -25,6 +49,7 @@ static void run_group(const struct conv *v, const uint8_t *x, char *y, size_t g,
   block.row_stride = block.count = count;
   for (size_t j = begin; j < end; j += v->kernel->nr * v->kernel->nv) {
     qir_gemm_point(v->kernel, &v->groups[g], j, &block);
+    if (v->sums) find(v, buffers, j, bias, multiplier, &block);
     block.y = y + (first * block.y_stride + g * v->og + j) * (block.to_float ? 4 : 1);
     v->kernel->run(&block);
   }
@@ -38,8 +63,7 @@ static void run(const void *params, void *const *buffers, void *scratch, long ta
   const size_t begin = panels * part / v->panel_blocks * panel;
   const size_t stop = panels * (part + 1) / v->panel_blocks * panel;
   for (size_t g = 0; g < v->rows.s.groups; ++g)
-    run_group(v, buffers[v->x], buffers[v->y], g, block * v->block_rows, begin,
-              stop < v->og ? stop : v->og, scratch);
+    run_group(v, buffers, g, block * v->block_rows, begin, stop < v->og ? stop : v->og, scratch);
 }
 
 /*
@@ -83,8 +107,8 @@ static void pack(struct conv *v, const struct qir_conv_operands *o, char *memory
   }
 }
 
-int qir_conv_make(uint32_t isa, const struct qir_conv_shape *shape,
-                  const struct qir_conv_operands *o, struct qir_step *step) {
+static int make(uint32_t isa, const struct qir_conv_shape *shape, const struct qir_conv_operands *o,
+                const struct qir_dynamic *dynamic, struct qir_step *step) {
   const struct qir_gemm_kernel *kernel = QIR_SELECT(qir_gemm_kernels, isa);
   const struct qir_conv_rows rows = qir_conv_rows_make(shape, kernel->kr, kernel->widened);
   const size_t og = shape->oc / shape->groups;
@@ -92,7 +116,8 @@ int qir_conv_make(uint32_t isa, const struct qir_conv_shape *shape,
   const size_t head =
       qir_round_up(sizeof(struct conv) + shape->groups * sizeof(struct qir_gemm_packed), 64);
   const size_t pad = qir_round_up(qir_conv_rows_pad(&rows), 64);
-  struct conv *v = qir_step_alloc(head + pad + shape->groups * bytes);
+  const size_t whole = head + pad + qir_round_up(shape->groups * bytes, 64);
+  struct conv *v = qir_step_alloc(whole + (dynamic ? og * sizeof(int32_t) : 0));
   if (!v) return 0;
   v->kernel = kernel;
   v->rows = rows;
@@ -110,6 +135,13 @@ int qir_conv_make(uint32_t isa, const struct qir_conv_shape *shape,
       .to_float = o->to_float,
       .y_stride = shape->oc,
   };
+  if (dynamic) {
+    int32_t *sums = (int32_t *)((char *)v + whole);
+    for (size_t j = 0; j < og; ++j)
+      for (size_t p = 0; p < shape->c; ++p) sums[j] += o->weight[j * shape->c + p];
+    v->dynamic = *dynamic;
+    v->sums = sums;
+  }
   divide(v);
   pack(v, o, (char *)v + head + pad, bytes);
   step->run = run;
@@ -117,4 +149,31 @@ int qir_conv_make(uint32_t isa, const struct qir_conv_shape *shape,
   step->tasks = (long)(v->row_blocks * v->panel_blocks);
   step->scratch = qir_round_up(qir_conv_rows_scratch(&v->rows, v->block_rows), 64);
   return 1;
+}
+
+int qir_conv_make(uint32_t isa, const struct qir_conv_shape *shape,
+                  const struct qir_conv_operands *o, struct qir_step *step) {
+  return make(isa, shape, o, NULL, step);
+}
+
+int qir_dynamic_linear_make(uint32_t isa, size_t rows, size_t k, size_t n,
+                            const struct qir_conv_operands *o, const struct qir_dynamic *dynamic,
+                            struct qir_step *step) {
+  const struct qir_conv_shape shape = {
+      .n = rows,
+      .h = 1,
+      .w = 1,
+      .c = k,
+      .oh = 1,
+      .ow = 1,
+      .oc = n,
+      .kh = 1,
+      .kw = 1,
+      .sh = 1,
+      .sw = 1,
+      .dh = 1,
+      .dw = 1,
+      .groups = 1,
+  };
+  return make(isa, &shape, o, dynamic, step);
 }

@@ -221,6 +221,16 @@ QIR_UNARY_BODY(leaky_relu, v < 0 ? a * v : v)
 QIR_UNARY_BODY(abs, fabs(v))
 #undef QIR_UNARY_BODY
 
+/* The same before they are rounded. */
+#define QIR_NEAR_BODY(op, function)                                                 \
+  void QIR_NAME(near_##op)(const float *restrict x, double *restrict y, size_t n) { \
+    for (size_t i = 0; i < n; ++i) y[i] = function((double)x[i]);                   \
+  }
+QIR_NEAR_BODY(tanh, tangent)
+QIR_NEAR_BODY(erf, error)
+QIR_NEAR_BODY(gelu, normal)
+#undef QIR_NEAR_BODY
+
 #define QIR_SHORT_BODY(op, function)                                                         \
   void QIR_NAME(op)(const struct qir_unary *how, const float *restrict x, float *restrict y, \
                     size_t n) {                                                              \

@@ -19,6 +19,9 @@
   void qir_unary_normalize_##name(const struct qir_channel *, const float *, float *, size_t);  \
   void qir_unary_collect_##name(const float *, double *, size_t);                               \
   void qir_unary_hard_swish_##name(const struct qir_unary *, const float *, float *, size_t);   \
+  void qir_unary_near_tanh_##name(const float *, double *, size_t);                             \
+  void qir_unary_near_erf_##name(const float *, double *, size_t);                              \
+  void qir_unary_near_gelu_##name(const float *, double *, size_t);                             \
   void qir_unary_most_##name(const float *, float *, size_t);                                   \
   void qir_unary_scale_##name(const float *, float *, size_t);                                  \
   void qir_unary_plus_##name(const float *, float *, size_t);                                   \
@@ -45,6 +48,9 @@
        qir_unary_leaky_relu_##name,            \
        qir_unary_abs_##name,                   \
    },                                          \
+   qir_unary_near_tanh_##name,                 \
+   qir_unary_near_erf_##name,                  \
+   qir_unary_near_gelu_##name,                 \
    qir_unary_most_##name,                      \
    qir_unary_sum_##name,                       \
    qir_unary_normalize_##name,                 \

@@ -41,12 +41,16 @@ struct qir_channel {
   double mean, slope, shift;
 };
 
+/* Results before they are rounded to f32: within 2^-31 of their value, those of gelu 2^-28, where
+ * f32 holds it. */
+typedef void (*qir_near_fn)(const float *x, double *y, size_t n);
 typedef void (*qir_unary_fn)(const struct qir_unary *how, const float *x, float *y, size_t n);
 
 struct qir_unary_kernel {
   const char *name;
   uint32_t isa;
   qir_unary_fn ops[QIR_UNARY_OPS];
+  qir_near_fn near_tanh, near_erf, near_gelu;
   void (*most)(const float *x, float *y, size_t n); /* y = max(x, y) */
   double (*sum)(const float *x, size_t n);
   void (*normalize)(const struct qir_channel *how, const float *x, float *y, size_t n);

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "floats/unary.h"
+#include "requant.h"
 #include "tensors.h"
 
 enum { CHUNK = 16 * 1024 /* elements of a task */ };
@@ -87,7 +89,31 @@ struct function {
   struct qir_function how;
   size_t size;
   int x, y;
+  qir_near_fn quick; /* or NULL */
+  double room;       /* how far from the value it is at most, with some to spare */
 };
+
+/*
+ * Rounds what a quick function finds, where all that lies as near as `room` is rounded to one
+ * float: that is what the C library's result is rounded to. The others, some one in twenty, are
+ * left to the C library, and where the quick one is 0 or NaN.
+ */
+static void settle(const struct function *v, const float *x, float *y, size_t n) {
+  enum { SOME = 256 };
+  double found[SOME];
+  uint8_t open[SOME];
+  for (; n; n -= n < SOME ? n : SOME, x += SOME, y += SOME) {
+    const size_t count = n < SOME ? n : SOME;
+    v->quick(x, found, count);
+    for (size_t i = 0; i < count; ++i) {
+      const float low = (float)(found[i] * (1 - v->room)), high = (float)(found[i] * (1 + v->room));
+      y[i] = low;
+      open[i] = !(low == high) | (low == 0);
+    }
+    for (size_t i = 0; i < count; ++i)
+      if (open[i]) y[i] = (float)TABLE[v->how.which]((double)x[i], v->how.a, v->how.b);
+  }
+}
 
 static void run_function(const void *params, void *const *buffers, void *scratch, long task) {
   (void)scratch;
@@ -96,14 +122,23 @@ static void run_function(const void *params, void *const *buffers, void *scratch
   const float *x = (const float *)buffers[v->x] + first;
   float *y = (float *)buffers[v->y] + first;
   const function_fn f = TABLE[v->how.which];
-  for (size_t i = 0; i < n; ++i) y[i] = (float)f((double)x[i], v->how.a, v->how.b);
+  if (v->quick)
+    settle(v, x, y, n);
+  else
+    for (size_t i = 0; i < n; ++i) y[i] = (float)f((double)x[i], v->how.a, v->how.b);
 }
 
-int qir_function_make(const struct qir_function *how, size_t size, int x, int y,
+int qir_function_make(uint32_t isa, const struct qir_function *how, size_t size, int x, int y,
                       struct qir_step *step) {
   struct function *v = qir_step_alloc(sizeof *v);
   if (!v) return 0;
-  *v = (struct function){*how, size, x, y};
+  const struct qir_unary_kernel *kernel = QIR_SELECT(qir_unary_kernels, isa);
+  const function_fn f = TABLE[how->which];
+  *v = (struct function){*how, size, x, y, NULL, f == f_gelu ? 0x1p-27 : 0x1p-30};
+  v->quick = f == f_erf    ? kernel->near_erf
+             : f == f_tanh ? kernel->near_tanh
+             : f == f_gelu ? kernel->near_gelu
+                           : NULL;
   *step = (struct qir_step){run_function, v, (long)((size + CHUNK - 1) / CHUNK), 0};
   return 1;
 }
@@ -226,16 +261,16 @@ static void numbers(const struct coding *v, void *const *buffers, size_t channel
   *zero = v->s.zero_at < 0 ? 0 : code_at(buffers[v->s.zero_at], v->kind, 0);
 }
 
-#define QIR_ENCODE(type)                                                 \
-  {                                                                      \
-    type *to = (type *)buffers[v->y] + first;                            \
-    for (size_t i = 0; i < v->s.inner; ++i) {                            \
-      const float value = x[i] / scale;                                  \
-      to[i] = (type)(!(value >= least)  ? v->s.low                       \
-                     : value > greatest ? v->s.high                      \
-                                        : (int32_t)rintf(value) + zero); \
-    }                                                                    \
-    break;                                                               \
+#define QIR_ENCODE(type)                                           \
+  {                                                                \
+    type *to = (type *)buffers[v->y] + first;                      \
+    for (size_t i = 0; i < v->s.inner; ++i) {                      \
+      const float value = x[i] / scale;                            \
+      const float above = value > least ? value : least; /* NaN */ \
+      const float inside = above < greatest ? above : greatest;    \
+      to[i] = (type)((int32_t)qir_round(inside) + zero);           \
+    }                                                              \
+    break;                                                         \
   }
 
 static void run_encode(const void *params, void *const *buffers, void *scratch, long task) {
@@ -324,12 +359,24 @@ static void run_choose(const void *params, void *const *buffers, void *scratch, 
   (void)scratch, (void)task;
   const struct choosing *v = params;
   const float *x = buffers[v->x];
-  float least = 0, most = 0;
+  enum { LANES = 16 }; /* so that no element waits for the one before */
+  float low[LANES] = {0}, high[LANES] = {0}, least = 0, most = 0;
   int none = 0;
-  for (size_t i = 0; i < v->size; ++i) {
+  size_t i = 0;
+  for (; i + LANES <= v->size; i += LANES)
+    for (size_t l = 0; l < LANES; ++l) {
+      low[l] = x[i + l] < low[l] ? x[i + l] : low[l];
+      high[l] = x[i + l] > high[l] ? x[i + l] : high[l];
+      none |= x[i + l] != x[i + l];
+    }
+  for (; i < v->size; ++i) {
     least = x[i] < least ? x[i] : least;
     most = x[i] > most ? x[i] : most;
     none |= x[i] != x[i];
+  }
+  for (size_t l = 0; l < LANES; ++l) {
+    least = low[l] < least ? low[l] : least;
+    most = high[l] > most ? high[l] : most;
   }
   if (none) {
     __atomic_store_n(qir_choose_fault((void *)(uintptr_t)params), 1, __ATOMIC_RELAXED);

@@ -79,7 +79,7 @@ struct qir_function {
   int which;
   double a, b;
 };
-int qir_function_make(const struct qir_function *how, size_t size, int x, int y,
+int qir_function_make(uint32_t isa, const struct qir_function *how, size_t size, int x, int y,
                       struct qir_step *step);
 
 int qir_cast_make(enum qir_kind from, enum qir_kind to, size_t size, int x, int y,

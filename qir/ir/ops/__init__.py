@@ -69,7 +69,8 @@ OPS: OpTable = OpTable((op.name, op) for family in FAMILIES for op in family.OPS
 
 
 def spec(name: str) -> OpSpec:
-    """The op of that name; TypeRuleError if there is none, PluginError if a plugin's is broken."""
+    """Returns the op of that name; raises TypeRuleError if there is none, PluginError if a plugin's
+    is broken."""
     try:
         return OPS[name]
     except KeyError:
@@ -77,7 +78,7 @@ def spec(name: str) -> OpSpec:
 
 
 def no_op(name: str) -> str:
-    """What to say of an op that there is not."""
+    """Returns what to say of an op that there is not."""
     near = difflib.get_close_matches(name, (*OPS, *registry.names(KIND)), 1)
     hint = f"did you mean {near[0]}?" if near else "no plugin here brings it"
     return f"no op {name!r}; {hint}"

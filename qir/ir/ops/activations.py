@@ -28,7 +28,8 @@ def _gelu(call: Call) -> tuple[TensorType, ...]:
 
 
 def _row(name: str, doc: str, **attrs: float) -> OpSpec:
-    """One operand, one result, and attributes that are float numbers with these defaults."""
+    """Returns one operand, one result, and attributes that are float numbers with these
+    defaults."""
     given = tuple(AttrSpec(n, "float", v) for n, v in attrs.items())
     return OpSpec(name, _X, float_unary, given, _ONE, doc=doc)
 

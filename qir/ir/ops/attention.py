@@ -2,7 +2,7 @@
 
 q, k and v are [batch, heads, length, size], or [batch, length, heads * size] where `heads` says how
 many there are. k and v may have fewer heads than q: each then serves the heads / kv_heads heads of
-q that stand together. past_k and past_v, [batch, kv_heads, length, size], stand before k and v.
+q that stand together. past_k and past_v, [batch, kv_heads, length, size], are before k and v.
 
 Inner slots, both [batch, heads, length of q, length of k]: `scores` is the scaled product of q and
 k, before softcap and mask; `probs` is what softmax makes of it.
@@ -61,7 +61,7 @@ def _heads(call: Call, slot: str, name: str) -> tuple[Dim, Dim, Dim, Dim]:
 
 
 def _agree(call: Call, what: str, *sizes: Dim) -> Dim:
-    """The one size that all are; TypeRuleError where two differ."""
+    """Returns the one size that all are; raises TypeRuleError where two differ."""
     numbers = {size for size in sizes if isinstance(size, int)}
     if len(numbers) > 1:
         raise call.fail(f"{what} differ: {', '.join(map(str, sorted(numbers)))}")
@@ -90,7 +90,7 @@ def _sizes(call: Call) -> AttentionSizes:
 
 
 def _past(call: Call, slot: str, wanted: Shape) -> Dim:
-    """How long the past is."""
+    """Returns how long the past is."""
     found = call.shape(slot)
     if len(found) != 4 or not all(map(dims.agree, (found[0], found[1], found[3]), wanted)):
         said = "batch, heads, length and size of k's or v's own"
@@ -133,7 +133,7 @@ def _check_attrs(call: Call) -> None:
 
 
 def _check_mask(call: Call, s: AttentionSizes) -> None:
-    """TypeRuleError for a mask that would widen the scores; its last axis may be shorter."""
+    """Raises TypeRuleError for a mask that would widen the scores; its last axis may be shorter."""
     if "mask" not in call.types:
         return
     kind = call.types["mask"]

@@ -16,7 +16,7 @@ _MOST_AXES = 64
 
 
 def _slid(call: Call, sizes: Shape) -> Dim:
-    """How many windows there are in all."""
+    """Returns how many windows there are in all."""
     n = len(call.wholes("kernel"))
     kernel, stride = call.wholes("kernel"), call.wholes("stride", n)
     dilation, pad = call.wholes("dilation", n), call.wholes("pad", 2 * n)

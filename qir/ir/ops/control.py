@@ -17,7 +17,7 @@ from qir.ir.types import Element, QuantType, TensorType
 
 
 def _takes(call: Call, body: str, given: Sequence[TensorType]) -> BodySignature:
-    """The body's signature; TypeRuleError unless it takes what is given."""
+    """Returns the body's signature; raises TypeRuleError unless it takes what is given."""
     held = call.bodies[body]
     if len(held.inputs) != len(given):
         raise call.fail(f"the body {body} takes {len(held.inputs)} values, it gets {len(given)}")
@@ -33,7 +33,7 @@ def _fits(a: TensorType, b: TensorType) -> bool:
 
 
 def _meet(call: Call, what: str, *kinds: TensorType) -> TensorType:
-    """The type that holds all of these: sizes that differ are unknown."""
+    """Returns the type that holds all of these: sizes that differ are unknown."""
     first = kinds[0]
     for kind in kinds[1:]:
         element = _one_element(first, kind)
@@ -45,7 +45,7 @@ def _meet(call: Call, what: str, *kinds: TensorType) -> TensorType:
 
 
 def _one_element(a: TensorType, b: TensorType) -> Element | None:
-    """The element of both; None where they differ."""
+    """Returns the element of both; None where they differ."""
     if a.quant or b.quant:
         return a.element if a.element == b.element else None
     return met(a.dtype, b.dtype)
@@ -123,7 +123,8 @@ def _scan(call: Call) -> tuple[TensorType, ...]:
 def _ways(
     call: Call, axes: str, reverse: str, ranks: list[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The axis of each sequence, and whether it runs backwards; none given: axis 0, forwards."""
+    """Returns the axis of each sequence, and whether it runs backwards; none given: axis 0,
+    forwards."""
     along = call.wholes(axes) or (0,) * len(ranks)
     back = call.wholes(reverse) or (0,) * len(ranks)
     if len(along) != len(ranks) or len(back) != len(ranks):
@@ -135,7 +136,7 @@ def _ways(
 
 
 def _slice(call: Call, kind: TensorType, axis: int) -> TensorType:
-    """One entry of a sequence."""
+    """Returns one entry of a sequence."""
     shape = (*kind.shape[:axis], *kind.shape[axis + 1 :])
     places = {at: at - (at > axis) for at in range(kind.rank) if at != axis}
     return _moved(call, kind, places, shape)
@@ -148,7 +149,8 @@ def _stacked(call: Call, kind: TensorType, count: Dim, axis: int) -> TensorType:
 
 
 def _moved(call: Call, kind: TensorType, places: dict[int, int], shape: Shape) -> TensorType:
-    """The type with its axes at other places; TypeRuleError where its map does not get there."""
+    """Returns the type with its axes at other places; raises TypeRuleError where its quantized type
+    does not get there."""
     if not isinstance(kind.element, QuantType):
         return TensorType(shape, kind.element)
     element = relocated(kind.element, kind.shape, places, len(shape))

@@ -10,7 +10,7 @@ from qir.ir.types import TensorType
 
 
 def spatial(call: Call) -> tuple[int, int, int]:
-    """Axes of channel, height and width; TypeRuleError for an unknown layout or rank."""
+    """Axes of channel, height and width; raises TypeRuleError for an unknown layout or rank."""
     layout = call.text("layout")
     if layout not in ("NCHW", "NHWC"):
         raise call.fail(f"layout {layout!r} is neither NCHW nor NHWC")
@@ -30,7 +30,8 @@ def window(
     lead: int = 0,
     pools: bool = False,
 ) -> Dim:
-    """How many windows fit, below 0 where none can; `pad` is both sides together, `lead` the front.
+    """Returns how many windows fit, below 0 where none can; `pad` is both sides together, `lead`
+    the front.
 
     Of pools a window that lacks less than a step can not: runtimes count it as they like.
     """
@@ -48,7 +49,7 @@ def window(
 
 
 def place(call: Call, batch: Dim, channels: Dim, height: Dim, width: Dim) -> Shape:
-    """The result's shape in the op's layout."""
+    """Returns the result's shape in the op's layout."""
     for dim, name in ((height, "height"), (width, "width")):
         if isinstance(dim, int) and dim < 0:
             raise call.fail(f"the window is larger than the padded {name}")

@@ -1,4 +1,4 @@
-"""Convolution along one or three axes, and transposed convolution; channels stand second.
+"""Convolution along one or three axes, and transposed convolution; channels are second.
 
 Pads are all fronts, then all backs, as in conv2d.
 """
@@ -14,12 +14,13 @@ from qir.ir.types import TensorType
 
 
 def _axes(call: Call) -> int:
-    """How many axes the window slides along."""
+    """Returns how many axes the window slides along."""
     return int(call.op[-2])
 
 
 def _operands(call: Call) -> tuple[Shape, Shape, int]:
-    """Shapes of x and w, and the groups; TypeRuleError where ranks or groups cannot be meant."""
+    """Shapes of x and w, and the groups; raises TypeRuleError where ranks or groups cannot be
+    meant."""
     same_express(call, "x", "w")
     x, w, rank = call.shape("x"), call.shape("w"), _axes(call) + 2
     for slot, shape in (("x", x), ("w", w)):
@@ -78,7 +79,9 @@ def _transposed(call: Call) -> tuple[TensorType, ...]:
 
 
 def _macs(call: Call, result: Shape) -> int:
-    """Every weight of its group meets every place: of the result, or of x where transposed."""
+    """Counts multiply-adds: every weight of a group meets every position of the result, or of x
+    where transposed.
+    """
     places = call.shape("x") if "transpose" in call.op else result
     sizes = dims.known((*places, *call.shape("w")[1:]))
     total = 1

@@ -27,7 +27,8 @@ class Equation:
 
 
 def equation(text: str, ranks: tuple[int, ...]) -> Equation:
-    """Reads an equation for operands of those ranks; TypeRuleError if it is none of theirs."""
+    """Reads an equation for operands of those ranks; raises TypeRuleError if it is none of
+    theirs."""
     left, arrow, right = text.replace(" ", "").partition("->")
     parts = left.split(",")
     if len(parts) != len(ranks):
@@ -63,7 +64,7 @@ def _labels(text: str, part: str, dotted: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def sizes(found: Equation, shapes: tuple[Shape, ...]) -> dict[str, Dim]:
-    """The size of each label; TypeRuleError where two differ and neither is 1."""
+    """Returns the size of each label; raises TypeRuleError where two differ and neither is 1."""
     out: dict[str, Dim] = {}
     for term, shape in zip(found.terms, shapes, strict=True):
         for label, size in zip(term, shape, strict=True):
@@ -77,7 +78,7 @@ def sizes(found: Equation, shapes: tuple[Shape, ...]) -> dict[str, Dim]:
 
 
 def _wide(held: Dim, size: Dim) -> Dim:
-    """The common size of two that may differ."""
+    """Returns the common size of two that may differ."""
     if held == 1:
         return size
     if isinstance(held, int) or isinstance(size, int):
@@ -104,7 +105,7 @@ def _einsum(call: Call) -> tuple[TensorType, ...]:
 
 
 def _macs(call: Call, result: Shape) -> int:
-    """The product of all sizes, once for each operand after the first."""
+    """Returns the product of all sizes, once for each operand after the first."""
     every = dims.known(tuple(_read(call)[1].values()))
     total = max(len(call.types) - 1, 0)
     for size in every if every is not None else (0,):

@@ -8,7 +8,7 @@ from qir.ir.types import QuantType, TensorType
 
 
 def broadcast(call: Call, *shapes: Shape) -> Shape:
-    """The common shape; TypeRuleError where two sizes differ and neither is 1."""
+    """Returns the common shape; raises TypeRuleError where two sizes differ and neither is 1."""
     if all(s == shapes[0] for s in shapes):
         return shapes[0]
     rank = max(len(s) for s in shapes)
@@ -29,7 +29,7 @@ def _meet(call: Call, dims: tuple[Dim, ...], shapes: tuple[Shape, ...]) -> Dim:
 
 
 def same_express(call: Call, *slots: str) -> None:
-    """TypeRuleError unless the operands are of one expressed type."""
+    """Raises TypeRuleError unless the operands are of one expressed type."""
     kinds = {call.express(s).name for s in slots if s in call.types}
     if len(kinds) > 1:
         raise call.fail(f"operands are of different types: {', '.join(sorted(kinds))}")
@@ -47,20 +47,20 @@ def unary(call: Call) -> tuple[TensorType, ...]:
 
 
 def floats(call: Call, slot: str = "x") -> None:
-    """TypeRuleError unless the operand means floats."""
+    """Raises TypeRuleError unless the operand means floats."""
     if not call.express(slot).is_float:
         raise call.fail(f"{slot} is {call.express(slot)}, it takes floats")
 
 
 def same_bias(call: Call, data: str, bias: str) -> None:
-    """TypeRuleError unless a bias is of the data's type; beside integers it may count
-    their sums."""
+    """Raises TypeRuleError unless a bias is of the data's type; next to integers it may count their
+    sums."""
     if bias in call.types and call.types[data].quant is None:
         same_express(call, data, bias)
 
 
 def numbers(call: Call, slot: str = "x") -> None:
-    """TypeRuleError unless the operand means floats or integers."""
+    """Raises TypeRuleError unless the operand means floats or integers."""
     kind = call.express(slot)
     if not (kind.is_float or kind.is_integer):
         raise call.fail(f"{slot} is {kind}, it takes floats or integers")
@@ -105,7 +105,7 @@ def _float_many(call: Call) -> tuple[TensorType, ...]:
 
 
 def keep(call: Call, element: QuantType) -> QuantType:
-    """The map stays as it is."""
+    """The quantized type stays as it is."""
     return element
 
 

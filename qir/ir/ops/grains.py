@@ -1,7 +1,8 @@
 """How the granularity of a quantized type moves with the axes: one scale an index, or blocks of
 them.
 
-Each function gives the map after the move, or None where no map of the language says it.
+Each function gives the quantized type after the move, or None where no quantized type of the
+language says it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class _Stuck(Exception):
 
 
 def untouched(element: QuantType, *axes: int) -> QuantType | None:
-    """The map as it is, where it works on none of those axes."""
+    """Returns the quantized type as it is, where it works on none of those axes."""
     if element.grain is None or not {a for a, _ in element.grain.blocks} & set(axes):
         return element
     return None
@@ -36,7 +37,8 @@ def untouched(element: QuantType, *axes: int) -> QuantType | None:
 def relocated(
     element: QuantType, shape: Shape, places: Mapping[int, int], rank: int
 ) -> QuantType | None:
-    """The map after each axis went to its place among `rank` axes; None if one has no place."""
+    """Returns the quantized type after each axis went to its place among `rank` axes; None if one
+    has no place."""
     if element.grain is None:
         return element
     if any(a not in places for a, _ in element.grain.blocks):
@@ -63,7 +65,8 @@ def relocated(
 def cut(
     element: QuantType, shape: Shape, parts: Mapping[int, tuple[int, int, int]]
 ) -> QuantType | None:
-    """The map of the elements from start to before stop of some axes, whole blocks of them."""
+    """Returns the quantized type of the elements from start to before stop of some axes, whole
+    blocks of them."""
     if element.grain is None or untouched(element, *parts) is not None:
         return element
     if element.axis is not None or element.grain.by is not None:
@@ -81,7 +84,8 @@ def cut(
 
 
 def reshaped(element: QuantType, shape: Shape, target: Shape) -> QuantType | None:
-    """The map after a reshape: an axis survives whole, blocks also where they stay blocks."""
+    """Returns the quantized type after a reshape: an axis survives whole, blocks also where they
+    stay blocks."""
     if element.grain is None:
         return element
     old, new = dims.known(shape), dims.known(target)
@@ -102,7 +106,7 @@ def reshaped(element: QuantType, shape: Shape, target: Shape) -> QuantType | Non
 
 
 def _survivor(old: tuple[int, ...], new: tuple[int, ...], axis: int) -> int | None:
-    """Where an axis stands that is neither split nor merged with one larger than 1."""
+    """Returns where an axis is that is neither split nor merged with one larger than 1."""
     before = math.prod(old[:axis])
     for i, size in enumerate(new):
         if math.prod(new[:i]) == before and size == old[axis]:
@@ -111,7 +115,7 @@ def _survivor(old: tuple[int, ...], new: tuple[int, ...], axis: int) -> int | No
 
 
 def _split_blocks(old: tuple[int, ...], new: tuple[int, ...], blocks: Blocks) -> Blocks | None:
-    """The blocks in the new shape, run by run of axes that hold the same elements."""
+    """Returns the blocks in the new shape, run by run of axes that hold the same elements."""
     sizes, out = dict(blocks), list[tuple[int, int]]()
     for mine, theirs in _runs(old, new):
         mine, theirs = [a for a in mine if old[a] > 1], [a for a in theirs if new[a] > 1]
@@ -150,7 +154,8 @@ def _runs(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[list[int], l
 
 
 def _merged(axes: list[tuple[int, int]]) -> int | None:
-    """The length of a block in axes laid out as one; None if its elements are not in a row."""
+    """Returns the length of a block in axes laid out as one; None if its elements are not in a
+    row."""
     flat, whole = 1, True
     for size, block in reversed(axes):
         if whole:
@@ -164,7 +169,8 @@ def _merged(axes: list[tuple[int, int]]) -> int | None:
 
 
 def _parted(sizes: list[int], flat: int) -> list[int] | None:
-    """A block's length on each axis that one axis is split into; None if it is no block there."""
+    """Returns a block's length on each axis that one axis is split into; None if it is no block
+    there."""
     out: list[int] = []
     for size in reversed(sizes):
         if flat % size == 0:
@@ -181,7 +187,7 @@ def _parted(sizes: list[int], flat: int) -> list[int] | None:
 def _rearranged(
     element: QuantType, shape: Shape, grain: Grain, move: Callable[[Grid], Grid]
 ) -> QuantType | None:
-    """The map with its grids of parameters moved, each in its own form."""
+    """Returns the quantized type with its grids of parameters moved, each in its own form."""
     assert element.grain is not None
     grid = dims.known(element.grain.grid(shape))
     declared, simple = element.declared, grain.axis is not None

@@ -14,7 +14,8 @@ REDUCTIONS = ("none", "add", "mul", "min", "max")
 
 
 def whole_numbers(call: Call, slot: str) -> TensorType:
-    """The type of an operand of indices; TypeRuleError unless they are plain integers."""
+    """Returns the type of an operand of indices; raises TypeRuleError unless they are plain
+    integers."""
     kind = call.types[slot]
     if kind.quant or not kind.dtype.is_integer:
         raise call.fail(f"{slot} are {kind}, they must be whole numbers")
@@ -31,7 +32,7 @@ def _gather_elements(call: Call) -> tuple[TensorType, ...]:
 
 
 def _inside(call: Call, slot: str, axis: int) -> None:
-    """TypeRuleError where an operand is longer than x along another axis than this."""
+    """Raises TypeRuleError where an operand is longer than x along another axis than this."""
     x, shape = call.shape("x"), call.shape(slot)
     for i, (size, held) in enumerate(zip(shape, x, strict=False)):
         if i != axis and isinstance(size, int) and isinstance(held, int) and size > held:
@@ -56,7 +57,7 @@ def _updates(call: Call) -> None:
 
 
 def _tuple_length(call: Call, batch: int) -> int:
-    """How many axes of x one index of the last axis of indices names."""
+    """Returns how many axes of x one index of the last axis of indices names."""
     kind, rank = whole_numbers(call, "indices"), len(call.shape("x"))
     length = kind.shape[-1] if kind.rank else 0
     if not kind.rank or not isinstance(length, int):

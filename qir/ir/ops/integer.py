@@ -15,7 +15,8 @@ from qir.ir.types import TensorType
 
 
 def _raw(call: Call, slot: str) -> Shape:
-    """The operand's shape; TypeRuleError unless it and its zero are plain 8-bit numbers."""
+    """Returns the operand's shape; raises TypeRuleError unless it and its zero are plain 8-bit
+    numbers."""
     kind = call.types[slot]
     if kind.element not in (I8, U8):
         hint = "; recode gives the raw integers" if kind.quant else ""
@@ -50,7 +51,7 @@ def _matmul(call: Call) -> tuple[TensorType, ...]:
 
 
 def _zero_fits(call: Call, name: str, count: Dim) -> None:
-    """TypeRuleError for a list of zeros that is not one an index."""
+    """Raises TypeRuleError for a list of zeros that is not one an index."""
     kind = call.companions.get(name)
     if kind is None or kind.rank != 1 or kind.shape[0] == 1:
         return
@@ -84,7 +85,7 @@ def _conv(call: Call) -> tuple[TensorType, ...]:
 
 
 def _each(call: Call, name: str, count: int, least: int) -> tuple[int, ...]:
-    """A number an axis; none: the least there is."""
+    """Returns a number an axis; none: the least there is."""
     values = call.wholes(name)
     if not values:
         return (least,) * count

@@ -17,7 +17,7 @@ def _turned(call: Call, slot: str, flag: str) -> Shape:
 
 
 def _shift(call: Call, slot: str, shape: Shape) -> None:
-    """TypeRuleError if what is added would widen the result."""
+    """Raises TypeRuleError if what is added would widen the result."""
     if slot not in call.types:
         return
     both = broadcast(call, shape, call.shape(slot))

@@ -17,7 +17,7 @@ def _like(call: Call, shape: Shape) -> tuple[TensorType, ...]:
 
 
 def _gone(call: Call) -> tuple[int, ...]:
-    """The axes that squeeze takes out."""
+    """Returns the axes that squeeze takes out."""
     x = call.shape("x")
     axes = call.axes("axes", len(x))
     if axes:
@@ -36,7 +36,7 @@ def _squeeze(call: Call) -> tuple[TensorType, ...]:
 
 
 def _new(call: Call) -> tuple[int, ...]:
-    """The axes of the result that unsqueeze puts in."""
+    """Returns the axes of the result that unsqueeze puts in."""
     return call.axes("axes", len(call.shape("x")) + len(call.wholes("axes")))
 
 
@@ -80,7 +80,8 @@ def _slice_at(call: Call) -> tuple[TensorType, ...]:
 
 
 def _part(size: Dim, start: int, end: int, step: int) -> Dim:
-    """How many elements a slice leaves; for an unknown size only where it leaves all of them."""
+    """Returns how many elements a slice leaves; for an unknown size only where it leaves all of
+    them."""
     if isinstance(size, int):
         return len(places(start, end, step, size))
     everything = start == 0 and end >= 2**31 - 1 and step == 1
@@ -89,7 +90,8 @@ def _part(size: Dim, start: int, end: int, step: int) -> Dim:
 
 
 def places(start: int, end: int, step: int, size: int) -> range:
-    """The places that a slice of an axis takes, its bounds kept inside as ONNX keeps them."""
+    """Returns the places that a slice of an axis takes, its bounds kept inside as ONNX keeps
+    them."""
     low, high = (0, size) if step > 0 else (-1, size - 1)
     first, stop = (v + size if v < 0 else v for v in (start, end))
     return range(min(max(first, 0), high), min(max(stop, low), high), step)
@@ -137,7 +139,7 @@ def _tile(call: Call) -> tuple[TensorType, ...]:
 
 
 def _block(call: Call) -> tuple[int, int, int, int]:
-    """The block's side, and the axes of channels, height and width."""
+    """Returns the block's side, and the axes of channels, height and width."""
     if len(call.shape("x")) != 4:
         raise call.fail(f"x has {len(call.shape('x'))} axes, it takes 4")
     side = call.whole("block")

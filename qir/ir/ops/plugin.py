@@ -57,7 +57,7 @@ class OpTable(dict[str, OpSpec]):
         return super().__contains__(name) or name in registry.names(KIND)
 
     def own(self, name: str) -> bool:
-        """Whether the core itself has the op, and no plugin brings it."""
+        """Returns whether the core itself has the op, and no plugin brings it."""
         return super().__contains__(name)
 
 
@@ -68,19 +68,20 @@ _adopted: dict[str, PluginOp] = {}
 def gather(
     rows: Iterable[OpSpec], of: Callable[[OpSpec], Iterable[str]], more: Iterable[str] = ()
 ) -> Set[str]:
-    """The names that rows have, which those of plugins add to when they are first asked for."""
+    """Returns the names that rows have, which those of plugins add to when they are first asked
+    for."""
     found = {name for row in rows for name in of(row)} | set(more)
     _gathered.append((found, of))
     return found
 
 
 def having(rows: Iterable[OpSpec], asked: Callable[[OpSpec], object], *more: str) -> Set[str]:
-    """The ops of whose rows something is true, and more."""
+    """Returns the ops of whose rows something is true, and more."""
     return gather(rows, lambda row: [row.name] if asked(row) else [], more)
 
 
 def plugin_op(name: str) -> PluginOp:
-    """The op of that name that a plugin brings.
+    """Returns the op of that name that a plugin brings.
 
     Raises PluginError where there is none, or where it is not what an op of a plugin must be.
     """
@@ -99,7 +100,7 @@ def plugin_op(name: str) -> PluginOp:
 
 
 def _fault(name: str, found: PluginOp) -> str:
-    """Why it cannot stand in the table; empty where it can."""
+    """Returns why it cannot are in the table; empty where it can."""
     from qir.ir.ops import OPS
 
     row = found.spec
@@ -120,7 +121,8 @@ def _fault(name: str, found: PluginOp) -> str:
 
 
 def found_elsewhere(framework: str, domain: str, op: str) -> PluginOp | None:
-    """The op of a plugin that a framework calls so; those that do not load are passed over."""
+    """Returns the op of a plugin that a framework calls so; those that do not load are passed
+    over."""
     for name in registry.names(KIND):
         try:
             found = plugin_op(name)

@@ -64,7 +64,7 @@ def _norm(call: Call) -> tuple[TensorType, ...]:
 
 
 def _move(call: Call, element: QuantType) -> QuantType | None:
-    """The map stays, where it works on batch or channels alone."""
+    """The quantized type stays, where it works on batch or channels alone."""
     rank = len(call.shape("x"))
     last = call.text("layout") == "NHWC"
     return untouched(element, *(range(1, rank - 1) if last else range(2, rank)))

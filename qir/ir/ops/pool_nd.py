@@ -1,4 +1,4 @@
-"""Pooling along one or three axes, to sizes that are given, and back; channels stand second."""
+"""Pooling along one or three axes, to sizes that are given, and back; channels are second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ PLACES = ("tensor", "plane")
 
 
 def slid(call: Call, sizes: Shape) -> list[Dim]:
-    """How many windows fit along each axis; TypeRuleError for attributes that cannot be meant."""
+    """Returns how many windows fit along each axis; raises TypeRuleError for attributes that cannot
+    be meant."""
     n = len(sizes)
     kernel, stride = call.wholes("kernel", n), call.wholes("stride", n)
     dilation = call.wholes("dilation", n) if "dilation" in call.attrs else (1,) * n
@@ -41,7 +42,7 @@ def slid(call: Call, sizes: Shape) -> list[Dim]:
 
 
 def _axes(call: Call, n: int) -> Shape:
-    """The shape of x, which has batch, channels and n axes more."""
+    """Returns the shape of x, which has batch, channels and n axes more."""
     x = call.shape("x")
     if not n or len(x) != n + 2:
         raise call.fail(f"x has {len(x)} axes, it takes {n + 2}")
@@ -100,7 +101,7 @@ def _adaptive(call: Call) -> tuple[TensorType, ...]:
 
 
 def move(call: Call, element: QuantType) -> QuantType | None:
-    """The map stays, where it works on batch or channels alone."""
+    """The quantized type stays, where it works on batch or channels alone."""
     return untouched(element, *range(2, len(call.shape("x"))))
 
 

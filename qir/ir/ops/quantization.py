@@ -1,6 +1,7 @@
 """Ops between floats and quantized values, what chooses and reads their numbers; and `cast`.
 
-The result type says which map is meant. Where it says `?`, companion operands give the numbers.
+The result type says which quantized type is meant. Where it says `?`, companion operands give the
+numbers.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _cast(call: Call) -> tuple[TensorType, ...]:
 
 
 def _recode(call: Call) -> tuple[TensorType, ...]:
-    """The raw integers; a stated type of the same width may give them a meaning."""
+    """Returns the raw integers; a stated type of the same width may give them a meaning."""
     return (TensorType(call.shape("x"), call.types["x"].dtype),)
 
 
@@ -88,7 +89,7 @@ def _recode(call: Call) -> tuple[TensorType, ...]:
 
 
 def grid(shape: Shape, axes: tuple[int, ...], blocks: tuple[int, ...]) -> Shape:
-    """The shape of one number a block of the kept axes; other axes have one index."""
+    """Returns the shape of one number a block of the kept axes; other axes have one index."""
     if not axes:
         return ()
     sizes = dict(zip(axes, blocks or (1,) * len(axes), strict=True))
@@ -139,7 +140,7 @@ def _qparams(call: Call) -> tuple[TensorType, ...]:
 
 
 def _read(call: Call, quant: QuantType, name: str) -> TensorType:
-    """What reading one of the numbers gives; a companion is handed on."""
+    """Returns what reading one of the numbers gives; a companion is handed on."""
     if (given := call.companions.get(f"x.{name}")) is not None:
         return given
     if name in ("min", "max"):
@@ -167,7 +168,8 @@ def _held(call: Call, quant: QuantType, held: Param) -> Shape:
 
 
 def kept(axes: tuple[int, ...], blocks: tuple[int, ...] = ()) -> Grain | None:
-    """The granularity of integers whose numbers `choose_qparams` makes with such attributes."""
+    """Returns the granularity of integers whose numbers `choose_qparams` makes with such
+    attributes."""
     if not axes:
         return None
     return Grain(tuple(zip(axes, blocks or (1,) * len(axes), strict=True)))

@@ -1,8 +1,8 @@
 """Recurrent layers, with the weights laid out as ONNX has them.
 
-w is [directions, gates * hidden, in] and r [directions, gates * hidden, out], where `out` is what
-a step hands on: hidden, or what proj makes of it. The gates of lstm stand in the order i, o, f, c
-and its peepholes in the order i, o, f; the gates of gru stand in the order z, r, h.
+w is [directions, gates * hidden, in] and r [directions, gates * hidden, out], where `out` is what a
+step hands on: hidden, or what proj makes of it. The gates of lstm are in the order i, o, f, c and
+its peepholes in the order i, o, f; the gates of gru are in the order z, r, h.
 
 bias is [directions, gates * hidden], or twice that: first what is added to the product with w,
 then what is added to the product with r. x is [steps, batch, in]; y is [steps, directions, batch,
@@ -49,7 +49,7 @@ USUAL = {
     "lstm": ("sigmoid", "tanh", "tanh"),
     "gru": ("sigmoid", "tanh"),
 }
-"""The activations of one direction that each layer has unless told otherwise."""
+"""The default activations of each layer, for one direction."""
 
 GATES = {"rnn": "h", "lstm": "iofc", "gru": "zrh"}
 """The gates of each layer, in the order in which the weights hold them."""
@@ -67,7 +67,7 @@ class RecurrentSizes:
 
 
 def _sizes(call: Call) -> RecurrentSizes:
-    """The sizes; TypeRuleError where operands do not agree on them."""
+    """Returns the sizes; raises TypeRuleError where operands do not agree on them."""
     way, gates = call.text("direction"), len(GATES[call.op])
     if way not in DIRECTIONS:
         raise call.fail(f"direction {way!r} is none of {', '.join(DIRECTIONS)}")
@@ -130,7 +130,7 @@ def _state(call: Call, s: RecurrentSizes, size: Dim) -> Shape:
 
 
 def _check_bias(call: Call, ways: int, rows: Dim) -> None:
-    """TypeRuleError unless there is one number a row, or two."""
+    """Raises TypeRuleError unless there is one number a row, or two."""
     if "bias" not in call.types:
         return
     found = call.shape("bias")
@@ -142,7 +142,7 @@ def _check_bias(call: Call, ways: int, rows: Dim) -> None:
 
 
 def _check_activations(call: Call) -> None:
-    """TypeRuleError for activations that nobody knows, or too few or many of them."""
+    """Raises TypeRuleError for activations that nobody knows, or too few or many of them."""
     names, count = call.texts("activations"), len(USUAL[call.op])
     ways = len(DIRECTIONS.get(call.text("direction"), ()))
     for name in names:

@@ -1,4 +1,4 @@
-"""Reductions, and what else looks along an axis: sums so far, where the greatest stands."""
+"""Reductions, and what else looks along an axis: sums so far, where the greatest is."""
 
 from __future__ import annotations
 

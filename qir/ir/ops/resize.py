@@ -30,24 +30,26 @@ _MOST_DENOMINATOR = 64
 
 
 def scaled(size: int, scale: float) -> int:
-    """The size that a scale makes; ONNX multiplies in float32."""
+    """Returns the size that a scale makes; ONNX multiplies in float32."""
     return int(np.floor(np.float32(size) * np.float32(scale)))
 
 
 def proportion(policy: str, sizes: Sequence[int], wanted: Sequence[int]) -> np.float32:
-    """The scale that keeps the proportions, no size larger or none smaller than what is wanted."""
+    """Returns the scale that keeps the proportions, no size larger or none smaller than what is
+    wanted."""
     pick = min if policy == "not_larger" else max
     each = (np.float32(w) / np.float32(s) for w, s in zip(wanted, sizes, strict=True))
     return pick(each, default=np.float32(1))
 
 
 def rounded(size: int, scale: np.float32) -> int:
-    """The nearest whole size to a float32 product, the larger one of two."""
+    """Returns the nearest whole size to a float32 product, the larger one of two."""
     return int(np.floor(np.float64(np.float32(size) * scale) + 0.5))
 
 
 def _check(call: Call) -> tuple[int, ...]:
-    """The axes that are resized; TypeRuleError for attributes that cannot be meant."""
+    """Returns the axes that are resized; raises TypeRuleError for attributes that cannot be
+    meant."""
     words = {"coordinates": COORDINATES, "policy": POLICIES, "rounding": ROUNDINGS, "mode": MODES}
     for name, known in words.items():
         if name in call.attrs and call.text(name) not in known:

@@ -39,7 +39,7 @@ def _reshape(call: Call) -> tuple[TensorType, ...]:
         at = shape.index(-1)
         rest = dims.product(tuple(d for i, d in enumerate(shape) if i != at))
         if rest == 0:
-            raise call.fail(f"shape {wanted} leaves a size open beside one of 0")
+            raise call.fail(f"shape {wanted} leaves a size open next to one of 0")
         shape[at] = dims.divide(dims.product(x), rest)
     out = tuple(shape)
     if not dims.agree(dims.product(x), dims.product(out)):
@@ -89,7 +89,7 @@ def _concat(call: Call) -> tuple[TensorType, ...]:
 
 
 PADS = ("constant", "reflect", "edge", "wrap", "symmetric")
-"""What elements are put beside: one value, or those that are there, as `numpy.pad` has them."""
+"""What elements are put next to: one value, or those that are there, as `numpy.pad` has them."""
 
 
 def _pad(call: Call) -> tuple[TensorType, ...]:

@@ -32,7 +32,7 @@ def _range(call: Call) -> tuple[TensorType, ...]:
 
 
 def _count(call: Call) -> Dim:
-    """How many numbers there are; float bounds are counted when they run."""
+    """Returns how many numbers there are; float bounds are counted when they run."""
     found = [call.constant(s) for s in ("start", "limit", "step")]
     if not call.express("start").is_integer or any(f is None for f in found):
         return None

@@ -38,7 +38,7 @@ class AttrSpec:
     required: bool = False
 
     def takes(self, value: Attr) -> bool:
-        """Whether it may hold a value."""
+        """Returns whether it may hold a value."""
         return _fits(value, self)
 
 
@@ -66,15 +66,16 @@ class Call:
     bodies: Mapping[str, BodySignature] = field(default_factory=dict)
 
     def fail(self, message: str) -> TypeRuleError:
-        """The error to raise, which names the op."""
+        """Returns the error to raise, which names the op."""
         return TypeRuleError(f"{self.op}: {message}")
 
     def shape(self, slot: str) -> Shape:
-        """Shape of an operand; TypeRuleError where it is missing."""
+        """Shape of an operand; raises TypeRuleError where it is missing."""
         return self._type(slot).shape
 
     def express(self, slot: str) -> DType:
-        """What the elements of an operand mean; TypeRuleError where it is missing."""
+        """Returns what the elements of an operand mean; raises TypeRuleError where it is
+        missing."""
         return self._type(slot).express
 
     def _type(self, slot: str) -> TensorType:
@@ -89,7 +90,7 @@ class Call:
         return [self.types[k] for k in sorted(found, key=lambda k: int(k.rsplit(".", 1)[1]))]
 
     def whole(self, name: str) -> int:
-        """A whole number among the attributes."""
+        """Returns a whole number among the attributes."""
         value = self.attrs[name]
         if type(value) is not int:
             raise self.fail(f"{name} = {value!r} is no whole number")
@@ -119,25 +120,25 @@ class Call:
         return tuple(v for v in value if isinstance(v, str))
 
     def text(self, name: str) -> str:
-        """A text among the attributes."""
+        """Returns a text among the attributes."""
         value = self.attrs[name]
         if not isinstance(value, str):
             raise self.fail(f"{name} = {value!r} is no text")
         return value
 
     def flag(self, name: str) -> bool:
-        """Whether an attribute is true."""
+        """Returns whether an attribute is true."""
         return self.attrs[name] is True
 
     def axis(self, name: str, rank: int) -> int:
-        """An axis attribute counted from the front."""
+        """Returns an axis attribute counted from the front."""
         value = self.whole(name)
         if not -rank <= value < rank:
             raise self.fail(f"{name} = {value}, but x has {rank} axes")
         return value % rank
 
     def axes(self, name: str, rank: int) -> tuple[int, ...]:
-        """An attribute of axes, counted from the front, each named once."""
+        """Returns an attribute of axes, counted from the front, each named once."""
         values = self.wholes(name)
         if any(not -rank <= a < rank for a in values):
             raise self.fail(f"{name} {values}, but there are {rank} axes")
@@ -147,7 +148,7 @@ class Call:
         return found
 
     def constant(self, slot: str) -> NDArray[np.generic] | None:
-        """The operand's elements where it is a constant."""
+        """Returns the operand's elements where it is a constant."""
         return self.constants[slot].data if slot in self.constants else None
 
 
@@ -168,14 +169,14 @@ class Traits:
     """What passes may rely on without knowing the op."""
 
     same_params: tuple[str, ...] = ()
-    """Operand slots that are quantized of the result's own map when quantized."""
+    """Operand slots that are quantized of the result's own quantized type when quantized."""
     value_preserving: bool = False
     """Every result element is an operand element (or a pad)."""
     weight: str | None = None
     weight_axis: Callable[[Call], int] | None = None
     """Output channel of the weight, counted from the front."""
     result_axis: Callable[[Call], int] | None = None
-    """Where that channel stands in the result."""
+    """Where that channel is in the result."""
     bias: str | None = None
     """Slot whose unit is scale(data) * scale(weight) in integer form."""
     data: str = "x"
@@ -223,7 +224,7 @@ class OpSpec:
         object.__setattr__(self, "usual", usual)
 
     def slot(self, name: str) -> Slot | None:
-        """The slot that an operand name belongs to."""
+        """Returns the slot that an operand name belongs to."""
         base, _, index = name.partition(".")
         for slot in self.operands:
             if slot.variadic and slot.name == base and _INDEX.fullmatch(index):
@@ -233,7 +234,8 @@ class OpSpec:
         return None
 
     def companion(self, name: str) -> bool:
-        """Whether an operand name is a companion of a slot, of an inner slot or of the result."""
+        """Returns whether an operand name is a companion of a slot, of an inner slot or of the
+        result."""
         base, _, last = name.rpartition(".")
         if last not in COMPANIONS:
             return False
@@ -241,7 +243,8 @@ class OpSpec:
         return known and self.slot(name) is None
 
     def complete(self, attrs: Mapping[str, Attr]) -> dict[str, Attr]:
-        """The attributes in the spec's order, defaults filled in; TypeRuleError for a stranger."""
+        """Returns the attributes in the spec's order, defaults filled in; raises TypeRuleError for
+        a stranger."""
         for name in attrs:
             if name not in self.known:
                 near = difflib.get_close_matches(name, self.known, 1)
@@ -264,7 +267,8 @@ class OpSpec:
 
 
 def as_kind(value: Attr, kind: str) -> Attr:
-    """A whole number where floats are wanted as a float, a list as a tuple; all else as it is."""
+    """Returns a whole number where floats are wanted as a float, a list as a tuple; all else as it
+    is."""
     given: object = value
     if kind == "float" and type(given) is int:
         with suppress(OverflowError):

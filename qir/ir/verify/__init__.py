@@ -69,12 +69,13 @@ RULES: tuple[VerifierRule, ...] = (
 
 
 def _quiet() -> np.errstate:
-    """What is no number is told by findings, and needs no warnings of NumPy's."""
+    """Silences NumPy's warnings about NaN and infinities, which findings report."""
     return np.errstate(all="ignore")
 
 
 def verify(graph: Graph, compute: Compute | None = None) -> list[Finding]:
-    """Every finding of every rule, in the order of the nodes, each before those of its bodies.
+    """Returns every finding of every rule, in the order of the nodes, each before those of its
+    bodies.
 
     Weights that constants make are known where `compute` is given, which computes one node.
     """
@@ -83,7 +84,7 @@ def verify(graph: Graph, compute: Compute | None = None) -> list[Finding]:
 
 
 def errors(graph: Graph, among: Container[Node] | None = None) -> list[Finding]:
-    """The findings that make a graph no program, without looking for warnings and notes.
+    """Returns the findings that make a graph no program, without looking for warnings and notes.
 
     Where some nodes are given, only what is wrong with those of them, and with the whole.
     """
@@ -100,7 +101,7 @@ def check(graph: Graph) -> None:
 
 
 def walk(graph: Graph, compute: Compute | None = None) -> Iterator[NodeContext]:
-    """Every node of a graph and of the bodies within it, as rules see it."""
+    """Yields every node of a graph and of the bodies within it, as rules see it."""
     yield from _walk(Look(graph, graph.name, compute=compute), None)
 
 
@@ -148,7 +149,7 @@ def _findings(
 
 
 def _around(graph: Graph, finding: Finding, count: int = 5) -> str:
-    """The nodes beside the one that a finding is about."""
+    """Returns the nodes next to the one that a finding is about."""
     part = next((g for path, g in graph.walk() if path == finding.path), graph)
     nodes = list(part)
     at = next((i for i, n in enumerate(nodes) if n.name == finding.node), 0)

@@ -26,7 +26,7 @@ from qir.ir.verify.step import SLOTS, OpUse, Product
 from qir.ir.verify.windows import gathered, scattered
 
 RAW = frozenset({"matmul_integer", "conv_integer"})
-"""Products of plain numbers, whose zeros come beside."""
+"""Products of plain integers, whose zero points are operands."""
 MATRICES = frozenset({"matmul", "gemm", "matmul_integer"})
 INT16 = (-(1 << 15), (1 << 15) - 1)
 INT32 = (-(1 << 31), (1 << 31) - 1)
@@ -58,7 +58,8 @@ class Pairs:
 
 
 def products(seen: NodeContext) -> tuple[Product, ...]:
-    """The integer products that a node computes, whole or in its chain; looked up once a node."""
+    """Returns the integer products that a node computes, whole or in its chain; looked up once a
+    node."""
     if seen.products is None:
         steps = [s for s in seen.steps if s.row.name in SLOTS and not s.refused]
         seen.products = tuple(p for s in steps if (p := _product(seen, s)) is not None)
@@ -89,7 +90,7 @@ def _product(seen: NodeContext, step: OpUse) -> Product | None:
 
 
 def _unmade(look: Look, step: OpUse, slot: str, data: str) -> str:
-    """Why weights that are the same in every run are not known."""
+    """Returns why weights that are the same in every run are not known."""
     for name in (slot, data) if step.row.name in MATRICES else (slot,):
         value = step.operands.get(name)
         if value is None or not look.static(value):
@@ -115,7 +116,7 @@ def _lost(look: Look, step: OpUse, slots: tuple[str, ...]) -> str:
 
 
 def _raw(look: Look, step: OpUse, slot: str) -> QuantType | None:
-    """Plain numbers as quantized values of scale 1, with the zeros that come beside."""
+    """Plain integers as quantized values of scale 1, with zero points from operands."""
     kind = step.call.types[slot]
     beside = step.operands.get(f"{slot}.zero")
     if beside is None:
@@ -133,13 +134,14 @@ def _raw(look: Look, step: OpUse, slot: str) -> QuantType | None:
 
 
 def _counts(quant: QuantType) -> bool:
-    """Whether float values are whole numbers of scales: what integer kernels can sum."""
+    """Returns whether float values are whole numbers of scales: what integer kernels can sum."""
     plain = quant.kind == "uniform" and quant.plus is None and not quant.real_zero
     return plain and quant.storage.is_integer
 
 
 def _sound(quant: QuantType) -> bool:
-    """Whether its zeros are quantized, and as many as scales; other rules tell of it where not."""
+    """Returns whether its zeros are quantized, and as many as scales; other rules tell of it where
+    not."""
     if quant.zero is None:
         return True
     if isinstance(quant.zero, tuple):
@@ -155,7 +157,8 @@ def _constant(look: Look, step: OpUse, slot: str) -> Array | None:
 
 
 def _bias(look: Look, step: OpUse, slot: str) -> tuple[Array | None, str]:
-    """The integers that are added to the sum, or why they are not known; floats are added later."""
+    """Returns the integers that are added to the sum, or why they are not known; floats are added
+    later."""
     value = step.operands.get(slot)
     if value is None or step.call.attrs.get("beta", 1.0) != 1.0:
         return None, ""
@@ -170,7 +173,7 @@ def _bias(look: Look, step: OpUse, slot: str) -> tuple[Array | None, str]:
 
 
 def summed(product: Product) -> tuple[int, ...]:
-    """The axes of the weights along which products are added up."""
+    """Returns the axes of the weights along which products are added up."""
     call = product.step.call
     match call.op:
         case "linear":
@@ -185,7 +188,7 @@ def summed(product: Product) -> tuple[int, ...]:
 
 
 def transposed(call: Call) -> bool:
-    """Whether it is a transposed convolution, whose weights are [in, out / groups, ...]."""
+    """Returns whether it is a transposed convolution, whose weights are [in, out / groups, ...]."""
     return call.op.startswith("conv_transpose")
 
 
@@ -194,7 +197,7 @@ def _turned(call: Call, slot: str) -> bool:
 
 
 def _depth(product: Product) -> int | None:
-    """How many products one sum has; None where a size is not known."""
+    """Returns how many products one sum has; None where a size is not known."""
     call = product.step.call
     mine, other = product.slots
     sizes = dims.known(tuple(call.shape(mine)[axis] for axis in summed(product)))
@@ -246,7 +249,7 @@ def _cut(product: Product) -> int | str | None:
 
 
 def met(product: Product) -> int:
-    """The axis of x that meets the first summed axis of the weights."""
+    """Returns the axis of x that meets the first summed axis of the weights."""
     call = product.step.call
     slot = product.slots[1]
     rank = len(call.shape(slot))
@@ -257,7 +260,7 @@ def met(product: Product) -> int:
 
 
 def slid(product: Product) -> list[int]:
-    """The axes of x that a window slides along."""
+    """Returns the axes of x that a window slides along."""
     call = product.step.call
     if not call.op.startswith("conv"):
         return []
@@ -290,7 +293,7 @@ def bits(least: int, greatest: int) -> int:
 
 
 def safe(product: Product) -> bool:
-    """Whether the types alone prove that 32 bits hold every sum, which takes no time."""
+    """Returns whether the types alone prove that 32 bits hold every sum, which takes no time."""
     depth = _depth(product)
     if depth is None or product.loose or product.lost:
         return False
@@ -314,7 +317,8 @@ def _ends(quant: QuantType, within: tuple[float, float]) -> list[tuple[int, int]
 
 
 def _kept(low: int, high: int, within: tuple[float, float]) -> tuple[int, int]:
-    """The part of low..high that is within bounds; where none does, the end that is nearest."""
+    """Returns the part of low..high that is within bounds; where none does, the end that is
+    nearest."""
     least, greatest = (min(max(end, low), high) for end in within)
     return int(least), int(greatest)
 
@@ -374,7 +378,7 @@ class _Worst:
 
 
 def _rows(product: Product, data: Whole) -> tuple[Whole, tuple[int, ...]]:
-    """The weights as channels by summed axes, and the shape that the channels have."""
+    """Returns the weights as channels by summed axes, and the shape that the channels have."""
     over = summed(product)
     if transposed(product.step.call):
         groups = product.step.call.whole("groups")
@@ -401,7 +405,7 @@ def _centred(weights: Array, quant: QuantType) -> Whole:
 
 
 def _spread(zeros: NDArray[np.generic], quant: QuantType, shape: tuple[int, ...]) -> Whole:
-    """A zero for each element."""
+    """Returns a zero for each element."""
     grain = quant.grain
     if grain is None or zeros.size == 1:
         return zeros.reshape(())
@@ -493,8 +497,8 @@ def pairs(product: Product, *, inside: bool = False) -> Pairs | None:
 
 
 def window(product: Product) -> int:
-    """The greatest sum of the quantized values of a window, as kernels add them that multiply it
-    with a zero point of the weights; 0 where there is none."""
+    """Returns the greatest sum of the quantized values of a window, as kernels add them that
+    multiply it with a zero point of the weights; 0 where there is none."""
     depth = _depth(product)
     if depth is None or product.w.zero is None or not np.any(np.asarray(product.w.zeros())):
         return 0
@@ -502,7 +506,8 @@ def window(product: Product) -> int:
 
 
 def _bytes(product: Product, shift: int) -> tuple[int, int]:
-    """The least and greatest quantized value of x as an unsigned byte; padding has the zero's."""
+    """Returns the least and greatest quantized value of x as an unsigned byte; padding has the
+    zero's."""
     quant, (least, greatest) = product.x, product.within
     if quant.zero is None:
         return quant.low + shift, quant.high + shift
@@ -515,7 +520,7 @@ def _bytes(product: Product, shift: int) -> tuple[int, int]:
 
 
 def _furthest(rows: Whole, ends: tuple[int, int], start: int, so_far: Pairs | None) -> Pairs | None:
-    """The pairs of some channels beside those looked at before."""
+    """Returns the pairs of some channels next to those looked at before."""
     if not rows.size:
         return so_far
     if rows.shape[1] % 2:

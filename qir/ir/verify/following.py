@@ -2,7 +2,7 @@
 constants make.
 
 A runtime moves quantized values where a model moves float values between `dequantize` and a
-product. What hangs on constants alone is computed by whoever verifies: the reference, which stands
+product. What hangs on constants alone is computed by whoever verifies: the reference, which is
 above this package.
 """
 
@@ -62,9 +62,9 @@ class Trail:
     path: tuple[Value, ...]
     """What it becomes on the way, the value that is read last."""
     quant: QuantType | None
-    """The map of the quantized values as they are read; None where there are none."""
+    """The quantized type that is read; None for floats."""
     lost: str = ""
-    """Why that map is not the whole truth."""
+    """Why that quantized type is not the whole truth."""
 
 
 def follow(look: Sight, value: Value) -> Trail:
@@ -95,7 +95,8 @@ def follow(look: Sight, value: Value) -> Trail:
 
 
 def _before(look: Sight, value: Value) -> Value | None:
-    """The value whose integers another one is, perhaps moved; None where it is made of none."""
+    """Returns the value whose integers another one is, perhaps moved; None where it is made of
+    none."""
     node = value.node
     if node.stages or node._bodies:
         return None
@@ -113,7 +114,8 @@ def _data(node: Node) -> str:
 
 
 def _mixes(node: Node) -> str:
-    """Why the float values that an op gives are not the quantized values of its operand alone."""
+    """Returns why the float values that an op gives are not the quantized values of its operand
+    alone."""
     if node.op == "concat" and len(node._operands) > 1:
         return "concat joins quantized tensors that are dequantized separately"
     return "pad adds floats to quantized values" if _pads_reals(node) else ""
@@ -137,7 +139,8 @@ def _moved(node: Node, quant: QuantType) -> QuantType | None:
 
 
 def elements(look: Sight, trail: Trail) -> Array | None:
-    """The quantized values, or plain elements, that are read; None where they are not known."""
+    """Returns the quantized values, or plain elements, that are read; None where they are not
+    known."""
     array = trail.start.constant
     if array is not None and array.type != trail.start.type:
         return None
@@ -157,7 +160,7 @@ def elements(look: Sight, trail: Trail) -> Array | None:
 
 
 def _carried(look: Sight, made: Value, data: NDArray[np.generic]) -> NDArray[np.generic] | None:
-    """The elements after an op that moves them."""
+    """Returns the elements after an op that moves them."""
     node = made.node
     if look.compute is None or node.op in _FILLS or node.op == "concat":
         return None
@@ -177,7 +180,8 @@ def _carried(look: Sight, made: Value, data: NDArray[np.generic]) -> NDArray[np.
 def _made(
     look: Sight, value: Value, done: dict[Value, NDArray[np.generic] | None]
 ) -> NDArray[np.generic] | None:
-    """The elements of what is made of constants alone, if that is not too much to compute."""
+    """Returns the elements of what is made of constants alone, if that is not too much to
+    compute."""
     value = look.source(value)
     if value.constant is not None:
         return value.constant.data

@@ -1,4 +1,5 @@
-"""Rules on the numbers of a map: scales, zero points, how many there are, and who gives them."""
+"""Rules on the numbers of a quantized type: scales, zero points, how many there are, and who gives
+them."""
 
 from __future__ import annotations
 
@@ -29,11 +30,11 @@ def _maps(seen: NodeContext) -> Iterator[tuple[str, QuantType]]:
 
 
 def positive_scale(seen: NodeContext) -> Iterator[Fault]:
-    """Every scale is a positive, finite number; an array of those of blocks is only finite.
+    """Every scale is positive and finite; the scales of blocks need only be finite.
 
-    Tools give a block the sign of its largest weight, and a block of zeros a scale of zero.
-    Scales that are quantized themselves are finite and not negative: a block of nothing but zeros
-    may have a scale of zero there. Constant companion slots are looked at too.
+    Tools give a block the sign of its largest weight, and an all-zero block a scale of zero. Scales
+    that are quantized themselves are finite and not negative, and may be zero for all-zero blocks.
+    Constant companion slots are checked too.
     """
     if not (seen.makes or seen.open):
         return
@@ -78,7 +79,7 @@ def _positive(numbers: NDArray[np.generic]) -> bool:
 
 
 def _given(seen: NodeContext, last: str) -> Iterator[tuple[str, Array, QuantType | None]]:
-    """Constants in companion slots of that name, with the map that each belongs to.
+    """Constants in companion slots of that name, with the quantized type that each belongs to.
 
     An input of a body is the constant outside that it always is.
     """
@@ -93,7 +94,7 @@ def _given(seen: NodeContext, last: str) -> Iterator[tuple[str, Array, QuantType
 def zero_in_bounds(seen: NodeContext) -> Iterator[Fault]:
     """Every zero point is one of the quantized values of its type.
 
-    Real zeros may be anywhere, and quantized values that are floats have none.
+    Float zero points may have any value, and float storage types have none.
     """
     if not (seen.makes or seen.open):
         return
@@ -129,8 +130,8 @@ def outside(quant: QuantType, zeros: NDArray[np.generic]) -> bool:
 def axes(seen: NodeContext) -> Iterator[Fault]:
     """There is one scale for each index or block of the axes that a type names.
 
-    As many zeros and offsets as scales, or one. A granularity with `by` names the group of every
-    index of its last axis.
+    There are as many zero points and offsets as scales, or one. A granularity with `by` names the
+    group of every index of its last axis.
     """
     if not (seen.makes or seen.open):
         return
@@ -143,7 +144,7 @@ def axes(seen: NodeContext) -> Iterator[Fault]:
 
 
 def miscounted(quant: QuantType, kind: TensorType) -> Iterator[str]:
-    """What is wrong with how many numbers a map has, for a tensor of that type."""
+    """What is wrong with how many numbers a quantized type has, for a tensor of that type."""
     if quant.grain is None and quant.plus is None and not isinstance(quant.zero, Array):
         return  # one of each, since no such type is made otherwise
     scales = None if quant.scale is None else np.asarray(quant.scales())
@@ -189,8 +190,8 @@ def _groups(quant: QuantType, kind: TensorType, by: Array, grid: tuple[int, ...]
 def codes_in_bounds(seen: NodeContext) -> Iterator[Fault]:
     """A constant's elements are inside the bounds of their type.
 
-    Those are the bounds that the type states, those of a narrow storage that a wider NumPy type
-    carries, or the entries of a table of quantized values.
+    The bounds are stated by the type, given by a narrow storage type in a wider NumPy type, or the
+    entries of a lookup table.
     """
     if seen.node.op != "constant" or (array := seen.node.result.constant) is None:
         return
@@ -221,17 +222,17 @@ _BITS = GIVEN | {"constant", "recode", "shape", "size"} | CONTROL
 _CHOOSE = frozenset({"rnn", "lstm", "gru", "attention"})
 """Ops that round to the range of what is there, where nothing gives an inner slot its numbers."""
 _RAW = frozenset({"matmul_integer", "conv_integer"})
-"""Ops on plain numbers whose zeros come beside; their type rules look at them."""
+"""Ops on plain integers whose zero points are operands; their type rules read them."""
 _UNASKED = _BITS | _RAW
 
 
 def companions(seen: NodeContext) -> Iterator[Fault]:
-    """Scales and zeros that a type leaves open come by companion slots, and only those.
+    """Parameters that a type leaves open (`?`) are operands in companion slots, and only those.
 
     `a.scale` and `a.zero` belong to operand `a`, bare names to the result; a declared range,
-    `a.min` with `a.max`, does for both. They are required where an op computes with what the
-    quantized values mean and the type says `?`, refused where the type has the number, and shaped
-    as its granularity is.
+    `a.min` with `a.max`, replaces both. They are required where an op computes with the float
+    values and the type says `?`, refused where the type has the parameter, and shaped by its
+    granularity.
     """
     for step in seen.steps:
         if step.plain or step.row.name in _UNASKED or not (seen.open or step.call.companions):
@@ -251,7 +252,8 @@ def _bases(seen: NodeContext, step: OpUse) -> list[str]:
 
 
 def _owner(seen: NodeContext, step: OpUse, base: str) -> tuple[QuantType | None, dims.Shape | None]:
-    """The map that companions of a slot belong to, and the shape of what it is the map of."""
+    """The quantized type that companions of a slot belong to, and the shape of what it is the
+    quantized type of."""
     if not base:
         return (step.result.quant, step.result.shape) if step.result else (None, None)
     if (kind := step.call.types.get(base)) is not None:
@@ -287,7 +289,7 @@ def _beside(seen: NodeContext, step: OpUse, base: str) -> Iterator[Fault]:
 
 
 def _open(quant: QuantType | None) -> set[str]:
-    """The companions that a map leaves room for."""
+    """The companions that a quantized type leaves room for."""
     if quant is None:
         return set()
     scale = {"scale", "min", "max"} if quant.scale is None else set()

@@ -21,11 +21,11 @@ from qir.ir.verify.step import SLOTS, Product
 
 
 def static_weights(seen: NodeContext) -> Iterator[Fault]:
-    """The weights of an integer product are constants, or made of constants alone.
+    """The weights of an integer product are constants, or computed from constants.
 
     Kernels pack weights once, and a proof about sums needs them. An input of a body that is always
     one constant outside counts as that constant. Batches of matrices with one scale may be
-    computed: that is a product of two activations, as attention has it.
+    computed: that is a product of two activations, as in attention.
     """
     for product in products(seen):
         step, slot = product.step, SLOTS[product.step.row.name][1]
@@ -40,10 +40,10 @@ def static_weights(seen: NodeContext) -> Iterator[Fault]:
 
 
 def summed_axis(seen: NodeContext) -> Iterator[Fault]:
-    """The scales of a product's operands do not vary from term to term of a sum.
+    """The scales of a product's operands do not vary along a summed axis.
 
-    Where each index of an axis that is summed up has a scale of its own, no integer accumulator can
-    hold the sum. Blocks of several indices are a sum each.
+    If each index of a summed axis has a scale of its own, no integer accumulator can hold the sum.
+    Blocks of several indices are a sum each.
     """
     for product in products(seen):
         if product.lost:
@@ -69,11 +69,10 @@ def _several(product: Product, slot: str, axis: int) -> bool:
 def overflow(seen: NodeContext) -> Iterator[Fault]:
     """No input makes the 32-bit sum of an integer product wrap.
 
-    A proof from the weights, zero points, bias and bounds of the quantized values: the greatest sum
-    is the one that some input really makes. Of float values made of quantized values wider than 8
-    bits nothing is told: runtimes sum those as floats, or in 64 bits. `qir verify MODEL --overflow`
-    shows the bits of every layer, and where sums of pairs in 16 bits, as CPUs without VNNI make
-    them, can saturate.
+    This is proved from the weights, zero points, bias and bounds: some input reaches the greatest
+    sum. In QDQ form, operands wider than 8 bits are not checked: runtimes sum those as floats, or
+    in 64 bits. `qir verify MODEL --overflow` shows the bits of every layer, and where 16-bit sums
+    of pairs, as on CPUs without VNNI, can saturate.
     """
     for product in products(seen):
         if safe(product) or _wide_reals(product):

@@ -72,7 +72,8 @@ class Look:
         self.moving: set[Node] = outer.moving if outer else set()
         """Nodes seen so far whose values are not the same in every run."""
         self.maps: dict[object, tuple[QuantType, str]] = {}
-        """One map and the name of its value, for each tensor that has one (`one-tensor`)."""
+        """One quantized type and the name of its value, for each tensor that has one
+        (`one-tensor`)."""
         self.numbers: dict[Value, tuple[tuple[object, ...], str]] = {}
         """The companions of each value whose type asks for numbers, and the node that said them."""
 
@@ -101,17 +102,18 @@ class Look:
         self.bound.update(pairs)
 
     def source(self, value: Value) -> Value:
-        """The value itself, or the one outside that an input of a body stands for."""
+        """Returns the value itself, or the one outside that an input of a body stands for."""
         while (outside := self.bound.get(value)) is not None:
             value = outside
         return value
 
     def static(self, value: Value) -> bool:
-        """Whether it is the same in every run: made of constants alone."""
+        """Returns whether it is the same in every run: made of constants alone."""
         return self.source(value).node not in self.moving
 
     def map(self, value: Value) -> QuantType | None:
-        """The map of the integers that a value is read from, seen through what moves them."""
+        """Returns the quantized type of the integers that a value is read from, seen through what
+        moves them."""
         return follow(self, value).quant
 
     def codes(self, value: Value) -> tuple[QuantType | None, Array | None]:
@@ -174,7 +176,8 @@ class NodeContext:
 
 
 def _own_type(node: Node) -> TensorType | None:
-    """The type of the result: of several, the first that leaves numbers open, else the first."""
+    """Returns the type of the result: of several, the first that leaves numbers open, else the
+    first."""
     kinds = [value._type for value in node._results]
     first = kinds[0] if kinds else None
     if len(kinds) < 2:
@@ -225,7 +228,7 @@ class VerifierRule:
 
 
 def _missing(node: Node) -> list[str]:
-    """The slots that have to be there and are not."""
+    """Returns the slots that have to be there and are not."""
     if node._op == "fused":
         slots = wanted_slots(node)
     else:
@@ -235,7 +238,7 @@ def _missing(node: Node) -> list[str]:
 
 
 def wanted_slots(node: Node) -> tuple[str, ...]:
-    """The slots of a group: its body's inputs, or the operands of its stages."""
+    """Returns the slots of a group: its body's inputs, or the operands of its stages."""
     if node._bodies:
         return tuple(v.name for body in node._bodies.values() for v in body.inputs)
     return tuple(g for i, stage in enumerate(node._stages) for g in stage.group_slots(i))
@@ -251,7 +254,7 @@ _REALS_OF_CODES = having(OPS.values(), lambda row: row.traits.value_preserving, 
 
 
 def _coded(node: Node) -> tuple[bool, bool, bool]:
-    """Whether integers are near it, whether it makes some, and whether a type leaves
+    """Returns whether integers are near it, whether it makes some, and whether a type leaves
     numbers open."""
     makes = is_open = bool(node._inner) or bool(node._stages)
     coded = makes

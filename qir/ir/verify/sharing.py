@@ -15,10 +15,10 @@ from qir.ir.verify.step import OpUse
 
 
 def same_map(seen: NodeContext) -> Iterator[Fault]:
-    """What only moves quantized values keeps their meaning.
+    """Ops that only move quantized values keep the quantized type.
 
-    Operand and results of such an op hold one map, its axes moved as the elements are; concat may
-    convert, but never mixes quantized values and float values.
+    Operands and results of such an op have one quantized type, its axes moved as the elements are.
+    A concat may convert, but never mixes quantized and float values.
     """
     if seen.node.stages or not seen.node.results:
         return
@@ -55,10 +55,10 @@ def _one_map(step: OpUse, slot: str, value: Value, result: QuantType | None) -> 
 def one_tensor(seen: NodeContext) -> Iterator[Fault]:
     """One tensor has one float value, however often it is read.
 
-    Quantized values of one array mean the same wherever they stand, quantized values that are
-    computed are not read as others, and a float tensor is stored under one map, though perhaps in
-    storages that differ by an offset. Where two are meant, copy the tensor. A `recode` that is an
-    op of its own and the only reader says what quantized values mean from there on.
+    Quantized values of one array have one quantized type everywhere, computed quantized values are
+    not read by another type, and a float tensor is stored with one quantized type, though perhaps
+    in storage types that differ by an offset. Where two are meant, copy the tensor. A `recode` op
+    that is the only reader defines the type from there on.
     """
     node = seen.node
     value = node.results[0] if node.results else None
@@ -94,9 +94,9 @@ def _part_of_reading(node: Node, value: Value) -> bool:
 
 
 def one_number(seen: NodeContext) -> Iterator[Fault]:
-    """Who makes and who reads quantized values of an open type take the same numbers for them.
+    """The producer and the readers of an open type (`?`) use the same parameters.
 
-    Numbers are the same where they are one value, or constants of equal elements.
+    Parameters are the same if they are one value, or constants with equal elements.
     """
     node = seen.node
     if not seen.open:
@@ -116,7 +116,7 @@ def one_number(seen: NodeContext) -> Iterator[Fault]:
 
 
 def _number(value: Value | None) -> object:
-    """What tells numbers apart: the elements of a constant, else the value itself."""
+    """Identifies a parameter: by the elements of a constant, else by the value itself."""
     if value is None:
         return None
     array = value.constant
@@ -124,7 +124,7 @@ def _number(value: Value | None) -> object:
 
 
 def _tensor(node: Node) -> object:
-    """What tells a tensor from others: the value that is stored, or the place of the elements."""
+    """Identifies a tensor: by the value that is stored, or by the address of its elements."""
     if node.op == "quantize":
         return node._operands.get("x")
     array = node.results[0].constant
@@ -135,7 +135,7 @@ def _tensor(node: Node) -> object:
 
 
 def _same_reals(a: QuantType, b: QuantType, stored: bool) -> bool:
-    """Whether two maps have the same floats; of what is stored, the integers themselves
+    """Whether two quantized types have the same floats; of what is stored, the integers themselves
     may differ."""
     if a.same_map(b):
         return True
@@ -155,11 +155,10 @@ def _product_of(made: NDArray[np.generic], a: NDArray[np.generic], b: NDArray[np
 
 
 def bias_scale(seen: NodeContext) -> Iterator[Fault]:
-    """A quantized bias counts in units of input scale times weight scale, bit for bit.
+    """A quantized bias has the scale input scale x weight scale, bit for bit.
 
-    Its scale is fl32(input scale x weight scale), and its zero point 0: kernels add its quantized
-    values to the accumulator as they are. A bias of plain whole numbers is in that unit by
-    definition.
+    Its scale is fl32(input scale x weight scale), and its zero point 0: kernels add its integers to
+    the accumulator unchanged. A bias of plain integers is in that unit by definition.
     """
     for step in seen.steps:
         traits = step.row.traits
@@ -186,7 +185,8 @@ def _unit(seen: NodeContext, step: OpUse, slot: str) -> Iterator[Fault]:
 
 
 def read_map(seen: NodeContext, step: OpUse, slot: str) -> QuantType | None:
-    """The map of the integers in a slot: an operand's, seen through dequantize, or the flow's."""
+    """The quantized type of the integers in a slot: an operand's, seen through dequantize, or the
+    flow's."""
     value = step.operands.get(slot)
     if value is not None:
         return seen.look.map(value)

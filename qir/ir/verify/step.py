@@ -34,7 +34,7 @@ class OpUse:
     """One op: a node's own, or a stage of its chain; slots are named as the op names them."""
 
     prefix: str
-    """What stands before the slot's name on the node: nothing, or `2.`."""
+    """What is before the slot's name on the node: nothing, or `2.`."""
     row: OpSpec
     operands: Mapping[str, Value]
     """Without the slot where the stage before flows in."""

@@ -14,7 +14,7 @@ from qir.ir.verify.rule import Fault, NodeContext, wanted_slots
 
 
 def output(graph: Graph) -> Iterator[Fault]:
-    """A graph has an output: what it gives back."""
+    """A graph has an output, which lists its results."""
     if graph._output is None:
         yield Fault("it has no output")
 
@@ -34,10 +34,10 @@ def call(graph: Graph) -> Iterator[Fault]:
 
 
 def structure(seen: NodeContext) -> Iterator[Fault]:
-    """Operands, uses, edges and order are one fact, kept in several places.
+    """Operands, uses, edges and node order agree.
 
-    A value that a node reads knows of that use, is made earlier and in the same graph, and networkx
-    sees the edge. Only a defect of QIR breaks this rule, or code that writes to private fields.
+    A value knows of every node that reads it, is made earlier and in the same graph, and networkx
+    has the edge. Only a defect of QIR breaks this rule, or code that writes to private fields.
     """
     node, graph = seen.node, seen.graph
     edges = graph._store._succ
@@ -76,16 +76,16 @@ def bodies(seen: NodeContext) -> Iterator[Fault]:
 
 
 def default(seen: NodeContext) -> Iterator[Fault]:
-    """A constant that the caller may give instead stands in the graph itself.
+    """A constant that the caller may replace is in the main graph, not in a body.
 
-    Nobody could give one of a body.
+    The caller cannot reach a body.
     """
     if seen.node.attrs.get("default") and seen.graph._holder is not None:
         yield Fault("nobody can give a constant of a body")
 
 
 def slots(seen: NodeContext) -> Iterator[Fault]:
-    """Every operand is in a slot of the op, and every slot that the op needs is filled.
+    """Every operand is in a slot of the op, and every required slot is filled.
 
     Optional slots may be empty. A group has the slots of its stages, or of its body's inputs.
     """
@@ -109,11 +109,10 @@ def slots(seen: NodeContext) -> Iterator[Fault]:
 
 
 def types(seen: NodeContext) -> Iterator[Fault]:
-    """The types that are stated fit what the op makes of its operands.
+    """The stated types agree with the op's type rule.
 
-    The op's type rule takes operands and attributes; each result has the shape and the expressed
-    type that the rule gives. Quantized values come where an op makes quantized values, and do not
-    where it makes float values.
+    The type rule takes operands and attributes; each result has the shape and the expressed type
+    that the rule gives. Results are quantized if and only if the op makes quantized values.
     """
     node = seen.node
     if node._bodies and node.op == "fused":
@@ -206,7 +205,8 @@ def _alike(a: TensorType, b: TensorType) -> bool:
 def kept(seen: NodeContext) -> Iterator[Fault]:
     """A foreign op is one that QIR does not know.
 
-    One that it knows and could not read, since its numbers make no sense, says why.
+    If QIR knows the op but could not read it, such as for parameters without a meaning, the finding
+    says why.
     """
     attrs = seen.node._attrs
     framework, op, why = (str(attrs.get(name, "")) for name in ("framework", "op", "why"))
@@ -215,7 +215,7 @@ def kept(seen: NodeContext) -> Iterator[Fault]:
 
 
 def unused(seen: NodeContext) -> Iterator[Fault]:
-    """Nothing is computed for nobody; `prune` takes such nodes out."""
+    """Every computed value is used; `prune` removes nodes whose values are not."""
     node = seen.node
     if node.op not in ("input", "output") and not node.used:
         yield Fault("it is not used; prune removes it")

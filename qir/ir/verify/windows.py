@@ -14,9 +14,9 @@ Rows = NDArray[np.int64]
 
 
 def gathered(size: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int, int]) -> Rows:
-    """The taps of a convolution along one axis.
+    """Returns the taps of a convolution along one axis.
 
-    Where some place sees the whole window, no other goes further, and its row stands alone.
+    Where some place sees the whole window, no other goes further, and its row is alone.
     """
     whole = np.ones((1, kernel), np.int64)
     if not isinstance(size, int):
@@ -31,9 +31,9 @@ def gathered(size: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int,
 
 
 def scattered(size: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int, int]) -> Rows:
-    """The taps of a transposed convolution along one axis: those that reach one place.
+    """Lists the taps of a transposed convolution that reach one output index along an axis.
 
-    `pad` is what is cut off in front, and what is cut off after less what is added there.
+    `pad` is the padding before, and the padding after less the output padding.
     """
     reach = np.arange(kernel) * dilation
     if not isinstance(size, int) or (size - 1) * stride + int(reach[-1:].sum()) >= _PLACES:

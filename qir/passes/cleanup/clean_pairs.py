@@ -49,7 +49,8 @@ _MOST = 1 << 20
 
 
 def _back(graph: Graph, match: Match) -> Value | None:
-    """The quantized values from which quantizing and dequantizing lead back to themselves."""
+    """Returns the quantized values from which quantizing and dequantizing lead back to
+    themselves."""
     wanted, steps = match.root.result.type, list[Node]()
     node = match.root
     while len(steps) < _LONGEST and node.op in BRIDGES and len(node.operands) == 1:
@@ -65,7 +66,7 @@ def _back(graph: Graph, match: Match) -> Value | None:
 
 def _moved(graph: Graph, match: Match) -> Value | None:
     """Quantized values that are moved instead of their numbers, where these are quantized by the
-    same map."""
+    same quantized type."""
     root = match.root
     moves = _moves(root.operands["x"])
     back = moves[-1].operands["x"].node if moves else root
@@ -87,7 +88,7 @@ def _moved(graph: Graph, match: Match) -> Value | None:
 
 
 def _moves(value: Value) -> list[Node]:
-    """The moves that a value has after it and nobody else reads, the last one first."""
+    """Returns the moves that a value has after it and nobody else reads, the last one first."""
     found: list[Node] = []
     while value.node.op in _MOVES and value.only_use is not None and not value.node.schemes:
         found.append(value.node)
@@ -96,7 +97,7 @@ def _moves(value: Value) -> list[Node]:
 
 
 def _recoded(graph: Graph, match: Match) -> Value | None:
-    """What two recodes, or one, give back as it was."""
+    """Returns what two recodes, or one, give back as it was."""
     node = match.root
     for _ in range(2):
         x = node.operands["x"]
@@ -111,7 +112,8 @@ def _recoded(graph: Graph, match: Match) -> Value | None:
 
 
 def _gives_back(graph: Graph, x: Value, steps: list[Node]) -> bool:
-    """Whether every integer of a value comes back, by each of the scales that it may have."""
+    """Returns whether every integer of a value comes back, by each of the scales that it may
+    have."""
     elements = [value.type.element for value in (x, *(step.result for step in steps))]
     manners = [profile_of(graph, step) for step in steps]
     key = tuple(
@@ -156,7 +158,8 @@ def _tried(quant: QuantType | None, steps: list[Node], manners: list[str]) -> bo
 
 
 def _every_code(quant: QuantType) -> NDArray[np.generic] | None:
-    """All integers along a last axis, for each index of the axis that has scales of its own."""
+    """Returns all integers along a last axis, for each index of the axis that has scales of its
+    own."""
     count = 1
     lead: tuple[int, ...] = ()
     if quant.grain is not None:
@@ -221,9 +224,9 @@ class CleanPairs(PatternPass):
     The proof is a trial: every quantized value of the type goes through the ops by the profile that
     they follow, by every scale of the axis, and all must come back as the bytes they were; so
     nothing is assumed about rounding. The types on both ends are equal. Where moves (transpose,
-    reshape, slice and their like) stand between and one map goes for all elements, quantized values
-    are moved. What cannot be tried stays: scales that are computed or be in blocks, and quantized
-    values of more than 2^20 values, such as 32-bit biases.
+    reshape, slice and their like) are between and one quantized type goes for all elements,
+    quantized values are moved. What cannot be tried stays: scales that are computed or be in
+    blocks, and quantized values of more than 2^20 values, such as 32-bit biases.
     """
 
     name = "clean-pairs"

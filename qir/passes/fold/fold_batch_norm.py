@@ -54,9 +54,9 @@ class FoldBatchNorm(Pass):
     """Folds a batch_norm after conv2d into the weights, if the value between has no other use.
 
     Likewise convolutions along one and three axes, transposed ones, linear, gemm and matmul. A
-    normalization before such an op goes into it too, unless `before` is false: where the op pads
-    or is a transposed convolution, only one that shifts nothing, since zeros are put beside what
-    was shifted. New weights are computed in float64 and rounded once.
+    normalization before such an op goes into it too, unless `before` is false: where the op pads or
+    is a transposed convolution, only one that shifts nothing, since zeros are put next to what was
+    shifted. New weights are computed in float64 and rounded once.
     """
 
     name = "fold-batch-norm"
@@ -113,7 +113,7 @@ class FoldBatchNorm(Pass):
 
 
 def _takes(norm: Node, node: Node) -> Iterator[Condition]:
-    """What is asked of the op beside a normalization, that is to take it in."""
+    """What is asked of the op next to a normalization, that is to take it in."""
     known = node.op in LAYERS
     article = "an" if node.op[:1] in "aeiou" else "a"
     stands = f"{article} {node.op} stands there, which takes in no batch norm"
@@ -134,7 +134,8 @@ def _takes(norm: Node, node: Node) -> Iterator[Condition]:
 
 
 def _between(norm: Node, node: Node) -> str:
-    """What is said of an op that stands between a normalization and one that would take it in."""
+    """Returns what is said of an op that is between a normalization and one that would take it
+    in."""
     makers = [value.node for value in node.operands.values() if value.node is not norm]
     users = [user for value in node.results for user in value.users if user is not norm]
     beyond = [other for other in (*makers, *users) if other.op in LAYERS]
@@ -145,7 +146,7 @@ def _between(norm: Node, node: Node) -> str:
 
 
 def _plain(norm: Node) -> Iterator[Condition]:
-    """What is asked of the normalization itself."""
+    """Yields what is asked of the normalization itself."""
     for slot in ("gamma", "beta", "mean", "var"):
         value = norm.operands[slot]
         real = value.constant is not None and value.type.quant is None
@@ -155,7 +156,7 @@ def _plain(norm: Node) -> Iterator[Condition]:
 
 
 def _asked_after(norm: Node) -> Iterator[Condition]:
-    """What is asked where the op before takes the normalization in."""
+    """Yields what is asked where the op before takes the normalization in."""
     yield Condition(norm.op == "batch_norm", norm, f"it is {norm.op}, not batch_norm")
     x = norm.operands["x"]
     node = x.node
@@ -169,7 +170,7 @@ def _asked_after(norm: Node) -> Iterator[Condition]:
 
 
 def _asked_before(norm: Node) -> Iterator[Condition]:
-    """What is asked where the op after takes the normalization in."""
+    """Yields what is asked where the op after takes the normalization in."""
     yield Condition(norm.op == "batch_norm", norm, f"it is {norm.op}, not batch_norm")
     use, readers = norm.result.only_use, ", ".join(u.name for u in norm.result.users)
     yield Condition(use is not None, norm, f"%{norm.result.name} is read by {readers or 'nobody'}")
@@ -185,7 +186,7 @@ def _asked_before(norm: Node) -> Iterator[Condition]:
     parts = affine(norm)
     assert parts is not None
     shifts = bool((parts.beta - parts.mean * parts.gain).any())
-    padded = "it pads with zeros, or spreads, beside what would be shifted"
+    padded = "it pads with zeros, or spreads, next to what would be shifted"
     yield Condition(not shifts or _even(node), node, padded)
 
 
@@ -196,7 +197,7 @@ def _axis(norm: Node) -> int:
 
 
 def _even(node: Node) -> bool:
-    """Whether every result meets the same weights: no zeros stand beside the data."""
+    """Returns whether every result meets the same weights: no zeros are next to the data."""
     pads = node.attrs.get("pad", ())
     return node.op in MATRIX_PRODUCTS or (
         node.op in CONVOLUTIONS and isinstance(pads, tuple) and not any(pads)
@@ -213,7 +214,7 @@ class Normalization:
 
 
 def affine(norm: Node) -> Normalization | None:
-    """What the normalization does; None where that is computed, or not finite."""
+    """Returns what the normalization does; None where that is computed, or not finite."""
     parts = [norm.operands[slot] for slot in ("gamma", "beta", "mean", "var")]
     if any(p.constant is None or p.type.quant for p in parts) or norm.result.type.quant:
         return None

@@ -52,7 +52,7 @@ def _slot(node: Node) -> str:
 
 
 def _axis(node: Node) -> int:
-    """Where the output channels stand in the result."""
+    """Returns where the output channels are in the result."""
     if node.op in _TURNED:
         return 1
     found = spec(node.op).traits.result_axis
@@ -61,7 +61,7 @@ def _axis(node: Node) -> int:
 
 
 def _row(value: Value, node: Node) -> NDArray[np.float64] | None:
-    """A constant as one number a channel; None where it is not that."""
+    """Returns a constant as one number a channel; None where it is not that."""
     array, size = value.constant, node.result.type.shape[_axis(node)]
     if array is None or array.type.quant or not isinstance(size, int):
         return None
@@ -76,7 +76,7 @@ def _row(value: Value, node: Node) -> NDArray[np.float64] | None:
 
 
 def _added(graph: Graph, match: Match) -> Value | None:
-    """The op with what is added in its bias."""
+    """Returns the op with what is added in its bias."""
     root = match.root
     node = next(n for n in match.nodes if n is not root)
     values = {slot: v for slot, v in root.operands.items() if v is not node.result}
@@ -141,7 +141,7 @@ class FoldBias(PatternPass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A row that is added to a product."""
+        """Returns a row that is added to a product."""
         text = (
             "graph main as native {\n  %x = input() : 2x2xf32\n"
             "  %w = constant([1.0, 3.0, -1.0, 2.0]) : 2x2xf32\n"

@@ -70,7 +70,7 @@ class FoldConstants(Pass):
 
 
 def foldable(node: Node, limit: int, growth: int) -> bool:
-    """Whether an op dequantizes constants alone, and not too many."""
+    """Returns whether an op dequantizes constants alone, and not too many."""
     if node.op in TYPED or not node.operands or not node.results:
         return False
     if any(v.constant is None or v.type.quant for v in node.operands.values()):
@@ -82,7 +82,7 @@ def foldable(node: Node, limit: int, growth: int) -> bool:
 
 
 def fold(graph: Graph, node: Node, ledger: Ledger, step: str) -> bool:
-    """Whether it is computed; what nobody can compute stays, for it may never be run."""
+    """Returns whether it is computed; what nobody can compute stays, for it may never be run."""
     found = {s: v.constant.data for s, v in node.operands.items() if v.constant}
     if node.op == "qparams":
         found["x"] = np.zeros((), node.operands["x"].type.dtype.carrier)  # of no account
@@ -106,7 +106,7 @@ def fold(graph: Graph, node: Node, ledger: Ledger, step: str) -> bool:
 
 
 def _read_off(node: Node) -> bool:
-    """Whether it reads numbers that stand in a type."""
+    """Returns whether it reads numbers that are in a type."""
     if node.op != "qparams" or not node.used or len(node.operands) > 1:
         return False
     quant = node.operands["x"].type.quant
@@ -114,7 +114,7 @@ def _read_off(node: Node) -> bool:
 
 
 def _size(node: Node) -> float:
-    """How many elements the results have; infinite where nobody knows."""
+    """Returns how many elements the results have; infinite where nobody knows."""
     shapes = [known(value.type.shape) for value in node.results]
     if None in shapes and not node.stages:
         types = infer(node.op, node.operands, node.attrs, node.bodies)

@@ -136,14 +136,15 @@ class _Known:
 
 
 def _empty(kind: TensorType, axis: int) -> tuple[int, ...]:
-    """The shape of no parts: what is not known is 0, as the interpreter has it."""
+    """Returns the shape of no parts: what is not known is 0, as the interpreter has it."""
     sizes = [d if isinstance(d, int) else 0 for d in kind.shape]
     sizes[axis] = 0
     return tuple(sizes)
 
 
 def _known(graph: Graph, node: Node) -> _Known | None:
-    """What a control op is known to do; None where it is not, or cannot be said without it."""
+    """Returns what a control op is known to do; None where it is not, or cannot be said without
+    it."""
     if node not in graph or node.schemes:
         return None
     if node.op == "if":
@@ -173,7 +174,7 @@ def _truth(value: Value) -> bool | None:
 
 
 def _rounds(node: Node, body: Graph) -> int | None:
-    """How often a loop runs, where that is never or once."""
+    """Returns how often a loop runs, where that is never or once."""
     held = node.operands.get("count")
     array = held.constant if held is not None else None
     count = int(array.data.reshape(())) if array is not None and array.held.size == 1 else None
@@ -186,7 +187,7 @@ def _rounds(node: Node, body: Graph) -> int | None:
 
 
 def _length(node: Node) -> int | None:
-    """How many entries a scan runs over, where that is 0 or 1."""
+    """Returns how many entries a scan runs over, where that is 0 or 1."""
     values = node.variadic("ss")
     sizes = {v.type.shape[a] for v, a in zip(values, _axes(node, "axes", values), strict=True)}
     return next((size for size in (0, 1) if sizes == {size}), None)
@@ -203,7 +204,8 @@ def _axes(node: Node, name: str, values: Sequence[Value]) -> tuple[int, ...]:
 
 
 def _tells_as_much(node: Node, found: _Known) -> bool:
-    """Whether the values that come instead have types, and no size is known less than before."""
+    """Returns whether the values that come instead have types, and no size is known less than
+    before."""
     kinds = _kinds(node, found)
     return kinds is not None and all(
         kind.element == old.type.element
@@ -213,7 +215,8 @@ def _tells_as_much(node: Node, found: _Known) -> bool:
 
 
 def _kinds(node: Node, found: _Known) -> list[TensorType] | None:
-    """The types of what comes instead; None where a map of quantized values is in the way."""
+    """Returns the types of what comes instead; None where a quantized type of quantized values is
+    in the way."""
     carried = node.variadic("vs")
     if found.body is None:
         parts = node.results[len(carried) :]
@@ -237,7 +240,7 @@ def _kinds(node: Node, found: _Known) -> list[TensorType] | None:
 
 
 def _given(node: Node) -> list[TensorType | None]:
-    """The types of what the body is given, where that is an operand as it is."""
+    """Returns the types of what the body is given, where that is an operand as it is."""
     none: list[TensorType | None] = [None] * (2 if node.op == "loop" else 0)
     carried = [value.type for value in node.variadic("vs")]
     entries: list[TensorType | None] = [None] * len(node.variadic("ss"))

@@ -46,8 +46,8 @@ Found = dict[Value, "QuantType | None"]
 class FoldParameters(Pass):
     """Writes scale and zero point into the type of a value whose readers name equal constants.
 
-    Those who only move quantized values, and are told no numbers, go along. A value stays as it is
-    where a number is computed, and where readers disagree, which the ledger says.
+    Ops that only move quantized values, and have no parameters of their own, follow. A value stays
+    as it is where a parameter is computed, and where readers disagree, which the ledger says.
     """
 
     name = "fold-parameters"
@@ -55,7 +55,7 @@ class FoldParameters(Pass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """Quantized values whose scale and zero point are constants beside them."""
+        """Quantized values whose scale and zero point are constants next to them."""
         text = (
             "graph main as native {\n  %x = input() : 2x3xf32\n  %s = constant(0.5) : f32\n"
             "  %z = constant(3) : u8\n"
@@ -80,7 +80,8 @@ class FoldParameters(Pass):
         return count
 
     def _agreed(self, graph: Graph, ledger: Ledger, *, inside: bool) -> Found:
-        """The types that dynamic values can have; what moves integers agrees on both sides."""
+        """Returns the types that dynamic values can have; what moves integers agrees on both
+        sides."""
         found: Found = {}
         for value in graph.values.values():
             if (quant := value.type.quant) is None or not quant.dynamic:
@@ -102,7 +103,8 @@ class FoldParameters(Pass):
 
 
 def _at_edge(value: Value, *, inside: bool) -> bool:
-    """Whether a value goes into a body or group or comes out of one, which say its type too."""
+    """Returns whether a value goes into a body or group or comes out of one, which say its type
+    too."""
     users = [use.node for use in value.uses]
     if inside and (value.node.op == "input" or any(n.op == "output" for n in users)):
         return True
@@ -110,7 +112,7 @@ def _at_edge(value: Value, *, inside: bool) -> bool:
 
 
 def _named(graph: Graph, value: Value) -> list[QuantType | None]:
-    """The type by each who is told its numbers; None where one of them is no constant."""
+    """Returns the type by each reader with parameters; None where a parameter is no constant."""
     quant = value.type.quant
     assert quant is not None
     places = [(use.node, use.slot) for use in value.uses]
@@ -121,7 +123,7 @@ def _named(graph: Graph, value: Value) -> list[QuantType | None]:
 
 
 def _beside(node: Node, slot: str) -> dict[str, Value]:
-    """The companions of a slot, of the result where it is empty."""
+    """Returns the companions of a slot, of the result where it is empty."""
     dot = f"{slot}." if slot else ""
     row = spec(node.op)
     names = [f"{dot}{n}" for n in COMPANIONS if node.op not in GIVEN and row.companion(f"{dot}{n}")]
@@ -145,7 +147,7 @@ def _told(graph: Graph, node: Node, slot: str, quant: QuantType) -> QuantType | 
 
 
 def _nested(quant: QuantType, name: str, array: Array) -> QuantType:
-    """The type with numbers that are quantized themselves."""
+    """Returns the type with numbers that are quantized themselves."""
     if name == "scale":
         return replace(quant, scale=array, scale_dtype=array.type.express)
     return replace(quant, zero=array)
@@ -155,7 +157,8 @@ def _nested(quant: QuantType, name: str, array: Array) -> QuantType:
 
 
 def _carried(value: Value, found: Found) -> QuantType | None:
-    """The type of integers that were only moved, where that of the integers before is known."""
+    """Returns the type of integers that were only moved, where that of the integers before is
+    known."""
     node = value.node
     sources = [v for v in tied(node) if v is not value]
     if len(sources) != 1:
@@ -165,7 +168,7 @@ def _carried(value: Value, found: Found) -> QuantType | None:
 
 
 def _now(value: Value, found: Found) -> QuantType | None:
-    """The static type that a value has, or can have."""
+    """Returns the static type that a value has, or can have."""
     quant = found[value] if value in found else value.type.quant
     return None if quant is None or quant.dynamic else quant
 

@@ -52,9 +52,9 @@ Sizes: TypeAlias = NDArray[np.object_]
 class FoldShapes(Pass):
     """Folds what is computed from sizes that types know, up to `limit` elements.
 
-    A reshape or expand to sizes of which some are symbolic gets a constant too, where copied
-    sizes and one that is left open say the same; else its type says what is known. Sizes that
-    become known go on to the types of what follows; those of the outputs stay as they are stated.
+    A reshape or expand to sizes of which some are symbolic gets a constant too, where copied sizes
+    and one that is left open say the same; else its type says what is known. Sizes that become
+    known continue to the types of what follows; those of the outputs stay as they are stated.
     """
 
     name = "fold-shapes"
@@ -62,7 +62,7 @@ class FoldShapes(Pass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A reshape to sizes that are taken from a tensor of known ones."""
+        """Returns a reshape to sizes that are taken from a tensor of known ones."""
         text = (
             "graph main as native {\n  %x = input() : (N)x8x7xf32\n  %s = shape(%x) : 3xi64\n"
             "  %zero = constant([0]) : 1xi64\n  %n = gather(%s, %zero) : 1xi64\n"
@@ -193,7 +193,7 @@ class _Run:
         return True
 
     def _wanted(self, node: Node) -> Shape | None:
-        """The shape that a node makes; None where nothing is known of it."""
+        """Returns the shape that a node makes; None where nothing is known of it."""
         if node.op not in MADE_TO:
             return spread_within(node, self.within)
         return made_to(node, self.known.get(node.operands["shape"]))
@@ -249,7 +249,8 @@ def reckoned(node: Node, known: Mapping[Value, Sizes], limit: int) -> list[Sizes
 
 
 def made_to(node: Node, sizes: Sizes | None) -> Shape | None:
-    """The shape that a reshape, expand or constant of so many elements makes by known sizes."""
+    """Returns the shape that a reshape, expand or constant of so many elements makes by known
+    sizes."""
     if sizes is None or sizes.ndim != 1 or node.schemes:
         return None
     if node.op == "constant_of_shape":
@@ -259,7 +260,7 @@ def made_to(node: Node, sizes: Sizes | None) -> Shape | None:
 
 
 def whole(sizes: Sizes) -> bool:
-    """Whether every one of them is a number."""
+    """Returns whether every one of them is a number."""
     return all(isinstance(size, int) for size in sizes.flat)
 
 
@@ -268,7 +269,7 @@ def _plain(kind: TensorType) -> bool:
 
 
 def _held(sizes: Sizes, kind: DType) -> Sizes:
-    """What does not fit the type is not known: it wraps."""
+    """Returns what does not fit the type is not known: it wraps."""
     if kind == BOOL:
         return sizes
     low, high = kind.bounds
@@ -398,7 +399,7 @@ def _minus(a: Dim, b: Dim) -> Dim:
 
 
 def _divided(a: Dim, b: Dim) -> Dim:
-    """A quotient that is the same rounded down and toward zero."""
+    """Returns a quotient that is the same rounded down and toward zero."""
     if not isinstance(b, int) or b < 1:
         return None
     if isinstance(a, int):

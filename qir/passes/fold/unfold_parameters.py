@@ -44,7 +44,7 @@ _BITS = frozenset({"recode", "shape", "size"})
 class UnfoldParameters(Pass):
     """Makes each scale and zero point a constant operand of every reader of the quantized value.
 
-    A type keeps its numbers where somebody reads it who takes none beside: an output, a group, a
+    A type keeps its numbers where somebody reads it who takes none next to: an output, a group, a
     foreign op, the edge of a body.
     """
 
@@ -56,7 +56,7 @@ class UnfoldParameters(Pass):
         for _, each in graph.walk():
             for value in _open_ones(each, inside=each is not graph):
                 _unfold(each, value)
-                ledger.add(Change.EXACT, self.name, value.name, "its numbers stand beside it")
+                ledger.add(Change.EXACT, self.name, value.name, "its parameters are operands")
                 count += 1
             for node in list(each):
                 count += _unfold_inner(each, node)
@@ -64,7 +64,8 @@ class UnfoldParameters(Pass):
 
 
 def _open_ones(graph: Graph, *, inside: bool) -> list[Value]:
-    """The values that are unfolded: of those that hold the same quantized values, all or none."""
+    """Returns the values that are unfolded: of those that hold the same quantized values, all or
+    none."""
     chosen = {v: None for v in graph.values.values() if _takes(v, inside=inside)}
     rows = [both for node in graph if len(both := tied(node)) > 1]
     uneven = True
@@ -77,7 +78,7 @@ def _open_ones(graph: Graph, *, inside: bool) -> list[Value]:
 
 
 def _takes(value: Value, *, inside: bool) -> bool:
-    """Whether all who read or make a value can be given its numbers."""
+    """Returns whether all who read or make a value can be given its numbers."""
     quant, node = value.type.quant, value.node
     if quant is None or quant.scale is None or quant.zero is None:
         return False
@@ -124,7 +125,7 @@ def _unfold_inner(graph: Graph, node: Node) -> int:
 
 
 def _open(quant: QuantType) -> QuantType:
-    """The type without its numbers; a zero point that is not there is not asked for."""
+    """Returns the type without its numbers; a zero point that is not there is not asked for."""
     return replace(quant, scale=None, zero=() if quant.zero == () else None, scale_dtype=None)
 
 
@@ -141,7 +142,7 @@ def _constants(graph: Graph, quant: QuantType, stem: str, before: Node) -> Numbe
 
 
 def _listed(quant: QuantType, name: str, stem: str) -> Array:
-    """Numbers that stand in line, in the type they have."""
+    """Numbers that are in line, in the type they have."""
     if name == "scale":
         return Array.of(np.asarray(quant.scales()), stem)
     zeros = np.asarray(quant.zeros())

@@ -88,7 +88,7 @@ class ExpandQdq(Pass):
                 said = f"{node.name}{where}: float ops cannot replace it: {error}"
                 raise Refused(said) from error
             change = Change.APPROXIMATED if apart else Change.REGROUPED
-            said = f"written as float ops between quantized values{_float_sum(node)}{apart}"
+            said = f"written as float ops between quantized values{apart or _float_sum(node)}"
             ledger.add(change, self.name, node.name, said)
             count += 1
         return count + (graph.prune() if count else 0)
@@ -102,7 +102,7 @@ def _float_sum(node: Node) -> str:
 
 
 def expand(graph: Graph, node: Node) -> None:
-    """Unwraps one quantized op; Refused where float values cannot stand between its integers."""
+    """Unwraps one quantized op; Refused where float values cannot are between its integers."""
     _expand(graph, node, {})
 
 
@@ -111,7 +111,7 @@ def _on_codes(node: Node) -> bool:
 
 
 def _hands_on(node: Node) -> bool:
-    """Whether it moves integers whose numbers nobody tells it: these have no float values here."""
+    """Returns whether a node moves integers without parameters: these have no float values here."""
     quants = [v.type.quant for v in (*node.operands.values(), *node.results)]
     moves = not node.stages and spec(node.op).traits.value_preserving
     return (
@@ -197,7 +197,8 @@ def _reals(
 
 
 def _dequantized(graph: Graph, node: Node, value: Value, numbers: Mapping[str, Value]) -> Value:
-    """The floats of a value's integers, made before a node; one that stands later moves there."""
+    """Returns the floats of a value's integers, made before a node; one that stands later moves
+    there."""
     wanted = {"x": value, **numbers}
     readers = (n for n in value.users if n.op == "dequantize")
     old = next((n for n in readers if dict(n.operands) == wanted), None)
@@ -217,13 +218,14 @@ def _sides(stage: Stage, codes: Mapping[str, Value]) -> list[QuantType | None]:
 
 
 def _coded(stage: Stage, codes: Mapping[str, Value]) -> bool:
-    """Whether an accumulator counts in the product of two scales, which a raw bias does too."""
+    """Returns whether an accumulator counts in the product of two scales, which a raw bias does
+    too."""
     sides = _sides(stage, codes)
     return len(sides) == 2 and None not in sides
 
 
 def _computed(stage: Stage, codes: Mapping[str, Value]) -> bool:
-    """Whether a number of what an accumulator counts in is computed."""
+    """Returns whether a number of what an accumulator counts in is computed."""
     return any(quant is not None and quant.scale is None for quant in _sides(stage, codes))
 
 
@@ -235,7 +237,8 @@ def _counted(
     beside: Mapping[str, Value],
     value: Value,
 ) -> Value:
-    """A bias in a unit that is computed: its quantized values times the product of both scales."""
+    """Returns a bias in a unit that is computed: its quantized values times the product of both
+    scales."""
     traits = spec(stage.op).traits
     scales = []
     for slot in (traits.data, traits.weight or ""):
@@ -256,13 +259,15 @@ def _counted(
 
 
 def _gain(stage: Stage) -> np.float32:
-    """What an op multiplies its sums by, which a bias in their unit is multiplied by too."""
+    """Returns what an op multiplies its sums by, which a bias in their unit is multiplied by
+    too."""
     alpha = stage.attrs.get("alpha", 1.0)
     return np.float32(alpha if isinstance(alpha, float) and spec(stage.op).traits.weight else 1.0)
 
 
 def _along(value: Value, scale: NDArray[np.float32]) -> bool:
-    """Whether a type can say a bias's scales: one for all, or one for each of the last axis."""
+    """Returns whether a type can say a bias's scales: one for all, or one for each of the last
+    axis."""
     shape = value.type.shape
     return not scale.ndim or bool(shape and shape[-1] == scale.size)
 
@@ -270,7 +275,7 @@ def _along(value: Value, scale: NDArray[np.float32]) -> bool:
 def _bias(
     graph: Graph, node: Node, stage: Stage, scale: NDArray[np.float32], value: Value
 ) -> Value:
-    """A bias in accumulator units, with the scale that its slot gives it."""
+    """Returns a bias in accumulator units, with the scale that its slot gives it."""
     scale = np.asarray(scale * _gain(stage), np.float32)
     axis = value.type.rank - 1 if scale.ndim else None
     kind = uniform(value.type.dtype, scale.astype(np.float32), axis=axis, name=value.name)
@@ -287,7 +292,7 @@ def _bias(
 
 
 def _through(graph: Graph, node: Node, value: Value, kind: TensorType) -> Value:
-    """A rounding inside a chain: quantize and dequantize again."""
+    """Returns a rounding inside a chain: quantize and dequantize again."""
     codes = graph.add("quantize", {"x": value}, types=[kind], before=node).result
     reals = graph.add("dequantize", {"x": codes}, before=node).result
     return (

@@ -57,10 +57,10 @@ _KNOWN = (
 class FuseQdq(Fusing):
     """Fuses every op that has an integer form, with the activations that follow it.
 
-    What only moves quantized values must find and leave one map, though concat may convert; a bias
-    must count in the accumulator's own unit. Integer products too wide for sums of 32 bits stay
-    float, those too whose sums would wrap in them, what has no kernel for quantized values of its
-    width, and what is infinite in float32.
+    What only moves quantized values must find and leave one quantized type, though concat may
+    convert; a bias must count in the accumulator's own unit. Integer products too wide for sums of
+    32 bits stay float, those too whose sums would wrap in them, what has no kernel for quantized
+    values of its width, and what is infinite in float32.
     """
 
     name = "fuse-qdq"
@@ -84,7 +84,8 @@ class FuseQdq(Fusing):
         return not traits.same_params or match.head.op == "concat" or moves_codes(match)
 
     def _part(self, graph: Graph, node: Node, ledger: Ledger) -> bool:
-        """Parts quantized values instead of their float values, where all parts keep the map."""
+        """Parts quantized values instead of their float values, where all parts keep the quantized
+        type."""
         source = source_of(node, "x", node.operands["x"])
         quant = source.type.quant if source is not None else None
         if source is None or quant is None or quant.grain is not None:
@@ -136,7 +137,7 @@ class FuseQdq(Fusing):
 
 
 def _keeps(end: Node, quant: QuantType) -> bool:
-    """Whether a reader stores what it reads under a map."""
+    """Returns whether a reader stores what it reads under a quantized type."""
     if end.op != "quantize" or end.attrs["round"] or len(end.operands) > 1:
         return False
     kept = end.result.type.quant

@@ -89,7 +89,7 @@ def _to_f32(match: Match) -> bool:
 
 
 def _codes(match: Match) -> Value | None:
-    """The quantized values of the data, of which the sum reads the raw numbers."""
+    """Returns the quantized values of the data, of which the sum reads the raw numbers."""
     node = match["data"].node
     x = node.operands.get("x") if node.op == "recode" else None
     quant = None if x is None else x.type.quant
@@ -113,14 +113,16 @@ def _raw(match: Match) -> bool:
 
 
 def _own_numbers(match: Match) -> bool:
-    """Whether the sum takes off the zero, and the product has the scale, of this quantize."""
+    """Returns whether the sum takes off the zero, and the product has the scale, of this
+    quantize."""
     node, own = match.node("sum"), _numbers(match)
     slot = f"{_DATA[node.op]}.zero"
     return node.operands.get(slot) is own.get("zero") and match["scale"] is own["scale"]
 
 
 def _columns(match: Match) -> int:
-    """How many output channels the weights have; 0 where they are no matrix and no filter."""
+    """Returns how many output channels the weights have; 0 where they are no matrix and no
+    filter."""
     node, held = match.node("sum"), match["held"].constant
     rank = match["data"].type.rank
     assert held is not None
@@ -130,7 +132,7 @@ def _columns(match: Match) -> int:
 
 
 def _one_or_row(data: NDArray[np.generic], shape: Shape, wanted: Shape) -> bool:
-    """Whether numbers that are laid in a shape are one, or one an output channel."""
+    """Returns whether numbers that are laid in a shape are one, or one an output channel."""
     return data.size == 1 or (shape[-len(wanted) :] == wanted and data.size == wanted[0])
 
 
@@ -141,7 +143,7 @@ def _held(value: Value | None) -> NDArray[np.generic] | None:
 
 
 def _behind(match: Match) -> Shape:
-    """The axes that numbers of the channels have in the result."""
+    """Returns the axes that numbers of the channels have in the result."""
     conv = match.node("sum").op == "conv_integer"
     return (_columns(match), *(1,) * (match["data"].type.rank - 2 if conv else 0))
 
@@ -151,7 +153,7 @@ def _row(data: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def _zeros(match: Match) -> NDArray[np.generic] | None:
-    """The constant zero points of the weights: one, or one a channel; None for others."""
+    """Returns the constant zero points of the weights: one, or one a channel; None for others."""
     node = match.node("sum")
     data = _held(node.operands.get(f"{_WEIGHTS[node.op]}.zero"))
     if data is None or not _one_or_row(data, data.shape, (_columns(match),)):
@@ -160,7 +162,8 @@ def _zeros(match: Match) -> NDArray[np.generic] | None:
 
 
 def _scales(match: Match) -> NDArray[np.generic] | None:
-    """The constant scales of the weights, which are along the channels where they scale the sum."""
+    """Returns the constant scales of the weights, which are along the channels where they scale the
+    sum."""
     data = _held(match["weights"])
     laid = (match.find("laid") or match.node("scales")).result.type.shape
     if data is None or len(laid) > match.node("sum").result.type.rank:
@@ -169,7 +172,7 @@ def _scales(match: Match) -> NDArray[np.generic] | None:
 
 
 def _weights(match: Match) -> bool:
-    """Whether scales and zeros of the weights are constants that are along the channels."""
+    """Returns whether scales and zeros of the weights are constants that are along the channels."""
     node = match.node("sum")
     known = f"{_WEIGHTS[node.op]}.zero" not in node.operands or _zeros(match) is not None
     return bool(_columns(match)) and known and _scales(match) is not None
@@ -198,7 +201,8 @@ _CONDITIONS: tuple[tuple[str, Callable[[Match], bool]], ...] = (
 
 
 def _same_bytes(rule: Rule, *, bias: bool) -> bool:
-    """Whether a profile computes float(sum) * (scale * scale) + bias, each step rounded to f32."""
+    """Returns whether a profile computes float(sum) * (scale * scale) + bias, each step rounded to
+    f32."""
     r, acc = rule.requant, rule.acc
     scale = r.compute == "f32" and r.scales == "given" and r.order in _ORDERS
     exact = acc.type == "i32" and acc.overflow == "wrap" and acc.pairs == "exact"
@@ -212,7 +216,7 @@ def _fused(rule: Rule) -> bool:
 
 
 def _quantized(match: Match, node: Node) -> QuantType:
-    """The map of the weights, from the numbers beside them."""
+    """Returns the quantized type of the weights, from the numbers next to them."""
     held, axis = match["held"], 1 if node.op == "matmul_integer" else 0
     zero, scales = _zeros(match), _scales(match)
     zeros = np.zeros((), np.int64) if zero is None else zero.astype(np.int64)
@@ -254,7 +258,7 @@ def _replace(graph: Graph, match: Match) -> Value | None:
 
 
 def _lined(graph: Graph, bias: Value) -> Value:
-    """A bias of one axis."""
+    """Returns a bias of one axis."""
     data = _held(bias)
     assert data is not None
     if bias.type.rank == 1:
@@ -300,7 +304,7 @@ class LiftDynamic(PatternPass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A product of raw integers whose scale is computed."""
+        """Returns a product of raw integers whose scale is computed."""
         text = (
             "graph main as native {\n  %a = input() : (B)x4xf32\n"
             "  %w = constant([1, -2, 3, 4]) : 4x1xi8\n  %ws = constant(0.0125) : f32\n"

@@ -56,7 +56,7 @@ class LowerBatchNorm(Pass):
     name = "lower-batch-norm"
     tolerance = REGROUPED
     beside: frozenset[str] = frozenset()
-    """The ops that must stand before and after it; none: any."""
+    """The ops that must be before and after it; none: any."""
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:

@@ -65,7 +65,7 @@ class _Side:
         return self.node.operands["x"]
 
     def zeros(self) -> NDArray[np.generic] | None:
-        """Zero points that stand in the type, none where there are none."""
+        """Zero points that are in the type, none where there are none."""
         if self.quant.zero is None:
             return None
         held = np.asarray(self.quant.zeros())
@@ -121,7 +121,7 @@ def _sides(node: Node) -> tuple[_Side, _Side] | None:
 
 
 def _side(value: Value, along: int | None) -> _Side | None:
-    """The integers that a value's floats are of; None for integers that no integer product
+    """Returns the integers that a value's floats are of; None for integers that no integer product
     takes."""
     node = value.node
     if node.op != "dequantize" or value.type.element != F32:
@@ -195,7 +195,8 @@ class _Build:
         return self.graph.constant(Array.of(data, free), name=free, before=self.node)
 
     def raw(self, side: _Side, *, turned: bool) -> Value:
-        """The quantized values as plain numbers, the last two axes swapped where that is asked."""
+        """Returns the quantized values as plain numbers, the last two axes swapped where that is
+        asked."""
         codes, plain = side.codes, side.codes.type.with_element(side.quant.storage)
         if (array := codes.constant) is not None:
             axes = [*range(array.type.rank)]
@@ -227,14 +228,14 @@ class _Build:
         return node.result
 
     def zero(self, side: _Side) -> Value | None:
-        """Zero points, whether they stand beside or in the type."""
+        """Zero points, whether they are next to or in the type."""
         if (given := side.node.operands.get("x.zero")) is not None:
             return given
         held = side.zeros()
         return None if held is None else self.held(held, f"{side.codes.name}.zero")
 
     def scale(self, x: _Side, w: _Side, spread: int) -> Value:
-        """The product of both scales, and of what else the op multiplies by.
+        """Returns the product of both scales, and of what else the op multiplies by.
 
         Constants stay apart, so that whoever reads the sum knows both of them.
         """
@@ -260,7 +261,7 @@ class _Build:
         return np.asarray(side.quant.scales(), np.float32) if given is None else given
 
     def _spread(self, value: Value, axes: int) -> Value:
-        """A list of channels as a tensor with so many axes after."""
+        """Returns a list of channels as a tensor with so many axes after."""
         if not axes or not value.type.rank:
             return value
         if (array := value.constant) is not None:
@@ -270,7 +271,7 @@ class _Build:
         return self.add("reshape", {"x": value, "shape": shape})
 
     def bias(self, value: Value, axes: int) -> Value:
-        """What is added: float values, or sums in the accumulator's unit dequantized."""
+        """Returns what is added: float values, or sums in the accumulator's unit dequantized."""
         value = self._counted(value) if axes else value
         beta = self.node.attrs.get("beta", 1.0)
         if beta != 1.0:

@@ -62,7 +62,7 @@ class LowerLinear(Pass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A layer of two axes, one of three, and one without bias."""
+        """Returns a layer of two axes, one of three, and one without bias."""
         text = (
             "graph main as native {\n  %x = input() : 2x3xf32\n  %z = input() : 2x2x3xf32\n"
             "  %w = constant([1.0, 2.0, 3.0, -1.0, 0.5, 0.0]) : 2x3xf32\n"
@@ -95,7 +95,7 @@ class LowerLinear(Pass):
 
 
 def _has_row(node: Node) -> bool:
-    """Whether a matmul is of data with a constant matrix, and has a bias of one axis."""
+    """Returns whether a matmul is of data with a constant matrix, and has a bias of one axis."""
     weight, bias = node.operands["b"], node.operands.get("bias")
     turned = bool(node.attrs["trans_a"])
     if bias is None or weight.constant is None or turned:
@@ -104,7 +104,8 @@ def _has_row(node: Node) -> bool:
 
 
 def _stacked(node: Node) -> bool:
-    """Whether it is a product of stacks of rows with a constant matrix, neither transposed."""
+    """Returns whether it is a product of stacks of rows with a constant matrix, neither
+    transposed."""
     if node.op != "matmul" or node.attrs["trans_a"] or node.attrs["trans_b"] or node.stages:
         return False
     a, b = node.operands["a"], node.operands["b"]
@@ -114,7 +115,7 @@ def _stacked(node: Node) -> bool:
 
 
 def _with_row(node: Node) -> Node:
-    """The op that adds a constant row to a product, or the layer itself."""
+    """Returns the op that adds a constant row to a product, or the layer itself."""
     behind = adds_row(node, real=True) if node.op == "matmul" else None
     if behind is None or behind.result.type != node.result.type:
         return node

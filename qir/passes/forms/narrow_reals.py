@@ -52,7 +52,7 @@ class NarrowReals(Pass):
     """Computes in float16 what a graph computes in float32, in branches and loops too.
 
     Inputs and outputs keep their types, as do quantize and dequantize, whose scales stay float32;
-    casts stand between. An op stays float32 that is named in `kept`, that reads a constant which
+    casts are between. An op stays float32 that is named in `kept`, that reads a constant which
     float16 does not represent, or whose values in the statistics come near the end of float16.
     """
 
@@ -68,7 +68,7 @@ class NarrowReals(Pass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A product of floats."""
+        """Returns a product of floats."""
         text = (
             "graph main as native {\n  %x = input() : 2x3xf32\n"
             "  %y = mul(%x, %x) : 2x3xf32\n  output(y=%y)\n}\n"
@@ -113,12 +113,12 @@ class NarrowReals(Pass):
 
 
 def _holds(data: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
-    """Whether a constant is finite in float16, and not lost below its normal numbers."""
+    """Returns whether a constant is finite in float16, and not lost below its normal numbers."""
     most = float(np.abs(data).max(initial=0))
     return most == 0 or _NORMAL <= most <= _END
 
 
 def _computes(node: Node) -> bool:
-    """Whether a plain op computes with float32; casts alone compute nothing."""
+    """Returns whether a plain op computes with float32; casts alone compute nothing."""
     plain = node.op != "cast" and not not_plain(node) and node.op not in STRUCTURE
     return plain and any(v.type.element is F32 for v in node.results)

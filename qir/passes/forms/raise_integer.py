@@ -86,7 +86,7 @@ class RaiseInteger(Pass):
     rounded in other places. The scales stand apart, or those of the data are known from their
     quantized values; zero points are constants, and those of the data are their quantized values';
     sum, cast and products have no other use. A sum that some input takes beyond 32 bits stays as it
-    is: it wraps, float values go on.
+    is: it wraps, float values continue.
     """
 
     name = "raise-integer"
@@ -114,7 +114,7 @@ class RaiseInteger(Pass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A product of raw integers whose scales are constants."""
+        """Returns a product of raw integers whose scales are constants."""
         text = (
             "graph main as native {\n  %x = input() : (B)x3xf32\n"
             "  %w = constant([1, -2, 3, 4, 5, 6]) : 3x2xi8\n  %z = constant(128) : u8\n"
@@ -131,7 +131,7 @@ class RaiseInteger(Pass):
 
 
 def _next(value: Value, op: str) -> Node | None:
-    """The only use of a value, where it is such an op."""
+    """Returns the only use of a value, where it is such an op."""
     nodes = [use.node for use in value.uses]
     return nodes[0] if len(nodes) == 1 and nodes[0].op == op else None
 
@@ -155,7 +155,7 @@ def _other(node: Node, value: Value) -> Value:
 
 
 def _factors(value: Value) -> list[_Numbers]:
-    """The constants of which a value is the product; none where it is no such product."""
+    """Returns the constants of which a value is the product; none where it is no such product."""
     if value.node.op != "mul":
         array = value.constant
         return [array.data] if array is not None and array.type.element == F32 else []
@@ -191,7 +191,8 @@ def _side(node: Node, slot: str) -> _Side | None:
 
 
 def _quants(chain: _Chain, x: _Side, w: _Side) -> tuple[QuantType, QuantType] | None:
-    """The maps of both sides, where there are two whose scales multiply to what is there."""
+    """Returns the maps of both sides, where there are two whose scales multiply to what is
+    there."""
     data, left = _known(x, None), list(chain.factors)
     if x.codes is None and len(left) > 1:
         # Of two scales the first is the data's, as runtimes write them; float values are the same.
@@ -214,8 +215,8 @@ def _quants(chain: _Chain, x: _Side, w: _Side) -> tuple[QuantType, QuantType] | 
 
 
 def _known(side: _Side, along: int | None) -> QuantType | None:
-    """The map of integers, where the sum takes off its zero points and its scales are as
-    they may."""
+    """Returns the quantized type of integers, where the sum takes off its zero points and its
+    scales are as they may."""
     quant = side.quant
     if quant is None or (quant.grain is not None and along is None):
         return None
@@ -229,14 +230,14 @@ def _known(side: _Side, along: int | None) -> QuantType | None:
 
 
 def _equal(one: _Numbers, other: _Numbers) -> bool:
-    """Whether numbers are the same, one for all being so many."""
+    """Returns whether numbers are the same, one for all being so many."""
     if one.size != other.size and 1 not in (one.size, other.size):
         return False
     return bool((one.reshape(-1) == other.reshape(-1)).all())
 
 
 def _rest(scale: np.float32, factors: list[_Numbers]) -> _Numbers | None:
-    """What else the sum is multiplied by."""
+    """Returns what else the sum is multiplied by."""
     at = next((i for i, f in enumerate(factors) if f.size == 1 and f.reshape(()) == scale), None)
     left = [f for i, f in enumerate(factors) if i != at]
     if not left:
@@ -265,12 +266,12 @@ def _along(node: Node) -> int:
 
 
 def _spread(node: Node) -> int:
-    """How many axes stand after that of the channels."""
+    """Returns how many axes are after that of the channels."""
     return node.result.type.rank - 2 if node.op == "conv_integer" else 0
 
 
 def _row(held: _Numbers, node: Node, behind: int) -> _Numbers | None:
-    """One number, or one an output channel; None for others."""
+    """Returns one number, or one an output channel; None for others."""
     if held.size == 1:
         return held.reshape(())
     count = node.operands[_SLOTS[node.op][1]].type.shape[_along(node)]
@@ -280,7 +281,7 @@ def _row(held: _Numbers, node: Node, behind: int) -> _Numbers | None:
 
 
 def _map(side: _Side, scales: _Numbers, along: int | None, node: Node | None) -> QuantType | None:
-    """The map of raw integers by the numbers beside them."""
+    """Returns the quantized type of raw integers by the numbers next to them."""
     zeros = np.zeros((), np.int64) if side.zeros is None else side.zeros.astype(np.int64)
     row: _Numbers | None = zeros.reshape(()) if zeros.size == 1 else None
     if row is None and node is not None and node.op == "matmul_integer":
@@ -329,7 +330,7 @@ def _conv_attrs(node: Node, axes: int) -> dict[str, Attr]:
 
 
 def _real(graph: Graph, node: Node, side: _Side, quant: QuantType) -> Value:
-    """The float values of one side, turned as the raw integers were."""
+    """Returns the float values of one side, turned as the raw integers were."""
     codes = side.codes or _coded(graph, node, side.raw, quant)
     known = (u for u in codes.users if u.op == "dequantize" and u.precedes(node))
     old = next(known, None)
@@ -353,7 +354,7 @@ def _coded(graph: Graph, node: Node, raw: Value, quant: QuantType) -> Value:
 
 
 def _bias(graph: Graph, chain: _Chain, quants: list[QuantType]) -> tuple[Node | None, Value | None]:
-    """The sum with a bias that belongs to the product, and the bias with one axis."""
+    """Returns the sum with a bias that belongs to the product, and the bias with one axis."""
     node, added = chain.sum, _next(chain.made, "add")
     if added is None or added.result.type != chain.made.type:
         return None, None
@@ -382,7 +383,8 @@ def _bias(graph: Graph, chain: _Chain, quants: list[QuantType]) -> tuple[Node | 
 
 
 def _counted(value: Value, quants: list[QuantType]) -> bool:
-    """Whether floats are 32-bit integers in the unit of an accumulator, as a product adds them."""
+    """Returns whether floats are 32-bit integers in the unit of an accumulator, as a product adds
+    them."""
     codes = value.node.operands["x"] if value.node.op == "dequantize" else None
     quant = None if codes is None else codes.type.quant
     if quant is None or quant.dynamic or quant.storage != I32 or quant.zeros().any():

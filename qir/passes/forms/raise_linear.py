@@ -48,7 +48,7 @@ class RaiseLinear(Pass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A product of matrices with a row, and one of a stack of rows."""
+        """Returns a product of matrices with a row, and one of a stack of rows."""
         text = (
             "graph main as native {\n  %x = input() : 2x3xf32\n  %z = input() : 2x2x3xf32\n"
             "  %w = constant([1.0, 2.0, 3.0, -1.0, 0.5, 0.0]) : 3x2xf32\n"

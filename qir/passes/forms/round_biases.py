@@ -44,14 +44,14 @@ from qir.rewrite.fusing import TAILS
 from qir.rewrite.runner.tolerance import Tolerance
 
 _MOST = 2.0**30
-"""Steps that a bias may have, so that 32 bits hold the sums beside it."""
+"""Steps that a bias may have, so that 32 bits hold the sums next to it."""
 
 
 @dataclass(frozen=True)
 class RoundBiases(Pass):
     """Replaces biases that a profile adds to floats by 32-bit integers in the sums' unit.
 
-    Weights get a larger scale where 32 bits would not hold the bias beside the sums. A bias that
+    Weights get a larger scale where 32 bits would not hold the bias next to the sums. A bias that
     would move results by one quantization step or more stays float. The ledger says how far results
     move at most.
     """
@@ -226,12 +226,12 @@ def float_bias(graph: Graph, node: Node, tails: Collection[str] = TAILS) -> Floa
 
 
 def _plain(attrs: Mapping[str, object]) -> bool:
-    """Whether sums and bias are added as they are."""
+    """Returns whether sums and bias are added as they are."""
     return attrs.get("alpha", 1.0) == attrs.get("beta", 1.0) == 1.0
 
 
 def _counts(quant: QuantType) -> bool:
-    """Whether integers are whole steps from a whole zero, in a known scale."""
+    """Returns whether integers are whole steps from a whole zero, in a known scale."""
     return not (quant.dynamic or quant.real_zero or quant.plus is not None)
 
 

@@ -47,7 +47,7 @@ class StoreWeights(Pass):
     """Replaces constant float weights by the integers that the profile's kernel makes of them.
 
     A float bias becomes 32-bit integers in units of the accumulator, where the kernel rounds it to
-    these. Weights that a kernel scales down so that a bias fits beside its sums stay float.
+    these. Weights that a kernel scales down so that a bias fits next to its sums stay float.
     """
 
     name = "store-weights"

@@ -42,7 +42,7 @@ class TurnSums(Pass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A constant row before what it is added to."""
+        """Returns a constant row before what it is added to."""
         text = (
             "graph main as native {\n  %x = input() : 2x3xf32\n"
             "  %c = constant([1.0, 2.0, 3.0]) : 3xf32\n  %s = add(%c, %x) : 2x3xf32\n"

@@ -40,7 +40,7 @@ NARROW = (F16, BF16)
 
 
 def narrow(graph: Graph) -> bool:
-    """Whether an op of a graph, its branches or loops computes with floats of 16 bits."""
+    """Returns whether an op of a graph, its branches or loops computes with floats of 16 bits."""
     return any(map(_computing, bodies(graph)))
 
 
@@ -49,7 +49,8 @@ def _computing(graph: Graph) -> bool:
 
 
 def _computes(node: Node) -> bool:
-    """Whether a plain op of floats takes or gives some of 16 bits; casts alone compute nothing."""
+    """Returns whether a plain op of floats takes or gives some of 16 bits; casts alone compute
+    nothing."""
     values = (*node.operands.values(), *node.results)
     return node.op != "cast" and not not_plain(node) and any(map(_narrow, values))
 
@@ -59,7 +60,7 @@ class WidenReals(Pass):
     """Computes in float32 what a model computes in float16 or bfloat16, in branches and loops too.
 
     Constants are what they were. Inputs and results, those of bodies too, and what is no plain op
-    of floats keep their types: casts stand between. Numbers are no longer rounded to 16 bits after
+    of floats keep their types: casts are between. Numbers are no longer rounded to 16 bits after
     each op.
     """
 
@@ -69,7 +70,7 @@ class WidenReals(Pass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A product of halves."""
+        """Returns a product of halves."""
         text = (
             "graph main as native {\n  %x = input() : 2x3xf16\n"
             "  %y = mul(%x, %x) : 2x3xf16\n  output(y=%y)\n}\n"

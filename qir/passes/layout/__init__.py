@@ -39,12 +39,12 @@ class Layout(Pass):
     """Transposes ops that name their layout, and those between them, to the layout of `to`.
 
     What works element by element, along named axes, or joins and pads, turns with its neighbours;
-    so no transpose stands between two ops that turn. A part of the graph without an op that names
-    its layout turns where that takes away more transposes than it brings. What takes axes out, puts
+    so no transpose is between two ops that turn. A part of the graph without an op that names its
+    layout turns where that takes away more transposes than it brings. What takes axes out, puts
     them in or joins them is said of the turned axes, constant weights of a product after it come
     into the new order. Constants are turned here and now. Inputs, outputs and the weights of
-    convolutions stay as they are; so does an op whose result's map cannot be turned. Windows and
-    products are summed in another order, so float values may differ in the last place.
+    convolutions stay as they are; so does an op whose result's quantized type cannot be turned.
+    Windows and products are summed in another order, so float values may differ in the last place.
     """
 
     name = "layout"

@@ -1,4 +1,4 @@
-"""Which axes a reshape joins and cuts, and what it makes of axes in another order."""
+"""Axes that a reshape merges and splits, for data in another axis order."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Reshaped:
     perm: Perm
     """The transpose that gives what the reshape made after the transpose."""
     axis: int | None = None
-    """The axis within which the elements stand in another order."""
+    """The axis within which the elements are in another order."""
     index: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """Where each element along that axis stands now."""
 
 
 def blocks(before: Shape, after: Shape) -> list[Block]:
-    """The smallest groups of axes that hold the same elements, in order.
+    """Returns the smallest groups of axes that hold the same elements, in order.
 
-    Where sizes that no number is known of stand in the way, all that is left is one group.
+    Where sizes that no number is known of are in the way, all that is left is one group.
     """
     left = [i for i, size in enumerate(before) if size != 1]
     right = [i for i, size in enumerate(after) if size != 1]
@@ -52,7 +52,7 @@ def blocks(before: Shape, after: Shape) -> list[Block]:
 
 
 def _least(before: Shape, after: Shape, left: list[int], right: list[int]) -> tuple[int, int]:
-    """How many axes of each side make a group."""
+    """Returns how many axes of each side make a group."""
     i = j = 1
     a, b = before[left[0]], after[right[0]]
     while a != b or a is None:
@@ -70,7 +70,8 @@ def _least(before: Shape, after: Shape, left: list[int], right: list[int]) -> tu
 
 
 def reshaped(before: Shape, after: Shape, perm: Perm) -> Reshaped | None:
-    """What stands for `reshape(transpose(x, perm))`, which is of shape `after`, on x itself.
+    """Returns what stands for `reshape(transpose(x, perm))`, which is of shape `after`, on x
+    itself.
 
     `before` is the shape that the reshape reads. None where the joined axes are apart in x.
     """
@@ -107,7 +108,7 @@ def reshaped(before: Shape, after: Shape, perm: Perm) -> Reshaped | None:
 
 
 def _closed(before: Shape, after: Shape) -> Shape:
-    """The shape with its one unknown size, where the other sizes leave no choice."""
+    """Returns the shape with its one unknown size, where the other sizes leave no choice."""
     if after.count(None) != 1:
         return after
     rest = dims.product(tuple(size for size in after if size is not None))
@@ -116,7 +117,7 @@ def _closed(before: Shape, after: Shape) -> Shape:
 
 
 def _in_order(after: Shape, parts: list[Block], order: list[int]) -> tuple[Shape, Perm]:
-    """The shape whose groups stand in that order, and the transpose that brings them back."""
+    """Returns the shape whose groups are in that order, and the transpose that brings them back."""
     starts = [block.after[0] for block in parts]
     ends = [*starts[1:], len(after)]
     axes = [*range(starts[0])]

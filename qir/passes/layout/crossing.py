@@ -1,8 +1,8 @@
-"""What a transpose may stand after instead of before: what takes axes out, puts in or joins them.
+"""Moves a transpose past an op that removes, adds or merges axes.
 
 A transpose is followed through all that reads it, as long as each can be said of what the transpose
 read. It is taken out where nothing is left of it at every end: its axes were taken out, joined in
-an order that a product's constant weights can be brought into, or another transpose stands there.
+an order that a product's constant weights can be brought into, or another transpose is there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """A value whose elements stand in another order along one axis: `old = take(new, index)`."""
+    """A value whose elements are in another order along one axis: `old = take(new, index)`."""
 
     axis: int
     index: NDArray[np.int64]
@@ -68,7 +68,8 @@ class Edit:
 
 
 def plan(uses: Iterable[Use], perm: Perm) -> list[Edit] | None:
-    """What is to be done so that these uses may read what a transpose reads; None: they cannot."""
+    """Returns what is to be done so that these uses may read what a transpose reads; None: they
+    cannot."""
     states: dict[Value, State] = {}
     edits: list[Edit] = []
     given: dict[Node, dict[str, State]] = {}
@@ -95,7 +96,7 @@ def plan(uses: Iterable[Use], perm: Perm) -> list[Edit] | None:
 
 
 def _edit(node: Node, given: States) -> Edit | None:
-    """What becomes of a node; None where it cannot read such operands."""
+    """Returns what becomes of a node; None where it cannot read such operands."""
     if node.op in ("output", "foreign") or node.bodies or node.stages or node.inner:
         return None
     if any(spec(node.op).companion(slot) for slot in node.operands):
@@ -125,7 +126,7 @@ def _alike(a: Mixed, b: Mixed) -> bool:
 
 
 def _turn(node: Node, given: States, perm: Perm) -> Edit | None:
-    """What is said the same, or with its axes renamed, in any order of axes."""
+    """Returns what is said the same, or with its axes renamed, in any order of axes."""
     back = inverse(perm)
     if node.op in SPATIAL:
         return None
@@ -150,7 +151,7 @@ def _compose(node: Node, given: States, perm: Perm) -> Edit | None:
 
 
 def _reduce(node: Node, given: States, perm: Perm) -> Edit | None:
-    """A reduction; axes that it takes out are taken out of the transpose."""
+    """Returns a reduction; axes that it takes out are taken out of the transpose."""
     if node.attrs["keep"] is True:
         return _turn(node, given, perm) if node.op in _TURNING else None
     name = "axes" if "axes" in node.attrs else "axis"
@@ -164,7 +165,7 @@ def _reduce(node: Node, given: States, perm: Perm) -> Edit | None:
 
 
 def _without(perm: Perm, gone: set[int]) -> Perm:
-    """The transpose without some of its result's axes."""
+    """Returns the transpose without some of its result's axes."""
     left = [axis for i, axis in enumerate(perm) if i not in gone]
     return tuple(sorted(left).index(axis) for axis in left)
 
@@ -210,7 +211,8 @@ def _reshape(node: Node, given: States, perm: Perm) -> Edit | None:
 
 
 def sizes_of(shape: dims.Shape) -> Array | None:
-    """The constant that makes a reshape make this shape; None where two sizes are no numbers."""
+    """Returns the constant that makes a reshape make this shape; None where two sizes are no
+    numbers."""
     sizes = [size if isinstance(size, int) else -1 for size in shape]
     if sizes.count(-1) > 1 or 0 in sizes:
         return None
@@ -218,7 +220,7 @@ def sizes_of(shape: dims.Shape) -> Array | None:
 
 
 def _shape(node: Node, given: States, perm: Perm) -> Edit | None:
-    """Sizes of axes that stand where they stood."""
+    """Sizes of axes that are where they stood."""
     start, end = node.attrs["start"], node.attrs["end"]
     assert isinstance(start, int)
     plain = range(len(perm))[slice(start, end if isinstance(end, int) else None)]
@@ -226,7 +228,7 @@ def _shape(node: Node, given: States, perm: Perm) -> Edit | None:
 
 
 def _linear(node: Node, given: States, perm: Perm) -> Edit | None:
-    """A product along the last axis, which stays the last."""
+    """Returns a product along the last axis, which stays the last."""
     fits = set(given) == {"x"} and perm[-1] == len(perm) - 1
     return Edit(node, result=perm) if fits else None
 
@@ -235,7 +237,7 @@ def _linear(node: Node, given: States, perm: Perm) -> Edit | None:
 
 
 def _mixed(node: Node, given: States, state: Mixed) -> Edit | None:
-    """What reads elements in another order along one axis."""
+    """Returns what reads elements in another order along one axis."""
     if any(value.type.quant and value.type.quant.grain for value in node.results):
         return None
     if node.op in _WEIGHTS:
@@ -276,7 +278,8 @@ def _taken(node: Node, slots: Mapping[str, int], state: Mixed) -> Edit | None:
 
 
 def _take(array: Array | None, axis: int, state: Mixed) -> Array | None:
-    """A constant in the order in which the elements stand now; None where its map is in the way."""
+    """Returns a constant in the order in which the elements stand now; None where its quantized
+    type is in the way."""
     if array is None or array.type.shape[axis] != len(state.index):
         return None
     grain = array.type.quant.grain if array.type.quant else None
@@ -287,7 +290,7 @@ def _take(array: Array | None, axis: int, state: Mixed) -> Array | None:
 
 
 def _product(node: Node, given: States, state: Mixed) -> Edit | None:
-    """A product that sums along the axis: its weights come into the order."""
+    """Returns a product that sums along the axis: its weights come into the order."""
     x, w = _WEIGHTS[node.op]
     value, rank = node.operands[w], node.operands[x].type.rank
     if set(given) != {x} or state.axis != rank - 1 or node.attrs.get("trans_a") is True:
@@ -302,7 +305,7 @@ def _product(node: Node, given: States, state: Mixed) -> Edit | None:
 
 
 def wholes(value: Attr) -> tuple[int, ...]:
-    """A list of whole numbers."""
+    """Returns a list of whole numbers."""
     assert isinstance(value, tuple)
     return tuple(v for v in value if isinstance(v, int))
 

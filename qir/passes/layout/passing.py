@@ -1,4 +1,4 @@
-"""Takes out transposes that stand before, or after, what can do without them."""
+"""Removes transposes by moving them past ops that do not depend on axis order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Raised:
 
 
 def raised(value: Value, perm: Perm) -> Raised | None:
-    """What makes a value with its axes in that order, if anything makes it by reshaping."""
+    """Returns what makes a value with its axes in that order, if anything makes it by reshaping."""
     node = value.node
     if node.op not in RESHAPES or node.schemes or still(perm):
         return None
@@ -115,7 +115,7 @@ class Passing:
         return True
 
     def _moved(self, node: Node, perm: Perm) -> Value:
-        """What a transpose makes, with its axes in that order."""
+        """Returns what a transpose makes, with its axes in that order."""
         whole = composed(wholes(node.attrs["perm"]), perm)
         if still(whole):
             return node.operands["x"]
@@ -165,7 +165,7 @@ class Passing:
         self.graph.set_lineage(value, turned_lineage(value.lineage, perm))
 
     def _hold(self, node: Node, slot: str, array: Array) -> None:
-        """Puts a constant in a slot, after a dequantize where one stands there."""
+        """Puts a constant in a slot, after a dequantize where one is there."""
         old = node.operands[slot]
         between = old.node if old.constant is None and old.node.op == "dequantize" else None
         held = between.operands["x"] if between else old

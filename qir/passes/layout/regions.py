@@ -1,4 +1,4 @@
-"""Regions that turn as one: ops, types, plans and history, and transposes only at their edges."""
+"""Regions that are permuted as one: ops, types, schemes and lineage."""
 
 from __future__ import annotations
 
@@ -80,12 +80,13 @@ class Turning:
     # -- what can turn, and what does -------------------------------------------------------------
 
     def turnable(self) -> dict[Node, frozenset[str]]:
-        """The nodes that can turn, if they are meant to, each with the slots that turn with it."""
+        """Returns the nodes that can turn, if they are meant to, each with the slots that turn with
+        it."""
         meant = (n for n in self.graph if self.only is None or n in self.only)
         return {node: found for node in meant if (found := self._slots(node))}
 
     def _slots(self, node: Node) -> frozenset[str]:
-        """The slots that turn with a node; none where it cannot turn."""
+        """Returns the slots that turn with a node; none where it cannot turn."""
         if not node.results or node.bodies or node.op in ("transpose", "input", "constant"):
             return frozenset()
         attrs = (node.attrs, *(stage.attrs for stage in node.stages))
@@ -106,7 +107,7 @@ class Turning:
         return frozenset(found) if fits else frozenset()
 
     def _regions(self) -> list[_Region]:
-        """The nodes that can turn, in parts that no turning value connects."""
+        """Returns the nodes that can turn, in parts that no turning value connects."""
         held: dict[Node, Node] = {node: node for node in self.slots}
 
         def root(node: Node) -> Node:
@@ -132,7 +133,7 @@ class Turning:
         return may(self.name, self.to, *region.nodes)
 
     def _gain(self, region: _Region) -> int:
-        """How many transposes fewer there would be."""
+        """Returns how many transposes fewer there would be."""
         inside, gain = set(region.nodes), 0
         coming = {n.operands[s] for n in region.nodes for s in self.slots[n]}
         for value in coming:
@@ -218,7 +219,7 @@ class Turning:
         return made
 
     def _coming(self, value: Value, user: Node) -> Value:
-        """A value from outside, turned."""
+        """Returns a value from outside, turned."""
         if value.type.rank == 0:
             return value
         perm = self._perm(max(value.type.rank, user.results[0].type.rank))
@@ -297,12 +298,12 @@ def _order(node: Node) -> Perm:
 
 
 def _undoes(value: Value, perm: Perm) -> bool:
-    """Whether turning a value is taking away the transpose that made it."""
+    """Returns whether turning a value is taking away the transpose that made it."""
     return value.node.op == "transpose" and _order(value.node) == inverse(perm)
 
 
 def _turns(value: Value, perm: Perm) -> bool:
-    """Whether an operand's type says what it is with its axes in another order."""
+    """Returns whether an operand's type says what it is with its axes in another order."""
     rank = value.type.rank
     if rank == len(perm):
         return turned_type(value.type, perm) is not None
@@ -310,7 +311,7 @@ def _turns(value: Value, perm: Perm) -> bool:
 
 
 def _chain(node: Node, perm: Perm) -> frozenset[str] | None:
-    """The slots that turn with a group, if all of its stages do."""
+    """Returns the slots that turn with a group, if all of its stages do."""
     found = set[str]()
     for i, stage in enumerate(node.stages):
         given: dict[str, Value | None] = dict(node.stage_operands(i))

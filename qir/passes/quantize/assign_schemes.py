@@ -1,8 +1,8 @@
 """Decides what will be stored as integers, and writes the schemes on slots.
 
-Every value that an integer op makes or reads is stored; slots of one stored value, and slots that
-an op says must hold one map, form a share set, and a share set has one scheme. What is asked is
-matched against the target's table; whatever stays float has a reason.
+Every value that an integer op makes or reads is stored. Slots of one stored value, and slots that
+an op requires to have one quantized type, form a share set with one scheme. Schemes are matched
+against the target's table; every op that stays float has a reason.
 """
 
 from __future__ import annotations
@@ -92,14 +92,14 @@ class AssignSchemes(Pass):
         default=(), metadata=option(read=of_text, write=with_text, kind="list of number and value")
     )
     """Values in which calibration saw numbers of a mask, each after the least of these; after 0
-    those in which a constant puts numbers that are none beside what it saw."""
+    those in which a constant puts numbers that are none next to what it saw."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", given(self.groups))
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A product and an activation, for QIR's own kernels."""
+        """Returns a product and an activation, for QIR's own kernels."""
         text = (
             "graph main as native {\n  %x = input() : 2x3xf32\n"
             "  %w = constant([1.0, 0.5, -1.0]) : 1x3xf32\n  %m = linear(%x, %w) : 2x1xf32\n"
@@ -147,11 +147,12 @@ def assign(
     rows: Iterable[KernelGroup] | None = None,
     seen: Iterable[tuple[str, float]] = (),
 ) -> tuple[Plan, Schemes]:
-    """The plan, and the scheme of every slot; SchemeError where wishes cannot hold together.
+    """Returns the plan, and the scheme of every slot; raises SchemeError where wishes cannot hold
+    together.
 
-    Kernels are the target's chains, unless `rows` says which ones there are. `seen` are values
-    that hold numbers of a mask, beside those that the graph's constants put there, and (after 0)
-    values in which these are none.
+    Kernels are the target's chains, unless `rows` says which ones there are. `seen` are values that
+    hold numbers of a mask, next to those that the graph's constants put there, and (after 0) values
+    in which these are none.
     """
     low = {graph.values[name]: least for name, least in seen if name in graph.values}
     asked = tuple(wishes), None if rows is None else tuple(rows)
@@ -236,8 +237,8 @@ class _Assignment:
                     changed = True
 
     def _follows(self, node: Node) -> bool:
-        """Whether what an op reads, or what reads it, is integer; all of both if it is unasked, but
-        for constants where quantized values are new all around."""
+        """Returns whether what an op reads, or what reads it, is integer; all of both if it is
+        unasked, but for constants where quantized values are new all around."""
         row = self.table.ops[node.op]
         near = [v.node for s, v in node.operands.items() if s.split(".")[0] in row.slots]
         near += [user for value in node.results for user in value.users]
@@ -252,7 +253,7 @@ class _Assignment:
         return self.reason.get(node, "float") == ""
 
     def _head(self, node: Node) -> Node | None:
-        """The integer op in whose kernel this one is computed, if all between them are."""
+        """Returns the integer op in whose kernel this one is computed, if all between them are."""
         kernel = (self.rows or {}).get(node)
         if kernel is None or self.reason.get(kernel.head) != "":
             return None
@@ -260,13 +261,13 @@ class _Assignment:
         return kernel.head if all(self.inside.get(n) is kernel.head for n in between) else None
 
     def _summands(self, node: Node) -> dict[str, Value]:
-        """What an op in a chain adds to its data, where that is stored as integers."""
+        """Returns what an op in a chain adds to its data, where that is stored as integers."""
         kernel = (self.rows or {}).get(node) if node in self.inside else None
         slots = [slot for n, slot in kernel.summands() if n is node] if kernel else []
         return {slot: node.operands[slot] for slot in slots}
 
     def _obstacle(self, node: Node, row: OpCapability | None) -> str:
-        """Why an op stays float; empty where nothing keeps it from integers."""
+        """Returns why an op stays float; empty where nothing keeps it from integers."""
         if settled(node, self.on_codes.get(node, False)):
             return ALREADY
         if row and row.share and leaves_out(node, self.before):
@@ -293,7 +294,7 @@ class _Assignment:
         return found or self._too_coarse(node)
 
     def _mask(self, node: Node) -> str:
-        """What an op reads or makes that a mask leaves no room in, unless a rule gives it
+        """Returns what an op reads or makes that a mask leaves no room in, unless a rule gives it
         integers."""
         for slot, value in (*node.operands.items(), *((RESULT, made) for made in node.results)):
             computed = value.constant is None and value.type.quant is None
@@ -309,12 +310,12 @@ class _Assignment:
         return next((explain(self.sensitive[v]) for v in values if v in self.sensitive), "")
 
     def _kept_out(self, node: Node) -> bool:
-        """Whether an op is in no kernel, though its target has one."""
+        """Returns whether an op is in no kernel, though its target has one."""
         asked = node in self.cut or self._wished_float(node)
         return asked or bool(self._mask(node) or self._too_coarse(node))
 
     def _codes_obstacle(self, node: Node, row: OpCapability) -> str:
-        """What quantized values beside it the target does not take there; they stay as they are."""
+        """Returns the quantized operands that the target does not support there; they stay."""
         for slot, value in (*node.operands.items(), *((RESULT, made) for made in node.results)):
             quant = held_map(value) or next(iter(coded(value) if slot == RESULT else ()), None)
             allowed = row.allowed(slot.split(".")[0], value.constant is not None)
@@ -324,7 +325,8 @@ class _Assignment:
         return ""
 
     def _left_out(self, node: Node) -> str:
-        """Why an op that is integer only in another's kernel is in none; empty for other ops."""
+        """Returns why an op that is integer only in another's kernel is in none; empty for other
+        ops."""
         if not any(node.op in chain[1:] for chain in self.table.chains):
             return ""
         if self._wished_float(node):
@@ -354,7 +356,7 @@ class _Assignment:
         return root
 
     def share(self) -> dict[Node, str]:
-        """Unites what must hold one map, and gives each set its scheme.
+        """Unites what must hold one quantized type, and gives each set its scheme.
 
         Returns what must stay float, and why, where no scheme suits all of a set.
         """
@@ -388,7 +390,7 @@ class _Assignment:
         return {}
 
     def _apart(self, users: list[tuple[Node, str]]) -> dict[Node, str]:
-        """The last of the ops that want one map of what allows no scheme in common."""
+        """Returns the last op of a share set that allows no common scheme."""
         movers = [n for n, _ in users if self.table.ops[n.op].share]
         if not movers:
             n, slot = users[0]
@@ -426,12 +428,12 @@ class _Assignment:
         )
 
     def tail(self, node: Node) -> Node:
-        """The last op of the kernel that this op heads."""
+        """Returns the last op of the kernel that this op heads."""
         return self.tails.get(node, [node])[-1]
 
     def _scheme(self, users: list[tuple[Node, str]], law: Scheme | None) -> Scheme | None:
-        """One scheme for all members: what quantized values that exist, or a law, fix, what a user
-        wants, what all allow; None where there is none."""
+        """Returns one scheme for all members: what quantized values that exist, or a law, fix, what
+        a user wants, what all allow; None where there is none."""
         if law is not None and all(self._takes(n, slot, law) for n, slot in users):
             return law
         fixed = (s for n, slot in users for s in self._allowed(n, slot) if s.scale is not None)
@@ -466,14 +468,14 @@ class _Assignment:
         return any(fitted(a, wanted) for a in self._allowed(node, slot))
 
     def _untaken(self, node: Node, slot: str) -> SchemeError:
-        """The error for a wish that the target does not grant, with what it does."""
+        """Returns the error for a wish that the target does not grant, with what it does."""
         wish = self._last(node, slot)
         said = f"rule {wish}: " if wish else ""
         takes = " or ".join(str(a).removesuffix(" minmax") for a in self._allowed(node, slot))
         return SchemeError(f"{said}{node.name}: {self.table.name} takes {takes} in {slot}")
 
     def _last(self, node: Node, slot: str) -> Wish | None:
-        """The rule that decides a slot; a kernel's result is also its activations'."""
+        """Returns the rule that decides a slot; a kernel's result is also its activations'."""
         names = (node, *self.tails.get(node, ())) if slot == RESULT else (node,)
         found = [
             w
@@ -493,7 +495,7 @@ class _Assignment:
         return next(iter(found), None)
 
     def check_wishes(self) -> None:
-        """SchemeError for a rule that decides nothing: a slip, or another model's."""
+        """Raises SchemeError for a rule that decides nothing: a slip, or another model's."""
         ops = [n for n in self.graph if n.op not in STRUCTURE]
         for wish in self.wishes:
             hit = [n for n in ops if wish.matches(n)]
@@ -527,7 +529,8 @@ class _Assignment:
     # -- the answer ---------------------------------------------------------------------------
 
     def schemes(self) -> Schemes:
-        """Every slot's scheme: activations from their sets, weights and biases by their op."""
+        """Returns every slot's scheme: activations from their sets, weights and biases by their
+        op."""
         out: Schemes = {}
         sizes: dict[Value, int] = {}
         for value in self.members:
@@ -584,7 +587,7 @@ class _Assignment:
         return known.decision(node, self.reason[node], found)
 
     def _between(self, node: Node) -> str:
-        """Why an op of another profile's kernel stays float in any case; or nothing."""
+        """Returns why an op of another profile's kernel stays float in any case; or nothing."""
         head = self.inside.get(node, node)
         if self.rows is None or head not in self.tails:
             return ""

@@ -46,7 +46,7 @@ class ClipWeights(Pass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A product one of whose weights is far larger than the others."""
+        """Returns a product one of whose weights is far larger than the others."""
         rng = np.random.default_rng(1)
         w = rng.standard_normal((1, 512)).astype(np.float32)
         w[0, 0] = 6
@@ -76,7 +76,7 @@ class ClipWeights(Pass):
 
 
 def symmetric_layers(graph: Graph) -> Iterator[tuple[Node, Scheme]]:
-    """The layers whose weights are planned with a scale found from them and zero point 0."""
+    """Yields the layers whose weights are planned with a scale found from them and zero point 0."""
     for node in list(graph):
         if layer_data(node) is None:
             continue
@@ -87,7 +87,7 @@ def symmetric_layers(graph: Graph) -> Iterator[tuple[Node, Scheme]]:
 
 
 def clipped_reach(weights: Reals, axis: int | None, high: int) -> Reals:
-    """The largest magnitude to keep, for each index of an axis or for all weights."""
+    """Returns the largest magnitude to keep, for each index of an axis or for all weights."""
     rest = tuple(i for i in range(weights.ndim) if i != axis)
     full = np.abs(weights).max(axis=rest if axis is not None else None, keepdims=True)
     best, least = full, _error(weights, full, rest if axis is not None else None, high)

@@ -80,13 +80,13 @@ class CorrectBias(BiasCorrection):
     )
     """Of the float model; a file that `qir calibrate` wrote."""
     profile: str = "native"
-    """Whose rules the codes of weights are found by."""
+    """The profile whose rules quantize the weights."""
     scales: str = field(default="profile", metadata=option(read=lambda t: known_scales(str(t))))
     """The range rule, or the family of them, that takes the place of the profile's."""
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A product with a plan for its weights and bias."""
+        """Returns a product with a plan for its weights and bias."""
         text = (
             "graph main as native {\n  %x = input() : 2x3xf32\n"
             "  %w = constant([1.0, 0.2, -0.3]) : 1x3xf32\n  %b = constant([0.5]) : 1xf32\n"
@@ -120,7 +120,7 @@ class CorrectBias(BiasCorrection):
         return count + (graph.prune() if count else 0)
 
     def _exact(self, node: Node) -> Reals:
-        """The weights of a layer before passes of quantizing changed them."""
+        """Returns the weights of a layer before passes of quantizing changed them."""
         before = self.exact.values.get(node.result.name) if self.exact is not None else None
         weight = operands(node)[1]
         if before is not None and before.node.op == node.op:
@@ -130,14 +130,15 @@ class CorrectBias(BiasCorrection):
         return reals(weight)
 
     def _mean(self, node: Node) -> Reals | None:
-        """The mean of each input channel, over all batches; None where it is not known."""
+        """Returns the mean of each input channel, over all batches; None where it is not known."""
         data = operands(node)[0]
         axis = summed_axis(node, data)
         return None if axis is None else channel_mean(self.statistics, data, axis)
 
 
 def bias_scheme(node: Node, capability: Capability) -> Scheme | None:
-    """How the bias of a planned layer is stored, or would be; None where nothing can be moved."""
+    """Returns how the bias of a planned layer is stored, or would be; None where nothing can be
+    moved."""
     if layer_data(node) is None or node.attrs.get("beta", 1.0) != 1.0:
         return None
     _, weight, bias = slots(node)
@@ -156,13 +157,14 @@ def bias_scheme(node: Node, capability: Capability) -> Scheme | None:
 
 
 def _corrected(node: Node) -> bool:
-    """Whether this pass moved the bias of a layer before."""
+    """Returns whether this pass moved the bias of a layer before."""
     bias = operands(node)[2]
     return bias is not None and CORRECTED in bias.lineage.how
 
 
 def _added_apart(node: Node) -> bool:
-    """Whether a constant is added right after a layer: some runtimes take both as one kernel."""
+    """Returns whether a constant is added right after a layer: some runtimes take both as one
+    kernel."""
     use = node.result.only_use
     if use is None or use.node.op != "add":
         return False
@@ -170,7 +172,7 @@ def _added_apart(node: Node) -> bool:
 
 
 def channel_mean(statistics: Statistics, data: Value, axis: int) -> Reals | None:
-    """The mean of each channel; None where batches were seen without their channels."""
+    """Returns the mean of each channel; None where batches were seen without their channels."""
     data, axis = _unreshaped(data, axis)
     apart, whole = (statistics.get(Key(data.lineage.tensor, a)) for a in (axis, None))
     if apart is None or (whole is not None and whole.count != apart.count):
@@ -180,7 +182,7 @@ def channel_mean(statistics: Statistics, data: Value, axis: int) -> Reals | None
 
 
 def _unreshaped(data: Value, axis: int) -> tuple[Value, int]:
-    """What a reshape that keeps the last axis was made of, with that axis there."""
+    """Returns what a reshape that keeps the last axis was made of, with that axis there."""
     while data.node.op == "reshape" and axis == data.type.rank - 1:
         before = data.node.operands["x"]
         if not before.type.rank or before.type.shape[-1] != data.type.shape[-1]:
@@ -190,7 +192,7 @@ def _unreshaped(data: Value, axis: int) -> tuple[Value, int]:
 
 
 def _shift(node: Node, mean: Reals, of: Profile, scales: str, exact: Reals) -> Reals:
-    """The mean error of each output channel where the weights are rounded to their codes."""
+    """Returns the mean error of each output channel that rounding the weights causes."""
     weight = operands(node)[1]
     scheme = node.schemes[slots(node)[1]]
     kind = weight_type(of, node, weight, scheme, scales)

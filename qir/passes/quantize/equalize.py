@@ -98,7 +98,8 @@ def scaled_name(tensor: str) -> str:
 
 
 def scaled_tensors(graph: Graph, statistics: Statistics) -> Mapping[str, Scaled]:
-    """What `Equalize` will divide: new tensor id -> the old one, its channel axis and scales."""
+    """Returns what `Equalize` will divide: new tensor id -> the old one, its channel axis and
+    scales."""
     return {
         scaled_name(value.lineage.tensor): Scaled(value.lineage.tensor, group.axis, row)
         for group, row in scales(graph, statistics)
@@ -107,7 +108,7 @@ def scaled_tensors(graph: Graph, statistics: Statistics) -> Mapping[str, Scaled]
 
 
 def scales(graph: Graph, statistics: Statistics) -> list[tuple[ChannelGroup, Reals]]:
-    """The groups whose channels are to be divided, and by what.
+    """Returns the groups whose channels are to be divided, and by what.
 
     Relative to the largest channel, a channel's share of the weights before it or of the values
     between (the larger one) is made equal to its share of the weights after it: the sum of
@@ -125,7 +126,8 @@ def scales(graph: Graph, statistics: Statistics) -> list[tuple[ChannelGroup, Rea
     ins = {n: i for i, (group, _) in enumerate(wide) for n in group.consumers}
 
     def now(node: Node) -> Reals:
-        """The largest weight between each input and output channel, as the scales have it."""
+        """Returns the largest weight between each input and output channel, as the scales have
+        it."""
         size = sizes[node]
         if node in ins:
             size = inward(node)(size, rows[ins[node]])
@@ -153,7 +155,7 @@ def scales(graph: Graph, statistics: Statistics) -> list[tuple[ChannelGroup, Rea
 
 
 def _bounds(group: ChannelGroup, statistics: Statistics) -> tuple[Reals, Reals] | None:
-    """The least and the greatest scale of each channel; None where statistics do not tell.
+    """Returns the least and the greatest scale of each channel; None where statistics do not tell.
 
     A clip cuts the scaled values where it cut the others: nowhere, on the calibration data.
     """
@@ -180,7 +182,7 @@ def _bounds(group: ChannelGroup, statistics: Statistics) -> tuple[Reals, Reals] 
 
 
 def _reach(group: ChannelGroup, statistics: Statistics) -> Reals:
-    """The largest magnitude of each channel in what quantizing may store."""
+    """Returns the largest magnitude of each channel in what quantizing may store."""
     rows = []
     for value in stored_values(group):
         summary = statistics[Key(value.lineage.tensor, group.axis)]
@@ -196,14 +198,14 @@ def _sizes(node: Node) -> Reals:
 
 
 def _outputs(node: Node, size: Reals) -> Reals:
-    """The largest weight of each output channel, the largest of all being 1."""
+    """Returns the largest weight of each output channel, the largest of all being 1."""
     turned = node.op in CONVOLUTIONS or node.op == "linear" or node.attrs.get("trans_b") is True
     found = size.reshape(size.shape[0], -1).max(axis=1) if turned else size.max(axis=0)
     return _unit(found)
 
 
 def _inputs(node: Node, size: Reals) -> Reals:
-    """The largest weight of each input channel, the largest of all being 1."""
+    """Returns the largest weight of each input channel, the largest of all being 1."""
     if node.op in CONVOLUTIONS:
         parts = size.reshape(groups(node), -1, size.shape[1])
         return _unit(parts.max(axis=1).reshape(-1))

@@ -81,7 +81,7 @@ class Materialize(Pass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A sum of two inputs, each with a plan for its quantized values."""
+        """Returns a sum of two inputs, each with a plan for its quantized values."""
         scheme, kind = Scheme(U8), TensorType((4,), F32)
         graph = Graph("main")
         values = [graph.add("input", types=[kind], name=name).result for name in "ab"]
@@ -167,7 +167,7 @@ class _Materializing:
     # -- activations --------------------------------------------------------------------------
 
     def _type(self, values: list[Value], scheme: Scheme) -> QuantType:
-        """One map for values that share it: the range covers them all."""
+        """Returns one quantized type for values that share it: the range covers them all."""
         scheme = self._signed(values, scheme)
         if scheme.scale is not None:
             return uniform(
@@ -195,7 +195,8 @@ class _Materializing:
         return kind
 
     def _signed(self, values: list[Value], scheme: Scheme) -> Scheme:
-        """The storage that the sign of what was seen decides, where the scheme leaves it open."""
+        """Returns the storage that the sign of what was seen decides, where the scheme leaves it
+        open."""
         if scheme.negative is None:
             return scheme
         below = any(
@@ -214,13 +215,14 @@ class _Materializing:
         *,
         weight: bool = False,
     ) -> QuantType:
-        """The type with its range beside its scale, where the runtime carries ranges."""
+        """Returns the type with its range next to its scale, where the runtime carries ranges."""
         scales = np.asarray(kind.scales())
         found = declared_for(self.profile, low, high, scheme, scales, name, weight=weight)
         return replace(kind, declared=found)
 
     def _uncut(self, values: list[Value], kind: QuantType) -> QuantType:
-        """A map that clips before integers do not cut, where that lets a runtime drop them."""
+        """Returns a quantized type that clips before integers do not cut, where that lets a runtime
+        drop them."""
         clips = [v.node for v in values if v.node.op == "clip"]
         if not clips or self.scales != "profile" or not drops_tails(self.profile):
             return kind
@@ -243,7 +245,7 @@ class _Materializing:
         return float(found.low), float(found.high)
 
     def _readers(self, value: Value) -> Readers | None:
-        """The weights of the layers that read a value, for rules that weigh channels."""
+        """Returns the weights of the layers that read a value, for rules that weigh channels."""
         total, axes = np.zeros(()), set()
         for use in value.uses:
             if layer_data(use.node) is value:
@@ -269,7 +271,7 @@ class _Materializing:
         return self.statistics.log(Key(value.lineage.tensor, None))
 
     def _stored(self, value: Value, scheme: Scheme) -> Value:
-        """What dequantizes the quantized values of a value, made once."""
+        """Returns what dequantizes the quantized values of a value, made once."""
         if value not in self.real:
             kind = value.type.with_element(self.types[scheme.share or value.name])
             if value.constant is not None:
@@ -279,7 +281,8 @@ class _Materializing:
         return self.real[value]
 
     def _pair(self, value: Value, kind: TensorType) -> Value:
-        """What dequantizes new quantized values of a value, or those that it has by that map."""
+        """Returns what dequantizes new quantized values of a value, or those that it has by that
+        quantized type."""
         graph = self.graph
         if (known := _known_codes(value, kind)) is not None:
             readers = (use.node for use in known.uses if use.node.op == "dequantize")
@@ -377,7 +380,7 @@ class _Materializing:
         self.graph.set_operand(node, slot, made)
 
     def _constant(self, value: Value, kind: TensorType, codes: Held | None = None) -> Value:
-        """A constant's quantized values, and what dequantizes them."""
+        """Returns a constant's quantized values, and what dequantizes them."""
         assert value.constant is not None
         assert kind.quant is not None
         if codes is None:
@@ -406,14 +409,15 @@ class _Materializing:
 def weight_type(
     profile: Profile, node: Node, weight: Value, scheme: Scheme, scales: str = "profile"
 ) -> QuantType:
-    """The type that a layer's weights get, unless its bias asks for larger scales."""
+    """Returns the type that a layer's weights get, unless its bias asks for larger scales."""
     axis = channel_axis(node, scheme)
     numbers = _weight_numbers(profile, weight, scheme, axis, scales)
     return uniform(scheme.storage, *numbers, axis=axis, bounds=scheme.bounds, name=weight.name)
 
 
 def channel_axis(node: Node, scheme: Scheme) -> int | None:
-    """The axis of a layer's weights along which scales are; None where there is one scale."""
+    """Returns the axis of a layer's weights along which scales are; None where there is one
+    scale."""
     rule = spec(node.op).traits.weight_axis
     if scheme.grain != "channel" or rule is None:
         return None
@@ -431,7 +435,7 @@ def _weight_numbers(
 
 
 def _known_codes(value: Value, kind: TensorType) -> Value | None:
-    """The quantized values of that map that are made of a value already."""
+    """Returns the quantized values of that quantized type that are made of a value already."""
     for use in value.uses:
         node = use.node
         if node.op == "quantize" and use.slot == "x" and not node.attrs["round"]:

@@ -2,10 +2,10 @@
 
     %y = conv2d(%x, %w, bias=%b) : 1x2x2x2xf32
 
-keeps its form. `correct-bias` computes the mean error of rounded weights alone. Here the
-quantized graph runs layer by layer beside the float graph: the mean difference of each result
-channel, rounded data and clipped ranges included, is taken away before the next layer reads it
-(empirical bias correction; Nagel et al., Data-Free Quantization, 2019).
+keeps its form. `correct-bias` computes the mean error of rounded weights alone. Here the quantized
+graph runs layer by layer next to the float graph: the mean difference of each result channel,
+rounded data and clipped ranges included, is taken away before the next layer reads it (empirical
+bias correction; Nagel et al., Data-Free Quantization, 2019).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class MeasureBias(BiasCorrection):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A product with a plan for its data, weights and bias."""
+        """Returns a product with a plan for its data, weights and bias."""
         plain = "%m = linear(%x, {w}, bias=%b) : 2x1xf32"
         start = (
             "graph main as native {{\n  %x = input() : 2x3xf32\n"
@@ -107,7 +107,7 @@ def _measured(node: Node) -> bool:
 
 
 def _means(graph: Graph, inputs: Samples, layers: Mapping[str, tuple[Node, Scheme]]) -> Means:
-    """The mean of each result channel in the float graph."""
+    """Returns the mean of each result channel in the float graph."""
     found: Means = {}
 
     def see(value: Value, data: Tensor) -> None:

@@ -64,7 +64,7 @@ NO_MATRIX = "only matrix products have their weights alone stored in few bits"
 def plan_dynamic(
     graph: Graph, table: Capability, granularity: str, wishes: Iterable[Wish] = ()
 ) -> tuple[Plan, dict[Node, Scheme]]:
-    """What would be summed in integers without data, and how its weights are stored."""
+    """Returns what would be summed in integers without data, and how its weights are stored."""
     wished = tuple(wishes)
     chosen: dict[Node, Scheme] = {}
     reasons: dict[Node, str] = {}
@@ -81,7 +81,7 @@ def plan_dynamic(
 
 
 def ops_of(graph: Graph) -> list[Node]:
-    """What computes in a graph, and in its branches and loops."""
+    """Returns what computes in a graph, and in its branches and loops."""
     return [n for each in bodies(graph) for n in each if n.op not in STRUCTURE]
 
 
@@ -97,7 +97,7 @@ def _float(node: Node, wishes: tuple[Wish, ...]) -> bool:
 
 
 def stays(node: Node, wishes: tuple[Wish, ...], ops: frozenset[str] = MATRIX_PRODUCTS) -> str:
-    """Why an op keeps float weights; empty where nothing keeps it."""
+    """Returns why an op keeps float weights; empty where nothing keeps it."""
     if already(node):
         return ALREADY
     if node.op not in ops:
@@ -116,7 +116,7 @@ def stays(node: Node, wishes: tuple[Wish, ...], ops: frozenset[str] = MATRIX_PRO
 
 
 def _unusual(node: Node) -> str:
-    """Why a recurrent layer stays float: kernels take usual ones with constant weights."""
+    """Returns why a recurrent layer stays float: kernels take usual ones with constant weights."""
     if node.operands["r"].constant is None:
         return "its weights are computed"
     if more := [slot for slot in ("lengths", "peephole", "proj") if slot in node.operands]:
@@ -132,7 +132,7 @@ def _unusual(node: Node) -> str:
 def _scheme(
     node: Node, table: Capability, granularity: str, wishes: tuple[Wish, ...]
 ) -> Scheme | str:
-    """How an op's weights are stored, or why it stays float."""
+    """Returns how an op's weights are stored, or why it stays float."""
     taken = PRODUCTS | (RECURRENT & set(table.dynamic.ops))
     if reason := stays(node, wishes, taken):
         return reason
@@ -153,7 +153,7 @@ def _scheme(
 
 
 def _weights(node: Node) -> tuple[str, ...]:
-    """The slots of weights that are quantized: those of data, and those of the state."""
+    """Returns the slots of weights that are quantized: those of data, and those of the state."""
     weight = spec(node.op).traits.weight
     return (*((weight,) if weight else ()), *(("r",) if node.op in RECURRENT else ()))
 
@@ -278,7 +278,7 @@ def finite(value: Value) -> Held:
 
 
 def ends(reals: Held, axis: int | None) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    """The least and the greatest element and zero, of each index of an axis or of all."""
+    """Returns the least and the greatest element and zero, of each index of an axis or of all."""
     kept = () if axis is None else (reals.shape[axis],)
     low, high = np.zeros(kept, reals.dtype), np.zeros(kept, reals.dtype)
     rest = None if axis is None else tuple(i for i in range(reals.ndim) if i != axis)
@@ -294,7 +294,7 @@ def _first(value: Value) -> Node:
 
 
 def _state(how: Dynamic) -> QuantType:
-    """The type of a state that is quantized in each step by its own range."""
+    """Returns the type of a state that is quantized in each step by its own range."""
     return QuantType(U8, F32, None, None, bounds=how.bounds, scale_dtype=dtype(how.scale))
 
 
@@ -319,7 +319,7 @@ def _dynamic(graph: Graph, value: Value, how: Dynamic) -> Value:
 
 
 def stored(graph: Graph, value: Value, held: Array) -> Value:
-    """A constant's quantized values, and what dequantizes them."""
+    """Returns a constant's quantized values, and what dequantizes them."""
     first = _first(value)
     named = Array(held.held, held.type, value.name)
     made = graph.constant(named, name=graph.fresh(f"{value.name}.q"), before=first)

@@ -79,7 +79,7 @@ class WeightStorage:
 def plan_weights(
     graph: Graph, name: str, blocks: WeightStorage, wishes: Iterable[Wish] = ()
 ) -> tuple[Plan, list[Node]]:
-    """Which products would have their weights stored in blocks, and why not the others."""
+    """Returns which products would have their weights stored in blocks, and why not the others."""
     wished = tuple(wishes)
     reasons = {n: stays(n, wished) for n in ops_of(graph)}
     hits(graph, wished)
@@ -130,7 +130,8 @@ class QuantizeWeights(Pass):
 
 
 def blocked(reals: Held, blocks: WeightStorage, axis: int, rules: str, name: str) -> Array:
-    """A matrix in blocks along one axis, each with a scale, and a zero point where affine."""
+    """Returns a matrix in blocks along one axis, each with a scale, and a zero point where
+    affine."""
     shape, size = reals.shape, blocks.size
     grain = Grain(tuple((i, size if i == axis else 1) for i in range(len(shape))))
     symmetric = blocks.symmetric
@@ -151,7 +152,7 @@ def blocked(reals: Held, blocks: WeightStorage, axis: int, rules: str, name: str
 
 
 def _ends(reals: Held, box: Box, size: int, axis: int) -> tuple[_Tensor, _Tensor]:
-    """The least and the greatest of some blocks, and zero."""
+    """Returns the least and the greatest of some blocks, and zero."""
     depth, step = reals.shape[axis], box[axis]
     along = slice(step.start * size, min(step.stop * size, depth))
     data = part(reals, (*box[:axis], along, *box[axis + 1 :]))

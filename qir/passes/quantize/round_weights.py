@@ -83,7 +83,7 @@ class RoundWeights(Pass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A product of strongly correlated data, in few steps."""
+        """Returns a product of strongly correlated data, in few steps."""
         text = (
             "graph main as native {\n  %x = input() : 4x3xf32\n"
             "  %w = constant([7.0, 2.4, 1.4]) : 1x3xf32\n  %y = linear(%x, %w) : 4x1xf32\n"
@@ -114,7 +114,7 @@ class RoundWeights(Pass):
 
 
 def _length(node: Node) -> int:
-    """How many products a result sums over."""
+    """Returns how many products a result sums over."""
     shape = reals(operands(node)[1]).shape
     return int(np.prod(shape[1:])) if node.op in CONVOLUTIONS else shape[1 if _turned(node) else 0]
 
@@ -152,7 +152,7 @@ def _products(rows: Reals, centered: bool) -> Reals:
 
 
 def _rows(node: Node, data: Reals) -> Reals:
-    """What results sum over: group, result and number, in the order of the weights."""
+    """Returns what results sum over: group, result and number, in the order of the weights."""
     if node.op in MATRIX_PRODUCTS:
         rows = data.T if node.attrs.get("trans_a") is True else data.reshape(-1, data.shape[-1])
         return _spread(rows)[None]
@@ -224,7 +224,8 @@ def _round(
 def chosen_codes(
     moments: Reals, exact: Reals, nearest: NDArray[np.int64], step: Reals, high: int
 ) -> NDArray[np.int64]:
-    """The quantized values of weights whose results have the least squared error that was found.
+    """Returns the quantized values of weights whose results have the least squared error that was
+    found.
 
     Weights are by group, result and number; steps by group and result. The error of a result is
     `e @ moments @ e`, where e = quantized values * step - exact. Of each result the weight whose

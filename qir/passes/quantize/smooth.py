@@ -56,7 +56,7 @@ class Smooth(Pass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A norm with one large channel before a product."""
+        """Returns a norm with one large channel before a product."""
         text = (
             "graph main as native {\n  %x = input() : 2x3xf32\n"
             "  %g = constant([1.0, 40.0, 0.5]) : 3xf32\n"
@@ -90,7 +90,8 @@ class Smooth(Pass):
 def smoothed_tensors(
     graph: Graph, statistics: Statistics, strength: float = Smooth.strength
 ) -> Mapping[str, Scaled]:
-    """What `Smooth` will divide: new tensor id -> the old one, its channel axis and scales."""
+    """Returns what `Smooth` will divide: new tensor id -> the old one, its channel axis and
+    scales."""
     return {
         scaled_name(value.lineage.tensor): Scaled(value.lineage.tensor, value.type.rank - 1, row)
         for value, row in scales(graph, statistics, strength)
@@ -98,7 +99,7 @@ def smoothed_tensors(
 
 
 def scales(graph: Graph, statistics: Statistics, strength: float) -> list[tuple[Value, Reals]]:
-    """The results of norms whose channels are to be divided, and by what.
+    """Returns the results of norms whose channels are to be divided, and by what.
 
     A channel's number is `max|x| ** strength / max|w| ** (1 - strength)`; channels of zeros alone
     keep theirs.
@@ -139,7 +140,7 @@ def _scalable(node: Node) -> bool:
 
 
 def _reach(value: Value, statistics: Statistics) -> Reals | None:
-    """The largest magnitude of each channel; None where statistics do not tell."""
+    """Returns the largest magnitude of each channel; None where statistics do not tell."""
     summary = statistics.get(Key(value.lineage.tensor, value.type.rank - 1))
     if summary is None or summary.channel_high.size != value.type.shape[-1]:
         return None
@@ -148,7 +149,7 @@ def _reach(value: Value, statistics: Statistics) -> Reals | None:
 
 
 def _rows(node: Node) -> Reals:
-    """The largest weight of each input channel."""
+    """Returns the largest weight of each input channel."""
     weight = np.abs(reals(operands(node)[1]))
     turned = node.op == "linear" or node.attrs.get("trans_b") is True
     return np.asarray(weight.max(axis=0 if turned else 1))

@@ -86,7 +86,7 @@ class Recover(PatternPass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A gelu in its parts."""
+        """Returns a gelu in its parts."""
         text = (
             "graph main as native {\n  %x = input() : 2x3xf32\n"
             "  %root = constant(1.4142135) : f32\n  %half = constant(0.5) : f32\n"
@@ -129,7 +129,7 @@ class Recover(PatternPass):
 
 
 def _may_stand(term: object, here: frozenset[str]) -> bool:
-    """Whether a graph of such ops has all that a pattern cannot do without."""
+    """Returns whether a graph of such ops has all that a pattern cannot do without."""
     match term:
         case Op():
             return not here.isdisjoint(term.ops) and all(

@@ -27,7 +27,7 @@ def _is_low(value: Value) -> bool:
 def attention(op: Ops, q: Var, k: Var, v: Var) -> Term:
     """softmax(q @ k.T * scale + mask) @ v; k turned by a transpose or by the product itself.
 
-    The transpose may stand between two reshapes that make one axis of all heads and part it again.
+    The transpose may be between two reshapes that make one axis of all heads and part it again.
 
     The scale may be on the product, on q, on k or on several, as factor or divisor; none is 1.
     The mask is added, or chooses by `where` between scores and -inf.
@@ -47,7 +47,7 @@ def attention(op: Ops, q: Var, k: Var, v: Var) -> Term:
 
 
 def _scale(match: Match) -> float:
-    """What the scores are multiplied with in all."""
+    """Returns what the scores are multiplied with in all."""
     scale = 1.0
     for where in ("before", "k", "q", "s"):
         if (value := match.get(f"{where}_times")) is not None:
@@ -58,7 +58,8 @@ def _scale(match: Match) -> float:
 
 
 def _fits(match: Match) -> bool:
-    """Whether q, k and v have one rank, softmax goes along the keys, and k is turned just once."""
+    """Returns whether q, k and v have one rank, softmax goes along the keys, and k is turned just
+    once."""
     ranks = {match[name].type.rank for name in "qkv"}
     rank = match["q"].type.rank
     axis, turn = match.node("softmax").attrs["axis"], match.find("turn")
@@ -74,7 +75,8 @@ def _fits(match: Match) -> bool:
 
 
 def _columns(match: Match) -> bool:
-    """Whether a turn between two reshapes, where there is one, swaps the last two axes of k."""
+    """Returns whether a turn between two reshapes, where there is one, swaps the last two axes of
+    k."""
     columns = match.find("columns")
     if columns is None:
         return True
@@ -84,7 +86,7 @@ def _columns(match: Match) -> bool:
 
 
 def _perm(match: Match) -> list[int]:
-    """The transpose of k that attention is to read: its own, the last two axes back."""
+    """Returns the transpose of k that attention is to read: its own, the last two axes back."""
     turn, rank = match.find("turn"), match["k"].type.rank
     if turn is None:
         perm = list(range(rank))
@@ -136,7 +138,7 @@ def _attrs(match: Match) -> dict[str, Attr]:
 
 
 def _typed(match: Match) -> bool:
-    """Whether attention takes q, v and a k of such sizes."""
+    """Returns whether attention takes q, v and a k of such sizes."""
     k = match["k"].type
     kind = k.with_shape(tuple(k.shape[p] for p in _perm(match)))
     q, v, out = match["q"].type, match["v"].type, match.results[0].type

@@ -32,7 +32,7 @@ def batch_norm(op: Ops, x: Var) -> Term:
 
 
 def _axis(match: Match) -> int | None:
-    """The one axis along which all constants are; None where there is none, or another."""
+    """Returns the one axis along which all constants are; None where there is none, or another."""
     x = match["x"].type
     found: set[int] = set()
     for value in _given(match).values():
@@ -49,7 +49,8 @@ def _axis(match: Match) -> int | None:
 
 
 def _of_weights(node: Node) -> bool:
-    """Whether a node is a layer with weights: a product of two computed values has no channels."""
+    """Returns whether a node is a layer with weights: a product of two computed values has no
+    channels."""
     if node.op not in LAYERS:
         return False
     weight = operands(node)[1]

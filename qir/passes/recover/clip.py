@@ -42,7 +42,7 @@ def upper_bound(op: Ops, x: Var) -> Term:
 
 
 def _bounded(graph: Graph, match: Match) -> Value | None:
-    """The clip of these bounds; a relu where nothing but 0 bounds from below."""
+    """Returns the clip of these bounds; a relu where nothing but 0 bounds from below."""
     names = match.name
     low = high = None
     if names != "upper-bound":

@@ -17,7 +17,7 @@ from qir.rewrite.patterns.rewriting import Rewrite
 
 
 def _by_channels(op: Ops, whole: Term) -> Either:
-    """What was normalized, times gamma and plus beta where they are."""
+    """Returns what was normalized, times gamma and plus beta where they are."""
     gamma, beta = Var("gamma").where("constant"), Var("beta").where("constant")
     factor = op.mul(whole, gamma)
     return op.add(factor, beta) | factor | op.add(whole, beta) | whole
@@ -45,7 +45,7 @@ def group_norm_of_layers(op: Ops, x: Var) -> Term:
 
 
 def _groups(match: Match) -> int | None:
-    """How many groups there are; None where the reshapes do something else."""
+    """Returns how many groups there are; None where the reshapes do something else."""
     x, split = match["x"].type.shape, match.node("split").result.type.shape
     if len(x) < 2 or len(split) < 3 or split[0] != x[0] or x[0] is None:
         return None
@@ -64,12 +64,12 @@ def _groups(match: Match) -> int | None:
 
 
 def _norm(match: Match) -> Node:
-    """What normalizes the groups."""
+    """Returns what normalizes the groups."""
     return next(node for node in match.nodes if node.op in ("instance_norm", "layer_norm"))
 
 
 def _whole(norm: Node) -> bool:
-    """Whether a norm goes over all axes after those of batch and groups."""
+    """Returns whether a norm goes over all axes after those of batch and groups."""
     if norm.op == "instance_norm":
         return True
     axis, rank = norm.attrs["axis"], norm.result.type.rank
@@ -81,7 +81,7 @@ def _in_groups(match: Match) -> bool:
 
 
 def _by_channel(match: Match) -> bool:
-    """Whether gamma and beta are one number a channel, or one for all."""
+    """Returns whether gamma and beta are one number a channel, or one for all."""
     x = match["x"].type
     given = [value for name in ("gamma", "beta") if (value := match.get(name)) is not None]
     return all(_row(value, x.rank, x.shape[1]) for value in given)

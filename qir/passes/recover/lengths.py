@@ -45,7 +45,7 @@ def l1_normalize(op: Ops, x: Var) -> Term:
 
 
 def _axis(match: Match) -> dict[str, Attr] | None:
-    """The axis that the reduction goes along, and the power."""
+    """Returns the axis that the reduction goes along, and the power."""
     node = next(node for node in match.nodes if node.op in _REDUCTIONS)
     axis = one_axis(node.attrs["axes"], match["x"].type.rank)
     return None if axis is None else {"axis": axis, "p": 1 if "l1" in match.name else 2}

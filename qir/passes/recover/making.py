@@ -1,4 +1,4 @@
-"""What the recoveries share: numbers as exporters write them, axes, one op instead of several."""
+"""Helpers of the recoveries: constants as exporters write them, axes, and the replacement."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLOSE = 1e-5
 
 
 def exactly(value: float) -> Either:
-    """A number as its own type rounds it, or written with six digits."""
+    """Returns a number as its own type rounds it, or written with six digits."""
     return Number(value) | near(value, CLOSE)
 
 
@@ -39,12 +39,12 @@ def number(name: str) -> Var:
 
 
 def positive(name: str) -> Var:
-    """One float value that is greater than 0, as an eps is."""
+    """Returns one float value that is greater than 0, as an eps is."""
     return Var(name).check("is one number above 0", lambda value: (real(value) or 0) > 0)
 
 
 def real(value: Value) -> float | None:
-    """The number that all elements of a constant are; None where it is no such constant."""
+    """Returns the number that all elements of a constant are; None where it is no such constant."""
     held = value.constant
     if held is None or not held.type.dtype.is_float or held.type.quant or held.held.size == 0:
         return None
@@ -54,7 +54,7 @@ def real(value: Value) -> float | None:
 
 
 def the_number(match: Match, name: str) -> float:
-    """The number that a variable made by `number` stands for."""
+    """Returns the number that a variable made by `number` stands for."""
     found = real(match[name])
     assert found is not None
     return found
@@ -85,7 +85,7 @@ def one_over(op: Ops, x: Term) -> Either:
 
 
 def last_axes(axes: Attr, rank: int) -> int | None:
-    """The axis from which on all are named; None where others are, or some are left out."""
+    """Returns the axis from which on all are named; None where others are, or some are left out."""
     if not isinstance(axes, tuple):
         return None
     named = sorted(a % rank for a in axes if isinstance(a, int) and -rank <= a < rank)
@@ -94,7 +94,7 @@ def last_axes(axes: Attr, rank: int) -> int | None:
 
 
 def one_axis(axes: Attr, rank: int) -> int | None:
-    """The one axis that is named; None where there are more."""
+    """Returns the one axis that is named; None where there are more."""
     if not isinstance(axes, tuple) or rank == 0:
         return None
     named = [a % rank for a in axes if isinstance(a, int) and -rank <= a < rank]
@@ -103,14 +103,14 @@ def one_axis(axes: Attr, rank: int) -> int | None:
 
 
 def alike(value: Value, number: float, shape: Shape, graph: Graph, name: str) -> Value:
-    """A new constant of such elements, in the type of a value; sizes nobody knows are 1."""
+    """Returns a new constant of such elements, in the type of a value; sizes nobody knows are 1."""
     sizes = tuple(size if isinstance(size, int) else 1 for size in shape)
     data = np.full(sizes, number, value.type.dtype.carrier)
     return stored(data, value, graph, name)
 
 
 def stored(data: NDArray[np.generic], like: Value, graph: Graph, name: str) -> Value:
-    """A new constant of these elements, in the type of a value."""
+    """Returns a new constant of these elements, in the type of a value."""
     free = graph.fresh(name)
     held = data.astype(like.type.dtype.carrier)
     return graph.constant(Array(held, TensorType(held.shape, like.type.dtype), free), name=free)
@@ -134,7 +134,7 @@ def single(op: str, given: Given | None = None, **slots: str) -> Replacement:
 
 
 def suits(op: str, operands: Mapping[str, Value], attrs: Attrs, old: Value) -> bool:
-    """Whether an op takes these and makes what may stand for a value."""
+    """Returns whether an op takes these and makes what may stand for a value."""
     try:
         kind = infer(op, operands, spec(op).complete(attrs))[0]
     except TypeRuleError:
@@ -143,7 +143,8 @@ def suits(op: str, operands: Mapping[str, Value], attrs: Attrs, old: Value) -> b
 
 
 def fits(new: TensorType, old: TensorType) -> bool:
-    """Whether a type may stand for another: same axes and elements, sizes where both are known."""
+    """Returns whether a type may stand for another: same axes and elements, sizes where both are
+    known."""
     if new.element != old.element or new.rank != old.rank:
         return False
     pairs = zip(new.shape, old.shape, strict=True)

@@ -25,7 +25,7 @@ from qir.rewrite.patterns.rewriting import Replacement, Rewrite
 
 
 def _means(op: Ops, x: Term, name: str, keep: bool) -> Either:
-    """The mean, or a sum over the number of its elements."""
+    """Returns the mean, or a sum over the number of its elements."""
     total: Term = op.reduce_sum(x, keep=keep)
     if keep:
         total |= _back(op, op.reduce_sum(x, keep=False), f"{name}.sum")
@@ -39,14 +39,15 @@ def _back(op: Ops, gone: Term, name: str) -> Either:
 
 
 def _mean_square(op: Ops, x: Term) -> Term:
-    """The mean of squares, and eps on it or none; the axes kept, or taken out and put in again."""
+    """Returns the mean of squares, and eps on it or none; the axes kept, or taken out and put in
+    again."""
     kept = _means(op, squared(op, x), "square", True)
     back = _back(op, _means(op, squared(op, x), "square", False), "square")
     return op.add(kept | back, positive("eps")) | kept | back
 
 
 def _less_square(op: Ops, x: Term, mean: Term, keep: bool) -> Either:
-    """The mean of squares less the square of the mean, not below 0, as JAX computes it."""
+    """Returns the mean of squares less the square of the mean, not below 0, as JAX computes it."""
     less = op.sub(_means(op, squared(op, x), "square", keep), squared(op, mean))
     return op.max(less, 0.0) | op.relu(less) | less
 
@@ -118,7 +119,7 @@ def rms_norm(op: Ops, x: Var, gamma: Var) -> Term:
 
 
 def _axis(match: Match) -> int | None:
-    """The axis from which on all are averaged, each time."""
+    """Returns the axis from which on all are averaged, each time."""
     x = match["x"].type
     nodes = [node for node in match.nodes if node.op in ("reduce_mean", "reduce_sum")]
     found = {last_axes(node.attrs["axes"], x.rank) for node in nodes}
@@ -152,7 +153,7 @@ def _averages(match: Match) -> bool:
 
 
 def _lies_along(match: Match) -> bool:
-    """Whether gamma and beta have the averaged axes alone."""
+    """Returns whether gamma and beta have the averaged axes alone."""
     axis, rank = _axis(match), match["x"].type.rank
     names = ("gamma", "beta") if "layer" in match.name else ("gamma",)
     given = [value for name in names if (value := match.get(name)) is not None]

@@ -55,7 +55,7 @@ def prelu_of_halves(op: Ops, x: Var) -> Term:
 
 
 def _make_one(match: Match) -> bool:
-    """Whether what is above 0 stays as it is."""
+    """Returns whether what is above 0 stays as it is."""
     up, down = (_reals(match[name]) for name in ("up", "down"))
     try:
         whole = up + down
@@ -86,7 +86,7 @@ def leaky_by_max(op: Ops, x: Var) -> Term:
 
 
 def _replace(graph: Graph, match: Match) -> Value | None:
-    """A leaky_relu where the slope is one number, else a prelu."""
+    """Returns a leaky_relu where the slope is one number, else a prelu."""
     x = match["x"]
     if match.name == "prelu-of-halves":
         return _replace_halves(graph, match)

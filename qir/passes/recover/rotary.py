@@ -68,14 +68,14 @@ def rotate_neighbours(op: Ops, x: Var, cos: Var, sin: Var) -> Term:
 
 
 def _size(match: Match) -> int:
-    """How many elements a head has; 0 where nobody knows, or it has no pairs."""
+    """Returns how many elements a head has; 0 where nobody knows, or it has no pairs."""
     x = match["x"].type
     size = x.shape[-1] if x.rank in (3, 4) else None
     return size if isinstance(size, int) and size % 2 == 0 and size > 0 else 0
 
 
 def _halves(match: Match) -> bool:
-    """Whether the parts are the two halves of the last axis, and are joined along it."""
+    """Returns whether the parts are the two halves of the last axis, and are joined along it."""
     size, rank = _size(match), match["x"].type.rank
     if not size or not _last(match.node("halves"), "axis", rank):
         return False
@@ -86,7 +86,7 @@ def _halves(match: Match) -> bool:
 
 
 def _pairs(match: Match) -> bool:
-    """Whether the parts are every other element, put in turn again."""
+    """Returns whether the parts are every other element, put in turn again."""
     size, rank = _size(match), match["x"].type.rank
     pairs = match.node("pairs")
     joined = _last(pairs, "axis", rank + 1)
@@ -140,7 +140,8 @@ def _bounds(node: Node, size: int) -> tuple[int, ...] | None:
 
 
 def _table(value: Value, match: Match, *, whole: bool, given: bool = False) -> str:
-    """How the numbers are: "rows" for one row a place, "batch" for those of each batch; or ""."""
+    """Returns how the numbers are: "rows" for one row a place, "batch" for those of each batch; or
+    ""."""
     x, rank = match["x"].type, match["x"].type.rank
     size = _size(match) if whole else _size(match) // 2
     shape = (1,) * (rank - value.type.rank) + tuple(value.type.shape)
@@ -156,7 +157,7 @@ def _table(value: Value, match: Match, *, whole: bool, given: bool = False) -> s
 
 
 def _equal_halves(value: Value, given: bool, depth: int = 0) -> bool:
-    """Whether the first half of the last axis equals the second, by how it was made.
+    """Returns whether the first half of the last axis equals the second, by how it was made.
 
     `given`: an input has such halves, as the user says.
     """
@@ -183,7 +184,7 @@ def _equal_halves(value: Value, given: bool, depth: int = 0) -> bool:
 
 
 def _keeps_last(node: Node, x: Value) -> bool:
-    """Whether an op leaves the elements of the last axis together, in their order."""
+    """Returns whether an op leaves the elements of the last axis together, in their order."""
     made, rank = node.results[0].type, x.type.rank
     size = made.shape[-1] if made.rank else None
     if not rank or size is None or size != x.type.shape[-1]:
@@ -201,7 +202,7 @@ def _keeps_last(node: Node, x: Value) -> bool:
 
 
 def _rows(graph: Graph, value: Value, match: Match, how: str, *, whole: bool) -> Value:
-    """The numbers as the op takes them: half of each row, without the axes of 1."""
+    """Returns the numbers as the op takes them: half of each row, without the axes of 1."""
     half, rank = _size(match) // 2, value.type.rank
     held = value.constant
     if held is not None:

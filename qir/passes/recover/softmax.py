@@ -18,7 +18,7 @@ def _one_axis(match: Match) -> bool:
 
 
 def _axis(match: Match) -> dict[str, Attr] | None:
-    """The one axis that both reductions go along."""
+    """Returns the one axis that both reductions go along."""
     rank = match["x"].type.rank
     nodes = [node for node in match.nodes if node.op.startswith("reduce_")]
     found = {one_axis(node.attrs["axes"], rank) for node in nodes}

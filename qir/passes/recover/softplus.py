@@ -14,7 +14,8 @@ _BITS = {"f64": 52, "f32": 23, "f16": 10, "bf16": 7}
 
 
 def _far(limit: Value) -> bool:
-    """Whether softplus of what is larger rounds to it: log(1 + exp(-x)) is less than half a ulp."""
+    """Returns whether softplus of what is larger rounds to it: log(1 + exp(-x)) is less than half a
+    ulp."""
     found, bits = real(limit), _BITS.get(limit.type.dtype.name)
     if found is None or found <= 0 or bits is None:
         return False

@@ -30,7 +30,7 @@ def squeeze_excite(op: Ops, x: Var, w1: Var, b1: Var, w2: Var, b2: Var) -> Term:
 
 
 def _dense(op: Ops, x: Term, n: int) -> Term:
-    """A linear layer, however it is written."""
+    """Returns a linear layer, however it is written."""
     w, b = Var(f"w{n}"), Var(f"b{n}")
     product = op.matmul(x, w, bias=maybe(b), trans_a=False)
     layer = op.linear(x, w, bias=maybe(b)) | op.gemm(x, w, c=maybe(b), trans_a=False)
@@ -50,7 +50,7 @@ def squeeze_excite_of_rows(op: Ops, x: Var) -> Term:
 
 
 def _of_rows(match: Match) -> bool:
-    """Whether the mean goes over height and width, and the gate is along the channels."""
+    """Returns whether the mean goes over height and width, and the gate is along the channels."""
     x, nodes = match["x"].type, match.nodes
     mean = next(n for n in nodes if n.op in ("global_avg_pool", "reduce_mean"))
     if x.rank != 4 or match.results[0].type.rank != 4:
@@ -79,7 +79,8 @@ def _wide(node: Node) -> bool:
 
 
 def _of_images(match: Match) -> bool:
-    """Whether the mean goes over height and width alone, and nothing else holds just this."""
+    """Returns whether the mean goes over height and width alone, and nothing else holds just
+    this."""
     mean, x = match.find("mean"), match["x"].type
     if mean is not None and mean.attrs["axes"] not in ((2, 3), (-2, -1), (2, -1), (-2, 3)):
         return False
@@ -87,7 +88,7 @@ def _of_images(match: Match) -> bool:
 
 
 def _group(graph: Graph, match: Match) -> Value | None:
-    """The group; None within a body that holds nothing else, as that of the group does."""
+    """Returns the group; None within a body that holds nothing else, as that of the group does."""
     others = sum(n.op not in STRUCTURE for n in graph) - len(match.nodes)
     if not others and graph._holder is not None:
         return None

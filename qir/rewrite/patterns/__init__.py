@@ -1,1 +1,1 @@
-"""Patterns: subgraphs written as they look, how they are matched, and why one does not match."""
+"""Patterns: subgraphs written as code, their matching, and the reasons why one does not match."""

@@ -1,4 +1,4 @@
-"""One pattern laid on one value: what is bound so far, what else may be tried, what failed.
+"""The state of one attempt to match a pattern: bindings, open choices, and the first failure.
 
 Terms are met one after another, from a result down; what can be met in several ways is tried in
 the order in which the pattern has it. What failed once is not tried again in the same state.
@@ -73,7 +73,7 @@ class Attempt:
     def choose(
         self, term: Term, value: Value, rest: Goals, ways: Callable[[Goals], Iterator[Goals]]
     ) -> Goals:
-        """The first way that leads on to the rest; the others are kept."""
+        """Returns the first way that leads on to the rest; the others are kept."""
         state = GoalList(term, value, rest)
         if self.failed and not self.failed.isdisjoint(self._keys(state)):
             return FAILED
@@ -83,7 +83,8 @@ class Attempt:
         return self.back()
 
     def _keys(self, state: GoalList) -> tuple[tuple[object, ...], tuple[object, ...]]:
-        """All that a failure can hang on: of the choice itself, and of all that is to be met."""
+        """Returns all that a failure can hang on: of the choice itself, and of all that is to be
+        met."""
         bound: tuple[object, ...]
         if self.plan.open or self.plan.ways:
             bound = tuple((key, self.bound[key]) for key in self.trail)
@@ -92,7 +93,7 @@ class Attempt:
         return (state.term, state.value, bound), (self._tag(state), bound)
 
     def _tag(self, state: GoalList) -> int:
-        """A number that equal cells with equal rests share."""
+        """Returns a number that equal cells with equal rests share."""
         untagged: list[GoalList] = []
         goals: Goals = state
         while goals is not None and not goals.tag:
@@ -106,7 +107,7 @@ class Attempt:
         return state.tag
 
     def back(self) -> Goals:
-        """The next way from the last choice that has one."""
+        """Returns the next way from the last choice that has one."""
         while self.choices:
             choice = self.choices[-1]
             while len(self.trail) > choice.mark:
@@ -122,7 +123,7 @@ class Attempt:
     # -- the whole ----------------------------------------------------------------------------
 
     def finish(self) -> Match | None:
-        """The match, unless its nodes have to stay for somebody else."""
+        """Returns the match, unless its nodes have to stay for somebody else."""
         results = self._results()
         found = {n: None for n in self.bound.values() if isinstance(n, Node)}
         nodes = tuple(sorted(found, key=lambda n: n._rank))
@@ -156,13 +157,13 @@ class Attempt:
         )
 
     def bound_result(self, place: int) -> Value:
-        """A result that was found."""
+        """Returns a result that was found."""
         found = self.bound[f"result {place}"]
         assert isinstance(found, Value)
         return found
 
     def _convex(self, found: Mapping[Node, None], results: tuple[Value, ...]) -> bool:
-        """Whether no operand of the matched nodes is made from one of their results."""
+        """Returns whether no operand of the matched nodes is made from one of their results."""
         least = min(value.node._rank for value in results)
         todo = [v.node for n in found for v in n._operands.values() if v.node not in found]
         seen = set(todo)
@@ -180,7 +181,7 @@ class Attempt:
     # -- one op -------------------------------------------------------------------------------
 
     def met(self, term: Op, node: Node, rest: Goals) -> Goals:
-        """Whether a node is what an op of the pattern says; goes on with its operands."""
+        """Returns whether a node is what an op of the pattern says; continues with its operands."""
         known = self.bound.get(term)
         if known is not None:
             return (
@@ -233,7 +234,7 @@ class Attempt:
         return rest
 
     def operand(self, node: Node, slot: str, wanted: Operand, rest: Goals) -> Goals:
-        """What is to be met in one slot."""
+        """Returns what is to be met in one slot."""
         if isinstance(wanted, Many | Every):
             return self._list(node, slot, wanted, rest)
         value = node._operands.get(slot)
@@ -277,7 +278,7 @@ class Attempt:
 
 
 def _stray(term: Op, slots: Mapping[str, Value]) -> str:
-    """A slot that holds something and is not named."""
+    """Returns a slot that holds something and is not named."""
     for slot in slots:
         if slot not in term.operands and slot.partition(".")[0] not in term.operands:
             return slot
@@ -287,10 +288,10 @@ def _stray(term: Op, slots: Mapping[str, Value]) -> str:
 
 
 def node_words(node: Node) -> str:
-    """Its op, or the ops of its stages."""
+    """Returns the op of a node, or the ops of its stages, as text."""
     return " |> ".join(stage.op for stage in node.stages) or node.op
 
 
 def thing_name(thing: Bound) -> str:
-    """The name of what is bound."""
+    """Returns the name of what is bound."""
     return thing.name if isinstance(thing, Node | Value) else str(thing)

@@ -1,4 +1,4 @@
-"""Where passes written in Python do their rewrites: the conditions, in the order they are asked.
+"""Rewrites of passes written in Python: the conditions, in the order of evaluation.
 
 A pass asks the conditions that it declares, and *why not* tells the first that failed:
 
@@ -19,7 +19,7 @@ from qir.ir.node import Node
 
 
 class Condition(NamedTuple):
-    """Whether something is so; the node that it is asked of, and what is said where it is not."""
+    """A predicate on a node, and the message where it does not hold."""
 
     holds: bool
     at: Node
@@ -37,9 +37,9 @@ class Hindrance:
 
 @dataclass(frozen=True)
 class Place:
-    """One rewrite of a pass: at which ops it begins, and what it asks there.
+    """One rewrite of a pass written in Python: the ops at which it begins, and its conditions.
 
-    Conditions are asked one after another, and none after one that failed.
+    Conditions are evaluated in order, and none after one that failed.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Place:
     doc: str
 
     def __str__(self) -> str:
-        """What it does, in a line."""
+        """Returns what it does, in a line."""
         return self.doc
 
     def hindrance(self, node: Node) -> Hindrance | None:
@@ -56,7 +56,7 @@ class Place:
         return first_failed(self.conditions(node))
 
     def near(self, node: Node, most: int = 3) -> Node | None:
-        """The node at which it would begin: this one, or the nearest above or below."""
+        """Returns the node at which it would begin: this one, or the nearest above or below."""
         seen, level = {node}, [node]
         for _ in range(most + 1):
             for one in level:
@@ -88,7 +88,8 @@ class PassReport:
 
 
 def ask(places: Iterable[tuple[str, Place]], node: Node) -> list[PassReport]:
-    """The place that fits at a node or beside it; else all, first where most conditions held."""
+    """Returns the place that fits at a node or next to it; else all, first where most conditions
+    held."""
     told: list[PassReport] = []
     for name, place in places:
         root = place.near(node)
@@ -102,7 +103,7 @@ def ask(places: Iterable[tuple[str, Place]], node: Node) -> list[PassReport]:
 
 
 def first_failed(conditions: Iterable[Condition]) -> Hindrance | None:
-    """The first of the conditions that does not hold."""
+    """Returns the first of the conditions that does not hold."""
     for met, asked in enumerate(conditions):
         if not asked.holds:
             return Hindrance(asked.at, asked.otherwise, met)

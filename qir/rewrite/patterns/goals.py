@@ -1,4 +1,4 @@
-"""What an attempt has yet to meet: terms of the pattern, and what stands between them."""
+"""The goals of an attempt: terms of the pattern that are still to be matched."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class BindResult(Term):
 
 
 class Choice:
-    """Ways that are left to go on from a state."""
+    """Ways that are left to continue from a state."""
 
     __slots__ = ("mark", "reached", "state", "tainted", "ways")
 
@@ -84,7 +84,7 @@ class Choice:
         self.mark = mark
         self.state = state
         self.reached = False
-        """Whether a way has met its own part, and gone on to what stands after it."""
+        """Whether a way has met its own part, and gone on to what is after it."""
         self.tainted = False
         """Whether a failure below it hung on more than what was yet to be met."""
 

@@ -1,4 +1,4 @@
-"""Patterns by name: those of every pass that is installed, and those that a user writes as text."""
+"""Finds patterns by name: those of installed passes, and those that a user writes as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ SUFFIX = ".pattern"
 
 
 def patterns() -> Iterator[tuple[str, Pattern]]:
-    """Every pattern of a pass that is installed, by `pass.pattern`; broken passes are left out."""
+    """Yields every pattern of a pass that is installed, by `pass.pattern`; broken passes are left
+    out."""
     for name in registry.names("qir.passes"):
         try:
             found = registry.find("qir.passes", name)
@@ -30,7 +31,7 @@ def patterns() -> Iterator[tuple[str, Pattern]]:
 
 
 def places() -> Iterator[tuple[str, Place]]:
-    """Every place of an installed pass that is written in Python, by `pass.place`."""
+    """Yields every place of an installed pass that is written in Python, by `pass.place`."""
     for name in registry.names("qir.passes"):
         try:
             found = registry.find("qir.passes", name)
@@ -42,18 +43,18 @@ def places() -> Iterator[tuple[str, Place]]:
 
 
 def find_places(text: str) -> list[tuple[str, Place]]:
-    """The places of that name, or of the pass of that name; none where there are none."""
+    """Returns the places of that name, or of the pass of that name; none where there are none."""
     return [(n, place) for n, place in places() if text in (n, n.partition(".")[0])]
 
 
 def find_patterns(text: str) -> list[Pattern]:
-    """Every pattern of the pass of that name; else the one that `find_pattern` finds."""
+    """Returns every pattern of the pass of that name; else the one that `find_pattern` finds."""
     held = [wanted for name, wanted in patterns() if name.partition(".")[0] == text]
     return held or [find_pattern(text)]
 
 
 def find_pattern(text: str) -> Pattern:
-    """A pattern by its name, a file that holds its text, or the text itself.
+    """Returns a pattern by its name, a file that holds its text, or the text itself.
 
     Raises UsageError for a name that none has or that several have, ParseError for text that is
     none.

@@ -1,4 +1,4 @@
-"""A place where a pattern fits, and what stands for each of its parts."""
+"""The result of a match: nodes and values by the names of the pattern."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Bound: TypeAlias = "Value | Node | tuple[Value, ...] | int"
 
 
 class Bindings:
-    """What stands for the parts of a pattern, by the names that the pattern gives them."""
+    """The nodes and values bound to the names of a pattern."""
 
     def __init__(
         self, plan: PatternPlan, bound: Mapping[Key, Bound], twins: Mapping[Key, Key] | None = None
@@ -32,14 +32,16 @@ class Bindings:
         return self._twins.get(key, key)
 
     def get(self, name: str) -> Value | None:
-        """The value of a variable, or the first result of a node; None where there is none."""
+        """Returns the value of a variable, or the first result of a node; None where there is
+        none."""
         found = self._bound.get(self._key(name))
         if isinstance(found, Node):
             return found.results[0]
         return found if isinstance(found, Value) else None
 
     def __getitem__(self, name: str) -> Value:
-        """As `get`; UsageError where there is none, as in an alternative that was not taken."""
+        """As `get`; raises UsageError where there is none, as in an alternative that was not
+        taken."""
         found = self.get(name)
         if found is None:
             said = "has a value in each of rounds(...)"
@@ -48,24 +50,25 @@ class Bindings:
         return found
 
     def find(self, name: str) -> Node | None:
-        """A node by its name, or else by its op; None where it is missing."""
+        """Returns a node by its name, or else by its op; None where it is missing."""
         found = self._bound.get(self._key(name))
         return found if isinstance(found, Node) else None
 
     def node(self, name: str) -> Node:
-        """As `find`; UsageError where it is missing."""
+        """Returns a node as `find` does; raises UsageError where it is missing."""
         found = self.find(name)
         if found is None:
             raise UsageError(f"pattern {self._plan.name}: {name} is no node here")
         return found
 
     def several(self, name: str) -> tuple[Value, ...]:
-        """The values that a `rest` stands for."""
+        """Returns the values that a `rest` stands for."""
         found = self._bound.get(self._key(name))
         return found if isinstance(found, tuple) else ()
 
     def rounds(self, name: str = "rounds") -> tuple[Bindings, ...]:
-        """What each round of a repetition binds, from the last one of the graph to the first.
+        """Returns what each round of a repetition binds, from the last one of the graph to the
+        first.
 
         For `every`: what each operand binds, in order.
         """
@@ -82,7 +85,7 @@ class Bindings:
 
 
 class Match(Bindings):
-    """A place where a pattern fits."""
+    """One match of a pattern in a graph."""
 
     def __init__(
         self,

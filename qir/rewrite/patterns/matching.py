@@ -1,4 +1,4 @@
-"""Matches a pattern against a graph: where it fits, and what each variable is bound to."""
+"""Matches a pattern against a graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _MOST_STEPS = 20_000
 def match_from(
     pattern: Pattern, value: Value, failure: Callable[[int, Node, str], None] | None = None
 ) -> Match | None:
-    """The match whose first result is that value; `failure` is asked for each condition's words."""
+    """Returns the match whose first result is that value; `failure` is asked for each condition's
+    words."""
     run = Attempt(pattern, value, failure)
     goals: Goals = None
     for place in range(len(pattern.results) - 1, 0, -1):
@@ -47,7 +48,8 @@ def match_from(
 
 
 def match_at(pattern: Pattern, node: Node) -> Match | None:
-    """The match of which a node makes the first result; the first one, where there are several."""
+    """Returns the match of which a node makes the first result; the first one, where there are
+    several."""
     for value in node.results:
         match = match_from(pattern, value)
         if match is not None:
@@ -56,6 +58,6 @@ def match_at(pattern: Pattern, node: Node) -> Match | None:
 
 
 def matches(graph: Graph, pattern: Pattern) -> list[Match]:
-    """Every place where a pattern fits, last ones first; places may overlap."""
+    """Returns every place where a pattern fits, last ones first; places may overlap."""
     found = (match_at(pattern, node) for node in reversed(candidates(graph, [pattern])))
     return [match for match in found if match is not None]

@@ -1,4 +1,4 @@
-"""The text form of patterns, near to that of graphs.
+"""Parses the text form of patterns, which resembles that of graphs.
 
     pattern gelu {
       %e = erf(div(%x, near 1.4142))
@@ -113,7 +113,7 @@ class _Reader:
         self.terms[name] = made
 
     def query(self, ask: Callable[[str], object]) -> str:
-        """The text of a query, in brackets; ParseError where it is none."""
+        """Returns the text of a query, in brackets; raises ParseError where it is none."""
         text = self.bracket()
         try:
             ask(text)
@@ -122,7 +122,7 @@ class _Reader:
         return text
 
     def bracket(self) -> str:
-        """What stands in brackets, as it is."""
+        """Returns what is in brackets, as it is."""
         cursor = self.cursor
         cursor.expect("(")
         start, depth, quoted = cursor.at, 1, ""
@@ -223,7 +223,7 @@ class _Reader:
         return Repeat(body, variable, self.term(), least, most, name)
 
     def calls(self) -> Term:
-        """An op, or a group of them, with its condition."""
+        """Returns an op, or a group of them, with its condition."""
         cursor = self.cursor
         first, missing = self.call(flows=False)
         stages: list[Op | EllipsisType] = [first]
@@ -279,7 +279,7 @@ class _Reader:
                 more[slot] = self.given()
 
     def slot(self, op: str) -> str | None:
-        """A slot's name with its sign, if that is what stands next."""
+        """Returns a slot's name with its sign, if that is what stands next."""
         cursor = self.cursor
         start = cursor.at
         cursor.skip()
@@ -322,7 +322,7 @@ class _Reader:
         return list_of(items)
 
     def deeper(self) -> None:
-        """Counts one more bracket around what is read; ParseError for too many."""
+        """Counts one more bracket around what is read; raises ParseError for too many."""
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             raise self.cursor.fail(f"terms within terms, more than {_MAX_DEPTH} deep")

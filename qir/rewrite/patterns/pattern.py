@@ -1,4 +1,4 @@
-"""Patterns: subgraphs written as they look, to be found in a graph and replaced.
+"""Patterns: subgraphs written as code, to be matched in a graph and replaced.
 
 A pattern is a function that writes the subgraph; its parameters are values of any making:
 
@@ -6,7 +6,7 @@ A pattern is a function that writes the subgraph; its parameters are values of a
     def gelu(op: Ops, x: Var) -> Term:
         return op.mul(op.mul(x, 0.5), op.add(op.erf(op.div(x, 2**0.5)), 1.0))
 
-What stands in a slot: a term; a number, which is a constant whose elements all are that number;
+What is in a slot: a term; a number, which is a constant whose elements all are that number;
 `maybe(t)`, for a slot that may be empty; None, for one that is; a list, for a variadic slot. `...`
 as last operand lets other slots hold what they will; else a slot that the pattern does not name is
 empty. Keywords are slots or attributes: `op.softmax(x, axis=-1)`; an attribute that is not named
@@ -87,27 +87,27 @@ _NEVER = frozenset({"input", "constant", "output", "fused"})
 
 
 def near(value: float, tolerance: float = 1e-3) -> Number:
-    """A number within a relative tolerance."""
+    """Returns a number within a relative tolerance."""
     return Number(value, tolerance)
 
 
 def maybe(term: Term) -> Maybe:
-    """For a slot that may be empty."""
+    """Matches a slot that may be empty."""
     return Maybe(term)
 
 
 def every(term: Term, name: str = "", least: int = 1) -> Every:
-    """For a variadic slot: each operand as the term says; `match.rounds(name)` has them all."""
+    """Matches each operand of a variadic slot by a term; `match.rounds(name)` has them all."""
     return Every(term, name, least)
 
 
 def rest(name: str = "") -> Rest:
-    """In a list of operands: all others, in `match.several(name)`."""
+    """Matches all other operands of a list; `match.several(name)` has them."""
     return Rest(name)
 
 
 def optional(term: Op) -> Either:
-    """A node that may be missing; then its first operand is matched."""
+    """Returns a node that may be missing; then its first operand is matched."""
     first = next(iter(term.operands.values()), None)
     if not isinstance(first, Term):
         raise UsageError(f"optional: {term.ops[0]} has no operand that could stand for it")
@@ -122,7 +122,7 @@ def repeated(
     most: int = 1000,
     name: str = "rounds",
 ) -> Repeat:
-    """The body on itself, `least` to `most` times: `repeated(lambda h: op.relu(h), x)`."""
+    """Returns the body on itself, `least` to `most` times: `repeated(lambda h: op.relu(h), x)`."""
     if not 0 <= least <= most:
         raise UsageError(f"repeated: {least} to {most} times")
     flow = Var(f"{name}.flow")
@@ -130,7 +130,7 @@ def repeated(
 
 
 def chain(*stages: Op | EllipsisType) -> Chain:
-    """A group of such stages: `chain(op.conv2d(x, w), op.relu(FLOW))`."""
+    """Returns a group of such stages: `chain(op.conv2d(x, w), op.relu(FLOW))`."""
     for i, stage in enumerate(stages):
         if not isinstance(stage, Op):
             continue
@@ -144,7 +144,7 @@ def chain(*stages: Op | EllipsisType) -> Chain:
 
 
 def one_of(*values: Attr) -> TermCondition[Attr]:
-    """For an attribute: one of these values."""
+    """Matches an attribute that has one of these values."""
     text = f"is one of {', '.join(map(repr, values))}"
     return TermCondition(
         text, lambda found: any(attributes.same(found, v) for v in values), values=values
@@ -152,7 +152,7 @@ def one_of(*values: Attr) -> TermCondition[Attr]:
 
 
 def such(text: str, holds: Callable[[Attr], bool]) -> TermCondition[Attr]:
-    """For an attribute: a condition of one's own, and its words."""
+    """Matches an attribute by a function; `text` describes the condition."""
     return TermCondition(text, holds)
 
 
@@ -210,14 +210,15 @@ def _split(
 
 
 def is_slot(row: OpSpec, name: str) -> bool:
-    """Whether an op has a slot, or a companion, of that name; a variadic one by its base."""
+    """Returns whether an op has a slot, or a companion, of that name; a variadic one by its
+    base."""
     if any(slot.name == name for slot in row.operands) or row.slot(name) is not None:
         return True
     return row.companion(name) and all(attr.name != name for attr in row.attrs)
 
 
 def operand_of(thing: Given | Wanted | EllipsisType) -> Operand:
-    """What was written in a slot, as a pattern keeps it."""
+    """Returns what was written in a slot, as a pattern keeps it."""
     if thing is None or isinstance(thing, Term | Maybe | Every | Many):
         return thing
     if isinstance(thing, bool | int | float):
@@ -228,7 +229,7 @@ def operand_of(thing: Given | Wanted | EllipsisType) -> Operand:
 
 
 def list_of(things: Sequence[object], op: str = "list") -> Many | Every:
-    """The operands of a variadic slot; TypeRuleError for what is none."""
+    """Returns the operands of a variadic slot; raises TypeRuleError for what is none."""
     if len(things) == 1 and isinstance(things[0], Every):
         return things[0]
     items: list[Term | Rest] = []
@@ -247,7 +248,8 @@ def list_of(things: Sequence[object], op: str = "list") -> Many | Every:
 
 
 def attr_of(row: OpSpec, name: str, thing: object) -> Wanted:
-    """What was written for an attribute; TypeRuleError where it can never be that."""
+    """Returns what was written for an attribute; raises TypeRuleError where it can never be
+    that."""
     found = next((a for a in row.attrs if a.name == name), None)
     if found is None:
         row.complete({name: None})  # says what is near
@@ -269,7 +271,8 @@ class Ops:
         return self.any_of(name)
 
     def any_of(self, *names: str) -> Maker:
-        """One of several ops with the same slots; TypeRuleError for an op that there is not."""
+        """Returns one of several ops with the same slots; raises TypeRuleError for an op that there
+        is not."""
         for name in names:
             spec(name)
             if name in _NEVER:
@@ -284,7 +287,7 @@ op = Ops()
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """A subgraph to look for; its results are what the rest of the graph sees of it."""
+    """A subgraph to look for; its results are the values that the rest of the graph uses."""
 
     name: str
     results: tuple[Term, ...]
@@ -298,7 +301,7 @@ class Pattern:
             raise UsageError(f"pattern {self.name}: its first result is that of an op")
 
     def __str__(self) -> str:
-        """Its text form; conditions of Python code stand in it as comments."""
+        """Its text form; conditions of Python code are in it as comments."""
         tests = [test.text for test in self.tests]
         return print_terms(self.name, self.results, tests, codes=self.codes)
 
@@ -310,7 +313,7 @@ class Pattern:
         return plan(self.name, self.results)
 
     def check(self, text: str, holds: Callable[[Match], bool]) -> Pattern:
-        """With a condition on the whole match, and its words."""
+        """Adds a condition on the whole match; `text` describes it."""
         return replace(self, tests=(*self.tests, TermCondition(text, holds)))
 
 

@@ -1,4 +1,4 @@
-"""What is known of a pattern before it meets a graph: names, shared terms, rounds, ways in."""
+"""Prepares a pattern for matching: names, shared terms, repetitions, and roots."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ class PatternPlan:
         return tuple(key for key, count in self.counts.items() if count > 1)
 
     def repeats(self, name: str) -> bool:
-        """Whether a name is of the rounds of a repetition, and has something in each."""
+        """Returns whether a name is of the rounds of a repetition, and has something in each."""
         return any(self.names[name] in private for private in self._private.values())
 
     def round(self, term: Repeat | Every, index: int) -> Round:
-        """The body of a repetition with terms of its own."""
+        """Returns the body of a repetition with terms of its own."""
         found = self._rounds.get((term, index))
         if found is None:
             twins: dict[Key, Key] = {}
@@ -82,7 +82,7 @@ class PatternPlan:
         return found
 
     def _twin(self, term: Term, index: int, private: frozenset[Key], twins: dict[Key, Key]) -> Term:
-        """A term with other names, save for what stands outside too."""
+        """Returns a term with other names, save for what stands outside too."""
         key = key_of(term)
         if key is not None and key not in private:
             return term
@@ -162,7 +162,8 @@ class PatternPlan:
 
 
 def plan(name: str, results: tuple[Term, ...]) -> PatternPlan:
-    """The plan of a pattern; UsageError where two things have one name, or be apart."""
+    """Returns the plan of a pattern; raises UsageError where two things have one name, or be
+    apart."""
     out = PatternPlan(name, results)
     seen: set[Term] = set()
     for result in results:
@@ -182,7 +183,7 @@ def plan(name: str, results: tuple[Term, ...]) -> PatternPlan:
 
 
 def _height(out: PatternPlan, term: Term, known: dict[Term, int], depth: int) -> int:
-    """How many terms are one below the other."""
+    """Returns how many terms are one below the other."""
     if depth > _DEEPEST:
         raise UsageError(f"pattern {out.name}: ops within ops, more than {_DEEPEST} deep")
     if term not in known:
@@ -275,7 +276,8 @@ def _find_private(out: PatternPlan) -> None:
 
 
 def _way(out: PatternPlan, place: int, result: Term) -> tuple[Term, ...]:
-    """From a result down to what an earlier result binds; UsageError where there is nothing."""
+    """From a result down to what an earlier result binds; raises UsageError where there is
+    nothing."""
     before: set[Key] = set()
     for earlier in out.results[:place]:
         _keys(earlier, None, before)

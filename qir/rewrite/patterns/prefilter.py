@@ -1,9 +1,9 @@
-"""Which nodes are worth laying patterns on, found in one pass over an integer view of the graph.
+"""Selects the nodes where a pattern may match, in one pass over an integer view of the graph.
 
 Each op of a pattern has a bit. A node has the bit where its op is the same, its results have no
 more uses than the whole pattern has operands, and for each op below it some operand's producer has
-that op's bit; so a node that has a result's bit stands on the ops that the pattern is made of.
-Types, attributes, slots and sameness are left to the match itself.
+that op's bit; so a node that has a result's bit is on the ops that the pattern is made of. Types,
+attributes, slots and sameness are left to the match itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _ANY = (1 << 31) - 1
 
 
 def roots(pattern: Pattern) -> frozenset[str]:
-    """The ops that may make a pattern's first result; UsageError where that may be any."""
+    """Returns the ops that may make a pattern's first result; raises UsageError where that may be
+    any."""
     return frozenset(_roots(pattern, pattern.results[0]))
 
 
@@ -48,7 +49,7 @@ def _roots(pattern: Pattern, term: Term) -> Iterable[str]:
 
 
 def candidates(graph: Graph, patterns: Sequence[Pattern]) -> list[Node]:
-    """Nodes at which one of the patterns may fit, producers first."""
+    """Yields the nodes at which one of the patterns may match, producers first."""
     tables = _tables(tuple(patterns))
     if not tables:
         return []
@@ -111,7 +112,7 @@ def _bits(pattern: Pattern, bits: _Bits) -> _Bits:
 
 
 def _mask(term: Term, bits: _Bits, most: int, tops: set[Term], *, top: bool = False) -> int:
-    """The bits of which a node that meets a term has one; 0: it may be anything."""
+    """Returns the bits of which a node that meets a term has one; 0: it may be anything."""
     match term:
         case Op():
             return _op_mask(term, bits, _ANY if top or term in tops else most, most, tops)

@@ -1,4 +1,4 @@
-"""Writing patterns as text."""
+"""Prints patterns as text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 def print_terms(
     name: str, results: Sequence[Term], tests: Sequence[str], *, codes: bool = False
 ) -> str:
-    """The text form of a pattern; what only Python can hold stands in comments."""
+    """Returns the text form of a pattern; what only Python can hold is in comments."""
     writer = _Writer(results)
     last = ", ".join(writer.term(result) for result in results)
     lines = [f"pattern {name or 'pattern'}{' codes' if codes else ''} {{"]
@@ -179,7 +179,7 @@ def _wanted(value: Wanted) -> str:
 
 
 def print_attr(value: Attr) -> str:
-    """An attribute's value as patterns have it."""
+    """Returns an attribute's value as patterns have it."""
     match value:
         case None:
             return "none"

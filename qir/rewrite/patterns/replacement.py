@@ -79,7 +79,7 @@ class Adder:
     def _add(
         self, row: OpSpec, operands: Sequence[Operand], more: dict[str, object]
     ) -> Value | tuple[Value, ...]:
-        """One node; its result, or its results where there are several."""
+        """Returns one node; its result, or its results where there are several."""
         if len(operands) > len(row.operands):
             raise TypeRuleError(f"{row.name} takes {len(row.operands)} operands at most")
         attrs: dict[str, Attr] = {}
@@ -105,7 +105,7 @@ class Adder:
         return made.results[0] if len(made.results) == 1 else made.results
 
     def _value(self, row: OpSpec, thing: object, others: Sequence[Value]) -> Value:
-        """The value in a slot; a number becomes a constant."""
+        """Returns the value in a slot; a number becomes a constant."""
         if isinstance(thing, Value):
             return thing
         if not isinstance(thing, bool | int | float) or not others:

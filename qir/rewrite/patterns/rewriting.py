@@ -1,4 +1,4 @@
-"""Replacing what patterns match, until nothing matches any more.
+"""Replaces matches until no pattern matches any more.
 
     GELU = Rewrite(gelu, lambda graph, m: graph.add("gelu", {"x": m["x"]}).result)
 
@@ -8,7 +8,7 @@
         rewrites = (GELU,)
 
 The node nearest the output comes first, so that of two matches that overlap the larger wins; at one
-node the rewrites are tried in their order. What a replacement makes, and what stands after it, is
+node the rewrites are tried in their order. What a replacement makes, and what is after it, is
 looked at again. Name, lineage and uses of the old value go to the new one, origins of all nodes
 that matched to the new nodes.
 """
@@ -69,7 +69,7 @@ class PatternPass(Pass):
     rewrites: ClassVar[tuple[Rewrite, ...]] = ()
 
     def chosen(self) -> tuple[Rewrite, ...]:
-        """The rewrites that the options leave."""
+        """Returns the rewrites that the options leave."""
         return self.rewrites
 
     @property
@@ -85,7 +85,7 @@ def rewrite(graph: Graph, rewrites: Iterable[Rewrite], ledger: Ledger, step: str
     """Rewrites a graph until no pattern matches; says how many matches there were.
 
     Raises PassError, naming rewrite and node, where a replacement makes another type, breaks the
-    graph, or where rewrites go on for ever.
+    graph, or where rewrites continue for ever.
     """
     return _Run(graph, tuple(rewrites), ledger, step).sweep()
 
@@ -116,7 +116,8 @@ class _Run:
         self.endless = any(p.endless for p in plans)
 
     def sweep(self) -> int:
-        """All matches of the graph, and again where users of a value were too many to follow."""
+        """Returns all matches of the graph, and again where users of a value were too many to
+        follow."""
         while True:
             self.crowded = False
             before = len(self.done)
@@ -165,7 +166,7 @@ class _Run:
         return self._again(values, fresh, loose)
 
     def _fresh(self, match: Match, values: tuple[Value, ...], count: int) -> list[Node]:
-        """The nodes that a replacement has made: a graph keeps its values as they came."""
+        """Returns the nodes that a replacement has made: a graph keeps its values as they came."""
         if count < 0 or any(node not in self.graph for node in match.nodes):
             raise PassError("removes nodes; what matched goes by itself")
         if len(values) != len(match.results):
@@ -180,7 +181,7 @@ class _Run:
         return fresh
 
     def _age(self, one: Rewrite, match: Match, fresh: list[Node]) -> None:
-        """Counts rewrites of what rewrites have made; PassError where that has no end."""
+        """Counts rewrites of what rewrites have made; raises PassError where that has no end."""
         age = max(self.ages.get(node, 0) for node in match.nodes)
         age += len(fresh) >= len(match.nodes)
         if age > self.most:
@@ -229,7 +230,7 @@ class _Run:
     def _again(
         self, values: tuple[Value, ...], fresh: list[Node], loose: list[Value]
     ) -> list[Node]:
-        """What may match now and did not: the new nodes, and those that stand on them."""
+        """Returns what may match now and did not: the new nodes, and those that are on them."""
         self.crowded = self.crowded or self.endless
         found = {node: None for node in fresh if node in self.graph}
         level = list(dict.fromkeys([*values, *(v for n in found for v in n.results)]))
@@ -249,12 +250,12 @@ class _Run:
 
 
 def about(match: Match) -> tuple[Node, ...]:
-    """The nodes of a match, the one it is named by first."""
+    """Returns the nodes of a match, the one it is named by first."""
     return (match.root, *(node for node in match.nodes if node is not match.root))
 
 
 def _fits(new: TensorType, old: TensorType) -> bool:
-    """Whether one type may stand for another: sizes may be unknown in either."""
+    """Returns whether one type may stand for another: sizes may be unknown in either."""
     if new == old:
         return True
     if new.element != old.element or new.rank != old.rank:

@@ -1,4 +1,4 @@
-"""How each kind of term is met: what is to be met next, or that it is not met."""
+"""Matches each kind of term: binds it and adds goals, or fails."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _meet_number(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
 
 
 def _holds(data: NDArray[np.generic], wanted: Number) -> bool:
-    """Whether all elements are the number."""
+    """Returns whether all elements are the number."""
     if data.dtype.kind == "O" or data.size == 0:
         return False
     first = data.reshape(-1)[0]
@@ -261,7 +261,7 @@ _WIDEST = 256
 
 
 def climb(values: Sequence[Value], way: Sequence[Term]) -> list[Value]:
-    """What the ops of a way, nearest last, may make of values; at most a few hundred."""
+    """Returns what the ops of a way, nearest last, may make of values; at most a few hundred."""
     level = list(values)
     for term in reversed(way):
         one = term.op if isinstance(term, Out) else term

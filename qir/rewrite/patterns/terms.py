@@ -1,4 +1,4 @@
-"""What a pattern is made of: terms, what may stand in their slots, and what is below them."""
+"""The terms that patterns are made of."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Var(Term):
     tests: tuple[TermCondition[Value], ...] = ()
 
     def where(self, expression: str) -> Var:
-        """With a condition as queries ask it of values: `constant and rank == 4`."""
+        """Adds a query on the value: `constant and rank == 4`."""
         test = TermCondition(expression, ask_value(expression), written=True)
         return replace(self, tests=(*self.tests, test))
 
     def check(self, text: str, holds: Callable[[Value], bool]) -> Var:
-        """With a condition of one's own, and its words."""
+        """Adds a condition as a function; `text` describes it."""
         return replace(self, tests=(*self.tests, TermCondition(text, holds)))
 
 
@@ -105,11 +105,11 @@ class Every:
 
 
 Operand: TypeAlias = "Term | Maybe | Many | Every | None"
-"""What may stand in a slot."""
+"""What may be in a slot."""
 Given: TypeAlias = (
     "Term | Maybe | Many | Every | Rest | int | float | bool | Sequence[object] | None"
 )
-"""What may be written where an operand stands."""
+"""What may be written where an operand is."""
 Wanted: TypeAlias = "Attr | TermCondition[Attr]"
 """What an attribute is to be."""
 
@@ -129,22 +129,22 @@ class Op(Term):
     """Whether operands of a commutative op are tried the other way round."""
 
     def named(self, name: str) -> Op:
-        """With a name by which the match gives the node; else its op's, where that is unique."""
+        """Names the node in the match; the default is its op, where that is unique."""
         if not _NAME.fullmatch(name):
             raise UsageError(f"{name!r} is no name for a node of a pattern")
         return replace(self, name=name)
 
     def where(self, expression: str) -> Op:
-        """With a condition as queries ask it of nodes: `w.bits == 8 and result.uses == 1`."""
+        """Adds a query on the node: `w.bits == 8 and result.uses == 1`."""
         test = TermCondition(expression, ask_node(expression), written=True)
         return replace(self, tests=(*self.tests, test))
 
     def check(self, text: str, holds: Callable[[Node], bool]) -> Op:
-        """With a condition of one's own, and its words."""
+        """Adds a condition as a function; `text` describes it."""
         return replace(self, tests=(*self.tests, TermCondition(text, holds)))
 
     def ordered(self) -> Op:
-        """With its operands in this order alone."""
+        """Matches operands in this order only, though the op is commutative."""
         return replace(self, swaps=False)
 
     def __getitem__(self, index: int) -> Out:
@@ -178,16 +178,16 @@ class Chain(Term):
     tests: tuple[TermCondition[Node], ...] = ()
 
     def named(self, name: str) -> Chain:
-        """With a name by which the match gives the group."""
+        """Names the group in the match."""
         return replace(self, name=name)
 
     def where(self, expression: str) -> Chain:
-        """With a condition as queries ask it of nodes."""
+        """Adds a query on the group."""
         test = TermCondition(expression, ask_node(expression), written=True)
         return replace(self, tests=(*self.tests, test))
 
     def check(self, text: str, holds: Callable[[Node], bool]) -> Chain:
-        """With a condition of one's own, and its words."""
+        """Adds a condition as a function; `text` describes it."""
         return replace(self, tests=(*self.tests, TermCondition(text, holds)))
 
 
@@ -212,14 +212,14 @@ Key: TypeAlias = "str | Term | Every"
 
 
 def key_of(term: Term) -> Key | None:
-    """What a match binds for a term; None where it binds nothing."""
+    """Returns what a match binds for a term; None where it binds nothing."""
     if isinstance(term, Var):
         return term.name
     return term if isinstance(term, Op | Chain | Repeat) else None
 
 
 def operands(term: Term) -> Iterator[Operand]:
-    """What stands in the slots of a term."""
+    """Yields what is in the slots of a term."""
     if isinstance(term, Op):
         yield from term.operands.values()
     elif isinstance(term, Chain):
@@ -229,7 +229,7 @@ def operands(term: Term) -> Iterator[Operand]:
 
 
 def children(term: Term) -> Iterator[Term]:
-    """The terms directly below a term."""
+    """Yields the terms directly below a term."""
     match term:
         case Op() | Chain():
             for operand in operands(term):
@@ -244,7 +244,7 @@ def children(term: Term) -> Iterator[Term]:
 
 
 def terms_in(operand: Operand) -> Iterator[Term]:
-    """The terms that stand in a slot."""
+    """Yields the terms that are in a slot."""
     match operand:
         case Term():
             yield operand

@@ -1,8 +1,8 @@
-"""Why a pattern does not match at a node: the first condition that failed, on the way that led on.
+"""Explains why a pattern does not match at a node: the first condition that failed.
 
-The node may stand anywhere in the pattern: where its op is one of the pattern's inner ops, the
-pattern is laid on from the results to which it leads. Of all ways to lay it on, the one that met
-most parts before it failed is told; among equals the first.
+The node may be anywhere in the pattern: where its op is one of the pattern's inner ops, matching
+starts at the results that it reaches. Of all attempts, the one that matched most terms before it
+failed is reported; among equals the first.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class WhyNot:
 
 
 def why_not(pattern: Pattern, node: Node) -> WhyNot:
-    """Whether a pattern matches so that it holds a node, or what first stood in its way."""
+    """Returns whether a pattern matches so that it holds a node, or what first stood in its way."""
     best: WhyNot | None = None
     for value in _roots(pattern, node):
         found = _explain(pattern, value, node)
@@ -68,7 +68,7 @@ def why_not(pattern: Pattern, node: Node) -> WhyNot:
 
 
 def nearest(patterns: Iterable[Pattern], node: Node) -> WhyNot:
-    """Of several patterns the first that matches, or else the one that came furthest."""
+    """Returns the first of several patterns that matches, or else the one that came furthest."""
     best: WhyNot | None = None
     for pattern in patterns:
         found = why_not(pattern, node)
@@ -136,6 +136,6 @@ def _roots(pattern: Pattern, node: Node) -> Iterator[Value]:
 
 
 def _index(pattern: Pattern) -> int:
-    """Which result of its op the pattern's first result is."""
+    """Returns which result of its op the pattern's first result is."""
     first = pattern.results[0]
     return first.index if isinstance(first, Out) else 0

@@ -1,4 +1,4 @@
-"""Which rewrite turns a good graph into a bad one: halves the passes, then the rewrites of one."""
+"""Finds the rewrite after which a graph is bad: bisects the passes, then the rewrites of one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def bisect(
     *,
     tell: Callable[[Trial], None] = lambda trial: None,
 ) -> Culprit | None:
-    """The first rewrite after which a graph is not good; None where all passes leave it good.
+    """Returns the first rewrite after which a graph is not good; None where all passes leave it
+    good.
 
     Raises UsageError for a graph that is not good to begin with, and where one graph was judged
     both good and bad; PassError where a pass fails.

@@ -1,4 +1,4 @@
-"""Where a pass broke its word: the first node that it left another, and which rewrite did that."""
+"""Finds where a pass broke its contract: the first node with other results, and the rewrite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class NodeDifference:
     """One node that is not what it was."""
 
     path: str
-    """Of the graph or body that it stands in, below the graph itself."""
+    """Of the graph or body that it is in, below the graph itself."""
     node: str
     what: str
     was: str = ""
@@ -27,7 +27,8 @@ class NodeDifference:
 
 
 def difference(before: Graph, after: Graph) -> NodeDifference | None:
-    """The first node that differs, in the order of the graph as it is now; None where none does."""
+    """Returns the first node that differs, in the order of the graph as it is now; None where none
+    does."""
     old, new = _parts(before), _parts(after)
     for path, part in new.items():
         held = old.get(path)
@@ -70,14 +71,15 @@ class Claims:
         return None if found is None else _look(found[1])
 
     def told(self) -> str:
-        """Who did it, in words."""
+        """Describes the pass and the rewrite."""
         if self.step is not None and self.step.rewrite != WHOLE:
             return f"{self.step} did it"
         return "no rewrite claims it" if self.found else "no rewrite has touched it"
 
 
 def located(graph: Graph, name: str) -> tuple[str, Node, Graph] | None:
-    """A node by its name, or by the path of its body and its name; with that path and its graph."""
+    """Returns a node by its name, or by the path of its body and its name; with that path and its
+    graph."""
     if graph.has(name):
         return "", graph[name].node, graph
     parts = _parts(graph)
@@ -91,7 +93,7 @@ def located(graph: Graph, name: str) -> tuple[str, Node, Graph] | None:
 
 
 def _parts(graph: Graph) -> dict[str, Graph]:
-    """The graph and its bodies by path below it, the graph itself first."""
+    """Returns the graph and its bodies by path below it, the graph itself first."""
     found = {path.partition("/")[2]: part for path, part in graph.walk()}
     return {f"{path}/" if path else "": found[path] for path in reversed(found)}
 
@@ -103,7 +105,7 @@ def _node(graph: Graph, name: str) -> Node | None:
 
 
 def _look(node: Node) -> tuple[object, ...]:
-    """All that edits change of a node, and whether it is used."""
+    """Returns all that edits change of a node, and whether it is used."""
     stages = tuple((s.op, s.type, dict(s.attrs)) for s in node.stages)
     plans = (dict(node.schemes), dict(node.inner), node.profile)
     kinds = tuple(value.type for value in node.results)

@@ -1,4 +1,4 @@
-"""What a pass is, and what it promises."""
+"""The pass interface and what a pass promises."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Pass(ABC):
     """Where it does its rewrites, for `qir why-not`; one that is patterns need say nothing."""
 
     def require_least(self, **least: int) -> None:
-        """UsageError where an option, by the name of its field, is less than it may be."""
+        """Raises UsageError where an option, by the name of its field, is less than it may be."""
         for field, bound in least.items():
             if (value := getattr(self, field)) < bound:
                 name = field.replace("_", "-")

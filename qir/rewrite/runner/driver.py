@@ -1,4 +1,4 @@
-"""The pass runner: works on a copy, holds passes to their word, and says what changed."""
+"""The pass runner: works on a copy, checks contracts, and reports changes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Report:
 
 
 After = Callable[[Report, Graph], None]
-"""Is told what a pass did, and of the graph as it left it."""
+"""A callback after each pass, with its report and the graph that it left."""
 
 
 def run_passes(
@@ -65,14 +65,15 @@ def run_passes(
     limit: int | None = None,
     seconds: float | None = None,
 ) -> Graph:
-    """Runs passes on a copy and gives the copy; the caller's graph stays as it was.
+    """Runs passes on a copy of the graph and returns the copy.
 
-    Constants that could be given instead are no more than constants to passes, and stay so where
-    one counted on what they hold; the ledger says which. `after` is told of every pass, `journal`
-    keeps what was run. With `validation` the graph is run before and after each pass. Only `limit`
-    rewrites are done, all if it is not given; a pass that takes more than so many `seconds` is
-    stopped. Raises PassError, naming pass, rewrite and node, where a pass breaks its contract or
-    fails, and MovedError where it moves a tensor further than it declares; ledger and journal are
+    Passes treat defaults (constants that the caller may replace) as constants; those that one
+    relied on stay constants, which the ledger says. `after` is called after every pass, `journal`
+    records what was run. With `validation` the graph is run before and after each pass. `limit` is
+    the number of rewrites, `seconds` a timeout for each pass.
+
+    Raises PassError, naming pass, rewrite and node, where a pass breaks its contract or fails, and
+    MovedError where it moves a tensor further than it declares; ledger and journal are
     then as they were.
     """
     passes = tuple(passes)
@@ -106,7 +107,7 @@ class _Sound:
         self._graph, self._version = weakref.ref(graph), graph.version
 
     def holds(self, graph: Graph) -> bool:
-        """Whether it is known to be one."""
+        """Returns whether it is known to be one."""
         return self._graph() is graph and self._version == graph.version
 
 
@@ -193,7 +194,7 @@ class _Run:
         return changed, steps
 
     def _state(self) -> State:
-        """The state of the graph; made anew only after a pass that edited it."""
+        """Returns the state of the graph; made anew only after a pass that edited it."""
         version, state = self.state
         if version != self.work.version:
             state = State.of(self.work)
@@ -201,7 +202,7 @@ class _Run:
         return state
 
     def _failed(self, one: Pass, before: Graph | None, error: BaseException) -> QirError:
-        """What to raise where a pass raised."""
+        """Returns what to raise where a pass raised."""
         work, numbering = self.work, self.numbering
         if isinstance(error, TooLong):
             error.args = (f"it takes more than {self.seconds:g} s",)
@@ -231,7 +232,7 @@ class _Run:
         return changed
 
     def _check(self, one: Pass, before: Graph | None, ends: GraphInterface) -> None:
-        """PassError where the graph is no program now, or takes and gives something else."""
+        """Raises PassError where the graph is no program now, or takes and gives something else."""
         with growth():
             faults = errors(self.work)
         if faults:
@@ -243,7 +244,7 @@ class _Run:
             raise self._broke(one, before, said, node)
 
     def _ensure(self, one: Pass, before: Graph | None) -> None:
-        """PassError where the graph has not what the pass ensures, changed or not."""
+        """Raises PassError where the graph has not what the pass ensures, changed or not."""
         ensured = () if self.numbering.stopped else one.ensures
         lack = broken(self.work, ensured, f"pass {one.name}")
         if lack is not None:
@@ -253,7 +254,8 @@ class _Run:
             raise self._broke(one, before, said, node.name if node else "")
 
     def _before(self, before: Graph | None) -> Graph | None:
-        """The graph as the pass that runs was given it; None where it cannot be made again."""
+        """Returns the graph as the pass that runs was given it; None where it cannot be made
+        again."""
         if before is None:
             again = _Run(self.given, None, self.limit, self.seconds)
             with suppressed():
@@ -271,7 +273,8 @@ class _Run:
         *,
         compared: bool = True,
     ) -> QirError:
-        """The error for a pass that broke its word: at which node, and which rewrite did it."""
+        """Returns the error for a pass that broke its word: at which node, and which rewrite did
+        it."""
         before, was = self._before(before), ""
         if not node and compared and before is not None:
             found = difference(before, self.work)
@@ -289,7 +292,7 @@ class _Run:
         return raised
 
     def _claimed(self, one: Pass, before: Graph, node: str) -> str:
-        """Which rewrite it was that changed a node, in words."""
+        """Returns which rewrite it was that changed a node, in words."""
         last = self.numbering.told
         if not node:
             return f"it asked for {last}" if last else "it asked for no rewrite"
@@ -303,7 +306,8 @@ class _Run:
         return claims.told()
 
     def _blame(self, one: Pass, before: Graph, picture: Picture, moved: Moved) -> QirError:
-        """The error that names the first tensor that moved, and the rewrite that moved it."""
+        """Returns the error that names the first tensor that moved, and the rewrite that moved
+        it."""
         validation, total = self.validation, len(self.numbering.done)
         assert validation is not None
         found = {total: (moved, self.numbering.done[-1])}
@@ -338,7 +342,8 @@ class _Run:
 
 
 def _miscounted(changed: int, steps: tuple[RewriteStep, ...], edits: int) -> str:
-    """What is wrong with the number of changes that a pass reports; empty where nothing is."""
+    """Returns what is wrong with the number of changes that a pass reports; empty where nothing
+    is."""
     said = "no change" if changed == 0 else f"{changed} change{'' if changed == 1 else 's'}"
     if changed < 0 and not edits:
         return f"reports {said}, which is no number of changes; the graph was not edited"
@@ -354,7 +359,8 @@ def _miscounted(changed: int, steps: tuple[RewriteStep, ...], edits: int) -> str
 
 
 def search(good: int, bad: int, fails: Callable[[int], bool]) -> int:
-    """The first number that fails, after one that does not and up to one that does, by halves."""
+    """Returns the first number that fails, after one that does not and up to one that does, by
+    halves."""
     while bad - good > 1:
         middle = (good + bad) // 2
         if fails(middle):

@@ -1,4 +1,4 @@
-"""What is said of a pass that fails: where it was, and the nodes around."""
+"""Describes where a pass failed, with the nodes around."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAULTS = (GraphError, TypeRuleError, ParseError, OpError, VerifyError)
 
 
 def failed(name: str, error: BaseException, numbering: Numbering) -> tuple[QirError, str]:
-    """The error to raise where a pass raised one, and the node that it was at, if any.
+    """Returns the error to raise where a pass raised one, and the node that it was at, if any.
 
     What was meant for a user stays what it is; raised within a rewrite, it says which.
     """
@@ -47,10 +47,10 @@ def failed(name: str, error: BaseException, numbering: Numbering) -> tuple[QirEr
 
 
 def noted(error: QirError, node: str, *graphs: Graph, beside: Iterable[str] = ()) -> QirError:
-    """An error with ten nodes as a note: around one, in the first graph that has it.
+    """Returns an error with ten nodes as a note: around one, in the first graph that has it.
 
-    Where none has it they are around the first of those that stood beside it; where it is about
-    no node, they are the first ones of the first graph.
+    Where none has it they are around the first of those that stood next to it; where it is about no
+    node, they are the first ones of the first graph.
     """
     shown = next(filter(None, (around(graph, node) for graph in graphs)), "")
     for other in () if shown else beside:
@@ -60,7 +60,7 @@ def noted(error: QirError, node: str, *graphs: Graph, beside: Iterable[str] = ()
 
 
 def around(graph: Graph, name: str) -> str:
-    """Ten nodes of the graph or body that has a node of that name, an arrow at it.
+    """Returns ten nodes around a named node of the graph or body, an arrow at it.
 
     The name may have the path of its body before it.
     """
@@ -82,14 +82,15 @@ def _beginning(graph: Graph) -> str:
 
 
 def place(numbering: Numbering, node: str) -> str:
-    """The rewrite that a pass was in, else the node that it was at, in words."""
+    """Returns the rewrite that a pass was in, else the node that it was at, in words."""
     if numbering.last is not None:
         return str(numbering.last)
     return f"at {node}, before any rewrite" if node else "before any rewrite, at no node"
 
 
 def _node_of(error: BaseException, numbering: Numbering) -> Node | None:
-    """The node that a pass was at: of its last rewrite, else what its innermost frames hold."""
+    """Returns the node that a pass was at: of its last rewrite, else what its innermost frames
+    hold."""
     if numbering.nodes:
         return numbering.nodes[0]
     frames: list[TracebackType] = []

@@ -1,4 +1,4 @@
-"""Asking before every rewrite whether to do it: so rewrites are numbered, told and stopped.
+"""Asks before every rewrite whether to do it, so that rewrites can be counted and stopped.
 
 Whoever runs passes says `asking`; a pass asks `may` before each of its changes, and leaves out
 what it may not do. Passes that are patterns ask by themselves. `Pass.run(graph, ledger)` has no
@@ -27,7 +27,7 @@ _watching: ContextVar[Watch] = ContextVar("watching", default=anything)
 
 
 def asked() -> Watch:
-    """Who is asked now."""
+    """Returns the filter that is asked before each rewrite."""
     return _watching.get()
 
 
@@ -42,7 +42,7 @@ def asking(watch: Watch) -> Iterator[None]:
 
 
 def may(step: str, rewrite: str, *nodes: Node) -> bool:
-    """Whether a pass may do this at these nodes, the one it is named by first.
+    """Returns whether a pass may do this at these nodes, the one it is named by first.
 
     Asked once, just before the change; what may not be done now is not tried again in this run.
     """

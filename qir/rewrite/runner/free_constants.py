@@ -1,4 +1,5 @@
-"""Constants that the caller could give instead, while something may count on what they hold."""
+"""Turns defaults (constants that the caller may replace) into constants where a pass relies on
+them."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class Role:
 
     @classmethod
     def of(cls, value: Value) -> Role:
-        """The role that a value has now."""
+        """Returns the role that a value has now."""
         uses = sorted(value.uses, key=lambda use: (use.node.name, use.slot))
         readers = tuple(
             (u.node, u.slot, dict(u.node.attrs), tuple(v.type for v in u.node.results))

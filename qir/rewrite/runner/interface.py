@@ -1,4 +1,4 @@
-"""What a graph takes and gives, by name and type: passes keep it, though sizes may get known."""
+"""Inputs and outputs of a graph by name and type: passes keep them, but may refine sizes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ class GraphInterface:
 
     @classmethod
     def of(cls, graph: Graph) -> GraphInterface:
-        """Those of a graph as it is now."""
+        """Returns the interface of a graph as it is now."""
         return cls(
             {value.name: value.type for value in graph.inputs},
             {name: value.type for name, value in graph.outputs.items()},
         )
 
     def renamed(self, graph: Graph) -> str:
-        """What is wrong with the names that a changed graph takes and gives; empty: nothing."""
+        """Returns what is wrong with the names that a changed graph takes and gives; empty:
+        nothing."""
         now = GraphInterface.of(graph)
         for kind, were, are in (
             ("inputs", list(self.inputs), list(now.inputs)),
@@ -38,7 +39,8 @@ class GraphInterface:
         return ""
 
     def retyped(self, graph: Graph) -> tuple[str, str] | None:
-        """The first input or output of another type, in words, and the node that makes it."""
+        """Returns the first input or output of another type, in words, and the node that makes
+        it."""
         for value in graph.inputs:
             if not refines(self.inputs[value.name], value.type):
                 was = self.inputs[value.name]
@@ -51,7 +53,7 @@ class GraphInterface:
 
 
 def refines(old: TensorType, new: TensorType) -> bool:
-    """Whether a type is what another was, with sizes and maps that were open known now."""
+    """Returns whether a type is what another was, with sizes and maps that were open known now."""
     if old == new:
         return True
     if old.rank != new.rank or not _element(old, new):

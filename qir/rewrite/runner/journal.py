@@ -1,4 +1,4 @@
-"""What was done to a graph, pass by pass; it travels in the `.qir` file.
+"""The journal of passes that were run on a graph, kept in the `.qir` file.
 
 Seconds are left out, so that same inputs give the same bytes.
 """
@@ -53,7 +53,7 @@ class Journal:
         self._entries.extend(entries)
 
     def to_json(self) -> str:
-        """The journal as text; empty where nothing was run."""
+        """Returns the journal as text; empty where nothing was run."""
         if not self._entries:
             return ""
         rows = [asdict(entry) for entry in self._entries]
@@ -61,7 +61,7 @@ class Journal:
 
     @classmethod
     def from_json(cls, text: str) -> Journal:
-        """Reads what `to_json` wrote; ValueError for anything else."""
+        """Reads what `to_json` wrote; raises ValueError for anything else."""
         if not text:
             return cls()
         found = json.loads(text)
@@ -86,7 +86,7 @@ def _entry(row: object) -> JournalEntry:
 
 
 def written_by(one: Pass) -> str:
-    """Distribution and version that a pass came from; its module where no plugin brings it."""
+    """Returns distribution and version of a pass, or its module where no plugin brings it."""
     kind = type(one)
     try:
         known = registry.owner("qir.passes", one.name)

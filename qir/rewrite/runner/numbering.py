@@ -1,4 +1,4 @@
-"""Numbers rewrites as they are done, keeps what they were, and stops after so many."""
+"""Numbers and records rewrites, and stops after a limit."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ class Numbering:
         self._seen = -1
 
     def end(self, by: str, changed: int) -> tuple[RewriteStep, ...]:
-        """The rewrites of the pass that ran; one that asked for none has done one, if any."""
+        """Returns the rewrites of the pass that ran; one that asked for none has done one, if
+        any."""
         self._settle()
         if changed and len(self.steps) == self._first and not self.stopped:
             self.steps.append(RewriteStep(self._first + 1, by, WHOLE, self.graph.name))

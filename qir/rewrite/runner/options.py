@@ -45,7 +45,8 @@ class Option:
 def option(
     *, name: str = "", read: Read | None = None, write: Write | None = None, kind: str = ""
 ) -> Mapping[str, object]:
-    """The metadata of a field whose text has another name, or is read by a function of its own.
+    """Returns the metadata of a field whose text has another name, or is read by a function of its
+    own.
 
     `kind` says in a word what the text is. The function gets one text, or a list where the text is
     one in brackets; it raises ValueError, or what QIR raises on purpose. `write` gives it back.
@@ -58,7 +59,7 @@ def option(
 
 @cache
 def options(kind: type[Pass]) -> tuple[Option, ...]:
-    """The options of a pass, in the order of its fields."""
+    """Returns the options of a pass, in the order of its fields."""
     docs = dict(_docs(kind))
     hints = get_type_hints(kind)
     return tuple(
@@ -89,7 +90,7 @@ def _default(row: Field[object]) -> str:
 
 
 def _kind(hint: object) -> str:
-    """A type in words: `int`, `float`, `yes or no`, `a|b`, `list of int`."""
+    """Returns a type in words: `int`, `float`, `yes or no`, `a|b`, `list of int`."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Literal:
         return "|".join(map(str, parts))
@@ -104,7 +105,7 @@ def _kind(hint: object) -> str:
 
 
 def _docs(kind: type) -> Iterator[tuple[str, str]]:
-    """The texts below fields, of the class and those it stems from."""
+    """Yields the texts below fields, of the class and those it stems from."""
     for each in reversed(kind.__mro__[:-1]):
         try:
             tree = ast.parse(textwrap.dedent(inspect.getsource(each)))
@@ -121,7 +122,8 @@ def _docs(kind: type) -> Iterator[tuple[str, str]]:
 
 
 def value_text(value: object) -> str:
-    """An option's value as text that reads back; UsageError where no text can hold it."""
+    """Returns an option's value as text that reads back; raises UsageError where no text can hold
+    it."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -144,7 +146,7 @@ def _quoted(text: str) -> str:
 
 
 def options_text(one: Pass) -> str:
-    """A pass with the options that are not its defaults; `..` for what no text can hold."""
+    """Returns a pass with the options that are not its defaults; `..` for what no text can hold."""
     parts = []
     for row in fields(one):
         value = getattr(one, row.name)
@@ -167,7 +169,8 @@ def _same(value: object, default: object) -> bool:
 
 
 def find_pass(name: str) -> type[Pass]:
-    """The pass of a name, loaded. Raises PluginError where there is none, or it is no pass."""
+    """Returns the pass of a name, loaded. Raises PluginError where there is none, or it is no
+    pass."""
     found = registry.find("qir.passes", name)
     if not (isinstance(found, type) and issubclass(found, Pass)):
         raise PluginError(f"pass {name!r} of {registry.owner('qir.passes', name)} is no Pass")
@@ -175,9 +178,9 @@ def find_pass(name: str) -> type[Pass]:
 
 
 def parse_passes(text: str) -> tuple[Pass, ...]:
-    """Passes of a text, in order, with `;`, `,` or blanks between them.
+    """Parses passes in order, separated by `;`, `,` or blanks.
 
-    Raises UsageError for text that is none, PluginError for a pass that is not there.
+    Raises UsageError for a malformed text, PluginError for an unknown pass.
     """
     reader = _Reader(text)
     found = list(reader.passes())
@@ -191,7 +194,7 @@ Given = dict[str, "str | list[str]"]
 
 
 def make_pass(name: str, given: Given) -> Pass:
-    """A pass with options of texts; UsageError naming the options it has."""
+    """Returns a pass with options of texts; UsageError naming the options it has."""
     kind = find_pass(name)
     known = options(kind)
     hints = get_type_hints(kind)
@@ -229,7 +232,7 @@ def _unknown(name: str, key: str, known: tuple[Option, ...]) -> str:
 
 
 def _value(hint: object, text: str | list[str]) -> object:
-    """A value of that type; ValueError where the text is none."""
+    """Returns a value of that type; raises ValueError where the text is none."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return _one_of(parts, text)
@@ -300,7 +303,7 @@ class _Reader:
         return rows
 
     def _text(self, ends: str) -> str:
-        """A word up to one of these, or what stands in quotes."""
+        """Returns a word up to one of these, or what is in quotes."""
         if (quote := self._peek()) not in ("'", '"'):
             return self._word(ends).strip()
         self.at += 1
@@ -323,7 +326,7 @@ class _Reader:
         return self.text[start : self.at]
 
     def _skip(self, blanks: str) -> bool:
-        """Passes over these; says whether anything stands after them."""
+        """Passes over these; says whether anything is after them."""
         while self._peek() and self._peek() in blanks:
             self.at += 1
         return self.at < len(self.text)

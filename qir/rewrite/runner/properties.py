@@ -1,4 +1,4 @@
-"""What passes may require of a graph, and ensure: named questions, asked at run time."""
+"""Graph properties that passes may require and ensure, evaluated at run time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Property:
 
 
 def _no_node(graph: Graph, wrong: Callable[[Node], str]) -> Fault | None:
-    """The first node of a graph or of its bodies that something is wrong with."""
+    """Returns the first node of a graph or of its bodies that something is wrong with."""
     for _, part in graph.walk():
         for node in part:
             if said := wrong(node):
@@ -118,7 +118,7 @@ PROPERTIES: dict[str, Property] = {
 
 
 def named(name: str, by: str) -> Property:
-    """The property of a name; PassError, naming who asks, where there is none."""
+    """Returns the property of a name; PassError, naming who asks, where there is none."""
     if name in PROPERTIES:
         return PROPERTIES[name]
     near = difflib.get_close_matches(name, PROPERTIES, 1)
@@ -127,7 +127,7 @@ def named(name: str, by: str) -> Property:
 
 
 def broken(graph: Graph, names: Iterable[str], by: str) -> tuple[str, Fault] | None:
-    """The first of these properties that a graph has not, with the node that shows it."""
+    """Returns the first of these properties that a graph has not, with the node that shows it."""
     for name in names:
         if (fault := named(name, by).find(graph)) is not None:
             return name, fault

@@ -1,4 +1,4 @@
-"""An end to what goes on for ever without asking anybody."""
+"""Wall-clock timeout for a pass."""
 
 from __future__ import annotations
 

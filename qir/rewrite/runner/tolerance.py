@@ -1,4 +1,4 @@
-"""How far a pass may move numbers: what it declares, and validation holds it to."""
+"""How far a pass may change results; validation checks it."""
 
 from __future__ import annotations
 

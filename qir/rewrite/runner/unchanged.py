@@ -1,4 +1,4 @@
-"""Whether a pass that reports no change has left a graph as it was, object by object."""
+"""Checks that a pass that reports no change left the graph as it was, object by object."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class State:
 
     @classmethod
     def of(cls, graph: Graph) -> State:
-        """The state as it is now."""
+        """Returns the state as it is now."""
         return cls(tuple(_part(part) for _, part in graph.walk()))
 
     def other(self, graph: Graph) -> bool:
-        """Whether the graph has another state now."""
+        """Returns whether the graph has another state now."""
         now = State.of(graph).parts
         if len(now) != len(self.parts):
             return True

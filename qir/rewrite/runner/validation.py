@@ -1,9 +1,9 @@
-"""Validation: running a graph before and after a pass, and naming the first tensor that moved.
+"""Runs a graph before and after each pass, and names the first tensor that moved.
 
 After the pass, every tensor that both runs have is given the elements that it had before, once it
-was compared. So what a rewrite does is seen where it is done, and is no excuse for what stands
-after it. Tensors are the same that have one name and one lineage; constants are not compared,
-what is computed from them is.
+was compared. So what a rewrite does is seen where it is done, and is no excuse for what is after
+it. Tensors are the same that have one name and one lineage; constants are not compared, what is
+computed from them is.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Picture:
     """The values of the graph itself, which tell what is new from what has an old name."""
 
     def of(self, graph: Graph) -> Picture:
-        """The same of a copy that is about to be changed."""
+        """Returns the same of a copy that is about to be changed."""
         return Picture(self.samples, self.outputs, frozenset(graph.values.values()))
 
 
@@ -85,7 +85,7 @@ class Validation:
     samples: Sequence[Mapping[str, Tensor]]
 
     def picture(self, graph: Graph) -> Picture:
-        """Everything that a graph computes."""
+        """Runs a graph and returns all its values."""
         seen: list[Mapping[str, RunTensor]] = []
         outputs: list[Mapping[str, RunTensor]] = []
         for inputs in self.samples:
@@ -102,7 +102,8 @@ class Validation:
         return Picture(tuple(seen), tuple(outputs)).of(graph)
 
     def moved(self, before: Picture, graph: Graph, tolerance: Tolerance) -> Moved | None:
-        """The first tensor of a changed graph that is not what it was; None where all are."""
+        """Returns the first tensor of a changed graph that is not what it was; None where all
+        are."""
         if not tolerance.compared:
             return None
         for number, inputs in enumerate(self.samples):
@@ -164,7 +165,7 @@ class _Look:
                 self.moved = Moved(name, far, self.sample)
 
     def _far(self, old: RunTensor, kind: TensorType, new: Tensor) -> str:
-        """How far elements moved, if it is further than they may."""
+        """Returns how far elements moved, if it is further than they may."""
         mine, theirs = old.type.quant, kind.quant
         if (mine is None) != (theirs is None) or old.data.shape != new.shape:
             return ""  # float values that were quantized, or another layout: nothing to compare
@@ -179,12 +180,12 @@ class _Look:
 
 
 def _made_up(value: Value) -> bool:
-    """Whether a name says only the op: such a name may be given again."""
+    """Returns whether a name says only the op: such a name may be given again."""
     return not value.node.origins and _only_op(value.name, value.node.op)
 
 
 def _untold(value: Value) -> bool:
-    """Whether nobody said which tensor it stands for: then its name does."""
+    """Returns whether nobody said which tensor it stands for: then its name does."""
     return not value.lineage.how and _only_op(value.lineage.tensor, value.node.op)
 
 

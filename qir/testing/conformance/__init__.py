@@ -33,7 +33,7 @@ from qir.testing.conformance.targets import check_target
 
 
 def check_plugin(kind: str, name: str) -> tuple[Check, ...]:
-    """The checks of an installed plugin; `kind` is such as `pass` or `qir.passes`.
+    """Returns the checks of an installed plugin; `kind` is such as `pass` or `qir.passes`.
 
     Raises PluginError for a name or a kind that there is not.
     """

@@ -33,7 +33,7 @@ class Check:
         return f"{self.mark}  {self.name}: {self.detail}".rstrip(": ")
 
     def to_json(self) -> dict[str, object]:
-        """The fields as JSON takes them."""
+        """Returns the fields as JSON takes them."""
         return asdict(self)
 
 
@@ -71,12 +71,12 @@ class Checklist:
         return True
 
     def told(self) -> tuple[Check, ...]:
-        """All of them."""
+        """Returns all of them."""
         return tuple(self._rows)
 
 
 def told(error: BaseException) -> str:
-    """An error in one line."""
+    """Returns an error in one line."""
     plain = isinstance(error, QirError | Broken)
     text = " ".join(str(error).split())
     if plain and text:

@@ -146,7 +146,7 @@ def _breaks(frontend: Frontend, sources: list[Path], folder: Path) -> str:
 
 
 def _broken(whole: bytes, chance: random.Random, number: int) -> bytes:
-    """A file cut short, or with some bytes that are others."""
+    """Returns a file cut short, or with some bytes that are others."""
     if number % 3 == 0:
         return whole[: chance.randrange(len(whole))]
     out = bytearray(whole)

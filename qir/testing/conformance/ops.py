@@ -131,7 +131,7 @@ def _agree(calls: list[Graph]) -> str:
 
 
 def _takes(graph: Graph) -> bool:
-    """Whether the reference takes what a call holds; no op divides by zero."""
+    """Returns whether the reference takes what a call holds; no op divides by zero."""
     try:
         run(graph, {})
     except OpError:
@@ -154,7 +154,7 @@ def _pure(calls: list[Graph]) -> None:
 
 
 def _symbols(calls: list[Graph]) -> str:
-    """The rule on a first axis that is called N, where it takes such a one."""
+    """Returns the rule on a first axis that is called N, where it takes such a one."""
     tried = 0
     for graph in calls:
         node = _node(graph)

@@ -170,7 +170,7 @@ class _Work:
 
 
 def _unfit(one: Pass, graph: Graph) -> bool:
-    """Whether a graph is not what the pass requires."""
+    """Returns whether a graph is not what the pass requires."""
     return broken(graph, one.requires, f"pass {one.name}") is not None
 
 

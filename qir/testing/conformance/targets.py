@@ -169,12 +169,12 @@ def _emits(target: Target, programs: Sequence[Graph]) -> str:
 
 
 def _name(target: Target, form: str, stem: str) -> str:
-    """The name of a file of a form; of a folder it is the stem alone."""
+    """Returns the name of a file of a form; of a folder it is the stem alone."""
     return stem if form in target.folders else f"{stem}{target.suffix_of(form)}"
 
 
 def _bytes(path: Path) -> bytes:
-    """What was written: a file, or all files of a folder with their names."""
+    """Returns what was written: a file, or all files of a folder with their names."""
     if path.is_file():
         return path.read_bytes()
     files = sorted(each for each in path.rglob("*") if each.is_file())
@@ -204,7 +204,8 @@ def _no_form(target: Target, graph: Graph) -> None:
 
 
 def _read(target: Target, path: Path) -> tuple[Frontend | None, Graph | None]:
-    """A file read by a frontend; nothing where none reads it, or not yet all that is in it."""
+    """Returns a file read by a frontend; nothing where none reads it, or not yet all that is in
+    it."""
     try:
         reader = frontend_for(path)
     except InputError:
@@ -249,13 +250,14 @@ def _reads_back(target: Target, programs: Sequence[Graph], codes: int) -> str:
 
 
 def _integer(graph: Graph) -> bool:
-    """Whether ops of a program compute on quantized values: it rounds where its kernels do."""
+    """Returns whether ops of a program compute on quantized values: it rounds where its kernels
+    do."""
     computing = [node for node in graph if node.op not in BRIDGES and node.results]
     return any(value.type.quant for node in computing for value in node.operands.values())
 
 
 def _from_file(target: Target, path: Path, inputs: Arrays) -> Arrays:
-    """What a target computes of a file that it wrote; Unseen where it runs none."""
+    """Returns what a target computes of a file that it wrote; Unseen where it runs none."""
     if type(target).compile_file is Target.compile_file:
         said = "and the target does not run its files (compile_file)"
         raise Unseen(f"no frontend reads {target.suffix} files, {said}: nobody can tell")
@@ -282,7 +284,7 @@ def _near(graph: Graph, wanted: Arrays, given: Arrays, codes: int, what: str) ->
 
 
 def _grouped(target: Target, graph: Graph) -> Graph:
-    """The program as the runtime of a target groups it."""
+    """Returns the program as the runtime of a target groups it."""
     own = target.computed(graph, Ledger())
     return own or run_passes(graph, [Group(target.profile)], Ledger())
 

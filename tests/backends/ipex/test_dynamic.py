@@ -135,3 +135,41 @@ def test_a_gru_stays_float_and_the_plan_says_why() -> None:
     assert {d.reason for d in plan.decisions if d.op == "gru"} == {
         "only matrix products and convolutions are quantized without data"
     }
+
+
+@pytest.mark.parametrize("ways", [1, 2])
+def test_an_lstm_with_its_states_is_a_module_too(ways: int) -> None:
+    """Its results are nested, and its two directions share the scales of their weights."""
+    torch.manual_seed(3)
+    net, x = nn.LSTM(8, 16, bidirectional=ways == 2).eval(), torch.randn(3, 5, 8)
+    light = qir.quantize(qir.load(net, inputs=(x,)), dynamic=True, target=TARGET)
+    module: Any = qir.build(light, target=TARGET, format="module")
+    found, (h, c) = module(x)
+    wanted, (h_wanted, c_wanted) = net(x)
+    for ours, theirs in ((found, wanted), (h, h_wanted), (c, c_wanted)):
+        assert ours.shape == theirs.shape
+        assert (ours - theirs).abs().max() < 0.02
+    assert "quantized_lstm" in str(next(module.children()).graph)
+
+
+class Named(nn.Module):
+    """A layer whose results have names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        y = self.layer(x)
+        return {"logits": y, "sizes": y.abs()}
+
+
+def test_a_static_module_keeps_the_names_of_its_results() -> None:
+    torch.manual_seed(5)
+    net, x = Named().eval(), torch.randn(20, 6)
+    graph = qir.load(net, inputs=(x,))
+    quantized = qir.quantize(graph, qir.calibrate(graph, x.numpy()), target=TARGET)
+    module: Any = qir.build(quantized, target=TARGET, format="module")
+    found, wanted = module(x), net(x)
+    assert found.keys() == wanted.keys()
+    assert all((found[name] - wanted[name]).abs().max() < 0.05 for name in wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -106,6 +106,22 @@ def asked_by(runtime: TensorFlow, of: Older, one: Layer) -> Array:
     return runtime.run(asked, f"{node}:0")[0]
 
 
+def as_a_convolution(of: Layer) -> Array:
+    """What a product of u8 gives whose sums are multiplied by one over the result's scale."""
+    sums = (of.x.astype(np.int64) @ of.w.astype(np.int64)).astype(F)
+    unit = F(F(of.x_reach / F(255)) * F(of.w_reach[0] / F(127)))
+    reals = (sums * unit).astype(F) + of.bias
+    return np.asarray(np.clip(np.rint(reals * F(F(1) / F(of.out / F(255)))), 0, 255))
+
+
+def anywhere(form: Form, seed: int) -> Layer:
+    """A product whose results are seldom ties."""
+    rng, one = np.random.default_rng(seed + 100), layer(form, seed, flat=True)
+    unit = float(one.x_reach / F(255) * one.w_reach[0] / F(127))
+    bias = (rng.normal(0, 500, one.bias.shape) * unit).astype(F)
+    return replace(one, bias=bias, out=F(one.out * rng.uniform(0.7, 1.4)))
+
+
 @pytest.mark.parametrize("of", OLDER, ids=lambda of: f"{of.name} {of.form.data}")
 def test_older_names_ask_for_the_kernels_of_the_newer(runtime: TensorFlow, of: Older) -> None:
     count, one_scale = Count(), of.flat or of.name == "QuantizedConv2DAndRequantize"
@@ -119,6 +135,10 @@ def test_older_names_ask_for_the_kernels_of_the_newer(runtime: TensorFlow, of: O
             off = np.abs(found.astype(np.int32) - wanted)
             assert off.max() <= 1
             assert off.mean() < 0.1
+            assert np.array_equal(as_a_convolution(one), wanted)
+            drawn = anywhere(of.form, seed)
+            wanted = asked_by(runtime, of, drawn)
+            assert np.array_equal(ours(of.form, drawn, wanted.shape), wanted)
         else:
             count.add(found, wanted, seed)
     if count.total:

@@ -39,9 +39,9 @@ Made by `python -m tests.frontends.torch.support_page`. The entries are those of
 of that name, with what later versions added.
 
 - *Read*: as ops of the language; *foreign*: kept, and run by PyTorch.
-- *Run*: what QIR computes beside what PyTorch computes. *Equal*: every integer and every float.
+- *Run*: what QIR computes, compared with PyTorch. *Equal*: every integer and every float.
   *Near*: within 1e-5 of the largest float, unless the last column says more. *Not claimed*: some
-  integers differ, and the ledger says that the profile does not foresee every value.
+  integers differ, and the ledger says that the profile does not predict every value.
 - *Written*: given back to PyTorch (`qir.build(graph, format="fx")`), and how its results compare.
 
 `tests/frontends/torch/test_support_page.py` tries each entry again and compares the numbers; of

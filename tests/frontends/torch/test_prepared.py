@@ -153,7 +153,4 @@ def test_observers_of_torchao_are_known_by_the_names_of_their_classes() -> None:
     other = type("ObserverBase", (nn.Identity,), {"__module__": "user.observers"})
     kept, count = without_observers(nn.Sequential(base(), other(), nn.ReLU()))
     assert count == 1
-    assert [type(part).__module__ for part in kept][:2] == [
-        "torch.nn.modules.linear",
-        "user.observers",
-    ]
+    assert [type(part).__name__ for part in kept] == ["Identity", "ObserverBase", "ReLU"]

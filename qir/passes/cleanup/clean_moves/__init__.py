@@ -53,12 +53,12 @@ def _made_by(*ops: str) -> Callable[[Value], bool]:
 
 
 def _same(found: Value | None, node: Node) -> Value | None:
-    """The value, if it may stand for the node's result."""
+    """Returns the value, if it may stand for the node's result."""
     return found if found is not None and found.type == node.result.type else None
 
 
 def _instead(find: _Find) -> Replacement:
-    """A value that is there already stands for what matched."""
+    """Returns a value that is there already stands for what matched."""
 
     def replace(graph: Graph, match: Match) -> Value | None:
         return _same(find(match.root), match.root)
@@ -74,7 +74,8 @@ def _again(
     attrs: dict[str, Attr],
     more: Value | None = None,
 ) -> Value | None:
-    """One op in the place of two; None where it makes another type, as maps of integers may be."""
+    """Returns one op in the place of two; None where it makes another type, as maps of integers may
+    be."""
     node, inner = match.root, match["x"].node
     operands = {"x": x} if more is None else {"x": x, "shape": more}
     try:
@@ -136,7 +137,7 @@ def _takes_all(node: Node) -> bool:
 
 
 def _known_same(node: Node) -> bool:
-    """Whether a reshape or expand makes the shape that is there."""
+    """Returns whether a reshape or expand makes the shape that is there."""
     shape = _x(node).type.shape
     if node.op not in (*RESHAPES, "expand") or None in shape:
         return False
@@ -156,7 +157,8 @@ def _permuted(graph: Graph, match: Match) -> Value | None:
 
 
 def _reshaped(graph: Graph, match: Match) -> Value | None:
-    """A reshape of what the first of two reshapes takes, where all sizes but one are known."""
+    """Returns a reshape of what the first of two reshapes takes, where all sizes but one are
+    known."""
     first, second = match["x"].node, match.root
     x, shape = _x(first), second.result.type.shape
     if x.type == second.result.type and (None not in shape or _undone(first, second)):
@@ -187,7 +189,7 @@ def _new_reshape(graph: Graph, match: Match, x: Value, sizes: list[int]) -> Valu
 
 
 def _undone(first: Node, second: Node) -> bool:
-    """Whether axes are put in and taken out at the same places."""
+    """Returns whether axes are put in and taken out at the same places."""
     pair = (first.op, second.op)
     if pair not in (("unsqueeze", "squeeze"), ("squeeze", "unsqueeze")):
         return False
@@ -207,7 +209,7 @@ def _padded(graph: Graph, match: Match) -> Value | None:
 
 
 def _sliced(graph: Graph, match: Match) -> Value | None:
-    """One slice for two, along axes of known sizes."""
+    """Returns one slice for two, along axes of known sizes."""
     first, second = match["x"].node, match.root
     x = _x(first)
     taken: dict[int, range] = {}
@@ -236,7 +238,7 @@ def _sliced(graph: Graph, match: Match) -> Value | None:
 
 
 def _part(value: Value, axis: int) -> tuple[Value, int, int] | None:
-    """What a value is a part of along an axis, from where, to before where."""
+    """Returns what a value is a part of along an axis, from where, to before where."""
     node = value.node
     if node.op == "split" and isinstance(at := node.attrs["axis"], int):
         sizes = _wholes(node.attrs["sizes"])
@@ -257,7 +259,8 @@ def _part(value: Value, axis: int) -> tuple[Value, int, int] | None:
 
 
 def _joined(graph: Graph, match: Match) -> Value | None:
-    """What was cut, where a concat joins all its parts in their order, maybe beside others."""
+    """Returns what was cut, where a concat joins all its parts in their order, maybe next to
+    others."""
     node, values = match.root, match.root.variadic("xs")
     axis = node.attrs["axis"]
     assert isinstance(axis, int)
@@ -274,7 +277,8 @@ def _joined(graph: Graph, match: Match) -> Value | None:
 
 
 def _run(values: list[Value], first: int, axis: int) -> tuple[Value, int]:
-    """The value whose parts stand from here on, and how many they are; else the one that does."""
+    """Returns the value whose parts stand from here on, and how many they are; else the one that
+    does."""
     found = _part(values[first], axis)
     if found is None or found[1] != 0 or len(values) == 1:
         return values[first], 1
@@ -303,7 +307,7 @@ def _concat(
 
 
 def _cut_out(graph: Graph, match: Match) -> Value | None:
-    """The operand of a concat that a slice takes out again."""
+    """Returns the operand of a concat that a slice takes out again."""
     node, joined = match.root, match["x"].node
     axis = joined.attrs["axis"]
     assert isinstance(axis, int)
@@ -320,7 +324,7 @@ def _cut_out(graph: Graph, match: Match) -> Value | None:
 
 
 def _flat(graph: Graph, match: Match) -> Value | None:
-    """One concat for a concat of concats along one axis."""
+    """Returns one concat for a concat of concats along one axis."""
     node, values = match.root, match.root.variadic("xs")
     rank, axis = node.result.type.rank, node.attrs["axis"]
     assert isinstance(axis, int)
@@ -344,7 +348,7 @@ def _flat(graph: Graph, match: Match) -> Value | None:
 
 
 def holds(wide: DType, narrow: DType) -> bool:
-    """Whether a type has every number of another, so that a cast to it loses nothing."""
+    """Returns whether a type has every number of another, so that a cast to it loses nothing."""
     if wide == narrow:
         return True
     if STRING in (wide, narrow) or wide == BOOL:
@@ -379,7 +383,7 @@ def _kinds(first: Node, second: Node) -> tuple[DType, DType, DType] | None:
 
 
 def _cast(graph: Graph, match: Match) -> Value | None:
-    """One cast for two, or none, where the first loses nothing."""
+    """Returns one cast for two, or none, where the first loses nothing."""
     first, second = match["x"].node, match.root
     kinds = _kinds(first, second)
     if kinds is None or not holds(kinds[1], kinds[0]):
@@ -403,7 +407,7 @@ _STILL = ("identity", "dropout", "transpose", "pad", "tile", "flip", "slice", "e
 
 
 def _made(*ops: str) -> Var:
-    """What one of these ops has made; other users of it are no hindrance."""
+    """Returns what one of these ops has made; other users of it are no hindrance."""
     return _X.check(f"it is made by {' or '.join(ops)}", _made_by(*ops))
 
 
@@ -439,11 +443,11 @@ _REWRITES = (
 class CleanMoves(PatternPass):
     """Removes identity, dropout, and moves, casts and sums without effect; merges two moves.
 
-    Transposes are composed, also where ops on each element stand between that nobody else reads;
+    Transposes are composed, also where ops on each element are between that nobody else reads;
     `layout` takes them through all others. Reshapes (also flatten, squeeze, unsqueeze) follow the
     last one where all sizes but one are known, what slices cut and concat joins again is what was
-    cut. Casts go where the first has every number of the type before it. x * 1, x / 1, x - 0.0,
-    x + -0.0 and -(-x) are x; x + 0.0 stays, since it makes 0.0 of -0.0. NaN stays NaN, whatever its
+    cut. Casts go where the first has every number of the type before it. x * 1, x / 1, x - 0.0, x +
+    -0.0 and -(-x) are x; x + 0.0 stays, since it makes 0.0 of -0.0. NaN stays NaN, whatever its
     bits.
     """
 
@@ -452,7 +456,7 @@ class CleanMoves(PatternPass):
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
-        """A transpose and the one that undoes it."""
+        """Returns a transpose and the one that undoes it."""
         text = (
             "graph main as native {\n  %x = input() : 2x3xf32\n"
             "  %t = transpose(%x) {perm = (1, 0)} : 3x2xf32\n"

@@ -20,7 +20,8 @@ _LONGEST = 64
 
 
 def _number(value: Value, *, wanted: int, minus: bool = False) -> bool:
-    """Whether it is a constant of plain numbers, all of them that one, which no training moves."""
+    """Returns whether it is a constant of plain numbers, all of them that one, which no training
+    moves."""
     held = value.constant
     if held is None or held.type.quant or value.node.attrs["trainable"] or not held.held.size:
         return False
@@ -52,7 +53,8 @@ def _kept(graph: Graph, match: Match) -> Value | None:
 
 
 def _unturned(graph: Graph, match: Match) -> Value | None:
-    """The ops between two transposes, which stand on what the first one takes, turned by both."""
+    """Returns the ops between two transposes, which are on what the first one takes, turned by
+    both."""
     root = match.root
     between = _between(root.operands["x"])
     if not between:
@@ -89,7 +91,8 @@ def _perm(node: Node) -> tuple[int, ...]:
 
 
 def _between(value: Value) -> list[Node]:
-    """The ops from a value down to a transpose, each with one reader; none where one is another."""
+    """Returns the ops from a value down to a transpose, each with one reader; none where one is
+    another."""
     found: list[Node] = []
     while value.node.op != "transpose":
         node = value.node
@@ -101,12 +104,13 @@ def _between(value: Value) -> list[Node]:
 
 
 def _flow(node: Node) -> Value:
-    """The operand that is no constant."""
+    """Returns the operand that is no constant."""
     return next(v for v in node.operands.values() if v.constant is None)
 
 
 def _each(node: Node) -> bool:
-    """Whether an op works on each element by itself, with no more than one number beside it."""
+    """Returns whether an op works on each element by itself, with no more than one number next to
+    it."""
     if node.schemes or node.bodies or node.stages or node.inner or len(node.results) != 1:
         return False
     held = [v.constant for v in node.operands.values()]
@@ -133,7 +137,7 @@ _BACK = Var("x").check(
 
 
 def _whole(value: Value) -> bool:
-    """Whether negating twice gives it back: of integers, where the type fills its bytes."""
+    """Returns whether negating twice gives it back: of integers, where the type fills its bytes."""
     kind = value.type.dtype
     return kind.is_float or (kind.is_integer and kind.bits in (8, 16, 32, 64))
 

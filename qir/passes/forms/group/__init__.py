@@ -77,7 +77,7 @@ class Group(Fusing):
         return sum(known[step].run(graph, made) for step in self.steps(named))
 
     def steps(self, named: Profile) -> tuple[str, ...]:
-        """The preparation steps that are taken, in order."""
+        """Returns the preparation steps that are taken, in order."""
         return named.prepare
 
     def _wrap(self, name: str, made: Graph) -> None:
@@ -115,12 +115,12 @@ class Group(Fusing):
         return any(REAL in kinds for row in rows for kinds in row.when.storage.values())
 
     def rewrite(self, match: ChainMatch, graph: Graph) -> str:
-        """The chain, and the row of the profile that says it is one kernel."""
+        """Returns the chain, and the row of the profile that says it is one kernel."""
         said = _says(self.named(graph), self._row(match, graph))
         return f"{super().rewrite(match, graph)} by {said}"
 
     def promised(self, match: ChainMatch, graph: Graph) -> tuple[Entry, ...]:
-        """What the profile claims of the kernel, where that is not every byte."""
+        """Returns what the profile claims of the kernel, where that is not every byte."""
         row = self._row(match, graph)
         return entries(row.claim if row else "unknown", self.name, match.head.name)
 
@@ -133,14 +133,14 @@ class Group(Fusing):
         return all(conditions()[need].met(match) for need in row.needs)
 
     def _row(self, match: ChainMatch, graph: Graph) -> Row | None:
-        """The row of the profile that speaks of these ops."""
+        """Returns the row of the profile that speaks of these ops."""
         kind = "real" if match.result is None else "codes"
         chain = tuple(n.op for n in match.ops)
         return self.named(graph).group(chain, match.query, result=kind)
 
 
 def told(kernel: KernelGroup, named: Profile) -> str:
-    """A kernel's ops, and the row of the profile that says it is one."""
+    """Returns a kernel's ops, and the row of the profile that says it is one."""
     return f"{' |> '.join(kernel.chain)} by {_says(named, kernel.row)}"
 
 

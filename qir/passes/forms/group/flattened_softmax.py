@@ -1,5 +1,4 @@
-"""A softmax that its source has as one op on axes taken as one, and the graph as an op of rows
-between a flatten and a reshape back: what a runtime computes on quantized values as one kernel."""
+"""Matches a softmax over several flattened axes, which some runtimes compute as one kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ class SoftmaxNodes:
 
 
 def rows(node: Node) -> SoftmaxNodes | None:
-    """The three that a reshape ends."""
+    """Returns the three that a reshape ends."""
     soft = node.operands["x"].node if node.op == "reshape" else node
     flat = soft.operands["x"].node if soft.op in _KINDS else node
     if flat.op != "flatten" or any(n.stages or n.schemes for n in (flat, soft, node)):
@@ -32,5 +31,5 @@ def rows(node: Node) -> SoftmaxNodes | None:
 
 
 def lays_back(node: Node) -> bool:
-    """Whether a reshape is part of such a softmax, and moves nothing by itself."""
+    """Returns whether a reshape is part of such a softmax, and moves nothing by itself."""
     return rows(node) is not None

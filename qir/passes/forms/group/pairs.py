@@ -1,4 +1,4 @@
-"""Pairs of quantize and dequantize, as steps before grouping put them."""
+"""Inserts pairs of quantize and dequantize before grouping."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def put_pair(graph: Graph, value: Value, quant: QuantType, before: Node | None =
 
 
 def has_one_scale(quant: QuantType | None) -> bool:
-    """Whether a tensor has one scale and zero point, known before it is computed."""
+    """Returns whether a tensor has one scale and zero point, known before it is computed."""
     return quant is not None and quant.grain is None and not quant.dynamic

@@ -1,4 +1,4 @@
-"""Steps before grouping that several backends take; no number changes by them."""
+"""Preparation steps that several backends share; they change no results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _move_pairs(graph: Graph, prepared: Preparation) -> int:
 
 
 def _move_up(graph: Graph, moving: frozenset[str]) -> int:
-    """A quantize after ops that only move elements is also put before them."""
+    """Moves a quantize after ops that only move elements also before them; returns how many."""
     count = 0
     for node in reversed(list(graph)):
         if node.op not in moving or lays_back(node):
@@ -63,8 +63,10 @@ def _move_up(graph: Graph, moving: frozenset[str]) -> int:
 
 
 def _move_down(graph: Graph, moving: frozenset[str], *, weights: bool) -> int:
-    """A dequantize before ops that only move elements is also put after them; of `weights` too, for
-    a runtime that has no layers whose weights are turned."""
+    """Moves a dequantize before ops that only move elements also after them; returns how many.
+
+    With `weights` also those of weights, for runtimes without layers that transpose weights.
+    """
     count = 0
     for node in graph:
         x = node.operands.get("x")

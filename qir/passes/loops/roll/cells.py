@@ -1,4 +1,4 @@
-"""Bodies that are exactly the cell of a recurrent layer, with the weights of its gates.
+"""Matches loop bodies that are the cell of a recurrent layer, and collects its weights.
 
 A gate reads a sum: products of the entry, of the state, or of both side by side, biases, and a
 peephole. Splits and slices of columns are followed through activations and sums, so that it does
@@ -379,7 +379,7 @@ class CellReader:
         return None
 
     def _products(self, part: Columns) -> Iterator[Value]:
-        """Yields what the products of a sum read, one beside the other too."""
+        """Yields what the products of a sum read, one next to the other too."""
         for a, b in self._sides(part, "add"):
             yield from self._products(a)
             yield from self._products(b)

@@ -1,4 +1,4 @@
-"""First steps of which a constant is left: what an op makes of the state that they begin with."""
+"""First steps that constant folding reduced to a constant."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Folded:
 
     graph: Graph
     begins: Callable[[Row], Value | None]
-    """What stands at the first step where later ones have these, if that is a state."""
+    """What is at the first step where later ones have these, if that is a state."""
     alike: Callable[[Node, Node], bool]
 
     def firsts(self, row: Row) -> dict[str, Value] | None:
-        """The operands of the op of which the constant in front is the result; None: it is not."""
+        """Returns the operands of the op that the preceding constant is the result of, or None."""
         held, node = row[0].constant, row[1].node
         if held is None or row[1].constant is not None:
             return None
@@ -44,7 +44,8 @@ class Folded:
         return operands
 
     def _operands(self, tail: Row, depth: int) -> dict[str, Value] | None:
-        """What the op of the later steps is given at the first one; None where nobody knows."""
+        """Returns what the op of the later steps is given at the first one; None where nobody
+        knows."""
         one = tail[0].node
         same = all(v.node.op == one.op and self.alike(one, v.node) for v in tail)
         if depth > _DEEPEST or not same or any(v.index != tail[0].index for v in tail):
@@ -58,7 +59,7 @@ class Folded:
         return found
 
     def _first(self, tail: Row, depth: int) -> Value | None:
-        """What stands at the first step where the later ones have these."""
+        """Returns what is at the first step where the later ones have these."""
         if (state := self.begins(tail)) is not None:
             return state
         held = tail[0].constant
@@ -81,12 +82,12 @@ class Folded:
 
 
 def constant(data: Data, kind: TensorType) -> Value:
-    """A constant that stands in no graph of the model yet."""
+    """Returns a constant that is in no graph of the model yet."""
     return Graph().constant(Array(data, TensorType(data.shape, kind.element)))
 
 
 def zeros(kind: TensorType) -> Value | None:
-    """A state of zeros; None where its sizes are not known, or it is quantized."""
+    """Returns a state of zeros; None where its sizes are not known, or it is quantized."""
     sizes = known(kind.shape)
     if sizes is None or kind.quant is not None or not kind.dtype.is_float:
         return None

@@ -1,4 +1,4 @@
-"""Scans and loops whose body is exactly the cell of a recurrent layer, or of several."""
+"""Rewrites scans and loops whose body is the cell of a recurrent layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that are alike: rows of values, one of every step, and the scan that they are."""
+"""Finds repeated steps and rewrites them as a scan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qir.ir.node import Node, Value
 from qir.passes.loops.roll.folded import Folded, zeros
 
 Row: TypeAlias = tuple[Value, ...]
-"""What stands at one place of every step, in the order of the steps."""
+"""What is at one place of every step, in the order of the steps."""
 _NEVER = frozenset({"input", "constant", "output", "foreign", "fused"})
 _MOST_TRIES = 64
 
@@ -31,7 +31,8 @@ class SequenceEntry:
 
 
 def entry_of(value: Value) -> SequenceEntry | None:
-    """The entry that a squeezed slice, a squeezed part of a split, or a gather of one is."""
+    """Returns the entry that a squeezed slice, a squeezed part of a split, or a gather of one
+    is."""
     node = value.node
     x = node.operands.get("x")
     if x is None:
@@ -79,7 +80,7 @@ def _at(source: Value, axis: Attr, index: Attr) -> SequenceEntry | None:
 
 
 def sequences(graph: Graph) -> Iterator[Row]:
-    """The entries of every sequence of which all are read, in their order."""
+    """Yields the entries of every sequence of which all are read, in their order."""
     found: dict[tuple[Value, int], dict[int, Value]] = {}
     for node in graph:
         if node.op in ("squeeze", "gather") and (entry := entry_of(node.result)) is not None:
@@ -102,7 +103,7 @@ def last_rows(entries: Row) -> list[Row]:
 
 
 def _forward(entries: Row) -> Iterator[Row]:
-    """The users of entries that stand alike in every step, and theirs, nearest first."""
+    """Yields the users of entries that stand alike in every step, and theirs, nearest first."""
     todo, seen = [entries], {value.node for value in entries}
     while todo:
         row = todo.pop(0)
@@ -173,7 +174,7 @@ class RepeatedSteps:
         return next(iter(self.rows))
 
     def trace(self, row: Row) -> bool:
-        """Whether all that a row stands on is alike in every step."""
+        """Returns whether all that a row is on is alike in every step."""
         pending = [row]
         while pending:
             stuck: list[Row] = []
@@ -200,7 +201,7 @@ class RepeatedSteps:
         return True
 
     def _leaf(self, row: Row) -> bool:
-        """Whether a row is of values from outside, entries, or what was handed on."""
+        """Returns whether a row is of values from outside, entries, or what was handed on."""
         if row in self.entries or row in self.shared or row in self.handed:
             return True
         first = row[0]
@@ -226,7 +227,7 @@ class RepeatedSteps:
         return True
 
     def _alike(self, row: Row) -> bool:
-        """Whether a row is of different nodes that are the same op on the same slots."""
+        """Returns whether a row is of different nodes that are the same op on the same slots."""
         nodes = [value.node for value in row]
         one = nodes[0]
         if one.op in _NEVER or len(set(nodes)) < len(nodes) or not self.nodes.isdisjoint(nodes):
@@ -242,7 +243,8 @@ class RepeatedSteps:
         return True
 
     def _folded(self, row: Row) -> dict[str, Value] | None:
-        """The operands of the first step, of which somebody has left what they make, a constant."""
+        """Returns the operands of the first step, of which somebody has left what they make, a
+        constant."""
         nodes = [value.node for value in row[1:]]
         if row[0].constant is None or nodes[0].op in _NEVER or len(set(nodes)) < len(nodes):
             return None
@@ -258,7 +260,8 @@ class RepeatedSteps:
         return {} if again else firsts
 
     def _begins(self, tail: Row) -> Value | None:
-        """The start of a state that later steps have as these: zeros where nothing else is said."""
+        """Returns the start of a state that later steps have as these: zeros where nothing else is
+        said."""
         before = self.shifts.get(tail)
         if before is None:
             return None
@@ -267,7 +270,7 @@ class RepeatedSteps:
     # -- what others read -----------------------------------------------------------------------
 
     def serve(self) -> bool:
-        """Whether all that others read can be given by a scan; finds the stacks."""
+        """Returns whether all that others read can be given by a scan; finds the stacks."""
         for row in self.rows:
             stacks, stacking = self._stacks(row)
             for i, value in enumerate(row):
@@ -284,7 +287,7 @@ class RepeatedSteps:
         return not self._stand_on_steps(given)
 
     def _stacks(self, row: Row) -> tuple[list[Stack], set[Node]]:
-        """The stacks of a row, and the nodes between."""
+        """Returns the stacks of a row, and the nodes between."""
         found: list[Stack] = []
         between: set[Node] = set()
         for node in row[0].users:
@@ -298,7 +301,7 @@ class RepeatedSteps:
         return found, between
 
     def _stand_on_steps(self, values: list[Value]) -> bool:
-        """Whether one of these is made from what a step makes."""
+        """Returns whether one of these is made from what a step makes."""
         least = min(node._rank for node in self.nodes)
         todo, seen = [value.node for value in values], set[Node]()
         while todo:
@@ -317,7 +320,8 @@ def _equal_constants(row: Row) -> bool:
 
 
 def _same_node(a: Node, b: Node) -> bool:
-    """Whether two nodes are one op with the same attributes, types and slots, and no bodies."""
+    """Returns whether two nodes are one op with the same attributes, types and slots, and no
+    bodies."""
     if a is b:
         return True
     if a.op != b.op or a.profile != b.profile or list(a.operands) != list(b.operands):
@@ -330,7 +334,8 @@ def _same_node(a: Node, b: Node) -> bool:
 
 
 def _stack(node: Node, row: Row) -> Stack | None:
-    """How a concat stacks a row, each put on axes of 1 by the same unsqueeze; None: it does not."""
+    """Returns how a concat stacks a row, each put on axes of 1 by the same unsqueeze; None: it does
+    not."""
     parts = node.variadic("xs")
     makers = [part.node for part in parts]
     if len(parts) != len(row) or any(m.op != "unsqueeze" for m in makers):
@@ -409,7 +414,7 @@ def _give(graph: Graph, steps: RepeatedSteps, made: list[tuple[Value, Value]]) -
 
 
 def _body(steps: RepeatedSteps) -> tuple[Graph, dict[Value, Value], list[Value]]:
-    """The last step as a body, what stands in it for each of its values, and what it shares."""
+    """Returns the last step as a body, what is in it for each of its values, and what it shares."""
     body = Graph("body", "")
     known: dict[Value, Value] = {}
     for i, row in enumerate(steps.carried):

@@ -94,7 +94,8 @@ class Unroll(Pass):
 
 
 def _size(graph: Graph, node: Node) -> RunCount | None:
-    """How often it runs, and what that makes; None where nobody knows, or it cannot be said."""
+    """Returns how often it runs, and what that makes; None where nobody knows, or it cannot be
+    said."""
     if node.schemes or node.inner:
         return None
     if node.op in LAYERS:
@@ -108,7 +109,7 @@ def _size(graph: Graph, node: Node) -> RunCount | None:
 
 
 def _count(node: Node, body: Graph) -> int | None:
-    """How often a loop runs, where its condition is true throughout."""
+    """Returns how often a loop runs, where its condition is true throughout."""
     held, start = node.operands.get("count"), node.operands.get("cond")
     go = next(iter(body.outputs.values()))
     while go.node.op == "identity":
@@ -131,7 +132,7 @@ def _length(node: Node) -> int | None:
 
 
 def _axes(node: Node, name: str, values: Sequence[Value]) -> list[int]:
-    """The axis of each; none given: the first."""
+    """Returns the axis of each; none given: the first."""
     along = node.attrs[name] if node.op == "scan" else ()
     named = [a for a in along if isinstance(a, int)] if isinstance(along, tuple) else []
     return [a % v.type.rank for a, v in zip(named or [0] * len(values), values, strict=True)]
@@ -143,7 +144,8 @@ def _backwards(node: Node, name: str, count: int) -> list[bool]:
 
 
 def _moves(node: Node, body: Graph) -> bool:
-    """Whether sequences and parts are floats, or integers of one map: these are cut and joined."""
+    """Returns whether sequences and parts are floats, or integers of one quantized type: these are
+    cut and joined."""
     parts = node.results[len(node.variadic("vs")) :]
     quants = [value.type.quant for value in (*node.variadic("ss"), *parts)]
     return all(q is None or (q.grain is None and not q.dynamic) for q in quants)
@@ -180,7 +182,7 @@ def _rounds(graph: Graph, node: Node, count: int) -> list[Value | None]:
 
 
 def _first(graph: Graph, node: Node, body: Graph, index: int) -> list[Value]:
-    """The number of a round, and that it is to be run."""
+    """Returns the number of a round, and that it is to be run."""
     data = (np.asarray(index, np.int64), np.asarray(True))
     return [
         graph.constant(

@@ -50,7 +50,7 @@ def hidden_of(node: Node) -> int:
 
 
 def layer_size(node: Node) -> RunCount | None:
-    """The steps of a layer; None where they are not known, or cannot be written as ops."""
+    """Returns the steps of a layer; None where they are not known, or cannot be written as ops."""
     x = node.operands["x"].type.shape
     batch, steps = (x[0], x[1]) if node.attrs["batch_first"] is True else (x[1], x[0])
     starts = [slot for slot in ("h0", "c0") if spec(node.op).slot(slot)]
@@ -105,7 +105,7 @@ class _Layer:
         self.one: Value | None = None
 
     def add(self, op: str, attrs: Mapping[str, Attr] | None = None, **operands: Value) -> Value:
-        """One op before the layer, with its origins and profile."""
+        """Returns one op before the layer, with its origins and profile."""
         node = self.node
         return self.graph.add(
             op, operands, attrs, before=self.before, origins=node.origins, profile=node.profile
@@ -157,7 +157,7 @@ class _Layer:
         ]
 
     def part(self, value: Value, axis: int, index: int, *, name: str = "") -> Value:
-        """One entry of an axis."""
+        """Returns one entry of an axis."""
         if (held := value.constant) is not None and not name:
             return self.held(np.take(held.data, index, axis), f"{value.name}.{index}")
         attrs = {"starts": (index,), "ends": (index + 1,), "axes": (axis,), "steps": (1,)}
@@ -178,13 +178,13 @@ class _Layer:
         return tuple(out)
 
     def outputs(self, made: list[list[Value]]) -> Value:
-        """The states of all steps and directions."""
+        """Returns the states of all steps and directions."""
         axes, step, way = ((1, 2), 1, 2) if self.first else ((0, 1), 0, 1)
         wide = [[self.add("unsqueeze", {"axes": axes}, x=part) for part in parts] for parts in made]
         return self.join([self.join(parts, step) for parts in wide], way)
 
     def last(self, parts: list[Value]) -> Value:
-        """The last states of the directions."""
+        """Returns the last states of the directions."""
         axis = 1 if self.first else 0
         return self.join([self.add("unsqueeze", {"axes": (axis,)}, x=p) for p in parts], axis)
 
@@ -219,7 +219,7 @@ class _Layer:
         return self.add("linear", x=x, w=w, bias=bias)
 
     def functions(self, way: int) -> list[Apply]:
-        """The activations of one direction."""
+        """Returns the activations of one direction."""
         each, names = len(USUAL[self.op]), _names(self.node)
         return [self.function(i, names[i]) for i in range(way * each, (way + 1) * each)]
 
@@ -238,7 +238,7 @@ class _Layer:
         return function(total)
 
     def split(self, value: Value) -> list[Value]:
-        """The sums of the gates."""
+        """Returns the sums of the gates."""
         attrs: dict[str, Attr] = {"sizes": (self.hidden,) * self.gates, "axis": 1}
         made = self.graph.add(
             "split",

@@ -1,0 +1,63 @@
+"""Reads and writes `.qir` files: a graph with its profiles, ledger and journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qir.errors import InputError
+from qir.ir import file
+from qir.ir.graph import Graph
+from qir.ledger import Change, Ledger
+from qir.profiles import bring, profile_text
+from qir.rewrite.runner.journal import Journal
+
+SUFFIX = ".qir"
+"""The suffix of QIR's own files."""
+
+
+def read_qir(path: Path, ledger: Ledger) -> Graph:
+    """Reads a `.qir` file and registers the profiles in it."""
+    bundle = file.read(path)
+    for name, text in bundle.profiles.items():
+        if not bring(name, text):
+            said = f"profile {name} says something else here than where {path.name} was written"
+            ledger.add(Change.UNVERIFIED, "load", bundle.graph.name, said)
+    return bundle.graph
+
+
+def read_ledger(source: str | Path) -> Ledger:
+    """Reads the ledger of a `.qir` file; it is empty for other files."""
+    path = Path(source)
+    if path.suffix.lower() != SUFFIX:
+        return Ledger()
+    text = file.read(path).ledger
+    try:
+        return Ledger.from_json(text) if text else Ledger()
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: its ledger cannot be read: {error}") from error
+
+
+def read_journal(source: str | Path) -> Journal:
+    """Reads the journal of passes in a `.qir` file; it is empty for other files."""
+    path = Path(source)
+    if path.suffix.lower() != SUFFIX:
+        return Journal()
+    try:
+        return Journal.from_json(file.texts(path).get("journal", ""))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path}: its journal cannot be read: {error}") from error
+
+
+def write_qir(graph: Graph, path: Path, ledger: Ledger, journal: Journal | None = None) -> None:
+    """Writes a graph with the profiles that it names, its ledger and its journal."""
+    profiles = {name: profile_text(name) for name in profiles_of(graph)}
+    passes = journal.to_json() if journal is not None else ""
+    file.write(path, file.Bundle(graph, profiles, ledger.to_json(), passes))
+
+
+def profiles_of(graph: Graph) -> list[str]:
+    """Returns the names of the profiles that a graph, its bodies and their nodes name."""
+    named = {graph.profile}
+    for _, body in graph.walk():
+        named |= {body.profile, *(n.profile for n in body if n.profile)}
+    return sorted(named - {""})
