@@ -16,6 +16,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
+from .causes import cause
+
 _DEFAULT = "serving_default"
 Frozen = tuple[bytes, dict[str, list[tuple[str, str]]]]
 """A serialized GraphDef; the names of inputs and outputs, each with its tensor in the graph."""
@@ -120,8 +122,7 @@ def main(source: str, folder: str, signature: str = "") -> int:
     try:
         graph, names = of_file(Path(source), signature)
     except Exception as error:  # TensorFlow and Keras raise what they like
-        said = next((s.strip() for s in str(error).splitlines() if s.strip()), "")
-        sys.stderr.write(f"\n{said or type(error).__name__}\n")
+        sys.stderr.write(f"\n{cause(error)}\n")
         return 1
     Path(folder, "graph.pb").write_bytes(graph)
     Path(folder, "names.json").write_text(json.dumps(names), encoding="utf-8")

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from qir.errors import InputError
 
+from .causes import cause
 from .graphdef import GraphSource, Place, place_of, source_from
 from .messages import GRAPH, SAVED
 
@@ -86,9 +87,7 @@ def freeze_object(model: object) -> FrozenModel:
         keras = hasattr(model, "layers")
         graph, names = child.of_keras(model) if keras else child.frozen(model)
     except Exception as error:  # the user's own layers run here
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        said = lines[-1] if lines else type(error).__name__  # the trace of the layers comes first
-        raise InputError(f"{name}: TensorFlow does not freeze it: {said}") from error
+        raise InputError(f"{name}: TensorFlow does not freeze it: {cause(error)}") from error
     return _model(graph, names, name)
 
 

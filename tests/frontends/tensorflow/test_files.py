@@ -377,3 +377,17 @@ def test_a_signature_of_a_saved_model_is_named_in_its_path(version: int, tmp_pat
             qir.load(path)
     with pytest.raises(InputError, match="none#half"):
         qir.load(tmp_path / "none#half")
+
+
+def test_a_model_that_keras_cannot_trace_is_refused_with_the_layer_and_its_fault(
+    tmp_path: Path,
+) -> None:
+    layers = tf.keras.layers
+    given = layers.Input((None, None, 3))
+    made = layers.UpSampling2D(interpolation="bilinear")(layers.Conv2D(4, 1)(given))
+    model = tf.keras.Model(given, made)
+    model.save(tmp_path / "m.keras")
+    for source in (model, tmp_path / "m.keras"):
+        with pytest.raises(InputError, match=r"UpSampling2D.call\(\): Using a symbolic") as raised:
+            qir.load(source)
+        assert "\n" not in str(raised.value)
