@@ -36,7 +36,7 @@ from qir.rewrite import run_passes
 
 Range = tuple[float, float]
 _STEP = "ranges"
-_WITHIN = frozenset({"relu", "clip", "avg_pool2d"})
+_CLAMPS = ("relu", "clip")
 """Ops whose results lie in the range of their operand, or nearer to zero."""
 _REMEDY = "quantize the float model, with samples"
 
@@ -160,7 +160,7 @@ def _of_result(node: Node, known: Mapping[str, Range]) -> Range | None:
     if traits is None or not node.results:
         return None
     slots = [v for s, v in node.operands.items() if s.partition(".")[0] in traits.same_params]
-    if node.op in _WITHIN:
+    if node.op in _CLAMPS or node.op == "avg_pool2d":
         slots = [node.operands["x"]]
     found = [known.get(value.lineage.tensor) for value in slots if value.constant is None]
     if not found or any(each is None for each in found) or len(found) != len(slots):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from qir.capability import Capability, load
-from qir.errors import PluginError, UsageError
+from qir.errors import PluginError, Refused, UsageError
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.target import Executable, Target
@@ -80,8 +80,7 @@ class PyTorchTarget(Target):
         """
         form = self._form(format)
         if (module is None) == (form == "eager"):
-            said = "converts the module that was read: qir.build(graph, format='eager', module=m)"
-            raise UsageError(f"target {self.name}: format eager, and it alone, {said}")
+            raise UsageError(f"target {self.name}: format eager, and it alone, {_CONVERTS}")
         self._require_torch()
         from .writing import build, convert
 
@@ -99,6 +98,8 @@ class PyTorchTarget(Target):
         lossy: bool = False,
     ) -> None:
         """Writes a model, by rename; UsageError and Refused as `build`."""
+        if format == "eager":
+            raise Refused(f"target {self.name}: no file has format eager; it {_CONVERTS}")
         made = self.build(graph, ledger, format=format, lossy=lossy)
         from .writing import save
 
@@ -155,6 +156,7 @@ def _calls_kernels(path: Path) -> bool:
 _TOLD = "qir.json"
 """The member in which QIR states the inputs of the files that it writes."""
 _QDQ = b"quantized_decomposed"
+_CONVERTS = "converts the module that was read: qir.build(graph, format='eager', module=m)"
 _ENGINE = ("torchscript", "fx", "eager", "float")
 """The forms that an engine runs. Exported programs are computed by the rules of pt2e: in torch 2.13
 their quantize rounds before it adds the zero point, that of quantized tensors after, so a mean of

@@ -61,7 +61,6 @@ class Common(TypedDict):
     "qir quantize model.onnx --data samples.npy -o quantized.onnx",
     "qir quantize model.onnx --stats model.stats --keep-float '/fc/*' -o mixed.qir",
     "qir quantize model.onnx --dynamic -o dynamic.onnx",
-    "qir quantize trained.pb -o int8.onnx",
 )
 @shared.model
 @shared.data(f"Samples to calibrate with. {shared.DATA}")

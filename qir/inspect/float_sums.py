@@ -42,7 +42,6 @@ _ONCE = frozenset(
     "one_hot nonzero unique hardmax eye_like range choose_qparams if loop scan".split()
 )
 """Ops whose float values have one right float32, next to those that move elements."""
-_CONTROL = frozenset({"if", "loop", "scan"})
 _MEANS = frozenset(
     "avg_pool1d avg_pool2d avg_pool3d global_avg_pool adaptive_avg_pool reduce_mean".split()
 )
@@ -125,7 +124,7 @@ def of_float_sums(value: Value) -> bool:
 
 def _within(node: Node) -> list[Node]:
     """Returns the nodes of a branch or loop; a kernel's own body is not looked into."""
-    if node.op not in _CONTROL:
+    if node.op == "fused":
         return []
     return [n for body in node.bodies.values() for one in body for n in (one, *_within(one))]
 

@@ -23,6 +23,9 @@ def extract(graph: Graph, into: Graph, inputs: Sequence[Value], outputs: Iterabl
     given = dict.fromkeys(inputs)
     needed: dict[Node, None] = {}
     wanted = dict.fromkeys(outputs)
+    for value in (*given, *wanted):
+        if value.node not in graph:
+            raise GraphError(f"%{value.name} is of another graph")
     todo = [value for value in wanted if value not in given]
     while todo:
         value = todo.pop()

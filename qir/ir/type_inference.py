@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -19,29 +19,46 @@ if TYPE_CHECKING:
 
 
 def infer_types(graph: Graph) -> int:
-    """Infers all result types again, bodies included; returns how many values changed.
+    """Infers the types again of what depends on an input whose type was changed; returns how many
+    values changed.
 
-    Raises TypeRuleError, naming the node, where an op does not take its operands; then all types
-    are as before.
+    A size that only the frontend knew stays where no input changed. Raises TypeRuleError, naming
+    the node, where an op does not take its operands; then all types are as before.
     """
     graph._free()
-    run = _Run()
-    try:
-        run.infer(graph)
-    except QirError as error:
-        run.undo()
-        if isinstance(error, TypeRuleError):
-            raise TypeRuleError(f"{run.at}: {error}") from error
-        raise
+    changed: set[Value] = set()
+    while True:
+        run = _Run(changed)
+        try:
+            run.infer(graph)
+        except _InputChanged as found:
+            run.undo()
+            changed.add(found.value)
+        except QirError as error:
+            run.undo()
+            if isinstance(error, TypeRuleError):
+                raise TypeRuleError(f"{run.at}: {error}") from error
+            raise
+        else:
+            break
     if run.types or run.stages:
         graph._touch()
     return len(run.types)
 
 
-class _Run:
-    """One inference, which can be undone."""
+class _InputChanged(Exception):
+    """An input has another type than the one that its readers were inferred from."""
 
-    def __init__(self) -> None:
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+
+class _Run:
+    """One inference, which can be undone; `changed` are inputs that have another type now."""
+
+    def __init__(self, changed: Set[Value]) -> None:
+        self.moved = set(changed)
+        """Values that depend on a changed input: sizes that nothing says are unknown there."""
         self.types: dict[Value, TensorType] = {}
         """The types before, of values that changed."""
         self.stages: dict[Node, tuple[Stage, ...]] = {}
@@ -57,13 +74,16 @@ class _Run:
         for node in graph:
             self.at = node.name
             bodies = graph._bodies.get(node, {})
+            moved = not self.moved.isdisjoint(node.operands.values())
             for value, kind in _handed_to_bodies(node, bodies):
-                self.change(value, kind)
+                self.change(node, value, kind, moved)
             for body in bodies.values():
                 self.infer(body)
             self.at = node.name
+            made = [value for body in bodies.values() for value in body.outputs.values()]
+            moved = moved or not self.moved.isdisjoint(made)
             for value, kind in zip(node.results, self.made(node, bodies), strict=False):
-                self.change(value, kind)
+                self.change(node, value, kind, moved)
 
     def made(self, node: Node, bodies: Mapping[str, Graph]) -> Sequence[TensorType]:
         """Returns the result types; none for a node whose types are given, not inferred."""
@@ -90,11 +110,26 @@ class _Run:
             node._stages = tuple(stages)
         return () if flow is None else (flow,)
 
-    def change(self, value: Value, kind: TensorType) -> None:
+    def change(self, node: Node, value: Value, kind: TensorType, moved: bool) -> None:
+        """Gives a value the type that was inferred for it, unless that only says less."""
         kind = _kept(value.type, kind)
+        if not moved and _says_less(kind, value.type):
+            return
+        if not moved:
+            for operand in node.operands.values():
+                if operand.node.op == "input":
+                    raise _InputChanged(operand)
+        self.moved.add(value)
         if kind != value.type:
             self.types.setdefault(value, value.type)
             value._type = kind
+
+
+def _says_less(new: TensorType, old: TensorType) -> bool:
+    """Returns whether a type is another one with some of its sizes unknown."""
+    if new.rank != old.rank or new != old.with_shape(new.shape):
+        return False
+    return all(a == b or a is None for a, b in zip(new.shape, old.shape, strict=True))
 
 
 def _kept(old: TensorType, new: TensorType) -> TensorType:

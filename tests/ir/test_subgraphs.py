@@ -74,6 +74,28 @@ graph main as native {
     assert verify(graph) == []
 
 
+SHAPES = """\
+graph main as native {
+  %x = input() : (N)x6xf32
+  %s = shape(%x) : 2xi64
+  %z = constant_of_shape(%s) {value = 0.0} : (N)x6xf32
+  %r = relu(%x) : (N)x6xf32
+  output(z=%z, r=%r)
+}
+"""
+
+
+def test_sizes_that_only_a_frontend_knew_stay_until_an_input_changes() -> None:
+    graph = qir.parse(SHAPES)
+    before = str(graph)
+    assert graph.infer_types() == 0
+    assert str(graph) == before
+    graph.set_type(graph["x"], typed("1x6xf32"))
+    assert graph.infer_types() > 0
+    assert str(graph["z"].type) == "?x?xf32"  # it is computed from the sizes of what changed
+    assert graph.infer_types() == 0
+
+
 def test_types_that_an_op_does_not_take_change_nothing() -> None:
     graph = network()
     graph.set_type(graph["x"], typed("1x5x8x8xf32"))
@@ -81,6 +103,14 @@ def test_types_that_an_op_does_not_take_change_nothing() -> None:
     with pytest.raises(TypeRuleError, match=r"^c: "):
         graph.infer_types()
     assert str(graph) == before
+
+
+def test_values_of_another_graph_are_no_ends_of_a_part() -> None:
+    graph, other = network(), network()
+    with pytest.raises(GraphError, match="%d is of another graph"):
+        graph.extract([graph["c"]], [other["d"]])
+    with pytest.raises(GraphError, match="%c is of another graph"):
+        graph.extract([other["c"]], [graph["d"]])
 
 
 def test_a_part_between_two_values_computes_what_it_did() -> None:

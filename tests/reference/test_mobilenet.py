@@ -47,6 +47,10 @@ def seconds(graph: qir.Graph, profile: str | None = None) -> float:
     return time.perf_counter() - started
 
 
+OWN = {"mxnet-1.9"}
+"""Profiles whose pools keep their operand's scale: they refuse a graph of other kernels."""
+
+
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", profile_names())
 def test_every_profile_runs_it_in_seconds(name: str) -> None:
@@ -57,7 +61,8 @@ def test_every_profile_runs_it_in_seconds(name: str) -> None:
     found = []
     for _ in range(3):  # what else runs on this machine may disturb one of them
         unit = seconds(real())
-        found.append(max(seconds(whole(), name), seconds(grouped, name)) / unit)
+        graphs = [grouped] if name in OWN else [whole(), grouped]
+        found.append(max(seconds(graph, name) for graph in graphs) / unit)
         if found[-1] < SLOWER:
             return
     raise AssertionError(f"{min(found):.0f} times the seconds of the real network")

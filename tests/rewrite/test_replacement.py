@@ -106,6 +106,29 @@ def test_a_list_fills_a_variadic_slot() -> None:
     assert qir.run(made, {"x": np.array([1, 2], np.float32)})["y"].tolist() == [2.0, 8.0]
 
 
+def test_an_array_is_a_constant_of_its_own_type() -> None:
+    @replacement
+    def turned(op: Adder, m: Value) -> object:
+        return op.reshape(m, np.array([1, -1]))
+
+    graph = qir.parse(
+        "graph main as native {\n  %x = input() : 2xf32\n  %m = neg(%x) : 2xf32\n"
+        "  %y = relu(%m) : 2xf32\n  output(y=%y)\n}\n"
+    )
+    found = pattern(lambda op, m: op.relu(m), name="relu")
+    with pytest.raises(PassError, match="makes 1x2xf32 of %y"):
+        rewrite(graph, [Rewrite(found, turned)], qir.Ledger(), "test")
+    made = Adder(graph).reshape(graph["m"], np.array([1, -1]))
+    assert str(made.type) == "1x2xf32"
+    assert made.node.operands["shape"].constant.data.tolist() == [1, -1]
+
+
+def test_what_is_no_value_is_no_result() -> None:
+    other = replacement(lambda op, x: 5)
+    with pytest.raises(PassError, match="returned 5; return a value, a list of values, or None"):
+        rewrite(qir.parse(TEXT), [Rewrite(gelu, other)], qir.Ledger(), "test")
+
+
 def test_mistakes_are_named() -> None:
     with pytest.raises(UsageError, match="its first parameter adds ops"):
         replacement(lambda: None)

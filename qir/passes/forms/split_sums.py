@@ -44,6 +44,7 @@ from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
 from qir.passes.forms.round_biases import float_bias
 from qir.profiles import Profile, profile, profile_names, reals_of
+from qir.profiles.kernel_forms import CONVOLUTIONS
 from qir.reference.interpreter import profile_of
 from qir.rewrite import Pass
 from qir.rewrite.fusing import TAILS
@@ -51,8 +52,6 @@ from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import Tolerance
 
 Ends = tuple[float, float]
-CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d"})
-"""Layers whose weights have a row a channel of the result."""
 _EXACT = "native"
 """The profile of what is made: its kernels have zero points, which those with sums may lack."""
 _SLACK = 0.01

@@ -11,8 +11,9 @@
     FOLD = Rewrite(scaled, scaled_weight)
 
 Each parameter after the first is a variable of the pattern: a value, or None where an optional slot
-is empty. `op` adds nodes to the graph; a number is a constant of the type of the other operands. A
-parameter named `match` is the match, for attributes of matched nodes: `match.node("matmul")`.
+is empty. `op` adds nodes to the graph; a number is a constant of the type of the other operands, a
+NumPy array one of its own type. A parameter named `match` is the match, for attributes of matched
+nodes: `match.node("matmul")`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qir.errors import TypeRuleError, UsageError
 from qir.ir.attrs import Attr
@@ -33,7 +35,7 @@ from qir.ir.types import Array, TensorType
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import is_slot
 
-Operand: TypeAlias = "Value | float | Sequence[Value | float] | None"
+Operand: TypeAlias = "Value | float | NDArray[np.generic] | Sequence[Value | float] | None"
 """What a replacement writes in a slot; a list for a variadic one."""
 Written: TypeAlias = "Callable[..., Any]"
 """A function that writes a replacement and returns its value or values; None declines."""
@@ -54,8 +56,12 @@ def replacement(
 
     def replace(graph: Graph, match: Match) -> Value | Sequence[Value] | None:
         given = [match if name == "match" else match.get(name) for name in names]
-        made: Value | Sequence[Value] | None = function(Adder(graph), *given)
-        return made
+        made: object = function(Adder(graph), *given)
+        listed = made if isinstance(made, list | tuple) else (made,)
+        if made is not None and not all(isinstance(value, Value) for value in listed):
+            said = f"returned {made!r}; return a value, a list of values, or None to decline"
+            raise TypeRuleError(f"replacement {function.__name__} {said}")
+        return made  # type: ignore[return-value]  # it was checked
 
     return replace
 
@@ -108,8 +114,11 @@ class Adder:
         """Returns the value in a slot; a number becomes a constant."""
         if isinstance(thing, Value):
             return thing
+        if isinstance(thing, np.ndarray):
+            return self.graph.constant(thing)
         if not isinstance(thing, bool | int | float) or not others:
-            raise TypeRuleError(f"{row.name}: {thing!r} is no operand of a replacement")
+            said = "give a value, a number or a NumPy array"
+            raise TypeRuleError(f"{row.name}: {thing!r} is no operand of a replacement; {said}")
         kind = others[0].type.express
         return self.graph.constant(Array(np.array(thing, kind.carrier), TensorType((), kind)))
 

@@ -286,7 +286,6 @@ def test_what_onnx_has_not_is_said_by_other_operators(
 
 REFUSED: list[tuple[str, dict[str, str], dict[str, Attr], str]] = [
     ("atan2", {"a": "x", "b": "x"}, {}, "atan2 has no form in ONNX"),
-    ("embedding_bag", {"w": "w", "indices": "i"}, {}, "embedding_bag has no form in ONNX"),
     ("reverse_sequence", {"x": "x", "lengths": "bytes2"}, {"time": 2, "batch": 0}, "axes 0 and 1"),
     ("adaptive_avg_pool", {"x": "image"}, {"size": (3, 4)}, "takes windows of several sizes"),
     (
