@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 RUNTIME = re.compile(
     r"onnxruntime|(?-i:(?<![A-Za-z])(?:ort|ORT)(?![a-z])|Ort(?![a-z]))|torch|fbgemm|onednn|qnnpack|mxnet|tensorflow|tflite"
-    r"|xnnpack|ipex|qonnx|mlas",
+    r"|xnnpack|ipex|qonnx|mlas|keras|litert|caffe|inductor|gluon",
     re.IGNORECASE,
 )
 
@@ -47,6 +47,8 @@ EXCEPTIONS = (
     Allowed("qir/cli/", r"qir (?:group|probe) .+", "examples of commands", True),
     Allowed("qir/cli/", r"onednn, fbgemm or", "families of rules in help"),
     Allowed("qir/cli/", r"has not: mxnet", "an example in help"),
+    Allowed("qir/calibration/preprocess.py", "keras", "a style of `qir new preprocess`", True),
+    Allowed("qir/calibration/preprocess.py", "Keras'[^:]*", "whose preprocessing a style is"),
     Allowed("qir/testing/", "ort-1.31", "a profile that generated programs name", True),
 )
 

@@ -79,11 +79,18 @@ def _installed(name: str, above: tuple[str, ...] = ()) -> Profile:
 def bring(name: str, text: str) -> bool:
     """Takes a profile that a model brings along, where none of that name is installed.
 
-    Says whether the name now means that text. ProfileError for text that is no profile.
+    Says whether the name now means that text. Raises ProfileError for text that is no profile, and
+    where the name means another text already: graphs that name it would compute otherwise.
     """
     if name in profile_names():
         return profile_text(name) == text
-    _GUESTS[name] = parse(text, f"{name}.toml", profile)
+    found, known = parse(text, f"{name}.toml", profile), _GUESTS.get(name)
+    if known is not None and known.text != text:
+        raise ProfileError(
+            f"profile {name} is in use with another text; give one of the two another name, or "
+            "use a process for each"
+        )
+    _GUESTS[name] = found
     return True
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import qir
 from qir.errors import GraphError, TypeRuleError
+from qir.ir.text import parse
 from qir.ir.verify import verify
 from tests.ir.test_graph import sound
 
@@ -75,10 +76,11 @@ graph main as native {
 
 
 SHAPES = """\
+array @v : f32
 graph main as native {
   %x = input() : (N)x6xf32
   %s = shape(%x) : 2xi64
-  %z = constant_of_shape(%s) {value = 0.0} : (N)x6xf32
+  %z = constant_of_shape(%s) {value = @v} : (N)x6xf32
   %r = relu(%x) : (N)x6xf32
   output(z=%z, r=%r)
 }
@@ -86,7 +88,7 @@ graph main as native {
 
 
 def test_sizes_that_only_a_frontend_knew_stay_until_an_input_changes() -> None:
-    graph = qir.parse(SHAPES)
+    graph = parse(SHAPES, {"v": np.ones((), np.float32)})
     before = str(graph)
     assert graph.infer_types() == 0
     assert str(graph) == before

@@ -494,10 +494,15 @@ def test_what_is_extended_and_is_not_there_is_told_with_its_line() -> None:
 def test_a_profile_is_given_by_its_name_or_by_its_file(tmp_path: Path) -> None:
     assert given("ort-1.31") == "ort-1.31"
     path = tmp_path / "next.toml"
-    for rounding in ("away", "half_up"):  # a file that is changed is read again
-        path.write_text(f'name = "mine"\nextends = "native"\nrequant = {{round = "{rounding}"}}\n')
-        assert given(str(path)) == "mine"
-        assert profile("mine").resolve(Query("conv2d")).requant.round == rounding
+    text = 'name = "given"\nextends = "native"\nrequant = {round = "away"}\n'
+    for _ in range(2):
+        path.write_text(text)
+        assert given(str(path)) == "given"
+        assert profile("given").resolve(Query("conv2d")).requant.round == "away"
+    path.write_text(text.replace("away", "half_up"))  # graphs that name it would change
+    with pytest.raises(ProfileError, match="profile given is in use with another text; give one"):
+        given(str(path))
+    assert profile("given").resolve(Query("conv2d")).requant.round == "away"
     path.write_text('name = "native"\n')
     with pytest.raises(ProfileError, match=r"next\.toml: an installed profile is named native"):
         given(str(path))

@@ -23,9 +23,10 @@ from qir.numerics.rounding import ROUNDINGS, Reals
 from qir.profiles.methods import FLAG, Param, PluginMethod
 from qir.reference.code_means import AVERAGES, code_sums
 from qir.reference.fixed_point import multiplier, scaled
-from qir.reference.powers import expf
 from qir.reference.resize import resized
 from qir.reference.windows import channels_back
+
+from .powers import expf
 
 Codes = NDArray[np.generic]
 Whole = NDArray[np.int64]
