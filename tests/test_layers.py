@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import NamedTuple
@@ -112,8 +113,17 @@ def modules(root: Path) -> dict[str, Path]:
     return found
 
 
-def imports(module: str, path: Path, known: Iterable[str]) -> Iterator[Import]:
+def imports(module: str, path: Path, known: Iterable[str]) -> tuple[Import, ...]:
     """Every import of a file, at any depth, each name resolved as far as modules are known."""
+    return _imports(module, path, frozenset(known))
+
+
+@cache
+def _imports(module: str, path: Path, known: frozenset[str]) -> tuple[Import, ...]:
+    return tuple(_found_imports(module, path, known))
+
+
+def _found_imports(module: str, path: Path, known: frozenset[str]) -> Iterator[Import]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     later = {

@@ -343,6 +343,7 @@ def row(out: str, word: str) -> str:
     return " ".join(" ".join([lines[at], *more]).split())
 
 
+@pytest.mark.slow
 def test_doctor_tells_of_a_broken_plugin_and_whose_it_is(tmp_path: Path) -> None:
     place = plugin(tmp_path, "[qir.targets]\nfaulty = stranger:Target\n")
     outcome = expect(process("doctor", cwd=tmp_path, PYTHONPATH=str(place)), 1)

@@ -75,6 +75,7 @@ def measured(name: str) -> Measured:
     return measure(probe)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("probe", probes(), ids=lambda p: p.name)
 def test_installed_runtimes_obey_their_profiles(probe: Probe) -> None:
@@ -130,6 +131,7 @@ def test_what_decides_bytes_is_told_apart_by_the_cases() -> None:
     assert not wanted - told
 
 
+@pytest.mark.slow
 def test_depthwise_layers_of_fbgemm_are_seen_to_saturate_pairs_of_taps() -> None:
     if not chosen(["torch.fbgemm"])[0].version:
         pytest.skip("torch is not installed")

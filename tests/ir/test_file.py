@@ -358,6 +358,7 @@ print(resident() - before, graph["c"].constant.data[-1])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux for its memory")
 def test_a_large_array_is_hashed_and_mapped_and_not_held(tmp_path: Path) -> None:
     graph = Graph()

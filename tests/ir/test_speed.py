@@ -207,6 +207,7 @@ def test_a_node_takes_less_than_four_kilobytes(build: Build) -> None:
     assert held / len(graph) < 4096
 
 
+@pytest.mark.slow
 def test_a_read_graph_takes_no_more_than_the_one_that_was_written() -> None:
     graph = network(5_000)
     text = print_graph(graph)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import pytest
 
 from qir.ir.dtype import F32, U8
 from qir.ir.graph import Graph
@@ -90,6 +91,7 @@ def test_the_one_that_is_left_knows_where_both_came_from() -> None:
     assert [(e.subject, e.reason) for e in ledger] == [("r1", "computed as r0 already")]
 
 
+@pytest.mark.slow
 def test_ten_times_the_nodes_take_about_ten_times_as_long() -> None:
     def seconds(count: int) -> float:
         graph = Graph()

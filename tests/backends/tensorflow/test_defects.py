@@ -50,6 +50,7 @@ def test_a_summand_with_another_reader_ends_the_process(runtime: TensorFlow) -> 
         products.theirs(Also(runtime, "n0:0"), form, of)
 
 
+@pytest.mark.slow
 def test_a_signed_result_of_a_sum_ends_the_process(runtime: TensorFlow) -> None:
     form = Form("quint8", "qint8", SUM, "quint8")
     with pytest.raises(RuntimeError, match=r"TensorFlow ended: -\d+"):
@@ -74,6 +75,7 @@ def test_sums_of_many_channels_state_ranges_that_they_do_not_have(runtime: Tenso
     assert np.abs(stated - real).max() > 10 * unit
 
 
+@pytest.mark.slow
 def test_a_product_without_a_bias_is_refused(runtime: TensorFlow) -> None:
     asked = GraphRequest()
     given = [asked.fed(np.ones((2, 4), np.uint8), "quint8")]

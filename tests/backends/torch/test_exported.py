@@ -43,6 +43,7 @@ def test_every_quantized_tensor_is_that_of_onednns_kernels(name: str) -> None:
     assert wrong == 0, f"{wrong} of {total} integers differ"
 
 
+@pytest.mark.slow
 def test_the_file_is_a_program_of_decomposed_operators_with_an_open_batch(tmp_path: Path) -> None:
     graph, data = quantized("resnet", "pt2e")
     pipeline.save(graph, tmp_path / "int8.pt2", target="pt2e")
@@ -54,6 +55,7 @@ def test_the_file_is_a_program_of_decomposed_operators_with_an_open_batch(tmp_pa
         assert program.module()(torch.from_numpy(data[:batch])).shape == (batch, 100)
 
 
+@pytest.mark.slow
 def test_a_file_is_compared_with_the_kernels_that_inductor_calls(tmp_path: Path) -> None:
     """Run as it is, it computes floats between quantized values, which are other bytes."""
     graph, data = quantized("resnet", "pt2e")

@@ -379,6 +379,7 @@ def test_a_signature_of_a_saved_model_is_named_in_its_path(version: int, tmp_pat
         qir.load(tmp_path / "none#half")
 
 
+@pytest.mark.slow
 def test_a_model_that_keras_cannot_trace_is_refused_with_the_layer_and_its_fault(
     tmp_path: Path,
 ) -> None:

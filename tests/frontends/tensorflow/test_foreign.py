@@ -32,6 +32,7 @@ def ended() -> Iterator[None]:
     foreign.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_an_unknown_op_is_run_by_tensorflow_and_written_back(name: str, tmp_path: Path) -> None:
     op, function = CASES[name]

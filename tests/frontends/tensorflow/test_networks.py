@@ -72,6 +72,7 @@ def test_a_network_is_quantized_for_onnxruntime(name: str, tmp_path: Path) -> No
     assert 10 * np.log10(np.square(wanted.astype(np.float64)).mean() / error) > 12
 
 
+@pytest.mark.slow
 def test_convolutions_of_keras_take_their_batch_norm_in() -> None:
     model, _, _ = network("mobilenet")
     folded = qir.pipeline.fold(qir.load(model))
@@ -95,6 +96,7 @@ def test_files_of_keras_are_frozen_in_a_child(kind: str, tmp_path: Path) -> None
     assert difference(computed(graph, x), wanted, NEAR) == ""
 
 
+@pytest.mark.slow
 def test_signatures_keep_their_names(tmp_path: Path) -> None:
     class Two(tf.Module):  # type: ignore[misc]
         def __init__(self) -> None:

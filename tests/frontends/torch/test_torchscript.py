@@ -328,6 +328,7 @@ def test_inputs_of_an_archive_are_examples_or_shapes(tmp_path: Path) -> None:
         qir.load(path, inputs=[(5, 3, 4), (1,)])
 
 
+@pytest.mark.slow
 def test_a_frozen_archive_says_its_shapes_too(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1)).eval()
     freeze: Any = torch.jit.freeze
@@ -396,6 +397,7 @@ def test_an_archive_that_reads_at_indices_is_read(tmp_path: Path) -> None:
         assert np.array_equal(ours, theirs.numpy())
 
 
+@pytest.mark.slow
 def test_commands_on_an_archive_are_silent_about_quantized_tensors(tmp_path: Path) -> None:
     with engine("x86"):
         script = traced(Quantizing(FUNCTIONS["add_relu"]), [torch.randn(IMAGE)])
