@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +93,13 @@ class Program:
         self._inputs = {v.name: (v.type.dtype.carrier, sizes(v)) for v in graph.inputs}
         buffers = _buffers(lowered)
         self._external = [b for b in buffers if b.external]
+        places = list(enumerate(self._external))
+        self._given = [b.data for b in self._external]
+        self._read = [(i, b.input) for i, b in places if b.data is None and not b.output]
+        self._written = [
+            (name, shape, kind, [i for i, b in places if b.data is None and b.output == name])
+            for name, (kind, shape) in self._results.items()
+        ]
         self.arena, offsets = _arena(self.steps, buffers)
         self._plan = _cpu.Plan(self.arena, offsets, isa=isa)
         self._offsets = offsets
@@ -110,17 +118,31 @@ class Program:
         steps = told(self.steps, self._number.__getitem__)
         return Listing(self.arena, self._offsets, externals, self._inputs, self._results, steps)
 
+    def takes(self, inputs: Mapping[str, object]) -> bool:
+        """Returns whether inputs are arrays of just these names, types, sizes and layout."""
+        if len(inputs) != len(self._inputs):
+            return False
+        for name, (dtype, shape) in self._inputs.items():
+            array = inputs.get(name)
+            if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
+                return False
+            if not array.flags.c_contiguous:
+                return False
+        return True
+
     def run(
         self, inputs: Mapping[str, Tensor], threads: int, *, profile: bool = False
     ) -> dict[str, Tensor]:
         """Runs all steps on inputs that were checked; results are new arrays."""
-        results = {name: np.empty(shape, kind) for name, (kind, shape) in self._results.items()}
-        arrays = [
-            b.data if b.data is not None else results[b.output] if b.output else inputs[b.input]
-            for b in self._external
-        ]
+        results, arrays = {}, self._given.copy()
+        for name, shape, kind, numbers in self._written:
+            results[name] = made = np.empty(shape, kind)
+            for number in numbers:
+                arrays[number] = made
+        for number, name in self._read:
+            arrays[number] = inputs[name]
         try:
-            self._plan.run(arrays, threads=threads, profile=profile)
+            self._plan.run(cast("list[Tensor]", arrays), threads=threads, profile=profile)
         except _cpu.DataFault as error:
             raise OpError(str(error)) from None
         return results

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import qir
 from qir.backends.cpu import Compiled, CpuTarget
 from qir.backends.cpu.lower import LOWERINGS
 from qir.backends.cpu.tables import pointwise
@@ -331,3 +332,21 @@ def test_a_wrong_setting_in_the_environment_is_a_usage_error(
     monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=f"^{name} is '{value}'"):
         CpuTarget().compile(small()[1])
+
+
+def test_arrays_as_they_are_run_at_once_and_others_are_looked_at() -> None:
+    graph = qir.parse(
+        "graph main as native {\n  %x = input() : (N)x4xf32\n  %y = relu(%x) : (N)x4xf32\n"
+        "  output(y=%y)\n}\n"
+    )
+    run = qir.compile(graph)
+    x = np.arange(-8, 8, dtype=np.float32).reshape(4, 4)
+    for given in (x, x, x[:2], x, x.T, x[::2], x[1:3], np.asfortranarray(x)):
+        assert np.array_equal(run(x=given)["y"], np.maximum(given, 0))
+    first, second = run(x=x)["y"], run(x=-x)["y"]
+    assert np.array_equal(first, np.maximum(x, 0)), "results of another call are other arrays"
+    assert np.array_equal(second, np.maximum(-x, 0))
+    with pytest.raises(DataError, match="input x is float64, it takes float32"):
+        run(x=x.astype(np.float64))
+    with pytest.raises(DataError, match="no input 'z'"):
+        run(z=x)
