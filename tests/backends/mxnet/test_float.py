@@ -6,11 +6,13 @@ import json
 import os
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import qir
+from qir.backends.mxnet import session
 from qir.backends.mxnet.session import MxnetSession
 from qir.errors import Refused, UsageError
 from qir.frontends.mxnet import MxnetFrontend
@@ -20,6 +22,7 @@ from qir.ir.graph import Graph
 from qir.ir.types import TensorType
 from qir.ledger import Change, Ledger
 from qir.reference.interpreter import run
+from qir.target import target
 from tests.frontends.mxnet.recorded_cases import Case, cases, difference
 
 TARGET = "mxnet-onednn"
@@ -65,6 +68,21 @@ def test_mxnet_runs_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         pairs = zip(made.values(), case.results, strict=True)
         said = [why for ours, theirs in pairs if (why := difference(ours, theirs, NEAR))]
         assert said == [], case.name
+
+
+def test_files_run_by_the_shapes_they_were_read_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [{"op": "null", "name": "x", "inputs": []}]
+    nodes.append({"op": "sin", "name": "y", "inputs": [[0, 0, 0]]})
+    path = tmp_path / "open-symbol.json"
+    path.write_text(json.dumps({"nodes": nodes, "arg_nodes": [0], "heads": [[1, 0, 0]]}))
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    mxnet = SimpleNamespace(answer=lambda asked: {"0": np.sin(asked[3]["x"])})
+    monkeypatch.setattr(session, "_mxnet", lambda python: mxnet)
+    made = target(TARGET).compile_read(path, qir.load(path, inputs=[x]))(x=x)
+    assert list(made) == ["y_output"]
+    assert np.array_equal(np.asarray(made["y_output"]), np.sin(x))
 
 
 @pytest.fixture
