@@ -207,14 +207,13 @@ def _nearest(writer: SymbolWriter, node: Node) -> Entry:
     x, rank = node.operands["x"], node.result.type.rank
     axes = [axis % rank for axis in numbers(node, "axes")] or list(range(rank))
     stated = node.attrs["scales"]
-    if isinstance(stated, tuple) and stated:
-        scales = dict(zip(axes, stated, strict=True))
-    else:
+    scales = [s for s in stated if isinstance(s, (int, float))] if isinstance(stated, tuple) else []
+    if not scales:
         old, new = ([writer.size(node, v, axis) for axis in axes] for v in (x, node.result))
-        scales = {a: n / o if o else 0.0 for a, o, n in zip(axes, old, new, strict=True)}
-    first, second, *images = (scales.get(axis, 1.0) for axis in range(rank))
-    scale, *_ = images or [0]
-    whole = rank == 4 and first == second == 1.0 and images == [scale] * 2
+        scales = [n / o if o else 0.0 for o, n in zip(old, new, strict=True)]
+    by_axis = dict(zip(axes, scales, strict=True))
+    scale = by_axis.get(rank - 1, 1.0)
+    whole = rank == 4 and [by_axis.get(a, 1.0) for a in range(rank)] == [1.0, 1.0, scale, scale]
     kinds = {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")}
     asked = node.attrs["coordinates"], node.attrs["rounding"]
     if not whole or scale < 1 or scale % 1 or asked not in kinds:
