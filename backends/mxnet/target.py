@@ -65,3 +65,9 @@ class MxnetTarget(Target):
         from .session import MxnetSession
 
         return MxnetSession(path)
+
+    def compile_read(self, path: Path, graph: Graph, *, threads: int | None = None) -> Executable:
+        """Runs files as they were read, by shapes they may not state themselves."""
+        from .session import MxnetSession
+
+        return MxnetSession(path, tuple(graph.outputs))

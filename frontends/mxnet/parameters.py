@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from qir.errors import InputError
 
 Array = NDArray[np.generic]
+_Index = tuple[np.dtype[np.generic], tuple[int, ...]]
 MAGIC = 0x112
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
 TYPES: dict[int, np.dtype[np.generic]] = {
@@ -117,15 +118,24 @@ class _File:
             return None  # an array that was never given elements
         self.unpack("<ii")  # the device, which does not matter here
         kind = self.kind()
-        indices = []
+        indices: list[_Index] = []
         for _ in range(_EXTRA[storage]):
             index_kind, index_shape = self.kind(), self.shape(magic)
             if index_kind.kind not in "iu":
                 raise self.bad(f"its indices are {index_kind}")
             indices.append((index_kind, index_shape or ()))
+        if stored is not None and not prod(stored):  # written before it was computed
+            stored = self.stored(storage, shape, indices)
         data = self.elements(kind, shape if stored is None else stored)
         rows = [self.elements(*index) for index in indices]
         return self.dense(storage, shape, data, rows) if rows else data
+
+    def stored(
+        self, storage: int, shape: tuple[int, ...], indices: list[_Index]
+    ) -> tuple[int, ...]:
+        """Returns how much a sparse array stores by its indices, as MXNet takes it from them."""
+        _, last = indices[-1]
+        return last if storage == _CSR else self.possible((prod(last), *shape[1:]))
 
     def dense(
         self, storage: int, shape: tuple[int, ...], data: Array, indices: list[Array]
@@ -138,7 +148,7 @@ class _File:
         made = np.zeros(shape, data.dtype)
         if storage == _ROWS:
             (rows,) = where
-            fits = data.shape == (len(rows), *shape[1:])
+            fits = bool(shape) and data.shape == (len(rows), *shape[1:])
             if not fits or (len(rows) and not 0 <= rows.min() <= rows.max() < shape[0]):
                 raise self.bad("its row indices do not fit its shape")
             made[rows] = data
@@ -176,7 +186,10 @@ class _File:
             return None
         if not 0 <= axes <= _MOST_AXES:
             raise self.bad(f"it has {axes} axes")
-        found = self.unpack(f"<{axes}q")
+        return self.possible(self.unpack(f"<{axes}q"))
+
+    def possible(self, found: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns a shape; InputError for one that no array has."""
         if any(size < 0 for size in found) or prod(max(size, 1) for size in found) >= _MOST_EVER:
             raise self.bad(f"its shape is {str(found)[:80]}")
         return found

@@ -202,37 +202,42 @@ def _sizes_of(writer: SymbolWriter, node: Node) -> Entry:
     return writer.last(node, "slice_axis", [made], {"axis": 0, "begin": start, "end": end})
 
 
-def _new_sizes(writer: SymbolWriter, node: Node) -> tuple[int, ...]:
-    """Returns the sizes that a resize is given, or that its result has."""
-    sizes = node.operands.get("sizes")
-    axes = tuple(a % node.result.type.rank for a in numbers(node, "axes"))
-    if sizes is None or sizes.constant is None or axes != (2, 3):
-        return writer.sizes(node, node.result)
-    first = tuple(writer.size(node, node.result, axis) for axis in (0, 1))
-    return (*first, *(int(size) for size in sizes.constant.data))
-
-
 def _nearest(writer: SymbolWriter, node: Node) -> Entry:
-    x = node.operands["x"]
-    old, new = writer.sizes(node, x), _new_sizes(writer, node)
-    scale = new[2] // old[2] if len(new) == 4 and old[2] else 0
-    whole = old[:2] == new[:2] and tuple(s * scale for s in old[2:]) == new[2:]
+    """Writes what enlarges images by a whole factor; where it is stated, all sizes may be open."""
+    x, rank = node.operands["x"], node.result.type.rank
+    axes = [axis % rank for axis in numbers(node, "axes")] or list(range(rank))
+    stated = node.attrs["scales"]
+    scales = [s for s in stated if isinstance(s, (int, float))] if isinstance(stated, tuple) else []
+    if not scales:
+        old, new = ([writer.size(node, v, axis) for axis in axes] for v in (x, node.result))
+        scales = [n / o if o else 0.0 for o, n in zip(old, new, strict=True)]
+    by_axis = dict(zip(axes, scales, strict=True))
+    scale = by_axis.get(rank - 1, 1.0)
+    whole = rank == 4 and [by_axis.get(a, 1.0) for a in range(rank)] == [1.0, 1.0, scale, scale]
     kinds = {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")}
-    if not whole or scale < 1 or (node.attrs["coordinates"], node.attrs["rounding"]) not in kinds:
+    asked = node.attrs["coordinates"], node.attrs["rounding"]
+    if not whole or scale < 1 or scale % 1 or asked not in kinds:
         raise writer.refuse(node, "MXNet's UpSampling makes images larger by one whole factor")
-    attrs = {"scale": scale, "sample_type": "nearest", "num_args": 1}
-    return writer.last(node, "UpSampling", [writer.entry(x)], attrs)
+    attrs = {"scale": int(scale), "sample_type": "nearest", "num_args": 1}
+    return writer.last(node, "UpSampling", [writer.operand(node)], attrs)
 
 
 def _resize(writer: SymbolWriter, node: Node) -> Entry:
-    x = node.operands["x"]
-    old, new = writer.sizes(node, x), _new_sizes(writer, node)
+    """Writes what makes images of a fixed height and width, of any number."""
+    shape, made = node.operands["x"].type.shape, node.result.type.shape
+    axes = {axis % len(made) for axis in numbers(node, "axes")} or set(range(len(made)))
     aligned = {"align_corners": True, "half_pixel": False}.get(str(node.attrs["coordinates"]))
     plain = node.attrs["mode"] == "linear" and not node.attrs["antialias"]
-    if not plain or aligned is None or len(new) != 4 or old[:2] != new[:2]:
+    kept = all(shape[i] is not None and shape[i] == made[i] for i in axes if i < 2)
+    if not plain or aligned is None or len(made) != 4 or not kept:
         raise writer.refuse(node, "MXNet resizes images bilinearly, by half pixels or corners")
-    attrs = {"height": new[2], "width": new[3], "align_corners": aligned}
-    return writer.last(node, "_contrib_BilinearResize2D", [writer.entry(x)], attrs)
+    sizes = node.operands.get("sizes")
+    if sizes is not None and sizes.constant is not None and axes == {2, 3}:
+        height, width = (int(size) for size in sizes.constant.data)
+    else:
+        height, width = (writer.size(node, node.result, axis) for axis in (2, 3))
+    attrs = {"height": height, "width": width, "align_corners": aligned}
+    return writer.last(node, "_contrib_BilinearResize2D", [writer.operand(node)], attrs)
 
 
 def _reverse_sequence(writer: SymbolWriter, node: Node) -> Entry:

@@ -6,11 +6,13 @@ import json
 import os
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import qir
+from qir.backends.mxnet import session
 from qir.backends.mxnet.session import MxnetSession
 from qir.errors import Refused, UsageError
 from qir.frontends.mxnet import MxnetFrontend
@@ -20,6 +22,7 @@ from qir.ir.graph import Graph
 from qir.ir.types import TensorType
 from qir.ledger import Change, Ledger
 from qir.reference.interpreter import run
+from qir.target import target
 from tests.frontends.mxnet.recorded_cases import Case, cases, difference
 
 TARGET = "mxnet-onednn"
@@ -65,6 +68,21 @@ def test_mxnet_runs_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         pairs = zip(made.values(), case.results, strict=True)
         said = [why for ours, theirs in pairs if (why := difference(ours, theirs, NEAR))]
         assert said == [], case.name
+
+
+def test_files_run_by_the_shapes_they_were_read_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [{"op": "null", "name": "x", "inputs": []}]
+    nodes.append({"op": "sin", "name": "y", "inputs": [[0, 0, 0]]})
+    path = tmp_path / "open-symbol.json"
+    path.write_text(json.dumps({"nodes": nodes, "arg_nodes": [0], "heads": [[1, 0, 0]]}))
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    mxnet = SimpleNamespace(answer=lambda asked: {"0": np.sin(asked[3]["x"])})
+    monkeypatch.setattr(session, "_mxnet", lambda python: mxnet)
+    made = target(TARGET).compile_read(path, qir.load(path, inputs=[x]))(x=x)
+    assert list(made) == ["y_output"]
+    assert np.array_equal(np.asarray(made["y_output"]), np.sin(x))
 
 
 @pytest.fixture
@@ -186,3 +204,47 @@ def test_attention_is_written_as_products_and_a_softmax(
     wanted = shares / shares.sum(-1, keepdims=True) @ v
     wanted = wanted.swapaxes(1, 2).reshape(shape) if flat else wanted
     assert np.abs(made - wanted).max() < 1e-6
+
+
+NEAREST = 'axes = (2, 3), coordinates = "asymmetric", rounding = "floor"'
+RESIZED = {
+    "a factor": (
+        f"resize_nearest(%x) {{{NEAREST}, scales = (2.0, 2.0)}} : (N)x2x(H*2)x(W*2)xf32",
+        {"scale": "2", "sample_type": "nearest", "num_args": "1"},
+    ),
+    "sizes": (
+        'resize(%x, sizes=%s) {axes = (2, 3), coordinates = "half_pixel"} : (N)x2x5x9xf32',
+        {"height": "5", "width": "9", "align_corners": "False"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RESIZED)
+def test_images_of_open_sizes_are_resized(case: str, tmp_path: Path) -> None:
+    op, wanted = RESIZED[case]
+    text = (
+        "graph main as native {\n  %x = input() : (N)x2x(H)x(W)xf32\n"
+        f"  %s = constant([5, 9]) : 2xi64\n  %y = {op}\n  output(y=%y)\n}}\n"
+    )
+    path = tmp_path / "large-symbol.json"
+    qir.save(qir.parse(text), path, target=TARGET)
+    (node,) = (n for n in json.loads(path.read_text())["nodes"] if n["name"] == "y")
+    assert node["attrs"].items() >= wanted.items()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "axes = (2, 3), scales = (2.5, 2.5)} : 1x2x10x10xf32",
+        "axes = (2, 3), scales = (2.0, 3.0)} : 1x2x8x12xf32",
+        "axes = (1, 2, 3), scales = (2.0, 2.0, 2.0)} : 1x4x8x8xf32",
+    ],
+)
+def test_factors_that_up_sampling_does_not_have_are_refused(change: str, tmp_path: Path) -> None:
+    whole = qir.parse(
+        "graph main as native {\n  %x = input() : 1x2x4x4xf32\n"
+        '  %y = resize_nearest(%x) {coordinates = "asymmetric", '
+        f'rounding = "floor", {change}\n  output(y=%y)\n}}\n'
+    )
+    with pytest.raises(Refused, match="makes images larger by one whole factor"):
+        qir.save(whole, tmp_path / "large-symbol.json", target=TARGET)

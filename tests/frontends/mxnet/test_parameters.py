@@ -37,7 +37,8 @@ def refused(path: Path, data: bytes) -> str:
 
 
 @pytest.mark.parametrize(
-    ("file", "version"), [("dense", V2), ("sparse", V2), ("shaped", V3), ("first", V1)]
+    ("file", "version"),
+    [("dense", V2), ("sparse", V2), ("unwaited", V2), ("shaped", V3), ("first", V1)],
 )
 def test_files_of_mxnet_hold_what_was_stored(file: str, version: int) -> None:
     path = RECORDED / f"{file}.params"
@@ -123,9 +124,21 @@ def test_forged_counts_and_shapes_take_no_memory(tmp_path: Path) -> None:
         assert words in found
 
 
+def test_indices_that_what_is_stored_does_not_fit_are_refused(tmp_path: Path) -> None:
+    whole, path = (RECORDED / "unwaited.params").read_bytes(), tmp_path / "m.params"
+    rows = struct.pack("<iiq", 6, 1, 2)  # the type and shape of the row indices
+    assert rows in whole
+    for count in (0, 1, 3, 1 << 40):
+        refused(path, whole.replace(rows, struct.pack("<iiq", 6, 1, count), 1))
+    none = struct.pack("<QQQ", 0x112, 0, 1) + struct.pack("<Iii", V3, 1, 1) + bytes(8)
+    none += struct.pack("<iiii", 0, 1, 0, 0) + struct.pack("<iiq", 6, 1, 1) + bytes(12)
+    said = refused(path, none + struct.pack("<QQ", 1, 1) + b"w")
+    assert "its row indices do not fit its shape" in said
+
+
 def test_damaged_bytes_are_an_input_error_or_another_file(tmp_path: Path) -> None:
     rng, path = np.random.default_rng(7), tmp_path / "damaged.params"
-    for file in ("dense", "sparse", "shaped", "first"):
+    for file in ("dense", "sparse", "unwaited", "shaped", "first"):
         whole = (RECORDED / f"{file}.params").read_bytes()
         for _ in range(150):
             held = bytearray(whole)

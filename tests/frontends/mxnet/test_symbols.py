@@ -354,3 +354,17 @@ def test_a_shape_that_does_not_fit_is_one_line(
     assert told.status == 2
     assert said in told.err
     assert not (tmp_path / "shaped.qir").exists()
+
+
+def test_nodes_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """Gluon names a block that is called twice so, and MXNet runs ops named like an input."""
+    nodes: list[dict[str, object]] = [
+        {"op": "null", "name": "x", "inputs": [], "attrs": {"__shape__": "(2,)"}},
+        {"op": "cos", "name": "x", "inputs": [[0, 0, 0]]},
+        {"op": "sin", "name": "x", "inputs": [[1, 0, 0]]},
+    ]
+    path = tmp_path / "shared-symbol.json"
+    path.write_text(json.dumps({"nodes": nodes, "arg_nodes": [0], "heads": [[2, 0, 0]]}))
+    (made,) = run(qir.load(path), {"x": np.array([1, 2], np.float32)}).values()
+    mxnets = np.array([0.51439524, -0.40423915], np.float32)
+    assert np.abs(made - mxnets).max() < 1e-7
