@@ -19,10 +19,10 @@ graph = qir.load(int8, inputs=(x,))
 (ours,) = qir.run(graph, {graph.inputs[0].name: x.numpy()}).values()
 assert np.array_equal(ours, int8(x).numpy())
 
-qir.save(graph, "dynamic.pt", target="pytorch-x86")
-assert torch.equal(torch.jit.load("dynamic.pt")(x), int8(x))
+qir.save(graph, "eager_dynamic.pt", target="pytorch-x86", force=True)
+assert torch.equal(torch.jit.load("eager_dynamic.pt")(x), int8(x))
 
 # Or from the float model, without torch.ao: eight bits of data, as fbgemm has them without it.
 again = pipeline.quantize_dynamic(qir.load(model, inputs=(x,)), target="pytorch-x86")
-qir.save(again, "again.pt", target="pytorch-x86")
-assert (torch.jit.load("again.pt")(x) - model(x)).abs().max() < 0.05
+qir.save(again, "eager_dynamic_again.pt", target="pytorch-x86", force=True)
+assert (torch.jit.load("eager_dynamic_again.pt")(x) - model(x)).abs().max() < 0.05

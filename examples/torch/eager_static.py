@@ -37,7 +37,7 @@ graph = qir.load(int8, inputs=(x,))
 assert np.array_equal(ours, int8(x).numpy())
 
 # The same weights and scales; onnxruntime rounds in its own way, which --lossy agrees to.
-qir.save(graph, "eager.onnx", lossy=True)
+qir.save(graph, "eager.onnx", lossy=True, force=True)
 # TorchScript needs neither the class nor torch.ao, and computes the same bytes.
-qir.save(graph, "eager.pt", target="pytorch-x86")
+qir.save(graph, "eager.pt", target="pytorch-x86", force=True)
 assert torch.equal(torch.jit.load("eager.pt")(x), int8(x))

@@ -20,5 +20,5 @@ graph = qir.load(int8, inputs=(x,))
 (ours,) = qir.run(graph, {graph.inputs[0].name: x.numpy()}).values()
 assert np.array_equal(ours, int8(x).numpy())
 
-qir.save(graph, "dynamic.pt", target="pytorch-x86")
-assert torch.equal(torch.jit.load("dynamic.pt")(x), int8(x))
+qir.save(graph, "fx_dynamic.pt", target="pytorch-x86", force=True)
+assert torch.equal(torch.jit.load("fx_dynamic.pt")(x), int8(x))

@@ -24,10 +24,10 @@ int8 = convert_fx(prepared)
 graph = qir.load(int8, inputs=(x,))
 (ours,) = qir.run(graph, {graph.inputs[0].name: x.numpy()}).values()
 assert np.array_equal(ours, int8(x).numpy())
-qir.save(graph, "fx.onnx", lossy=True)
+qir.save(graph, "fx.onnx", lossy=True, force=True)
 
 # A module of torch.fx again, or TorchScript: the same kernels, the same bytes.
 module = qir.build(graph, target="pytorch-x86", format="fx")
 assert torch.equal(module(x), int8(x))
-qir.save(graph, "fx.pt", target="pytorch-x86")
+qir.save(graph, "fx.pt", target="pytorch-x86", force=True)
 assert torch.equal(torch.jit.load("fx.pt")(x), int8(x))

@@ -18,16 +18,16 @@ program = torch.export.export(model, (x,), dynamic_shapes=({0: batch},))
 
 graph = qir.load(program)
 int8 = pipeline.quantize_dynamic(graph, target="pt2e")
-qir.save(int8, "dynamic.pt2", target="pt2e")
+qir.save(int8, "pt2e_dynamic.pt2", target="pt2e", force=True)
 
 # torch.compile with freezing makes each linear layer of this file one kernel of oneDNN.
-exported = torch.export.load("dynamic.pt2").module()
+exported = torch.export.load("pt2e_dynamic.pt2").module()
 assert (exported(x) - model(x)).abs().max() < 0.05
 
 # An engine for quantized tensors has such kernels in TorchScript, to the byte.
 int8 = pipeline.quantize_dynamic(graph, target="pytorch-x86")
-qir.save(int8, "dynamic.pt", target="pytorch-x86")
-made = torch.jit.load("dynamic.pt")(x)
+qir.save(int8, "pt2e_dynamic.pt", target="pytorch-x86", force=True)
+made = torch.jit.load("pt2e_dynamic.pt")(x)
 
 # The same from any framework: QIR runs these kernels on arrays too.
 run = qir.compile(int8, target="pytorch-x86")

@@ -20,7 +20,7 @@ program = torch.export.export(model, (x,), dynamic_shapes=({0: batch},))
 
 graph = qir.load(program)
 int8 = qir.quantize(graph, qir.calibrate(graph, x.numpy()), target="pt2e")
-qir.save(int8, "int8.pt2", target="pt2e")
+qir.save(int8, "int8.pt2", target="pt2e", force=True)
 
 # torch.compile with freezing makes each layer of this file one kernel of oneDNN; as it stands, it
 # computes floats between quantize and dequantize.

@@ -111,8 +111,11 @@ def _file(path: Path, inputs: Sequence[object] | None) -> Opened:
 
 
 def _begins(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(2)
+    try:
+        with path.open("rb") as file:
+            return file.read(2)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be opened: {error.strerror or error}") from error
 
 
 def _archive(path: Path, inputs: Sequence[object] | None) -> Opened:

@@ -114,15 +114,12 @@ class Interpreter:
             return given[0]
         if not tensors or kind in _OF_LISTS:
             sizes = [held for held in _flat(given) if isinstance(held, fx.Node)]
-            if (
-                sizes
-                and kind not in _OF_LISTS
-                and (kind in SYMBOLIC or kind in _TURNED or kind in COMPARED)
-            ):
-                return self._of_sizes(kind, given)
             listed = kind in _OF_LISTS or (
                 bool(given) and isinstance(given[0], (list, tuple, dict))
             )
+            computed = kind in _TURNED or (kind in SYMBOLIC and not listed)
+            if sizes and kind not in _OF_LISTS and (computed or kind in COMPARED):
+                return self._of_sizes(kind, given)
             if kind in SCALARS and (listed or not sizes):
                 return self._scalar(kind, given)
         if kind.startswith("quantized::"):
@@ -149,7 +146,7 @@ class Interpreter:
             kind = "aten::floordiv"
         if kind in SYMBOLIC:
             return self.builder.call(SYMBOLIC[kind], *given[:2])
-        held = [g.meta["val"] if isinstance(g, fx.Node) else g for g in given]
+        held = [_of_example(g) for g in given]
         return self.builder.decide(lambda: SCALARS[kind](*held))
 
     def _arguments(self, node: Any, given: list[Any]) -> tuple[Any, dict[str, Any]]:
@@ -275,6 +272,13 @@ def _numbers(given: list[Any]) -> list[Any]:
     if not any(single) or not all(a or b for a, b in zip(single, sizes, strict=True)):
         return given
     return [held.item() if one else held for held, one in zip(given, single, strict=True)]
+
+
+def _of_example(given: Any) -> Any:
+    """Returns sizes, or lists of them, as the example has them."""
+    if isinstance(given, (list, tuple)):
+        return [_of_example(held) for held in given]
+    return given.meta["val"] if isinstance(given, fx.Node) else given
 
 
 def _flat(given: Any) -> list[Any]:

@@ -21,7 +21,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import qir
 from qir.errors import DataError, InputError, PluginError, ShapesNeeded, UsageError
+from qir.frontends.torch.frontend import TorchFrontend
 from qir.frontends.torch.program import functional
+from qir.ledger import Ledger
 from tests.cli.command import qir as qir_command
 
 from .comparison import computed, difference, export, wanted
@@ -64,6 +66,16 @@ def rewritten(path: Path, change: Callable[[str, bytes], bytes]) -> Path:
         for name, data in members:
             archive.writestr(name, change(name, data))
     return path
+
+
+@pytest.mark.parametrize("name", ["m.pt2", "m.pt", "m.pth", "m.torchscript"])
+def test_a_file_that_is_not_there_and_a_folder_are_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    with pytest.raises(InputError, match=f"{name}: cannot be opened: No such file"):
+        TorchFrontend().load(path, Ledger())
+    path.mkdir()
+    with pytest.raises(InputError, match=f"{name}: cannot be opened: Is a directory"):
+        TorchFrontend().load(path, Ledger())
 
 
 def test_example_inputs_that_are_no_tensors_are_not_unpickled(tmp_path: Path) -> None:

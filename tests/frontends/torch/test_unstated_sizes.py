@@ -111,6 +111,44 @@ def test_a_branch_by_sizes_asks_for_them(tmp_path: Path) -> None:
         require_same(graph, module, torch.randn(2, 3, side, side))
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "norm",
+    [
+        nn.GroupNorm(2, 8),
+        nn.BatchNorm2d(8),
+        nn.InstanceNorm2d(8, affine=True),
+        nn.InstanceNorm2d(8, track_running_stats=True),
+    ],
+    ids=lambda norm: type(norm).__name__,
+)
+def test_scripted_norms_join_lists_of_open_sizes(norm: nn.Module, tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), norm)
+    graph = qir.load(archive(tmp_path, module))
+    for shape in ((2, 3, 9, 11), (1, 3, 32, 17)):
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+        require_same(graph, module, x)
+
+
+class Sized(Layer):
+    def __init__(self, padding: int) -> None:
+        super().__init__()
+        self.other: Any = nn.Conv2d(3, 8, 3, padding=padding, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a: Tensor = self.conv(x)
+        b: Tensor = self.other(x)
+        return a - b if a.size() == b.size() else b * 2
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("padding", [0, 1])
+def test_lists_of_open_sizes_are_compared_by_what_they_hold(padding: int, tmp_path: Path) -> None:
+    module = Sized(padding)
+    graph = qir.load(archive(tmp_path, module), inputs=[("n", 3, "h", "w")])
+    require_same(graph, module, torch.randn(2, 3, 32, 32))
+
+
 class Counting(nn.Module):
     """A linear layer, and buffers that change with each call."""
 
