@@ -40,7 +40,9 @@ def _padded(
 
 def _scaled(size: Any, factor: float) -> Any:
     """Returns a size times a factor, rounded down; it stays a symbol where it is one."""
-    return size * int(factor) if float(factor).is_integer() else torch.sym_int(size * factor)
+    if float(factor).is_integer():
+        return size * int(factor)
+    return torch.sym_int(size * factor)  # type: ignore[no-untyped-call]
 
 
 def _resized(name: str) -> Callable[..., torch.Tensor]:
