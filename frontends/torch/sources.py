@@ -28,7 +28,7 @@ from .quantized_modules import (
     with_functions_called,
     without_observers,
 )
-from .script.assumed import assumptions, branching_axes, closed_axes, with_closed
+from .script.assumed import Axis, assumptions, branching_axes, closed_axes, with_closed
 from .script.interpreter import Interpreter
 from .script.opened import script_program
 from .script.shapes import GIVE_SHAPES, Example, example, examples, stated
@@ -242,13 +242,14 @@ def _guessed(
         try:
             with muted("torch._subclasses.fake_tensor"):
                 program, reader = script_program(module, name, inputs)
-                closed = closed_axes(reader.builder)
                 if branching := branching_axes(reader.builder):
                     raise ShapesNeeded(
                         f"{name}: branches by the sizes of {min(branching)[0]}, which it does not"
                         f" state; give them: {GIVE_SHAPES}"
                     )
-                if closed:
+                closed: frozenset[Axis] = frozenset()
+                while found := closed_axes(reader.builder) - closed:  # one may lead to another
+                    closed |= found
                     inputs = with_closed(inputs, reader.builder.open_axes, closed)
                     program, reader = script_program(module, name, inputs)
             return program, reader, assumptions(reader.builder, closed)

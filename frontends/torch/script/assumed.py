@@ -21,7 +21,7 @@ def closed_axes(builder: ScriptBuilder) -> frozenset[Axis]:
         (node.name, axis)
         for node, open_axes in _inputs(builder)
         for axis in open_axes
-        if isinstance(node.meta["val"].shape[axis], int)
+        if _is_one(node.meta["val"].shape[axis])
     }
     return frozenset(found | _of(builder, filter(_is_number, _conditions(builder.guards))))
 
@@ -51,7 +51,7 @@ def assumptions(builder: ScriptBuilder, closed: frozenset[Axis]) -> tuple[str, .
     shapes = {node.name: node.meta["val"].shape for node, _ in _inputs(builder)}
     return tuple(
         f"input {name}: its sizes are assumed to be"
-        f" {'x'.join(str(size) if isinstance(size, int) else 'n' for size in shapes[name])},"
+        f" {'x'.join(str(size) if _is_one(size) else 'n' for size in shapes[name])},"
         " which its layers take; --shape or inputs= sets others"
         for name in names
     )
@@ -79,6 +79,11 @@ def _of(builder: ScriptBuilder, conditions: Iterable[Any]) -> frozenset[Axis]:
     }
     spoken = {symbol for held in conditions for symbol in held.free_symbols}
     return frozenset(axis for symbol, axis in symbols.items() if symbol in spoken)
+
+
+def _is_one(size: Any) -> bool:
+    """Returns whether a size is one number, as a symbol may have been found to be."""
+    return isinstance(size, int) or bool(size.node.expr.is_number)
 
 
 def _is_number(held: Any) -> bool:

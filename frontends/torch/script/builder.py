@@ -38,28 +38,41 @@ def _padded(
     return x.new_empty(shape)
 
 
+def _scaled(size: Any, factor: float) -> Any:
+    """Returns a size times a factor, rounded down; it stays a symbol where it is one."""
+    if float(factor).is_integer():
+        return size * int(factor)
+    return torch.sym_int(size * factor)  # type: ignore[no-untyped-call]
+
+
 def _resized(name: str) -> Callable[..., torch.Tensor]:
-    """Returns the shape rule of an interpolation to sizes, of which some may be symbols."""
+    """Returns the shape rule of an interpolation, of which some sizes may be symbols."""
     target: Any = getattr(torch.ops.aten, name)
 
     def infer(x: torch.Tensor, sizes: Sequence[Any] | None, *rest: Any) -> torch.Tensor:
-        if sizes is None or not any(isinstance(size, torch.SymInt) for size in sizes):
-            made: torch.Tensor = target(x, sizes, *rest)
-            return made
+        if sizes is None:  # then the factors are last
+            made = [_scaled(size, by) for size, by in zip(x.shape[2:], rest[-1], strict=True)]
+            return x.new_empty((*x.shape[:2], *made))
+        if not any(isinstance(size, torch.SymInt) for size in (*x.shape, *sizes)):
+            result: torch.Tensor = target(x, sizes, *rest)
+            return result
         return x.new_empty((*x.shape[:2], *sizes))
 
     return infer
 
 
-_RESIZES = "nearest1d nearest2d nearest3d linear1d bilinear2d trilinear3d bicubic2d".split()
+_RESIZES = (
+    *(f"upsample_{name}" for name in "linear1d bilinear2d trilinear3d bicubic2d".split()),
+    *(
+        f"{name}{axes}d"
+        for name in ("upsample_nearest", "_upsample_nearest_exact")
+        for axes in (1, 2, 3)
+    ),
+)
 IN_PYTHON: Mapping[str, Callable[..., Any]] = {
     "aten.constant_pad_nd.default": torch._refs.constant_pad_nd,
     "aten.pad.default": _padded,
-    **{
-        f"aten.upsample_{name}.{form}": _resized(f"upsample_{name}")
-        for name in _RESIZES
-        for form in ("vec", "default")
-    },
+    **{f"aten.{name}.{form}": _resized(name) for name in _RESIZES for form in ("vec", "default")},
     **{f"aten.{name}.input": _recurrent for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }
 """Operators whose C++ code turns symbolic sizes into numbers, and the same in Python."""

@@ -86,6 +86,46 @@ def test_sizes_that_a_program_computes_with_stay_open(
         require_same(graph, module, x)
 
 
+class Scaled(Layer):
+    """Interpolation by a factor."""
+
+    def __init__(self, factor: float, mode: str) -> None:
+        super().__init__()
+        self.factor, self.mode = factor, mode
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = F.interpolate(self.conv(x), scale_factor=self.factor, mode=self.mode)
+        return made
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest", "nearest-exact"])
+@pytest.mark.parametrize("factor", [1.5, 2.0, 1 / 3])
+def test_sizes_times_a_factor_stay_open(factor: float, mode: str, tmp_path: Path) -> None:
+    module, ledger = Scaled(factor, mode), Ledger()
+    graph = qir.load(archive(tmp_path, module, "traced"), ledger=ledger)
+    assert [isinstance(n, int) for n in graph.inputs[0].type.shape] == [False, True, False, False]
+    assert not list(ledger)
+    for shape in ((3, 3, 45, 51), (1, 3, 32, 47)):
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+        require_same(graph, module, x)
+
+
+class Unfolded(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = F.unfold(self.conv(x), 3).mean(2)
+        return made
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_said_of_sizes_is_what_the_graph_has(tmp_path: Path) -> None:
+    path, ledger = archive(tmp_path, Unfolded(), "traced"), Ledger()
+    shape = qir.load(path, ledger=ledger).inputs[0].type.shape
+    (entry,) = ledger
+    sizes = "x".join(str(n) if isinstance(n, int) else "n" for n in shape)
+    assert f"input x: its sizes are assumed to be {sizes}," in entry.reason
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("how", ["scripted", "traced"])
 def test_sizes_that_the_layers_fix_are_assumed_and_reported(how: str, tmp_path: Path) -> None:
