@@ -62,13 +62,13 @@ def to_graphdef(graph: Graph) -> WrittenGraph:
     outputs = {}
     for name, value in graph.outputs.items():
         outputs[name] = w.put("Identity", name, (w.read(value),), T=kind(value))
-    made = w.needed([*inputs.values(), *outputs.values()])
+    needed = w.needed([*inputs.values(), *outputs.values()])
     computed = {v.name: at for v, at in w.places.items() if at and v.constant is None}
-    values = {name: at for name, at in computed.items() if node_of(at) in made}
+    values = {name: at for name, at in computed.items() if node_of(at) in needed}
     ends = [(inputs[value.name], value) for value in graph.inputs]
     ends += [(outputs[name], value) for name, value in graph.outputs.items()]
     types = {place: (kind(value).name, sizes(value).sizes) for place, value in ends}
-    return WrittenGraph(wire.graph(made.values()), inputs, outputs, values, types)
+    return WrittenGraph(wire.graph(needed.values()), inputs, outputs, values, types)
 
 
 def _nodes(w: Nodes, graph: Graph) -> None:
