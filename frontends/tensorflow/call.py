@@ -89,6 +89,12 @@ class NodeCall:
             raise KeepNode(f"it has {len(self.operands)} inputs")
         return self.operands[index]
 
+    def exactly(self, count: int) -> Sequence[Value]:
+        """Returns all operands; Keep where there are more or fewer of them."""
+        if len(self.operands) != count:
+            raise KeepNode(f"it has {len(self.operands)} inputs, and takes {count}")
+        return self.operands
+
     def shape(self, index: int) -> tuple[Dim, ...]:
         """Returns the sizes of an operand."""
         return self[index].type.shape

@@ -12,7 +12,7 @@ from .windows import FIRST, LAST, images, pads, same, transposed
 
 
 def _conv2d(call: NodeCall) -> Value:
-    x, w, where = call[0], call[1], images(call)
+    (x, w), where = call.exactly(2), images(call)
     height, width, each, _ = _sizes(call, 1)
     stride = where.sides(call, "strides")
     dilation = where.sides(call, "dilations", (1, 1, 1, 1))
@@ -39,7 +39,7 @@ def _sizes(call: NodeCall, index: int) -> tuple[int, ...]:
 
 
 def _depthwise(call: NodeCall) -> Value:
-    x, w, where = call[0], call[1], images(call)
+    (x, w), where = call.exactly(2), images(call)
     height, width, channels, times = _sizes(call, 1)
     stride = where.sides(call, "strides")
     dilation = where.sides(call, "dilations", (1, 1, 1, 1))
@@ -98,7 +98,7 @@ def _transposed_conv(call: NodeCall) -> Value:
 
 
 def _conv3d(call: NodeCall) -> Value:
-    x, w = call[0], call[1]
+    x, w = call.exactly(2)
     layout = call.text("data_format", "NDHWC")
     axes = (1, 2, 3) if layout == "NDHWC" else (2, 3, 4)
     kernel = _sizes(call, 1)

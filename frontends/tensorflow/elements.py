@@ -31,6 +31,8 @@ KINDS = {
 CODES = {11: "i8", 12: "u8", 13: "i32", 15: "i16", 16: "u16"}
 """Types of quantized values: qint8, quint8, qint32, qint16, quint16; the storage of each."""
 _NAMES = {7: "string", 8: "complex64", 18: "complex128", 20: "resource", 21: "variant"}
+_LAST = 33
+"""The greatest number of an element type in `types.proto`; 0 stands for none."""
 _REFERENCE = 100
 """Added to the number of a type for a reference to a variable."""
 _FIELDS = {
@@ -53,6 +55,11 @@ def element(number: int) -> DType | None:
     """Returns the language's element type of plain numbers; None where it has none."""
     name = KINDS.get(number % _REFERENCE)
     return None if name is None else dtype(name)
+
+
+def is_type(number: int) -> bool:
+    """Returns whether TensorFlow has an element type of that number."""
+    return 0 < number % _REFERENCE <= _LAST
 
 
 def name_of(number: int) -> str:

@@ -17,12 +17,12 @@ Handler = Callable[[NodeCall], Value]
 
 def _unary(op: str, **attrs: Attr) -> Handler:
     """Returns the converter of a function of one operand."""
-    return lambda call: call.add(op, {"x": call[0]}, attrs)
+    return lambda call: call.add(op, {"x": call.exactly(1)[0]}, attrs)
 
 
 def _binary(op: str) -> Handler:
     """Returns the converter of an op with two operands."""
-    return lambda call: call.add(op, {"a": call[0], "b": call[1]})
+    return lambda call: call.add(op, dict(zip("ab", call.exactly(2), strict=True)))
 
 
 def _many(op: str) -> Handler:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -130,7 +131,22 @@ def source_from(proto: Any, name: str) -> GraphSource:
         lost = next((operand for operand, _ in node.inputs if operand not in source.nodes), None)
         if lost is not None:
             raise InputError(f"{name}: {node.name} reads {lost!r}, which the file lacks")
+    _check_order(source)
     return source
+
+
+def _check_order(source: GraphSource) -> None:
+    """Raises InputError for a cycle; only what NextIteration hands on may lead back."""
+    before = {
+        node.name: [*(name for name, _ in node.inputs), *node.waits]
+        for node in source.nodes.values()
+    }
+    turns = {node.name for node in source.nodes.values() if node.op == "NextIteration"}
+    try:
+        TopologicalSorter({n: set(held) - turns for n, held in before.items()}).prepare()
+    except CycleError as error:
+        said = f"node {error.args[1][0]} hangs on its own result"
+        raise InputError(f"{source.name}: {said}") from error
 
 
 def _node(proto: Any, file: str) -> GraphDefNode:

@@ -19,7 +19,7 @@ from qir.passes.fold.fold_shapes import MADE_TO, made_to
 
 from . import branches, foreign, kernels, loops
 from .call import KeepNode, NodeCall
-from .elements import element, name_of, shape_of, tensor
+from .elements import element, is_type, name_of, shape_of, tensor
 from .frames import LOOP, join_frames
 from .graphdef import BRANCHES, LOOPS, GraphDefNode, GraphSource, Place, in_order
 from .known import KnownValues
@@ -84,6 +84,10 @@ class GraphDefReader:
         if node.op == "Const":
             self.found[node.name, 0] = self._constant(node)
             return
+        if "T" in node.attrs and node.attrs["T"].WhichOneof("value") == "type":
+            number = node.attrs["T"].type  # of loops it is a list of types
+            if not is_type(number):
+                raise self.fail(node, f"has T = {number}, which is no element type")
         if node.op in _CONTROL:
             self._set(node, self._control(node))
             return
@@ -157,6 +161,8 @@ class GraphDefReader:
         stated = inferred_shape(self.source, node.name) if stated is None else stated
         if stated is None:
             raise self.fail(node, "is an input of unknown rank; freeze the graph with its shape")
+        if min(stated, default=0) < -1:
+            raise self.fail(node, f"is an input of the shape {list(stated)}; open sizes are -1")
         made = self.graph.add(
             "input",
             types=[TensorType(self._dims(node, stated), kind)],

@@ -20,7 +20,7 @@ from . import (
     reductions,
     wire,
 )
-from .nodes import Nodes, kind, refused, sizes
+from .nodes import Nodes, kind, node_of, refused, sizes
 from .simulated import is_simulated
 
 FLOAT: Mapping[str, moves.Write] = {
@@ -41,7 +41,7 @@ class WrittenGraph:
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
     values: Mapping[str, str]
-    """The tensor of each value that the graph computes."""
+    """The tensor of each value that an output hangs on."""
     types: Mapping[str, tuple[str, tuple[int, ...]]]
     """The element type and the shape of each input and output, by its tensor."""
 
@@ -62,11 +62,13 @@ def to_graphdef(graph: Graph) -> WrittenGraph:
     outputs = {}
     for name, value in graph.outputs.items():
         outputs[name] = w.put("Identity", name, (w.read(value),), T=kind(value))
-    values = {v.name: at for v, at in w.places.items() if at and v.constant is None}
+    needed = w.needed([*inputs.values(), *outputs.values()])
+    computed = {v.name: at for v, at in w.places.items() if at and v.constant is None}
+    values = {name: at for name, at in computed.items() if node_of(at) in needed}
     ends = [(inputs[value.name], value) for value in graph.inputs]
     ends += [(outputs[name], value) for name, value in graph.outputs.items()]
     types = {place: (kind(value).name, sizes(value).sizes) for place, value in ends}
-    return WrittenGraph(wire.graph(w.made), inputs, outputs, values, types)
+    return WrittenGraph(wire.graph(needed.values()), inputs, outputs, values, types)
 
 
 def _nodes(w: Nodes, graph: Graph) -> None:

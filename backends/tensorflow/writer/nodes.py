@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 
@@ -52,7 +52,8 @@ class Nodes:
     """Collects nodes; every value has the name of the tensor that it became."""
 
     def __init__(self, reserved: Sequence[str] = ()) -> None:
-        self.made: list[bytes] = []
+        self.made: dict[str, tuple[Sequence[str], bytes]] = {}
+        """By node: what it reads, and its message."""
         self.places: dict[Value, str] = {}
         self.names: set[str] = set()
         self.reserved = {clean(name).lower() for name in reserved}
@@ -83,7 +84,7 @@ class Nodes:
 
     def node(self, op: str, name: str, inputs: Sequence[str], /, **attrs: Attr) -> None:
         """Adds a node whose name was taken before."""
-        self.made.append(wire.node(op, name, inputs, attrs))
+        self.made[name] = inputs, wire.node(op, name, inputs, attrs)
 
     @contextmanager
     def pivot(self, node: Callable[[], str]) -> Iterator[None]:
@@ -99,8 +100,22 @@ class Nodes:
     def put(self, op: str, name: str, inputs: Sequence[str], /, **attrs: Attr) -> str:
         """Adds a node of exactly that name, an input or output of the model."""
         found = self.name(name, reserved=True)
-        self.made.append(wire.node(op, found, inputs, attrs))
+        self.node(op, found, inputs, **attrs)
         return found
+
+    def needed(self, ends: Iterable[str]) -> dict[str, bytes]:
+        """Returns the nodes that some nodes hang on, these included, in the order of writing.
+
+        A node that nothing reads would be taken for an output of the model.
+        """
+        found: set[str] = set()
+        waiting = list(ends)
+        while waiting:
+            name = node_of(waiting.pop())
+            if name not in found:
+                found.add(name)
+                waiting += self.made[name][0]
+        return {name: message for name, (_, message) in self.made.items() if name in found}
 
     def constant(self, data: object, kind: str = "", like: str = "const") -> str:
         """Returns a constant; of short ones that are alike there is one."""
@@ -139,6 +154,11 @@ class Nodes:
 
 
 _SHORT = 64
+
+
+def node_of(place: str) -> str:
+    """Returns the node of a result such as `split:1`, or the one that `^split` waits for."""
+    return place.removeprefix("^").partition(":")[0]
 
 
 def clean(name: str) -> str:

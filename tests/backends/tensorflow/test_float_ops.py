@@ -10,6 +10,8 @@ import qir
 from qir.backends.tensorflow import session
 from qir.backends.tensorflow.writer.forms import formed
 from qir.backends.tensorflow.writer.graphdef import FLOAT, to_graphdef
+from qir.frontends.tensorflow.graphdef import outputs_of, source_from
+from qir.frontends.tensorflow.messages import GRAPH
 from qir.ir import types
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I64, dtype
@@ -204,6 +206,7 @@ def test_an_op_computes_in_tensorflow_what_the_reference_does(name: str) -> None
     written = to_graphdef(formed(graph, qir.Ledger(), kernels=True))
     found = session.TensorFlowSession(written, 1).values(feeds, written.outputs)
     wanted = qir.run(graph, feeds)
+    assert outputs_of(source_from(GRAPH.FromString(written.data), name)).keys() == wanted.keys()
     assert found.keys() == wanted.keys()
     for key, array in wanted.items():
         theirs = np.asarray(found[key])
@@ -213,6 +216,19 @@ def test_an_op_computes_in_tensorflow_what_the_reference_does(name: str) -> None
             assert np.abs(theirs - array).max() <= 1e-4 * max(np.abs(array).max(), 1e-6), f"{SEED}"
         else:
             assert np.array_equal(theirs, array), f"{SEED}"
+
+
+def test_what_no_output_hangs_on_is_not_written() -> None:
+    graph = qir.parse("graph main as native { %x = input() : (N)x3xf32  output(x=%x) }")
+    rows = graph.add("shape", {"x": graph.inputs[0]}).result
+    graph.add("concat", {"xs.0": rows, "xs.1": rows}, {"axis": 0})
+    written = to_graphdef(formed(graph, qir.Ledger(), kernels=True))
+    nodes = GRAPH.FromString(written.data).node
+    assert [node.op for node in nodes] == ["Placeholder", "Identity"]
+    assert list(written.values.values()) == [nodes[0].name]
+    assert outputs_of(source_from(GRAPH.FromString(written.data), "g")) == {
+        written.outputs["x"]: (written.outputs["x"], 0)
+    }
 
 
 def test_sizes_of_a_transposed_convolution_may_be_open() -> None:

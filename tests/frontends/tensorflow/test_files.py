@@ -174,6 +174,34 @@ def twice(proto: Any) -> None:
     proto.node.add().CopyFrom(proto.node[0])
 
 
+def waiting(proto: Any) -> None:
+    node = next(n for n in proto.node if n.op == "Conv2D")
+    node.input.append("^Relu")
+
+
+def third(proto: Any) -> None:
+    node = next(n for n in proto.node if n.op == "Conv2D")
+    node.input.append(node.input[0])
+
+
+def second(proto: Any) -> None:
+    node = next(n for n in proto.node if n.op == "Relu")
+    node.input.append(node.input[0])
+
+
+def no_type(proto: Any) -> None:
+    next(n for n in proto.node if n.op == "Conv2D").attr["T"].type = 0
+
+
+def no_such_type(proto: Any) -> None:
+    next(n for n in proto.node if n.op == "Conv2D").attr["T"].type = 99
+
+
+def below(proto: Any) -> None:
+    node = next(n for n in proto.node if n.op == "Placeholder")
+    node.attr["shape"].shape.dim[1].size = -5
+
+
 def empty(proto: Any) -> None:
     del proto.node[:]
 
@@ -231,6 +259,12 @@ def bare_exit(proto: Any) -> None:
 
 DAMAGES: dict[Callable[[Any], None], str] = {
     cycle: "node Relu hangs on its own result|node Conv2D hangs on its own result",
+    waiting: "node (Relu|Conv2D) hangs on its own result",
+    third: "Conv2D Conv2D is not read: it has 3 inputs, and takes 2",
+    second: "Relu Relu is not read: it has 2 inputs, and takes 1",
+    no_type: "Conv2D Conv2D has T = 0, which is no element type",
+    no_such_type: "Conv2D Conv2D has T = 99, which is no element type",
+    below: r"Placeholder x0 is an input of the shape \[2, -5, 8, 3\]; open sizes are -1",
     missing: "Relu reads 'nowhere', which the file lacks",
     function: "PartitionedCall Relu calls 'gone', a function that the file lacks",
     larger: r"Const .* has the shape \[1099511627776, .*\], more than any file holds",
