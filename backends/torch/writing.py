@@ -20,6 +20,7 @@ from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.split_sums import SplitSums
 from qir.passes.forms.unsigned_data import UnsignedData
+from qir.passes.layout import Layout, channels_last
 from qir.rewrite import Pass, run_passes
 
 from . import eager
@@ -86,8 +87,12 @@ def convert(
 
 def _flat(kernels: Capability | None, graph: Graph, ledger: Ledger) -> Graph:
     """Returns the graph in QDQ form; for an engine's kernels with data as these take them, which
-    are u8, and sums of two tensors as additions, where no kernel of a convolution adds one."""
-    passes: list[Pass] = [ExpandQdq(), OpenGroups(chains=True)]
+    are u8, and sums of two tensors as additions, where no kernel of a convolution adds one.
+
+    Another framework's images are put channels first, as kernels on integers take them."""
+    last = channels_last(graph, "torch") and held(graph)
+    first: list[Pass] = [Layout("nchw")] if last else []
+    passes: list[Pass] = [*first, ExpandQdq(), OpenGroups(chains=True)]
     if kernels is not None:
         adds = any(chain[:2] == ("conv2d", "add") for chain in kernels.chains)
         passes = [*(() if adds else (SplitSums(),)), *passes, UnsignedData()]

@@ -21,7 +21,7 @@ from qir.passes.forms.lift_dynamic import LiftDynamic
 from qir.passes.forms.lower_integer import LowerInteger
 from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.raise_integer import RaiseInteger
-from qir.passes.layout import Layout
+from qir.passes.layout import Layout, channels_last
 from qir.passes.loops.lower_layers import LowerLayers
 from qir.reference.constants import computed
 from qir.rewrite.patterns.why import nearest
@@ -66,7 +66,7 @@ def formed(
     for each in bodies(out):
         run_time_ranges.by_onnx(each, ledger)
     held = fix_defaults(out, ledger)
-    if _channels_last(out):
+    if channels_last(out, "onnx"):
         _run(Layout("nchw"), out, ledger)
     for each in bodies(out):
         constants.quantized(each, ledger)
@@ -114,19 +114,6 @@ def _open(graph: Graph, ledger: Ledger) -> None:
     for each in bodies(graph):
         if trim(each, [n for n in each if n.op == "scan" and n not in before]):
             each.prune()
-
-
-def _channels_last(graph: Graph) -> bool:
-    """Returns whether another framework's images are channels last (NHWC).
-
-    ONNX has channels first: transposes around each layer would keep its runtimes from integer
-    kernels.
-    """
-    return any(
-        node.attrs.get("layout") == "NHWC" and all(o.framework != "onnx" for o in node.origins)
-        for _, each in graph.walk()
-        for node in each
-    )
 
 
 def _bare(graph: Graph) -> bool:

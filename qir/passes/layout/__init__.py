@@ -64,3 +64,17 @@ class Layout(Pass):
     def _round(self, graph: Graph, ledger: Ledger, left: set[Node]) -> int:
         turned = Turning(graph, self.name, self.to, ledger).run()
         return turned + Passing(graph, self.name, ledger, left).run()
+
+
+def channels_last(graph: Graph, framework: str) -> bool:
+    """Returns whether a graph has images that are channels last (NHWC), of other frameworks.
+
+    A framework whose kernels take channels first would need transposes around each layer, which
+    keep its runtimes from integer kernels.
+    """
+    return any(
+        any(held.get("layout") == "NHWC" for held in (n.attrs, *(s.attrs for s in n.stages)))
+        and all(origin.framework != framework for origin in n.origins)
+        for _, each in graph.walk()
+        for n in each
+    )
