@@ -91,6 +91,14 @@ class Target(ABC):
         otherwise."""
         return self.capability()
 
+    def carried(
+        self, graph: Graph, ledger: Ledger, *, format: str | None = None
+    ) -> tuple[Graph, Mapping[str, str]]:
+        """Returns a quantized graph as a form of this target carries it, and by op why it is float
+        there; the whole graph, unless a target says otherwise.
+        """
+        return graph, {}
+
     def emit(
         self,
         graph: Graph,

@@ -6,8 +6,11 @@ from qir.errors import Refused
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ledger import Change, Ledger
+from qir.passes.forms.expand_qdq import ExpandQdq
+from qir.passes.forms.open_groups import OpenGroups
+from qir.rewrite import run_passes
 
-from .calls import plain
+from .calls import RecipeCall, calls, plain
 
 READERS = frozenset(
     "conv2d conv3d linear matmul add relu max_pool2d avg_pool2d adaptive_avg_pool"
@@ -16,6 +19,7 @@ READERS = frozenset(
 """Ops whose data the extension quantizes."""
 _STORAGES = ("u8", "i8")
 _POOLS = "IPEX fails on the function max_pool2d without a stride; nn.MaxPool2d is quantized"
+_OWN_DATA = "its summand stays float: IPEX overwrites it where the convolution reads it"
 _PLAIN = {"trans_a": False, "alpha": 1.0, "beta": 1.0}
 """Attributes of a gemm that is a linear layer."""
 
@@ -61,6 +65,62 @@ def kept(graph: Graph, ledger: Ledger) -> Graph:
     return made
 
 
+def carried(graph: Graph, ledger: Ledger) -> tuple[Graph, dict[str, str]]:
+    """Returns a graph in QDQ form as a recipe carries it, and why ops are float there.
+
+    What a call reads that recipes do not number stays float, though a module could quantize it.
+    Refused for a graph that was read from no module, and where nothing quantized is left.
+    """
+    flat = run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], ledger)
+    made = kept(flat, ledger)
+    numbered = _quantized_readers(made)
+    why = {
+        name: _POOLS if made.values[name].node.op == "max_pool2d" else _OWN_DATA
+        for name in sorted(_quantized_readers(flat) - numbered)
+        if name in made.values
+    }
+    why.update(_spare_unnumbered(made, ledger))
+    if numbered and not numbered - why.keys():
+        said = "; ".join(dict.fromkeys(why[name] for name in sorted(numbered)))
+        remedy = "qir.build(graph, target='ipex-onednn', format='module') makes a module of it"
+        raise Refused(f"{graph.name}: a recipe quantizes nothing of it: {said}; {remedy}")
+    return made, why
+
+
+def _quantized_readers(graph: Graph) -> set[str]:
+    """Returns the names of layers that read quantized data."""
+    return {
+        node.name
+        for node in graph
+        if node.op in READERS and any(plain(v) is not v for v in node.operands.values())
+    }
+
+
+def _spare_unnumbered(graph: Graph, ledger: Ledger) -> dict[str, str]:
+    """Leaves float what calls read that recipes do not number; returns why, by op."""
+    why: dict[str, str] = {}
+    for call in calls(graph):
+        if call.quantized:
+            continue
+        for node in call.nodes:
+            for slot, value in list(node.operands.items()):
+                if plain(value) is not value:
+                    graph.set_operand(node, slot, plain(value))
+                    why[node.name] = _unnumbered(call)
+    graph.prune()
+    for reason in dict.fromkeys(why.values()):
+        names = ", ".join(name for name, said in why.items() if said == reason)
+        ledger.add(Change.REGROUPED, "write ipex", graph.name, f"stays float: {reason}: {names}")
+    return why
+
+
+def _unnumbered(call: RecipeCall) -> str:
+    layer = call.origin.layer.rpartition(".")[2]
+    if layer:
+        return f"recipes of IPEX do not reach into nn.{layer}"
+    return f"recipes of IPEX do not quantize {call.origin.op}"
+
+
 def _is_pool_function(node: Node) -> bool:
     """Returns whether a max pool is a call of the function, which may leave its stride out."""
     pools = [o for o in node.origins if o.framework == "torch" and o.op.startswith("aten.max_pool")]
@@ -78,8 +138,7 @@ def _spare_own_data(graph: Graph, ledger: Ledger) -> None:
             if value.node.op != "dequantize" or product.op not in ("conv2d", "conv3d"):
                 continue
             if plain(product.operands["x"]) is plain(value):
-                said = "its summand stays float: IPEX overwrites it where the convolution reads it"
-                ledger.add(Change.UNVERIFIED, "write ipex", node.results[0].name, said)
+                ledger.add(Change.UNVERIFIED, "write ipex", node.results[0].name, _OWN_DATA)
                 graph.set_operand(node, slot, plain(value))
 
 
@@ -110,4 +169,4 @@ def _check(node: Node) -> None:
         raise Refused(f"{node.name}: IPEX has no data of type {quant}; it has u8 and i8 per tensor")
 
 
-__all__ = ["READERS", "is_dynamic", "kept"]
+__all__ = ["READERS", "carried", "is_dynamic", "kept"]

@@ -24,6 +24,8 @@ from .calls import RecipeCall, calls
 from .files import FLOAT, ROOT, STORAGES, opened
 
 _TYPES = {said: U8 if kind == "u8" else I8 for kind, said in STORAGES.items()}
+_MOST_ID = 2**31 - 1
+"""More than any module has tensors."""
 _RULES: Mapping[str, str] = {
     "MinMaxObserver": "minmax",
     "PerChannelMinMaxObserver": "minmax",
@@ -100,6 +102,7 @@ class _Reading:
             self._require(call, row, where, nested=nested)
             assert row is not None
             counts[owner] += 1
+            self._require_ids(row, where)
             self._quantize(call, row, where)
         for owner, rows in recipe.items():
             if counts[owner] != len(rows):
@@ -117,6 +120,15 @@ class _Reading:
         if not same or (layer and row.get("op_type") != call.kind):
             said = f"{str(row.get('op_type'))[:40]!r} of {str(row.get('fqn'))[:40]!r}"
             raise self._other(f"{where} is {said}, not {call.kind[:40]!r} of {wanted!r}")
+
+    def _require_ids(self, row: dict[str, Any], where: str) -> None:
+        for key in ("input_tensor_infos", "output_tensor_infos"):
+            held = row.get(key)
+            for info in held if isinstance(held, list) else ():
+                number = info.get("id", 0) if isinstance(info, dict) else 0  # weights have none
+                if type(number) is not int or not 0 <= number <= _MOST_ID:
+                    said = f"{where} has the tensor id {str(number)[:40]!r}, no number of a tensor"
+                    raise InputError(f"{self.path}: {said}")
 
     def _other(self, said: str) -> InputError:
         return InputError(f"{self.path}: a recipe of another module than {self.graph.name}: {said}")

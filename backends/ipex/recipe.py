@@ -13,13 +13,10 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
-from qir.passes.forms.expand_qdq import ExpandQdq
-from qir.passes.forms.open_groups import OpenGroups
-from qir.rewrite import run_passes
 from qir.source import untouched
 
 from .calls import WEIGHTED, RecipeCall, calls, numbers, plain
-from .edges import is_dynamic, kept
+from .edges import carried, is_dynamic
 from .files import FLOAT, ROOT, STORAGES, is_recipe
 
 Entry: TypeAlias = "dict[str, Any]"
@@ -31,7 +28,8 @@ def text(graph: Graph, ledger: Ledger, *, nested: bool) -> str:
     """Returns the recipe of a quantized graph that was read from a module.
 
     A module that torch.fx traces is numbered as one list of calls, any other (`nested`) module by
-    module. Refused for what no recipe holds, and for a graph that was read from no module.
+    module. Refused for what no recipe holds, where it would quantize nothing, and for a graph that
+    was read from no module.
     """
     source = untouched(graph)
     if source is not None and is_recipe(source):
@@ -40,8 +38,7 @@ def text(graph: Graph, ledger: Ledger, *, nested: bool) -> str:
         said = "recipes of IPEX hold no data that are quantized while the model runs"
         remedy = "qir.build(graph, target='ipex-onednn', format='module') makes a module of it"
         raise Refused(f"{graph.name}: {said}; {remedy}")
-    flat = run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], ledger)
-    made = kept(flat, ledger)
+    made, _ = carried(graph, ledger)
     for node in made:
         if node.op == "quantize" and any(use.node.op != "dequantize" for use in node.result.uses):
             raise Refused(f"{node.name}: its integers are read as such; recipes have floats there")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -35,6 +35,16 @@ class IpexTarget(Target):
         from .samples import residual
 
         return [residual()]
+
+    def carried(
+        self, graph: Graph, ledger: Ledger, *, format: str | None = None
+    ) -> tuple[Graph, Mapping[str, str]]:
+        """Returns a graph as a recipe carries it; a module carries all that is quantized."""
+        from .edges import carried, is_dynamic
+
+        if self._form(format) == "module" or is_dynamic(graph):
+            return graph, {}
+        return carried(graph, ledger)
 
     def emit(
         self,

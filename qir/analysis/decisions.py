@@ -154,6 +154,18 @@ def as_moved(plan: Plan, found: Iterable[Verdict]) -> Plan:
     return replace(plan, decisions=tuple(map(told, plan.decisions)))
 
 
+def as_carried(plan: Plan, why: Mapping[str, str]) -> Plan:
+    """Corrects a plan by why a written form has ops in float: they, and those in their kernels."""
+
+    def told(made: Decision) -> Decision:
+        reason = why.get(made.node) or why.get(made.group)
+        if made.becomes != "integer" or not reason:
+            return made
+        return replace(made, becomes="float", reason=reason, macs_on_codes=0)
+
+    return replace(plan, decisions=tuple(map(told, plan.decisions)))
+
+
 class GraphFacts:
     """What is known of the ops of a graph before anything is planned."""
 

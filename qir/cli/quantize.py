@@ -195,6 +195,7 @@ def quantize(
     names the layers that lose most. goal is null without a goal, check without --check.
     """
     from qir import pipeline
+    from qir.analysis.decisions import as_carried
     from qir.calibration import Statistics, parse_rule
     from qir.errors import UsageError
     from qir.inspect.targets import require_kind
@@ -346,6 +347,9 @@ def quantize(
         quantized = pipeline.quantize_weights(graph, weights, **common)
     else:
         quantized = pipeline.quantize_dynamic(graph, granularity=granularity, **common)
+    if output.suffix.lower() != pipeline.SUFFIX:
+        quantized, why = named_target(target).carried(quantized, ledger, format=form)
+        plan = as_carried(plan, why)
     pipeline.save(
         quantized,
         output,

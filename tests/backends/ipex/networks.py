@@ -84,11 +84,29 @@ class Bert(nn.Module):
         return made
 
 
+class Mixed(nn.Module):
+    """A mean, and a layer of torch's own transformer, between layers that IPEX quantizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 8, 3), nn.Linear(8, 4)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).mean((2, 3))[:, None]
+        made: Tensor = self.last(self.layer(x))
+        return made
+
+
 def made(name: str) -> tuple[nn.Module, Tensor]:
     """Returns a module with seeded weights, and data."""
     torch.manual_seed(0)
     nets: dict[str, tuple[nn.Module, tuple[int, ...]]]
     nets = {"sample": (Sample(), (2, 3, 8, 8)), "bert": (Bert(), (2, 5, 16))}
+    if name in ("mixed", "encoder"):
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        nets[name] = (Mixed(), (2, 3, 8, 8)) if name == "mixed" else (encoder, (2, 5, 8))
     if name == "own":  # made after the others, whose weights and data are recorded
         nets[name] = Own(), (2, 3, 8, 8)
     net, shape = nets[name]

@@ -8,13 +8,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import qir
 from qir.backends.ipex import read_recipe, read_schemes
 from qir.errors import InputError, Refused
 from qir.ir.graph import Graph
 from qir.ledger import Change, Ledger
+from tests.cli.command import qir as command
 
 from .networks import made
 
@@ -144,6 +148,14 @@ def test_a_recipe_read_back_means_what_was_written(tmp_path: Path) -> None:
             lambda d: d[" "]["q_op_infos"]["0"]["input_tensor_infos"][0].update(scale=["a"]),
             "entry ' ', call 0 has not one scale for each zero point",
         ),
+        *(
+            (
+                lambda d, key=key, held=held: d[" "]["q_op_infos"]["1"][key][0].update(id=held),
+                f"entry ' ', call 1 has the tensor id {str(held)!r}",
+            )
+            for key in ("input_tensor_infos", "output_tensor_infos")
+            for held in (2**60, -1, "x", None, True, 1.5)
+        ),
     ],
 )
 def test_a_recipe_that_does_not_fit_is_refused_in_one_line(
@@ -183,6 +195,42 @@ def test_what_ipex_gets_wrong_stays_float(tmp_path: Path) -> None:
     assert conv["input_tensor_infos"][0]["force_dtype"] == "torch.quint8"
     (entry,) = (e for e in ledger if e.change is Change.UNVERIFIED)
     assert "IPEX overwrites it" in entry.reason
+
+
+def test_what_recipes_do_not_number_is_float_in_file_and_summary(tmp_path: Path) -> None:
+    """IPEX takes layers of torch.nn as one call, and a mean is none that it quantizes."""
+    net, x = made("mixed")
+    torch.export.save(torch.export.export(net, (x,)), tmp_path / "net.pt2")
+    np.save(tmp_path / "x.npy", x.numpy())
+    path = tmp_path / "recipe.json"
+    given: list[str | Path] = [
+        "quantize",
+        tmp_path / "net.pt2",
+        "--data",
+        tmp_path / "x.npy",
+        "-o",
+        path,
+    ]
+    told = json.loads(command(*given, "--json", "--target", "ipex-onednn").out)
+    rows = json.loads(path.read_text())[" "]["q_op_infos"].values()
+    inputs = [(row["fqn"], row["input_tensor_infos"][0]["force_dtype"]) for row in rows]
+    assert inputs == [("first", "torch.quint8"), ("last", "torch.quint8")]
+    assert told["integer_ops"] == len(inputs)
+    ledger = Ledger()
+    qir.save(quantized("mixed"), path, target="ipex-onednn", ledger=ledger, force=True)
+    said = {e.reason.split(": ")[1] for e in ledger if e.reason.startswith("stays float")}
+    assert said == {
+        "recipes of IPEX do not reach into nn.TransformerEncoderLayer",
+        "recipes of IPEX do not quantize aten.mean.dim",
+    }
+
+
+def test_a_recipe_that_would_quantize_nothing_is_refused() -> None:
+    with pytest.raises(Refused, match=r"nothing of it: .*nn\.TransformerEncoder; .*'module'"):
+        qir.build(quantized("encoder"), target="ipex-onednn")
+    module = qir.build(quantized("encoder"), target="ipex-onednn", format="module")
+    assert isinstance(module, nn.Module)
+    assert any(buffer.is_quantized for buffer in module.buffers())
 
 
 def test_a_graph_of_no_module_has_no_recipe() -> None:
