@@ -96,7 +96,10 @@ def lay_out(graph: Graph, prepared: Preparation, *, misplaced_clips: bool) -> in
     if order.turned:
         _part(graph, order)
         count = Turning(graph, name, "nhwc", ledger, frozenset(order.turned)).run()
-        said = f"{count} ops are channels_last in memory, or kernels whose operands are"
+        said = (
+            f"{count} {'op reads or gives' if count == 1 else 'ops read or give'}"
+            " what is channels_last in memory"
+        )
         if count:
             ledger.add(Change.EXACT, name, graph.name, said)
     return named + rows + count + sum(as_volumes(graph, node) for node in order.joined)
