@@ -10,9 +10,9 @@ from qir.ir.ops import OPS
 ROOT = Path(__file__).parent.parent
 FEWEST = 3
 """Op names that make a set."""
-MOST = 80
+MOST = 74
 """Sets that there are. Lower it where one becomes a trait; a new fact about ops is a trait."""
-TWICE = 3
+TWICE = 1
 """Sets that stand in two places."""
 
 

@@ -14,7 +14,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.ir.ops.layers import CONTROL
-from qir.ir.quantized_ops import BRIDGES, in_codes, whole, widths
+from qir.ir.quantized_ops import CHOOSES, RECODES, in_codes, whole, widths
 from qir.query.cost import one_sample
 from qir.query.display import op_name
 
@@ -29,7 +29,7 @@ PARTLY = "part of its bodies is quantized already"
 WITHIN = "data quantize nothing that branches and loops hold; without data their products are"
 """The reason of an op that holds graphs."""
 
-_NUMBERS = BRIDGES | {"recode", "choose_qparams", "qparams"}
+_NUMBERS = RECODES | CHOOSES
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,13 @@ from qir.ir.calls import make_call
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.quantized_ops import RAW, whole, widths
+from qir.ir.quantized_ops import CHOOSES, RAW, RECODES, whole, widths
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType
 from qir.query.display import why_foreign
 
 REAL = "it computes in float"
 """The reason of an op that quantized values have nothing to do with."""
-BRIDGES = frozenset({"quantize", "dequantize", "requantize", "recode", "choose_qparams", "qparams"})
 Taken: TypeAlias = Literal["integer", "float", "refused"]
 STRUCTURE = frozenset({"input", "constant", "output", "if", "loop", "scan"})
 
@@ -84,7 +83,7 @@ class _Judge:
 
     def all(self, graph: Graph) -> Iterator[Verdict]:
         for node in graph:
-            if node.op in STRUCTURE | BRIDGES or whole(node) or widths(node):
+            if node.op in STRUCTURE | RECODES | CHOOSES or whole(node) or widths(node):
                 continue
             defect = next((d for d in self.table.defects if d.hits(node)), None)
             taken, reason = self._judge(node) if defect is None else _refused(defect.reason)

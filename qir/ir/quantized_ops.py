@@ -20,7 +20,13 @@ RAW = frozenset({"matmul_integer", "conv_integer"})
 """Products of plain integers, as files have them that quantize while they run."""
 BRIDGES = frozenset({"quantize", "dequantize", "requantize"})
 """Ops between floats and integers, or between two quantized types."""
-TYPED = STRUCTURE | BRIDGES | {"foreign", "recode", "fake_quantize", "choose_qparams", "qparams"}
+RECODES = BRIDGES | {"recode"}
+"""Ops that give a value another quantized type, or none."""
+CHOOSES = frozenset({"choose_qparams", "qparams"})
+"""Ops that compute quantization parameters."""
+ROUND_INSIDE = frozenset({"rnn", "lstm", "gru", "attention"})
+"""Ops that round values inside, whose types are inner slots."""
+TYPED = STRUCTURE | RECODES | CHOOSES | {"foreign", "fake_quantize"}
 """Ops that compute nothing, or that only give integers a meaning."""
 
 

@@ -16,11 +16,10 @@ from qir.ir.attrs import Attr
 from qir.ir.node import GraphLike, Node, Value
 from qir.ir.origin import Origin
 from qir.ir.printer import print_graph
-from qir.ir.quantized_ops import STRUCTURE
+from qir.ir.quantized_ops import RECODES, STRUCTURE
 
 How: TypeAlias = Literal["lineage", "origin", "structure"]
-BRIDGES = frozenset({"quantize", "dequantize", "requantize", "recode"})
-_APART = BRIDGES | STRUCTURE
+_APART = RECODES | STRUCTURE
 _FORMS = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "conv_integer"), "conv"),
     **dict.fromkeys(("matmul", "gemm", "linear", "matmul_integer"), "matmul"),
@@ -66,7 +65,7 @@ class Pairing:
     def bare(self, value: Value, table: dict[Node, Node]) -> Value:
         """Returns what a value stands for, through quantized values that the other graph does not
         have."""
-        while value.node.op in BRIDGES and value.node not in table and value.node.operands:
+        while value.node.op in RECODES and value.node not in table and value.node.operands:
             value = next(iter(value.node.operands.values()))
         return value
 
@@ -149,7 +148,7 @@ def _origin(node: Node) -> Hashable | None:
 
 def _float_origin(node: Node) -> Hashable | None:
     """Returns where an op or weight stood before a quantizer wrote it in integers."""
-    if node.op in BRIDGES or len(node.origins) != 1 or not node.origins[0].name:
+    if node.op in RECODES or len(node.origins) != 1 or not node.origins[0].name:
         return None
     name, path, call = _place(node.origins[0])
     return _CODED.sub("", name), path, call
@@ -296,7 +295,7 @@ def _users(value: Value, taken: dict[Node, Node]) -> dict[Hashable, list[Node]]:
         for node, slot in todo.pop().uses:
             if node not in taken:
                 out.setdefault((ops(node), slot), []).append(node)
-                if node.op in BRIDGES:
+                if node.op in RECODES:
                     todo += node.results
     return out
 
@@ -337,7 +336,7 @@ def _after_codes(node: Node) -> Iterator[str]:
     """Yields the tensors that a node makes, and the quantized values that these become."""
     for value in node.results:
         yield value.lineage.tensor
-        if (use := value.only_use) is not None and use.node.op in BRIDGES:
+        if (use := value.only_use) is not None and use.node.op in RECODES:
             yield from (result.lineage.tensor for result in use.node.results)
 
 

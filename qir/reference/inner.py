@@ -27,8 +27,6 @@ from qir.reference.table import FUNCTIONS, Operands
 
 Tensor = NDArray[np.generic]
 Wide = NDArray[np.float64]
-WITHIN = frozenset({"rnn", "lstm", "gru", "attention"})
-"""Ops whose functions take what rounds at each place."""
 
 
 def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]:

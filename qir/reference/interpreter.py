@@ -19,6 +19,7 @@ from qir.ir.dtype import boxed, dtype_of, texts
 from qir.ir.graph import Graph
 from qir.ir.node import GraphLike, Node, Value
 from qir.ir.origin import defaults
+from qir.ir.quantized_ops import ROUND_INSIDE
 from qir.ir.types import TensorType
 from qir.reference import companions, control, dynamic, inner
 from qir.reference.chains import run_chain
@@ -191,7 +192,7 @@ def _computed(
     if node.op in dynamic.OPS:
         return dynamic.run(node, operands, profile)
     types = [v.type for v in (*node.operands.values(), *node.results)]
-    if node.op in inner.WITHIN and (node.inner or any(t.quant for t in types)):
+    if node.op in ROUND_INSIDE and (node.inner or any(t.quant for t in types)):
         return inner.run(node, operands, profile)
     apart = companions.beside(node.op, operands)
     if node.op in MEASURES:

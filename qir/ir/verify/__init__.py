@@ -11,7 +11,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import OPS
 from qir.ir.ops.plugin import having
-from qir.ir.verify.accumulators import RAW
+from qir.ir.quantized_ops import RAW
 from qir.ir.verify.following import Compute
 from qir.ir.verify.parameters import (
     axes,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from qir.ir import dims
 from qir.ir.ops import Call
+from qir.ir.quantized_ops import RAW
 from qir.ir.types import Array, Grain, QuantType, TensorType
 from qir.ir.verify.following import follow, reach
 from qir.ir.verify.parameters import miscounted, outside
@@ -25,8 +26,6 @@ from qir.ir.verify.sharing import read_map
 from qir.ir.verify.step import SLOTS, OpUse, Product
 from qir.ir.verify.windows import gathered, scattered
 
-RAW = frozenset({"matmul_integer", "conv_integer"})
-"""Products of plain integers, whose zero points are operands."""
 MATRICES = frozenset({"matmul", "gemm", "matmul_integer"})
 INT16 = (-(1 << 15), (1 << 15) - 1)
 INT32 = (-(1 << 31), (1 << 31) - 1)

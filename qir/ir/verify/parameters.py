@@ -14,6 +14,7 @@ from qir.ir.lazy_arrays import bounds_of, pieces
 from qir.ir.ops import COMPANIONS
 from qir.ir.ops.graph import GIVEN
 from qir.ir.ops.layers import CONTROL
+from qir.ir.quantized_ops import RAW, ROUND_INSIDE
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ir.verify.rule import Fault, NodeContext
 from qir.ir.verify.step import OpUse
@@ -219,11 +220,8 @@ def _fills(dtype: np.dtype[np.generic], low: int, high: int) -> bool:
 
 _BITS = GIVEN | {"constant", "recode", "shape", "size"} | CONTROL
 """Ops that hand integers on, or take them as they are: nobody has to know what they mean."""
-_CHOOSE = frozenset({"rnn", "lstm", "gru", "attention"})
-"""Ops that round to the range of what is there, where nothing gives an inner slot its numbers."""
-_RAW = frozenset({"matmul_integer", "conv_integer"})
-"""Ops on plain integers whose zero points are operands; their type rules read them."""
-_UNASKED = _BITS | _RAW
+_UNASKED = _BITS | RAW
+"""Their type rules read the zero points of the latter, which are operands."""
 
 
 def companions(seen: NodeContext) -> Iterator[Fault]:
@@ -274,7 +272,7 @@ def _beside(seen: NodeContext, step: OpUse, base: str) -> Iterator[Fault]:
             yield Fault(f"{slot} is given, and {whose} does not leave it open", slot)
         elif said := _misshapen(quant, shape, name, step.call.companions[slot]):
             yield Fault(f"{slot} {said}", slot)
-    chosen = base in seen.node._inner and step.row.name in _CHOOSE and not there
+    chosen = base in seen.node._inner and step.row.name in ROUND_INSIDE and not there
     ranged = [c for c in there if c in ("min", "max")]
     if len(ranged) == 1:
         yield Fault(f"{prefix}min and {prefix}max come together", prefix + ranged[0])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qir.ir.quantized_ops import RAW
 from qir.ir.verify.accumulators import (
     INT32,
     MATRICES,
-    RAW,
     bits,
     bound,
     met,

@@ -11,6 +11,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops.layers import MATRIX_PRODUCTS
 from qir.ir.quantized_ops import STRUCTURE
+from qir.rewrite.channel_groups import FLATTENED
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Ops, Term, Var, maybe, pattern
 from qir.rewrite.patterns.rewriting import Rewrite
@@ -64,7 +65,7 @@ def _of_rows(match: Match) -> bool:
     planes = [n.result.type for n in nodes if n.op in ("reshape", "unsqueeze") and _wide(n)]
     alone = tuple(size if i in (0, at) else 1 for i, size in enumerate(x.shape))
     flat = (x.shape[0], x.shape[at])
-    first = [n for n in nodes if n.op in ("flatten", "reshape", "squeeze") and not _wide(n)]
+    first = [n for n in nodes if n.op in FLATTENED and not _wide(n)]
     return (
         None not in flat
         and [kind.shape[-1] for kind in rows][-1:] == [x.shape[at]]
