@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.decisions import Plan, as_moved, as_taken, as_written
+from qir.analysis.decisions import Plan, as_moved, as_taken, as_written, counted_at
 from qir.analysis.kernel_groups import kernels
 from qir.analysis.kernel_table import kernel_table
 from qir.analysis.masks import unseen
@@ -254,11 +254,13 @@ def plan(
     weights: str | None = None,
     profile: str = "",
     statistics: Statistics | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> Plan:
     """Returns for each op whether it would be integer or float, and why, without quantizing.
 
     The arguments are those of `quantize`. With statistics, masks are also found in the ranges of
-    tensors, and constants that only look like masks are recognized as such.
+    tensors, and constants that only look like masks are recognized as such. `sizes` are those by
+    which ops of open size are counted, by the names that the graph has for them.
     """
     if profile:
         return _planned_as(graph, profile, granularity_named(granularity), rules, statistics)
@@ -285,6 +287,7 @@ def plan(
         if statistics is None:
             planned = {d.node for d in found.decisions if d.becomes == "integer"}
             found = replace(found, maybe_masks=unseen(folded, planned))
+        found = counted_at(found, folded, sizes or {})
     return as_taken(found, backend.verdicts(folded), folded.name) if held(folded) else found
 
 

@@ -166,6 +166,24 @@ def as_carried(plan: Plan, why: Mapping[str, str]) -> Plan:
     return replace(plan, decisions=tuple(map(told, plan.decisions)))
 
 
+def counted_at(plan: Plan, graph: Graph, sizes: Mapping[str, int]) -> Plan:
+    """Counts the work of ops of open size in the graph that was planned, by sizes of their names.
+
+    Ops that hold graphs stay as they are.
+    """
+    bound = {**sizes, **one_sample(graph)}
+
+    def told(made: Decision) -> Decision:
+        node = graph[made.node].node if made.node in graph.values else None
+        if made.counted or node is None or node.bodies or not counted(node, bound):
+            return made
+        macs = work(node, bound)
+        done = macs if made.becomes in ("integer", "already") else 0
+        return replace(made, macs=macs, macs_on_codes=done, counted=True)
+
+    return replace(plan, decisions=tuple(map(told, plan.decisions)))
+
+
 class GraphFacts:
     """What is known of the ops of a graph before anything is planned."""
 

@@ -115,6 +115,23 @@ def shapes_of(data: Path) -> list[tuple[int, ...]]:
     return [tuple(array.shape) for array in arrays]
 
 
+def sizes_in(data: Path | None, graph: Graph) -> dict[str, int]:
+    """Returns the sizes that arrays have, by the names of a graph's open sizes.
+
+    There are none where data are of another kind, such as images.
+    """
+    from qir.errors import QirError
+    from qir.ir.dims import Sym, names
+
+    found: dict[str, int] = {}
+    with suppress(QirError, OSError):
+        for value, held in zip(graph.inputs, shapes_of(data) if data else (), strict=False):
+            for size, here in zip(value.type.shape, held, strict=False):
+                if isinstance(size, Sym) and names((size,)) == {str(size)}:
+                    found.setdefault(str(size), here)
+    return found
+
+
 def require_file(path: Path) -> None:
     """Raises InputError where nothing is there to be read."""
     from qir.errors import InputError

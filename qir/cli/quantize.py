@@ -25,6 +25,7 @@ from qir.cli.models import (
     require_apart,
     save_ledger,
     show_ledger,
+    sizes_in,
 )
 from qir.cli.plan import summary
 from qir.cli.screen import Column, Screen, percent, plural, size
@@ -316,6 +317,7 @@ def quantize(
             rules=wishes,
             profile=profile or "",
             statistics=statistics,
+            sizes=sizes_in(data, graph),
         )
         _require_work(model, plan)
     journal = pipeline.read_journal(model)

@@ -73,10 +73,8 @@ def test_mxnet_runs_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_files_run_by_the_shapes_they_were_read_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nodes: list[dict[str, object]] = [
-        {"op": "null", "name": "x", "inputs": []},
-        {"op": "sin", "name": "y", "inputs": [[0, 0, 0]]},
-    ]
+    nodes: list[dict[str, object]] = [{"op": "null", "name": "x", "inputs": []}]
+    nodes.append({"op": "sin", "name": "y", "inputs": [[0, 0, 0]]})
     path = tmp_path / "open-symbol.json"
     path.write_text(json.dumps({"nodes": nodes, "arg_nodes": [0], "heads": [[1, 0, 0]]}))
     x = np.arange(6, dtype=np.float32).reshape(2, 3)

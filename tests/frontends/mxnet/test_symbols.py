@@ -367,4 +367,19 @@ def test_nodes_of_one_name_are_told_apart(tmp_path: Path) -> None:
     path.write_text(json.dumps({"nodes": nodes, "arg_nodes": [0], "heads": [[2, 0, 0]]}))
     (made,) = run(qir.load(path), {"x": np.array([1, 2], np.float32)}).values()
     mxnets = np.array([0.51439524, -0.40423915], np.float32)
-    assert np.abs(np.subtract(made, mxnets)).max() < 1e-7
+    assert np.allclose(np.asarray(made, np.float32), mxnets, rtol=0, atol=1e-7)
+
+
+def test_work_is_counted_by_the_sizes_of_the_data(tmp_path: Path) -> None:
+    path, output = network(tmp_path), tmp_path / "quantized-symbol.json"
+    x = np.random.default_rng(0).normal(size=(4, 3, 16, 12)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    words = ("--data", tmp_path / "x.npy", "--target", "mxnet-onednn", "-o", output)
+    told = command("quantize", path, *words)
+    assert told.status == 0, told.err
+    assert "5 of 5 ops, 100 % of 41.5 k multiply-adds\n" in told.out
+    graph = qir.load(path)
+    made = qir.plan(graph, target="mxnet-onednn", sizes={"data_2": 16, "data_3": 12})
+    assert sum(each.macs for each in made.decisions) == 8 * 3 * 3 * 3 * 16 * 12 + 8 * 4
+    assert made.integer_macs == 1
+    assert sum(not each.counted for each in qir.plan(graph, target="mxnet-onednn").decisions) == 1
