@@ -26,6 +26,8 @@ class Frontend(ABC):
 
     name: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]] = ()
+    holds: ClassVar[str] = ""
+    """What files with these suffixes hold, as the message about one that nobody reads says it."""
     files_take_inputs: ClassVar[bool] = False
     """Whether `load_object` reads files too, with the shapes that `inputs` say."""
 
@@ -106,6 +108,7 @@ def frontend(name: str) -> Frontend:
 def frontend_for(source: object) -> Frontend:
     """Returns the frontend that reads a source; raises InputError if none does."""
     known: list[str] = []
+    holds: dict[str, str] = {}
     for name in registry.names("qir.frontends"):
         try:
             found = frontend(name)
@@ -114,8 +117,12 @@ def frontend_for(source: object) -> Frontend:
         if found.accepts(source):
             return found
         known += found.suffixes
+        holds |= dict.fromkeys(found.suffixes if found.holds else (), found.holds)
     kinds = ", ".join(sorted({".qir", *known}))
     said = f"an object of type {type(source).__name__}"
     if source is None or isinstance(source, (str, Path)):
         said = str(source)
+        suffix = Path(said).suffix.lower()
+        if suffix in holds and Path(said).is_file():
+            raise InputError(f"{said}: is no {holds[suffix]}")
     raise InputError(f"{said}: no frontend reads this; known kinds of file: {kinds}")

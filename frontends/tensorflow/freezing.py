@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from zipfile import is_zipfile
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -20,6 +24,9 @@ from .graphdef import GraphSource, Place, place_of, source_from
 from .messages import GRAPH, SAVED
 
 _DEFAULT = "serving_default"
+_SERVED = "serve"
+_UNREADABLE = re.compile("Read less bytes|not an sstable|[Cc]hecksum|truncated|corrupted|Data loss")
+"""What TensorFlow says of a checkpoint that is cut short or damaged."""
 
 
 @dataclass
@@ -62,6 +69,8 @@ def freeze_file(path: Path, signature: str = "") -> FrozenModel:
         return found
     if path.is_dir():
         _check_folder(path, signature)
+    elif path.suffix.lower() == ".keras" and path.is_file() and not is_zipfile(path):
+        raise InputError(f"{path}: is damaged: a .keras file is a zip archive, and this is none")
     _require_tensorflow(str(path))
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", f"{__package__}.child", str(path.resolve()), folder]
@@ -69,12 +78,22 @@ def freeze_file(path: Path, signature: str = "") -> FrozenModel:
         env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
         ended = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
         if ended.returncode:
-            lines = [line for line in ended.stderr.splitlines() if line.strip()]
-            said = lines[-1] if ended.returncode == 1 and lines else f"status {ended.returncode}"
-            raise InputError(f"{path}: TensorFlow does not load it: {said}")
+            raise InputError(f"{path}: {_told(path, ended)}")
         graph = Path(folder, "graph.pb").read_bytes()
         names = json.loads(Path(folder, "names.json").read_text(encoding="utf-8"))
     return _model(graph, names, str(path))
+
+
+def _told(path: Path, ended: subprocess.CompletedProcess[str]) -> str:
+    """Returns what became of a model that TensorFlow did not freeze."""
+    if (number := -ended.returncode) > 0:
+        memory = "; memory may not suffice" if number == signal.SIGKILL else ""
+        return f"TensorFlow was killed (signal {number}) when it loaded it{memory}"
+    lines = [line for line in ended.stderr.splitlines() if line.strip()]
+    said = lines[-1] if ended.returncode == 1 and lines else f"status {ended.returncode}"
+    if path.is_dir() and _UNREADABLE.search(said):
+        return f"TensorFlow does not read its weights, the files in variables/: {said}"
+    return f"TensorFlow does not load it: {said}"
 
 
 def freeze_object(model: object) -> FrozenModel:
@@ -109,6 +128,8 @@ def _check_folder(path: Path, signature: str) -> None:
         metas = SAVED.FromString((path / "saved_model.pb").read_bytes()).meta_graphs
     except (OSError, DecodeError):
         metas = ()  # TensorFlow says what is wrong with it
+    else:
+        _check_tags(path, [" and ".join(meta.meta_info_def.tags) for meta in metas])
     if len(metas) == 1:
         names = sorted(name for name in metas[0].signature_def if not name.startswith("__"))
         if names and (signature or (_DEFAULT if len(names) > 1 else names[0])) not in names:
@@ -121,6 +142,16 @@ def _check_folder(path: Path, signature: str) -> None:
         if not file.resolve().is_relative_to(path.resolve()):
             where = file.relative_to(path)
             raise InputError(f"{path}: {where} leads out of the folder; put a copy in its place")
+
+
+def _check_tags(path: Path, tags: Sequence[str]) -> None:
+    """Raises InputError for a SavedModel of which it is open which graph is meant."""
+    if not tags:
+        raise InputError(f"{path}: its saved_model.pb holds no graph")
+    if len(tags) > 1 and _SERVED not in tags:
+        named = ", ".join(tag or "none" for tag in tags)
+        said = f"holds {len(tags)} graphs (tags: {named}), none of them with the tag {_SERVED}"
+        raise InputError(f"{path}: {said}; save the one that is meant alone")
 
 
 def _has_variables(folder: Path) -> bool:

@@ -67,6 +67,7 @@ class TensorFlowFrontend(Frontend):
 
     name = "tensorflow"
     suffixes = (".pb", ".keras", ".h5")
+    holds = "frozen graph (GraphDef) or model of TensorFlow"
 
     def accepts(self, source: object) -> bool:
         """Returns whether this is a graph of TensorFlow, or a model that TensorFlow can freeze."""

@@ -36,7 +36,8 @@ OpDef: name 1 string, input_arg 2 *ArgDef, output_arg 3 *ArgDef
 ArgDef: name 1 string, type 3 int32, type_attr 4 string, number_attr 5 string, \
 type_list_attr 6 string
 SavedModel: meta_graphs 2 *MetaGraphDef
-MetaGraphDef: graph_def 2 GraphDef, signature_def 5 %SignatureDef
+MetaGraphDef: meta_info_def 1 MetaInfoDef, graph_def 2 GraphDef, signature_def 5 %SignatureDef
+MetaInfoDef: tags 4 *string
 SignatureDef: inputs 1 %TensorInfo, outputs 2 %TensorInfo
 TensorInfo: name 1 string, dtype 2 int32
 """
