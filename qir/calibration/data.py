@@ -143,6 +143,14 @@ class DataSource:
         """How many samples at the end do not fill the batch that the model insists on."""
         return (self.samples or 0) % self._fixed if self._fixed else 0
 
+    @property
+    def what_is_left_out(self) -> str:
+        """Says how many samples are left out and why; empty where none is."""
+        if not self.left_out:
+            return ""
+        said = f"{self.left_out:,} of {self.samples:,} samples left out"
+        return f"{said}: the model takes batches of {self._fixed:,}"
+
     def __len__(self) -> int:
         """Returns how many batches there are; raises TypeError where that shows only at the end."""
         if self.batches is None:

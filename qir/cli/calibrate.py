@@ -188,7 +188,7 @@ def observe(
         part.unlink(missing_ok=True)  # of another run, which --force gave up
     try:
         with screen.progress("calibrating") as progress:
-            return pipeline.calibrate(
+            found = pipeline.calibrate(
                 graph,
                 data,
                 limit=limit,
@@ -210,6 +210,8 @@ def observe(
         if resume is None:
             part.unlink(missing_ok=True)
         raise
+    defaults.say_left_out(screen, graph, data, limit=limit, feeds=feeds, preprocess=preprocess)
+    return found
 
 
 def _show(screen: Screen, rows: Sequence[TensorRange]) -> None:

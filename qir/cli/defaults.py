@@ -75,6 +75,26 @@ def batches(
     return beside(source, held)
 
 
+def say_left_out(
+    screen: Screen,
+    graph: Graph,
+    data: Path | None,
+    *,
+    limit: int | None = None,
+    feeds: bool = False,
+    preprocess: Path | None = None,
+) -> None:
+    """Tells how many samples fill no batch of a model that takes one size of them alone."""
+    from qir.calibration import open_data
+    from qir.cli.engines import input_specs
+
+    if data is None or feeds or not graph.inputs:
+        return
+    source = open_data(data, input_specs(graph), limit=limit, preprocess=preprocess)
+    if said := source.what_is_left_out:
+        screen.aside(said)
+
+
 def require_inputs(data: Path, graph: Graph) -> None:
     """Raises DataError where the only array of a file is a default's: it is not the input's."""
     from qir.errors import DataError

@@ -130,7 +130,9 @@ def _results(
     left = defaults.alone_in(graphs)
     if left:
         batches = ({n: a for n, a in each.items() if n not in left} for each in batches)
-    return run_all(screen, engines, batches)
+    results = run_all(screen, engines, batches)
+    defaults.say_left_out(screen, graphs[0], data, limit=limit)
+    return results
 
 
 def _reals(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from qir.cli import defaults
 from qir.cli import verb as shared
 from qir.cli.measuring import number
 from qir.cli.models import open_model, require_apart
@@ -106,6 +107,7 @@ def evaluate(
             threads=threads or len(os.sched_getaffinity(0)),
             progress=progress,
         )
+    defaults.say_left_out(screen, graph, data, limit=limit, preprocess=preprocess)
     if as_json:
         outputs = [
             {"name": name, "metrics": {m: number(x) for m, x in row.items()}}

@@ -158,6 +158,7 @@ def run(
     samples = next((len(a) for a in joined[0].values() if a.ndim), 0) if graph.inputs else 1
     samples = runs if feeds else samples
     what = "feed" if feeds else "sample"
+    defaults.say_left_out(screen, graph, data, limit=limit, feeds=feeds, preprocess=preprocess)
     if output is not None:
         _save(output, graph, _apart(data, parts[0]) if feeds else _named(joined[0]))
     if compare is not None:

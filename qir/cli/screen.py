@@ -107,6 +107,11 @@ class Screen:
         """Prints one line."""
         self._print([(printable(text), style)])
 
+    def aside(self, text: str) -> None:
+        """Prints one line on standard error, where it does not mix with the results."""
+        if not self.quiet:
+            print(printable(text), file=sys.stderr)
+
     def json(self, data: object) -> None:
         """Prints JSON, quiet or not: it was asked for."""
         print(spelled(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)))

@@ -203,3 +203,31 @@ def test_data_give_the_shapes_that_a_file_does_not_state(suffix: str, tmp_path: 
     refused = qir("show", model)
     assert refused.status == 2
     assert "has no shape in the file" in refused.err
+
+
+@pytest.mark.parametrize("verb", ["run", "compare", "json", "eval", "diff", "calibrate"])
+def test_samples_that_fill_no_batch_are_told(tmp_path: Path, verb: str) -> None:
+    relu = helper.make_node("Relu", ["x"], ["y"])
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 3]) for n in "xy"]
+    graph = helper.make_graph([relu], "g", ends[:1], ends[1:])
+    model, data, labels = (tmp_path / n for n in ("two.onnx", "five.npy", "labels.npy"))
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), model)
+    np.save(data, np.ones((5, 3), np.float32))
+    np.save(labels, np.zeros(5, np.int64))
+    words: dict[str, tuple[str | Path, ...]] = {
+        "run": ("run", model),
+        "compare": ("run", model, "--compare", "reference,onnxruntime"),
+        "json": ("run", model, "--json"),
+        "eval": ("eval", model, "--labels", labels),
+        "diff": ("diff", model, model),
+        "calibrate": ("calibrate", model, "-o", tmp_path / "s.json", "-f"),
+    }
+    said = "1 of 5 samples left out: the model takes batches of 2\n"
+    told = qir(*words[verb], "--data", data)
+    assert (told.status, told.err) == (0, said)
+    if verb == "json":
+        assert json.loads(told.out)["samples"] == 4
+    np.save(data, np.ones((4, 3), np.float32))
+    np.save(labels, np.zeros(4, np.int64))
+    assert not qir(*words[verb], "--data", data).err
