@@ -84,7 +84,7 @@ class CannotLower(Exception):
 
 def sizes(value: Value) -> Sizes:
     """Returns the shape, which is plain numbers by now."""
-    known = dims.known(value.type.shape)
+    known = dims.known_shape(value.type.shape)
     assert known is not None, value
     return known
 

@@ -51,7 +51,7 @@ class ByteParameters:
     def same(self, other: ByteParameters) -> bool:
         """Returns whether integers of the two mean the same, so that they may be copied as they
         are."""
-        return self.quant.same_map(other.quant)
+        return self.quant.has_same_mapping(other.quant)
 
 
 def codes(value: Value, slot: str = "") -> ByteParameters:
@@ -62,10 +62,10 @@ def codes(value: Value, slot: str = "") -> ByteParameters:
         raise CannotLower(f"{what} is {value.type.dtype}, not quantized")
     if quant.storage not in (U8, I8):
         raise CannotLower(f"{what} is stored as {quant.storage}")
-    if quant.grain is not None:
+    if quant.granularity is not None:
         raise CannotLower(f"{what} has more than one scale")
     _plain(quant, what)
-    if quant.real_zero:
+    if quant.has_float_zero:
         raise CannotLower(f"{what} has a zero point that is no integer of its type")
     kind: Literal["u8", "i8"] = "u8" if quant.storage == U8 else "i8"
     return ByteParameters(quant, kind, np.float32(quant.scales()), int(quant.zeros()))
@@ -95,13 +95,13 @@ def weight(value: Value, axis: int, slot: str) -> Weight:
     if quant is None or quant.storage not in (U8, I8):
         raise CannotLower(f"{slot} is stored as {value.type.dtype}")
     _plain(quant, slot)
-    if quant.grain is not None and quant.axis != axis:
+    if quant.granularity is not None and quant.axis != axis:
         raise CannotLower(f"{slot} has scales along another axis than its output channels")
-    if quant.real_zero:
+    if quant.has_float_zero:
         raise CannotLower(f"{slot} has a zero point that is no integer of its type")
     shape = [1] * value.type.rank
     shape[axis] = -1
-    zeros = quant.zeros().reshape(shape if quant.grain else [1] * value.type.rank)
+    zeros = quant.zeros().reshape(shape if quant.granularity else [1] * value.type.rank)
     shifted = data.data.astype(np.int64) - zeros.astype(np.int64)
     if shifted.size and (shifted.min() < -128 or shifted.max() > 127):
         raise CannotLower(f"{slot} less its zero does not fit i8")

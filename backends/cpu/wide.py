@@ -91,8 +91,10 @@ def blocks(b: ProgramBuilder, value: Value, *, turned: bool) -> BlockWeights | N
     inner = 1 if turned else 0
     if quant.storage.bits not in BLOCK_BITS or not _plain(quant):
         return None
-    size = dict(quant.grain.blocks).get(inner, depth) if quant.grain else depth
-    across = dict(quant.grain.blocks).get(1 - inner, columns) if quant.grain else columns
+    size = dict(quant.granularity.blocks).get(inner, depth) if quant.granularity else depth
+    across = (
+        dict(quant.granularity.blocks).get(1 - inner, columns) if quant.granularity else columns
+    )
     low = quant.storage.bounds[0]
     codes = np.asarray(source.constant.data, np.int64) - low
     rows = np.ascontiguousarray((codes if turned else codes.T).astype(np.uint8))
@@ -114,11 +116,11 @@ def _plain(quant: QuantType) -> bool:
         quant.kind == "uniform"
         and quant.plus is None
         and not quant.dynamic
-        and not quant.real_zero
+        and not quant.has_float_zero
         and quant.express == F32
         and quant.scale_dtype is None
         and quant.storage.is_integer
-        and (quant.grain is None or quant.grain.by is None)
+        and (quant.granularity is None or quant.granularity.by is None)
     )
 
 

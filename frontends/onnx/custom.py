@@ -40,9 +40,9 @@ def _array(reader: OnnxReader, op: OnnxOp, name: str, kind: str) -> Array:
     if found is None:
         raise ValueError(f"{name!r} is computed")
     wanted = dtype(kind)
-    if found.held.dtype != wanted.carrier:
+    if found.contents.dtype != wanted.carrier:
         raise ValueError(f"{name!r} is {found.type}, its type says {wanted}")
-    return Array(found.held, TensorType(found.held.shape, wanted), name)
+    return Array(found.contents, TensorType(found.contents.shape, wanted), name)
 
 
 def _quantize(reader: OnnxReader, op: OnnxOp, quant: QuantType, custom: Custom) -> None:
@@ -62,7 +62,7 @@ def _codes(reader: OnnxReader, op: OnnxOp, quant: QuantType) -> Value:
         _check(found.data, quant, name)
         return reader.hold(reader.resolve(name), _typed(found, quant), quant)
     value = reader.value(op, name)
-    if value.type.quant is not None and value.type.quant.same_map(quant):
+    if value.type.quant is not None and value.type.quant.has_same_mapping(quant):
         return value
     if value.type.quant is not None:
         raise ValueError(f"{name!r} holds {value.type.quant}")
@@ -73,7 +73,7 @@ def _codes(reader: OnnxReader, op: OnnxOp, quant: QuantType) -> Value:
 
 
 def _typed(array: Array, quant: QuantType) -> Array:
-    return Array(array.held, TensorType(array.held.shape, quant), array.name)
+    return Array(array.contents, TensorType(array.contents.shape, quant), array.name)
 
 
 def _check(data: NDArray[np.generic], quant: QuantType, name: str) -> None:

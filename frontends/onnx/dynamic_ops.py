@@ -6,7 +6,7 @@ from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, U8, DType
 from qir.ir.node import Value
-from qir.ir.types import Grain, QuantType, TensorType
+from qir.ir.types import Granularity, QuantType, TensorType
 
 from .elements import element
 from .float_ops import conv_attrs
@@ -104,7 +104,7 @@ def _open(
 _REALS = frozenset({F32, element(10)})
 
 
-def _grain(op: OnnxOp, kind: TensorType, scale: TensorType) -> Grain | None:
+def _grain(op: OnnxOp, kind: TensorType, scale: TensorType) -> Granularity | None:
     """Returns which elements share a scale; Keep where nobody knows how many scales there are."""
     size, rank = dims.product(scale.shape), kind.rank
     axis, block = op.integer("axis", 1), op.integer("block_size", 0)
@@ -113,7 +113,7 @@ def _grain(op: OnnxOp, kind: TensorType, scale: TensorType) -> Grain | None:
     if block:
         if scale.rank != rank:
             raise op.fail(f"blocks of {rank} axes have scales of as many, not {scale.rank}")
-        return Grain(tuple((i, block if i == axis % rank else 1) for i in range(rank)))
+        return Granularity(tuple((i, block if i == axis % rank else 1) for i in range(rank)))
     if not scale.rank or (size == 1 and scale.rank == 1):
         return None
     if scale.rank != 1 or not rank:
@@ -121,7 +121,7 @@ def _grain(op: OnnxOp, kind: TensorType, scale: TensorType) -> Grain | None:
     axis = axis % rank if rank != 1 else 0
     if not isinstance(scale.shape[0], int) and scale.shape[0] != kind.shape[axis]:
         raise KeepOperator
-    return Grain(((axis, 1),))
+    return Granularity(((axis, 1),))
 
 
 def meant(reader: OnnxReader, op: OnnxOp, name: str, kind: QuantType) -> Value:

@@ -18,10 +18,10 @@ from onnx import inliner
 
 from qir.errors import InputError
 from qir.ir.dtype import STRING
-from qir.ir.lazy_arrays import Held, Parts, lying
-from qir.ir.lazy_arrays import few as few_elements
+from qir.ir.lazy_arrays import ArrayData, LazyArray, file_array
+from qir.ir.lazy_arrays import is_small as few_elements
 from qir.ir.types import Array, TensorType
-from qir.profiles import unpacked_later
+from qir.profiles import lazy_unpack
 
 from .calls import OLDEST, bind
 from .elements import Room, check_size, element, stored_size, to_array
@@ -87,16 +87,18 @@ class Still:
         check_size(kind, shape, tensor.length)
         if few:
             held = self._parts((tensor.length,), np.dtype(np.uint8), tensor.offset)
-            return Array(unpacked_later(held, kind, shape), TensorType(shape, kind), name)
+            return Array(lazy_unpack(held, kind, shape), TensorType(shape, kind), name)
         return Array(self._parts(shape, kind.carrier, tensor.offset), TensorType(shape, kind), name)
 
-    def _parts(self, shape: tuple[int, ...], carrier: np.dtype[np.generic], start: int) -> Parts:
+    def _parts(
+        self, shape: tuple[int, ...], carrier: np.dtype[np.generic], start: int
+    ) -> LazyArray:
         size = carrier.itemsize
 
         def read(first: int, last: int) -> NDArray[np.generic]:
             return self.read(start + first * size, start + last * size).view(carrier)
 
-        return Parts(shape, carrier, None, None, read)
+        return LazyArray(shape, carrier, None, None, read)
 
 
 Stored: TypeAlias = "onnx.TensorProto | Large | Array"
@@ -267,7 +269,7 @@ def _cut(tensor: Large, path: Path, name: str) -> Array:
         raise ValueError("the file was changed while it was read")
     read.flags.writeable = False
     if few:
-        return Array(unpacked_later(read, kind, shape), TensorType(shape, kind), name)
+        return Array(lazy_unpack(read, kind, shape), TensorType(shape, kind), name)
     return Array(read.view(kind.carrier).reshape(shape), TensorType(shape, kind), name)
 
 
@@ -290,15 +292,15 @@ def _fetch(tensor: onnx.TensorProto, folder: Path, name: str) -> Array:
     size = kind.carrier.itemsize
     check_size(kind, shape, length)
     few = kind.bits in (2, 4) and not few_elements(shape)
-    data: Held
+    data: ArrayData
     if length and (few or kind.bits >= 8):
         mapped = np.asarray(np.memmap(file, np.uint8, "r", offset, (length,)))
         if few:
-            data = unpacked_later(mapped, kind, shape)
+            data = lazy_unpack(mapped, kind, shape)
         elif offset % size == 0:
             data = mapped.view(kind.carrier).reshape(shape)
         else:
-            data = lying(np.ndarray(shape, kind.carrier, mapped))
+            data = file_array(np.ndarray(shape, kind.carrier, mapped))
         return Array(data, TensorType(shape, kind), name)
     with file.open("rb") as stream:
         stream.seek(offset)

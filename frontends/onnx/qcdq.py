@@ -66,13 +66,13 @@ def _narrowed(reader: OnnxReader, op: OnnxOp, value: Value) -> None:
 def _constant(reader: OnnxReader, op: OnnxOp, name: str) -> bool:
     """Keeps quantized constants that are within a Clip as quantized values of its bounds."""
     array = reader.array(name)
-    if array is None or array.type.dtype.name not in _STORED or not array.held.size:
+    if array is None or array.type.dtype.name not in _STORED or not array.contents.size:
         return False
     low, high = _ends(reader, op, *array.type.dtype.bounds)
     if int(array.data.min()) < low or int(array.data.max()) > high:
         return False
     out = op.outputs[0]
-    reader.store(out, Array(array.held, array.type, out))
+    reader.store(out, Array(array.contents, array.type, out))
     reader.narrow[out] = (low, high), op.origin()
     return True
 

@@ -9,7 +9,7 @@ import numpy as np
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F16, F32, U8, DType
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 from qir.ledger import Change
 
 from . import dynamic_ops
@@ -133,7 +133,7 @@ def _read_as(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) -> Val
     known = value.type.quant
     if known is not None:
         within = quant if known.bounds == quant.bounds else replace(quant, bounds=known.bounds)
-        if known.same_map(within) or _blocks_in_line(known, within):
+        if known.has_same_mapping(within) or _blocks_in_line(known, within):
             return value
     if known is not None:
         reader.note(Change.EXACT, name, f"holds {known}, and {op.place} reads it as {quant}")
@@ -143,7 +143,7 @@ def _read_as(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) -> Val
 def _blocks_in_line(known: QuantType, other: QuantType) -> bool:
     """Returns whether two quantized types differ in that one has the numbers of its blocks in line
     alone."""
-    if known.grain is None or known.dynamic or other.dynamic:
+    if known.granularity is None or known.dynamic or other.dynamic:
         return False
     if replace(known, scale=other.scale, zero=other.zero) != other:
         return False
@@ -169,7 +169,7 @@ def _open(
         raise KeepOperator(
             "its scale is no f32, or its zero point of another type than its quantized values"
         )
-    grain = None if axis is None else Grain(((axis, 1),))
+    grain = None if axis is None else Granularity(((axis, 1),))
     return QuantType(storage, express, None, None if "zero" in numbers else (), grain), numbers
 
 

@@ -15,11 +15,11 @@ from qir.errors import GraphError, OpError, ParseError, TypeRuleError
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType, dtype_of
 from qir.ir.graph import Graph
-from qir.ir.lazy_arrays import Held, reshaped
+from qir.ir.lazy_arrays import ArrayData, reshape
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
-from qir.ir.types import Array, Grain, QuantType, TensorType, uniform
+from qir.ir.types import Array, Granularity, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
 from qir.passes.fold.fold_shapes import MADE_TO
 from qir.target import target
@@ -169,11 +169,11 @@ class OnnxReader:
             raise Computed
         return data
 
-    def held(self, name: str) -> Held:
+    def held(self, name: str) -> ArrayData:
         """Returns a constant's elements, or what makes them when they are asked for; Computed as
         above."""
         found = self.array(name)
-        return self.numbers(name) if found is None else found.held
+        return self.numbers(name) if found is None else found.contents
 
     def plain(self) -> dict[str, Value]:
         """Constants with the name and the type of the file's, which are read in one way only."""
@@ -232,7 +232,7 @@ class OnnxReader:
 
     def _constant(self, name: str, array: Array, quant: QuantType | None) -> Value:
         if quant is not None and (name, quant) not in self._constants:
-            array = Array(array.held, array.type.with_element(quant), name)
+            array = Array(array.contents, array.type.with_element(quant), name)
         return self.hold(name, array, quant)
 
     def hold(self, name: str, array: Array, quant: QuantType | None) -> Value:
@@ -271,7 +271,7 @@ class OnnxReader:
             quant = self.quant(*pair, kind.dtype)
         except KeepOperator:
             return None
-        return quant if quant.grain is None else None
+        return quant if quant.granularity is None else None
 
     def numbered(self, name: str) -> QuantType | None:
         """Returns what an annotation says of raw integers that are constant."""
@@ -389,7 +389,7 @@ class OnnxReader:
         """Returns the quantized type of one scale a block along an axis; Keep for what is held
         otherwise."""
         scales, express = self._scales(scale, kind.rank)
-        grain = Grain(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
+        grain = Granularity(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
         wanted = grain.grid(kind.shape)
         if scales.ndim != kind.rank or size < 1:
             raise KeepOperator(f"blocks of {size} of {kind.rank} axes have scales of {scales.ndim}")
@@ -399,10 +399,12 @@ class OnnxReader:
         held: Array | tuple[int, ...] = ()
         if zeros.any():
             codes = self.array(zero)
-            made = zeros.astype(kind.dtype.carrier) if codes is None else codes.held
-            held = Array(reshaped(made, zeros.shape), TensorType(zeros.shape, kind.dtype), zero)
+            made = zeros.astype(kind.dtype.carrier) if codes is None else codes.contents
+            held = Array(reshape(made, zeros.shape), TensorType(zeros.shape, kind.dtype), zero)
         given = self.array(scale)
-        numbers = Array.of(scales, scale) if given is None else Array(given.held, given.type, scale)
+        numbers = (
+            Array.of(scales, scale) if given is None else Array(given.contents, given.type, scale)
+        )
         return QuantType(kind.dtype, express, numbers, held, grain)
 
     def _scales(self, name: str, most: int = 1) -> tuple[NDArray[np.floating], DType]:

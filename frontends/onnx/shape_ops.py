@@ -36,7 +36,7 @@ def _x(reader: OnnxReader, op: OnnxOp) -> Value:
 
 def _squeeze(reader: OnnxReader, op: OnnxOp) -> None:
     x, axes = reader.moved(op, op.input(0)), _list(reader, op, "axes", 1, 13)
-    if not axes and dims.known(x.type.shape) is None:
+    if not axes and dims.known_shape(x.type.shape) is None:
         raise KeepOperator
     add(reader, op, "squeeze", {"x": x}, {"axes": axes or ()})
 

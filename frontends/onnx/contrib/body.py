@@ -169,7 +169,7 @@ def _check_numbers(node: Node, operands: Mapping[str, Value]) -> None:
             continue
         if last == "zero":
             _check_zeros(value.name, array, of)
-        elif of.grain is None or of.axis is not None:
+        elif of.granularity is None or of.axis is not None:
             scales = array.data.astype(np.float64)
             if not (np.isfinite(scales) & (scales > 0)).all():
                 raise KeepOperator(f"its {value.name} is not positive and finite")

@@ -10,7 +10,7 @@ from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType
+from qir.ir.types import Array, Granularity, QuantType
 
 from ..op import MICROSOFT, KeepOperator, OnnxOp
 from ..reader import OnnxReader
@@ -72,10 +72,10 @@ def _experts(reader: OnnxReader, op: OnnxOp) -> None:
     if any(v.type.element != F32 for v in operands.values()):
         raise KeepOperator("its rows are no f32")
     router, count = operands["router_probs"].type, dims.product(operands["input"].type.shape[:-1])
-    if router.rank != 2 or not dims.agree(count, router.shape[0]):
+    if router.rank != 2 or not dims.may_be_equal(count, router.shape[0]):
         raise KeepOperator("its router has other rows than its data")
     experts = {reader.held(op.input(places[0])).shape[:1] for places in (_FIRST, _SECOND)}
-    if not all(dims.agree(router.shape[1], *count) for count in experts if count):
+    if not all(dims.may_be_equal(router.shape[1], *count) for count in experts if count):
         raise KeepOperator("its router chooses among other experts than it has")
     for places in (_FIRST, _SECOND):
         operands[formal[places[0]]] = _codes(reader, op, places, of)
@@ -103,7 +103,7 @@ def _codes(reader: OnnxReader, op: OnnxOp, places: tuple[int, int, int], of: _Ex
         if zeros.size != scales.size:
             raise op.fail(f"has {zeros.size} zero points for {scales.size} scales")
         held = Array.of(np.ascontiguousarray(zeros.reshape(grid)), zero)
-    grain = Grain(((0, 1), (1, 1), (2, size)))
+    grain = Granularity(((0, 1), (1, 1), (2, size)))
     scale_array = Array.of(np.ascontiguousarray(scales.reshape(grid)), scale)
     storage = dtype(f"u{of.bits}")
     quant = QuantType(storage, reader.kind_of(scale), scale_array, held, grain)

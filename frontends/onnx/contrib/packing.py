@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.dtype import dtype
-from qir.ir.lazy_arrays import Held, reshaped, whole
+from qir.ir.lazy_arrays import ArrayData, read_all, reshape
 from qir.numerics.packing import Order
-from qir.profiles import unpacked_later
+from qir.profiles import lazy_unpack
 
 from ..op import KeepOperator, OnnxOp
 
@@ -58,14 +58,14 @@ class BlockPacking:
         return np.ascontiguousarray(flat)
 
 
-def codes_in(held: Held, bits: int, shape: Sequence[int], order: Order = "low") -> Held:
+def codes_in(held: ArrayData, bits: int, shape: Sequence[int], order: Order = "low") -> ArrayData:
     """Returns the numbers that bytes hold, in that shape; of many each part when it is asked
     for."""
     if held.dtype != np.uint8:
-        held = whole(held).astype(np.uint8)
+        held = read_all(held).astype(np.uint8)
     if bits == 8:
-        return reshaped(held, shape)
-    return unpacked_later(held, dtype(f"u{bits}"), shape, order)
+        return reshape(held, shape)
+    return lazy_unpack(held, dtype(f"u{bits}"), shape, order)
 
 
 def unpacked(held: Tensor, bits: int) -> Tensor:

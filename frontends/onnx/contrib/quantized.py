@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.dtype import F32, I32, U8, dtype
-from qir.ir.lazy_arrays import Held, Parts, cut, reshaped
+from qir.ir.lazy_arrays import ArrayData, LazyArray, crop, reshape
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 
 from .. import dynamic_ops
 from ..op import MICROSOFT, KeepOperator, OnnxOp
@@ -44,7 +44,7 @@ def codes(reader: OnnxReader, op: OnnxOp, at: tuple[int, int, int]) -> dict[str,
         numbers[formal[at[2]]] = reader.value(op, zero)
     along = numbers[formal[at[1]]].type
     many = along.rank == 1 and along.shape[0] != 1
-    grain = Grain(((kind.rank - 1, 1),)) if many else None
+    grain = Granularity(((kind.rank - 1, 1),)) if many else None
     quant = QuantType(kind.dtype, F32, None, None if zero else (), grain)
     return {formal[at[0]]: _meant(reader, op, data, quant), **numbers}
 
@@ -156,7 +156,11 @@ def _rounds(body: BodyBuilder, blocks: BlockPacking) -> bool:
     """Returns whether a kernel for eight bits next to few takes these weights, which nobody
     computes."""
     quant = body["B"].type.quant
-    if quant is None or quant.real_zero or (quant.grain is not None and quant.grain.by is not None):
+    if (
+        quant is None
+        or quant.has_float_zero
+        or (quant.granularity is not None and quant.granularity.by is not None)
+    ):
         return False
     return blocks.bits != 2 or blocks.size >= _LEAST_OF_TWO
 
@@ -186,17 +190,17 @@ def _blocked(reader: OnnxReader, op: OnnxOp, blocks: BlockPacking) -> Value:
         if index.size != depth:
             raise op.fail(f"g_idx names {index.size} columns of {depth}")
         by = Array.of(index.astype(np.int32), op.input(4))
-    grain = Grain(((0, 1), (1, blocks.size)), by)
+    grain = Granularity(((0, 1), (1, blocks.size)), by)
     storage = dtype(f"u{blocks.bits}")
     kind = reader.kind_of(op.input(2))
-    held_scales = Array(reshaped(scales, grid), TensorType(grid, kind), op.input(2))
+    held_scales = Array(reshape(scales, grid), TensorType(grid, kind), op.input(2))
     quant = QuantType(storage, kind, held_scales, zero, grain)
-    return weight(reader, op.input(1), cut(data, (rows, depth)), quant)
+    return weight(reader, op.input(1), crop(data, (rows, depth)), quant)
 
 
-def weight(reader: OnnxReader, name: str, data: Held, quant: QuantType) -> Value:
+def weight(reader: OnnxReader, name: str, data: ArrayData, quant: QuantType) -> Value:
     """Returns a constant of the file, unpacked."""
-    if not isinstance(data, Parts):
+    if not isinstance(data, LazyArray):
         data = np.asarray(data, order="C")
     array = Array(data, TensorType(data.shape, quant), name)
     return reader.hold(reader.resolve(name), array, quant)
@@ -278,9 +282,11 @@ def _bnb4(reader: OnnxReader, op: OnnxOp) -> None:
         scales = reader.numbers(op.input(2)).reshape(-1)
         if held.size < (count + 1) // 2 or scales.size != -(-count // size):
             raise op.fail(f"has {held.size} bytes and {scales.size} scales for {count} weights")
-        held = cut(reshaped(held, (held.size,)), ((count + 1) // 2,))
+        held = crop(reshape(held, (held.size,)), ((count + 1) // 2,))
         scale = Array.of(scales, op.input(2))
-        quant = QuantType(dtype("u4"), F32, scale, (), Grain(((0, size),)), kind="lut", codes=table)
+        quant = QuantType(
+            dtype("u4"), F32, scale, (), Granularity(((0, size),)), kind="lut", codes=table
+        )
         operands["B"] = weight(reader, op.input(1), codes_in(held, 4, (count,), "high"), quant)
     else:
         operands |= given(reader, op, "A")
@@ -328,7 +334,7 @@ def _gather(reader: OnnxReader, op: OnnxOp) -> None:
     if packed:
         data = codes_in(data, bits, (*data.shape[:-1], data.shape[-1] * 8 // bits))
     storage = dtype(f"u{bits}") if packed else kind.dtype
-    grain = Grain(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
+    grain = Granularity(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
     if grain.grid(data.shape) != scales.shape:
         raise op.fail(f"has scales of {scales.shape} for data of {data.shape}")
     held = Array.of(scales, op.input(2))
