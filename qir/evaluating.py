@@ -20,7 +20,7 @@ from qir.inspect.evaluation import (
     Evaluation,
     against_labels,
     against_results,
-    joined,
+    join_batches,
     require_length,
 )
 from qir.inspect.metrics import metric
@@ -85,10 +85,10 @@ def evaluate(
             wanted.append(other(inputs))
         if progress is not None:
             progress(done, source.batches)
-    made = joined(results)
+    made = join_batches(results)
     samples = sum(len(next(iter(part.values()))) for part in results if part)
     if truth is None:
-        return Evaluation(samples, engine, against_results(chosen, joined(wanted), made))
+        return Evaluation(samples, engine, against_results(chosen, join_batches(wanted), made))
     return Evaluation(samples, engine, against_labels(chosen, truth[:samples], made))
 
 

@@ -28,7 +28,7 @@ from qir.calibration.data import Data, first_batch, fixed_batch
 from qir.calibration.runner import GraphProgram, input_specs
 from qir.errors import DataError, SchemeError, UsageError
 from qir.evaluating import labels_of
-from qir.inspect.evaluation import against_labels, fits, require_some
+from qir.inspect.evaluation import against_labels, can_compare, require_some
 from qir.inspect.metrics import Sqnr, Top1
 from qir.ir.graph import Graph
 from qir.ir.node import Node
@@ -272,7 +272,9 @@ class _Trials:
         for found in outputs:
             count = len(next(iter(found.values())))
             labels = self._labels[done : done + count]
-            output = next((n for n, made in found.items() if fits([judge], labels, made)), None)
+            output = next(
+                (n for n, made in found.items() if can_compare([judge], labels, made)), None
+            )
             if output is None:
                 against_labels([judge], labels, found)  # which says why
             else:

@@ -22,7 +22,7 @@ from qir.calibration import Statistics, collect, open_data, open_feeds
 from qir.calibration.collect import Batches
 from qir.calibration.data import Item
 from qir.calibration.preprocess import Preprocess
-from qir.calibration.runner import GraphProgram, require_numbers
+from qir.calibration.runner import GraphProgram, require_finite_weights
 from qir.capability import Verdict
 from qir.errors import DataError, GraphError, InputError, QirError, Refused, UsageError
 from qir.frontend import frontend as named_frontend
@@ -53,7 +53,7 @@ from qir.quantizing import (
 from qir.quantizing import fold as fold
 from qir.recipe import Recipe
 from qir.reference.constants import compute_constants
-from qir.reference.interpreter import find
+from qir.reference.interpreter import find_value
 from qir.reference.interpreter import run as run_reference
 from qir.registry import DEFAULT_TARGET
 from qir.requantizing import reopen
@@ -306,7 +306,7 @@ def calibrate(
     if threads < 1:
         raise UsageError(f"threads {threads}: give at least 1")
     folded = fold(graph)
-    require_numbers(folded)
+    require_finite_weights(folded)
     program = GraphProgram(folded, named_target(KERNELS).observed)
     source: Batches
     if feeds:
@@ -499,7 +499,7 @@ def run(
         values = list(values)
         for name in values:
             try:
-                find(graph, name)
+                find_value(graph, name)
             except GraphError:
                 raise DataError(f"no value {name!r} in this model") from None
     try:

@@ -31,7 +31,7 @@ from qir.passes.forms.open_groups import OpenGroups
 from qir.quantizing import Prepared, fold, prepare
 from qir.recipe import Recipe
 from qir.reference.constants import compute_constants
-from qir.reference.interpreter import profile_of
+from qir.reference.interpreter import profile_name_of
 from qir.rewrite import run_passes
 
 Range = tuple[float, float]
@@ -113,7 +113,7 @@ def _open(graph: Graph, node: Node, ranges: dict[str, Range]) -> None:
 
 def _computed(graph: Graph, node: Node, x: NDArray[np.generic]) -> NDArray[np.generic]:
     """Returns what a quantize or dequantize makes of a constant."""
-    found = compute_constants(node, {"x": x}, profile_of(graph, node))
+    found = compute_constants(node, {"x": x}, profile_name_of(graph, node))
     if len(found) != 1:
         raise UsageError(f"{node.result.name}: its integers cannot be computed: {_REMEDY}")
     return np.asarray(found[0])

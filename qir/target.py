@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from qir import registry
 from qir.arguments import checked
 from qir.capability import Capability, Verdict, load, verdicts
-from qir.capability.files import SUFFIX, extended
+from qir.capability.files import SUFFIX, load_extended
 from qir.errors import PluginError, UsageError
 from qir.ir.graph import Graph
 from qir.ir.verify import Finding, check
@@ -281,7 +281,7 @@ def _extended(path: Path) -> type[Target]:
 
     The file was read before, so what it extends is there.
     """
-    named = extended(path)
+    named = load_extended(path)
     if not named:
         return Plans
     return _extended(path.parent / named) if named.endswith(SUFFIX) else type(target(named))

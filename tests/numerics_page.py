@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from qir.inspect.probing import head_of, probes, suits
+from qir.inspect.probing import head_of, matches_settings, probes
 from qir.profiles import Profile, profile, profile_names
 from qir.profiles.evidence import parse_counts
 from qir.profiles.profile import GroupEntry, RuleEntry, When
@@ -102,7 +102,7 @@ def _commands(of: Profile, seen: Mapping[str, Tests]) -> list[str]:
     files = {test.partition("::")[0] for tests in seen.values() for test in tests}
     found = [f"pytest {path}" for path in sorted(files)]
     for probe in probes():
-        if suits(head.settings, probe.settings) and head.backend == probe.backend:
+        if matches_settings(head.settings, probe.settings) and head.backend == probe.backend:
             found.append(f"qir probe {probe.name}")
     return found
 

@@ -13,7 +13,7 @@ from qir.ir.dtype import F32, I8, I16, I32, U8, U16, DType
 from qir.ir.node import Node, Value
 from qir.ir.types import QuantType
 from qir.profiles.processor import on_processor
-from qir.reference.interpreter import profile_of, run_node
+from qir.reference.interpreter import profile_name_of, run_node
 
 from . import dynamic, plain_elements
 from .builder import Buffer, CannotLower, ProgramBuilder, sizes, strides
@@ -124,7 +124,7 @@ def fold_constant_dequantize(b: ProgramBuilder, node: Node) -> bool:
     source = node.operands["x"]
     if source.constant is None:
         return False
-    data, computes_as = source.constant.data, profile_of(b.graph, node)
+    data, computes_as = source.constant.data, profile_name_of(b.graph, node)
 
     def made() -> NDArray[np.generic]:
         with on_processor([computes_as]):

@@ -21,7 +21,7 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.profiles import profile, query_for_node
 from qir.profiles.processor import on_processor
-from qir.reference.interpreter import profile_of, run_node
+from qir.reference.interpreter import profile_name_of, run_node
 
 from .builder import CannotLower, MeanSource, sizes
 from .kernel_types import CLAMPS, all_bytes, byte_parameters
@@ -115,7 +115,7 @@ def _lookup_table(graph: Graph, node: Node, found: Mapping[Value, ByteTable]) ->
         slot: found[v].data if v in found else probe if slot in varying else _constant_elements(v)
         for slot, v in node.operands.items()
     }
-    computes_as = profile_of(graph, node)
+    computes_as = profile_name_of(graph, node)
     try:
         with on_processor([computes_as]):
             (made,) = run_node(node, given, computes_as)
@@ -134,7 +134,7 @@ def _is_pointwise_node(graph: Graph, node: Node) -> bool:
     kinds = [value.type for value in (*node.operands.values(), node.result)]
     if any(kind.quant is not None and kind.quant.granularity is not None for kind in kinds):
         return False
-    name = profile_of(graph, node)
+    name = profile_name_of(graph, node)
     with on_processor([name]):
         method = profile(name).resolve(query_for_node(node)).method
     return method is None or method.name in _POINTWISE_METHODS

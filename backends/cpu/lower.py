@@ -19,7 +19,7 @@ from qir.ir.node import Node, Value
 from qir.profiles import profile, query_for_node
 from qir.profiles.processor import on_processor
 from qir.profiles.profile import differences
-from qir.reference.interpreter import profile_of, run_node
+from qir.reference.interpreter import profile_name_of, run_node
 from qir.target import See
 
 from . import (
@@ -254,7 +254,7 @@ def _method_params(b: ProgramBuilder, node: Node) -> Mapping[str, object]:
         return {}  # profiles are about quantized values
     if node.op in ("quantize", "requantize") and node.attrs["round"]:
         raise CannotLower("it states itself how it rounds")
-    name = profile_of(b.graph, node)
+    name = profile_name_of(b.graph, node)
     query = query_for_node(node)
     with on_processor([name]):  # as the reference computes it here
         kernel_rule, rule = profile(KERNEL_PROFILE).resolve(query), profile(name).resolve(query)
@@ -282,7 +282,7 @@ def _fall_back(b: ProgramBuilder, node: Node, reason: str) -> None:
     outputs = [b.allocate(v) for v in node.results]
     operands = [_dtype_and_shape(node.operands[s]) for s in slots]
     results = [_dtype_and_shape(v) for v in node.results]
-    computes_as = profile_of(b.graph, node)
+    computes_as = profile_name_of(b.graph, node)
 
     def call(*arrays: NDArray[np.generic]) -> None:
         given = constants | dict(zip(slots, arrays, strict=False))

@@ -19,7 +19,7 @@ from qir.ir.ops.graph import STATED_TYPE_OPS
 from qir.ir.types import Array, TensorType
 from qir.profiles.processor import on_processor
 from qir.reference.control import FUNCTIONS as CONTROL
-from qir.reference.interpreter import profile_of, run_node
+from qir.reference.interpreter import profile_name_of, run_node
 from qir.reference.table import compute
 
 Sizes = tuple[int, ...]
@@ -124,7 +124,7 @@ def _fold_quantized(graph: Graph, node: Node, given: Mapping[str, NDArray[np.gen
     computes."""
     if sum(data.size for data in given.values()) > MAX_FOLDED_ELEMENTS or node.bodies:
         return False
-    computes_as = profile_of(graph, node)
+    computes_as = profile_name_of(graph, node)
     try:
         with on_processor([computes_as]):
             (data,) = run_node(node, given, computes_as)

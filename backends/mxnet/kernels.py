@@ -15,7 +15,7 @@ from qir.errors import OpError
 from qir.numerics.affine import Affine
 from qir.numerics.definition import F32, gains
 from qir.profiles.methods import FLAG, PluginMethod
-from qir.reference.code_means import raw_mean
+from qir.reference.code_means import integer_mean
 from qir.reference.method import (
     Integers,
     MethodCall,
@@ -147,7 +147,7 @@ def raw_mean_of_all(
 ) -> Integers:
     """Global average pooling of raw integers: `raw_mean` of a window that is the whole image."""
     sides = x.shape[1:-1] if layout == "NHWC" else x.shape[2:]
-    return raw_mean(x, x_map, out, kernel=sides, layout=layout, divide=divide)
+    return integer_mean(x, x_map, out, kernel=sides, layout=layout, divide=divide)
 
 
 METHODS: Mapping[str, PluginMethod] = {

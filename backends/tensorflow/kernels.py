@@ -18,7 +18,7 @@ from qir.numerics.affine import Affine
 from qir.numerics.rounding import ROUNDINGS
 from qir.profiles.methods import PluginMethod
 from qir.reference.code_means import AVERAGES
-from qir.reference.fixed_point import multiplier
+from qir.reference.fixed_point import to_fixed_point
 from qir.reference.method import (
     Integers,
     MethodCall,
@@ -152,7 +152,7 @@ def wrapped_recode(call: MethodCall, arrays: Arrays) -> Integers:
     x, out = call.affine("x"), call.out
     assert out is not None
     require_per_tensor("wrapped_recode", x, out)
-    by, exponent = multiplier(float(x.scale) / float(out.scale))
+    by, exponent = to_fixed_point(float(x.scale) / float(out.scale))
     by, exponent = (by, exponent) if exponent <= 30 else (_WORD - 1, 30)
     held = arrays["x"].astype(float32).astype(np.int64)
     held = np.where(held < _WORD, held, -_WORD) - int(x.zero)

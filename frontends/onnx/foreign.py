@@ -270,8 +270,7 @@ def _check_axes(op: OnnxOp) -> None:
 
 
 def _infer_by_runtime(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> dict[str, TensorType]:
-    """Returns the result types of an operator of onnxruntime's domain; empty without
-    onnxruntime."""
+    """Returns an operator's result types by onnxruntime; empty where it is not installed."""
     names = [n for n in op.inputs if n]
     given = dict(zip(names, values, strict=True))
     stored = {

@@ -18,12 +18,12 @@ from qir import registry
 from qir.calibration.record import Log
 from qir.calibration.rules import (
     Range,
+    bin_midpoints,
     entropy,
-    least,
+    lowest_cost,
     mae,
     mean_extremes,
     median_extremes,
-    middles,
     minmax,
     moving_average,
     mse,
@@ -201,12 +201,12 @@ class Auto(Observer):
             *(percentile(seen.summary, percent) for percent in (99.999, 99.99)),
             *(rule(seen.summary, levels, symmetric) for rule in (mse, mae)),
         ]
-        return least(tried, lambda ends: _cost(seen, ends))
+        return lowest_cost(tried, lambda ends: _cost(seen, ends))
 
 
 def _cost(seen: Seen, ends: Range) -> float:
     """Returns what a range costs, by the histogram and the readers' weights."""
-    values, counts = middles(seen.summary)
+    values, counts = bin_midpoints(seen.summary)
     low, high = min(0.0, float(ends.low)), max(0.0, float(ends.high))
     if seen.symmetric:
         low, high = -max(-low, high), max(-low, high)

@@ -84,7 +84,7 @@ def schema_text() -> str:
     return Path(__file__).with_name("target.schema.json").read_text(encoding="utf-8")
 
 
-def extended(path: Path) -> str:
+def load_extended(path: Path) -> str:
     """Returns what a target file extends; empty where it extends nothing. Raises PluginError."""
     return _File(path).text("extends")
 
@@ -450,4 +450,4 @@ class _File:
                 raise ParseError(f"what it extends has no chain {' |> '.join(chain)}")
 
 
-__all__ = ["SUFFIX", "VERSION", "Installed", "extended", "load", "schema_text"]
+__all__ = ["SUFFIX", "VERSION", "Installed", "load", "load_extended", "schema_text"]

@@ -115,8 +115,8 @@ def compared(
     """
     made: dict[str, Engine] = {}
     computed = graph
-    for name in sorted(names, key=_turn):
-        own = _turn(name) == _RUNTIME
+    for name in sorted(names, key=_creation_order):
+        own = _creation_order(name) == _RUNTIME
         made[name] = engine(name, graph if own else computed, path, threads, isa=isa)
         computed = _as_computed(made[name], computed)
     return [made[name] for name in names], computed
@@ -125,7 +125,7 @@ def compared(
 _RUNTIME, _KERNELS, _DEFINITION = range(3)
 
 
-def _turn(name: str) -> int:
+def _creation_order(name: str) -> int:
     """When an engine is made: each after those that decide how the graph is grouped."""
     from qir.target import target as named
 
@@ -239,7 +239,7 @@ def require_kernels(path: Path, found: Sequence[Mapping[str, str]]) -> None:
         raise Refused(f"{path}: {said}{more}; leave --strict out to run it so")
 
 
-def say_fallbacks(screen: Screen, found: Sequence[Mapping[str, str]]) -> None:
+def show_fallbacks(screen: Screen, found: Sequence[Mapping[str, str]]) -> None:
     """Says once which nodes the reference computes, if there are any."""
     if found:
         text = ", ".join(f["node"] for f in found[:4]) + (" .." if len(found) > 4 else "")

@@ -20,7 +20,7 @@ from qir.cli.models import (
     file_bytes,
     ledger_json,
     open_model,
-    require_apart,
+    require_distinct_files,
     save_ledger,
     show_ledger,
     sizes_in,
@@ -203,7 +203,7 @@ def quantize(
     defaults.require_whole(feeds, batch)
     unfit = {"--feeds": feeds, "--dynamic": dynamic, "--weights": weights, "--as": profile}
     checking.require_fitting(wanted, check_data, labels, metrics, data, unfit)
-    require_apart([model, data, stats], [output, ledger_file])
+    require_distinct_files([model, data, stats], [output, ledger_file])
     if profile is not None:
         _require_alone(output, alone)
     if alone and output.suffix.lower() != SUFFIX:
@@ -268,7 +268,9 @@ def quantize(
         )
     if data is not None and statistics is None:
         quietly = Screen(quiet=quiet or as_json)
-        defaults.say_left_out(quietly, graph, data, limit=limit, feeds=feeds, preprocess=preprocess)
+        defaults.show_samples_left_out(
+            quietly, graph, data, limit=limit, feeds=feeds, preprocess=preprocess
+        )
     save_ledger(ledger, ledger_file)
     found, plan, noise = made.search, made.plan, made.noise
     lengths = file_bytes(model), file_bytes(output)

@@ -12,7 +12,7 @@ from qir.inspect.quantization_noise import QuantizationNoise, quantization_noise
 from qir.inspect.ranges import TensorRange, ranges
 from qir.inspect.sharing import sharing
 from qir.inspect.summary import ModelSummary, bytes_by_dtype, summarize
-from qir.inspect.timing import Timing, interleave
+from qir.inspect.timing import Timing, time_interleaved
 
 __all__ = [
     "Environment",
@@ -28,7 +28,6 @@ __all__ = [
     "compare",
     "environment",
     "explain",
-    "interleave",
     "islands",
     "longest_chain",
     "metric",
@@ -39,6 +38,7 @@ __all__ = [
     "sensitive",
     "sharing",
     "summarize",
+    "time_interleaved",
     "to_dot",
     "to_graphml",
     "to_json",

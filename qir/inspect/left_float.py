@@ -18,11 +18,11 @@ from qir.profiles.profile import GroupEntry as Row
 from qir.profiles.profile import When
 from qir.rewrite.fusing import ChainMatch, match_of, source_of
 
-_EDGES = frozenset({"input", "constant", "output", "quantize", "dequantize"})
+_NON_COMPUTE_OPS = frozenset({"input", "constant", "output", "quantize", "dequantize"})
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class FloatOp:
     """An op that stays float."""
 
     node: str
@@ -55,7 +55,7 @@ def _origins(kernel: KernelGroup) -> tuple[Origin, ...]:
     return tuple(origin for node in kernel.ops for origin in node.origins)
 
 
-def left_float(graph: Graph) -> Iterator[Left]:
+def ops_left_float(graph: Graph) -> Iterator[FloatOp]:
     """Yields the ops of a grouped graph that compute with floats, each with the reason.
 
     Of a float graph these are the ops that are in no kernel.
@@ -65,14 +65,14 @@ def left_float(graph: Graph) -> Iterator[Left]:
     taken = {n for k in kernels(graph, found) for n in k.ops} if real else set()
     for path, body in graph.walk():
         for node in body:
-            if node.op in _EDGES or node.bodies or not _real(node):
+            if node.op in _NON_COMPUTE_OPS or node.bodies or not _computes_on_floats(node):
                 continue
             inner = body is not graph
             if not inner and (node in taken or (real and of_reals(node))):
                 continue
             name = f"{path.partition('/')[2]}/{node.name}" if inner else node.name
             reason = _BODY if inner else _reason(node, found, real=real)
-            yield Left(name, _title(node), reason, tuple(node.origins))
+            yield FloatOp(name, _title(node), reason, tuple(node.origins))
 
 
 _BODY = "what bodies hold is not grouped"
@@ -82,7 +82,7 @@ def _title(node: Node) -> str:
     return " |> ".join(stage.op for stage in node.stages) or node.op
 
 
-def _real(node: Node) -> bool:
+def _computes_on_floats(node: Node) -> bool:
     """Returns whether an op computes with floats alone."""
     types = [v.type for v in (*node.operands.values(), *node.results)]
     return not any(t.quant for t in types) and any(t.dtype.is_float for t in types)
@@ -110,16 +110,16 @@ def _reason(node: Node, found: Profile, *, real: bool) -> str:
                     )
                 return f"no kernel supports the quantization parameters of {slot}"
             return f"{slot} is float, not a dequantized value"
-    ops, end = _row(node, tails_of(found))
+    ops, end = _epilogue_chain(node, tails_of(found))
     if end is None and not any(g.chain == (op,) and g.result == "real" for g in groups):
-        return _read(ops[-1])
+        return _reader_text(ops[-1])
     match = match_of(ops, end)
     if match is None:
         return "no kernel has the quantization parameters of its result"
-    return _unmet(match, found)
+    return _unmet_condition(match, found)
 
 
-def _row(node: Node, tails: frozenset[str]) -> tuple[tuple[Node, ...], Node | None]:
+def _epilogue_chain(node: Node, tails: frozenset[str]) -> tuple[tuple[Node, ...], Node | None]:
     """Returns a node, the activations after it, and the quantize that ends them."""
     ops = [node]
     while (use := ops[-1].result.only_use) is not None and use.node.op in tails:
@@ -128,7 +128,7 @@ def _row(node: Node, tails: frozenset[str]) -> tuple[tuple[Node, ...], Node | No
     return (tuple(ops), use.node) if use and ended else ((node,), None)
 
 
-def _read(node: Node) -> str:
+def _reader_text(node: Node) -> str:
     """Who reads a result that no quantize alone reads."""
     readers = [use.node.op for use in node.result.uses]
     if len(readers) > 1:
@@ -138,7 +138,7 @@ def _read(node: Node) -> str:
     return f"its result goes to {readers[0]}, not to a quantize"
 
 
-def _unmet(match: ChainMatch, found: Profile) -> str:
+def _unmet_condition(match: ChainMatch, found: Profile) -> str:
     chain = tuple(n.op for n in match.ops)
     query = found.asked(match.query)
     kind = "real" if match.result is None else "codes"

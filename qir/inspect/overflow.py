@@ -98,7 +98,9 @@ def _unknown(seen: NodeContext) -> Iterator[SumRange]:
     if node.op != "foreign":
         return
     framework, op = (str(node.attrs.get(name, "")) for name in ("framework", "op"))
-    if not _SUMS.search(op) or not any(_holds_codes(v.type) for v in node.operands.values()):
+    if not _SUMS.search(op) or not any(
+        _holds_quantized_integers(v.type) for v in node.operands.values()
+    ):
         return
     kept = f"kept as {framework} {op}"
     yield SumRange(
@@ -116,7 +118,7 @@ def _unknown(seen: NodeContext) -> Iterator[SumRange]:
     )
 
 
-def _holds_codes(kind: TensorType) -> bool:
+def _holds_quantized_integers(kind: TensorType) -> bool:
     """Returns whether a tensor is quantized, or holds integers of as few bits."""
     dtype = kind.dtype
     return kind.rank > 1 and (kind.quant is not None or (dtype.is_integer and dtype.bits <= 16))

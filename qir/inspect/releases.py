@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qir.inspect.probing import head_of, suits
+from qir.inspect.probing import head_of, matches_settings
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ledger import Ledger
@@ -41,7 +41,7 @@ def siblings(name: str) -> tuple[str, ...]:
     return tuple(
         n
         for n, head in others.items()
-        if head.backend == own.backend and suits(head.settings, own.settings)
+        if head.backend == own.backend and matches_settings(head.settings, own.settings)
     )
 
 

@@ -24,7 +24,7 @@ from qir.ir.types import Array, QuantType, TensorType
 from qir.query.cost import macs, one_sample
 from qir.query.display import op_name
 
-_SMALL = 1 << 16
+_MAX_BYTES_AT_ONCE = 1 << 16
 """Bytes of an array that is looked at as a whole."""
 _SAMPLES = 256
 
@@ -214,7 +214,7 @@ def _short(array: Array) -> object:
         first = next(boxes(array.contents.shape, _SAMPLES))
         return array.type, array.contents.read_box(first).tobytes()
     data = array.contents
-    if data.dtype.kind == "O" or data.nbytes <= _SMALL or not data.flags.c_contiguous:
+    if data.dtype.kind == "O" or data.nbytes <= _MAX_BYTES_AT_ONCE or not data.flags.c_contiguous:
         return array.digest
     flat = data.reshape(-1)
     return array.type, flat[:: flat.size // _SAMPLES].tobytes()

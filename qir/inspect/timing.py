@@ -48,7 +48,7 @@ class Timing:
         }
 
 
-def interleave(
+def time_interleaved(
     calls: Mapping[str, Callable[[], object]],
     runs: int,
     *,

@@ -18,8 +18,8 @@ from qir.numerics.rounding import fma
 from qir.numerics.sums import Summand, quantize_by_range, quantize_floats
 from qir.profiles import dequantize_query, profile, quantize_query, query_for_op
 from qir.reference.companions import resolve_companions
-from qir.reference.curves import STEPS
-from qir.reference.methods import bounding
+from qir.reference.curves import STEPWISE_FUNCTIONS
+from qir.reference.methods import applies_relu
 from qir.reference.operands import wrap_to_width
 from qir.reference.products import (
     ProductKernel,
@@ -73,7 +73,9 @@ def run_chain(node: Node, operands: Operands, profile_name: str) -> Integers:
         return _run_stage_by_stage(node, operands, profile_name)
     if made is None:
         first, given = stages[0], (head.types, head.arrays, head.result)
-        own = [s.op for s in stages[1:2] if s.op == "relu" and bounding(_rule(head, profile_name))]
+        own = [
+            s.op for s in stages[1:2] if s.op == "relu" and applies_relu(_rule(head, profile_name))
+        ]
         made = run_op(first.op, first.attrs, *given, profile_name, tuple(own))
         done += len(own)
     made = _apply_bounds(made, stages[done:], replace(head, result=written), profile_name)
@@ -199,8 +201,8 @@ def _run_stage_by_stage(node: Node, operands: Operands, profile_name: str) -> In
             codes = _quantized_stage(link, flow, node.result.type, rule, profile_name)
         elif rule is not None and (found := _summand_type(link)) is not None:
             flow, summand = _add_summand(flow, link, node.result.type, rule), found
-        elif rule is not None and rule.stage.curves == "steps" and stage.op in STEPS:
-            flow, kind = STEPS[stage.op](flow.astype(np.float32), stage.attrs), None
+        elif rule is not None and rule.stage.curves == "steps" and stage.op in STEPWISE_FUNCTIONS:
+            flow, kind = STEPWISE_FUNCTIONS[stage.op](flow.astype(np.float32), stage.attrs), None
         else:
             flow, kind = _unquantized_stage(_with_flow(link, flow, kind), profile_name)
         if out is None or not (last or stage.type is not None or codes is not None):

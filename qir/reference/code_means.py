@@ -21,8 +21,8 @@ from qir.reference.windows import channels_first, padded, restore_layout, window
 
 Whole = NDArray[np.int64]
 AVERAGES = ("avg_pool1d", "avg_pool2d", "avg_pool3d")
-WHOLE_MEANS = ("global_avg_pool", "adaptive_avg_pool")
-ALL_MEANS = (*AVERAGES, *WHOLE_MEANS, "reduce_mean")
+GLOBAL_MEANS = ("global_avg_pool", "adaptive_avg_pool")
+ALL_MEANS = (*AVERAGES, *GLOBAL_MEANS, "reduce_mean")
 
 
 def sum_quantized(
@@ -51,7 +51,7 @@ def sum_quantized(
     return total, count
 
 
-def raw_mean(
+def integer_mean(
     x: Integers,
     x_map: Affine,
     out: Affine,
@@ -80,7 +80,7 @@ def raw_mean(
 
 METHODS: Mapping[str, PluginMethod] = {
     "raw_mean": PluginMethod(
-        raw_mean,
+        integer_mean,
         AVERAGES,
         slots=("x",),
         attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout"),

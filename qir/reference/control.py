@@ -12,7 +12,7 @@ from qir.ir.attrs import Attr
 from qir.ir.types import TensorType
 from qir.reference.operands import Array, normalize_axis
 
-_MOST_ROUNDS = 1 << 24
+_MAX_ROUNDS = 1 << 24
 
 
 class RunnableBody(Protocol):
@@ -46,7 +46,7 @@ def loop(operands: Operands, attrs: Attrs, bodies: Bodies) -> list[Array]:
     """
     body, given = bodies["body"], _many(operands, "xs")
     carried = _many(operands, "vs")
-    n, most = len(carried), _MOST_ROUNDS
+    n, most = len(carried), _MAX_ROUNDS
     if "count" in operands:
         most = min(most, int(operands["count"].reshape(())))
     go = _true("loop", operands["cond"]) if "cond" in operands else True
@@ -58,7 +58,7 @@ def loop(operands: Operands, attrs: Attrs, bodies: Bodies) -> list[Array]:
         go = _true("loop", made[0])
         carried = made[1 : 1 + n]
         rounds.append(made[1 + n :])
-    if go and most == _MOST_ROUNDS:
+    if go and most == _MAX_ROUNDS:
         raise OpError(f"loop: its condition still holds after {most} rounds")
     kinds = body.kinds[1 + n :]
     parts = [[made[i] for made in rounds] for i in range(len(kinds))]

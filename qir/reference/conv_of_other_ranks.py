@@ -21,7 +21,7 @@ from qir.reference.products import ProductKernel, integer_product
 Arrays = Mapping[str, Integers]
 
 
-def as_conv2d(call: MethodCall, arrays: Arrays) -> Integers:
+def run_as_conv2d(call: MethodCall, arrays: Arrays) -> Integers:
     """conv1d and conv3d as the convolution of images that they are: one sum, rounded once."""
     x, w = arrays["x"], arrays["w"]
     stride, pad, dilation = (int_list(call.attrs, name) for name in ("stride", "pad", "dilation"))
@@ -114,7 +114,7 @@ def _places(size: int, taps: int, stride: int, dilation: int) -> int:
 
 METHODS: Mapping[str, PluginMethod] = {
     "as_conv2d": PluginMethod(
-        as_conv2d, ("conv1d", "conv3d"), reads=("acc", "bias", "requant", "stage"), reals=True
+        run_as_conv2d, ("conv1d", "conv3d"), reads=("acc", "bias", "requant", "stage"), reals=True
     ),
 }
 """The methods of this module, by the name that profiles use."""

@@ -47,7 +47,7 @@ def mish(x: Float32Array, attrs: Mapping[str, Attr]) -> Float32Array:
     return np.asarray(x * ((square - float32(1)) / (square + float32(1))), float32)
 
 
-STEPS: Mapping[str, Callable[[Float32Array, Mapping[str, Attr]], Float32Array]] = {
+STEPWISE_FUNCTIONS: Mapping[str, Callable[[Float32Array, Mapping[str, Attr]], Float32Array]] = {
     "silu": silu,
     "mish": mish,
 }

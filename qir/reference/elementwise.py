@@ -28,37 +28,37 @@ from qir.reference.operands import (
 @np.errstate(all="ignore")
 def add(a: Array, b: Array) -> Array:
     """a + b; OpError if types or shapes do not fit."""
-    _meet("add", a, b)
+    _require_broadcastable("add", a, b)
     return np.asarray(np.add(a, b))
 
 
 @np.errstate(all="ignore")
 def sub(a: Array, b: Array) -> Array:
     """a - b; OpError if types or shapes do not fit."""
-    _meet("sub", a, b)
+    _require_broadcastable("sub", a, b)
     return np.asarray(np.subtract(a, b))
 
 
 @np.errstate(all="ignore")
 def mul(a: Array, b: Array) -> Array:
     """a * b; OpError if types or shapes do not fit."""
-    _meet("mul", a, b)
+    _require_broadcastable("mul", a, b)
     return np.asarray(np.multiply(a, b))
 
 
 @np.errstate(all="ignore")
 def div(a: Array, b: Array) -> Array:
     """a / b, for integers cut toward zero; OpError for misfits and an integer divisor of 0."""
-    kind = _meet("div", a, b)
+    kind = _require_broadcastable("div", a, b)
     if kind.is_float:
         return np.asarray(np.divide(a, b))
     if not np.all(b):
         at = np.argwhere(np.atleast_1d(b) == 0)[0].tolist()
         raise OpError(f"div: b is 0 at {at}, and {kind} has no value for a / 0")
-    return cut_divide(a, b)
+    return truncating_divide(a, b)
 
 
-def cut_divide(a: Array, b: Array) -> Array:
+def truncating_divide(a: Array, b: Array) -> Array:
     """Returns the quotient of integers without its fraction; b is nowhere 0."""
     return np.asarray(np.floor_divide(np.subtract(a, np.fmod(a, b)), b))
 
@@ -125,7 +125,7 @@ def _whole_power(a: Array, b: Array) -> Array:
 def mod(a: Array, b: Array, *, fmod: bool = False) -> Array:
     """Returns what division leaves, with the sign of b, or of a; raises OpError for an integer
     divisor of 0."""
-    kind = _meet("mod", a, b)
+    kind = _require_broadcastable("mod", a, b)
     if not kind.is_float and not np.all(b):
         at = np.argwhere(np.atleast_1d(b) == 0)[0].tolist()
         raise OpError(f"mod: b is 0 at {at}, and nothing is left of a / 0")
@@ -137,7 +137,7 @@ def mod(a: Array, b: Array, *, fmod: bool = False) -> Array:
 def floor_div(a: Array, b: Array) -> Array:
     """Returns the greatest whole number not above a / b; raises OpError for an integer divisor of
     0."""
-    kind = _meet("floor_div", a, b)
+    kind = _require_broadcastable("floor_div", a, b)
     if not kind.is_float and not np.all(b):
         at = np.argwhere(np.atleast_1d(b) == 0)[0].tolist()
         raise OpError(f"floor_div: b is 0 at {at}, and {kind} has no value for a / 0")
@@ -148,7 +148,7 @@ def floor_div(a: Array, b: Array) -> Array:
 @np.errstate(all="ignore")
 def squared_difference(a: Array, b: Array) -> Array:
     """(a - b)^2, of integers wrapped; OpError if types or shapes do not fit."""
-    if not _meet("squared_difference", a, b).is_float:
+    if not _require_broadcastable("squared_difference", a, b).is_float:
         return np.asarray(np.square(np.subtract(a, b)))
     return np.asarray(
         round_to_dtype(np.asarray(np.square(np.subtract(to_float64(a), to_float64(b)))), a.dtype)
@@ -164,17 +164,17 @@ def atan2(a: Array, b: Array) -> Array:
     return np.asarray(round_to_dtype(np.asarray(np.arctan2(to_float64(a), to_float64(b))), a.dtype))
 
 
-def least(xs: Sequence[Array]) -> Array:
+def elementwise_min(xs: Sequence[Array]) -> Array:
     """Returns the least of all operands, element by element; NaN wins. OpError for misfits."""
     return _fold("min", np.minimum, xs)
 
 
-def greatest(xs: Sequence[Array]) -> Array:
+def elementwise_max(xs: Sequence[Array]) -> Array:
     """Returns the greatest of all operands, element by element; NaN wins. OpError for misfits."""
     return _fold("max", np.maximum, xs)
 
 
-def total(xs: Sequence[Array]) -> Array:
+def elementwise_sum(xs: Sequence[Array]) -> Array:
     """Returns the sum of all operands, rounded once, of integers wrapped; raises OpError for
     misfits."""
     if common_dtype("sum", **_named("sum", xs)).is_integer:
@@ -217,7 +217,7 @@ def _shape(op: str, *operands: Array) -> None:
         raise OpError(f"{op}: {shapes} do not broadcast") from None
 
 
-def _meet(op: str, a: Array, b: Array) -> DType:
+def _require_broadcastable(op: str, a: Array, b: Array) -> DType:
     kind = common_dtype(op, a=a, b=b)
     try:
         np.broadcast_shapes(a.shape, b.shape)

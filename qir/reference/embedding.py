@@ -56,7 +56,7 @@ def embedding_bag(
         raise OpError(f"{op}: mode {mode!r}{' with weights' if weights is not None else ''}")
     if weights is not None and weights.shape != indices.shape:
         raise OpError(f"{op}: weights {list(weights.shape)}, indices {list(indices.shape)}")
-    starts = starts_of(op, rows, offsets, last)
+    starts = bag_starts(op, rows, offsets, last)
     flat = rows.reshape(-1)
     share = np.ones(flat.shape) if weights is None else to_float64(weights).reshape(-1)
     counts = np.ones(flat.shape, np.bool_) if padding is None else flat != padding % len(w)
@@ -76,7 +76,7 @@ def _bag(rows: Float64Array, share: Array, mode: str) -> Float64Array:
     return np.asarray(total / len(rows) if mode == "mean" else total)
 
 
-def starts_of(op: str, rows: Array, offsets: Array | None, last: bool) -> list[int]:
+def bag_starts(op: str, rows: Array, offsets: Array | None, last: bool) -> list[int]:
     """Where each bag starts among all rows, and at the end where the last one ends."""
     if offsets is None:
         require_rank(op, "indices", rows, 2)

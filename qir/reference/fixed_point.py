@@ -13,12 +13,12 @@ from qir.numerics.rounding import SECOND_ROUNDINGS, doubling_high_multiply
 Int64Array = NDArray[np.int64]
 
 
-def multiplier(m: float) -> tuple[int, int]:
+def to_fixed_point(m: float) -> tuple[int, int]:
     """Returns a 31-bit whole number and an exponent: m is q * 2^(exponent - 31)."""
     if m == 0 or not math.isfinite(m):
         return 0, 0
     if m < 0:
-        q, exponent = multiplier(-m)
+        q, exponent = to_fixed_point(-m)
         return -q, exponent
     fraction, exponent = math.frexp(m)
     q = math.floor(fraction * 2.0**31 + 0.5)

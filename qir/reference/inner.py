@@ -33,7 +33,7 @@ from qir.reference.products import ProductKernel
 from qir.reference.table import FUNCTIONS, Operands
 
 Tensor = NDArray[np.generic]
-Wide = NDArray[np.float64]
+Float64Array = NDArray[np.float64]
 
 
 def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]:
@@ -51,7 +51,7 @@ def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]
     for slot, data in known.arrays.items():
         quant = known.types[slot].quant
         given[slot] = data if quant is None else _Place(manner, slot, quant).reals(data)
-    inner: dict[str, Callable[[Wide], Wide]] = {}
+    inner: dict[str, Callable[[Float64Array], Float64Array]] = {}
     for name, element in node.inner.items():
         if isinstance(element, QuantType):
             numbered = with_companion_parameters(element, name, places, profile_name)
@@ -79,11 +79,11 @@ def _by_method(node: Node, given: Resolved, profile_name: str) -> tuple[Tensor, 
     return method.every_result(kernel, given.arrays, given.results)
 
 
-def _cast(kind: DType) -> Callable[[Wide], Wide]:
+def _cast(kind: DType) -> Callable[[Float64Array], Float64Array]:
     return lambda x: _wide(round_to_dtype(x, kind.carrier))
 
 
-def _wide(x: Tensor) -> Wide:
+def _wide(x: Tensor) -> Float64Array:
     return to_float64(x).astype(np.float64, copy=False)
 
 
@@ -127,7 +127,7 @@ class _Place:
         """Returns the quantized values of floats."""
         return quantize(x, self._map(), self.manner.resolve(quantize_query(self.quant)))
 
-    def rounded(self, x: Wide) -> Wide:
+    def rounded(self, x: Float64Array) -> Float64Array:
         """Returns the floats that integers of x mean, x itself first in the type the quantized type
         expresses."""
         real = round_to_dtype(x, self.quant.express.carrier)

@@ -39,7 +39,7 @@ from qir.reference.windows import windows_along_axis
 Arrays = Mapping[str, Integers]
 
 
-def handed_on(
+def run_in_operand_type(
     kernel: Callable[[MethodCall, Arrays], Integers], call: MethodCall, arrays: Arrays
 ) -> Integers:
     """Returns what a kernel makes in its operand's map, dequantized and quantized to the result's:
@@ -77,8 +77,8 @@ def mean_of_steps(
         kernel = partial(
             mean_of_steps, lanes=lanes, fused=fused, raw=raw, divide=divide, after=after
         )
-        return handed_on(kernel, call, arrays)
-    if call.op == "reduce_mean" and not _inner(call, arrays["x"].ndim):
+        return run_in_operand_type(kernel, call, arrays)
+    if call.op == "reduce_mean" and not _is_inner_mean(call, arrays["x"].ndim):
         reals = (arrays["x"].astype(np.int32) - int(x.zero)).astype(float32) * float32(x.scale)
         return quantize(compute(call.op, {"x": reals}, call.attrs), out, call.rule)
     raw = raw and arrays["x"].shape[1] > 1
@@ -95,7 +95,7 @@ def mean_of_steps(
     total, n = whole.astype(float32), number.astype(float32)
     sides = _sides(call, steps.shape) if raw and call.op != "reduce_mean" else [n]
     scaled = total / n if divide else total * reduce(np.divide, sides, np.ones((), float32))
-    placed = after and not raw and _apart(call, arrays["x"].shape)
+    placed = after and not raw and _is_channels_last_or_global(call, arrays["x"].shape)
     tail = (
         round_to_int32(scaled) + int(out.zero)
         if placed
@@ -114,13 +114,13 @@ def mean_of_steps(
     return saturate(np.where(places.reshape(shape), body, tail), out)
 
 
-def _inner(call: MethodCall, rank: int) -> bool:
+def _is_inner_mean(call: MethodCall, rank: int) -> bool:
     """Returns whether a mean is over the last axes, all of them."""
     axes = sorted(a % rank for a in int_list(call.attrs, "axes")) or list(range(rank))
     return axes == list(range(rank - len(axes), rank))
 
 
-def _apart(call: MethodCall, shape: tuple[int, ...]) -> bool:
+def _is_channels_last_or_global(call: MethodCall, shape: tuple[int, ...]) -> bool:
     """Returns whether a mean is of data with channels last, or of a whole image: windows of images
     in the plain order have a loop of their own, in which zero points are added before rounding."""
     if call.op in ("avg_pool1d", "avg_pool2d"):

@@ -23,7 +23,7 @@ from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import fma
 from qir.profiles.methods import Param, PluginMethod, fault, method_names, plugin_method
 from qir.reference import code_means, conv_of_other_ranks, means, resize, transposed, vectors
-from qir.reference.code_means import AVERAGES, WHOLE_MEANS
+from qir.reference.code_means import AVERAGES, GLOBAL_MEANS
 from qir.reference.method import (
     Float32Array,
     Integers,
@@ -125,7 +125,7 @@ def _table(
     return quantize(function(dequantize(codes, of, rule).astype(float32)), out, rule)
 
 
-def _looked_up(table: Integers, codes: Integers, of: Affine) -> Integers:
+def _lookup(table: Integers, codes: Integers, of: Affine) -> Integers:
     return table[codes.astype(np.int64) - of.storage.bounds[0]]
 
 
@@ -145,7 +145,7 @@ def logistic(x: Float32Array) -> Float32Array:
 def logistic_table(x: Integers, x_map: Affine, out: Affine, *, rule: Rule) -> Integers:
     """Sigmoid: a table of quantize(logistic(dequantize(code)))."""
     require_per_tensor("logistic_table", x_map, out)
-    return _looked_up(_table(x_map, out, rule, logistic), x, x_map)
+    return _lookup(_table(x_map, out, rule, logistic), x, x_map)
 
 
 def recode(x: Integers, x_map: Affine, out: Affine, *, rule: Rule) -> Integers:
@@ -155,7 +155,7 @@ def recode(x: Integers, x_map: Affine, out: Affine, *, rule: Rule) -> Integers:
         return x
     if x_map.axis is not None or out.axis is not None:
         return quantize(dequantize(x, x_map, rule), out, rule)
-    return _looked_up(_table(x_map, out, rule, lambda reals: reals), x, x_map)
+    return _lookup(_table(x_map, out, rule, lambda reals: reals), x, x_map)
 
 
 def recode_all(
@@ -213,19 +213,19 @@ def exponent_table(
         levels = np.floor(float32(1) / float32(out.scale)).astype(kind)
         share = np.rint(terms.astype(kind) * levels / total.astype(kind))
     if quotient == "f64":
-        whole = np.clip(share, 0, _BEYOND).astype(np.int64) + int(out.zero)
+        whole = np.clip(share, 0, _ABOVE_8_BITS).astype(np.int64) + int(out.zero)
     else:
-        whole = _in_32_bits(share, int(out.zero), signed=out.storage.kind == "int")
+        whole = _convert_to_int32(share, int(out.zero), signed=out.storage.kind == "int")
     if overflow == "wrap" and out.storage.kind == "int":
         whole = np.where(whole > 255, -1, whole).astype(np.int8).astype(np.int64)
     return np.moveaxis(saturate(whole, out), -1, axis)
 
 
-_BEYOND = 1 << 20
+_ABOVE_8_BITS = 1 << 20
 """More quantized values than any storage of 8 bits has."""
 
 
-def _in_32_bits(share: Float32Array, zero: int, *, signed: bool) -> NDArray[np.int64]:
+def _convert_to_int32(share: Float32Array, zero: int, *, signed: bool) -> NDArray[np.int64]:
     """Whole floats plus a zero point, as 32 bits hold them; x86 converts what is too large.
 
     To -2^31 where it is signed; unsigned it keeps the low bits of 64, which are 0 beyond those.
@@ -333,7 +333,7 @@ METHODS: Mapping[str, PluginMethod] = {
         slots=("x",),
         attrs=("kernel", "stride", "pad", "ceil", "count_pad"),
     ),
-    "mean_of_codes": PluginMethod(mean_of_codes, WHOLE_MEANS, slots=("x",), attrs=("layout",)),
+    "mean_of_codes": PluginMethod(mean_of_codes, GLOBAL_MEANS, slots=("x",), attrs=("layout",)),
     "nearest_by_step": PluginMethod(
         nearest_by_step, ("resize_nearest",), reads=("quantize", "dequantize"), reals=True
     ),
@@ -346,14 +346,14 @@ METHODS: Mapping[str, PluginMethod] = {
 """The methods that profiles of several runtimes name; those of one are in its backend's folder."""
 
 
-def for_reals(rule: Rule) -> bool:
+def computes_on_floats(rule: Rule) -> bool:
     """Returns whether the method that a rule names dequantizes quantized values of any quantized
     type."""
     method = plugin_method(rule.method.name) if rule.method else None
     return method is not None and method.any_map
 
 
-def bounding(rule: Rule) -> bool:
+def applies_relu(rule: Rule) -> bool:
     """Returns whether the method that a rule names sees to a relu that follows."""
     method = plugin_method(rule.method.name) if rule.method else None
     return method is not None and method.tails
@@ -370,7 +370,7 @@ def run(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
     if wanted is None:
         raise OpError(f"{call.op}: the rule names no method")
     if wanted.name == "reals":
-        return _reals(call, arrays)
+        return _run_on_floats(call, arrays)
     if wanted.name == "move":
         return _move(call, arrays, partial(compute, call.op))
     method = plugin_method(wanted.name)
@@ -402,7 +402,7 @@ def run(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
     return method.function(*operands, *maps, call.out, **named, **wanted.params, **rule, **beside)
 
 
-def _reals(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
+def _run_on_floats(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
     """Returns the float op between dequantize and quantize."""
     reals = {
         slot: dequantize(data, call.affine(slot), call.rule) if call.types[slot].quant else data
@@ -412,7 +412,7 @@ def _reals(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
     return result if call.out is None else quantize(result, call.out, call.rule)
 
 
-def _goes_along(given: Affine, out: Affine, perm: Attr) -> bool:
+def _is_permuted_axis(given: Affine, out: Affine, perm: Attr) -> bool:
     """Returns whether a quantized type is the same, its axis moved as the elements are."""
     if given.axis is None or out.axis is None or not isinstance(perm, tuple):
         return False
@@ -420,20 +420,22 @@ def _goes_along(given: Affine, out: Affine, perm: Attr) -> bool:
     return same and perm[out.axis] == given.axis
 
 
-Moved = Callable[[Mapping[str, Integers], Mapping[str, Attr]], Integers]
+MoveFunction = Callable[[Mapping[str, Integers], Mapping[str, Attr]], Integers]
 
 
-def _move(call: MethodCall, arrays: Mapping[str, Integers], function: Moved) -> Integers:
+def _move(call: MethodCall, arrays: Mapping[str, Integers], function: MoveFunction) -> Integers:
     """Returns the quantized op, after they are in the result's quantized type."""
     if call.out is None:
-        return _reals(call, arrays)
+        return _run_on_floats(call, arrays)
     out = call.out
     maps = {slot: call.affine(slot) for slot in arrays if call.types[slot].quant}
     if call.op == "transpose" and "x" in maps and out.axis is not None:
-        along = _goes_along(maps["x"], out, call.attrs["perm"])
-        return function(arrays, call.attrs) if along else _reals(call, arrays)
+        along = _is_permuted_axis(maps["x"], out, call.attrs["perm"])
+        return function(arrays, call.attrs) if along else _run_on_floats(call, arrays)
     if any(given.axis != out.axis for given in maps.values() if given.axis is not None):
-        return _reals(call, arrays)  # no map of the result can be said of what is not moved yet
+        return _run_on_floats(
+            call, arrays
+        )  # no map of the result can be said of what is not moved yet
     moved = {
         slot: recode(data, call.affine(slot), out, rule=call.rule)
         if call.types[slot].quant

@@ -53,7 +53,7 @@ def max_pool2d(
     sizes = (x.shape[2], x.shape[3])
     height, width = windows("max_pool2d", sizes, kernel, stride, pad, dilation, ceil=ceil)
     out = np.empty((*x.shape[:2], height.count, width.count), x.dtype)
-    least = lowest(kind, x.dtype)
+    least = lowest_element(kind, x.dtype)
     if out.size:
         for images in blocks(len(x), x.shape[1] * height.span * width.span, _BLOCK):
             best = padded(x[images], height, width, least)
@@ -115,7 +115,7 @@ def global_avg_pool(x: Array, *, layout: str = "NCHW") -> Array:
     return out
 
 
-def lowest(kind: DType, carrier: np.dtype[np.generic]) -> Array:
+def lowest_element(kind: DType, carrier: np.dtype[np.generic]) -> Array:
     """Returns the least element of a type: what padding is, so that it never wins."""
     if kind.is_integer:
         return np.array(kind.bounds[0], carrier)
@@ -164,7 +164,7 @@ def global_max_pool(x: Array, *, layout: str = "NCHW") -> Array:
     flat = x.transpose(*rest, *axes)
     flat = flat.reshape(*(x.shape[a] for a in rest), math.prod(x.shape[a] for a in axes))
     if not flat.shape[-1]:
-        return np.full(shape, lowest(kind, x.dtype), x.dtype)
+        return np.full(shape, lowest_element(kind, x.dtype), x.dtype)
     width = flat.shape[-1]
     best = _greatest(flat, SlidingWindow(width, width, 1, 1, 0, 0, 1), -1)
     return np.ascontiguousarray(best).reshape(shape)

@@ -22,7 +22,7 @@ from qir.reference.operands import (
     round_to_dtype,
     to_float64,
 )
-from qir.reference.pool import counts, lowest
+from qir.reference.pool import counts, lowest_element
 from qir.reference.windows import (
     SlidingWindow,
     channels_first,
@@ -52,7 +52,7 @@ def _max(n: int) -> Callable[..., Array]:
         along = windows_along_axis(op, x.shape[2:], kernel, stride, pad, dilation, ceil=ceil)
         if not all(w.count for w in along):
             return np.empty((*x.shape[:2], *(w.count for w in along)), x.dtype)
-        best = pad_window(x, along, lowest(kind, x.dtype))
+        best = pad_window(x, along, lowest_element(kind, x.dtype))
         for i, each in enumerate(along):
             best = _greatest(best, each, i + 2)
         return np.ascontiguousarray(best)
@@ -162,9 +162,9 @@ def max_pool_places(
     require_rank(op, "x", x, n + 2)
     along = windows_along_axis(op, x.shape[2:], kernel, stride, pad, dilation, ceil=ceil)
     counts = tuple(w.count for w in along)
-    best = np.full((*x.shape[:2], *counts), lowest(kind, x.dtype), x.dtype)
+    best = np.full((*x.shape[:2], *counts), lowest_element(kind, x.dtype), x.dtype)
     at = np.full(best.shape, -1, np.int64)
-    ground = pad_window(x, along, lowest(kind, x.dtype))
+    ground = pad_window(x, along, lowest_element(kind, x.dtype))
     plane = np.arange(math.prod(x.shape[2:]), dtype=np.int64).reshape(1, 1, *x.shape[2:])
     places = pad_window(plane, along, np.array(-1))
     for tap in np.ndindex(*(w.kernel for w in along)) if best.size else ():

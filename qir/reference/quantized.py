@@ -129,7 +129,7 @@ def run_op(
             if is_integer_product(kernel)
             else run_on_floats(kernel, arrays)
         )
-    if methods.for_reals(rule):
+    if methods.computes_on_floats(rule):
         return (
             methods.run(kernel, arrays) if result.quant is None else run_on_floats(kernel, arrays)
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from qir.errors import OpError
-from qir.reference.elementwise import cut_divide
+from qir.reference.elementwise import truncating_divide
 from qir.reference.operands import (
     Array,
     Float64Array,
@@ -39,7 +39,7 @@ def reduce_mean(x: Array, *, axes: Sequence[int] = (), keep: bool = True) -> Arr
         return round_to_dtype(np.asarray(np.divide(total, np.float64(count))), x.dtype)
     if not count and total.size:
         raise OpError(f"reduce_mean: x {list(x.shape)} has nothing to average on axes {over}")
-    return cut_divide(total, np.array(max(count, 1), total.dtype)).astype(x.dtype)
+    return truncating_divide(total, np.array(max(count, 1), total.dtype)).astype(x.dtype)
 
 
 Axes = tuple[int, ...]

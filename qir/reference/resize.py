@@ -21,7 +21,7 @@ from qir.reference.operands import Array, Float64Array, require_floats, round_to
 Reals = Sequence[float]
 Places = NDArray[np.int64]
 Places32 = NDArray[np.float32]
-F = np.float32
+float32 = np.float32
 HALVES = 1e-6  # what is no farther from a half counts as one, as in onnxruntime
 
 
@@ -39,22 +39,22 @@ class Along:
     @np.errstate(all="ignore")
     def coordinates(self, rule: str) -> Places32:
         """Returns where each element of the result is among those of x."""
-        number, half = np.arange(self.made).astype(F), F(0.5)
-        size, made, last = F(self.size), F(self.made), F(self.size) - F(1)
+        number, half = np.arange(self.made).astype(float32), float32(0.5)
+        size, made, last = float32(self.size), float32(self.made), float32(self.size) - float32(1)
         match rule:
             case "asymmetric":
                 places = number / self.scale
             case "tf_half_pixel_for_nn":
                 places = (number + half) / self.scale
             case "half_pixel_symmetric":
-                beside = size / F(2) * (F(1) - made / (self.scale * size))
+                beside = size / float32(2) * (float32(1) - made / (self.scale * size))
                 moved = (number.astype(np.float64) + 0.5) / np.float64(self.scale)
                 places = np.float64(beside) + moved - 0.5
             case "align_corners" if self.made > 1:
-                places = number * last / (made - F(1))
+                places = number * last / (made - float32(1))
             case "tf_crop_and_resize" if self.made > 1:
                 span = number * (self.end - self.start) * last
-                places = self.start * last + span / (made - F(1))
+                places = self.start * last + span / (made - float32(1))
             case "tf_crop_and_resize":
                 places = number + 0.5 * np.float64(self.start + self.end) * np.float64(last)
             case "align_corners":
@@ -63,7 +63,7 @@ class Along:
                 places = number
             case _:
                 places = (number + half) / self.scale - half
-        return np.asarray(places, F)
+        return np.asarray(places, float32)
 
 
 def resize_nearest(
@@ -134,10 +134,14 @@ def nearest_by_step(
     for along in _plan("resize_nearest", x, sizes, scales, axes, coordinates, policy, roi):
         size, made = along.size, along.made
         if corners:
-            step = F(size - 1) / F(max(made - 1, 1))
+            step = float32(size - 1) / float32(max(made - 1, 1))
         else:
-            step = F(1 / scales[over.index(along.axis)]) if scales else F(size) / F(max(made, 1))
-        places = (np.arange(made).astype(F) + F(ahead)) * step
+            step = (
+                float32(1 / scales[over.index(along.axis)])
+                if scales
+                else float32(size) / float32(max(made, 1))
+            )
+        places = (np.arange(made).astype(float32) + float32(ahead)) * step
         near = np.floor(places.astype(np.float64) + 0.5) if corners else np.floor(places)
         out = np.take(out, np.minimum(near.astype(np.int64), size - 1), along.axis)
     return np.asarray(out, order="C")
@@ -269,7 +273,9 @@ def _plan(
         return []
     out = []
     for i, axis in enumerate(along):
-        start, end = (F(roi[i]), F(roi[i + len(along)])) if crop else (F(0), F(1))
+        start, end = (
+            (float32(roi[i]), float32(roi[i + len(along)])) if crop else (float32(0), float32(1))
+        )
         if not held[i] and made[i]:
             raise OpError(f"{op}: axis {axis} is empty, it cannot become {made[i]}")
         if steps[i] != 1 or crop:
@@ -285,7 +291,7 @@ def _made(
         if len(scales) != len(held) or not all(0 < s < 2**31 for s in scales):
             raise OpError(f"{op}: scales {tuple(scales)} are no {len(held)} positive numbers")
         made = [scaled(h, s) for h, s in zip(held, scales, strict=True)]
-        return made, [F(s) for s in scales]
+        return made, [float32(s) for s in scales]
     wanted = [int(s) for s in sizes.reshape(-1)]
     if sizes.ndim != 1 or len(wanted) != len(held):
         raise OpError(f"{op}: {len(wanted)} sizes for {len(held)} axes")
@@ -296,7 +302,7 @@ def _made(
             raise OpError(f"{op}: x has no elements, whose proportions could be kept")
         each = proportion(policy, held, wanted)
         return [rounded(h, each) for h in held], [each] * len(held)
-    return wanted, [F(w) / F(max(h, 1)) for w, h in zip(wanted, held, strict=True)]
+    return wanted, [float32(w) / float32(max(h, 1)) for w, h in zip(wanted, held, strict=True)]
 
 
 STEPPED: Callable[..., Array] = nearest_by_step

@@ -39,9 +39,9 @@ from qir.reference.operands import contiguous, round_to_dtype, truncate_to_integ
 
 Operands: TypeAlias = Mapping[str, NDArray[np.generic]]
 
-Made: TypeAlias = "NDArray[np.generic] | tuple[NDArray[np.generic], ...]"
+OpResult: TypeAlias = "NDArray[np.generic] | tuple[NDArray[np.generic], ...]"
 
-FUNCTIONS: dict[str, Callable[..., Made]] = {
+FUNCTIONS: dict[str, Callable[..., OpResult]] = {
     "add": elementwise.add,
     "sub": elementwise.sub,
     "mul": elementwise.mul,
@@ -54,9 +54,9 @@ FUNCTIONS: dict[str, Callable[..., Made]] = {
     "floor_div": elementwise.floor_div,
     "squared_difference": elementwise.squared_difference,
     "atan2": elementwise.atan2,
-    "min": elementwise.least,
-    "max": elementwise.greatest,
-    "sum": elementwise.total,
+    "min": elementwise.elementwise_min,
+    "max": elementwise.elementwise_max,
+    "sum": elementwise.elementwise_sum,
     "mean": elementwise.mean,
     **activations.FUNCTIONS,
     **unary.FUNCTIONS,
@@ -116,7 +116,7 @@ def compute_all(
     return made if isinstance(made, tuple) else (made,)
 
 
-def _run_plugin_or_core(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> Made:
+def _run_plugin_or_core(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> OpResult:
     if op == "cast":
         return cast(operands["x"], attrs["to"])
     function = FUNCTIONS.get(op) or _of_plugin(op)
@@ -127,14 +127,14 @@ def _run_plugin_or_core(op: str, operands: Operands, attrs: Mapping[str, Attr]) 
     return function(**operands, **attrs)
 
 
-def _of_plugin(op: str) -> Callable[..., Made]:
+def _of_plugin(op: str) -> Callable[..., OpResult]:
     """Returns the function of an op that a plugin brings; raises OpError for an op that has
     none."""
     if OPS.own(op) or op not in OPS:
         raise OpError(f"no reference for op {op}")
     function = plugin_op(op).reference
 
-    def run(*operands: object, **named: object) -> Made:
+    def run(*operands: object, **named: object) -> OpResult:
         made = function(*operands, **named)
         return tuple(map(np.asarray, made)) if isinstance(made, tuple) else np.asarray(made)
 

@@ -13,7 +13,7 @@ from qir.ir.ops.layers import TRANSPOSED_CONVOLUTIONS
 from qir.ir.types import Element, TensorType, uniform
 from qir.numerics.affine import Affine
 from qir.profiles.methods import FLAG, PluginMethod
-from qir.reference.conv_of_other_ranks import as_conv2d
+from qir.reference.conv_of_other_ranks import run_as_conv2d
 from qir.reference.method import (
     Integers,
     MethodCall,
@@ -61,7 +61,7 @@ def transposed(call: MethodCall, arrays: Arrays, *, misread: bool = False) -> In
         image = ProductKernel("conv2d", {**still, "layout": "NCHW"}, types, result, rule)
         return _back(integer_product(image, given))
     flat = ProductKernel(f"conv{n}d", still, types, call.result, call.rule)
-    return _back(as_conv2d(flat, given))
+    return _back(run_as_conv2d(flat, given))
 
 
 def _misread(w: Integers, groups: int) -> Integers:

@@ -28,7 +28,7 @@ from qir.reference.method import (
 )
 from qir.reference.vector_functions import evaluate
 
-Arrays = Mapping[str, Integers]
+OperandArrays = Mapping[str, Integers]
 
 
 MAX_F32_BELOW_2_31 = float32(2.0**31 - 128)
@@ -84,7 +84,7 @@ def innermost_run_length(shapes: Sequence[tuple[int, ...]], result: tuple[int, .
 
 
 def run_vectorized(
-    call: MethodCall, arrays: Arrays, *, lanes: int, after: bool = False
+    call: MethodCall, arrays: OperandArrays, *, lanes: int, after: bool = False
 ) -> Integers:
     """Returns an op on each element by itself, between dequantize and quantize, in runs of vectors.
 
@@ -128,7 +128,9 @@ def merge_vector_and_tail(
     return saturate(np.where(places.reshape(tail.shape), parts(body=True), tail), out)
 
 
-def scalar_operand(call: MethodCall, arrays: Arrays) -> tuple[Integers, Affine, float] | None:
+def scalar_operand(
+    call: MethodCall, arrays: OperandArrays
+) -> tuple[Integers, Affine, float] | None:
     """Quantized values, their map and the float value next to them; None where both operands are
     quantized.
 

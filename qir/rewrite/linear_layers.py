@@ -15,7 +15,7 @@ from qir.ir.ops import spec
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 from qir.profiles import Profile
-from qir.query.alignment import turned
+from qir.query.alignment import permute
 
 _PLAIN: Mapping[str, float | bool] = {"trans_a": False, "alpha": 1.0, "beta": 1.0}
 
@@ -167,7 +167,7 @@ def _weight(graph: Graph, node: Node, codes: Value) -> Value:
     old, held = _before(node.operands["b"]), codes.constant
     assert held is not None
     if not _is_turned(node):
-        kind = turned(codes.type, [1, 0])
+        kind = permute(codes.type, [1, 0])
         held = Array(lazy_arrays.transposed(held.contents, (1, 0)), kind, held.name)
     elif old.node.operands["x"] is codes:
         return old

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from qir.errors import ProfileError, UsageError
 from qir.inspect import certificates
 from qir.inspect.certificates import Certificate, certify, nudged
-from qir.inspect.reach import WIDEST, reach
+from qir.inspect.reach import MAX_SPAN, sum_reach
 from qir.ir.dtype import I8, U8, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Stage
@@ -169,17 +169,17 @@ def test_a_layer_whose_256_sums_part_nobody_is_free() -> None:
 
 def test_where_ends_lie_too_far_apart_multiples_of_the_divisor_count() -> None:
     even = np.array([4, -6] * 4 + [100], np.int64)
-    near = reach(even, -3, 5)
+    near = sum_reach(even, -3, 5)
     assert near.step == 2
     assert near.every().tolist() == sorted(_sums(even, range(-3, 6)))
     assert near.meets(np.arange(near.least, near.greatest + 1)).sum() == near.count
     wide = np.array([6, 10] * 3_000, np.int64)
-    far = reach(wide, -128, 127)
-    assert far.count > WIDEST
+    far = sum_reach(wide, -128, 127)
+    assert far.count > MAX_SPAN
     assert far.made is None
     assert far.step == 2
     assert far.count == (far.greatest - far.least) // 2 + 1
-    assert reach(np.zeros(3, np.int64), -1, 5).every().tolist() == [0]
+    assert sum_reach(np.zeros(3, np.int64), -1, 5).every().tolist() == [0]
 
 
 def _sums(row: NDArray[np.int64], codes: range) -> set[int]:
@@ -223,7 +223,7 @@ def test_proofs_by_steps_and_by_sums_agree(monkeypatch: pytest.MonkeyPatch) -> N
         graph = layer(w, (x_scale, w_scale, y_scale), bias=bias)
         found = []
         for each in (1 << 30, 0):
-            monkeypatch.setattr(certificates, "_EACH", each)
+            monkeypatch.setattr(certificates, "_MAX_SUMS_PER_CHANNEL", each)
             ties = only(certify(graph, PAIR, most=100))
             found.append((ties.differ, ties.nudges, ties.why))
             assert ties.proof == ("sums" if each else "steps")
@@ -394,7 +394,7 @@ def test_certificates_of_any_two_profiles_are_what_all_inputs_show(
     y_scale = F(x_scale * w_scale * rng.choice([0.6, 1, 7, 16, 32, 100, 300]))
     graph = layer(w, (x_scale, w_scale, y_scale), zeros=(x_zero, y_zero))
     if seed % 2:
-        monkeypatch.setattr(certificates, "_EACH", 0)
+        monkeypatch.setattr(certificates, "_MAX_SUMS_PER_CHANNEL", 0)
     ties = only(certify(graph, (one, two), most=2))
     if ties.why and "no nudge" not in ties.why:
         reasons = ("pairs of products can", "by method", "leave 32 bits")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from qir.calibration import Statistics
 from qir.errors import DataError
-from qir.inspect import compare, environment, interleave, ranges
+from qir.inspect import compare, environment, ranges, time_interleaved
 from tests.inspect.programs import INTEGER, QDQ, program
 
 Results = dict[str, NDArray[np.generic]]
@@ -93,7 +93,7 @@ def test_timings_take_turns_and_keep_their_order() -> None:
         time.sleep(0.002)
 
     told: list[tuple[int, int]] = []
-    fast, second = interleave(
+    fast, second = time_interleaved(
         {"fast": lambda: calls.append("fast"), "slow": slow},
         5,
         warm=2,

@@ -112,7 +112,7 @@ def test_a_wrong_value_in_a_runtimes_file_is_found_and_the_right_one_named(
         base,
         "",
     )
-    monkeypatch.setattr(probing, "filed", lambda _: ((profile(right.profile),), True))
+    monkeypatch.setattr(probing, "profiles_of_runtime", lambda _: ((profile(right.profile),), True))
     with override_profile(made):
         found = measure(probe)
     assert {o.op for o in found.drifts} == {"quantize"}

@@ -5,7 +5,7 @@ import pytest
 
 from qir.errors import GraphError
 from qir.inspect import bytes_by_dtype, islands, longest_chain, quantized_nodes, sharing
-from qir.query.facts import coded
+from qir.query.facts import value_quant_type
 from qir.testing import random_graph
 from tests.inspect.programs import FLOAT, INTEGER, QDQ, program
 
@@ -43,7 +43,7 @@ def test_sharing_is_an_equivalence() -> None:
         graph = random_graph(seed, "integer")
         same = nx.Graph()
         for value in graph.values.values():
-            if coded(value) is not None:
+            if value_quant_type(value) is not None:
                 same.add_edges_from((value.name, v.name) for v in sharing(graph, value.name))
         for group in nx.connected_components(same):
             for name in group:

@@ -11,7 +11,7 @@ from qir.profiles.conditions import conditions
 from qir.profiles.kernel_forms import forms
 from qir.profiles.methods import tabled
 from qir.profiles.preparation import DEFAULT_STEPS, preparation_steps
-from qir.reference.curves import STEPS
+from qir.reference.curves import STEPWISE_FUNCTIONS
 
 ROOT = Path(__file__).parents[2]
 PROFILES = (*ROOT.glob("backends/*/profiles/*.toml"), *ROOT.glob("qir/profiles/*.toml"))
@@ -95,7 +95,7 @@ def test_the_functions_that_a_stage_word_picks_live_where_its_users_say() -> Non
     users = stage_words()
     assert users
     home = home_of(users["curves", "steps"], "curves", "qir.reference.curves")
-    assert {function.__module__ for function in STEPS.values()} == {home}
+    assert {function.__module__ for function in STEPWISE_FUNCTIONS.values()} == {home}
 
 
 def test_no_profile_names_a_range_rule() -> None:

@@ -11,7 +11,7 @@ import qir
 from qir import pipeline
 from qir.analysis.kernel_groups import KernelGroup, kernels
 from qir.errors import UsageError
-from qir.inspect.left_float import left_float
+from qir.inspect.left_float import ops_left_float
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
@@ -194,9 +194,9 @@ def test_what_is_in_no_kernel_is_told_with_the_reason() -> None:
     )
     made = grouped(parse(text), MXNET)
     assert "conv2d(%x, %w) |> add(%c, .) |> relu" in str(made)
-    assert [(one.node, one.reason) for one in left_float(made)] == [("c", "bias is computed")]
+    assert [(one.node, one.reason) for one in ops_left_float(made)] == [("c", "bias is computed")]
     made = grouped(parse(RESIDUAL.replace("BIAS", "%b").replace("relu(", "exp(")), MXNET)
-    assert [one.reason for one in left_float(made)] == ["no group of mxnet-1.9 takes it"]
+    assert [one.reason for one in ops_left_float(made)] == ["no group of mxnet-1.9 takes it"]
 
 
 def test_a_graph_with_codes_has_no_groups_of_reals() -> None:

@@ -13,7 +13,7 @@ from qir.numerics import dequantize, quantize
 from qir.numerics.affine import Affine
 from qir.numerics.rounding import fma
 from qir.profiles.methods import FLAG, Param, PluginMethod
-from qir.reference.embedding import starts_of
+from qir.reference.embedding import bag_starts
 from qir.reference.method import (
     Float32Array,
     Integers,
@@ -65,7 +65,7 @@ def summed_rows(
     rows = indices.astype(np.int64)
     if rows.size and not 0 <= rows.min() <= rows.max() < len(w):
         raise OpError("embedding_bag: a row is not there")
-    flat, starts = rows.reshape(-1), starts_of("embedding_bag", rows, offsets, last)
+    flat, starts = rows.reshape(-1), bag_starts("embedding_bag", rows, offsets, last)
     if any(start == end for start, end in pairwise(starts)):
         raise OpError("embedding_bag: for a bag of nothing the runtime hands on what was in memory")
     if once:

@@ -9,7 +9,7 @@ from qir.ir.node import Node
 from qir.ir.types import Array
 from qir.ledger import Change, Ledger
 from qir.reference.constants import compute_constants
-from qir.reference.interpreter import profile_of
+from qir.reference.interpreter import profile_name_of
 
 from ..writer import custom
 from ..writer.writer import STEP
@@ -46,7 +46,7 @@ def _only_made_so(node: Node) -> bool:
 def _stored(graph: Graph, node: Node, ledger: Ledger) -> bool:
     held, old = node.operands["x"].constant, node.result
     assert held is not None
-    found = compute_constants(node, {"x": held.data}, profile_of(graph, node))
+    found = compute_constants(node, {"x": held.data}, profile_name_of(graph, node))
     if not found:
         return False
     name = old.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qir.inspect.float_sums import float_sums, said_of
+from qir.inspect.float_sums import float_sums, float_sums_text
 from qir.inspect.releases import disagreements
 from qir.ir.graph import Graph
 from qir.ledger import Change, Ledger
@@ -45,9 +45,8 @@ def level(graph: Graph, ledger: Ledger) -> None:
 def wide(graph: Graph, ledger: Ledger) -> None:
     """Says how many ops between integers of more than 8 bits the runtime computes in float32."""
     if sums := float_sums(graph, BYTE):
-        said = (
-            f"quantized values of {max(s.bits for s in sums)} bits: {said_of(sums, 'the runtime')}"
-        )
+        bits = max(s.bits for s in sums)
+        said = f"quantized values of {bits} bits: {float_sums_text(sums, 'the runtime')}"
         ledger.add(Change.REGROUPED, STEP, sums[0].node, said)
 
 

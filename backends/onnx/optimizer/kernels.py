@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from qir.analysis.bodies import bodies
-from qir.capability import REAL, Capability, Verdict, verdicts
+from qir.capability import COMPUTES_IN_FLOAT, Capability, Verdict, verdicts
 from qir.errors import QirError
-from qir.inspect.left_float import left_float
+from qir.inspect.left_float import ops_left_float
 from qir.ir.dtype import U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node
@@ -179,7 +179,7 @@ class _Kernels:
                 self._keep(node)
             elif node.op in INTEGER_SUM_LAYERS and not node.stages:
                 self._keep_row(node, Group(named))
-        self.left = {left.node: left.reason for left in left_float(self.grouped)}
+        self.left = {left.node: left.reason for left in ops_left_float(self.grouped)}
         self.known = {op for row in self.profile.groups for op in row.chain}
 
     def _keep_row(self, node: Node, group: Group) -> None:
@@ -221,11 +221,11 @@ class _Kernels:
         if kernel is not None:
             inside = verdict.reason if verdict.reason.startswith("in the kernel of ") else ""
             return replace(verdict, taken="integer", reason=inside)
-        if verdict.reason == REAL and _of_codes(node):
+        if verdict.reason == COMPUTES_IN_FLOAT and _of_codes(node):
             said = f"{self.profile.name} has it in float32: {_why_real(node)}"
             return replace(verdict, reason=said)
         reason = self.left.get(node.name)
-        if reason is None or verdict.reason == REAL or node.op not in self.known:
+        if reason is None or verdict.reason == COMPUTES_IN_FLOAT or node.op not in self.known:
             return verdict
         product = spec(node.op).traits.weight is not None
         said = f"{self.profile.name} has it in float32: {reason}"

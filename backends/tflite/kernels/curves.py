@@ -16,7 +16,7 @@ from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.rounding import ROUNDINGS
 from qir.profiles.methods import FLAG, PluginMethod
-from qir.reference.fixed_point import multiplier, multiply_fixed_point
+from qir.reference.fixed_point import multiply_fixed_point, to_fixed_point
 from qir.reference.method import Integers, float32, require_per_tensor, saturate
 
 from .fixed import SHORT
@@ -142,7 +142,7 @@ def share_between(
     codes = np.moveaxis(x.astype(np.int64), axis, -1)
     if not codes.size:
         return np.zeros(x.shape, out.carrier)
-    q, exponent = multiplier(float(float32(x_map.scale)) / (10.0 / 65535.0))
+    q, exponent = to_fixed_point(float(float32(x_map.scale)) / (10.0 / 65535.0))
     below = multiply_fixed_point(codes - codes.max(-1, keepdims=True), q, exponent, rule)
     terms = _looked_up(np.clip(below + _HIGH, _LOW, _HIGH), powers)
     total = terms.sum(-1, keepdims=True)
@@ -172,7 +172,7 @@ def fixed_total(
     value = x.astype(np.int64) - int(x_map.zero)
     over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
     total = value.sum(over, keepdims=keep)
-    by = multiplier(float(x_map.scale) / float(out.scale))
+    by = to_fixed_point(float(x_map.scale) / float(out.scale))
     return saturate(multiply_fixed_point(total, *by, rule) + int(out.zero), out)
 
 
@@ -185,8 +185,8 @@ def fixed_slope(
     product = value * (slope.astype(np.int64) - int(slope_map.zero))
     up = float(float32(x_map.scale) / float32(out.scale))
     down = float(float32(float32(x_map.scale) * float32(slope_map.scale)) / float32(out.scale))
-    above = multiply_fixed_point(value, *multiplier(up), rule)
-    below = multiply_fixed_point(product, *multiplier(down), rule)
+    above = multiply_fixed_point(value, *to_fixed_point(up), rule)
+    below = multiply_fixed_point(product, *to_fixed_point(down), rule)
     return saturate(np.where(value >= 0, above, below) + int(out.zero), out)
 
 

@@ -19,7 +19,7 @@ from qir.numerics.fields import Requant, Rule
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import ROUNDINGS
 from qir.profiles.methods import FLAG, PluginMethod
-from qir.reference.fixed_point import multiplier, multiply_fixed_point
+from qir.reference.fixed_point import multiply_fixed_point, to_fixed_point
 from qir.reference.method import (
     Float32Array,
     Integers,
@@ -50,7 +50,7 @@ def fixed_abs(x: Integers, x_map: Affine, out: Affine, *, rule: Rule) -> Integer
     value = np.abs(_centred(x, x_map))
     if float32(x_map.scale) != float32(out.scale):
         value = multiply_fixed_point(
-            value, *multiplier(float(float32(x_map.scale) / float32(out.scale))), rule
+            value, *to_fixed_point(float(float32(x_map.scale) / float32(out.scale))), rule
         )
     return saturate(value + int(out.zero), out)
 
@@ -66,7 +66,7 @@ def fixed_clip(
 ) -> Integers:
     """(q - z) by the multiplier of the scales' quotient, between the integers of two ends."""
     require_per_tensor("fixed_clip", x_map, out)
-    by = multiplier(float(float32(x_map.scale) / float32(out.scale)))
+    by = to_fixed_point(float(float32(x_map.scale) / float32(out.scale)))
     whole = multiply_fixed_point(_centred(x, x_map), *by, rule) + int(out.zero)
     low, high = (
         end
@@ -95,7 +95,7 @@ def fixed_compare(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
 def _compared(call: MethodCall, slot: str, codes: Integers) -> Whole:
     of = call.affine(slot)
     require_per_tensor("fixed_compare", of)
-    q, exponent = multiplier(float(float32(of.scale)))
+    q, exponent = to_fixed_point(float(float32(of.scale)))
     if exponent > 0:
         raise OpError(f"fixed_compare: {slot} has scale {float(of.scale)}; it takes less than 1")
     return multiply_fixed_point(_centred(codes, of) << 8, q, exponent, call.rule)
@@ -117,7 +117,7 @@ def fixed_quotient(a: Integers, b: Integers, a_map: Affine, b_map: Affine, out: 
     room = 31 - bits_of(np.where(over < 0, -over - 1, over) * 2 + 1) + 1
     quotient = LONG.times(LONG.wrap(over << room), inverse)
     by = float(float32(a_map.scale) / float32(float32(b_map.scale) * float32(out.scale)))
-    factor, exponent = multiplier(by)
+    factor, exponent = to_fixed_point(by)
     made = _down(LONG.times(quotient, factor), shift + room - exponent)
     return saturate(made + int(out.zero), out)
 
@@ -164,11 +164,11 @@ def fixed_square(
     require_per_tensor("fixed_square", a_map, b_map, out)
     twice = 2 * max(float(a_map.scale), float(b_map.scale))
     left, right = (
-        multiply_fixed_point(_centred(x, of) << 7, *multiplier(float(of.scale) / twice), rule)
+        multiply_fixed_point(_centred(x, of) << 7, *to_fixed_point(float(of.scale) / twice), rule)
         for x, of in ((a, a_map), (b, b_map))
     )
     by = twice * twice / ((1 << 14) * float(out.scale))
-    made = multiply_fixed_point((left - right) ** 2, *multiplier(by), rule)
+    made = multiply_fixed_point((left - right) ** 2, *to_fixed_point(by), rule)
     return saturate(made + int(out.zero), out)
 
 
@@ -199,7 +199,7 @@ def fixed_powers(
     if not count:
         raise OpError("fixed_powers: a product of no quantized values")
     by = float(float32(x_map.scale)) / float(float32(out.scale)) ** (1.0 / count)
-    q, exponent = multiplier(by)
+    q, exponent = to_fixed_point(by)
     short = min((q + (1 << 15)) >> 16, (1 << 15) - 1)
     rest, half = 15 - exponent, np.int64(1) << (14 - exponent)
     total = value[..., 0]

@@ -19,7 +19,7 @@ from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.rounding import shift_right_away
 from qir.profiles.methods import PluginMethod
-from qir.reference.fixed_point import multiplier, multiply_fixed_point
+from qir.reference.fixed_point import multiply_fixed_point, to_fixed_point
 from qir.reference.method import Integers, float32, require_per_tensor, saturate
 
 Whole = NDArray[np.int64]
@@ -144,7 +144,7 @@ def share_fixed(x: Integers, x_map: Affine, out: Affine, *, axis: int = -1) -> I
     codes = np.moveaxis(x.astype(np.int64), axis, -1)
     if not codes.size:
         return np.zeros(x.shape, out.carrier)
-    q, shift = multiplier(min(float(float32(x_map.scale)) * 2.0**26, 2.0**31 - 1))
+    q, shift = to_fixed_point(min(float(float32(x_map.scale)) * 2.0**26, 2.0**31 - 1))
     least = -math.floor(31.0 * 2.0**26 / 2.0**shift)
     below = codes - codes.max(-1, keepdims=True)
     held = below >= least
@@ -214,7 +214,7 @@ def fixed_inverse_root(x: Integers, x_map: Affine, out: Affine, *, rule: Rule) -
     q, exponent = _inverse_root(np.maximum(value, 1))
     wide = _by_each(np.ones(value.shape, np.int64), q, exponent + 20)
     by = 1.0 / (float(np.sqrt(float32(x_map.scale))) * float(float32(out.scale)))
-    factor, shift = multiplier(by)
+    factor, shift = to_fixed_point(by)
     made = multiply_fixed_point(wide, factor, shift - 20, rule) + int(out.zero)
     return saturate(np.where(value == 0, out.high, made), out)
 

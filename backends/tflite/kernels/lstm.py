@@ -19,7 +19,7 @@ from qir.ir.types import TensorType
 from qir.numerics import Affine, affine_of
 from qir.numerics.fields import Rule
 from qir.profiles.methods import PluginMethod
-from qir.reference.fixed_point import multiplier, multiply_fixed_point
+from qir.reference.fixed_point import multiply_fixed_point, to_fixed_point
 from qir.reference.method import Integers, MethodCall, float32
 
 from .fixed import SHORT, away
@@ -61,7 +61,9 @@ def fixed_cell(call: MethodCall, arrays: Arrays, results: Results) -> tuple[Inte
     shape = (steps.shape[1], gates[0].r.shape[1])
     h, c = (_first(arrays, slot, shape) for slot in ("h0", "c0"))
     h = h - int(state.zero) if "h0" in arrays else h
-    by = multiplier(float(float32(float32(2.0**-15) / float32(state.scale)) * float32(2.0**-15)))
+    by = to_fixed_point(
+        float(float32(float32(2.0**-15) / float32(state.scale)) * float32(2.0**-15))
+    )
     made = np.zeros((len(steps), *shape), np.int64)
     for number, x in enumerate(steps):
         i, o, f, new = (gate.sums(x, h, call.rule) for gate in gates)
@@ -119,7 +121,7 @@ def _gates(call: MethodCall, arrays: Arrays, state: Affine) -> list[_Gate]:
             float32(float32(w * float32(of.scale)) / float32(2.0**-12))
             for w, of in ((w, x), (r, state))
         )
-        by = [multiplier(float(unit)) for unit in units]
+        by = [to_fixed_point(float(unit)) for unit in units]
         ws, rs = (arrays[slot][0, rows].astype(np.int64) for slot in ("w", "r"))
         found.append(_Gate(ws, rs, bias[rows], by[0], by[1]))
     return found

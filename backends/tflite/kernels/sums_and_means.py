@@ -22,7 +22,7 @@ from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import ROUNDINGS, Floats
 from qir.profiles.methods import FLAG, Param, PluginMethod
 from qir.reference.code_means import AVERAGES, sum_quantized
-from qir.reference.fixed_point import multiplier, multiply_fixed_point
+from qir.reference.fixed_point import multiply_fixed_point, to_fixed_point
 from qir.reference.resize import resized
 from qir.reference.windows import restore_layout
 
@@ -64,12 +64,12 @@ def fixed_sum(
     twice = 2 * max(float(a_map.scale), float(b_map.scale))
     parts = [
         multiply_fixed_point(
-            _centred(x, of, "fixed_sum") << bits, *multiplier(float(of.scale) / twice), first
+            _centred(x, of, "fixed_sum") << bits, *to_fixed_point(float(of.scale) / twice), first
         )
         for x, of in ((a, a_map), (b, b_map))
     ]
     total = (parts[0] + sign * parts[1]).astype(np.int32).astype(np.int64)
-    by, exponent = multiplier(twice / ((1 << bits) * float(out.scale)))
+    by, exponent = to_fixed_point(twice / ((1 << bits) * float(out.scale)))
     if exponent > 0:
         raise OpError(f"fixed_sum: an operand's scale is 2^{bits - 1} times the result's or more")
     whole = multiply_fixed_point(total, by, exponent, rule)
@@ -90,7 +90,7 @@ def fixed_product(
         real: Floats = np.clip(product.astype(F) * m, F(-(2**31)), F(2**31))
         whole = ROUNDINGS[rule.requant.round](real).astype(np.int64)
     else:
-        whole = multiply_fixed_point(product, *multiplier(float(m)), rule)
+        whole = multiply_fixed_point(product, *to_fixed_point(float(m)), rule)
     return _stored(whole + int(out.zero), out)
 
 
@@ -117,7 +117,7 @@ def aligned_sum(
 def fixed_recode(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
     """Quantized values to quantized values: (q - z) by the multiplier of the scales' quotient."""
     m = float(x_map.scale) / float(out.scale)
-    whole = multiply_fixed_point(_centred(x, x_map, "fixed_recode"), *multiplier(m), rule)
+    whole = multiply_fixed_point(_centred(x, x_map, "fixed_recode"), *to_fixed_point(m), rule)
     return _stored(whole + int(out.zero), out)
 
 
@@ -128,7 +128,7 @@ def fixed_leaky_relu(
     value = _centred(x, x_map, "fixed_leaky_relu")
     up = float(F(x_map.scale) / F(out.scale))
     down = float(F(F(x_map.scale) * F(alpha)) / F(out.scale))
-    above, below = (multiply_fixed_point(value, *multiplier(m), rule) for m in (up, down))
+    above, below = (multiply_fixed_point(value, *to_fixed_point(m), rule) for m in (up, down))
     return _stored(np.where(value >= 0, above, below) + int(out.zero), out)
 
 
@@ -183,7 +183,7 @@ def fixed_hard_swish(x: Codes, x_map: Affine, out: Affine) -> Codes:
 
 def _short(m: float) -> tuple[int, int]:
     """Returns a 15-bit multiplier and its exponent."""
-    q, exponent = multiplier(m)
+    q, exponent = to_fixed_point(m)
     return min((q + (1 << 15)) >> 16, (1 << 15) - 1), exponent
 
 
@@ -269,7 +269,7 @@ def fixed_mean(
     value = _centred(x, x_map, "fixed_mean")
     over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
     count = math.prod(x.shape[a] for a in over)
-    q, exponent = multiplier(float(x_map.scale) / float(out.scale))
+    q, exponent = to_fixed_point(float(x_map.scale) / float(out.scale))
     shift = min(63 - (64 - count.bit_length()), 32, 31 + exponent)
     q, exponent = (q << shift) // count, exponent - shift
     total = value.sum(over, keepdims=keep)

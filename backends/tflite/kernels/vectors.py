@@ -13,7 +13,7 @@ from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.rounding import shift_right_away
 from qir.profiles.methods import FLAG, Param, PluginMethod
-from qir.reference.fixed_point import Int64Array, multiplier
+from qir.reference.fixed_point import Int64Array, to_fixed_point
 from qir.reference.method import Integers, MethodCall, saturate
 from qir.reference.products import ProductKernel, integer_product
 from qir.reference.transposed import transposed
@@ -97,13 +97,13 @@ def sum_vectors(
     twice = 2 * max(float(a_map.scale), float(b_map.scale))
     total = np.zeros(a.shape, np.int64)
     for x, of in ((a, a_map), (b, b_map)):
-        q, exponent = multiplier(float(of.scale) / twice)
+        q, exponent = to_fixed_point(float(of.scale) / twice)
         value = x.astype(np.int64) - int(of.zero)
         if after:
             total += _shifted(_high(value << _MORE, q), exponent)
         else:
             total += _high(_shifted(value, _MORE + exponent), q)
-    q, exponent = multiplier(twice / ((1 << _MORE) * float(out.scale)))
+    q, exponent = to_fixed_point(twice / ((1 << _MORE) * float(out.scale)))
     whole = shift_right_away(_high(total, q).astype(np.int32), np.array(max(-exponent, 0)))
     short = (whole.astype(np.int64) + int(out.zero)).astype(np.int16)
     vectors = saturate(short.astype(np.int64), out)

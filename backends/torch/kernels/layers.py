@@ -15,8 +15,8 @@ from qir.ir.attrs import Attr
 from qir.numerics.affine import Affine
 from qir.numerics.rounding import fma
 from qir.profiles.methods import FLAG, Param, PluginMethod
-from qir.reference.embedding import starts_of
-from qir.reference.means import handed_on
+from qir.reference.embedding import bag_starts
+from qir.reference.means import run_in_operand_type
 from qir.reference.method import (
     Float32Array,
     Integers,
@@ -82,7 +82,7 @@ def rows_of_codes(call: MethodCall, arrays: Arrays) -> Integers:
             mode = call.attrs["mode"]
             raise OpError(f"{call.op}: torch's bags of quantized rows are sums, not mode {mode!r}")
         starts = np.array(
-            starts_of(call.op, rows, arrays.get("offsets"), call.attrs["last"] is True)
+            bag_starts(call.op, rows, arrays.get("offsets"), call.attrs["last"] is True)
         )
     made = _summed(arrays["w"], rows.reshape(-1), starts, scale, plus, arrays.get("weights"))
     return made.reshape(*rows.shape, -1) if call.op == "embedding" else made
@@ -155,7 +155,7 @@ def bilinear(call: MethodCall, arrays: Arrays, *, lanes: int = 0, after: bool = 
     x, out = call.affine("x"), quantized_result(call)
     require_per_tensor(call.op, x, out)
     if not x.same_map(out):
-        return handed_on(partial(bilinear, lanes=lanes, after=after), call, arrays)
+        return run_in_operand_type(partial(bilinear, lanes=lanes, after=after), call, arrays)
     scales, axes = _reals(call.attrs, "scales"), int_list(call.attrs, "axes")
     over, made = resized(arrays["x"], arrays.get("sizes"), scales, axes)
     _check(call, over)

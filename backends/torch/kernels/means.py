@@ -11,7 +11,7 @@ import numpy as np
 
 from qir.profiles.methods import FLAG, PluginMethod
 from qir.reference.code_means import ALL_MEANS
-from qir.reference.means import divisors, handed_on, mean_of_steps
+from qir.reference.means import divisors, mean_of_steps, run_in_operand_type
 from qir.reference.method import (
     Integers,
     MethodCall,
@@ -45,7 +45,7 @@ def mean_by_ratio(call: MethodCall, arrays: Arrays, *, after: bool = False) -> I
         return mean_of_steps(call, arrays, lanes=lanes, raw=raw, divide=divide, after=after)
     require_per_tensor(call.op, x, out)
     if not x.same_map(out):
-        return handed_on(partial(mean_by_ratio, after=after), call, arrays)
+        return run_in_operand_type(partial(mean_by_ratio, after=after), call, arrays)
     steps = (data.astype(np.int64) - int(x.zero)).astype(np.float64)
     attrs = dict(call.attrs) | ({"count_pad": True} if "count_pad" in call.attrs else {})
     counted = replace(cast("ProductKernel", call), attrs=attrs)

@@ -33,7 +33,7 @@ from qir.ir.text import parse
 from qir.ir.types import QuantType, TensorType
 from qir.ledger import Change
 from qir.profiles import Profile, profile
-from qir.reference.interpreter import profile_of, run_node
+from qir.reference.interpreter import profile_name_of, run_node
 from qir.rewrite import Pass
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Pattern, Var, op
@@ -115,7 +115,7 @@ def _gives_back(graph: Graph, x: Value, steps: list[Node]) -> bool:
     """Returns whether every integer of a value comes back, by each of the scales that it may
     have."""
     elements = [value.type.element for value in (x, *(step.result for step in steps))]
-    manners = [profile_of(graph, step) for step in steps]
+    manners = [profile_name_of(graph, step) for step in steps]
     key = tuple(
         (step.op, element, manner, tuple(step.attrs.items()))
         for step, element, manner in zip(steps, elements, manners, strict=False)

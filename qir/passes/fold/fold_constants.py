@@ -34,7 +34,7 @@ from qir.ir.node import Node
 from qir.ir.quantized_ops import NON_COMPUTE_OPS
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
-from qir.reference.interpreter import profile_of, run_node
+from qir.reference.interpreter import profile_name_of, run_node
 from qir.rewrite import Pass
 from qir.rewrite.foreign_ops import read_again
 from qir.rewrite.runner.filter import may
@@ -87,7 +87,7 @@ def fold(graph: Graph, node: Node, ledger: Ledger, step: str) -> bool:
     if node.op == "qparams":
         found["x"] = np.zeros((), node.operands["x"].type.dtype.carrier)  # of no account
     try:
-        made = run_node(node, found, profile_of(graph, node))
+        made = run_node(node, found, profile_name_of(graph, node))
     except QirError:
         return False
     if not may(step, f"compute {node.op}", node):

@@ -34,7 +34,7 @@ from qir.ir.text import parse
 from qir.ir.types import Array, QuantType
 from qir.ledger import Change, Ledger
 from qir.reference.companions import with_companion_parameters
-from qir.reference.interpreter import profile_of
+from qir.reference.interpreter import profile_name_of
 from qir.rewrite import Pass
 from qir.rewrite.equal_types import tied
 
@@ -141,7 +141,7 @@ def _told(graph: Graph, node: Node, slot: str, quant: QuantType) -> QuantType | 
         return None
     plain = {n: a.data for n, a in known.items() if a.type.quant is None}
     try:
-        made = with_companion_parameters(quant, slot, plain, profile_of(graph, node))
+        made = with_companion_parameters(quant, slot, plain, profile_name_of(graph, node))
         for name, array in known.items():
             if array.type.quant is not None:
                 made = _nested(made, name.rpartition(".")[2], array)

@@ -38,7 +38,7 @@ from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
 from qir.profiles import Profile, dequantize_by_profile, profile, profile_names, query_for_op
-from qir.reference.interpreter import profile_of
+from qir.reference.interpreter import profile_name_of
 from qir.rewrite import Pass
 from qir.rewrite.fusing import TAILS
 from qir.rewrite.runner.tolerance import Tolerance
@@ -209,7 +209,7 @@ def float_bias(graph: Graph, node: Node, tails: Collection[str] = TAILS) -> Floa
     if node.stages:
         slots = dict(zip(node.stages[0].slots, node.stages[0].group_slots(0), strict=True))
     values = {slot: node.operands[held] for slot, held in slots.items()}
-    bias, owner = values.get(traits.bias), profile(profile_of(graph, node))
+    bias, owner = values.get(traits.bias), profile(profile_name_of(graph, node))
     types = {slot: value.type for slot, value in values.items()}
     rule = owner.resolve(query_for_op(stage.op, stage.attrs, types, node.result.type))
     if bias is None or bias.type.rank != 1 or rule.bias.domain != "real_after":

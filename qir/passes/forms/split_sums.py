@@ -45,7 +45,7 @@ from qir.ledger import Change, Ledger
 from qir.passes.forms.round_biases import float_bias
 from qir.profiles import Profile, dequantize_by_profile, profile, profile_names
 from qir.profiles.kernel_forms import CONVOLUTIONS
-from qir.reference.interpreter import profile_of
+from qir.reference.interpreter import profile_name_of
 from qir.rewrite import Pass
 from qir.rewrite.fusing import TAILS
 from qir.rewrite.runner.filter import may
@@ -196,7 +196,7 @@ def _kernel(graph: Graph, node: Node) -> _Kernel | None:
     assert x.type.quant is not None
     if others[0].type.shape != node.result.type.shape or not _without_tail(node.stages[2:], out):
         return None
-    owner = profile(profile_of(graph, node))
+    owner = profile(profile_name_of(graph, node))
     reach: Ends | None = (-np.inf, np.inf)
     if layer.op in CONVOLUTIONS:
         reach = _reach(x.type.quant, w, values.get(traits.bias or ""), owner)

@@ -36,7 +36,7 @@ from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import Affine, quantize_bias, requantize_bias
 from qir.profiles import Profile, declared_range_for, profile, query_for_op
-from qir.reference.interpreter import profile_of
+from qir.reference.interpreter import profile_name_of
 from qir.reference.products import ProductKernel
 from qir.reference.weights import quantize_weights
 from qir.rewrite import Pass
@@ -161,7 +161,7 @@ def _layer(graph: Graph, node: Node, *, stored: bool = False) -> _Layer | None:
     values = {slot: node.operands[held] for slot, held in slots.items()}
     types = {slot: value.type for slot, value in values.items()}
     arrays = {s: v.constant.data for s, v in values.items() if v.constant is not None}
-    owner, result = profile(profile_of(graph, node)), node.result.type
+    owner, result = profile(profile_name_of(graph, node)), node.result.type
     rule = owner.resolve(query_for_op(op, attrs, types, result))
     kernel, made = quantize_weights(ProductKernel(op, attrs, types, result, rule), arrays)
     of = kernel.maps.get(weight)

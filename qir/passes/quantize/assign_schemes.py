@@ -25,7 +25,7 @@ from qir.analysis.signs import by_ops
 from qir.analysis.target_chains import target_chains
 from qir.analysis.user_rules import Wish, fitted
 from qir.calibration import parse_rule
-from qir.capability import Capability, OpCapability, no_row
+from qir.capability import Capability, OpCapability, unsupported_op_text
 from qir.errors import SchemeError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -281,7 +281,7 @@ class _Assignment:
         if said := self.table.float_reason(node):
             return said
         if row is None:
-            return self._left_out(node) or no_row(self.table.name, node.op)
+            return self._left_out(node) or unsupported_op_text(self.table.name, node.op)
         if self._wished_float(node):
             return "a rule keeps it float"
         if row.share and node in self.cut:

@@ -18,7 +18,7 @@ from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.ops.recurrent import GATE_COUNTS
-from qir.reference.interpreter import profile_of, run_node
+from qir.reference.interpreter import profile_name_of, run_node
 
 Rows = NDArray[np.generic]
 _LAST = ("tanh", "relu")
@@ -142,7 +142,7 @@ class CellReader:
         if len(arrays) < len(given):
             return None
         try:
-            return run_node(node, arrays, profile_of(self.body, node))[found.index]
+            return run_node(node, arrays, profile_name_of(self.body, node))[found.index]
         except QirError:
             return None
 
