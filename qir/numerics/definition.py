@@ -456,7 +456,7 @@ def _centred(
 def requantize(
     acc: NDArray[np.generic], factor: NDArray[np.generic], y: Affine, rule: Rule, *, axis: int = 1
 ) -> Codes:
-    """Quantized values of the result from sums, bias included, and what `multiplier` gave."""
+    """Returns the quantized result of integer sums, bias included, by what `multiplier` gave."""
     r = rule.requant
     check(rule)
     m = shaped(factor, acc.ndim, axis)

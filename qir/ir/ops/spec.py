@@ -52,7 +52,7 @@ class BodySignature:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One use of an op, as its rules see it: types of the operands that are there, attributes.
+    """One use of an op as its type rule sees it: operand types and attributes.
 
     `types` are those of the op's own slots; scales and zeros that come as operands of their own
     are `companions`, by the name they have on the node (`a.scale`).
@@ -190,7 +190,7 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class OpSpec:
-    """One op."""
+    """The definition of an op: slots, attributes, type rule, traits and cost."""
 
     name: str
     operands: tuple[Slot, ...]
