@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.decisions import Plan, as_moved, as_taken, as_written, counted_at
+from qir.analysis.decisions import Plan, as_carried, as_moved, as_taken, as_written, counted_at
 from qir.analysis.kernel_groups import kernels
 from qir.analysis.kernel_table import kernel_table
 from qir.analysis.masks import unseen
@@ -24,7 +24,7 @@ from qir.calibration.data import Item
 from qir.calibration.preprocess import Preprocess
 from qir.calibration.runner import GraphProgram, require_numbers
 from qir.capability import Verdict
-from qir.errors import DataError, GraphError, InputError, QirError, UsageError
+from qir.errors import DataError, GraphError, InputError, QirError, Refused, UsageError
 from qir.frontend import frontend as named_frontend
 from qir.frontend import frontend_for
 from qir.graph_dump import Dump
@@ -209,16 +209,21 @@ def plan(
     profile: str = "",
     statistics: Statistics | None = None,
     sizes: Mapping[str, int] | None = None,
+    format: str | None = None,
 ) -> Plan:
     """Returns for each op whether it would be integer or float, and why, without quantizing.
 
     The arguments are those of `quantize`. With statistics, masks are also found in the ranges of
     tensors, and constants that only look like masks are recognized as such. `sizes` are those by
-    which ops of open size are counted, by the names that the graph has for them.
+    which ops of open size are counted, by the names that the graph has for them. With a `format`,
+    what this form of the target does not hold in integers is float.
     """
     if profile:
         return _planned_as(graph, profile, granularity_named(granularity), rules, statistics)
     backend = named_target(target)
+    if format is not None and format not in backend.formats:
+        known = ", ".join(backend.formats) or "none"
+        raise UsageError(f"target {target} has no format {format!r}; it has {known}")
     table = backend.capability()
     data = not dynamic and weights is None
     sums = data and not grouped_by(graph)
@@ -242,6 +247,11 @@ def plan(
             planned = {d.node for d in found.decisions if d.becomes == "integer"}
             found = replace(found, maybe_masks=unseen(folded, planned))
         found = counted_at(found, folded, sizes or {})
+    if format is not None and weights is None:
+        try:
+            found = as_carried(found, backend.uncarried(folded, format=format, dynamic=dynamic))
+        except Refused as error:
+            found = replace(found, refused=str(error))
     return as_taken(found, backend.verdicts(folded), folded.name) if held(folded) else found
 
 

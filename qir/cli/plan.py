@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     "qir plan model.onnx",
     "qir plan model.onnx --granularity tensor --keep-float '/fc/*'",
     "qir plan model.onnx --rule 'op=softmax: float' --json > plan.json",
+    "qir plan net.pt2 --target ipex-onednn --format module",
 )
 @shared.model
 @shared.target
+@shared.format_
 @shared.granularity
 @shared.rules
 @shared.keep_float
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 def plan(
     model: Path,
     target: str,
+    form: str | None,
     granularity: str,
     rules: tuple[str, ...],
     floats: tuple[str, ...],
@@ -53,14 +56,21 @@ def plan(
     Ops on tensors that are quantized already count as integer if the target computes them in
     integers. --weights stores weights in few bits and makes no op integer: activations stay float.
 
+    Where a form of the target holds less than the target computes, the plan is that of the form
+    named with --format, or of the default one.
+
     --json prints {file, target, integer_macs, decisions: [{node, op, becomes, integer, reason,
-    group, schemes, macs, origin, macs_on_codes, counted}], shared, maybe_masks}; integer_macs is a
-    share of the work that could be counted: an op of open size, or a foreign one, has none.
+    group, schemes, macs, origin, macs_on_codes, counted}], shared, maybe_masks, refused};
+    integer_macs is a share of the work that could be counted: an op of open size, or a foreign one,
+    has none. refused says why the form cannot hold the model.
     """
     from dataclasses import asdict
 
     from qir import pipeline
+    from qir.target import target as named_target
 
+    forms = named_target(target).formats
+    usual = forms[0] if forms else None
     graph = open_model(model)
     found = pipeline.plan(
         graph,
@@ -69,6 +79,7 @@ def plan(
         rules=shared.all_rules(rules, floats),
         dynamic=dynamic,
         weights=weights,
+        format=form or usual,
     )
     screen = Screen(quiet=quiet)
     if as_json:
@@ -80,11 +91,15 @@ def plan(
                 "decisions": [{**asdict(d), "integer": d.integer} for d in found.decisions],
                 "shared": found.shared,
                 "maybe_masks": found.maybe_masks,
+                "refused": found.refused,
             }
         )
         return
     screen.line(f"{model.name} for {found.target}", "bold")
-    screen.facts(summary(found))
+    facts = summary(found)
+    if found.refused:
+        facts[form or usual or ""] = f"none: {found.refused}"
+    screen.facts(facts)
     show_plan(screen, found)
 
 
