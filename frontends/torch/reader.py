@@ -297,7 +297,7 @@ class ProgramReader:
         )
         module = path.removeprefix("L['self'].").removeprefix("L['self']")
         layer = next((str(c) for _, c in stack.values() if _is_layer(str(c))), "")
-        return Origin("torch", str(node.target), node.name, module, 0, operands, layer)
+        return Origin("torch", _called(node), node.name, module, 0, operands, layer)
 
     def tensor(self, node: fx.Node) -> Value:
         """Returns the value of a node; a parameter becomes a constant when it is first read."""
@@ -357,6 +357,13 @@ class ProgramReader:
         line = next((s.strip() for s in reversed(trace) if s.strip().startswith("File")), "")
         where = f" ({line})" if line else ""
         return InputError(f"{self.graph.name}: {node.name} {what}{where}")
+
+
+def _called(node: fx.Node) -> str:
+    """Returns the overload that a module called: of `relu(x, inplace=True)` that of `relu`."""
+    _, _, function = (node.meta.get("torch_fn") or ("", ""))[1].rpartition(".")
+    place = f"aten.{function}_."
+    return str(node.target).replace(place, f"aten.{function}.", 1) if function else str(node.target)
 
 
 def _is_layer(name: str) -> bool:

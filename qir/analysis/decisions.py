@@ -69,7 +69,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The answer before any work: what will be integer, what stays float, what must share."""
+    """What quantizing would do: what becomes integer, stays float, or shares one scale."""
 
     target: str
     decisions: tuple[Decision, ...]

@@ -94,7 +94,7 @@ class LayerSummary:
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """A whole model.
+    """What `qir show` reports of a model.
 
     `to_json` has the keys of the fields: name, profile, frameworks, nodes, parameters, bytes, macs,
     integer_macs, longest_integer_chain, inputs, defaults, outputs, ops, layers.

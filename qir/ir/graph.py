@@ -86,7 +86,7 @@ class Graph(Structure):
 
     @property
     def profile(self) -> str:
-        """Whose arithmetic nodes follow that name none; a body that names none: its holder's."""
+        """The profile of nodes that name none; a body without one has that of its holder."""
         return self._profile
 
     @profile.setter

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """One op of the source model, as the source named it."""
+    """One operator of the source model, by the names it has there."""
 
     framework: str
     op: str = ""

@@ -33,7 +33,7 @@ _TEXTS = ("op", "name", "path", "layer")
 @pause_garbage_collection()
 @checked
 def parse(text: str, arrays: Mapping[str, NDArray[np.generic]] | None = None) -> Graph:
-    """Reads a graph; `arrays` are those that the text names and does not hold.
+    """Reads a graph from its text; `arrays` are those that the text names without elements.
 
     Raises ParseError with line and column of the first fault.
     """

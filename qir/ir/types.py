@@ -453,7 +453,7 @@ def uniform(
     express: DType = F32,
     name: str = "",
 ) -> QuantType:
-    """Returns the uniform type with these numbers, whole-tensor or one scale an index of `axis`.
+    """Returns a uniform quantized type: one scale for the tensor, or one an index of `axis`.
 
     TypeRuleError for a zero point that the storage type cannot hold, and a scale that is NaN.
     """

@@ -242,7 +242,7 @@ def requantize(
     *,
     axis: int = 1,
 ) -> Integers:
-    """Quantized values of the result from sums, bias included, and what `multiplier` gave.
+    """Returns the quantized result of integer sums, bias included, by what `multiplier` gave.
 
     `axis` is where `factor` is if it has more than one number. Raises ProfileError for fields
     that do not go together.

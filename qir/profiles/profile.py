@@ -34,7 +34,7 @@ FLOAT_STORAGE = "real"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked: an op, the storage type in each quantized slot, and how it is used."""
+    """What a profile is asked: an op, the storage type in each quantized slot, and its use."""
 
     op: str
     storage: Mapping[str, str] = field(default_factory=dict)
@@ -257,7 +257,7 @@ class _LookupCache:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One backend's numerics, with those it extends below it."""
+    """How one runtime computes: its rules, and those of the profiles that it extends."""
 
     head: ProfileHead
     defaults: Fields
@@ -297,7 +297,7 @@ class Profile:
 
     @property
     def groups(self) -> tuple[GroupEntry, ...]:
-        """All groups; one with the chain, result and conditions of one below replaces it."""
+        """All groups, those of the profiles that it extends included unless replaced."""
         if self._found.groups is None:
             self._found.groups = self._all_groups()
         return self._found.groups
@@ -320,8 +320,7 @@ class Profile:
         return state.hexdigest()
 
     def resolve(self, query: Query) -> Rule:
-        """Returns the one record for a query; one that names no instruction set asks for the
-        profile's.
+        """Returns the rule that answers a query, by default on the profile's instruction set.
 
         Defaults from the lowest profile up, then from the lowest up the most specific rule of each
         that applies. What changes numbers without a claim of its own claims nothing.

@@ -57,7 +57,7 @@ What: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class GraphChange:
-    """One thing that is another in the second graph."""
+    """One fact that differs between two graphs."""
 
     what: What
     where: str
@@ -169,7 +169,7 @@ class GraphDifference:
             yield from body.changes(*what)
 
     def to_json(self) -> dict[str, object]:
-        """Returns all but the pairs, of which it has the counts, as JSON takes it."""
+        """Returns the difference as JSON takes it: the counts of pairs, and all else."""
         return {
             "equal": self.equal,
             "nodes": list(self.nodes),

@@ -34,7 +34,7 @@ def compute_constants(
 
 
 def constant_value(graph: Graph, value: Value | str) -> NDArray[np.generic]:
-    """Computes a value that depends on constants only; a quantized one as its integers.
+    """Returns the elements of a value that depends on constants alone: integers if quantized.
 
     Raises GraphError, naming an input that the value depends on.
     """

@@ -200,7 +200,7 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class OpSpec:
-    """One op."""
+    """The definition of an op: slots, attributes, type rule, traits and cost."""
 
     name: str
     operands: tuple[Slot, ...]

@@ -23,7 +23,7 @@ Severity: TypeAlias = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a rule found."""
+    """A rule of the verifier that a node breaks, and where."""
 
     rule: str
     severity: Severity

@@ -1,8 +1,29 @@
 """Decides what will be stored as integers, and writes the schemes on slots.
 
-Every value that an integer op makes or reads is stored. Slots of one stored value, and slots that
-an op requires to have one quantized type, form a share set with one scheme. Schemes are matched
-against the target's table; every op that stays float has a reason.
+    graph main as native {
+      %x = input() : 2x3xf32
+      %w = constant([1.0, 0.5, -1.0]) : 1x3xf32
+      %m = linear(%x, %w) : 2x1xf32
+      %r = relu(%m) : 2x1xf32
+      output(y=%r)
+    }
+
+By `assign-schemes` it becomes:
+
+    graph main as native {
+      %x = input() : 2x3xf32
+      %w = constant([1.0, 0.5, -1.0]) : 1x3xf32
+      %m = linear(%x, %w) : 2x1xf32
+          plan {w = "i8<-127:127> symmetric channel minmax",
+          x = "u8 affine tensor minmax"}
+      %r = relu(%m) : 2x1xf32 plan {result = "u8 affine tensor minmax"}
+      output(y=%r)
+    }
+
+The target here computes linear and relu in one integer kernel. Every value that an integer op makes
+or reads is stored. Slots of one stored value, and slots that an op requires to have one
+quantized type, form a share set with one scheme. Schemes are matched against the target's table;
+every op that stays float has a reason.
 """
 
 from __future__ import annotations

@@ -1,10 +1,31 @@
 """Moves biases by the mean error that rounding a layer's weights makes.
 
-    %y = conv2d(%x, %w, bias=%b) : 1x2x2x2xf32
+    graph main as native {
+      %x = input() : 2x3xf32
+      %w = constant([1.0, 0.2, -0.3]) : 1x3xf32
+      %b = constant([0.5]) : 1xf32
+      %m = linear(%x, %w, bias=%b) : 2x1xf32
+          plan {bias = "i32 symmetric tensor minmax",
+          w = "i8 symmetric tensor minmax"}
+      output(y=%m)
+    }
 
-keeps its form. Rounded weights differ from the weights, by dw. Where the channels of the data have
-the mean m, results are wrong by the sum of dw * m on average. The bias takes that away. The means
-are those of calibration; a tap of a convolution that meets padding meets zeros, which count.
+By `correct-bias` it becomes:
+
+    graph main as native {
+      %x = input() : 2x3xf32
+      %w = constant([1.0, 0.2, -0.3]) : 1x3xf32
+      %m.bias = constant([0.5023622]) : 1xf32
+      %m = linear(%x, %w, bias=%m.bias) : 2x1xf32
+          plan {bias = "i32 symmetric tensor minmax",
+          w = "i8 symmetric tensor minmax"}
+      output(y=%m)
+    }
+
+Here all data have the mean 1. Rounded weights differ from the weights, by dw. Where the channels of
+the data have the mean m, results are wrong by the sum of dw * m on average. The bias takes that
+away. The means are those of calibration; a tap of a convolution that meets padding meets zeros,
+which count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,33 @@
-"""Finds the quantization parameters of a plan, and writes quantize and dequantize."""
+"""Finds the quantization parameters of a plan, and writes quantize and dequantize.
+
+    graph main as native {
+      %a = input() : 4xf32
+      %b = input() : 4xf32
+      %y = add(%a, %b) : 4xf32
+          plan {a = "u8 affine tensor minmax",
+          b = "u8 affine tensor minmax",
+          result = "u8 affine tensor minmax"}
+      output(y=%y)
+    }
+
+By `materialize` it becomes:
+
+    graph main as native {
+      %a = input() : 4xf32
+      %b = input() : 4xf32
+      %a.q = quantize(%a) : 4x!quant.uniform<u8:f32, 0.019607844:102>
+      %a.dq = dequantize(%a.q) : 4xf32
+      %b.q = quantize(%b) : 4x!quant.uniform<u8:f32, 0.019607844:102>
+      %b.dq = dequantize(%b.q) : 4xf32
+      %y = add(%a.dq, %b.dq) : 4xf32
+      %y.q = quantize(%y) : 4x!quant.uniform<u8:f32, 0.019607844:102>
+      %y.dq = dequantize(%y.q) : 4xf32
+      output(y=%y.dq)
+    }
+
+The statistics say that every value lies between -2 and 3. The profile says how such a range gives
+scale and zero point.
+"""
 
 from __future__ import annotations
 

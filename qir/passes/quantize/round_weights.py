@@ -1,11 +1,26 @@
 """Rounds each weight up or down so that a layer's results stay nearest (AdaRound's objective).
 
-    %y = conv2d(%x, %w, bias=%b) : 1x2x2x2xf32
+    graph main as native {
+      %x = input() : 4x3xf32
+      %w = constant([7.0, 2.4, 1.4]) : 1x3xf32
+      %y = linear(%x, %w) : 4x1xf32 plan {w = "i8<-7:7> symmetric tensor minmax"}
+      output(y=%y)
+    }
 
-keeps its form. Weights rounded to the nearest step have the least error each, but their errors add
-up over the inputs of a layer, which are correlated. So layer by layer, on samples, weights are
-moved to their other neighbour as long as the squared error of the results falls (Nagel et al., Up
-or Down?, 2020; here by coordinate descent, which needs no random numbers).
+By `round-weights` it becomes:
+
+    graph main as native {
+      %x = input() : 4x3xf32
+      %w.rounded = constant([7.0, 3.0, 1.0]) : 1x3xf32
+      %y = linear(%x, %w.rounded) : 4x1xf32 plan {w = "i8<-7:7> symmetric tensor minmax"}
+      output(y=%y)
+    }
+
+One step is 1.0 here, and the three inputs of each sample are equal. Weights rounded to the nearest
+step have the least error each, but their errors add up over the inputs of a layer, which are
+correlated. So layer by layer, on samples, weights are moved to their other neighbour as long as the
+squared error of the results falls (Nagel et al., Up or Down?, 2020; here by coordinate descent,
+which needs no random numbers).
 """
 
 from __future__ import annotations

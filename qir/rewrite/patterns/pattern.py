@@ -87,7 +87,7 @@ _NEVER = frozenset({"input", "constant", "output", "fused"})
 
 
 def near(value: float, tolerance: float = 1e-3) -> Number:
-    """Returns a number within a relative tolerance."""
+    """Matches a number within a relative tolerance."""
     return Number(value, tolerance)
 
 
@@ -107,7 +107,7 @@ def rest(name: str = "") -> Rest:
 
 
 def optional(term: Op) -> Either:
-    """Returns a node that may be missing; then its first operand is matched."""
+    """Matches a node that may be missing; if it is, its first operand is matched."""
     first = next(iter(term.operands.values()), None)
     if not isinstance(first, Term):
         raise UsageError(f"optional: {term.ops[0]} has no operand that could stand for it")
@@ -122,7 +122,7 @@ def repeated(
     most: int = 1000,
     name: str = "rounds",
 ) -> Repeat:
-    """Returns the body on itself, `least` to `most` times: `repeated(lambda h: op.relu(h), x)`."""
+    """Matches a body so many times in a row: `repeated(lambda h: op.relu(h), x)`."""
     if not 0 <= least <= most:
         raise UsageError(f"repeated: {least} to {most} times")
     flow = Var(f"{name}.flow")
@@ -130,7 +130,7 @@ def repeated(
 
 
 def chain(*stages: Op | EllipsisType) -> Chain:
-    """Returns a group of such stages: `chain(op.conv2d(x, w), op.relu(FLOW))`."""
+    """Matches a group with these stages: `chain(op.conv2d(x, w), op.relu(FLOW))`."""
     for i, stage in enumerate(stages):
         if not isinstance(stage, Op):
             continue

@@ -32,7 +32,7 @@ EDITS = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one pass did."""
+    """What one run of a pass did."""
 
     name: str
     changed: int
