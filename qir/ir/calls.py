@@ -1,4 +1,4 @@
-"""What an op's rules see of a node, and the types that they give its results."""
+"""Type inference of one op: builds the `Call` that its type rule sees, and caches the results."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ def infer_result_types(
     attrs: Mapping[str, Attr],
     bodies: Mapping[str, GraphLike] | None = None,
 ) -> tuple[TensorType, ...]:
-    """Returns the result types by the op's rule; integers stay integers where the op only moves
-    them."""
+    """Returns an op's result types; a quantized operand that is only moved stays quantized."""
     if op in _RESULT_TYPES and (key := _cache_key(operands, attrs)) is not None:
         return _infer_cached(op, key, operands, attrs)
     row = spec(op)
@@ -53,18 +52,18 @@ _RESULT_TYPES = {
     and not row.bodies
     and not any(a.kind == "array" for a in row.attrs)
 }
-"""The core's ops whose result types are looked up, by slots, types of operands and attributes.
+"""The cache of result types of each core op, by slots, operand types and attributes.
 
-None is where the rule asks for elements of constants, which are no part of the key.
+None marks a call whose rule reads constants, which the key leaves out.
 """
 _MAX_CACHED_TYPES = 2048
-"""So many answers of one op are kept."""
+"""Bounds the cached result types of one op."""
 _MAX_SLOT_COMBINATIONS = 256
-"""So many ways to fill the slots of one op are kept."""
+"""Bounds the cached slot combinations of one op."""
 
 
 class _RecordedConstants(Mapping[str, Array]):
-    """Constants, which remember whether a rule asked for any, and for which."""
+    """Constants that record which of them a type rule reads."""
 
     def __init__(self, held: Mapping[str, Array]) -> None:
         self.held = held
@@ -88,8 +87,7 @@ class _RecordedConstants(Mapping[str, Array]):
 def _cache_key(
     operands: Mapping[str, Value], attrs: Mapping[str, Attr]
 ) -> tuple[object, ...] | None:
-    """Returns all that a rule looks at but constants; None where integers have types of their
-    own."""
+    """Returns all that a rule reads but constants; None where an operand is quantized."""
     types = [value._type for value in operands.values()]
     for kind in types:
         if kind.element.__class__ is not DType:
@@ -103,8 +101,7 @@ def _infer_cached(
     operands: Mapping[str, Value],
     attrs: Mapping[str, Attr],
 ) -> tuple[TensorType, ...]:
-    """Returns what the rule says of operands without quantized values, asked once for what is
-    alike."""
+    """Returns the result types for unquantized operands, from the cache where possible."""
     found = _RESULT_TYPES[op].get(key, ())
     if found:
         return found
@@ -113,6 +110,7 @@ def _infer_cached(
         return spec(op).rule(call)
     asked = _RecordedConstants(call.constants)
     types = spec(op).rule(replace(call, constants=asked))
+    # Clearing all is rare and cheaper than tracking the order of use.
     if len(_RESULT_TYPES[op]) == _MAX_CACHED_TYPES:
         _RESULT_TYPES[op].clear()
     _RESULT_TYPES[op][key] = None if asked.asked else types
@@ -120,10 +118,9 @@ def _infer_cached(
 
 
 def value_dependent_slots(node: Node) -> frozenset[str]:
-    """Returns the slots whose constants an op's rule looks into, so that its types hang on what
-    they hold.
+    """Returns the slots whose constant values decide the result types, such as a Reshape's shape.
 
-    None of them for an op whose types are stated.
+    Empty for an op whose types are stated.
     """
     if node._op in STATED_TYPE_OPS:
         return frozenset()
@@ -136,8 +133,7 @@ def value_dependent_slots(node: Node) -> frozenset[str]:
 def cached_result_types(
     op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]
 ) -> tuple[TensorType, ...] | None:
-    """Returns what the rule said of an earlier use that is alike, without integers and companions,
-    if any."""
+    """Returns the cached result types of an equal call, if there is one without companions."""
     kept = _RESULT_TYPES.get(op)
     if not kept or (key := _cache_key(operands, attrs)) is None:
         return None
@@ -147,7 +143,7 @@ def cached_result_types(
 
 @lru_cache(1024)
 def _has_companion(op: str, slots: tuple[str, ...]) -> bool:
-    """Returns whether any is a companion of another."""
+    """Returns whether any slot is a companion, such as `x.scale`."""
     row = spec(op)
     return any(row.is_companion(slot) for slot in slots)
 
@@ -158,7 +154,7 @@ def make_call(
     attrs: Mapping[str, Attr],
     bodies: Mapping[str, GraphLike] | None = None,
 ) -> Call:
-    """Returns what an op's rules see of one use."""
+    """Returns one use of an op as its type rule sees it."""
     row = spec(op)
     types: dict[str, TensorType] = {}
     constants: dict[str, Array] = {}
@@ -207,7 +203,7 @@ def check_chain(stages: tuple[Stage, ...]) -> None:
 def check_slots(op: str, operands: Mapping[str, Value], *, whole: bool = True) -> None:
     """Raises GraphError for what is no value, TypeRuleError for operands that the op does not take.
 
-    Where not the whole is given, none is missed.
+    `whole`: all operands are given, so that a required one must be among them.
     """
     for slot, value in operands.items():
         if not isinstance(value, Value):

@@ -1,9 +1,8 @@
-"""Large arrays that nobody holds: any part of them is made when it is asked for.
+"""Lazy arrays: large tensors whose elements are computed box by box when they are read.
 
-What follows from something that is in a file (quantized values of floats, the bits of a file as
-quantized values, a matrix turned round) is made part by part where it is written, hashed or
-compared. Who wants all of it gets it, and the last of such arrays are kept, so that asking again
-costs nothing.
+Weights derived from a file (quantized, unpacked or transposed) are written, hashed and compared
+piece by piece, so that a model larger than the memory can be converted. Reading a whole array
+caches it; the most recently read arrays stay cached.
 """
 
 from __future__ import annotations
@@ -20,27 +19,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 MIN_LAZY_SIZE = 1 << 16
-"""Elements from which an array is made part by part."""
+"""Arrays of fewer elements are computed at once."""
 PIECE_SIZE = 1 << 20
-"""Elements of a part, about."""
+"""The approximate number of elements in a piece."""
 CACHE_BYTES = 64 << 20
-"""Bytes of whole arrays that are kept although nobody holds them."""
+"""The size of the cache of arrays that were read whole."""
 
 Tensor: TypeAlias = NDArray[np.generic]
 """Elements of any type."""
 Box: TypeAlias = tuple[slice, ...]
 """A range with start and stop on each axis."""
 ReadRange: TypeAlias = Callable[[int, int], Tensor]
-"""The elements from one place of a row to another."""
-_MAX_RUNS = 64
+"""Reads the elements from one flat index up to another."""
+_MAX_RUNS = 64  # a box of more contiguous runs is cut from the whole array, if that is small
 
 
 class LazyArray:
-    """The shape and type of elements, and what makes those of a box.
+    """An array given by its shape, its dtype and a function that computes any box of it.
 
-    `make` is a function of the box alone; `read`, where there is one, makes the elements from one
-    index to another as they follow in their order. `bounds` are the least and the greatest
-    quantized value that there can be, where it is known.
+    `make_box` depends on the box alone. `read_range`, if given, reads elements by flat index.
+    `bounds` are the least and greatest possible quantized value, where they are known.
     """
 
     __slots__ = (
@@ -68,6 +66,7 @@ class LazyArray:
         self.bounds = bounds
         self.read_range = read
         self._cached: Tensor | None = None
+        # While somebody still holds the last result it is reused, though no longer cached.
         self._last_result: weakref.ref[Tensor] | None = None
 
     @property
@@ -91,7 +90,7 @@ class LazyArray:
         return self._make_box(box) if found is None else found[box]
 
     def read_all(self) -> Tensor:
-        """Returns all elements, which nobody can write to."""
+        """Returns all elements as a read-only array, and caches them."""
         found = self._computed()
         if found is None:
             found = np.empty(self.shape, self.dtype)
@@ -111,9 +110,10 @@ class LazyArray:
         return self._read_by_ranges(box) if self.make_box is None else self.make_box(box)
 
     def _read_by_ranges(self, box: Box) -> Tensor:
-        """Returns a box, run by run; of many short ones in what is not large all is read."""
+        """Returns a box read as contiguous runs, or cut from all where these are many and short."""
         assert self.read_range is not None
         sizes = [s.stop - s.start for s in box]
+        # The axes after `axis` are complete, so that each run spans them without a gap.
         axis = len(sizes)
         while axis and (axis == len(sizes) or sizes[axis] == self.shape[axis]):
             axis -= 1
@@ -134,7 +134,7 @@ class LazyArray:
 
 
 class _RecentArrays:
-    """The arrays that were asked for last, as many as fit."""
+    """A least-recently-used cache of whole arrays, bounded by CACHE_BYTES."""
 
     def __init__(self) -> None:
         self._order: OrderedDict[int, tuple[weakref.ref[LazyArray], int]] = OrderedDict()
@@ -147,6 +147,7 @@ class _RecentArrays:
             parts._cached = found
             self._order[id(parts)] = weakref.ref(parts), found.nbytes
             self._order.move_to_end(id(parts))
+            # Entries hold weak references: a dead array frees its share of the cache.
             for key in [k for k, (held, _) in self._order.items() if held() is None]:
                 del self._order[key]
             while sum(size for _, size in self._order.values()) > CACHE_BYTES:
@@ -157,7 +158,7 @@ class _RecentArrays:
 
 _RECENT = _RecentArrays()
 ArrayData: TypeAlias = "Tensor | LazyArray"
-"""Elements that are there, or that are made when they are asked for."""
+"""Elements in memory, or lazy ones."""
 
 
 def lazy_array(
@@ -166,26 +167,26 @@ def lazy_array(
     make: Callable[[Box], Tensor],
     bounds: tuple[int, int] | None = None,
 ) -> ArrayData:
-    """What a function makes of boxes: at once where there are few elements, else when asked for."""
+    """Returns the lazy array of a function of boxes; a small one is computed at once."""
     if is_small(shape):
         return np.asarray(make(full_box(shape)), order="C")
     return LazyArray(shape, dtype, make, bounds)
 
 
 def is_small(shape: Sequence[int]) -> bool:
-    """Returns whether so many elements are made at once."""
+    """Returns whether an array of that shape is computed at once."""
     return math.prod(shape) < MIN_LAZY_SIZE
 
 
 def full_box(shape: Sequence[int]) -> Box:
-    """Returns the box of all."""
+    """Returns the box that covers a whole array."""
     return tuple(slice(0, size) for size in shape)
 
 
 def boxes(shape: Sequence[int], each: int = 1) -> Iterator[Box]:
-    """Boxes that are runs of an array in its order, one after the other, none of them large.
+    """Yields boxes that together cover an array in C order, each of about PIECE_SIZE elements.
 
-    Where an element stands for several others, `each` says for how many.
+    `each` is how many elements of another array one element stands for, as in packed bytes.
     """
     most = max(PIECE_SIZE // each, 1)
     axis, inner = 0, math.prod(shape[1:])
@@ -214,7 +215,7 @@ def read_all(held: ArrayData) -> Tensor:
 
 
 def iter_pieces(held: ArrayData) -> Iterator[Tensor]:
-    """Yields all elements in their order, in runs without gaps."""
+    """Yields all elements in C order as contiguous arrays."""
     if not isinstance(held, LazyArray) and (held.flags.c_contiguous or held.size < MIN_LAZY_SIZE):
         yield np.asarray(held, order="C")
         return
@@ -223,14 +224,14 @@ def iter_pieces(held: ArrayData) -> Iterator[Tensor]:
 
 
 def arrays_equal(one: ArrayData, other: ArrayData) -> bool:
-    """Returns whether shapes are the same and so are the elements, as numbers."""
+    """Returns whether shapes and elements are equal, compared piece by piece."""
     if one is other or one.shape != other.shape:
         return one is other
     return all(np.array_equal(read_box(one, b), read_box(other, b)) for b in boxes(one.shape))
 
 
 def transposed(held: ArrayData, perm: Sequence[int]) -> ArrayData:
-    """Returns the elements with the axes in another order."""
+    """Returns the array with its axes permuted."""
     back = [list(perm).index(axis) for axis in range(len(perm))]
 
     def make(box: Box) -> Tensor:
@@ -255,7 +256,7 @@ def reshape(held: ArrayData, shape: Sequence[int]) -> ArrayData:
 
 
 def add_offset(held: ArrayData, by: int, dtype: np.dtype[np.generic]) -> ArrayData:
-    """Whole numbers plus another, in a type that holds the sums."""
+    """Returns integers plus a constant, in a dtype that holds the sums."""
     bounds = bounds_of(held)
 
     def make(box: Box) -> Tensor:
@@ -276,7 +277,7 @@ def crop(held: ArrayData, shape: Sequence[int]) -> ArrayData:
 
 
 def file_array(elements: Tensor) -> ArrayData:
-    """Elements that are in a file, where no multiple of their size does: copied when asked for."""
+    """Returns the elements of a memory-mapped file that are not aligned: copied when read."""
 
     def read(first: int, last: int) -> Tensor:
         return elements.reshape(-1)[first:last].copy()
@@ -287,5 +288,5 @@ def file_array(elements: Tensor) -> ArrayData:
 
 
 def bounds_of(held: ArrayData) -> tuple[int, int] | None:
-    """Returns the least and greatest quantized value, where they are known without a look."""
+    """Returns the least and greatest quantized value, where they are known without reading."""
     return held.bounds if isinstance(held, LazyArray) else None

@@ -1,7 +1,7 @@
-"""Which ops are quantized, in either form of a program.
+"""Finds the ops that run on integers, in a graph of integer form or of QDQ form.
 
-In integer form an op's operands and result are quantized types. In QDQ form it is between
-`dequantize` and `quantize`; an activation that is computed in the same kernel stands with it.
+In integer form an op's operands and result have quantized types. In QDQ form the op is between
+`dequantize` and `quantize`; a fused activation may be between the op and its `quantize`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from qir.ir.types import QuantType
 STRUCTURAL_OPS = frozenset({"input", "constant", "output"})
 """Ops that compute nothing."""
 PLAIN_INTEGER_PRODUCTS = frozenset({"matmul_integer", "conv_integer"})
-"""Products of plain integers, as files have them that quantize while they run."""
+"""Products of plain integers, as in models with dynamic quantization (ONNX MatMulInteger)."""
 CONVERSION_OPS = frozenset({"quantize", "dequantize", "requantize"})
 """Ops between floats and integers, or between two quantized types."""
 RETYPING_OPS = CONVERSION_OPS | {"recode"}
@@ -25,14 +25,13 @@ RETYPING_OPS = CONVERSION_OPS | {"recode"}
 QPARAMS_OPS = frozenset({"choose_qparams", "qparams"})
 """Ops that compute quantization parameters."""
 INNER_ROUNDING_OPS = frozenset({"rnn", "lstm", "gru", "attention"})
-"""Ops that round values inside, whose types are inner slots."""
+"""Ops with quantized intermediate values, whose types are in `Node.inner`."""
 NON_COMPUTE_OPS = STRUCTURAL_OPS | RETYPING_OPS | QPARAMS_OPS | {"foreign", "fake_quantize"}
 """Ops that compute nothing, or that only give integers a meaning."""
 
 
 def is_integral(node: Node) -> bool:
-    """Returns whether an op has to do with no floats: with sizes, flags and other whole things
-    alone."""
+    """Returns whether an op works on sizes, flags or other integers alone, never on floats."""
     if node.op in ("foreign", "fused") or node.op in PLAIN_INTEGER_PRODUCTS or node.bodies:
         return False
     values = (*node.operands.values(), *node.results)
@@ -42,8 +41,7 @@ def is_integral(node: Node) -> bool:
 
 
 def is_float_width_cast(node: Node) -> bool:
-    """Returns whether an op makes other floats of floats of 16 bits, or these of others, and
-    nothing more."""
+    """Returns whether an op is a cast between 16-bit floats and wider ones."""
     if node.op != "cast":
         return False
     ends = (*node.operands.values(), *node.results)
@@ -52,8 +50,7 @@ def is_float_width_cast(node: Node) -> bool:
 
 
 def stored_quant_type(value: Value) -> QuantType | None:
-    """Returns the quantized type of the integers that a value is in memory as: its own, or its only
-    reader's."""
+    """Returns the quantized type that a value is stored with: its own, or its only `quantize`'s."""
     if value.type.quant is not None:
         return value.type.quant
     use = value.only_use
@@ -63,15 +60,15 @@ def stored_quant_type(value: Value) -> QuantType | None:
 
 
 def source_quant_type(value: Value) -> QuantType | None:
-    """Returns the quantized type of the integers that a value is read from: its own, or what
-    `dequantize` reads."""
+    """Returns the quantized type a value is read from: its own, or its `dequantize` operand's."""
     if value.type.quant is None and value.node.op == "dequantize":
         return value.node.operands["x"].type.quant
     return value.type.quant
 
 
 def quantized_nodes(graph: GraphLike) -> dict[Node, bool]:
-    """For every op that computes: whether it works on quantized values."""
+    """Returns for each op that computes whether it runs on quantized values."""
+    # One pass in topological order: `_stays_in_kernel` asks about producers, decided before.
     out: dict[Node, bool] = {}
     for node in graph:
         if node.op not in STRUCTURAL_OPS and node.op not in CONVERSION_OPS:
@@ -82,7 +79,7 @@ def quantized_nodes(graph: GraphLike) -> dict[Node, bool]:
 
 
 def _is_integer_product(node: Node) -> bool:
-    """Returns whether it is an integer product, or of plain integers, whatever its result is."""
+    """Returns whether an op multiplies integers, even where its result is float."""
     traits = spec(node.op).traits
     if node.op in PLAIN_INTEGER_PRODUCTS or traits.weight is None:
         return node.op in PLAIN_INTEGER_PRODUCTS
@@ -97,7 +94,7 @@ def _has_quantized_operands(node: Node, known: dict[Node, bool]) -> bool:
     found = False
     for slot, value in node.operands.items():
         if slot == row.traits.bias or not value.type.express.is_float:
-            continue  # a bias counts in accumulator units, a shape in none
+            continue  # a bias is in accumulator units, a shape is no float: neither decides
         if source_quant_type(value) is None and not _stays_in_kernel(node, value, known):
             return False
         found = True
@@ -105,7 +102,8 @@ def _has_quantized_operands(node: Node, known: dict[Node, bool]) -> bool:
 
 
 def _stays_in_kernel(node: Node, value: Value, known: dict[Node, bool]) -> bool:
-    """Returns whether the value stays inside the kernel of an op that works on quantized values."""
+    """Returns whether a float value stays inside a fused kernel that runs on quantized values."""
+    # The kernel keeps it in registers: elementwise, read once, and quantized nowhere before.
     return (
         spec(node.op).traits.elementwise
         and value.only_use is not None
@@ -115,6 +113,7 @@ def _stays_in_kernel(node: Node, value: Value, known: dict[Node, bool]) -> bool:
 
 
 def _has_quantized_result(node: Node) -> bool:
+    # QDQ form: the `quantize` may come after fused activations, so these are skipped.
     value = node.results[0] if node.results else None
     while value is not None:
         if stored_quant_type(value) is not None:
@@ -131,10 +130,9 @@ def _is_activation(node: Node) -> bool:
 
 
 def longest_chain(graph: Graph, known: Mapping[Node, bool] | None = None) -> tuple[Node, ...]:
-    """Returns the longest path of ops that work on quantized values, with nothing in floats between
-    them.
+    """Returns the longest path of ops on quantized values that no float op interrupts.
 
-    `known` says which ops are quantized; the form of the graph does where it is left out.
+    `known` says which ops are quantized; without it `quantized_nodes` does.
     """
     integer = quantized_nodes(graph) if known is None else known
     length: dict[Node, int] = {}
@@ -145,7 +143,7 @@ def longest_chain(graph: Graph, known: Mapping[Node, bool] | None = None) -> tup
         longest = length.get(best, 0) if best is not None else 0
         if integer.get(node, False):
             length[node] = longest + 1
-        else:
+        else:  # quantize and dequantize neither count nor end a path; a float op ends it
             length[node] = longest if node.op in CONVERSION_OPS else 0
         before[node] = best if longest else None
     end = max(graph, key=lambda n: length[n], default=None)

@@ -1,4 +1,4 @@
-"""Exact sums of integer products: what every integer kernel adds up before it rounds."""
+"""Exact sums of integer products, as an integer kernel's accumulator holds them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MAX_TERMS = 1 << 19
 
 
 def wrap_to_int32(total: NDArray[np.floating]) -> NDArray[np.int32]:
-    """Whole numbers below 2^53 as 32-bit integers that wrap."""
+    """Converts integral floats below 2^53 to int32, wrapping."""
     return total.astype(np.int64).astype(np.int32)
 
 
 def to_accumulator_type(total: NDArray[np.float64], how: Acc) -> Sums:
-    """Whole numbers below 2^53 in the type that sums have."""
+    """Converts integral floats below 2^53 to the accumulator type of the rule."""
     if how.type == "f32":
         return cast("Sums", total.astype(np.float32))
     if how.type == "i64":

@@ -1,4 +1,4 @@
-"""From sums to integers where more than one factor is at work: float biases, summands, floats."""
+"""Requantizes sums with a float bias or a summand, where one multiplier is not enough."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from qir.numerics.rounding import ROUNDINGS, fma
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sum:
-    """Sums of integer products, and the maps whose scales go with them along one axis."""
+    """Integer sums with the quantized types of the operands and a bias not yet added."""
 
     acc: NDArray[np.generic]
     x: Affine
@@ -57,7 +57,7 @@ class Summand:
 
 
 def accumulator_unit(of: Sum) -> Floats:
-    """Returns what one step of the sums means, shaped to go with them."""
+    """Returns the float value of one accumulator step, shaped to broadcast over the sums."""
     found = multiplier(of.x, of.w, None, of.rule, gain=of.gain)
     return broadcastable_factor(found, of.acc.ndim, of.axis)
 
@@ -72,7 +72,7 @@ def _sums_as_floats(of: Sum, kind: np.dtype[np.floating]) -> Floats:
 
 
 def _dequantized_sums(of: Sum, sums: Floats) -> Floats:
-    """Returns what sums mean without a bias."""
+    """Returns the dequantized sums without the bias."""
     if of.rule.requant.order not in ONE_BY_ONE:
         return np.asarray(sums * accumulator_unit(of))
     found = (
@@ -83,7 +83,7 @@ def _dequantized_sums(of: Sum, sums: Floats) -> Floats:
 
 
 def dequantize_sum(of: Sum) -> Floats:
-    """Returns the float values that sums are, with their bias."""
+    """Returns the dequantized sums with their bias."""
     with np.errstate(all="ignore"):
         sums = _sums_as_floats(of, of.kind)
         if of.bias is None:

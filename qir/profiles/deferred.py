@@ -1,5 +1,4 @@
-"""Quantized values of large arrays, made part by part when they are asked for: the same as all at
-once."""
+"""Quantizes, packs and unpacks large arrays lazily, with the same bytes as at once."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ def lazy_quantize(profile: Profile, reals: ArrayData, kind: QuantType) -> ArrayD
 
 
 def quant_type_of_box(kind: QuantType, shape: tuple[int, ...], box: Box) -> QuantType:
-    """Returns the quantized type of a box of an array, which ends between blocks or within one."""
+    """Returns the quantized type of a box that ends at block borders, or is within one block."""
     grain = kind.granularity
     if grain is None:
         return kind
@@ -84,7 +83,7 @@ def quant_type_of_box(kind: QuantType, shape: tuple[int, ...], box: Box) -> Quan
 
 
 def _is_sliceable(kind: QuantType) -> bool:
-    """Returns whether the numbers of a part are found without the others."""
+    """Returns whether the parameters of a box can be sliced out of those of the tensor."""
     if kind.granularity is None:
         return True
     lists = (kind.scale, kind.zero, kind.plus)
@@ -98,14 +97,14 @@ def _is_sliceable(kind: QuantType) -> bool:
 
 
 def _block_aligned_boxes(box: Box, grain: Granularity | None) -> Iterator[Box]:
-    """Returns the parts of a box that end between blocks, or lie within one."""
+    """Splits a box into boxes that end at block borders, or are within one block."""
     sizes = dict(grain.blocks) if grain else {}
     axes = [_split_at_block(s, sizes.get(i, 1)) for i, s in enumerate(box)]
     return itertools.product(*axes)
 
 
 def _split_at_block(range_: slice, size: int) -> list[slice]:
-    """Returns a range cut where the first block begins that it has from its start."""
+    """Splits a range where its first complete block begins."""
     first = min(-(-range_.start // size) * size, range_.stop)
     found = [slice(range_.start, first), slice(first, range_.stop)]
     return [s for s in found if s.start < s.stop] or [range_]

@@ -1,4 +1,4 @@
-"""The profiles that are installed, by name, and what passes ask of them."""
+"""Finds installed profiles by name, and answers what passes ask of a profile."""
 
 from __future__ import annotations
 
@@ -53,10 +53,12 @@ def profile_names() -> tuple[str, ...]:
     return tuple(sorted({p.stem for folder in _folders()[0] for p in folder.glob("*.toml")}))
 
 
-_OVERRIDES: ContextVar[Mapping[str, Profile]] = ContextVar("standing", default=MappingProxyType({}))
-"""Profiles that stand for others of their name in this thread."""
+_OVERRIDES: ContextVar[Mapping[str, Profile]] = ContextVar(
+    "overrides", default=MappingProxyType({})
+)
+"""Profiles that replace others of their name in this thread or task."""
 _UNINSTALLED_PROFILES: dict[str, Profile] = {}
-"""Profiles that no file here holds: brought along by a model, or put in to try a change."""
+"""Profiles without an installed file: from a model file, or set by `override_profile`."""
 
 
 def profile(name: str) -> Profile:
@@ -77,10 +79,11 @@ def _installed(name: str, above: tuple[str, ...] = ()) -> Profile:
 
 
 def register_profile(name: str, text: str) -> bool:
-    """Takes a profile that a model brings along, where none of that name is installed.
+    """Registers a profile that a model file contains, unless one of that name is installed.
 
-    Says whether the name now means that text. Raises ProfileError for text that is no profile, and
-    where the name means another text already: graphs that name it would compute otherwise.
+    Returns whether the name now stands for that text. Raises ProfileError for text that is no
+    profile, and where the name means another text already: graphs that name it would compute
+    otherwise.
     """
     if name in profile_names():
         return profile_text(name) == text
@@ -117,7 +120,7 @@ def resolve_profile_name(said: str) -> str:
 
 @contextmanager
 def override_profiles(others: Mapping[str, Profile]) -> Iterator[None]:
-    """Lets these profiles stand for those of their names for a while, in this thread alone."""
+    """Replaces profiles by name inside the block, in this thread or task alone."""
     before = _OVERRIDES.set({**_OVERRIDES.get(), **others})
     try:
         yield
@@ -127,7 +130,7 @@ def override_profiles(others: Mapping[str, Profile]) -> Iterator[None]:
 
 @contextmanager
 def override_profile(other: Profile) -> Iterator[None]:
-    """Lets another profile stand under its name for a while, to see what a change does."""
+    """Replaces one profile by name inside the block, in all threads, to try a change."""
     before = _UNINSTALLED_PROFILES.get(other.name)
     _UNINSTALLED_PROFILES[other.name] = other
     try:
@@ -173,7 +176,7 @@ def parameters_for_range(
     weight: bool = False,
     scales: str = "profile",
 ) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
-    """Scale and zero point, or arrays of them, for ranges stored as a scheme wants it.
+    """Returns scale and zero point, or arrays of them, for ranges and a scheme.
 
     `scales` names a range rule, or a family of them, that takes the place of the profile's. A zero
     point that the scheme fixes is kept. Raises ProfileError as `choose`, and for a scale of 0.
@@ -183,7 +186,8 @@ def parameters_for_range(
     if named is None:
         rule = choose_rule_for(profile, scheme)
         symmetric = scheme.symmetric
-        rule = replace(rule, decimals="exact") if weight else rule  # they are in no file
+        # `decimals` models ranges written to a text file; weight ranges are in none.
+        rule = replace(rule, decimals="exact") if weight else rule
     else:
         rule, symmetric = named
         if rule.reach == "max" and np.min(low, initial=0) < 0:
@@ -271,8 +275,7 @@ _MAX_RESOLVED_RULES = 4096
 
 
 def _resolve_cached(profile: Profile, asked: Query) -> Rule:
-    """Returns what a profile says of one plain quantized type; the same is asked for every tensor
-    of a model."""
+    """Resolves a query with a cache: passes ask the same for every tensor of a model."""
     key = (id(profile), asked.op, tuple(asked.storage.items()), asked.grain, asked.bounds)
     held = _RESOLVED_RULES.get(key)
     if held is None or held[0] is not profile:

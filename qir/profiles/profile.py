@@ -248,7 +248,7 @@ class ProfileHead:
 
 @dataclass(slots=True)
 class _LookupCache:
-    """What a profile, which never changes, need not look for a second time."""
+    """Lookups of a profile, cached because a profile is immutable."""
 
     rules: dict[str, tuple[RuleEntry, ...]] = field(default_factory=dict)
     """Those that may speak of an op."""
@@ -327,6 +327,7 @@ class Profile:
         """
         query, layers = self.asked(query), self.layers
         chosen = tuple(layer.entry(query) for layer in layers)
+        # Ids are a valid key: the cached entry keeps its profiles and rules alive.
         key = (*map(id, layers), *map(id, chosen))
         if (held := _RULES.get(key)) is None:
             if len(_RULES) >= _MAX_RULES:

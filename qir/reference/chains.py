@@ -1,4 +1,4 @@
-"""Groups printed as chains: several ops of one kernel, each on what the one before it gives."""
+"""Runs fused chains: an anchor op and the epilogue ops that one kernel computes with it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _BOUNDING_OPS = frozenset({"relu", "clip"})
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """One stage, its operands' types and arrays, and the type of what it gives."""
+    """One stage of a chain with its operand types, arrays and result type."""
 
     stage: Stage
     types: Mapping[str, TensorType]
@@ -48,11 +48,10 @@ class _Link:
 
 
 def run_chain(node: Node, operands: Operands, profile_name: str) -> Integers:
-    """Returns a group: an op and activations that only bound its quantized values, or with a
-    summand in units of its result, else stage by stage in float.
+    """Runs a fused chain; on integers where the epilogue allows it, else stage by stage in float.
 
-    Rounding is monotone and zero is a quantized value, so bounding the quantized values is bounding
-    the float values first.
+    The epilogue may clamp (relu, clip) or add one quantized summand. Rounding is monotone and zero
+    is a quantized value, so clamping the integers equals clamping the floats first.
     """
     stages = node.stages
     quant = node.result.type.quant

@@ -1,4 +1,4 @@
-"""The numbers that come to a type as operands of their own: what its `?` stands for in one run.
+"""Resolves companions: operands that give a type the parameters it leaves open (`?`).
 
 `a.scale` and `a.zero` are those of operand a, bare `scale` and `zero` the result's; a range,
 `a.min` and `a.max`, stands for both.
@@ -32,7 +32,7 @@ from qir.reference.table import Operands
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What an op is given and must give in one run: no type asks for a number any more."""
+    """The types, arrays and result types of an op with the companions' parameters filled in."""
 
     types: Mapping[str, TensorType]
     arrays: Operands

@@ -1,5 +1,4 @@
-"""Runs any graph by the reference: floats by the float functions, integers by the
-profile's rules."""
+"""Runs a graph in the reference: float ops in NumPy, quantized ops by the profile's rules."""
 
 from __future__ import annotations
 
@@ -30,13 +29,13 @@ from qir.reference.table import Operands, compute_all
 Tensor = NDArray[np.generic]
 """Elements of any type."""
 ValueObserver: TypeAlias = "Callable[[Value, Tensor], Tensor | None]"
-"""Sees a value as it is made; may give other elements, which take their place."""
+"""Is called with each computed value; may return other elements to continue with."""
 SHAPE_OPS = frozenset({"shape", "size"})
-"""Ops that ask how large a tensor is and not what it holds."""
+"""Ops that read the shape of a tensor only, so that a quantized one needs no dequantize."""
 
 
 def profile_name_of(graph: Graph, node: Node) -> str:
-    """Whose arithmetic a node follows: its own profile, else the graph's, else its holder's."""
+    """Returns the profile of a node: its own, else the graph's, else that of the enclosing node."""
     if (named := node.profile or graph.profile) or graph.holder is None:
         return named
     return profile_name_of(*graph.holder)
@@ -110,6 +109,7 @@ def _run(
 
     `observe` sees its values, `inside` those of bodies within it.
     """
+    # Values are dropped after their last use: large models would not fit otherwise.
     live: dict[Value, Tensor] = {}
     left: dict[Value, int] = {}
     given: dict[str, Tensor] = {}
@@ -153,7 +153,7 @@ def _node_results(
 
 
 _SIZE_ERROR = re.compile("array is too big|[Mm]aximum allowed")
-"""What NumPy says of sizes that no machine has."""
+"""NumPy's messages of ValueError for arrays that are too large."""
 
 
 def run_node(

@@ -1,4 +1,4 @@
-"""Sums of integer products, rounded once: convolutions and matrix products in integers."""
+"""Convolutions and matrix products on integers: exact sums that are requantized once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Integers = NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True)
 class ProductKernel:
-    """One quantized op with what it is given and what it must give."""
+    """One quantized op: its attributes, operand types, result type and rule."""
 
     op: str
     attrs: Mapping[str, Attr]
@@ -51,9 +51,9 @@ class ProductKernel:
     result: TensorType
     rule: Rule
     maps: Mapping[str, Affine] = field(default_factory=dict)
-    """Maps that the kernel made itself, for operands whose types do not say all of them."""
+    """Quantized types that the kernel chose itself, such as for float weights, by slot."""
     tails: tuple[str, ...] = ()
-    """A relu that follows in the same kernel, where its method sees to that."""
+    """The fused relu that the method applies itself."""
 
     def affine(self, slot: str) -> Affine:
         """Returns the quantized type of an operand; raises OpError where it is not quantized, or
@@ -93,8 +93,7 @@ def _require_parameters(op: str, slot: str, quant: QuantType) -> QuantType:
 
 
 def is_affine(quant: QuantType) -> bool:
-    """Returns whether quantized values are whole steps of one scale, or of one an index of one
-    axis."""
+    """Returns whether a type is affine with an integer zero, per tensor or per axis."""
     known = quant.kind == "uniform" and quant.plus is None and not quant.has_float_zero
     nested = any(a.type.quant for a in quant.arrays())
     simple = quant.granularity is None or quant.axis is not None
@@ -102,12 +101,12 @@ def is_affine(quant: QuantType) -> bool:
 
 
 def mapping_of(quant: QuantType) -> AnyMap:
-    """Returns the quantized type of a quantized type of any kind whose numbers are known."""
+    """Returns the parameters of a type of any kind: `Affine` where possible, else `Map`."""
     return affine_of(quant) if is_affine(quant) else map_of(quant)
 
 
 def is_integer_product(kernel: ProductKernel) -> bool:
-    """Returns whether the product is one of whole numbers: scales can be taken out of every sum."""
+    """Returns whether the scales factor out of every sum, so that the sums are of integers."""
     traits = spec(kernel.op).traits
     data, weight = (kernel.types[s or ""].quant for s in (traits.data, traits.weight))
     if data is None or weight is None:
@@ -129,8 +128,7 @@ def is_integer_product(kernel: ProductKernel) -> bool:
 
 
 def has_offset_term(kernel: ProductKernel) -> bool:
-    """Returns whether integer sums with an offset are those of integers, and a number next to
-    them."""
+    """Returns whether the data's offset adds one separate term to each integer sum."""
     traits = spec(kernel.op).traits
     data, weight = (kernel.types[s or ""].quant for s in (traits.data, traits.weight))
     if kernel.rule.bias.plus != "ends" or kernel.op == "conv2d" or data is None or weight is None:
@@ -140,14 +138,12 @@ def has_offset_term(kernel: ProductKernel) -> bool:
 
 
 def is_quantized_by_range(result: QuantType, rule: Rule) -> bool:
-    """Returns whether quantized values of a type with an offset are made of the ends of its
-    range."""
+    """Returns whether the result is quantized by the ends of its declared range."""
     return rule.requant.plus == "ends" and result.plus is not None and result.declared is not None
 
 
 def _has_scales_along_rows(kernel: ProductKernel) -> bool:
-    """Returns whether the result alone has scales along rows or batches, so that none go with
-    channels."""
+    """Returns whether the result has scales along another axis than the channels."""
     traits, result = spec(kernel.op).traits, kernel.result.quant
     if result is None or result.axis is None:
         return False
@@ -157,15 +153,14 @@ def _has_scales_along_rows(kernel: ProductKernel) -> bool:
 
 
 def _has_integer_steps(quant: QuantType) -> bool:
-    """Returns whether quantized values are whole steps from a whole zero, however many scales there
-    are."""
+    """Returns whether a type is affine with an integer zero, up to 16 bits, any granularity."""
     known = quant.kind == "uniform" and quant.plus is None and not quant.has_float_zero
     nested = any(a.type.quant for a in quant.arrays())
     return known and quant.storage.is_integer and quant.storage.bits <= 16 and not nested
 
 
 def _has_one_scale_per_sum(kernel: ProductKernel, slot: str) -> bool:
-    """Returns whether no two terms of one sum have different scales."""
+    """Returns whether all terms of one sum have the same scale."""
     quant = kernel.types[slot].quant
     assert quant is not None
     if quant.granularity is None:
@@ -188,7 +183,7 @@ def _summed_axis(kernel: ProductKernel, slot: str) -> int:
 def integer_product(
     kernel: ProductKernel, arrays: Operands, summand: Summand | None = None
 ) -> Integers:
-    """Sums of integer products, with a bias, rounded once.
+    """Computes an integer product with its bias, requantized once.
 
     A float bias is added to a float result, in its own type, and wherever the profile keeps it
     float. A summand is added in units of the result. Raises OpError for another bias.
@@ -213,7 +208,7 @@ def integer_product(
 
 
 def _sum_products(kernel: ProductKernel, arrays: Operands) -> tuple[Sum, _Sums]:
-    """Returns the sums of a product with its bias where that belongs."""
+    """Returns the integer sums with the bias where the rule adds it."""
     traits = spec(kernel.op).traits
     accumulate.check(kernel.rule)
     beside = has_offset_term(kernel)
@@ -343,7 +338,7 @@ def _as_matmul_side(kernel: ProductKernel, slot: str, data: Integers) -> Integer
 
 
 def _sum_per_row(kernel: ProductKernel, arrays: Operands) -> _Sums:
-    """Sums where scales are along rows, columns or batches: one a token, one a channel."""
+    """Sums with scales along rows, columns or batches, such as per token and per channel."""
     traits = spec(kernel.op).traits
     parts = [_centered_operand(kernel, arrays, s) for s in (traits.data, traits.weight or "")]
     (left, x), (right, w) = parts

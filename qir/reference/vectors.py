@@ -1,8 +1,8 @@
-"""Ops on quantized values, computed as SIMD vectors and as the single elements that are left over.
+"""Predicts torch's quantized kernels, whose SIMD loop and scalar tail loop round differently.
 
-Vectors dequantize by a fused multiply-add and add the zero point after rounding; single elements
-take the zero point off first and add it before rounding. Every step rounds to float32. Elements are
-in memory as they do in the array.
+The vector loop dequantizes by a fused multiply-add and adds the zero point after rounding. The
+scalar loop subtracts the zero point first and adds it before rounding. Every step rounds to
+float32. The elements are expected in the array's own order in memory.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ MAX_F32_BELOW_2_31 = float32(2.0**31 - 128)
 
 
 _BEYOND_ALL_STEPS = float32(2.0**62)
-"""Steps that are beyond every quantized value, and that 64 bits hold."""
+"""Steps are clipped here: beyond every quantized value, and still within 64 bits."""
 
 
 def dequantize_in_kernel(codes: Integers, of: Affine, *, vectors: bool) -> Float32Array:
-    """Returns what quantized values mean, as vectors or as single elements dequantize."""
+    """Dequantizes as the vector loop or the scalar loop does."""
     if vectors:
         return fma(float32(of.scale), codes.astype(float32), float32(of.scale) * -float32(of.zero))
     return np.asarray(
@@ -51,10 +51,9 @@ def dequantize_in_kernel(codes: Integers, of: Affine, *, vectors: bool) -> Float
 def quantize_in_kernel(
     reals: Float32Array, out: Affine, *, vectors: bool, after: bool = False
 ) -> NDArray[np.int64]:
-    """Quantized values that are not yet cut to their bounds, as vectors or as single elements
-    quantize.
+    """Quantizes as the vector loop or the scalar loop does, before the result is saturated.
 
-    `after`: single elements add the zero point after rounding, to numbers of 64 bits.
+    `after`: the scalar loop adds the zero point after rounding, in 64 bits.
     """
     with np.errstate(all="ignore"):
         steps = reals * (float32(1) / float32(out.scale))
@@ -70,7 +69,7 @@ def quantize_in_kernel(
 
 
 def innermost_run_length(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> int:
-    """The length of the innermost run: axes over which every operand moves, or stays, alike."""
+    """Returns the length of the innermost loop: axes along which the operands broadcast alike."""
     rank, length, moving = len(result), 1, None
     full = [(1,) * (rank - len(s)) + s for s in shapes]
     for axis in range(rank - 1, -1, -1):
@@ -86,10 +85,10 @@ def innermost_run_length(shapes: Sequence[tuple[int, ...]], result: tuple[int, .
 def run_vectorized(
     call: MethodCall, arrays: OperandArrays, *, lanes: int, after: bool = False
 ) -> Integers:
-    """Returns an op on each element by itself, between dequantize and quantize, in runs of vectors.
+    """Runs an elementwise op between dequantize and quantize, in vectors and a scalar tail.
 
-    `lanes` quantized values make a vector; 0: there are none. `after`: single elements too add the
-    zero point after rounding.
+    `lanes` is the vector length; 0: scalar only. `after`: the scalar loop too adds the zero point
+    after rounding.
     """
     out = quantized_result(call)
     if call.op == "add" and (found := scalar_operand(call, arrays)) is not None:
@@ -118,8 +117,7 @@ def merge_vector_and_tail(
     parts: Callable[..., NDArray[np.int64]],
     out: Affine,
 ) -> Integers:
-    """Quantized values made by vectors as far as runs have room for them, and by single elements
-    beyond."""
+    """Takes the vector result for complete vectors of each run, the scalar one for the rest."""
     tail = parts(body=False)
     length = innermost_run_length(shapes, tail.shape)
     if not lanes or length < lanes:
@@ -131,10 +129,9 @@ def merge_vector_and_tail(
 def scalar_operand(
     call: MethodCall, arrays: OperandArrays
 ) -> tuple[Integers, Affine, float] | None:
-    """Quantized values, their map and the float value next to them; None where both operands are
-    quantized.
+    """Returns the quantized operand, its type and the scalar one; None if both are quantized.
 
-    OpError for floats that are more than one number, for which torch has no kernel.
+    Raises OpError for a float tensor, for which torch has no kernel.
     """
     real = [s for s in ("a", "b") if call.types[s].quant is None]
     if not real:
@@ -151,7 +148,7 @@ def scalar_operand(
 
 
 def add_scalar(codes: Integers, of: Affine, number: float, out: Affine) -> Integers:
-    """add_scalar: the number in whole steps is added, and the sum brought to the result's scale."""
+    """Predicts torch's add_scalar: adds the number rounded to steps, then requantizes."""
     with np.errstate(all="ignore"):
         steps = codes.astype(np.int64) - int(of.zero) + int(np.rint(number / float(of.scale)))
         factor = float32(of.scale) * (float32(1) / float32(out.scale))

@@ -1,8 +1,7 @@
-"""How the granularity of a quantized type moves with the axes: one scale an index, or blocks of
-them.
+"""Moves the granularity of a quantized type with the axes of its tensor.
 
-Each function gives the quantized type after the move, or None where no quantized type of the
-language says it.
+Each function returns the quantized type after a transpose, slice or reshape, or None where no
+quantized type can express the result (the caller then asks to dequantize first).
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ Blocks: TypeAlias = "tuple[tuple[int, int], ...]"
 
 
 class _CannotMove(Exception):
-    """Parameters that cannot be moved: others give them, or they have no grid's shape."""
+    """Parameters that cannot be moved: dynamic ones, or arrays that do not fit the blocks."""
 
 
 def unless_along_axes(element: QuantType, *axes: int) -> QuantType | None:
-    """Returns the quantized type as it is, where it works on none of those axes."""
+    """Returns the type unchanged where its scales vary along none of those axes, else None."""
     if element.granularity is None or not {a for a, _ in element.granularity.blocks} & set(axes):
         return element
     return None
@@ -37,8 +36,7 @@ def unless_along_axes(element: QuantType, *axes: int) -> QuantType | None:
 def permute_axes(
     element: QuantType, shape: Shape, places: Mapping[int, int], rank: int
 ) -> QuantType | None:
-    """Returns the quantized type after each axis went to its place among `rank` axes; None if one
-    has no place."""
+    """Returns the type after axis a moved to `places[a]`; None if a scale axis has no place."""
     if element.granularity is None:
         return element
     if any(a not in places for a, _ in element.granularity.blocks):
@@ -47,6 +45,7 @@ def permute_axes(
         return replace(element, granularity=Granularity(((places[element.axis], 1),)))
     old = [a for a, _ in element.granularity.blocks]
     order = sorted(old, key=lambda a: places[a])
+    # `by` lists a group for each index of the last axis, so that axis must stay the last.
     if element.granularity.by is not None and order != old:
         return None
     sizes = dict(element.granularity.blocks)
@@ -65,8 +64,7 @@ def permute_axes(
 def slice_axes(
     element: QuantType, shape: Shape, parts: Mapping[int, tuple[int, int, int]]
 ) -> QuantType | None:
-    """Returns the quantized type of the elements from start to before stop of some axes, whole
-    blocks of them."""
+    """Returns the type of a slice that keeps complete blocks; None where it splits a block."""
     if element.granularity is None or unless_along_axes(element, *parts) is not None:
         return element
     if element.axis is not None or element.granularity.by is not None:
@@ -86,8 +84,7 @@ def slice_axes(
 
 
 def reshape(element: QuantType, shape: Shape, target: Shape) -> QuantType | None:
-    """Returns the quantized type after a reshape: an axis survives whole, blocks also where they
-    stay blocks."""
+    """Returns the type after a reshape that keeps the scale axis, or blocks that stay blocks."""
     if element.granularity is None:
         return element
     old, new = dims.known_shape(shape), dims.known_shape(target)
@@ -108,7 +105,7 @@ def reshape(element: QuantType, shape: Shape, target: Shape) -> QuantType | None
 
 
 def _surviving_axis(old: tuple[int, ...], new: tuple[int, ...], axis: int) -> int | None:
-    """Returns where an axis is that is neither split nor merged with one larger than 1."""
+    """Returns the new position of an axis that the reshape neither splits nor merges."""
     before = math.prod(old[:axis])
     for i, size in enumerate(new):
         if math.prod(new[:i]) == before and size == old[axis]:
@@ -117,7 +114,7 @@ def _surviving_axis(old: tuple[int, ...], new: tuple[int, ...], axis: int) -> in
 
 
 def _split_blocks(old: tuple[int, ...], new: tuple[int, ...], blocks: Blocks) -> Blocks | None:
-    """Returns the blocks in the new shape, run by run of axes that hold the same elements."""
+    """Returns the blocks in the new shape, for each run of axes that hold the same elements."""
     sizes, out = dict(blocks), list[tuple[int, int]]()
     for mine, theirs in _matching_runs(old, new):
         mine, theirs = [a for a in mine if old[a] > 1], [a for a in theirs if new[a] > 1]
@@ -138,7 +135,7 @@ def _split_blocks(old: tuple[int, ...], new: tuple[int, ...], blocks: Blocks) ->
 
 
 def _matching_runs(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
-    """The shortest runs of old and new axes with as many elements; axes of 1 join the next."""
+    """Pairs the shortest runs of old and new axes of equal size; axes of 1 join the next run."""
     out, i, j = [], 0, 0
     while i < len(old) or j < len(new):
         mine, theirs, here, there = list[int](), list[int](), 1, 1
@@ -156,8 +153,7 @@ def _matching_runs(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[lis
 
 
 def _merged_block(axes: list[tuple[int, int]]) -> int | None:
-    """Returns the length of a block in axes laid out as one; None if its elements are not in a
-    row."""
+    """Returns the block length in the merged axes; None if the block is not contiguous there."""
     flat, whole = 1, True
     for size, block in reversed(axes):
         if whole:
@@ -171,8 +167,7 @@ def _merged_block(axes: list[tuple[int, int]]) -> int | None:
 
 
 def _split_block(sizes: list[int], flat: int) -> list[int] | None:
-    """Returns a block's length on each axis that one axis is split into; None if it is no block
-    there."""
+    """Returns the block length on each of the split axes; None if it is no block there."""
     out: list[int] = []
     for size in reversed(sizes):
         if flat % size == 0:
@@ -189,7 +184,7 @@ def _split_block(sizes: list[int], flat: int) -> list[int] | None:
 def _with_moved_parameters(
     element: QuantType, shape: Shape, grain: Granularity, move: Callable[[Grid], Grid]
 ) -> QuantType | None:
-    """Returns the quantized type with its grids of parameters moved, each in its own form."""
+    """Returns the type with every parameter array moved: scale, zero, offset, declared range."""
     assert element.granularity is not None
     grid = dims.known_shape(element.granularity.grid(shape))
     declared, simple = element.declared, grain.axis is not None

@@ -1,10 +1,9 @@
-"""How far the sums of an integer product can go: a proof from the weights themselves.
+"""Proves exact bounds of the int32 accumulator of an integer product, from the weights.
 
-A kernel adds up (x - zero of x) * (w - zero of w) and a bias, in 32 bits. With the weights known,
-the greatest sum of an output channel is met by the greatest quantized value of x where a weight is
-positive and by the least where it is negative; nothing is estimated, and some input meets every
-bound given. Sums are of whole numbers throughout: 64-bit ones where they are sure to fit, else
-Python's.
+A kernel sums (x - x_zero) * (w - w_zero) and a bias in 32 bits. The greatest sum of an output
+channel takes the greatest x where a weight is positive and the least x where it is negative. So
+the bounds are not estimates: some input reaches each of them. The arithmetic is on int64 where
+the sums fit, else on Python integers.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ _UNBOUNDED = (-math.inf, math.inf)
 _MAX_BLOCK_ELEMENTS = 1 << 22  # elements of the weights that are looked at in one go
 
 Integers = NDArray[np.generic]
-"""Whole numbers: int64, or Python's own in an array of objects."""
+"""Integers: int64, or Python integers in an array of objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Sums of two neighbouring u8 x s8 products, as vpmaddubsw saturates them in 16 bits."""
+    """Bounds of sums of two adjacent u8 x s8 products, which vpmaddubsw saturates to 16 bits."""
 
     least: int
     greatest: int
@@ -57,8 +56,7 @@ class Pairs:
 
 
 def products(seen: NodeContext) -> tuple[Product, ...]:
-    """Returns the integer products that a node computes, whole or in its chain; looked up once a
-    node."""
+    """Returns the integer products of a node or its chain, cached in the context."""
     if seen.products is None:
         steps = [s for s in seen.steps if s.spec.name in SLOTS and not s.rejection]
         seen.products = tuple(p for s in steps if (p := _product(seen, s)) is not None)
@@ -92,7 +90,7 @@ def _product(seen: NodeContext, step: OpUse) -> Product | None:
 
 
 def _why_weights_unknown(look: Look, step: OpUse, slot: str, data: str) -> str:
-    """Returns why weights that are the same in every run are not known."""
+    """Returns why constant weights could not be evaluated; empty for weights that vary."""
     for name in (slot, data) if step.spec.name in MATRICES else (slot,):
         value = step.operands.get(name)
         if value is None or not look.static(value):
@@ -120,7 +118,7 @@ def _why_type_unknown(look: Look, step: OpUse, slots: tuple[str, ...]) -> str:
 
 
 def _plain_integer_type(look: Look, step: OpUse, slot: str) -> QuantType | None:
-    """Plain integers as quantized values of scale 1, with zero points from operands."""
+    """Returns a type of scale 1 for plain integers, with the zero points of companion operands."""
     kind = step.call.types[slot]
     beside = step.operands.get(f"{slot}.zero")
     if beside is None:
@@ -140,14 +138,16 @@ def _plain_integer_type(look: Look, step: OpUse, slot: str) -> QuantType | None:
 
 
 def _is_summable(quant: QuantType) -> bool:
-    """Returns whether float values are whole numbers of scales: what integer kernels can sum."""
+    """Returns whether the type is affine with an integer zero, so that kernels can sum integers."""
     plain = quant.kind == "uniform" and quant.plus is None and not quant.has_float_zero
     return plain and quant.storage.is_integer
 
 
 def _has_valid_zeros(quant: QuantType) -> bool:
-    """Returns whether its zeros are quantized, and as many as scales; other rules tell of it where
-    not."""
+    """Returns whether the zero points are in range, and as many as scales.
+
+    Other rules report where they are not.
+    """
     if quant.zero is None:
         return True
     if isinstance(quant.zero, tuple):
@@ -163,8 +163,7 @@ def _constant(look: Look, step: OpUse, slot: str) -> Array | None:
 
 
 def _bias(look: Look, step: OpUse, slot: str) -> tuple[Array | None, str]:
-    """Returns the integers that are added to the sum, or why they are not known; floats are added
-    later."""
+    """Returns the integer bias, or why it is unknown; a float bias is added after the sum."""
     value = step.operands.get(slot)
     if value is None or step.call.attrs.get("beta", 1.0) != 1.0:
         return None, ""
@@ -216,7 +215,7 @@ def _sum_length(product: Product) -> int | None:
 
 
 def _taps_on_data(product: Product, kernel: tuple[int, ...]) -> list[NDArray[np.int64]]:
-    """For each axis of a window, rows that say which of its taps meet data, one a place."""
+    """Returns for each window axis a table of output position x tap: whether the tap hits data."""
     call = product.step.call
     if not call.op.startswith("conv"):
         return []
@@ -233,7 +232,7 @@ def _taps_on_data(product: Product, kernel: tuple[int, ...]) -> list[NDArray[np.
 
 
 def _sum_block_size(product: Product) -> int | str | None:
-    """After how many products of the first summed axis a new sum begins; or why nobody can say."""
+    """Returns the block size at which a new sum begins, as scales change; or why it is unknown."""
     first, *more = summed_axes(product)
     size: int | None = None
     if (
@@ -286,7 +285,7 @@ def sliding_axes(product: Product) -> list[int]:
 
 
 def sum_bounds(product: Product) -> tuple[int, int, int, int] | str:
-    """Depth, least and greatest sum, and the channel that goes furthest; or why none is known."""
+    """Returns depth, least and greatest sum and the worst channel; or why there is no bound."""
     if product.why_type_unknown:
         return product.why_type_unknown
     depth, cut = _sum_length(product), _sum_block_size(product)
@@ -331,8 +330,7 @@ def _centered_ends(quant: QuantType, within: tuple[float, float]) -> list[tuple[
 
 
 def _clip_to_bounds(low: int, high: int, within: tuple[float, float]) -> tuple[int, int]:
-    """Returns the part of low..high that is within bounds; where none does, the end that is
-    nearest."""
+    """Clips low..high to bounds; where they do not overlap, to the nearest end."""
     least, greatest = (min(max(end, low), high) for end in within)
     return int(least), int(greatest)
 

@@ -1,9 +1,8 @@
-"""Quantized values followed back to who makes them: through what only moves them, and what
-constants make.
+"""Follows quantized values back to their producer, through ops that only move elements.
 
-A runtime moves quantized values where a model moves float values between `dequantize` and a
-product. What hangs on constants alone is computed by whoever verifies: the reference, which is
-above this package.
+Where a model moves floats between `dequantize` and a product, a runtime moves the integers. Values
+that depend on constants alone are evaluated by a callback, because the reference interpreter is
+above this package in the layers.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from qir.ir.types import Array, QuantType, TensorType
 Compute: TypeAlias = Callable[
     [Node, Mapping[str, NDArray[np.generic]], str], tuple[NDArray[np.generic], ...]
 ]
-"""One node on arrays by slot, under a profile; nothing where it cannot be computed."""
+"""Computes one node on arrays by slot, under a profile; empty where it cannot be computed."""
 Ends: TypeAlias = tuple[float, float]
 
 MOVING_OPS = ops_with(OPS.values(), lambda row: row.traits.value_preserving)
@@ -37,7 +36,7 @@ _ZERO_FILLING_OPS = frozenset({"pad", "trilu"})
 """Those that put zeros among them."""
 _NOT_EVALUATED = frozenset({"foreign", "fused", "if", "loop", "scan"})
 _MAX_STEPS = 64
-"""Ops that are followed one after the other, or computed for one constant."""
+"""Bounds the ops that are followed in a chain, or evaluated for one constant."""
 _MAX_ELEMENTS = 1 << 26  # elements of a constant that are computed
 _UNBOUNDED: Ends = (-math.inf, math.inf)
 
@@ -55,7 +54,7 @@ class Sight(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """How quantized values came to where a value is read."""
+    """The path of quantized values from their producer to where they are read."""
 
     start: Value
     """The value that holds what is moved."""
@@ -64,12 +63,11 @@ class Trail:
     quant: QuantType | None
     """The quantized type that is read; None for floats."""
     why_type_unknown: str = ""
-    """Why that quantized type is not the whole truth."""
+    """Why that quantized type may be wrong for some elements; empty where it is right."""
 
 
 def follow(look: Sight, value: Value) -> Trail:
-    """Where the integers that a value is read from come from; the value itself where it
-    has none."""
+    """Returns the trail of the integers that a value is read from; of floats, the value alone."""
     value = read = look.source(value)
     path: list[Value] = []
     while len(path) < _MAX_STEPS and (before := _producer_of_integers(look, value)) is not None:
@@ -95,8 +93,7 @@ def follow(look: Sight, value: Value) -> Trail:
 
 
 def _producer_of_integers(look: Sight, value: Value) -> Value | None:
-    """Returns the value whose integers another one is, perhaps moved; None where it is made of
-    none."""
+    """Returns the value whose integers this one has, perhaps moved; None where it computes."""
     node = value.node
     if node.stages or node._bodies:
         return None
@@ -114,8 +111,7 @@ def _data(node: Node) -> str:
 
 
 def _why_mixed(node: Node) -> str:
-    """Returns why the float values that an op gives are not the quantized values of its operand
-    alone."""
+    """Returns why a result holds more than its operand's quantized values; empty otherwise."""
     if node.op == "concat" and len(node._operands) > 1:
         return "concat joins quantized tensors that are dequantized separately"
     return "pad adds floats to quantized values" if _pads_with_floats(node) else ""
@@ -139,8 +135,7 @@ def _moved_quant_type(node: Node, quant: QuantType) -> QuantType | None:
 
 
 def trail_elements(look: Sight, trail: Trail) -> Array | None:
-    """Returns the quantized values, or plain elements, that are read; None where they are not
-    known."""
+    """Returns the constant elements at the end of a trail; None where they are not constant."""
     array = trail.start.constant
     if array is not None and array.type != trail.start.type:
         return None
@@ -163,6 +158,7 @@ def _moved_elements(
     look: Sight, made: Value, data: NDArray[np.generic]
 ) -> NDArray[np.generic] | None:
     """Returns the elements after an op that moves them."""
+    # Fills and concat add elements that have no integers of this type.
     node = made.node
     if look.compute is None or node.op in _ZERO_FILLING_OPS or node.op == "concat":
         return None
@@ -182,14 +178,13 @@ def _moved_elements(
 def _constant_elements(
     look: Sight, value: Value, done: dict[Value, NDArray[np.generic] | None]
 ) -> NDArray[np.generic] | None:
-    """Returns the elements of what is made of constants alone, if that is not too much to
-    compute."""
+    """Evaluates a value that depends on constants alone, within the limits of size and steps."""
     value = look.source(value)
     if value.constant is not None:
         return value.constant.data
     if value in done:
         return done[value]
-    done[value] = None
+    done[value] = None  # what cannot be evaluated is not tried again
     sizes = dims.known_shape(value.type.shape)
     small = sizes is not None and math.prod(sizes) <= _MAX_ELEMENTS and len(done) <= _MAX_STEPS
     if (
@@ -214,7 +209,7 @@ def _constant_elements(
 
 
 def integer_bounds(look: Sight, trail: Trail) -> Ends:
-    """Bounds of q - zero that what makes the integers keeps to: a Relu leaves none below 0."""
+    """Returns bounds of q - zero that the producer guarantees: after a Relu none is below 0."""
     low, high = _in_scale_units(trail.start.type.quant, *_float_bounds(look, trail.start))
     if trail.why_type_unknown or any(
         _pads_with_floats(made.node) or made.node.op == "concat" for made in trail.path
@@ -226,7 +221,7 @@ def integer_bounds(look: Sight, trail: Trail) -> Ends:
 
 
 def _in_scale_units(quant: QuantType | None, low: float, high: float) -> Ends:
-    """Real bounds in units of the scale, outwards to whole numbers."""
+    """Converts float bounds to units of the scale, rounded outwards."""
     if quant is None or quant.scale is None:
         return (0 if low >= 0 else -math.inf), (0 if high <= 0 else math.inf)
     scales = np.asarray(quant.scales(), np.float64).reshape(-1)
@@ -242,7 +237,7 @@ def _in_scale_units(quant: QuantType | None, low: float, high: float) -> Ends:
 
 
 def _float_bounds(look: Sight, value: Value) -> Ends:
-    """Bounds of the float values that a value is made of."""
+    """Returns bounds of the floats that a value was quantized from, by the op that made them."""
     filled = False
     for _ in range(_MAX_STEPS):
         node = value.node
