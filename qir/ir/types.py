@@ -169,10 +169,6 @@ class Granularity:
         )
 
 
-Grain = Granularity
-"""Granularity by its earlier name, for plugins."""
-
-
 @dataclass(frozen=True, slots=True)
 class DeclaredBounds:
     """The range a framework's file declares, kept as it was: low, high and the level at high."""
