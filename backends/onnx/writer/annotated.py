@@ -56,9 +56,9 @@ def annotate(
         quant = value.type.quant
         if quant is None or quant.dynamic or name in told:
             continue
-        if custom.odd(quant, value.type.shape, constant=False):
+        if custom.needs_function(quant, value.type.shape, constant=False):
             continue
-        pair = writer.pair(value, value.node)
+        pair = writer.parameters_of(value, value.node)
         _add(graph, name, *pair)
         for held in pair:
             if held not in known:

@@ -9,10 +9,10 @@ from qir.ir.node import Node
 from qir.ir.ops.attention import SHOWN
 
 from . import attention_parts, rotary_parts
-from .elements import number
+from .elements import element_type
+from .operator_table import OperatorWriter
 from .recurrent_ops import placed, refuse_inner
-from .rows import Row
-from .writer import MICROSOFT, OnnxWriter, Wire, Work
+from .writer import MICROSOFT, AttrValue, OnnxWriter, OpToWrite
 
 _SLOTS = ("q", "k", "v", "mask", "past_k", "past_v", "lengths")
 _MULTI = ("q", "k", "v", "", "", "mask", "past_k", "past_v")
@@ -92,7 +92,7 @@ def _heads_of(node: Node) -> object:
     return shape[1] if len(shape) == 4 else node.attrs["heads"]
 
 
-def _results(writer: OnnxWriter, work: Work) -> list[str]:
+def _results(writer: OnnxWriter, work: OpToWrite) -> list[str]:
     """Returns the names of y, present_k, present_v and qk, empty for what is not made or not
     used."""
     names = [writer.name(v) if v.uses else "" for v in work.node.results]
@@ -102,7 +102,7 @@ def _results(writer: OnnxWriter, work: Work) -> list[str]:
     return out[: max(i for i, name in enumerate(out) if name) + 1]
 
 
-def _attention(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _attention(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     refuse_inner(writer, work)
     form, outs = _form(work.node), _results(writer, work)
     if form and not (writer.standard and attention_parts.sayable(work.node)):
@@ -116,11 +116,11 @@ def _attention(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
         attention_parts.write(writer, work, ins, outs)
         return
     names = {"left": "left_window_size", "right": "right_window_size"}
-    out: dict[str, Wire] = {
-        theirs: work.whole(ours) for ours, theirs in names.items() if work.attrs[ours] != -1
+    out: dict[str, AttrValue] = {
+        theirs: work.int_attr(ours) for ours, theirs in names.items() if work.attrs[ours] != -1
     }
     if work.operands["q"].type.rank == 3:
-        heads = work.whole("heads")
+        heads = work.int_attr("heads")
         kv_heads = work.attrs["kv_heads"]
         out["q_num_heads"] = heads
         out["kv_num_heads"] = kv_heads if isinstance(kv_heads, int) else heads
@@ -129,37 +129,37 @@ def _attention(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     if work.attrs["qk"] not in ("none", "raw"):
         out["qk_matmul_output_mode"] = SHOWN.index(str(work.attrs["qk"])) - 1
     if isinstance(precision := work.attrs["precision"], DType):
-        out["softmax_precision"] = number(precision)
+        out["softmax_precision"] = element_type(precision)
     out |= _scaled(work)
     writer.emit("Attention", placed(ins, _SLOTS), outs, out, origins=work.origins)
 
 
-def _scaled(work: Work) -> dict[str, Wire]:
-    out: dict[str, Wire] = {}
+def _scaled(work: OpToWrite) -> dict[str, AttrValue]:
+    out: dict[str, AttrValue] = {}
     if isinstance(scale := work.attrs["scale"], float):
         out["scale"] = scale
     if work.attrs["softcap"]:
-        out["softcap"] = work.real("softcap")
+        out["softcap"] = work.float_attr("softcap")
     return out
 
 
 def _multi_head(
-    writer: OnnxWriter, work: Work, ins: dict[str, str]
-) -> tuple[list[str], dict[str, Wire]]:
-    attrs: dict[str, Wire] = {"num_heads": work.whole("heads"), **_scaled(work)}
+    writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]
+) -> tuple[list[str], dict[str, AttrValue]]:
+    attrs: dict[str, AttrValue] = {"num_heads": work.int_attr("heads"), **_scaled(work)}
     if work.attrs["causal"]:
         attrs["unidirectional"] = 1
     return placed(ins, _MULTI), attrs
 
 
 def _grouped(
-    writer: OnnxWriter, work: Work, ins: dict[str, str]
-) -> tuple[list[str], dict[str, Wire]]:
+    writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]
+) -> tuple[list[str], dict[str, AttrValue]]:
     batch, length, _ = work.operands["q"].type.shape
     assert isinstance(batch, int)
     assert isinstance(length, int)
-    heads, kv_heads = work.whole("heads"), work.attrs["kv_heads"]
-    attrs: dict[str, Wire] = {
+    heads, kv_heads = work.int_attr("heads"), work.attrs["kv_heads"]
+    attrs: dict[str, AttrValue] = {
         "num_heads": heads,
         "kv_num_heads": kv_heads if isinstance(kv_heads, int) else heads,
         **_scaled(work),
@@ -167,7 +167,7 @@ def _grouped(
     if not work.attrs["causal"]:
         attrs["causal"] = 0
     if work.attrs["left"] != -1:
-        attrs["local_window_size"] = work.whole("left") + 1
+        attrs["local_window_size"] = work.int_attr("left") + 1
     given = {s: n for o in work.origins for s, n in o.operands if o.op == "GroupQueryAttention"}
     ends = np.full(batch, length - 1, np.int32)
     total = np.array(length, np.int32)
@@ -181,10 +181,10 @@ def _grouped(
     return [*operands, "", "", "", ins["mask"]] if "mask" in ins else operands, attrs
 
 
-def _rotary(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    attrs: dict[str, Wire] = {"interleaved": 1} if work.attrs["interleaved"] else {}
+def _rotary(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    attrs: dict[str, AttrValue] = {"interleaved": 1} if work.attrs["interleaved"] else {}
     if work.attrs["dim"]:
-        attrs["rotary_embedding_dim"] = work.whole("dim")
+        attrs["rotary_embedding_dim"] = work.int_attr("dim")
     if "positions" in ins:
         ins["positions"] = _whole(writer, work, ins["positions"], "positions")
     heads = _heads_of(work.node)
@@ -195,7 +195,7 @@ def _rotary(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
             rotary_parts.write(writer, work, ins)
             return
         if work.operands["x"].type.rank == 3:
-            attrs["num_heads"] = work.whole("heads")
+            attrs["num_heads"] = work.int_attr("heads")
         if not several:
             raise writer.refuse(work.node, "onnxruntime wants to know the heads of what is turned")
         writer.emit("RotaryEmbedding", ins.values(), [work.out], attrs, origins=work.origins)
@@ -208,7 +208,7 @@ def _rotary(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     )
 
 
-def _whole(writer: OnnxWriter, work: Work, source: str, slot: str) -> str:
+def _whole(writer: OnnxWriter, work: OpToWrite, source: str, slot: str) -> str:
     """Returns the operand as the i64 that ONNX takes."""
     if work.operands[slot].type.dtype.name == "i64":
         return source
@@ -217,4 +217,4 @@ def _whole(writer: OnnxWriter, work: Work, source: str, slot: str) -> str:
     return out
 
 
-OPS: dict[str, Row] = {"attention": _attention, "rotary": _rotary}
+OPS: dict[str, OperatorWriter] = {"attention": _attention, "rotary": _rotary}

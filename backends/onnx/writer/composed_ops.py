@@ -9,15 +9,15 @@ import numpy as np
 
 from qir.ledger import Change
 
-from .elements import number
-from .rows import Row, whole
-from .writer import STEP, OnnxWriter, Wire, Work
+from .elements import element_type
+from .operator_table import OperatorWriter, int64_operand
+from .writer import STEP, AttrValue, OnnxWriter, OpToWrite
 
 
 class _Steps:
     """Writes operators one after the other; the last one makes the result."""
 
-    def __init__(self, writer: OnnxWriter, work: Work) -> None:
+    def __init__(self, writer: OnnxWriter, work: OpToWrite) -> None:
         self.writer, self.work = writer, work
 
     def number(self, value: float) -> str:
@@ -25,7 +25,7 @@ class _Steps:
         data = np.array(value).astype(self.work.kind.dtype.carrier)
         return self.writer.constant(data, f"{self.work.out}_number")
 
-    def do(self, op: str, *operands: str, **attrs: Wire) -> str:
+    def do(self, op: str, *operands: str, **attrs: AttrValue) -> str:
         out = self.writer.fresh(f"{self.work.out}_{op}")
         self.writer.emit(op, operands, [out], attrs)
         return out
@@ -44,15 +44,15 @@ class _Steps:
             return self.do(op, x, self.list(1), keepdims=keepdims)
         return self.do(op, x, axes=(1,), keepdims=keepdims)
 
-    def end(self, op: str, *operands: str, **attrs: Wire) -> None:
+    def end(self, op: str, *operands: str, **attrs: AttrValue) -> None:
         self.writer.emit(op, operands, [self.work.out], attrs, origins=self.work.origins)
 
 
 _Say = Callable[[_Steps, dict[str, str]], None]
 
 
-def _composed(say: _Say, change: Change = Change.REGROUPED) -> Row:
-    def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _composed(say: _Say, change: Change = Change.REGROUPED) -> OperatorWriter:
+    def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
         reason = f"{work.op}, which ONNX has not, by operators that each round"
         if change != Change.EXACT:
             writer.ledger.add(change, STEP, work.out, reason)
@@ -135,7 +135,7 @@ def _bags(steps: _Steps, ins: dict[str, str]) -> None:
     Sums are its product with the rows; rows named by `padding` are in no bag.
     """
     writer, work = steps.writer, steps.work
-    at = steps.do("Reshape", whole(writer, work, ins, "indices"), steps.list(-1))
+    at = steps.do("Reshape", int64_operand(writer, work, ins, "indices"), steps.list(-1))
     holds, rows = _held(steps, ins, at), steps.do("Gather", ins["w"], at)
     if work.attrs["padding"] is not None:
         counts = steps.do("Not", steps.do("Equal", at, _padding(steps)))
@@ -146,7 +146,7 @@ def _bags(steps: _Steps, ins: dict[str, str]) -> None:
         found = steps.reduced("ReduceMax", held, keepdims=0)
         steps.end("Where", steps.do("Equal", found, least), steps.number(0.0), found)
         return
-    share = steps.do("Cast", holds, to=number(work.kind.dtype))
+    share = steps.do("Cast", holds, to=element_type(work.kind.dtype))
     if work.attrs["mode"] == "mean":
         many = steps.do("Max", steps.reduced("ReduceSum", share, keepdims=1), steps.number(1.0))
         steps.end("Div", steps.do("MatMul", share, rows), many)
@@ -162,7 +162,7 @@ def _held(steps: _Steps, ins: dict[str, str], at: str) -> str:
     count, zero = steps.do("Size", at), steps.whole(0)
     places, end = steps.do("Range", zero, count, steps.whole(1)), steps.list(_LAST)
     if "offsets" in ins:
-        starts = whole(steps.writer, steps.work, ins, "offsets")
+        starts = int64_operand(steps.writer, steps.work, ins, "offsets")
     else:
         shape = steps.do("Shape", ins["indices"])
         starts = steps.do("Range", zero, count, steps.do("Gather", shape, steps.whole(1)))
@@ -177,7 +177,7 @@ def _held(steps: _Steps, ins: dict[str, str], at: str) -> str:
 
 
 def _padding(steps: _Steps) -> str:
-    row, rows = steps.work.whole("padding"), steps.work.operands["w"].type.shape[0]
+    row, rows = steps.work.int_attr("padding"), steps.work.operands["w"].type.shape[0]
     if row < 0 and not isinstance(rows, int):
         raise steps.writer.refuse(steps.work.node, "nothing says which row its padding names")
     return steps.whole(row % rows if isinstance(rows, int) else row)
@@ -187,7 +187,7 @@ _LAST = 2**63 - 1
 """The end of a slice that goes to the end."""
 
 
-OPS: dict[str, Row] = {
+OPS: dict[str, OperatorWriter] = {
     "embedding_bag": _composed(_bags),
     "exp2": _composed(_exp2),
     "expm1": _composed(_expm1),

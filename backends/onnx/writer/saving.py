@@ -14,7 +14,7 @@ import onnx
 from qir.atomic import replacing
 from qir.ir.types import Array
 
-from .elements import content, stored_size
+from .elements import element_bytes, stored_size
 
 LIMIT = 2_000_000_000
 """Bytes that one file of protobuf can hold, with room for the rest of the model."""
@@ -58,7 +58,7 @@ def _split(model: onnx.ModelProto, beside: Path, large: Large) -> None:
                 "offset": str(stream.tell()),
                 "length": str(length),
             }
-            for run in [tensor.raw_data] if array is None else content(array):
+            for run in [tensor.raw_data] if array is None else element_bytes(array):
                 stream.write(run)
             tensor.ClearField("raw_data")
             tensor.data_location = onnx.TensorProto.EXTERNAL
@@ -89,7 +89,7 @@ def _whole(model: onnx.ModelProto, large: Large, stream: BinaryIO) -> None:
     stream.write(inner)
     for head, array in heads:
         stream.write(head)
-        for run in () if array is None else content(array):
+        for run in () if array is None else element_bytes(array):
             stream.write(run)
 
 
