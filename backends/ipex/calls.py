@@ -10,6 +10,7 @@ from qir.errors import Refused
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
+from qir.ir.quantized_ops import STRUCTURE
 from qir.ir.types import QuantType
 
 LAYERS: Mapping[str, str] = MappingProxyType(
@@ -59,39 +60,40 @@ FUNCTIONS: Mapping[str, str] = MappingProxyType(
 )
 """Functions that are quantized (`functions_supported_by_quantization`), and how recipes name them;
 the address that the extension writes after some of them means nothing."""
-WEIGHTED = frozenset(
+WEIGHTED_OPERATORS = frozenset(
     "aten.conv2d.default aten.conv3d.default aten.linear.default aten.conv_transpose2d.input"
     " aten.conv_transpose3d.input".split()
 )
 """Operators whose second operand is a weight."""
-_BETWEEN = frozenset({"quantize", "dequantize", "constant", "input", "output"})
+_NO_CALLS = STRUCTURE | {"quantize", "dequantize"}
+"""Ops that stem from no call of the module."""
 
 
 @dataclass
 class RecipeCall:
-    """One call that a recipe numbers, or one that it only counts tensors of."""
+    """A call that a recipe numbers, or whose tensors it only counts."""
 
     origin: Origin
     quantized: bool
-    """Whether a recipe may quantize what it reads."""
+    """Whether a recipe can quantize its operands."""
     operands: list[Value]
-    """The tensors that it reads, without weights and biases of layers."""
+    """The tensors that it reads, except weights and biases of layers."""
     result: Value
     weight: Value | None = None
     nodes: tuple[Node, ...] = ()
 
     @property
     def layer(self) -> bool:
-        """Whether a layer of torch.nn is called, and no function."""
+        """Whether it calls a layer of torch.nn, not a function."""
         return self.origin.layer in LAYERS
 
     @property
     def kind(self) -> str:
-        """The name of what is called, as recipes have it."""
+        """The name of the callee in recipes."""
         return LAYERS.get(self.origin.layer) or FUNCTIONS[self.origin.op]
 
     def owner(self, *, nested: bool) -> str:
-        """Returns the path of the module whose calls it is numbered among."""
+        """Returns the path of the module among whose calls it is numbered."""
         if not nested:
             return ""
         return self.origin.path.rpartition(".")[0] if self.origin.layer else self.origin.path
@@ -102,13 +104,13 @@ class RecipeCall:
 
 
 def calls(graph: Graph) -> list[RecipeCall]:
-    """Returns the calls of the module that a graph in QDQ form was read from.
+    """Returns the calls of the module that a QDQ graph was read from.
 
-    Refused for a graph that was read from something else than a module.
+    Raises Refused for a graph that was read from anything else.
     """
     found: dict[Origin, list[Node]] = {}
     for node in graph:
-        if node.op in _BETWEEN:
+        if node.op in _NO_CALLS:
             continue
         known = [origin for origin in node.origins if origin.framework == "torch"]
         if not known:
@@ -116,16 +118,16 @@ def calls(graph: Graph) -> list[RecipeCall]:
                 f"{node.name}: {node.op} stems from no module of PyTorch, which recipes are for;"
                 " qir.build(graph, target='ipex-onednn', format='module') makes a module"
             )
-        found.setdefault(_main(known), []).append(node)
+        found.setdefault(_recipe_origin(known), []).append(node)
     return [_call(origin, nodes) for origin, nodes in found.items()]
 
 
-def _main(origins: list[Origin]) -> Origin:
-    """Returns the origin that a recipe may name; a batch normalization next to it was folded."""
-    return next((origin for origin in origins if _quantized(origin)), origins[0])
+def _recipe_origin(origins: list[Origin]) -> Origin:
+    """Returns the origin that a recipe may name: a batch norm next to it was folded."""
+    return next((origin for origin in origins if _is_quantizable(origin)), origins[0])
 
 
-def _quantized(origin: Origin) -> bool:
+def _is_quantizable(origin: Origin) -> bool:
     if origin.layer:
         return origin.layer in LAYERS
     return origin.op in FUNCTIONS
@@ -134,7 +136,7 @@ def _quantized(origin: Origin) -> bool:
 def _call(origin: Origin, nodes: list[Node]) -> RecipeCall:
     operands = list(_operands(nodes))
     weight = nodes[0].operands.get("w") if nodes[0].op in _WEIGHTED_OPS else None
-    quantized = _quantized(origin) and not _scalar(origin, operands)
+    quantized = _is_quantizable(origin) and not _has_scalar_operand(origin, operands)
     return RecipeCall(origin, quantized, operands, nodes[-1].result, weight, tuple(nodes))
 
 
@@ -142,25 +144,25 @@ _WEIGHTED_OPS = frozenset({"conv2d", "conv3d", "linear", "conv_transpose2d", "co
 
 
 def _operands(nodes: list[Node]) -> Iterator[Value]:
-    """Yields what a call reads that another one computes; of a layer, its data alone."""
+    """Yields the operands of a call that another call computes; of a layer, its data alone."""
     for node in nodes:
         weighted = node.op in _WEIGHTED_OPS
         for slot, value in node.operands.items():
             if weighted and slot != "x":
                 continue
-            if value.node not in nodes and (weighted or plain(value).constant is None):
+            if value.node not in nodes and (weighted or float_value(value).constant is None):
                 yield value
 
 
-def _scalar(origin: Origin, operands: list[Value]) -> bool:
-    """Returns whether a sum has a number on one side, which the extension leaves alone."""
+def _has_scalar_operand(origin: Origin, operands: list[Value]) -> bool:
+    """Returns whether a sum has a scalar operand: the extension does not quantize such."""
     return origin.op == "aten.add.Tensor" and (
         len(operands) < 2 or any(value.type.rank == 0 for value in operands)
     )
 
 
-def plain(value: Value) -> Value:
-    """Returns the float value that a dequantized one stands for; itself where it is none."""
+def float_value(value: Value) -> Value:
+    """Returns the float value that a dequantized one stands for; other values themselves."""
     while value.node.op == "dequantize":
         codes = value.node.operands["x"]
         if codes.node.op != "quantize":
@@ -169,9 +171,17 @@ def plain(value: Value) -> Value:
     return value
 
 
-def numbers(value: Value) -> QuantType | None:
-    """Returns the quantized type that a dequantized value has gone through; None for others."""
+def quantized_type(value: Value) -> QuantType | None:
+    """Returns the quantized type of a dequantized value; None for others."""
     return value.node.operands["x"].type.quant if value.node.op == "dequantize" else None
 
 
-__all__ = ["FUNCTIONS", "LAYERS", "WEIGHTED", "RecipeCall", "calls", "numbers", "plain"]
+__all__ = [
+    "FUNCTIONS",
+    "LAYERS",
+    "WEIGHTED_OPERATORS",
+    "RecipeCall",
+    "calls",
+    "float_value",
+    "quantized_type",
+]

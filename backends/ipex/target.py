@@ -40,24 +40,24 @@ class IpexTarget(Target):
         self, graph: Graph, ledger: Ledger, *, format: str | None = None
     ) -> tuple[Graph, Mapping[str, str]]:
         """Returns a graph as a recipe carries it; a module carries all that is quantized."""
-        from .edges import carried, is_dynamic
+        from .edges import for_recipe, is_dynamic
 
         if self._form(format) == "module" or is_dynamic(graph):
             return graph, {}
-        return carried(graph, ledger)
+        return for_recipe(graph, ledger)
 
     def uncarried(self, graph: Graph, *, format: str, dynamic: bool = False) -> Mapping[str, str]:
         """Returns why recipes leave ops float that a module quantizes.
 
         Raises Refused for a graph that was read from no module, and without data.
         """
-        from .edges import DYNAMIC, spared
+        from .edges import DYNAMIC, float_reasons
 
         if self._form(format) == "module":
             return {}
         if dynamic:
             raise Refused(DYNAMIC)
-        return spared(graph)
+        return float_reasons(graph)
 
     def emit(
         self,
@@ -76,9 +76,9 @@ class IpexTarget(Target):
         form = self._form(format)
         if form == "module":
             raise Refused(f"{path}: a module is no file: qir.build(graph, format='module')")
-        from .recipe import text
+        from .recipe import recipe_text
 
-        made = text(graph, ledger, nested=form == "recipe-nested")
+        made = recipe_text(graph, ledger, nested=form == "recipe-nested")
         ledger.check(lossy=lossy)
         with replacing(path) as draft:
             draft.write_text(made, encoding="utf-8")
@@ -104,9 +104,9 @@ class IpexTarget(Target):
             from .module import module as made_of
 
             return made_of(graph, ledger, lossy=lossy)
-        from .recipe import text
+        from .recipe import recipe_text
 
-        made = text(graph, ledger, nested=form == "recipe-nested")
+        made = recipe_text(graph, ledger, nested=form == "recipe-nested")
         ledger.check(lossy=lossy)
         return made
 

@@ -11,6 +11,7 @@ from qir.errors import Refused
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import integer, quantization
+from qir.ir.quantized_ops import RAW
 from qir.ir.verify.step import SLOTS
 from qir.ledger import Change, Ledger
 from qir.passes.fold.fold_control import FoldControl
@@ -42,8 +43,6 @@ _NO_BITS = "no product here has weights in blocks of few bits; qir quantize --we
 _NO_SUMS = "no product of 8-bit integers here can be summed in integers"
 _INTEGER_OPS = frozenset(op.name for op in (*quantization.OPS, *integer.OPS)) | {"fused"}
 """Ops that read or make integers: a graph without any needs no conversion."""
-_RAW_SUMS = frozenset(op.name for op in integer.OPS)
-"""Products of plain integers: MatMulInteger and ConvInteger."""
 _FLOAT_CHAINS = "* |> *"
 """Chains of float ops in one kernel, which ONNX cannot express."""
 
@@ -140,7 +139,7 @@ def _convert_products(out: Graph, form: str | None, ledger: Ledger, *, standard:
     """Converts products to the form's operators: QLinear, integer sums, or low-bit weights."""
     if form == "qoperator":
         for each in [] if standard else bodies(out):
-            where_ops.coded(each, ledger)
+            where_ops.quantize_branches(each, ledger)
         _run_everywhere(
             ExpandQdq(sums=True), out, ledger
         )  # no operator adds another tensor to its sums
@@ -167,7 +166,7 @@ def _report_raw_sums(graph: Graph, ledger: Ledger) -> None:
     patterns = list(LiftDynamic().patterns.values())
     for each in bodies(graph):
         for node in each:
-            if node.op in _RAW_SUMS and node.name not in reported:
+            if node.op in RAW and node.name not in reported:
                 found = nearest(patterns, node)
                 at = f"at %{found.at.name} " if found.at else ""
                 why = found.reason if found.match is None else "its profile rounds in other places"
@@ -207,7 +206,7 @@ def _keeping(form: str | None, *, standard: bool) -> AbstractContextManager[None
 
 def _has_raw_sums(graph: Graph) -> bool:
     """Returns whether a graph has a raw integer sum."""
-    return any(n.op in _RAW_SUMS for _, each in graph.walk() for n in each)
+    return any(n.op in RAW for _, each in graph.walk() for n in each)
 
 
 def _run_everywhere(step: Pass, graph: Graph, ledger: Ledger) -> int:

@@ -6,9 +6,9 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.rewrite.fusing import is_tail
 
-from ..preparation.float_parameters import CODED
+from ..preparation.float_parameters import LAYER_SLOTS
 
-_LAYER_SLOTS = {**CODED, "matmul": ("a", "b", "bias"), "linear": ("x", "w", "bias")}
+_LAYER_SLOTS = {**LAYER_SLOTS, "matmul": ("a", "b", "bias"), "linear": ("x", "w", "bias")}
 """Data, weights and bias of each layer; a matmul and the add after it become a Gemm."""
 _FOLDED_OPS = frozenset({"add", "mul", "batch_norm"})
 """Ops whose constants the optimizer folds into the layer before them."""

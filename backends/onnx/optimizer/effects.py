@@ -7,7 +7,7 @@ from qir.inspect.releases import disagreements
 from qir.ir.graph import Graph
 from qir.ledger import Change, Ledger
 
-from ..preparation.low_bit_weights import rounding
+from ..preparation.low_bit_weights import rounded_products
 from ..versions import profiles
 from ..writer.writer import STEP
 
@@ -37,8 +37,8 @@ def report_threads(graph: Graph, ledger: Ledger) -> None:
 def report_accuracy_levels(graph: Graph, ledger: Ledger) -> None:
     """Reports the products of float data that the optimizer makes MatMulNBits, which rounds the
     data."""
-    always = rounding(graph)
-    for node in rounding(graph, wide=True):
+    always = rounded_products(graph)
+    for node in rounded_products(graph, wide=True):
         said = _LEVEL if node in always else _SINCE + _LEVEL
         ledger.add(Change.EXACT, STEP, node.name, said)
 

@@ -15,7 +15,7 @@ from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.ir.ops.layers import MATRIX_PRODUCTS, PRODUCTS
 from qir.ir.origin import Origin
-from qir.ir.quantized_ops import BRIDGES, RAW, read, stored
+from qir.ir.quantized_ops import BRIDGES, RAW, STRUCTURE, read, stored
 from qir.ir.verify import errors
 from qir.ledger import Ledger
 from qir.passes.forms.expand_qdq import ExpandQdq
@@ -28,7 +28,7 @@ from .separate_additions import separate_additions
 Write = Callable[[Graph, Ledger], object]
 _WRITTEN_AS_FLOAT = " on quantized values is written as float ops between quantized values"
 """The ledger's words of `OnnxWriter.report_float_form`."""
-_NO_KERNEL_OPS = BRIDGES | {"input", "constant", "output", "foreign"}
+_NO_KERNEL_OPS = BRIDGES | STRUCTURE | {"foreign"}
 
 
 def kernel_verdicts(table: Capability, graph: Graph, named: str, write: Write) -> Iterator[Verdict]:

@@ -13,18 +13,17 @@ from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ledger import Change, Ledger
+from qir.reference.code_means import AVERAGES
 from qir.rewrite.runner.filter import asked, asking
 
 from ..writer.writer import STEP
-
-_AVERAGE_POOLS = frozenset({"avg_pool1d", "avg_pool2d", "avg_pool3d"})
 
 
 def pad_windows(graph: Graph, ledger: Ledger) -> None:
     """Replaces the overhang of quantized pools by padding, where sizes are known: floats then
     agree."""
     for node in list(graph):
-        if node.op not in _AVERAGE_POOLS or node.results[0].type.quant is None:
+        if node.op not in AVERAGES or node.results[0].type.quant is None:
             continue
         over = _overhang(node.attrs, node.operands.get("x"), node.results[0])
         if not over or not all(isinstance(o, int) for o in over):
@@ -57,8 +56,8 @@ def has_overhang(node: Node) -> bool:
     """Returns whether a pool has windows that exceed the padded input, or may have."""
     if node.stages:
         head, value = node.stages[0], node.stage_operands(0).get("x")
-        return head.op in _AVERAGE_POOLS and bool(_overhang(head.attrs, value, node.results[0]))
-    return node.op in _AVERAGE_POOLS and bool(
+        return head.op in AVERAGES and bool(_overhang(head.attrs, value, node.results[0]))
+    return node.op in AVERAGES and bool(
         _overhang(node.attrs, node.operands.get("x"), node.results[0])
     )
 

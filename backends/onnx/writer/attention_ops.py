@@ -1,4 +1,5 @@
-"""Attention and rotary embedding: ONNX's own, or onnxruntime's where the source had those."""
+"""Writes attention and rotary embedding: as ONNX's operators, or onnxruntime's if the source had
+these."""
 
 from __future__ import annotations
 
@@ -17,33 +18,33 @@ from .writer import MICROSOFT, AttrValue, OnnxWriter, OpToWrite
 _SLOTS = ("q", "k", "v", "mask", "past_k", "past_v", "lengths")
 _MULTI = ("q", "k", "v", "", "", "mask", "past_k", "past_v")
 _I64 = 7
-_OWN = 23
-"""The first operator set that has both."""
-_PARTS = {"attention": attention_parts.sayable, "rotary": rotary_parts.sayable}
-"""Whether each may be said by its parts in a set before."""
+FIRST_OPSET = 23
+"""The first operator set that has both operators."""
+_DECOMPOSABLE = {"attention": attention_parts.sayable, "rotary": rotary_parts.sayable}
+"""Whether each op can be decomposed for older operator sets."""
 
 
-def since(node: Node) -> int:
+def first_opset(node: Node) -> int:
     """Returns the first operator set that has the node's form; 0 for onnxruntime's own and other
     ops."""
-    if node.op not in _PARTS or _form(node) or _PARTS[node.op](node):
+    if node.op not in _DECOMPOSABLE or _microsoft_operator(node) or _DECOMPOSABLE[node.op](node):
         return 0
-    return _first(node)
+    return _first_standard_opset(node)
 
 
-def _first(node: Node) -> int:
-    """Returns the first operator set whose own operator says it."""
+def _first_standard_opset(node: Node) -> int:
+    """Returns the first operator set whose own operator expresses a node."""
     if node.op == "rotary":
-        return _OWN
+        return FIRST_OPSET
     if node.attrs.get("left", -1) != -1 or node.attrs.get("right", -1) != -1:
         return 25
-    return 24 if "lengths" in node.operands else _OWN
+    return 24 if "lengths" in node.operands else FIRST_OPSET
 
 
-def _form(node: Node) -> str:
-    """Returns the op of onnxruntime's own domain that the node is written as, if any."""
+def _microsoft_operator(node: Node) -> str:
+    """Returns the operator of onnxruntime's domain that a node is written as; empty for none."""
     if node.op == "rotary":
-        return "RotaryEmbedding" if _turns_by_row(node) else ""
+        return "RotaryEmbedding" if _is_microsoft_rotary(node) else ""
     sources = {o.op for o in node.origins if o.framework == "onnx"}
     plain = not any(s in node.operands for s in ("lengths",)) and node.attrs["right"] == -1
     plain = plain and node.attrs["qk"] == "none" and node.attrs["precision"] is None
@@ -76,9 +77,9 @@ def _is_grouped(node: Node) -> bool:
     return known and bool(bounded) and "past_k" not in node.operands
 
 
-def _turns_by_row(node: Node) -> bool:
-    """Returns whether RotaryEmbedding of onnxruntime's domain says it: positions, and heads where
-    asked."""
+def _is_microsoft_rotary(node: Node) -> bool:
+    """Returns whether onnxruntime's RotaryEmbedding expresses a node, and was asked for by its
+    source."""
     if "positions" not in node.operands:
         return False
     wanted = node.operands["positions"].type.rank == 1 or any(
@@ -92,9 +93,8 @@ def _heads_of(node: Node) -> object:
     return shape[1] if len(shape) == 4 else node.attrs["heads"]
 
 
-def _results(writer: OnnxWriter, work: OpToWrite) -> list[str]:
-    """Returns the names of y, present_k, present_v and qk, empty for what is not made or not
-    used."""
+def _result_names(writer: OnnxWriter, work: OpToWrite) -> list[str]:
+    """Returns the names of y, present_k, present_v and qk; empty for unused ones."""
     names = [writer.name(v) if v.uses else "" for v in work.node.results]
     names[0] = names[0] or work.out
     out = [names[0], *(names[1:3] if work.attrs["present"] else ("", ""))]
@@ -104,7 +104,7 @@ def _results(writer: OnnxWriter, work: OpToWrite) -> list[str]:
 
 def _attention(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     refuse_inner(writer, work)
-    form, outs = _form(work.node), _results(writer, work)
+    form, outs = _microsoft_operator(work.node), _result_names(writer, work)
     if form and not (writer.standard and attention_parts.sayable(work.node)):
         row = _multi_head if form == "MultiHeadAttention" else _grouped
         operands, attrs = row(writer, work, ins)
@@ -112,7 +112,7 @@ def _attention(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None
         return
     if "lengths" in ins:
         ins["lengths"] = _whole(writer, work, ins["lengths"], "lengths")
-    if writer.opset < _first(work.node) and attention_parts.sayable(work.node):
+    if writer.opset < _first_standard_opset(work.node) and attention_parts.sayable(work.node):
         attention_parts.write(writer, work, ins, outs)
         return
     names = {"left": "left_window_size", "right": "right_window_size"}
@@ -189,9 +189,9 @@ def _rotary(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
         ins["positions"] = _whole(writer, work, ins["positions"], "positions")
     heads = _heads_of(work.node)
     said = rotary_parts.sayable(work.node)
-    if not _form(work.node) or (writer.standard and said):
+    if not _microsoft_operator(work.node) or (writer.standard and said):
         several = "positions" not in ins or work.operands["positions"].type.rank == 2
-        if said and (writer.opset < _OWN or not several):
+        if said and (writer.opset < FIRST_OPSET or not several):
             rotary_parts.write(writer, work, ins)
             return
         if work.operands["x"].type.rank == 3:

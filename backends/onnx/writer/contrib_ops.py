@@ -180,6 +180,7 @@ def _pack_matmul_nbits(
         2: _add_parameter(writer, _scale_array(quant), f"{name}_scales", given.get("scales")),
     }
     zeros = np.asarray(quant.zeros())
+    # Without the operand, the kernel's zero point is the middle of the range.
     usual = not quant.real_zero and bool((zeros == 1 << (bits - 1)).all())
     if "zero_points" in given or not usual:
         if not quant.real_zero:

@@ -283,6 +283,7 @@ class _Form:
         steps, half = self.steps, self.steps.real(0.5)
         if rounding in ("even", "floor", "ceil"):
             return steps.do({"even": "Round", "floor": "Floor", "ceil": "Ceil"}[rounding], x)
+        # x - floor(x) is exact; floor(x + 0.5) would round the sum first, and 0.49999997 up.
         if rounding in ("half_up", "half_down"):
             near = steps.do("Floor" if rounding == "half_up" else "Ceil", x)
             ends = (x, near) if rounding == "half_up" else (near, x)

@@ -105,8 +105,8 @@ def to_parts(
         check.check_kernels(
             model, writer.opset, provenance.source_opset(graph) or DEFAULT_OPSET, ledger
         )
-    provenance.restore(graph, model, ledger)
-    provenance.versions(graph, model, _opset_reason(writer.opset, graph, said), ledger)
+    provenance.restore_metadata(graph, model, ledger)
+    provenance.report_versions(graph, model, _opset_reason(writer.opset, graph, said), ledger)
     return model, writer.large
 
 
@@ -152,7 +152,8 @@ def _chosen_opset(graph: Graph, dialect: Dialect) -> int:
         (_opset_of_type(v, own=own) for n in nodes for v in n.results), default=OLDEST_OPSET
     )
     first = max((float_ops.first_opset(n.op, n.attrs) for n in nodes), default=OLDEST_OPSET)
-    firsts = [first, *map(attention_ops.since, nodes), *map(element_types.first_opset, nodes)]
+    firsts = [first, *map(attention_ops.first_opset, nodes), *map(element_types.first_opset, nodes)]
+    # Reshape has `allowzero` since opset 14.
     least = max([OLDEST_OPSET, needed, *firsts, 14 if zeros else 0])
     newest = dialect.newest
     if dialect.opset is not None:
@@ -206,6 +207,7 @@ def _opset_of_type(value: Value, *, own: bool) -> int:
         return OLDEST_OPSET
     if own and (quant.grain is None or quant.axis is not None) and _is_in_microsoft_domain(value):
         return OLDEST_OPSET
+    # QuantizeLinear accepts float16 since opset 19, blocks since opset 21.
     half = 19 if quant.express.name == "f16" else OLDEST_OPSET
     return max(first_opset(quant.storage), 21 if quant.grain and quant.axis is None else half)
 
@@ -424,7 +426,7 @@ def _model(writer: OnnxWriter) -> onnx.ModelProto:
         helper.make_value_info(v.name, type_proto(v.type))
         for v in _overridable_defaults(writer, used)
     ]
-    infos = {i.name: i for i in (*writer.value_infos, *provenance.inner_types(writer))}
+    infos = {i.name: i for i in (*writer.value_infos, *provenance.stated_inner_types(writer))}
     proto = helper.make_graph(
         writer.nodes,
         graph.name,

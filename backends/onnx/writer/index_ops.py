@@ -12,7 +12,7 @@ from qir.ir.dtype import DType
 
 from .elements import element_type
 from .operator_table import OperatorWriter, int64_operand, operator
-from .shape_ops import given, listed
+from .shape_ops import int_list_operand, source_operand_names
 from .writer import MICROSOFT, AttrValue, OnnxWriter, OpToWrite
 
 _FRONT = -(2**63)
@@ -50,7 +50,7 @@ _DEPTHS = {("i32", "f32"): np.int32, ("f32", "f32"): np.float32, ("i64", "i32"):
 
 
 def _one_hot(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
-    name = given(work, "OneHot").get("depth")
+    name = source_operand_names(work, "OneHot").get("depth")
     indices, values = (work.operands[slot].type.dtype.name for slot in ("indices", "values"))
     size = np.array(work.int_attr("depth"), _DEPTHS.get((indices, values), np.int64))
     depth = writer.parameter(size, f"{work.out}_depth", name)
@@ -70,7 +70,7 @@ def _unique(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
 
 
 def _trilu(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
-    operands, name = [ins["x"]], given(work, "Trilu").get("k")
+    operands, name = [ins["x"]], source_operand_names(work, "Trilu").get("k")
     if work.attrs["k"] or name:
         k = np.array(work.int_attr("k"), np.int64)
         operands.append(writer.parameter(k, f"{work.out}_k", name))
@@ -156,7 +156,9 @@ def _reals(writer: OnnxWriter, work: OpToWrite, name: str) -> str:
     if not value:
         return ""
     data = np.array([v for v in value if isinstance(v, float)], np.float32)
-    return writer.parameter(data, f"{work.out}_{name}", given(work, "Resize").get(name))
+    return writer.parameter(
+        data, f"{work.out}_{name}", source_operand_names(work, "Resize").get(name)
+    )
 
 
 _OLD_MODES = {"linear": "bilinear", "cubic": "bicubic"}
@@ -219,8 +221,8 @@ def _made(
 
 
 def _fold(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
-    size = listed(writer, work, "size", "Col2Im", "image_shape")
-    block = listed(writer, work, "kernel", "Col2Im", "block_shape")
+    size = int_list_operand(writer, work, "size", "Col2Im", "image_shape")
+    block = int_list_operand(writer, work, "kernel", "Col2Im", "block_shape")
     attrs: dict[str, AttrValue] = {
         "strides": work.int_tuple("stride"),
         "pads": work.int_tuple("pad"),

@@ -258,6 +258,7 @@ def _conv(writer: OnnxWriter, work: OpToWrite) -> bool:
         *_result_parameters(writer, work),
     ]
     attrs = {**conv_attrs(work), **_channels_last(work)}
+    # Only onnxruntime's own QLinearConv has the attribute `channels_last`.
     domain = MICROSOFT if work.is_nhwc else ""
     return _emit(writer, work, "QLinearConv", [*operands, *bias], attrs, domain)
 
@@ -424,6 +425,8 @@ _WRITERS: dict[str, TryWrite] = {
     "mul": _binary("QLinearMul"),
     "sigmoid": _unary("QLinearSigmoid", lambda work: {}),
     "leaky_relu": _unary("QLinearLeakyRelu", lambda work: {"alpha": work.float_attr("alpha")}),
+    # Below opset 13, Softmax flattens all axes from `axis` on; QLinearSoftmax follows its
+    # attribute.
     "softmax": _unary("QLinearSoftmax", lambda work: {"axis": work.int_attr("axis"), "opset": 13}),
     "where": _where,
     "reduce_mean": _reduce_mean,

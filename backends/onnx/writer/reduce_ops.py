@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .operator_table import OperatorWriter, operator
-from .shape_ops import given, listed
+from .shape_ops import int_list_operand, source_operand_names
 from .writer import AttrValue, OnnxWriter, OpToWrite
 
 
@@ -16,7 +16,7 @@ def _reduce(onnx_op: str, since: int = 18) -> OperatorWriter:
         if axes and writer.opset < since:
             attrs["axes"] = axes
         elif axes:
-            operands.append(listed(writer, work, "axes", onnx_op))
+            operands.append(int_list_operand(writer, work, "axes", onnx_op))
         writer.emit(onnx_op, operands, [work.out], attrs, origins=work.origins)
 
     return row
@@ -37,7 +37,7 @@ def _place(onnx_op: str) -> OperatorWriter:
 
 def _so_far(onnx_op: str) -> OperatorWriter:
     def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
-        name = given(work, onnx_op).get("axis")
+        name = source_operand_names(work, onnx_op).get("axis")
         axis = writer.parameter(np.array(work.int_attr("axis"), np.int64), f"{work.out}_axis", name)
         attrs: dict[str, AttrValue] = {n: 1 for n in ("exclusive", "reverse") if work.attrs[n]}
         writer.emit(onnx_op, [ins["x"], axis], [work.out], attrs, origins=work.origins)
@@ -46,7 +46,7 @@ def _so_far(onnx_op: str) -> OperatorWriter:
 
 
 def _top_k(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
-    name = given(work, "TopK").get("K")
+    name = source_operand_names(work, "TopK").get("K")
     k = writer.parameter(np.array([work.int_attr("k")], np.int64), f"{work.out}_k", name)
     outs = [writer.name(value) for value in work.node.results]
     attrs: dict[str, AttrValue] = {"axis": work.int_attr("axis")}

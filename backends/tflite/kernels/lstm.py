@@ -22,7 +22,7 @@ from qir.profiles.methods import PluginMethod
 from qir.reference.fixed_point import multiplier, scaled
 from qir.reference.method import Codes, F, MethodCall
 
-from .fixed import SHORT, away
+from .fixed import SHORT, shift_right_rounding
 
 Whole = NDArray[np.int64]
 Arrays = Mapping[str, Codes]
@@ -66,8 +66,10 @@ def fixed_cell(call: MethodCall, arrays: Arrays, results: Results) -> tuple[Code
     for number, x in enumerate(steps):
         i, o, f, new = (gate.sums(x, h, call.rule) for gate in gates)
         i, o, f = (SHORT.logistic(part, 3) for part in (i, o, f))
-        kept = away(f * c, np.array(15))
-        c = _short(kept + SHORT.wrap(away(i * SHORT.tanh(new, 3), np.array(30 + exponent))))
+        kept = shift_right_rounding(f * c, np.array(15))
+        c = _short(
+            kept + SHORT.wrap(shift_right_rounding(i * SHORT.tanh(new, 3), np.array(30 + exponent)))
+        )
         out = scaled(o * SHORT.tanh(c, 15 + exponent), *by, call.rule) + int(state.zero)
         made[number] = np.clip(out, state.low, state.high)
         h = made[number] - int(state.zero)
