@@ -1,27 +1,30 @@
-"""Restricts quantization to what IPEX quantizes: the operands of its quantized layers."""
+"""Where the extension quantizes: what a layer reads, and nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from qir.errors import Refused
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.open_groups import OpenGroups
 from qir.rewrite import run_passes
 
-from .calls import RecipeCall, calls, float_value
+from .calls import RecipeCall, calls, numbers, plain
 
-QUANTIZED_OPS = frozenset(
+READERS = frozenset(
     "conv2d conv3d linear matmul add relu max_pool2d avg_pool2d adaptive_avg_pool"
     " global_avg_pool flatten".split()
 )
-"""Ops whose operands the extension quantizes."""
+"""Ops whose data the extension quantizes."""
 _STORAGES = ("u8", "i8")
 _POOLS = "IPEX fails on the function max_pool2d without a stride; nn.MaxPool2d is quantized"
 _OWN_DATA = "its summand stays float: IPEX overwrites it where the convolution reads it"
+_ITSELF = "IPEX does not end compiling the sum of a tensor with itself"
+_AVERAGES = "IPEX gives its integers to the next layer, which reads them by a scale of its own"
 _PLAIN = {"trans_a": False, "alpha": 1.0, "beta": 1.0}
 """Attributes of a gemm that is a linear layer."""
 
@@ -31,33 +34,35 @@ DYNAMIC = f"recipes of IPEX hold no data that are quantized while the model runs
 
 
 def is_dynamic(graph: Graph) -> bool:
-    """Returns whether data are quantized at run time."""
+    """Returns whether data are quantized while the model runs."""
     return any(node.op == "choose_qparams" for _, each in graph.walk() for node in each)
 
 
-def only_read_by_layers(graph: Graph, ledger: Ledger) -> Graph:
-    """Returns a QDQ graph in which only the operands of quantized layers are quantized.
+def kept(graph: Graph, ledger: Ledger) -> Graph:
+    """Returns a graph in QDQ form where only what a quantized layer reads is quantized.
 
         %q = quantize(%y); %d = dequantize(%q); %z = softmax(%d)
 
-    becomes `%z = softmax(%y)`, as no recipe quantizes what a softmax reads. Raises Refused for
-    integers that no quantize makes, and for types that the extension lacks.
+    becomes `%z = softmax(%y)`, as no recipe quantizes what a softmax reads. Refused for integers
+    that no quantize makes, and for types that the extension does not have.
     """
     made = graph.copy()
-    _gemms_to_linear(made)
+    _linear(made)
     dropped: list[str] = []
     pools: list[str] = []
     for node in list(made):
         if node.op == "dequantize":
-            _require_supported_type(node)
-            unquantized = float_value(node.result)
+            _check(node)
+            float_value = plain(node.result)
             for use in list(node.result.uses):
                 pool = _is_pool_function(use.node)
-                if (use.node.op not in QUANTIZED_OPS or pool) and unquantized is not node.result:
-                    made.set_operand(use.node, use.slot, unquantized)
-                    (pools if pool else dropped).append(unquantized.name)
-    _keep_own_data_float(made, ledger)
+                if (use.node.op not in READERS or pool) and float_value is not node.result:
+                    made.set_operand(use.node, use.slot, float_value)
+                    (pools if pool else dropped).append(float_value.name)
+    _spare_own_data(made, ledger)
     made.prune()
+    _open(made, _doubled(made))
+    _open(made, _averaged(made))
     for names, why in (
         (dropped, "no quantized layer reads it"),
         (
@@ -71,42 +76,91 @@ def only_read_by_layers(graph: Graph, ledger: Ledger) -> Graph:
     return made
 
 
-def for_recipe(graph: Graph, ledger: Ledger) -> tuple[Graph, dict[str, str]]:
-    """Returns a QDQ graph as a recipe expresses it, with the reasons for ops that are float there.
+def _open(graph: Graph, names: Iterable[str]) -> None:
+    """Lets ops read floats."""
+    for name in names:
+        node = graph[name].node
+        for slot, value in list(node.operands.items()):
+            graph.set_operand(node, slot, plain(value))
+    graph.prune()
 
-    Operands of calls that recipes do not number stay float, though a module could quantize them.
-    Raises Refused for a graph that was read from no module, and where nothing quantized is left.
+
+def carried(graph: Graph, ledger: Ledger, *, nested: bool) -> tuple[Graph, dict[str, str]]:
+    """Returns a graph in QDQ form as a recipe carries it, and why ops are float there.
+
+    What a call reads that recipes do not number stays float, though a module could quantize it.
+    Refused for a graph that was read from no module, and where nothing quantized is left.
     """
     flat = run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], ledger)
-    made = only_read_by_layers(flat, ledger)
+    made = kept(flat, ledger)
+    alone = _doubled(made) | _averaged(made)
     numbered = _quantized_readers(made)
     why = {
-        name: _POOLS if made.values[name].node.op == "max_pool2d" else _OWN_DATA
+        name: alone.get(name) or (_POOLS if made[name].node.op == "max_pool2d" else _OWN_DATA)
         for name in sorted(_quantized_readers(flat) - numbered)
         if name in made.values
     }
-    why.update(_keep_unnumbered_float(made, ledger))
+    why.update(_spare_unnumbered(made, ledger, nested=nested))
     if numbered and not numbered - why.keys():
         said = "; ".join(dict.fromkeys(why[name] for name in sorted(numbered)))
         raise Refused(f"{graph.name}: a recipe quantizes nothing of it: {said}; {_MODULE}")
     return made, why
 
 
-def float_reasons(graph: Graph) -> dict[str, str]:
-    """Returns why a recipe leaves ops of a float graph float where a module does not, by op.
+def spared(graph: Graph, *, nested: bool) -> dict[str, str]:
+    """Returns by op of a float graph why a recipe leaves it float, where a module does not.
 
-    Raises Refused for a graph that was read from no module.
+    Refused for a graph that was read from no module.
     """
     why = {
-        node.name: _not_numbered_reason(call)
-        for call in calls(graph)
-        if not call.quantized
+        node.name: _unnumbered(call)
+        for call in calls(graph, nested=nested)
+        if not call.numbered
         for node in call.nodes
-        if node.op in QUANTIZED_OPS or node.op == "gemm"  # others are computed in a layer's kernel
+        if node.op in READERS or node.op == "gemm"  # others are computed in a layer's kernel
     }
-    why.update((node.name, _POOLS) for node in graph if _is_pool_function(node))
-    why.update((node.name, _OWN_DATA) for node, _, _ in _sums_with_own_data(graph))
-    return why
+    return why | defects(graph)
+
+
+def defects(graph: Graph) -> dict[str, str]:
+    """Returns by op of a float graph why it stays float in modules and recipes."""
+    why = {node.name: _POOLS for node in graph if _is_pool_function(node)}
+    why.update((node.name, _OWN_DATA) for node, _, _ in _own_data(graph))
+    why.update(_doubled(graph))
+    return why | _averaged(graph, why)
+
+
+def _doubled(graph: Graph) -> dict[str, str]:
+    """Returns the sums of a tensor with itself, and why they stay float."""
+    sums = (node for node in graph if node.op == "add")
+    return {n.name: _ITSELF for n in sums if plain(n.operands["a"]) is plain(n.operands["b"])}
+
+
+def _averaged(graph: Graph, spared: Collection[str] = ()) -> dict[str, str]:
+    """Returns pools whose results no layer reads by the scale of their data, and why they stay
+    float; of a float graph those that no layer reads but these. Means, which recipes do not
+    number, are left out."""
+    return {
+        node.name: _AVERAGES
+        for node in graph
+        if node.op in ("global_avg_pool", "adaptive_avg_pool")
+        and not any(origin.op.startswith("aten.mean") for origin in node.origins)
+        and not _reads_on(node, numbers(node.operands["x"]), spared)
+    }
+
+
+def _reads_on(node: Node, quant: QuantType | None, spared: Collection[str]) -> bool:
+    """Returns whether all that reads a pool is quantized as its data are, or would be."""
+    for user in (use.node for use in node.result.uses):
+        if user.op == "quantize":
+            if user.result.type.quant != quant:
+                return False
+        elif user.op == "flatten":
+            if not _reads_on(user, quant, spared):
+                return False
+        elif quant or user.name in spared or user.op not in {*READERS, "gemm"}:
+            return False
+    return True
 
 
 def _quantized_readers(graph: Graph) -> set[str]:
@@ -114,21 +168,21 @@ def _quantized_readers(graph: Graph) -> set[str]:
     return {
         node.name
         for node in graph
-        if node.op in QUANTIZED_OPS and any(float_value(v) is not v for v in node.operands.values())
+        if node.op in READERS and any(plain(v) is not v for v in node.operands.values())
     }
 
 
-def _keep_unnumbered_float(graph: Graph, ledger: Ledger) -> dict[str, str]:
-    """Makes operands of calls that recipes do not number float; returns why, by op."""
+def _spare_unnumbered(graph: Graph, ledger: Ledger, *, nested: bool) -> dict[str, str]:
+    """Leaves float what calls read that recipes do not number; returns why, by op."""
     why: dict[str, str] = {}
-    for call in calls(graph):
-        if call.quantized:
+    for call in calls(graph, nested=nested):
+        if call.numbered:
             continue
         for node in call.nodes:
             for slot, value in list(node.operands.items()):
-                if float_value(value) is not value:
-                    graph.set_operand(node, slot, float_value(value))
-                    why[node.name] = _not_numbered_reason(call)
+                if plain(value) is not value:
+                    graph.set_operand(node, slot, plain(value))
+                    why[node.name] = _unnumbered(call)
     graph.prune()
     for reason in dict.fromkeys(why.values()):
         names = ", ".join(name for name, said in why.items() if said == reason)
@@ -136,7 +190,7 @@ def _keep_unnumbered_float(graph: Graph, ledger: Ledger) -> dict[str, str]:
     return why
 
 
-def _not_numbered_reason(call: RecipeCall) -> str:
+def _unnumbered(call: RecipeCall) -> str:
     layer = call.origin.layer.rpartition(".")[2]
     if layer:
         return f"recipes of IPEX do not reach into nn.{layer}"
@@ -144,37 +198,37 @@ def _not_numbered_reason(call: RecipeCall) -> str:
 
 
 def _is_pool_function(node: Node) -> bool:
-    """Returns whether a max pool is a call of the function, whose stride may be missing."""
+    """Returns whether a max pool is a call of the function, which may leave its stride out."""
     pools = [o for o in node.origins if o.framework == "torch" and o.op.startswith("aten.max_pool")]
     return node.op == "max_pool2d" and any(not origin.layer for origin in pools)
 
 
-def _keep_own_data_float(graph: Graph, ledger: Ledger) -> None:
-    """Makes a summand float that is also the data of the convolution it is added to.
+def _spare_own_data(graph: Graph, ledger: Ledger) -> None:
+    """Leaves a summand float that is also the data of the convolution that it is added to.
 
-    IPEX 2.8 writes such a sum over the data, and is wrong from the second run on.
+    IPEX 2.8 writes such a sum in the place of the data: from the second run on it is wrong.
     """
-    for node, slot, value in list(_sums_with_own_data(graph)):
+    for node, slot, value in list(_own_data(graph)):
         if value.node.op == "dequantize":
             ledger.add(Change.UNVERIFIED, "write ipex", node.results[0].name, _OWN_DATA)
-            graph.set_operand(node, slot, float_value(value))
+            graph.set_operand(node, slot, plain(value))
 
 
-def _sums_with_own_data(graph: Graph) -> Iterator[tuple[Node, str, Value]]:
-    """Yields sums with a summand that is also the data of the convolution it is added to."""
+def _own_data(graph: Graph) -> Iterator[tuple[Node, str, Value]]:
+    """Yields sums with a summand that is also the data of the convolution that it is added to."""
     for node in graph:
         if node.op != "add":
             continue
         for slot, other in (("a", "b"), ("b", "a")):
             value, product = node.operands[slot], node.operands[other].node
             if product.op in ("conv2d", "conv3d") and (
-                float_value(product.operands["x"]) is float_value(value)
+                plain(product.operands["x"]) is plain(value)
             ):
                 yield node, slot, value
 
 
-def _gemms_to_linear(graph: Graph) -> None:
-    """Replaces gemms by linear layers, where they are such under ONNX's name."""
+def _linear(graph: Graph) -> None:
+    """Makes linear layers of gemms that are these under ONNX's name."""
     for node in [node for node in graph if node.op == "gemm" and not node.stages]:
         slots = {"x": "a", "w": "b", "bias": "c"}
         if not node.attrs["trans_b"] or any(node.attrs[k] != v for k, v in _PLAIN.items()):
@@ -188,7 +242,7 @@ def _gemms_to_linear(graph: Graph) -> None:
         graph.set_lineage(made.result, lineage)
 
 
-def _require_supported_type(node: Node) -> None:
+def _check(node: Node) -> None:
     quant = node.operands["x"].type.quant
     held = node.operands["x"].node.op
     if held not in ("quantize", "constant"):
@@ -196,15 +250,8 @@ def _require_supported_type(node: Node) -> None:
     if quant is None or quant.kind != "uniform" or quant.dynamic or quant.plus is not None:
         raise Refused(f"{node.name}: IPEX has no type {quant}")
     whole = str(quant.storage) in _STORAGES and (quant.low, quant.high) == quant.storage.bounds
-    if held == "quantize" and (not whole or quant.grain is not None):
+    if held == "quantize" and (not whole or quant.granularity is not None):
         raise Refused(f"{node.name}: IPEX has no data of type {quant}; it has u8 and i8 per tensor")
 
 
-__all__ = [
-    "DYNAMIC",
-    "QUANTIZED_OPS",
-    "float_reasons",
-    "for_recipe",
-    "is_dynamic",
-    "only_read_by_layers",
-]
+__all__ = ["DYNAMIC", "READERS", "carried", "defects", "is_dynamic", "kept", "spared"]

@@ -24,31 +24,31 @@ from .calls import RecipeCall, calls
 from .files import FLOAT, ROOT, STORAGES, opened
 
 _TYPES = {said: U8 if kind == "u8" else I8 for kind, said in STORAGES.items()}
-_MAX_TENSOR_ID = 2**31 - 1
-"""No module has more tensors."""
-_RANGE_RULES: Mapping[str, str] = {
+_MOST_ID = 2**31 - 1
+"""More than any module has tensors."""
+_RULES: Mapping[str, str] = {
     "MinMaxObserver": "minmax",
     "PerChannelMinMaxObserver": "minmax",
     "MovingAverageMinMaxObserver": "average",
     "HistogramObserver": "mse",
 }
-"""The range rule that is nearest to each observer."""
+"""By observer: the range rule that is nearest to it."""
 
 
 def read_recipe(path: str | Path, graph: Graph, ledger: Ledger | None = None) -> Graph:
     """Returns the float graph of a module with the quantized types of a recipe.
 
-    Raises InputError, naming file and entry, for invalid recipes and those of another module.
+    Raises InputError, naming file and entry, for what is no recipe, and for one of another module.
     """
     ledger = ledger if ledger is not None else Ledger()
-    made = _RecipeReader(Path(path), fold(graph, ledger)).graph_of(opened(Path(path)))
+    made = _Reading(Path(path), fold(graph, ledger)).graph_of(opened(Path(path)))
     ledger.add(Change.QUANTIZED, "read recipe", graph.name, f"as {Path(path).name} has it")
     remember(made, Path(path))
     return made
 
 
 def read_schemes(path: str | Path) -> dict[str, Scheme]:
-    """Returns the schemes of each call's data in a recipe, by `MODULE/INDEX`.
+    """Returns the schemes of the data of each call of a recipe, by `MODULE/INDEX`.
 
     Raises InputError, naming file and entry.
     """
@@ -61,10 +61,10 @@ def read_schemes(path: str | Path) -> dict[str, Scheme]:
 
 
 def _scheme(path: Path, where: str, held: Any) -> Scheme:
-    """Returns the scheme that an observer stands for."""
+    """Returns what an observer asks for."""
     if not isinstance(held, dict) or str(held.get("dtype")) not in _TYPES:
         raise InputError(f"{path}: {where} has no activation_observer of quint8 or qint8")
-    rule = _RANGE_RULES.get(str(held.get("name")))
+    rule = _RULES.get(str(held.get("name")))
     if rule is None:
         said = f"the observer {str(held.get('name'))[:60]!r}, which is not known"
         raise InputError(f"{path}: {where} has {said}")
@@ -72,8 +72,8 @@ def _scheme(path: Path, where: str, held: Any) -> Scheme:
     return Scheme(_TYPES[held["dtype"]], symmetric, range=rule)
 
 
-def _float_array(held: Any) -> NDArray[np.float32] | None:
-    """Returns the scales or zero points of a tensor; None for anything but a list of numbers."""
+def _numbers(held: Any) -> NDArray[np.float32] | None:
+    """Returns the scales or zero points of a tensor; None for what is no list of numbers."""
     rows = held if isinstance(held, list) else [held]
     if not rows or not all(type(row) in (int, float) and abs(row) < 1e18 for row in rows):
         return None
@@ -81,7 +81,7 @@ def _float_array(held: Any) -> NDArray[np.float32] | None:
 
 
 @dataclass
-class _RecipeReader:
+class _Reading:
     path: Path
     graph: Graph
     coded: dict[tuple[Value, QuantType], Value] = field(default_factory=dict)
@@ -90,7 +90,9 @@ class _RecipeReader:
     def graph_of(self, recipe: dict[str, dict[str, dict[str, Any]]]) -> Graph:
         nested = len(recipe) > 1
         try:
-            found = [call for call in calls(self.graph) if call.quantized]
+            found = self._numbered(nested=nested)
+            if len(found) != sum(map(len, recipe.values())):
+                found = self._numbered(nested=True)
         except Refused as error:
             raise InputError(f"{self.path}: {error}") from error
         counts = dict.fromkeys(recipe, 0)
@@ -111,6 +113,9 @@ class _RecipeReader:
         self.graph.profile = "ipex-2.8"
         return self.graph
 
+    def _numbered(self, *, nested: bool) -> list[RecipeCall]:
+        return [call for call in calls(self.graph, nested=nested) if call.numbered]
+
     def _require(self, call: RecipeCall, row: Any, where: str, *, nested: bool) -> None:
         wanted = call.name(nested=nested)
         if row is None:
@@ -126,7 +131,7 @@ class _RecipeReader:
             held = row.get(key)
             for info in held if isinstance(held, list) else ():
                 number = info.get("id", 0) if isinstance(info, dict) else 0  # weights have none
-                if type(number) is not int or not 0 <= number <= _MAX_TENSOR_ID:
+                if type(number) is not int or not 0 <= number <= _MOST_ID:
                     said = f"{where} has the tensor id {str(number)[:40]!r}, no number of a tensor"
                     raise InputError(f"{self.path}: {said}")
 
@@ -162,7 +167,7 @@ class _RecipeReader:
             return None
         if not isinstance(kind, str) or kind not in _TYPES:
             raise InputError(f"{self.path}: {where} has the type {str(kind)[:60]!r}")
-        scale, zero = _float_array(info.get("scale")), _float_array(info.get("zero_point"))
+        scale, zero = _numbers(info.get("scale")), _numbers(info.get("zero_point"))
         if scale is None or zero is None or len(scale) != len(zero):
             raise InputError(f"{self.path}: {where} has not one scale for each zero point")
         if rank is None and len(scale) != 1:

@@ -40,24 +40,25 @@ class IpexTarget(Target):
         self, graph: Graph, ledger: Ledger, *, format: str | None = None
     ) -> tuple[Graph, Mapping[str, str]]:
         """Returns a graph as a recipe carries it; a module carries all that is quantized."""
-        from .edges import for_recipe, is_dynamic
+        from .edges import carried, is_dynamic
 
-        if self._form(format) == "module" or is_dynamic(graph):
+        form = self._form(format)
+        if form == "module" or is_dynamic(graph):
             return graph, {}
-        return for_recipe(graph, ledger)
+        return carried(graph, ledger, nested=form == "recipe-nested")
 
     def uncarried(self, graph: Graph, *, format: str, dynamic: bool = False) -> Mapping[str, str]:
         """Returns why recipes leave ops float that a module quantizes.
 
         Raises Refused for a graph that was read from no module, and without data.
         """
-        from .edges import DYNAMIC, float_reasons
+        from .edges import DYNAMIC, defects, spared
 
         if self._form(format) == "module":
-            return {}
+            return {} if dynamic else defects(graph)
         if dynamic:
             raise Refused(DYNAMIC)
-        return float_reasons(graph)
+        return spared(graph, nested=format == "recipe-nested")
 
     def emit(
         self,
@@ -76,9 +77,9 @@ class IpexTarget(Target):
         form = self._form(format)
         if form == "module":
             raise Refused(f"{path}: a module is no file: qir.build(graph, format='module')")
-        from .recipe import recipe_text
+        from .recipe import text
 
-        made = recipe_text(graph, ledger, nested=form == "recipe-nested")
+        made = text(graph, ledger, nested=form == "recipe-nested")
         ledger.check(lossy=lossy)
         with replacing(path) as draft:
             draft.write_text(made, encoding="utf-8")
@@ -104,9 +105,9 @@ class IpexTarget(Target):
             from .module import module as made_of
 
             return made_of(graph, ledger, lossy=lossy)
-        from .recipe import recipe_text
+        from .recipe import text
 
-        made = recipe_text(graph, ledger, nested=form == "recipe-nested")
+        made = text(graph, ledger, nested=form == "recipe-nested")
         ledger.check(lossy=lossy)
         return made
 

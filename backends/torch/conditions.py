@@ -12,7 +12,7 @@ from qir.rewrite.fusing import ChainMatch
 def _has_per_tensor_weights(match: ChainMatch) -> bool:
     """The weights have one scale."""
     quant = match.codes[spec(match.head.op).traits.weight or "w"].type.quant
-    return quant is None or quant.grain is None
+    return quant is None or quant.granularity is None
 
 
 def _is_bilinear(match: ChainMatch) -> bool:

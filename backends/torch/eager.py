@@ -212,7 +212,7 @@ def _record_scale(
     paths = [path for path in map(_module_path, _producers(value)) if path]
     paths = [path for path in paths if _is_quantized_as_one(module.get_submodule(path))]
     for path in paths:
-        if not found.scales.setdefault(path, quant).same_map(quant):
+        if not found.scales.setdefault(path, quant).has_same_mapping(quant):
             found.conflicting.add(path)
     if not _keeps_scale(value.node, quant) and not _has_fixed_scale(value.node, table):
         found.producers[f"{value.node.name} ({value.node.op})"] = paths
@@ -239,7 +239,7 @@ def _keeps_scale(node: Node, quant: QuantType) -> bool:
     them."""
     data = next(iter(node.operands.values())).node
     held = data.operands["x"].type.quant if data.op == "dequantize" else None
-    return held is not None and held.same_map(quant)
+    return held is not None and held.has_same_mapping(quant)
 
 
 def _has_fixed_scale(node: Node, table: Capability) -> bool:

@@ -10,7 +10,7 @@ from qir.ir.dtype import U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
-from qir.ir.quantized_ops import BRIDGES
+from qir.ir.quantized_ops import CONVERSION_OPS
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.text import parse
 from qir.ir.types import QuantType
@@ -58,7 +58,7 @@ class KernelGroups(Group):
         anchors, count = {group.chain[0] for group in self.named(graph).groups}, 0
         for node in list(graph):
             known = node.op in self.table.ops and not self.table.float_reason(node)
-            if known or node.stages or node.op not in anchors - BRIDGES:
+            if known or node.stages or node.op not in anchors - CONVERSION_OPS:
                 continue
             for slot, value in list(node.operands.items()):
                 if value.node.op == "dequantize":
@@ -84,8 +84,8 @@ class KernelGroups(Group):
         quant = held.type.quant if held is not None else None
         if quant is None:
             return True
-        grains = {scheme.grain for scheme in row.slots.get(weight or "", ())}
-        return (quant.grain is None and "tensor" in grains) or "channel" in grains
+        grains = {scheme.granularity for scheme in row.slots.get(weight or "", ())}
+        return (quant.granularity is None and "tensor" in grains) or "channel" in grains
 
 
 class GraphLayout(KernelGroups):
@@ -155,7 +155,7 @@ def lower_packed_tables(graph: Graph) -> int:
             continue
         codes = rows.operands["x"]
         quant = codes.type.quant
-        if codes.constant is None or quant is None or not quant.real_zero:
+        if codes.constant is None or quant is None or not quant.has_float_zero:
             continue
         graph.set_operand(node, "w", codes)
         count += 1
@@ -178,7 +178,7 @@ def _is_dynamically_quantized(data: Node) -> bool:
 
 def _fits_fixed_parameters(scheme: Scheme, quant: QuantType) -> bool:
     """Returns whether a result has the scale and zero point that a scheme fixes, if any."""
-    if scheme.storage != quant.storage or quant.grain is not None:
+    if scheme.storage != quant.storage or quant.granularity is not None:
         return False
     scale = scheme.scale is None or bool((quant.scales() == scheme.scale).all())
     return scale and (scheme.zero is None or bool((quant.zeros() == scheme.zero).all()))

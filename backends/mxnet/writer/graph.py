@@ -12,7 +12,7 @@ from qir.errors import InputError, Refused
 from qir.frontend import frontend_for
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.ir.quantized_ops import STRUCTURE
+from qir.ir.quantized_ops import STRUCTURAL_OPS
 from qir.ir.types import TensorType
 from qir.ledger import Change, Ledger
 from qir.passes.fold.fold_constants import FoldConstants, fold
@@ -112,7 +112,7 @@ def _open_unsupported(graph: Graph, ledger: Ledger) -> None:
     """Expands quantized ops that MXNet has no operator for to float ops between quantized
     values."""
     for node in list(graph):
-        if node.op in STRUCTURE or foreign.is_kept(node) or not quantized.on_integers(node):
+        if node.op in STRUCTURAL_OPS or foreign.is_kept(node) or not quantized.on_integers(node):
             continue
         if not (why := quantized.unsupported_reason(node)):
             continue
@@ -152,7 +152,7 @@ def to_model(graph: Graph, ledger: Ledger) -> ModelFiles:
         writer.input(value)
         _require_float_input(writer, value.node, value.type)
     for node in graph:
-        if node.op in STRUCTURE:
+        if node.op in STRUCTURAL_OPS:
             continue
         if foreign.is_kept(node):
             foreign.write(writer, ranges, node)

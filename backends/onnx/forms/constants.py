@@ -8,7 +8,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.types import Array
 from qir.ledger import Change, Ledger
-from qir.reference.constants import computed
+from qir.reference.constants import compute_constants
 from qir.reference.interpreter import profile_of
 
 from ..writer import custom
@@ -58,7 +58,7 @@ def _quantize_constant(graph: Graph, node: Node, ledger: Ledger) -> bool:
     """Replaces one quantize by its integers; returns whether the reference could compute them."""
     held, old = node.operands["x"].constant, node.result
     assert held is not None
-    found = computed(node, {"x": held.data}, profile_of(graph, node))
+    found = compute_constants(node, {"x": held.data}, profile_of(graph, node))
     if not found:
         return False
     name = old.name

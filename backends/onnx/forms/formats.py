@@ -11,7 +11,7 @@ from qir.errors import Refused
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import integer, quantization
-from qir.ir.quantized_ops import RAW
+from qir.ir.quantized_ops import PLAIN_INTEGER_PRODUCTS
 from qir.ir.verify.step import SLOTS
 from qir.ledger import Change, Ledger
 from qir.passes.fold.fold_control import FoldControl
@@ -24,7 +24,7 @@ from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.raise_integer import RaiseInteger
 from qir.passes.layout import Layout, channels_last
 from qir.passes.loops.lower_layers import LowerLayers
-from qir.reference.constants import computed
+from qir.reference.constants import compute_constants
 from qir.rewrite.patterns.why import nearest
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.free_constants import fix_defaults, give_back
@@ -166,7 +166,7 @@ def _report_raw_sums(graph: Graph, ledger: Ledger) -> None:
     patterns = list(LiftDynamic().patterns.values())
     for each in bodies(graph):
         for node in each:
-            if node.op in RAW and node.name not in reported:
+            if node.op in PLAIN_INTEGER_PRODUCTS and node.name not in reported:
                 found = nearest(patterns, node)
                 at = f"at %{found.at.name} " if found.at else ""
                 why = found.reason if found.match is None else "its profile rounds in other places"
@@ -206,7 +206,7 @@ def _keeping(form: str | None, *, standard: bool) -> AbstractContextManager[None
 
 def _has_raw_sums(graph: Graph) -> bool:
     """Returns whether a graph has a raw integer sum."""
-    return any(n.op in RAW for _, each in graph.walk() for n in each)
+    return any(n.op in PLAIN_INTEGER_PRODUCTS for _, each in graph.walk() for n in each)
 
 
 def _run_everywhere(step: Pass, graph: Graph, ledger: Ledger) -> int:
@@ -291,7 +291,7 @@ def _replace_by_constants(graph: Graph, nodes: set[Node]) -> None:
         arrays = {s: a.data for s, v in node.operands.items() if (a := v.constant) is not None}
         if len(arrays) < len(node.operands):
             continue
-        results = computed(node, arrays, node.profile or graph.profile)
+        results = compute_constants(node, arrays, node.profile or graph.profile)
         if len(results) != len(node.results):
             continue
         for old, data in zip(list(node.results), results, strict=True):

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.quantized_ops import RAW
+from qir.ir.quantized_ops import PLAIN_INTEGER_PRODUCTS
 from qir.passes.quantize.quantize_dynamic import PRODUCTS
 from qir.rewrite.runner.filter import asked, asking
 
@@ -64,7 +64,9 @@ def feeds_raw_sums(node: Node) -> bool:
     if not moves and node.op != "recode":
         return False
     readers = [use.node for value in node.results for use in value.uses]
-    return bool(readers) and all(n.op in RAW or feeds_raw_sums(n) for n in readers)
+    return bool(readers) and all(
+        n.op in PLAIN_INTEGER_PRODUCTS or feeds_raw_sums(n) for n in readers
+    )
 
 
 def _was_read_as_operator(node: Node, *, standard: bool) -> bool:

@@ -63,7 +63,7 @@ def clip_constant(writer: OnnxWriter, node: Node, value: Value) -> bool:
     if not writer.is_alias(value):
         out = writer.fresh(f"{value.name}_clipped") if _is_name_taken(writer, value) else value.name
         name = writer.fresh(dict(clip.operands).get("input", f"{out}_unclipped"))
-        plain = Array(array.held, TensorType(array.type.shape, quant.storage))
+        plain = Array(array.contents, TensorType(array.type.shape, quant.storage))
         writer.main.add_initializer(name, plain)
         _write_clip(writer, node, name, out, quant, clip)
         writer.alias(value, out)

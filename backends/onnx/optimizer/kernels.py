@@ -13,9 +13,15 @@ from qir.ir.dtype import U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
-from qir.ir.ops.layers import MATRIX_PRODUCTS, PRODUCTS
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS, MATRIX_PRODUCTS
 from qir.ir.origin import Origin
-from qir.ir.quantized_ops import BRIDGES, RAW, STRUCTURE, read, stored
+from qir.ir.quantized_ops import (
+    CONVERSION_OPS,
+    PLAIN_INTEGER_PRODUCTS,
+    STRUCTURAL_OPS,
+    source_quant_type,
+    stored_quant_type,
+)
 from qir.ir.verify import errors
 from qir.ledger import Ledger
 from qir.passes.forms.expand_qdq import ExpandQdq
@@ -28,7 +34,7 @@ from .separate_additions import separate_additions
 Write = Callable[[Graph, Ledger], object]
 _WRITTEN_AS_FLOAT = " on quantized values is written as float ops between quantized values"
 """The ledger's words of `OnnxWriter.report_float_form`."""
-_NO_KERNEL_OPS = BRIDGES | STRUCTURE | {"foreign"}
+_NO_KERNEL_OPS = CONVERSION_OPS | STRUCTURAL_OPS | {"foreign"}
 
 
 def kernel_verdicts(table: Capability, graph: Graph, named: str, write: Write) -> Iterator[Verdict]:
@@ -74,7 +80,7 @@ class _GraphVerdicts:
             return replace(verdict, taken="integer", reason="")
         if not _is_quantized(node):
             return self.kernels.judged(node, verdict)
-        known = verdict.taken != "refused" and node.op not in RAW
+        known = verdict.taken != "refused" and node.op not in PLAIN_INTEGER_PRODUCTS
         if known or not (
             self.written.is_written_quantized(node) or self.kernels.kernel_of(node) is not None
         ):
@@ -84,7 +90,7 @@ class _GraphVerdicts:
 
 def _is_quantized(node: Node) -> bool:
     coded = any(v.type.quant for v in (*node.operands.values(), *node.results))
-    return coded or node.op in RAW
+    return coded or node.op in PLAIN_INTEGER_PRODUCTS
 
 
 def _is_where_with_scalar(node: Node) -> bool:
@@ -93,9 +99,13 @@ def _is_where_with_scalar(node: Node) -> bool:
     if node.op != "where":
         return False
     sides = [node.operands[slot] for slot in ("a", "b")]
-    maps = [read(v) for v in sides if v.constant is None or v.type.rank or v.type.quant is not None]
-    maps.append(stored(node.result))
-    kept = (m is not None and m.storage == U8 and m.grain is None for m in maps)
+    maps = [
+        source_quant_type(v)
+        for v in sides
+        if v.constant is None or v.type.rank or v.type.quant is not None
+    ]
+    maps.append(stored_quant_type(node.result))
+    kept = (m is not None and m.storage == U8 and m.granularity is None for m in maps)
     return len(maps) == 2 and all(kept)
 
 
@@ -110,7 +120,9 @@ def _is_product_of_integers(node: Node) -> bool:
     """Returns whether a product's data and weights are both read from integers."""
     traits = spec(node.op).traits
     sides = [node.operands.get(slot or "") for slot in (traits.data, traits.weight)]
-    return node.op in PRODUCTS | LINES and all(v is not None and read(v) for v in sides)
+    return node.op in INTEGER_SUM_LAYERS | LINES and all(
+        v is not None and source_quant_type(v) for v in sides
+    )
 
 
 def _why_float(node: Node) -> str:
@@ -170,7 +182,7 @@ class _PredictedKernels:
                 continue
             if node.op not in _NO_KERNEL_OPS and not node.bodies and _is_quantized(node):
                 self._keep(node)
-            elif node.op in PRODUCTS and not node.stages:
+            elif node.op in INTEGER_SUM_LAYERS and not node.stages:
                 self._keep_dynamic_product(node, Group(named))
         self.left = {left.node: left.reason for left in left_float(self.grouped)}
         self.known = {op for row in self.profile.groups for op in row.chain}

@@ -45,5 +45,5 @@ def _is_redundant_before_quantize(node: Node) -> bool:
     """Returns whether only a quantize reads an activation, and clamps as much itself."""
     use = node.result.only_use
     quant = use.node.result.type.quant if use and use.node.op == "quantize" else None
-    static = quant is not None and not quant.dynamic and quant.grain is None
+    static = quant is not None and not quant.dynamic and quant.granularity is None
     return quant is not None and static and cuts_nothing(node, quant)

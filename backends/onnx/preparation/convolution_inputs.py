@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED
+from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change
 from qir.rewrite.preparation import Preparation
@@ -38,7 +38,7 @@ def join_scales(graph: Graph, prepared: Preparation) -> int:
     if not quantizes_float_constants(prepared.profile):
         return 0
     count = 0
-    for node in [n for n in graph if n.op in CONVOLUTIONS | TRANSPOSED]:
+    for node in [n for n in graph if n.op in CONVOLUTIONS | TRANSPOSED_CONVOLUTIONS]:
         while last := _fusible_consumer(node):
             _fuse(graph, node, last)
             said = f"its float weights absorb the {last.op} after it"
@@ -153,7 +153,7 @@ def _fused_parameters(
 def _scaled_weights(w: Floats, gain: Floats, node: Node) -> Floats:
     """Returns weights times one number for each result channel, or one for all."""
     ones, groups = (1,) * (w.ndim - 2), node.attrs["groups"]
-    if node.op not in TRANSPOSED:
+    if node.op not in TRANSPOSED_CONVOLUTIONS:
         return w * gain.reshape(-1, 1, *ones)
     assert isinstance(groups, int)
     each = (groups, w.shape[0] // groups, *w.shape[1:])

@@ -36,7 +36,7 @@ def merge_equal_quantizes(graph: Graph, prepared: Preparation) -> int:
 def _have_same_result(one: Node, other: Node) -> bool:
     a, b = one.result.type.quant, other.result.type.quant
     alike = dict(one.attrs) == dict(other.attrs) and one.profile == other.profile
-    return a is not None and b is not None and alike and a.same_map(b)
+    return a is not None and b is not None and alike and a.has_same_mapping(b)
 
 
 def merge_pairs(graph: Graph, prepared: Preparation) -> int:
@@ -110,7 +110,7 @@ def _merge_consecutive_pairs(graph: Graph, ledger: Ledger, name: str) -> int:
             continue
         both = (
             first_type
-            if first_type.same_map(second_type)
+            if first_type.has_same_mapping(second_type)
             else _common_type(first_type, second_type)
         )
         if both is None:
@@ -133,7 +133,11 @@ def _remove_redundant_pairs(graph: Graph, ledger: Ledger, name: str) -> int:
             continue
         codes, quant = between.operands["x"], last.result.type.quant
         first = codes.type.quant
-        if first is None or quant is None or not (has_one_scale(first) and first.same_map(quant)):
+        if (
+            first is None
+            or quant is None
+            or not (has_one_scale(first) and first.has_same_mapping(quant))
+        ):
             continue
         shown = use.node.op == "output"
         if shown and (codes.node.op == "input" or any(u.node.op == "output" for u in codes.uses)):

@@ -71,7 +71,7 @@ def _unstated_constants(graph: Graph) -> Iterator[Value]:
     """Yields quantized constants with one scale whose parameters no operator names."""
     for node in graph:
         quant = node.results[0].type.quant if node.op == "constant" else None
-        if quant is not None and quant.grain is None:
+        if quant is not None and quant.granularity is None:
             if all(user.op == "recode" for user in node.result.users):
                 yield node.result
 

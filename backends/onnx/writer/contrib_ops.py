@@ -10,10 +10,10 @@ from onnx import NodeProto
 
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType, dtype, dtype_of
-from qir.ir.lazy_arrays import Held, Parts
+from qir.ir.lazy_arrays import ArrayData, LazyArray
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, QuantType, TensorType
-from qir.profiles import packed_later
+from qir.profiles import lazy_pack
 
 from . import foreign
 from .writer import OnnxWriter
@@ -129,23 +129,25 @@ def packed_integers(codes: Tensor, bits: int) -> NDArray[np.uint8]:
     return np.asarray(np.bitwise_or.reduce(parts << places, axis=-1), np.uint8)
 
 
-def packed_rows(held: Held, bits: int) -> Held:
+def packed_rows(held: ArrayData, bits: int) -> ArrayData:
     """Packs rows of integers into bytes as `packed_integers` does, lazily."""
     width = -(-held.shape[-1] * bits // 8)
-    return packed_later(held, dtype(f"u{bits}"), (*held.shape[:-1], width))
+    return lazy_pack(held, dtype(f"u{bits}"), (*held.shape[:-1], width))
 
 
-def _add_parameter(writer: OnnxWriter, data: Held, name: str, given: str | None) -> str:
-    held = data if isinstance(data, Parts) else np.ascontiguousarray(data)
+def _add_parameter(writer: OnnxWriter, data: ArrayData, name: str, given: str | None) -> str:
+    held = data if isinstance(data, LazyArray) else np.ascontiguousarray(data)
     return writer.parameter(held, name, given)
 
 
-def _scale_array(quant: QuantType) -> Held:
+def _scale_array(quant: QuantType) -> ArrayData:
     """Returns the scales without loading them."""
-    return quant.scale.held if isinstance(quant.scale, Array) else np.asarray(quant.scales())
+    return quant.scale.contents if isinstance(quant.scale, Array) else np.asarray(quant.scales())
 
 
-def _add_packed(writer: OnnxWriter, held: Held, value: Value, kind: DType | None = None) -> str:
+def _add_packed(
+    writer: OnnxWriter, held: ArrayData, value: Value, kind: DType | None = None
+) -> str:
     """Adds packed elements as an initializer, under the source's name if it is free."""
     name = value.lineage.tensor
     its = name == value.name and name not in writer.graph.outputs
@@ -156,13 +158,13 @@ def _add_packed(writer: OnnxWriter, held: Held, value: Value, kind: DType | None
     return name
 
 
-def _constant_integers(writer: OnnxWriter, node: Node, value: Value) -> tuple[Held, QuantType]:
+def _constant_integers(writer: OnnxWriter, node: Node, value: Value) -> tuple[ArrayData, QuantType]:
     array, quant = value.constant, value.type.quant
     if array is None or quant is None:
         raise writer.refuse(
             node, "its weights are not quantized constants, so they cannot be packed"
         )
-    return array.held, quant
+    return array.contents, quant
 
 
 def _pack_matmul_nbits(
@@ -173,7 +175,7 @@ def _pack_matmul_nbits(
     bits, size = _int_attribute(node, "bits", 4), _int_attribute(node, "block_size", 0)
     rows, depth = data.shape
     count = -(-depth // size)
-    blob = packed_later(data, dtype(f"u{bits}"), (rows, count, size * bits // 8))
+    blob = lazy_pack(data, dtype(f"u{bits}"), (rows, count, size * bits // 8))
     name = value.name
     out = {
         1: _add_packed(writer, blob, value),
@@ -181,13 +183,15 @@ def _pack_matmul_nbits(
     }
     zeros = np.asarray(quant.zeros())
     # Without the operand, the kernel's zero point is the middle of the range.
-    usual = not quant.real_zero and bool((zeros == 1 << (bits - 1)).all())
+    usual = not quant.has_float_zero and bool((zeros == 1 << (bits - 1)).all())
     if "zero_points" in given or not usual:
-        if not quant.real_zero:
+        if not quant.has_float_zero:
             zeros = packed_integers(zeros.reshape(rows, count), bits)
         out[3] = _add_parameter(writer, zeros, f"{name}_zero_points", given.get("zero_points"))
-    if quant.grain is not None and quant.grain.by is not None:
-        out[4] = _add_parameter(writer, quant.grain.by.data, f"{name}_g_idx", given.get("g_idx"))
+    if quant.granularity is not None and quant.granularity.by is not None:
+        out[4] = _add_parameter(
+            writer, quant.granularity.by.data, f"{name}_g_idx", given.get("g_idx")
+        )
     return out
 
 
@@ -196,7 +200,7 @@ def _pack_matmul_bnb4(
 ) -> dict[int, str]:
     """Packs weights of MatMulBnb4: consecutive, the first of each byte in its high bits."""
     data, quant = _constant_integers(writer, node, value)
-    blob = packed_later(data, dtype("u4"), (-(-data.size // 2),), "high")
+    blob = lazy_pack(data, dtype("u4"), (-(-data.size // 2),), "high")
     name = value.name
     return {
         1: _add_packed(writer, blob, value),

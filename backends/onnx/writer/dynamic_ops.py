@@ -36,7 +36,7 @@ def parameter_operands(node: Node) -> dict[str, Value]:
     if node.op in ("foreign", "fused", "output"):
         return {}
     op_spec = spec(node.op)
-    return {s: v for s, v in node.operands.items() if op_spec.companion(s)}
+    return {s: v for s, v in node.operands.items() if op_spec.is_companion(s)}
 
 
 # -- ranges that a run finds ----------------------------------------------------------------------
@@ -150,7 +150,7 @@ def _would_be_fused(use: Use) -> bool:
 def _has_many_computed_scales(codes: Value) -> bool:
     """Returns whether a value has several scales that are computed."""
     quant = codes.type.quant
-    return quant is not None and quant.dynamic and quant.grain is not None
+    return quant is not None and quant.dynamic and quant.granularity is not None
 
 
 def requantize(writer: OnnxWriter, node: Node) -> None:
@@ -227,11 +227,15 @@ def _parameter_tensor(
             np.asarray(held).astype(wanted.carrier), f"{node.name}_{name}", None, wanted
         )
     source = writer.name(value)
-    flat = 0 if quant.grain is None else 1
+    flat = 0 if quant.granularity is None else 1
     # onnxruntime takes a list of one for a number, and does not reshape quantized values under a
     # byte.
     listed = value.type.dtype.bits < 8 and value.type.shape == (1,)
-    if (quant.grain is None or quant.axis is not None) and value.type.rank > flat and not listed:
+    if (
+        (quant.granularity is None or quant.axis is not None)
+        and value.type.rank > flat
+        and not listed
+    ):
         shape = writer.constant(np.array([-1] * flat, np.int64), f"{source}_shape")
         out = writer.fresh(f"{source}_flat")
         writer.emit("Reshape", [source, shape], [out])

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from qir.ir.dtype import DType, dtype_of
-from qir.ir.lazy_arrays import pieces
+from qir.ir.lazy_arrays import iter_pieces
 from qir.ir.types import Array, TensorType
-from qir.profiles import packed_pieces
+from qir.profiles import iter_packed
 
 _NAMES_IN_ORDER = (
     "f32 u8 i8 u16 i16 i32 i64 string bool f16 f64 u32 u64 - - bf16 f8e4m3fn f8e4m3fnuz f8e5m2 "
@@ -59,13 +59,13 @@ def tensor(array: Array, name: str) -> onnx.TensorProto:
     """Returns an array as a tensor; quantized values are plain integers."""
     kind = array.type.dtype
     if kind.name == "string":
-        out = onnx.TensorProto(name=name, data_type=element_type(kind), dims=array.held.shape)
+        out = onnx.TensorProto(name=name, data_type=element_type(kind), dims=array.contents.shape)
         for item in array.data.reshape(-1).tolist():
             out.string_data.append(item if isinstance(item, bytes) else str(item).encode())
         return out
     if kind.bits < 8 and kind.name != "bool" and kind.name in ELEMENT_TYPES:
         codes = array.data.reshape(-1).astype(np.float64)
-        return helper.make_tensor(name, element_type(kind), array.held.shape, codes)
+        return helper.make_tensor(name, element_type(kind), array.contents.shape, codes)
     return byte_tensor(array.data, element_type(kind), name)
 
 
@@ -90,23 +90,23 @@ def _is_packed(kind: DType) -> bool:
 def stored_size(array: Array) -> int:
     """Returns the bytes that an array takes in a file."""
     kind = array.type.dtype
-    return -(-array.held.size * kind.bits // 8) if _is_packed(kind) else array.held.nbytes
+    return -(-array.contents.size * kind.bits // 8) if _is_packed(kind) else array.contents.nbytes
 
 
 def without_elements(array: Array, name: str) -> onnx.TensorProto:
     """Returns a tensor with name, type and shape alone."""
     kind = element_type(array.type.dtype)
-    return onnx.TensorProto(name=name, data_type=kind, dims=array.held.shape)
+    return onnx.TensorProto(name=name, data_type=kind, dims=array.contents.shape)
 
 
 def element_bytes(array: Array) -> Iterator[memoryview]:
     """Yields the bytes of an array as files have them, piece by piece: never a copy of it all."""
     kind = array.type.dtype
     if _is_packed(kind):
-        for packed in packed_pieces(array.held, kind):
+        for packed in iter_packed(array.contents, kind):
             yield packed.data
         return
-    for piece in pieces(array.held):
+    for piece in iter_pieces(array.contents):
         little = piece.astype(piece.dtype.newbyteorder("<"), copy=False)
         yield little.reshape(-1).view(np.uint8).data
 

@@ -205,11 +205,15 @@ def _opset_of_type(value: Value, *, own: bool) -> int:
         return OLDEST_OPSET
     if _is_read_by_contrib_ops(value):
         return OLDEST_OPSET
-    if own and (quant.grain is None or quant.axis is not None) and _is_in_microsoft_domain(value):
+    if (
+        own
+        and (quant.granularity is None or quant.axis is not None)
+        and _is_in_microsoft_domain(value)
+    ):
         return OLDEST_OPSET
     # QuantizeLinear accepts float16 since opset 19, blocks since opset 21.
     half = 19 if quant.express.name == "f16" else OLDEST_OPSET
-    return max(first_opset(quant.storage), 21 if quant.grain and quant.axis is None else half)
+    return max(first_opset(quant.storage), 21 if quant.granularity and quant.axis is None else half)
 
 
 def _is_read_by_contrib_ops(value: Value) -> bool:

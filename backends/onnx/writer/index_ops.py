@@ -187,7 +187,7 @@ def _affine_grid(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> No
 def _unfold(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     """Windows picked axis by axis from the padded image, the places in the window before all."""
     shape, kernel = work.operands["x"].type.shape, work.int_tuple("kernel")
-    sizes, channels, n = dims.known(shape[2:]), shape[1], len(kernel)
+    sizes, channels, n = dims.known_shape(shape[2:]), shape[1], len(kernel)
     if sizes is None or not isinstance(channels, int):
         raise writer.refuse(work.node, f"unfold of {list(shape)}: ONNX needs these sizes known")
     pad, stride, dilation = (work.int_tuple(a) for a in ("pad", "stride", "dilation"))

@@ -111,19 +111,19 @@ def _only_moves_integers(work: OpToWrite) -> bool:
         return False
     if work.op in _BYTES_ONLY and quant.storage.name not in ("u8", "i8"):
         return False
-    if work.op == "pad" and quant.grain is not None:
+    if work.op == "pad" and quant.granularity is not None:
         return False
-    if work.op == "split" and (quant.grain is not None or quant.storage.bits < 8):
+    if work.op == "split" and (quant.granularity is not None or quant.storage.bits < 8):
         return False
     given = [v.type.quant for s, v in work.operands.items() if s not in _INDEX_SLOTS]
     turned = work.op in ("transpose", "squeeze", "unsqueeze")
-    return all(g is not None and (turned or g.same_map(quant)) for g in given)
+    return all(g is not None and (turned or g.has_same_mapping(quant)) for g in given)
 
 
 def _is_per_tensor(quant: QuantType | None, *storages: str) -> bool:
     return (
         quant is not None
-        and quant.grain is None
+        and quant.granularity is None
         and not custom.needs_function(quant, (), constant=True)
         and quant.express.name == "f32"
         and quant.storage.name in storages
@@ -146,7 +146,7 @@ def _has_product_kernel(
     if x is None or w is None or w.express.name != "f32" or w.storage.name not in ("u8", "i8"):
         return False
     if custom.needs_function(w, work.operands[weight].type.shape, constant=True) or (
-        w.grain is not None and w.axis != axis
+        w.granularity is not None and w.axis != axis
     ):
         return False
     if _is_per_tensor(x, "u8"):
@@ -404,7 +404,7 @@ def write_computed_parameters(writer: OnnxWriter, node: Node) -> bool:
         return False
     if node.results[0].type.quant is None and node.op != "gemm":
         return False
-    if any(k.quant is not None and k.quant.real_zero for k in kinds):
+    if any(k.quant is not None and k.quant.has_float_zero for k in kinds):
         return False
     parameters = dynamic_ops.parameter_operands(node)
     operands = {s: v for s, v in node.operands.items() if s not in parameters}
@@ -468,7 +468,7 @@ def write_chain(writer: OnnxWriter, works: list[OpToWrite]) -> None:
     anchor, *activations = works
     quant = anchor.kind.quant
     shown = " |> ".join(w.op for w in works)
-    single = quant is not None and quant.grain is None and anchor.op in _WRITERS
+    single = quant is not None and quant.granularity is None and anchor.op in _WRITERS
     inner = any(s.type is not None for s in anchor.node.stages[:-1])
     if not single or inner or any(t.op not in ("relu", "clip") for t in activations):
         raise writer.refuse(

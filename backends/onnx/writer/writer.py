@@ -19,7 +19,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dims import Shape
 from qir.ir.dtype import I32, DType, dtype_of
 from qir.ir.graph import Graph
-from qir.ir.lazy_arrays import Held, equal, whole
+from qir.ir.lazy_arrays import ArrayData, arrays_equal, read_all
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.origin import Origin
@@ -240,7 +240,7 @@ class OnnxWriter:
         return name
 
     def parameter(
-        self, data: Held, name: str, source_name: str | None, kind: DType | None = None
+        self, data: ArrayData, name: str, source_name: str | None, kind: DType | None = None
     ) -> str:
         """Returns the name of a scale or zero point, under its source's name; equal ones are
         shared."""
@@ -268,7 +268,9 @@ class OnnxWriter:
         """Returns the content of an initializer, without its name."""
         if (array := self.large.get(name)) is None:
             return _content_of(self.initializers[name])
-        return Array(array.held, TensorType(array.held.shape, array.type.dtype)).digest.encode()
+        return Array(
+            array.contents, TensorType(array.contents.shape, array.type.dtype)
+        ).digest.encode()
 
     # -- nodes --------------------------------------------------------------------------------
 
@@ -342,7 +344,7 @@ class OnnxWriter:
         unsupported = (
             quant.kind != "uniform"
             or quant.dynamic
-            or quant.real_zero
+            or quant.has_float_zero
             or quant.plus is not None
             or quant.storage.name not in QUANTIZABLE
             or quant.express.name not in ("f32", "f16")
@@ -389,8 +391,8 @@ class OnnxWriter:
         )
         single = scales
         if scales.dtype != quant.express.carrier:
-            single = whole(scales).astype(quant.express.carrier)
-            if (single.astype(scales.dtype) != whole(scales)).any():
+            single = read_all(scales).astype(quant.express.carrier)
+            if (single.astype(scales.dtype) != read_all(scales)).any():
                 self.ledger.add(
                     Change.NUDGED, STEP, stem, f"scale rounded to {quant.express}", codes=1.0
                 )
@@ -505,11 +507,11 @@ class OnnxWriter:
     def scale_attrs(self, quant: QuantType, shape: Shape, node: Node) -> dict[str, AttrValue]:
         """Returns the attributes for the axis or blocks of scales; raises Refused for other
         blocks."""
-        if quant.grain is None:
+        if quant.granularity is None:
             return {}
         if quant.axis is not None:
             return {"axis": quant.axis}
-        found = custom.block_axis_and_size(quant.grain, shape)
+        found = custom.block_axis_and_size(quant.granularity, shape)
         if found is None:
             raise self.refuse(node, f"ONNX has blocks along one axis; {quant} has others")
         if self.opset < FIRST_BLOCK_SCALES:
@@ -537,33 +539,36 @@ def _are_shareable(array: Array, other: Array) -> bool:
     """
     a, b = array.type.quant, other.type.quant
     compatible = (
-        a is None or b is None or a.same_map(b) or _memory_of(array.held) == _memory_of(other.held)
+        a is None
+        or b is None
+        or a.has_same_mapping(b)
+        or _memory_of(array.contents) == _memory_of(other.contents)
     )
-    return compatible and equal(array.held, other.held)
+    return compatible and arrays_equal(array.contents, other.contents)
 
 
-def _memory_of(held: Held) -> object:
+def _memory_of(held: ArrayData) -> object:
     """Identifies the memory of an array's elements."""
     if not isinstance(held, np.ndarray) or not held.size:
         return id(held)
     return (held.__array_interface__["data"][0], held.shape, held.strides)
 
 
-def _scale_and_zero_arrays(quant: QuantType) -> tuple[Held, Held]:
+def _scale_and_zero_arrays(quant: QuantType) -> tuple[ArrayData, ArrayData]:
     """Returns the arrays of scales and zero points, the latter in the storage type."""
     scale, zero, carrier = quant.scale, quant.zero, quant.storage.carrier
-    scales = scale.held if isinstance(scale, Array) else np.asarray(quant.scales())
-    if isinstance(zero, Array) and zero.held.dtype == carrier:
-        return scales, zero.held
+    scales = scale.contents if isinstance(scale, Array) else np.asarray(quant.scales())
+    if isinstance(zero, Array) and zero.contents.dtype == carrier:
+        return scales, zero.contents
     return scales, np.asarray(quant.zeros()).astype(carrier)
 
 
-def _as_block_grid(held: Held, quant: QuantType, shape: Shape) -> Held:
+def _as_block_grid(held: ArrayData, quant: QuantType, shape: Shape) -> ArrayData:
     """Returns block parameters as a grid: types have flat lists where there are few."""
-    if quant.grain is None or quant.axis is not None or len(held.shape) == len(shape):
+    if quant.granularity is None or quant.axis is not None or len(held.shape) == len(shape):
         return held
-    grid = tuple(d if isinstance(d, int) else -1 for d in quant.grain.grid(shape))
-    return whole(held).reshape(grid) if grid.count(-1) < 2 else held
+    grid = tuple(d if isinstance(d, int) else -1 for d in quant.granularity.grid(shape))
+    return read_all(held).reshape(grid) if grid.count(-1) < 2 else held
 
 
 def _is_clipped(value: Value) -> bool:

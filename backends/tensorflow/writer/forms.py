@@ -86,7 +86,7 @@ def _clips_to_relus(graph: Graph) -> None:
 
 
 def _starts_at_zero(quant: QuantType) -> bool:
-    plain = quant.grain is None and not quant.dynamic and quant.kind == "uniform"
+    plain = quant.granularity is None and not quant.dynamic and quant.kind == "uniform"
     return plain and str(quant.storage) == "u8" and not np.any(quant.zeros())
 
 
@@ -126,6 +126,6 @@ def _report(graph: Graph, ledger: Ledger) -> None:
     for value in graph.values.values():
         quant = value.type.quant
         if quant is not None and str(quant.storage) in ("u8", "i8") and not quant.dynamic:
-            if quant.kind == "uniform" and not quant.real_zero and has_inexact_range(quant):
+            if quant.kind == "uniform" and not quant.has_float_zero and has_inexact_range(quant):
                 said = "no range in float32 gives its scale; the nearest one is written"
                 ledger.add(Change.NUDGED, STEP, value.name, said)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from qir.errors import Refused
 from qir.ir.dtype import DType
 from qir.ir.node import Node, Value
-from qir.ir.types import Array, Declared, QuantType
+from qir.ir.types import Array, DeclaredBounds, QuantType
 
 from . import wire
 from .wire import Attr, ShapeAttr, TensorAttr, TypeAttr
@@ -197,7 +197,7 @@ def shape_attr(value: Value) -> ShapeAttr:
     return ShapeAttr(tuple(n if isinstance(n, int) else -1 for n in value.type.shape))
 
 
-def _usable_declared_range(quant: QuantType) -> Declared | None:
+def _usable_declared_range(quant: QuantType) -> DeclaredBounds | None:
     """Returns the declared range of a type; None for one with another number of steps.
 
     MXNet's ranges, for example, have 127.5 and 255.5 steps.

@@ -19,8 +19,8 @@ from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.rounding import shift_right_away
 from qir.profiles.methods import PluginMethod
-from qir.reference.fixed_point import multiplier, scaled
-from qir.reference.method import Codes, F, one_scale, stored
+from qir.reference.fixed_point import multiplier, multiply_fixed_point
+from qir.reference.method import Integers, float32, require_per_tensor, saturate
 
 Whole = NDArray[np.int64]
 
@@ -144,16 +144,16 @@ def bit_length(x: Whole) -> Whole:
 # -- softmax --------------------------------------------------------------------------------------
 
 
-def softmax_fixed_point(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> Codes:
+def softmax_fixed_point(x: Integers, x_map: Affine, out: Affine, *, axis: int = -1) -> Integers:
     """Computes softmax: exponentials with five integer bits, their sum with twelve, one quotient
     a row."""
-    one_scale("share_fixed", x_map, out)
+    require_per_tensor("share_fixed", x_map, out)
     if x_map.storage.bits > 8:
         raise OpError("share_fixed: 8-bit integers; wider integers are not supported")
     codes = np.moveaxis(x.astype(np.int64), axis, -1)
     if not codes.size:
         return np.zeros(x.shape, out.carrier)
-    q, shift = multiplier(min(float(F(x_map.scale)) * 2.0**26, 2.0**31 - 1))
+    q, shift = multiplier(min(float(float32(x_map.scale)) * 2.0**26, 2.0**31 - 1))
     least = -math.floor(31.0 * 2.0**26 / 2.0**shift)
     below = codes - codes.max(-1, keepdims=True)
     held = below >= least
@@ -165,7 +165,7 @@ def softmax_fixed_point(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1)
         raise OpError("share_fixed: a row's powers sum to 512 or more, which ends its process")
     made = shift_right_rounding(LONG.multiply(terms, share), over + 31 - out.storage.bits)
     whole = np.where(held, made, 0) + out.low
-    return np.moveaxis(stored(whole, out), -1, axis)
+    return np.moveaxis(saturate(whole, out), -1, axis)
 
 
 # -- l2_normalize and rsqrt ------------------------------------------------------------------------
@@ -202,13 +202,13 @@ def _scaled_elementwise(x: Whole, q: Whole, exponent: Whole) -> Whole:
 
 
 def l2_normalize_fixed_point(
-    x: Codes, x_map: Affine, out: Affine, *, axis: int = -1, p: int = 2
-) -> Codes:
+    x: Integers, x_map: Affine, out: Affine, *, axis: int = -1, p: int = 2
+) -> Integers:
     """Computes integers over the root of the sum of their squares, in steps of 1/128.
 
     Unsigned integers are multiplied by 128 before they are rounded, signed ones in the same step.
     """
-    one_scale("unit_fixed", x_map, out)
+    require_per_tensor("unit_fixed", x_map, out)
     if p != 2 or float(out.scale) != 1 / 128:
         raise OpError("unit_fixed: p is 2, and the result's scale is 1/128")
     value = np.moveaxis(x.astype(np.int64) - int(x_map.zero), axis, -1)
@@ -219,22 +219,22 @@ def l2_normalize_fixed_point(
         if plain
         else _scaled_elementwise(value, q, exponent + 7)
     )
-    return np.moveaxis(stored(made + int(out.zero), out), -1, axis)
+    return np.moveaxis(saturate(made + int(out.zero), out), -1, axis)
 
 
-def rsqrt_fixed_point(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
+def rsqrt_fixed_point(x: Integers, x_map: Affine, out: Affine, *, rule: Rule) -> Integers:
     """Computes 1 / sqrt(q - z) with twenty more bits, by the multiplier of the scales; of zero
     it is the maximum."""
-    one_scale("fixed_inverse_root", x_map, out)
+    require_per_tensor("fixed_inverse_root", x_map, out)
     value = x.astype(np.int64) - int(x_map.zero)
     if (value < 0).any():
         raise OpError("fixed_inverse_root: a value below the zero point has no square root")
     q, exponent = _inverse_root(np.maximum(value, 1))
     wide = _scaled_elementwise(np.ones(value.shape, np.int64), q, exponent + 20)
-    by = 1.0 / (float(np.sqrt(F(x_map.scale))) * float(F(out.scale)))
+    by = 1.0 / (float(np.sqrt(float32(x_map.scale))) * float(float32(out.scale)))
     factor, shift = multiplier(by)
-    made = scaled(wide, factor, shift - 20, rule) + int(out.zero)
-    return stored(np.where(value == 0, out.high, made), out)
+    made = multiply_fixed_point(wide, factor, shift - 20, rule) + int(out.zero)
+    return saturate(np.where(value == 0, out.high, made), out)
 
 
 METHODS: Mapping[str, PluginMethod] = {

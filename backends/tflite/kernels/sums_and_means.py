@@ -19,12 +19,12 @@ from qir.errors import OpError
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Requant, Rule
 from qir.numerics.quantize import dequantize, quantize
-from qir.numerics.rounding import ROUNDINGS, Reals
+from qir.numerics.rounding import ROUNDINGS, Floats
 from qir.profiles.methods import FLAG, Param, PluginMethod
-from qir.reference.code_means import AVERAGES, code_sums
-from qir.reference.fixed_point import multiplier, scaled
+from qir.reference.code_means import AVERAGES, sum_quantized
+from qir.reference.fixed_point import multiplier, multiply_fixed_point
 from qir.reference.resize import resized
-from qir.reference.windows import channels_back
+from qir.reference.windows import restore_layout
 
 from .powers import expf
 
@@ -66,7 +66,7 @@ def fixed_sum(
     bits = 20 if a_map.storage.bits == 8 else 15
     twice = 2 * max(float(a_map.scale), float(b_map.scale))
     parts = [
-        scaled(
+        multiply_fixed_point(
             _minus_zero_point(x, of, "fixed_sum") << bits,
             *multiplier(float(of.scale) / twice),
             first,
@@ -77,7 +77,7 @@ def fixed_sum(
     by, exponent = multiplier(twice / ((1 << bits) * float(out.scale)))
     if exponent > 0:
         raise OpError(f"fixed_sum: an operand's scale is 2^{bits - 1} times the result's or more")
-    whole = scaled(total, by, exponent, rule)
+    whole = multiply_fixed_point(total, by, exponent, rule)
     return _clamped(whole + int(out.zero), out)
 
 
@@ -94,10 +94,10 @@ def fixed_product(
             raise OpError("fixed_product: a float32 factor is rounded once")
         if m >= 2.0**8:
             raise OpError("fixed_product: the scales' product is 256 times the result's or more")
-        real: Reals = np.clip(product.astype(F) * m, F(-(2**31)), F(2**31))
+        real: Floats = np.clip(product.astype(F) * m, F(-(2**31)), F(2**31))
         whole = ROUNDINGS[rule.requant.round](real).astype(np.int64)
     else:
-        whole = scaled(product, *multiplier(float(m)), rule)
+        whole = multiply_fixed_point(product, *multiplier(float(m)), rule)
     return _clamped(whole + int(out.zero), out)
 
 
@@ -127,7 +127,7 @@ def aligned_sum(
 def fixed_recode(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
     """Computes requantize: (q - z) times the multiplier of the scales' quotient."""
     m = float(x_map.scale) / float(out.scale)
-    whole = scaled(_minus_zero_point(x, x_map, "fixed_recode"), *multiplier(m), rule)
+    whole = multiply_fixed_point(_minus_zero_point(x, x_map, "fixed_recode"), *multiplier(m), rule)
     return _clamped(whole + int(out.zero), out)
 
 
@@ -138,7 +138,7 @@ def fixed_leaky_relu(
     value = _minus_zero_point(x, x_map, "fixed_leaky_relu")
     up = float(F(x_map.scale) / F(out.scale))
     down = float(F(F(x_map.scale) * F(alpha)) / F(out.scale))
-    above, below = (scaled(value, *multiplier(m), rule) for m in (up, down))
+    above, below = (multiply_fixed_point(value, *multiplier(m), rule) for m in (up, down))
     return _clamped(np.where(value >= 0, above, below) + int(out.zero), out)
 
 
@@ -271,8 +271,8 @@ def mean_away(
     if not x_map.same_map(out) or count_pad:
         said = "padding is not counted" if count_pad else "operand and result have one map"
         raise OpError(f"mean_away: {said}")
-    total, count = code_sums(x, kernel, stride, pad, ceil=ceil, layout=layout)
-    return channels_back(_clamped(_rounded_quotient(total, count), out), layout)
+    total, count = sum_quantized(x, kernel, stride, pad, ceil=ceil, layout=layout)
+    return restore_layout(_clamped(_rounded_quotient(total, count), out), layout)
 
 
 def fixed_mean(
@@ -292,7 +292,7 @@ def fixed_mean(
     shift = min(63 - (64 - count.bit_length()), 32, 31 + exponent)
     q, exponent = (q << shift) // count, exponent - shift
     total = value.sum(over, keepdims=keep)
-    return _clamped(scaled(total, q, exponent, rule) + int(out.zero), out)
+    return _clamped(multiply_fixed_point(total, q, exponent, rule) + int(out.zero), out)
 
 
 def mean_before(
@@ -337,8 +337,8 @@ def _quantize_sums(
     """
     if round not in ("away", "even"):
         raise OpError(f"{name}: round = {round!r}; it is away or even")
-    steps: Reals = (total + zeros).astype(F) * gain + (F(out.zero) - F(zeros) * gain)
-    whole: Reals = ROUNDINGS[round](np.clip(steps, out.low, out.high))
+    steps: Floats = (total + zeros).astype(F) * gain + (F(out.zero) - F(zeros) * gain)
+    whole: Floats = ROUNDINGS[round](np.clip(steps, out.low, out.high))
     return whole.astype(out.carrier)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import QuantType, TensorType
-from qir.profiles import profile, query_of
+from qir.profiles import profile, query_for_node
 from qir.reference.interpreter import run
 
 Integers = NDArray[np.generic]
@@ -81,7 +81,7 @@ def _is_order_independent_sum(kernel: ReorderedKernel, wrap: Callable[[Graph], o
     graph = kernel.graph((1,), (1,))
     wrap(graph)
     (node,) = (n for n in graph if kernel.node.op in (n.op, *(s.op for s in n.stages)))
-    method = profile(graph.profile).resolve(query_of(node)).method
+    method = profile(graph.profile).resolve(query_for_node(node)).method
     return len(shapes) == 1 and method is not None and method.name == "shifted_sum"
 
 
@@ -117,7 +117,7 @@ def _only_consumer(node: Node) -> Node | None:
 
 
 def _is_byte_type(quant: QuantType) -> bool:
-    static = quant.kind == "uniform" and quant.grain is None and not quant.dynamic
+    static = quant.kind == "uniform" and quant.granularity is None and not quant.dynamic
     return static and quant.storage.is_integer and quant.storage.bits == 8
 
 

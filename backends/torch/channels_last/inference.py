@@ -374,7 +374,7 @@ class LayoutInference:
 
     def _add_misplaced(self, node: Node, found: list[Node]) -> None:
         """Records integers that are read as if they were NCHW, if their sizes are known."""
-        if dims.known(node.result.type.shape[1:]) is None or not node.result.uses:
+        if dims.known_shape(node.result.type.shape[1:]) is None or not node.result.uses:
             self.unpredicted.append((_computing_node(node), _UNKNOWN_SIZES))
             return
         self.strides[node.result] = contiguous_strides(_sizes(node.result))

@@ -20,50 +20,52 @@ from qir.profiles.methods import FLAG, Param, PluginMethod
 from qir.reference.embedding import starts_of
 from qir.reference.means import handed_on
 from qir.reference.method import (
-    Codes,
-    F,
+    Float32Array,
+    Integers,
     MethodCall,
-    Real32,
-    coded,
-    integers,
-    one_scale,
-    stored,
-    to_whole,
+    float32,
+    int_list,
+    quantized_result,
+    require_per_tensor,
+    round_to_int32,
+    saturate,
 )
 from qir.reference.resize import resized
 
-Arrays = Mapping[str, Codes]
+Arrays = Mapping[str, Integers]
 
 # -- embeddings -----------------------------------------------------------------------------------
 
 
-def pack_rows(table: Real32, bits: int) -> tuple[Codes, Real32, Real32]:
+def pack_rows(table: Float32Array, bits: int) -> tuple[Integers, Float32Array, Float32Array]:
     """Returns integers, scales and offsets of rows of floats, as torch's prepack ops compute them.
 
     Rows have 8 bits, or 4 or 2 with scales and offsets in half precision.
     """
     least, most = table.min(1, keepdims=True), table.max(1, keepdims=True)
-    steps = F((1 << bits) - 1)
+    steps = float32((1 << bits) - 1)
     if bits == 8:
         scale, plus = (most - least) / steps, least
-        by = steps / ((most - least) + F(1e-8))
+        by = steps / ((most - least) + float32(1e-8))
     else:
-        plus = least.astype(np.float16).astype(F)
+        plus = least.astype(np.float16).astype(float32)
         span = most - plus
-        scale = np.where(span == 0, F(1), span / steps).astype(np.float16).astype(F)
-        scale = np.where(scale == 0, F(1), scale)
-        by = F(1) / scale
+        scale = np.where(span == 0, float32(1), span / steps).astype(np.float16).astype(float32)
+        scale = np.where(scale == 0, float32(1), scale)
+        by = float32(1) / scale
     codes = np.clip(np.rint((table - plus) * by), 0, steps).astype(np.uint8)
     return codes, scale.reshape(-1), plus.reshape(-1)
 
 
-def unpack_rows(codes: Codes, scale: Real32, plus: Real32) -> Real32:
+def unpack_rows(codes: Integers, scale: Float32Array, plus: Float32Array) -> Float32Array:
     """Returns the floats of packed rows: integers times scale plus offset, rounded once."""
-    parts = np.broadcast_arrays(codes.astype(F), scale.astype(F)[:, None], plus.astype(F)[:, None])
+    parts = np.broadcast_arrays(
+        codes.astype(float32), scale.astype(float32)[:, None], plus.astype(float32)[:, None]
+    )
     return fma(*parts)
 
 
-def embed_packed_rows(call: MethodCall, arrays: Arrays) -> Codes:
+def embed_packed_rows(call: MethodCall, arrays: Arrays) -> Integers:
     """Returns rows as floats, or their sums bag by bag.
 
     Each row adds its offset to the sum, then integers times scale with one rounding. A weight is
@@ -90,33 +92,36 @@ def embed_packed_rows(call: MethodCall, arrays: Arrays) -> Codes:
     return made.reshape(*rows.shape, -1) if call.op == "embedding" else made
 
 
-def _row_parameters(call: MethodCall, shape: tuple[int, ...]) -> tuple[Real32, Real32]:
+def _row_parameters(call: MethodCall, shape: tuple[int, ...]) -> tuple[Float32Array, Float32Array]:
     """Returns the scale and offset of each row, as packing stores them."""
     held = call.map("w").over(shape)
     kind = np.dtype(np.float16) if call.rule.params.round == "f16" else np.dtype(np.float32)
-    scale, zero = held.scale.astype(F), held.zero.astype(F)
+    scale, zero = held.scale.astype(float32), held.zero.astype(float32)
     # Packing stores an offset in the place of a zero point.
-    plus = (zero * -scale) if held.plus is None else held.plus.astype(F)
+    plus = (zero * -scale) if held.plus is None else held.plus.astype(float32)
     if held.plus is not None and np.any(zero):
         raise OpError(f"{call.op}: a row has an offset or a zero point, not both")
     if any(a.ndim and a.shape[1:] != (1,) for a in (scale, plus)):
         raise OpError(f"{call.op}: the scales of w are not one a row")
-    full = (np.broadcast_to(a.astype(kind).astype(F).reshape(-1), shape[:1]) for a in (scale, plus))
+    full = (
+        np.broadcast_to(a.astype(kind).astype(float32).reshape(-1), shape[:1])
+        for a in (scale, plus)
+    )
     one, other = full
     return one, other
 
 
 def _sum_bags(
-    w: Codes,
+    w: Integers,
     rows: NDArray[np.int64],
-    starts: Codes,
-    scale: Real32,
-    plus: Real32,
-    share: Codes | None,
-) -> Real32:
+    starts: Integers,
+    scale: Float32Array,
+    plus: Float32Array,
+    share: Integers | None,
+) -> Float32Array:
     """Returns the sums of all bags, computed for one row of each bag at a time."""
     lengths = np.diff(starts)
-    total = np.zeros((len(lengths), w.shape[1]), F)
+    total = np.zeros((len(lengths), w.shape[1]), float32)
     with np.errstate(all="ignore"):
         for place in range(int(lengths.max(initial=0))):
             bags = np.flatnonzero(lengths > place)
@@ -124,9 +129,9 @@ def _sum_bags(
             row = rows[at]
             by, more = scale[row], plus[row]
             if share is not None:
-                own = share.reshape(-1)[at].astype(F)
+                own = share.reshape(-1)[at].astype(float32)
                 by, more = by * own, more * own
-            codes = w[row].astype(F)
+            codes = w[row].astype(float32)
             start = total[bags] + more[:, None]
             total[bags] = fma(codes, np.broadcast_to(by[:, None], codes.shape), start)
     return total
@@ -141,22 +146,22 @@ class _AxisPositions:
 
     low: NDArray[np.int64]
     high: NDArray[np.int64]
-    near: Real32
-    far: Real32
+    near: Float32Array
+    far: Float32Array
 
 
-def bilinear(call: MethodCall, arrays: Arrays, *, lanes: int = 0, after: bool = False) -> Codes:
+def bilinear(call: MethodCall, arrays: Arrays, *, lanes: int = 0, after: bool = False) -> Integers:
     """Interpolates integers in float32, along height and then width.
 
     The zero point is subtracted and added again; `after` adds it after rounding. `lanes` is the
     number of channels in a vector of the channels_last kernel: vectors and the channels left over
     each fuse multiply and add, in different orders.
     """
-    x, out = call.affine("x"), coded(call)
-    one_scale(call.op, x, out)
+    x, out = call.affine("x"), quantized_result(call)
+    require_per_tensor(call.op, x, out)
     if not x.same_map(out):
         return handed_on(partial(bilinear, lanes=lanes, after=after), call, arrays)
-    scales, axes = _float_list(call.attrs, "scales"), integers(call.attrs, "axes")
+    scales, axes = _float_list(call.attrs, "scales"), int_list(call.attrs, "axes")
     over, made = resized(arrays["x"], arrays.get("sizes"), scales, axes)
     _require_bilinear(call, over)
     codes = arrays["x"]
@@ -178,8 +183,8 @@ def bilinear(call: MethodCall, arrays: Arrays, *, lanes: int = 0, after: bool = 
         for along in zip(held, made, steps, strict=True)
     )
 
-    def take(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Real32:
-        return codes.take(rows, over[0]).take(columns, over[1]).astype(F)
+    def take(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Float32Array:
+        return codes.take(rows, over[0]).take(columns, over[1]).astype(float32)
 
     four = [take(r, c) for r in (height.low, height.high) for c in (width.low, width.high)]
     down = [_along_axis(v, over[0], codes.ndim) for v in (height.near, height.far)]
@@ -205,38 +210,38 @@ def _require_bilinear(call: MethodCall, over: Sequence[int]) -> None:
 def _source_step(call: MethodCall, size: int, to: int, scale: float | None) -> np.float32:
     """Returns ATen's area_pixel_compute_scale: by the scale where one is given, else by sizes."""
     if call.attrs["coordinates"] == "align_corners":
-        return F(size - 1) / F(to - 1) if to > 1 else F(0)
-    return F(size) / F(to) if scale is None else F(1 / scale)
+        return float32(size - 1) / float32(to - 1) if to > 1 else float32(0)
+    return float32(size) / float32(to) if scale is None else float32(1 / scale)
 
 
 def _interpolation_positions(
     size: int, to: int, step: np.float32, corners: bool, *, fused: bool
 ) -> _AxisPositions:
     """Returns positions in float32; half-pixel ones by one fused multiply-add if `fused`."""
-    number = np.arange(to).astype(F)
+    number = np.arange(to).astype(float32)
     if corners:
         place = number * step
     else:
-        half = F(0.5)
+        half = float32(0.5)
         moved = number + half
         place = fma(moved, step, -half) if fused else moved * step - half
-        place = np.maximum(place, F(0))
+        place = np.maximum(place, float32(0))
     low = np.minimum(place.astype(np.int64), size - 1)
-    far = np.asarray(place - low.astype(F), F)
-    return _AxisPositions(low, np.minimum(low + 1, size - 1), F(1) - far, far)
+    far = np.asarray(place - low.astype(float32), float32)
+    return _AxisPositions(low, np.minimum(low + 1, size - 1), float32(1) - far, far)
 
 
 def _interpolate(
-    corners: Sequence[Real32], down: Sequence[Real32], right: Sequence[Real32]
-) -> Real32:
+    corners: Sequence[Float32Array], down: Sequence[Float32Array], right: Sequence[Float32Array]
+) -> Float32Array:
     a, b, c, d = corners
     upper, lower = right[0] * a + right[1] * b, right[0] * c + right[1] * d
-    return np.asarray(down[0] * upper + down[1] * lower, F)
+    return np.asarray(down[0] * upper + down[1] * lower, float32)
 
 
 def _interpolate_fused(
-    corners: Sequence[Real32], down: Sequence[Real32], right: Sequence[Real32]
-) -> Real32:
+    corners: Sequence[Float32Array], down: Sequence[Float32Array], right: Sequence[Float32Array]
+) -> Float32Array:
     """Interpolates where the first product of each sum is not rounded."""
     a, b, c, d = corners
     upper = _multiply_add(right[0], a, right[1] * b)
@@ -244,18 +249,18 @@ def _interpolate_fused(
     return _multiply_add(down[0], upper, down[1] * lower)
 
 
-def _multiply_add(a: Real32, b: Real32, c: Real32) -> Real32:
+def _multiply_add(a: Float32Array, b: Float32Array, c: Float32Array) -> Float32Array:
     return fma(*np.broadcast_arrays(a, b, c))
 
 
-def _quantized_result(reals: Real32, out: Affine, *, after: bool) -> Codes:
-    zero = F(out.zero)
+def _quantized_result(reals: Float32Array, out: Affine, *, after: bool) -> Integers:
+    zero = float32(out.zero)
     if after:
-        return stored(to_whole(reals - zero) + int(out.zero), out)
-    return stored(to_whole((reals - zero) + zero), out)
+        return saturate(round_to_int32(reals - zero) + int(out.zero), out)
+    return saturate(round_to_int32((reals - zero) + zero), out)
 
 
-def _along_axis(values: Real32, axis: int, rank: int) -> Real32:
+def _along_axis(values: Float32Array, axis: int, rank: int) -> Float32Array:
     return values.reshape([-1 if a == axis else 1 for a in range(rank)])
 
 

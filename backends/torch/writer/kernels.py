@@ -41,7 +41,7 @@ def handler(node: Node) -> Handler | None:
         return _write_nothing if all(map(_are_chosen_by_kernels, node.results[0].users)) else None
     if not any(v.type.quant for v in (*node.operands.values(), *node.results)):
         return dynamic.OPS.get(node.op) if node.inner else float_handler(node)
-    if node.op in _CONVERSIONS and any(spec(node.op).companion(slot) for slot in node.operands):
+    if node.op in _CONVERSIONS and any(spec(node.op).is_companion(slot) for slot in node.operands):
         return _write_nothing if _are_chosen_by_kernels(node) else None
     return _KERNELS.get(fused_ops(node)[0])
 
@@ -367,7 +367,7 @@ def _keeping_type(write: Handler) -> Handler:
         if node.stages:
             raise program.refuse(node, "PyTorch has no such kernel")
         quant, x = node.results[0].type.quant, next(iter(node.operands.values())).type.quant
-        if quant is None or x is None or not quant.same_map(x):
+        if quant is None or x is None or not quant.has_same_mapping(x):
             raise program.refuse(node, "its kernel keeps the scale and zero point of the data")
         return write(program, node)
 
