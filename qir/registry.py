@@ -148,10 +148,10 @@ def _found(kind: str, name: str) -> object:
     if len(found) > 1:
         owners = " and ".join(_owner(p) for p in found)
         raise PluginError(f"{short} {name!r} is claimed by {owners}; remove one of them")
-    return _load(found[0], f"{short} {name!r} of {_owner(found[0])}")
+    return _load(found[0], f"{short} {name!r}")
 
 
-def _load(point: EntryPoint, who: str) -> object:
+def _load(point: EntryPoint, what: str) -> object:
     """Returns what an entry point names; raises PluginError where it does not load or is for
     another API."""
     try:
@@ -159,24 +159,27 @@ def _load(point: EntryPoint, who: str) -> object:
             loaded: object = point.load()
     except (Exception, SystemExit) as error:
         number = _written(point.module)
-        _require_api(API if number is None else number, who, point.module)
+        _require_api(API if number is None else number, point, what)
+        who = f"{what} of {_owner(point)}"
         if isinstance(error, ModuleNotFoundError):
             raise PluginError(f"{who} needs {error.name or str(error)}") from error
         said = "it exits" if isinstance(error, SystemExit) else str(error)
         raise PluginError(f"{who} breaks: {said}") from error
-    _require_api(_stated(point.module), who, point.module)
+    _require_api(_stated(point.module), point, what)
     return loaded
 
 
-def _require_api(number: object, who: str, module: str) -> None:
+def _require_api(number: object, point: EntryPoint, what: str) -> None:
+    if number == API:
+        return
+    who = f"{what} of {_owner(point)}"
     if number is None:
-        said = f"write qir_api = {API} in {module}, or in a package above it"
+        said = f"write qir_api = {API} in {point.module}, or in a package above it"
         raise ApiError(f"{who} does not say which plugin API it is written for; {said}")
-    if number != API:
-        newer = isinstance(number, int) and number > API
-        would = "a newer qir" if newer else "a newer version of it"
-        said = f"is written for plugin API {number}, this qir has {API}"
-        raise ApiError(f"{who} {said}; install {would}")
+    newer = isinstance(number, int) and number > API
+    would = "a newer qir" if newer else "a newer version of it"
+    said = f"is written for plugin API {number}, this qir has {API}"
+    raise ApiError(f"{who} {said}; install {would}")
 
 
 def _stated(module: str) -> object:

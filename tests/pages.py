@@ -72,6 +72,7 @@ INTERNAL = (
     "qir.ir.file",
     "qir.ir.lazy_arrays",
     "qir.quantizing",
+    "qir.programs",
     "qir.qir_files",
     "qir.requantizing",
     "qir.source",

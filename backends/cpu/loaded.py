@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from qir._kernels import _cpu
 from qir.errors import DataError, InputError, OpError, UsageError
-from qir.ir.dtype import dtype_of
-from qir.ir.graph import Graph
-from qir.ir.types import TensorType
 from qir.target import Executable
 
-from .builder import Fallback
-from .profiling import StepTime, peaks, step_times
-from .program import StepRow, Tensor, chosen
-from .program_file import Listing, read
-from .sizes import text
+from .program_file import Listing, Tensor, read
+
+if TYPE_CHECKING:  # a program loads and runs without the compiler
+    from qir.ir.graph import Graph
+
+    from .builder import Fallback
+    from .profiling import StepTime
+    from .program import StepRow
+    from .sizes import Sizes
 
 
 class Loaded(Executable):
@@ -49,6 +51,10 @@ class Loaded(Executable):
 
     def signature(self) -> Graph:
         """Returns a graph of its inputs alone."""
+        from qir.ir.dtype import dtype_of
+        from qir.ir.graph import Graph
+        from qir.ir.types import TensorType
+
         graph = Graph("program")
         for name, (kind, shape) in self._listing.inputs.items():
             dtype = dtype_of(np.empty(0, kind))
@@ -65,6 +71,8 @@ class Loaded(Executable):
 
     def profile(self, inputs: Mapping[str, object], *, runs: int = 10) -> list[StepTime]:
         """Returns the time of each step; DataError as when it is called."""
+        from .profiling import step_times
+
         if runs < 1:
             raise UsageError(f"{runs} runs; it takes 1 or more")
         arrays = self._arrays(inputs)
@@ -72,10 +80,14 @@ class Loaded(Executable):
 
     def peaks(self) -> dict[str, float]:
         """Multiply-adds a second of the best case of these kernels, for int8 and f32."""
+        from .profiling import peaks
+
         return peaks(self.threads, self._isa)
 
     def describe(self) -> list[StepRow]:
         """Returns one row a step."""
+        from .program import StepRow, chosen
+
         rows = zip(self._listing.steps, self._plan.steps, strict=True)
         return [
             StepRow(name, kind, chosen(kind, self._isa), told.shape, told.bytes)
@@ -107,13 +119,13 @@ class Loaded(Executable):
     def _array(self, name: str, inputs: Mapping[str, object]) -> Tensor:
         kind, shape = self._listing.inputs[name]
         if name not in inputs:
-            raise DataError(f"input {name} is missing; the program takes {text(shape)}")
+            raise DataError(f"input {name} is missing; the program takes {_text(shape)}")
         array = np.asarray(inputs[name], order="C")
         if array.dtype != kind:
             raise DataError(f"input {name} is {array.dtype}, it takes {kind}")
         if array.shape != shape:
-            said = f"the program was compiled for {text(shape)}; compile it for other sizes"
-            raise DataError(f"input {name} is {text(array.shape)}, {said}")
+            said = f"the program was compiled for {_text(shape)}; compile it for other sizes"
+            raise DataError(f"input {name} is {_text(array.shape)}, {said}")
         return array
 
 
@@ -136,3 +148,8 @@ def _plan(listing: Listing, isa: str | None) -> _cpu.Plan:
     for told in listing.steps:
         getattr(plan, told.method)(*told.args, **told.options)
     return plan
+
+
+def _text(shape: Sizes) -> str:
+    """Returns sizes as they are printed: 1x3x32x32."""
+    return "x".join(map(str, shape)) or "a scalar"

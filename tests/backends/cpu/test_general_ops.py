@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, save
 import qir
 from qir.backends.cpu import CpuTarget
 from qir.backends.cpu import sizes as plain_sizes
-from qir.backends.cpu.target import Compiled
+from qir.backends.cpu.compiled import Compiled
 from qir.ir.dtype import F32, U8, DType, dtype
 from qir.ir.graph import Graph
 from qir.ir.text import parse

@@ -1,0 +1,135 @@
+"""A model compiled for QIR's kernels, with a program for each set of sizes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from qir.atomic import claim
+from qir.errors import DataError, UsageError
+from qir.ir.graph import Graph
+from qir.ir.origin import defaults
+from qir.ledger import Ledger
+from qir.target import Executable
+
+from . import program_file
+from .builder import Fallback
+from .profiling import StepTime, peaks
+from .program import Program, StepRow, Tensor
+from .sizes import Sizes, at_sizes, text, trial
+
+KEPT = 8
+"""Programs kept for different input sizes."""
+
+
+class Compiled(Executable):
+    """A graph ready to run on QIR's kernels, from any thread."""
+
+    def __init__(self, graph: Graph, threads: int, isa: str | None, ledger: Ledger) -> None:
+        self.graph = graph
+        """What runs, in integer form as far as it goes."""
+        self.ledger = ledger
+        """What compiling changed of the graph that was given."""
+        self.threads = threads
+        self._isa = isa
+        self._lock = threading.Lock()
+        self._programs: OrderedDict[tuple[Sizes, ...], Program] = OrderedDict()
+        self._latest: Program | None = None
+        with suppress(DataError):  # sizes left open need not go through as 1
+            self._program(trial(graph))
+
+    def __call__(self, /, **inputs: object) -> dict[str, object]:
+        """Runs it on arrays by input name; results by output name.
+
+        Raises DataError for an input that is missing, unknown, or of another type or shape.
+        """
+        arrays, program = self._ready(inputs)
+        return cast("dict[str, object]", program.run(arrays, self.threads))
+
+    def profile(self, inputs: Mapping[str, object], *, runs: int = 10) -> list[StepTime]:
+        """Returns the time of each step; DataError as when it is called."""
+        if runs < 1:
+            raise UsageError(f"{runs} runs; it takes 1 or more")
+        arrays, program = self._ready(inputs)
+        return program.profile(arrays, self.threads, runs)
+
+    def peaks(self) -> dict[str, float]:
+        """Multiply-adds a second of the best case of these kernels, for int8 and f32."""
+        return peaks(self.threads, self._isa)
+
+    def describe(self) -> list[StepRow]:
+        """Returns the steps for the sizes last run; before a first run, open sizes are 1."""
+        return self._shown.describe()
+
+    def save(
+        self, path: Path | str, sizes: Mapping[str, int] | None = None, *, force: bool = False
+    ) -> None:
+        """Writes a program file, by rename; sizes that are left open are named, or else 1.
+
+        Raises Refused where a step is a Python call, UsageError for another suffix, a size that is
+        no name of the model, and a file that is there, unless `force`.
+        """
+        path = Path(path)
+        if path.suffix.lower() != program_file.SUFFIX:
+            raise UsageError(f"{path}: program files end in {program_file.SUFFIX}")
+        claim(path, force=force)
+        inputs = trial(self.graph, sizes or {})
+        program_file.write(path, self._program(inputs).listing(), force=force)
+
+    @property
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        """The nodes that the reference computes, for the sizes that `describe` means."""
+        return self._shown.fallbacks
+
+    @property
+    def arena(self) -> int:
+        """Bytes that all values in between share."""
+        return self._shown.arena
+
+    @property
+    def _shown(self) -> Program:
+        if self._latest is None:
+            raise UsageError("the model leaves sizes open; run it once first")
+        return self._latest
+
+    def _ready(self, inputs: Mapping[str, object]) -> tuple[Mapping[str, Tensor], Program]:
+        latest = self._latest
+        if latest is not None and latest.takes(inputs):  # as in a loop: nothing is looked up
+            return cast("Mapping[str, Tensor]", inputs), latest
+        known = [value.name for value in self.graph.inputs]
+        for name in inputs:
+            if name not in known:
+                if name in defaults(self.graph.output.origins):
+                    said = "has a default, which is compiled in; the reference takes another"
+                    raise DataError(f"input {name!r} {said}")
+                raise DataError(f"no input {name!r}; the model takes {', '.join(known) or 'none'}")
+        arrays = {name: self._array(name, inputs) for name in known}
+        return arrays, self._program({name: a.shape for name, a in arrays.items()})
+
+    def _array(self, name: str, inputs: Mapping[str, object]) -> Tensor:
+        wanted = self.graph[name].type
+        if name not in inputs:
+            raise DataError(f"input {name} is missing; the model takes {text(wanted.shape)}")
+        array = np.asarray(inputs[name])
+        if array.dtype != wanted.dtype.carrier:
+            raise DataError(f"input {name} is {array.dtype}, it takes {wanted.dtype.carrier}")
+        return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+    def _program(self, sizes: Mapping[str, Sizes]) -> Program:
+        key = tuple(sizes.values())
+        with self._lock:
+            program = self._programs.get(key)
+            if program is None:
+                program = Program(at_sizes(self.graph, sizes), self._isa)
+                self._programs[key] = program
+                if len(self._programs) > KEPT:
+                    self._programs.popitem(last=False)
+            self._programs.move_to_end(key)
+            self._latest = program
+        return program
