@@ -12,7 +12,7 @@ from qir._kernels import _cpu
 from qir.errors import DataError, InputError, OpError, UsageError
 from qir.target import Executable
 
-from .program_file import Listing, Tensor, read
+from .program_file import ProgramListing, Tensor, read
 
 if TYPE_CHECKING:  # a program loads and runs without the compiler
     from qir.ir.graph import Graph
@@ -24,14 +24,17 @@ if TYPE_CHECKING:  # a program loads and runs without the compiler
 
 
 class Loaded(Executable):
-    """A program ready to run, from any thread; raises InputError for a file that is none."""
+    """A program that was read from a file, ready to run from any thread.
+
+    Raises InputError for a file that is no program.
+    """
 
     def __init__(self, path: Path, threads: int, isa: str | None = None) -> None:
         self.threads = threads
         self._isa = isa
         self._listing = read(path)
         try:
-            self._plan = _plan(self._listing, isa)
+            self._plan = _rebuilt_plan(self._listing, isa)
         except ValueError as error:
             said = str(error).partition("\n")[0][:120]
             raise InputError(f"{path}: no program for these kernels: {said}") from None
@@ -86,11 +89,11 @@ class Loaded(Executable):
 
     def describe(self) -> list[StepRow]:
         """Returns one row a step."""
-        from .program import StepRow, chosen
+        from .program import StepRow, kernel_isa
 
         rows = zip(self._listing.steps, self._plan.steps, strict=True)
         return [
-            StepRow(name, kind, chosen(kind, self._isa), told.shape, told.bytes)
+            StepRow(name, kind, kernel_isa(kind, self._isa), told.shape, told.bytes)
             for told, (name, kind) in rows
         ]
 
@@ -129,8 +132,9 @@ class Loaded(Executable):
         return array
 
 
-def _plan(listing: Listing, isa: str | None) -> _cpu.Plan:
-    """Adds the steps again; what does not fit raises ValueError or TypeError."""
+def _rebuilt_plan(listing: ProgramListing, isa: str | None) -> _cpu.Plan:
+    """Adds the recorded steps to a new plan; raises ValueError or TypeError for steps that do
+    not fit."""
     outer = [i for i, (at, _) in enumerate(listing.places) if at == _cpu.EXTERNAL]
     if len(outer) != len(listing.externals):
         raise ValueError("its buffers are not those that it brings")
@@ -142,6 +146,7 @@ def _plan(listing: Listing, isa: str | None) -> _cpu.Plan:
             size = int(np.prod(shape, dtype=object)) * kind.itemsize
         else:
             size = held.nbytes
+        # A forged file may state another size than that of the array it brings.
         if size != listing.places[number][1]:
             raise ValueError(f"buffer {number} is of another size than {each.name or 'its array'}")
     plan = _cpu.Plan(listing.arena, listing.places, isa=isa)

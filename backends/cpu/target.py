@@ -1,4 +1,4 @@
-"""The target: it compiles models, and loads programs that were compiled before."""
+"""The target `cpu`, which compiles models and loads programs that were compiled before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # program files load without the compiler
 
 
 class CpuTarget(Target):
-    """QIR's own kernels; they compute as onnxruntime does."""
+    """QIR's own kernels, which compute as onnxruntime does."""
 
     name = "cpu"
     profile = "native"
@@ -48,7 +48,7 @@ class CpuTarget(Target):
         from .compiled import Compiled
         from .grouping import group, unwrap
 
-        threads = _settings(threads, isa)
+        threads = _checked_threads(threads, isa)
         grouped, ledger = graph.copy(), Ledger()
         group(grouped, ledger)
         unwrap(grouped)
@@ -61,19 +61,18 @@ class CpuTarget(Target):
     def compile_file(
         self, path: Path, *, threads: int | None = None, isa: str | None = None
     ) -> Loaded:
-        """Reads a program file, which `Compiled.save` wrote; raises InputError for one that is
-        none."""
-        return Loaded(path, _settings(threads, isa), isa)
+        """Reads a program file that `Compiled.save` wrote; raises InputError for any other file."""
+        return Loaded(path, _checked_threads(threads, isa), isa)
 
     def observed(self, graph: Graph, names: Collection[str]) -> Observe:
-        """Runs a graph on one thread a call, each value shown as a step makes it."""
+        """Returns a runner of the graph that shows each named value as a step computes it."""
         from .observed import ObservedPrograms
 
         return ObservedPrograms(graph, names)
 
 
-def _settings(threads: int | None, isa: str | None) -> int:
-    """Returns the number of threads; raises UsageError for what cannot be."""
+def _checked_threads(threads: int | None, isa: str | None) -> int:
+    """Returns the number of threads; raises UsageError for settings that this machine has not."""
     if threads is not None and threads < 1:
         raise UsageError(f"{threads} threads; it takes 1 or more")
     try:

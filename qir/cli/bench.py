@@ -89,7 +89,7 @@ def bench(
     """
     from qir.cli.engines import fallbacks, require_kernels, say_fallbacks
     from qir.inspect import interleave
-    from qir.pipeline import KERNELS
+    from qir.programs import KERNELS
 
     require_apart([model, data], [trace])
     claim_files(trace, force=force)

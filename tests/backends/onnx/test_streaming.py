@@ -34,8 +34,8 @@ def in_parts(monkeypatch: pytest.MonkeyPatch, *, all_: bool) -> None:
     """Everything is large, or nothing is."""
     monkeypatch.setattr(lazy_arrays, "LEAST", 2 if all_ else 1 << 60)
     monkeypatch.setattr(lazy_arrays, "PIECE", 300)
-    monkeypatch.setattr(files, "STILL", 1 if all_ else 1 << 60)
-    monkeypatch.setattr(files, "_APART", 1)
+    monkeypatch.setattr(files, "LAZY_FILE_BYTES", 1 if all_ else 1 << 60)
+    monkeypatch.setattr(files, "_SPLIT_FILE_BYTES", 1)
 
 
 def load(path: Path) -> Graph:
@@ -231,7 +231,7 @@ def test_weights_of_few_bits_take_a_share_of_the_memory_of_what_they_stood_for(
 ) -> None:
     """A code to a byte would be a quarter; scales, held while they are chosen, are a 32nd."""
     monkeypatch.setattr(lazy_arrays, "KEPT", 8 * MIB)
-    monkeypatch.setattr(files, "STILL", MIB)
+    monkeypatch.setattr(files, "LAZY_FILE_BYTES", MIB)
     size = large(tmp_path / "m.onnx", 16, 2048)
     shares: dict[str, float] = {}
 
