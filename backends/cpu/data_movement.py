@@ -33,6 +33,8 @@ def quantize(b: ProgramBuilder, job: Job) -> None:
     value = job.operands["x"]
     if value.type.element != F32:
         raise CannotLower(f"x is {value.type.element}, the kernels quantize f32")
+    if job.attrs["round"] == "away":
+        raise CannotLower("it rounds halves away from zero")
     y = byte_parameters(job.result, "the result")
     low, high = job.clamp_bounds(y)
     nhwc = b.prefers_nhwc(job.result)

@@ -151,8 +151,8 @@ def in_reals(kernel: ProductKernel, arrays: Operands) -> Codes:
 # -- quantize -------------------------------------------------------------------------------------
 
 
-def _stated(rule: Rule, attrs: Mapping[str, Attr]) -> Rule:
-    """Returns the rule with what the file itself states in place of what the profile says."""
+def with_stated_rounding(rule: Rule, attrs: Mapping[str, Attr]) -> Rule:
+    """Returns the rule of a quantize or requantize with the rounding that the node itself states."""
     if not attrs["round"]:
         return rule
     stated = replace(rule.quantize, round=attrs["round"])  # type: ignore[arg-type]
@@ -163,7 +163,7 @@ def _quantized(kernel: ProductKernel, x: Codes) -> Codes:
     """Float values to quantized values, by the profile but for what the node states."""
     out = kernel.out_map
     assert out is not None
-    rule = _stated(kernel.rule, kernel.attrs)
+    rule = with_stated_rounding(kernel.rule, kernel.attrs)
     quant = kernel.result.quant
     if rule.method is not None and rule == kernel.rule and quant is not None and plain(quant):
         return methods.run(kernel, {"x": x})
@@ -185,7 +185,7 @@ def _converted(kernel: ProductKernel, codes: Codes) -> Codes:
     """Quantized values to quantized values by value, or by the method that the profile names."""
     result = kernel.result.quant
     assert result is not None
-    rule = _stated(kernel.rule, kernel.attrs)
+    rule = with_stated_rounding(kernel.rule, kernel.attrs)
     named = rule.method is not None and rule.method.name != "recode"
     if named and plain(kernel.quant("x")) and plain(result):
         return methods.run(replace(kernel, rule=rule), {"x": codes})

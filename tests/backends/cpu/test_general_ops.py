@@ -203,3 +203,19 @@ def test_weights_in_blocks_stay_integers(
     data = {"x": rng.normal(size=(2, 3, 6)).astype(np.float32)}
     wanted = interpreter.run(graph, data)["y"]
     assert np.asarray(made(**data)["y"]).tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("stated", ["even", "away"])
+def test_a_quantize_that_states_how_it_rounds_runs_compiled(stated: str) -> None:
+    text = f"""graph main {{
+      %x = input() : 1x2x3x40xf32
+      %q = quantize(%x) {{round = "{stated}"}} : 1x2x3x40x!quant.uniform<i8:f32, 0.5:3>
+      %y = dequantize(%q) : 1x2x3x40xf32
+      output(q = %q, y = %y)
+    }}"""
+    made = CpuTarget().compile(parse(text, {}))
+    assert not made.fallbacks
+    x = np.arange(-120, 120, dtype=np.float32).reshape(1, 2, 3, 40) / 4  # half are ties
+    halves = 2 * x.astype(np.float64)
+    away = np.copysign(np.floor(np.abs(halves) + 0.5), halves)
+    assert np.array_equal(made(x=x)["q"], (np.rint(halves) if stated == "even" else away) + 3)
