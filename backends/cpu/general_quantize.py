@@ -64,7 +64,8 @@ def quantize(b: ProgramBuilder, job: Job) -> None:
         sizes(value),
         lambda plan, at: plan.encode(
             job.name, at(source), at(made), shape=shape, kind=kind, low=quant.low,
-            high=quant.high, away=away, **numbers, **{name: at(held) for name, held in read.items()},
+            high=quant.high, away=away, **numbers,
+            **{name: at(held) for name, held in read.items()},
         ),
     )  # fmt: skip
 

@@ -271,7 +271,7 @@ def _method_params(b: ProgramBuilder, node: Node) -> Mapping[str, object]:
         if changed.keys() <= ACCEPTED_METHOD_PARAMS.get(node.op, frozenset()):
             differing.pop("method", None)
     if differing and name == KERNEL_PROFILE:
-        raise CannotLower(f"it states itself that it rounds by {node.attrs['round']}")
+        raise CannotLower(f"it states itself that it rounds by {node.attrs['round']!s}")
     if differing:
         raise CannotLower(f"profile {name} computes it otherwise: {', '.join(differing)}")
     return rule.method.params if rule.method else {}

@@ -152,7 +152,7 @@ def in_reals(kernel: ProductKernel, arrays: Operands) -> Codes:
 
 
 def with_stated_rounding(rule: Rule, attrs: Mapping[str, Attr]) -> Rule:
-    """Returns the rule of a quantize or requantize with the rounding that the node itself states."""
+    """Returns the rule of a quantize or requantize, with the rounding that the node states."""
     if not attrs["round"]:
         return rule
     stated = replace(rule.quantize, round=attrs["round"])  # type: ignore[arg-type]

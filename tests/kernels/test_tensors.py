@@ -220,12 +220,12 @@ def test_integers_of_a_scale_a_channel(kind: str) -> None:
 
 def test_only_halves_are_rounded_away_from_zero() -> None:
     ties = np.arange(-255.5, 256, dtype=np.float32)
-    near = np.nextafter(ties, np.float32([[-np.inf], [0], [np.inf]])).reshape(-1)
+    near = np.nextafter(ties, np.array([[-np.inf], [0], [np.inf]], np.float32)).reshape(-1)
     x = np.concatenate([ties, near])
     exact = x.astype(np.float64)
     wanted = np.copysign(np.floor(np.abs(exact) + 0.5), exact)
     got = one("encode", [x], x.shape, np.int16, shape=(1, 1, x.size), kind="i16", low=-32768,
-              high=32767, scale=np.float32([1]), zero=[0], away=True)  # fmt: skip
+              high=32767, scale=np.ones(1, np.float32), zero=[0], away=True)  # fmt: skip
     assert np.array_equal(got, wanted)
 
 
