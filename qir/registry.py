@@ -44,10 +44,16 @@ _offered: dict[tuple[str, str], object] = {}
 _entries: dict[str, Mapping[str, object]] = {}
 
 
+@cache  # each call reads the files of all distributions
+def _installed() -> Mapping[str, tuple[EntryPoint, ...]]:
+    found = entry_points()
+    return {kind: tuple(found.select(group=kind)) for kind in KINDS}
+
+
 @cache
 def _points(kind: str) -> dict[str, tuple[EntryPoint, ...]]:
     out: dict[str, tuple[EntryPoint, ...]] = {}
-    for point in entry_points(group=kind):
+    for point in _installed().get(kind, ()):
         known = out.get(point.name, ())
         if all(p.value != point.value or _owner(p) != _owner(point) for p in known):
             out[point.name] = tuple(sorted((*known, point), key=_owner))
@@ -225,6 +231,6 @@ def _number_in(source: Path) -> object:
 
 def forget() -> None:
     """Forgets what was found, so that packages installed since are seen."""
-    for kept in (_points, _names, _found):
+    for kept in (_installed, _points, _names, _found):
         kept.cache_clear()
     _entries.clear()
