@@ -46,6 +46,7 @@ from .sizes import Sizes
 LOWERINGS: dict[str, Callable[[ProgramBuilder, Job], None]] = {
     "conv2d": products.conv2d,
     "conv1d": products.conv1d,
+    "conv3d": products.conv3d,
     "gemm": products.gemm,
     "matmul": products.matmul,
     "linear": products.linear,
