@@ -16,11 +16,11 @@ from qir.analysis.kernel_groups import is_float
 from qir.errors import QirError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.profiles import profile, query_of
+from qir.profiles import profile, query_for_node
 from qir.profiles.processor import on_processor
 from qir.profiles.profile import differences
 from qir.reference.interpreter import profile_of, run_node
-from qir.reference.quantized import with_stated_rounding
+from qir.reference.quantized import with_node_rounding
 from qir.target import See
 
 from . import (
@@ -255,11 +255,11 @@ def _method_params(b: ProgramBuilder, node: Node) -> Mapping[str, object]:
     if not any(kind.quant for kind in kinds):
         return {}  # profiles are about quantized values
     name = profile_of(b.graph, node)
-    query = query_of(node)
+    query = query_for_node(node)
     with on_processor([name]):  # as the reference computes it here
         kernel_rule, rule = profile(KERNEL_PROFILE).resolve(query), profile(name).resolve(query)
     if node.op in ("quantize", "requantize"):
-        rule = with_stated_rounding(rule, node.attrs)
+        rule = with_node_rounding(rule, node.attrs)
     differing = differences(kernel_rule, rule)
     if node.op == "quantize" and node.attrs["round"] == "away":
         differing.pop("quantize.round", None)  # the general kernel knows both
