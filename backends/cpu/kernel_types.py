@@ -101,15 +101,18 @@ def constant_weight(value: Value, axis: int, slot: str) -> Weight:
         raise CannotLower(f"{slot} has scales along another axis than its output channels")
     if quant.has_float_zero:
         raise CannotLower(f"{slot} has a zero point that is no integer of its type")
+    scale = np.asarray(quant.scales(), np.float32).reshape(-1)
+    zeros = quant.zeros()
+    if quant.storage == I8 and not zeros.any():
+        return Weight(np.ascontiguousarray(data.data), scale)
     shape = [1] * value.type.rank
     shape[axis] = -1
-    zeros = quant.zeros().reshape(shape if quant.granularity else [1] * value.type.rank)
-    shifted = data.data.astype(np.int64) - zeros.astype(np.int64)
+    zeros = zeros.reshape(shape if quant.granularity else [1] * value.type.rank)
+    shifted = data.data.astype(np.int16) - zeros.astype(np.int16)
     # The kernels multiply i8 weights without zero points. u8 weights fit as long as their zero is
     # near 128.
     if shifted.size and (shifted.min() < -128 or shifted.max() > 127):
         raise CannotLower(f"{slot} less its zero does not fit i8")
-    scale = np.asarray(quant.scales(), np.float32).reshape(-1)
     return Weight(np.ascontiguousarray(shifted.astype(np.int8)), scale)
 
 
