@@ -39,6 +39,7 @@ from qir.passes.quantize.quantize_weights import QuantizeWeights, WeightStorage,
 from qir.profiles import profile as named_profile
 from qir.profiles import resolve_profile_name
 from qir.profiles.processor import on_processor
+from qir.programs import KERNELS
 from qir.qir_files import SUFFIX, profiles_of, read_qir, write_qir
 from qir.quantizing import (
     DEFAULT,
@@ -65,9 +66,6 @@ from qir.rewrite.runner.validation import Validation
 from qir.source import remember
 from qir.target import Executable, Target
 from qir.target import target as named_target
-
-KERNELS = "cpu"
-"""The target that runs models on this machine."""
 
 
 @checked
@@ -140,6 +138,29 @@ def save(
     claim(*backend.files(path)[1:], force=force)
     check(graph)
     backend.emit(graph, path, ledger, format=format, lossy=lossy)
+
+
+@checked
+def build(
+    graph: Graph,
+    *,
+    target: str,
+    format: str | None = None,
+    ledger: Ledger | None = None,
+    lossy: bool = False,
+    module: object | None = None,
+) -> object:
+    """Returns the object that `qir.save` would write for a target, such as a module of PyTorch.
+
+    `module` is the user's own, for formats that convert it, such as PyTorch's `eager`. Raises
+    UsageError for a target that has only files, and otherwise as `qir.save`.
+    """
+    check(graph)
+    ledger = ledger if ledger is not None else Ledger()
+    backend = named_target(target)
+    if module is None:
+        return backend.build(graph, ledger, format=format, lossy=lossy)
+    return backend.build(graph, ledger, format=format, lossy=lossy, module=module)
 
 
 @checked
@@ -516,12 +537,3 @@ def run(
 def compile(graph: Graph, *, target: str = KERNELS, threads: int | None = None) -> Executable:
     """Compiles a graph for a target, by default for QIR's own kernels."""
     return named_target(target).compile(graph, threads=threads)
-
-
-@checked
-def load_program(path: str | Path, *, threads: int | None = None) -> Executable:
-    """Loads a program that `save` of a compiled model wrote.
-
-    Raises InputError for a file that is no program, is damaged, or is of another version.
-    """
-    return named_target(KERNELS).compile_file(Path(path), threads=threads)

@@ -47,7 +47,7 @@ READERS: dict[str, tuple[str, tuple[Place, ...]]] = {
             Place(
                 "qir.ir.types",
                 "Array TensorType(quant dtype express rank with_shape "
-                "with_element) QuantType(low high axis dynamic scales zeros) Grain()",
+                "with_element) QuantType(low high axis dynamic scales zeros) Granularity()",
             ),
             Place(
                 "qir.calibration",

@@ -54,6 +54,7 @@ def quantize(b: ProgramBuilder, job: Job) -> None:
         raise CannotLower(f"x is {value.type.element}, the kernels quantize f32")
     quant, kind, shape = _storage_and_shape(job.result, "the result", STORAGES)
     numbers, read = _scale_and_zero(b, job, quant)
+    away = job.attrs["round"] == "away"
     source, made = b.buffer(value), b.allocate(job.result)
     b.add(
         job.name,
@@ -63,7 +64,8 @@ def quantize(b: ProgramBuilder, job: Job) -> None:
         sizes(value),
         lambda plan, at: plan.encode(
             job.name, at(source), at(made), shape=shape, kind=kind, low=quant.low,
-            high=quant.high, **numbers, **{name: at(held) for name, held in read.items()},
+            high=quant.high, away=away, **numbers,
+            **{name: at(held) for name, held in read.items()},
         ),
     )  # fmt: skip
 

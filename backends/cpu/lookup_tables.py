@@ -19,17 +19,19 @@ from qir.errors import QirError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.quantized_ops import CONVERSION_OPS
 from qir.profiles import profile, query_for_node
 from qir.profiles.processor import on_processor
 from qir.reference.interpreter import profile_name_of, run_node
+from qir.rewrite.fusing import TAILS
 
 from .builder import CannotLower, MeanSource, sizes
-from .kernel_types import CLAMPS, all_bytes, byte_parameters
+from .kernel_types import all_bytes, byte_parameters
 from .sizes import Sizes
 
 Tensor = NDArray[np.generic]
 
-_CONVERSIONS = frozenset({"quantize", "dequantize", "requantize", "cast", "identity"})
+_CONVERSIONS = CONVERSION_OPS | {"cast", "identity"}
 """Ops of quantized types that compute each element by itself."""
 _POINTWISE_OPS = frozenset(
     "add sub mul div mod floor_div squared_difference pow atan2 min max sum mean prelu where equal "
@@ -127,7 +129,7 @@ def _lookup_table(graph: Graph, node: Node, found: Mapping[Value, ByteTable]) ->
 def _is_pointwise_node(graph: Graph, node: Node) -> bool:
     """Returns whether the reference computes each element of a node by itself."""
     stages = [stage.op for stage in node.stages] or [node.op]
-    if not is_pointwise(stages[0]) or not CLAMPS.issuperset(stages[1:]):
+    if not is_pointwise(stages[0]) or not TAILS.issuperset(stages[1:]):
         return False
     if any(stage.type is not None for stage in node.stages):
         return False

@@ -1,4 +1,4 @@
-"""Conditions of the kernels of TensorFlow Lite and XNNPACK."""
+"""The conditions under which kernels of TensorFlow Lite and XNNPACK compute a group."""
 
 from __future__ import annotations
 

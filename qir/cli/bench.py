@@ -74,8 +74,9 @@ def bench(
 
     The engines take turns, so that a busy machine slows all of them alike; the ratio is the median
     over the turns of the time of each to that of the first. Spread is the range of the middle
-    half of the times. An engine that does not support the model, or data for a default, is left out
-    if another one does.
+    half of the times. With several threads a turn waits until those of the one before sleep, and
+    begins with a run that is not measured. An engine that does not support the model, or data for a
+    default, is left out if another one does.
 
     --profile shows the steps of cpu: the median time, multiply-adds a second, their share of the
     peak (what the same kernels reach in a product of large matrices, measured at the end) and bytes
@@ -88,7 +89,7 @@ def bench(
     """
     from qir.cli.engines import fallbacks, require_kernels, show_fallbacks
     from qir.inspect import time_interleaved
-    from qir.pipeline import KERNELS
+    from qir.programs import KERNELS
 
     require_distinct_files([model, data], [trace])
     claim_files(trace, force=force)
@@ -104,6 +105,7 @@ def bench(
         timings = time_interleaved(
             {e.name: lambda e=e: e.run(inputs) for e in made},  # type: ignore[misc]
             runs,
+            threads=threads,
             progress=progress,
         )
     steps = profile_of(made, inputs, runs) if profile or trace else None

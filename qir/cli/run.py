@@ -210,7 +210,7 @@ def run(
 def _runs(model: Path, engine: str, compare: str | None) -> str:
     """Returns the engine that runs a file: a program file runs on QIR's kernels alone."""
     from qir.errors import UsageError
-    from qir.pipeline import KERNELS
+    from qir.programs import KERNELS
 
     if not is_program(model):
         return engine

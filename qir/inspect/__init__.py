@@ -12,7 +12,7 @@ from qir.inspect.quantization_noise import QuantizationNoise, quantization_noise
 from qir.inspect.ranges import TensorRange, ranges
 from qir.inspect.sharing import sharing
 from qir.inspect.summary import ModelSummary, bytes_by_dtype, summarize
-from qir.inspect.timing import Timing, time_interleaved
+from qir.inspect.timing import Timing, settle, time_interleaved
 
 __all__ = [
     "Environment",
@@ -36,6 +36,7 @@ __all__ = [
     "quantized_nodes",
     "ranges",
     "sensitive",
+    "settle",
     "sharing",
     "summarize",
     "time_interleaved",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -43,7 +44,7 @@ class Axis:
         return max(room // self.stride + 1, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KernelLayer:
     """What forms look at: a convolution, a product, a sum, a pool or a concat."""
 
@@ -93,7 +94,7 @@ class KernelLayer:
         pad, n = self.ints("pad"), self.rank
         return tuple((pad[i], pad[i + n]) for i in range(n))
 
-    @property
+    @cached_property  # many forms of a convolution ask for it
     def axes(self) -> tuple[Axis, ...]:
         """The spatial axes of a convolution."""
         steps = (self.ints("stride"), self.ints("dilation"))

@@ -156,8 +156,10 @@ class _Reader:
         """Returns the line of a key in the present table, such as `zero` or `requant.zero`, or of
         an item within it; else the line of the table itself."""
         table, tail = self.place.path, tuple(key.split(".") if key else ())
+        if not tail:
+            return self._places.get(table, 1)
         within = [p for p in self._places if p[: len(table)] == table]
-        found = [p for p in within if tail and p[-len(tail) :] == tail]
+        found = [p for p in within if p[-len(tail) :] == tail]
         if not found:
             return self._places.get(table, 1)
         path = min(found, key=len)

@@ -165,7 +165,7 @@ def run_on_floats(kernel: ProductKernel, arrays: Operands) -> Integers:
 # -- quantize -------------------------------------------------------------------------------------
 
 
-def _with_node_rounding(rule: Rule, attrs: Mapping[str, Attr]) -> Rule:
+def with_node_rounding(rule: Rule, attrs: Mapping[str, Attr]) -> Rule:
     """Returns the rule with what the file itself states in place of what the profile says."""
     if not attrs["round"]:
         return rule
@@ -177,7 +177,7 @@ def _run_quantize(kernel: ProductKernel, x: Integers) -> Integers:
     """Float values to quantized values, by the profile but for what the node states."""
     out = kernel.out_map
     assert out is not None
-    rule = _with_node_rounding(kernel.rule, kernel.attrs)
+    rule = with_node_rounding(kernel.rule, kernel.attrs)
     quant = kernel.result.quant
     if rule.method is not None and rule == kernel.rule and quant is not None and is_affine(quant):
         return methods.run(kernel, {"x": x})
@@ -199,7 +199,7 @@ def _run_requantize(kernel: ProductKernel, codes: Integers) -> Integers:
     """Quantized values to quantized values by value, or by the method that the profile names."""
     result = kernel.result.quant
     assert result is not None
-    rule = _with_node_rounding(kernel.rule, kernel.attrs)
+    rule = with_node_rounding(kernel.rule, kernel.attrs)
     named = rule.method is not None and rule.method.name != "recode"
     if named and is_affine(kernel.quant("x")) and is_affine(result):
         return methods.run(replace(kernel, rule=rule), {"x": codes})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qir.backends.mxnet.writer.quantized import range_of as mxnet_range
-from qir.backends.tensorflow.writer.nodes import range_of as tensorflow_range
+from qir.backends.tensorflow.writer.nodes import range_from_type as tensorflow_range
 from qir.ir.dtype import I8, U8, DType
 from qir.ir.types import DeclaredBounds, uniform
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qir.backends.ipex.edges import kept
+from qir.backends.ipex.edges import only_read_by_layers
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.rewrite import run_passes
@@ -27,7 +27,7 @@ def is_ipex(row: Row) -> bool:
 def tensors(row: Row, name: str) -> str:
     """Returns the digest of the quantized tensors and the results that QIR predicts."""
     graph, _ = quantized(row, name)
-    grouped = run_passes(kept(graph, Ledger()), [Group("ipex-2.8")], Ledger())
+    grouped = run_passes(only_read_by_layers(graph, Ledger()), [Group("ipex-2.8")], Ledger())
     results = {held.name: name for name, held in grouped.outputs.items()}
     found = predicted(grouped, *results)
     classes = {said: np.asarray(found.pop(held)).argmax(1) for held, said in results.items()}

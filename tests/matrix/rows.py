@@ -15,7 +15,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 import qir
-from qir.backends.ipex.edges import kept
+from qir.backends.ipex.edges import only_read_by_layers
 from qir.calibration import Statistics
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
@@ -191,7 +191,7 @@ def _ipex(row: Row, graph: Graph) -> Measured:
     ours, made = predicted_ipex(graph), target(row.target)
     found = {}
     for name in ours:
-        only = kept(graph, Ledger())
+        only = only_read_by_layers(graph, Ledger())
         only.remove(only.output)
         only.add("output", {name: only[name]})
         only.prune()
@@ -202,7 +202,9 @@ def _ipex(row: Row, graph: Graph) -> Measured:
 
 def predicted_ipex(graph: Graph) -> dict[str, Array]:
     """Returns the quantized tensors that QIR predicts for IPEX, by name."""
-    return predicted(run_passes(kept(graph, Ledger()), [Group("ipex-2.8")], Ledger()))
+    return predicted(
+        run_passes(only_read_by_layers(graph, Ledger()), [Group("ipex-2.8")], Ledger())
+    )
 
 
 def digest(arrays: Arrays) -> str:

@@ -1,4 +1,5 @@
-"""Fuses consecutive activations, as a runtime does that drops those which clamp nothing."""
+"""Merges consecutive activations, as ClipQuantFusion and similar optimizer passes of onnxruntime
+do."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from qir.rewrite.preparation import Preparation
 
 
 def join_activations(graph: Graph, prepared: Preparation) -> int:
-    """Fuses two consecutive activations, if the profile's runtime drops what clamps nothing.
+    """Merges two consecutive activations, if the profile's runtime drops those that clamp nothing.
 
-    A relu is folded into a following clip; the last one before a quantize is removed where it
-    clamps no quantized value. Returns how many were removed.
+    A relu is merged into a following clip. One before a quantize is removed if it clamps no
+    integer. Returns how many were removed.
     """
     if not drops_tails(prepared.profile):
         return 0
@@ -29,7 +30,7 @@ def join_activations(graph: Graph, prepared: Preparation) -> int:
             graph.set_attrs(last, **{**last.attrs, "min": least})
             graph.set_operand(last, "x", first.operands["x"])
             gone, said = first, "relu is part of the clip after it"
-        elif _before_codes(last):
+        elif _is_redundant_before_quantize(last):
             graph.replace(last.result, first.result)
             gone, said = last, f"{last.op} clamps nothing, and is dropped"
         else:
@@ -40,9 +41,8 @@ def join_activations(graph: Graph, prepared: Preparation) -> int:
     return count
 
 
-def _before_codes(node: Node) -> bool:
-    """Returns whether one quantize alone reads an activation that cuts none of its quantized
-    values."""
+def _is_redundant_before_quantize(node: Node) -> bool:
+    """Returns whether only a quantize reads an activation, and clamps as much itself."""
     use = node.result.only_use
     quant = use.node.result.type.quant if use and use.node.op == "quantize" else None
     static = quant is not None and not quant.dynamic and quant.granularity is None

@@ -96,7 +96,7 @@ def tanh_between(x: Integers, x_map: Affine, out: Affine, *, newton: bool = Fals
     _alone("tanh_between", x_map, out, 2.0**-15)
     if newton and float(x_map.scale) in (2.0**-12, 2.0**-11):
         twice = 0 if float(x_map.scale) == 2.0**-12 else 1
-        return saturate(SHORT.tanh(SHORT.power(x.astype(np.int64), twice), 3), out)
+        return saturate(SHORT.tanh(SHORT.times_power_of_2(x.astype(np.int64), twice), 3), out)
     data = _eighths(x, x_map)
     places = np.abs(data)
     value = np.where(places >> 8 >= 255, 0xFFFF << 8, _between(places, 8))

@@ -1,5 +1,7 @@
-"""TensorFlow Lite's layers of float data and 8- or 4-bit weights. Data are quantized at run time
-per row or image, and integer sums are dequantized."""
+"""TensorFlow Lite's hybrid layers: float data, and weights of 8 or 4 bits.
+
+Data are quantized at run time per row or image, and integer sums are dequantized.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from qir.profiles.methods import FLAG, Param, PluginMethod
 from qir.reference.method import Float32Array, Integers, MethodCall, float32
 
 _AWAY = ROUNDINGS["away"]
-_LONG, _MANY = 32, 4
+_MIN_PACKED_TERMS, _MIN_PACKED_ROWS = 32, 4
 """Four-bit weights are packed in rows of so many, where there are as many rows."""
 Arrays = Mapping[str, Integers]
 Numbers = tuple[Float32Array, Float32Array, Float32Array]
@@ -26,17 +28,17 @@ Numbers = tuple[Float32Array, Float32Array, Float32Array]
 # -- quantized data -------------------------------------------------------------------------------
 
 
-def _clear(rows: Integers) -> Float32Array:
-    """Rows of float32 that have a least and a greatest number."""
+def _finite_rows(rows: Integers) -> Float32Array:
+    """Returns rows as float32; raises OpError for infinities and NaN."""
     reals: Float32Array = rows.astype(float32)
     if reals.size and not np.isfinite(reals).all():
         raise OpError("data quantized at run time are finite")
     return reals
 
 
-def reached(rows: Integers) -> Numbers:
-    """Quantized values from -127 to 127 around zero."""
-    reals = _clear(rows)
+def quantize_symmetric(rows: Integers) -> Numbers:
+    """Quantizes rows to -127..127 without zero points."""
+    reals = _finite_rows(rows)
     reach = np.abs(reals).max(1, initial=0, keepdims=True)
     still = reach == 0
     kept = np.where(still, float32(1), reach)
@@ -45,16 +47,16 @@ def reached(rows: Integers) -> Numbers:
     return codes.astype(float32), scale, np.zeros_like(scale)
 
 
-def _ends(reals: Float32Array) -> tuple[Float32Array, Float32Array, NDArray[np.bool_]]:
+def _ranges_with_zero(reals: Float32Array) -> tuple[Float32Array, Float32Array, NDArray[np.bool_]]:
     least = np.minimum(reals.min(1, initial=0, keepdims=True), float32(0))
     most = np.maximum(reals.max(1, initial=0, keepdims=True), float32(0))
     return least, most, least == most
 
 
-def spanned(rows: Integers) -> Numbers:
-    """Quantized values from -128 to 127 between the ends, in float64 but for the scale."""
-    reals = _clear(rows)
-    least, most, still = _ends(reals)
+def quantize_affine(rows: Integers) -> Numbers:
+    """Quantizes rows to -128..127 with zero points, in float64 except for the scale."""
+    reals = _finite_rows(rows)
+    least, most, still = _ranges_with_zero(reals)
     step = np.where(still, 1.0, np.asarray(most - least, np.float64) / 255.0)
     low, high = least / step, most / step
     nearer = 128 + np.abs(low) < 127 + np.abs(high)
@@ -65,10 +67,10 @@ def spanned(rows: Integers) -> Numbers:
     return np.where(still, float32(0), codes), scale, zero
 
 
-def inverted(rows: Integers) -> Numbers:
-    """Returns the same in float32, by a gain whose inverse is the scale: XNNPACK's."""
-    reals = _clear(rows)
-    least, most, still = _ends(reals)
+def quantize_affine_xnnpack(rows: Integers) -> Numbers:
+    """Quantizes rows as XNNPACK does: in float32, by a gain whose inverse is the scale."""
+    reals = _finite_rows(rows)
+    least, most, still = _ranges_with_zero(reals)
     gain = np.where(still, float32(1), float32(255) / np.where(still, float32(1), most - least))
     low, high = least * gain, most * gain
     above = (low + float32(-128)) + (high + float32(127)) > 0
@@ -85,8 +87,8 @@ def inverted(rows: Integers) -> Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sums:
-    """Integer sums, channels last, with the scales of data and weights, and the bias."""
+class _IntegerSums:
+    """Integer sums in NHWC, with the scales of data and weights, and the bias."""
 
     sums: Float32Array
     data: Float32Array
@@ -96,28 +98,28 @@ class _Sums:
     def plus(self, product: Float32Array) -> Float32Array:
         return product if self.bias is None else np.asarray(self.bias + product, float32)
 
-    def together(self) -> Float32Array:
-        """By the product of both scales."""
+    def times_scale_product(self) -> Float32Array:
+        """Returns floats: sums times the product of both scales."""
         return self.plus(self.sums * (self.data * self.weights))
 
-    def apart(self) -> Float32Array:
-        """By the weights' scale first."""
+    def times_weights_first(self) -> Float32Array:
+        """Returns floats: sums times the weights' scale, then the data's."""
         return self.plus((self.sums * self.weights) * self.data)
 
-    def data_first(self) -> Float32Array:
-        """By the data's scale first."""
+    def times_data_first(self) -> Float32Array:
+        """Returns floats: sums times the data's scale, then the weights'."""
         return self.plus((self.sums * self.data) * self.weights)
 
-    def fused(self) -> Float32Array:
-        """By the data's scale first, then a multiply-add."""
+    def times_data_fused(self) -> Float32Array:
+        """Returns floats: sums times the data's scale, then a fused multiply-add."""
         parts = (self.sums * self.data, self.weights)
         zero = np.zeros((), float32) if self.bias is None else self.bias
         return fma(*np.broadcast_arrays(*parts, zero))
 
 
-def _summed(
+def _integer_sums(
     call: MethodCall, arrays: Arrays, how: Callable[[Integers], Numbers], *, pixels: bool = False
-) -> _Sums:
+) -> _IntegerSums:
     data, weight = ("a", "b") if call.op == "matmul" else ("x", "w")
     quant = call.types[weight].quant
     if quant is not None and quant.granularity is not None and quant.axis is None:
@@ -135,15 +137,15 @@ def _summed(
     scales: Float32Array = np.asarray(of.scale, float32)
     bias = arrays["bias"].astype(float32) if "bias" in arrays else None
     if pixels:
-        sums, scale = _multiplied(call, arrays["x"], w[:, :, 0, 0].T, how)
+        sums, scale = _matmul_sums(call, arrays["x"], w[:, :, 0, 0].T, how)
     elif call.op == "conv2d":
-        sums, scale = _convolved(call, arrays["x"], w, how)
+        sums, scale = _conv_sums(call, arrays["x"], w, how)
     else:
-        sums, scale = _multiplied(call, arrays[data], w, how)
-    return _Sums(sums, scale, scales, bias)
+        sums, scale = _matmul_sums(call, arrays[data], w, how)
+    return _IntegerSums(sums, scale, scales, bias)
 
 
-def _multiplied(
+def _matmul_sums(
     call: MethodCall, x: Integers, w: Integers, how: Callable[[Integers], Numbers]
 ) -> tuple[Float32Array, Float32Array]:
     codes, scale, zero = how(x.reshape(-1, x.shape[-1]))
@@ -152,10 +154,10 @@ def _multiplied(
     return accumulate.matmul(whole, right).astype(float32), scale.reshape(*x.shape[:-1], 1)
 
 
-def _convolved(
+def _conv_sums(
     call: MethodCall, x: Integers, w: Integers, how: Callable[[Integers], Numbers]
 ) -> tuple[Float32Array, Float32Array]:
-    """Sums with their channels last; padding is what zero means."""
+    """Returns sums in NHWC; padding is what the zero point means."""
     codes, scale, zero = how(x.reshape(len(x), -1))
     whole = (codes - zero).astype(np.int64).reshape(x.shape)
     named = {n: call.attrs[n] for n in ("stride", "pad", "dilation", "groups", "layout")}
@@ -164,117 +166,128 @@ def _convolved(
     return last.astype(float32), scale.reshape(-1, 1, 1, 1)
 
 
-def _pointwise(call: MethodCall) -> bool:
-    """Returns whether a convolution looks at each pixel alone, and at every one."""
+def _is_pointwise(call: MethodCall) -> bool:
+    """Returns whether a convolution reads each pixel, and one pixel for each result."""
     attrs, kernel = call.attrs, tuple(call.types["w"].shape[2:])
     steps = [attrs[name] for name in ("stride", "pad")]
     return kernel == (1, 1) and steps == [(1, 1), (0, 0, 0, 0)] and attrs["groups"] == 1
 
 
-def _of_pixels(call: MethodCall, arrays: Arrays) -> Integers:
-    """Returns a convolution of pixels alone, each with a scale and a zero point of its own."""
+def _pointwise_conv(call: MethodCall, arrays: Arrays) -> Integers:
+    """Computes a 1x1 convolution, in which each pixel has a scale and zero point of its own."""
     last = call.attrs["layout"] == "NHWC"
     x = arrays["x"] if last else np.moveaxis(arrays["x"], 1, -1)
-    made = _summed(call, {**arrays, "x": x}, inverted, pixels=True)
-    return _laid(call, made.fused())
+    made = _integer_sums(call, {**arrays, "x": x}, quantize_affine_xnnpack, pixels=True)
+    return _in_layout(call, made.times_data_fused())
 
 
-def _laid(call: MethodCall, made: Integers) -> Integers:
-    """Returns a result with its channels where the layout has them."""
+def _in_layout(call: MethodCall, made: Integers) -> Integers:
+    """Returns an NHWC result in the layout of the op."""
     if call.op != "conv2d" or call.attrs["layout"] == "NHWC":
         return made
     return np.ascontiguousarray(np.moveaxis(made, -1, 1))
 
 
-def _alone(call: MethodCall) -> bool:
-    """Returns whether a convolution's channels are each convolved by itself."""
+def _is_depthwise(call: MethodCall) -> bool:
+    """Returns whether each channel has filters of its own."""
     return call.op == "conv2d" and call.types["w"].shape[1] == 1 and call.attrs["groups"] != 1
 
 
 def dynamic_rows(call: MethodCall, arrays: Arrays, *, reach: bool = False) -> Integers:
-    """As the kernels have it: data between their ends, or around zero where files say so."""
-    return _summed(call, arrays, reached if reach else spanned).together()
+    """Computes a layer as TensorFlow Lite's own kernel; `reach` quantizes data symmetrically."""
+    return _integer_sums(
+        call, arrays, quantize_symmetric if reach else quantize_affine
+    ).times_scale_product()
 
 
 def dynamic_conv(call: MethodCall, arrays: Arrays, *, lanes: int = 0) -> Integers:
-    """As the kernels have it: data around zero where weights have one scale, or equal ones, else
-    between their ends, and sums times the weights' scales first, but for channels convolved by
-    themselves.
+    """Computes a convolution as TensorFlow Lite's own kernels.
 
-    With vectors of `lanes` that is so of vectors of such channels alone, and next to these the
-    data's scale is first.
+    Data are quantized symmetrically where all scales of the weights are equal; otherwise affinely,
+    and sums are multiplied by the weights' scales first, except for depthwise ones. Vectors of
+    `lanes` channels of a depthwise convolution multiply by the weights' scales first, the channels
+    left over by the data's.
     """
     scales = np.ravel(call.affine("w").scale)
-    if len(scales) == 1 or (not _alone(call) and np.all(scales == scales[0])):
-        return _laid(call, _summed(call, arrays, reached).together())
-    made = _summed(call, arrays, spanned)
-    if _alone(call) == (lanes == 0):
-        return _laid(call, made.together())
+    if len(scales) == 1 or (not _is_depthwise(call) and np.all(scales == scales[0])):
+        return _in_layout(
+            call, _integer_sums(call, arrays, quantize_symmetric).times_scale_product()
+        )
+    made = _integer_sums(call, arrays, quantize_affine)
+    if _is_depthwise(call) == (lanes == 0):
+        return _in_layout(call, made.times_scale_product())
     if not lanes:
-        return _laid(call, made.apart())
+        return _in_layout(call, made.times_weights_first())
     channels = made.sums.shape[-1]
     body = np.arange(channels) < channels // lanes * lanes
-    return _laid(call, np.where(body, made.apart(), made.data_first()))
+    return _in_layout(call, np.where(body, made.times_weights_first(), made.times_data_first()))
 
 
 def dynamic_fused(call: MethodCall, arrays: Arrays) -> Integers:
-    """As XNNPACK has it."""
-    return _laid(call, _summed(call, arrays, inverted).fused())
+    """Computes a layer as XNNPACK."""
+    return _in_layout(call, _integer_sums(call, arrays, quantize_affine_xnnpack).times_data_fused())
 
 
 def dynamic_fused_conv(
     call: MethodCall, arrays: Arrays, *, lanes: int, unread: bool = False
 ) -> Integers:
-    """As XNNPACK has it, which leaves channels convolved by themselves to a kernel of `lanes`, and
-    brings pixels that are looked at alone to quantized values one by one; `unread`: it reads
-    nothing but padding."""
-    if _alone(call):
+    """Computes a convolution as XNNPACK.
+
+    Depthwise ones are left to a kernel of TensorFlow Lite with vectors of `lanes`; 1x1 ones
+    quantize each pixel. With `unread` the kernel reads nothing but padding, which is a defect.
+    """
+    if _is_depthwise(call):
         return dynamic_conv(call, arrays, lanes=lanes)
     if unread:
         arrays = {**arrays, "x": np.zeros_like(arrays["x"])}
-    if _pointwise(call):
-        return _of_pixels(call, arrays)
+    if _is_pointwise(call):
+        return _pointwise_conv(call, arrays)
     return dynamic_fused(call, arrays)
 
 
 def dynamic_even(call: MethodCall, arrays: Arrays) -> Integers:
-    """As XNNPACK has it of rows of weights of even length, and as the kernels have others."""
+    """Computes a layer as XNNPACK if weights have an even number of terms, else as TensorFlow
+    Lite."""
     if arrays["w"].shape[-1] % 2:
         return dynamic_rows(call, arrays)
     return dynamic_fused(call, arrays)
 
 
 def dynamic_packed(call: MethodCall, arrays: Arrays) -> Integers:
-    """Of four-bit weights with one scale: of one row that is a scale a row, which XNNPACK takes;
-    four and more even rows of 32 and more count them from -7 up, and what that is too much is
-    added to the bias first; others are as `dynamic_rows` has them."""
+    """Computes a layer with 4-bit weights of one scale.
+
+    One row is XNNPACK's. Four and more rows of at least 32 terms are packed: weights are stored
+    plus 7, and the excess is added to the bias first. Others are computed by `dynamic_rows`.
+    """
     count, size = arrays["w"].shape
     if count == 1:
         return dynamic_even(call, arrays)
-    if count < _MANY or size < _LONG or size % 2:
+    if count < _MIN_PACKED_ROWS or size < _MIN_PACKED_TERMS or size % 2:
         return dynamic_rows(call, arrays)
     if np.any(arrays["w"].astype(np.int64) < -7):
         raise OpError(f"{call.op}: where four-bit weights are packed, -8 spills into another")
     seen: list[Float32Array] = []
 
     def rows(x: Integers) -> Numbers:
-        codes, scale, zero = reached(x)
+        codes, scale, zero = quantize_symmetric(x)
         seen.append(codes)
         return codes, scale, zero
 
-    made = _summed(call, {**arrays, "w": arrays["w"].astype(np.int16) + 7}, rows)
+    made = _integer_sums(call, {**arrays, "w": arrays["w"].astype(np.int16) + 7}, rows)
     total = (float32(-7) * seen[0].sum(1, keepdims=True)).reshape(made.data.shape)
     start = made.plus((total * made.data) * made.weights)
     return np.asarray(start + (made.sums * made.data) * made.weights, float32)
 
 
 def dynamic_blocks(call: MethodCall, arrays: Arrays, *, cut: bool = False) -> Integers:
-    """Of four-bit weights with scales in blocks of terms, as XNNPACK has them on processors with
-    VNNI: scales are rounded to bfloat16, or `cut` to it, quantized values of data are counted from
-    -128, and a block's sum is added in one rounding to those before."""
-    terms, (steps, size) = arrays["w"].shape[1], _steps(call, cut=cut)
+    """Computes a layer with block-quantized 4-bit weights, as XNNPACK does on processors with VNNI.
+
+    Scales are rounded to bfloat16, or truncated if `cut`. Data count from -128. The sum of each
+    block is added to the previous ones with one rounding.
+    """
+    terms, (steps, size) = arrays["w"].shape[1], _bfloat16_scales(call, cut=cut)
     whole = arrays["w"].astype(np.int64)
-    codes, scale, zero = inverted(arrays["x"].reshape(-1, terms))
+    codes, scale, zero = quantize_affine_xnnpack(arrays["x"].reshape(-1, terms))
     counted = codes.astype(np.int64) + 128
     start = np.zeros(len(whole), float32)
     for number in range(steps.shape[1]):
@@ -291,8 +304,8 @@ def dynamic_blocks(call: MethodCall, arrays: Arrays, *, cut: bool = False) -> In
     return np.asarray(made.reshape(*arrays["x"].shape[:-1], len(whole)), float32)
 
 
-def _steps(call: MethodCall, *, cut: bool) -> tuple[Float32Array, int]:
-    """Returns the scales of a row's blocks as bfloat16, and how many terms a block has."""
+def _bfloat16_scales(call: MethodCall, *, cut: bool) -> tuple[Float32Array, int]:
+    """Returns the scales of each row's blocks as bfloat16, and the block size."""
     quant, of = call.types["w"].quant, call.map("w")
     blocks = {} if quant is None or quant.granularity is None else dict(quant.granularity.blocks)
     size, terms = blocks.get(1, 0), call.types["w"].shape[1]

@@ -31,7 +31,7 @@ from qir.reference.method import (
 from qir.reference.products import ProductKernel, integer_product
 from qir.reference.table import compute
 
-from .fixed import LONG, away, bits_of, reciprocal
+from .fixed import LONG, bit_length, reciprocal, shift_right_rounding
 
 Whole = NDArray[np.int64]
 _AWAY = ROUNDINGS["away"]
@@ -114,18 +114,18 @@ def fixed_quotient(a: Integers, b: Integers, a_map: Affine, b_map: Affine, out: 
         raise OpError("fixed_quotient: a divisor is zero")
     over, under = np.where(under < 0, -over, over), np.abs(under)
     inverse, shift = reciprocal(under, 31)
-    room = 31 - bits_of(np.where(over < 0, -over - 1, over) * 2 + 1) + 1
-    quotient = LONG.times(LONG.wrap(over << room), inverse)
+    room = 31 - bit_length(np.where(over < 0, -over - 1, over) * 2 + 1) + 1
+    quotient = LONG.multiply(LONG.wrap(over << room), inverse)
     by = float(float32(a_map.scale) / float32(float32(b_map.scale) * float32(out.scale)))
     factor, exponent = to_fixed_point(by)
-    made = _down(LONG.times(quotient, factor), shift + room - exponent)
+    made = _down(LONG.multiply(quotient, factor), shift + room - exponent)
     return saturate(made + int(out.zero), out)
 
 
 def _down(x: Whole, by: Whole) -> Whole:
     """x / 2^by, halves away from zero; beyond 31 a shift counts from zero again, as on x86."""
     beyond = by > 31
-    near = away(x, np.where(beyond, 0, by))
+    near = shift_right_rounding(x, np.where(beyond, 0, by))
     return np.where(beyond, (x >> (by & 31)) + (x >= 0), near)
 
 

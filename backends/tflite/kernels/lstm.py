@@ -22,7 +22,7 @@ from qir.profiles.methods import PluginMethod
 from qir.reference.fixed_point import multiply_fixed_point, to_fixed_point
 from qir.reference.method import Integers, MethodCall, float32
 
-from .fixed import SHORT, away
+from .fixed import SHORT, shift_right_rounding
 
 Whole = NDArray[np.int64]
 Arrays = Mapping[str, Integers]
@@ -68,8 +68,10 @@ def fixed_cell(call: MethodCall, arrays: Arrays, results: Results) -> tuple[Inte
     for number, x in enumerate(steps):
         i, o, f, new = (gate.sums(x, h, call.rule) for gate in gates)
         i, o, f = (SHORT.logistic(part, 3) for part in (i, o, f))
-        kept = away(f * c, np.array(15))
-        c = _short(kept + SHORT.wrap(away(i * SHORT.tanh(new, 3), np.array(30 + exponent))))
+        kept = shift_right_rounding(f * c, np.array(15))
+        c = _short(
+            kept + SHORT.wrap(shift_right_rounding(i * SHORT.tanh(new, 3), np.array(30 + exponent)))
+        )
         out = multiply_fixed_point(o * SHORT.tanh(c, 15 + exponent), *by, call.rule) + int(
             state.zero
         )

@@ -18,7 +18,7 @@ from qir.reference.method import Integers, MethodCall, saturate
 from qir.reference.products import ProductKernel, integer_product
 from qir.reference.transposed import transposed
 
-from .sums_and_means import DOUBLE, eighth, fixed_recode, fixed_sum
+from .sums_and_means import DOUBLE, fixed_recode, fixed_sum, to_8_fraction_bits
 
 
 def _up(rule: Rule) -> Rule:
@@ -46,7 +46,7 @@ def short_recode(x: Integers, x_map: Affine, out: Affine) -> Integers:
     if x_map.axis is not None:
         raise OpError("short_recode: one scale a tensor, not one a channel")
     value = x.astype(np.int64) - int(x_map.zero)
-    return saturate(((value * eighth(ratio) + 128) >> 8) + int(out.zero), out)
+    return saturate(((value * to_8_fraction_bits(ratio) + 128) >> 8) + int(out.zero), out)
 
 
 def transposed_vectors(

@@ -1,10 +1,9 @@
-"""How torch's quantized kernels compute what is not "accumulate and round once".
+"""Quantized elementwise kernels of torch that do not compute a sum and round once.
 
-Vectors of integers are computed one way, what is left over at the end of a run another: vectors
-dequantize by a fused multiply-add and add the zero point after rounding, single elements subtract
-the zero point first and add it before rounding. Where it is said float32, every step rounds to
-float32. The array's strides are
-those in memory.
+A kernel computes vectors of integers, and the elements left over at the end of a run, in two ways.
+Vectors dequantize by a fused multiply-add, and add the zero point after rounding. Single elements
+subtract the zero point first, and add it before rounding. Where a docstring says float32, every
+step rounds to float32. An array's strides are those in memory.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ Arrays = Mapping[str, Integers]
 # -- vectors and single elements ------------------------------------------------------------------
 
 
-def channel_vectors(
+def concat_channels(
     call: MethodCall, arrays: Arrays, *, lanes: int, after: bool = False
 ) -> Integers:
-    """Concat: of channels of channels-last images, by vectors of each operand's channels,
-    where values of equal quantized types are copied; all else is dequantized and quantized.
+    """Joins channels of channels_last images: vectors of each operand's channels.
 
-    `after`: single elements too add the zero point after rounding. Images are channels-last if
-    channels are their last axis, and if they have one channel or one element each.
+    Operands of the result's type are copied; all else is dequantized and quantized. `after`: single
+    elements add the zero point after rounding, too. Images are channels_last if channels are their
+    last axis, or if they have one channel or one pixel each.
     """
     out, slots = quantized_result(call), variadic_slots(arrays)
     require_per_tensor(call.op, *(call.affine(s) for s in slots), out)
@@ -86,11 +85,11 @@ def channel_vectors(
 # -- quantized products and sums ------------------------------------------------------------------
 
 
-def product_of_codes(call: MethodCall, arrays: Arrays, *, lanes: int) -> Integers:
-    """a * b: rne((a - za) * (b - zb) * m) + zc in float32, m = (sa * sb) * (1 / sc).
+def multiply_integers(call: MethodCall, arrays: Arrays, *, lanes: int) -> Integers:
+    """Computes a * b: rne((a - za) * (b - zb) * m) + zc in float32, m = (sa * sb) * (1 / sc).
 
-    Times a number, integers stay as they are, or are negated about the zero point: the result's
-    scale holds the number's.
+    Times a scalar, integers stay as they are, or are negated about the zero point: the result's
+    scale contains the scalar.
     """
     out = quantized_result(call)
     if (found := scalar_operand(call, arrays)) is not None:
@@ -112,9 +111,12 @@ def product_of_codes(call: MethodCall, arrays: Arrays, *, lanes: int) -> Integer
     return merge_vector_and_tail([a.shape, b.shape], lanes, parts, out)
 
 
-def signed_vectors(call: MethodCall, arrays: Arrays, *, lanes: int) -> Integers:
-    """onednn::qadd and qmul of u8: vectors take integers of 128 and more for negative ones, which
-    is a mistake, and round halves to even; single elements are what they are, halves go away."""
+def onednn_binary(call: MethodCall, arrays: Arrays, *, lanes: int) -> Integers:
+    """Computes onednn::qadd and qmul of u8.
+
+    Vectors take integers of 128 and more as negative, which is a defect, and round ties to even.
+    Single elements are correct, and round ties away from zero.
+    """
     a_map, b_map, out = call.affine("a"), call.affine("b"), quantized_result(call)
     require_per_tensor(call.op, a_map, b_map, out)
 
@@ -140,14 +142,14 @@ def signed_vectors(call: MethodCall, arrays: Arrays, *, lanes: int) -> Integers:
     return saturate(np.where(places.reshape(tail.shape), body, tail), out)
 
 
-def _channelled(values: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
-    """Returns one value a channel, shaped to go with an array whose channels are axis 1."""
+def _per_channel(values: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
+    """Returns one value per channel, shaped to broadcast over an array whose channels are axis
+    1."""
     return values.reshape(-1) if rank == 1 else values.reshape(-1, *(1,) * (rank - 2))
 
 
-def prelu_of_codes(call: MethodCall, arrays: Arrays, *, lanes: int) -> Integers:
-    """x times 1 or the slope, in steps: a slope of 1 is what the slope's own quantized type makes
-    of it."""
+def prelu_integers(call: MethodCall, arrays: Arrays, *, lanes: int) -> Integers:
+    """Computes q - z times 1 or the slope; 1 is the integer that the slope's type has for it."""
     x, slope, out = call.affine("x"), call.affine("slope"), quantized_result(call)
     require_per_tensor(call.op, x, slope, out)
     with np.errstate(all="ignore"):
@@ -167,9 +169,11 @@ def prelu_of_codes(call: MethodCall, arrays: Arrays, *, lanes: int) -> Integers:
     )
 
 
-def scaled_steps(call: MethodCall, arrays: Arrays, *, lanes: int) -> Integers:
-    """Batch norm: one multiply-add of q - z by numbers that were folded in float32, but for the
-    ratio of the scales, which is a double. `lanes` channels make a vector."""
+def batch_norm_steps(call: MethodCall, arrays: Arrays, *, lanes: int) -> Integers:
+    """Computes a batch norm: one multiply-add of q - z with numbers that were folded in float32.
+
+    The ratio of the scales is a double. `lanes` channels make a vector.
+    """
     x, out = call.affine("x"), quantized_result(call)
     require_per_tensor(call.op, x, out)
     eps = call.attrs["eps"]
@@ -182,24 +186,25 @@ def scaled_steps(call: MethodCall, arrays: Arrays, *, lanes: int) -> Integers:
         moved = numbers["beta"] - numbers["mean"] * inverse * numbers["gamma"]
         steps = (arrays["x"].astype(np.int32) - int(x.zero)).astype(float32)
         parts = (
-            _channelled(v.astype(float32), steps.ndim) for v in (factor, moved / float32(out.scale))
+            _per_channel(v.astype(float32), steps.ndim)
+            for v in (factor, moved / float32(out.scale))
         )
         total = fma(*np.broadcast_arrays(steps, *parts))
         most = np.where(total < MAX_F32_BELOW_2_31, total, MAX_F32_BELOW_2_31)
         body, tail = (add_zero_point(t, out, vectors=v) for t, v in ((most, True), (total, False)))
     channels = steps.shape[1]
-    places = _channelled(np.arange(channels) < channels // lanes * lanes, steps.ndim)
+    places = _per_channel(np.arange(channels) < channels // lanes * lanes, steps.ndim)
     return saturate(np.where(places, body, tail), out)
 
 
-_PIECE = 4096
-"""How many elements QNNPACK adds at a time."""
+QNNPACK_BLOCK = 4096
+"""Elements that QNNPACK adds at a time."""
 
 
-def shifted_sum(call: MethodCall, arrays: Arrays, *, lanes: int, after: bool = False) -> Integers:
-    """a + b as QNNPACK does: integers times 22-bit multipliers, a shift, halves away from zero.
+def qnnpack_add(call: MethodCall, arrays: Arrays, *, lanes: int, after: bool = False) -> Integers:
+    """Computes a + b as QNNPACK: integers times 22-bit multipliers, a shift, ties away from zero.
 
-    What it does not take goes the way of `vectors`: a number, and operands of two shapes.
+    Scalars and operands of two shapes are not QNNPACK's: `vectors` computes those.
     """
     a, b = arrays["a"], arrays["b"]
     if a.shape != b.shape or None in (call.types[s].quant for s in "ab"):
@@ -213,39 +218,38 @@ def shifted_sum(call: MethodCall, arrays: Arrays, *, lanes: int, after: bool = F
     left, right = (int(np.rint(np.float64(r) * 2.0**shift)) for r in ratios)
     total = a.astype(np.int64) * left + b.astype(np.int64) * right
     total = total - (int(a_map.zero) * left + int(b_map.zero) * right)
-    mask = (1 << shift % 32) - 1  # the processor takes shifts of 32 bits and more for what is over
+    mask = (1 << shift % 32) - 1  # shifts count modulo 32 in x86 instructions
     rest = (total & mask) - (total < 0)
     over = np.full(total.size, shift, np.int64)
-    if total.size % _PIECE < 8:  # the last piece has no vector: single elements are shifted so too
-        over[total.size // _PIECE * _PIECE :] = shift % 32
+    if (
+        total.size % QNNPACK_BLOCK < 8
+    ):  # the last block fills no vector: scalar code shifts likewise
+        over[total.size // QNNPACK_BLOCK * QNNPACK_BLOCK :] = shift % 32
     whole = (total >> over.reshape(total.shape)) + (rest > mask >> 1)
     return saturate(whole + int(out.zero), out)
 
 
-# -- convolutions of other ranks ------------------------------------------------------------------
-
-
 METHODS: Mapping[str, PluginMethod] = {
     "channel_vectors": PluginMethod(
-        channel_vectors,
+        concat_channels,
         ("concat",),
         reads=("dequantize", "quantize"),
         params={"lanes": Param(needed=True, least=1), "after": FLAG},
     ),
     "product_of_codes": PluginMethod(
-        product_of_codes, ("mul",), params={"lanes": Param(needed=True)}
+        multiply_integers, ("mul",), params={"lanes": Param(needed=True)}
     ),
     "signed_vectors": PluginMethod(
-        signed_vectors, ("add", "mul"), params={"lanes": Param(needed=True, least=1)}
+        onednn_binary, ("add", "mul"), params={"lanes": Param(needed=True, least=1)}
     ),
     "prelu_of_codes": PluginMethod(
-        prelu_of_codes, ("prelu",), params={"lanes": Param(needed=True)}
+        prelu_integers, ("prelu",), params={"lanes": Param(needed=True)}
     ),
     "scaled_steps": PluginMethod(
-        scaled_steps, ("batch_norm",), params={"lanes": Param(needed=True)}
+        batch_norm_steps, ("batch_norm",), params={"lanes": Param(needed=True)}
     ),
     "shifted_sum": PluginMethod(
-        shifted_sum, ("add",), params={"lanes": Param(needed=True), "after": FLAG}
+        qnnpack_add, ("add",), params={"lanes": Param(needed=True), "after": FLAG}
     ),
 }
 """The methods of this module, by the name that profiles use."""

@@ -1,5 +1,7 @@
-"""Torch's quantized layers that are not sums rounded once: transposed convolutions, rows of a
-table and bags of them, bilinear resizing. Every step rounds to float32."""
+"""Quantized kernels of torch that do not accumulate integers and round once.
+
+They are embeddings of packed rows, their bags, and bilinear resizing. Every step rounds to float32.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +34,14 @@ from qir.reference.resize import resized
 
 Arrays = Mapping[str, Integers]
 
-# -- transposed convolutions ----------------------------------------------------------------------
+# -- embeddings -----------------------------------------------------------------------------------
 
 
-# -- rows of a table ------------------------------------------------------------------------------
+def pack_rows(table: Float32Array, bits: int) -> tuple[Integers, Float32Array, Float32Array]:
+    """Returns integers, scales and offsets of rows of floats, as torch's prepack ops compute them.
 
-
-def packed_rows(table: Float32Array, bits: int) -> tuple[Integers, Float32Array, Float32Array]:
-    """Integers, scales and offsets that packing makes of rows of floats: 8 bits, or 4 or 2 whose
-    scales and offsets are held in half precision."""
+    Rows have 8 bits, or 4 or 2 with scales and offsets in half precision.
+    """
     least, most = table.min(1, keepdims=True), table.max(1, keepdims=True)
     steps = float32((1 << bits) - 1)
     if bits == 8:
@@ -56,22 +57,25 @@ def packed_rows(table: Float32Array, bits: int) -> tuple[Integers, Float32Array,
     return codes, scale.reshape(-1), plus.reshape(-1)
 
 
-def unpacked_rows(codes: Integers, scale: Float32Array, plus: Float32Array) -> Float32Array:
-    """Returns the floats of packed rows: integers times scale plus the offset, in one rounding."""
+def unpack_rows(codes: Integers, scale: Float32Array, plus: Float32Array) -> Float32Array:
+    """Returns the floats of packed rows: integers times scale plus offset, rounded once."""
     parts = np.broadcast_arrays(
         codes.astype(float32), scale.astype(float32)[:, None], plus.astype(float32)[:, None]
     )
     return fma(*parts)
 
 
-def rows_of_codes(call: MethodCall, arrays: Arrays) -> Integers:
-    """Rows as floats, or their sums bag by bag: each adds its offset to the sum, then its
-    integers times its scale, in one rounding. A weight is multiplied into both numbers first."""
+def embed_packed_rows(call: MethodCall, arrays: Arrays) -> Integers:
+    """Returns rows as floats, or their sums bag by bag.
+
+    Each row adds its offset to the sum, then integers times scale with one rounding. A weight is
+    multiplied into both parameters first.
+    """
     if call.result.quant is not None:
         raise OpError(f"{call.op}: torch gives floats for rows of quantized tables")
     if call.attrs["padding"] is not None:
         raise OpError(f"{call.op}: torch's quantized tables have no padding")
-    scale, plus = _numbers(call, arrays["w"].shape)
+    scale, plus = _row_parameters(call, arrays["w"].shape)
     rows = arrays["indices"].astype(np.int64)
     if rows.size and not 0 <= rows.min() <= rows.max() < len(arrays["w"]):
         raise OpError(f"{call.op}: a row is not there")
@@ -84,15 +88,16 @@ def rows_of_codes(call: MethodCall, arrays: Arrays) -> Integers:
         starts = np.array(
             bag_starts(call.op, rows, arrays.get("offsets"), call.attrs["last"] is True)
         )
-    made = _summed(arrays["w"], rows.reshape(-1), starts, scale, plus, arrays.get("weights"))
+    made = _sum_bags(arrays["w"], rows.reshape(-1), starts, scale, plus, arrays.get("weights"))
     return made.reshape(*rows.shape, -1) if call.op == "embedding" else made
 
 
-def _numbers(call: MethodCall, shape: tuple[int, ...]) -> tuple[Float32Array, Float32Array]:
-    """Returns the scale and offset of each row, as packing leaves them."""
+def _row_parameters(call: MethodCall, shape: tuple[int, ...]) -> tuple[Float32Array, Float32Array]:
+    """Returns the scale and offset of each row, as packing stores them."""
     held = call.map("w").over(shape)
     kind = np.dtype(np.float16) if call.rule.params.round == "f16" else np.dtype(np.float32)
     scale, zero = held.scale.astype(float32), held.zero.astype(float32)
+    # Packing stores an offset in the place of a zero point.
     plus = (zero * -scale) if held.plus is None else held.plus.astype(float32)
     if held.plus is not None and np.any(zero):
         raise OpError(f"{call.op}: a row has an offset or a zero point, not both")
@@ -106,7 +111,7 @@ def _numbers(call: MethodCall, shape: tuple[int, ...]) -> tuple[Float32Array, Fl
     return one, other
 
 
-def _summed(
+def _sum_bags(
     w: Integers,
     rows: NDArray[np.int64],
     starts: Integers,
@@ -114,7 +119,7 @@ def _summed(
     plus: Float32Array,
     share: Integers | None,
 ) -> Float32Array:
-    """Returns all bags at once, one of their rows after the other."""
+    """Returns the sums of all bags, computed for one row of each bag at a time."""
     lengths = np.diff(starts)
     total = np.zeros((len(lengths), w.shape[1]), float32)
     with np.errstate(all="ignore"):
@@ -136,8 +141,8 @@ def _summed(
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
-    """Positions of results along an axis: between which elements, and how near to each."""
+class _AxisPositions:
+    """The two neighbours of each result position along an axis, and their weights."""
 
     low: NDArray[np.int64]
     high: NDArray[np.int64]
@@ -146,19 +151,19 @@ class _Side:
 
 
 def bilinear(call: MethodCall, arrays: Arrays, *, lanes: int = 0, after: bool = False) -> Integers:
-    """Codes interpolated in float32, along height and then width, the zero point off and on again;
-    `after`: on again after rounding.
+    """Interpolates integers in float32, along height and then width.
 
-    `lanes` channels make a vector, where channels are last in memory: vectors and what is left
-    over multiply and add in one rounding, each in turns of its own.
+    The zero point is subtracted and added again; `after` adds it after rounding. `lanes` is the
+    number of channels in a vector of the channels_last kernel: vectors and the channels left over
+    each fuse multiply and add, in different orders.
     """
     x, out = call.affine("x"), quantized_result(call)
     require_per_tensor(call.op, x, out)
     if not x.same_map(out):
         return run_in_operand_type(partial(bilinear, lanes=lanes, after=after), call, arrays)
-    scales, axes = _reals(call.attrs, "scales"), int_list(call.attrs, "axes")
+    scales, axes = _float_list(call.attrs, "scales"), int_list(call.attrs, "axes")
     over, made = resized(arrays["x"], arrays.get("sizes"), scales, axes)
-    _check(call, over)
+    _require_bilinear(call, over)
     codes = arrays["x"]
     if lanes and codes.ndim - 1 in over:
         raise OpError(
@@ -169,28 +174,31 @@ def bilinear(call: MethodCall, arrays: Arrays, *, lanes: int = 0, after: bool = 
     if not lanes and made == held:
         return codes.copy()  # as that kernel does, whatever the scales
     given = {a % codes.ndim: s for a, s in zip(axes or range(codes.ndim), scales, strict=False)}
-    steps = [_step(call, n, to, given.get(a)) for a, n, to in zip(over, held, made, strict=True)]
+    steps = [
+        _source_step(call, n, to, given.get(a)) for a, n, to in zip(over, held, made, strict=True)
+    ]
     corners = call.attrs["coordinates"] == "align_corners"
     height, width = (
-        _side(*along, corners, fused=lanes > 0) for along in zip(held, made, steps, strict=True)
+        _interpolation_positions(*along, corners, fused=lanes > 0)
+        for along in zip(held, made, steps, strict=True)
     )
 
     def take(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Float32Array:
         return codes.take(rows, over[0]).take(columns, over[1]).astype(float32)
 
     four = [take(r, c) for r in (height.low, height.high) for c in (width.low, width.high)]
-    down = [_along(v, over[0], codes.ndim) for v in (height.near, height.far)]
-    right = [_along(v, over[1], codes.ndim) for v in (width.near, width.far)]
+    down = [_along_axis(v, over[0], codes.ndim) for v in (height.near, height.far)]
+    right = [_along_axis(v, over[1], codes.ndim) for v in (width.near, width.far)]
     if not lanes:
-        return _finished(_plain(four, down, right), out, after=after)
+        return _quantized_result(_interpolate(four, down, right), out, after=after)
     channels = codes.shape[-1]
     body = np.arange(channels) < channels // lanes * lanes
-    vectors = _fused(four[::-1], down[::-1], right[::-1])
-    rest = _fused(four, down, right)
-    return _finished(np.where(body, vectors, rest), out, after=after)
+    vectors = _interpolate_fused(four[::-1], down[::-1], right[::-1])
+    rest = _interpolate_fused(four, down, right)
+    return _quantized_result(np.where(body, vectors, rest), out, after=after)
 
 
-def _check(call: MethodCall, over: Sequence[int]) -> None:
+def _require_bilinear(call: MethodCall, over: Sequence[int]) -> None:
     attrs = call.attrs
     known = attrs["mode"] == "linear" and attrs["antialias"] is False
     if not known or attrs["policy"] != "stretch" or len(over) != 2:
@@ -199,15 +207,17 @@ def _check(call: MethodCall, over: Sequence[int]) -> None:
         raise OpError(f"{call.op}: torch knows no coordinates {attrs['coordinates']!r}")
 
 
-def _step(call: MethodCall, size: int, to: int, scale: float | None) -> np.float32:
+def _source_step(call: MethodCall, size: int, to: int, scale: float | None) -> np.float32:
     """Returns ATen's area_pixel_compute_scale: by the scale where one is given, else by sizes."""
     if call.attrs["coordinates"] == "align_corners":
         return float32(size - 1) / float32(to - 1) if to > 1 else float32(0)
     return float32(size) / float32(to) if scale is None else float32(1 / scale)
 
 
-def _side(size: int, to: int, step: np.float32, corners: bool, *, fused: bool) -> _Side:
-    """Places in float32, those of halves by one multiply-add where it is `fused`."""
+def _interpolation_positions(
+    size: int, to: int, step: np.float32, corners: bool, *, fused: bool
+) -> _AxisPositions:
+    """Returns positions in float32; half-pixel ones by one fused multiply-add if `fused`."""
     number = np.arange(to).astype(float32)
     if corners:
         place = number * step
@@ -218,10 +228,10 @@ def _side(size: int, to: int, step: np.float32, corners: bool, *, fused: bool) -
         place = np.maximum(place, float32(0))
     low = np.minimum(place.astype(np.int64), size - 1)
     far = np.asarray(place - low.astype(float32), float32)
-    return _Side(low, np.minimum(low + 1, size - 1), float32(1) - far, far)
+    return _AxisPositions(low, np.minimum(low + 1, size - 1), float32(1) - far, far)
 
 
-def _plain(
+def _interpolate(
     corners: Sequence[Float32Array], down: Sequence[Float32Array], right: Sequence[Float32Array]
 ) -> Float32Array:
     a, b, c, d = corners
@@ -229,10 +239,10 @@ def _plain(
     return np.asarray(down[0] * upper + down[1] * lower, float32)
 
 
-def _fused(
+def _interpolate_fused(
     corners: Sequence[Float32Array], down: Sequence[Float32Array], right: Sequence[Float32Array]
 ) -> Float32Array:
-    """Returns the same where the first product of each sum is not rounded."""
+    """Interpolates where the first product of each sum is not rounded."""
     a, b, c, d = corners
     upper = _multiply_add(right[0], a, right[1] * b)
     lower = _multiply_add(right[0], c, right[1] * d)
@@ -243,18 +253,18 @@ def _multiply_add(a: Float32Array, b: Float32Array, c: Float32Array) -> Float32A
     return fma(*np.broadcast_arrays(a, b, c))
 
 
-def _finished(reals: Float32Array, out: Affine, *, after: bool) -> Integers:
+def _quantized_result(reals: Float32Array, out: Affine, *, after: bool) -> Integers:
     zero = float32(out.zero)
     if after:
         return saturate(round_to_int32(reals - zero) + int(out.zero), out)
     return saturate(round_to_int32((reals - zero) + zero), out)
 
 
-def _along(values: Float32Array, axis: int, rank: int) -> Float32Array:
+def _along_axis(values: Float32Array, axis: int, rank: int) -> Float32Array:
     return values.reshape([-1 if a == axis else 1 for a in range(rank)])
 
 
-def _reals(attrs: Mapping[str, Attr], name: str) -> list[float]:
+def _float_list(attrs: Mapping[str, Attr], name: str) -> list[float]:
     value = attrs[name]
     assert isinstance(value, tuple)
     return [v for v in value if isinstance(v, int | float)]
@@ -262,7 +272,7 @@ def _reals(attrs: Mapping[str, Attr], name: str) -> list[float]:
 
 METHODS: Mapping[str, PluginMethod] = {
     "rows_of_codes": PluginMethod(
-        rows_of_codes, ("embedding", "embedding_bag"), reads=("params",), any_map=True
+        embed_packed_rows, ("embedding", "embedding_bag"), reads=("params",), any_map=True
     ),
     "bilinear": PluginMethod(bilinear, ("resize",), params={"lanes": Param(), "after": FLAG}),
 }

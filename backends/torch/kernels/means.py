@@ -1,4 +1,4 @@
-"""Means of u8 as QNNPACK makes them."""
+"""Means of u8 as QNNPACK computes them."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ Arrays = Mapping[str, Integers]
 
 
 def mean_by_ratio(call: MethodCall, arrays: Arrays, *, after: bool = False) -> Integers:
-    """Means of u8 as QNNPACK makes them: sums of q - z times s / (s * n) in float32, the zero
-    point added after rounding; padding counts always.
+    """Computes means of u8 as QNNPACK does.
 
-    What QNNPACK does not take is left to torch: windows that `ceil` adds, parts of an image that
-    do not divide it, volumes, means over other axes than 2 and 3, which torch compares as they are
-    written.
+    Sums of q - z are multiplied by s / (s * n) in float32, and the zero point is added after
+    rounding. Padding always counts.
+
+    torch computes what QNNPACK does not support: windows that `ceil` adds, images that the result
+    size does not divide, volumes, and means over other axes than 2 and 3.
     """
     x, out = call.affine("x"), quantized_result(call)
     data = arrays["x"]
     last = call.attrs.get("layout") == "NHWC"
-    if not _taken(call, data.shape, last=last):
+    if not _is_qnnpack_mean(call, data.shape, last=last):
         raw = call.op in ("global_avg_pool", "adaptive_avg_pool")
         lanes, divide = 16 if last else 0, call.op == "reduce_mean"
         return mean_of_steps(call, arrays, lanes=lanes, raw=raw, divide=divide, after=after)
@@ -59,7 +60,7 @@ def mean_by_ratio(call: MethodCall, arrays: Arrays, *, after: bool = False) -> I
     )
 
 
-def _taken(call: MethodCall, shape: tuple[int, ...], *, last: bool) -> bool:
+def _is_qnnpack_mean(call: MethodCall, shape: tuple[int, ...], *, last: bool) -> bool:
     """Returns whether QNNPACK computes a mean."""
     if call.op.startswith("avg_pool"):
         return call.attrs["ceil"] is not True

@@ -90,7 +90,7 @@ def _first_state(program: FxProgram, node: Node, slot: str) -> fx.Node:
     """Returns the state that a layer begins with, the direction first; zeros unless it is given."""
     first, value = bool(node.attrs["batch_first"]), node.operands.get(slot)
     if value is not None:
-        given = program.of(value)
+        given = program.node_of(value)
         return program.call("aten.transpose", given, 0, 1) if first else given
     sizes = [program.size(dim, node) for dim in node.results[1].type.shape]
     sizes = [sizes[1], sizes[0], sizes[2]] if first else sizes
@@ -104,7 +104,7 @@ def _parameters(program: FxProgram, node: Node, kind: str, way: int) -> list[Any
     bias = node.operands.get("bias")
     if bias is None or not isinstance(rows, int):
         return made
-    held = program.call("aten.select", program.of(bias), 0, way)
+    held = program.call("aten.select", program.node_of(bias), 0, way)
     if bias.type.shape[1] == rows:
         one = _gates(program, kind, held)
         return [*made, one, program.call("aten.zeros_like", one)]

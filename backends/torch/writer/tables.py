@@ -27,7 +27,7 @@ def _packed(program: FxProgram, node: Node) -> fx.Node:
     ]
     scales, zeros = numbers
     made = torch._make_per_channel_quantized_tensor(codes, scales, zeros, 0)
-    return program.hold(torch.ops.quantized.embedding_bag_prepack(made), rows.name)
+    return program.add_attribute(torch.ops.quantized.embedding_bag_prepack(made), rows.name)
 
 
 def _embedding(program: FxProgram, node: Node) -> fx.Node:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import qir
-from qir.backends.tensorflow.writer.forms import formed
+from qir.backends.tensorflow.writer.forms import converted
 from qir.backends.tensorflow.writer.graphdef import to_graphdef
 from qir.frontends.tensorflow import kernels, loops, quantization
 from qir.frontends.tensorflow.graphdef import BRANCHES, CALLS, FRAMES, LOOPS
@@ -68,7 +68,7 @@ def read() -> dict[str, str]:
 
 
 def _ops(graph: qir.Graph) -> set[str]:
-    made = to_graphdef(formed(graph, qir.Ledger(), kernels=True))
+    made = to_graphdef(converted(graph, qir.Ledger(), kernels=True))
     return {node.op for node in GRAPH.FromString(made.data).node}
 
 

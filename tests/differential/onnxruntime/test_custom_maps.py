@@ -161,7 +161,7 @@ def reals(quant: QuantType, seed: int) -> NDArray[np.float32]:
         np.float32
     )
     odd = [0.0, -0.0, 1e-40]
-    if custom.odd(
+    if custom.needs_function(
         quant, SHAPE, constant=False
     ):  # onnxruntime's kernel for blocks makes much of those
         odd += [np.inf, -np.inf, 1e30, -1e30, np.nan]
@@ -190,7 +190,7 @@ def check(quant: QuantType, rounding: str, seed: int, tmp_path: Path, target: st
     assert back["q"].type == graph["q"].type, f"seed {seed}: {back['q'].type}"
     assert back["q"].node.attrs == graph["q"].node.attrs
     held, wanted = back["w"].constant, quant
-    if not custom.odd(quant, SHAPE, constant=True):
+    if not custom.needs_function(quant, SHAPE, constant=True):
         wanted = replace(quant, bounds=None)  # a DequantizeLinear of constants has none to say
     assert held is not None
     assert held.type.element == wanted, f"seed {seed}"

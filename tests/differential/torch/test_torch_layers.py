@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from qir.backends.torch.kernels.layers import packed_rows, unpacked_rows
+from qir.backends.torch.kernels.layers import pack_rows, unpack_rows
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F16, F32, dtype
 from qir.ir.graph import Graph
@@ -446,11 +446,11 @@ def test_rows_are_packed_and_unpacked_as_torch_does(kind: str) -> None:
     for width in range(step, 71, step):
         table = table_of(np.random.default_rng(width), width)
         packed = packed_row(kind, table)
-        wanted, found = opened(kind, packed, width), packed_rows(table, BITS[kind])
+        wanted, found = opened(kind, packed, width), pack_rows(table, BITS[kind])
         for theirs, mine in zip(wanted, found, strict=True):
             tally.add(mine.astype(F), theirs.astype(F), f"width {width}")
         back = getattr(OPS, f"embedding_bag_{word}_unpack")(torch.from_numpy(packed)).numpy()
-        tally.add(unpacked_rows(*wanted), back, f"width {width}, unpacked")
+        tally.add(unpack_rows(*wanted), back, f"width {width}, unpacked")
     tally.exact()
 
 
