@@ -46,7 +46,8 @@ def report_accuracy_levels(graph: Graph, ledger: Ledger) -> None:
 def report_wide_ops(graph: Graph, ledger: Ledger) -> None:
     """Reports how many ops on integers of more than 8 bits the runtime computes in float32."""
     if sums := float_sums(graph, BYTE_BITS):
-        said = f"quantized values of {max(s.bits for s in sums)} bits: {float_sums_text(sums, 'the runtime')}"
+        bits = max(s.bits for s in sums)
+        said = f"quantized values of {bits} bits: {float_sums_text(sums, 'the runtime')}"
         ledger.add(Change.REGROUPED, STEP, sums[0].node, said)
 
 
