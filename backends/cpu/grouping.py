@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from qir.analysis.bodies import bodies
+from qir.analysis.bodies import graphs_with_bodies
 from qir.analysis.kernel_groups import is_float
-from qir.analysis.quantized_regions import about_codes
+from qir.analysis.quantized_regions import touches_quantized
 from qir.ir.graph import Graph
 from qir.ir.inlining import inline
 from qir.ir.node import Node
@@ -31,7 +31,7 @@ def group(graph: Graph, ledger: Ledger) -> None:
     A graph that has integer ops was grouped before and stays as it is. So does one in which the
     profile groups nothing.
     """
-    parts = bodies(graph)
+    parts = graphs_with_bodies(graph)
     if any(_computes_on_integers(node) for part in parts for node in part):
         return
     for part in parts:
@@ -47,7 +47,7 @@ def group(graph: Graph, ledger: Ledger) -> None:
 
 def _computes_on_integers(node: Node) -> bool:
     """Returns whether an op computes on integers; one that only moves them does not."""
-    if node.op in _NO_KERNEL or not about_codes(node):
+    if node.op in _NO_KERNEL or not touches_quantized(node):
         return False
     return bool(node.stages) or not spec(node.op).traits.value_preserving
 
@@ -61,7 +61,7 @@ class _FuseProducts(FuseQdq):
 
 def unwrap(graph: Graph) -> None:
     """Inlines fused kernels: each of their ops has a kernel here, or falls back."""
-    for part in bodies(graph):
+    for part in graphs_with_bodies(graph):
         for node in [n for n in part if n.op == "fused" and n.bodies]:
             body = part.body(node, "body")
             given = [node.operands[value.name] for value in body.inputs]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qir.analysis.activations import cuts_nothing
+from qir.analysis.activations import clamps_nothing
 from qir.ir.dtype import I32, U8
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
@@ -17,7 +17,7 @@ from qir.rewrite.fusing import ChainMatch, is_tail
 def _redundant_tail(match: ChainMatch) -> bool:
     if match.result is None:
         return len(match.ops) == 1
-    return all(cuts_nothing(node, match.result) for node in match.ops[1:])
+    return all(clamps_nothing(node, match.result) for node in match.ops[1:])
 
 
 def _bias_codes(match: ChainMatch) -> bool:

@@ -85,7 +85,7 @@ class OnnxRuntimeTarget(Target):
 
         Raises InputError for a model that onnxruntime does not take, PluginError without it.
         """
-        from qir.analysis.bodies import bodies
+        from qir.analysis.bodies import graphs_with_bodies
 
         from .optimizer.separate_additions import add_apart
         from .writer.graph import to_model
@@ -96,7 +96,7 @@ class OnnxRuntimeTarget(Target):
             raise PluginError(f"target {self.name} needs {error.name} to run models") from error
         if isinstance(model, Graph):
             made = model.copy()
-            for each in bodies(made):
+            for each in graphs_with_bodies(made):
                 add_apart(each, Ledger())
             data = to_model(made, Ledger(), self.dialect()).SerializeToString()
             return OnnxSession(data, threads=threads, optimize=optimize)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qir.analysis.quantized_regions import held
+from qir.analysis.quantized_regions import quantized_values
 from qir.calibration import Statistics
 from qir.capability import Capability
 from qir.ir.graph import Graph
@@ -28,7 +28,7 @@ _ROUNDS = 4
 
 def without_unclaimed(graph: Graph, table: Capability, profile: str) -> Capability:
     """Returns a table that keeps the unclaimed ops of a float graph in float, and says why."""
-    if held(graph):
+    if quantized_values(graph):
         return table
     for _ in range(_ROUNDS):
         found = dict(_unclaimed(graph, table, profile))

@@ -10,7 +10,7 @@ from typing import Protocol
 from torch import jit, nn
 from torch.export import ExportedProgram
 
-from qir.analysis.quantized_regions import held
+from qir.analysis.quantized_regions import quantized_values
 from qir.capability import Capability
 from qir.errors import Refused
 from qir.ir.graph import Graph
@@ -55,7 +55,7 @@ def build(target: ByEngine, graph: Graph, ledger: Ledger, form: str, *, lossy: b
     """Returns the model of a graph in one of a target's forms; Refused for what has no form."""
     plain = target.decomposed or form in ("pt2", "float")
     flat = _flat(None if plain else target.capability(), graph, ledger)
-    if form == "float" and (found := held(flat)):
+    if form == "float" and (found := quantized_values(flat)):
         raise Refused(f"{graph.name}: {found[0]} is quantized; write the float model instead")
     choose = decomposed.handler if plain else kernels.handler
     with engine(target.engine):
@@ -90,7 +90,7 @@ def _flat(kernels: Capability | None, graph: Graph, ledger: Ledger) -> Graph:
     are u8, and sums of two tensors as additions, where no kernel of a convolution adds one.
 
     Another framework's images are put channels first, as kernels on integers take them."""
-    last = channels_last(graph, "torch") and held(graph)
+    last = channels_last(graph, "torch") and quantized_values(graph)
     first: list[Pass] = [Layout("nchw")] if last else []
     passes: list[Pass] = [*first, ExpandQdq(), OpenGroups(chains=True)]
     if kernels is not None:
@@ -132,7 +132,7 @@ def _program(graph: Graph, choose: Callable[[Node], Handler | None], *, plain: b
 
 def _grouped(target: ByEngine, flat: Graph, ledger: Ledger) -> Graph:
     """Returns the graph with one group for each kernel that is called."""
-    if not held(flat):
+    if not quantized_values(flat):
         return flat
     widen(flat, target.capability(), ledger)
     table = claimed(flat, target.capability(), target.profile)

@@ -15,16 +15,15 @@ from qir.profiles.kernel_forms import holds_ranges
 from qir.rewrite.fusing import LINES, ChainMatch, accumulator_scale, moves_codes
 
 
-def offset(match: ChainMatch, found: Profile) -> bool:
-    """Returns whether quantized values have a zero point, of which a profile's runtime knows
-    none."""
+def has_zero_point(match: ChainMatch, found: Profile) -> bool:
+    """Returns whether quantized values have a zero point in a profile whose runtime has none."""
     rule = found.resolve(choosing("u8"))
     maps = [v.type.quant for slot, v in match.codes.items() if v is not match.bias]
     known = [q for q in (*maps, match.result) if q is not None and not q.dynamic]
     return rule.quantize.zero == "none" and any(np.any(q.zeros()) for q in known)
 
 
-def bias_in_unit(match: ChainMatch, storages: Collection[DType]) -> bool:
+def is_bias_in_accumulator_unit(match: ChainMatch, storages: Collection[DType]) -> bool:
     """Returns whether the bias is float and constant, or has about the accumulator's scale."""
     if match.bias is None or match.bias.type.quant is None:
         return match.bias is None or match.bias.constant is not None
@@ -79,7 +78,7 @@ SHARED: Mapping[str, GroupCondition] = {
     ),
     "bias_unit": GroupCondition(
         "the bias is i32 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a float constant",
-        lambda match: bias_in_unit(match, (I32,)),
+        lambda match: is_bias_in_accumulator_unit(match, (I32,)),
     ),
     "coded_operands": GroupCondition(
         "every operand comes from quantized values, constants too",

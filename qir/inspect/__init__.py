@@ -1,6 +1,6 @@
 """What is in a model, said in numbers: pure functions that give frozen records with `to_json`."""
 
-from qir.analysis.sensitive_values import sensitive
+from qir.analysis.sensitive_values import sensitive_values
 from qir.inspect.compare import OutputDifference, compare
 from qir.inspect.environment import Environment, environment
 from qir.inspect.explain import Explanation, explain
@@ -36,7 +36,7 @@ __all__ = [
     "overflow",
     "quantization_noise",
     "ranges",
-    "sensitive",
+    "sensitive_values",
     "sharing",
     "summarize",
     "to_dot",

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from qir.analysis.activations import tails_of
-from qir.analysis.group_conditions import offset
-from qir.analysis.kernel_groups import KernelGroup, is_float, kernels, lacking, of_reals
+from qir.analysis.activations import fused_activations
+from qir.analysis.group_conditions import has_zero_point
+from qir.analysis.kernel_groups import (
+    KernelGroup,
+    find_kernel_groups,
+    is_float,
+    is_float_group,
+    no_kernel_reason,
+)
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.origin import Origin
@@ -47,7 +53,7 @@ def predicted_kernels(graph: Graph, named: str) -> list[PredictedKernel]:
     """Returns the kernels that a profile's runtime would make of a float graph; of other graphs
     none."""
     found = profile(named)
-    made = kernels(graph, found) if is_float(graph) else []
+    made = find_kernel_groups(graph, found) if is_float(graph) else []
     return [PredictedKernel(k.last.name, told(k, found), _origins(k)) for k in made]
 
 
@@ -62,13 +68,13 @@ def left_float(graph: Graph) -> Iterator[Left]:
     """
     found = profile(graph.profile)
     real = is_float(graph)
-    taken = {n for k in kernels(graph, found) for n in k.ops} if real else set()
+    taken = {n for k in find_kernel_groups(graph, found) for n in k.ops} if real else set()
     for path, body in graph.walk():
         for node in body:
             if node.op in _EDGES or node.bodies or not _real(node):
                 continue
             inner = body is not graph
-            if not inner and (node in taken or (real and of_reals(node))):
+            if not inner and (node in taken or (real and is_float_group(node))):
                 continue
             name = f"{path.partition('/')[2]}/{node.name}" if inner else node.name
             reason = _BODY if inner else _reason(node, found, real=real)
@@ -93,7 +99,7 @@ def _reason(node: Node, found: Profile, *, real: bool) -> str:
     if not groups:
         return f"{found.name} groups nothing"
     if real:
-        return lacking(node, found)
+        return no_kernel_reason(node, found)
     op = node.op
     if op not in {g.chain[0] for g in groups}:
         joined = next((g.chain for g in groups if op in g.chain), ())
@@ -110,7 +116,7 @@ def _reason(node: Node, found: Profile, *, real: bool) -> str:
                     )
                 return f"no kernel supports the quantization parameters of {slot}"
             return f"{slot} is float, not a dequantized value"
-    ops, end = _row(node, tails_of(found))
+    ops, end = _row(node, fused_activations(found))
     if end is None and not any(g.chain == (op,) and g.result == "real" for g in groups):
         return _read(ops[-1])
     match = match_of(ops, end)
@@ -149,7 +155,7 @@ def _unmet(match: ChainMatch, found: Profile) -> str:
     row = next((g for g in rows if g.when.holds(query)), None)
     if row is None:
         return _condition(rows[0].when, match)
-    if offset(match, found):
+    if has_zero_point(match, found):
         return f"its quantized values have a zero point, and those of {found.name} have none"
     return _need(row, match)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import qir
-from qir.analysis.quantized_regions import suits
-from qir.analysis.user_rules import Wish
+from qir.analysis.quantized_regions import fits_scheme
+from qir.analysis.user_rules import UserRule
 from qir.calibration import Key
 from qir.capability import Capability, load
 from qir.errors import ParseError
@@ -92,7 +92,7 @@ class Net:
 
 
 def planned(graph: qir.Graph, table: Capability, *rules: str) -> dict[str, dict[str, str]]:
-    _, schemes = assign(graph, table, wishes=map(Wish.parse, rules))
+    _, schemes = assign(graph, table, wishes=map(UserRule.parse, rules))
     return {n.name: {s: str(k) for s, k in slots.items()} for n, slots in schemes.items()}
 
 
@@ -227,9 +227,9 @@ def test_a_kernel_is_not_cut_short_by_a_rule(table: Capability) -> None:
 def test_existing_values_of_either_storage_suit_a_slot_by_sign() -> None:
     half = np.float32(0.5)
     allowed: Scheme = parse_scheme("u8|i8 by sign symmetric tensor zero(0)")
-    assert suits(uniform(U8, half), allowed)
-    assert suits(uniform(I8, half), allowed)
-    assert not suits(uniform(U8, half, 3), allowed)
+    assert fits_scheme(uniform(U8, half), allowed)
+    assert fits_scheme(uniform(I8, half), allowed)
+    assert not fits_scheme(uniform(U8, half, 3), allowed)
 
 
 def types(made: qir.Graph) -> dict[str, QuantType]:

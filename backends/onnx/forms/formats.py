@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
-from qir.analysis.bodies import bodies
-from qir.analysis.int32_overflow import wrapping
+from qir.analysis.bodies import graphs_with_bodies
+from qir.analysis.int32_overflow import overflow_text
 from qir.errors import Refused
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -63,15 +63,15 @@ def formed(
             ledger.add(Change.EXACT, STEP, graph.name, _NO_SUMS)
         return graph
     out = graph.copy()
-    for each in bodies(out):
+    for each in graphs_with_bodies(out):
         run_time_ranges.by_onnx(each, ledger)
     held = fix_defaults(out, ledger)
     if channels_last(out, "onnx"):
         _run(Layout("nchw"), out, ledger)
-    for each in bodies(out):
+    for each in graphs_with_bodies(out):
         constants.quantized(each, ledger)
     if form in (None, "qdq", "qoperator"):
-        for each in bodies(out):
+        for each in graphs_with_bodies(out):
             whole_range.widen(each, ledger)
             other_kernels.fit(each, ledger, lossy=lossy)
     _run(OpenGroups(_ROWS, chains=True), out, ledger)
@@ -80,7 +80,7 @@ def formed(
     if standard or form is not None:
         qonnx.opened(out, ledger)
     if standard or form in ("qdq", "integer"):
-        for each in bodies(out):
+        for each in graphs_with_bodies(out):
             effects.threads(each, ledger)
         with nullcontext() if standard else kept_operators.kept(kept_operators.on_reals):
             _open(out, ledger)
@@ -91,17 +91,17 @@ def formed(
         _run(RaiseInteger(), out, ledger)
         _left_raw(out, ledger)
     if standard or form not in (None, "qoperator"):
-        for each in bodies(out):
+        for each in graphs_with_bodies(out):
             overhanging_pools.padded(each, ledger)
     if form == "qoperator":
         effects.wide(out, ledger)  # before float ops are written as quantized ones
     with overhanging_pools.kept(ledger):
         _made(out, form, ledger, standard=standard)
-    for each in bodies(out):
+    for each in graphs_with_bodies(out):
         add_apart(each, ledger)
     if form != "qoperator":
         effects.wide(out, ledger)
-    for each in bodies(out):
+    for each in graphs_with_bodies(out):
         effects.level(each, ledger)
     give_back(out, held, ledger)
     return out
@@ -109,9 +109,9 @@ def formed(
 
 def _open(graph: Graph, ledger: Ledger) -> None:
     """Opens groups of onnxruntime's own; a scan that was in one keeps what is read of it."""
-    before = {node for each in bodies(graph) for node in each}
+    before = {node for each in graphs_with_bodies(graph) for node in each}
     _run(OpenGroups(_WEIGHTED), graph, ledger)
-    for each in bodies(graph):
+    for each in graphs_with_bodies(graph):
         if trim(each, [n for n in each if n.op == "scan" and n not in before]):
             each.prune()
 
@@ -127,7 +127,7 @@ def _bare(graph: Graph) -> bool:
 
 def _made(out: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> None:
     if form == "qoperator":
-        for each in [] if standard else bodies(out):
+        for each in [] if standard else graphs_with_bodies(out):
             where_ops.coded(each, ledger)
         _run(ExpandQdq(sums=True), out, ledger)  # no operator adds another tensor to its sums
         _run(FuseQdq(), out, ledger)
@@ -140,7 +140,7 @@ def _made(out: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> No
             ledger.add(Change.EXACT, STEP, out.name, _NO_SUMS)
         _left_real(out, ledger, biased=False)
     if form == "nbits":
-        made = [to_nbits(each, ledger, standard=standard) for each in bodies(out)]
+        made = [to_nbits(each, ledger, standard=standard) for each in graphs_with_bodies(out)]
         if not any(count for count, _ in made):
             left = [why for _, each in made for why in each]
             why = f"no product here becomes few bits; {left[0]}" if left else _NO_BITS
@@ -151,7 +151,7 @@ def _left_raw(graph: Graph, ledger: Ledger) -> None:
     """Says which sums of raw integers stay as they are, and why."""
     told = {e.subject for e in ledger if e.step == RaiseInteger.name}
     wanted = list(LiftDynamic().patterns.values())
-    for each in bodies(graph):
+    for each in graphs_with_bodies(graph):
         for node in each:
             if node.op in _RAW and node.name not in told:
                 found = nearest(wanted, node)
@@ -162,9 +162,9 @@ def _left_raw(graph: Graph, ledger: Ledger) -> None:
 
 def _left_real(graph: Graph, ledger: Ledger, *, biased: bool) -> None:
     """Records which quantized products stay float since the int32 accumulator would wrap."""
-    for each in bodies(graph):
+    for each in graphs_with_bodies(graph):
         for node in each:
-            if _of_bytes(node) and (said := wrapping(each, node, biased=biased)):
+            if _of_bytes(node) and (said := overflow_text(each, node, biased=biased)):
                 ledger.add(Change.EXACT, STEP, node.name, f"stays float: {said}")
 
 
@@ -194,7 +194,7 @@ def _sums(graph: Graph) -> bool:
 
 def _run(step: Pass, graph: Graph, ledger: Ledger) -> int:
     """Runs a pass on a graph and on what its branches and loops hold."""
-    return sum(step.run(each, ledger) for each in bodies(graph))
+    return sum(step.run(each, ledger) for each in graphs_with_bodies(graph))
 
 
 # -- numbers that turn out constant ---------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qir.analysis.summand_storage import saturating
+from qir.analysis.summand_storage import saturation_note
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
@@ -28,7 +28,7 @@ def fit(graph: Graph, ledger: Ledger, *, lossy: bool = False) -> None:
     storage; where one layer has u8 on one side and i8 on the other, all i8 data become u8.
     """
     for node in list(graph):
-        if apart := saturating(graph, node):  # said of the storage that the kernel has
+        if apart := saturation_note(graph, node):  # said of the storage that the kernel has
             said = f"written as float ops between quantized values{apart}"
             ledger.add(Change.APPROXIMATED, STEP, node.name, said)
             expand(graph, node)

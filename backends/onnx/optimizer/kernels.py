@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from qir.analysis.bodies import bodies
+from qir.analysis.bodies import graphs_with_bodies
 from qir.capability import REAL, Capability, Verdict, verdicts
 from qir.errors import QirError
 from qir.inspect.left_float import left_float
@@ -51,7 +51,7 @@ def judged(table: Capability, graph: Graph, named: str, write: Write) -> Iterato
 def _parts(graph: Graph) -> dict[str, Graph]:
     """Returns the graphs that have to do with integers, of a graph and of what its branches and
     loops hold."""
-    wanted = {id(each) for each in bodies(graph) if any(map(_on_codes, each))}
+    wanted = {id(each) for each in graphs_with_bodies(graph) if any(map(_on_codes, each))}
     return {path: part for path, part in graph.walk() if id(part) in wanted}
 
 

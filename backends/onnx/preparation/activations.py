@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qir.analysis.activations import cuts_nothing, drops_tails
+from qir.analysis.activations import clamps_nothing, drops_unclamping_activations
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ledger import Change
@@ -16,7 +16,7 @@ def join_activations(graph: Graph, prepared: Preparation) -> int:
     A relu is folded into a following clip; the last one before a quantize is removed where it
     clamps no quantized value. Returns how many were removed.
     """
-    if not drops_tails(prepared.profile):
+    if not drops_unclamping_activations(prepared.profile):
         return 0
     count = 0
     for last in [node for node in graph if node.op in TAILS]:
@@ -46,4 +46,4 @@ def _before_codes(node: Node) -> bool:
     use = node.result.only_use
     quant = use.node.result.type.quant if use and use.node.op == "quantize" else None
     static = quant is not None and not quant.dynamic and quant.grain is None
-    return quant is not None and static and cuts_nothing(node, quant)
+    return quant is not None and static and clamps_nothing(node, quant)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.bodies import bodies
+from qir.analysis.bodies import graphs_with_bodies
 from qir.ir.dtype import F32, dtype, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.lazy_arrays import Held, Parts, reshaped, shifted, whole
@@ -42,7 +42,7 @@ _UNHELD = (
 
 def opened(graph: Graph, ledger: Ledger) -> None:
     """Opens groups whose kernel fails in each run, wherever they are in a model."""
-    for each in bodies(graph):
+    for each in graphs_with_bodies(graph):
         with kept_operators.kept(lambda node: not _unheld(node)):
             names = [n.name for n in each if _unheld(n)]
             OpenGroups(KERNEL).run(each, ledger)

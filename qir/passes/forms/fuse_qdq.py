@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qir.analysis.float32_overflow import infinite
-from qir.analysis.int32_overflow import wrapping
+from qir.analysis.float32_overflow import floats_overflow
+from qir.analysis.int32_overflow import overflow_text
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
@@ -75,7 +75,9 @@ class FuseQdq(Fusing):
     def allows(self, match: ChainMatch, graph: Graph) -> bool:
         if match.quantize is None or not counts_accumulator(match) or self._too_wide(match, graph):
             return False
-        if infinite((*match.codes.values(), *match.summands.values()), match.last.result.type):
+        if floats_overflow(
+            (*match.codes.values(), *match.summands.values()), match.last.result.type
+        ):
             return False
         if match.head.op in PRODUCTS:
             gains = (match.head.attrs.get("alpha", 1.0), match.head.attrs.get("beta", 1.0))
@@ -131,7 +133,7 @@ class FuseQdq(Fusing):
             if rule.acc.type != "i32":
                 return False
             wide = bits.get(traits.data, 0) + bits.get(traits.weight or "", 0) > _BITS
-            return wide or bool(wrapping(graph, head))
+            return wide or bool(overflow_text(graph, head))
         most = widest(rule.method.name) if rule.method else None
         return most is not None and max(bits.values(), default=0) > most
 

@@ -34,7 +34,7 @@ from math import floor
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.summand_storage import saturating
+from qir.analysis.summand_storage import saturation_note
 from qir.ir.dtype import DType
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
@@ -190,7 +190,7 @@ def _kernel(graph: Graph, node: Node) -> _Kernel | None:
     if x is None or w is None or len(others) != 1 or len(added.slots) != 1 or added.flow is None:
         return None
     kinds = (x.type.quant, others[0].type.quant, out)
-    if any(kind is None or not _plain(kind) for kind in kinds) or saturating(graph, node):
+    if any(kind is None or not _plain(kind) for kind in kinds) or saturation_note(graph, node):
         return None
     assert out is not None
     assert x.type.quant is not None

@@ -12,18 +12,25 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
-from qir.analysis.activations import why_cut
-from qir.analysis.decisions import ALREADY, WITHIN, Decision, GraphFacts, Plan
-from qir.analysis.existing_types import before_codes, held_map, kept, leaves_out, settled, takes
-from qir.analysis.kernel_groups import KernelGroup, kernels
+from qir.analysis.activations import clamping_reason
+from qir.analysis.decisions import ALREADY_QUANTIZED, BODIES_STAY_FLOAT, Decision, GraphFacts, Plan
+from qir.analysis.existing_types import (
+    accepts,
+    existing_type,
+    is_settled,
+    leaves_out_elements,
+    scheme_of_type,
+    values_moved_to_quantize,
+)
+from qir.analysis.kernel_groups import KernelGroup, find_kernel_groups
 from qir.analysis.kernel_table import kernel_table
-from qir.analysis.masks import masks, merged, of_text, told, with_text
+from qir.analysis.masks import constant_masks, mask_reason, mask_texts, merge_masks, parse_masks
 from qir.analysis.obstacles import form_obstacle
-from qir.analysis.quantized_regions import coded, decoded
-from qir.analysis.sensitive_values import explain, sensitive
-from qir.analysis.signs import by_ops
+from qir.analysis.quantized_regions import is_dequantized, quantized_types
+from qir.analysis.sensitive_values import sensitive_reason, sensitive_values
+from qir.analysis.signs import with_known_sign
 from qir.analysis.target_chains import target_chains
-from qir.analysis.user_rules import Wish, fitted
+from qir.analysis.user_rules import UserRule, fit_to_slot
 from qir.calibration import parse_rule
 from qir.capability import Capability, OpCapability, no_row
 from qir.errors import SchemeError
@@ -59,11 +66,11 @@ def _range(text: str | list[str]) -> str:
 
 
 def _texts(wishes: object) -> list[str]:
-    return [w.text for w in wishes if isinstance(w, Wish)] if isinstance(wishes, tuple) else []
+    return [w.text for w in wishes if isinstance(w, UserRule)] if isinstance(wishes, tuple) else []
 
 
-def _wishes(texts: str | list[str]) -> tuple[Wish, ...]:
-    return tuple(map(Wish.parse, [texts] if isinstance(texts, str) else texts))
+def _wishes(texts: str | list[str]) -> tuple[UserRule, ...]:
+    return tuple(map(UserRule.parse, [texts] if isinstance(texts, str) else texts))
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,7 @@ class AssignSchemes(Pass):
     """What the target takes in integers, or the kernels of a profile."""
     granularity: Literal["channel", "tensor"] = "channel"
     """What one scale of a weight stands for."""
-    wishes: tuple[Wish, ...] = field(
+    wishes: tuple[UserRule, ...] = field(
         default=(), metadata=option(name="rules", read=_wishes, write=_texts, kind="list of rule")
     )
     """The user's rules, such as "op=softmax: float"; the last that speaks of a slot wins."""
@@ -89,7 +96,8 @@ class AssignSchemes(Pass):
     groups: str = field(default="", metadata=option(kind="profile"))
     """The profile whose kernels get no quantized values inside; empty: the target's own chains."""
     masks: tuple[tuple[str, float], ...] = field(
-        default=(), metadata=option(read=of_text, write=with_text, kind="list of number and value")
+        default=(),
+        metadata=option(read=parse_masks, write=mask_texts, kind="list of number and value"),
     )
     """Values in which calibration saw numbers of a mask, each after the least of these; after 0
     those in which a constant puts numbers that are none next to what it saw."""
@@ -108,7 +116,7 @@ class AssignSchemes(Pass):
         yield cls(read_capability("cpu")), parse(text)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        found = kernels(graph, profile(self.groups)) if self.groups else None
+        found = find_kernel_groups(graph, profile(self.groups)) if self.groups else None
         _, schemes = assign(
             graph, self.capability, self.granularity, self.wishes, found, self.masks
         )
@@ -143,7 +151,7 @@ def assign(
     graph: Graph,
     capability: Capability,
     granularity: str = "channel",
-    wishes: Iterable[Wish] = (),
+    wishes: Iterable[UserRule] = (),
     rows: Iterable[KernelGroup] | None = None,
     seen: Iterable[tuple[str, float]] = (),
 ) -> tuple[Plan, Schemes]:
@@ -159,7 +167,7 @@ def assign(
     cut: dict[Node, str] = {}
     while True:
         work = _Assignment(graph, capability, granularity, *asked, cut)
-        work.masks = merged(work.masks, low)
+        work.masks = merge_masks(work.masks, low)
         work.decide()
         work.check_wishes()
         found = work.share() or work.cutting()
@@ -174,7 +182,7 @@ class _Assignment:
         graph: Graph,
         table: Capability,
         granularity: str,
-        wishes: tuple[Wish, ...],
+        wishes: tuple[UserRule, ...],
         rows: Iterable[KernelGroup] | None,
         cut: Mapping[Node, str],
     ) -> None:
@@ -186,9 +194,11 @@ class _Assignment:
         self.cut = cut
         """Activations that are in no kernel because they cut quantized values, and why."""
         self.on_codes = in_codes(graph)
-        self.before = before_codes(graph, {op for op, row in table.ops.items() if row.share})
-        self.masks = masks(graph)
-        self.sensitive = sensitive(graph)
+        self.before = values_moved_to_quantize(
+            graph, {op for op, row in table.ops.items() if row.share}
+        )
+        self.masks = constant_masks(graph)
+        self.sensitive = sensitive_values(graph)
         self.reason: dict[Node, str] = {}
         self.inside: dict[Node, Node] = {}
         """Activation -> the op in whose kernel it is computed."""
@@ -225,8 +235,8 @@ class _Assignment:
         anyway.
         """
         for node in movers:
-            beside = any(held_map(v) for v in (*node.operands.values(), *node.results))
-            rest = ALREADY if beside else "nothing next to it is integer"
+            beside = any(existing_type(v) for v in (*node.operands.values(), *node.results))
+            rest = ALREADY_QUANTIZED if beside else "nothing next to it is integer"
             self.reason[node] = self.table.ops[node.op].unasked or rest
         changed = True
         while changed:
@@ -243,7 +253,7 @@ class _Assignment:
         near = [v.node for s, v in node.operands.items() if s.split(".")[0] in row.slots]
         near += [user for value in node.results for user in value.users]
         if row.unasked:
-            there = any(held_map(v) for v in (*node.operands.values(), *node.results))
+            there = any(existing_type(v) for v in (*node.operands.values(), *node.results))
             known = BRIDGES if there else BRIDGES | {"constant"}
             return all(n.op in known or self._integer(n) for n in near)
         return any(map(self._integer, near))
@@ -255,10 +265,10 @@ class _Assignment:
     def _head(self, node: Node) -> Node | None:
         """Returns the integer op in whose kernel this one is computed, if all between them are."""
         kernel = (self.rows or {}).get(node)
-        if kernel is None or self.reason.get(kernel.head) != "":
+        if kernel is None or self.reason.get(kernel.anchor) != "":
             return None
         between = kernel.ops[1 : kernel.ops.index(node)]
-        return kernel.head if all(self.inside.get(n) is kernel.head for n in between) else None
+        return kernel.anchor if all(self.inside.get(n) is kernel.anchor for n in between) else None
 
     def _summands(self, node: Node) -> dict[str, Value]:
         """Returns what an op in a chain adds to its data, where that is stored as integers."""
@@ -268,16 +278,16 @@ class _Assignment:
 
     def _obstacle(self, node: Node, row: OpCapability | None) -> str:
         """Returns why an op stays float; empty where nothing keeps it from integers."""
-        if settled(node, self.on_codes.get(node, False)):
-            return ALREADY
-        if row and row.share and leaves_out(node, self.before):
-            return ALREADY
+        if is_settled(node, self.on_codes.get(node, False)):
+            return ALREADY_QUANTIZED
+        if row and row.share and leaves_out_elements(node, self.before):
+            return ALREADY_QUANTIZED
         if node.op == "foreign":
             return why_foreign(node)
         if node.op == "fused" and node.bodies:
             return f"it stays {op_name(node)}, as the file has it"
         if node.bodies:
-            return WITHIN
+            return BODIES_STAY_FLOAT
         if said := self.table.float_reason(node):
             return said
         if row is None:
@@ -299,7 +309,7 @@ class _Assignment:
         for slot, value in (*node.operands.items(), *((RESULT, made) for made in node.results)):
             computed = value.constant is None and value.type.quant is None
             if value in self.masks and computed and self._last(node, slot) is None:
-                return told(self.masks[value])
+                return mask_reason(self.masks[value])
         return ""
 
     def _too_coarse(self, node: Node) -> str:
@@ -307,7 +317,9 @@ class _Assignment:
         if any(self._last(node, slot) for slot in (*node.operands, RESULT)):
             return ""
         values = (*node.operands.values(), *node.results)
-        return next((explain(self.sensitive[v]) for v in values if v in self.sensitive), "")
+        return next(
+            (sensitive_reason(self.sensitive[v]) for v in values if v in self.sensitive), ""
+        )
 
     def _kept_out(self, node: Node) -> bool:
         """Returns whether an op is in no kernel, though its target has one."""
@@ -317,9 +329,11 @@ class _Assignment:
     def _codes_obstacle(self, node: Node, row: OpCapability) -> str:
         """Returns the quantized operands that the target does not support there; they stay."""
         for slot, value in (*node.operands.items(), *((RESULT, made) for made in node.results)):
-            quant = held_map(value) or next(iter(coded(value) if slot == RESULT else ()), None)
+            quant = existing_type(value) or next(
+                iter(quantized_types(value) if slot == RESULT else ()), None
+            )
             allowed = row.allowed(slot.split(".")[0], value.constant is not None)
-            if quant is not None and not takes(allowed, quant):
+            if quant is not None and not accepts(allowed, quant):
                 said = f"its {slot} is quantized already, by a type that {self.table.name}"
                 return f"{said} does not take"
         return ""
@@ -386,7 +400,7 @@ class _Assignment:
             found = self._scheme(users, of_set.get(root))
             if found is None:
                 return self._apart(users)
-            self.chosen[root] = by_ops(found, values[root])
+            self.chosen[root] = with_known_sign(found, values[root])
         return {}
 
     def _apart(self, users: list[tuple[Node, str]]) -> dict[Node, str]:
@@ -409,11 +423,11 @@ class _Assignment:
         moved: Scheme | None = None
         held = [(s, v) for s, v in self._data(node) if not self._parameter(node, s)]
         for slot, value in held + [(RESULT, made) for made in self.tail(node).results]:
-            quant = held_map(value)
+            quant = existing_type(value)
             if quant is not None:
-                law = kept(self._allowed(node, slot), quant, first=bool(share))
+                law = scheme_of_type(self._allowed(node, slot), quant, first=bool(share))
                 moved = law if slot in share else moved
-                if decoded(value) and law.storage == quant.storage:
+                if is_dequantized(value) and law.storage == quant.storage:
                     continue
                 laws[value] = law
             elif moved is not None and slot in share:
@@ -445,7 +459,9 @@ class _Assignment:
             for n, slot in users:
                 if found is None:
                     break
-                found = next((f for a in self._allowed(n, slot) if (f := fitted(a, found))), None)
+                found = next(
+                    (f for a in self._allowed(n, slot) if (f := fit_to_slot(a, found))), None
+                )
             if found is not None:
                 return found
         if wanted:
@@ -461,11 +477,11 @@ class _Assignment:
         for head, tails in self.tails.items():
             scheme = self.chosen.get(self.find(tails[-1].result))
             if scheme and (head.op, *(tail.op for tail in tails)) in self.table.uncut:
-                out |= {tail: why for tail in tails if (why := why_cut(tail, scheme))}
+                out |= {tail: why for tail in tails if (why := clamping_reason(tail, scheme))}
         return out
 
     def _takes(self, node: Node, slot: str, wanted: Scheme) -> bool:
-        return any(fitted(a, wanted) for a in self._allowed(node, slot))
+        return any(fit_to_slot(a, wanted) for a in self._allowed(node, slot))
 
     def _untaken(self, node: Node, slot: str) -> SchemeError:
         """Returns the error for a wish that the target does not grant, with what it does."""
@@ -474,7 +490,7 @@ class _Assignment:
         takes = " or ".join(str(a).removesuffix(" minmax") for a in self._allowed(node, slot))
         return SchemeError(f"{said}{node.name}: {self.table.name} takes {takes} in {slot}")
 
-    def _last(self, node: Node, slot: str) -> Wish | None:
+    def _last(self, node: Node, slot: str) -> UserRule | None:
         """Returns the rule that decides a slot; a kernel's result is also its activations'."""
         names = (node, *self.tails.get(node, ())) if slot == RESULT else (node,)
         found = [
@@ -509,7 +525,7 @@ class _Assignment:
             if wish.scheme and all(self.reason.get(n) for n in heads):
                 first = next(iter(hit))
                 why = self.reason.get(self.inside.get(first, first))
-                stays = "as it is" if why == ALREADY else "float"
+                stays = "as it is" if why == ALREADY_QUANTIZED else "float"
                 raise SchemeError(f"rule {wish}: {first.name} stays {stays}: {why}")
 
     def _allowed(self, node: Node, slot: str) -> tuple[Scheme, ...]:
@@ -555,7 +571,7 @@ class _Assignment:
         allowed = self._allowed(node, slot)
         wish = self._last(node, slot)
         if wish is not None and wish.scheme is not None:
-            found = next((f for a in allowed if (f := fitted(a, wish.scheme))), None)
+            found = next((f for a in allowed if (f := fit_to_slot(a, wish.scheme))), None)
             if found is None or found.scale is not None:
                 raise self._untaken(node, slot)
             return found
@@ -597,4 +613,4 @@ class _Assignment:
         return f"float between quantized values: {self.table.name} has no kernel {' |> '.join(ops)}"
 
 
-__all__ = ["AssignSchemes", "Decision", "Plan", "Schemes", "Wish", "assign"]
+__all__ = ["AssignSchemes", "Decision", "Plan", "Schemes", "UserRule", "assign"]

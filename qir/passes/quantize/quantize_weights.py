@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.bodies import bodies
+from qir.analysis.bodies import graphs_with_bodies
 from qir.analysis.decisions import GraphFacts, Plan
 from qir.errors import SchemeError
 from qir.ir.dtype import F32, DType, dtype
@@ -40,7 +40,7 @@ from qir.ir.ops import spec
 from qir.ir.scheme import Scheme
 from qir.ir.types import Array, Grain, QuantType
 from qir.ledger import Change, Ledger
-from qir.passes.quantize.assign_schemes import Wish
+from qir.passes.quantize.assign_schemes import UserRule
 from qir.passes.quantize.quantize_dynamic import finite, hits, ops_of, stays, stored
 from qir.profiles import codes_later, numbers_for, profile
 from qir.rewrite import ANOTHER, Pass
@@ -77,13 +77,13 @@ class WeightStorage:
 
 
 def plan_weights(
-    graph: Graph, name: str, blocks: WeightStorage, wishes: Iterable[Wish] = ()
+    graph: Graph, name: str, blocks: WeightStorage, wishes: Iterable[UserRule] = ()
 ) -> tuple[Plan, list[Node]]:
     """Returns which products would have their weights stored in blocks, and why not the others."""
     wished = tuple(wishes)
     reasons = {n: stays(n, wished) for n in ops_of(graph)}
     hits(graph, wished)
-    known, few = GraphFacts(graph, bodies(graph)), f"{blocks} weights alone"
+    known, few = GraphFacts(graph, graphs_with_bodies(graph)), f"{blocks} weights alone"
     decisions = tuple(
         known.decision(n, r)
         if r
@@ -104,12 +104,12 @@ class QuantizeWeights(Pass):
     nested = False
     tolerance = ANOTHER
     blocks: WeightStorage = WeightStorage(dtype("u4"), 32)
-    wishes: tuple[Wish, ...] = ()
+    wishes: tuple[UserRule, ...] = ()
     profile: str = "native"
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         chosen = set(plan_weights(graph, "", self.blocks, self.wishes)[1])
-        return sum(self._quantize(each, chosen, ledger) for each in bodies(graph))
+        return sum(self._quantize(each, chosen, ledger) for each in graphs_with_bodies(graph))
 
     def _quantize(self, graph: Graph, chosen: set[Node], ledger: Ledger) -> int:
         known: dict[tuple[Value, int], Value] = {}

@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 
-from qir.analysis.activations import tails_of
-from qir.analysis.claims import entries
-from qir.analysis.group_conditions import offset
-from qir.analysis.kernel_groups import KernelGroup, is_float, kernels, wrap
+from qir.analysis.activations import fused_activations
+from qir.analysis.claims import claim_entries
+from qir.analysis.group_conditions import has_zero_point
+from qir.analysis.kernel_groups import KernelGroup, find_kernel_groups, is_float, wrap_as_group
 from qir.ir.graph import Graph
 from qir.ir.ops import spec
 from qir.ledger import Change, Entry, Ledger
@@ -88,11 +88,11 @@ class Group(Fusing):
 
     def _reals(self, graph: Graph, named: Profile, ledger: Ledger) -> int:
         count = 0
-        for kernel in kernels(graph, named):
+        for kernel in find_kernel_groups(graph, named):
             ops = kernel.ops
             if len(ops) < 2 or not may(self.name, told(kernel, named), ops[-1], *ops[:-1]):
                 continue
-            name = wrap(graph, ops).name
+            name = wrap_as_group(graph, ops).name
             said = " |> ".join(n.op for n in ops) + " as one float group"
             ledger.add(Change.EXACT, self.name, name, said)
             count += 1
@@ -105,7 +105,7 @@ class Group(Fusing):
         return frozenset(op for group in self.named(graph).groups for op in group.chain)
 
     def tails(self, graph: Graph) -> frozenset[str]:
-        return tails_of(self.named(graph))
+        return fused_activations(self.named(graph))
 
     def sums(self, graph: Graph) -> bool:
         return any("add" in group.chain[1:] for group in self.named(graph).groups)
@@ -122,11 +122,11 @@ class Group(Fusing):
     def promised(self, match: ChainMatch, graph: Graph) -> tuple[Entry, ...]:
         """Returns what the profile claims of the kernel, where that is not every byte."""
         row = self._row(match, graph)
-        return entries(row.claim if row else "unknown", self.name, match.head.name)
+        return claim_entries(row.claim if row else "unknown", self.name, match.head.name)
 
     def allows(self, match: ChainMatch, graph: Graph) -> bool:
         row = self._row(match, graph)
-        if row is None or offset(match, self.named(graph)):
+        if row is None or has_zero_point(match, self.named(graph)):
             return False
         if match.real and REAL not in row.when.storage.get(spec(match.head.op).traits.data, ()):
             return False
@@ -141,7 +141,7 @@ class Group(Fusing):
 
 def told(kernel: KernelGroup, named: Profile) -> str:
     """Returns a kernel's ops, and the row of the profile that says it is one."""
-    return f"{' |> '.join(kernel.chain)} by {_says(named, kernel.row)}"
+    return f"{' |> '.join(kernel.chain)} by {_says(named, kernel.entry)}"
 
 
 def _says(named: Profile, row: Row | None) -> str:
@@ -151,4 +151,4 @@ def _says(named: Profile, row: Row | None) -> str:
     return f"{by}.toml:{row.line if row else 0}"
 
 
-__all__ = ["Group", "tails_of", "told"]
+__all__ = ["Group", "fused_activations", "told"]
