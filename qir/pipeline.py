@@ -23,6 +23,8 @@ from qir.analysis.kernel_groups import find_kernel_groups
 from qir.analysis.kernel_table import kernel_table
 from qir.analysis.masks import possible_mask_inputs
 from qir.analysis.quantized_regions import quantized_values
+from qir.analysis.scheme_assignment import assign_schemes
+from qir.analysis.user_rules import UserRule
 from qir.arguments import checked
 from qir.atomic import claim
 from qir.calibration import Statistics, collect, open_data, open_feeds
@@ -40,7 +42,6 @@ from qir.ir.verify import Finding, check
 from qir.ir.verify import verify as verify_graph
 from qir.ledger import Ledger
 from qir.passes.cleanup.prune import Prune
-from qir.passes.quantize.assign_schemes import UserRule, assign
 from qir.passes.quantize.quantize_dynamic import QuantizeDynamic, plan_dynamic
 from qir.passes.quantize.quantize_weights import QuantizeWeights, WeightStorage, plan_weights
 from qir.profiles import given
@@ -249,7 +250,7 @@ def plan(
         kernel_groups = find_kernel_groups(folded, named_profile(groups)) if groups else None
         masks = mask_values(folded, statistics)
         capability = backend.planned(folded)
-        found = assign(
+        found = assign_schemes(
             folded, capability, granularity_named(granularity), user_rules, kernel_groups, masks
         )[0]
         if statistics is None:
@@ -294,7 +295,7 @@ def _plan_by_profile(
     table, user_rules = kernel_table(kernel_profile), [UserRule.parse(text) for text in rules]
     folded = fold(graph)
     masks = mask_values(folded, statistics)
-    return assign(
+    return assign_schemes(
         folded, table, granularity, user_rules, find_kernel_groups(folded, kernel_profile), masks
     )[0]
 

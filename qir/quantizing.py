@@ -11,6 +11,7 @@ from qir.analysis.kernel_groups import find_kernel_groups, is_float_group
 from qir.analysis.kernel_table import kernel_table
 from qir.analysis.masks import observed_masks, refuted_masks
 from qir.analysis.quantized_regions import quantized_values
+from qir.analysis.scheme_assignment import assign_schemes
 from qir.analysis.user_rules import UserRule
 from qir.arguments import checked
 from qir.calibration import Statistics
@@ -32,7 +33,7 @@ from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.raise_linear import RaiseLinear
 from qir.passes.forms.turn_sums import TurnSums
 from qir.passes.forms.widen_reals import WidenReals, narrow
-from qir.passes.quantize.assign_schemes import AssignSchemes, assign
+from qir.passes.quantize.assign_schemes import AssignSchemes
 from qir.passes.quantize.clip_weights import ClipWeights
 from qir.passes.quantize.correct_bias import CorrectBias
 from qir.passes.quantize.equalize import Equalize, scaled_tensors
@@ -241,11 +242,11 @@ class Prepared:
             if planned.groups
             else None
         )
-        return assign(
+        return assign_schemes(
             self.graph,
             planned.capability,
             planned.granularity,
-            planned.wishes,
+            planned.user_rules,
             rows,
             planned.masks,
         )[0]
