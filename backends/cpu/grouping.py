@@ -14,7 +14,7 @@ from qir.ir.quantized_ops import BRIDGES, STRUCTURE
 from qir.ledger import Ledger
 from qir.passes.forms.fuse_qdq import FuseQdq
 from qir.passes.forms.group import Group
-from qir.rewrite.fusing import LINES, ChainMatch
+from qir.rewrite.fusing import CONVOLUTIONS_1D_3D, ChainMatch
 
 from .kernel_types import KERNEL_PROFILE
 
@@ -56,7 +56,7 @@ class _FuseProducts(FuseQdq):
     """Fuses matrix products and convolutions alone."""
 
     def allows(self, match: ChainMatch, graph: Graph) -> bool:
-        return match.head.op in PRODUCTS | LINES and super().allows(match, graph)
+        return match.head.op in PRODUCTS | CONVOLUTIONS_1D_3D and super().allows(match, graph)
 
 
 def unwrap(graph: Graph) -> None:

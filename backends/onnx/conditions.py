@@ -11,7 +11,7 @@ from qir.ir.dtype import I32, U8
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.profiles.conditions import GroupCondition
-from qir.rewrite.fusing import ChainMatch, is_tail
+from qir.rewrite.fusing import ChainMatch, is_fusible_activation
 
 
 def _redundant_tail(match: ChainMatch) -> bool:
@@ -52,7 +52,7 @@ def _left_real(match: ChainMatch) -> bool:
     readers = _readers(match.last.result)
     if any(node.op == "quantize" for node in readers):
         return False
-    if len(readers) != 1 or not is_tail(readers[0]):
+    if len(readers) != 1 or not is_fusible_activation(readers[0]):
         return True
     behind = readers[0].result
     shown = any(use.node.op == "output" for use in behind.uses)

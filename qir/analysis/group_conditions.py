@@ -12,7 +12,12 @@ from qir.ir.ops.layers import PRODUCTS
 from qir.profiles import Profile, choosing
 from qir.profiles.conditions import GroupCondition
 from qir.profiles.kernel_forms import holds_ranges
-from qir.rewrite.fusing import LINES, ChainMatch, accumulator_scale, moves_codes
+from qir.rewrite.fusing import (
+    CONVOLUTIONS_1D_3D,
+    ChainMatch,
+    accumulator_scale,
+    only_moves_quantized,
+)
 
 
 def has_zero_point(match: ChainMatch, found: Profile) -> bool:
@@ -45,7 +50,7 @@ def _held_ranges(match: ChainMatch) -> bool:
 
 def _same_storage(match: ChainMatch) -> bool:
     parameters = {spec(match.head.op).traits.bias}
-    if match.head.op in PRODUCTS | LINES:
+    if match.head.op in PRODUCTS | CONVOLUTIONS_1D_3D:
         parameters.add(spec(match.head.op).traits.weight)
     kinds = {
         v.type.quant.storage for s, v in match.codes.items() if v.type.quant and s not in parameters
@@ -60,7 +65,7 @@ def _coded_operands(match: ChainMatch) -> bool:
 SHARED: Mapping[str, GroupCondition] = {
     "same_map": GroupCondition(
         "operand and result have one scale, zero point and storage",
-        moves_codes,
+        only_moves_quantized,
         keeps_map=True,
     ),
     "kept_map": GroupCondition(

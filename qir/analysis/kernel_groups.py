@@ -15,7 +15,7 @@ from qir.ir.ops.layers import PRODUCTS
 from qir.profiles import Profile
 from qir.profiles.conditions import conditions
 from qir.profiles.profile import GroupEntry, When
-from qir.rewrite.fusing import NUMBERS, PLAIN, ChainMatch, bias_of
+from qir.rewrite.fusing import INDEX_SLOTS, NORM_SLOTS, ChainMatch, bias_slot
 from qir.rewrite.linear_layers import adds_row, knows_linear, plain_product
 
 
@@ -276,9 +276,9 @@ def _unfit_reason(ops: tuple[Node, ...]) -> str:
     if node.bodies or node.inner or len(node.results) != 1:
         return "it is no op with one result"
     for slot, value in node.operands.items():
-        if (node.op, slot) in PLAIN:
+        if (node.op, slot) in INDEX_SLOTS:
             continue
-        if bias_of(node.op) == slot or slot in NUMBERS:
+        if bias_slot(node.op) == slot or slot in NORM_SLOTS:
             if value.constant is None:
                 return f"{slot} is computed"
         elif value.type.element != F32:

@@ -17,12 +17,12 @@ from qir.analysis.kernel_groups import (
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.origin import Origin
-from qir.passes.forms.group import told
+from qir.passes.forms.group import kernel_text
 from qir.profiles import Profile, profile
 from qir.profiles.conditions import conditions
 from qir.profiles.profile import GroupEntry as Row
 from qir.profiles.profile import When
-from qir.rewrite.fusing import ChainMatch, match_of, source_of
+from qir.rewrite.fusing import ChainMatch, match_chain, quantized_source
 
 _EDGES = frozenset({"input", "constant", "output", "quantize", "dequantize"})
 
@@ -54,7 +54,7 @@ def predicted_kernels(graph: Graph, named: str) -> list[PredictedKernel]:
     none."""
     found = profile(named)
     made = find_kernel_groups(graph, found) if is_float(graph) else []
-    return [PredictedKernel(k.last.name, told(k, found), _origins(k)) for k in made]
+    return [PredictedKernel(k.last.name, kernel_text(k, found), _origins(k)) for k in made]
 
 
 def _origins(kernel: KernelGroup) -> tuple[Origin, ...]:
@@ -106,7 +106,7 @@ def _reason(node: Node, found: Profile, *, real: bool) -> str:
         behind = f" but after another op, as {' |> '.join(joined)}" if joined else ""
         return f"no group of {found.name} takes it{behind}"
     for slot, value in node.operands.items():
-        if source_of(node, slot, value) is None:
+        if quantized_source(node, slot, value) is None:
             if value.node.op == "dequantize":
                 quant = value.node.operands["x"].type.quant
                 if quant is not None and quant.dynamic:
@@ -119,7 +119,7 @@ def _reason(node: Node, found: Profile, *, real: bool) -> str:
     ops, end = _row(node, fused_activations(found))
     if end is None and not any(g.chain == (op,) and g.result == "real" for g in groups):
         return _read(ops[-1])
-    match = match_of(ops, end)
+    match = match_chain(ops, end)
     if match is None:
         return "no kernel has the quantization parameters of its result"
     return _unmet(match, found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.rewrite.fusing import is_tail
+from qir.rewrite.fusing import is_fusible_activation
 
 from ..preparation.float_parameters import CODED
 
@@ -35,7 +35,7 @@ def tempts(value: Value) -> bool:
 def _before(node: Node) -> Node | None:
     """Returns what an op takes that the optimizer takes with the layer before it; None for
     others."""
-    if is_tail(node) or _moves(node):
+    if is_fusible_activation(node) or _moves(node):
         return next(iter(node.operands.values())).node
     if node.op in _JOINED:
         found = [v.node for v in node.operands.values() if v.constant is None]

@@ -21,7 +21,7 @@ from qir.ledger import Ledger
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.group import Group
 from qir.profiles import profile
-from qir.rewrite.fusing import LINES, is_tail, match_of
+from qir.rewrite.fusing import CONVOLUTIONS_1D_3D, is_fusible_activation, match_chain
 
 from .separate_additions import add_apart
 
@@ -106,7 +106,9 @@ def _of_codes(node: Node) -> bool:
     """Returns whether a product's data and weights are both read from quantized values."""
     traits = spec(node.op).traits
     sides = [node.operands.get(slot or "") for slot in (traits.data, traits.weight)]
-    return node.op in PRODUCTS | LINES and all(v is not None and read(v) for v in sides)
+    return node.op in PRODUCTS | CONVOLUTIONS_1D_3D and all(
+        v is not None and read(v) for v in sides
+    )
 
 
 def _why_real(node: Node) -> str:
@@ -116,7 +118,7 @@ def _why_real(node: Node) -> str:
         bias = node.operands.get(spec(node.op).traits.bias or "")
         if bias is not None or (use is not None and use.node.op == "add"):
             return "its bias is float"
-        if use is not None and is_tail(use.node):
+        if use is not None and is_fusible_activation(use.node):
             return f"no quantized kernel fuses the {use.node.op} after it with a float result"
     return "no quantized kernel gives a float result here"
 
@@ -176,12 +178,12 @@ class _Kernels:
         rows: list[tuple[tuple[Node, ...], Node | None]] = [((node,), None)]
         ops: tuple[Node, ...] = (node,)
         use = node.result.only_use
-        while use is not None and is_tail(use.node):
+        while use is not None and is_fusible_activation(use.node):
             ops, use = (*ops, use.node), use.node.result.only_use
         if use is not None and use.node.op == "quantize":
             rows.append((ops, use.node))
         for row, end in rows:
-            match = match_of(row, end, given=True)
+            match = match_chain(row, end, computed_parameters=True)
             if match is not None and group.allows(match, self.grouped):
                 for each in row:
                     self._keep(each)

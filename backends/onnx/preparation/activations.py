@@ -6,7 +6,7 @@ from qir.analysis.activations import clamps_nothing, drops_unclamping_activation
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ledger import Change
-from qir.rewrite.fusing import TAILS
+from qir.rewrite.fusing import ACTIVATIONS
 from qir.rewrite.preparation import Preparation
 
 
@@ -19,9 +19,14 @@ def join_activations(graph: Graph, prepared: Preparation) -> int:
     if not drops_unclamping_activations(prepared.profile):
         return 0
     count = 0
-    for last in [node for node in graph if node.op in TAILS]:
+    for last in [node for node in graph if node.op in ACTIVATIONS]:
         first = last.operands["x"].node
-        if first.op not in TAILS or first.result.only_use is None or first.stages or last.stages:
+        if (
+            first.op not in ACTIVATIONS
+            or first.result.only_use is None
+            or first.stages
+            or last.stages
+        ):
             continue
         if first.op == "relu" and last.op == "clip":
             least = last.attrs.get("min")

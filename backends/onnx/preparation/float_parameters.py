@@ -15,7 +15,7 @@ from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change
 from qir.numerics import Rule, affine_of, bias_codes, choose, quantize
 from qir.profiles import Profile, Query, query_of
-from qir.rewrite.fusing import is_tail
+from qir.rewrite.fusing import is_fusible_activation
 from qir.rewrite.preparation import Preparation
 
 from .unsigned_values import STEP as UNSIGNED
@@ -131,7 +131,7 @@ def _ends_in_quantize(node: Node) -> bool:
         if len(readers) != 1:
             return False
         (node,) = readers
-        if not is_tail(node):
+        if not is_fusible_activation(node):
             return node.op == "quantize"
 
 

@@ -16,7 +16,7 @@ from qir.ir.types import Array, QuantType
 from qir.ledger import Change
 from qir.numerics import affine_of, quantize
 from qir.profiles import profile, query_of
-from qir.rewrite.fusing import TAILS
+from qir.rewrite.fusing import ACTIVATIONS
 from qir.rewrite.preparation import Preparation
 
 from .gemms import joined
@@ -156,7 +156,7 @@ def _kept(node: Node, *, wide: bool) -> bool:
 def _is_tail(node: Node) -> bool:
     """Returns whether it is an activation, also a foreign one, whose ends are computed."""
     name = str(node.attrs["op"]).lower() if node.op == "foreign" else node.op
-    return name in TAILS
+    return name in ACTIVATIONS
 
 
 def _cuts(tail: Node, node: Node) -> bool:

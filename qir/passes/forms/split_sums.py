@@ -47,7 +47,7 @@ from qir.profiles import Profile, profile, profile_names, reals_of
 from qir.profiles.kernel_forms import CONVOLUTIONS
 from qir.reference.interpreter import profile_of
 from qir.rewrite import Pass
-from qir.rewrite.fusing import TAILS
+from qir.rewrite.fusing import ACTIVATIONS
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import Tolerance
 
@@ -95,7 +95,7 @@ class SplitSums(Pass):
 
     def _split(self, graph: Graph, kernel: _Kernel, ledger: Ledger) -> bool:
         made, node = kernel.between(), kernel.node
-        biased = float_bias(graph, node, TAILS | {"add"})
+        biased = float_bias(graph, node, ACTIVATIONS | {"add"})
         bias = biased.rounded() if biased else None
         moved = kernel.moved(made, bias.moved if bias else 0.0)
         if moved > self.steps:
@@ -223,7 +223,7 @@ def _without_tail(tails: tuple[Stage, ...] | list[Stage], out: QuantType) -> boo
     """Whether the type of the result ends where an activation does, or before."""
     low, high = _ends(out)
     for tail in tails:
-        if tail.op not in TAILS:
+        if tail.op not in ACTIVATIONS:
             return False
         least = 0.0 if tail.op == "relu" else tail.attrs.get("min")
         most = tail.attrs.get("max")
