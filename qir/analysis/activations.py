@@ -12,9 +12,9 @@ from qir.ir.ops import spec
 from qir.ir.scheme import Scheme
 from qir.ir.types import QuantType, uniform
 from qir.numerics import affine_of
-from qir.profiles import Profile, profile, query_of
+from qir.profiles import Profile, profile, query_for_node
 from qir.profiles.conditions import conditions
-from qir.reference.quantized import bounds
+from qir.reference.quantized import activation_bounds
 
 _LEAST_SCALE_RATIO = 0.99
 """A scale is lowered to this share of itself at most: more would cost precision."""
@@ -40,8 +40,8 @@ def drops_activations(needs: Sequence[str]) -> bool:
 
 def clamps_nothing(node: Node, quant: QuantType) -> bool:
     """Returns whether an activation clamps no quantized value of a type, and so has no effect."""
-    rule = profile("native").resolve(query_of(node))
-    return bounds(node.op, node.attrs, affine_of(quant), rule) == (quant.low, quant.high)
+    rule = profile("native").resolve(query_for_node(node))
+    return activation_bounds(node.op, node.attrs, affine_of(quant), rule) == (quant.low, quant.high)
 
 
 def clamping_reason(node: Node, scheme: Scheme) -> str:
@@ -73,7 +73,11 @@ def with_unclamped_scale(quant: QuantType, clips: Sequence[Node]) -> QuantType:
     Returns the same type where there is none. A clip's bound may be half a step from the extreme
     quantized value, such as -1..1 in symmetric int8; the scale's rounding then decides.
     """
-    if quant.dynamic or quant.grain is not None or all(clamps_nothing(c, quant) for c in clips):
+    if (
+        quant.dynamic
+        or quant.granularity is not None
+        or all(clamps_nothing(c, quant) for c in clips)
+    ):
         return quant
     original = np.float32(quant.scales())
     zero, scale = int(np.asarray(quant.zeros())), original

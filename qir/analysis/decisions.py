@@ -13,8 +13,14 @@ from qir.capability import Verdict
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
-from qir.ir.ops.layers import CONTROL
-from qir.ir.quantized_ops import CHOOSES, RECODES, in_codes, whole, widths
+from qir.ir.ops.layers import CONTROL_FLOW_OPS
+from qir.ir.quantized_ops import (
+    QPARAMS_OPS,
+    RETYPING_OPS,
+    is_float_width_cast,
+    is_integral,
+    quantized_nodes,
+)
 from qir.query.cost import one_sample
 from qir.query.display import op_name
 
@@ -37,7 +43,7 @@ BODIES_STAY_FLOAT = (
 )
 """The reason of an op that holds graphs."""
 
-_CONVERSIONS = RECODES | CHOOSES
+_CONVERSIONS = RETYPING_OPS | QPARAMS_OPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The answer before any work: what will be integer, what stays float, what must share."""
+    """What quantizing would do: what becomes integer, stays float, or shares one scale."""
 
     target: str
     decisions: tuple[Decision, ...]
@@ -217,7 +223,7 @@ class GraphFacts:
         self.on_integers = {
             n: done
             for each in self.planned_bodies or (graph,)
-            for n, done in in_codes(each).items()
+            for n, done in quantized_nodes(each).items()
         }
         self.sizes = one_sample(graph)
 
@@ -225,7 +231,7 @@ class GraphFacts:
         self, node: Node, reason: str, schemes: Mapping[str, str] | None = None
     ) -> Decision:
         """Returns the decision for an op: integer without a reason, else float."""
-        counts_itself = not (self.planned_bodies and node.op in CONTROL)
+        counts_itself = not (self.planned_bodies and node.op in CONTROL_FLOW_OPS)
         macs = total_macs(node, self.sizes) if counts_itself else 0
         on_integers = integer_macs(node, self.on_integers, self.sizes) if counts_itself else 0
         known = not counts_itself or has_known_macs(node, self.sizes)
@@ -266,9 +272,9 @@ def data_kind_reason(node: Node) -> str:
     """
     if node.op in _CONVERSIONS:
         return "between float and quantized values"
-    if widths(node):
+    if is_float_width_cast(node):
         return "between floats of 16 bits and others"
-    return "no floats: sizes and other integers" if whole(node) else ""
+    return "no floats: sizes and other integers" if is_integral(node) else ""
 
 
 def float_reason(node: Node) -> str:

@@ -103,8 +103,8 @@ def scheme_of_type(allowed: Sequence[Scheme], quant: QuantType, *, first: bool) 
 
 
 def _is_plain_8_bit(quant: QuantType) -> bool:
-    uniform = quant.kind == "uniform" and quant.grain is None and not quant.dynamic
-    return uniform and quant.storage in (I8, U8) and not quant.real_zero and quant.plus is None
+    uniform = quant.kind == "uniform" and quant.granularity is None and not quant.dynamic
+    return uniform and quant.storage in (I8, U8) and not quant.has_float_zero and quant.plus is None
 
 
 def _with_other_sign(quant: QuantType) -> QuantType | None:

@@ -15,7 +15,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, TensorType
-from qir.profiles import profile, query_of
+from qir.profiles import profile, query_for_node
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 _ROUNDS_TO_INFINITY = FLOAT32_MAX + 2.0**103
@@ -50,7 +50,7 @@ def clipped_to_float32(graph: Graph, node: Node, quantized: Value, dequantized: 
     A constant of one scale is computed here instead.
     """
     constant, quant = quantized.constant, quantized.type.quant
-    if constant is not None and quant is not None and quant.grain is None:
+    if constant is not None and quant is not None and quant.granularity is None:
         data = np.clip(_dequantized(constant, quant), -FLOAT32_MAX, FLOAT32_MAX).astype(np.float32)
         return graph.constant(Array.of(data), name=f"{quantized.name}.held", before=node)
     bounds = {"min": -FLOAT32_MAX, "max": FLOAT32_MAX}
@@ -87,7 +87,7 @@ def _overflow_of(node: Node) -> str:
 def _computes_on_floats(graph: Graph, node: Node) -> bool:
     """Returns whether a kernel dequantizes its operands and computes in float (method `reals`)."""
     profile_name = profile_name_of(graph, node)
-    method = profile(profile_name).resolve(query_of(node)).method if profile_name else None
+    method = profile(profile_name).resolve(query_for_node(node)).method if profile_name else None
     return method is not None and method.name == "reals"
 
 
@@ -116,7 +116,7 @@ def largest_magnitude(value: Value) -> float:
     zeros, scales = (np.asarray(n, np.float64) for n in (quant.zeros(), quant.scales()))
     reach = np.maximum(np.abs(quant.low - zeros), np.abs(quant.high - zeros))
     largest = float(np.max(reach * scales, initial=0.0))
-    if largest < _ROUNDS_TO_INFINITY or value.constant is None or quant.grain is not None:
+    if largest < _ROUNDS_TO_INFINITY or value.constant is None or quant.granularity is not None:
         return largest
     # The type of a constant may reach past float32 while none of its elements does.
     return float(np.abs(_dequantized(value.constant, quant)).max(initial=0.0))
@@ -124,7 +124,7 @@ def largest_magnitude(value: Value) -> float:
 
 def _is_known_uniform(quant: QuantType) -> bool:
     """Returns whether a type is (q - zero) * scale in float32, with constant scale and zero."""
-    known = quant.scale is not None and quant.zero is not None and not quant.real_zero
+    known = quant.scale is not None and quant.zero is not None and not quant.has_float_zero
     plain = quant.plus is None and quant.kind == "uniform" and quant.storage.is_integer
     return known and plain and quant.express == F32
 

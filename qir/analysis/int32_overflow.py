@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.ir.verify.accumulators import INT32, bound, products, safe
+from qir.ir.verify.accumulators import INT32, fits_int32_by_types, products, sum_bounds
 from qir.ir.verify.rule import Look, NodeContext
 from qir.ir.verify.step import Product
-from qir.profiles import profile, query_of
-from qir.reference.constants import computed
+from qir.profiles import profile, query_for_node
+from qir.reference.constants import compute_constants
 
 
 def overflow_text(graph: Graph, node: Node, *, biased: bool = True) -> str:
@@ -21,10 +21,10 @@ def overflow_text(graph: Graph, node: Node, *, biased: bool = True) -> str:
     sums without a known bound are not.
     """
     for product in _products(graph, node):
-        summed = product if biased else replace(product, bias=None, loose="")
-        if safe(summed):
+        summed = product if biased else replace(product, bias=None, why_unbounded="")
+        if fits_int32_by_types(summed):
             continue
-        limits = bound(summed)
+        limits = sum_bounds(summed)
         if isinstance(limits, str):
             continue
         _, least, greatest, _ = limits
@@ -42,7 +42,7 @@ def wrap_note(graph: Graph, node: Node) -> str:
     profile_name = profile_name_of(graph, node)
     if not profile_name or not (overflow := overflow_text(graph, node)):
         return ""
-    sums_in_int32 = profile(profile_name).resolve(query_of(node)).acc.type == "i32"
+    sums_in_int32 = profile(profile_name).resolve(query_for_node(node)).acc.type == "i32"
     return f", which go on where its {overflow}" if sums_in_int32 else ""
 
 
@@ -64,7 +64,7 @@ def _products(graph: Graph, node: Node) -> Iterator[Product]:
 def _context(graph: Graph) -> Look:
     """Returns the verifier's context of a graph; for a body, with what its holder knows."""
     if graph.holder is None:
-        return Look(graph, graph.name, compute=computed)
+        return Look(graph, graph.name, compute=compute_constants)
     whole, node = graph.holder
     look = _context(whole)
     look.bind(node, graph)

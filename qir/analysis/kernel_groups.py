@@ -11,7 +11,7 @@ from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Use, Value
 from qir.ir.ops import spec
-from qir.ir.ops.layers import PRODUCTS
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.profiles import Profile
 from qir.profiles.conditions import conditions
 from qir.profiles.profile import GroupEntry, When
@@ -244,7 +244,7 @@ class _KernelFinder:
             return False
         if node.op in self.activations:
             return True
-        if node.op != "add" or op not in PRODUCTS or len(chain) > 1:
+        if node.op != "add" or op not in INTEGER_SUM_LAYERS or len(chain) > 1:
             return False
         # If both operands of the add are products, the kernel of operand `a` takes the add.
         other = node.operands["b" if use.slot == "a" else "a"]
@@ -256,11 +256,13 @@ class _KernelFinder:
         if value.only_use is None or node in self.grouped or node.schemes or node.stages:
             return False
         if node.op == "add":
-            made = (v.node for v in node.operands.values() if v.node.op in PRODUCTS)
+            made = (v.node for v in node.operands.values() if v.node.op in INTEGER_SUM_LAYERS)
             node = next((n for n in made if self._start(n)[1][-1] is node), node)
         op, ops = self._start(node)
         known = any(g.chain[:2] == (op, "add") for g in self.profile.groups)
-        return ops[-1] is value.node and op in PRODUCTS and known and not _unfit_reason(ops)
+        return (
+            ops[-1] is value.node and op in INTEGER_SUM_LAYERS and known and not _unfit_reason(ops)
+        )
 
 
 _NOT_COMPUTED = frozenset({"input", "constant", "output", "foreign"})

@@ -11,9 +11,9 @@ from qir.errors import UsageError
 from qir.ir.dtype import I8, I32, U8, DType
 from qir.ir.ops import spec
 from qir.ir.ops.layers import MATRIX_PRODUCTS
-from qir.ir.quantized_ops import BRIDGES
+from qir.ir.quantized_ops import CONVERSION_OPS
 from qir.ir.scheme import RESULT, Scheme
-from qir.profiles import Profile, choosing
+from qir.profiles import Profile, choose_query
 from qir.profiles.conditions import conditions
 from qir.profiles.profile import DATA_SLOTS, GroupEntry
 
@@ -35,7 +35,7 @@ def kernel_table(profile: Profile) -> Capability:
     Raises UsageError for a profile without 8-bit kernels.
     """
     entries = [entry for entry in profile.groups if _is_integer_kernel(entry)]
-    is_symmetric = profile.resolve(choosing("u8")).quantize.zero == "none"
+    is_symmetric = profile.resolve(choose_query("u8")).quantize.zero == "none"
     kinds = (I8,) if is_symmetric else (U8, I8)
     kind = max(
         kinds, key=lambda k: len({entry.chain for entry in entries if _accepts_storage(entry, k)})
@@ -57,7 +57,7 @@ def kernel_table(profile: Profile) -> Capability:
 
 
 def _is_integer_kernel(row: GroupEntry) -> bool:
-    return row.result == "codes" and row.chain[0] not in BRIDGES
+    return row.result == "codes" and row.chain[0] not in CONVERSION_OPS
 
 
 def _accepts_storage(row: GroupEntry, kind: DType) -> bool:
@@ -109,10 +109,10 @@ def _product_capability(op: str, row: GroupEntry, data: Scheme) -> OpCapability:
     schemes: dict[str, tuple[Scheme, ...]] = {traits.data: (data,), RESULT: (data,)}
     assert traits.weight is not None
     schemes[traits.weight] = tuple(
-        replace(weights, grain=g) for g in ("channel", "tensor") if g in granularities
+        replace(weights, granularity=g) for g in ("channel", "tensor") if g in granularities
     )
     constant = [traits.weight]
     if traits.bias is not None:
         constant.append(traits.bias)
-        schemes[traits.bias] = (Scheme(I32, symmetric=True, grain="channel"),)
+        schemes[traits.bias] = (Scheme(I32, symmetric=True, granularity="channel"),)
     return OpCapability(op, schemes, (), tuple(constant), _REQUIRED_ATTRS.get(op))

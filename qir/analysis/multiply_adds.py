@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qir.ir.node import Node
-from qir.ir.quantized_ops import in_codes
+from qir.ir.quantized_ops import quantized_nodes
 from qir.query.cost import macs
 
 
@@ -13,7 +13,7 @@ def integer_macs(node: Node, on_integers: Mapping[Node, bool], sizes: Mapping[st
     """Returns the multiply-adds that are on integers before planning, as `on_integers` marks."""
     if not node.bodies:
         return total_macs(node, sizes) if on_integers.get(node, False) else 0
-    held = [(body, in_codes(body)) for body in node.bodies.values()]
+    held = [(body, quantized_nodes(body)) for body in node.bodies.values()]
     return sum(integer_macs(each, found, sizes) for body, found in held for each in body)
 
 

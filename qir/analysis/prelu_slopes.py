@@ -7,7 +7,7 @@ import numpy as np
 from qir.errors import GraphError
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.reference.constants import computed, constant_value
+from qir.reference.constants import compute_constants, constant_value
 
 _ROUNDING_STEPS = 2
 """Steps that a different order of rounding may move a result."""
@@ -31,7 +31,7 @@ def prelu_error_note(graph: Graph, node: Node) -> str:
         return ""
     integers = np.arange(x.low, x.high + 1).astype(x.storage.carrier)
     integers = integers.reshape(-1, *(1,) * max(node.result.type.rank - 1, slopes.ndim))
-    made = computed(node, {"x": integers, "slope": slopes}, graph.profile)
+    made = compute_constants(node, {"x": integers, "slope": slopes}, graph.profile)
     if not made:
         return ""
     floats = np.subtract(integers, x.zeros(), dtype=np.float64) * x.scales()

@@ -34,7 +34,7 @@ from qir.errors import SchemeError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.quantized_ops import BRIDGES, STRUCTURE, in_codes
+from qir.ir.quantized_ops import CONVERSION_OPS, STRUCTURAL_OPS, quantized_nodes
 from qir.ir.scheme import RESULT, Scheme
 from qir.query.display import op_name, why_foreign
 
@@ -91,7 +91,7 @@ class _SchemeAssignment:
         self.kernel_of = None if kernels is None else {n: k for k in kernels for n in k.ops[1:]}
         self.clamping = clamping
         """Ops that must stay float by an earlier round, such as clamping activations, and why."""
-        self.on_integers = in_codes(graph)
+        self.on_integers = quantized_nodes(graph)
         self.quantized_later = values_moved_to_quantize(
             graph, {op for op, row in table.ops.items() if row.share}
         )
@@ -114,7 +114,7 @@ class _SchemeAssignment:
             self.kernel_of = {n: k for k in found for n in k.ops[1:]}
         movers: list[Node] = []
         for node in self.graph:
-            if node.op in STRUCTURE:
+            if node.op in STRUCTURAL_OPS:
                 continue
             row = self.table.ops.get(node.op)
             if (anchor := self._integer_anchor(node)) is not None and not self._stays_out(node):
@@ -156,7 +156,7 @@ class _SchemeAssignment:
         neighbours += [user for value in node.results for user in value.users]
         if row.unasked:
             there = any(existing_type(v) for v in (*node.operands.values(), *node.results))
-            known = BRIDGES if there else BRIDGES | {"constant"}
+            known = CONVERSION_OPS if there else CONVERSION_OPS | {"constant"}
             return all(n.op in known or self._is_integer(n) for n in neighbours)
         return any(map(self._is_integer, neighbours))
 
@@ -437,7 +437,7 @@ class _SchemeAssignment:
 
     def check_rules(self) -> None:
         """Raises SchemeError for a rule without effect, such as a misspelt name."""
-        ops = [n for n in self.graph if n.op not in STRUCTURE]
+        ops = [n for n in self.graph if n.op not in STRUCTURAL_OPS]
         for rule in self.user_rules:
             hit = [n for n in ops if rule.matches(n)]
             if not hit:
@@ -499,13 +499,13 @@ class _SchemeAssignment:
             if found is None or found.scale is not None:
                 raise self._rule_error(node, slot)
             return found
-        return next((s for s in allowed if s.grain == self.granularity), allowed[0])
+        return next((s for s in allowed if s.granularity == self.granularity), allowed[0])
 
     def plan(self) -> Plan:
         schemes = self.schemes()
         known = GraphFacts(self.graph)
         decisions = tuple(
-            self._decision(n, schemes, known) for n in self.graph if n.op not in STRUCTURE
+            self._decision(n, schemes, known) for n in self.graph if n.op not in STRUCTURAL_OPS
         )
         sets: dict[Value, list[str]] = {}
         for value in self.slots_of:

@@ -14,11 +14,11 @@ from qir.ir.dtype import F32, I32, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
-from qir.ir.ops.layers import PRODUCTS, TRANSPOSED
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS, TRANSPOSED_CONVOLUTIONS
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Entry, Ledger
-from qir.numerics import Rule, affine_of, bias_codes
-from qir.profiles import Profile, Query, profile, query_on, reals_of
+from qir.numerics import Rule, affine_of, quantize_bias
+from qir.profiles import Profile, Query, dequantize_by_profile, profile, query_for_op
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import REGROUPED
@@ -80,13 +80,13 @@ class ChainMatch:
         """The query by which a profile finds the kernel's rule."""
         types = {slot: value.type for slot, value in self.codes.items()}
         made = self.last.result.type if self.quantize else None
-        return query_on(self.head.op, self.head.attrs, types, made)
+        return query_for_op(self.head.op, self.head.attrs, types, made)
 
     @property
     def real(self) -> bool:
         """Whether the kernel is a product of float data and quantized weights."""
         data = self.codes.get(spec(self.head.op).traits.data)
-        return self.head.op in PRODUCTS and data is not None and data.type.quant is None
+        return self.head.op in INTEGER_SUM_LAYERS and data is not None and data.type.quant is None
 
     @property
     def bias(self) -> Value | None:
@@ -136,7 +136,7 @@ class Fusing(Pass):
         count = 0
         known, tails, sums = self.known(graph), self.tails(graph), self.sums(graph)
         ends = [n for n in graph if n.op == "quantize"]
-        ends += [n for n in graph if n.op in PRODUCTS and not n.stages]
+        ends += [n for n in graph if n.op in INTEGER_SUM_LAYERS and not n.stages]
         for end in ends:
             if end not in graph or not end.used:
                 continue
@@ -201,7 +201,7 @@ def _flow_operand(node: Node) -> str | None:
         return None
     for flow, other in (("a", "b"), ("b", "a")):
         made, beside = (node.operands[slot].node.op for slot in (flow, other))
-        if made in PRODUCTS and beside == "dequantize":
+        if made in INTEGER_SUM_LAYERS and beside == "dequantize":
             return flow
     return None
 
@@ -224,7 +224,9 @@ def match_chain(
     parameters that are computed at run time.
     """
     quant = quantize.result.type.quant if quantize else None
-    if quantize and (quant is None or not _is_uniform_integer(quant) or quant.grain is not None):
+    if quantize and (
+        quant is None or not _is_uniform_integer(quant) or quant.granularity is not None
+    ):
         return None
     if quantize and quantize.attrs["round"]:
         # The node names its own rounding, but a kernel would round by the profile.
@@ -258,13 +260,13 @@ def match_chain(
 
 def _is_float_data(node: Node, slot: str, value: Value) -> bool:
     """Returns whether an operand is the float data of a product."""
-    data = node.op in PRODUCTS and slot == spec(node.op).traits.data
+    data = node.op in INTEGER_SUM_LAYERS and slot == spec(node.op).traits.data
     return data and value.type.quant is None and value.node.op != "dequantize"
 
 
 def bias_slot(op: str) -> str | None:
     """Returns the bias slot of an op, also of transposed convolutions, whose bias stays float."""
-    return "bias" if op in TRANSPOSED else spec(op).traits.bias
+    return "bias" if op in TRANSPOSED_CONVOLUTIONS else spec(op).traits.bias
 
 
 def quantized_source(
@@ -287,11 +289,11 @@ def quantized_source(
     quant = source.type.quant
     if quant is None or not _is_uniform_integer(quant, computed_parameters=computed_parameters):
         return None
-    if node.op in TRANSPOSED and slot == bias_slot(node.op):
+    if node.op in TRANSPOSED_CONVOLUTIONS and slot == bias_slot(node.op):
         return source if source.constant is not None and quant.axis in (None, 0) else None
-    if quant.grain is None:
+    if quant.granularity is None:
         return source
-    if node.op in TRANSPOSED and slot == "w" and node.attrs["groups"] == 1:
+    if node.op in TRANSPOSED_CONVOLUTIONS and slot == "w" and node.attrs["groups"] == 1:
         return source if source.constant is not None and quant.axis == 1 else None
     if source.constant is None or traits.weight_axis is None:
         return None
@@ -304,7 +306,7 @@ def quantized_source(
 def _is_uniform_integer(quant: QuantType, *, computed_parameters: bool = False) -> bool:
     """Returns whether a type is (q - zero) * scale with an integer zero point, as kernels need."""
     known = computed_parameters or not quant.dynamic
-    whole = quant.storage.is_integer and known and not quant.real_zero
+    whole = quant.storage.is_integer and known and not quant.has_float_zero
     return whole and quant.kind == "uniform" and quant.plus is None
 
 
@@ -316,7 +318,7 @@ def only_moves_quantized(match: ChainMatch) -> bool:
     found = [
         match.codes[s].type.quant for s in match.codes if s.split(".")[0] in traits.same_params
     ]
-    return all(q is not None and q.same_map(match.result) for q in found)
+    return all(q is not None and q.has_same_mapping(match.result) for q in found)
 
 
 def accumulator_scale(node: Node | Stage, codes: Mapping[str, Value]) -> NDArray[np.float32] | None:
@@ -409,15 +411,17 @@ def _bias_as_computed(
     rule = found.resolve(match.query) if found else Rule()
     if found and value.type.quant and _takes_scaled_bias(match, found):
         return value
-    if found and (rule.bias.domain == "real_after" or match.head.op in TRANSPOSED):
+    if found and (rule.bias.domain == "real_after" or match.head.op in TRANSPOSED_CONVOLUTIONS):
         if value.type.quant is None:
             return value
-        floats = reals_of(found, data, value.type.quant).astype(np.float32)
+        floats = dequantize_by_profile(found, data, value.type.quant).astype(np.float32)
         raw = Array(floats, TensorType(value.type.shape, F32), value.constant.name)
     else:
         keeps_integers = rule.bias.domain != "rounded_acc" or has_accumulator_bias(match)
         if found and value.type.quant and not keeps_integers:
-            data = _quantized_bias(match, reals_of(found, data, value.type.quant), rule, found)
+            data = _quantized_bias(
+                match, dequantize_by_profile(found, data, value.type.quant), rule, found
+            )
         elif value.type.quant is None:
             data = _quantized_bias(match, data, rule, found)
         raw = Array(data, TensorType(data.shape, dtype_of(data)), value.constant.name)
@@ -441,4 +445,4 @@ def _quantized_bias(
     w = match.codes[traits.weight or ""].type.quant
     assert x is not None
     assert w is not None
-    return bias_codes(np.asarray(bias, np.float64), affine_of(x), affine_of(w), rule)
+    return quantize_bias(np.asarray(bias, np.float64), affine_of(x), affine_of(w), rule)

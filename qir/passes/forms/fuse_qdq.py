@@ -26,7 +26,7 @@ from qir.analysis.int32_overflow import overflow_text
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
-from qir.ir.ops.layers import PRODUCTS
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
 from qir.profiles import profile
@@ -83,7 +83,7 @@ class FuseQdq(Fusing):
             (*match.codes.values(), *match.summands.values()), match.last.result.type
         ):
             return False
-        if match.head.op in PRODUCTS:
+        if match.head.op in INTEGER_SUM_LAYERS:
             gains = (match.head.attrs.get("alpha", 1.0), match.head.attrs.get("beta", 1.0))
             return match.bias is None or gains == (1.0, 1.0)
         traits = spec(match.head.op).traits
@@ -93,7 +93,7 @@ class FuseQdq(Fusing):
         """Splits the quantized value instead of its floats, if all parts have the same type."""
         source = quantized_source(node, "x", node.operands["x"])
         quant = source.type.quant if source is not None else None
-        if source is None or quant is None or quant.grain is not None:
+        if source is None or quant is None or quant.granularity is not None:
             return False
         ends = [[use.node for use in value.uses] for value in node.results]
         if not all(_quantizes_to(end, quant) for each in ends for end in each) or not any(ends):
@@ -133,7 +133,7 @@ class FuseQdq(Fusing):
         named = profile(head.profile) if head.profile else self.named(graph) or profile("native")
         rule = named.resolve(match.query)
         bits = {s: v.type.quant.storage.bits for s, v in match.codes.items() if v.type.quant}
-        if head.op in PRODUCTS | CONVOLUTIONS_1D_3D:
+        if head.op in INTEGER_SUM_LAYERS | CONVOLUTIONS_1D_3D:
             if rule.acc.type != "i32":
                 return False
             wide = bits.get(traits.data, 0) + bits.get(traits.weight or "", 0) > _INT32_FACTOR_BITS

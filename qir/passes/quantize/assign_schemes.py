@@ -1,4 +1,27 @@
-"""Writes the schemes that `qir.analysis.scheme_assignment` decides on the slots of a graph."""
+"""Writes the schemes that `qir.analysis.scheme_assignment` decides on the slots of a graph.
+
+    graph main as native {
+      %x = input() : 2x3xf32
+      %w = constant([1.0, 0.5, -1.0]) : 1x3xf32
+      %m = linear(%x, %w) : 2x1xf32
+      %r = relu(%m) : 2x1xf32
+      output(y=%r)
+    }
+
+By `assign-schemes` it becomes:
+
+    graph main as native {
+      %x = input() : 2x3xf32
+      %w = constant([1.0, 0.5, -1.0]) : 1x3xf32
+      %m = linear(%x, %w) : 2x1xf32
+          plan {w = "i8<-127:127> symmetric channel minmax",
+          x = "u8 affine tensor minmax"}
+      %r = relu(%m) : 2x1xf32 plan {result = "u8 affine tensor minmax"}
+      output(y=%r)
+    }
+
+The target here computes linear and relu in one integer kernel.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +41,7 @@ from qir.ir.graph import Graph
 from qir.ir.scheme import RESULT
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
-from qir.profiles import given, profile, profile_names
+from qir.profiles import profile, profile_names, resolve_profile_name
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.runner.options import option
 from qir.target import target
@@ -82,7 +105,7 @@ class AssignSchemes(Pass):
     """
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "groups", given(self.groups))
+        object.__setattr__(self, "groups", resolve_profile_name(self.groups))
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
