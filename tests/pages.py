@@ -57,14 +57,14 @@ READERS: dict[str, tuple[str, tuple[Place, ...]]] = {
             Place("qir.recipe", "Recipe(load save)"),
             Place("qir.mixed_precision", "Goal() SearchResult()"),
             Place("qir.ledger", "Ledger Change Entry()"),
-            Place("qir.pipeline", "taken"),
+            Place("qir.pipeline", "op_verdicts"),
             Place("qir.capability", "Verdict()"),
             Place("qir.ir.verify", "Finding()"),
             Place("qir.query.query", "query_values"),
             Place("qir.query.diff", "GraphDifference GraphChange() Pair() Lone()"),
             Place(
                 "qir.inspect",
-                "bytes_by_dtype explain in_codes islands longest_chain overflow "
+                "bytes_by_dtype explain islands longest_chain overflow quantized_nodes "
                 "ranges sensitive sharing summarize quantization_noise to_dot to_graphml to_json "
                 "to_mermaid Explanation() ModelSummary() QuantizationNoise(low) SumRange() "
                 "TensorRange()",

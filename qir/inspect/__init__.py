@@ -1,6 +1,6 @@
 """What is in a model, said in numbers: pure functions that give frozen records with `to_json`."""
 
-from qir.analysis.sensitive_values import sensitive_values
+from qir.analysis.sensitive_values import sensitive_values as sensitive
 from qir.inspect.compare import OutputDifference, compare
 from qir.inspect.environment import Environment, environment
 from qir.inspect.explain import Explanation, explain
@@ -36,7 +36,7 @@ __all__ = [
     "quantization_noise",
     "quantized_nodes",
     "ranges",
-    "sensitive_values",
+    "sensitive",
     "sharing",
     "summarize",
     "to_dot",
