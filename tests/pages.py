@@ -75,7 +75,7 @@ READERS: dict[str, tuple[str, tuple[Place, ...]]] = {
                 "profile profile_names profile_text load parse dumps "
                 "Profile(name groups on resolve) Query()",
             ),
-            Place("qir.numerics", "NAMED affine quantize dequantize requantize"),
+            Place("qir.numerics", "NAMED_RULES affine quantize dequantize requantize"),
             Place("qir.target", "Executable()"),
             Place("qir.frontends.mxnet", "MxnetFrontend()"),
             Place("qir.frontends.torch.observers", "observed observed_by"),
