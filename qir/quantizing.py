@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qir.analysis.decisions import Plan
-from qir.analysis.kernel_groups import kernels, of_reals
+from qir.analysis.kernel_groups import find_kernel_groups, is_float_group
 from qir.analysis.kernel_table import kernel_table
-from qir.analysis.masks import refuted, seen
-from qir.analysis.quantized_regions import held
-from qir.analysis.user_rules import Wish
+from qir.analysis.masks import observed_masks, refuted_masks
+from qir.analysis.quantized_regions import quantized_values
+from qir.analysis.scheme_assignment import assign_schemes
+from qir.analysis.user_rules import UserRule
 from qir.arguments import checked
 from qir.calibration import Statistics
 from qir.calibration.runner import GraphProgram
@@ -32,7 +33,7 @@ from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.raise_linear import RaiseLinear
 from qir.passes.forms.turn_sums import TurnSums
 from qir.passes.forms.widen_reals import WidenReals, narrow
-from qir.passes.quantize.assign_schemes import AssignSchemes, assign
+from qir.passes.quantize.assign_schemes import AssignSchemes
 from qir.passes.quantize.clip_weights import ClipWeights
 from qir.passes.quantize.correct_bias import CorrectBias
 from qir.passes.quantize.equalize import Equalize, scaled_tensors
@@ -79,7 +80,7 @@ def fold(
     `quantize` groups again (see `grouped_by`).
     """
     opened = (OpenGroups(_ROWS, chains=True),) if grouped_by(graph) else ()
-    wide = (WidenReals(),) if narrow(graph) and not held(graph) else ()
+    wide = (WidenReals(),) if narrow(graph) and not quantized_values(graph) else ()
     # Where kernels were found already, what they hold is not rewritten.
     found: tuple[Pass, ...] = ()
     if data and not opened:
@@ -109,7 +110,7 @@ def in_ops_of(
 
 def grouped_by(graph: Graph) -> str:
     """Returns the profile that a float graph is grouped by; empty where it is not."""
-    return graph.profile if any(of_reals(node) for node in graph) else ""
+    return graph.profile if any(is_float_group(node) for node in graph) else ""
 
 
 def known_corrections(
@@ -229,7 +230,7 @@ class Prepared:
         return AssignSchemes(
             self.capability,
             granularity_named(self.recipe.granularity),
-            tuple(Wish.parse(text) for text in rules),
+            tuple(UserRule.parse(text) for text in rules),
             self.recipe.range_rule,
             self.groups,
             mask_values(self.graph, self.statistics),
@@ -238,12 +239,16 @@ class Prepared:
     def plan(self, rules: Iterable[str]) -> Plan:
         """Returns the plan by these user rules: what becomes of each op."""
         planned = self.planned(rules)
-        rows = kernels(self.graph, named_profile(planned.groups)) if planned.groups else None
-        return assign(
+        rows = (
+            find_kernel_groups(self.graph, named_profile(planned.groups))
+            if planned.groups
+            else None
+        )
+        return assign_schemes(
             self.graph,
             planned.capability,
             planned.granularity,
-            planned.wishes,
+            planned.user_rules,
             rows,
             planned.masks,
         )[0]
@@ -356,7 +361,9 @@ def mask_values(folded: Graph, statistics: Statistics | None) -> tuple[tuple[str
     """
     if statistics is None:
         return ()
-    found = dict.fromkeys(refuted(folded, statistics), 0.0) | seen(folded, statistics)
+    found = dict.fromkeys(refuted_masks(folded, statistics), 0.0) | observed_masks(
+        folded, statistics
+    )
     return tuple(sorted((value.name, least) for value, least in found.items()))
 
 

@@ -57,7 +57,7 @@ READERS: dict[str, tuple[str, tuple[Place, ...]]] = {
             Place("qir.recipe", "Recipe(load save)"),
             Place("qir.mixed_precision", "Goal() SearchResult()"),
             Place("qir.ledger", "Ledger Change Entry()"),
-            Place("qir.pipeline", "taken"),
+            Place("qir.pipeline", "op_verdicts"),
             Place("qir.capability", "Verdict()"),
             Place("qir.ir.verify", "Finding()"),
             Place("qir.query.query", "query_values"),

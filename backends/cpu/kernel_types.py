@@ -17,7 +17,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.types import QuantType, TensorType
 from qir.reference.interpreter import run_node
-from qir.rewrite.fusing import TAILS
+from qir.rewrite.fusing import ACTIVATIONS
 
 from .builder import CannotLower
 
@@ -268,7 +268,7 @@ def job_of(node: Node) -> Job:
         return Job(node.name, node.op, node.attrs, node.operands, node.result)
     anchor, *clamps = node.stages
     rounded = any(stage.type is not None for stage in node.stages[:-1])
-    if rounded or any(stage.op not in TAILS for stage in clamps):
+    if rounded or any(stage.op not in ACTIVATIONS for stage in clamps):
         chain = " |> ".join(s.op for s in node.stages)
         raise Refused(f"{node.name}: nothing computes {chain} as one; expand-qdq unwraps it")
     return Job(

@@ -23,7 +23,7 @@ from qir.ir.quantized_ops import CONVERSION_OPS
 from qir.profiles import profile, query_for_node
 from qir.profiles.processor import on_processor
 from qir.reference.interpreter import profile_name_of, run_node
-from qir.rewrite.fusing import TAILS
+from qir.rewrite.fusing import ACTIVATIONS
 
 from .builder import CannotLower, MeanSource, sizes
 from .kernel_types import all_bytes, byte_parameters
@@ -129,7 +129,7 @@ def _lookup_table(graph: Graph, node: Node, found: Mapping[Value, ByteTable]) ->
 def _is_pointwise_node(graph: Graph, node: Node) -> bool:
     """Returns whether the reference computes each element of a node by itself."""
     stages = [stage.op for stage in node.stages] or [node.op]
-    if not is_pointwise(stages[0]) or not TAILS.issuperset(stages[1:]):
+    if not is_pointwise(stages[0]) or not ACTIVATIONS.issuperset(stages[1:]):
         return False
     if any(stage.type is not None for stage in node.stages):
         return False

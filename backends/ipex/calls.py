@@ -103,9 +103,7 @@ class RecipeCall:
         if self.origin.layer == _BAG:
             return 1
         cells = [node for node in self.nodes if node.op == "lstm"]
-        return sum(
-            n.operands["w"].type.shape[0] * (4 if "bias" in n.operands else 2) for n in cells
-        )
+        return sum(_directions(n) * (4 if "bias" in n.operands else 2) for n in cells)
 
     def owner(self, *, nested: bool) -> str:
         """Returns the path of the module whose calls it is numbered among."""
@@ -204,3 +202,10 @@ __all__ = [
     "numbers",
     "plain",
 ]
+
+
+def _directions(lstm: Node) -> int:
+    """Returns 2 for a bidirectional LSTM, else 1: the weights have an axis of directions."""
+    count = lstm.operands["w"].type.shape[0]
+    assert isinstance(count, int)  # weights are constants
+    return count

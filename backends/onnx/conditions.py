@@ -9,19 +9,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qir.analysis.activations import cuts_nothing
+from qir.analysis.activations import clamps_nothing
 from qir.ir.dtype import I32, U8
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.profiles.conditions import GroupCondition
-from qir.rewrite.fusing import ChainMatch, is_tail
+from qir.rewrite.fusing import ChainMatch, is_fusible_activation
 
 
 def _clamps_are_redundant(match: ChainMatch) -> bool:
     """The activations clamp nothing that the result's integers do not clamp themselves."""
     if match.result is None:
         return len(match.ops) == 1
-    return all(cuts_nothing(node, match.result) for node in match.ops[1:])
+    return all(clamps_nothing(node, match.result) for node in match.ops[1:])
 
 
 def _has_quantizable_bias(match: ChainMatch) -> bool:
@@ -61,7 +61,7 @@ def _stays_float(match: ChainMatch) -> bool:
     consumers = _onnx_consumers(match.last.result)
     if any(node.op == "quantize" for node in consumers):
         return False
-    if len(consumers) != 1 or not is_tail(consumers[0]):
+    if len(consumers) != 1 or not is_fusible_activation(consumers[0]):
         return True
     activation_result = consumers[0].result
     is_output = any(use.node.op == "output" for use in activation_result.uses)

@@ -86,7 +86,7 @@ class OnnxRuntimeTarget(Target):
         Raises InputError for a model that onnxruntime rejects, PluginError where it is not
         installed.
         """
-        from qir.analysis.bodies import bodies
+        from qir.analysis.bodies import graphs_with_bodies
 
         from .optimizer.separate_additions import separate_additions
         from .writer.graph import to_model
@@ -97,7 +97,7 @@ class OnnxRuntimeTarget(Target):
             raise PluginError(f"target {self.name} needs {error.name} to run models") from error
         if isinstance(model, Graph):
             made = model.copy()
-            for each in bodies(made):
+            for each in graphs_with_bodies(made):
                 # Otherwise the optimizer would compute those products in float32: see
                 # `separate_additions`.
                 separate_additions(each, Ledger())

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from qir.analysis.quantized_regions import held
+from qir.analysis.quantized_regions import quantized_values
+from qir.analysis.scheme_assignment import assign_schemes
 from qir.calibration import Statistics
 from qir.capability import Capability
 from qir.ir.graph import Graph
 from qir.ledger import Change, Ledger
-from qir.passes.quantize.assign_schemes import assign
 from qir.passes.quantize.materialize import Materialize
 
 from .grouping import KernelGroups
@@ -28,7 +28,7 @@ often."""
 
 def without_unclaimed(graph: Graph, table: Capability, profile: str) -> Capability:
     """Returns a table that keeps the unclaimed ops of a float graph in float, with the reasons."""
-    if held(graph):
+    if quantized_values(graph):
         return table
     for _ in range(MAX_ROUNDS):
         found = dict(_unclaimed(graph, table, profile))
@@ -51,7 +51,7 @@ def claimed(graph: Graph, table: Capability, profile: str) -> Capability:
 def _unclaimed(graph: Graph, table: Capability, profile: str) -> Iterator[tuple[str, str]]:
     """Yields the unclaimed ops of a float graph, and why."""
     work = graph.copy()
-    _, schemes = assign(work, table)
+    _, schemes = assign_schemes(work, table)
     for node, slots in schemes.items():
         for slot, scheme in slots.items():
             work.set_scheme(node, slot, scheme)

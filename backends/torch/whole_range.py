@@ -8,7 +8,7 @@ from qir.capability import Capability
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ledger import Change, Ledger
-from qir.rewrite.fusing import TAILS
+from qir.rewrite.fusing import ACTIVATIONS
 
 _FLOAT_CONSUMERS = frozenset({"dequantize", "output"})
 
@@ -52,7 +52,7 @@ def _has_bounds(node: Node) -> bool:
 def _is_from_kernel(node: Node, table: Capability) -> bool:
     """Returns whether the quantized value is computed by an op that may be a kernel."""
     maker = node.operands["x"].node
-    if maker.op in TAILS and maker.operands["x"].node.op != "dequantize":
+    if maker.op in ACTIVATIONS and maker.operands["x"].node.op != "dequantize":
         maker = maker.operands["x"].node
     reads = any(value.node.op == "dequantize" for value in maker.operands.values())
     return reads and maker.op in table.ops

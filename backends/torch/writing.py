@@ -10,7 +10,7 @@ from typing import Protocol
 from torch import jit, nn
 from torch.export import ExportedProgram
 
-from qir.analysis.quantized_regions import held
+from qir.analysis.quantized_regions import quantized_values
 from qir.capability import Capability
 from qir.errors import Refused
 from qir.ir.graph import Graph
@@ -56,7 +56,7 @@ def build(target: EngineTarget, graph: Graph, ledger: Ledger, form: str, *, loss
     cannot express."""
     plain = target.decomposed or form in ("pt2", "float")
     flat = _to_qdq(None if plain else target.capability(), graph, ledger)
-    if form == "float" and (found := held(flat)):
+    if form == "float" and (found := quantized_values(flat)):
         raise Refused(f"{graph.name}: {found[0]} is quantized; write the float model instead")
     choose = decomposed.handler if plain else kernels.handler
     with engine(target.engine):
@@ -94,7 +94,7 @@ def _to_qdq(kernels: Capability | None, graph: Graph, ledger: Ledger) -> Graph:
     These read NCHW and u8 data. Where no convolution kernel adds a tensor, such sums become
     additions.
     """
-    last = channels_last(graph, "torch") and held(graph)
+    last = channels_last(graph, "torch") and quantized_values(graph)
     first: list[Pass] = [Layout("nchw")] if last else []
     passes: list[Pass] = [*first, ExpandQdq(), OpenGroups(chains=True)]
     if kernels is not None:
@@ -136,7 +136,7 @@ def _program(graph: Graph, choose: Callable[[Node], Handler | None], *, plain: b
 
 def _with_kernel_groups(target: EngineTarget, flat: Graph, ledger: Ledger) -> Graph:
     """Returns the graph with one group for each kernel that is called."""
-    if not held(flat):
+    if not quantized_values(flat):
         return flat
     widen_bounds(flat, target.capability(), ledger)
     table = claimed(flat, target.capability(), target.profile)

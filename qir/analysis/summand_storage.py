@@ -12,8 +12,8 @@ from qir.ir.node import Node
 from qir.profiles import profile, query_for_node
 
 
-def saturating(graph: Graph, node: Node) -> str:
-    """Returns how a kernel's sum ends earlier than one of floats, for the end of a ledger line.
+def saturation_note(graph: Graph, node: Node) -> str:
+    """Returns the end of a ledger line that says where a kernel's sum saturates too early.
 
     Empty for kernels whose sums have the bounds of their result.
     """

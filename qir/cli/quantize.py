@@ -173,7 +173,7 @@ def quantize(
     weights --weights stores. sqnr is measured with --data, else null; where one is low, noisiest
     names the layers that lose most. goal is null without a goal, check without --check.
     """
-    from qir.analysis.quantized_regions import held
+    from qir.analysis.quantized_regions import quantized_values
     from qir.calibration import Statistics, parse_rule
     from qir.errors import UsageError
     from qir.inspect.targets import require_kind, usual_format
@@ -225,7 +225,7 @@ def quantize(
     screen = Screen(quiet=quiet)
     ledger = Ledger()
     graph = open_model(model, ledger, data=data, trust=trust)
-    if not alone and data is None and stats is None and not held(graph):
+    if not alone and data is None and stats is None and not quantized_values(graph):
         raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
     samples = checked_on = statistics = None
     if data is not None:

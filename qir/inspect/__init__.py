@@ -1,6 +1,6 @@
 """What is in a model, said in numbers: pure functions that give frozen records with `to_json`."""
 
-from qir.analysis.sensitive_values import sensitive
+from qir.analysis.sensitive_values import sensitive_values as sensitive
 from qir.inspect.compare import OutputDifference, compare
 from qir.inspect.environment import Environment, environment
 from qir.inspect.explain import Explanation, explain

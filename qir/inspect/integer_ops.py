@@ -1,8 +1,8 @@
 """Says which ops are computed on quantized values, and how these hang together.
 
-The runtime of the graph's profile answers, as it does for `qir.pipeline.taken`. A graph of another
-profile, such as `native`, is answered by its form: ops between dequantize and quantize, or on
-quantized types. Shape arithmetic and other ops without float values are left out.
+The runtime of the graph's profile answers, as it does for `qir.pipeline.op_verdicts`. A graph of
+another profile, such as `native`, is answered by its form: ops between dequantize and quantize, or
+on quantized types. Shape arithmetic and other ops without float values are left out.
 """
 
 from __future__ import annotations

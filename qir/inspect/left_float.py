@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from qir.analysis.activations import tails_of
-from qir.analysis.group_conditions import offset
-from qir.analysis.kernel_groups import KernelGroup, is_float, kernels, lacking, of_reals
+from qir.analysis.activations import fused_activations
+from qir.analysis.group_conditions import has_zero_point
+from qir.analysis.kernel_groups import (
+    KernelGroup,
+    find_kernel_groups,
+    is_float,
+    is_float_group,
+    no_kernel_reason,
+)
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.origin import Origin
-from qir.passes.forms.group import told
+from qir.passes.forms.group import kernel_text
 from qir.profiles import Profile, profile
 from qir.profiles.conditions import conditions
 from qir.profiles.profile import GroupEntry as Row
 from qir.profiles.profile import When
-from qir.rewrite.fusing import ChainMatch, match_of, source_of
+from qir.rewrite.fusing import ChainMatch, match_chain, quantized_source
 
 _NON_COMPUTE_OPS = frozenset({"input", "constant", "output", "quantize", "dequantize"})
 
@@ -47,8 +53,8 @@ def predicted_kernels(graph: Graph, named: str) -> list[PredictedKernel]:
     """Returns the kernels that a profile's runtime would make of a float graph; of other graphs
     none."""
     found = profile(named)
-    made = kernels(graph, found) if is_float(graph) else []
-    return [PredictedKernel(k.last.name, told(k, found), _origins(k)) for k in made]
+    made = find_kernel_groups(graph, found) if is_float(graph) else []
+    return [PredictedKernel(k.last.name, kernel_text(k, found), _origins(k)) for k in made]
 
 
 def _origins(kernel: KernelGroup) -> tuple[Origin, ...]:
@@ -62,13 +68,13 @@ def ops_left_float(graph: Graph) -> Iterator[FloatOp]:
     """
     found = profile(graph.profile)
     real = is_float(graph)
-    taken = {n for k in kernels(graph, found) for n in k.ops} if real else set()
+    taken = {n for k in find_kernel_groups(graph, found) for n in k.ops} if real else set()
     for path, body in graph.walk():
         for node in body:
             if node.op in _NON_COMPUTE_OPS or node.bodies or not _computes_on_floats(node):
                 continue
             inner = body is not graph
-            if not inner and (node in taken or (real and of_reals(node))):
+            if not inner and (node in taken or (real and is_float_group(node))):
                 continue
             name = f"{path.partition('/')[2]}/{node.name}" if inner else node.name
             reason = _BODY if inner else _reason(node, found, real=real)
@@ -93,14 +99,14 @@ def _reason(node: Node, found: Profile, *, real: bool) -> str:
     if not groups:
         return f"{found.name} groups nothing"
     if real:
-        return lacking(node, found)
+        return no_kernel_reason(node, found)
     op = node.op
     if op not in {g.chain[0] for g in groups}:
         joined = next((g.chain for g in groups if op in g.chain), ())
         behind = f" but after another op, as {' |> '.join(joined)}" if joined else ""
         return f"no group of {found.name} takes it{behind}"
     for slot, value in node.operands.items():
-        if source_of(node, slot, value) is None:
+        if quantized_source(node, slot, value) is None:
             if value.node.op == "dequantize":
                 quant = value.node.operands["x"].type.quant
                 if quant is not None and quant.dynamic:
@@ -110,10 +116,10 @@ def _reason(node: Node, found: Profile, *, real: bool) -> str:
                     )
                 return f"no kernel supports the quantization parameters of {slot}"
             return f"{slot} is float, not a dequantized value"
-    ops, end = _epilogue_chain(node, tails_of(found))
+    ops, end = _epilogue_chain(node, fused_activations(found))
     if end is None and not any(g.chain == (op,) and g.result == "real" for g in groups):
         return _reader_text(ops[-1])
-    match = match_of(ops, end)
+    match = match_chain(ops, end)
     if match is None:
         return "no kernel has the quantization parameters of its result"
     return _unmet_condition(match, found)
@@ -149,7 +155,7 @@ def _unmet_condition(match: ChainMatch, found: Profile) -> str:
     row = next((g for g in rows if g.when.holds(query)), None)
     if row is None:
         return _condition(rows[0].when, match)
-    if offset(match, found):
+    if has_zero_point(match, found):
         return f"its quantized values have a zero point, and those of {found.name} have none"
     return _need(row, match)
 

@@ -35,7 +35,7 @@ def operands(node: Node) -> tuple[Value, Value, Value | None]:
     return node.operands[x], node.operands[w], node.operands.get(bias)
 
 
-def reals(value: Value) -> Reals:
+def float_weights(value: Value) -> Reals:
     """Returns the elements of a constant in float64."""
     assert value.constant is not None
     return value.constant.data.astype(np.float64)
@@ -108,7 +108,7 @@ def through(node: Node, products: Reals) -> Reals:
 
 def energy(node: Node) -> Reals:
     """Returns the sum of the squared weights that multiply each input channel."""
-    squares = np.square(reals(operands(node)[1]))
+    squares = np.square(float_weights(operands(node)[1]))
     if node.op in CONVOLUTIONS:
         parts = squares.reshape(groups(node), -1, squares.shape[1], int(np.prod(squares.shape[2:])))
         return np.asarray(parts.sum(axis=(1, 3)).reshape(-1))

@@ -75,7 +75,7 @@ def agree(graph: Graph, x: np.ndarray) -> None:
     plan = pipeline.plan(graph)
     made = pipeline.quantize(graph, pipeline.calibrate(graph, [{graph.inputs[0].name: x}]))
     planned = {d.node: d.becomes == "integer" for d in plan.decisions if d.becomes != "as it is"}
-    taken = {v.node: v.taken == "integer" for v in pipeline.taken(made)}
+    taken = {v.node: v.taken == "integer" for v in pipeline.op_verdicts(made)}
     found = {node.name: done for node, done in quantized_nodes(made).items()}
     assert planned == taken == found
     integer = {name for name, done in found.items() if done}

@@ -29,7 +29,7 @@ from qir.profiles import (
     query_for_node,
 )
 from qir.reference.interpreter import run, run_node
-from qir.rewrite.fusing import match_of
+from qir.rewrite.fusing import match_chain
 from qir.testing.feeding import APART, feed
 
 ROOT = Path(__file__).parents[2]
@@ -136,7 +136,7 @@ def test_a_kernel_is_asked_for_before_it_is_wrapped_as_it_is_afterwards(several:
                 last = graph.add("quantize", {"x": real.result}, types=[node.result.type])
             except QirError:
                 continue
-            match = match_of((real,), last)
+            match = match_chain((real,), last)
             if match is not None:
                 assert said(match.query) == said(query_for_node(node)), f"seed {seed}: {node}"
                 ops.add(op)

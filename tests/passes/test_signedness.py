@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import qir
-from qir.analysis.quantized_regions import suits
-from qir.analysis.user_rules import Wish
+from qir.analysis.quantized_regions import fits_scheme
+from qir.analysis.scheme_assignment import assign_schemes
+from qir.analysis.user_rules import UserRule
 from qir.calibration import Key
 from qir.capability import Capability, load
 from qir.errors import ParseError
@@ -16,7 +17,7 @@ from qir.ir.dtype import I8, U8
 from qir.ir.node import Node
 from qir.ir.scheme import Scheme, parse_scheme
 from qir.ir.types import DeclaredBounds, QuantType, uniform
-from qir.passes.quantize.assign_schemes import AssignSchemes, assign
+from qir.passes.quantize.assign_schemes import AssignSchemes
 from qir.passes.quantize.materialize import Materialize
 from qir.rewrite import run_passes
 
@@ -92,7 +93,7 @@ class Net:
 
 
 def planned(graph: qir.Graph, table: Capability, *rules: str) -> dict[str, dict[str, str]]:
-    _, schemes = assign(graph, table, wishes=map(Wish.parse, rules))
+    _, schemes = assign_schemes(graph, table, user_rules=map(UserRule.parse, rules))
     return {n.name: {s: str(k) for s, k in slots.items()} for n, slots in schemes.items()}
 
 
@@ -227,9 +228,9 @@ def test_a_kernel_is_not_cut_short_by_a_rule(table: Capability) -> None:
 def test_existing_values_of_either_storage_suit_a_slot_by_sign() -> None:
     half = np.float32(0.5)
     allowed: Scheme = parse_scheme("u8|i8 by sign symmetric tensor zero(0)")
-    assert suits(uniform(U8, half), allowed)
-    assert suits(uniform(I8, half), allowed)
-    assert not suits(uniform(U8, half, 3), allowed)
+    assert fits_scheme(uniform(U8, half), allowed)
+    assert fits_scheme(uniform(I8, half), allowed)
+    assert not fits_scheme(uniform(U8, half, 3), allowed)
 
 
 def types(made: qir.Graph) -> dict[str, QuantType]:
@@ -285,7 +286,7 @@ def test_what_joins_storages_that_have_none_in_common_stays_float(table: Capabil
     parts = {"xs.0": net.graph[first], "xs.1": net.graph[second]}
     net.graph.add("concat", parts, {"axis": 1}, name="j")
     graph = net.ends("j")
-    plan, _ = assign(graph, table)
+    plan, _ = assign_schemes(graph, table)
     why = {d.node: d.reason for d in plan.decisions}
     assert why["j"] == "what it joins has no storage in common"
     assert why["c"] == why["d"] == ""
@@ -298,7 +299,7 @@ def test_a_row_may_ask_for_a_number_of_axes(table: Capability) -> None:
     net = Net()
     w = net.graph.constant(np.eye(6, dtype=np.float32))
     net.graph.add("matmul", {"a": net.graph["x"], "b": w}, name="m")
-    plan, _ = assign(net.ends("m"), table)
+    plan, _ = assign_schemes(net.ends("m"), table)
     assert [d.reason for d in plan.decisions] == ["its a has 4 axes, onednn-like takes 2"]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
-from qir.analysis.bodies import bodies
-from qir.analysis.int32_overflow import wrapping
+from qir.analysis.bodies import graphs_with_bodies
+from qir.analysis.int32_overflow import overflow_text
 from qir.errors import Refused
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -67,7 +67,7 @@ def converted(
             ledger.add(Change.EXACT, STEP, graph.name, _NO_SUMS)
         return graph
     out = graph.copy()
-    for each in bodies(out):
+    for each in graphs_with_bodies(out):
         run_time_ranges.use_onnx_rule(each, ledger)
     # A default may be replaced at run time, so that nothing may be folded from it: see
     # `give_back`.
@@ -76,10 +76,10 @@ def converted(
         # ONNX's operators are NCHW; onnxruntime itself changes the layout when it loads the
         # model.
         _run_everywhere(Layout("nchw"), out, ledger)
-    for each in bodies(out):
+    for each in graphs_with_bodies(out):
         constants.quantize_constants(each, ledger)
     if form in (None, "qdq", "qoperator"):
-        for each in bodies(out):
+        for each in graphs_with_bodies(out):
             whole_range.widen_bounds(each, ledger)
             other_kernels.fit_kernels(each, ledger, lossy=lossy)
     _run_everywhere(OpenGroups(_FLOAT_CHAINS, chains=True), out, ledger)
@@ -88,7 +88,7 @@ def converted(
     if standard or form is not None:
         qonnx.open_qonnx_groups(out, ledger)
     if standard or form in ("qdq", "integer"):
-        for each in bodies(out):
+        for each in graphs_with_bodies(out):
             effects.report_threads(each, ledger)
         with nullcontext() if standard else kept_operators.keeping(kept_operators.is_float_group):
             _open_groups(out, ledger)
@@ -100,17 +100,17 @@ def converted(
         _run_everywhere(RaiseInteger(), out, ledger)
         _report_raw_sums(out, ledger)
     if standard or form not in (None, "qoperator"):
-        for each in bodies(out):
+        for each in graphs_with_bodies(out):
             overhanging_pools.pad_windows(each, ledger)
     if form == "qoperator":
         effects.report_wide_ops(out, ledger)  # before float ops are written as quantized ones
     with overhanging_pools.keeping_pools(ledger):
         _convert_products(out, form, ledger, standard=standard)
-    for each in bodies(out):
+    for each in graphs_with_bodies(out):
         separate_additions(each, ledger)
     if form != "qoperator":
         effects.report_wide_ops(out, ledger)
-    for each in bodies(out):
+    for each in graphs_with_bodies(out):
         effects.report_accuracy_levels(each, ledger)
     give_back(out, held, ledger)
     return out
@@ -119,9 +119,9 @@ def converted(
 def _open_groups(graph: Graph, ledger: Ledger) -> None:
     """Opens groups of onnxruntime's own domain; scans that come out of them are trimmed to what
     is read."""
-    existing = {node for each in bodies(graph) for node in each}
+    existing = {node for each in graphs_with_bodies(graph) for node in each}
     _run_everywhere(OpenGroups(_MICROSOFT_KERNELS), graph, ledger)
-    for each in bodies(graph):
+    for each in graphs_with_bodies(graph):
         if trim(each, [n for n in each if n.op == "scan" and n not in existing]):
             each.prune()
 
@@ -138,7 +138,7 @@ def _has_no_integers(graph: Graph) -> bool:
 def _convert_products(out: Graph, form: str | None, ledger: Ledger, *, standard: bool) -> None:
     """Converts products to the form's operators: QLinear, integer sums, or low-bit weights."""
     if form == "qoperator":
-        for each in [] if standard else bodies(out):
+        for each in [] if standard else graphs_with_bodies(out):
             where_ops.quantize_branches(each, ledger)
         _run_everywhere(
             ExpandQdq(sums=True), out, ledger
@@ -153,7 +153,9 @@ def _convert_products(out: Graph, form: str | None, ledger: Ledger, *, standard:
             ledger.add(Change.EXACT, STEP, out.name, _NO_SUMS)
         _report_overflowing(out, ledger, biased=False)
     if form == "nbits":
-        made = [use_matmul_nbits(each, ledger, standard=standard) for each in bodies(out)]
+        made = [
+            use_matmul_nbits(each, ledger, standard=standard) for each in graphs_with_bodies(out)
+        ]
         if not any(count for count, _ in made):
             left = [why for _, each in made for why in each]
             why = f"no product here becomes few bits; {left[0]}" if left else _NO_BITS
@@ -164,7 +166,7 @@ def _report_raw_sums(graph: Graph, ledger: Ledger) -> None:
     """Reports which raw integer sums stay as they are, and why."""
     reported = {e.subject for e in ledger if e.step == RaiseInteger.name}
     patterns = list(LiftDynamic().patterns.values())
-    for each in bodies(graph):
+    for each in graphs_with_bodies(graph):
         for node in each:
             if node.op in PLAIN_INTEGER_PRODUCTS and node.name not in reported:
                 found = nearest(patterns, node)
@@ -175,9 +177,11 @@ def _report_raw_sums(graph: Graph, ledger: Ledger) -> None:
 
 def _report_overflowing(graph: Graph, ledger: Ledger, *, biased: bool) -> None:
     """Reports which quantized products stay float because the int32 accumulator would wrap."""
-    for each in bodies(graph):
+    for each in graphs_with_bodies(graph):
         for node in each:
-            if _is_float_product_of_bytes(node) and (said := wrapping(each, node, biased=biased)):
+            if _is_float_product_of_bytes(node) and (
+                said := overflow_text(each, node, biased=biased)
+            ):
                 ledger.add(Change.EXACT, STEP, node.name, f"stays float: {said}")
 
 
@@ -211,7 +215,7 @@ def _has_raw_sums(graph: Graph) -> bool:
 
 def _run_everywhere(step: Pass, graph: Graph, ledger: Ledger) -> int:
     """Runs a pass on a graph and on its bodies."""
-    return sum(step.run(each, ledger) for each in bodies(graph))
+    return sum(step.run(each, ledger) for each in graphs_with_bodies(graph))
 
 
 # -- parameters that turn out constant ------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qir.analysis.summand_storage import saturating
+from qir.analysis.summand_storage import saturation_note
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
@@ -28,7 +28,7 @@ def fit_kernels(graph: Graph, ledger: Ledger, *, lossy: bool = False) -> None:
     is u8 and the other i8, all i8 data become u8.
     """
     for node in list(graph):
-        if overflow := saturating(graph, node):  # said of the storage that the kernel has
+        if overflow := saturation_note(graph, node):  # said of the storage that the kernel has
             said = f"written as float ops between quantized values{overflow}"
             ledger.add(Change.APPROXIMATED, STEP, node.name, said)
             expand(graph, node)

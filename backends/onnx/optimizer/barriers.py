@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.rewrite.fusing import is_tail
+from qir.rewrite.fusing import is_fusible_activation
 
 from ..preparation.float_parameters import LAYER_SLOTS
 
@@ -35,7 +35,7 @@ def would_be_quantized(value: Value) -> bool:
 def _fused_producer(node: Node) -> Node | None:
     """Returns the producer of an op that the optimizer merges with the layer before it; else
     None."""
-    if is_tail(node) or _keeps_elements(node):
+    if is_fusible_activation(node) or _keeps_elements(node):
         return next(iter(node.operands.values())).node
     if node.op in _FOLDED_OPS:
         found = [v.node for v in node.operands.values() if v.constant is None]

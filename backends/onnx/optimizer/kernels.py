@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from qir.analysis.bodies import bodies
+from qir.analysis.bodies import graphs_with_bodies
 from qir.capability import COMPUTES_IN_FLOAT, Capability, Verdict, verdicts
 from qir.errors import QirError
 from qir.inspect.left_float import ops_left_float
@@ -27,7 +27,7 @@ from qir.ledger import Ledger
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.group import Group
 from qir.profiles import profile
-from qir.rewrite.fusing import LINES, is_tail, match_of
+from qir.rewrite.fusing import CONVOLUTIONS_1D_3D, is_fusible_activation, match_chain
 
 from .separate_additions import separate_additions
 
@@ -59,7 +59,7 @@ def kernel_verdicts(table: Capability, graph: Graph, named: str, write: Write) -
 
 def _graphs_with_integers(graph: Graph) -> dict[str, Graph]:
     """Returns the graph and those of its bodies that have quantized values, by path."""
-    wanted = {id(each) for each in bodies(graph) if any(map(_is_quantized, each))}
+    wanted = {id(each) for each in graphs_with_bodies(graph) if any(map(_is_quantized, each))}
     return {path: part for path, part in graph.walk() if id(part) in wanted}
 
 
@@ -120,7 +120,7 @@ def _is_product_of_integers(node: Node) -> bool:
     """Returns whether a product's data and weights are both read from integers."""
     traits = spec(node.op).traits
     sides = [node.operands.get(slot or "") for slot in (traits.data, traits.weight)]
-    return node.op in INTEGER_SUM_LAYERS | LINES and all(
+    return node.op in INTEGER_SUM_LAYERS | CONVOLUTIONS_1D_3D and all(
         v is not None and source_quant_type(v) for v in sides
     )
 
@@ -132,7 +132,7 @@ def _why_float(node: Node) -> str:
         bias = node.operands.get(spec(node.op).traits.bias or "")
         if bias is not None or (use is not None and use.node.op == "add"):
             return "its bias is float"
-        if use is not None and is_tail(use.node):
+        if use is not None and is_fusible_activation(use.node):
             return f"no quantized kernel fuses the {use.node.op} after it with a float result"
     return "no quantized kernel gives a float result here"
 
@@ -192,12 +192,12 @@ class _PredictedKernels:
         rows: list[tuple[tuple[Node, ...], Node | None]] = [((node,), None)]
         ops: tuple[Node, ...] = (node,)
         use = node.result.only_use
-        while use is not None and is_tail(use.node):
+        while use is not None and is_fusible_activation(use.node):
             ops, use = (*ops, use.node), use.node.result.only_use
         if use is not None and use.node.op == "quantize":
             rows.append((ops, use.node))
         for row, end in rows:
-            match = match_of(row, end, given=True)
+            match = match_chain(row, end, computed_parameters=True)
             if match is not None and group.allows(match, self.grouped):
                 for each in row:
                     self._keep(each)

@@ -3,11 +3,11 @@ do."""
 
 from __future__ import annotations
 
-from qir.analysis.activations import cuts_nothing, drops_tails
+from qir.analysis.activations import clamps_nothing, drops_unclamping_activations
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ledger import Change
-from qir.rewrite.fusing import TAILS
+from qir.rewrite.fusing import ACTIVATIONS
 from qir.rewrite.preparation import Preparation
 
 
@@ -17,12 +17,17 @@ def join_activations(graph: Graph, prepared: Preparation) -> int:
     A relu is merged into a following clip. One before a quantize is removed if it clamps no
     integer. Returns how many were removed.
     """
-    if not drops_tails(prepared.profile):
+    if not drops_unclamping_activations(prepared.profile):
         return 0
     count = 0
-    for last in [node for node in graph if node.op in TAILS]:
+    for last in [node for node in graph if node.op in ACTIVATIONS]:
         first = last.operands["x"].node
-        if first.op not in TAILS or first.result.only_use is None or first.stages or last.stages:
+        if (
+            first.op not in ACTIVATIONS
+            or first.result.only_use is None
+            or first.stages
+            or last.stages
+        ):
             continue
         if first.op == "relu" and last.op == "clip":
             least = last.attrs.get("min")
@@ -46,4 +51,4 @@ def _is_redundant_before_quantize(node: Node) -> bool:
     use = node.result.only_use
     quant = use.node.result.type.quant if use and use.node.op == "quantize" else None
     static = quant is not None and not quant.dynamic and quant.granularity is None
-    return quant is not None and static and cuts_nothing(node, quant)
+    return quant is not None and static and clamps_nothing(node, quant)

@@ -16,7 +16,7 @@ from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change
 from qir.numerics import Rule, affine_of, choose, quantize, quantize_bias
 from qir.profiles import Profile, Query, query_for_node
-from qir.rewrite.fusing import is_tail
+from qir.rewrite.fusing import is_fusible_activation
 from qir.rewrite.preparation import Preparation
 
 from .unsigned_values import STEP as UNSIGNED
@@ -129,7 +129,7 @@ def _ends_in_quantize(node: Node) -> bool:
         if len(readers) != 1:
             return False
         (node,) = readers
-        if not is_tail(node):
+        if not is_fusible_activation(node):
             return node.op == "quantize"
 
 

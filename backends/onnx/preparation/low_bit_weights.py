@@ -16,7 +16,7 @@ from qir.ir.types import Array, QuantType
 from qir.ledger import Change
 from qir.numerics import affine_of, quantize
 from qir.profiles import profile, query_for_node
-from qir.rewrite.fusing import TAILS
+from qir.rewrite.fusing import ACTIVATIONS
 from qir.rewrite.preparation import Preparation
 
 from .gemms import fusible_addition
@@ -171,7 +171,7 @@ def _is_kept_by_consumers(node: Node, *, wide: bool) -> bool:
 def _is_tail(node: Node) -> bool:
     """Returns whether a node is an activation, also a foreign one, whose bounds are computed."""
     name = str(node.attrs["op"]).lower() if node.op == "foreign" else node.op
-    return name in TAILS
+    return name in ACTIVATIONS
 
 
 def _clamps_values(tail: Node, node: Node) -> bool:

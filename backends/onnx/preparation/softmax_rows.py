@@ -7,7 +7,7 @@ from qir.ir.node import Node, Value
 from qir.ledger import Change
 from qir.passes.forms.group.flattened_softmax import SoftmaxNodes, rows
 from qir.passes.forms.group.pairs import has_one_scale
-from qir.rewrite.fusing import TAILS
+from qir.rewrite.fusing import ACTIVATIONS
 from qir.rewrite.preparation import Preparation
 
 
@@ -41,7 +41,7 @@ def _final_quantize(node: Node) -> Node | None:
         if use is None or use.node.stages or use.node.schemes:
             return None
         node = use.node
-        if node.op not in TAILS:
+        if node.op not in ACTIVATIONS:
             plain = node.op == "quantize" and len(node.operands) == 1 and not node.attrs["round"]
             return node if plain else None
 

@@ -9,8 +9,8 @@ import onnx
 from onnx import helper
 
 from qir import __version__
-from qir.analysis.bodies import bodies
-from qir.analysis.float32_overflow import beyond
+from qir.analysis.bodies import graphs_with_bodies
+from qir.analysis.float32_overflow import overflow_note
 from qir.errors import Refused, UsageError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -115,10 +115,10 @@ def _with_all_axes(graph: Graph) -> Graph:
 
     onnxruntime's layout transformation permutes scales and sizes as if they were for all axes.
     """
-    if not any(spread(node) for each in bodies(graph) for node in each):
+    if not any(spread(node) for each in graphs_with_bodies(graph) for node in each):
         return graph
     out = graph.copy()
-    for each in bodies(out):
+    for each in graphs_with_bodies(out):
         for node in list(each):
             name_none(each, node)
     return out
@@ -396,7 +396,7 @@ def _write_requantize(writer: OnnxWriter, node: Node) -> None:
     rounding = str(node.attrs["round"])
     out, stem = writer.name(value), value.lineage.tensor
     writer.quantize(real, value.type, out, node, stem, rounding=rounding)
-    if apart := beyond(writer.graph, node):
+    if apart := overflow_note(writer.graph, node):
         said = f"requantize is written as float ops between quantized values{apart}"
         writer.ledger.add(Change.APPROXIMATED, STEP, out, said)
 

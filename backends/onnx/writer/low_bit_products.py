@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.bodies import bodies
+from qir.analysis.bodies import graphs_with_bodies
 from qir.ir.dtype import F32, dtype, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.lazy_arrays import ArrayData, LazyArray, add_offset, read_all, reshape
@@ -42,7 +42,7 @@ _KERNEL_FAILS = (
 
 def open_failing_groups(graph: Graph, ledger: Ledger) -> None:
     """Opens groups whose kernel fails in each run, also those in bodies."""
-    for each in bodies(graph):
+    for each in graphs_with_bodies(graph):
         with kept_operators.keeping(lambda node: not _always_fails(node)):
             names = [n.name for n in each if _always_fails(n)]
             OpenGroups(KERNEL).run(each, ledger)

@@ -12,8 +12,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from qir.analysis.float32_overflow import MOST, beyond, ending
-from qir.analysis.int32_overflow import going_on
+from qir.analysis.float32_overflow import FLOAT32_MAX, is_infinite_by_rounding, overflow_note
+from qir.analysis.int32_overflow import wrap_note
 from qir.errors import Refused
 from qir.ir.attrs import Attr
 from qir.ir.dims import Shape
@@ -331,7 +331,7 @@ class OnnxWriter:
     def report_float_form(self, op: str, node: Node, out: str) -> None:
         """Reports that a quantized op was written in float, where results saturate and wrap
         differently."""
-        difference = going_on(self.graph, node) or beyond(self.graph, node)
+        difference = wrap_note(self.graph, node) or overflow_note(self.graph, node)
         change = Change.APPROXIMATED if difference else Change.REGROUPED
         said = (
             f"{op} on quantized values is written as float ops between quantized values{difference}"
@@ -411,7 +411,7 @@ class OnnxWriter:
             out = self.fresh(f"{value.name}_DequantizeLinear_Output")
             self.dequantize(value, out, node)
             self._dequantized[value] = out
-        if not ending(self.graph, node, value):
+        if not is_infinite_by_rounding(self.graph, node, value):
             return self._dequantized[value]
         if value not in self._clamped:
             out = self.fresh(f"{value.name}_held")
@@ -419,7 +419,7 @@ class OnnxWriter:
             # these.
             # Integer kernels stay finite where the dequantized values overflow float32: clamp
             # these.
-            held = (("least", -MOST), ("greatest", MOST))
+            held = (("least", -FLOAT32_MAX), ("greatest", FLOAT32_MAX))
             ends = [self.parameter(np.array(v, np.float32), n, None) for n, v in held]
             self.emit("Clip", [self._dequantized[value], *ends], [out])
             self._clamped[value] = out

@@ -22,7 +22,7 @@ from qir.ir.ops import spec
 from qir.ledger import Change, Ledger
 from qir.passes.layout.regions import Turning
 from qir.rewrite.axis_permutation import SPATIAL
-from qir.rewrite.fusing import TAILS
+from qir.rewrite.fusing import ACTIVATIONS
 from qir.rewrite.preparation import Preparation
 from qir.rewrite.resize_axes import RESIZES, name_axes
 
@@ -265,7 +265,7 @@ class LayoutInference:
             v for v in node.operands.values() if v.type.rank and (_is_quantized(v) or op != "prelu")
         ]
         data = data[:1] if op == "prelu" else data
-        if node.stages or op in TAILS or not (op in _BINARY_OPS or spec(op).traits.elementwise):
+        if node.stages or op in ACTIVATIONS or not (op in _BINARY_OPS or spec(op).traits.elementwise):
             return False
         if not data or not all(map(_is_quantized, data)) or op == "quantize":
             return False

@@ -52,9 +52,9 @@ class FoldConstants(Pass):
 
     name = "fold-constants"
     limit: int = 1 << 26
-    """Elements of what one op makes; what is larger stays."""
+    """Elements of a folded result; ops with larger results stay."""
     growth: int = 1 << 22
-    """Elements by which what one op makes may be more than what it is made of."""
+    """Elements that a result may have more than its operands, so that files do not grow much."""
 
     def __post_init__(self) -> None:
         self.require_least(limit=0, growth=0)
@@ -70,7 +70,7 @@ class FoldConstants(Pass):
 
 
 def foldable(node: Node, limit: int, growth: int) -> bool:
-    """Returns whether an op dequantizes constants alone, and not too many."""
+    """Returns whether all operands of an op are float constants, and its result is small enough."""
     if node.op in NON_COMPUTE_OPS or not node.operands or not node.results:
         return False
     if any(v.constant is None or v.type.quant for v in node.operands.values()):
@@ -82,7 +82,10 @@ def foldable(node: Node, limit: int, growth: int) -> bool:
 
 
 def fold(graph: Graph, node: Node, ledger: Ledger, step: str) -> bool:
-    """Returns whether it is computed; what nobody can compute stays, for it may never be run."""
+    """Replaces a node by its computed results; returns whether it did.
+
+    A node that cannot be computed stays, without an error: it may never be run.
+    """
     found = {s: v.constant.data for s, v in node.operands.items() if v.constant}
     if node.op == "qparams":
         found["x"] = np.zeros((), node.operands["x"].type.dtype.carrier)  # of no account

@@ -28,7 +28,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.symbolic_sizes import SPREADING, carried, first_of, opened, spread, spread_within
+from qir.analysis.symbolic_sizes import (
+    BROADCASTING,
+    broadcast_within_bounds,
+    carried_bounds,
+    expanded_shape,
+    reshaped_shape,
+    slice_bounds,
+)
 from qir.errors import QirError
 from qir.ir import dims
 from qir.ir.calls import infer_result_types
@@ -103,7 +110,7 @@ class _Run:
             return bool(made) + sum(self._visit(each) for each in made)
         if node.op in ("reshape", "expand") and not node.schemes:
             count += self._settle(node)
-        if node.op in MADE_TO or (node.op in SPREADING and self.within):
+        if node.op in MADE_TO or (node.op in BROADCASTING and self.within):
             count += self._state(node)
         if any(value in self.changed for value in node.operands.values()):
             self._refine(node)
@@ -195,7 +202,7 @@ class _Run:
     def _wanted(self, node: Node) -> Shape | None:
         """Returns the shape that a node makes; None where nothing is known of it."""
         if node.op not in MADE_TO:
-            return spread_within(node, self.within)
+            return broadcast_within_bounds(node, self.within)
         return made_to(node, self.known.get(node.operands["shape"]))
 
     def _bound(self, node: Node) -> None:
@@ -204,9 +211,9 @@ class _Run:
             return
         if node.op == "slice_at":
             starts, ends = (self.known.get(node.operands[slot]) for slot in ("starts", "ends"))
-            found = first_of(node, starts, ends, self.within)
+            found = slice_bounds(node, starts, ends, self.within)
         else:
-            found = carried(node, self.within)
+            found = carried_bounds(node, self.within)
         if found:
             self.within[node.result] = found
 
@@ -256,7 +263,11 @@ def made_to(node: Node, sizes: Sizes | None) -> Shape | None:
     if node.op == "constant_of_shape":
         return tuple(sizes)
     x = node.operands["x"].type.shape
-    return opened(x, list(sizes), node) if node.op == "reshape" else spread(x, list(sizes))
+    return (
+        reshaped_shape(x, list(sizes), node)
+        if node.op == "reshape"
+        else expanded_shape(x, list(sizes))
+    )
 
 
 def whole(sizes: Sizes) -> bool:

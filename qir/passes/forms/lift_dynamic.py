@@ -34,7 +34,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.int32_overflow import profile_within
+from qir.analysis.int32_overflow import profile_name_of
 from qir.ir.attrs import Attr
 from qir.ir.dims import Shape
 from qir.ir.dtype import F32
@@ -239,7 +239,7 @@ def _replace(graph: Graph, match: Match) -> Value | None:
     kinds = dict(zip(storage, (codes.type, weights_type), strict=True))
     query = query_for_op(op, spec(op).complete_attrs(attrs), kinds, None)
     bias = match.get("bias")
-    holder = profile_within(graph, node)
+    holder = profile_name_of(graph, node)
     if not holder or not _same_bytes(profile(holder).resolve(query), bias=bias is not None):
         return None
     held = match["held"]

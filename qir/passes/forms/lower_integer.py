@@ -34,8 +34,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.float32_overflow import counts_on
-from qir.analysis.int32_overflow import wrapping
+from qir.analysis.float32_overflow import float_product_overflows
+from qir.analysis.int32_overflow import overflow_text
 from qir.ir import lazy_arrays
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I8, I32, U8
@@ -91,7 +91,9 @@ class LowerInteger(Pass):
         for node in list(graph):
             if node.op not in _PRODUCTS or (sides := _sides(node)) is None:
                 continue
-            if wrapping(graph, node, biased=False) or counts_on(*(s.codes for s in sides)):
+            if overflow_text(graph, node, biased=False) or float_product_overflows(
+                *(s.codes for s in sides)
+            ):
                 continue
             if not may(self.name, f"lower {node.op}", node):
                 continue

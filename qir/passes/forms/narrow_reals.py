@@ -28,7 +28,7 @@ from math import inf
 
 import numpy as np
 
-from qir.analysis.bodies import bodies
+from qir.analysis.bodies import graphs_with_bodies
 from qir.calibration import Key, Statistics
 from qir.ir.dtype import F16, F32
 from qir.ir.graph import Graph
@@ -78,7 +78,7 @@ class NarrowReals(Pass):
     def run(self, graph: Graph, ledger: Ledger) -> int:
         named = frozenset(self.kept)
         keeps = partial(self._keeps, named)
-        parts = list(bodies(graph))
+        parts = list(graphs_with_bodies(graph))
         first = next((n for part in parts for n in part if _computes(n) and not keeps(n)), None)
         if first is None or not may(self.name, "narrow", first):
             return 0

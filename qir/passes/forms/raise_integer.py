@@ -34,7 +34,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.int32_overflow import wrapping
+from qir.analysis.int32_overflow import overflow_text
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I32
 from qir.ir.graph import Graph
@@ -101,7 +101,7 @@ class RaiseInteger(Pass):
             known = [s for s in sides if s is not None]
             if len(known) < len(sides) or (quants := _quants(chain, *known)) is None:
                 continue
-            if said := wrapping(graph, node):
+            if said := overflow_text(graph, node):
                 ledger.add(Change.EXACT, self.name, node.name, f"stays a sum of integers: {said}")
                 continue
             if not may(self.name, f"raise {node.op}", node):

@@ -40,7 +40,7 @@ from qir.ledger import Change, Ledger
 from qir.profiles import Profile, dequantize_by_profile, profile, profile_names, query_for_op
 from qir.reference.interpreter import profile_name_of
 from qir.rewrite import Pass
-from qir.rewrite.fusing import TAILS
+from qir.rewrite.fusing import ACTIVATIONS
 from qir.rewrite.runner.tolerance import Tolerance
 
 _MOST = 2.0**30
@@ -194,7 +194,7 @@ class FloatBias:
         graph.set_operand(self.node, slot, made)
 
 
-def float_bias(graph: Graph, node: Node, tails: Collection[str] = TAILS) -> FloatBias | None:
+def float_bias(graph: Graph, node: Node, tails: Collection[str] = ACTIVATIONS) -> FloatBias | None:
     """Returns an integer layer whose bias is added to floats; None for what is none, or ends in
     other ops than `tails`."""
     stage = node.stages[0] if node.stages else node

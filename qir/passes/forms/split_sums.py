@@ -34,7 +34,7 @@ from math import floor
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.summand_storage import saturating
+from qir.analysis.summand_storage import saturation_note
 from qir.ir.dtype import DType
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
@@ -47,7 +47,7 @@ from qir.profiles import Profile, dequantize_by_profile, profile, profile_names
 from qir.profiles.kernel_forms import CONVOLUTIONS
 from qir.reference.interpreter import profile_name_of
 from qir.rewrite import Pass
-from qir.rewrite.fusing import TAILS
+from qir.rewrite.fusing import ACTIVATIONS
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import Tolerance
 
@@ -95,7 +95,7 @@ class SplitSums(Pass):
 
     def _split(self, graph: Graph, kernel: _Kernel, ledger: Ledger) -> bool:
         made, node = kernel.between(), kernel.node
-        biased = float_bias(graph, node, TAILS | {"add"})
+        biased = float_bias(graph, node, ACTIVATIONS | {"add"})
         bias = biased.rounded() if biased else None
         moved = kernel.moved(made, bias.moved if bias else 0.0)
         if moved > self.steps:
@@ -190,7 +190,7 @@ def _kernel(graph: Graph, node: Node) -> _Kernel | None:
     if x is None or w is None or len(others) != 1 or len(added.slots) != 1 or added.flow is None:
         return None
     kinds = (x.type.quant, others[0].type.quant, out)
-    if any(kind is None or not _plain(kind) for kind in kinds) or saturating(graph, node):
+    if any(kind is None or not _plain(kind) for kind in kinds) or saturation_note(graph, node):
         return None
     assert out is not None
     assert x.type.quant is not None
@@ -223,7 +223,7 @@ def _without_tail(tails: tuple[Stage, ...] | list[Stage], out: QuantType) -> boo
     """Whether the type of the result ends where an activation does, or before."""
     low, high = _ends(out)
     for tail in tails:
-        if tail.op not in TAILS:
+        if tail.op not in ACTIVATIONS:
             return False
         least = 0.0 if tail.op == "relu" else tail.attrs.get("min")
         most = tail.attrs.get("max")

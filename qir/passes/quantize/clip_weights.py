@@ -36,7 +36,7 @@ from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.passes.quantize.materialize import channel_axis
 from qir.rewrite import ANOTHER, Pass
-from qir.rewrite.layer_weights import Reals, operands, reals, slots, store
+from qir.rewrite.layer_weights import Reals, float_weights, operands, slots, store
 
 CANDIDATES = 96
 """Ranges that are tried, from the full one in equal steps."""
@@ -75,7 +75,7 @@ class ClipWeights(Pass):
         count = 0
         for node, scheme in symmetric_layers(graph):
             weight = operands(node)[1]
-            exact = reals(weight)
+            exact = float_weights(weight)
             reach = clipped_reach(exact, channel_axis(node, scheme), scheme.high)
             made = np.clip(exact, -reach, reach)
             changed = int((made != exact).sum())
@@ -94,7 +94,7 @@ def symmetric_layers(graph: Graph) -> Iterator[tuple[Node, Scheme]]:
             continue
         scheme = node.schemes.get(slots(node)[1])
         plain = scheme is not None and scheme.symmetric and scheme.scale is None
-        if scheme is not None and plain and np.isfinite(reals(operands(node)[1])).all():
+        if scheme is not None and plain and np.isfinite(float_weights(operands(node)[1])).all():
             yield node, scheme
 
 

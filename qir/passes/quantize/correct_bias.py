@@ -53,7 +53,15 @@ from qir.passes.quantize.assign_schemes import read_capability, write_capability
 from qir.passes.quantize.materialize import read_statistics, weight_type
 from qir.profiles import Profile, dequantize_by_profile, profile, quantize_by_profile
 from qir.rewrite import ANOTHER, Pass
-from qir.rewrite.layer_weights import Reals, inward, operands, reals, slots, store_bias, through
+from qir.rewrite.layer_weights import (
+    Reals,
+    float_weights,
+    inward,
+    operands,
+    slots,
+    store_bias,
+    through,
+)
 from qir.rewrite.runner.options import option
 
 CORRECTED = "corrected"
@@ -148,7 +156,7 @@ class CorrectBias(BiasCorrection):
             held = operands(before.node)[1]
             if held.constant is not None and held.type == weight.type:
                 weight = held
-        return reals(weight)
+        return float_weights(weight)
 
     def _mean(self, node: Node) -> Reals | None:
         """Returns the mean of each input channel, over all batches; None where it is not known."""
@@ -229,7 +237,7 @@ def move_bias(graph: Graph, node: Node, shift: Reals, how: str = CORRECTED) -> N
     _, weight, bias = operands(node)
     kind = weight.type.dtype.carrier
     lineage = Lineage(f"{node.name}.bias") if bias is None else bias.lineage
-    moved = (0.0 if bias is None else reals(bias)) - shift
+    moved = (0.0 if bias is None else float_weights(bias)) - shift
     made = store_bias(graph, node, moved.astype(kind))
     graph.set_lineage(made, lineage.then(how))
 

@@ -46,7 +46,7 @@ from qir.ledger import Change, Ledger
 from qir.passes.quantize.materialize import read_statistics
 from qir.rewrite import Pass
 from qir.rewrite.channel_groups import ChannelGroup, channel_groups, stored_values
-from qir.rewrite.layer_weights import Reals, groups, inward, operands, outward, reals, store
+from qir.rewrite.layer_weights import Reals, float_weights, groups, inward, operands, outward, store
 from qir.rewrite.runner.options import option
 from qir.rewrite.runner.tolerance import Tolerance
 
@@ -211,7 +211,7 @@ def _reach(group: ChannelGroup, statistics: Statistics) -> Reals:
 
 def _sizes(node: Node) -> Reals:
     """Absolute weights, the largest of the taps of each pair of channels."""
-    size = np.abs(reals(operands(node)[1]))
+    size = np.abs(float_weights(operands(node)[1]))
     return size.max(axis=tuple(range(2, size.ndim)), keepdims=True) if size.ndim > 2 else size
 
 
@@ -242,7 +242,7 @@ def _largest(rows: list[Reals]) -> Reals:
 
 def _rescale(graph: Graph, node: Node, rows: Mapping[str, Reals]) -> None:
     _, weight, bias = operands(node)
-    made, moved = reals(weight), None if bias is None else reals(bias)
+    made, moved = float_weights(weight), None if bias is None else float_weights(bias)
     if "in" in rows:
         made = inward(node)(made, rows["in"])
     if "out" in rows:

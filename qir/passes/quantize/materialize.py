@@ -39,7 +39,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.activations import drops_tails, uncut
+from qir.analysis.activations import drops_unclamping_activations, with_unclamped_scale
 from qir.calibration import Key, Log, Readers, Statistics, Summary, parse_rule
 from qir.errors import DataError, ProfileError, SchemeError
 from qir.ir.attrs import Attr
@@ -260,9 +260,9 @@ class _Materializing:
         """Returns a quantized type that clips before integers do not cut, where that lets a runtime
         drop them."""
         clips = [v.node for v in values if v.node.op == "clip"]
-        if not clips or self.scales != "profile" or not drops_tails(self.profile):
+        if not clips or self.scales != "profile" or not drops_unclamping_activations(self.profile):
             return kind
-        return uncut(kind, clips)
+        return with_unclamped_scale(kind, clips)
 
     def _range(self, value: Value, scheme: Scheme) -> Range:
         if (constant := value.constant) is not None:

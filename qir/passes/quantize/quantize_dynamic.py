@@ -30,9 +30,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.bodies import bodies
-from qir.analysis.decisions import ALREADY, Decision, GraphFacts, Plan
-from qir.analysis.quantized_regions import already, decoded
+from qir.analysis.bodies import graphs_with_bodies
+from qir.analysis.decisions import ALREADY_QUANTIZED, Decision, GraphFacts, Plan
+from qir.analysis.quantized_regions import is_dequantized, is_quantized_already
+from qir.analysis.user_rules import UserRule
 from qir.capability import Capability, Dynamic, OpCapability
 from qir.errors import DataError, SchemeError
 from qir.ir.attrs import Attr, same
@@ -48,10 +49,10 @@ from qir.ir.quantized_ops import STRUCTURAL_OPS
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
-from qir.passes.quantize.assign_schemes import Wish
 from qir.profiles import lazy_quantize, parameters_for_range, profile
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.runner.filter import may
+from qir.rewrite.runner.options import option
 
 PRODUCTS = MATRIX_PRODUCTS | CONVOLUTIONS
 """Ops whose sums a runtime forms in integers while it chooses the numbers of one side."""
@@ -62,10 +63,10 @@ NO_MATRIX = "only matrix products have their weights alone stored in few bits"
 
 
 def plan_dynamic(
-    graph: Graph, table: Capability, granularity: str, wishes: Iterable[Wish] = ()
+    graph: Graph, table: Capability, granularity: str, user_rules: Iterable[UserRule] = ()
 ) -> tuple[Plan, dict[Node, Scheme]]:
     """Returns what would be summed in integers without data, and how its weights are stored."""
-    wished = tuple(wishes)
+    wished = tuple(user_rules)
     chosen: dict[Node, Scheme] = {}
     reasons: dict[Node, str] = {}
     for node in ops_of(graph):
@@ -73,8 +74,8 @@ def plan_dynamic(
         if isinstance(found, Scheme):
             chosen[node] = found
         reasons[node] = "" if isinstance(found, Scheme) else found
-    hits(graph, wished)
-    known = GraphFacts(graph, bodies(graph))
+    require_matching_rules(graph, wished)
+    known = GraphFacts(graph, graphs_with_bodies(graph))
     rule = table.dynamic.rule
     decisions = tuple(decision(known, n, r, chosen.get(n), rule) for n, r in reasons.items())
     return Plan(table.name, decisions, ()), chosen
@@ -82,27 +83,29 @@ def plan_dynamic(
 
 def ops_of(graph: Graph) -> list[Node]:
     """Returns what computes in a graph, and in its branches and loops."""
-    return [n for each in bodies(graph) for n in each if n.op not in STRUCTURAL_OPS]
+    return [n for each in graphs_with_bodies(graph) for n in each if n.op not in STRUCTURAL_OPS]
 
 
-def hits(graph: Graph, wishes: tuple[Wish, ...]) -> None:
-    for wish in wishes:
-        if not any(wish.matches(n) for n in ops_of(graph)):
-            raise SchemeError(f"rule {wish} hits no op of this model")
+def require_matching_rules(graph: Graph, user_rules: tuple[UserRule, ...]) -> None:
+    for rule in user_rules:
+        if not any(rule.matches(n) for n in ops_of(graph)):
+            raise SchemeError(f"rule {rule} hits no op of this model")
 
 
-def _float(node: Node, wishes: tuple[Wish, ...]) -> bool:
-    last = [w for w in wishes if w.slot == RESULT and w.matches(node)]
+def _is_float_by_rule(node: Node, user_rules: tuple[UserRule, ...]) -> bool:
+    last = [w for w in user_rules if w.slot == RESULT and w.matches(node)]
     return bool(last) and last[-1].scheme is None
 
 
-def stays(node: Node, wishes: tuple[Wish, ...], ops: frozenset[str] = MATRIX_PRODUCTS) -> str:
+def float_reason(
+    node: Node, user_rules: tuple[UserRule, ...], ops: frozenset[str] = MATRIX_PRODUCTS
+) -> str:
     """Returns why an op keeps float weights; empty where nothing keeps it."""
-    if already(node):
-        return ALREADY
+    if is_quantized_already(node):
+        return ALREADY_QUANTIZED
     if node.op not in ops:
         return NO_MATRIX if ops == MATRIX_PRODUCTS else NO_PRODUCT
-    if _float(node, wishes):
+    if _is_float_by_rule(node, user_rules):
         return "a rule keeps it float"
     traits = spec(node.op).traits
     weight = node.operands[traits.weight or ""]
@@ -130,11 +133,11 @@ def _unusual(node: Node) -> str:
 
 
 def _scheme(
-    node: Node, table: Capability, granularity: str, wishes: tuple[Wish, ...]
+    node: Node, table: Capability, granularity: str, wishes: tuple[UserRule, ...]
 ) -> Scheme | str:
     """Returns how an op's weights are stored, or why it stays float."""
     taken = PRODUCTS | (RECURRENT_OPS & set(table.dynamic.ops))
-    if reason := stays(node, wishes, taken):
+    if reason := float_reason(node, wishes, taken):
         return reason
     if table.dynamic.ops and node.op not in table.dynamic.ops:
         return f"without data {table.name} quantizes {', '.join(table.dynamic.ops)} alone"
@@ -207,12 +210,12 @@ class QuantizeDynamic(Pass):
     tolerance = ANOTHER
     capability: Capability = field(default_factory=lambda: Capability("none", {}))
     granularity: str = "channel"
-    wishes: tuple[Wish, ...] = ()
+    user_rules: tuple[UserRule, ...] = field(default=(), metadata=option(name="wishes"))
     profile: str = "native"
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        _, chosen = plan_dynamic(graph, self.capability, self.granularity, self.wishes)
-        return sum(self._quantize(each, chosen, ledger) for each in bodies(graph))
+        _, chosen = plan_dynamic(graph, self.capability, self.granularity, self.user_rules)
+        return sum(self._quantize(each, chosen, ledger) for each in graphs_with_bodies(graph))
 
     def _quantize(self, graph: Graph, chosen: dict[Node, Scheme], ledger: Ledger) -> int:
         reals: dict[Value, Value] = {}
@@ -224,7 +227,7 @@ class QuantizeDynamic(Pass):
                 continue
             traits = spec(node.op).traits
             data = node.operands[traits.data]
-            if decoded(data):
+            if is_dequantized(data):
                 reals[data] = data
             if data not in reals:
                 reals[data] = _dynamic(graph, data, self.capability.dynamic)

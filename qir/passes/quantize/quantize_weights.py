@@ -24,13 +24,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.bodies import bodies
+from qir.analysis.bodies import graphs_with_bodies
 from qir.analysis.decisions import GraphFacts, Plan
+from qir.analysis.user_rules import UserRule
 from qir.errors import SchemeError
 from qir.ir.dtype import F32, DType, dtype
 from qir.ir.graph import Graph
@@ -40,11 +41,17 @@ from qir.ir.ops import spec
 from qir.ir.scheme import Scheme
 from qir.ir.types import Array, Granularity, QuantType
 from qir.ledger import Change, Ledger
-from qir.passes.quantize.assign_schemes import Wish
-from qir.passes.quantize.quantize_dynamic import finite, hits, ops_of, stays, stored
+from qir.passes.quantize.quantize_dynamic import (
+    finite,
+    float_reason,
+    ops_of,
+    require_matching_rules,
+    stored,
+)
 from qir.profiles import lazy_quantize, parameters_for_range, profile
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.runner.filter import may
+from qir.rewrite.runner.options import option
 
 _Tensor = NDArray[np.generic]
 
@@ -77,13 +84,13 @@ class WeightStorage:
 
 
 def plan_weights(
-    graph: Graph, name: str, blocks: WeightStorage, wishes: Iterable[Wish] = ()
+    graph: Graph, name: str, blocks: WeightStorage, user_rules: Iterable[UserRule] = ()
 ) -> tuple[Plan, list[Node]]:
     """Returns which products would have their weights stored in blocks, and why not the others."""
-    wished = tuple(wishes)
-    reasons = {n: stays(n, wished) for n in ops_of(graph)}
-    hits(graph, wished)
-    known, few = GraphFacts(graph, bodies(graph)), f"{blocks} weights alone"
+    wished = tuple(user_rules)
+    reasons = {n: float_reason(n, wished) for n in ops_of(graph)}
+    require_matching_rules(graph, wished)
+    known, few = GraphFacts(graph, graphs_with_bodies(graph)), f"{blocks} weights alone"
     decisions = tuple(
         known.decision(n, r)
         if r
@@ -104,12 +111,12 @@ class QuantizeWeights(Pass):
     nested = False
     tolerance = ANOTHER
     blocks: WeightStorage = WeightStorage(dtype("u4"), 32)
-    wishes: tuple[Wish, ...] = ()
+    user_rules: tuple[UserRule, ...] = field(default=(), metadata=option(name="wishes"))
     profile: str = "native"
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        chosen = set(plan_weights(graph, "", self.blocks, self.wishes)[1])
-        return sum(self._quantize(each, chosen, ledger) for each in bodies(graph))
+        chosen = set(plan_weights(graph, "", self.blocks, self.user_rules)[1])
+        return sum(self._quantize(each, chosen, ledger) for each in graphs_with_bodies(graph))
 
     def _quantize(self, graph: Graph, chosen: set[Node], ledger: Ledger) -> int:
         known: dict[tuple[Value, int], Value] = {}

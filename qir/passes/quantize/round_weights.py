@@ -47,7 +47,7 @@ from qir.passes.quantize.materialize import weight_type
 from qir.profiles import Profile, profile, quantize_by_profile
 from qir.reference.interpreter import run as run_reference
 from qir.rewrite import ANOTHER, Pass
-from qir.rewrite.layer_weights import Reals, groups, operands, reals, slots, store
+from qir.rewrite.layer_weights import Reals, float_weights, groups, operands, slots, store
 from qir.rewrite.runner.options import option
 
 Tensor = NDArray[np.generic]
@@ -130,7 +130,7 @@ class RoundWeights(Pass):
 
 def _length(node: Node) -> int:
     """Returns how many products a result sums over."""
-    shape = reals(operands(node)[1]).shape
+    shape = float_weights(operands(node)[1]).shape
     return int(np.prod(shape[1:])) if node.op in CONVOLUTIONS else shape[1 if _turned(node) else 0]
 
 
@@ -171,7 +171,7 @@ def _rows(node: Node, data: Reals) -> Reals:
     if node.op in MATRIX_PRODUCTS:
         rows = data.T if node.attrs.get("trans_a") is True else data.reshape(-1, data.shape[-1])
         return _spread(rows)[None]
-    shape = reals(operands(node)[1]).shape
+    shape = float_weights(operands(node)[1]).shape
     rank = len(shape) - 2
     if node.attrs.get("layout") == "NHWC":
         data = np.moveaxis(data, -1, 1)
@@ -211,7 +211,7 @@ def _round(
     assert weight.constant is not None
     kind = weight_type(of, node, weight, scheme, scales)
     nearest = quantize_by_profile(of, weight.constant.data, kind).astype(np.int64)
-    exact, codes = _by_result(node, reals(weight)), _by_result(node, nearest)
+    exact, codes = _by_result(node, float_weights(weight)), _by_result(node, nearest)
     step = np.asarray(kind.scales(), np.float64).reshape(-1)
     if step.size not in (1, len(exact)):
         return 0

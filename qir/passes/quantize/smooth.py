@@ -48,7 +48,7 @@ from qir.passes.quantize.equalize import REACH, STEP, scaled_name
 from qir.passes.quantize.materialize import read_statistics
 from qir.rewrite import Pass
 from qir.rewrite.channel_groups import plain_layer
-from qir.rewrite.layer_weights import Reals, inward, operands, reals, slots, store
+from qir.rewrite.layer_weights import Reals, float_weights, inward, operands, slots, store
 from qir.rewrite.runner.options import option
 from qir.rewrite.runner.tolerance import Tolerance
 
@@ -98,7 +98,7 @@ class Smooth(Pass):
                 if slot in norm.operands:
                     _divide(graph, norm, slot, row)
             for use in list(value.uses):
-                weight = reals(operands(use.node)[1])
+                weight = float_weights(operands(use.node)[1])
                 store(graph, use.node, inward(use.node)(weight, row), None, "smoothed")
             lineage = Lineage(scaled_name(value.lineage.tensor), value.lineage.how)
             graph.set_lineage(value, lineage.then(STEP))
@@ -170,14 +170,14 @@ def _reach(value: Value, statistics: Statistics) -> Reals | None:
 
 def _rows(node: Node) -> Reals:
     """Returns the largest weight of each input channel."""
-    weight = np.abs(reals(operands(node)[1]))
+    weight = np.abs(float_weights(operands(node)[1]))
     turned = node.op == "linear" or node.attrs.get("trans_b") is True
     return np.asarray(weight.max(axis=0 if turned else 1))
 
 
 def _divide(graph: Graph, norm: Node, slot: str, row: Reals) -> None:
     old = norm.operands[slot]
-    made = (reals(old) / row).astype(old.type.dtype.carrier)
+    made = (float_weights(old) / row).astype(old.type.dtype.carrier)
     name = graph.fresh(f"{old.name}.smoothed")
     new = graph.constant(Array.of(made, old.name), name=name, before=norm)
     graph.set_lineage(new, old.lineage.then(STEP))

@@ -155,6 +155,7 @@ def made(name: str) -> tuple[nn.Module, Tensor]:
     # Made after the others, whose weights and data are recorded.
     if name == "own":
         nets[name] = Own(), (2, 3, 8, 8)
+    later: dict[str, tuple[type[nn.Module], tuple[int, ...]]]
     later = {"inplace": (Inplace, (2, 3, 8, 8)), "functions": (Functions, (2, 3, 8, 8))}
     later["recurrent"] = Recurrent, (5, 2, 6)
     if name in later:
