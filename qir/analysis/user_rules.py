@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from qir.calibration import parse_rule
 from qir.errors import SchemeError
 from qir.ir.node import Node
 from qir.ir.scheme import RESULT, Scheme, parse_scheme
@@ -73,3 +74,19 @@ def fitted(allowed: Scheme, wanted: Scheme) -> Scheme | None:
     if made.scale is None and made.zero is None:
         made = replace(made, zero=allowed.zero)
     return made if allowed.low <= made.low and made.high <= allowed.high else None
+
+
+def read_rules(texts: str | list[str]) -> tuple[Wish, ...]:
+    """Reads rules from their texts."""
+    return tuple(map(Wish.parse, [texts] if isinstance(texts, str) else texts))
+
+
+def rule_texts(rules: object) -> list[str]:
+    """Returns the texts of rules."""
+    return [w.text for w in rules if isinstance(w, Wish)] if isinstance(rules, tuple) else []
+
+
+def read_range(text: str | list[str]) -> str:
+    """Returns the text of a range rule; raises UsageError where it is none."""
+    parse_rule(str(text))
+    return str(text)

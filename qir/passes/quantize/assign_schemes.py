@@ -4,26 +4,21 @@
       %x = input() : 2x3xf32
       %w = constant([1.0, 0.5, -1.0]) : 1x3xf32
       %m = linear(%x, %w) : 2x1xf32
-      %r = relu(%m) : 2x1xf32
-      output(y=%r)
+      output(y=%m)
     }
 
-By `assign-schemes` it becomes:
+By `assign-schemes{target=cpu}` it becomes:
 
     graph main as native {
       %x = input() : 2x3xf32
       %w = constant([1.0, 0.5, -1.0]) : 1x3xf32
       %m = linear(%x, %w) : 2x1xf32
-          plan {w = "i8<-127:127> symmetric channel minmax",
-          x = "u8 affine tensor minmax"}
-      %r = relu(%m) : 2x1xf32 plan {result = "u8 affine tensor minmax"}
-      output(y=%r)
+          plan {result = "u8 affine tensor minmax",
+          w = "i8<-127:127> symmetric channel minmax", x = "u8 affine tensor minmax"}
+      output(y=%m)
     }
 
-The target here computes linear and relu in one integer kernel. Every value that an integer op makes
-or reads is stored. Slots of one stored value, and slots that an op requires to have one
-quantized type, form a share set with one scheme. Schemes are matched against the target's table;
-every op that stays float has a reason.
+What an integer op reads or makes is stored. Slots of one value, or of one type, share a scheme.
 """
 
 from __future__ import annotations
@@ -44,8 +39,7 @@ from qir.analysis.quantized_regions import coded, decoded
 from qir.analysis.sensitive_values import explain, sensitive
 from qir.analysis.signs import by_ops
 from qir.analysis.target_chains import target_chains
-from qir.analysis.user_rules import Wish, fitted
-from qir.calibration import parse_rule
+from qir.analysis.user_rules import Wish, fitted, read_range, read_rules, rule_texts
 from qir.capability import Capability, OpCapability, no_row
 from qir.errors import SchemeError
 from qir.ir.graph import Graph
@@ -74,19 +68,6 @@ def write_capability(table: object) -> str:
     return table.name if isinstance(table, Capability) else ""
 
 
-def _range(text: str | list[str]) -> str:
-    parse_rule(str(text))
-    return str(text)
-
-
-def _texts(wishes: object) -> list[str]:
-    return [w.text for w in wishes if isinstance(w, Wish)] if isinstance(wishes, tuple) else []
-
-
-def _wishes(texts: str | list[str]) -> tuple[Wish, ...]:
-    return tuple(map(Wish.parse, [texts] if isinstance(texts, str) else texts))
-
-
 @dataclass(frozen=True)
 class AssignSchemes(Pass):
     """Writes on each slot the scheme that a target file asks for."""
@@ -102,10 +83,11 @@ class AssignSchemes(Pass):
     granularity: Literal["channel", "tensor"] = "channel"
     """What one scale of a weight stands for."""
     wishes: tuple[Wish, ...] = field(
-        default=(), metadata=option(name="rules", read=_wishes, write=_texts, kind="list of rule")
+        default=(),
+        metadata=option(name="rules", read=read_rules, write=rule_texts, kind="list of rule"),
     )
     """The user's rules, such as "op=softmax: float"; the last that speaks of a slot wins."""
-    range_rule: str = field(default="minmax", metadata=option(name="range", read=_range))
+    range_rule: str = field(default="minmax", metadata=option(name="range", read=read_range))
     """The range rule of slots for which neither table nor user names one."""
     groups: str = field(default="", metadata=option(kind="profile"))
     """The profile whose kernels get no quantized values inside; empty: the target's own chains."""
@@ -130,9 +112,8 @@ class AssignSchemes(Pass):
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         found = kernels(graph, profile(self.groups)) if self.groups else None
-        _, schemes = assign(
-            graph, self.capability, self.granularity, self.wishes, found, self.masks
-        )
+        asked = self.capability, self.granularity, self.wishes, found, self.masks
+        _, schemes = assign(graph, *asked)
         count = 0
         for node, slots in schemes.items():
             for slot, scheme in slots.items():
@@ -150,9 +131,8 @@ class AssignSchemes(Pass):
         for kernel in found:
             ops, planned = tuple(n.op for n in kernel.ops), schemes.get(kernel.last, {})
             if len(ops) > 1 and RESULT in planned and not self.capability.chain(ops):
-                said = f"{' |> '.join(ops)} as {self.groups} has it, "
-                said += "float between quantized values: "
-                said += f"{self.capability.name} has no such kernel"
+                said = f"{' |> '.join(ops)} as {self.groups} has it, float between quantized "
+                said += f"values: {self.capability.name} has no such kernel"
                 ledger.add(Change.REGROUPED, self.name, kernel.last.name, said)
 
 
@@ -168,8 +148,7 @@ def assign(
     rows: Iterable[KernelGroup] | None = None,
     seen: Iterable[tuple[str, float]] = (),
 ) -> tuple[Plan, Schemes]:
-    """Returns the plan, and the scheme of every slot; raises SchemeError where wishes cannot hold
-    together.
+    """Returns the plan, and every slot's scheme; SchemeError where rules contradict.
 
     Kernels are the target's chains, unless `rows` says which ones there are. `seen` are values that
     hold numbers of a mask, next to those that the graph's constants put there, and (after 0) values
