@@ -64,7 +64,7 @@ READERS: dict[str, tuple[str, tuple[Place, ...]]] = {
             Place("qir.query.diff", "GraphDifference GraphChange() Pair() Lone()"),
             Place(
                 "qir.inspect",
-                "bytes_by_dtype explain in_codes islands longest_chain overflow "
+                "bytes_by_dtype explain quantized_nodes islands longest_chain overflow "
                 "ranges sensitive sharing summarize quantization_noise to_dot to_graphml to_json "
                 "to_mermaid Explanation() ModelSummary() QuantizationNoise(low) SumRange() "
                 "TensorRange()",
@@ -75,7 +75,7 @@ READERS: dict[str, tuple[str, tuple[Place, ...]]] = {
                 "profile profile_names profile_text load parse dumps "
                 "Profile(name groups on resolve) Query()",
             ),
-            Place("qir.numerics", "NAMED affine quantize dequantize requantize"),
+            Place("qir.numerics", "NAMED_RULES affine quantize dequantize requantize"),
             Place("qir.target", "Executable()"),
             Place("qir.frontends.mxnet", "MxnetFrontend()"),
             Place("qir.frontends.torch.observers", "observed observed_by"),

@@ -13,7 +13,7 @@ from onnx import AttributeProto
 
 from qir.errors import PluginError
 from qir.ir.attrs import Attr
-from qir.ir.dtype import boxed, texts
+from qir.ir.dtype import box_object, decode_texts
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change
@@ -240,7 +240,7 @@ def _infer_by_onnx(op: OnnxOp, values: list[Value]) -> dict[str, onnx.TypeProto]
     data = {
         n: tensor_proto(a, n)
         for n, v in zip(names, values, strict=True)
-        if (a := v.constant) is not None and a.held.size <= MAX_SHAPE_ELEMENTS
+        if (a := v.constant) is not None and a.contents.size <= MAX_SHAPE_ELEMENTS
     }
     imports = [onnx.helper.make_opsetid(op.domain, op.opset)]
     try:
@@ -275,7 +275,9 @@ def _infer_by_runtime(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> di
     names = [n for n in op.inputs if n]
     given = dict(zip(names, values, strict=True))
     stored = {
-        n: a for n, v in given.items() if (a := v.constant) and a.held.size <= MAX_SHAPE_ELEMENTS
+        n: a
+        for n, v in given.items()
+        if (a := v.constant) and a.contents.size <= MAX_SHAPE_ELEMENTS
     }
     made = [n for n in op.outputs if n]
     ranks = [onnx.helper.make_node("Shape", [n], [f"rank.{n}"]) for n in made]
@@ -537,8 +539,8 @@ def _as_carrier(made: object, value: Value) -> NDArray[np.generic]:
     kind = value.type.dtype
     if kind.is_loose:
         array = np.asarray(made)
-        return texts(array) if array.dtype.kind in "US" else array
-    return boxed(made) if kind.is_opaque else np.asarray(made).astype(kind.carrier, copy=False)
+        return decode_texts(array) if array.dtype.kind in "US" else array
+    return box_object(made) if kind.is_opaque else np.asarray(made).astype(kind.carrier, copy=False)
 
 
 def _is_boxed(value: Value) -> bool:

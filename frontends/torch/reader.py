@@ -234,7 +234,7 @@ class ProgramReader:
         kind, shape = value.type, shape_of(fake.shape)
         if kind.dtype != element(fake.dtype) or kind.rank != len(shape):
             raise KeepCall
-        if not all(map(dims.agree, kind.shape, shape)):
+        if not all(map(dims.may_be_equal, kind.shape, shape)):
             raise KeepCall
         refined = tuple(b if a is None else a for a, b in zip(kind.shape, shape, strict=True))
         if refined != kind.shape:
@@ -297,7 +297,7 @@ class ProgramReader:
         )
         module = path.removeprefix("L['self'].").removeprefix("L['self']")
         layer = next((str(c) for _, c in stack.values() if _is_layer(str(c))), "")
-        return Origin("torch", str(node.target), node.name, module, 0, operands, layer)
+        return Origin("torch", _called(node), node.name, module, 0, operands, layer)
 
     def tensor(self, node: fx.Node) -> Value:
         """Returns the value of a node; a parameter becomes a constant when it is first read."""
@@ -357,6 +357,13 @@ class ProgramReader:
         line = next((s.strip() for s in reversed(trace) if s.strip().startswith("File")), "")
         where = f" ({line})" if line else ""
         return InputError(f"{self.graph.name}: {node.name} {what}{where}")
+
+
+def _called(node: fx.Node) -> str:
+    """Returns the overload that a module called: of `relu(x, inplace=True)` that of `relu`."""
+    _, _, function = (node.meta.get("torch_fn") or ("", ""))[1].rpartition(".")
+    place = f"aten.{function}_."
+    return str(node.target).replace(place, f"aten.{function}.", 1) if function else str(node.target)
 
 
 def _is_layer(name: str) -> bool:

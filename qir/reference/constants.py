@@ -18,7 +18,7 @@ from qir.reference.table import compute_all
 _FILLS = frozenset({"pad", "trilu"})
 
 
-def computed(
+def compute_constants(
     node: Node, operands: Mapping[str, NDArray[np.generic]], profile: str
 ) -> tuple[NDArray[np.generic], ...]:
     """Returns what a node makes of these operands; nothing where it cannot be computed.

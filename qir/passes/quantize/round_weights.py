@@ -44,7 +44,7 @@ from qir.ledger import Change, Ledger
 from qir.numerics.ranges import known_scales
 from qir.passes.quantize.clip_weights import symmetric_layers
 from qir.passes.quantize.materialize import weight_type
-from qir.profiles import Profile, codes_of, profile
+from qir.profiles import Profile, profile, quantize_by_profile
 from qir.reference.interpreter import run as run_reference
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.layer_weights import Reals, groups, operands, reals, slots, store
@@ -210,7 +210,7 @@ def _round(
     weight = operands(node)[1]
     assert weight.constant is not None
     kind = weight_type(of, node, weight, scheme, scales)
-    nearest = codes_of(of, weight.constant.data, kind).astype(np.int64)
+    nearest = quantize_by_profile(of, weight.constant.data, kind).astype(np.int64)
     exact, codes = _by_result(node, reals(weight)), _by_result(node, nearest)
     step = np.asarray(kind.scales(), np.float64).reshape(-1)
     if step.size not in (1, len(exact)):
@@ -229,7 +229,7 @@ def _round(
     after = node.operands[slot]
     assert after.constant is not None
     kind = weight_type(of, node, after, scheme, scales)
-    found = codes_of(of, after.constant.data, kind).astype(np.int64)
+    found = quantize_by_profile(of, after.constant.data, kind).astype(np.int64)
     if (_by_result(node, found) != chosen).any():  # a profile that would round them differently
         graph.set_operand(node, slot, weight)
         return 0

@@ -214,7 +214,7 @@ def is_slot(row: OpSpec, name: str) -> bool:
     base."""
     if any(slot.name == name for slot in row.operands) or row.slot(name) is not None:
         return True
-    return row.companion(name) and all(attr.name != name for attr in row.attrs)
+    return row.is_companion(name) and all(attr.name != name for attr in row.attrs)
 
 
 def operand_of(thing: Given | Wanted | EllipsisType) -> Operand:
@@ -252,12 +252,12 @@ def attr_of(row: OpSpec, name: str, thing: object) -> Wanted:
     that."""
     found = next((a for a in row.attrs if a.name == name), None)
     if found is None:
-        row.complete({name: None})  # says what is near
+        row.complete_attrs({name: None})  # says what is near
         raise TypeRuleError(f"{row.name} has no attribute {name}")
     if isinstance(thing, TermCondition):
         return thing
     value = as_kind(thing, found.kind)  # type: ignore[arg-type]
-    if not found.takes(value):
+    if not found.accepts(value):
         raise TypeRuleError(f"{row.name}: {name} = {thing!r} is not {found.kind}")
     return value
 
