@@ -24,7 +24,11 @@ from qir.ir.node import Value
 
 RECORD = Path(__file__).with_name("written.json")
 ASSETS = Path(os.environ.get("QIR_ASSETS") or Path(__file__).parents[3] / "shared" / "assets")
-MODELS = ("mnist/mnist", "mlperf_tiny/ic_resnet8", "kws_tf/DS_CNN_S", "kws_tf/DNN_S")
+MODELS = (
+    *("mnist/mnist", "mlperf_tiny/ic_resnet8", "kws_tf/DS_CNN_S", "kws_tf/DNN_S"),
+    *("superres/FSRCNN_x2", "superres/ESPCN_x2", "kws_tf/CNN_S", "kws_tf/CRNN_S"),
+    *("kws_tf/GRU_S", "kws_tf/LSTM_S", "yunet/yunet_n_320_320"),
+)
 """Small models of the assets."""
 PROFILE, OPSET, SEED = "ort-1.31", 21, 7
 """What is written says nothing of the installed versions."""

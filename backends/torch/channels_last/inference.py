@@ -265,7 +265,8 @@ class LayoutInference:
             v for v in node.operands.values() if v.type.rank and (_is_quantized(v) or op != "prelu")
         ]
         data = data[:1] if op == "prelu" else data
-        if node.stages or op in ACTIVATIONS or not (op in _BINARY_OPS or spec(op).traits.elementwise):
+        is_pointwise = op in _BINARY_OPS or spec(op).traits.elementwise
+        if node.stages or op in ACTIVATIONS or not is_pointwise:
             return False
         if not data or not all(map(_is_quantized, data)) or op == "quantize":
             return False

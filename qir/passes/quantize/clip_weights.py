@@ -61,12 +61,14 @@ class ClipWeights(Pass):
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
         """Returns a product one of whose weights is far larger than the others."""
+        rng = np.random.default_rng(1)
+        w = rng.standard_normal((1, 512)).astype(np.float32)
+        w[0, 0] = 6
         text = (
-            "graph main as native {\n  %x = input() : 2x8xf32\n"
-            "  %w = constant([7.0, 3.5, -3.5, 3.5, 3.5, -3.5, -3.5, 3.5]) : 1x8xf32\n"
-            "  %y = linear(%x, %w) : 2x1xf32\n  output(y=%y)\n}\n"
+            "graph main as native {\n  %x = input() : 2x512xf32\n"
+            "  %w = constant(@w) : 1x512xf32\n  %y = linear(%x, %w) : 2x1xf32\n  output(y=%y)\n}\n"
         )
-        graph = parse(text)
+        graph = parse(text, {"w": w})
         node = next(n for n in graph if n.op == "linear")
         graph.set_scheme(node, "w", Scheme(I8, bounds=(-7, 7), symmetric=True))
         yield cls(), graph
