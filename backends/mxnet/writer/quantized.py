@@ -196,6 +196,13 @@ def _rows(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     return _odd(w)
 
 
+def _renamed(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
+    before, after = first.operands["x"].type.quant, node.result.type.quant
+    if before is None or after is None or before.storage != after.storage:
+        return "MXNet reads the bits of integers as no other type"
+    return ""
+
+
 _RULES: Mapping[str, Callable[[Node, KernelStage, Sequence[KernelStage]], str]] = {
     "conv2d": _layer,
     "linear": _layer,
@@ -209,6 +216,7 @@ _RULES: Mapping[str, Callable[[Node, KernelStage, Sequence[KernelStage]], str]] 
     "batch_norm": _norm,
     "mul": _product,
     "embedding": _rows,
+    "recode": _renamed,
 }
 
 
@@ -273,6 +281,9 @@ def write(ranges: Ranges, node: Node) -> None:
         x = node.operands["x"]
         operands = [ranges.writer.entry(x), *ranges.of(x)]
         ranges.writer.found[node.result] = ranges.writer.last(node, "_contrib_dequantize", operands)
+        return
+    if node.op == "recode":  # the same integers, with another range beside them
+        ranges.writer.found[node.result] = ranges.writer.entry(node.operands["x"])
         return
     made = _WRITERS[first.op](ranges, node, first, rest)
     if node.result.type.quant is None:
