@@ -270,6 +270,24 @@ def test_mxnet_reads_integers_by_another_range(tmp_path: Path) -> None:
     assert np.array_equal(theirs, wanted)
 
 
+def test_kernels_with_channels_last_alone_are_turned(tmp_path: Path) -> None:
+    """Their layout stands in a stage of theirs: it was not seen, and what was written is wrong."""
+    tensor, w = "!quant.uniform<u8:f32, 0.0078125>", "!quant.uniform<i8:f32:0, {0.01, 0.02}>"
+    x = np.random.default_rng(0).uniform(0, 2, (2, 5, 5, 3)).astype(np.float32)
+    weights = np.random.default_rng(1).integers(-127, 128, (2, 3, 3, 3)).astype(np.int8)
+    weights[:, 0, 0, 0] = 127
+    graph = qir.parse(
+        "graph last as mxnet-1.9 { %x = input() : 2x5x5x3xf32"
+        f" %w = constant(@w) : 2x3x3x3x{w} %q = quantize(%x) : 2x5x5x3x{tensor}"
+        f' %c = conv2d(%q, %w) {{layout = "NHWC"}} |> relu : 2x3x3x2x{tensor}'
+        " %y = dequantize(%c) : 2x3x3x2xf32 output(y=%y) }",
+        {"w": weights},
+    )
+    (wanted,) = qir.run(graph, {"x": x}).values()
+    (found,) = qir.run(qir.load(files(graph, tmp_path), inputs=[x]), {"x": x}).values()
+    assert np.array_equal(found, wanted)
+
+
 class _Attention(nn.Module):
     """A layer of attention between linear layers."""
 
