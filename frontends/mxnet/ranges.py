@@ -95,8 +95,8 @@ def integers(call: SymbolCall, index: int, low: int, high: int) -> Value:
         if any(not isinstance(end, Value) or end.node.op != "constant" for end in given):
             raise Unsupported(f"operand {index} comes with the range of another tensor")
         element = quantized(value.type.quant.storage, *_stored_ends(call, index, low, high))
-        kind = TensorType(value.type.shape, element)
-        return call.reader.graph.add("recode", {"x": value}, types=[kind]).result
+        types = [TensorType(value.type.shape, element)]
+        return call.reader.graph.add("recode", {"x": value}, types=types).result
     kind = value.type.dtype
     if value.node.op != "constant":
         raise Unsupported(f"the range of operand {index} is not calibrated; {CALIBRATE}")
