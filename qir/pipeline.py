@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +17,7 @@ from qir.analysis.kernel_table import kernel_table
 from qir.analysis.masks import unseen
 from qir.analysis.quantized_regions import held
 from qir.arguments import checked
-from qir.atomic import claim, write_text
+from qir.atomic import claim
 from qir.calibration import Statistics, collect, open_data, open_feeds
 from qir.calibration.collect import Batches
 from qir.calibration.data import Item
@@ -28,6 +27,7 @@ from qir.capability import Verdict
 from qir.errors import DataError, GraphError, InputError, QirError, Refused, UsageError
 from qir.frontend import frontend as named_frontend
 from qir.frontend import frontend_for
+from qir.graph_dump import Dump
 from qir.ir.graph import Graph
 from qir.ir.verify import Finding, check
 from qir.ir.verify import verify as verify_graph
@@ -36,13 +36,10 @@ from qir.passes.cleanup.prune import Prune
 from qir.passes.quantize.assign_schemes import Wish, assign
 from qir.passes.quantize.quantize_dynamic import QuantizeDynamic, plan_dynamic
 from qir.passes.quantize.quantize_weights import QuantizeWeights, WeightStorage, plan_weights
-from qir.profiles import given
 from qir.profiles import profile as named_profile
+from qir.profiles import resolve_profile_name
 from qir.profiles.processor import on_processor
-from qir.qir_files import SUFFIX as SUFFIX
-from qir.qir_files import profiles_of, read_qir, write_qir
-from qir.qir_files import read_journal as read_journal
-from qir.qir_files import read_ledger as read_ledger
+from qir.qir_files import SUFFIX, profiles_of, read_qir, write_qir
 from qir.quantizing import (
     DEFAULT,
     granularity_named,
@@ -55,11 +52,11 @@ from qir.quantizing import (
 )
 from qir.quantizing import fold as fold
 from qir.recipe import Recipe
-from qir.reference.constants import computed
+from qir.reference.constants import compute_constants
 from qir.reference.interpreter import find
 from qir.reference.interpreter import run as run_reference
 from qir.registry import DEFAULT_TARGET
-from qir.requantizing import reopen as reopen
+from qir.requantizing import reopen
 from qir.rewrite import Pass, Report, run_passes
 from qir.rewrite.runner.driver import After
 from qir.rewrite.runner.journal import Journal
@@ -69,8 +66,6 @@ from qir.source import remember
 from qir.target import Executable, Target
 from qir.target import target as named_target
 
-_STEM = re.compile(r"[0-9]{2,}-.+")
-"""The names of a dump's files."""
 KERNELS = "cpu"
 """The target that runs models on this machine."""
 
@@ -150,7 +145,7 @@ def save(
 @checked
 def verify(graph: Graph, *, target: str | None = None) -> list[Finding]:
     """Returns the findings of the verifier, and, with `target`, the ops it does not support."""
-    found = verify_graph(graph, computed)
+    found = verify_graph(graph, compute_constants)
     if target is not None:
         found += named_target(target).verify(graph)
     return found
@@ -200,47 +195,6 @@ def optimize(
         validation=Validation(run_reference, kept) if kept else None,
         seconds=seconds,
     )
-
-
-class Dump:
-    """Writes a graph before the first pass and after each, numbered, as text and `.qir`."""
-
-    def __init__(self, folder: Path, graph: Graph, *, force: bool = False) -> None:
-        self.claim(folder, force=force)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for path in self.held(folder):
-                path.unlink()
-        except OSError as error:
-            raise InputError(f"{folder}: {error.strerror or error}") from error
-        self.folder = folder
-        self.count = 0
-        self._write("before", graph)
-
-    def __call__(self, report: Report, graph: Graph) -> None:
-        self.count += 1
-        self._write(report.name, graph)
-
-    @classmethod
-    def claim(cls, folder: Path, *, force: bool = False) -> None:
-        """Raises UsageError where the folder holds another run, unless `force`."""
-        if folder.exists() and not folder.is_dir():
-            raise UsageError(f"{folder}: it is no folder; name one for the graphs")
-        if not force and (found := cls.held(folder)):
-            name = found[0].name
-            raise UsageError(f"{folder} holds another run, {name} first; --force replaces it")
-
-    @staticmethod
-    def held(folder: Path) -> list[Path]:
-        """Returns the files of a run in a folder: a text and a `.qir` file of each name."""
-        texts = sorted(folder.glob("[0-9][0-9]*-*.txt"))
-        pairs = [(path, path.with_suffix(SUFFIX)) for path in texts if _STEM.fullmatch(path.stem)]
-        return [path for pair in pairs if pair[1].exists() for path in pair]
-
-    def _write(self, name: str, graph: Graph) -> None:
-        stem = f"{self.count:02d}-{name}"
-        write_text(self.folder / f"{stem}.txt", str(graph))
-        save(graph, self.folder / f"{stem}.qir", force=True)
 
 
 @checked
@@ -399,12 +353,13 @@ def quantize(
     accept `target`, `rules`, `ledger` and `journal`, and `dynamic` a `granularity`. Without any of
     these, a quantized or trained model is quantized anew by the ranges of its types.
 
-    Scales follow the target's profile, or a named rule or family (`qir.numerics.NAMED`). A graph
-    that was grouped by a profile stays float inside that profile's kernels. `profile` replaces the
-    target: tensors between its kernels are quantized by its rules, and the graph, grouped by it
-    (again), gives its runtime's bytes. `corrections` names the passes that reduce the rounding
-    error (docs/guide/accuracy.md), or "none"; `round-weights` and `measure-bias` need `samples`,
-    the inputs of one run. With `float16`, ops that stay float use float16 (`narrow-reals`).
+    Scales follow the target's profile, or a named rule or family (`qir.numerics.NAMED_RULES`). A
+    graph that was grouped by a profile stays float inside that profile's kernels. `profile`
+    replaces the target: tensors between its kernels are quantized by its rules, and the graph,
+    grouped by it (again), gives its runtime's bytes. `corrections` names the passes that reduce the
+    rounding error (docs/guide/accuracy.md), or "none"; `round-weights` and `measure-bias` need
+    `samples`, the inputs of one run. With `float16`, ops that stay float use float16
+    (`narrow-reals`).
 
     In a model that is partly quantized, only its float ops are. Raises UsageError if it has none
     left, DataError where the statistics are of another model.
@@ -539,7 +494,7 @@ def run(
     `isa` is the processor whose rules apply: `any`, `avx2`, `avx512`, `vnni` or `amx`. By default
     it is this one, for profiles with rules of their own for it.
     """
-    profile = profile and given(profile)
+    profile = profile and resolve_profile_name(profile)
     if values is not None:
         values = list(values)
         for name in values:

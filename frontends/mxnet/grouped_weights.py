@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
-from qir.ir.types import Array, Declared, TensorType, uniform
+from qir.ir.types import Array, DeclaredBounds, TensorType, uniform
 
 from .call import SymbolCall, Unsupported
 from .ranges import I8, LEVELS, ends
@@ -41,7 +41,7 @@ def grouped_weights(
     taken = (_F(LEVELS[I8]) / reach)[np.arange(len(data)) // each]
     held = np.rint(data * taken.reshape(-1, *(1,) * (data.ndim - 1)))
     kind = uniform(I8, (reach / _F(LEVELS[I8])).astype(_F), axis=0)
-    declared = Declared(Array.of(-reach), Array.of(reach), LEVELS[I8])
+    declared = DeclaredBounds(Array.of(-reach), Array.of(reach), LEVELS[I8])
     kind = replace(kind, declared=declared)
     made = np.clip(held, -128, 127).astype(np.int8)
     return call.reader.graph.constant(Array(made, TensorType(w.type.shape, kind), w.name))

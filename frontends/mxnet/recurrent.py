@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 from qir.ir.types import Array
-from qir.reference.constants import computed
+from qir.reference.constants import compute_constants
 
 from .call import Made, SymbolCall, Unset, Unsupported
 
@@ -37,7 +37,9 @@ def _vector(value: Value) -> Weights:
         return data.data
     if node.op not in ("concat", "reshape", "flatten"):
         raise Unsupported("its parameters are computed; only those of the file are read")
-    made = computed(node, {slot: _vector(v) for slot, v in node.operands.items()}, "native")
+    made = compute_constants(
+        node, {slot: _vector(v) for slot, v in node.operands.items()}, "native"
+    )
     if not made:
         raise Unsupported("its parameters cannot be joined")
     return made[0]

@@ -1,7 +1,7 @@
-"""Attention and rotary embedding, ONNX's own and those of onnxruntime's domain that say the same.
+"""Attention and RotaryEmbedding of ONNX, and the forms of onnxruntime's domain that equal them.
 
-Of the latter, what hangs on lengths known only when the model runs (a buffer shared by past and
-present, ragged batches) has no form here, and is kept.
+onnxruntime's forms that depend on lengths known at run time (a buffer shared by past and present,
+ragged batches) are not read here; `contrib` reads some of them as groups.
 """
 
 from __future__ import annotations
@@ -17,63 +17,63 @@ from qir.ir.dtype import DType
 from qir.ir.node import Value
 from qir.ir.types import Array
 
-from .elements import element
+from .elements import dtype_of_number
 from .op import MICROSOFT, KeepOperator, OnnxOp
 from .reader import OnnxReader
-from .recurrent_ops import all_floats, named_results
+from .recurrent_ops import keep_unless_one_float_type, result_names
 
 _SLOTS = ("q", "k", "v", "mask", "past_k", "past_v", "lengths")
-_SHOWN = ("raw", "capped", "masked", "probs")
+_QK_OUTPUT_MODES = ("raw", "capped", "masked", "probs")
 
 
 def _attention(reader: OnnxReader, op: OnnxOp) -> None:
     """Attention of opsets 23 and later."""
-    all_floats(reader, op, [0, 1, 2, 4, 5])
+    keep_unless_one_float_type(reader, op, [0, 1, 2, 4, 5])
     _check_mask(reader, op, 3)
     operands = {s: reader.value(op, n) for s, n in zip(_SLOTS, op.inputs, strict=False) if n}
     flat = operands["q"].type.rank == 3
     mode = op.integer("qk_matmul_output_mode", 0)
-    if not 0 <= mode < len(_SHOWN) or op.real("softcap", 0.0) < 0:
+    if not 0 <= mode < len(_QK_OUTPUT_MODES) or op.floating("softcap", 0.0) < 0:
         raise KeepOperator
     attrs: dict[str, Attr] = {
         "heads": op.integer("q_num_heads", 0) or None if flat else None,
         "kv_heads": op.integer("kv_num_heads", 0) or None if flat else None,
         "causal": op.integer("is_causal", 0) != 0,
-        "scale": op.real("scale", 0.0) if op.attribute("scale") else None,
-        "softcap": op.real("softcap", 0.0),
+        "scale": op.floating("scale", 0.0) if op.attribute("scale") else None,
+        "softcap": op.floating("softcap", 0.0),
         "left": op.integer("left_window_size", -1),
         "right": op.integer("right_window_size", -1),
         "precision": _precision(op),
-        "qk": _SHOWN[mode],
+        "qk": _QK_OUTPUT_MODES[mode],
     }
-    _add(reader, op, operands, attrs)
+    _add_attention(reader, op, operands, attrs)
 
 
 def _precision(op: OnnxOp) -> DType | None:
-    """Returns the type that softmax computes in, where the file names it."""
+    """Returns the type that softmax computes in, if the file names one."""
     if op.attribute("softmax_precision") is None:
         return None
-    found = element(op.integer("softmax_precision", 0))
+    found = dtype_of_number(op.integer("softmax_precision", 0))
     if not found.is_float:
         raise KeepOperator
     return found
 
 
-def _add(
+def _add_attention(
     reader: OnnxReader, op: OnnxOp, operands: Mapping[str, Value], attrs: dict[str, Attr]
 ) -> None:
-    """Adds the node with the results that the file asks for."""
+    """Adds the node with the results that the file names."""
     outputs = [*op.proto.output, "", "", "", ""]
     present = bool(outputs[1] or outputs[2])
     places = [0, *((1, 2) if present else ()), *((3,) if outputs[3] else ())]
-    every = named_results(reader, op, ("y", "present_k", "present_v", "qk"))
+    every = result_names(reader, op, ("y", "present_k", "present_v", "qk"))
     shown = attrs.pop("qk", "raw")
     full = {**attrs, "present": present, "qk": shown if outputs[3] else "none"}
     reader.add(op, "attention", operands, full, names=[every[i] for i in places])
 
 
 def _check_mask(reader: OnnxReader, op: OnnxOp, place: int) -> None:
-    """Keep for a mask that is neither bool nor of q's own type."""
+    """Raises KeepOperator for a mask that is neither bool nor of q's type."""
     if not op.input(place):
         return
     kind, own = (reader.type_of(op, op.input(i)) for i in (place, 0))
@@ -83,14 +83,14 @@ def _check_mask(reader: OnnxReader, op: OnnxOp, place: int) -> None:
 
 def _rotary(reader: OnnxReader, op: OnnxOp) -> None:
     """RotaryEmbedding of opset 23."""
-    all_floats(reader, op, [0, 1, 2])
+    keep_unless_one_float_type(reader, op, [0, 1, 2])
     slots = ("x", "cos", "sin", "positions")
     operands = {s: reader.value(op, n) for s, n in zip(slots, op.inputs, strict=False) if n}
     heads = op.integer("num_heads", 0) or None
-    reader.add(op, "rotary", operands, _turning(op, operands["x"], heads))
+    reader.add(op, "rotary", operands, _rotary_attrs(op, operands["x"], heads))
 
 
-def _turning(op: OnnxOp, x: Value, heads: int | None) -> dict[str, Attr]:
+def _rotary_attrs(op: OnnxOp, x: Value, heads: int | None) -> dict[str, Attr]:
     return {
         "interleaved": op.integer("interleaved", 0) != 0,
         "dim": op.integer("rotary_embedding_dim", 0),
@@ -102,10 +102,10 @@ def _turning(op: OnnxOp, x: Value, heads: int | None) -> dict[str, Attr]:
 
 
 def _contrib_rotary(reader: OnnxReader, op: OnnxOp) -> None:
-    """RotaryEmbedding with its positions second."""
-    op.only("interleaved", "num_heads", "rotary_embedding_dim", "is_packed_batching", "scale")
-    all_floats(reader, op, [0, 2, 3])
-    if op.integer("is_packed_batching", 0) or op.real("scale", 1.0) != 1.0:
+    """onnxruntime's RotaryEmbedding, whose second operand are the positions."""
+    op.allow_only("interleaved", "num_heads", "rotary_embedding_dim", "is_packed_batching", "scale")
+    keep_unless_one_float_type(reader, op, [0, 2, 3])
+    if op.integer("is_packed_batching", 0) or op.floating("scale", 1.0) != 1.0:
         raise KeepOperator
     slots = ("x", "positions", "cos", "sin")
     operands = {s: reader.value(op, n) for s, n in zip(slots, op.inputs, strict=True)}
@@ -116,21 +116,24 @@ def _contrib_rotary(reader: OnnxReader, op: OnnxOp) -> None:
         if not isinstance(width, int) or not isinstance(half, int) or not half:
             raise KeepOperator
         heads = width // (2 * half)
-    reader.add(op, "rotary", operands, _turning(op, operands["x"], heads))
+    reader.add(op, "rotary", operands, _rotary_attrs(op, operands["x"], heads))
 
 
-def _same(a: Dim, b: Dim) -> bool:
+def _is_same_size(a: Dim, b: Dim) -> bool:
     return a is not None and a == b
 
 
-def multi_head(reader: OnnxReader, op: OnnxOp) -> bool:
-    """Reads MultiHeadAttention as attention where it is that alone; whether it was."""
-    q, k, v = (_given(reader, op, i) for i in range(3))
+def read_as_attention(reader: OnnxReader, op: OnnxOp) -> bool:
+    """Reads MultiHeadAttention as attention if no bias, padding mask or cache is involved.
+
+    Returns whether it did.
+    """
+    q, k, v = (_required_operand(reader, op, i) for i in range(3))
     if any(op.input(i) for i in (3, 4, 8, 9)) or any(x.type.rank != 3 for x in (q, k, v)):
         return False
     causal = op.integer("unidirectional", 0) != 0
-    if (causal or op.input(6)) and not _same(q.type.shape[1], k.type.shape[1]):
-        return False  # onnxruntime counts from another end there
+    if (causal or op.input(6)) and not _is_same_size(q.type.shape[1], k.type.shape[1]):
+        return False  # the causal mask is aligned with the other end in onnxruntime
     if bool(op.input(6)) != bool(op.input(7)) or len(op.outputs) > 3:
         return False
     operands = {"q": q, "k": k, "v": v}
@@ -139,28 +142,28 @@ def multi_head(reader: OnnxReader, op: OnnxOp) -> bool:
     attrs: dict[str, Attr] = {
         "heads": op.integer("num_heads", 0),
         "causal": causal,
-        "scale": op.real("scale", 0.0) or None,
+        "scale": op.floating("scale", 0.0) or None,
     }
-    _add(reader, op, operands, attrs)
+    _add_attention(reader, op, operands, attrs)
     return True
 
 
-def _given(reader: OnnxReader, op: OnnxOp, place: int) -> Value:
+def _required_operand(reader: OnnxReader, op: OnnxOp, place: int) -> Value:
     if not op.input(place):
         raise KeepOperator
     return reader.value(op, op.input(place))
 
 
-_GROUPED = (
+_GROUPED_ATTRIBUTES = (
     "num_heads kv_num_heads scale softcap causal local_window_size do_rotary rotary_interleaved "
     "smooth_softmax qk_output k_quant_type v_quant_type kv_cache_bit_width sliding_window_cache "
     "qk_norm_epsilon"
 ).split()
 
 
-def check_grouped(op: OnnxOp) -> None:
-    """Keep where GroupQueryAttention asks for what the language has not."""
-    op.only(*_GROUPED)
+def check_grouped_attributes(op: OnnxOp) -> None:
+    """Raises KeepOperator for attributes and operands of GroupQueryAttention without a form."""
+    op.allow_only(*_GROUPED_ATTRIBUTES)
     odd = [op.integer(n, 0) for n in ("qk_output", "kv_cache_bit_width", "sliding_window_cache")]
     kinds = [op.text(n, "NONE") for n in ("k_quant_type", "v_quant_type")]
     if any(odd) or set(kinds) != {"NONE"} or op.integer("smooth_softmax", 0) > 0:
@@ -169,9 +172,9 @@ def check_grouped(op: OnnxOp) -> None:
         raise KeepOperator
 
 
-def grouped(reader: OnnxReader, op: OnnxOp) -> None:
-    """GroupQueryAttention over a whole prompt: no past, every sequence as long as the tensor."""
-    all_floats(reader, op, [0, 1, 2, 7, 8, 10])
+def read_prompt_attention(reader: OnnxReader, op: OnnxOp) -> None:
+    """Reads GroupQueryAttention over a complete prompt, without past and padding, as attention."""
+    keep_unless_one_float_type(reader, op, [0, 1, 2, 7, 8, 10])
     if any(op.input(i) for i in (3, 4, 9)):
         raise KeepOperator
     heads, kv_heads = op.integer("num_heads", 0), op.integer("kv_num_heads", 0)
@@ -183,40 +186,43 @@ def grouped(reader: OnnxReader, op: OnnxOp) -> None:
         "heads": heads,
         "kv_heads": kv_heads,
         "causal": op.integer("causal", 1) != 0,
-        "scale": op.real("scale", 0.0) or None,
-        "softcap": op.real("softcap", 0.0),
+        "scale": op.floating("scale", 0.0) or None,
+        "softcap": op.floating("softcap", 0.0),
         "left": window - 1 if window > 0 else -1,
     }
-    turned = op.integer("do_rotary", 0) != 0
-    if turned and not all(isinstance(_width(reader, op, i), int) for i in (7, 8)):
+    has_rotary = op.integer("do_rotary", 0) != 0
+    if has_rotary and not all(isinstance(_rotary_width(reader, op, i), int) for i in (7, 8)):
         raise KeepOperator
     mask = reader.value(op, op.input(10)) if op.input(10) else None
-    q, k, v = _parts(reader, op, heads, kv_heads)
-    if turned:
-        q, k = (_turned(reader, op, s, x, n) for s, x, n in (("q", q, heads), ("k", k, kv_heads)))
+    q, k, v = _split_qkv(reader, op, heads, kv_heads)
+    if has_rotary:
+        q, k = (_rotated(reader, op, s, x, n) for s, x, n in (("q", q, heads), ("k", k, kv_heads)))
     operands = {"q": q, "k": k, "v": v}
     if mask is not None:
         operands["mask"] = mask
-    _add(reader, op, operands, attrs)
+    _add_attention(reader, op, operands, attrs)
 
 
 def _check_lengths(reader: OnnxReader, op: OnnxOp) -> None:
-    """Keep unless every sequence is known to be as long as the tensors of queries and keys."""
-    ends, total = (reader.numbers(op.input(i)).reshape(-1) for i in (5, 6))
-    shapes = [_given(reader, op, 0).type.shape]
+    """Raises KeepOperator unless every sequence is known to fill the tensors of queries and
+    keys."""
+    ends, total = (reader.constant_data(op.input(i)).reshape(-1) for i in (5, 6))
+    shapes = [_required_operand(reader, op, 0).type.shape]
     if op.input(1):
-        shapes.append(_given(reader, op, 1).type.shape)
+        shapes.append(_required_operand(reader, op, 1).type.shape)
     if len(total) != 1 or any(len(s) != 3 or s[1] != total[0] for s in shapes):
         raise KeepOperator
     if ends.tolist() != [int(total[0]) - 1] * len(ends) or shapes[0][0] != len(ends):
         raise KeepOperator
 
 
-def _parts(reader: OnnxReader, op: OnnxOp, heads: int, kv_heads: int) -> tuple[Value, Value, Value]:
-    """q, k and v, split where one tensor holds them all."""
-    q = _given(reader, op, 0)
+def _split_qkv(
+    reader: OnnxReader, op: OnnxOp, heads: int, kv_heads: int
+) -> tuple[Value, Value, Value]:
+    """Returns q, k and v, split if they are packed in one tensor."""
+    q = _required_operand(reader, op, 0)
     if op.input(1):
-        return q, _given(reader, op, 1), _given(reader, op, 2)
+        return q, _required_operand(reader, op, 1), _required_operand(reader, op, 2)
     width, count = q.type.shape[2], heads + 2 * kv_heads
     if not isinstance(width, int) or count < 1 or width % count:
         raise KeepOperator
@@ -225,18 +231,18 @@ def _parts(reader: OnnxReader, op: OnnxOp, heads: int, kv_heads: int) -> tuple[V
         "sizes": (heads * size, kv_heads * size, kv_heads * size),
         "axis": 2,
     }
-    names = [reader.spare(f"{op.outputs[0]}.{s}") for s in "qkv"]
-    one, two, three = _made(reader, op, "split", {"x": q}, attrs, names)
+    names = [reader.unused_name(f"{op.outputs[0]}.{s}") for s in "qkv"]
+    one, two, three = _add_before(reader, op, "split", {"x": q}, attrs, names)
     return one, two, three
 
 
-def _turned(reader: OnnxReader, op: OnnxOp, slot: str, x: Value, heads: int) -> Value:
-    """q or k with rotary embedding, from position 0 on."""
-    half = _width(reader, op, 7)
+def _rotated(reader: OnnxReader, op: OnnxOp, slot: str, x: Value, heads: int) -> Value:
+    """Returns q or k with rotary embedding, from position 0 on."""
+    half = _rotary_width(reader, op, 7)
     assert isinstance(half, int)
     stem = f"{op.outputs[0]}.{slot}"
     zero = np.zeros(1, np.int64)
-    start = reader.graph.constant(Array.of(zero), name=reader.spare(f"{stem}.start"))
+    start = reader.graph.constant(Array.of(zero), name=reader.unused_name(f"{stem}.start"))
     attrs: dict[str, Attr] = {
         "interleaved": op.integer("rotary_interleaved", 0) != 0,
         "dim": 2 * half,
@@ -244,18 +250,20 @@ def _turned(reader: OnnxReader, op: OnnxOp, slot: str, x: Value, heads: int) -> 
     }
     cos, sin = (reader.value(op, op.input(i)) for i in (7, 8))
     operands = {"x": x, "cos": cos, "sin": sin, "positions": start}
-    return _made(reader, op, "rotary", operands, attrs, [reader.spare(f"{stem}.turned")])[0]
+    return _add_before(
+        reader, op, "rotary", operands, attrs, [reader.unused_name(f"{stem}.turned")]
+    )[0]
 
 
-def _width(reader: OnnxReader, op: OnnxOp, place: int) -> Dim:
-    """Returns how many pairs a table of angles has."""
+def _rotary_width(reader: OnnxReader, op: OnnxOp, place: int) -> Dim:
+    """Returns the width of the cosine or sine cache: half of what is rotated."""
     if not op.input(place):
         raise KeepOperator
     shape = reader.type_of(op, op.input(place)).shape
     return shape[-1] if shape else None
 
 
-def _made(
+def _add_before(
     reader: OnnxReader,
     op: OnnxOp,
     kind: str,
@@ -263,13 +271,12 @@ def _made(
     attrs: Mapping[str, Attr],
     names: Sequence[str],
 ) -> tuple[Value, ...]:
-    """Returns the results of a node that is before the op's own; raises InputError for a malformed
-    op."""
+    """Adds a node before the operator's own, with its origin; raises InputError if that fails."""
     try:
         origin = [op.origin()]
         return reader.graph.add(kind, operands, attrs, name=names, origins=origin).results
     except TypeRuleError as error:
-        raise op.fail(str(error)) from error
+        raise op.error(str(error)) from error
 
 
 OPS: dict[str, Callable[[OnnxReader, OnnxOp], None]] = {

@@ -1,8 +1,8 @@
-"""If, Loop and Scan: their graphs become bodies, which see their own inputs alone.
+"""If, Loop and Scan: their subgraphs become bodies, which are closed.
 
-What a graph uses from outside comes in as an operand of the node; a constant is seen through.
-Quantized values come in and go out with their map where both sides have one, else as the bits they
-are.
+A tensor that a subgraph captures becomes an operand of the node and an input of the body; a
+captured constant is copied into it. Quantized values keep their type across the boundary where
+both sides state it, and are plain integers otherwise.
 """
 
 from __future__ import annotations
@@ -14,47 +14,49 @@ import onnx
 from qir.errors import GraphError, TypeRuleError
 from qir.ir import dims
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
-from qir.ir.dtype import BOOL, I64, DType, met
+from qir.ir.calls import infer_result_types
+from qir.ir.dtype import BOOL, I64, DType, join_dtypes
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.types import Element, QuantType, TensorType
 from qir.ledger import Ledger
 
 from . import dynamic_ops
-from .op import KeepOperator, OnnxOp, free_names
+from .op import KeepOperator, OnnxOp, captured_names
 from .reader import OnnxReader
 
-_MOST_ROUNDS = 8
+_MAX_TYPE_ROUNDS = 8
 
 
 def _if(reader: OnnxReader, op: OnnxOp) -> None:
     branches = {"then": op.graph("then_branch"), "else": op.graph("else_branch")}
-    given = _captured(reader, op, *branches.values())
-    takes = [(name, value.type) for name, value in given.items()]
+    captured = _captured_values(reader, op, *branches.values())
+    inputs = [(name, value.type) for name, value in captured.items()]
     bodies = {}
     for name, proto in branches.items():
         if proto.input:
-            raise op.fail(f"{name} takes inputs; a branch has none")
-        bodies[name] = reader.read_body(reader, proto, takes, reader.ledger)
-    _alike(reader, op, list(bodies.values()))
-    made = [list(body.outputs.values()) for body in bodies.values()]
-    if any(a.type.rank != b.type.rank for a, b in zip(*made, strict=False)):
-        raise KeepOperator  # nobody knows then how many axes the result has
-    operands = {"cond": reader.value(op, op.input(0)), **_slots("xs", given.values())}
+            raise op.error(f"{name} takes inputs; a branch has none")
+        bodies[name] = reader.read_body(reader, proto, inputs, reader.ledger)
+    _unify_branch_outputs(reader, op, list(bodies.values()))
+    outputs = [list(body.outputs.values()) for body in bodies.values()]
+    if any(a.type.rank != b.type.rank for a, b in zip(*outputs, strict=False)):
+        raise KeepOperator  # branches of different ranks: that of the result is unknown
+    operands = {"cond": reader.value(op, op.input(0)), **_numbered_slots("xs", captured.values())}
     _add(reader, op, "if", operands, {}, bodies)
 
 
 def _loop(reader: OnnxReader, op: OnnxOp) -> None:
     proto = op.graph("body")
-    given = _captured(reader, op, proto)
-    carried = _carried(reader, op, op.inputs[2:])
+    captured = _captured_values(reader, op, proto)
+    carried = _loop_carried_values(reader, op, op.inputs[2:])
     if len(proto.input) != len(carried) + 2:
-        raise op.fail(f"carries {len(carried)} values, its body takes {len(proto.input)}")
+        raise op.error(f"carries {len(carried)} values, its body takes {len(proto.input)}")
     kinds = [TensorType((), I64), TensorType((), BOOL), *(value.type for value in carried)]
-    body = _settled(reader, op, proto, kinds, given, first=2, made=1, count=len(carried))
-    _told(reader, op, body, made=1, count=len(carried))
-    operands = {**_slots("vs", carried), **_slots("xs", given.values())}
+    body = _body_of_stable_types(
+        reader, op, proto, kinds, captured, first_input=2, first_output=1, count=len(carried)
+    )
+    _retype_stacked_outputs(reader, op, body, first_output=1, count=len(carried))
+    operands = {**_numbered_slots("vs", carried), **_numbered_slots("xs", captured.values())}
     for slot, name in zip(("count", "cond"), op.inputs[:2], strict=False):
         if name:
             operands[slot] = reader.value(op, name)
@@ -69,10 +71,13 @@ def _scan(reader: OnnxReader, op: OnnxOp) -> None:
     proto, count = op.graph("body"), op.integer("num_scan_inputs", 1)
     n = len(op.inputs) - count
     if not 0 < count <= len(op.inputs) or len(proto.input) != len(op.inputs):
-        raise op.fail(f"has {len(op.inputs)} operands, its body takes {len(proto.input)}")
-    values = _carried(reader, op, op.inputs[:n])
-    values += [_crossing(reader, op, reader.value(op, name), cut=True) for name in op.inputs[n:]]
-    given = _captured(reader, op, proto)
+        raise op.error(f"has {len(op.inputs)} operands, its body takes {len(proto.input)}")
+    values = _loop_carried_values(reader, op, op.inputs[:n])
+    values += [
+        _as_passed_to_body(reader, op, reader.value(op, name), sliced=True)
+        for name in op.inputs[n:]
+    ]
+    captured = _captured_values(reader, op, proto)
     axes = op.integers("scan_input_axes", ()) or (0,) * count
     entries = []
     for value, axis in zip(values[n:], axes, strict=True):
@@ -81,8 +86,10 @@ def _scan(reader: OnnxReader, op: OnnxOp) -> None:
             raise KeepOperator
         entries.append(value.type.with_shape((*shape[: axis % rank], *shape[axis % rank + 1 :])))
     kinds = [*(value.type for value in values[:n]), *entries]
-    body = _settled(reader, op, proto, kinds, given, first=0, made=0, count=n)
-    _told(reader, op, body, made=0, count=n)
+    body = _body_of_stable_types(
+        reader, op, proto, kinds, captured, first_input=0, first_output=0, count=n
+    )
+    _retype_stacked_outputs(reader, op, body, first_output=0, count=n)
     attrs: dict[str, Attr] = {
         "axes": op.integers("scan_input_axes", ()),
         "reverse": op.integers("scan_input_directions", ()),
@@ -90,9 +97,9 @@ def _scan(reader: OnnxReader, op: OnnxOp) -> None:
         "out_reverse": op.integers("scan_output_directions", ()),
     }
     operands = {
-        **_slots("vs", values[:n]),
-        **_slots("ss", values[n:]),
-        **_slots("xs", given.values()),
+        **_numbered_slots("vs", values[:n]),
+        **_numbered_slots("ss", values[n:]),
+        **_numbered_slots("xs", captured.values()),
     }
     _add(reader, op, "scan", operands, attrs, {"body": body})
 
@@ -100,64 +107,69 @@ def _scan(reader: OnnxReader, op: OnnxOp) -> None:
 OPS: dict[str, Callable[[OnnxReader, OnnxOp], None]] = {"If": _if, "Loop": _loop, "Scan": _scan}
 
 
-def _captured(reader: OnnxReader, op: OnnxOp, *graphs: onnx.GraphProto) -> dict[str, Value]:
-    """Returns what graphs use from outside and is computed there, by the name they use."""
-    names = dict.fromkeys(name for graph in graphs for name in free_names(graph))
+def _captured_values(reader: OnnxReader, op: OnnxOp, *graphs: onnx.GraphProto) -> dict[str, Value]:
+    """Returns the computed tensors that subgraphs capture, by name."""
+    names = dict.fromkeys(name for graph in graphs for name in captured_names(graph))
     computed = [name for name in names if not reader.is_constant(name)]
-    return {name: _crossing(reader, op, reader.value(op, name)) for name in computed}
+    return {name: _as_passed_to_body(reader, op, reader.value(op, name)) for name in computed}
 
 
 # -- quantized values -----------------------------------------------------------------------------
 
 
-def _crossing(reader: OnnxReader, op: OnnxOp, value: Value, *, cut: bool = False) -> Value:
-    """Returns a value as graphs take it: quantized values whose numbers are next to them are their
-    bits.
+def _as_passed_to_body(
+    reader: OnnxReader, op: OnnxOp, value: Value, *, sliced: bool = False
+) -> Value:
+    """Returns a value as it enters a body: plain integers for types that cannot cross.
 
-    So are those with several scales where one entry after the other is cut off.
+    Those are types with computed parameters, whose operands would stay outside, and per-channel
+    types of a value that Scan slices.
     """
     quant = value.type.quant
-    if quant is None or not (quant.dynamic or (cut and quant.grain)):
+    if quant is None or not (quant.dynamic or (sliced and quant.granularity)):
         return value
-    return dynamic_ops.recoded(reader, op, value, value.type.with_element(quant.storage), "raw")
+    return dynamic_ops.recode_once(reader, op, value, value.type.with_element(quant.storage), "raw")
 
 
-def _carried(reader: OnnxReader, op: OnnxOp, names: Sequence[str]) -> list[Value]:
-    """What is carried: raw integers have the quantized type that the last ones are read with."""
+def _loop_carried_values(reader: OnnxReader, op: OnnxOp, names: Sequence[str]) -> list[Value]:
+    """Returns the initial values of what a loop carries.
+
+    Plain integers take the quantized type with which consumers read the final ones.
+    """
     values = []
     for name, out in zip(names, [*op.outputs, *("" for _ in names)], strict=False):
-        value = _crossing(reader, op, reader.value(op, name))
-        meaning = reader.meaning(out, value.type)
-        values.append(dynamic_ops.meant(reader, op, name, meaning) if meaning else value)
+        value = _as_passed_to_body(reader, op, reader.value(op, name))
+        quant = reader.inferred_quant_type(out, value.type)
+        values.append(dynamic_ops.as_quantized(reader, op, name, quant) if quant else value)
     return values
 
 
-def _told(reader: OnnxReader, op: OnnxOp, body: Graph, made: int, count: int) -> None:
-    """Lets a body give parts as quantized values of the quantized type that all of them are read
-    with."""
-    slots = list(body.outputs)[made + count :]
+def _retype_stacked_outputs(
+    reader: OnnxReader, op: OnnxOp, body: Graph, first_output: int, count: int
+) -> None:
+    """Gives the stacked outputs of a body the quantized type that their consumers state."""
+    slots = list(body.outputs)[first_output + count :]
     for slot, out in zip(slots, op.outputs[count:], strict=False):
-        _give(body, slot, reader.meaning(out, body.outputs[slot].type))
+        _retype_output(body, slot, reader.inferred_quant_type(out, body.outputs[slot].type))
 
 
-def _alike(reader: OnnxReader, op: OnnxOp, bodies: Sequence[Graph]) -> None:
-    """Lets branches give integers of one quantized type: the one that both have, else that of who
-    reads them."""
+def _unify_branch_outputs(reader: OnnxReader, op: OnnxOp, bodies: Sequence[Graph]) -> None:
+    """Gives the outputs of branches one type: their common one, else that of the consumers."""
     slots = [list(body.outputs) for body in bodies]
     for out, *pair in zip(op.outputs, *slots, strict=False):
         kinds = [body.outputs[slot].type for body, slot in zip(bodies, pair, strict=True)]
-        held = {kind.element for kind in kinds}
-        one = held.pop() if len(held) == 1 else None
-        if one is None or (isinstance(one, QuantType) and one.dynamic):
-            one = kinds[0].dtype
-        if isinstance(one, DType):
-            one = reader.meaning(out, TensorType(kinds[0].shape, one)) or one
+        elements = {kind.element for kind in kinds}
+        common = elements.pop() if len(elements) == 1 else None
+        if common is None or (isinstance(common, QuantType) and common.dynamic):
+            common = kinds[0].dtype
+        if isinstance(common, DType):
+            common = reader.inferred_quant_type(out, TensorType(kinds[0].shape, common)) or common
         for body, slot in zip(bodies, pair, strict=True):
-            _give(body, slot, one)
+            _retype_output(body, slot, common)
 
 
-def _give(body: Graph, slot: str, element: Element | None) -> None:
-    """Lets a body give the bits of a result as another type; only quantized values are read so."""
+def _retype_output(body: Graph, slot: str, element: Element | None) -> None:
+    """Recodes an output of a body to another type of the same bits; leaves other types alone."""
     value = body.outputs[slot]
     kind = value.type
     old, new = kind.quant, element if isinstance(element, QuantType) else None
@@ -168,82 +180,89 @@ def _give(body: Graph, slot: str, element: Element | None) -> None:
     source = value.node.operands.get("x") if value.node.op == "recode" else None
     if source is None or source.type.element != element:
         name = body.fresh(f"{value.name}_{'meant' if new else 'raw'}")
-        made = body.add("recode", {"x": value}, types=[kind.with_element(element)], name=name)
-        source = made.result
+        recoded = body.add("recode", {"x": value}, types=[kind.with_element(element)], name=name)
+        source = recoded.result
     body.set_operand(body.output, slot, source)
 
 
 # -- the node -------------------------------------------------------------------------------------
 
 
-def _slots(prefix: str, values: Iterable[Value]) -> dict[str, Value]:
+def _numbered_slots(prefix: str, values: Iterable[Value]) -> dict[str, Value]:
     return {f"{prefix}.{i}": value for i, value in enumerate(values)}
 
 
-def _settled(
+def _body_of_stable_types(
     reader: OnnxReader,
     op: OnnxOp,
     proto: onnx.GraphProto,
     kinds: Sequence[TensorType],
-    given: Mapping[str, Value],
+    captured: Mapping[str, Value],
     *,
-    first: int,
-    made: int,
+    first_input: int,
+    first_output: int,
     count: int,
 ) -> Graph:
-    """Returns the body under types of the carried values that hold in every round.
+    """Returns the body with types of the carried values that hold in every iteration.
 
-    `count` values are carried: from input `first` on, and from output `made` on. A size that
-    changes from round to round is unknown.
+    `count` values are carried: from input `first_input` on, and from output `first_output` on. The
+    body is read again with the union of the types before and after an iteration, until nothing
+    changes; a size that changes becomes open.
     """
-    kinds = [_stated(reader, op, info, k) for info, k in zip(proto.input, kinds, strict=True)]
+    kinds = [
+        _declared_input_type(reader, op, info, k)
+        for info, k in zip(proto.input, kinds, strict=True)
+    ]
     names = [info.name for info in proto.input]
-    outside = [(name, value.type) for name, value in given.items()]
-    for _ in range(_MOST_ROUNDS):
-        ledger = Ledger()
-        takes = [*zip(names, kinds, strict=True), *outside]
-        body = reader.read_body(reader, proto, takes, ledger)
-        slots = list(body.outputs)[made : made + count]
+    outside = [(name, value.type) for name, value in captured.items()]
+    for _ in range(_MAX_TYPE_ROUNDS):
+        ledger = Ledger()  # of the last reading only, so that no line is there twice
+        inputs = [*zip(names, kinds, strict=True), *outside]
+        body = reader.read_body(reader, proto, inputs, ledger)
+        slots = list(body.outputs)[first_output : first_output + count]
         if len(slots) < count:
-            raise op.fail(f"carries {count} values, its body gives {len(body.outputs)}")
-        for slot, kind in zip(slots, kinds[first : first + count], strict=True):
-            _give(body, slot, kind.element)
-        gives = [body.outputs[slot].type for slot in slots]
-        met = [_meet(op, a, b) for a, b in zip(kinds[first : first + count], gives, strict=True)]
-        if met == kinds[first : first + count]:
+            raise op.error(f"carries {count} values, its body gives {len(body.outputs)}")
+        for slot, kind in zip(slots, kinds[first_input : first_input + count], strict=True):
+            _retype_output(body, slot, kind.element)
+        output_types = [body.outputs[slot].type for slot in slots]
+        common = [
+            _common_type(op, a, b)
+            for a, b in zip(kinds[first_input : first_input + count], output_types, strict=True)
+        ]
+        if common == kinds[first_input : first_input + count]:
             reader.ledger.extend(ledger)
             return body
-        kinds = [*kinds[:first], *met, *kinds[first + count :]]
-    raise op.fail("its carried values find no shape that holds in every round")
+        kinds = [*kinds[:first_input], *common, *kinds[first_input + count :]]
+    raise op.error("its carried values find no shape that holds in every round")
 
 
-def _stated(
+def _declared_input_type(
     reader: OnnxReader, op: OnnxOp, info: onnx.ValueInfoProto, kind: TensorType
 ) -> TensorType:
-    """Returns what a body takes: as the file declares it where it does, else as it is given."""
+    """Returns the type of a body's input: as the file declares it, else as its operand has it."""
     stated = reader.dims.tensor_type(info.type)
     if stated is None:
         return kind
     if kind.dtype.is_opaque:
         return kind
     if stated.dtype != kind.dtype or (stated.rank != kind.rank and kind.rank):
-        raise op.fail(f"its body takes {stated} as {info.name!r}, it gets {kind}")
+        raise op.error(f"its body takes {stated} as {info.name!r}, it gets {kind}")
     if not kind.rank:
         return stated.with_element(kind.element) if stated.rank <= 1 else kind
     sizes = zip(stated.shape, kind.shape, strict=True)
     return kind.with_shape(tuple(b if a is None else a for a, b in sizes))
 
 
-def _meet(op: OnnxOp, a: TensorType, b: TensorType) -> TensorType:
+def _common_type(op: OnnxOp, a: TensorType, b: TensorType) -> TensorType:
     element = a.element if a.element == b.element else None
     if element is None and not (a.quant or b.quant):
-        element = met(a.dtype, b.dtype)
+        element = join_dtypes(a.dtype, b.dtype)
     if element is None and (a.dtype.is_opaque or b.dtype.is_opaque):
         raise KeepOperator
     if a.rank != b.rank:
-        raise KeepOperator  # nobody knows then how many axes it has
+        raise KeepOperator  # the rank changes from iteration to iteration
     if element is None:
-        raise op.fail(f"a carried value is {a} before a round and {b} after it")
+        raise op.error(f"a carried value is {a} before a round and {b} after it")
     sizes = zip(a.shape, b.shape, strict=True)
     return TensorType(tuple(x if x == y else None for x, y in sizes), element)
 
@@ -257,22 +276,25 @@ def _add(
     bodies: Mapping[str, Graph],
 ) -> None:
     try:
-        types = infer(kind, operands, attrs, bodies)
+        types = infer_result_types(kind, operands, attrs, bodies)
     except (TypeRuleError, GraphError) as error:
-        raise op.fail(str(error)) from error
-    given = [*op.proto.output, *("" for _ in types)][: len(types)]
+        raise op.error(str(error)) from error
+    outputs = [*op.proto.output, *("" for _ in types)][: len(types)]
     if len(op.outputs) > len(types):
-        raise op.fail(f"names {len(op.outputs)} results, its body makes {len(types)}")
-    names = [name or reader.spare(f"{op.outputs[0]}.{i}") for i, name in enumerate(given)]
-    refined = [_refined(t, reader.declared.get(n)) for t, n in zip(types, names, strict=True)]
+        raise op.error(f"names {len(op.outputs)} results, its body makes {len(types)}")
+    names = [name or reader.unused_name(f"{op.outputs[0]}.{i}") for i, name in enumerate(outputs)]
+    refined = [
+        _with_declared_sizes(t, reader.declared_types.get(n))
+        for t, n in zip(types, names, strict=True)
+    ]
     reader.add(op, kind, operands, attrs, types=refined, names=names, bodies=bodies)
 
 
-def _refined(found: TensorType, stated: TensorType | None) -> TensorType:
-    """Sizes that the file declares, where they are unknown otherwise."""
+def _with_declared_sizes(found: TensorType, stated: TensorType | None) -> TensorType:
+    """Returns a type whose open sizes are those that the file declares."""
     if stated is None or stated.rank != found.rank:
         return found
     pairs = zip(found.shape, stated.shape, strict=True)
-    if not all(dims.agree(a, b) for a, b in zip(found.shape, stated.shape, strict=True)):
+    if not all(dims.may_be_equal(a, b) for a, b in zip(found.shape, stated.shape, strict=True)):
         return found
     return found.with_shape(tuple(b if a is None else a for a, b in pairs))

@@ -1,4 +1,4 @@
-"""Calls of functions that stand for maps: quantize and dequantize by what ONNX has no form for."""
+"""Calls of local functions that stand for quantize and dequantize by types that ONNX lacks."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from qir.ir.dtype import dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, QuantType, TensorType
 
-from .functions import Custom
+from .functions import QuantFunction
 from .op import OnnxOp
 from .reader import OnnxReader
 
 
-def read(reader: OnnxReader, op: OnnxOp, custom: Custom) -> None:
-    """A call becomes quantize or dequantize; InputError where it does not fit its type."""
+def read(reader: OnnxReader, op: OnnxOp, custom: QuantFunction) -> None:
+    """Adds quantize or dequantize for a call; raises InputError if it does not fit its type."""
     if len(op.inputs) != 1 + len(custom.arrays) or len(op.outputs) != 1:
-        raise op.fail(f"has {len(op.inputs)} operands, its type names {len(custom.arrays)} arrays")
+        raise op.error(f"has {len(op.inputs)} operands, its type names {len(custom.arrays)} arrays")
     try:
-        held = {
+        arrays = {
             name: _array(reader, op, given, kind)
             for given, (name, kind) in zip(op.inputs[1:], custom.arrays, strict=True)
         }
-        reader.doubtful = True
-        quant = custom.quant(held, reader.type_of(op, op.input(0)).rank)
+        reader.verify_all = True
+        quant = custom.quant_type(arrays, reader.type_of(op, op.input(0)).rank)
         if custom.op == "Quantize":
             _quantize(reader, op, quant, custom)
         else:
-            reader.add(op, "dequantize", {"x": _codes(reader, op, quant)})
+            reader.add(op, "dequantize", {"x": _quantized_operand(reader, op, quant)})
     except (QirError, ValueError, KeyError) as error:
-        raise op.fail(f"is no {custom.op.lower()} by {custom.text[:60]}: {error}") from error
+        raise op.error(f"is no {custom.op.lower()} by {custom.type_text[:60]}: {error}") from error
 
 
 def _array(reader: OnnxReader, op: OnnxOp, name: str, kind: str) -> Array:
@@ -40,29 +40,28 @@ def _array(reader: OnnxReader, op: OnnxOp, name: str, kind: str) -> Array:
     if found is None:
         raise ValueError(f"{name!r} is computed")
     wanted = dtype(kind)
-    if found.held.dtype != wanted.carrier:
+    if found.contents.dtype != wanted.carrier:
         raise ValueError(f"{name!r} is {found.type}, its type says {wanted}")
-    return Array(found.held, TensorType(found.held.shape, wanted), name)
+    return Array(found.contents, TensorType(found.contents.shape, wanted), name)
 
 
-def _quantize(reader: OnnxReader, op: OnnxOp, quant: QuantType, custom: Custom) -> None:
+def _quantize(reader: OnnxReader, op: OnnxOp, quant: QuantType, custom: QuantFunction) -> None:
     x = reader.value(op, op.input(0))
-    attrs: dict[str, Attr] = {"round": custom.round} if custom.round else {}
-    made = reader.add(op, "quantize", {"x": x}, attrs, types=[x.type.with_element(quant)])
+    attrs: dict[str, Attr] = {"round": custom.rounding} if custom.rounding else {}
+    node = reader.add(op, "quantize", {"x": x}, attrs, types=[x.type.with_element(quant)])
     if custom.profile is not None:
-        reader.graph.set_profile(made, custom.profile)
+        reader.graph.set_profile(node, custom.profile)
 
 
-def _codes(reader: OnnxReader, op: OnnxOp, quant: QuantType) -> Value:
-    """Returns the integers with their meaning: a constant takes it, and so does what nobody reads
-    raw."""
+def _quantized_operand(reader: OnnxReader, op: OnnxOp, quant: QuantType) -> Value:
+    """Returns the operand with its quantized type; a constant or an unused input takes it."""
     name = op.input(0)
-    found = reader.array(name)
-    if found is not None:
-        _check(found.data, quant, name)
-        return reader.hold(reader.resolve(name), _typed(found, quant), quant)
+    array = reader.array(name)
+    if array is not None:
+        _check_values(array.data, quant, name)
+        return reader.add_constant(reader.resolve(name), _with_quant_type(array, quant), quant)
     value = reader.value(op, name)
-    if value.type.quant is not None and value.type.quant.same_map(quant):
+    if value.type.quant is not None and value.type.quant.has_same_mapping(quant):
         return value
     if value.type.quant is not None:
         raise ValueError(f"{name!r} holds {value.type.quant}")
@@ -72,11 +71,11 @@ def _codes(reader: OnnxReader, op: OnnxOp, quant: QuantType) -> Value:
     return value
 
 
-def _typed(array: Array, quant: QuantType) -> Array:
-    return Array(array.held, TensorType(array.held.shape, quant), array.name)
+def _with_quant_type(array: Array, quant: QuantType) -> Array:
+    return Array(array.contents, TensorType(array.contents.shape, quant), array.name)
 
 
-def _check(data: NDArray[np.generic], quant: QuantType, name: str) -> None:
+def _check_values(data: NDArray[np.generic], quant: QuantType, name: str) -> None:
     if data.dtype != quant.storage.carrier:
         raise ValueError(f"{name!r} is {data.dtype}, quantized values are {quant.storage}")
     if data.size and not quant.low <= int(data.min()) <= int(data.max()) <= quant.high:

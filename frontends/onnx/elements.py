@@ -1,4 +1,4 @@
-"""ONNX's element types, tensors and value types in the language's terms."""
+"""Converts ONNX's element types, tensors and value types to the language's, and back."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ from qir.ir.dims import Dim, symbol
 from qir.ir.dtype import DType, dtype, dtype_of, opaque
 from qir.ir.types import Array, TensorType
 
-_NAMES = (
+_DTYPE_NAMES = (
     "f32 u8 i8 u16 i16 i32 i64 string bool f16 f64 u32 u64 - - bf16 f8e4m3fn f8e4m3fnuz f8e5m2 "
     "f8e5m2fnuz u4 i4 f4e2m1fn f8e8m0 u2 i2 f6e2m3fn f6e3m2fn"
 ).split()
-ELEMENTS: dict[int, DType] = {i: dtype(n) for i, n in enumerate(_NAMES, 1) if n != "-"}
-"""Element types by ONNX's numbers; complex numbers have none."""
+ELEMENTS: dict[int, DType] = {i: dtype(n) for i, n in enumerate(_DTYPE_NAMES, 1) if n != "-"}
+"""Element types by `TensorProto.DataType`; complex numbers are not supported."""
 
-NUMBERS = {kind.name: number for number, kind in ELEMENTS.items()}
+ONNX_NUMBERS = {kind.name: number for number, kind in ELEMENTS.items()}
 FLOATS = frozenset(kind.name for kind in ELEMENTS.values() if kind.is_float)
-LITTLE = sys.byteorder == "little"
-"""Whether numbers are in memory as they are in files."""
+IS_LITTLE_ENDIAN = sys.byteorder == "little"
+"""Whether this machine's byte order is that of ONNX files, little endian."""
 
 
-def element(number: int) -> DType:
-    """Returns the element type of that number; raises ValueError if there is none."""
+def dtype_of_number(number: int) -> DType:
+    """Returns the element type of a `TensorProto.DataType`; raises ValueError for an unknown
+    one."""
     if number not in ELEMENTS:
         raise ValueError(f"element type {number} is unknown here")
     return ELEMENTS[number]
 
 
 def to_array(tensor: onnx.TensorProto, name: str = "") -> Array:
-    """Returns the elements of a tensor; raises ValueError where sizes and data do not agree."""
-    kind = element(tensor.data_type)
+    """Returns a tensor of a message; raises ValueError where shape and data do not agree."""
+    kind = dtype_of_number(tensor.data_type)
     shape = tuple(tensor.dims)
     if any(d < 0 for d in shape):
         raise ValueError(f"shape {list(shape)} has a negative size")
@@ -51,31 +52,36 @@ def to_array(tensor: onnx.TensorProto, name: str = "") -> Array:
         if raw and kind.name in _NATIVE:
             data: NDArray[np.generic] = np.frombuffer(raw, kind.carrier).reshape(shape)
             if len(raw) == 1:
-                data = data.copy()  # Python has each text of one byte once, whoever it is from
-            return Array(data, _plain(shape, tensor.data_type), name)
-    return Array(_elements(tensor, kind, shape), _plain(shape, tensor.data_type), name)
+                # Python keeps one object for each bytes of length 1. Distinct tensors would share
+                # memory,
+                # and constants that share memory are taken for one tensor.
+                data = data.copy()
+            return Array(data, _tensor_type(shape, tensor.data_type), name)
+    return Array(
+        _decoded_elements(tensor, kind, shape), _tensor_type(shape, tensor.data_type), name
+    )
 
 
-_NATIVE = frozenset("bool u8 i8 u16 i16 u32 i32 u64 i64 f16 f32 f64".split() * LITTLE)
-"""Element types whose bytes in a file are those that NumPy has."""
+_NATIVE = frozenset("bool u8 i8 u16 i16 u32 i32 u64 i64 f16 f32 f64".split() * IS_LITTLE_ENDIAN)
+"""Element types whose bytes in a file are NumPy's, so that no conversion is needed."""
 
 
 @lru_cache(4096)
-def _plain(shape: tuple[int, ...], number: int) -> TensorType:
-    """Returns the type of a tensor; one object for all that are alike."""
+def _tensor_type(shape: tuple[int, ...], number: int) -> TensorType:
+    """Returns the type of a tensor; cached, so that equal types are one object."""
     return TensorType(shape, ELEMENTS[number])
 
 
 def check_size(kind: DType, shape: tuple[int, ...], held: int) -> None:
-    """Raises ValueError where so many bytes are not the elements of that shape."""
+    """Raises ValueError unless `held` bytes are exactly the elements of that shape."""
     wanted = stored_size(kind, shape)
     if kind.name == "string" or held != wanted:
         raise ValueError(f"{list(shape)} of {kind} takes {wanted} bytes, it holds {held}")
 
 
 def stored_size(kind: DType, shape: tuple[int, ...]) -> int:
-    """Returns how many bytes the elements of a shape take in a file; raises ValueError for a
-    negative size."""
+    """Returns the bytes that elements of a shape take in a file; raises ValueError for a negative
+    size."""
     if any(d < 0 for d in shape):
         raise ValueError(f"shape {list(shape)} has a negative size")
     size = math.prod(shape)
@@ -84,27 +90,30 @@ def stored_size(kind: DType, shape: tuple[int, ...]) -> int:
     return -(-size * kind.bits // 8) if kind.bits < 8 else size * max(kind.bits // 8, 1)
 
 
-class Room:
-    """What sparse tensors of a file may take together once their zeros are there."""
+class SparseBudget:
+    """The memory that all sparse tensors of a file may take once they are dense.
 
-    most = 1 << 26
+    A few bytes of a file may ask for a dense tensor of any size.
+    """
+
+    limit = 1 << 26
 
     def __init__(self) -> None:
-        self.left = self.most
+        self.bytes_left = self.limit
 
-    def take(self, shape: tuple[int, ...], kind: DType) -> None:
-        """Raises ValueError where a tensor of that shape is one too many."""
+    def reserve(self, shape: tuple[int, ...], kind: DType) -> None:
+        """Accounts for a dense tensor; raises ValueError where the limit is exceeded."""
         size = math.prod(shape) * kind.carrier.itemsize
-        if any(d < 0 for d in shape) or size > self.left:
+        if any(d < 0 for d in shape) or size > self.bytes_left:
             said = f"sparse, of shape {list(shape)}"
             raise ValueError(
-                f"{said}; with their zeros all such tensors may take {self.most} bytes"
+                f"{said}; with their zeros all such tensors may take {self.limit} bytes"
             )
-        self.left -= size
+        self.bytes_left -= size
 
 
-def dense(shape: tuple[int, ...], values: Array, indices: Array, name: str) -> Array:
-    """Returns a sparse tensor with its zeros; raises ValueError where indices and values do not fit
+def dense_array(shape: tuple[int, ...], values: Array, indices: Array, name: str) -> Array:
+    """Returns a sparse tensor as a dense one; raises ValueError where indices or values do not fit
     the shape."""
     size = math.prod(shape)
     if values.data.ndim != 1 or indices.data.shape[:1] != values.data.shape:
@@ -124,21 +133,22 @@ def dense(shape: tuple[int, ...], values: Array, indices: Array, name: str) -> A
     return Array(data.reshape(shape), TensorType(shape, values.type.dtype), name)
 
 
-def text_of(item: bytes) -> str | bytes:
-    """Returns a text as runs are given it; what is none stays bytes, and is written back as they
-    are."""
+def decoded_text(item: bytes) -> str | bytes:
+    """Returns a string element as text; bytes that are not UTF-8 stay bytes, to be written back."""
     try:
         return item.decode()
     except UnicodeDecodeError:
         return item
 
 
-def _elements(tensor: onnx.TensorProto, kind: DType, shape: tuple[int, ...]) -> NDArray[np.generic]:
+def _decoded_elements(
+    tensor: onnx.TensorProto, kind: DType, shape: tuple[int, ...]
+) -> NDArray[np.generic]:
     if kind.name == "string":
         if len(tensor.string_data) != math.prod(shape):
             raise ValueError(f"{list(shape)} of string, it holds {len(tensor.string_data)}")
         text = np.empty(len(tensor.string_data), object)
-        text[:] = [text_of(item) for item in tensor.string_data]
+        text[:] = [decoded_text(item) for item in tensor.string_data]
         return text.reshape(shape)
     try:
         data: NDArray[np.generic] = numpy_helper.to_array(tensor)
@@ -149,108 +159,108 @@ def _elements(tensor: onnx.TensorProto, kind: DType, shape: tuple[int, ...]) -> 
     return data.astype(kind.carrier) if data.dtype != kind.carrier else data
 
 
-_WORDS = {number: name.lower() for name, number in onnx.TensorProto.DataType.items() if number}
-"""Element types as ONNX's text form has them."""
-_LONGEST = 1000
-UNKNOWN = 'opaque<"?[...]">'
-"""A tensor of which neither rank nor elements are known."""
+_TEXT_FORM_NAMES = {
+    number: name.lower() for name, number in onnx.TensorProto.DataType.items() if number
+}
+"""Element types by their names in ONNX's text form."""
+_MAX_OPAQUE_TEXT = 1000
+UNKNOWN_TENSOR = 'opaque<"?[...]">'
+"""The opaque type of a tensor whose rank and element type are unknown."""
 
 
 class Dimensions:
-    """Gives sizes their form; names that are no identifiers get one, each its own."""
+    """Converts dimensions; a `dim_param` that is no identifier gets a unique one."""
 
     def __init__(self) -> None:
-        self.names: dict[str, str] = {}
-        self._taken: set[str] = set()
+        self.symbols: dict[str, str] = {}
+        self._used_symbols: set[str] = set()
         self._counts: Counter[str] = Counter()
-        self.loose = False
-        """Whether there is a tensor of unknown rank."""
+        self.has_unranked = False
+        """Whether the model has a tensor of unknown rank."""
 
-    def read(self, dim: onnx.TensorShapeProto.Dimension) -> Dim:
-        """Returns one size; None for an open one, which old exporters write as -1.
+    def size(self, dim: onnx.TensorShapeProto.Dimension) -> Dim:
+        """Returns a dimension; None for an open one. Raises ValueError for a negative size.
 
-        Raises ValueError for another negative size.
+        Old exporters write an open dimension as -1, and onnxruntime accepts that.
         """
         match dim.WhichOneof("value"):
-            case "dim_value" if dim.dim_value == -1:  # as onnxruntime reads it
+            case "dim_value" if dim.dim_value == -1:
                 return None
             case "dim_value":
                 if dim.dim_value < 0:
                     raise ValueError(f"a size of {dim.dim_value}")
                 return dim.dim_value
             case "dim_param" if dim.dim_param and not dim.dim_param.startswith("unk__"):
-                return symbol(self._name(dim.dim_param))
+                return symbol(self._symbol_of(dim.dim_param))
         return None
 
-    def _name(self, given: str) -> str:
-        if given not in self.names:
+    def _symbol_of(self, given: str) -> str:
+        if given not in self.symbols:
             base = re.sub(r"\W", "_", given, flags=re.ASCII)
             base = base if re.match(r"[A-Za-z_]", base) else f"_{base}"
             name = base
-            while name in self._taken:
+            while name in self._used_symbols:
                 self._counts[base] += 1
                 name = f"{base}_{self._counts[base]}"
-            self._taken.add(name)
-            self.names[given] = name
-        return self.names[given]
+            self._used_symbols.add(name)
+            self.symbols[given] = name
+        return self.symbols[given]
 
     def tensor_type(self, proto: onnx.TypeProto) -> TensorType | None:
-        """Returns the type, or None where element type or rank is not said.
+        """Returns the type, or None without an element type or a rank.
 
-        Sequences, optional values and maps are opaque.
+        Sequences, optional values and maps are opaque types.
         """
         if proto.WhichOneof("value") != "tensor_type":
-            said = self._opaque(proto)
-            return TensorType((), opaque(said)) if said and len(said) <= _LONGEST else None
+            said = self._opaque_text(proto)
+            return TensorType((), opaque(said)) if said and len(said) <= _MAX_OPAQUE_TEXT else None
         tensor = proto.tensor_type
         if not tensor.elem_type or not tensor.HasField("shape"):
             return None
-        kind = element(tensor.elem_type)
-        return TensorType(tuple(self.read(d) for d in tensor.shape.dim), kind)
+        kind = dtype_of_number(tensor.elem_type)
+        return TensorType(tuple(self.size(d) for d in tensor.shape.dim), kind)
 
-    def loose_type(self, proto: onnx.TypeProto | None = None) -> TensorType:
-        """Returns the type of a tensor of which the rank is not said, and perhaps no element
-        type."""
+    def unranked_type(self, proto: onnx.TypeProto | None = None) -> TensorType:
+        """Returns the type; an opaque one such as `opaque<"float[...]">` if the rank is unknown."""
         kind = None if proto is None else self.tensor_type(proto)
         if kind is not None:
             return kind
-        self.loose = True
+        self.has_unranked = True
         number = 0 if proto is None else proto.tensor_type.elem_type
-        return TensorType((), opaque(f"{_WORDS.get(number, '?')}[...]"))
+        return TensorType((), opaque(f"{_TEXT_FORM_NAMES.get(number, '?')}[...]"))
 
-    def _opaque(self, proto: onnx.TypeProto) -> str:
-        """Returns a type nearly as ONNX's text form has it; empty where the file does not say all
-        of it.
+    def _opaque_text(self, proto: onnx.TypeProto) -> str:
+        """Returns a type in ONNX's text form; empty where the file does not state all of it.
 
-        That one has nothing after what has no axes, and `[]` where they are unknown.
+        It differs in two points: scalars have `[]` here, and unknown ranks `[...]` instead of `[]`.
         """
         match proto.WhichOneof("value"):
             case "tensor_type":
-                return self._tensor(proto.tensor_type)
+                return self._tensor_text(proto.tensor_type)
             case "sequence_type":
-                inner = self._opaque(proto.sequence_type.elem_type)
+                inner = self._opaque_text(proto.sequence_type.elem_type)
                 return inner and f"seq({inner})"
             case "optional_type":
-                inner = self._opaque(proto.optional_type.elem_type)
+                inner = self._opaque_text(proto.optional_type.elem_type)
                 return inner and f"optional({inner})"
             case "map_type":
-                inner = self._opaque(proto.map_type.value_type)
-                key = _WORDS.get(proto.map_type.key_type)
+                inner = self._opaque_text(proto.map_type.value_type)
+                key = _TEXT_FORM_NAMES.get(proto.map_type.key_type)
                 return f"map({key}, {inner})" if key and inner else ""
         return ""
 
-    def _tensor(self, proto: onnx.TypeProto.Tensor) -> str:
-        word = _WORDS.get(proto.elem_type, "")
+    def _tensor_text(self, proto: onnx.TypeProto.Tensor) -> str:
+        word = _TEXT_FORM_NAMES.get(proto.elem_type, "")
         if not word or not proto.HasField("shape"):
             return word and f"{word}[...]"
-        sizes = (self.read(d) for d in proto.shape.dim)
+        sizes = (self.size(d) for d in proto.shape.dim)
         text = ",".join("?" if d is None else str(d) for d in sizes)
         return f"{word}[{text}]"
 
 
 def type_proto(kind: TensorType) -> onnx.TypeProto:
-    """Returns the type in ONNX's form; quantized values are plain numbers there."""
-    if kind.dtype.name == UNKNOWN:
+    """Returns the type as a TypeProto; quantized values are plain integers there."""
+    if kind.dtype.name == UNKNOWN_TENSOR:
         return onnx.TypeProto()
     if kind.dtype.is_opaque:
         said = kind.dtype.opaque_text.replace("[]", "").replace("[...]", "[]")
@@ -258,20 +268,20 @@ def type_proto(kind: TensorType) -> onnx.TypeProto:
         found: onnx.TypeProto = onnx.parser.parse_graph(text).input[0].type
         return found
     shape = [d if d is None or isinstance(d, int) else str(d) for d in kind.shape]
-    return onnx.helper.make_tensor_type_proto(_number(kind.dtype), shape)
+    return onnx.helper.make_tensor_type_proto(_onnx_number(kind.dtype), shape)
 
 
-def _number(kind: DType) -> int:
-    """ONNX's number of a type, of what carries it where ONNX has none of that width."""
-    return NUMBERS.get(kind.name) or NUMBERS[dtype_of(np.empty(0, kind.carrier)).name]
+def _onnx_number(kind: DType) -> int:
+    """Returns the `TensorProto.DataType`; that of the carrier for widths that ONNX lacks."""
+    return ONNX_NUMBERS.get(kind.name) or ONNX_NUMBERS[dtype_of(np.empty(0, kind.carrier)).name]
 
 
 def tensor_proto(array: Array, name: str = "") -> onnx.TensorProto:
-    """Returns the tensor in ONNX's form."""
+    """Returns the tensor as a TensorProto."""
     kind, data = array.type.dtype, array.data
-    number = _number(kind)
+    number = _onnx_number(kind)
     out = onnx.TensorProto(name=name, data_type=number, dims=data.shape)
-    if kind.name == "string":  # the library takes no bytes that are not ASCII
+    if kind.name == "string":  # `onnx.helper` accepts ASCII bytes only
         texts = data.reshape(-1).tolist()
         out.string_data.extend(t if isinstance(t, bytes) else str(t).encode() for t in texts)
         return out

@@ -1,4 +1,4 @@
-"""Ops that work element by element, on floats, and on integers where nothing can be rounded."""
+"""Elementwise operators, on floats, and on integers where no result is rounded."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ from qir.ir.ops.activations import SELU_ALPHA, SELU_GAMMA
 from .op import KeepOperator, OnnxOp
 from .reader import OnnxReader
 
-_WRAPPING = ("i32", "i64")
+WRAPPING_DTYPES = ("i32", "i64")
+"""Integer types whose sums and products wrap, in NumPy as in onnxruntime."""
 Handler = Callable[[OnnxReader, OnnxOp], None]
 
 
-def floats(reader: OnnxReader, op: OnnxOp) -> None:
-    """Keep unless every operand is floats."""
+def keep_unless_floats(reader: OnnxReader, op: OnnxOp) -> None:
+    """Raises KeepOperator unless every operand has a float type."""
     for name in op.inputs:
         if name and not reader.type_of(op, name).dtype.is_float:
             raise KeepOperator
 
 
-def _numbers(reader: OnnxReader, op: OnnxOp) -> None:
+def _keep_unless_floats_or_wrapping(reader: OnnxReader, op: OnnxOp) -> None:
     kind = reader.type_of(op, op.input(0)).dtype
-    if not kind.is_float and kind.name not in _WRAPPING:
+    if not kind.is_float and kind.name not in WRAPPING_DTYPES:
         raise KeepOperator
 
 
-def unary(kind: str, check: Handler = floats, **attrs: float) -> Handler:
-    """Returns the handler of an op with one operand and float attributes with these defaults."""
+def unary(kind: str, check: Handler = keep_unless_floats, **attrs: float) -> Handler:
+    """Returns the handler of an op with one operand and float attributes, given their defaults."""
 
     def read(reader: OnnxReader, op: OnnxOp) -> None:
         check(reader, op)
-        given: dict[str, Attr] = {n: op.real(n, v) for n, v in attrs.items()}
+        given: dict[str, Attr] = {n: op.floating(n, v) for n, v in attrs.items()}
         reader.add(op, kind, {"x": reader.value(op, op.input(0))}, given)
 
     return read
 
 
 def _prelu(reader: OnnxReader, op: OnnxOp) -> None:
-    floats(reader, op)
+    keep_unless_floats(reader, op)
     x, slope = (reader.value(op, n) for n in op.inputs)
     if slope.type.rank > x.type.rank:
         raise KeepOperator
@@ -48,7 +49,7 @@ def _prelu(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _gelu(reader: OnnxReader, op: OnnxOp) -> None:
-    floats(reader, op)
+    keep_unless_floats(reader, op)
     attrs: dict[str, Attr] = {"approximate": op.text("approximate", "none")}
     reader.add(op, "gelu", {"x": reader.value(op, op.input(0))}, attrs)
 
@@ -70,7 +71,7 @@ def _mod(reader: OnnxReader, op: OnnxOp) -> None:
     reader.add(op, "mod", operands, {"fmod": fmod})
 
 
-def _many(reader: OnnxReader, op: OnnxOp) -> None:
+def _variadic(reader: OnnxReader, op: OnnxOp) -> None:
     kinds = [reader.type_of(op, n).dtype for n in op.inputs]
     whole = op.type in ("Min", "Max") and all(k.is_integer for k in kinds)
     if not whole and not all(k.is_float for k in kinds):
@@ -79,9 +80,8 @@ def _many(reader: OnnxReader, op: OnnxOp) -> None:
     reader.add(op, op.type.lower(), parts)
 
 
-def _pair(kind: str, fits: Callable[[DType], bool], **attrs: str) -> Handler:
-    """Returns the handler of an op with two operands of a kind that fits, and attributes that are
-    text."""
+def _binary(kind: str, fits: Callable[[DType], bool], **attrs: str) -> Handler:
+    """Returns the handler of an op with two operands of one element type, and text attributes."""
 
     def read(reader: OnnxReader, op: OnnxOp) -> None:
         kinds = [reader.type_of(op, n).dtype for n in op.inputs]
@@ -98,7 +98,7 @@ def _is_number(kind: DType) -> bool:
     return kind.is_float or kind.is_integer
 
 
-def _single(kind: str) -> Handler:
+def _unary_of_any_dtype(kind: str) -> Handler:
     def read(reader: OnnxReader, op: OnnxOp) -> None:
         reader.add(op, kind, {"x": reader.value(op, op.input(0))})
 
@@ -106,7 +106,7 @@ def _single(kind: str) -> Handler:
 
 
 def _is_inf(reader: OnnxReader, op: OnnxOp) -> None:
-    floats(reader, op)
+    keep_unless_floats(reader, op)
     attrs: dict[str, Attr] = {
         side: op.integer(f"detect_{side}", 1) != 0 for side in ("negative", "positive")
     }
@@ -125,8 +125,11 @@ _FUNCTIONS = (
 
 OPS: dict[str, Handler] = {
     **{name: unary(name.lower()) for name in _FUNCTIONS},
-    **{name: unary(name.lower(), _numbers) for name in ("Abs", "Neg", "Sign")},
-    **{name: _many for name in ("Min", "Max", "Sum", "Mean")},
+    **{
+        name: unary(name.lower(), _keep_unless_floats_or_wrapping)
+        for name in ("Abs", "Neg", "Sign")
+    },
+    **{name: _variadic for name in ("Min", "Max", "Sum", "Mean")},
     "LeakyRelu": unary("leaky_relu", alpha=0.01),
     "ThresholdedRelu": unary("thresholded_relu", alpha=1.0),
     "Elu": unary("elu", alpha=1.0),
@@ -140,20 +143,20 @@ OPS: dict[str, Handler] = {
     "PRelu": _prelu,
     "Pow": _pow,
     "Mod": _mod,
-    "Equal": _pair("equal", lambda kind: _is_number(kind) or kind in (BOOL, STRING)),
-    "Less": _pair("less", _is_number),
-    "LessOrEqual": _pair("less_equal", _is_number),
-    "Greater": _pair("greater", _is_number),
-    "GreaterOrEqual": _pair("greater_equal", _is_number),
-    "And": _pair("logical_and", lambda kind: kind == BOOL),
-    "Or": _pair("logical_or", lambda kind: kind == BOOL),
-    "Xor": _pair("logical_xor", lambda kind: kind == BOOL),
-    "Not": _single("logical_not"),
-    "BitwiseAnd": _pair("bit_and", lambda kind: kind.is_integer),
-    "BitwiseOr": _pair("bit_or", lambda kind: kind.is_integer),
-    "BitwiseXor": _pair("bit_xor", lambda kind: kind.is_integer),
-    "BitwiseNot": _single("bit_not"),
-    "BitShift": _pair("bit_shift", lambda kind: kind.is_integer, direction=""),
+    "Equal": _binary("equal", lambda kind: _is_number(kind) or kind in (BOOL, STRING)),
+    "Less": _binary("less", _is_number),
+    "LessOrEqual": _binary("less_equal", _is_number),
+    "Greater": _binary("greater", _is_number),
+    "GreaterOrEqual": _binary("greater_equal", _is_number),
+    "And": _binary("logical_and", lambda kind: kind == BOOL),
+    "Or": _binary("logical_or", lambda kind: kind == BOOL),
+    "Xor": _binary("logical_xor", lambda kind: kind == BOOL),
+    "Not": _unary_of_any_dtype("logical_not"),
+    "BitwiseAnd": _binary("bit_and", lambda kind: kind.is_integer),
+    "BitwiseOr": _binary("bit_or", lambda kind: kind.is_integer),
+    "BitwiseXor": _binary("bit_xor", lambda kind: kind.is_integer),
+    "BitwiseNot": _unary_of_any_dtype("bit_not"),
+    "BitShift": _binary("bit_shift", lambda kind: kind.is_integer, direction=""),
     "IsNaN": unary("is_nan"),
     "IsInf": _is_inf,
     "Where": _where,

@@ -1,7 +1,7 @@
-"""Runs kept operators: by onnxruntime at the operator's own version, or by ONNX's evaluator.
+"""Chooses who runs a kept operator: onnxruntime or ONNX's reference evaluator.
 
-The evaluator has one form of most operators, the newest, and takes it for all; what it gives for
-older ones, and for some of today's, is not what they mean.
+The evaluator implements one form of most operators, the newest, and applies it to every version.
+Its results for older forms, and for some current ones, are not those of the standard.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Iterator
 
 import onnx
 
-from .op import held_graphs
+from .op import subgraphs_of
 
-_BETTER = frozenset(
+_WRONG_IN_EVALUATOR = frozenset(
     "MaxPool AveragePool LpPool LRN Resize LSTM GRU RNN BatchNormalization RoiAlign"
     " StringSplit".split()
 )
-"""Operators that the evaluator gets wrong in some forms, whatever their operator set is."""
-_FINER = frozenset({"DFT"})
-"""Operators whose older forms the evaluator has, nearer to what is exact than onnxruntime."""
-_NEWER = {
+"""Operators that the evaluator gets wrong in some forms of every operator set."""
+_MORE_EXACT_IN_EVALUATOR = frozenset({"DFT"})
+"""Operators whose older forms the evaluator has, with smaller errors than onnxruntime."""
+_FIRST_FORM_IN_EVALUATOR = {
     "Softmax": 13,
     "LogSoftmax": 13,
     "Hardmax": 13,
@@ -32,29 +32,29 @@ _NEWER = {
     "GRU": 14,
     "RNN": 14,
 }
-"""The first operator set whose form of an operator the evaluator has, where it has no older one."""
+"""The first operator set whose form of an operator the evaluator implements."""
 
 
-def by_runtime(proto: onnx.NodeProto, version: int, *, reals: bool = True) -> bool:
-    """Returns whether onnxruntime is asked first: for older forms, and what the evaluator gets
+def prefers_runtime(proto: onnx.NodeProto, version: int, *, on_floats: bool = True) -> bool:
+    """Returns whether onnxruntime is tried first: for older forms, and where the evaluator is
     wrong.
 
-    `reals` are what the node works on, or integers.
+    `on_floats` says whether the node computes on floats.
     """
     return any(
-        (n.op_type in _BETTER and not (reals and _ends_at_corners(n)))
-        or _pads_itself(n)
-        or _is_older(n, version)
-        for n in _every(proto)
+        (n.op_type in _WRONG_IN_EVALUATOR and not (on_floats and _aligns_corners(n)))
+        or _has_auto_pad(n)
+        or _has_newer_form(n, version)
+        for n in _standard_nodes(proto)
     )
 
 
-def without_runtime(proto: onnx.NodeProto, version: int) -> str:
-    """Returns why the evaluator does not run the op, nor one within it; empty where it does."""
-    for node in _every(proto):
+def why_evaluator_cannot(proto: onnx.NodeProto, version: int) -> str:
+    """Returns why the evaluator must not run the operator or one inside it; empty if it may."""
+    for node in _standard_nodes(proto):
         if node.op_type == "MaxPool" and node.output[1:] and node.output[1]:
             return "the places of MaxPool need onnxruntime: ONNX's evaluator has others"
-        if version < _NEWER.get(node.op_type, 0) and _matters(node):
+        if version < _FIRST_FORM_IN_EVALUATOR.get(node.op_type, 0) and _depends_on_form(node):
             return (
                 f"{node.op_type} of opset {version} needs onnxruntime: "
                 "ONNX's evaluator has newer forms alone"
@@ -62,35 +62,38 @@ def without_runtime(proto: onnx.NodeProto, version: int) -> str:
     return ""
 
 
-def _matters(node: onnx.NodeProto) -> bool:
-    """Returns whether what is newer shows in the node: in a Dropout, by its mask."""
+def _depends_on_form(node: onnx.NodeProto) -> bool:
+    """Returns whether the newer form gives another result: for Dropout, only with a mask."""
     return node.op_type != "Dropout" or bool(node.output[1:] and node.output[1])
 
 
-def _every(proto: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-    """Yields the standard operators of a node: its own and those of the graphs that it holds."""
+def _standard_nodes(proto: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """Yields the operators of the standard domain in a node and its subgraphs."""
     if not proto.domain:
         yield proto
     for attribute in proto.attribute:
-        for graph in held_graphs(attribute):
+        for graph in subgraphs_of(attribute):
             for node in graph.node:
-                yield from _every(node)
+                yield from _standard_nodes(node)
 
 
-def _pads_itself(node: onnx.NodeProto) -> bool:
-    """Returns whether padding is left to the operator, of which runtime and evaluator make two
-    things."""
+def _has_auto_pad(node: onnx.NodeProto) -> bool:
+    """Returns whether padding is SAME_UPPER or SAME_LOWER: onnxruntime and evaluator differ
+    there."""
     return any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in node.attribute)
 
 
-def _ends_at_corners(node: onnx.NodeProto) -> bool:
-    """Returns whether a Resize goes by corners: for scales that make no whole size the standard,
-    and the evaluator, count the part of a place that onnxruntime leaves out."""
+def _aligns_corners(node: onnx.NodeProto) -> bool:
+    """Returns whether a Resize aligns corners, which is left to the evaluator.
+
+    For a scale that makes no integral size, the standard counts the fraction, as the evaluator
+    does; onnxruntime leaves it out.
+    """
     return node.op_type == "Resize" and any(a.s == b"align_corners" for a in node.attribute)
 
 
-def _is_older(node: onnx.NodeProto, version: int) -> bool:
-    if node.op_type in _FINER:
+def _has_newer_form(node: onnx.NodeProto, version: int) -> bool:
+    if node.op_type in _MORE_EXACT_IN_EVALUATOR:
         return False
     try:
         one = onnx.defs.get_schema(node.op_type, version, "").since_version

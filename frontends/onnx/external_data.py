@@ -1,4 +1,4 @@
-"""The files of data that a model names."""
+"""Finds the external data files that a model names, without loading its tensors."""
 
 from __future__ import annotations
 
@@ -8,28 +8,33 @@ from pathlib import Path
 
 import onnx
 
-from .files import beside, naming
+from .files import parse_if_external_data, resolve_external_path
 
 
 def files(path: Path) -> tuple[Path, ...]:
-    """Returns a model's file, and those next to it that hold its data, each once."""
-    model = naming(path) if path.is_file() else None
+    """Returns a model's file and its external data files, each once."""
+    model = parse_if_external_data(path) if path.is_file() else None
     if model is None:
         return (path,)
-    named = dict.fromkeys(_places(model))
-    return (path, *dict.fromkeys(file for place in named for file in _there(path.parent, place)))
+    named = dict.fromkeys(_named_locations(model))
+    return (
+        path,
+        *dict.fromkeys(file for place in named for file in _existing_file(path.parent, place)),
+    )
 
 
-def _there(folder: Path, place: str) -> tuple[Path, ...]:
+def _existing_file(folder: Path, place: str) -> tuple[Path, ...]:
     try:
-        return (beside(folder, place),)
-    except ValueError:  # nothing reads it, so it is no part of the model
+        return (resolve_external_path(folder, place),)
+    except ValueError:  # reading the model refuses such a path
         return ()
 
 
-def _places(model: onnx.ModelProto) -> Iterator[str]:
+def _named_locations(model: onnx.ModelProto) -> Iterator[str]:
     graphs = [model.graph]
-    nodes = chain(_nodes(model.graph, graphs), *(_nodes(f, graphs) for f in model.functions))
+    nodes = chain(
+        _all_nodes(model.graph, graphs), *(_all_nodes(f, graphs) for f in model.functions)
+    )
     attributes = [a for node in nodes for a in node.attribute]
     tensors = chain(*((a.t, *a.tensors) for a in attributes), *(g.initializer for g in graphs))
     sparse = chain(*((a.sparse_tensor, *a.sparse_tensors) for a in attributes))
@@ -39,14 +44,13 @@ def _places(model: onnx.ModelProto) -> Iterator[str]:
             yield from (e.value for e in tensor.external_data if e.key == "location")
 
 
-def _nodes(
+def _all_nodes(
     holder: onnx.GraphProto | onnx.FunctionProto, graphs: list[onnx.GraphProto]
 ) -> Iterator[onnx.NodeProto]:
-    """Yields the nodes of a graph or function and of all within, whose graphs are added to the
-    list."""
+    """Yields all nodes of a graph or function; appends the subgraphs inside to `graphs`."""
     for node in holder.node:
         yield node
         for attribute in node.attribute:
             for inner in ([attribute.g] if attribute.HasField("g") else []) + [*attribute.graphs]:
                 graphs.append(inner)
-                yield from _nodes(inner, graphs)
+                yield from _all_nodes(inner, graphs)

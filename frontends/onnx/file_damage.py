@@ -9,17 +9,17 @@ from typing import Protocol
 
 import onnx
 
-_DEEPEST = 100
-"""So many messages within one another are read by protobuf."""
-_MOST = 1 << 20
-"""Fields that are looked at."""
-_VARINT, _EIGHT, _SIZED, _FOUR = 0, 1, 2, 5
-"""Wire types; 3 and 4 are those of groups, which ONNX never had."""
-_FIXED = {_EIGHT: 8, _FOUR: 4}
+_MAX_DEPTH = 100
+"""Nested messages that protobuf reads."""
+_MAX_FIELDS = 1 << 20
+"""Fields that are walked before the search is given up."""
+_VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
+"""Wire types of protobuf; 3 and 4 are groups, which ONNX never used."""
+_FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
 
 
 class _Field(Protocol):
-    """What protobuf knows of a field."""
+    """Protobuf's descriptor of a field."""
 
     name: str
     is_repeated: bool
@@ -27,29 +27,29 @@ class _Field(Protocol):
 
 
 class _Message(Protocol):
-    """What protobuf knows of a message."""
+    """Protobuf's descriptor of a message."""
 
     fields_by_number: dict[int, _Field]
 
 
 class _DamagedError(Exception):
-    """A place in a message, and what is wrong there."""
+    """A field by its path in the model, and what is wrong with it."""
 
     def __init__(self, place: str, what: str) -> None:
         super().__init__(what)
-        self.place = place
+        self.path = place
         self.what = what
 
 
-def damage(data: bytes | mmap.mmap) -> tuple[str, str]:
-    """Returns the place in the model and what is wrong there, as far as it is known."""
-    walk = _Walk(data)
+def locate_damage(data: bytes | mmap.mmap) -> tuple[str, str]:
+    """Returns the path of the damaged field and what is wrong with it, as far as it is known."""
+    walk = _MessageWalker(data)
     try:
         walk.message(onnx.ModelProto.DESCRIPTOR, 0, len(data), "", 0)
     except _DamagedError as error:
-        if walk.known:
-            whole = "" if error.place else "the file "
-            return error.place, f"{whole}is damaged: {error.what}"
+        if walk.known_fields:
+            whole = "" if error.path else "the file "
+            return error.path, f"{whole}is damaged: {error.what}"
         return "", "is no ONNX model: its first bytes are no field of one"
     except RecursionError:
         pass
@@ -57,80 +57,83 @@ def damage(data: bytes | mmap.mmap) -> tuple[str, str]:
 
 
 @dataclass(slots=True)
-class _Walk:
-    """Goes through the fields of messages until one does not fit."""
+class _MessageWalker:
+    """Walks the fields of a model until one does not fit into its message."""
 
     data: bytes | mmap.mmap
-    known: int = 0
-    """Fields of ONNX that were whole, or are messages of it."""
-    seen: int = 0
+    known_fields: int = 0
+    """Fields of ONNX that were complete: none means that the file is something else."""
+    fields_seen: int = 0
 
-    def message(self, kind: _Message, at: int, end: int, place: str, depth: int) -> None:
-        """Reads a message; _DamagedError at the innermost place that does not fit."""
-        if depth > _DEEPEST:
+    def message(self, message: _Message, at: int, end: int, place: str, depth: int) -> None:
+        """Walks a message; raises _DamagedError at the innermost field that does not fit."""
+        if depth > _MAX_DEPTH:
             raise _DamagedError(
-                _outer(place), f"more than {_DEEPEST} messages are in one another, at byte {at}"
+                _outermost_messages(place),
+                f"more than {_MAX_DEPTH} messages are in one another, at byte {at}",
             )
         counts: Counter[str] = Counter()
         while at < end:
-            self.seen += 1
-            if self.seen > _MOST:
+            self.fields_seen += 1
+            if self.fields_seen > _MAX_FIELDS:
                 return
             start = at
-            key, at = self.number(at, end, place)
+            key, at = self.varint(at, end, place)
             if not key >> 3:
                 raise _DamagedError(place, f"no field begins at byte {start}")
-            row, wire = kind.fields_by_number.get(key >> 3), key & 7
+            field, wire = message.fields_by_number.get(key >> 3), key & 7
             inner = place
-            if row is not None:
-                index = f"[{counts[row.name]}]" if row.is_repeated else ""
-                inner = f"{place}.{row.name}{index}".lstrip(".")
-                counts[row.name] += 1
-            at = self.content(row, wire, at, end, (place, inner, start), depth)
-            self.known += row is not None
+            if field is not None:
+                index = f"[{counts[field.name]}]" if field.is_repeated else ""
+                inner = f"{place}.{field.name}{index}".lstrip(".")
+                counts[field.name] += 1
+            at = self.end_of_content(field, wire, at, end, (place, inner, start), depth)
+            self.known_fields += field is not None
 
-    def content(
+    def end_of_content(
         self,
-        row: _Field | None,
+        field: _Field | None,
         wire: int,
         at: int,
         end: int,
         places: tuple[str, str, int],
         depth: int,
     ) -> int:
-        """Where a field's content ends, which is read too where it is a message."""
+        """Returns where a field's content ends; walks the content if it is a message."""
         place, inner, start = places
         if wire == _VARINT:
-            return self.number(at, end, inner)[1]
-        if wire in _FIXED:
-            size = _FIXED[wire]
-        elif wire == _SIZED:
-            size, at = self.number(at, end, inner)
+            return self.varint(at, end, inner)[1]
+        if wire in _FIXED_SIZES:
+            size = _FIXED_SIZES[wire]
+        elif wire == _LENGTH_DELIMITED:
+            size, at = self.varint(at, end, inner)
         else:
             raise _DamagedError(place, f"no field begins at byte {start}")
         last = at + size
         if last > end and place:
             raise _DamagedError(inner, f"it goes on to byte {last}, {place} ends at {end}")
-        below = row.message_type if row is not None and wire == _SIZED else None
+        below = field.message_type if field is not None and wire == _LENGTH_DELIMITED else None
         if below is not None:
-            self.known += 1
+            self.known_fields += 1
         if below is not None and last <= len(self.data):
             self.message(below, at, last, inner, depth + 1)
         elif last > len(self.data):
-            self.cut(below, (at, last), inner, depth)
+            self.report_truncation(below, (at, last), inner, depth)
         return last
 
-    def cut(self, kind: _Message | None, ends: tuple[int, int], place: str, depth: int) -> None:
-        """Tells of a field that continues after the end of the file."""
+    def report_truncation(
+        self, message: _Message | None, ends: tuple[int, int], place: str, depth: int
+    ) -> None:
+        """Raises _DamagedError for a field that continues after the end of the file."""
         at, last = ends
-        if kind is not None:
-            self.message(kind, at, last, place, depth + 1)
+        if message is not None:
+            self.message(message, at, last, place, depth + 1)
         raise _DamagedError(
             place, f"the file ends at byte {len(self.data)}, this goes on to {last}"
         )
 
-    def number(self, at: int, end: int, place: str) -> tuple[int, int]:
-        """Returns a number of up to ten bytes, and what comes after it."""
+    def varint(self, at: int, end: int, place: str) -> tuple[int, int]:
+        """Returns a varint of up to ten bytes, and the offset after it."""
         value = shift = 0
         start = at
         while True:
@@ -148,6 +151,6 @@ class _Walk:
                 raise _DamagedError(place, f"the number at byte {start} has more than 64 bits")
 
 
-def _outer(place: str) -> str:
-    """Returns the place without most of the messages that are in one another."""
+def _outermost_messages(place: str) -> str:
+    """Returns the first four parts of a path."""
     return ".".join(place.split(".")[:4])

@@ -18,54 +18,54 @@ from onnx import inliner
 
 from qir.errors import InputError
 from qir.ir.dtype import STRING
-from qir.ir.lazy_arrays import Held, Parts, lying
-from qir.ir.lazy_arrays import few as few_elements
+from qir.ir.lazy_arrays import ArrayData, LazyArray, file_array
+from qir.ir.lazy_arrays import is_small as few_elements
 from qir.ir.types import Array, TensorType
-from qir.profiles import unpacked_later
+from qir.profiles import lazy_unpack
 
-from .calls import OLDEST, bind
-from .elements import Room, check_size, element, stored_size, to_array
-from .faults import fault
-from .file_damage import damage
-from .functions import DOMAIN, Custom, customs, written_out
-from .wire import split
+from .calls import OLDEST_OPSET, specialize_calls
+from .elements import SparseBudget, check_size, dtype_of_number, stored_size, to_array
+from .faults import input_error
+from .file_damage import locate_damage
+from .functions import QIR_DOMAIN, QuantFunction, inlined_size, quant_functions
+from .wire import split_message
 
-_LIMIT = (1 << 31) - 1
-STILL = 64 << 20
-"""Files of so many bytes are read part by part as long as somebody needs them."""
-_APART = 1 << 20
-"""Files of so many bytes are worth reading with their tensors apart."""
-_MOST_NODES = 1 << 20
-"""Operators that functions may grow to."""
+_MAX_FILE_BYTES = (1 << 31) - 1
+LAZY_FILE_BYTES = 64 << 20
+"""From this size on, tensors of a model file are read from disk when they are needed."""
+_SPLIT_FILE_BYTES = 1 << 20
+"""From this size on, large tensors are left out of the message that protobuf parses."""
+_MAX_INLINED_NODES = 1 << 20
+"""Operators of a model whose functions are inlined, at most."""
 
 
 @dataclass(frozen=True, slots=True)
-class Large:
-    """A tensor of the file whose data are not in the message, but at this place of the file."""
+class LargeTensor:
+    """A tensor whose data were left out of the parsed message; its bytes in the file."""
 
     proto: onnx.TensorProto
     offset: int
-    length: int
+    size: int
 
 
-class Still:
-    """A large model file that stays open, and whose tensors are read part by part.
+class OpenModelFile:
+    """A large model file that stays open, so that parts of its tensors can be read later.
 
-    InputError where somebody writes to it meanwhile; it may be replaced, or taken away.
+    It may be renamed or deleted meanwhile; reads raise InputError after a write to it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
-        self._state = self._seen()
+        self._state = self._size_and_mtime()
 
-    def _seen(self) -> tuple[int, int]:
+    def _size_and_mtime(self) -> tuple[int, int]:
         found = os.fstat(self._file)
         return found.st_size, found.st_mtime_ns
 
     def read(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """Returns the bytes from one place to another."""
+        """Returns the bytes from offset `start` to offset `stop`."""
         out = np.empty(stop - start, np.uint8)
         done = 0
         while done < out.size:
@@ -73,143 +73,163 @@ class Still:
             if not count:
                 break
             done += count
-        if done < out.size or self._seen() != self._state:
-            raise fault(self.path, "", "was changed after it was read; load it again")
+        if done < out.size or self._size_and_mtime() != self._state:
+            raise input_error(self.path, "", "was changed after it was read; load it again")
         return out
 
-    def array(self, tensor: Large, name: str) -> Array:
-        """Returns a tensor; raises ValueError where its size is not that of its shape."""
-        proto, kind = tensor.proto, element(tensor.proto.data_type)
-        shape, few = tuple(proto.dims), kind.bits in (2, 4)
-        apart = not few and kind.carrier.itemsize * 8 != kind.bits
-        if few_elements(shape) or apart or proto.HasField("segment"):
-            return _cut(tensor, self.path, name)
-        check_size(kind, shape, tensor.length)
-        if few:
-            held = self._parts((tensor.length,), np.dtype(np.uint8), tensor.offset)
-            return Array(unpacked_later(held, kind, shape), TensorType(shape, kind), name)
-        return Array(self._parts(shape, kind.carrier, tensor.offset), TensorType(shape, kind), name)
+    def array(self, tensor: LargeTensor, name: str) -> Array:
+        """Returns a tensor, read lazily; raises ValueError if its size and shape do not agree."""
+        proto, dtype = tensor.proto, dtype_of_number(tensor.proto.data_type)
+        shape, is_packed = tuple(proto.dims), dtype.bits in (2, 4)
+        is_wide = not is_packed and dtype.carrier.itemsize * 8 != dtype.bits
+        if few_elements(shape) or is_wide or proto.HasField("segment"):
+            return _read_large_tensor(tensor, self.path, name)
+        check_size(dtype, shape, tensor.size)
+        if is_packed:
+            lazy = self._lazy_array((tensor.size,), np.dtype(np.uint8), tensor.offset)
+            return Array(lazy_unpack(lazy, dtype, shape), TensorType(shape, dtype), name)
+        return Array(
+            self._lazy_array(shape, dtype.carrier, tensor.offset), TensorType(shape, dtype), name
+        )
 
-    def _parts(self, shape: tuple[int, ...], carrier: np.dtype[np.generic], start: int) -> Parts:
+    def _lazy_array(
+        self, shape: tuple[int, ...], carrier: np.dtype[np.generic], start: int
+    ) -> LazyArray:
         size = carrier.itemsize
 
         def read(first: int, last: int) -> NDArray[np.generic]:
             return self.read(start + first * size, start + last * size).view(carrier)
 
-        return Parts(shape, carrier, None, None, read)
+        return LazyArray(shape, carrier, None, None, read)
 
 
-Stored: TypeAlias = "onnx.TensorProto | Large | Array"
+StoredTensor: TypeAlias = "onnx.TensorProto | LargeTensor | Array"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A parsed model, where it is, and the version of each operator set it names."""
+    """A parsed model, its path, and the version of each operator set that it imports."""
 
     path: Path
     proto: onnx.ModelProto
     opsets: dict[str, int]
-    places: Mapping[int, tuple[int, int]]
-    """Where the data of large initializers are in the file, which the message does not hold."""
-    customs: Mapping[str, Custom]
-    """Functions that stand for maps."""
-    room: Room = field(default_factory=Room)
-    functions: tuple[str, ...] = ()
-    """The others, which were written out."""
-    still: Still | None = None
-    """The file, where it is so large that its tensors are read when they are asked for."""
+    data_spans: Mapping[int, tuple[int, int]]
+    """Offset and size of the data of large initializers, by index; the message lacks them."""
+    quant_functions: Mapping[str, QuantFunction]
+    """Local functions that stand for quantize and dequantize (`functions.py`)."""
+    sparse_budget: SparseBudget = field(default_factory=SparseBudget)
+    inlined_functions: tuple[str, ...] = ()
+    """Names of the other functions, which were inlined."""
+    open_file: OpenModelFile | None = None
+    """The open file, if it is so large that its tensors are read lazily."""
 
-    def initializers(self) -> list[Stored]:
-        """Returns the tensors of the model's graph, the large ones apart from the message."""
-        places = self.places
+    def initializers(self) -> list[StoredTensor]:
+        """Returns the initializers of the model's graph, in order."""
+        places = self.data_spans
         found = enumerate(self.proto.graph.initializer)
-        return [Large(t, *places[i]) if i in places else t for i, t in found]
+        return [LargeTensor(t, *places[i]) if i in places else t for i, t in found]
 
-    def array(self, tensor: onnx.TensorProto | Large, name: str) -> Array:
-        """Returns a tensor's elements, from the file or next to it; raises InputError where they do
-        not fit."""
+    def array(self, tensor: onnx.TensorProto | LargeTensor, name: str) -> Array:
+        """Returns a tensor, from the model file or from external data; raises InputError if its
+        data
+        are missing or do not fit."""
         place = f"tensor {name or '(no name)'}"
         try:
-            if isinstance(tensor, Large) and self.still is not None:
-                return self.still.array(tensor, name)
-            if isinstance(tensor, Large):
-                return _cut(tensor, self.path, name)
+            if isinstance(tensor, LargeTensor) and self.open_file is not None:
+                return self.open_file.array(tensor, name)
+            if isinstance(tensor, LargeTensor):
+                return _read_large_tensor(tensor, self.path, name)
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                return _fetch(tensor, self.path.parent, name)
+                return _read_external_tensor(tensor, self.path.parent, name)
             return to_array(tensor, name)
         except (ValueError, TypeError, OverflowError, MemoryError) as error:
-            raise fault(self.path, place, str(error) or type(error).__name__) from error
+            raise input_error(self.path, place, str(error) or type(error).__name__) from error
         except OSError as error:
-            raise fault(self.path, place, error.strerror or "cannot be read") from error
+            raise input_error(self.path, place, error.strerror or "cannot be read") from error
 
 
 def read_model(path: Path) -> ModelFile:
-    """Reads a model; raises InputError if it is none, naming the file."""
-    data, places = _read(path)
-    still = Still(path) if places and path.stat().st_size >= STILL else None
+    """Reads a model file and inlines its functions; raises InputError if it is no ONNX model."""
+    data, places = _read_message(path)
+    still = OpenModelFile(path) if places and path.stat().st_size >= LAZY_FILE_BYTES else None
     proto = _parse(path, data)
     graph = proto.graph
     if not proto.HasField("graph") or not (graph.output or graph.node or graph.name):
-        raise fault(path, "", "is no ONNX model: it holds no graph")
-    known = customs(proto.functions)
-    others = tuple(f.name for f in proto.functions if f.domain != DOMAIN or f.name not in known)
+        raise input_error(path, "", "is no ONNX model: it holds no graph")
+    quant_functions_by_name = quant_functions(proto.functions)
+    others = tuple(
+        f.name
+        for f in proto.functions
+        if f.domain != QIR_DOMAIN or f.name not in quant_functions_by_name
+    )
     if others:
         _opsets(path, proto)
-        _bounded(path, proto, known)
+        _check_inlined_size(path, proto, quant_functions_by_name)
         try:
-            bind(proto, known, _LIMIT)
-            _bounded(path, proto, known)
-            kept = [(DOMAIN, name) for name in known]
-            proto = inliner.inline_selected_functions(proto, kept, exclude=True)
+            specialize_calls(proto, quant_functions_by_name, _MAX_FILE_BYTES)
+            _check_inlined_size(path, proto, quant_functions_by_name)
+            not_inlined = [(QIR_DOMAIN, name) for name in quant_functions_by_name]
+            proto = inliner.inline_selected_functions(proto, not_inlined, exclude=True)
         except InputError:
             raise
         except Exception as error:  # whatever the library raises, the file is at fault
             said = "a text in them is not UTF-8" if isinstance(error, UnicodeError) else error
-            raise fault(path, "functions", f"cannot be written out: {said}") from error
+            raise input_error(path, "functions", f"cannot be written out: {said}") from error
     opsets = _opsets(path, proto)
-    return ModelFile(path, proto, opsets, places, known, functions=others, still=still)
+    return ModelFile(
+        path,
+        proto,
+        opsets,
+        places,
+        quant_functions_by_name,
+        inlined_functions=others,
+        open_file=still,
+    )
 
 
-def naming(path: Path) -> onnx.ModelProto | None:
-    """Returns a model that may name external data, its own large tensors left out; else nothing."""
-    data, _ = _read(path)
+def parse_if_external_data(path: Path) -> onnx.ModelProto | None:
+    """Returns the model without its large tensors if it may name external data, else None."""
+    data, _ = _read_message(path)
+    # `location` is a key of each external_data entry. Without it, parsing can be left out.
     return _parse(path, data) if b"location" in data else None
 
 
-def _bounded(path: Path, proto: onnx.ModelProto, known: Mapping[str, Custom]) -> None:
-    count, size = written_out(proto, known)
-    if count > _MOST_NODES or size > _LIMIT:
+def _check_inlined_size(
+    path: Path, proto: onnx.ModelProto, known: Mapping[str, QuantFunction]
+) -> None:
+    count, size = inlined_size(proto, known)
+    if count > _MAX_INLINED_NODES or size > _MAX_FILE_BYTES:
         said = f"written out they are {count} operators of {size} bytes"
-        raise fault(path, "functions", f"{said}; {_MOST_NODES} of 2 GiB are read")
+        raise input_error(path, "functions", f"{said}; {_MAX_INLINED_NODES} of 2 GiB are read")
 
 
-def _read(path: Path) -> tuple[bytes, Mapping[int, tuple[int, int]]]:
-    """Returns the message, and where the data are that were left out of it."""
+def _read_message(path: Path) -> tuple[bytes, Mapping[int, tuple[int, int]]]:
+    """Returns the bytes to parse, and the spans of the tensor data that they lack."""
     try:
         if path.is_dir():
-            raise fault(path, "", "is a folder; name a file")
+            raise input_error(path, "", "is a folder; name a file")
         if not path.exists():
-            raise fault(path, "", "does not exist")
-        if (size := path.stat().st_size) > _LIMIT:
-            raise fault(path, "", f"holds {size} bytes; an ONNX file ends at 2 GiB")
+            raise input_error(path, "", "does not exist")
+        if (size := path.stat().st_size) > _MAX_FILE_BYTES:
+            raise input_error(path, "", f"holds {size} bytes; an ONNX file ends at 2 GiB")
         if not path.is_file():  # a pipe or a device, which may never end
-            return _piped(path), {}
-        if size >= _APART and (found := split(path)) is not None:
-            return found.message, found.places
+            return _read_pipe(path), {}
+        if size >= _SPLIT_FILE_BYTES and (found := split_message(path)) is not None:
+            return found.message, found.data_spans
         data = path.read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise fault(path, "", f"cannot be read: {reason}") from error
+        raise input_error(path, "", f"cannot be read: {reason}") from error
     if not data:
-        raise fault(path, "", "is empty")
+        raise input_error(path, "", "is empty")
     return data, {}
 
 
-def _piped(path: Path) -> bytes:
+def _read_pipe(path: Path) -> bytes:
     with path.open("rb") as stream:
-        data = stream.read(_LIMIT + 1)
-    if not data or len(data) > _LIMIT:
-        raise fault(
+        data = stream.read(_MAX_FILE_BYTES + 1)
+    if not data or len(data) > _MAX_FILE_BYTES:
+        raise input_error(
             path, "", "does not end before 2 GiB, as an ONNX file does" if data else "is empty"
         )
     return data
@@ -219,18 +239,18 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
     try:
         return onnx.load_model_from_string(data)
     except Exception as error:  # protobuf's own error, which is not onnx's to import
-        raise fault(path, *_damage(path, data)) from error
+        raise input_error(path, *_locate_damage(path, data)) from error
 
 
-def _damage(path: Path, data: bytes) -> tuple[str, str]:
-    """Where the file is damaged: the whole, of which the message may be a part."""
+def _locate_damage(path: Path, data: bytes) -> tuple[str, str]:
+    """Returns the damaged field and what is wrong, by the file itself rather than the message."""
     if not path.is_file() or not data:
-        return damage(data)
+        return locate_damage(data)
     with (
         path.open("rb") as stream,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as held,
     ):
-        return damage(held)
+        return locate_damage(held)
 
 
 def _opsets(path: Path, proto: onnx.ModelProto) -> dict[str, int]:
@@ -239,67 +259,73 @@ def _opsets(path: Path, proto: onnx.ModelProto) -> dict[str, int]:
     for entry in proto.opset_import:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
         if found.setdefault(domain, entry.version) != entry.version:
-            raise fault(path, "opset_import", f"two versions of domain {domain or 'ai.onnx'!r}")
-        if entry.version > _LIMIT or entry.version < 1:
-            raise fault(path, "opset_import", f"version {entry.version} of {domain or 'ai.onnx'!r}")
+            raise input_error(
+                path, "opset_import", f"two versions of domain {domain or 'ai.onnx'!r}"
+            )
+        if entry.version > _MAX_FILE_BYTES or entry.version < 1:
+            raise input_error(
+                path, "opset_import", f"version {entry.version} of {domain or 'ai.onnx'!r}"
+            )
     if not found:
-        raise fault(path, "opset_import", "names no operator set")
-    if "" in found and not OLDEST <= found[""] <= newest:
-        raise fault(path, "", f"uses opset {found['']}; {OLDEST} to {newest} are read")
+        raise input_error(path, "opset_import", "names no operator set")
+    if "" in found and not OLDEST_OPSET <= found[""] <= newest:
+        raise input_error(path, "", f"uses opset {found['']}; {OLDEST_OPSET} to {newest} are read")
     return found
 
 
-def _cut(tensor: Large, path: Path, name: str) -> Array:
-    """Returns a large tensor of the file, read at once into the place where it stays."""
-    proto, size = tensor.proto, tensor.length
-    kind, shape = element(proto.data_type), tuple(proto.dims)
-    few = kind.bits in (2, 4) and not few_elements(shape)
-    if not (few or kind.carrier.itemsize * 8 == kind.bits) or proto.HasField("segment"):
+def _read_large_tensor(tensor: LargeTensor, path: Path, name: str) -> Array:
+    """Returns a large tensor of the file, read directly into its array."""
+    proto, size = tensor.proto, tensor.size
+    dtype, shape = dtype_of_number(proto.data_type), tuple(proto.dims)
+    is_packed = dtype.bits in (2, 4) and not few_elements(shape)
+    if not (is_packed or dtype.carrier.itemsize * 8 == dtype.bits) or proto.HasField("segment"):
         with path.open("rb") as stream:
             stream.seek(tensor.offset)
-            whole = onnx.TensorProto()
-            whole.CopyFrom(proto)
-            whole.raw_data = stream.read(size)
-        return to_array(whole, name)
-    check_size(kind, shape, size)
+            complete = onnx.TensorProto()
+            complete.CopyFrom(proto)
+            complete.raw_data = stream.read(size)
+        return to_array(complete, name)
+    check_size(dtype, shape, size)
     read = np.fromfile(path, np.uint8, size, offset=tensor.offset)
     if read.size != size:
         raise ValueError("the file was changed while it was read")
     read.flags.writeable = False
-    if few:
-        return Array(unpacked_later(read, kind, shape), TensorType(shape, kind), name)
-    return Array(read.view(kind.carrier).reshape(shape), TensorType(shape, kind), name)
+    if is_packed:
+        return Array(lazy_unpack(read, dtype, shape), TensorType(shape, dtype), name)
+    return Array(read.view(dtype.carrier).reshape(shape), TensorType(shape, dtype), name)
 
 
-def _fetch(tensor: onnx.TensorProto, folder: Path, name: str) -> Array:
-    """Returns a tensor next to the model: mapped, so that its pages come when they are read."""
+def _read_external_tensor(tensor: onnx.TensorProto, folder: Path, name: str) -> Array:
+    """Returns a tensor of an external data file, memory-mapped: pages are loaded on access."""
     entries = {e.key: e.value for e in tensor.external_data}
-    place = entries.get("location", "")
-    file = beside(folder, place)
-    kind, shape = element(tensor.data_type), tuple(tensor.dims)
-    if kind == STRING:
-        raise ValueError(f"its texts are at {place!r}; texts are held in the model itself")
-    offset = _number(entries, "offset", 0)
-    length = _number(entries, "length", stored_size(kind, shape))
-    if length != stored_size(kind, shape) and not length:  # onnxruntime reads it whole
-        wanted = f"{list(shape)} of {kind} takes {stored_size(kind, shape)} bytes"
+    location = entries.get("location", "")
+    file = resolve_external_path(folder, location)
+    dtype, shape = dtype_of_number(tensor.data_type), tuple(tensor.dims)
+    if dtype == STRING:
+        raise ValueError(f"its texts are at {location!r}; texts are held in the model itself")
+    offset = _byte_count(entries, "offset", 0)
+    length = _byte_count(entries, "length", stored_size(dtype, shape))
+    if length != stored_size(dtype, shape) and not length:  # onnxruntime reads it whole
+        wanted = f"{list(shape)} of {dtype} takes {stored_size(dtype, shape)} bytes"
         raise ValueError(f"its length is 0, where {wanted}; state that, or none")
-    held = file.stat().st_size
-    if offset + length > held:
-        raise ValueError(f"bytes {offset} to {offset + length} of {place!r}, which holds {held}")
-    size = kind.carrier.itemsize
-    check_size(kind, shape, length)
-    few = kind.bits in (2, 4) and not few_elements(shape)
-    data: Held
-    if length and (few or kind.bits >= 8):
+    file_size = file.stat().st_size
+    if offset + length > file_size:
+        raise ValueError(
+            f"bytes {offset} to {offset + length} of {location!r}, which holds {file_size}"
+        )
+    size = dtype.carrier.itemsize
+    check_size(dtype, shape, length)
+    is_packed = dtype.bits in (2, 4) and not few_elements(shape)
+    data: ArrayData
+    if length and (is_packed or dtype.bits >= 8):
         mapped = np.asarray(np.memmap(file, np.uint8, "r", offset, (length,)))
-        if few:
-            data = unpacked_later(mapped, kind, shape)
+        if is_packed:
+            data = lazy_unpack(mapped, dtype, shape)
         elif offset % size == 0:
-            data = mapped.view(kind.carrier).reshape(shape)
+            data = mapped.view(dtype.carrier).reshape(shape)
         else:
-            data = lying(np.ndarray(shape, kind.carrier, mapped))
-        return Array(data, TensorType(shape, kind), name)
+            data = file_array(np.ndarray(shape, dtype.carrier, mapped))
+        return Array(data, TensorType(shape, dtype), name)
     with file.open("rb") as stream:
         stream.seek(offset)
         read = stream.read(length)
@@ -308,8 +334,8 @@ def _fetch(tensor: onnx.TensorProto, folder: Path, name: str) -> Array:
     return to_array(out, name)
 
 
-def _number(entries: Mapping[str, str], key: str, default: int) -> int:
-    """Returns how many bytes an entry says; raises ValueError for what is no number."""
+def _byte_count(entries: Mapping[str, str], key: str, default: int) -> int:
+    """Returns an `offset` or `length` of external data; raises ValueError for no byte count."""
     said = entries.get(key)
     if said is None:
         return default
@@ -320,27 +346,32 @@ def _number(entries: Mapping[str, str], key: str, default: int) -> int:
     return int(said)
 
 
-def beside(folder: Path, place: str) -> Path:
-    """Returns the file of data at a place in a model's folder; raises ValueError for what may not
-    be one."""
-    parts = PurePosixPath(place.replace("\\", "/"))
-    if not place or "\0" in place or parts.is_absolute() or ".." in parts.parts:
-        raise ValueError(f"its data are at {place!r}, which is not inside the model's folder")
-    if "\\" in place:
-        raise ValueError(f"its data are at {place!r}; folders in a model's paths end in '/'")
-    home = folder.resolve()
+def resolve_external_path(folder: Path, location: str) -> Path:
+    """Returns the path of an external data file.
+
+    Models are untrusted. ValueError for absolute paths, `..`, links that lead out of the model's
+    folder, hard links, devices and pipes, by which a model could read other files of the system.
+    """
+    parts = PurePosixPath(location.replace("\\", "/"))
+    if not location or "\0" in location or parts.is_absolute() or ".." in parts.parts:
+        raise ValueError(f"its data are at {location!r}, which is not inside the model's folder")
+    if "\\" in location:
+        raise ValueError(f"its data are at {location!r}; folders in a model's paths end in '/'")
+    root = folder.resolve()
     try:
-        file = (home / parts).resolve()
+        file = (root / parts).resolve()
     except (OSError, RuntimeError) as error:  # links in a circle, names that are too long
-        raise ValueError(f"its data at {place!r} cannot be found: no such path") from error
-    if not file.is_relative_to(home):
-        raise ValueError(f"its data at {place!r} lead out of the model's folder")
-    if file.is_dir() or place.rpartition("/")[2] in ("", "."):
-        raise ValueError(f"its data are at {place!r}, which is a folder; name a file")
+        raise ValueError(f"its data at {location!r} cannot be found: no such path") from error
+    if not file.is_relative_to(root):
+        raise ValueError(f"its data at {location!r} lead out of the model's folder")
+    if file.is_dir() or location.rpartition("/")[2] in ("", "."):
+        raise ValueError(f"its data are at {location!r}, which is a folder; name a file")
     if not file.exists():
-        raise ValueError(f"its data file {place!r} is not there")
+        raise ValueError(f"its data file {location!r} is not there")
     if not file.is_file():
-        raise ValueError(f"its data are at {place!r}, which is no regular file but a pipe or such")
-    if file.stat().st_nlink > 1:  # it may be any file of the system
-        raise ValueError(f"its data file {place!r} has another name (a hard link); copy it")
+        raise ValueError(
+            f"its data are at {location!r}, which is no regular file but a pipe or such"
+        )
+    if file.stat().st_nlink > 1:  # a hard link may be any file of the system
+        raise ValueError(f"its data file {location!r} has another name (a hard link); copy it")
     return file

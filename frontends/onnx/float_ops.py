@@ -1,4 +1,4 @@
-"""Ops that compute, on floats."""
+"""Convolutions, products, arithmetic, softmax, batch norm and casts, on floats."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from qir.ir.dtype import DType
 from qir.ir.types import Array
 from qir.ledger import Change
 
-from .elements import FLOATS, element
-from .faults import refusal
+from .elements import FLOATS, dtype_of_number
+from .elementwise_ops import keep_unless_floats
+from .faults import refused_error
 from .op import KeepOperator, OnnxOp
 from .reader import OnnxReader
-from .windows import pads
+from .windows import explicit_pads
 
-_INTEGERS = frozenset(("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"))
-_SOFTMAX = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
+_INTEGER_DTYPES = frozenset(("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"))
+_SOFTMAX_OPS = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
 
 
 def conv(reader: OnnxReader, op: OnnxOp) -> None:
-    """Conv along one, two or three axes; others are kept."""
+    """Conv along one, two or three axes."""
     x, w = (reader.type_of(op, op.input(i)).shape for i in (0, 1))
     if not 3 <= len(x) == len(w) <= 5:
         raise KeepOperator
@@ -31,24 +32,29 @@ def conv(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def conv_attrs(op: OnnxOp, size: Shape, w: Shape) -> dict[str, Attr]:
-    """Returns the attributes of a convolution; Keep or InputError as `pads` and the kernel say."""
+    """Returns the attributes of a convolution.
+
+    Raises KeepOperator for `auto_pad` of open sizes, InputError where kernel_shape and w differ.
+    """
     axes, found = len(w) - 2, op.integers("kernel_shape", ())
     kernel = tuple(d for d in w[2:] if isinstance(d, int))
     if found and len(kernel) == axes and found != kernel:
-        raise op.fail(f"kernel_shape is {'x'.join(map(str, found))}, but w {'x'.join(map(str, w))}")
+        raise op.error(
+            f"kernel_shape is {'x'.join(map(str, found))}, but w {'x'.join(map(str, w))}"
+        )
     if len(kernel) != axes and op.text("auto_pad", "NOTSET").startswith("SAME"):
         raise KeepOperator
     stride, dilation = (op.integers(n, (1,) * axes) for n in ("strides", "dilations"))
     return {
         "stride": stride,
-        "pad": pads(op, size, kernel, stride, dilation, axes),
+        "pad": explicit_pads(op, size, kernel, stride, dilation, axes),
         "dilation": dilation,
         "groups": op.integer("group", 1),
     }
 
 
 def conv_transpose(reader: OnnxReader, op: OnnxOp) -> None:
-    """ConvTranspose along one, two or three axes, its pads explicit."""
+    """ConvTranspose along one to three axes with explicit padding; automatic padding is kept."""
     x, w = (reader.type_of(op, op.input(i)).shape for i in (0, 1))
     explicit = op.text("auto_pad", "NOTSET") in ("NOTSET", "VALID")
     if not 3 <= len(x) == len(w) <= 5 or op.attribute("output_shape") or not explicit:
@@ -61,34 +67,28 @@ def conv_transpose(reader: OnnxReader, op: OnnxOp) -> None:
 
 def matmul(reader: OnnxReader, op: OnnxOp) -> None:
     """MatMul."""
-    _only_floats(reader, op)
+    keep_unless_floats(reader, op)
     a, b = (reader.value(op, n) for n in op.inputs)
     reader.add(op, "matmul", {"a": a, "b": b})
 
 
 def gemm(reader: OnnxReader, op: OnnxOp) -> None:
     """Gemm."""
-    _only_floats(reader, op)
+    keep_unless_floats(reader, op)
     operands = {s: reader.value(op, n) for s, n in zip("abc", op.inputs, strict=False)}
     attrs: dict[str, Attr] = {
-        "alpha": op.real("alpha", 1.0),
-        "beta": op.real("beta", 1.0),
+        "alpha": op.floating("alpha", 1.0),
+        "beta": op.floating("beta", 1.0),
         "trans_a": op.integer("transA", 0) != 0,
         "trans_b": op.integer("transB", 0) != 0,
     }
     reader.add(op, "gemm", operands, attrs)
 
 
-def _only_floats(reader: OnnxReader, op: OnnxOp) -> None:
-    for name in op.inputs:
-        if name and not reader.type_of(op, name).dtype.is_float:
-            raise KeepOperator
-
-
 def binary(reader: OnnxReader, op: OnnxOp) -> None:
-    """Add, Sub, Mul and Div; integers keep the low bits, and are cut toward zero by Div."""
+    """Add, Sub, Mul and Div; integers wrap, and Div truncates them toward zero."""
     kinds = {reader.type_of(op, n).dtype.name for n in op.inputs}
-    if not kinds <= FLOATS and not kinds <= _INTEGERS:
+    if not kinds <= FLOATS and not kinds <= _INTEGER_DTYPES:
         raise KeepOperator
     a, b = [reader.value(op, n) for n in op.inputs]
     reader.add(op, op.type.lower(), {"a": a, "b": b})
@@ -96,30 +96,30 @@ def binary(reader: OnnxReader, op: OnnxOp) -> None:
 
 def unary(reader: OnnxReader, op: OnnxOp) -> None:
     """Relu and Sigmoid."""
-    _only_floats(reader, op)
+    keep_unless_floats(reader, op)
     reader.add(op, op.type.lower(), {"x": reader.value(op, op.input(0))})
 
 
 def clip(reader: OnnxReader, op: OnnxOp) -> None:
-    """Clip, its bounds from attributes before opset 11 and from operands since."""
-    if reader.type_of(op, op.input(0)).dtype.name in _WIDE:
-        _clip_whole(reader, op)
+    """Clip; its bounds are attributes before opset 11 and operands since."""
+    if reader.type_of(op, op.input(0)).dtype.name in _INTEGER_CLIP_DTYPES:
+        _clip_integers(reader, op)
         return
-    _only_floats(reader, op)
+    keep_unless_floats(reader, op)
     if op.opset < 11:
-        given = [op.real(n, 0.0) if op.attribute(n) else None for n in ("min", "max")]
+        given = [op.floating(n, 0.0) if op.attribute(n) else None for n in ("min", "max")]
     else:
-        given = [_bound(reader, op.input(1)), _bound(reader, op.input(2))]
+        given = [_clip_bound(reader, op.input(1)), _clip_bound(reader, op.input(2))]
     bounds: dict[str, Attr] = {n: v for n, v in zip(("min", "max"), given, strict=True)}
     reader.add(op, "clip", {"x": reader.value(op, op.input(0))}, bounds)
 
 
-_WIDE = frozenset("i32 i64 u32 u64".split())
-"""Whole numbers that onnxruntime takes the lesser and greater of."""
+_INTEGER_CLIP_DTYPES = frozenset("i32 i64 u32 u64".split())
+"""Integer types for which onnxruntime has Min and Max kernels, as which such a Clip is written."""
 
 
-def _clip_whole(reader: OnnxReader, op: OnnxOp) -> None:
-    """Clip of whole numbers: the greater of them and one bound, then the lesser of the other."""
+def _clip_integers(reader: OnnxReader, op: OnnxOp) -> None:
+    """Clip of integers as max, then min: the bounds of `clip` are floats."""
     bounds = {
         k: reader.value(op, n) for k, n in zip(("max", "min"), op.inputs[1:], strict=False) if n
     }
@@ -127,29 +127,32 @@ def _clip_whole(reader: OnnxReader, op: OnnxOp) -> None:
         raise KeepOperator
     value, last = reader.value(op, op.input(0)), list(bounds)[-1]
     for kind, bound in bounds.items():
-        name = op.outputs[0] if kind == last else reader.spare(f"{op.outputs[0]}.{kind}")
+        name = op.outputs[0] if kind == last else reader.unused_name(f"{op.outputs[0]}.{kind}")
         value = reader.add(op, kind, {"xs.0": value, "xs.1": bound}, names=[name]).result
 
 
-def _bound(reader: OnnxReader, name: str) -> float | None:
+def _clip_bound(reader: OnnxReader, name: str) -> float | None:
     if not name:
         return None
-    data = reader.numbers(name)
+    data = reader.constant_data(name)
     if data.size != 1 or data.dtype.kind == "O" or np.isnan(data.astype(np.float64)).any():
         raise KeepOperator
     return float(data.astype(np.float64).reshape(()))
 
 
 def softmax(reader: OnnxReader, op: OnnxOp) -> None:
-    """Softmax and LogSoftmax; before opset 13 it works on the tensor flattened at `axis`."""
+    """Softmax and LogSoftmax.
+
+    Before opset 13 they work on the tensor flattened to a matrix at `axis`.
+    """
     x = reader.value(op, op.input(0))
     rank = x.type.rank
     axis = op.integer("axis", -1 if op.opset >= 13 else 1)
     if not -rank <= axis < rank:
-        raise op.fail(f"axis {axis}, but its operand has {rank} axes")
+        raise op.error(f"axis {axis}, but its operand has {rank} axes")
     axis %= rank
     if op.opset >= 13 or all(d == 1 for d in x.type.shape[axis + 1 :]):
-        reader.add(op, _SOFTMAX[op.type], {"x": x}, {"axis": axis})
+        reader.add(op, _SOFTMAX_OPS[op.type], {"x": x}, {"axis": axis})
         return
     shape = x.type.shape
     if 0 in shape:
@@ -161,17 +164,20 @@ def _flat_softmax(reader: OnnxReader, op: OnnxOp, axis: int) -> None:
     graph, origin, name = reader.graph, [op.origin()], op.outputs[0]
     x = reader.value(op, op.input(0))
     flat = graph.add(
-        "flatten", {"x": x}, {"axis": axis}, name=reader.spare(f"{name}.flat"), origins=origin
+        "flatten", {"x": x}, {"axis": axis}, name=reader.unused_name(f"{name}.flat"), origins=origin
     )
     rows = graph.add(
-        _SOFTMAX[op.type], {"x": flat.result}, name=reader.spare(f"{name}.rows"), origins=origin
+        _SOFTMAX_OPS[op.type],
+        {"x": flat.result},
+        name=reader.unused_name(f"{name}.rows"),
+        origins=origin,
     )
     sizes, spare = (
         [d if isinstance(d, int) else -1 for d in x.type.shape],
-        reader.spare(f"{name}.shape"),
+        reader.unused_name(f"{name}.shape"),
     )
     if axis == 1 and sizes[0] == -1:
-        sizes[0] = 0  # the rows are as many
+        sizes[0] = 0  # 0 copies the size of the matrix, whose rows are the first axis
     if sizes.count(-1) > 1:
         wanted = graph.add("shape", {"x": x}, name=spare, origins=origin).result
     else:
@@ -180,33 +186,35 @@ def _flat_softmax(reader: OnnxReader, op: OnnxOp, axis: int) -> None:
 
 
 def batch_norm(reader: OnnxReader, op: OnnxOp) -> None:
-    """BatchNormalization as it computes after training."""
+    """BatchNormalization in inference mode; Refused in training mode."""
     training = op.integer("training_mode", 0) != 0
     if training or len(op.outputs) > 1:
         raise training_refusal(op)
     if op.opset < 9 and op.integer("spatial", 1) != 1:
         raise KeepOperator
-    if abs(op.real("momentum", 0.9) - 0.9) > 1e-6:
+    if abs(op.floating("momentum", 0.9) - 0.9) > 1e-6:
         reader.note(Change.DROPPED, op.outputs[0], "momentum, which only training uses")
     slots = ("x", "gamma", "beta", "mean", "var")
     operands = {s: reader.value(op, n) for s, n in zip(slots, op.inputs, strict=True)}
-    reader.add(op, "batch_norm", operands, {"eps": op.real("epsilon", 1e-5)})
+    reader.add(op, "batch_norm", operands, {"eps": op.floating("epsilon", 1e-5)})
 
 
 def training_refusal(op: OnnxOp) -> Refused:
     """Returns the error for an op in training mode."""
-    return refusal(op.path, op.place, "is in training mode; export the model for inference")
+    return refused_error(
+        op.path, op.location, "is in training mode; export the model for inference"
+    )
 
 
 def _cast_types(reader: OnnxReader, op: OnnxOp) -> tuple[DType, DType]:
-    """Returns the element type that a cast reads, and the one that it makes."""
+    """Returns the element types before and after a cast."""
     like = op.type == "CastLike"
-    to = reader.type_of(op, op.input(1)).dtype if like else element(op.integer("to", 0))
+    to = reader.type_of(op, op.input(1)).dtype if like else dtype_of_number(op.integer("to", 0))
     return reader.type_of(op, op.input(0)).dtype, to
 
 
-def casts_nothing(reader: OnnxReader, op: OnnxOp) -> bool:
-    """Returns whether it is a cast to the type that its operand has, quantized or not."""
+def is_identity_cast(reader: OnnxReader, op: OnnxOp) -> bool:
+    """Returns whether it is a cast to the element type of its operand, quantized or not."""
     if op.type not in ("Cast", "CastLike"):
         return False
     kind, to = _cast_types(reader, op)
@@ -214,12 +222,12 @@ def casts_nothing(reader: OnnxReader, op: OnnxOp) -> bool:
 
 
 def cast(reader: OnnxReader, op: OnnxOp) -> None:
-    """Cast and CastLike between numbers; NumPy converts them alike.
+    """Cast and CastLike between numbers, which NumPy converts alike.
 
-    One to the type that its operand has is another name of it, also of quantized values.
+    A cast to its operand's own type is an alias, also of quantized values.
     """
     kind, to = _cast_types(reader, op)
-    plain = ("f16", "f32", "f64", "bf16", "bool", "i4", "u4", "i2", "u2", *_INTEGERS)
+    plain = ("f16", "f32", "f64", "bf16", "bool", "i4", "u4", "i2", "u2", *_INTEGER_DTYPES)
     if to.name not in plain or kind.name not in plain:
         raise KeepOperator
     if to == kind:

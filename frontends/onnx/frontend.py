@@ -1,4 +1,8 @@
-"""The entry: a model file becomes a graph."""
+"""Entry point of the ONNX frontend: reads a model file into a graph.
+
+Reading goes through the nodes in topological order. Each is read by the handler of its (domain,
+operator); what no handler can express is kept as a foreign node, so that any valid model loads.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from numpy.typing import NDArray
 
 from qir.errors import QirError, TypeRuleError
 from qir.frontend import Frontend
-from qir.ir.garbage import growth
+from qir.ir.garbage import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
@@ -57,12 +61,12 @@ from .contrib import (
     quantized,
     recurrent,
 )
-from .elements import dense, element, text_of
-from .faults import fault, refusal
-from .files import Large, ModelFile, Stored, read_model
-from .functions import DOMAIN
-from .inferred_types import meanings, moves
-from .op import MICROSOFT, Computed, KeepOperator, OnnxOp
+from .elements import decoded_text, dense_array, dtype_of_number
+from .faults import input_error, refused_error
+from .files import LargeTensor, ModelFile, StoredTensor, read_model
+from .functions import QIR_DOMAIN
+from .inferred_types import inferred_qparam_names, moves_elements
+from .op import MICROSOFT, KeepOperator, NotConstant, OnnxOp
 from .reader import OnnxReader
 
 _HANDLERS = {
@@ -97,162 +101,178 @@ class OnnxFrontend(Frontend):
     name = "onnx"
     suffixes = (".onnx",)
 
-    @np.errstate(all="ignore")  # numbers that are none are told in words, and need no warnings
+    @np.errstate(all="ignore")  # bad scales are reported as errors, not as warnings
     def load(self, source: object, ledger: Ledger) -> Graph:
-        """Reads a model file; raises InputError for one that is damaged, Refused for what has no
-        form."""
+        """Reads a model file.
+
+        Raises InputError for a damaged file, Refused for what the language cannot hold.
+        """
         path = Path(str(source))
         file = read_model(path)
         try:
-            return _load(file, ledger)
+            return _load_graph(file, ledger)
         except QirError:
             raise
         except (ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as error:
-            raise fault(path, "", f"is damaged: {error or type(error).__name__}") from error
+            # Files are untrusted: what no check foresaw is still one line, and no traceback.
+            raise input_error(path, "", f"is damaged: {error or type(error).__name__}") from error
 
     def files(self, path: Path) -> Sequence[Path]:
-        """Returns a model's file, and those of external data that its tensors name."""
+        """Returns a model's file and its external data files."""
         return external_data.files(path)
 
     def samples(self, folder: Path) -> Sequence[Path]:
-        """Returns a float model, a QDQ model, and one whose scales are computed."""
+        """Writes a float model, a QDQ model and a dynamically quantized one; returns their
+        paths."""
         return samples.write(folder)
 
     @np.errstate(all="ignore")
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.generic], ...]:
-        """Computes a foreign node by ONNX's reference evaluator; raises PluginError if it
-        cannot."""
+        """Computes a foreign node by onnxruntime or ONNX's reference evaluator; raises PluginError
+        if
+        neither can."""
         return foreign.run(node, operands)
 
     @np.errstate(all="ignore")
     def read_again(self, node: Node) -> Graph | None:
-        """Returns a standard op that was kept, by what its operands have become; None if it is
-        kept."""
+        """Reads a kept operator again, now that passes made its operands constant or known in size.
+
+        Returns its graph, or None if it has to stay foreign.
+        """
         domain, version = str(node.attrs["domain"]), node.attrs["version"]
         known = (domain, str(node.attrs["op"])) in _HANDLERS and isinstance(version, int)
-        model = foreign.alone(node) if known else None
+        model = foreign.single_node_model(node) if known else None
         if model is None or not isinstance(version, int):
             return None
-        place = Path(node.name)
-        graph = _load(ModelFile(place, model, {domain: version}, {}, {}), Ledger())
+        path = Path(node.name)
+        graph = _load_graph(ModelFile(path, model, {domain: version}, {}, {}), Ledger())
         return None if any(n.op == "foreign" for n in graph) else graph
 
 
-@growth()
-def _load(file: ModelFile, ledger: Ledger) -> Graph:
-    reader = OnnxReader(file, file.proto.graph, ledger, _body)
-    _fill(reader, _inputs)
-    defaults.entered(reader)
-    _dropped(reader)
-    among = None if reader.doubtful else reader.unsure
-    if (among is None or among) and (found := errors(reader.graph, among)):
-        raise fault(file.path, "", str(found[0]))
+@pause_garbage_collection()
+def _load_graph(file: ModelFile, ledger: Ledger) -> Graph:
+    reader = OnnxReader(file, file.proto.graph, ledger, _read_body)
+    _read_graph(reader, _make_model_inputs)
+    defaults.mark_overridable_constants(reader)
+    _report_dropped(reader)
+    nodes = None if reader.verify_all else reader.nodes_to_verify
+    if (nodes is None or nodes) and (found := errors(reader.graph, nodes)):
+        raise input_error(file.path, "", str(found[0]))
     return reader.graph
 
 
-def _body(
+def _read_body(
     outer: OnnxReader,
     proto: onnx.GraphProto,
-    takes: Sequence[tuple[str, TensorType]],
+    inputs: Sequence[tuple[str, TensorType]],
     ledger: Ledger,
 ) -> Graph:
-    """Returns a body, which takes these values, those that it uses from outside among them."""
-    reader = OnnxReader(outer.file, proto, ledger, _body, outer)
+    """Returns the body of a subgraph; `inputs` are its own inputs, then the tensors it captures."""
+    reader = OnnxReader(outer.file, proto, ledger, _read_body, outer)
 
     def make_inputs(reader: OnnxReader, stored: set[str]) -> set[str]:
-        for name, kind in takes:
+        for name, kind in inputs:
             reader.check_name(name, "inputs of a body")
             if name in stored or reader.graph.has(name):
-                raise fault(reader.file.path, f"input {name}", "is there twice")
-            _entered(reader, name, reader.graph.add("input", types=[kind], name=name).result)
-        _declare(reader)
-        return {name for name, _ in takes}
+                raise input_error(reader.file.path, f"input {name}", "is there twice")
+            _bind_body_input(
+                reader, name, reader.graph.add("input", types=[kind], name=name).result
+            )
+        _record_declared_types(reader)
+        return {name for name, _ in inputs}
 
-    _fill(reader, make_inputs)
-    outer.doubtful = outer.doubtful or reader.doubtful
+    _read_graph(reader, make_inputs)
+    outer.verify_all = outer.verify_all or reader.verify_all
     return reader.graph
 
 
-def _entered(reader: OnnxReader, name: str, value: Value) -> None:
-    """Enters what a body takes; raw integers that it reads with a quantized type are read so from
-    the first."""
-    quant = reader.meaning(name, value.type)
+def _bind_body_input(reader: OnnxReader, name: str, value: Value) -> None:
+    """Registers an input of a body; plain integers that its operators dequantize get their type."""
+    quant = reader.inferred_quant_type(name, value.type)
     if quant is not None:
         kind = value.type.with_element(quant)
-        meant = reader.spare(f"{name}_meant")
+        meant = reader.unused_name(f"{name}_meant")
         value = reader.graph.add("recode", {"x": value}, types=[kind], name=meant).result
     reader.bind(name, value)
 
 
-def _fill(reader: OnnxReader, make_inputs: Callable[[OnnxReader, set[str]], set[str]]) -> None:
-    """Reads what a graph holds."""
+def _read_graph(
+    reader: OnnxReader, make_inputs: Callable[[OnnxReader, set[str]], set[str]]
+) -> None:
+    """Reads the constants, inputs, operators and outputs of a graph."""
     file = reader.file
-    ops = [_op(file, i, node) for i, node in enumerate(reader.proto.node)]
-    said = meanings(ops)
-    reader.annotated = {
-        n: p for n, p in quantization_annotation.pairs(reader).items() if n not in said
+    # Parameters of all quantized tensors are collected first: an input or a constant gets its
+    # quantized type from operators that come later.
+    ops = [_make_op(file, i, node) for i, node in enumerate(reader.proto.node)]
+    by_operators = inferred_qparam_names(ops)
+    reader.annotated_qparam_names = {
+        n: p
+        for n, p in quantization_annotation.annotated_qparam_names(reader).items()
+        if n not in by_operators
     }
-    reader.meanings = {**reader.annotated, **said}
-    made = _stored(reader, ops)
+    reader.qparam_names = {**reader.annotated_qparam_names, **by_operators}
+    constants = _store_constants(reader, ops)
     _count_readers(reader, ops)
-    inputs = make_inputs(reader, made)
+    inputs = make_inputs(reader, constants)
     computed = [op for op in ops if op.type != "Constant" or op.domain]
-    for op in _ordered(computed, {*made, *inputs}):
-        _read(reader, op)
-    _output(reader)
-    dynamic_ops.unread(reader)
+    for op in _topological_order(computed, {*constants, *inputs}):
+        _read_op(reader, op)
+    _make_output(reader)
+    dynamic_ops.remove_unused_raw_views(reader)
 
 
-def _op(file: ModelFile, index: int, node: onnx.NodeProto) -> OnnxOp:
+def _make_op(file: ModelFile, index: int, node: onnx.NodeProto) -> OnnxOp:
     domain = "" if node.domain == "ai.onnx" else node.domain
-    own = calls.opset(node) if file.functions else 0
-    op = OnnxOp(node, index, domain, own or file.opsets.get(domain, 0), file.path)
+    marked = calls.marked_opset(node) if file.inlined_functions else 0
+    op = OnnxOp(node, index, domain, marked or file.opsets.get(domain, 0), file.path)
     try:
         "".join((op.type, domain, op.name, *op.inputs, *op.outputs, *op.attributes))
     except TypeError:  # protobuf gives what is no text as bytes
-        raise fault(file.path, f"node {index}", "holds a name that is not UTF-8") from None
+        raise input_error(file.path, f"node {index}", "holds a name that is not UTF-8") from None
     if not op.opset:
-        raise op.fail(f"is of domain {domain or 'ai.onnx'!r}, which the file does not import")
+        raise op.error(f"is of domain {domain or 'ai.onnx'!r}, which the file does not import")
     op.check()
     return op
 
 
-def _stored(reader: OnnxReader, ops: Sequence[OnnxOp]) -> set[str]:
-    """Keeps initializers and Constant nodes; gives their names."""
+def _store_constants(reader: OnnxReader, ops: Sequence[OnnxOp]) -> set[str]:
+    """Registers initializers and Constant nodes; returns their names."""
     file, names = reader.file, set[str]()
     held = list(reader.proto.initializer) if reader.outer else file.initializers()
-    entries: list[tuple[str, str, Stored]] = [
-        ("initializers", t.proto.name if isinstance(t, Large) else t.name, t) for t in held
+    entries: list[tuple[str, str, StoredTensor]] = [
+        ("initializers", t.proto.name if isinstance(t, LargeTensor) else t.name, t) for t in held
     ]
     entries += [
-        ("initializers", t.values.name, _dense(file, t, t.values.name))
+        ("initializers", t.values.name, _dense_initializer(file, t, t.values.name))
         for t in reader.proto.sparse_initializer
     ]
     entries += [
-        (op.place, op.proto.output[0], _constant(file, op)) for op in ops if op.type == "Constant"
+        (op.location, op.proto.output[0], _constant_node_value(file, op))
+        for op in ops
+        if op.type == "Constant"
     ]
     for place, name, tensor in entries:
         reader.check_name(name, place)
         if name in names:
-            raise fault(file.path, place, f"a second tensor {name!r}")
+            raise input_error(file.path, place, f"a second tensor {name!r}")
         names.add(name)
         reader.store(name, tensor)
     return names
 
 
-def _dense(file: ModelFile, sparse: onnx.SparseTensorProto, name: str) -> Array:
+def _dense_initializer(file: ModelFile, sparse: onnx.SparseTensorProto, name: str) -> Array:
     values, indices = file.array(sparse.values, name), file.array(sparse.indices, name)
     shape = tuple(sparse.dims)
     try:
-        file.room.take(shape, values.type.dtype)
-        return dense(shape, values, indices, name)
+        file.sparse_budget.reserve(shape, values.type.dtype)
+        return dense_array(shape, values, indices, name)
     except (ValueError, OverflowError) as error:
-        raise fault(file.path, f"tensor {name}", str(error)) from error
+        raise input_error(file.path, f"tensor {name}", str(error)) from error
 
 
-def _constant(file: ModelFile, op: OnnxOp) -> Stored:
+def _constant_node_value(file: ModelFile, op: OnnxOp) -> StoredTensor:
     (attribute,) = op.proto.attribute if len(op.proto.attribute) == 1 else (None,)
     name = op.proto.output[0]
     match attribute:
@@ -267,88 +287,92 @@ def _constant(file: ModelFile, op: OnnxOp) -> Stored:
         case onnx.AttributeProto(name="value_ints"):
             return Array.of(np.array(attribute.ints, np.int64), name)
         case onnx.AttributeProto(name="value_string"):
-            return Array.of(np.array(text_of(attribute.s), object), name)
+            return Array.of(np.array(decoded_text(attribute.s), object), name)
         case onnx.AttributeProto(name="value_strings"):
-            return Array.of(np.array([text_of(s) for s in attribute.strings], object), name)
+            return Array.of(np.array([decoded_text(s) for s in attribute.strings], object), name)
         case onnx.AttributeProto(name="sparse_value"):
-            return _dense(file, attribute.sparse_tensor, name)
-    raise refusal(op.path, op.place, "holds no plain tensor of numbers")
+            return _dense_initializer(file, attribute.sparse_tensor, name)
+    raise refused_error(op.path, op.location, "holds no plain tensor of numbers")
 
 
-def _inputs(reader: OnnxReader, stored: set[str]) -> set[str]:
-    """Makes the inputs; one with a default is a constant, which the caller may give instead."""
+def _make_model_inputs(reader: OnnxReader, stored: set[str]) -> set[str]:
+    """Adds the inputs; one with a default (an initializer of that name) is a constant instead.
+
+    `defaults` marks those that the caller may still replace.
+    """
     file, names = reader.file, set[str]()
     for info in reader.proto.input:
         place = f"input {info.name}"
         reader.check_name(info.name, "inputs")
         if info.name in names:
-            raise fault(file.path, place, "is there twice")
+            raise input_error(file.path, place, "is there twice")
         names.add(info.name)
         if info.name in stored:
             continue
-        kind = _stated(reader, place, info)
+        kind = _stated_type(reader, place, info)
         if kind is None and not info.type.tensor_type.elem_type:
-            raise refusal(file.path, place, "is no tensor whose type the file says")
-        kind = kind or _counted(reader, info) or reader.dims.loose_type(info.type)
+            raise refused_error(file.path, place, "is no tensor whose type the file says")
+        kind = kind or _type_by_inferred_rank(reader, info) or reader.dims.unranked_type(info.type)
         node = reader.graph.add(
             "input", types=[kind], name=info.name, origins=[Origin("onnx", "Input", info.name)]
         )
         reader.bind(info.name, node.result)
-    for given, name in reader.dims.names.items():
+    for given, name in reader.dims.symbols.items():
         if given != name:
             reader.note(Change.DROPPED, given, f"the dimension is called {name} here")
-    _declare(reader)
+    _record_declared_types(reader)
     return names
 
 
-def _stated(reader: OnnxReader, place: str, info: onnx.ValueInfoProto) -> TensorType | None:
-    """Returns the type that the file says; None where it says no rank. InputError for what is no
-    type."""
+def _stated_type(reader: OnnxReader, place: str, info: onnx.ValueInfoProto) -> TensorType | None:
+    """Returns the type that the file states; None without a rank. Raises InputError for no type."""
     try:
         kind = reader.dims.tensor_type(info.type)
         number = info.type.tensor_type.elem_type
         if kind is None and number not in onnx.TensorProto.DataType.values():
-            element(number)
+            dtype_of_number(number)
     except (ValueError, TypeRuleError) as error:
-        raise fault(reader.file.path, place, str(error)) from error
+        raise input_error(reader.file.path, place, str(error)) from error
     return kind
 
 
-def _counted(reader: OnnxReader, info: onnx.ValueInfoProto) -> TensorType | None:
-    """Returns the type of an input whose rank follows from what takes it."""
+def _type_by_inferred_rank(reader: OnnxReader, info: onnx.ValueInfoProto) -> TensorType | None:
+    """Returns the type of an input whose rank follows from the operators that consume it."""
 
     def rank(name: str) -> int | None:
         array = reader.array(name)
         return None if array is None else array.type.rank
 
-    found = ranks.of(info.name, reader.proto.node, rank)
+    found = ranks.infer_rank(info.name, reader.proto.node, rank)
     if found is None:
         return None
     axes, op = found
     reader.note(Change.EXACT, info.name, f"has {axes} axes, as {op} takes; the file says none")
-    return TensorType((None,) * axes, element(info.type.tensor_type.elem_type))
+    return TensorType((None,) * axes, dtype_of_number(info.type.tensor_type.elem_type))
 
 
-def _declare(reader: OnnxReader) -> None:
+def _record_declared_types(reader: OnnxReader) -> None:
     for info in (*reader.proto.value_info, *reader.proto.output):
-        kind = _stated(reader, f"tensor {info.name}", info)
+        kind = _stated_type(reader, f"tensor {info.name}", info)
         if kind is not None:
-            reader.declared[info.name] = kind
+            reader.declared_types[info.name] = kind
         elif info.type.tensor_type.elem_type:
-            reader.stated[info.name] = info.type
+            reader.rankless_types[info.name] = info.type
 
 
-def _ordered(ops: Sequence[OnnxOp], known: set[str]) -> list[OnnxOp]:
-    """Returns the ops, producers first, else as they are; raises InputError for a cycle or a double
-    name."""
-    if _in_order(ops, known):
+def _topological_order(ops: Sequence[OnnxOp], known: set[str]) -> list[OnnxOp]:
+    """Returns the operators in topological order, ties in the order of the file.
+
+    Raises InputError for a cycle, and for a tensor that two operators produce.
+    """
+    if _is_sorted(ops, known):
         return list(ops)
-    maker: dict[str, int] = {}
+    producer_of: dict[str, int] = {}
     for i, op in enumerate(ops):
         for name in filter(None, op.outputs):
-            if name in known or maker.setdefault(name, i) != i:
-                raise op.fail(f"makes {name!r}, which is made elsewhere")
-    needs = [{maker[n] for n in op.reads if n in maker} for op in ops]
+            if name in known or producer_of.setdefault(name, i) != i:
+                raise op.error(f"makes {name!r}, which is made elsewhere")
+    needs = [{producer_of[n] for n in op.names_read if n in producer_of} for op in ops]
     users: dict[int, list[int]] = {}
     for i, producers in enumerate(needs):
         for producer in producers:
@@ -365,15 +389,15 @@ def _ordered(ops: Sequence[OnnxOp], known: set[str]) -> list[OnnxOp]:
                 heapq.heappush(ready, user)
     if len(out) < len(ops):
         stuck = next(op for i, op in enumerate(ops) if missing[i])
-        raise stuck.fail("needs its own result: the graph has a cycle")
+        raise stuck.error("needs its own result: the graph has a cycle")
     return out
 
 
-def _in_order(ops: Sequence[OnnxOp], known: set[str]) -> bool:
-    """Returns whether they stand producers first, each name made once: exporters write them so."""
+def _is_sorted(ops: Sequence[OnnxOp], known: set[str]) -> bool:
+    """Returns whether producers come first and names are unique, as exporters write models."""
     made, early = set(known), set[str]()
     for op in ops:
-        for name in op.reads:
+        for name in op.names_read:
             if name not in made:
                 early.add(name)
         for name in op.outputs:
@@ -385,106 +409,110 @@ def _in_order(ops: Sequence[OnnxOp], known: set[str]) -> bool:
 
 def _count_readers(reader: OnnxReader, ops: Sequence[OnnxOp]) -> None:
     outputs = [info.name for info in reader.proto.output]
-    read = list(chain.from_iterable(op.reads for op in ops))
-    reader.readers = Counter([*read, *outputs])
-    reader.reserved = {*read, *chain.from_iterable(op.outputs for op in ops), *outputs}
+    read = list(chain.from_iterable(op.names_read for op in ops))
+    reader.read_counts = Counter([*read, *outputs])
+    reader.source_names = {*read, *chain.from_iterable(op.outputs for op in ops), *outputs}
 
 
-def _read(reader: OnnxReader, op: OnnxOp) -> None:
-    if op.domain == DOMAIN and (found := reader.file.customs.get(op.type)) is not None:
+def _read_op(reader: OnnxReader, op: OnnxOp) -> None:
+    if op.domain == QIR_DOMAIN and (found := reader.file.quant_functions.get(op.type)) is not None:
         custom.read(reader, op, found)
         return
     try:
         _read_or_keep(reader, op)
     except (ValueError, LookupError, TypeError, ArithmeticError) as error:
-        raise op.fail(_in_words(op, error)) from error
+        raise op.error(_handler_error_text(op, error)) from error
 
 
 def _read_or_keep(reader: OnnxReader, op: OnnxOp) -> None:
-    handler = _HANDLERS.get((op.domain, op.type)) or plugin_ops.handler(op)
+    handler = _HANDLERS.get((op.domain, op.type)) or plugin_ops.plugin_handler(op)
     try:
         if handler is None:
             raise KeepOperator
-        if reader.dims.loose and _loose(reader, op):
-            raise KeepOperator("" if op.holds else "nothing says how many axes its operands have")
-        if not op.domain and _codes(reader, op):
+        if reader.dims.has_unranked and _has_unranked_operand(reader, op):
+            raise KeepOperator(
+                "" if op.has_subgraphs else "nothing says how many axes its operands have"
+            )
+        if not op.domain and _has_unsupported_quantized_values(reader, op):
             raise KeepOperator
-        _handle(reader, op, handler)
+        _handle_or_evaluate(reader, op, handler)
     except KeepOperator as kept:
         foreign.keep(reader, op, str(kept))
 
 
-def _in_words(op: OnnxOp, error: Exception) -> str:
-    """What a handler says of numbers, or that a node is not what the handler is for."""
+def _handler_error_text(op: OnnxOp, error: Exception) -> str:
+    """Returns a handler's own message; for an unexpected error, that the operator is malformed."""
+    # Python's "too many values to unpack" is of a wrong number of operands.
     ours = isinstance(error, ValueError | OverflowError) and "to unpack" not in str(error)
     parts = f"{len(op.inputs)} operands, {len(op.outputs)} results"
     return str(error) if ours else f"{parts}: not as its operator is"
 
 
-def _handle(reader: OnnxReader, op: OnnxOp, handler: Callable[[OnnxReader, OnnxOp], None]) -> None:
-    """Reads an op; where that asks for numbers that are computed, by computing them at once.
+def _handle_or_evaluate(
+    reader: OnnxReader, op: OnnxOp, handler: Callable[[OnnxReader, OnnxOp], None]
+) -> None:
+    """Reads an operator; if an attribute is a computed operand, a second time by evaluating it.
 
-    So is one whose results nobody knows otherwise.
+    Many exporters compute axes, sizes and bounds from shapes. Operators are read so too if nothing
+    else gives the types of their results.
     """
     try:
         handler(reader, op)
     except KeepOperator as kept:
-        if not isinstance(kept, Computed) and not foreign.unsaid(reader, op):
+        if not isinstance(kept, NotConstant) and not foreign.has_untyped_results(reader, op):
             raise
-        reader.settling = True
+        reader.evaluates = True
         try:
             handler(reader, op)
         finally:
-            reader.settling = False
+            reader.evaluates = False
 
 
-def _loose(reader: OnnxReader, op: OnnxOp) -> bool:
-    """Returns whether nobody knows how many axes some operand has, so that none of ours takes
-    it."""
+def _has_unranked_operand(reader: OnnxReader, op: OnnxOp) -> bool:
+    """Returns whether some computed operand has an unknown rank, which no op accepts."""
     names = (n for n in op.inputs if n and not reader.is_constant(n))
     return any(reader.value(op, n).type.dtype.is_loose for n in names)
 
 
-def _codes(reader: OnnxReader, op: OnnxOp) -> bool:
-    """Returns whether quantized values keep an op of the standard from being read by its meaning in
-    float.
+def _has_unsupported_quantized_values(reader: OnnxReader, op: OnnxOp) -> bool:
+    """Returns whether a standard operator reads or makes quantized values that it computes with.
 
-    One that computes on quantized values is kept: ONNX means the quantized values themselves.
+    It is kept: ONNX computes on the integers themselves, an op on the floats that they represent.
     """
-    known = moves(op) or (op.domain, op.type) in quantized_ops.OPS
-    if known or op.type in control_ops.OPS or float_ops.casts_nothing(reader, op):
+    known = moves_elements(op) or (op.domain, op.type) in quantized_ops.OPS
+    if known or op.type in control_ops.OPS or float_ops.is_identity_cast(reader, op):
         return False
-    if any(name and reader.map_of(op, name) for name in op.inputs):
+    if any(name and reader.quant_type_of(op, name) for name in op.inputs):
         return True
-    return any(reader.has_meaning(name) for name in op.outputs)
+    return any(reader.has_qparams(name) for name in op.outputs)
 
 
-def _output(reader: OnnxReader) -> None:
+def _make_output(reader: OnnxReader) -> None:
     file = reader.file
     names = [info.name for info in reader.proto.output]
     if "" in names or not (names or reader.outer):
         why = "one has no name" if names else "there is none, so nothing is asked for"
-        raise fault(file.path, "outputs", why)
+        raise input_error(file.path, "outputs", why)
     first = {name: i for i, name in reversed(list(enumerate(names)))}
-    again = next((n for i, n in enumerate(names) if first[n] != i), None)
-    if again and reader.outer is None:
-        raise fault(file.path, "outputs", f"{again!r} is there twice")
+    repeated = next((n for i, n in enumerate(names) if first[n] != i), None)
+    if repeated and reader.outer is None:
+        raise input_error(file.path, "outputs", f"{repeated!r} is there twice")
     slots = [name if first[name] == i else f"{name}.{i}" for i, name in enumerate(names)]
-    found = {slot: reader.result(name) for slot, name in zip(slots, names, strict=True)}
+    results = {slot: reader.output_value(name) for slot, name in zip(slots, names, strict=True)}
     # Runtimes compute some ops by other kernels from one operator set to the next.
     opset = f"opset {file.opsets['']}" if "" in file.opsets else ""
     origin = Origin("onnx", "Output", path=opset, operands=tuple(zip(slots, names, strict=True)))
-    said = [] if reader.outer else metadata.said(file.proto)
-    reader.graph.add("output", found, origins=[origin, *said])
+    notes = [] if reader.outer else metadata.metadata_origins(file.proto)
+    reader.graph.add("output", results, origins=[origin, *notes])
 
 
-def _dropped(reader: OnnxReader) -> None:
+def _report_dropped(reader: OnnxReader) -> None:
     proto = reader.file.proto
-    for name in reader.unneeded():
+    for name in reader.unused_constants():
         reader.note(Change.DROPPED, name, "a constant that nothing uses")
-    for entry in metadata.lost(reader.file):
+    for entry in metadata.dropped_entries(reader.file):
         reader.note(*entry)
     if proto.training_info:
         reader.note(Change.DROPPED, proto.graph.name or "main", "how the model is trained")
-    for name, reason in quantization_annotation.lost(reader):
+    for name, reason in quantization_annotation.dropped_annotations(reader):
         reader.note(Change.DROPPED, name, reason)

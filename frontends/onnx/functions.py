@@ -1,8 +1,8 @@
-"""Functions of a model that stand for maps which ONNX lacks, as `backends/onnx` writes them.
+"""Local functions that stand for quantize and dequantize by types that ONNX lacks.
 
-A function is believed to be what its metadata say as long as its operators are those that the
-hash there is of. Where one was edited all are written out like any other function: quantized values
-that one makes another reads.
+`backends/onnx` writes them, with the quantized type in their metadata and a hash of their
+operators. If the hash of one does not match, somebody edited it: then all are inlined like any
+other function, since quantized values that one makes another reads.
 """
 
 from __future__ import annotations
@@ -16,43 +16,45 @@ import onnx
 from qir.ir.types import Array, QuantType
 from qir.ir.typetext import parse_type
 
-from .op import held_graphs
+from .op import subgraphs_of
 
-DOMAIN = "qir"
+QIR_DOMAIN = "qir"
 _TYPE, _ARRAYS, _HASH, _ROUND = "qir.type", "qir.arrays", "qir.hash", "qir.round"
 _PROFILE = "qir.rules"
 
 
 @dataclass(frozen=True, slots=True)
-class Custom:
-    """What a function stands for."""
+class QuantFunction:
+    """A function that stands for quantize or dequantize, and the quantized type in its metadata."""
 
     op: str
-    text: str
+    type_text: str
     arrays: tuple[tuple[str, str], ...]
-    """Names in the type, and the element types of what is given for them."""
-    round: str
+    """Arrays that the type names (scales, tables), and their element types."""
+    rounding: str
     profile: str | None = None
-    """Whose arithmetic it is, where that is not the model's."""
+    """The numerics profile of the node, if it is not the model's."""
 
-    def quant(self, held: Mapping[str, Array], rank: int) -> QuantType:
-        """Returns the type of tensors of so many axes, with the arrays that a call gives."""
-        found = parse_type("?x" * rank + self.text, lambda name: held[name]).quant
+    def quant_type(self, held: Mapping[str, Array], rank: int) -> QuantType:
+        """Returns the quantized type for tensors of that rank, with the arrays that a call
+        gives."""
+        found = parse_type("?x" * rank + self.type_text, lambda name: held[name]).quant
         if found is None:
-            raise ValueError(f"{self.text!r} is no quantized type")
+            raise ValueError(f"{self.type_text!r} is no quantized type")
         return found
 
 
-def customs(functions: Iterable[onnx.FunctionProto]) -> dict[str, Custom]:
-    """Returns the functions that stand for maps, by name."""
-    found: dict[str, Custom] = {}
+def quant_functions(functions: Iterable[onnx.FunctionProto]) -> dict[str, QuantFunction]:
+    """Returns the functions that stand for quantize and dequantize, by name; none if one was
+    edited."""
+    found: dict[str, QuantFunction] = {}
     for function in functions:
         said = {p.key: p.value for p in function.metadata_props}
         texts = [function.name, *function.input, *function.output, *said, *said.values()]
         if not all(isinstance(text, str) for text in texts):
-            continue  # no text: whoever writes the function out says that
+            continue  # bytes that are no UTF-8: inlining the function reports that
         op = function.name.partition("_")[0]
-        if function.domain != DOMAIN or op not in ("Quantize", "Dequantize"):
+        if function.domain != QIR_DOMAIN or op not in ("Quantize", "Dequantize"):
             continue
         if not {_TYPE, _ARRAYS, _HASH, _ROUND} <= said.keys():
             continue
@@ -64,33 +66,37 @@ def customs(functions: Iterable[onnx.FunctionProto]) -> dict[str, Custom]:
         pairs = [p.partition(":") for p in said[_ARRAYS].split(",") if p]
         arrays = tuple((name, kind) for name, _, kind in pairs)
         if [name for name, _ in arrays] == names:
-            found[function.name] = Custom(op, said[_TYPE], arrays, said[_ROUND], said.get(_PROFILE))
+            found[function.name] = QuantFunction(
+                op, said[_TYPE], arrays, said[_ROUND], said.get(_PROFILE)
+            )
     return found
 
 
-DEEPEST = 100
-"""Calls within calls; the library that writes functions out takes no more."""
+MAX_CALL_DEPTH = 100
+"""Nested calls; ONNX's inliner supports no more."""
 
 
-def written_out(proto: onnx.ModelProto, kept: Container[str]) -> tuple[int, int]:
-    """Returns how many operators a model has, and bytes of them, once its functions are written
-    out."""
-    functions = {key_of(f.domain, f.name, f.overload): f for f in proto.functions}
+def inlined_size(proto: onnx.ModelProto, kept: Container[str]) -> tuple[int, int]:
+    """Returns the count and the bytes of a model's operators once its functions are inlined.
+
+    Computed before inlining, so that functions that double at each level cannot fill the memory.
+    """
+    functions = {function_key(f.domain, f.name, f.overload): f for f in proto.functions}
     done: dict[tuple[str, str, str], tuple[int, int]] = {}
 
     def called(key: tuple[str, str, str], depth: int) -> tuple[int, int]:
         if key not in done:
-            done[key] = 0, 0  # the library reports what calls itself
-            done[key] = (0, 0) if depth > DEEPEST else sums(functions[key].node, depth)
+            done[key] = 0, 0  # for a recursive function, which `specialize_calls` reports
+            done[key] = (0, 0) if depth > MAX_CALL_DEPTH else sums(functions[key].node, depth)
         return done[key]
 
     def sums(nodes: Iterable[onnx.NodeProto], depth: int) -> tuple[int, int]:
         count = size = 0
         for node in nodes:
-            key = key_of(node.domain, node.op_type, node.overload)
-            known = key in functions and not (key[0] == DOMAIN and key[1] in kept)
+            key = function_key(node.domain, node.op_type, node.overload)
+            known = key in functions and not (key[0] == QIR_DOMAIN and key[1] in kept)
             parts = [called(key, depth + 1) if known else (1, node.ByteSize())]
-            parts += [sums(g.node, depth) for a in node.attribute for g in held_graphs(a)]
+            parts += [sums(g.node, depth) for a in node.attribute for g in subgraphs_of(a)]
             count += sum(part[0] for part in parts)
             size += sum(part[1] for part in parts)
         return count, size
@@ -98,8 +104,8 @@ def written_out(proto: onnx.ModelProto, kept: Container[str]) -> tuple[int, int]
     return sums(proto.graph.node, 0)
 
 
-def key_of(domain: str, name: str, overload: str) -> tuple[str, str, str]:
-    """Returns what a function is called by."""
+def function_key(domain: str, name: str, overload: str) -> tuple[str, str, str]:
+    """Returns the identity of a function: domain, name and overload."""
     return "" if domain == "ai.onnx" else domain, name, overload
 
 

@@ -1,4 +1,4 @@
-"""Ops that pick and place elements by indices, einsum, columns, and matrices as a whole."""
+"""Gather and scatter, OneHot, Unique, Einsum, Col2Im, and operators on whole matrices."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ from collections.abc import Callable
 from qir.errors import GraphError, OpError, ParseError, TypeRuleError
 from qir.ir.attrs import Attr
 
-from .elements import element
-from .elementwise_ops import floats
+from .elements import dtype_of_number
+from .elementwise_ops import WRAPPING_DTYPES, keep_unless_floats
 from .op import KeepOperator, OnnxOp
 from .reader import OnnxReader
 
 Handler = Callable[[OnnxReader, OnnxOp], None]
-_WRAPPING = ("i32", "i64")
 
 
-def _number(reader: OnnxReader, op: OnnxOp, index: int, default: int = 0) -> int:
-    """Returns an operand of one whole number; Keep where it is computed."""
+def _scalar_operand(reader: OnnxReader, op: OnnxOp, index: int, default: int = 0) -> int:
+    """Returns a constant operand of one integer, `default` if it is absent."""
     if not op.input(index):
         return default
-    data = reader.numbers(op.input(index)).reshape(-1)
+    data = reader.constant_data(op.input(index)).reshape(-1)
     if data.size != 1:
-        raise op.fail(f"operand {index} has {data.size} numbers, it takes 1")
+        raise op.error(f"operand {index} has {data.size} numbers, it takes 1")
     return int(data[0])
 
 
-def _row(reader: OnnxReader, op: OnnxOp, index: int) -> tuple[int, ...]:
-    return tuple(int(v) for v in reader.numbers(op.input(index)).reshape(-1))
+def _ints_operand(reader: OnnxReader, op: OnnxOp, index: int) -> tuple[int, ...]:
+    return tuple(int(v) for v in reader.constant_data(op.input(index)).reshape(-1))
 
 
-def _picks(kind: str, *slots: str, **attrs: tuple[str, int]) -> Handler:
-    """Returns an op whose operands are all tensors; attributes are whole numbers, ours by
-    theirs."""
+def _op_of_tensors(kind: str, *slots: str, **attrs: tuple[str, int]) -> Handler:
+    """Returns the handler of an op of tensors and integer attributes.
+
+    `attrs` has ONNX's name and default by the language's name.
+    """
 
     def read(reader: OnnxReader, op: OnnxOp) -> None:
         given: dict[str, Attr] = {ours: op.integer(*theirs) for ours, theirs in attrs.items()}
@@ -48,7 +49,7 @@ def _scatter(kind: str) -> Handler:
         if kind == "scatter_elements":
             attrs["axis"] = op.integer("axis", 0)
         dtype = reader.type_of(op, op.input(0)).dtype
-        if attrs["reduction"] != "none" and not (dtype.is_float or dtype.name in _WRAPPING):
+        if attrs["reduction"] != "none" and not (dtype.is_float or dtype.name in WRAPPING_DTYPES):
             raise KeepOperator
         slots = zip(("x", "indices", "updates"), op.inputs, strict=True)
         reader.add(op, kind, {s: reader.value(op, n) for s, n in slots}, attrs)
@@ -56,8 +57,8 @@ def _scatter(kind: str) -> Handler:
     return read
 
 
-def _tuples(handler: Handler) -> Handler:
-    """Keep where nobody knows how long the tuples of indices are."""
+def _with_known_index_depth(handler: Handler) -> Handler:
+    """Adds a check: the last axis of the indices, their depth, must have a known size."""
 
     def read(reader: OnnxReader, op: OnnxOp) -> None:
         shape = reader.type_of(op, op.input(1)).shape
@@ -69,7 +70,10 @@ def _tuples(handler: Handler) -> Handler:
 
 
 def _one_hot(reader: OnnxReader, op: OnnxOp) -> None:
-    attrs: dict[str, Attr] = {"depth": _number(reader, op, 1), "axis": op.integer("axis", -1)}
+    attrs: dict[str, Attr] = {
+        "depth": _scalar_operand(reader, op, 1),
+        "axis": op.integer("axis", -1),
+    }
     operands = {"indices": reader.value(op, op.input(0)), "values": reader.value(op, op.input(2))}
     reader.add(op, "one_hot", operands, attrs)
 
@@ -83,26 +87,29 @@ def _unique(reader: OnnxReader, op: OnnxOp) -> None:
         "sorted": op.integer("sorted", 1) != 0,
     }
     given = [*op.outputs, *[""] * (4 - len(op.outputs))]
-    names = [n or reader.spare(f"{op.outputs[0]}.unused{i}") for i, n in enumerate(given)]
+    names = [n or reader.unused_name(f"{op.outputs[0]}.unused{i}") for i, n in enumerate(given)]
     operands = {"x": reader.value(op, op.input(0))}
     try:
         node = reader.graph.add("unique", operands, attrs, name=names, origins=[op.origin()])
     except (TypeRuleError, GraphError, OpError, ParseError) as error:
-        raise op.fail(str(error)) from error
+        raise op.error(str(error)) from error
     for name, value in zip(given, node.results, strict=True):
         if name:
             reader.bind(name, value)
 
 
 def _trilu(reader: OnnxReader, op: OnnxOp) -> None:
-    attrs: dict[str, Attr] = {"k": _number(reader, op, 1), "upper": op.integer("upper", 1) != 0}
+    attrs: dict[str, Attr] = {
+        "k": _scalar_operand(reader, op, 1),
+        "upper": op.integer("upper", 1) != 0,
+    }
     reader.add(op, "trilu", {"x": reader.value(op, op.input(0))}, attrs)
 
 
 def _eye(reader: OnnxReader, op: OnnxOp) -> None:
     number = op.integer("dtype", 0)
     attrs: dict[str, Attr] = {
-        "dtype": element(number) if number else None,
+        "dtype": dtype_of_number(number) if number else None,
         "k": op.integer("k", 0),
     }
     reader.add(op, "eye_like", {"x": reader.value(op, op.input(0))}, attrs)
@@ -115,7 +122,7 @@ def _compress(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _hardmax(reader: OnnxReader, op: OnnxOp) -> None:
-    floats(reader, op)
+    keep_unless_floats(reader, op)
     x = reader.value(op, op.input(0))
     axis = op.integer("axis", -1 if op.opset >= 13 else 1)
     rest = x.type.shape[axis % x.type.rank + 1 :] if x.type.rank else ()
@@ -126,7 +133,7 @@ def _hardmax(reader: OnnxReader, op: OnnxOp) -> None:
 
 def _einsum(reader: OnnxReader, op: OnnxOp) -> None:
     kinds = [reader.type_of(op, n).dtype for n in op.inputs]
-    if not all(k.is_float or k.name in _WRAPPING for k in kinds):
+    if not all(k.is_float or k.name in WRAPPING_DTYPES for k in kinds):
         raise KeepOperator
     operands = {f"xs.{i}": reader.value(op, n) for i, n in enumerate(op.inputs)}
     reader.add(op, "einsum", operands, {"equation": op.text("equation", "")})
@@ -135,7 +142,7 @@ def _einsum(reader: OnnxReader, op: OnnxOp) -> None:
 def _fold(reader: OnnxReader, op: OnnxOp) -> None:
     if not reader.type_of(op, op.input(0)).dtype.is_float:
         raise KeepOperator
-    size, kernel = _row(reader, op, 1), _row(reader, op, 2)
+    size, kernel = _ints_operand(reader, op, 1), _ints_operand(reader, op, 2)
     n = len(kernel)
     attrs: dict[str, Attr] = {
         "size": size,
@@ -147,35 +154,37 @@ def _fold(reader: OnnxReader, op: OnnxOp) -> None:
     reader.add(op, "fold", {"x": reader.value(op, op.input(0))}, attrs)
 
 
-def _float(kind: str, **attrs: tuple[str, int]) -> Handler:
+def _float_op(kind: str, **attrs: tuple[str, int]) -> Handler:
     def read(reader: OnnxReader, op: OnnxOp) -> None:
-        floats(reader, op)
+        keep_unless_floats(reader, op)
         given: dict[str, Attr] = {ours: op.integer(*theirs) for ours, theirs in attrs.items()}
         reader.add(op, kind, {"x": reader.value(op, op.input(0))}, given)
 
     return read
 
 
-inverse = _float("inverse")
+inverse = _float_op("inverse")
 
 OPS: dict[str, Handler] = {
-    "GatherElements": _picks("gather_elements", "x", "indices", axis=("axis", 0)),
-    "GatherND": _tuples(_picks("gather_nd", "x", "indices", batch=("batch_dims", 0))),
+    "GatherElements": _op_of_tensors("gather_elements", "x", "indices", axis=("axis", 0)),
+    "GatherND": _with_known_index_depth(
+        _op_of_tensors("gather_nd", "x", "indices", batch=("batch_dims", 0))
+    ),
     "Scatter": _scatter("scatter_elements"),
     "ScatterElements": _scatter("scatter_elements"),
-    "ScatterND": _tuples(_scatter("scatter_nd")),
+    "ScatterND": _with_known_index_depth(_scatter("scatter_nd")),
     "OneHot": _one_hot,
-    "NonZero": _picks("nonzero", "x"),
+    "NonZero": _op_of_tensors("nonzero", "x"),
     "Unique": _unique,
     "Trilu": _trilu,
     "EyeLike": _eye,
-    "ReverseSequence": _picks(
+    "ReverseSequence": _op_of_tensors(
         "reverse_sequence", "x", "lengths", batch=("batch_axis", 1), time=("time_axis", 0)
     ),
     "Compress": _compress,
     "Hardmax": _hardmax,
     "Einsum": _einsum,
     "Col2Im": _fold,
-    "Det": _float("det"),
-    "LpNormalization": _float("lp_normalize", axis=("axis", -1), p=("p", 2)),
+    "Det": _float_op("det"),
+    "LpNormalization": _float_op("lp_normalize", axis=("axis", -1), p=("p", 2)),
 }

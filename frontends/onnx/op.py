@@ -1,4 +1,4 @@
-"""One node of the file, its attributes read by name and type."""
+"""One operator of an ONNX file: its operands, and its attributes by name and type."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from qir.errors import InputError
 from qir.ir.origin import Origin
 
 from .contrib.names import OPERANDS
-from .faults import fault
+from .faults import input_error
 
 MICROSOFT = "com.microsoft"
-_STANDARD = frozenset({"QLinearConv", "QuantizeLinear", "DequantizeLinear"})
-"""Names that operators of ONNX and of onnxruntime have, whose origin says which it was."""
+_SHARED_OPERATOR_NAMES = frozenset({"QLinearConv", "QuantizeLinear", "DequantizeLinear"})
+"""Operators that both ONNX and onnxruntime define; the origin of their node names the domain."""
 
 
 class KeepOperator(Exception):
-    """The op cannot be said in the language exactly, and is kept as the file has it.
+    """Raised where the language cannot express an operator exactly: it becomes a foreign node.
 
-    A text says why where whoever made the model should know.
+    A text, if there is one, is a reason that concerns the author of the model; the ledger has it.
     """
 
 
-class Computed(KeepOperator):
-    """Numbers that the language has as constants are computed in the file."""
+class NotConstant(KeepOperator):
+    """Raised where an attribute of the language is a computed operand in the file."""
 
 
 class OnnxOp:
-    """A node with its place in the file and the version of its operator set."""
+    """An operator with its index in the file and the version of its operator set."""
 
     __slots__ = (
-        "_counts",
+        "_list_lengths",
         "attributes",
         "domain",
-        "holds",
+        "has_subgraphs",
         "index",
         "inputs",
         "name",
+        "names_read",
         "opset",
         "outputs",
         "path",
         "proto",
-        "reads",
         "type",
     )
 
     def __init__(
         self, proto: onnx.NodeProto, index: int, domain: str, opset: int, path: Path
     ) -> None:
-        # Each is asked for many times, and asking protobuf takes long.
+        # Protobuf fields are read once: access through the Python bindings is slow.
         self.proto = proto
         self.index = index
         self.domain = domain
@@ -62,84 +62,88 @@ class OnnxOp:
         self.path = path
         self.type: str = proto.op_type
         self.name: str = proto.name
-        given, made = tuple(proto.input), tuple(proto.output)
-        held = list(proto.attribute)
-        self.attributes = {a.name: a for a in held}
-        self._counts = len(given), len(made), len(held)
-        self.inputs: tuple[str, ...] = _trim(given)
-        """Names of the operands; an absent one is empty, absent ones at the end are left out."""
-        self.outputs: tuple[str, ...] = _trim(made)
-        inside = [g for a in held for g in held_graphs(a)]
-        self.holds = bool(inside)
-        """Whether it holds graphs."""
-        free = [n for g in inside for n in free_names(g)]
-        self.reads = self.inputs
-        if free or len(given) > 1:
-            self.reads = tuple(dict.fromkeys((*self.inputs, *free)))
-        """Names of all it reads: its operands, and what graphs within it use from outside."""
+        inputs, outputs = tuple(proto.input), tuple(proto.output)
+        attributes = list(proto.attribute)
+        self.attributes = {a.name: a for a in attributes}
+        self._list_lengths = len(inputs), len(outputs), len(attributes)
+        self.inputs: tuple[str, ...] = _without_trailing_absent(inputs)
+        """Names of the operands; an absent one is empty, trailing absent ones are left out."""
+        self.outputs: tuple[str, ...] = _without_trailing_absent(outputs)
+        subgraphs = [g for a in attributes for g in subgraphs_of(a)]
+        self.has_subgraphs = bool(subgraphs)
+        """Whether an attribute is a graph, as for If, Loop and Scan."""
+        captured = [n for g in subgraphs for n in captured_names(g)]
+        self.names_read = self.inputs
+        if captured or len(inputs) > 1:
+            self.names_read = tuple(dict.fromkeys((*self.inputs, *captured)))
+        """Operands, and tensors of the enclosing graph that its subgraphs capture."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"node {self.name or self.index} ({self.type})"
 
     def graph(self, name: str) -> onnx.GraphProto:
-        """Returns the graph that an attribute holds."""
-        found = self._read(name, AttributeProto.GRAPH)
+        """Returns a graph attribute; raises InputError if it is missing."""
+        found = self._typed_attribute(name, AttributeProto.GRAPH)
         if found is None:
-            raise self.fail(f"lacks attribute {name!r}")
+            raise self.error(f"lacks attribute {name!r}")
         return found.g
 
     def input(self, index: int) -> str:
         """Returns the name of an operand, empty where it is absent."""
         return self.inputs[index] if index < len(self.inputs) else ""
 
-    def fail(self, what: str) -> InputError:
-        return fault(self.path, self.place, what)
+    def error(self, what: str) -> InputError:
+        return input_error(self.path, self.location, what)
 
     def schema(self) -> onnx.defs.OpSchema | None:
-        """ONNX's own description; None for an op of another domain."""
+        """Returns ONNX's schema of the operator; None for an operator of another domain."""
         return _schema(self.type, self.opset, self.domain)
 
     def check(self) -> None:
-        """Raises InputError where the node is not what ONNX's description of its op allows."""
-        operands, results, count = self._counts
-        given = self.attributes
-        if len(given) != count:
-            raise self.fail("gives an attribute twice")
-        form = _form(self.type, self.opset, self.domain)
-        if form is None:
+        """Raises InputError where the node does not match the schema of its operator."""
+        operands, results, count = self._list_lengths
+        attributes = self.attributes
+        if len(attributes) != count:
+            raise self.error("gives an attribute twice")
+        signature = _signature(self.type, self.opset, self.domain)
+        if signature is None:
             if self.domain == "":
-                raise self.fail(f"is no operator of opset {self.opset}")
+                raise self.error(f"is no operator of opset {self.opset}")
             return
-        if not form.operands[0] <= operands <= form.operands[1]:
-            raise self.fail(f"has {operands} operands")
-        if not form.results[0] <= results <= form.results[1]:
-            raise self.fail(f"has {results} results")
-        for name, attribute in given.items():
-            known = form.attributes.get(name)
-            if known is None:
-                raise self.fail(f"opset {self.opset} has no attribute {name!r}")
-            if known != attribute.type:
-                raise self.fail(f"attribute {name!r} is of the wrong type")
-        for name in form.required:
-            if name not in given:
-                raise self.fail(f"lacks attribute {name!r}")
-        if len(self.inputs) < form.operands[0] <= len(form.names):
-            raise self.fail(f"lacks operand {form.names[len(self.inputs)]}")
+        if not signature.operand_counts[0] <= operands <= signature.operand_counts[1]:
+            raise self.error(f"has {operands} operands")
+        if not signature.result_counts[0] <= results <= signature.result_counts[1]:
+            raise self.error(f"has {results} results")
+        for name, attribute in attributes.items():
+            expected = signature.attributes.get(name)
+            if expected is None:
+                raise self.error(f"opset {self.opset} has no attribute {name!r}")
+            if expected != attribute.type:
+                raise self.error(f"attribute {name!r} is of the wrong type")
+        for name in signature.required:
+            if name not in attributes:
+                raise self.error(f"lacks attribute {name!r}")
+        if len(self.inputs) < signature.operand_counts[0] <= len(signature.operand_names):
+            raise self.error(f"lacks operand {signature.operand_names[len(self.inputs)]}")
         if "" in self.inputs:
-            for name, formal, single in zip(self.inputs, form.names, form.single, strict=False):
+            for name, formal, single in zip(
+                self.inputs, signature.operand_names, signature.is_single, strict=False
+            ):
                 if not name and single:
-                    raise self.fail(f"lacks operand {formal}")
+                    raise self.error(f"lacks operand {formal}")
 
     def origin(self) -> Origin:
-        """Where the node came from, with the names of all it reads."""
-        given = self.inputs
-        slots = _slots(self.type, self.opset, self.domain, len(given))
-        operands = tuple(zip(slots, given, strict=True))
-        if "" in given:
+        """Returns the origin of the node, with the name of each operand by its slot."""
+        inputs = self.inputs
+        names = _operand_names(self.type, self.opset, self.domain, len(inputs))
+        operands = tuple(zip(names, inputs, strict=True))
+        if "" in inputs:
             operands = tuple((s, n) for s, n in operands if n)
-        own = f"domain {self.domain}" if self.domain and self.type in _STANDARD else ""
-        return Origin("onnx", self.type, self.name, own, 0, operands)
+        path = (
+            f"domain {self.domain}" if self.domain and self.type in _SHARED_OPERATOR_NAMES else ""
+        )
+        return Origin("onnx", self.type, self.name, path, 0, operands)
 
     # -- attributes ---------------------------------------------------------------------------
 
@@ -147,31 +151,34 @@ class OnnxOp:
         """Returns the attribute of that name, if the node has it."""
         return self.attributes.get(name)
 
-    def _read(self, name: str, kind: int) -> AttributeProto | None:
+    def _typed_attribute(self, name: str, kind: int) -> AttributeProto | None:
         found = self.attribute(name)
         if found is not None and found.type != kind:
-            raise self.fail(f"attribute {name!r} is of the wrong type")
+            raise self.error(f"attribute {name!r} is of the wrong type")
         return found
 
     def integer(self, name: str, default: int) -> int:
-        found = self._read(name, AttributeProto.INT)
+        found = self._typed_attribute(name, AttributeProto.INT)
         return default if found is None else found.i
 
     def integers(self, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
-        found = self._read(name, AttributeProto.INTS)
+        found = self._typed_attribute(name, AttributeProto.INTS)
         return default if found is None else tuple(found.ints)
 
-    def real(self, name: str, default: float) -> float:
-        """Returns the attribute; a default is the float32 that a file could hold."""
-        found = self._read(name, AttributeProto.FLOAT)
+    def floating(self, name: str, default: float) -> float:
+        """Returns a float attribute; a default is rounded to float32, as a file would hold it."""
+        found = self._typed_attribute(name, AttributeProto.FLOAT)
         return float(np.float32(default)) if found is None else found.f
 
     def text(self, name: str, default: str) -> str:
-        found = self._read(name, AttributeProto.STRING)
+        found = self._typed_attribute(name, AttributeProto.STRING)
         return default if found is None else found.s.decode("utf-8", "replace")
 
-    def only(self, *names: str) -> None:
-        """Keep if the node has an attribute other than these."""
+    def allow_only(self, *names: str) -> None:
+        """Raises KeepOperator if the node has an attribute other than these.
+
+        A newer version of an operator may have attributes that change its meaning.
+        """
         if any(name not in names for name in self.attributes):
             raise KeepOperator
 
@@ -185,28 +192,28 @@ def _schema(name: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
-    """What ONNX's description of an op allows; reading it off takes long."""
+class _Signature:
+    """The parts of an ONNX schema that are checked; cached, since reading a schema is slow."""
 
-    operands: tuple[int, int]
-    results: tuple[int, int]
+    operand_counts: tuple[int, int]
+    result_counts: tuple[int, int]
     attributes: dict[str, int]
     required: tuple[str, ...]
-    names: tuple[str, ...]
-    single: tuple[bool, ...]
+    operand_names: tuple[str, ...]
+    is_single: tuple[bool, ...]
 
 
 @lru_cache(1024)
-def _form(name: str, opset: int, domain: str) -> _Form | None:
+def _signature(name: str, opset: int, domain: str) -> _Signature | None:
     schema = _schema(name, opset, domain)
     if schema is None:
         return None
     known = schema.attributes
     one = onnx.defs.OpSchema.FormalParameterOption.Single
-    return _Form(
+    return _Signature(
         (schema.min_input, schema.max_input),
         (schema.min_output, schema.max_output),
-        {n: attribute_type(a) for n, a in known.items()},
+        {n: attribute_type_number(a) for n, a in known.items()},
         tuple(n for n, a in known.items() if a.required),
         tuple(p.name for p in schema.inputs),
         tuple(p.option == one for p in schema.inputs),
@@ -214,54 +221,54 @@ def _form(name: str, opset: int, domain: str) -> _Form | None:
 
 
 @lru_cache(4096)
-def _slots(kind: str, opset: int, domain: str, count: int) -> tuple[str, ...]:
-    """Returns what ONNX or onnxruntime calls so many operands of an op."""
+def _operand_names(kind: str, opset: int, domain: str, count: int) -> tuple[str, ...]:
+    """Returns the formal names of the operands; operands of a variadic one are numbered."""
     if domain == MICROSOFT and kind == "QLinearConcat":
-        formal = ["Y_scale", "Y_zero_point"]
+        names = ["Y_scale", "Y_zero_point"]
         for i in range((count - 2) // 3 + 1):
-            formal += [f"X.{i}", f"X_scale.{i}", f"X_zero_point.{i}"]
-        return tuple(formal[:count])
+            names += [f"X.{i}", f"X_scale.{i}", f"X_zero_point.{i}"]
+        return tuple(names[:count])
     if domain == MICROSOFT and kind in OPERANDS:
-        formal = OPERANDS[kind].split()
+        names = OPERANDS[kind].split()
     else:
-        form = _form(kind, opset, domain)
-        formal = list(form.names) if form else []
-        if form and count > len(formal) - 1 and len(formal) < form.operands[1]:
-            last = formal.pop()
-            formal += [f"{last}.{i}" for i in range(count - len(formal))]
-    return tuple(formal[i] if i < len(formal) else f"input.{i}" for i in range(count))
+        signature = _signature(kind, opset, domain)
+        names = list(signature.operand_names) if signature else []
+        if signature and count > len(names) - 1 and len(names) < signature.operand_counts[1]:
+            last = names.pop()
+            names += [f"{last}.{i}" for i in range(count - len(names))]
+    return tuple(names[i] if i < len(names) else f"input.{i}" for i in range(count))
 
 
-def held_graphs(attribute: AttributeProto) -> list[onnx.GraphProto]:
-    """Returns the graphs that an attribute holds."""
+def subgraphs_of(attribute: AttributeProto) -> list[onnx.GraphProto]:
+    """Returns the graphs of an attribute of type GRAPH or GRAPHS."""
     return [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
 
 
-def free_names(graph: onnx.GraphProto) -> list[str]:
-    """Returns what a graph reads and does not make, in the order of reading."""
-    made = {i.name for i in graph.input} | {t.name for t in graph.initializer}
-    made |= {t.values.name for t in graph.sparse_initializer}
-    made |= {name for node in graph.node for name in node.output}
+def captured_names(graph: onnx.GraphProto) -> list[str]:
+    """Returns the tensors that a graph uses and does not define, in order of first use."""
+    defined = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    defined |= {t.values.name for t in graph.sparse_initializer}
+    defined |= {name for node in graph.node for name in node.output}
     read: dict[str, None] = {}
     for node in graph.node:
-        inside = [n for a in node.attribute for g in held_graphs(a) for n in free_names(g)]
-        read |= dict.fromkeys([*node.input, *inside])
+        captured = [n for a in node.attribute for g in subgraphs_of(a) for n in captured_names(g)]
+        read |= dict.fromkeys([*node.input, *captured])
     read |= dict.fromkeys(info.name for info in graph.output)
-    return [name for name in read if name and name not in made]
+    return [name for name in read if name and name not in defined]
 
 
-def attribute_type(known: onnx.defs.OpSchema.Attribute) -> int:
-    """Returns the number that AttributeProto has for the type of a described attribute."""
+def attribute_type_number(known: onnx.defs.OpSchema.Attribute) -> int:
+    """Returns the AttributeProto.AttributeType of an attribute of a schema."""
     return int(AttributeProto.AttributeType.Value(str(known.type).rpartition(".")[2]))
 
 
-def _trim(names: tuple[str, ...]) -> tuple[str, ...]:
+def _without_trailing_absent(names: tuple[str, ...]) -> tuple[str, ...]:
     while names and not names[-1]:
         names = names[:-1]
     return names
 
 
-def outside_of(op: OnnxOp) -> tuple[str, ...]:
-    """Returns what graphs within an operator use from outside, its own operands among it."""
-    inside = (g for a in op.proto.attribute for g in held_graphs(a))
-    return tuple(dict.fromkeys(n for g in inside for n in free_names(g) if n))
+def names_captured_by(op: OnnxOp) -> tuple[str, ...]:
+    """Returns all tensors that the subgraphs of an operator capture, its own operands included."""
+    inside = (g for a in op.proto.attribute for g in subgraphs_of(a))
+    return tuple(dict.fromkeys(n for g in inside for n in captured_names(g) if n))

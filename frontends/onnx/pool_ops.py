@@ -1,4 +1,4 @@
-"""Pools along any number of axes, and what takes their indices back."""
+"""Pools along one to three axes, global pools, and MaxUnpool."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.dims import Shape
 
-from .elementwise_ops import floats
-from .moving_ops import add
+from .elementwise_ops import keep_unless_floats
+from .moving_ops import add_moving_op
 from .op import KeepOperator, OnnxOp
 from .reader import OnnxReader
-from .windows import check_room, pads
+from .windows import check_window_fits, explicit_pads
 
 Handler = Callable[[OnnxReader, OnnxOp], None]
 Ints = tuple[int, ...]
 
 
-def _sizes(reader: OnnxReader, op: OnnxOp) -> Shape:
-    """Returns the sizes that windows slide along; Keep where there are none, or more than three."""
+def _spatial_sizes(reader: OnnxReader, op: OnnxOp) -> Shape:
+    """Returns the one to three spatial sizes; raises KeepOperator for other ranks."""
     shape = reader.type_of(op, op.input(0)).shape
     if not 3 <= len(shape) <= 5:
         raise KeepOperator
     return shape[2:]
 
 
-def _window(op: OnnxOp, sizes: Shape, *, dilated: bool) -> dict[str, Attr]:
+def _window_attrs(op: OnnxOp, sizes: Shape, *, dilated: bool) -> dict[str, Attr]:
     n = len(sizes)
     kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1,) * n)
     dilation = op.integers("dilations", (1,) * n)
@@ -34,10 +34,10 @@ def _window(op: OnnxOp, sizes: Shape, *, dilated: bool) -> dict[str, Attr]:
         raise KeepOperator
     newer = op.type == "LpPool" or (op.type == "AveragePool" and op.opset >= 19)
     shifts = newer or set(dilation) != {1}
-    pad = pads(op, sizes, kernel, stride, dilation, n, pool=True, shifts=shifts)
+    pad = explicit_pads(op, sizes, kernel, stride, dilation, n, pool=True, shifts=shifts)
     ceil = op.integer("ceil_mode", 0) != 0
     if not ceil:
-        check_room(sizes, kernel, stride, pad, dilation)
+        check_window_fits(sizes, kernel, stride, pad, dilation)
     return {
         "kernel": kernel,
         "stride": stride,
@@ -48,15 +48,15 @@ def _window(op: OnnxOp, sizes: Shape, *, dilated: bool) -> dict[str, Attr]:
 
 
 def _max(reader: OnnxReader, op: OnnxOp) -> None:
-    """MaxPool, with its indices where something reads them and they count row by row."""
-    sizes = _sizes(reader, op)
-    attrs = _window(op, sizes, dilated=True)
+    """MaxPool; with indices as `max_pool_places`, if they count in row-major order."""
+    sizes = _spatial_sizes(reader, op)
+    attrs = _window_attrs(op, sizes, dilated=True)
     if len(op.outputs) == 1:
-        x = reader.moved(op, op.input(0))
-        add(reader, op, f"max_pool{len(sizes)}d", {"x": x}, attrs)
+        x = reader.value_to_move(op, op.input(0))
+        add_moving_op(reader, op, f"max_pool{len(sizes)}d", {"x": x}, attrs)
         return
     x = reader.value(op, op.input(0))
-    if x.type.quant or any(map(reader.has_meaning, op.outputs)) or not all(op.outputs):
+    if x.type.quant or any(map(reader.has_qparams, op.outputs)) or not all(op.outputs):
         raise KeepOperator
     if op.integer("storage_order", 0):
         raise KeepOperator
@@ -64,23 +64,23 @@ def _max(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _average(reader: OnnxReader, op: OnnxOp) -> None:
-    sizes = _sizes(reader, op)
-    attrs = _window(op, sizes, dilated=False)
+    sizes = _spatial_sizes(reader, op)
+    attrs = _window_attrs(op, sizes, dilated=False)
     attrs["count_pad"] = op.integer("count_include_pad", 0) != 0
     reader.add(op, f"avg_pool{len(sizes)}d", {"x": reader.value(op, op.input(0))}, attrs)
 
 
 def _lp(reader: OnnxReader, op: OnnxOp) -> None:
-    floats(reader, op)
-    sizes = _sizes(reader, op)
-    attrs = {**_window(op, sizes, dilated=True), "p": op.integer("p", 2)}
+    keep_unless_floats(reader, op)
+    sizes = _spatial_sizes(reader, op)
+    attrs = {**_window_attrs(op, sizes, dilated=True), "p": op.integer("p", 2)}
     reader.add(op, f"lp_pool{len(sizes)}d", {"x": reader.value(op, op.input(0))}, attrs)
 
 
 def _global(kind: str) -> Handler:
     def read(reader: OnnxReader, op: OnnxOp) -> None:
-        floats(reader, op)
-        _sizes(reader, op)
+        keep_unless_floats(reader, op)
+        _spatial_sizes(reader, op)
         attrs: dict[str, Attr] = {"p": op.integer("p", 2)} if kind == "global_lp_pool" else {}
         reader.add(op, kind, {"x": reader.value(op, op.input(0))}, attrs)
 
@@ -88,13 +88,13 @@ def _global(kind: str) -> Handler:
 
 
 def _unpool(reader: OnnxReader, op: OnnxOp) -> None:
-    """MaxUnpool, its sizes from its third operand or from the window that was pooled by."""
+    """MaxUnpool; its sizes are the third operand or follow from the pool's window."""
     floats_of_x = reader.type_of(op, op.input(0)).dtype.is_float
-    sizes = dims.known(_sizes(reader, op))
+    sizes = dims.known_shape(_spatial_sizes(reader, op))
     if not floats_of_x:
         raise KeepOperator
     if op.input(2):
-        size = tuple(int(s) for s in reader.numbers(op.input(2)).reshape(-1))[2:]
+        size = tuple(int(s) for s in reader.constant_data(op.input(2)).reshape(-1))[2:]
     elif sizes is None:
         raise KeepOperator
     else:
@@ -102,7 +102,7 @@ def _unpool(reader: OnnxReader, op: OnnxOp) -> None:
         kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1,) * n)
         pad = op.integers("pads", (0,) * 2 * n)
         if (len(kernel), len(stride), len(pad)) != (n, n, 2 * n):
-            raise op.fail(f"kernel_shape, strides and pads are not for {n} axes")
+            raise op.error(f"kernel_shape, strides and pads are not for {n} axes")
         sides = zip(sizes, stride, kernel, pad[:n], pad[n:], strict=True)
         size = tuple((s - 1) * a + k - low - high for s, a, k, low, high in sides)
     operands = {"x": reader.value(op, op.input(0)), "places": reader.value(op, op.input(1))}

@@ -1,8 +1,8 @@
-"""QONNX's Quant, BipolarQuant and Trunc, which give floats that are on a grid, as groups.
+"""QONNX's Quant, BipolarQuant and Trunc as groups: they return floats on a quantization grid.
 
-With constant numbers a Quant is a quantize and a dequantize of QONNX's own arithmetic, and a
-BipolarQuant one by a table of two entries; where scale, zero point or bit width are computed, or no
-storage type holds the quantized values, they are their formulas.
+With constant parameters the body of a Quant is quantize and dequantize with QONNX's arithmetic, and
+that of a BipolarQuant the same by a table of two entries. With computed parameters, or without a
+storage type that is wide enough, the body has the formula in float ops.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
-from qir.ir.types import QuantType, TensorType, param, uniform
+from qir.ir.types import QuantType, TensorType, make_param, uniform
 
-from .contrib.body import BodyBuilder, given, group
+from .contrib.body import BodyBuilder, add_group, named_operands
 from .op import KeepOperator, OnnxOp
 from .reader import OnnxReader
 
 DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
 PROFILE = "qonnx-1.0"
-_ROUNDS = {
+_ROUNDING_MODES = {
     "ROUND": "even",
     "HALF_EVEN": "even",
     "CEIL": "ceil",
@@ -32,61 +32,69 @@ _ROUNDS = {
     "DOWN": "down",
     "HALF_UP": "away",
 }
-"""Its rounding modes and what they are called here; HALF_DOWN is none of ours."""
-_KNOWN = frozenset((*_ROUNDS, "HALF_DOWN"))
-_MOST_BITS, _WITH_ZERO = 24, 16
-"""Whole numbers of so many bits are exact in float32, and with zero points added."""
+"""QONNX's rounding modes by the language's names; HALF_DOWN has none, and takes the formula."""
+_QONNX_MODES = frozenset((*_ROUNDING_MODES, "HALF_DOWN"))
+_MAX_BITS, _MAX_BITS_WITH_ZERO_POINT = 24, 16
+"""Bit widths whose integers are exact in float32, which QONNX computes in; less with an offset."""
 Numbers = NDArray[np.float32]
 
 
-def _mode(op: OnnxOp, default: str) -> str:
+def _rounding_mode(op: OnnxOp, default: str) -> str:
     mode = op.text("rounding_mode", default).upper()
-    if mode not in _KNOWN:
+    if mode not in _QONNX_MODES:
         raise KeepOperator(f"rounding_mode {mode[:40]!r} is none that QONNX has")
     return mode
 
 
-def _reals(op: OnnxOp, operands: dict[str, Value], count: int) -> None:
+def _check_float_operands(op: OnnxOp, operands: dict[str, Value], count: int) -> None:
     if len(operands) != count:
-        raise op.fail(f"has {len(operands)} operands, it takes {count}")
+        raise op.error(f"has {len(operands)} operands, it takes {count}")
     if any(v.type.element != F32 for v in operands.values()):
         raise KeepOperator("an operand is no f32")
 
 
 def _quant(reader: OnnxReader, op: OnnxOp) -> None:
     """Quant, also called IntQuant."""
-    op.only("signed", "narrow", "rounding_mode")
-    operands = given(reader, op)
-    _reals(op, operands, 4)
+    op.allow_only("signed", "narrow", "rounding_mode")
+    operands = named_operands(reader, op)
+    _check_float_operands(op, operands, 4)
     signed, narrow = op.integer("signed", 1) != 0, op.integer("narrow", 1) != 0
-    mode = _mode(op, "ROUND")
-    kind = _map(reader, op, operands["X"].type, signed, narrow) if mode in _ROUNDS else None
-    if kind is not None and mode == "HALF_UP" and kind.storage.bits == _MOST_BITS:
-        kind = None  # it adds a half in float32, which has no effect on numbers so large
+    mode = _rounding_mode(op, "ROUND")
+    kind = (
+        _quant_type(reader, op, operands["X"].type, signed, narrow)
+        if mode in _ROUNDING_MODES
+        else None
+    )
+    if kind is not None and mode == "HALF_UP" and kind.storage.bits == _MAX_BITS:
+        kind = None  # QONNX adds 0.5 in float32, which has no effect on integers of 24 bits
 
     def build(body: BodyBuilder) -> list[Value]:
         if kind is None:
-            return [_formula(body, mode, signed, narrow)]
-        return [_through(body, kind, "" if _ROUNDS[mode] == "even" else _ROUNDS[mode])]
+            return [_float_formula(body, mode, signed, narrow)]
+        return [
+            _quantize_dequantize(
+                body, kind, "" if _ROUNDING_MODES[mode] == "even" else _ROUNDING_MODES[mode]
+            )
+        ]
 
-    group(reader, op, operands, build)
+    add_group(reader, op, operands, build)
 
 
-def _through(body: BodyBuilder, kind: QuantType, stated: str) -> Value:
-    """X by way of quantized values, as QONNX computes them."""
+def _quantize_dequantize(body: BodyBuilder, kind: QuantType, rounding: str) -> Value:
+    """Adds quantize and dequantize with QONNX's arithmetic."""
     x = body["X"]
-    codes = body.graph.add(
+    quantized = body.graph.add(
         "quantize",
         {"x": x},
-        {"round": stated},
+        {"round": rounding},
         types=[x.type.with_element(kind)],
         profile=PROFILE,
     )
-    return body.graph.add("dequantize", {"x": codes.result}, profile=PROFILE).result
+    return body.graph.add("dequantize", {"x": quantized.result}, profile=PROFILE).result
 
 
-def _axis(scale: Numbers, x: TensorType) -> int | None:
-    """Returns the axis that has a scale for each index; None for one scale. ValueError for other
+def _scale_axis(scale: Numbers, x: TensorType) -> int | None:
+    """Returns the axis of per-channel scales; None for one scale. Raises ValueError for other
     shapes."""
     axes = [i for i, n in enumerate(scale.shape) if n > 1]
     if len(axes) > 1 or scale.ndim > x.rank:
@@ -99,51 +107,54 @@ def _axis(scale: Numbers, x: TensorType) -> int | None:
     return axis
 
 
-def _sides(reader: OnnxReader, op: OnnxOp, x: TensorType) -> QuantType | None:
-    """Returns a table of two entries, so far from each other that every x is on its side of 0.
+def _bipolar_quant_type(reader: OnnxReader, op: OnnxOp, x: TensorType) -> QuantType | None:
+    """Returns the type of BipolarQuant: 1-bit values by a table of two entries, +end and -end.
 
-    Of two entries as near the first is taken: 0 is on the upper side; NaN is quantized value 0, on
-    the lower. Entries are 1 and -1, or so much larger that no x becomes 0 over the scale.
+    A table picks the nearest entry, the first of two at equal distance. So 0 gets the upper entry,
+    and NaN value 0 the lower. The entries are 1 and -1, or larger powers of two where a large scale
+    would make small x become 0.
     """
     if not reader.is_constant(op.input(1)):
         return None
-    scale = np.asarray(reader.numbers(op.input(1)), np.float32)
+    scale = np.asarray(reader.constant_data(op.input(1)), np.float32)
     try:
-        axis = _axis(scale, x)
+        axis = _scale_axis(scale, x)
     except ValueError:
         return None
-    far = max(int(np.frexp(scale.max())[1]) - 1, 0)
-    least = np.ldexp(scale, -far)
-    if (np.ldexp(least, far) != scale).any():
-        return None  # below what float32 holds whole
-    end = float(2.0**far)
+    shift = max(int(np.frexp(scale.max())[1]) - 1, 0)
+    least = np.ldexp(scale, -shift)
+    if (np.ldexp(least, shift) != scale).any():
+        return None  # the division by 2^shift is inexact: the scale became denormal
+    end = float(2.0**shift)
     flat = least.reshape(-1) if axis is not None else least.reshape(-1)[0]
     return replace(uniform(dtype("i1"), flat, axis=axis), kind="lut", codes=(end, -end))
 
 
-def _map(
+def _quant_type(
     reader: OnnxReader, op: OnnxOp, x: TensorType, signed: bool, narrow: bool
 ) -> QuantType | None:
     """Returns the quantized type that constants state; None where no type says
     it."""
     if not all(reader.is_constant(op.input(i)) for i in (1, 2, 3)):
         return None
-    scale, zero, wide = (np.asarray(reader.numbers(op.input(i)), np.float32) for i in (1, 2, 3))
+    scale, zero, wide = (
+        np.asarray(reader.constant_data(op.input(i)), np.float32) for i in (1, 2, 3)
+    )
     bits = float(wide.reshape(-1)[0]) if wide.size == 1 else 0.0
     try:
-        axis = _axis(scale, x)
+        axis = _scale_axis(scale, x)
     except ValueError:
         return None
     if not bits.is_integer():
         return None
-    if not (1 if not signed else 2) <= bits <= _MOST_BITS or (bits == 1 and narrow):
+    if not (1 if not signed else 2) <= bits <= _MAX_BITS or (bits == 1 and narrow):
         return None
     storage = dtype(f"{'i' if signed else 'u'}{int(bits)}")
     low, high = storage.bounds
     bounds = (low + 1, high) if signed and narrow else (low, high - (narrow and not signed))
     if zero.size not in (1, scale.size):
         return None
-    if bits > _WITH_ZERO and zero.any():
+    if bits > _MAX_BITS_WITH_ZERO_POINT and zero.any():
         return None
     if not ((zero >= low) & (zero <= high)).all():
         return None
@@ -151,17 +162,19 @@ def _map(
     zeros = np.broadcast_to(zero.reshape(-1), scale.size)
     kind = uniform(storage, flat, axis=axis, bounds=bounds)
     if (zero != np.rint(zero)).any():
-        real = param(zeros if axis is not None else zeros[0], kind.grain, f"{op.name}.zero")
+        real = make_param(
+            zeros if axis is not None else zeros[0], kind.granularity, f"{op.name}.zero"
+        )
         return replace(kind, zero=real)
     whole = zeros.astype(np.int64)
     return uniform(storage, flat, whole if axis is not None else whole[0], axis=axis, bounds=bounds)
 
 
-def _formula(body: BodyBuilder, mode: str, signed: bool, narrow: bool) -> Value:
-    """Divide, add the zero point, keep between the ends, round, and back."""
+def _float_formula(body: BodyBuilder, mode: str, signed: bool, narrow: bool) -> Value:
+    """Adds the formula of Quant: divide, add the zero point, clamp, round, and back to floats."""
     zero, scale = body["zeropt"], body["scale"]
     y = body.op("add", body.op("div", body["X"], scale), zero)
-    held = _kept(body, y, body["bitwidth"], signed, narrow)
+    held = _clamped(body, y, body["bitwidth"], signed, narrow)
     made = _rounded(body, held, mode)
     if signed:
         one = body.constant(1.0)
@@ -171,8 +184,8 @@ def _formula(body: BodyBuilder, mode: str, signed: bool, narrow: bool) -> Value:
     return body.op("mul", body.op("sub", made, zero), scale)
 
 
-def _kept(body: BodyBuilder, y: Value, bits: Value, signed: bool, narrow: bool) -> Value:
-    """y between the least and the greatest whole number of so many bits."""
+def _clamped(body: BodyBuilder, y: Value, bits: Value, signed: bool, narrow: bool) -> Value:
+    """Clamps y to the range of integers of `bits` bits."""
     one, two = body.constant(1.0), body.constant(2.0)
     if signed:
         half = body.op("pow", two, body.op("sub", bits, one))
@@ -202,33 +215,33 @@ def _rounded(body: BodyBuilder, x: Value, mode: str) -> Value:
 
 
 def _bipolar(reader: OnnxReader, op: OnnxOp) -> None:
-    """BipolarQuant: the scale, negative where x is."""
-    op.only()
-    operands = given(reader, op)
-    _reals(op, operands, 2)
-    kind = _sides(reader, op, operands["X"].type)
+    """BipolarQuant: the scale with the sign of x."""
+    op.allow_only()
+    operands = named_operands(reader, op)
+    _check_float_operands(op, operands, 2)
+    kind = _bipolar_quant_type(reader, op, operands["X"].type)
 
     def build(body: BodyBuilder) -> list[Value]:
         if kind is not None:
-            return [_through(body, kind, "")]
+            return [_quantize_dequantize(body, kind, "")]
         one = body.constant(1.0)
         side = body.op("greater_equal", body["X"], body.constant(0.0))
         return [body.op("mul", body.op("where", side, one, body.op("neg", one)), body["scale"])]
 
-    group(reader, op, operands, build)
+    add_group(reader, op, operands, build)
 
 
 def _trunc(reader: OnnxReader, op: OnnxOp) -> None:
-    """Trunc of version 1, which drops bits, or 2, which states the scale of what is left."""
-    op.only("rounding_mode", "signed", "narrow")
+    """Trunc: version 1 drops low bits, version 2 states the scale of the result."""
+    op.allow_only("rounding_mode", "signed", "narrow")
     later = len(op.inputs) == 6
     formal = ("X", "scale", "zeropt", "input_bitwidth", "output_scale", "output_bitwidth")
     names = formal if later else (*formal[:4], "output_bitwidth")
     if len(op.inputs) not in (5, 6) or not all(op.inputs):
-        raise op.fail(f"has {len(op.inputs)} operands, it takes 5, or 6 since version 2")
+        raise op.error(f"has {len(op.inputs)} operands, it takes 5, or 6 since version 2")
     operands = {s: reader.value(op, n) for s, n in zip(names, op.inputs, strict=True)}
-    _reals(op, operands, len(names))
-    mode = _mode(op, "FLOOR")
+    _check_float_operands(op, operands, len(names))
+    mode = _rounding_mode(op, "FLOOR")
     signed, narrow = op.integer("signed", 1) != 0, op.integer("narrow", 0) != 0
 
     def build(body: BodyBuilder) -> list[Value]:
@@ -240,11 +253,11 @@ def _trunc(reader: OnnxReader, op: OnnxOp) -> None:
             return [body.op("mul", body.op("sub", made, zero), scale)]
         ratio = body.op("log2", body.op("div", body["output_scale"], scale))
         step = body.op("pow", two, body.op("round", ratio))
-        held = _kept(body, body.op("div", y, step), body["output_bitwidth"], signed, narrow)
+        held = _clamped(body, body.op("div", y, step), body["output_bitwidth"], signed, narrow)
         made = body.op("sub", _rounded(body, held, mode), body.op("div", zero, step))
         return [body.op("mul", made, body["output_scale"])]
 
-    group(reader, op, operands, build)
+    add_group(reader, op, operands, build)
 
 
 _HANDLERS: dict[str, Callable[[OnnxReader, OnnxOp], None]] = {

@@ -1,66 +1,74 @@
-"""`quantization_annotation`: which tensors say what integers mean that no operator says it of."""
+"""`quantization_annotation`: scales of inputs and constants that no operator states."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .elements import NUMBERS
-from .reader import CODES, OnnxReader
+from .elements import ONNX_NUMBERS
+from .reader import QUANTIZED_DTYPES, OnnxReader
 
-_WHOLE = frozenset(NUMBERS[kind] for kind in CODES if kind in NUMBERS)
-"""ONNX's numbers of what may be quantized."""
+_QUANTIZABLE_NUMBERS = frozenset(
+    ONNX_NUMBERS[kind] for kind in QUANTIZED_DTYPES if kind in ONNX_NUMBERS
+)
+"""`TensorProto.DataType` of the element types that quantized tensors have."""
 _ANNOTATION = "the quantization_annotation"
 
 
-def pairs(reader: OnnxReader) -> dict[str, tuple[str, str]]:
-    """Names of scale and zero point that annotations give to inputs and constants of quantized
-    values.
+def annotated_qparam_names(reader: OnnxReader) -> dict[str, tuple[str, str]]:
+    """Returns the (scale, zero point) names that annotations give to inputs and constants.
 
-    Others' quantized values are made by operators, which say what they mean.
+    Other quantized tensors are results of operators, which state their parameters.
     """
     if reader.outer is not None or not reader.proto.quantization_annotation:
         return {}
     proto = reader.proto
-    whole = {i.name for i in proto.input if i.type.tensor_type.elem_type in _WHOLE}
-    whole |= {t.name for t in proto.initializer if t.data_type in _WHOLE}
-    return {name: pair for name, pair in _said(reader) if name in whole and pair[0]}
+    quantizable = {
+        i.name for i in proto.input if i.type.tensor_type.elem_type in _QUANTIZABLE_NUMBERS
+    }
+    quantizable |= {t.name for t in proto.initializer if t.data_type in _QUANTIZABLE_NUMBERS}
+    return {name: pair for name, pair in _annotations(reader) if name in quantizable and pair[0]}
 
 
-def lost(reader: OnnxReader) -> Iterator[tuple[str, str]]:
-    """Yields the tensors whose annotations say what the graph does not hold, and why it does
-    not."""
+def dropped_annotations(reader: OnnxReader) -> Iterator[tuple[str, str]]:
+    """Yields (tensor, reason) for each annotation that the graph does not hold."""
     if reader.outer is not None:
         return
     proto = reader.proto
-    kinds = {i.name: i.type.tensor_type.elem_type for i in proto.input}
-    kinds |= {t.name: t.data_type for t in proto.initializer}
-    made = {o for n in proto.node for o in n.output}
-    for name, pair in _said(reader):
-        if reader.holds(name) or (name in reader.meanings and name not in reader.annotated):
+    stored = {i.name: i.type.tensor_type.elem_type for i in proto.input}
+    stored |= {t.name: t.data_type for t in proto.initializer}
+    produced = {o for n in proto.node for o in n.output}
+    for name, pair in _annotations(reader):
+        if reader.is_quantized(name) or (
+            name in reader.qparam_names and name not in reader.annotated_qparam_names
+        ):
             continue
-        if name not in kinds and name not in made:
+        if name not in stored and name not in produced:
             yield name, f"{_ANNOTATION} is of a tensor that is not there"
         elif not pair[0]:
             yield name, f"{_ANNOTATION} names no scale"
-        elif name not in reader.annotated:
-            what = "an operator's result that is not quantized" if name in made else "a float value"
+        elif name not in reader.annotated_qparam_names:
+            what = (
+                "an operator's result that is not quantized"
+                if name in produced
+                else "a float value"
+            )
             yield name, f"{_ANNOTATION} is of {what}"
         else:
-            yield name, f"{_ANNOTATION} is dropped: {_why(reader, pair)}"
+            yield name, f"{_ANNOTATION} is dropped: {_why_dropped(reader, pair)}"
 
 
-def _why(reader: OnnxReader, pair: tuple[str, str]) -> str:
-    """Returns why quantized values have not the meaning that an annotation gives."""
+def _why_dropped(reader: OnnxReader, pair: tuple[str, str]) -> str:
+    """Returns why a tensor does not have the quantized type that its annotation states."""
     missing = next((n for n in pair if n and not reader.is_constant(n)), None)
     if missing is not None:
         return f"{missing!r} is no constant"
     scales = reader.array(pair[0])
-    if scales is not None and scales.held.size != 1:
-        return f"it has {scales.held.size} scales and no axis"
+    if scales is not None and scales.contents.size != 1:
+        return f"it has {scales.contents.size} scales and no axis"
     return "scale and zero point fit no map of theirs, or operators take them as plain numbers"
 
 
-def _said(reader: OnnxReader) -> Iterator[tuple[str, tuple[str, str]]]:
+def _annotations(reader: OnnxReader) -> Iterator[tuple[str, tuple[str, str]]]:
     for each in reader.proto.quantization_annotation:
         said = {p.key: p.value for p in each.quant_parameter_tensor_names}
         pair = (said.get("SCALE_TENSOR", ""), said.get("ZERO_POINT_TENSOR", ""))

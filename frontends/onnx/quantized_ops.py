@@ -1,4 +1,9 @@
-"""Ops about integers: quantize, dequantize, and the operators that compute on integers."""
+"""QuantizeLinear, DequantizeLinear, and the QLinear operators of ONNX and onnxruntime.
+
+A QLinear operator becomes the float op's node on operands of quantized types, with the quantized
+result type: the integer form of the language. Scales and zero points that are computed become
+operands of their own, such as `x.scale` (`dynamic_ops`).
+"""
 
 from __future__ import annotations
 
@@ -9,21 +14,29 @@ import numpy as np
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F16, F32, U8, DType
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 from qir.ledger import Change
 
 from . import dynamic_ops
 from . import qcdq as clipped
-from .elements import element
+from .elements import dtype_of_number
 from .float_ops import conv_attrs
-from .inferred_types import layout
+from .inferred_types import operand_layout
 from .op import MICROSOFT, KeepOperator, OnnxOp
 from .reader import OnnxReader
-from .windows import check_room, pads
+from .windows import check_window_fits, explicit_pads
 
-_CODED = ("axis", "saturate", "precision", "output_dtype", "block_size")
-_CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides", "channels_last")
-_POOL = (
+_QDQ_ATTRIBUTES = ("axis", "saturate", "precision", "output_dtype", "block_size")
+_CONV_ATTRIBUTES = (
+    "auto_pad",
+    "dilations",
+    "group",
+    "kernel_shape",
+    "pads",
+    "strides",
+    "channels_last",
+)
+_POOL_ATTRIBUTES = (
     "auto_pad",
     "ceil_mode",
     "channels_last",
@@ -35,115 +48,127 @@ _POOL = (
 
 
 def quantize(reader: OnnxReader, op: OnnxOp) -> None:
-    """QuantizeLinear with constant parameters, for a whole tensor or along one axis."""
-    op.only(*_CODED)
+    """QuantizeLinear, per tensor, per channel or per block; computed parameters as in
+    dynamic_ops."""
+    op.allow_only(*_QDQ_ATTRIBUTES)
     if op.integer("precision", 0):
         raise KeepOperator
-    if dynamic_ops.computed(reader, op, 1, 2):
+    if dynamic_ops.any_computed(reader, op, 1, 2):
         dynamic_ops.quantize(reader, op)
         return
     wanted = op.integer("output_dtype", 0)
-    storage = _zero_type(reader, op.input(2)) or (element(wanted) if wanted else U8)
+    storage = _zero_point_dtype(reader, op.input(2)) or (dtype_of_number(wanted) if wanted else U8)
     if storage.is_float and not op.integer("saturate", 1):
+        # saturate = 0 makes NaN or infinity of what float8 cannot hold, and kernels disagree.
         raise KeepOperator("float8 values that do not saturate differ between runtimes")
     x = reader.value(op, op.input(0))
-    axis = None if op.integer("block_size", 0) else _axis(reader, op)
-    quant = _map(reader, op, (1, 2), x.type.with_element(storage), axis)
+    axis = None if op.integer("block_size", 0) else _scale_axis(reader, op)
+    quant = _quant_type(reader, op, (1, 2), x.type.with_element(storage), axis)
     if quant.express != x.type.express or x.type.quant:
         raise KeepOperator
     reader.add(op, "quantize", {"x": x}, types=[x.type.with_element(quant)])
 
 
-def _zero_type(reader: OnnxReader, zero: str) -> DType | None:
-    return reader.kind_of(zero) if zero else None
+def _zero_point_dtype(reader: OnnxReader, zero: str) -> DType | None:
+    return reader.constant_dtype(zero) if zero else None
 
 
-def _axis(reader: OnnxReader, op: OnnxOp) -> int | None:
-    """Returns the axis of a list of scales; a list of one stands for the whole tensor."""
-    return None if reader.numbers(op.input(1)).size == 1 else op.integer("axis", 1)
+def _scale_axis(reader: OnnxReader, op: OnnxOp) -> int | None:
+    """Returns the axis of the scales; None for per tensor, as a list of one scale is."""
+    return None if reader.constant_data(op.input(1)).size == 1 else op.integer("axis", 1)
 
 
 def dequantize(reader: OnnxReader, op: OnnxOp) -> None:
-    """DequantizeLinear with constant parameters; a constant takes them as its meaning."""
-    op.only(*_CODED)
-    if dynamic_ops.computed(reader, op, 1, 2):
+    """DequantizeLinear; a constant operand takes the quantized type that the parameters state."""
+    op.allow_only(*_QDQ_ATTRIBUTES)
+    if dynamic_ops.any_computed(reader, op, 1, 2):
         dynamic_ops.dequantize(reader, op)
         return
     name, blocks = op.input(0), op.integer("block_size", 0)
     kind, constant = reader.type_of(op, name), reader.is_constant(name)
-    axis = None if blocks else _axis(reader, op)
-    quant = _map(reader, op, (1, 2), kind, axis)
+    axis = None if blocks else _scale_axis(reader, op)
+    quant = _quant_type(reader, op, (1, 2), kind, axis)
     wanted = op.integer("output_dtype", 0)
-    if wanted and element(wanted) != quant.express:
+    if wanted and dtype_of_number(wanted) != quant.express:
         raise KeepOperator
     if not constant:
+        # `inferred_quant_type` knows per-tensor types only, so that an input with several scales
+        # still has plain integers here. It takes the type in place if nothing else uses it.
         lists = axis is not None or blocks > 0
-        if kind.quant is None and lists and reader.mean(op, name, quant):
+        if kind.quant is None and lists and reader.try_set_quant_type(op, name, quant):
             x = reader.value(op, name)
         else:
-            x = _read_as(reader, op, name, quant)
+            x = _as_quantized(reader, op, name, quant)
         reader.add(op, "dequantize", {"x": x})
         return
-    x = reader.value(op, name, clipped.bounded(reader, name, quant))
-    reader.add(op, "dequantize", {"x": clipped.mark(reader, name, x)})
+    x = reader.value(op, name, clipped.with_clip_bounds(reader, name, quant))
+    reader.add(op, "dequantize", {"x": clipped.with_clip_origin(reader, name, x)})
 
 
-def _map(
+def _quant_type(
     reader: OnnxReader, op: OnnxOp, at: tuple[int, int], kind: TensorType, axis: int | None
 ) -> QuantType:
     scale, zero = op.input(at[0]), op.input(at[1])
     if size := op.integer("block_size", 0):
         along = op.integer("axis", 1)
         if not -kind.rank <= along < kind.rank:
-            raise op.fail(f"axis {along}, but its operand has {kind.rank} axes")
-        return reader.blocks(scale, zero, kind, along % kind.rank, size)
+            raise op.error(f"axis {along}, but its operand has {kind.rank} axes")
+        return reader.block_quant_type(scale, zero, kind, along % kind.rank, size)
     if axis is None:
-        return reader.quant(scale, zero, kind.dtype)
+        return reader.quant_type(scale, zero, kind.dtype)
     # Rank 1 has one axis, whatever the attribute says.
-    return reader.quant(scale, zero, kind.dtype, kind.shape, axis if kind.rank != 1 else 0)
+    return reader.quant_type(scale, zero, kind.dtype, kind.shape, axis if kind.rank != 1 else 0)
 
 
 # -- quantized operators ------------------------------------------------------------------------
 
 
-def _operand(
+def _quantized_operand(
     reader: OnnxReader, op: OnnxOp, index: int, slot: str, axis: int | None = None
 ) -> dict[str, Value]:
-    """Returns one (tensor, scale, zero) operand with its meaning, and its numbers where
-    computed."""
-    places = layout(op)
-    assert places is not None
-    data, scale, zero = places.operands[index]
+    """Returns a (tensor, scale, zero point) operand with its quantized type.
+
+    Computed parameters come as operands of their own: `x.scale` and `x.zero`.
+    """
+    layout = operand_layout(op)
+    assert layout is not None
+    data, scale, zero = layout.operands[index]
     name = op.input(data)
     kind = reader.type_of(op, name)
-    if dynamic_ops.computed(reader, op, scale, zero):
-        quant, numbers = _open(reader, op, (scale, zero), kind.dtype, axis)
-        return {slot: dynamic_ops.meant(reader, op, name, quant), **_beside(f"{slot}.", numbers)}
-    quant = _map(reader, op, (scale, zero), kind, axis)
+    if dynamic_ops.any_computed(reader, op, scale, zero):
+        quant, qparams = _runtime_quant_type(reader, op, (scale, zero), kind.dtype, axis)
+        return {
+            slot: dynamic_ops.as_quantized(reader, op, name, quant),
+            **_parameter_operands(f"{slot}.", qparams),
+        }
+    quant = _quant_type(reader, op, (scale, zero), kind, axis)
     if reader.is_constant(name):
-        x = reader.value(op, name, clipped.bounded(reader, name, quant))
-        return {slot: clipped.mark(reader, name, x)}
-    return {slot: _read_as(reader, op, name, quant)}
+        x = reader.value(op, name, clipped.with_clip_bounds(reader, name, quant))
+        return {slot: clipped.with_clip_origin(reader, name, x)}
+    return {slot: _as_quantized(reader, op, name, quant)}
 
 
-def _read_as(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) -> Value:
-    """Computed integers with the quantized type that their reader states, read anew where they hold
-    another."""
+def _as_quantized(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) -> Value:
+    """Returns computed integers as the quantized type that their consumer states.
+
+    If their producer states another type, the bits are reinterpreted by a `recode`, as onnxruntime
+    would; the ledger says so.
+    """
     value = reader.value(op, name)
     known = value.type.quant
     if known is not None:
+        # Bounds that a Clip gave to the producer are no part of what the consumer states.
         within = quant if known.bounds == quant.bounds else replace(quant, bounds=known.bounds)
-        if known.same_map(within) or _blocks_in_line(known, within):
+        if known.has_same_mapping(within) or _differ_in_parameter_shape(known, within):
             return value
     if known is not None:
-        reader.note(Change.EXACT, name, f"holds {known}, and {op.place} reads it as {quant}")
-    return dynamic_ops.meant(reader, op, name, quant)
+        reader.note(Change.EXACT, name, f"holds {known}, and {op.location} reads it as {quant}")
+    return dynamic_ops.as_quantized(reader, op, name, quant)
 
 
-def _blocks_in_line(known: QuantType, other: QuantType) -> bool:
-    """Returns whether two quantized types differ in that one has the numbers of its blocks in line
-    alone."""
-    if known.grain is None or known.dynamic or other.dynamic:
+def _differ_in_parameter_shape(known: QuantType, other: QuantType) -> bool:
+    """Returns whether two types differ only in the shape of the arrays of their parameters."""
+    if known.granularity is None or known.dynamic or other.dynamic:
         return False
     if replace(known, scale=other.scale, zero=other.zero) != other:
         return False
@@ -151,39 +176,46 @@ def _blocks_in_line(known: QuantType, other: QuantType) -> bool:
     return all(np.array_equal(np.ravel(a), np.ravel(b)) for a, b in pairs)
 
 
-def _beside(prefix: str, numbers: dict[str, Value]) -> dict[str, Value]:
-    return {f"{prefix}{name}": value for name, value in numbers.items()}
+def _parameter_operands(prefix: str, qparams: dict[str, Value]) -> dict[str, Value]:
+    return {f"{prefix}{name}": value for name, value in qparams.items()}
 
 
-def _open(
+def _runtime_quant_type(
     reader: OnnxReader, op: OnnxOp, at: tuple[int, int], storage: DType, axis: int | None = None
 ) -> tuple[QuantType, dict[str, Value]]:
-    """Returns the quantized type that asks for its numbers, and these; Keep for numbers of other
-    types."""
-    numbers = {"scale": reader.value(op, op.input(at[0]))}
+    """Returns the type of integers with computed parameters, and these; raises KeepOperator for
+    parameters of other element types."""
+    qparams = {"scale": reader.value(op, op.input(at[0]))}
     if op.input(at[1]):
-        numbers["zero"] = reader.value(op, op.input(at[1]))
-    express = numbers["scale"].type.dtype
+        qparams["zero"] = reader.value(op, op.input(at[1]))
+    express = qparams["scale"].type.dtype
+    # ONNX's own operators accept f16 scales, those of onnxruntime's domain f32 only.
     wanted = {"scale": F16 if express == F16 and op.domain == "" else F32, "zero": storage}
-    if any(v.type.quant or v.type.dtype != wanted[n] for n, v in numbers.items()):
+    if any(v.type.quant or v.type.dtype != wanted[n] for n, v in qparams.items()):
         raise KeepOperator(
             "its scale is no f32, or its zero point of another type than its quantized values"
         )
-    grain = None if axis is None else Grain(((axis, 1),))
-    return QuantType(storage, express, None, None if "zero" in numbers else (), grain), numbers
+    granularity = None if axis is None else Granularity(((axis, 1),))
+    return QuantType(
+        storage, express, None, None if "zero" in qparams else (), granularity
+    ), qparams
 
 
-def _result(reader: OnnxReader, op: OnnxOp, kind: DType) -> tuple[QuantType, dict[str, Value]]:
-    """Returns the result's quantized type and its numbers where computed; `kind` is its storage
-    unless a zero says."""
-    places = layout(op)
-    assert places is not None
-    assert places.result is not None
-    scale, zero = places.result
+def _result_quant_type(
+    reader: OnnxReader, op: OnnxOp, kind: DType
+) -> tuple[QuantType, dict[str, Value]]:
+    """Returns the result's quantized type, and its parameters where they are computed.
+
+    The storage type is that of the zero point, or `kind` without one.
+    """
+    layout = operand_layout(op)
+    assert layout is not None
+    assert layout.result_qparams is not None
+    scale, zero = layout.result_qparams
     storage = reader.type_of(op, op.input(zero)).dtype if op.input(zero) else kind
-    if dynamic_ops.computed(reader, op, scale, zero):
-        return _open(reader, op, places.result, storage)
-    return reader.quant(op.input(scale), op.input(zero), storage), {}
+    if dynamic_ops.any_computed(reader, op, scale, zero):
+        return _runtime_quant_type(reader, op, layout.result_qparams, storage)
+    return reader.quant_type(op.input(scale), op.input(zero), storage), {}
 
 
 def _raw_bias(reader: OnnxReader, op: OnnxOp, index: int) -> dict[str, Value]:
@@ -191,78 +223,86 @@ def _raw_bias(reader: OnnxReader, op: OnnxOp, index: int) -> dict[str, Value]:
         return {}
     value = reader.value(op, name)
     if value.type.dtype.name != "i32" or value.type.quant:
-        raise op.fail(f"its bias {name!r} is {value.type.element}, it takes i32")
+        raise op.error(f"its bias {name!r} is {value.type.element}, it takes i32")
     return {"bias": value}
 
 
-def _add(
+def _add_quantized(
     reader: OnnxReader, op: OnnxOp, kind: str, operands: dict[str, Value], attrs: dict[str, Attr]
 ) -> None:
-    """Adds the node in integer form: the op's own type rule, with the result's quantized type."""
+    """Adds the node in integer form: the op infers the shape, the operator states the type."""
     first = next(v for v in operands.values() if v.type.quant)
-    quant, numbers = _result(reader, op, first.type.dtype)
-    node = reader.add(op, kind, {**operands, **numbers}, attrs)
+    quant, qparams = _result_quant_type(reader, op, first.type.dtype)
+    node = reader.add(op, kind, {**operands, **qparams}, attrs)
     reader.graph.set_type(node.result, node.result.type.with_element(quant))
 
 
-def _many(reader: OnnxReader, op: OnnxOp, place: int) -> bool:
-    """Returns whether there is more than one scale at a place."""
+def _has_several_scales(reader: OnnxReader, op: OnnxOp, place: int) -> bool:
+    """Returns whether the scale operand at that index is a list of several."""
     return reader.type_of(op, op.input(place)).shape not in ((), (1,))
 
 
 def conv(reader: OnnxReader, op: OnnxOp) -> None:
-    """QLinearConv along one to three axes; the bias stays raw, in units of the accumulator."""
-    op.only(*_CONV)
+    """QLinearConv along one to three axes.
+
+    The bias stays plain i32: its scale is that of the accumulator, x_scale * w_scale.
+    """
+    op.allow_only(*_CONV_ATTRIBUTES)
     x, w = (reader.type_of(op, op.input(i)).shape for i in (0, 3))
-    last = op.integer("channels_last", 0) != 0
-    if len(x) != len(w) or not 3 <= len(x) <= 5 or (last and len(x) != 4):
+    channels_last = op.integer("channels_last", 0) != 0
+    if len(x) != len(w) or not 3 <= len(x) <= 5 or (channels_last and len(x) != 4):
         raise KeepOperator
-    attrs = conv_attrs(op, x[1:-1] if last else x[2:], w)
+    attrs = conv_attrs(op, x[1:-1] if channels_last else x[2:], w)
     operands = {
-        **_operand(reader, op, 0, "x"),
-        **_operand(reader, op, 1, "w", 0 if _many(reader, op, 4) else None),
+        **_quantized_operand(reader, op, 0, "x"),
+        **_quantized_operand(reader, op, 1, "w", 0 if _has_several_scales(reader, op, 4) else None),
         **_raw_bias(reader, op, 8),
     }
-    _add(reader, op, f"conv{len(x) - 2}d", operands, {**attrs, **_layout(last)})
+    _add_quantized(
+        reader, op, f"conv{len(x) - 2}d", operands, {**attrs, **_layout_attr(channels_last)}
+    )
 
 
-def _layout(last: bool) -> dict[str, Attr]:
-    return {"layout": "NHWC"} if last else {}
+def _layout_attr(channels_last: bool) -> dict[str, Attr]:
+    return {"layout": "NHWC"} if channels_last else {}
 
 
-def _columns(reader: OnnxReader, op: OnnxOp, transposed: bool) -> int | None:
-    """Returns the axis of one scale a column, None for a single scale."""
-    if not _many(reader, op, 4):
+def _column_axis(reader: OnnxReader, op: OnnxOp, transposed: bool) -> int | None:
+    """Returns the axis of per-column scales of `b`, None for a single scale."""
+    if not _has_several_scales(reader, op, 4):
         return None
     rank = reader.type_of(op, op.input(3)).rank
     return max(rank - 2 if transposed else rank - 1, 0)
 
 
 def matmul(reader: OnnxReader, op: OnnxOp) -> None:
-    """QLinearMatMul with one scale for a, and one or one a column for b."""
-    op.only()
-    axis = _columns(reader, op, False)
-    operands = {**_operand(reader, op, 0, "a"), **_operand(reader, op, 1, "b", axis)}
-    _add(reader, op, "matmul", operands, {})
+    """QLinearMatMul; `b` may have a scale for each column."""
+    op.allow_only()
+    axis = _column_axis(reader, op, False)
+    operands = {
+        **_quantized_operand(reader, op, 0, "a"),
+        **_quantized_operand(reader, op, 1, "b", axis),
+    }
+    _add_quantized(reader, op, "matmul", operands, {})
 
 
 def gemm(reader: OnnxReader, op: OnnxOp) -> None:
     """QGemm; without a result scale its result is float."""
-    op.only("alpha", "transA", "transB")
-    turned = op.integer("transB", 0) != 0
+    op.allow_only("alpha", "transA", "transB")
+    transposed = op.integer("transB", 0) != 0
     bias = _raw_bias(reader, op, 6)
     operands = {
-        **_operand(reader, op, 0, "a"),
-        **_operand(reader, op, 1, "b", _columns(reader, op, turned)),
+        **_quantized_operand(reader, op, 0, "a"),
+        **_quantized_operand(reader, op, 1, "b", _column_axis(reader, op, transposed)),
         **({"c": bias["bias"]} if bias else {}),
     }
     attrs: dict[str, Attr] = {
-        "alpha": op.real("alpha", 1.0),
+        "alpha": op.floating("alpha", 1.0),
         "trans_a": op.integer("transA", 0) != 0,
-        "trans_b": turned,
+        "trans_b": transposed,
     }
     if op.input(7):
-        _add(reader, op, "gemm", operands, attrs)
+        _add_quantized(reader, op, "gemm", operands, attrs)
     else:
         node = reader.add(op, "gemm", operands, attrs)
         reader.graph.set_type(node.result, node.result.type.with_element(F32))
@@ -270,127 +310,137 @@ def gemm(reader: OnnxReader, op: OnnxOp) -> None:
 
 def binary(reader: OnnxReader, op: OnnxOp) -> None:
     """QLinearAdd and QLinearMul."""
-    op.only()
-    operands = {**_operand(reader, op, 0, "a"), **_operand(reader, op, 1, "b")}
-    _add(reader, op, "add" if op.type == "QLinearAdd" else "mul", operands, {})
+    op.allow_only()
+    operands = {**_quantized_operand(reader, op, 0, "a"), **_quantized_operand(reader, op, 1, "b")}
+    _add_quantized(reader, op, "add" if op.type == "QLinearAdd" else "mul", operands, {})
 
 
 def where(reader: OnnxReader, op: OnnxOp) -> None:
-    """QLinearWhere, which takes quantized values of two maps to those of a third."""
-    op.only()
+    """QLinearWhere, which requantizes both branches to the result's type."""
+    op.allow_only()
     operands = {
         "condition": reader.value(op, op.input(0)),
-        **_operand(reader, op, 0, "a"),
-        **_operand(reader, op, 1, "b"),
+        **_quantized_operand(reader, op, 0, "a"),
+        **_quantized_operand(reader, op, 1, "b"),
     }
-    _add(reader, op, "where", operands, {})
+    _add_quantized(reader, op, "where", operands, {})
 
 
 def sigmoid(reader: OnnxReader, op: OnnxOp) -> None:
     """QLinearSigmoid."""
-    op.only()
-    _add(reader, op, "sigmoid", _operand(reader, op, 0, "x"), {})
+    op.allow_only()
+    _add_quantized(reader, op, "sigmoid", _quantized_operand(reader, op, 0, "x"), {})
 
 
 def leaky_relu(reader: OnnxReader, op: OnnxOp) -> None:
     """QLinearLeakyRelu."""
-    op.only("alpha")
-    alpha: dict[str, Attr] = {"alpha": op.real("alpha", 0.01)}
-    _add(reader, op, "leaky_relu", _operand(reader, op, 0, "x"), alpha)
+    op.allow_only("alpha")
+    alpha: dict[str, Attr] = {"alpha": op.floating("alpha", 0.01)}
+    _add_quantized(reader, op, "leaky_relu", _quantized_operand(reader, op, 0, "x"), alpha)
 
 
 def reduce_mean(reader: OnnxReader, op: OnnxOp) -> None:
-    """QLinearReduceMean, for which onnxruntime has a description and no kernel."""
-    op.only("axes", "keepdims")
-    operands = _operand(reader, op, 0, "x")
+    """QLinearReduceMean, for which onnxruntime has a schema and no kernel."""
+    op.allow_only("axes", "keepdims")
+    operands = _quantized_operand(reader, op, 0, "x")
     attrs: dict[str, Attr] = {
         "axes": op.integers("axes", ()),
         "keep": op.integer("keepdims", 1) != 0,
     }
-    _add(reader, op, "reduce_mean", operands, attrs)
+    _add_quantized(reader, op, "reduce_mean", operands, attrs)
 
 
 def softmax(reader: OnnxReader, op: OnnxOp) -> None:
-    """QLinearSoftmax; before opset 13 all axes from its own on are one."""
-    op.only("axis", "opset")
-    operands = _operand(reader, op, 0, "x")
+    """QLinearSoftmax; its `opset` attribute says whose Softmax it replaces.
+
+    Before opset 13, Softmax works on a matrix: all axes from `axis` on are one.
+    """
+    op.allow_only("axis", "opset")
+    operands = _quantized_operand(reader, op, 0, "x")
     old = op.integer("opset", 13) < 13
     axis = op.integer("axis", 1 if old else -1)
     rank = operands["x"].type.rank
     if not -rank <= axis < rank:
-        raise op.fail(f"axis {axis}, but its operand has {rank} axes")
+        raise op.error(f"axis {axis}, but its operand has {rank} axes")
     if old and any(d != 1 for d in operands["x"].type.shape[axis % rank + 1 :]):
-        _flattened(reader, op, operands, axis % rank)
+        _flattened_softmax(reader, op, operands, axis % rank)
         return
-    _add(reader, op, "softmax", operands, {"axis": axis % rank})
+    _add_quantized(reader, op, "softmax", operands, {"axis": axis % rank})
 
 
-def _flattened(reader: OnnxReader, op: OnnxOp, operands: dict[str, Value], axis: int) -> None:
-    """The softmax of rows into which quantized values are laid, and laid back."""
+def _flattened_softmax(
+    reader: OnnxReader, op: OnnxOp, operands: dict[str, Value], axis: int
+) -> None:
+    """Adds flatten, softmax and reshape, as Softmax before opset 13 computes."""
     x, name = operands["x"], op.outputs[0]
     sizes = [d if isinstance(d, int) else -1 for d in x.type.shape]
     if sizes.count(-1) > 1:
         raise KeepOperator(
             f"before opset 13 it takes all axes from {axis} on as one, of open sizes"
         )
-    quant, numbers = _result(reader, op, x.type.dtype)
-    flat = reader.add(op, "flatten", {"x": x}, {"axis": axis}, names=[reader.spare(f"{name}.rows")])
-    made = reader.spare(f"{name}.shares")
-    beside = {**operands, "x": flat.result, **numbers}
-    soft = reader.add(op, "softmax", beside, {"axis": 1}, names=[made])
-    reader.graph.set_type(soft.result, soft.result.type.with_element(quant))
+    quant, qparams = _result_quant_type(reader, op, x.type.dtype)
+    flat = reader.add(
+        op, "flatten", {"x": x}, {"axis": axis}, names=[reader.unused_name(f"{name}.rows")]
+    )
+    softmax_name = reader.unused_name(f"{name}.shares")
+    softmax_operands = {**operands, "x": flat.result, **qparams}
+    softmax_node = reader.add(op, "softmax", softmax_operands, {"axis": 1}, names=[softmax_name])
+    reader.graph.set_type(softmax_node.result, softmax_node.result.type.with_element(quant))
     shape = Array.of(np.array(sizes, np.int64))
-    held = reader.graph.constant(shape, name=reader.spare(f"{name}.shape"))
-    last = reader.add(op, "reshape", {"x": soft.result, "shape": held})
+    shape_value = reader.graph.constant(shape, name=reader.unused_name(f"{name}.shape"))
+    last = reader.add(op, "reshape", {"x": softmax_node.result, "shape": shape_value})
     reader.graph.set_type(last.result, x.type.with_element(quant))
 
 
 def average_pool(reader: OnnxReader, op: OnnxOp) -> None:
     """QLinearAveragePool along one to three axes."""
-    op.only(*_POOL)
+    op.allow_only(*_POOL_ATTRIBUTES)
     x = reader.type_of(op, op.input(0)).shape
-    last = op.integer("channels_last", 0) != 0
-    if not 3 <= len(x) <= 5 or (last and len(x) != 4):
+    channels_last = op.integer("channels_last", 0) != 0
+    if not 3 <= len(x) <= 5 or (channels_last and len(x) != 4):
         raise KeepOperator
-    n, sizes = len(x) - 2, x[1:-1] if last else x[2:]
+    n, sizes = len(x) - 2, x[1:-1] if channels_last else x[2:]
     kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1,) * n)
-    pad, ceil = pads(op, sizes, kernel, stride, (1,) * n, n, pool=True), op.integer("ceil_mode", 0)
+    pad, ceil = (
+        explicit_pads(op, sizes, kernel, stride, (1,) * n, n, pool=True),
+        op.integer("ceil_mode", 0),
+    )
     if not ceil:
-        check_room(sizes, kernel, stride, pad, (1,) * n)
+        check_window_fits(sizes, kernel, stride, pad, (1,) * n)
     attrs: dict[str, Attr] = {
         "kernel": kernel,
         "stride": stride,
         "pad": pad,
         "ceil": ceil != 0,
         "count_pad": op.integer("count_include_pad", 0) != 0,
-        **_layout(last),
+        **_layout_attr(channels_last),
     }
-    _add(reader, op, f"avg_pool{n}d", _operand(reader, op, 0, "x"), attrs)
+    _add_quantized(reader, op, f"avg_pool{n}d", _quantized_operand(reader, op, 0, "x"), attrs)
 
 
 def global_average_pool(reader: OnnxReader, op: OnnxOp) -> None:
     """QLinearGlobalAveragePool along any axes."""
-    op.only("channels_last")
+    op.allow_only("channels_last")
     if not 3 <= reader.type_of(op, op.input(0)).rank <= 5:
         raise KeepOperator
-    attrs = _layout(op.integer("channels_last", 0) != 0)
-    _add(reader, op, "global_avg_pool", _operand(reader, op, 0, "x"), attrs)
+    attrs = _layout_attr(op.integer("channels_last", 0) != 0)
+    _add_quantized(reader, op, "global_avg_pool", _quantized_operand(reader, op, 0, "x"), attrs)
 
 
 def concat(reader: OnnxReader, op: OnnxOp) -> None:
-    """QLinearConcat, whose operands may have each their own quantized type."""
-    op.only("axis")
-    places = layout(op)
-    if places is None or not places.operands:
-        raise op.fail("joins nothing")
-    if any(reader.type_of(op, op.input(p[0])).dtype.is_float for p in places.operands):
+    """QLinearConcat, whose operands may have different quantized types."""
+    op.allow_only("axis")
+    layout = operand_layout(op)
+    if layout is None or not layout.operands:
+        raise op.error("joins nothing")
+    if any(reader.type_of(op, op.input(p[0])).dtype.is_float for p in layout.operands):
         raise KeepOperator
-    raw: dict[str, Value] = {}
-    for i in range(len(places.operands)):
-        raw |= _operand(reader, op, i, f"xs.{i}")
-    quant, numbers = _result(reader, op, raw["xs.0"].type.dtype)
+    operands: dict[str, Value] = {}
+    for i in range(len(layout.operands)):
+        operands |= _quantized_operand(reader, op, i, f"xs.{i}")
+    quant, qparams = _result_quant_type(reader, op, operands["xs.0"].type.dtype)
     attrs: dict[str, Attr] = {"axis": op.integer("axis", 0)}
-    node = reader.add(op, "concat", {**raw, **numbers}, attrs)
+    node = reader.add(op, "concat", {**operands, **qparams}, attrs)
     reader.graph.set_type(node.result, node.result.type.with_element(quant))
 
 

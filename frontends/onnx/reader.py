@@ -1,4 +1,10 @@
-"""What has been read so far: values by the file's names, constants made when first needed."""
+"""The state of reading one ONNX graph: values by the file's names, constants, quantized types.
+
+Handlers of operators (`float_ops`, `quantized_ops`, ...) get an `OnnxReader` and an `OnnxOp`, and
+add nodes. A handler raises `KeepOperator` for what it cannot express; the operator then becomes a
+`foreign` node. Constants become nodes only when a handler asks for them, since one tensor may be
+read with several quantized types.
+"""
 
 from __future__ import annotations
 
@@ -15,49 +21,49 @@ from qir.errors import GraphError, OpError, ParseError, TypeRuleError
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType, dtype_of
 from qir.ir.graph import Graph
-from qir.ir.lazy_arrays import Held, reshaped
+from qir.ir.lazy_arrays import ArrayData, reshape
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
-from qir.ir.types import Array, Grain, QuantType, TensorType, uniform
+from qir.ir.types import Array, Granularity, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
 from qir.passes.fold.fold_shapes import MADE_TO
 from qir.target import target
 
-from .constant_evaluation import settled, state
+from .constant_evaluation import evaluated, refine_created_shape
 from .elements import Dimensions
-from .faults import fault
-from .files import ModelFile, Stored
-from .op import Computed, KeepOperator, OnnxOp
+from .faults import input_error
+from .files import ModelFile, StoredTensor
+from .op import KeepOperator, NotConstant, OnnxOp
 
 STEP = "onnx frontend"
-CODES = frozenset(
+QUANTIZED_DTYPES = frozenset(
     "i8 u8 i16 u16 i32 i4 u4 i2 u2 f8e4m3fn f8e4m3fnuz f8e5m2 f8e5m2fnuz f4e2m1fn".split()
 )
-"""What QuantizeLinear makes and DequantizeLinear reads."""
+"""Element types that QuantizeLinear produces and DequantizeLinear reads."""
 
-_BESIDE = ("scale", "zero")
-"""How slots end that take numbers of quantized values."""
+_PARAMETER_SLOTS = ("scale", "zero")
+"""Endings of the slots that take a computed scale or zero point, such as `x.scale`."""
 
 
 class ReadBody(Protocol):
-    """Reads a graph that a node holds."""
+    """Reads the subgraph of an If, Loop or Scan as a body; `inputs` are its operands."""
 
     def __call__(
         self,
         outer: OnnxReader,
         proto: onnx.GraphProto,
-        takes: Sequence[tuple[str, TensorType]],
+        inputs: Sequence[tuple[str, TensorType]],
         ledger: Ledger,
     ) -> Graph: ...
 
 
-DEFAULTS_SINCE = 4
+DEFAULTS_SINCE_IR_VERSION = 4
 """The first version of the format whose inputs may have defaults that are not constants."""
 
 
 class OnnxReader:
-    """Builds one graph: the model's, or a body's within it, which sees what its outer one holds."""
+    """Builds one graph: the model's, or a body's, whose `outer` reader has the enclosing graph."""
 
     def __init__(
         self,
@@ -76,53 +82,57 @@ class OnnxReader:
         rules = "" if outer else target("onnxruntime").profile
         self.graph = Graph("body", "") if outer else Graph(name or "main", rules)
         self.dims: Dimensions = outer.dims if outer else Dimensions()
-        self.readers: dict[str, int] = {}
-        """How often each tensor is read, a graph output counting as one reading."""
-        self.declared: dict[str, TensorType] = {}
-        """Types that the file states for tensors inside."""
-        self.stated: dict[str, onnx.TypeProto] = {}
-        """Types of tensors inside whose rank it does not say."""
-        self.reserved: set[str] = set()
-        """Every name of the source, so that made-up ones stay clear of them."""
-        self.meanings: Mapping[str, tuple[str, str]] = {}
-        """Names of scale and zero point of tensors whose integers somebody gives a meaning."""
-        self.annotated: Mapping[str, tuple[str, str]] = {}
-        """Those of them that only an annotation gives one."""
-        self.narrow: dict[str, tuple[tuple[int, int], Origin]] = {}
-        """Bounds of quantized constants that a Clip keeps them in, and where it was."""
+        self.read_counts: dict[str, int] = {}
+        """Number of uses of each tensor; a graph output counts as one."""
+        self.declared_types: dict[str, TensorType] = {}
+        """Types that `value_info` and the outputs state."""
+        self.rankless_types: dict[str, onnx.TypeProto] = {}
+        """Types that state an element type and no rank."""
+        self.source_names: set[str] = set()
+        """Names of the source, which generated names must avoid."""
+        self.qparam_names: Mapping[str, tuple[str, str]] = {}
+        """(scale, zero point) names of tensors that some operator quantizes or dequantizes."""
+        self.annotated_qparam_names: Mapping[str, tuple[str, str]] = {}
+        """The same for tensors that only a `quantization_annotation` describes."""
+        self.clip_bounds: dict[str, tuple[tuple[int, int], Origin]] = {}
+        """Bounds of quantized constants that a Clip limits (QCDQ), and the origin of that Clip."""
         self._values: dict[str, Value] = {}
-        self._alias: dict[str, str] = {}
-        self._stored: dict[str, Stored] = {}
+        self._aliases: dict[str, str] = {}
+        self._stored: dict[str, StoredTensor] = {}
         self._arrays: dict[str, Array] = {}
         self._constants: dict[tuple[str, QuantType | None], Value] = {}
-        self._needed: set[str] = set()
-        self.settling = False
-        """Whether numbers may be computed where a handler would have them constant."""
-        self.raw: list[Node] = []
-        """Quantized values that are read as plain numbers, perhaps by nobody."""
-        self.doubtful = False
-        """Whether something was read that only the verifier knows to be sound, wherever it is."""
-        self.unsure: set[Node] = outer.unsure if outer else set()
-        """Nodes of which only the verifier knows whether they are sound."""
-        self._maps: dict[tuple[object, ...], QuantType] = {}
-        self._settled: dict[Value, NDArray[np.generic] | None] = {}
-        later = self.file.proto.ir_version >= DEFAULTS_SINCE
-        self._spare = frozenset(i.name for i in self.proto.input) if later else frozenset()
-        self._looked: set[str] = set()
-        """Constants whose elements somebody asked for."""
+        self._used: set[str] = set()
+        self.evaluates = False
+        """Whether `constant_data` may evaluate values that depend on constants and known sizes."""
+        self.raw_views: list[Node] = []
+        """Recodes of quantized values to plain integers, which may turn out to be unused."""
+        self.verify_all = False
+        """Whether the verifier must check the whole graph after reading."""
+        self.nodes_to_verify: set[Node] = outer.nodes_to_verify if outer else set()
+        """Nodes that the verifier must check after reading; type inference checks all others."""
+        self._quant_types: dict[tuple[object, ...], QuantType] = {}
+        self._evaluated: dict[Value, NDArray[np.generic] | None] = {}
+        # From IR version 4 on, an initializer that is an input too may be replaced by the caller.
+        # Nothing may be folded from its default then.
+        later = self.file.proto.ir_version >= DEFAULTS_SINCE_IR_VERSION
+        self._overridable_inputs = (
+            frozenset(i.name for i in self.proto.input) if later else frozenset()
+        )
+        self._inspected: set[str] = set()
+        """Constants whose elements a handler looked at, so that they are fixed in the graph."""
 
     # -- names and constants ------------------------------------------------------------------
 
     def alias(self, name: str, source: str) -> None:
-        """Lets a name stand for another tensor."""
-        self._alias[name] = self.resolve(source)
+        """Makes a name another name of a tensor, as for the result of an Identity."""
+        self._aliases[name] = self.resolve(source)
 
     def resolve(self, name: str) -> str:
-        """Returns the tensor that a name stands for."""
-        return self._alias.get(name, name) if self._alias else name
+        """Returns the tensor's own name for any of its names."""
+        return self._aliases.get(name, name) if self._aliases else name
 
-    def store(self, name: str, tensor: Stored) -> None:
-        """Keeps a tensor of the file until somebody needs it."""
+    def store(self, name: str, tensor: StoredTensor) -> None:
+        """Registers a constant; its node is added when a handler first asks for it."""
         self._stored[name] = tensor
 
     def is_constant(self, name: str) -> bool:
@@ -132,51 +142,50 @@ class OnnxReader:
         return name in self._stored or self.outer.is_constant(name)
 
     def array(self, name: str) -> Array | None:
-        """Returns a constant's elements, without making a node; None for what is computed."""
+        """Returns a constant without adding a node; None for a computed tensor."""
         name = self.resolve(name)
-        self._looked.add(name)
+        self._inspected.add(name)
         return self._array(name)
 
     def _array(self, name: str) -> Array | None:
-        """Returns the same, for whoever hands it on and looks at its type alone."""
+        """Returns the same for callers that look at its type only, which fixes nothing."""
         if (found := self._arrays.get(name)) is not None:
             return found
         if (stored := self._stored.get(name)) is None:
             return None if self.outer is None or name in self._values else self.outer.array(name)
-        self._needed.add(name)
+        self._used.add(name)
         found = stored if isinstance(stored, Array) else self.file.array(stored, name)
         self._arrays[name] = found
         return found
 
-    def kind_of(self, name: str) -> DType:
-        """Returns a constant's element type; Keep for what is computed."""
+    def constant_dtype(self, name: str) -> DType:
+        """Returns a constant's element type; raises KeepOperator for a computed tensor."""
         found = self._array(self.resolve(name))
         if found is None:
             raise KeepOperator
         return found.type.dtype
 
-    def numbers(self, name: str) -> NDArray[np.generic]:
-        """Returns a constant's elements; Computed for what is computed.
+    def constant_data(self, name: str) -> NDArray[np.generic]:
+        """Returns a constant's elements; raises NotConstant for a computed tensor.
 
-        While settling, what hangs on constants and known sizes alone is computed at once.
+        While `evaluates` is set, what depends only on constants and known sizes is computed.
         """
         found = self.array(name)
         if found is not None:
             return found.data
         value = self._values.get(self.resolve(name))
-        data = settled(value, self._settled) if self.settling and value is not None else None
+        data = evaluated(value, self._evaluated) if self.evaluates and value is not None else None
         if data is None:
-            raise Computed
+            raise NotConstant
         return data
 
-    def held(self, name: str) -> Held:
-        """Returns a constant's elements, or what makes them when they are asked for; Computed as
-        above."""
+    def lazy_data(self, name: str) -> ArrayData:
+        """Returns a constant's elements, perhaps not loaded yet; raises NotConstant as above."""
         found = self.array(name)
-        return self.numbers(name) if found is None else found.held
+        return self.constant_data(name) if found is None else found.contents
 
-    def plain(self) -> dict[str, Value]:
-        """Constants with the name and the type of the file's, which are read in one way only."""
+    def unquantized_constants(self) -> dict[str, Value]:
+        """Returns constants that have the file's name and type, and no second quantized type."""
         count = Counter(name for name, _ in self._constants)
         return {
             name: value
@@ -184,13 +193,13 @@ class OnnxReader:
             if quant is None and count[name] == 1 and self.graph.values.get(name) is value
         }
 
-    def counted_on(self, value: Value) -> bool:
-        """Returns whether somebody asked for the elements of a constant of that name."""
-        return value.name in self._looked or self._settled.get(value) is not None
+    def is_inspected(self, value: Value) -> bool:
+        """Returns whether the graph depends on the elements of a constant, not only on its type."""
+        return value.name in self._inspected or self._evaluated.get(value) is not None
 
-    def unneeded(self) -> list[str]:
-        """Constants of the file that nothing needed, in the file's order."""
-        return [name for name in self._stored if name not in self._needed]
+    def unused_constants(self) -> list[str]:
+        """Returns the constants of the file that nothing uses, in the file's order."""
+        return [name for name in self._stored if name not in self._used]
 
     # -- values -------------------------------------------------------------------------------
 
@@ -203,44 +212,46 @@ class OnnxReader:
         return found.type if found else self.value(op, name).type
 
     def value(self, op: OnnxOp, name: str, quant: QuantType | None = None) -> Value:
-        """Returns an operand; a constant is made where it is missing, with the meaning given."""
+        """Returns an operand; adds a constant's node if needed, with the quantized type given."""
         name = self.resolve(name)
         if name not in self._stored and (found := self._values.get(name)) is not None:
             return found
-        if quant is None and (held := self._constants.get((name, None))) is not None:
-            return held
+        if quant is None and (constant := self._constants.get((name, None))) is not None:
+            return constant
         if (array := self._array(name)) is not None:
             return self._constant(name, array, quant)
         if name not in self._values:
-            raise op.fail(f"reads {name!r}, which nothing makes" if name else "lacks an operand")
+            raise op.error(f"reads {name!r}, which nothing makes" if name else "lacks an operand")
         return self._values[name]
 
-    def map_of(self, op: OnnxOp, name: str) -> QuantType | None:
-        """Returns the quantized type of an operand that is computed and is quantized."""
+    def quant_type_of(self, op: OnnxOp, name: str) -> QuantType | None:
+        """Returns the quantized type of a computed operand; None for floats and constants."""
         name = self.resolve(name)
         if name not in self._stored and (found := self._values.get(name)) is not None:
             return found.type.quant
         return None if self.is_constant(name) else self.value(op, name).type.quant
 
-    def moved(self, op: OnnxOp, name: str) -> Value:
-        """Returns an operand of an op that moves integers: a constant takes the meaning its readers
-        give."""
+    def value_to_move(self, op: OnnxOp, name: str) -> Value:
+        """Returns an operand of an op that only moves elements.
+
+        A constant takes the quantized type that the consumers of the moved tensor state.
+        """
         name = self.resolve(name)
         if (array := self._array(name)) is None:
             return self.value(op, name)
-        return self.value(op, name, self.meaning(name, array.type))
+        return self.value(op, name, self.inferred_quant_type(name, array.type))
 
     def _constant(self, name: str, array: Array, quant: QuantType | None) -> Value:
         if quant is not None and (name, quant) not in self._constants:
-            array = Array(array.held, array.type.with_element(quant), name)
-        return self.hold(name, array, quant)
+            array = Array(array.contents, array.type.with_element(quant), name)
+        return self.add_constant(name, array, quant)
 
-    def hold(self, name: str, array: Array, quant: QuantType | None) -> Value:
-        """Returns the constant of a name in the file and a meaning; these elements where it is
-        missing."""
+    def add_constant(self, name: str, array: Array, quant: QuantType | None) -> Value:
+        """Returns the constant of that name and quantized type; adds it where it is missing."""
         key = (name, quant)
         if key not in self._constants:
-            free = name if not self.graph.has(name) else self.spare(name)
+            # A tensor that is read with a second quantized type becomes a second constant.
+            free = name if not self.graph.has(name) else self.unused_name(name)
             value = self.graph.add(
                 "constant",
                 None,
@@ -254,44 +265,47 @@ class OnnxReader:
             self._constants[key] = value
         return self._constants[key]
 
-    def spare(self, base: str) -> str:
-        """Returns a name that neither graph nor source has."""
+    def unused_name(self, base: str) -> str:
+        """Returns a name, based on `base`, that neither the graph nor the source uses."""
         name, count = base, 0
-        while name in self.reserved or self.graph.has(name):
+        while name in self.source_names or self.graph.has(name):
             count += 1
             name = f"{base}_{count}"
         return name
 
-    def meaning(self, name: str, kind: TensorType) -> QuantType | None:
-        """Returns what raw integers of that name mean, where all of it is known."""
-        pair = self.meanings.get(name)
-        if pair is None or kind.quant or kind.dtype.name not in CODES:
+    def inferred_quant_type(self, name: str, type_: TensorType) -> QuantType | None:
+        """Returns the quantized type of plain integers that producer or consumers state.
+
+        Only types with one scale are inferred: moves may change the axis of several.
+        """
+        qparams = self.qparam_names.get(name)
+        if qparams is None or type_.quant or type_.dtype.name not in QUANTIZED_DTYPES:
             return None
         try:
-            quant = self.quant(*pair, kind.dtype)
+            quant = self.quant_type(*qparams, type_.dtype)
         except KeepOperator:
             return None
-        return quant if quant.grain is None else None
+        return quant if quant.granularity is None else None
 
-    def numbered(self, name: str) -> QuantType | None:
-        """Returns what an annotation says of raw integers that are constant."""
+    def annotated_quant_type(self, name: str) -> QuantType | None:
+        """Returns the quantized type that an annotation gives to a constant of integers."""
         name = self.resolve(name)
-        array = self.array(name) if name in self.annotated else None
-        return None if array is None else self.meaning(name, array.type)
+        array = self.array(name) if name in self.annotated_qparam_names else None
+        return None if array is None else self.inferred_quant_type(name, array.type)
 
-    def holds(self, name: str) -> bool:
-        """Returns whether a tensor of the file is quantized with a meaning."""
+    def is_quantized(self, name: str) -> bool:
+        """Returns whether a tensor of the file has a quantized type in the graph."""
         name = self.resolve(name)
         if (found := self._values.get(name)) is not None:
             return found.type.quant is not None
         return any(n == name and quant is not None for n, quant in self._constants)
 
-    def has_meaning(self, name: str) -> bool:
-        """Returns whether somebody reads or makes it as quantized values."""
-        return name in self.meanings
+    def has_qparams(self, name: str) -> bool:
+        """Returns whether some operator or annotation states its scale."""
+        return name in self.qparam_names
 
-    def mean(self, op: OnnxOp, name: str, quant: QuantType) -> bool:
-        """Gives raw integers along an axis their meaning, unless another reader sees them raw."""
+    def try_set_quant_type(self, op: OnnxOp, name: str, quant: QuantType) -> bool:
+        """Gives an integer input its quantized type in place; False if it has other uses."""
         value = self.value(op, name)
         own = ("foreign",) if self.outer else ("input", "foreign")
         if value.uses or value.type.quant or value.node.op not in own:
@@ -299,22 +313,25 @@ class OnnxReader:
         self.graph.set_type(value, value.type.with_element(quant))
         return True
 
-    def result(self, name: str) -> Value:
-        """Returns a value that the graph gives back; raises InputError if nothing makes it."""
+    def output_value(self, name: str) -> Value:
+        """Returns the value of a graph output; raises InputError if nothing produces it."""
         source = self.resolve(name)
         if (array := self._array(source)) is not None:
             return self._constant(source, array, None)
         if source not in self._values:
-            raise fault(self.file.path, f"output {name}", "nothing makes it")
+            raise input_error(self.file.path, f"output {name}", "nothing makes it")
         return self._values[source]
 
     def bind(self, name: str, value: Value) -> None:
-        """Enters a value under its name in the file."""
-        if name in self.meanings and (quant := self.meaning(name, value.type)) is not None:
+        """Registers a value under its name in the file, with the quantized type inferred for it."""
+        if (
+            name in self.qparam_names
+            and (quant := self.inferred_quant_type(name, value.type)) is not None
+        ):
             kind = value.type.with_element(quant)
-            if _moves_raw(value):  # what it was is raw for somebody else
+            if _moves_float_values(value):  # its operand stays plain integers for other consumers
                 made = self.graph.add(
-                    "recode", {"x": value}, types=[kind], name=self.spare(f"{name}_meant")
+                    "recode", {"x": value}, types=[kind], name=self.unused_name(f"{name}_meant")
                 )
                 value = made.result
             else:
@@ -332,52 +349,57 @@ class OnnxReader:
         names: Sequence[str] | None = None,
         bodies: Mapping[str, Graph] | None = None,
     ) -> Node:
-        """Adds the node that an op of the file becomes; raises InputError if the op is malformed.
+        """Adds the node of an operator; raises InputError if the operator is malformed.
 
-        Results that have no name in the file have one in `names`.
+        `names` has a name for each result, also for those that the file leaves unnamed.
         """
-        given = [n for n in op.outputs if n]
+        named = [n for n in op.outputs if n]
         try:
             node = self.graph.add(
                 kind,
                 operands,
                 attrs,
                 types=types,
-                name=given if names is None else names,
+                name=named if names is None else names,
                 origins=[op.origin()],
                 bodies=bodies,
             )
         except (TypeRuleError, GraphError, OpError, ParseError) as error:
-            raise op.fail(str(error)) from error
+            raise op.error(str(error)) from error
         if kind in MADE_TO:
-            state(self.graph, node, self._settled, self._spare)
-        if kind == "fused" or _beside(tuple(operands)):
-            self.unsure.update([node, *(value.node for value in node.operands.values())])
-        for name, value in zip(given if names is None else names, node.results, strict=True):
+            refine_created_shape(self.graph, node, self._evaluated, self._overridable_inputs)
+        # Type inference does not relate a computed scale to the type that it belongs to.
+        if kind == "fused" or _has_parameter_slots(tuple(operands)):
+            self.nodes_to_verify.update([node, *(value.node for value in node.operands.values())])
+        for name, value in zip(named if names is None else names, node.results, strict=True):
             self.bind(name, value)
         return node
 
     # -- quantized types ----------------------------------------------------------------------
 
-    def quant(
+    def quant_type(
         self, scale: str, zero: str, storage: DType, shape: object = None, axis: int = 0
     ) -> QuantType:
-        """Returns the quantized type that scale and zero point say; Keep for what the language
-        holds otherwise.
+        """Returns the quantized type of constant scale and zero point.
 
-        With a shape, a list of scales is one an index of `axis`; else there is one for all.
+        With a shape, several scales are one for each index of `axis`; else there is one scale.
+        Raises KeepOperator for parameters that the language cannot express.
         """
         key = (self.resolve(scale), self.resolve(zero), storage, shape, axis)
-        if (found := self._maps.get(key)) is None:
-            found = self._maps[key] = self._quant(scale, zero, storage, shape, axis)
+        if (found := self._quant_types.get(key)) is None:
+            found = self._quant_types[key] = self._make_quant_type(
+                scale, zero, storage, shape, axis
+            )
         return found
 
-    def _quant(self, scale: str, zero: str, storage: DType, shape: object, axis: int) -> QuantType:
-        scales, kind = self._scales(scale)
-        zeros = self._zeros(zero, storage, scales)
-        if not isinstance(shape, tuple) or not _per_axis(scales, shape, axis):
+    def _make_quant_type(
+        self, scale: str, zero: str, storage: DType, shape: object, axis: int
+    ) -> QuantType:
+        scales, kind = self._checked_scales(scale)
+        zeros = self._checked_zero_points(zero, storage, scales)
+        if not isinstance(shape, tuple) or not _is_per_axis(scales, shape, axis):
             if scales.size != 1:
-                raise KeepOperator(_open_axis(scales, shape, axis))
+                raise KeepOperator(_why_axis_is_open(scales, shape, axis))
             flat, offset = scales.reshape(()), zeros.reshape(())
             return uniform(storage, flat, offset, express=kind)
         axis %= len(shape)
@@ -385,28 +407,38 @@ class OnnxReader:
             storage, scales, zeros, axis=axis, express=kind, name=scale.removesuffix("_scale")
         )
 
-    def blocks(self, scale: str, zero: str, kind: TensorType, axis: int, size: int) -> QuantType:
-        """Returns the quantized type of one scale a block along an axis; Keep for what is held
-        otherwise."""
-        scales, express = self._scales(scale, kind.rank)
-        grain = Grain(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
-        wanted = grain.grid(kind.shape)
+    def block_quant_type(
+        self, scale: str, zero: str, kind: TensorType, axis: int, size: int
+    ) -> QuantType:
+        """Returns the quantized type with one scale for each block of elements along an axis.
+
+        Raises KeepOperator where the shapes of scales and data do not fit.
+        """
+        scales, express = self._checked_scales(scale, kind.rank)
+        granularity = Granularity(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
+        wanted = granularity.grid(kind.shape)
         if scales.ndim != kind.rank or size < 1:
             raise KeepOperator(f"blocks of {size} of {kind.rank} axes have scales of {scales.ndim}")
         if any(isinstance(w, int) and w != s for w, s in zip(wanted, scales.shape, strict=True)):
             raise KeepOperator(f"it has {scales.shape} scales for {kind} in blocks of {size}")
-        zeros = self._zeros(zero, kind.dtype, scales)
-        held: Array | tuple[int, ...] = ()
+        zeros = self._checked_zero_points(zero, kind.dtype, scales)
+        zero_points: Array | tuple[int, ...] = ()
         if zeros.any():
-            codes = self.array(zero)
-            made = zeros.astype(kind.dtype.carrier) if codes is None else codes.held
-            held = Array(reshaped(made, zeros.shape), TensorType(zeros.shape, kind.dtype), zero)
-        given = self.array(scale)
-        numbers = Array.of(scales, scale) if given is None else Array(given.held, given.type, scale)
-        return QuantType(kind.dtype, express, numbers, held, grain)
+            stored = self.array(zero)
+            integers = zeros.astype(kind.dtype.carrier) if stored is None else stored.contents
+            zero_points = Array(
+                reshape(integers, zeros.shape), TensorType(zeros.shape, kind.dtype), zero
+            )
+        stored_scales = self.array(scale)
+        scale_array = (
+            Array.of(scales, scale)
+            if stored_scales is None
+            else Array(stored_scales.contents, stored_scales.type, scale)
+        )
+        return QuantType(kind.dtype, express, scale_array, zero_points, granularity)
 
-    def _scales(self, name: str, most: int = 1) -> tuple[NDArray[np.floating], DType]:
-        data = self.numbers(name)
+    def _checked_scales(self, name: str, most: int = 1) -> tuple[NDArray[np.floating], DType]:
+        data = self.constant_data(name)
         kind = dtype_of(data)
         if kind.name not in ("f32", "f16") or data.ndim > most or not data.size:
             raise KeepOperator
@@ -418,14 +450,14 @@ class OnnxReader:
             raise KeepOperator(f"its {which} is not positive and finite")
         return scales, kind
 
-    def _zeros(
+    def _checked_zero_points(
         self, name: str, storage: DType, scales: NDArray[np.floating]
     ) -> NDArray[np.integer]:
-        if storage.name not in CODES:
+        if storage.name not in QUANTIZED_DTYPES:
             raise KeepOperator
         if not name:
             return np.zeros(scales.shape, np.int64)
-        zeros = self.numbers(name)
+        zeros = self.constant_data(name)
         if zeros.size != scales.size:
             raise KeepOperator(f"it has {zeros.size} zero points for {scales.size} scales")
         if zeros.dtype != storage.carrier:
@@ -443,34 +475,33 @@ class OnnxReader:
         self.ledger.add(change, STEP, subject, reason)
 
     def check_name(self, name: str, place: str) -> None:
-        """Raises InputError for an empty name, or one that is no text."""
+        """Raises InputError for a name that is empty or not UTF-8."""
         if not name or not isinstance(name, str):
-            raise fault(self.file.path, place, "one has no name, or none in UTF-8")
+            raise input_error(self.file.path, place, "one has no name, or none in UTF-8")
 
 
 @lru_cache(4096)
-def _beside(slots: tuple[str, ...]) -> bool:
-    return any(slot.endswith(_BESIDE) for slot in slots)
+def _has_parameter_slots(slots: tuple[str, ...]) -> bool:
+    return any(slot.endswith(_PARAMETER_SLOTS) for slot in slots)
 
 
-def _per_axis(scales: NDArray[np.floating], shape: tuple[object, ...], axis: int) -> bool:
+def _is_per_axis(scales: NDArray[np.floating], shape: tuple[object, ...], axis: int) -> bool:
     if scales.ndim != 1 or not -len(shape) <= axis < len(shape):
         return False
     return shape[axis] == scales.size
 
 
-def _open_axis(scales: NDArray[np.floating], shape: object, axis: int) -> str:
-    """Returns why a list of scales is along no axis, where that is an axis whose size nobody
-    says."""
+def _why_axis_is_open(scales: NDArray[np.floating], shape: object, axis: int) -> str:
+    """Returns why several scales have no axis: its size is open. Empty for another reason."""
     sizes = shape if isinstance(shape, tuple) and scales.ndim == 1 else ()
     if not -len(sizes) <= axis < len(sizes) or isinstance(sizes[axis], int):
         return ""
-    said = f"it has {scales.size} scales along axis {axis}, whose size the file leaves open"
-    return f"{said}; {scales.size} there would do"
+    text = f"it has {scales.size} scales along axis {axis}, whose size the file leaves open"
+    return f"{text}; {scales.size} there would do"
 
 
-def _moves_raw(value: Value) -> bool:
-    """Returns whether it has the elements of what is not quantized."""
-    held = spec(value.node.op).traits.same_params
-    parts = [v for slot, v in value.node.operands.items() if slot.partition(".")[0] in held]
+def _moves_float_values(value: Value) -> bool:
+    """Returns whether its node moves elements of an operand that is not quantized."""
+    slots = spec(value.node.op).traits.same_params
+    parts = [v for slot, v in value.node.operands.items() if slot.partition(".")[0] in slots]
     return any(part.type.quant is None for part in parts)

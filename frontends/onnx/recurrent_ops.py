@@ -1,4 +1,4 @@
-"""RNN, LSTM and GRU, whose weights the language holds as ONNX lays them out."""
+"""RNN, LSTM and GRU; the language has ONNX's layout of their weights."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from qir.ir.attrs import Attr
-from qir.ir.ops.recurrent import ACTIVATIONS, DIRECTIONS, USUAL
+from qir.ir.ops.recurrent import ACTIVATIONS, DEFAULT_ACTIVATIONS, DIRECTIONS
 
 from .op import KeepOperator, OnnxOp
 from .reader import OnnxReader
 
 _SLOTS = ("x", "w", "r", "bias", "lengths", "h0", "c0", "peephole")
 _FLOATS = ("f16", "f32", "f64", "bf16")
-_NAMES = {name.replace("_", ""): name for name in ACTIVATIONS}
-_UNSAID = frozenset({"affine", "scaled_tanh"})
-"""Activations whose usual numbers the standard does not say and onnxruntime takes for 0."""
+ACTIVATION_NAMES = {name.replace("_", ""): name for name in ACTIVATIONS}
+"""Activations of the language by the names that ONNX gives them, in lower case."""
+_UNSPECIFIED_PARAMETERS = frozenset({"affine", "scaled_tanh"})
+"""Activations whose default alpha and beta the standard leaves open; onnxruntime takes 0."""
 
 
-def named_results(reader: OnnxReader, op: OnnxOp, names: Sequence[str]) -> list[str]:
-    """Returns a name for each result: the file's, or one of ours where the file leaves it out."""
+def result_names(reader: OnnxReader, op: OnnxOp, names: Sequence[str]) -> list[str]:
+    """Returns a name for each result: the file's, or a generated one where the file has none."""
     given = [*op.proto.output, *[""] * len(names)]
     stem = next((n for n in given if n), op.proto.name or op.type)
-    return [n or reader.spare(f"{stem}.{ours}") for n, ours in zip(given, names, strict=False)]
+    return [
+        n or reader.unused_name(f"{stem}.{ours}") for n, ours in zip(given, names, strict=False)
+    ]
 
 
-def all_floats(reader: OnnxReader, op: OnnxOp, places: Sequence[int]) -> None:
-    """Keep unless the operands that are there are floats of one type."""
+def keep_unless_one_float_type(reader: OnnxReader, op: OnnxOp, places: Sequence[int]) -> None:
+    """Raises KeepOperator unless the present operands are floats of one type."""
     kinds = [reader.type_of(op, op.input(i)) for i in places if op.input(i)]
     if any(k.quant or k.dtype.name not in _FLOATS for k in kinds):
         raise KeepOperator
@@ -37,14 +40,14 @@ def all_floats(reader: OnnxReader, op: OnnxOp, places: Sequence[int]) -> None:
 
 def _layer(reader: OnnxReader, op: OnnxOp) -> None:
     kind = op.type.lower()
-    all_floats(reader, op, [0, 1, 2, 3, 5, 6, 7])
+    keep_unless_one_float_type(reader, op, [0, 1, 2, 3, 5, 6, 7])
     rows = reader.type_of(op, op.input(1)).shape
     if len(rows) != 3 or not isinstance(rows[1], int) or not all(op.input(i) for i in range(3)):
         raise KeepOperator
     attrs: dict[str, Attr] = {
         "direction": op.text("direction", "forward"),
         "batch_first": op.integer("layout", 0) != 0,
-        "clip": op.real("clip", 0.0) if op.attribute("clip") else None,
+        "clip": op.floating("clip", 0.0) if op.attribute("clip") else None,
         **_activations(op, kind),
     }
     clip = attrs["clip"]
@@ -56,18 +59,21 @@ def _layer(reader: OnnxReader, op: OnnxOp) -> None:
         attrs["linear_before_reset"] = op.integer("linear_before_reset", 0) != 0
     operands = {s: reader.value(op, n) for s, n in zip(_SLOTS, op.inputs, strict=False) if n}
     results = ("y", "h", "c") if kind == "lstm" else ("y", "h")
-    reader.add(op, kind, operands, attrs, names=named_results(reader, op, results))
+    reader.add(op, kind, operands, attrs, names=result_names(reader, op, results))
 
 
 def _activations(op: OnnxOp, kind: str) -> dict[str, Attr]:
-    """Their names, and one alpha and beta each: a file gives numbers to those alone that use them.
+    """Returns the activations, with an alpha and a beta for each.
 
-    Keep for an activation that nobody knows, or numbers that do not come out even.
+    The lists of a file have numbers only for activations that use them. Raises KeepOperator for an
+    unknown activation, or too many numbers.
     """
     found = op.attribute("activations")
     texts = [s.decode("utf-8", "replace") for s in found.strings] if found else []
-    names = tuple(_NAMES.get(text.lower(), "") for text in texts)
-    count = len(USUAL[kind]) * len(DIRECTIONS.get(op.text("direction", "forward"), ()))
+    names = tuple(ACTIVATION_NAMES.get(text.lower(), "") for text in texts)
+    count = len(DEFAULT_ACTIVATIONS[kind]) * len(
+        DIRECTIONS.get(op.text("direction", "forward"), ())
+    )
     if "" in names or len(names) not in (0, count):
         raise KeepOperator
     out: dict[str, Attr] = {"activations": names}
@@ -77,7 +83,7 @@ def _activations(op: OnnxOp, kind: str) -> dict[str, Attr]:
         numbers: list[float] = []
         for name in names:
             usual = ACTIVATIONS[name][slot]
-            if usual is not None and not given and name in _UNSAID:
+            if usual is not None and not given and name in _UNSPECIFIED_PARAMETERS:
                 raise KeepOperator
             own = None if usual is None else given.pop(0) if given else usual
             numbers.append(0.0 if own is None else float(np.float32(own)))

@@ -1,4 +1,4 @@
-"""Reductions, ops that look along an axis, and normalizations."""
+"""Reductions, ArgMax, CumSum and TopK, and normalizations."""
 
 from __future__ import annotations
 
@@ -11,45 +11,44 @@ from qir.ir.dtype import DType
 from qir.ir.node import Value
 from qir.ir.types import Array
 
-from .elementwise_ops import floats
+from .elementwise_ops import WRAPPING_DTYPES, keep_unless_floats
 from .op import KeepOperator, OnnxOp
 from .reader import OnnxReader
 
 Handler = Callable[[OnnxReader, OnnxOp], None]
-_NEUTRAL = ("ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin")
-"""Reductions over no axis that change nothing."""
+_IDENTITY_OVER_NO_AXES = ("ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin")
+"""Reductions that return their operand if they are over no axis; others, as ReduceL1, compute."""
 
 
 def _is_float(kind: DType) -> bool:
     return kind.is_float
 
 
-def _sums(kind: DType) -> bool:
-    return kind.is_float or kind.name in ("i32", "i64")
+def _can_be_summed(kind: DType) -> bool:
+    return kind.is_float or kind.name in WRAPPING_DTYPES
 
 
-def _orders(kind: DType) -> bool:
+def _can_be_ordered(kind: DType) -> bool:
     return kind.is_float or kind.is_integer
 
 
-def _check(reader: OnnxReader, op: OnnxOp, fits: Callable[[DType], bool]) -> None:
+def _keep_unless(reader: OnnxReader, op: OnnxOp, fits: Callable[[DType], bool]) -> None:
     if not fits(reader.type_of(op, op.input(0)).dtype):
         raise KeepOperator
 
 
 def _reduce(kind: str, fits: Callable[[DType], bool], since: int = 18) -> Handler:
-    """Returns a reduction whose axes were an attribute before an operator set and are an operand
-    since."""
+    """Returns the handler of a reduction; before opset `since` its axes are an attribute."""
 
     def read(reader: OnnxReader, op: OnnxOp) -> None:
-        _check(reader, op, fits)
+        _keep_unless(reader, op, fits)
         if op.opset < since:
             axes = op.integers("axes", ())
         else:
             name = op.input(1)
-            axes = tuple(int(a) for a in reader.numbers(name).reshape(-1)) if name else ()
+            axes = tuple(int(a) for a in reader.constant_data(name).reshape(-1)) if name else ()
             if not axes and op.integer("noop_with_empty_axes", 0):
-                if op.type not in _NEUTRAL:
+                if op.type not in _IDENTITY_OVER_NO_AXES:
                     raise KeepOperator
                 reader.alias(op.outputs[0], op.input(0))
                 return
@@ -59,9 +58,9 @@ def _reduce(kind: str, fits: Callable[[DType], bool], since: int = 18) -> Handle
     return read
 
 
-def _place(kind: str) -> Handler:
+def _arg_reduce(kind: str) -> Handler:
     def read(reader: OnnxReader, op: OnnxOp) -> None:
-        _check(reader, op, _orders)
+        _keep_unless(reader, op, _can_be_ordered)
         attrs: dict[str, Attr] = {
             "axis": op.integer("axis", 0),
             "keep": op.integer("keepdims", 1) != 0,
@@ -72,17 +71,17 @@ def _place(kind: str) -> Handler:
     return read
 
 
-def _one(reader: OnnxReader, op: OnnxOp, index: int) -> int:
-    data = reader.numbers(op.input(index)).reshape(-1)
+def _scalar_operand(reader: OnnxReader, op: OnnxOp, index: int) -> int:
+    data = reader.constant_data(op.input(index)).reshape(-1)
     if data.size != 1:
-        raise op.fail(f"operand {index} has {data.size} numbers, it takes 1")
+        raise op.error(f"operand {index} has {data.size} numbers, it takes 1")
     return int(data[0])
 
 
-def _so_far(reader: OnnxReader, op: OnnxOp) -> None:
-    _check(reader, op, _sums)
+def _cumulative(reader: OnnxReader, op: OnnxOp) -> None:
+    _keep_unless(reader, op, _can_be_summed)
     attrs: dict[str, Attr] = {
-        "axis": _one(reader, op, 1),
+        "axis": _scalar_operand(reader, op, 1),
         "exclusive": op.integer("exclusive", 0) != 0,
         "reverse": op.integer("reverse", 0) != 0,
     }
@@ -90,11 +89,11 @@ def _so_far(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _top_k(reader: OnnxReader, op: OnnxOp) -> None:
-    _check(reader, op, _orders)
+    _keep_unless(reader, op, _can_be_ordered)
     if len(op.outputs) != 2 or not all(op.outputs):
         raise KeepOperator
     attrs: dict[str, Attr] = {
-        "k": op.integer("k", 0) if op.opset < 10 else _one(reader, op, 1),
+        "k": op.integer("k", 0) if op.opset < 10 else _scalar_operand(reader, op, 1),
         "axis": op.integer("axis", -1),
         "largest": op.integer("largest", 1) != 0,
         "sorted": op.integer("sorted", 1) != 0,
@@ -103,20 +102,20 @@ def _top_k(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _norm(kind: str, *slots: str) -> Handler:
-    """Returns a normalization with gamma, maybe beta; one that gives its statistics is kept."""
+    """Returns the handler of a normalization; one that returns its statistics is kept."""
 
     def read(reader: OnnxReader, op: OnnxOp) -> None:
-        floats(reader, op)
+        keep_unless_floats(reader, op)
         if len(op.outputs) > 1 or op.integer("stash_type", 1) != 1:
             raise KeepOperator
         grouped = kind == "group_norm" and op.opset < 21
         names = zip(("x", *(() if grouped else slots)), op.inputs, strict=False)
         operands = {s: reader.value(op, n) for s, n in names if n}
-        attrs: dict[str, Attr] = {"eps": op.real("epsilon", 1e-5)}
+        attrs: dict[str, Attr] = {"eps": op.floating("epsilon", 1e-5)}
         if kind == "group_norm":
             attrs["groups"] = op.integer("num_groups", 0)
             if grouped:
-                _by_channel(reader, op, operands)
+                _spread_over_channels(reader, op, operands)
         elif kind != "instance_norm":
             attrs["axis"] = op.integer("axis", -1)
             if any(v.type.rank > operands["x"].type.rank for v in operands.values()):
@@ -126,8 +125,8 @@ def _norm(kind: str, *slots: str) -> Handler:
     return read
 
 
-def _by_channel(reader: OnnxReader, op: OnnxOp, operands: dict[str, Value]) -> None:
-    """Gives each channel the gamma and beta of its group; before opset 21 they are by group."""
+def _spread_over_channels(reader: OnnxReader, op: OnnxOp, operands: dict[str, Value]) -> None:
+    """Repeats gamma and beta for each channel: before opset 21 they are per group."""
     count, shape = op.integer("num_groups", 0), operands["x"].type.shape
     channels = shape[1] if len(shape) > 1 else None
     for slot, name in zip(("gamma", "beta"), op.inputs[1:], strict=True):
@@ -137,38 +136,40 @@ def _by_channel(reader: OnnxReader, op: OnnxOp, operands: dict[str, Value]) -> N
                 "its numbers by group are computed, or nothing says how many channels"
             )
         if count < 1 or channels % count or held.data.shape != (count,):
-            raise op.fail(f"{channels} channels, {count} groups, {held.type} for {name!r}")
+            raise op.error(f"{channels} channels, {count} groups, {held.type} for {name!r}")
         data = np.repeat(held.data, channels // count)
         kind = held.type.with_shape((channels,))
-        operands[slot] = reader.hold(reader.spare(f"{name}_by_channel"), Array(data, kind), None)
+        operands[slot] = reader.add_constant(
+            reader.unused_name(f"{name}_by_channel"), Array(data, kind), None
+        )
 
 
 def _lrn(reader: OnnxReader, op: OnnxOp) -> None:
-    floats(reader, op)
+    keep_unless_floats(reader, op)
     attrs: dict[str, Attr] = {
         "size": op.integer("size", 0),
-        "alpha": op.real("alpha", 1e-4),
-        "beta": op.real("beta", 0.75),
-        "bias": op.real("bias", 1.0),
+        "alpha": op.floating("alpha", 1e-4),
+        "beta": op.floating("beta", 0.75),
+        "bias": op.floating("bias", 1.0),
     }
     reader.add(op, "lrn", {"x": reader.value(op, op.input(0))}, attrs)
 
 
 OPS: dict[str, Handler] = {
     "ReduceMean": _reduce("reduce_mean", _is_float),
-    "ReduceSum": _reduce("reduce_sum", _sums, 13),
-    "ReduceProd": _reduce("reduce_prod", _sums),
-    "ReduceMax": _reduce("reduce_max", _orders),
-    "ReduceMin": _reduce("reduce_min", _orders),
+    "ReduceSum": _reduce("reduce_sum", _can_be_summed, 13),
+    "ReduceProd": _reduce("reduce_prod", _can_be_summed),
+    "ReduceMax": _reduce("reduce_max", _can_be_ordered),
+    "ReduceMin": _reduce("reduce_min", _can_be_ordered),
     "ReduceL1": _reduce("reduce_l1", _is_float),
     "ReduceL2": _reduce("reduce_l2", _is_float),
     "ReduceLogSum": _reduce("reduce_log_sum", _is_float),
     "ReduceLogSumExp": _reduce("reduce_log_sum_exp", _is_float),
     "ReduceSumSquare": _reduce("reduce_sum_square", _is_float),
-    "ArgMax": _place("arg_max"),
-    "ArgMin": _place("arg_min"),
-    "CumSum": _so_far,
-    "CumProd": _so_far,
+    "ArgMax": _arg_reduce("arg_max"),
+    "ArgMin": _arg_reduce("arg_min"),
+    "CumSum": _cumulative,
+    "CumProd": _cumulative,
     "TopK": _top_k,
     "LayerNormalization": _norm("layer_norm", "gamma", "beta"),
     "RMSNormalization": _norm("rms_norm", "gamma"),

@@ -1,4 +1,4 @@
-"""Resize in all its forms, and Upsample before it."""
+"""Resize, Upsample, GridSample and AffineGrid."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import numpy as np
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .elementwise_ops import floats
-from .moving_ops import add
+from .elementwise_ops import keep_unless_floats
+from .moving_ops import add_moving_op
 from .op import KeepOperator, OnnxOp
 from .reader import OnnxReader
 
 
 def _resize(reader: OnnxReader, op: OnnxOp) -> None:
-    """Resize; computed scales or regions are kept, computed sizes are an operand."""
+    """Resize; raises NotConstant for computed scales or regions, computed sizes are an operand."""
     if op.opset < 11:
         _upsample(reader, op)
         return
     coordinates = op.text("coordinate_transformation_mode", "half_pixel")
     attrs: dict[str, Attr] = {"coordinates": coordinates}
     if op.input(1):
-        roi = reader.numbers(op.input(1)).astype(np.float64).reshape(-1)
+        roi = reader.constant_data(op.input(1)).astype(np.float64).reshape(-1)
         if coordinates == "tf_crop_and_resize":
             attrs["roi"] = tuple(roi.tolist())
     if axes := op.integers("axes", ()):
         attrs["axes"] = axes
     if coordinates == "tf_crop_and_resize":
-        attrs["extrapolation"] = op.real("extrapolation_value", 0.0)
-    operands = {"x": reader.moved(op, op.input(0))}
-    scales = reader.numbers(op.input(2)).astype(np.float64) if op.input(2) else np.zeros(0)
+        attrs["extrapolation"] = op.floating("extrapolation_value", 0.0)
+    operands = {"x": reader.value_to_move(op, op.input(0))}
+    scales = reader.constant_data(op.input(2)).astype(np.float64) if op.input(2) else np.zeros(0)
     if scales.size:
         attrs["scales"] = tuple(scales.reshape(-1).tolist())
     else:
@@ -37,50 +37,52 @@ def _resize(reader: OnnxReader, op: OnnxOp) -> None:
         attrs["policy"] = op.text("keep_aspect_ratio_policy", "stretch")
     if op.text("mode", "nearest") == "nearest":
         attrs["rounding"] = op.text("nearest_mode", "round_prefer_floor")
-    _add(reader, op, operands, attrs)
+    _add_resize(reader, op, operands, attrs)
 
 
 def _upsample(reader: OnnxReader, op: OnnxOp) -> None:
-    """Upsample, and the first Resize, which is like it."""
+    """Upsample, and Resize of opset 10, which computes like it."""
     given = op.attribute("scales")
     if not given and (rank := reader.type_of(op, op.input(1)).rank) != 1:
-        raise op.fail(f"its scales have {rank} axes")
-    scales = list(given.floats) if given else reader.numbers(op.input(1)).reshape(-1).tolist()
+        raise op.error(f"its scales have {rank} axes")
+    scales = list(given.floats) if given else reader.constant_data(op.input(1)).reshape(-1).tolist()
     whole = all(s >= 1 or np.frexp(s)[0] == 0.5 for s in scales)
     if op.text("mode", "nearest") == "nearest" and not whole:
-        raise KeepOperator  # onnxruntime takes the place after here, ONNX the one before
+        # For scales that are no power of two and below 1, onnxruntime picks the next element, the
+        # standard the one before.
+        raise KeepOperator
     attrs: dict[str, Attr] = {"coordinates": "asymmetric", "scales": tuple(map(float, scales))}
     if op.text("mode", "nearest") == "nearest":
         attrs["rounding"] = "floor"
-    _add(reader, op, {"x": reader.moved(op, op.input(0))}, attrs)
+    _add_resize(reader, op, {"x": reader.value_to_move(op, op.input(0))}, attrs)
 
 
-def _add(
+def _add_resize(
     reader: OnnxReader, op: OnnxOp, operands: dict[str, Value], attrs: dict[str, Attr]
 ) -> None:
     mode = op.text("mode", "nearest")
     if mode == "nearest":
-        add(reader, op, "resize_nearest", operands, attrs)
+        add_moving_op(reader, op, "resize_nearest", operands, attrs)
         return
     if not reader.type_of(op, op.input(0)).dtype.is_float:
         raise KeepOperator
     attrs |= {
         "mode": mode,
-        "cubic_a": op.real("cubic_coeff_a", -0.75),
+        "cubic_a": op.floating("cubic_coeff_a", -0.75),
         "exclude_outside": op.integer("exclude_outside", 0) != 0,
         "antialias": op.integer("antialias", 0) != 0,
     }
     reader.add(op, "resize", operands, attrs)
 
 
-_MODES = {"bilinear": "linear", "bicubic": "cubic"}
+_GRID_SAMPLE_MODES = {"bilinear": "linear", "bicubic": "cubic"}
 
 
 def _grid_sample(reader: OnnxReader, op: OnnxOp) -> None:
-    floats(reader, op)
+    keep_unless_floats(reader, op)
     mode = op.text("mode", "linear")
     attrs: dict[str, Attr] = {
-        "mode": _MODES.get(mode, mode),
+        "mode": _GRID_SAMPLE_MODES.get(mode, mode),
         "outside": op.text("padding_mode", "zeros"),
         "align_corners": op.integer("align_corners", 0) != 0,
     }

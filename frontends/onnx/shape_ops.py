@@ -1,4 +1,4 @@
-"""Ops that pick, repeat and rearrange elements, and ops about sizes."""
+"""Squeeze, Slice, Split, Gather, Expand, Tile and others that rearrange, and Shape and Range."""
 
 from __future__ import annotations
 
@@ -11,67 +11,71 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Value
 from qir.ir.types import Array
 
-from .moving_ops import add
-from .op import Computed, KeepOperator, OnnxOp
+from .moving_ops import add_moving_op
+from .op import KeepOperator, NotConstant, OnnxOp
 from .reader import OnnxReader
 
 Handler = Callable[[OnnxReader, OnnxOp], None]
-_END = 2**31 - 1
+_INT32_MAX = 2**31 - 1
 
 
-def _list(
+def _ints(
     reader: OnnxReader, op: OnnxOp, name: str, index: int, since: int
 ) -> tuple[int, ...] | None:
-    """Whole numbers that were an attribute before an operator set and are an operand since."""
+    """Returns integers that are an attribute before opset `since` and an operand from it on."""
     if op.opset < since:
         return op.integers(name, ()) if op.attribute(name) else None
     if not op.input(index):
         return None
-    return tuple(int(v) for v in reader.numbers(op.input(index)).reshape(-1))
+    return tuple(int(v) for v in reader.constant_data(op.input(index)).reshape(-1))
 
 
-def _x(reader: OnnxReader, op: OnnxOp) -> Value:
+def _first_operand(reader: OnnxReader, op: OnnxOp) -> Value:
     return reader.value(op, op.input(0))
 
 
 def _squeeze(reader: OnnxReader, op: OnnxOp) -> None:
-    x, axes = reader.moved(op, op.input(0)), _list(reader, op, "axes", 1, 13)
-    if not axes and dims.known(x.type.shape) is None:
+    x, axes = reader.value_to_move(op, op.input(0)), _ints(reader, op, "axes", 1, 13)
+    if not axes and dims.known_shape(x.type.shape) is None:
         raise KeepOperator
-    add(reader, op, "squeeze", {"x": x}, {"axes": axes or ()})
+    add_moving_op(reader, op, "squeeze", {"x": x}, {"axes": axes or ()})
 
 
 def _unsqueeze(reader: OnnxReader, op: OnnxOp) -> None:
-    axes = _list(reader, op, "axes", 1, 13)
-    add(reader, op, "unsqueeze", {"x": reader.moved(op, op.input(0))}, {"axes": axes or ()})
+    axes = _ints(reader, op, "axes", 1, 13)
+    add_moving_op(
+        reader, op, "unsqueeze", {"x": reader.value_to_move(op, op.input(0))}, {"axes": axes or ()}
+    )
 
 
 def _slice(reader: OnnxReader, op: OnnxOp) -> None:
     try:
-        starts, ends = (_list(reader, op, n, i + 1, 10) for i, n in enumerate(("starts", "ends")))
-    except Computed:
-        if not reader.settling:
+        starts, ends = (_ints(reader, op, n, i + 1, 10) for i, n in enumerate(("starts", "ends")))
+    except NotConstant:
+        if not reader.evaluates:
             raise
-        _slice_at(reader, op)
+        _slice_at_computed_bounds(reader, op)
         return
     if starts is None or ends is None:
         raise KeepOperator
     axes, steps = _axes_and_steps(reader, op, len(starts))
-    if any(step < 0 and end >= _END for end, step in zip(ends, steps, strict=False)):
-        raise KeepOperator  # ONNX ends at the back here, onnxruntime at the front
+    if any(step < 0 and end >= _INT32_MAX for end, step in zip(ends, steps, strict=False)):
+        # A backward slice that ends at INT_MAX: the standard clamps it to the last element,
+        # onnxruntime takes it for the start of the axis.
+        raise KeepOperator
     attrs: dict[str, Attr] = {"starts": starts, "ends": ends, "axes": axes, "steps": steps}
-    add(reader, op, "slice", {"x": reader.moved(op, op.input(0))}, attrs)
+    add_moving_op(reader, op, "slice", {"x": reader.value_to_move(op, op.input(0))}, attrs)
 
 
 def _axes_and_steps(
     reader: OnnxReader, op: OnnxOp, count: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    axes, steps = (_list(reader, op, n, i + 3, 10) for i, n in enumerate(("axes", "steps")))
+    axes, steps = (_ints(reader, op, n, i + 3, 10) for i, n in enumerate(("axes", "steps")))
     return tuple(range(count)) if axes is None else axes, (1,) * count if steps is None else steps
 
 
-def _slice_at(reader: OnnxReader, op: OnnxOp) -> None:
-    """Slice by bounds that are known only when it runs."""
+def _slice_at_computed_bounds(reader: OnnxReader, op: OnnxOp) -> None:
+    """Slice with computed bounds, as `slice_at`."""
     bounds = {slot: reader.value(op, op.input(i + 1)) for i, slot in enumerate(("starts", "ends"))}
     counts = [v.type.shape[0] for v in bounds.values() if v.type.rank == 1]
     count = next((n for n in counts if isinstance(n, int)), None)
@@ -81,12 +85,14 @@ def _slice_at(reader: OnnxReader, op: OnnxOp) -> None:
     if min(steps, default=1) < 0:
         raise KeepOperator
     attrs: dict[str, Attr] = {"axes": axes, "steps": steps if op.input(4) else ()}
-    add(reader, op, "slice_at", {"x": reader.moved(op, op.input(0)), **bounds}, attrs)
+    add_moving_op(
+        reader, op, "slice_at", {"x": reader.value_to_move(op, op.input(0)), **bounds}, attrs
+    )
 
 
 def _split(reader: OnnxReader, op: OnnxOp) -> None:
-    x, axis, count = reader.moved(op, op.input(0)), op.integer("axis", 0), len(op.outputs)
-    sizes = _list(reader, op, "split", 1, 13)
+    x, axis, count = reader.value_to_move(op, op.input(0)), op.integer("axis", 0), len(op.outputs)
+    sizes = _ints(reader, op, "split", 1, 13)
     if not all(op.outputs) or not -x.type.rank <= axis < x.type.rank:
         raise KeepOperator
     if sizes is None:
@@ -95,51 +101,55 @@ def _split(reader: OnnxReader, op: OnnxOp) -> None:
             raise KeepOperator
         each = -(-whole // count)
         sizes = (*(each,) * (count - 1), whole - each * (count - 1))
-        if sizes[-1] < 0 and reader.outer is not None:  # a branch that nobody may take
+        if sizes[-1] < 0 and reader.outer is not None:  # perhaps a branch that is never taken
             raise KeepOperator(f"{whole} elements in {count} parts of {each}")
     if len(sizes) != count:
-        raise op.fail(f"gives {count} parts of {len(sizes)} sizes")
-    add(reader, op, "split", {"x": x}, {"sizes": sizes, "axis": axis})
+        raise op.error(f"gives {count} parts of {len(sizes)} sizes")
+    add_moving_op(reader, op, "split", {"x": x}, {"sizes": sizes, "axis": axis})
 
 
 def _gather(reader: OnnxReader, op: OnnxOp) -> None:
-    x = reader.moved(op, op.input(0))
+    x = reader.value_to_move(op, op.input(0))
     operands = {"x": x, "indices": reader.value(op, op.input(1))}
-    add(reader, op, "gather", operands, {"axis": op.integer("axis", 0)})
+    add_moving_op(reader, op, "gather", operands, {"axis": op.integer("axis", 0)})
 
 
 def _expand(reader: OnnxReader, op: OnnxOp) -> None:
     shape = reader.value(op, op.input(1))
     if shape.constant is None and not isinstance(shape.type.shape[0], int):
         raise KeepOperator
-    add(reader, op, "expand", {"x": reader.moved(op, op.input(0)), "shape": shape}, {})
+    add_moving_op(
+        reader, op, "expand", {"x": reader.value_to_move(op, op.input(0)), "shape": shape}, {}
+    )
 
 
 def _tile(reader: OnnxReader, op: OnnxOp) -> None:
-    repeats = tuple(int(v) for v in reader.numbers(op.input(1)).reshape(-1))
-    add(reader, op, "tile", {"x": reader.moved(op, op.input(0))}, {"repeats": repeats})
+    repeats = tuple(int(v) for v in reader.constant_data(op.input(1)).reshape(-1))
+    add_moving_op(
+        reader, op, "tile", {"x": reader.value_to_move(op, op.input(0))}, {"repeats": repeats}
+    )
 
 
-def _to_space(reader: OnnxReader, op: OnnxOp) -> None:
+def _depth_to_space(reader: OnnxReader, op: OnnxOp) -> None:
     attrs: dict[str, Attr] = {"block": op.integer("blocksize", 0), "mode": op.text("mode", "DCR")}
-    add(reader, op, "depth_to_space", {"x": reader.moved(op, op.input(0))}, attrs)
+    add_moving_op(reader, op, "depth_to_space", {"x": reader.value_to_move(op, op.input(0))}, attrs)
 
 
-def _to_depth(reader: OnnxReader, op: OnnxOp) -> None:
+def _space_to_depth(reader: OnnxReader, op: OnnxOp) -> None:
     if op.text("mode", "DCR") != "DCR":
         raise KeepOperator
     attrs: dict[str, Attr] = {"block": op.integer("blocksize", 0)}
-    reader.add(op, "space_to_depth", {"x": _x(reader, op)}, attrs)
+    reader.add(op, "space_to_depth", {"x": _first_operand(reader, op)}, attrs)
 
 
 def _shape(reader: OnnxReader, op: OnnxOp) -> None:
     end = op.integer("end", 0) if op.attribute("end") else None
     attrs: dict[str, Attr] = {"start": op.integer("start", 0), "end": end}
-    reader.add(op, "shape", {"x": _x(reader, op)}, attrs)
+    reader.add(op, "shape", {"x": _first_operand(reader, op)}, attrs)
 
 
 def _size(reader: OnnxReader, op: OnnxOp) -> None:
-    reader.add(op, "size", {"x": _x(reader, op)})
+    reader.add(op, "size", {"x": _first_operand(reader, op)})
 
 
 def _range(reader: OnnxReader, op: OnnxOp) -> None:
@@ -169,8 +179,8 @@ OPS: dict[str, Handler] = {
     "Gather": _gather,
     "Expand": _expand,
     "Tile": _tile,
-    "DepthToSpace": _to_space,
-    "SpaceToDepth": _to_depth,
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
     "Shape": _shape,
     "Size": _size,
     "Range": _range,

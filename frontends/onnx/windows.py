@@ -1,4 +1,4 @@
-"""Window attributes that convolution and pooling share."""
+"""Padding of convolutions and pools, automatic padding in onnxruntime's terms included."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from qir.ir.dims import Shape
 from .op import KeepOperator, OnnxOp
 
 
-def pads(
+def explicit_pads(
     op: OnnxOp,
     size: Shape,
     kernel: tuple[int, ...],
@@ -18,12 +18,12 @@ def pads(
     pool: bool = False,
     shifts: bool = True,
 ) -> tuple[int, ...]:
-    """Returns the explicit pads; Keep where automatic ones hang on sizes that nobody knows, or are
-    others in onnxruntime than in the standard: the op written with pads would compute otherwise
-    there.
+    """Returns the padding as explicit amounts.
 
-    A pool's leave dilations out. Where less than nothing is missing at the front, windows begin
-    within the data, if the kernel `shifts` them and does not refuse.
+    Raises KeepOperator for automatic padding that depends on open sizes, or that onnxruntime
+    computes otherwise than the standard: with explicit amounts the operator would compute something
+    else there. onnxruntime ignores dilations in a pool's automatic padding. Where automatic padding
+    is negative, some of its kernels (`shifts`) let windows begin inside the data.
     """
     mode = op.text("auto_pad", "NOTSET")
     if mode == "NOTSET":
@@ -31,9 +31,9 @@ def pads(
     if mode == "VALID":
         return (0,) * 2 * axes
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
-        raise op.fail(f"auto_pad {mode!r} is none that ONNX has")
+        raise op.error(f"auto_pad {mode!r} is none that ONNX has")
     if not len(size) == len(kernel) == len(stride) == len(dilation) == axes or min(stride) < 1:
-        raise op.fail(f"kernel, strides and dilations take {axes} numbers, 1 or more")
+        raise op.error(f"kernel, strides and dilations take {axes} numbers, 1 or more")
     low, high = [], []
     for dim, k, s, d in zip(size, kernel, stride, dilation, strict=True):
         if pool and k > 1 and d > 1:
@@ -55,14 +55,18 @@ def pads(
     return (*low, *high)
 
 
-def check_room(
+def check_window_fits(
     sizes: Shape,
     kernel: tuple[int, ...],
     stride: tuple[int, ...],
     pad: tuple[int, ...],
     dilation: tuple[int, ...],
 ) -> None:
-    """Keep where a window is larger than what it slides over and onnxruntime counts one more."""
+    """Raises KeepOperator where a window exceeds the padded data and onnxruntime still makes a
+    result.
+
+    Its integer division rounds the negative room toward zero: one position more than the standard.
+    """
     n = len(sizes)
     if not len(kernel) == len(stride) == len(dilation) == n or len(pad) != 2 * n:
         return  # which the op's own rule reports

@@ -7,39 +7,41 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_SMALL = 1 << 14
-"""Tensors of fewer bytes are left in the message."""
+_MIN_LARGE_BYTES = 1 << 14
+"""Tensors of fewer bytes stay in the message: separate reads would cost more than they save."""
 _GRAPH, _FUNCTIONS, _INITIALIZER, _RAW = 7, 25, 5, 9
-_BYTES = 2
-"""The wire type of what has a length."""
+_LENGTH_DELIMITED = 2
+"""Protobuf's wire type of strings, bytes and submessages."""
 _MOST_FIELDS = 1 << 21
-"""Fields of a message that are walked; one of more is protobuf's own to read."""
+"""Fields of a message that are walked in Python; protobuf parses a message of more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """A model's message without its large tensors, and where these are in the file."""
+class SplitMessage:
+    """A model's message without the data of its large tensors, and where these are in the file."""
 
     message: bytes
-    places: dict[int, tuple[int, int]]
-    """Offset and length of the data of the tensor with that index."""
+    data_spans: dict[int, tuple[int, int]]
+    """Offset and length of the data, by the index of the initializer."""
 
 
-def split(path: Path) -> Split | None:
-    """Returns the message and the tensors apart; None where the file is not plain, and read as a
-    whole."""
+def split_message(path: Path) -> SplitMessage | None:
+    """Returns the message and the spans of its large tensors.
+
+    None for a file with functions, several graphs or unusual fields: protobuf parses all of it.
+    """
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
-            return _split(data)
+            return _split_mapped(data)
         except (IndexError, ValueError):
             return None
 
 
-def _split(data: mmap.mmap) -> Split | None:
+def _split_mapped(data: mmap.mmap) -> SplitMessage | None:
     graphs: list[tuple[int, int]] = []
     around: list[bytes] = []
     for field, kind, start, at, end in _fields(data, 0, len(data)):
-        if field == _FUNCTIONS or (field == _GRAPH and kind != _BYTES):
+        if field == _FUNCTIONS or (field == _GRAPH and kind != _LENGTH_DELIMITED):
             return None
         if field == _GRAPH:
             graphs.append((at, end))
@@ -54,39 +56,38 @@ def _split(data: mmap.mmap) -> Split | None:
     for field, kind, start, at, end in _fields(data, first, last):
         if field != _INITIALIZER:
             continue
-        if kind != _BYTES:
+        if kind != _LENGTH_DELIMITED:
             return None
-        if end - at >= _SMALL and (found := _raw(data, at, end)) is not None:
+        if end - at >= _MIN_LARGE_BYTES and (found := _split_tensor(data, at, end)) is not None:
             head, place = found
-            parts += [data[kept:start], _whole(_INITIALIZER, head)]
+            parts += [data[kept:start], _field_bytes(_INITIALIZER, head)]
             places[count] = place
             kept = end
         count += 1
     parts.append(data[kept:last])
-    return Split(b"".join((*around, _whole(_GRAPH, b"".join(parts)))), places)
+    return SplitMessage(b"".join((*around, _field_bytes(_GRAPH, b"".join(parts)))), places)
 
 
-def _raw(data: mmap.mmap, first: int, last: int) -> tuple[bytes, tuple[int, int]] | None:
-    """Returns a tensor without its bytes, and where these are; None where they are small or not
-    there."""
+def _split_tensor(data: mmap.mmap, first: int, last: int) -> tuple[bytes, tuple[int, int]] | None:
+    """Returns a TensorProto without `raw_data`, and its span; None for small or other data."""
     place: tuple[int, int] | None = None
     rest: list[bytes] = []
     for field, kind, start, at, end in _fields(data, first, last):
         if field != _RAW:
-            if end - start >= _SMALL:
+            if end - start >= _MIN_LARGE_BYTES:
                 return None
             rest.append(data[start:end])
-        elif place is not None or kind != _BYTES:
+        elif place is not None or kind != _LENGTH_DELIMITED:
             return None
         else:
             place = at, end - at
-    if place is None or place[1] < _SMALL // 2:
+    if place is None or place[1] < _MIN_LARGE_BYTES // 2:
         return None
     return b"".join(rest), place
 
 
 def _fields(data: mmap.mmap, at: int, last: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Number and wire type of each field, its start, and where its content begins and ends."""
+    """Yields (field number, wire type, start, content start, content end) of each field."""
     left = _MOST_FIELDS
     while at < last:
         start = at
@@ -98,7 +99,7 @@ def _fields(data: mmap.mmap, at: int, last: int) -> Iterator[tuple[int, int, int
         left -= 1
         if key < 8 or not left:
             raise ValueError("a field without a number, or more of them than models have")
-        if kind == _BYTES:
+        if kind == _LENGTH_DELIMITED:
             size = data[at]
             at += 1
             if size > 127:
@@ -129,12 +130,12 @@ def _varint(data: mmap.mmap, at: int) -> tuple[int, int]:
             raise ValueError("a number of more than 64 bits")
 
 
-def _whole(field: int, content: bytes) -> bytes:
-    """Returns a field with its content."""
-    return _number(field << 3 | _BYTES) + _number(len(content)) + content
+def _field_bytes(field: int, content: bytes) -> bytes:
+    """Returns an encoded length-delimited field."""
+    return _varint_bytes(field << 3 | _LENGTH_DELIMITED) + _varint_bytes(len(content)) + content
 
 
-def _number(value: int) -> bytes:
+def _varint_bytes(value: int) -> bytes:
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.dtype import F32, dtype
 from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 
 from . import intel
 from .call import KeepNode, NodeCall
@@ -54,7 +54,7 @@ def _pool(op: str) -> Callable[[NodeCall], Sequence[Value]]:
             "pad": pads(call, where, x.type.shape[1:3], kernel, stride),
             "layout": "NHWC",
         }
-        (real,) = infer(op, {"x": x}, spec(op).complete(attrs), {})
+        (real,) = infer_result_types(op, {"x": x}, spec(op).complete_attrs(attrs), {})
         made = call.add_typed(op, {"x": x}, attrs, real.with_element(x.type.element))
         return [made, *ends_of(call, stated)]
 
@@ -72,10 +72,10 @@ def _concat(call: NodeCall) -> Sequence[Value]:
     found = RangeEnds(low, np.max([r.high for r in ranges], axis=0))
     given = {f"xs.{i}": part for i, part in enumerate(parts)}
     attrs: dict[str, Attr] = {"axis": axis}
-    (real,) = infer("concat", given, spec("concat").complete(attrs), {})
+    (real,) = infer_result_types("concat", given, spec("concat").complete_attrs(attrs), {})
     kind = found.type(storage_of(call, "T"))
     held = parts[0].type.quant
-    if held is not None and held.same_map(kind):
+    if held is not None and held.has_same_mapping(kind):
         kind = held
     return [call.add_typed("concat", given, attrs, real.with_element(kind)), *ends_of(call, found)]
 
@@ -130,7 +130,7 @@ def _bias(call: NodeCall, at: int, x: RangeEnds, w: RangeEnds, level: float) -> 
     scale: tuple[float, ...] | Array = (float(step[0]),)
     if step.size > 1:
         scale = Array(step, TensorType(step.shape, F32))
-    grain = Grain(((0, 1),)) if step.size > 1 else None
+    grain = Granularity(((0, 1),)) if step.size > 1 else None
     kind = TensorType(bias.type.shape, QuantType(dtype("i32"), F32, scale, (), grain))
     held = Array(bias.constant.data, kind, call.reader.names(call.node, "bias"))
     return call.reader.graph.constant(held)
@@ -147,14 +147,14 @@ def _stages(
             other = call[places["summand"]]
             if name == "Sum":
                 other = read_scaled(call, other, range_of(call, places["summand.range"]))
-            yield Stage("add", spec("add").complete({}), ("b",), flow="a"), other
+            yield Stage("add", spec("add").complete_attrs({}), ("b",), flow="a"), other
         elif name == "LeakyRelu":
             alpha = call.real("leakyrelu_alpha", 0.2)
-            attrs = spec("leaky_relu").complete({"alpha": alpha})
+            attrs = spec("leaky_relu").complete_attrs({"alpha": alpha})
             yield Stage("leaky_relu", attrs, (), flow="x"), None
         elif name in intel.ACTIVATIONS:
             op, more = intel.ACTIVATIONS[name]
-            yield Stage(op, spec(op).complete(dict(more)), (), flow="x"), None
+            yield Stage(op, spec(op).complete_attrs(dict(more)), (), flow="x"), None
         else:
             raise KeepNode(f"its stage {name} is not read")
 
@@ -189,8 +189,8 @@ def _kernel(
         attrs["groups"] = _groups(x.type.shape[3], w)
         if not form.legacy and form.stages not in _STOCK:
             return _of_intel(call, form, {"x": x, "w": w}, attrs, (of_x, of_w))
-    full = spec(op).complete(attrs)
-    (real,) = infer(op, operands, full, {})
+    full = spec(op).complete_attrs(attrs)
+    (real,) = infer_result_types(op, operands, full, {})
     found = _result_range(call, form, places, of_x, of_w, level)
     if found is not None and first[1]:
         found = found[0], found[0].from_low("u8", first=True)

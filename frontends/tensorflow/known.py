@@ -53,13 +53,13 @@ class KnownValues:
         """Returns whether the results may be few enough to be computed here."""
         if node.op in ("input", "constant", "foreign") or node.bodies:
             return False
-        sizes = [dims.known(value.type.shape) for value in node.results]
+        sizes = [dims.known_shape(value.type.shape) for value in node.results]
         return all(size is None or math.prod(size) <= MOST for size in sizes)
 
     def _computed(self, node: Node) -> list[NDArray[np.generic]] | None:
         if node.op == "constant":
             array = node.result.constant
-            small = array is not None and array.type.quant is None and array.held.size <= MOST
+            small = array is not None and array.type.quant is None and array.contents.size <= MOST
             return [array.data] if array is not None and small else None
         if not self._small(node):
             return None

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 
 from .call import KeepNode, NodeCall
 
@@ -60,7 +60,7 @@ def _type(
     scales = Array(scale, TensorType(scale.shape, F32))
     zeros = zero.astype(kind.carrier)
     held = Array(zeros, TensorType(zeros.shape, kind)) if zeros.any() else ()
-    return QuantType(kind, F32, scales, held, Grain(((axis, 1),)), bounds=bounds)
+    return QuantType(kind, F32, scales, held, Granularity(((axis, 1),)), bounds=bounds)
 
 
 def _pair(call: NodeCall, quant: QuantType, rounding: str = "") -> Value:

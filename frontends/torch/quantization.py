@@ -13,7 +13,7 @@ from torch import fx
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, F64, DType, dtype
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 
 from .call import KeepCall, OverloadCall, known
 from .elements import array
@@ -60,7 +60,7 @@ def quant_type(
     if zeros.any():
         whole = zeros.astype(np.int32)
         of_zero = Array(whole, TensorType(whole.shape, dtype("i32")))
-    grain = Grain(((axis, 1),))
+    grain = Granularity(((axis, 1),))
     return QuantType(storage, F32, held, of_zero, grain, bounds=bounds, scale_dtype=kind)
 
 
@@ -172,7 +172,7 @@ def with_type(call: OverloadCall, name: str, kind: QuantType) -> Value:
     if stored is not None:
         return call.reader.integers(node, kind)
     x = call.integers(name)
-    if x.type.quant is not None and x.type.quant.same_map(kind):
+    if x.type.quant is not None and x.type.quant.has_same_mapping(kind):
         return x
     if x.type.dtype != kind.storage:
         raise KeepCall(f"its data are {x.type.dtype}, not {kind.storage}")

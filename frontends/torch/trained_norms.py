@@ -15,7 +15,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED
+from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from qir.ir.types import Array
 from qir.ledger import Change, Ledger
 from qir.rewrite.layer_weights import operands, store_bias
@@ -39,14 +39,18 @@ def _fold(graph: Graph, norm: Node, ledger: Ledger) -> bool:
     if divided.node.op != "div" or not _parts_known(norm):
         return False
     layer, factor = (divided.node.operands[slot].node for slot in ("a", "b"))
-    if layer.op not in ("linear", *CONVOLUTIONS, *TRANSPOSED) or _is_read_twice(norm, layer):
+    if layer.op not in ("linear", *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS) or _is_read_twice(
+        norm, layer
+    ):
         return False
     scaled = _scaled_weights(layer)
     factor = _plain(factor.result).node
     if scaled is None or not _is_factor(factor, norm):
         return False
     product, weights, by = scaled
-    if _plain(by).node is not factor or (layer.op in TRANSPOSED and layer.attrs["groups"] != 1):
+    if _plain(by).node is not factor or (
+        layer.op in TRANSPOSED_CONVOLUTIONS and layer.attrs["groups"] != 1
+    ):
         return False
     folded, shifts = _folded(layer, norm, weights, bias)
     made = graph.constant(
@@ -145,7 +149,7 @@ def _folded(layer: Node, norm: Node, weights: Value, bias: Value | None) -> tupl
     if layer.op == "linear":
         made = fuse_linear_bn_weights(w, own, mean, var, eps, gamma, beta)
     else:
-        turned = layer.op in TRANSPOSED
+        turned = layer.op in TRANSPOSED_CONVOLUTIONS
         made = fuse_conv_bn_weights(w, own, mean, var, eps, gamma, beta, transpose=turned)
     return made[0].detach(), made[1].detach()
 

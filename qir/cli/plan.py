@@ -131,6 +131,8 @@ def _share(part: Sequence[Decision], whole: Sequence[Decision]) -> str:
 
 def show_plan(screen: Screen, found: Plan) -> None:
     """Prints the decisions, and what must share one scale."""
+    from qir.analysis.masks import MASKED
+
     columns = (
         Column("op"),
         Column("name", fit="fold"),
@@ -149,7 +151,7 @@ def show_plan(screen: Screen, found: Plan) -> None:
     sets = [(f"{len(names)}", ", ".join(names)) for names in found.shared]
     together = (Column("values", "right"), Column("of one scale and zero point", fit="wrap"))
     screen.table(together, sets, title="shared")
-    if any(d.reason.startswith("a mask puts") for d in found.decisions):
+    if any(d.reason.startswith(MASKED) for d in found.decisions):
         said = "where activations have a similar range, quantizing with data gives integers"
         screen.line(f"Constants alone tell of masks here: {said}.")
     if found.maybe_masks:

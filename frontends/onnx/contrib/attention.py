@@ -1,4 +1,4 @@
-"""Attention of onnxruntime's own domain, in float and on quantized values, as groups."""
+"""Attention, QAttention and QEmbedLayerNormalization of onnxruntime's domain, as groups."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from qir.ir.node import Value
 
 from ..op import MICROSOFT, KeepOperator, OnnxOp
 from ..reader import OnnxReader
-from .body import BodyBuilder, given, group
+from .body import BodyBuilder, add_group, named_operands
 from .names import OPERANDS
-from .operators import counted, embedded, floats
-from .quantized import codes
+from .operators import add_embeddings, keep_unless_float_values, sequence_lengths
+from .quantized import quantized_operand
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
-    """How the product of all weights is split into heads, and which positions are masked."""
+class AttentionHeads:
+    """How the projected input is split into heads, and the values of masked scores."""
 
     count: int
-    widths: tuple[int, int, int]
+    qkv_widths: tuple[int, int, int]
     scale: float
     causal: bool
-    hidden: float
+    masked_value: float
 
     @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Numbers a head, of queries, keys and values."""
-        q, k, v = (w // self.count for w in self.widths)
+    def head_sizes(self) -> tuple[int, int, int]:
+        """Sizes of one head, of queries, keys and values."""
+        q, k, v = (w // self.count for w in self.qkv_widths)
         return q, k, v
 
 
-_ATTENTION = (
+_ATTENTION_ATTRIBUTES = (
     "num_heads scale mask_filter_value unidirectional qkv_hidden_sizes past_present_share_buffer "
     "do_rotary rotary_embedding_dim"
 ).split()
 
 
-def _heads(reader: OnnxReader, op: OnnxOp, width: object) -> Heads:
-    op.only(*_ATTENTION)
+def _heads(reader: OnnxReader, op: OnnxOp, width: object) -> AttentionHeads:
+    op.allow_only(*_ATTENTION_ATTRIBUTES)
     if op.integer("past_present_share_buffer", 0) or op.integer("do_rotary", 0):
         raise KeepOperator
     count = op.integer("num_heads", 0)
@@ -53,19 +53,19 @@ def _heads(reader: OnnxReader, op: OnnxOp, width: object) -> Heads:
         raise KeepOperator(f"weights of {width} columns for {count} heads")
     if widths[0] != widths[1] or sum(widths) != width:
         raise KeepOperator(f"weights of {width} columns for queries, keys and values of {widths}")
-    return Heads(
+    return AttentionHeads(
         count,
         (widths[0], widths[1], widths[2]),
-        op.real("scale", 0.0),
+        op.floating("scale", 0.0),
         op.integer("unidirectional", 0) != 0,
-        op.real("mask_filter_value", -10000.0),
+        op.floating("mask_filter_value", -10000.0),
     )
 
 
 def _attention(reader: OnnxReader, op: OnnxOp) -> None:
-    """Attention: one product for queries, keys and values, then heads."""
-    operands = given(reader, op)
-    floats(op, [v for s, v in operands.items() if s != "mask_index"])
+    """Attention: one projection for queries, keys and values, then attention of each head."""
+    operands = named_operands(reader, op)
+    keep_unless_float_values(op, [v for s, v in operands.items() if s != "mask_index"])
     heads = _heads(reader, op, operands["weights"].type.shape[-1])
     if "past_sequence_length" in operands or operands["input"].type.rank != 3:
         raise KeepOperator
@@ -74,15 +74,20 @@ def _attention(reader: OnnxReader, op: OnnxOp) -> None:
         made = body.op("matmul", body["input"], body["weights"])
         if "bias" in body:
             made = body.op("add", made, body["bias"])
-        return attend(body, made, heads)
+        return attend_packed(body, made, heads)
 
-    group(reader, op, operands, build)
+    add_group(reader, op, operands, build)
 
 
-def _quantized(reader: OnnxReader, op: OnnxOp) -> None:
-    """QAttention: the product is one of quantized values."""
-    op.only(*_ATTENTION[:3], "unidirectional", "past_present_share_buffer", "do_rotary")
-    operands = {**codes(reader, op, (0, 3, 6)), **codes(reader, op, (1, 4, 7))}
+def _qattention(reader: OnnxReader, op: OnnxOp) -> None:
+    """QAttention: Attention whose projection is a product of quantized values."""
+    op.allow_only(
+        *_ATTENTION_ATTRIBUTES[:3], "unidirectional", "past_present_share_buffer", "do_rotary"
+    )
+    operands = {
+        **quantized_operand(reader, op, (0, 3, 6)),
+        **quantized_operand(reader, op, (1, 4, 7)),
+    }
     for place in (2, 5, 8):
         if op.input(place):
             operands[OPERANDS[op.type].split()[place]] = reader.value(op, op.input(place))
@@ -92,106 +97,105 @@ def _quantized(reader: OnnxReader, op: OnnxOp) -> None:
         slots = {"a": "input", "b": "weight", "bias": "bias"}
         for side, word in (("a", "input"), ("b", "weight")):
             slots |= {f"{side}.scale": f"{word}_scale", f"{side}.zero": f"{word}_zero_point"}
-        made = body.many("matmul", {s: body[g] for s, g in slots.items() if g in body})[0]
-        return attend(body, made, heads)
+        made = body.add("matmul", {s: body[g] for s, g in slots.items() if g in body})[0]
+        return attend_packed(body, made, heads)
 
     order = [s for s in OPERANDS[op.type].split() if s in operands]
-    group(reader, op, {s: operands[s] for s in order}, build)
+    add_group(reader, op, {s: operands[s] for s in order}, build)
 
 
-def attend(body: BodyBuilder, made: Value, heads: Heads) -> list[Value]:
-    """Returns what heads see of [batch, length, all], and keys and values with those of the
-    past."""
-    parts = body.many("split", {"x": made}, {"sizes": heads.widths, "axis": 2})
+def attend_packed(body: BodyBuilder, made: Value, heads: AttentionHeads) -> list[Value]:
+    """Returns the attention over projections [batch, length, q + k + v], and the present keys and
+    values."""
+    parts = body.add("split", {"x": made}, {"sizes": heads.qkv_widths, "axis": 2})
     q, k, v = (
-        body.op("transpose", body.reshaped(part, 0, 0, heads.count, size), perm=(0, 2, 1, 3))
-        for part, size in zip(parts, heads.sizes, strict=True)
+        body.op("transpose", body.reshape(part, 0, 0, heads.count, size), perm=(0, 2, 1, 3))
+        for part, size in zip(parts, heads.head_sizes, strict=True)
     )
     if "past" in body:
-        old = body.many("split", {"x": body["past"]}, {"sizes": (1, 1), "axis": 0})
+        old = body.add("split", {"x": body["past"]}, {"sizes": (1, 1), "axis": 0})
         before = [body.op("squeeze", x, axes=(0,)) for x in old]
         k, v = (
             body.op("concat", past, new, axis=2) for past, new in zip(before, (k, v), strict=True)
         )
     rows = [body.op("unsqueeze", x, axes=(0,)) for x in (k, v)]
-    present = body.op("concat", *rows, axis=0) if heads.sizes[0] == heads.sizes[2] else k
-    own = length(body, made, 1)
-    past = body.op("sub", length(body, k, 2), own)
-    out, _ = seen(body, (q, k, v), heads, body.get("mask_index"), past)
+    present = body.op("concat", *rows, axis=0) if heads.head_sizes[0] == heads.head_sizes[2] else k
+    own = axis_length(body, made, 1)
+    past = body.op("sub", axis_length(body, k, 2), own)
+    out, _ = scaled_dot_product(body, (q, k, v), heads, body.get("mask_index"), past)
     return [out, present]
 
 
-def seen(
+def scaled_dot_product(
     body: BodyBuilder,
     qkv: tuple[Value, Value, Value],
-    heads: Heads,
+    heads: AttentionHeads,
     mask: Value | None,
     past: Value,
     *,
     even: bool = True,
 ) -> tuple[Value, Value]:
-    """Returns what each query finds in the values, heads side by side, and the scores before
-    softmax.
+    """Returns the context [batch, length, heads * size], and the scores before softmax.
 
-    All three are [batch, heads, length, size]; so many of the keys are of the past, and the others
-    are as many as the queries where they are even.
+    `qkv` are [batch, heads, length, size]; the first `past` keys are of the past. `even` says that
+    there are as many new keys as queries.
     """
     q, k, v = qkv
-    scale = heads.scale or 1.0 / float(np.sqrt(np.float32(heads.sizes[0])))
+    scale = heads.scale or 1.0 / float(np.sqrt(np.float32(heads.head_sizes[0])))
     scores = body.op("matmul", q, k, trans_b=True)
-    scores = body.op("mul", scores, body.like(scores, scale))
-    if "attention_bias" in body:  # before what hides, a great number that takes its last bits
+    scores = body.op("mul", scores, body.scalar_like(scores, scale))
+    # Before the mask, as onnxruntime does: the large masked value would round away the bias.
+    if "attention_bias" in body:
         scores = body.op("add", scores, body["attention_bias"])
-    if (found := _mask(body, heads, (q, k), mask, past, even=even)) is not None:
+    if (found := _additive_mask(body, heads, (q, k), mask, past, even=even)) is not None:
         scores = body.op("add", scores, body.cast(found, scores.type.dtype))
-    made = body.op("matmul", body.op("softmax", scores, axis=-1), v)
-    out = body.reshaped(body.op("transpose", made, perm=(0, 2, 1, 3)), 0, 0, heads.widths[2])
+    context = body.op("matmul", body.op("softmax", scores, axis=-1), v)
+    out = body.reshape(body.op("transpose", context, perm=(0, 2, 1, 3)), 0, 0, heads.qkv_widths[2])
     return out, scores
 
 
-_LOWEST = float(np.finfo(np.float32).min)
+_FLOAT32_MIN = float(np.finfo(np.float32).min)
 
 
-def _mask(
+def _additive_mask(
     body: BodyBuilder,
-    heads: Heads,
+    heads: AttentionHeads,
     qk: tuple[Value, Value],
     mask: Value | None,
     past: Value,
     *,
     even: bool,
 ) -> Value | None:
-    """Returns what is added to scores where a mask hides something, and where only the past may be
-    seen.
+    """Returns what is added to scores for the padding mask and the causal mask; None without both.
 
-    The last query sees all keys, however many they are, as onnxruntime has it.
+    The last query sees all keys, however many there are, as in onnxruntime.
     """
-    hidden, shown = body.constant(heads.hidden), body.constant(0.0)
+    masked, visible = body.constant(heads.masked_value), body.constant(0.0)
     q, k = qk
-    places, out = _count(body, k, 2), None
+    places, out = _positions(body, k, 2), None
     if mask is not None:
-        out = body.op("where", _shown(body, mask, q, places), shown, hidden)
+        out = body.op("where", _visible_keys(body, mask, q, places), visible, masked)
     if heads.causal:
-        own = _count(body, q, 2)
-        late = body.op("greater", places, _row(body, body.op("add", own, past)))
+        own = _positions(body, q, 2)
+        late = body.op("greater", places, _with_query_axis(body, body.op("add", own, past)))
         if not even:
-            last = body.op("sub", length(body, q, 2), body.constant(np.array(1, np.int64)))
-            late = body.op("logical_and", late, _row(body, body.op("less", own, last)))
-        out = body.op("where", late, body.constant(_LOWEST), shown if out is None else out)
+            last = body.op("sub", axis_length(body, q, 2), body.constant(np.array(1, np.int64)))
+            late = body.op("logical_and", late, _with_query_axis(body, body.op("less", own, last)))
+        out = body.op("where", late, body.constant(_FLOAT32_MIN), visible if out is None else out)
     return out
 
 
-def _row(body: BodyBuilder, x: Value) -> Value:
+def _with_query_axis(body: BodyBuilder, x: Value) -> Value:
     return body.op("unsqueeze", x, axes=(1,))
 
 
-def _shown(body: BodyBuilder, mask: Value, q: Value, places: Value) -> Value:
-    """Where a mask lets look, for [batch, heads, length, all]."""
+def _visible_keys(body: BodyBuilder, mask: Value, q: Value, places: Value) -> Value:
+    """Returns where a padding mask permits keys, to broadcast with [batch, heads, length, keys]."""
     rank = mask.type.rank
     if rank == 1:
         batch, size = q.type.shape[0], mask.type.shape[0]
         if isinstance(batch, int) and isinstance(size, int) and size == 2 * batch:
-            ends, starts = body.many("split", {"x": mask}, {"sizes": (batch, batch), "axis": 0})
+            ends, starts = body.add("split", {"x": mask}, {"sizes": (batch, batch), "axis": 0})
             after = body.op("greater_equal", places, _column(body, starts))
             found = body.op("logical_and", body.op("less", places, _column(body, ends)), after)
         elif isinstance(batch, int) and size == 3 * batch + 2:  # ends, then where rows start
@@ -212,23 +216,23 @@ def _column(body: BodyBuilder, x: Value) -> Value:
     return body.op("unsqueeze", body.cast(x, I64), axes=(1,))
 
 
-def length(body: BodyBuilder, x: Value, axis: int) -> Value:
+def axis_length(body: BodyBuilder, x: Value, axis: int) -> Value:
     size = x.type.shape[axis]
     if isinstance(size, int):
         return body.constant(np.array(size, np.int64))
     return body.op("squeeze", body.op("shape", x, start=axis, end=axis + 1), axes=(0,))
 
 
-_HELD = 1 << 16
+_MAX_CONSTANT_POSITIONS = 1 << 16
 
 
-def _count(body: BodyBuilder, x: Value, axis: int) -> Value:
-    """Returns the places along an axis: 0, 1, ...; many of them are computed and not held."""
+def _positions(body: BodyBuilder, x: Value, axis: int) -> Value:
+    """Returns the positions 0, 1, ... along an axis, as a constant unless there are too many."""
     size = x.type.shape[axis]
-    if isinstance(size, int) and size <= _HELD:
+    if isinstance(size, int) and size <= _MAX_CONSTANT_POSITIONS:
         return body.constant(np.arange(size, dtype=np.int64))
     zero, one = body.constant(np.array(0, np.int64)), body.constant(np.array(1, np.int64))
-    return body.op("range", zero, length(body, x, axis), one)
+    return body.op("range", zero, axis_length(body, x, axis), one)
 
 
 # -- quantized embeddings -------------------------------------------------------------------------
@@ -236,42 +240,41 @@ def _count(body: BodyBuilder, x: Value, axis: int) -> Value:
 _TABLES = ("word_embedding", "position_embedding", "segment_embedding")
 
 
-def _embedded(reader: OnnxReader, op: OnnxOp) -> None:
-    """QEmbedLayerNormalization: rows of tables of integers, added as floats and brought to
-    mean 0."""
-    op.only("epsilon")
+def _qembed_layer_norm(reader: OnnxReader, op: OnnxOp) -> None:
+    """QEmbedLayerNormalization: quantized embedding tables, dequantized, added and normalized."""
+    op.allow_only("epsilon")
     formal = OPERANDS[op.type].split()
     operands: dict[str, Value] = {}
     for i, name in enumerate(op.inputs[:8]):
         if not name:
             continue
         if 2 <= i < 7:
-            operands |= codes(reader, op, (i, i + 6, i + 11))
+            operands |= quantized_operand(reader, op, (i, i + 6, i + 11))
         else:
             operands[formal[i]] = reader.value(op, name)
-    eps = op.real("epsilon", 1e-12)
+    eps = op.floating("epsilon", 1e-12)
 
     def build(body: BodyBuilder) -> list[Value]:
         reals = {
-            stem: _real(body, formal[i + 2], stem)
+            stem: _dequantized(body, formal[i + 2], stem)
             for i, stem in enumerate((*_TABLES, "gamma", "beta"))
             if formal[i + 2] in body
         }
         rows = {stem.partition("_")[0]: reals.get(stem) for stem in _TABLES}
-        total = embedded(body, rows, None)
+        total = add_embeddings(body, rows, None)
         out = body.op("layer_norm", total, reals["gamma"], reals["beta"], axis=-1, eps=eps)
-        return [out, counted(body)]
+        return [out, sequence_lengths(body)]
 
     order = [s for s in formal if s in operands]
-    group(reader, op, {s: operands[s] for s in order}, build)
+    add_group(reader, op, {s: operands[s] for s in order}, build)
 
 
-def _real(body: BodyBuilder, slot: str, stem: str) -> Value:
-    return body.real(slot, f"{stem}_scale", f"{stem}_zero_point")
+def _dequantized(body: BodyBuilder, slot: str, stem: str) -> Value:
+    return body.dequantized(slot, f"{stem}_scale", f"{stem}_zero_point")
 
 
 OPS: dict[tuple[str, str], Callable[[OnnxReader, OnnxOp], None]] = {
     (MICROSOFT, "Attention"): _attention,
-    (MICROSOFT, "QAttention"): _quantized,
-    (MICROSOFT, "QEmbedLayerNormalization"): _embedded,
+    (MICROSOFT, "QAttention"): _qattention,
+    (MICROSOFT, "QEmbedLayerNormalization"): _qembed_layer_norm,
 }

@@ -1,7 +1,7 @@
-"""Groups: an operator of onnxruntime's own as a body that says what it computes.
+"""Groups (`fused` nodes) for operators of onnxruntime's domain.
 
-The group has the operator's operands and attributes, so that it is written back as it was; the
-body is what the interpreter runs and what every other target sees.
+The group has the operator's operands and attributes, so that it can be written back unchanged. Its
+body computes the same in ops of the language, for the interpreter and every other target.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from qir.ir.node import Node, Value
 from qir.ir.types import Array, Element, QuantType, TensorType
 from qir.ir.verify import errors
 
-from ..foreign import attr
+from ..foreign import attribute_value
 from ..op import KeepOperator, OnnxOp
 from ..reader import OnnxReader
 from .names import OPERANDS, RESULTS
 
 
 class BodyBuilder:
-    """A body under construction, which takes what a group is given."""
+    """Builds the body of a group; its inputs are the group's operands, by their formal names."""
 
-    def __init__(self, takes: Mapping[str, Value]) -> None:
+    def __init__(self, operands: Mapping[str, Value]) -> None:
         self.graph = Graph("body", "")
-        self._given = {
+        self._inputs = {
             slot: self.graph.add("input", types=[value.type], name=slot).result
-            for slot, value in takes.items()
+            for slot, value in operands.items()
         }
 
     def __contains__(self, slot: object) -> bool:
-        return slot in self._given
+        return slot in self._inputs
 
     def __getitem__(self, slot: str) -> Value:
-        if slot not in self._given:
+        if slot not in self._inputs:
             raise KeepOperator(f"it lacks operand {slot}")
-        return self._given[slot]
+        return self._inputs[slot]
 
     def get(self, slot: str) -> Value | None:
-        """Returns what the group is given there, if anything."""
-        return self._given.get(slot)
+        """Returns an operand of the group, or None if it is absent."""
+        return self._inputs.get(slot)
 
-    def many(
+    def add(
         self,
         kind: str,
         operands: Mapping[str, Value] | None = None,
@@ -55,90 +55,91 @@ class BodyBuilder:
         types: Iterable[TensorType] | None = None,
         bodies: Mapping[str, Graph] | None = None,
     ) -> tuple[Value, ...]:
-        """Adds a node; gives its results."""
+        """Adds a node and returns its results."""
         return self.graph.add(kind, operands, attrs, types=types, bodies=bodies).results
 
     def op(self, kind: str, *operands: Value, **attrs: Attr) -> Value:
-        """Adds a node of one result; operands are in the order of the op's slots."""
+        """Adds a node of one result, its operands in the order of the op's slots."""
         from qir.ir.ops import spec
 
         slots = [s.name for s in spec(kind).operands]
         if slots and spec(kind).operands[0].variadic:
             slots = [f"{slots[0]}.{i}" for i in range(len(operands))]
-        return self.many(kind, dict(zip(slots, operands, strict=False)), attrs)[0]
+        return self.add(kind, dict(zip(slots, operands, strict=False)), attrs)[0]
 
     def constant(self, data: NDArray[np.generic] | float | Sequence[int]) -> Value:
-        """Returns a constant of the body; whole numbers are int64, others float32."""
+        """Returns a constant of the body; Python integers are int64, floats float32."""
         if isinstance(data, float):
             data = np.array(data, np.float32)
         elif not isinstance(data, np.ndarray | np.generic):
             data = np.array(data, np.int64)
         return self.graph.constant(Array.of(np.asarray(data)))
 
-    def like(self, value: Value, number: float) -> Value:
-        """Returns a number in the type of a value's elements."""
+    def scalar_like(self, value: Value, number: float) -> Value:
+        """Returns a scalar constant of a value's float type."""
         return self.constant(np.array(number, value.type.express.carrier))
 
-    def reshaped(self, x: Value, *sizes: int) -> Value:
-        """Returns the elements in another shape: 0 copies a size, -1 takes what is left."""
+    def reshape(self, x: Value, *sizes: int) -> Value:
+        """Returns the value reshaped: 0 copies a size, -1 takes the rest."""
         return self.op("reshape", x, self.constant(sizes))
 
     def cast(self, x: Value, kind: DType) -> Value:
-        """Returns the values in another element type, itself where they have it."""
+        """Returns the value cast to a type, itself if it has that type."""
         return x if x.type.element == kind else self.op("cast", x, to=kind)
 
-    def recoded(self, x: Value, element: Element) -> Value:
-        """Returns the same bits as another type."""
+    def recode(self, x: Value, element: Element) -> Value:
+        """Returns the same bits reinterpreted as another type."""
         if x.type.element == element:
             return x
-        return self.many("recode", {"x": x}, types=[x.type.with_element(element)])[0]
+        return self.add("recode", {"x": x}, types=[x.type.with_element(element)])[0]
 
-    def raw(self, x: Value) -> Value:
-        """Quantized values as plain numbers."""
-        return self.recoded(x, x.type.dtype)
+    def as_integers(self, x: Value) -> Value:
+        """Returns quantized values as plain integers."""
+        return self.recode(x, x.type.dtype)
 
-    def real(self, slot: str, scale: str = "", zero: str = "") -> Value:
-        """Returns the floats of integers that the group is given, by numbers in the type or next to
-        it."""
+    def dequantized(self, slot: str, scale: str = "", zero: str = "") -> Value:
+        """Returns an operand dequantized, by the parameters in its type or in operands of the
+        group."""
         x = self[slot]
         if x.type.quant is None:
             return x
         numbers = {"x.scale": self.get(scale), "x.zero": self.get(zero)}
         given = {s: v for s, v in numbers.items() if v is not None}
-        return self.many("dequantize", {"x": x, **given})[0]
+        return self.add("dequantize", {"x": x, **given})[0]
 
 
 Build = Callable[[BodyBuilder], Sequence[Value]]
-"""Fills a body; gives its results in the order of the operator's."""
+"""Fills a body; returns its results in the order of the operator's."""
 
 
-def results_of(op: OnnxOp) -> list[str]:
-    """Names of the results that the operator has here, by its own names."""
+def present_results(op: OnnxOp) -> list[str]:
+    """Returns the formal names of the results that are present."""
     formal = RESULTS.get(op.type, "output").split()
     if len(op.outputs) > len(formal):
-        raise op.fail(f"has {len(op.outputs)} results, it makes {len(formal)} at most")
+        raise op.error(f"has {len(op.outputs)} results, it makes {len(formal)} at most")
     return [formal[i] for i, name in enumerate(op.outputs) if name]
 
 
-def group(reader: OnnxReader, op: OnnxOp, operands: Mapping[str, Value], build: Build) -> Node:
-    """Adds the op as a group; Keep where its body does not come about."""
+def add_group(reader: OnnxReader, op: OnnxOp, operands: Mapping[str, Value], build: Build) -> Node:
+    """Adds the operator as a group; raises KeepOperator if its body is malformed."""
     body = BodyBuilder(operands)
     try:
-        made = build(body)
-        wanted = dict(zip(RESULTS.get(op.type, "output").split(), made, strict=False))
-        given = {name: wanted[name] for name in results_of(op)}
-        body.graph.add("output", given)
+        values = build(body)
+        wanted = dict(zip(RESULTS.get(op.type, "output").split(), values, strict=False))
+        results = {name: wanted[name] for name in present_results(op)}
+        body.graph.add("output", results)
         body.graph.prune()
     except (TypeRuleError, GraphError, OpError, ParseError, KeyError) as error:
         raise KeepOperator(f"{error}") from error
     for node in body.graph:
-        _check_numbers(node, operands)
-    computed = [node for node in body.graph if any("." in slot for slot in node.operands)]
-    for finding in errors(body.graph, computed) if computed else ():
+        _check_parameters(node, operands)
+    # Type inference does not check computed parameters (slots such as x.scale); the verifier does.
+    quantized_nodes = [node for node in body.graph if any("." in slot for slot in node.operands)]
+    for finding in errors(body.graph, quantized_nodes) if quantized_nodes else ():
         raise KeepOperator(finding.message)
-    places = _places(op, operands)
+    places = _operand_places(op, operands)
     made_at = tuple(i for i, name in enumerate(op.outputs) if name)
-    attrs = tuple((a.name, attr(reader, op, a)) for a in op.proto.attribute)
+    attrs = tuple((a.name, attribute_value(reader, op, a)) for a in op.proto.attribute)
     return reader.add(
         op,
         "fused",
@@ -148,54 +149,52 @@ def group(reader: OnnxReader, op: OnnxOp, operands: Mapping[str, Value], build: 
             "slots": (places, made_at) if op.opset == 1 else (places, made_at, op.opset),
             "attrs": attrs,
         },
-        types=[value.type for value in given.values()],
+        types=[value.type for value in results.values()],
         bodies={"body": body.graph},
     )
 
 
-def _check_numbers(node: Node, operands: Mapping[str, Value]) -> None:
-    """Keep where constants that the group is given are numbers of quantized values, and make no
-    sense as such.
+def _check_parameters(node: Node, operands: Mapping[str, Value]) -> None:
+    """Raises KeepOperator for constant operands that are no valid scales or zero points.
 
-    Scales of blocks have any sign.
+    Scales of blocks may have any sign, as those of MatMulNBits.
     """
     for slot, value in node.operands.items():
         base, _, last = slot.rpartition(".")
         array = operands[value.name].constant if value.node.op == "input" else None
         if last not in ("scale", "zero") or array is None or not node.results:
             continue
-        of = (node.operands[base] if base in node.operands else node.results[0]).type.quant
-        if of is None:
+        quant = (node.operands[base] if base in node.operands else node.results[0]).type.quant
+        if quant is None:
             continue
         if last == "zero":
-            _check_zeros(value.name, array, of)
-        elif of.grain is None or of.axis is not None:
+            _check_zero_points(value.name, array, quant)
+        elif quant.granularity is None or quant.axis is not None:
             scales = array.data.astype(np.float64)
             if not (np.isfinite(scales) & (scales > 0)).all():
                 raise KeepOperator(f"its {value.name} is not positive and finite")
 
 
-def _check_zeros(name: str, array: Array, of: QuantType) -> None:
+def _check_zero_points(name: str, array: Array, quant: QuantType) -> None:
     zeros = array.data
-    if not of.storage.is_integer or zeros.dtype.kind not in "iu" or not zeros.size:
+    if not quant.storage.is_integer or zeros.dtype.kind not in "iu" or not zeros.size:
         return
-    if not of.low <= zeros.min() <= zeros.max() <= of.high:
-        raise KeepOperator(f"its {name} is outside {of.low}..{of.high}")
+    if not quant.low <= zeros.min() <= zeros.max() <= quant.high:
+        raise KeepOperator(f"its {name} is outside {quant.low}..{quant.high}")
 
 
-def _places(op: OnnxOp, operands: Iterable[str]) -> tuple[int, ...]:
-    """Returns where operands are in the operator's list."""
+def _operand_places(op: OnnxOp, operands: Iterable[str]) -> tuple[int, ...]:
+    """Returns the indices of operands in the operator's list."""
     formal = OPERANDS[op.type].split()
     if op.type == "Trunc" and len(op.inputs) == 5:
         formal.remove("output_scale")  # which version 1 lacks
     return tuple(formal.index(slot) for slot in operands)
 
 
-def given(reader: OnnxReader, op: OnnxOp, *but: str) -> dict[str, Value]:
-    """Returns the operands that are there, by the operator's own names; those in `but` are left
-    out."""
+def named_operands(reader: OnnxReader, op: OnnxOp, *excluded: str) -> dict[str, Value]:
+    """Returns the present operands by their formal names, without those that are excluded."""
     formal = OPERANDS[op.type].split()
     if len(op.inputs) > len(formal):
-        raise op.fail(f"has {len(op.inputs)} operands, it takes {len(formal)} at most")
+        raise op.error(f"has {len(op.inputs)} operands, it takes {len(formal)} at most")
     named = dict(zip(formal, op.inputs, strict=False))
-    return {s: reader.value(op, n) for s, n in named.items() if n and s not in but}
+    return {s: reader.value(op, n) for s, n in named.items() if n and s not in excluded}

@@ -1,4 +1,4 @@
-"""QMoE: experts of two products each, whose weights are quantized; some serve each row."""
+"""QMoE: a mixture of experts, each of two products with quantized weights."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType
+from qir.ir.types import Array, Granularity, QuantType
 
 from ..op import MICROSOFT, KeepOperator, OnnxOp
 from ..reader import OnnxReader
-from .body import BodyBuilder, group
+from .body import BodyBuilder, add_group
 from .names import OPERANDS
-from .packing import BlockPacking, codes_in, unpacked
-from .quantized import rounded, weight
+from .packing import BlockPacking, unpack_integers, unpack_rows
+from .quantized import quantized_constant, round_to_int8_blocks
 
-_OWN = (
+_ATTRIBUTES = (
     "activation_alpha activation_beta activation_type block_size expert_weight_bits k "
     "normalize_routing_weights swiglu_fusion swiglu_limit accuracy_level quant_type "
     "use_sparse_mixer weights_prepacked fc1_expert_weight_bits fc2_expert_weight_bits"
 ).split()
-_FIRST, _SECOND = (2, 3, 11), (5, 6, 12)
-"""Where weights, scales and zero points of the first and the second product stand."""
+_FC1_PLACES, _FC2_PLACES = (2, 3, 11), (5, 6, 12)
+"""Operand indices of weights, scales and zero points of the two products."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Experts:
-    """What all experts share."""
+    """Attributes that all experts share."""
 
-    chosen: int
+    top_k: int
     bits: int
     block: int
-    kind: str
+    activation: str
     alpha: float
     beta: float
-    limit: float | None
+    swiglu_limit: float | None
 
 
-def _experts(reader: OnnxReader, op: OnnxOp) -> None:
-    op.only(*_OWN)
+def _qmoe(reader: OnnxReader, op: OnnxOp) -> None:
+    op.allow_only(*_ATTRIBUTES)
     odd = op.integer("use_sparse_mixer", 0) or op.text("quant_type", "int") != "int"
     bits = op.integer("expert_weight_bits", 4)
     others = {op.integer(f"fc{i}_expert_weight_bits", bits) for i in (1, 2)}
@@ -57,69 +57,80 @@ def _experts(reader: OnnxReader, op: OnnxOp) -> None:
         raise KeepOperator("halves of an activation that do not alternate")
     formal = OPERANDS[op.type].split()
     plain = [i for i in (0, 1, 4, 7) if op.input(i)]
-    if any(name and i not in (*plain, *_FIRST, *_SECOND) for i, name in enumerate(op.inputs)):
+    if any(
+        name and i not in (*plain, *_FC1_PLACES, *_FC2_PLACES) for i, name in enumerate(op.inputs)
+    ):
         raise KeepOperator("a third product, or weights of the rows apart")
-    of = _Experts(
+    shared = _Experts(
         op.integer("k", 4),
         bits,
         op.integer("block_size", 0),
         kind,
-        op.real("activation_alpha", 1.0),
-        op.real("activation_beta", 0.0),
-        op.real("swiglu_limit", 0.0) if op.attribute("swiglu_limit") else None,
+        op.floating("activation_alpha", 1.0),
+        op.floating("activation_beta", 0.0),
+        op.floating("swiglu_limit", 0.0) if op.attribute("swiglu_limit") else None,
     )
     operands = {formal[i]: reader.value(op, op.input(i)) for i in plain}
     if any(v.type.element != F32 for v in operands.values()):
         raise KeepOperator("its rows are no f32")
     router, count = operands["router_probs"].type, dims.product(operands["input"].type.shape[:-1])
-    if router.rank != 2 or not dims.agree(count, router.shape[0]):
+    if router.rank != 2 or not dims.may_be_equal(count, router.shape[0]):
         raise KeepOperator("its router has other rows than its data")
-    experts = {reader.held(op.input(places[0])).shape[:1] for places in (_FIRST, _SECOND)}
-    if not all(dims.agree(router.shape[1], *count) for count in experts if count):
+    experts = {
+        reader.lazy_data(op.input(places[0])).shape[:1] for places in (_FC1_PLACES, _FC2_PLACES)
+    }
+    if not all(dims.may_be_equal(router.shape[1], *count) for count in experts if count):
         raise KeepOperator("its router chooses among other experts than it has")
-    for places in (_FIRST, _SECOND):
-        operands[formal[places[0]]] = _codes(reader, op, places, of)
+    for places in (_FC1_PLACES, _FC2_PLACES):
+        operands[formal[places[0]]] = _expert_weights(reader, op, places, shared)
     order = [s for s in formal if s in operands]
-    group(reader, op, {s: operands[s] for s in order}, lambda body: [_mixed(body, of)])
+    add_group(reader, op, {s: operands[s] for s in order}, lambda body: [_mixture(body, shared)])
 
 
-def _codes(reader: OnnxReader, op: OnnxOp, places: tuple[int, int, int], of: _Experts) -> Value:
-    """Weights [experts, rows, depth] with their scales and zero points; Keep for computed ones."""
+def _expert_weights(
+    reader: OnnxReader, op: OnnxOp, places: tuple[int, int, int], experts: _Experts
+) -> Value:
+    """Returns constant weights [experts, rows, depth] of a quantized type; raises NotConstant for
+    computed ones."""
     at, scale, zero = (op.input(i) for i in places)
-    data, scales = reader.held(at), reader.numbers(scale)
+    data, scales = reader.lazy_data(at), reader.constant_data(scale)
     if data.ndim != 3 or data.dtype != np.uint8:
-        raise op.fail(f"its weights {at!r} are {data.dtype} of {data.ndim} axes")
-    codes = codes_in(data, of.bits, (*data.shape[:2], data.shape[2] * 8 // of.bits))
-    count, rows, depth = codes.shape
-    size = of.block or depth
+        raise op.error(f"its weights {at!r} are {data.dtype} of {data.ndim} axes")
+    weights = unpack_integers(
+        data, experts.bits, (*data.shape[:2], data.shape[2] * 8 // experts.bits)
+    )
+    count, rows, depth = weights.shape
+    size = experts.block or depth
     grid = (count, rows, -(-depth // size))
     if scales.size != count * rows * grid[2]:
-        raise op.fail(f"has {scales.size} scales for weights of {codes.shape}")
-    middle = np.full(grid, 1 << (of.bits - 1), np.uint8)
-    held = Array.of(middle, "zero")
+        raise op.error(f"has {scales.size} scales for weights of {weights.shape}")
+    middle = np.full(grid, 1 << (experts.bits - 1), np.uint8)
+    zero_points = Array.of(middle, "zero")
     if zero:
-        zeros = unpacked(reader.numbers(zero), of.bits)
-        zeros = zeros[..., : grid[2]] if of.block else zeros[..., :rows]
+        zeros = unpack_rows(reader.constant_data(zero), experts.bits)
+        zeros = zeros[..., : grid[2]] if experts.block else zeros[..., :rows]
         if zeros.size != scales.size:
-            raise op.fail(f"has {zeros.size} zero points for {scales.size} scales")
-        held = Array.of(np.ascontiguousarray(zeros.reshape(grid)), zero)
-    grain = Grain(((0, 1), (1, 1), (2, size)))
+            raise op.error(f"has {zeros.size} zero points for {scales.size} scales")
+        zero_points = Array.of(np.ascontiguousarray(zeros.reshape(grid)), zero)
+    granularity = Granularity(((0, 1), (1, 1), (2, size)))
     scale_array = Array.of(np.ascontiguousarray(scales.reshape(grid)), scale)
-    storage = dtype(f"u{of.bits}")
-    quant = QuantType(storage, reader.kind_of(scale), scale_array, held, grain)
-    return weight(reader, at, codes, quant)
+    storage = dtype(f"u{experts.bits}")
+    quant = QuantType(storage, reader.constant_dtype(scale), scale_array, zero_points, granularity)
+    return quantized_constant(reader, at, weights, quant)
 
 
-def _mixed(body: BodyBuilder, of: _Experts) -> Value:
-    """Returns all experts on all rows, weighted by what the router gives them; 0 for those not
-    chosen."""
+def _mixture(body: BodyBuilder, experts: _Experts) -> Value:
+    """Returns the sum of all experts on all rows, weighted by the router.
+
+    onnxruntime runs the chosen experts only; those that are not chosen have weight 0 here.
+    """
     x, shape = body["input"], body["input"].type.shape
     if len(shape) == 3:
-        x = body.reshaped(x, -1, *(d for d in shape[2:] if isinstance(d, int)))
-    hidden = _product(body, body.op("unsqueeze", x, axes=(0,)), "fc1", of)
-    made = _product(body, _active(body, hidden, of), "fc2", of)
+        x = body.reshape(x, -1, *(d for d in shape[2:] if isinstance(d, int)))
+    hidden = _product(body, body.op("unsqueeze", x, axes=(0,)), "fc1", experts)
+    made = _product(body, _activated(body, hidden, experts), "fc2", experts)
     router = body["router_probs"]
-    best, places = body.many("top_k", {"x": router}, {"k": of.chosen, "axis": 1})
+    best, places = body.add("top_k", {"x": router}, {"k": experts.top_k, "axis": 1})
     share = body.op("softmax", best, axis=1)
     value: dict[str, Attr] = {"value": Array.of(np.zeros(1, np.float32))}
     none = body.op("constant_of_shape", body.op("shape", router), **value)
@@ -132,30 +143,30 @@ def _mixed(body: BodyBuilder, of: _Experts) -> Value:
     return out
 
 
-def _product(body: BodyBuilder, a: Value, stem: str, of: _Experts) -> Value:
+def _product(body: BodyBuilder, a: Value, stem: str, experts: _Experts) -> Value:
     weights = f"{stem}_experts_weights"
     rows, depth = (d for d in body[weights].type.shape[1:] if isinstance(d, int))
-    if of.bits == 8 and of.block:
-        a = rounded(body, a, BlockPacking(8, of.block, (rows, depth)))
-    made = body.op("matmul", a, body.real(weights), trans_b=True)
+    if experts.bits == 8 and experts.block:
+        a = round_to_int8_blocks(body, a, BlockPacking(8, experts.block, (rows, depth)))
+    made = body.op("matmul", a, body.dequantized(weights), trans_b=True)
     bias = body.get(f"{stem}_experts_bias")
     return made if bias is None else body.op("add", made, body.op("unsqueeze", bias, axes=(1,)))
 
 
-def _active(body: BodyBuilder, x: Value, of: _Experts) -> Value:
-    if of.kind == "gelu":
+def _activated(body: BodyBuilder, x: Value, experts: _Experts) -> Value:
+    if experts.activation == "gelu":
         return body.op("gelu", x, approximate="tanh")
-    if of.kind != "swiglu":
-        return body.op(of.kind, x)
+    if experts.activation != "swiglu":
+        return body.op(experts.activation, x)
     wide = x.type.shape[2]
     assert isinstance(wide, int)
     cuts = ({"starts": (i,), "ends": (wide,), "axes": (2,), "steps": (2,)} for i in (0, 1))
     gate, linear = (body.op("slice", x, **cut) for cut in cuts)
-    if of.limit is not None:
-        gate = body.op("clip", gate, max=of.limit)
-        linear = body.op("clip", linear, min=-of.limit, max=of.limit)
-    gate = body.op("silu", gate, alpha=of.alpha)
-    return body.op("mul", gate, body.op("add", linear, body.constant(of.beta)))
+    if experts.swiglu_limit is not None:
+        gate = body.op("clip", gate, max=experts.swiglu_limit)
+        linear = body.op("clip", linear, min=-experts.swiglu_limit, max=experts.swiglu_limit)
+    gate = body.op("silu", gate, alpha=experts.alpha)
+    return body.op("mul", gate, body.op("add", linear, body.constant(experts.beta)))
 
 
-OPS = {(MICROSOFT, "QMoE"): _experts}
+OPS = {(MICROSOFT, "QMoE"): _qmoe}

@@ -1,4 +1,4 @@
-"""Names that operators of other domains have for their operands: onnxruntime's and QONNX's."""
+"""Formal names of the operands and results of operators of onnxruntime and QONNX, in order."""
 
 _PAIR = "A A_scale A_zero_point B B_scale B_zero_point C_scale C_zero_point"
 _UNARY = "X X_scale X_zero_point Y_scale Y_zero_point"
@@ -74,4 +74,4 @@ RESULTS = {
     "SkipLayerNormalization": "output mean inv_std_var input_skip_bias_sum",
     "SkipSimplifiedLayerNormalization": "output mean inv_std_var input_skip_bias_sum",
 }
-"""Those of the operators that have more results than one."""
+"""Only of operators with more than one result."""

@@ -1,4 +1,4 @@
-"""Operators of onnxruntime's own domain in float, as groups whose bodies say what they compute."""
+"""Float operators of onnxruntime's domain as groups: fused activations, norms and products."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from qir.ir.node import Value
 from ..float_ops import conv_attrs
 from ..op import MICROSOFT, KeepOperator, OnnxOp
 from ..reader import OnnxReader
-from ..windows import check_room, pads
-from .body import BodyBuilder, given, group
+from ..windows import check_window_fits, explicit_pads
+from .body import BodyBuilder, add_group, named_operands
 
 
-def floats(op: OnnxOp, values: Sequence[Value]) -> None:
-    """Keep where an operand is of another type than float values."""
+def keep_unless_float_values(op: OnnxOp, values: Sequence[Value]) -> None:
+    """Raises KeepOperator where an operand is not float."""
     if any(v.type.quant or not v.type.dtype.is_float for v in values):
         raise KeepOperator(f"an operand of {op.type} is no float")
 
@@ -27,10 +27,10 @@ def floats(op: OnnxOp, values: Sequence[Value]) -> None:
 
 
 def _gelu(reader: OnnxReader, op: OnnxOp) -> None:
-    """Gelu, BiasGelu and FastGelu: with a bias before, exact or by tanh."""
-    op.only()
-    operands = given(reader, op)
-    floats(op, list(operands.values()))
+    """Gelu, BiasGelu and FastGelu: after an optional bias, exact or by tanh."""
+    op.allow_only()
+    operands = named_operands(reader, op)
+    keep_unless_float_values(op, list(operands.values()))
     first, *rest = operands
 
     def build(body: BodyBuilder) -> list[Value]:
@@ -39,19 +39,19 @@ def _gelu(reader: OnnxReader, op: OnnxOp) -> None:
             x = body.op("add", x, body[slot])
         return [body.op("gelu", x, approximate="tanh" if op.type == "FastGelu" else "none")]
 
-    group(reader, op, operands, build)
+    add_group(reader, op, operands, build)
 
 
 def _quick_gelu(reader: OnnxReader, op: OnnxOp) -> None:
-    op.only("alpha")
-    operands = given(reader, op)
-    floats(op, list(operands.values()))
-    alpha = op.real("alpha", 1.702)
-    group(reader, op, operands, lambda body: [body.op("silu", body["X"], alpha=alpha)])
+    op.allow_only("alpha")
+    operands = named_operands(reader, op)
+    keep_unless_float_values(op, list(operands.values()))
+    alpha = op.floating("alpha", 1.702)
+    add_group(reader, op, operands, lambda body: [body.op("silu", body["X"], alpha=alpha)])
 
 
-def activated(body: BodyBuilder, x: Value, name: str, numbers: Sequence[float]) -> Value:
-    """Returns the activation that a fused operator names; Keep for one that is not known."""
+def apply_activation(body: BodyBuilder, x: Value, name: str, numbers: Sequence[float]) -> Value:
+    """Adds the activation that a fused operator names; raises KeepOperator for an unknown one."""
     row = _ACTIVATIONS.get(name)
     if row is None:
         raise KeepOperator(f"its activation {name!r} is not known")
@@ -69,58 +69,60 @@ _ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "HardSigmoid": ("hard_sigmoid", "alpha", "beta"),
     "HardSwish": ("hard_swish",),
 }
-"""The op and the attributes that an activation's numbers are, in order."""
+"""The op of an activation, and its attributes in the order of the operator's parameters."""
 
 # -- normalization --------------------------------------------------------------------------------
 
 
 def _skip_norm(reader: OnnxReader, op: OnnxOp) -> None:
-    """SkipLayerNormalization and its form without means; gives the sum too."""
-    op.only("epsilon")
-    operands = given(reader, op)
-    floats(op, list(operands.values()))
+    """SkipLayerNormalization and SkipSimplifiedLayerNormalization; also returns the sum."""
+    op.allow_only("epsilon")
+    operands = named_operands(reader, op)
+    keep_unless_float_values(op, list(operands.values()))
     if any(op.outputs[1:3]):
         raise KeepOperator("mean and deviation, which onnxruntime does not give on CPUs")
-    eps = op.real("epsilon", 1e-12)
+    eps = op.floating("epsilon", 1e-12)
     simple = op.type != "SkipLayerNormalization"
 
     def build(body: BodyBuilder) -> list[Value]:
         total = body.op("add", body["input"], body["skip"])
         if "bias" in body:
             total = body.op("add", total, body["bias"])
-        out = normed(body, total, "gamma", None if simple else "beta", eps, simple=simple)
+        out = add_layer_norm(body, total, "gamma", None if simple else "beta", eps, simple=simple)
         return [out, total, total, total]
 
-    group(reader, op, operands, build)
+    add_group(reader, op, operands, build)
 
 
-def normed(
+def add_layer_norm(
     body: BodyBuilder, x: Value, gamma: str, beta: str | None, eps: float, *, simple: bool = False
 ) -> Value:
-    """Returns a layer's norm along the last axis."""
+    """Adds a layer norm, or an RMS norm if `simple`, along the last axis."""
     if simple:
         return body.op("rms_norm", x, body[gamma], axis=-1, eps=eps)
     extra = [body[beta]] if beta and beta in body else []
     return body.op("layer_norm", x, body[gamma], *extra, axis=-1, eps=eps)
 
 
-def _embed(reader: OnnxReader, op: OnnxOp) -> None:
-    """EmbedLayerNormalization: rows of up to three tables added and brought to mean 0."""
-    op.only("epsilon", "mask_index_type")
-    operands = given(reader, op)
-    eps = op.real("epsilon", 1e-12)
+def _embed_layer_norm(reader: OnnxReader, op: OnnxOp) -> None:
+    """EmbedLayerNormalization: sums entries of up to three embedding tables and normalizes them."""
+    op.allow_only("epsilon", "mask_index_type")
+    operands = named_operands(reader, op)
+    eps = op.floating("epsilon", 1e-12)
 
     def build(body: BodyBuilder) -> list[Value]:
         rows = {t: body.get(f"{t}_embedding") for t in ("word", "position", "segment")}
-        total = embedded(body, rows, body.get("position_ids"))
-        out = normed(body, total, "gamma", "beta", eps)
-        return [out, counted(body), total]
+        total = add_embeddings(body, rows, body.get("position_ids"))
+        out = add_layer_norm(body, total, "gamma", "beta", eps)
+        return [out, sequence_lengths(body), total]
 
-    group(reader, op, operands, build)
+    add_group(reader, op, operands, build)
 
 
-def embedded(body: BodyBuilder, tables: dict[str, Value | None], positions: Value | None) -> Value:
-    """Returns the sum of the rows that words, positions and segments have in their tables."""
+def add_embeddings(
+    body: BodyBuilder, tables: dict[str, Value | None], positions: Value | None
+) -> Value:
+    """Returns the sum of the embeddings of words, positions and segments."""
     ids = body["input_ids"]
     if ids.type.element not in (I32, I64):
         raise KeepOperator(f"its words are {ids.type.element}")
@@ -129,11 +131,11 @@ def embedded(body: BodyBuilder, tables: dict[str, Value | None], positions: Valu
         raise KeepOperator("it has no table of words, or none of positions")
     total = body.op("gather", word, ids, axis=0)
     if positions is None:
-        length = body.reshaped(body.op("shape", ids, start=1, end=2))
+        length = body.reshape(body.op("shape", ids, start=1, end=2))
         zero, one = body.constant(np.array(0, np.int64)), body.constant(np.array(1, np.int64))
         rows = body.op("gather", position, body.op("range", zero, length, one), axis=0)
         if isinstance(ids.type.shape[1], int):
-            rows = body.reshaped(rows, ids.type.shape[1], -1)
+            rows = body.reshape(rows, ids.type.shape[1], -1)
     else:
         rows = body.op("gather", position, positions, axis=0)
     total = body.op("add", total, rows)
@@ -142,8 +144,8 @@ def embedded(body: BodyBuilder, tables: dict[str, Value | None], positions: Valu
     return total
 
 
-def counted(body: BodyBuilder) -> Value:
-    """Returns how many words each sequence has by its mask; 0 without one."""
+def sequence_lengths(body: BodyBuilder) -> Value:
+    """Returns the length of each sequence by its mask; 0 without a mask, as onnxruntime does."""
     if "mask" in body:
         return body.op("reduce_sum", body.cast(body["mask"], I32), axes=(1,), keep=False)
     ids = body["input_ids"]
@@ -155,11 +157,11 @@ def counted(body: BodyBuilder) -> Value:
 
 
 def _matmul(reader: OnnxReader, op: OnnxOp) -> None:
-    """FusedMatMul: factors whose axes are swapped first, the product times alpha."""
-    op.only("alpha", "transA", "transB", "transBatchA", "transBatchB")
-    operands = given(reader, op)
-    floats(op, list(operands.values()))
-    alpha = op.real("alpha", 1.0)
+    """FusedMatMul: operands transposed first, the product times alpha."""
+    op.allow_only("alpha", "transA", "transB", "transBatchA", "transBatchB")
+    operands = named_operands(reader, op)
+    keep_unless_float_values(op, list(operands.values()))
+    alpha = op.floating("alpha", 1.0)
 
     def build(body: BodyBuilder) -> list[Value]:
         sides = []
@@ -172,43 +174,43 @@ def _matmul(reader: OnnxReader, op: OnnxOp) -> None:
         turned = [op.integer(f"trans{s}", 0) != 0 for s in "AB"]
         turned = [t and x.type.rank > 1 for t, x in zip(turned, sides, strict=True)]
         out = body.op("matmul", *sides, trans_a=turned[0], trans_b=turned[1])
-        return [out if alpha == 1.0 else body.op("mul", out, body.like(out, alpha))]
+        return [out if alpha == 1.0 else body.op("mul", out, body.scalar_like(out, alpha))]
 
-    group(reader, op, operands, build)
+    add_group(reader, op, operands, build)
 
 
 def _gemm(reader: OnnxReader, op: OnnxOp) -> None:
-    """FusedGemm: a product, a summand and an activation."""
+    """FusedGemm: Gemm and an activation."""
     numbers = ("activation_alpha", "activation_beta", "activation_gamma")
-    op.only("alpha", "beta", "transA", "transB", "activation", *numbers)
-    operands = given(reader, op)
-    floats(op, list(operands.values()))
+    op.allow_only("alpha", "beta", "transA", "transB", "activation", *numbers)
+    operands = named_operands(reader, op)
+    keep_unless_float_values(op, list(operands.values()))
     attrs: dict[str, Attr] = {
-        "alpha": op.real("alpha", 1.0),
-        "beta": op.real("beta", 1.0),
+        "alpha": op.floating("alpha", 1.0),
+        "beta": op.floating("beta", 1.0),
         "trans_a": op.integer("transA", 0) != 0,
         "trans_b": op.integer("transB", 0) != 0,
     }
-    own = [op.real(n, 0.0) for n in numbers if op.attribute(n) is not None]
+    own = [op.floating(n, 0.0) for n in numbers if op.attribute(n) is not None]
 
     def build(body: BodyBuilder) -> list[Value]:
         made = body.op("gemm", *(body[s] for s in operands), **attrs)
-        return [activated(body, made, op.text("activation", ""), own)]
+        return [apply_activation(body, made, op.text("activation", ""), own)]
 
-    group(reader, op, operands, build)
+    add_group(reader, op, operands, build)
 
 
-_WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+_WINDOW_ATTRIBUTES = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 
 def _conv(reader: OnnxReader, op: OnnxOp) -> None:
-    """FusedConv: a convolution, a summand and an activation."""
-    op.only(*_WINDOW, "activation", "activation_params")
-    operands = given(reader, op)
-    floats(op, list(operands.values()))
+    """FusedConv: a convolution, an optional addition of Z, and an activation."""
+    op.allow_only(*_WINDOW_ATTRIBUTES, "activation", "activation_params")
+    operands = named_operands(reader, op)
+    keep_unless_float_values(op, list(operands.values()))
     x, w = operands["X"].type.shape, operands["W"].type.shape
     if len(x) not in (3, 4, 5) or len(w) != len(x):
-        raise op.fail(f"its operands have {len(x)} and {len(w)} axes")
+        raise op.error(f"its operands have {len(x)} and {len(w)} axes")
     attrs = conv_attrs(op, x[2:], w)
     found = op.attribute("activation_params")
     own = list(found.floats) if found is not None else []
@@ -218,37 +220,40 @@ def _conv(reader: OnnxReader, op: OnnxOp) -> None:
         made = body.op(f"conv{len(x) - 2}d", *places, **attrs)
         if "Z" in body:
             made = body.op("add", made, body["Z"])
-        return [activated(body, made, op.text("activation", ""), own)]
+        return [apply_activation(body, made, op.text("activation", ""), own)]
 
-    group(reader, op, operands, build)
+    add_group(reader, op, operands, build)
 
 
 # -- moves ----------------------------------------------------------------------------------------
 
 
 def _expand_dims(reader: OnnxReader, op: OnnxOp) -> None:
-    """ExpandDims: an axis of one put in where a constant says."""
-    op.only()
-    axis = int(reader.numbers(op.input(1)).reshape(-1)[0])
+    """ExpandDims: inserts an axis of size 1 at a constant position."""
+    op.allow_only()
+    axis = int(reader.constant_data(op.input(1)).reshape(-1)[0])
     x = reader.value(op, op.input(0))
     if not -x.type.rank - 1 <= axis <= x.type.rank:
-        raise op.fail(f"axis {axis}, but its operand has {x.type.rank} axes")
+        raise op.error(f"axis {axis}, but its operand has {x.type.rank} axes")
     place = axis % (x.type.rank + 1)
     operands = {"X": x, "axis": reader.value(op, op.input(1))}
-    group(reader, op, operands, lambda body: [body.op("unsqueeze", body["X"], axes=(place,))])
+    add_group(reader, op, operands, lambda body: [body.op("unsqueeze", body["X"], axes=(place,))])
 
 
 def _max_pool(reader: OnnxReader, op: OnnxOp) -> None:
-    """NhwcMaxPool: greatest quantized values of windows, channels last."""
-    op.only("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
-    x = reader.moved(op, op.input(0))
+    """NhwcMaxPool: max pool of quantized values, channels last."""
+    op.allow_only("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
+    x = reader.value_to_move(op, op.input(0))
     if x.type.rank != 4:
         raise KeepOperator("its operand is no image")
     kernel, sizes = op.integers("kernel_shape", ()), x.type.shape[1:3]
     stride, dilation = op.integers("strides", (1, 1)), op.integers("dilations", (1, 1))
-    pad, ceil = pads(op, sizes, kernel, stride, dilation, pool=True), op.integer("ceil_mode", 0)
+    pad, ceil = (
+        explicit_pads(op, sizes, kernel, stride, dilation, pool=True),
+        op.integer("ceil_mode", 0),
+    )
     if not ceil:
-        check_room(sizes, kernel, stride, pad, dilation)
+        check_window_fits(sizes, kernel, stride, pad, dilation)
     attrs: dict[str, Attr] = {
         "kernel": kernel,
         "stride": stride,
@@ -257,7 +262,7 @@ def _max_pool(reader: OnnxReader, op: OnnxOp) -> None:
         "ceil": ceil != 0,
         "layout": "NHWC",
     }
-    group(reader, op, {"x": x}, lambda body: [body.op("max_pool2d", body["x"], **attrs)])
+    add_group(reader, op, {"x": x}, lambda body: [body.op("max_pool2d", body["x"], **attrs)])
 
 
 OPS: dict[tuple[str, str], Callable[[OnnxReader, OnnxOp], None]] = {
@@ -267,7 +272,7 @@ OPS: dict[tuple[str, str], Callable[[OnnxReader, OnnxOp], None]] = {
     (MICROSOFT, "QuickGelu"): _quick_gelu,
     (MICROSOFT, "SkipLayerNormalization"): _skip_norm,
     (MICROSOFT, "SkipSimplifiedLayerNormalization"): _skip_norm,
-    (MICROSOFT, "EmbedLayerNormalization"): _embed,
+    (MICROSOFT, "EmbedLayerNormalization"): _embed_layer_norm,
     (MICROSOFT, "FusedMatMul"): _matmul,
     (MICROSOFT, "TransposeMatMul"): _matmul,
     (MICROSOFT, "FusedGemm"): _gemm,

@@ -1,4 +1,4 @@
-"""How onnxruntime's own operators lay out integers of less than a byte, and their tables."""
+"""Layouts of packed integers in onnxruntime's operators, and their lookup tables."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.dtype import dtype
-from qir.ir.lazy_arrays import Held, reshaped, whole
+from qir.ir.lazy_arrays import ArrayData, read_all, reshape
 from qir.numerics.packing import Order
-from qir.profiles import unpacked_later
+from qir.profiles import lazy_unpack
 
 from ..op import KeepOperator, OnnxOp
 
@@ -20,62 +20,67 @@ Tensor = NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True)
 class BlockPacking:
-    """Weights of [N, K] in blocks along K, each filling whole bytes."""
+    """Weights [N, K] in blocks along K; a block fills whole bytes (MatMulNBits, QMoE)."""
 
     bits: int
-    size: int
+    block_size: int
     shape: tuple[int, int]
 
     @property
-    def count(self) -> int:
-        """Blocks in a row."""
-        return -(-self.shape[1] // self.size)
+    def blocks_per_row(self) -> int:
+        """Blocks in a row, the last perhaps partly filled."""
+        return -(-self.shape[1] // self.block_size)
 
     @property
-    def bytes(self) -> int:
+    def block_bytes(self) -> int:
         """Bytes of a block."""
-        return self.size * self.bits // 8
+        return self.block_size * self.bits // 8
 
     def check(self, op: OnnxOp) -> None:
-        """Keep for bits or blocks that onnxruntime does not have, InputError for no weights."""
-        if self.bits not in (2, 4, 8) or self.size < 16 or self.size & (self.size - 1):
-            raise KeepOperator(f"blocks of {self.size} quantized values of {self.bits} bits")
+        """Raises KeepOperator for sizes that onnxruntime lacks, InputError for no weights."""
+        if (
+            self.bits not in (2, 4, 8)
+            or self.block_size < 16
+            or self.block_size & (self.block_size - 1)
+        ):
+            raise KeepOperator(f"blocks of {self.block_size} quantized values of {self.bits} bits")
         if min(self.shape) < 1:
-            raise op.fail(f"has weights of {self.shape[0]} x {self.shape[1]}")
+            raise op.error(f"has weights of {self.shape[0]} x {self.shape[1]}")
 
-    def zeros(self, op: OnnxOp, held: Tensor) -> Tensor:
-        """Zero points of [N, blocks]: packed ones row by row, or float values."""
+    def zero_points(self, op: OnnxOp, stored: Tensor) -> Tensor:
+        """Returns zero points [N, blocks]: packed row by row, or floats."""
         rows = self.shape[0]
-        wanted = rows * self.count
-        if held.dtype != np.uint8:
-            if held.size != wanted:
-                raise op.fail(f"has {held.size} zero points for {wanted} blocks")
-            return np.ascontiguousarray(held.reshape(rows, self.count))
-        wide = -(-self.count * self.bits // 8)
-        if held.size != rows * wide:
-            raise op.fail(f"has {held.size} bytes of zero points for {rows} rows of {wide}")
-        flat = unpacked(held.reshape(rows, wide), self.bits)[:, : self.count]
+        wanted = rows * self.blocks_per_row
+        if stored.dtype != np.uint8:
+            if stored.size != wanted:
+                raise op.error(f"has {stored.size} zero points for {wanted} blocks")
+            return np.ascontiguousarray(stored.reshape(rows, self.blocks_per_row))
+        wide = -(-self.blocks_per_row * self.bits // 8)
+        if stored.size != rows * wide:
+            raise op.error(f"has {stored.size} bytes of zero points for {rows} rows of {wide}")
+        flat = unpack_rows(stored.reshape(rows, wide), self.bits)[:, : self.blocks_per_row]
         return np.ascontiguousarray(flat)
 
 
-def codes_in(held: Held, bits: int, shape: Sequence[int], order: Order = "low") -> Held:
-    """Returns the numbers that bytes hold, in that shape; of many each part when it is asked
-    for."""
-    if held.dtype != np.uint8:
-        held = whole(held).astype(np.uint8)
+def unpack_integers(
+    packed: ArrayData, bits: int, shape: Sequence[int], order: Order = "low"
+) -> ArrayData:
+    """Returns the integers packed in bytes, in that shape; large ones are unpacked lazily."""
+    if packed.dtype != np.uint8:
+        packed = read_all(packed).astype(np.uint8)
     if bits == 8:
-        return reshaped(held, shape)
-    return unpacked_later(held, dtype(f"u{bits}"), shape, order)
+        return reshape(packed, shape)
+    return lazy_unpack(packed, dtype(f"u{bits}"), shape, order)
 
 
-def unpacked(held: Tensor, bits: int) -> Tensor:
-    """Returns the numbers in rows of bytes, low bits first."""
+def unpack_rows(packed: Tensor, bits: int) -> Tensor:
+    """Returns the integers packed in rows of bytes, low bits first."""
     if bits == 8:
-        return held
+        return packed
     each = 8 // bits
     places = np.arange(each, dtype=np.uint8) * np.uint8(bits)
-    parts = (held.astype(np.uint8)[..., None] >> places) & np.uint8((1 << bits) - 1)
-    return np.asarray(parts.reshape(*held.shape[:-1], -1))
+    parts = (packed.astype(np.uint8)[..., None] >> places) & np.uint8((1 << bits) - 1)
+    return np.asarray(parts.reshape(*packed.shape[:-1], -1))
 
 
 _FP4 = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
@@ -85,8 +90,8 @@ _NF4 = (
     *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
     *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
 )
-TABLES = (
+BNB4_TABLES = (
     np.array([*_FP4, *(-v for v in _FP4)], np.float32),
     np.array(_NF4, np.float32),
 )
-"""What the quantized values of MatMulBnb4 mean: its types fp4 and nf4."""
+"""Floats by quantized value of MatMulBnb4's types fp4 and nf4, as bitsandbytes has them."""

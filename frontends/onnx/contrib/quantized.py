@@ -1,4 +1,4 @@
-"""Operators of onnxruntime's own domain on integers: products that quantize, weights in blocks."""
+"""Quantized products of onnxruntime's domain: dynamic ones, and weights in blocks of few bits."""
 
 from __future__ import annotations
 
@@ -8,71 +8,74 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.dtype import F32, I32, U8, dtype
-from qir.ir.lazy_arrays import Held, Parts, cut, reshaped
+from qir.ir.lazy_arrays import ArrayData, LazyArray, crop, reshape
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 
 from .. import dynamic_ops
 from ..op import MICROSOFT, KeepOperator, OnnxOp
 from ..reader import OnnxReader
-from .body import BodyBuilder, given, group
+from .body import BodyBuilder, add_group, named_operands
 from .names import OPERANDS
-from .packing import TABLES, BlockPacking, codes_in, unpacked
+from .packing import BNB4_TABLES, BlockPacking, unpack_integers, unpack_rows
 
 Tensor = NDArray[np.generic]
 
 
-def codes(reader: OnnxReader, op: OnnxOp, at: tuple[int, int, int]) -> dict[str, Value]:
-    """Returns a tensor of quantized values by its operator's name, with its numbers where these are
-    computed.
+def quantized_operand(reader: OnnxReader, op: OnnxOp, at: tuple[int, int, int]) -> dict[str, Value]:
+    """Returns a (tensor, scale, zero point) operand by its formal names.
 
-    More than one scale are along the last axis.
+    Constant parameters are in its type, computed ones operands of their own. Several scales are
+    along the last axis.
     """
-    formal = OPERANDS[op.type].split()
+    names = OPERANDS[op.type].split()
     data, scale, zero = (op.input(i) for i in at)
     kind = reader.type_of(op, data)
     if kind.dtype.name not in ("u8", "i8"):
-        raise op.fail(f"its operand {data!r} is {kind.dtype}, it takes u8 and i8")
-    if not dynamic_ops.computed(reader, op, at[1], at[2]):
-        if reader.numbers(scale).size == 1:
-            quant = reader.quant(scale, zero, kind.dtype)
+        raise op.error(f"its operand {data!r} is {kind.dtype}, it takes u8 and i8")
+    if not dynamic_ops.any_computed(reader, op, at[1], at[2]):
+        if reader.constant_data(scale).size == 1:
+            quant = reader.quant_type(scale, zero, kind.dtype)
         else:
-            quant = reader.quant(scale, zero, kind.dtype, kind.shape, kind.rank - 1)
-        return {formal[at[0]]: _meant(reader, op, data, quant)}
-    numbers = {formal[at[1]]: reader.value(op, scale)}
+            quant = reader.quant_type(scale, zero, kind.dtype, kind.shape, kind.rank - 1)
+        return {names[at[0]]: _as_quantized(reader, op, data, quant)}
+    qparams = {names[at[1]]: reader.value(op, scale)}
     if zero:
-        numbers[formal[at[2]]] = reader.value(op, zero)
-    along = numbers[formal[at[1]]].type
+        qparams[names[at[2]]] = reader.value(op, zero)
+    along = qparams[names[at[1]]].type
     many = along.rank == 1 and along.shape[0] != 1
-    grain = Grain(((kind.rank - 1, 1),)) if many else None
-    quant = QuantType(kind.dtype, F32, None, None if zero else (), grain)
-    return {formal[at[0]]: _meant(reader, op, data, quant), **numbers}
+    granularity = Granularity(((kind.rank - 1, 1),)) if many else None
+    quant = QuantType(kind.dtype, F32, None, None if zero else (), granularity)
+    return {names[at[0]]: _as_quantized(reader, op, data, quant), **qparams}
 
 
-def _meant(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) -> Value:
+def _as_quantized(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) -> Value:
     if reader.is_constant(name):
         return reader.value(op, name, quant)
-    return dynamic_ops.meant(reader, op, name, quant)
+    return dynamic_ops.as_quantized(reader, op, name, quant)
 
 
 # -- products -------------------------------------------------------------------------------------
 
 
-def _to_float(reader: OnnxReader, op: OnnxOp) -> None:
-    """MatMulIntegerToFloat: integer sums times both scales, and a bias of floats."""
-    op.only()
-    operands = {**codes(reader, op, (0, 2, 4)), **codes(reader, op, (1, 3, 5))}
+def _matmul_integer_to_float(reader: OnnxReader, op: OnnxOp) -> None:
+    """MatMulIntegerToFloat: integer sums times both scales, plus a float bias."""
+    op.allow_only()
+    operands = {
+        **quantized_operand(reader, op, (0, 2, 4)),
+        **quantized_operand(reader, op, (1, 3, 5)),
+    }
     operands |= _bias(reader, op, 6)
 
     def build(body: BodyBuilder) -> list[Value]:
         slots = {"a": "A", "b": "B", "bias": "bias"}
-        slots |= {f"{s}.{n}": f"{s}_{w}" for s in "ab" for n, w in _WORDS}
-        return [body.many("matmul", {s: body[g] for s, g in slots.items() if g in body})[0]]
+        slots |= {f"{s}.{n}": f"{s}_{w}" for s in "ab" for n, w in _PARAMETER_NAMES}
+        return [body.add("matmul", {s: body[g] for s, g in slots.items() if g in body})[0]]
 
-    group(reader, op, operands, build)
+    add_group(reader, op, operands, build)
 
 
-_WORDS = (("scale", "scale"), ("zero", "zero_point"))
+_PARAMETER_NAMES = (("scale", "scale"), ("zero", "zero_point"))
 
 
 def _bias(reader: OnnxReader, op: OnnxOp, place: int) -> dict[str, Value]:
@@ -80,240 +83,261 @@ def _bias(reader: OnnxReader, op: OnnxOp, place: int) -> dict[str, Value]:
     return {"bias": reader.value(op, name)} if name else {}
 
 
-def _dynamic(reader: OnnxReader, op: OnnxOp) -> None:
-    """DynamicQuantizeMatMul: the left side is quantized as a whole, by its own range."""
-    op.only()
-    operands = {"A": reader.value(op, op.input(0)), **codes(reader, op, (1, 2, 3))}
+def _dynamic_quantize_matmul(reader: OnnxReader, op: OnnxOp) -> None:
+    """DynamicQuantizeMatMul: A is quantized per tensor at run time, by its own range."""
+    op.allow_only()
+    operands = {"A": reader.value(op, op.input(0)), **quantized_operand(reader, op, (1, 2, 3))}
     operands |= _bias(reader, op, 4)
 
     def build(body: BodyBuilder) -> list[Value]:
-        a, scale, zero = ranged(body, body["A"])
+        a, scale, zero = quantize_by_own_range(body, body["A"])
         slots = {"b": "B", "b.scale": "b_scale", "b.zero": "b_zero_point", "bias": "bias"}
         given = {s: body[g] for s, g in slots.items() if g in body}
-        return [body.many("matmul", {"a": a, "a.scale": scale, "a.zero": zero, **given})[0]]
+        return [body.add("matmul", {"a": a, "a.scale": scale, "a.zero": zero, **given})[0]]
 
-    group(reader, op, operands, build)
+    add_group(reader, op, operands, build)
 
 
-def ranged(body: BodyBuilder, x: Value) -> tuple[Value, Value, Value]:
-    """Quantized values of a whole tensor by its own range, and their scale and zero point."""
+def quantize_by_own_range(body: BodyBuilder, x: Value) -> tuple[Value, Value, Value]:
+    """Quantizes a tensor at run time by its own range; returns it with scale and zero point."""
     if x.type.element != F32:
         raise KeepOperator(f"{x.type.element} is not quantized as it runs")
-    scale, zero = body.many("choose_qparams", {"x": x}, {"rule": "onnx.dynamic", "storage": U8})
+    scale, zero = body.add("choose_qparams", {"x": x}, {"rule": "onnx.dynamic", "storage": U8})
     kind = x.type.with_element(QuantType(U8, F32, None, None))
-    made = body.many("quantize", {"x": x, "scale": scale, "zero": zero}, types=[kind])
+    made = body.add("quantize", {"x": x, "scale": scale, "zero": zero}, types=[kind])
     return made[0], scale, zero
 
 
-def _integer16(reader: OnnxReader, op: OnnxOp) -> None:
-    """MatMulInteger16: sums of products of 16-bit numbers, in 32 bits that wrap."""
-    op.only()
-    operands = given(reader, op)
+def _matmul_integer16(reader: OnnxReader, op: OnnxOp) -> None:
+    """MatMulInteger16: products of 16-bit integers, summed in 32 bits that wrap."""
+    op.allow_only()
+    operands = named_operands(reader, op)
 
     def build(body: BodyBuilder) -> list[Value]:
         return [body.op("matmul", *(body.cast(body[s], I32) for s in "AB"))]
 
-    group(reader, op, operands, build)
+    add_group(reader, op, operands, build)
 
 
 # -- weights in blocks ----------------------------------------------------------------------------
 
 
-def _nbits(reader: OnnxReader, op: OnnxOp) -> None:
-    """MatMulNBits: weights of a few bits, a scale a block of each row."""
-    op.only("K", "N", "bits", "block_size", "accuracy_level", "weight_prepacked")
+def _matmul_nbits(reader: OnnxReader, op: OnnxOp) -> None:
+    """MatMulNBits: weights of 2, 4 or 8 bits with a scale for each block of a row."""
+    op.allow_only("K", "N", "bits", "block_size", "accuracy_level", "weight_prepacked")
     if op.integer("weight_prepacked", 0):
+        # Prepacked weights have the layout of one kernel of one processor.
         raise KeepOperator("its weights are laid out for one kernel")
     blocks = BlockPacking(
         op.integer("bits", 4), op.integer("block_size", 0), (op.integer("N", 0), op.integer("K", 0))
     )
     blocks.check(op)
-    operands = given(reader, op, "B", "scales", "zero_points", "g_idx")
+    operands = named_operands(reader, op, "B", "scales", "zero_points", "g_idx")
     places = [op.input(i) for i in range(1, 5)]
     if op.input(3) and op.input(4):
         raise KeepOperator("onnxruntime leaves out zero points where g_idx names groups")
     if any(name and not reader.is_constant(name) for name in places):
-        operands = given(reader, op)
+        operands = named_operands(reader, op)
     else:
-        operands["B"] = _blocked(reader, op, blocks)
+        operands["B"] = _block_quantized_weight(reader, op, blocks)
     if operands["A"].type.quant or not operands["A"].type.dtype.is_float:
         raise KeepOperator
 
     def build(body: BodyBuilder) -> list[Value]:
-        w = body.real("B") if "scales" not in body else _computed(body, blocks)
+        w = (
+            body.dequantized("B")
+            if "scales" not in body
+            else _dequantized_at_run_time(body, blocks)
+        )
         a = body["A"]
-        if op.integer("accuracy_level", 0) == 4 and a.type.element == F32 and _rounds(body, blocks):
-            a = rounded(body, a, blocks)
+        # At accuracy level 4, onnxruntime rounds A to int8 by block and multiplies integers.
+        if (
+            op.integer("accuracy_level", 0) == 4
+            and a.type.element == F32
+            and _has_int8_kernel(body, blocks)
+        ):
+            a = round_to_int8_blocks(body, a, blocks)
         added = [body["bias"]] if "bias" in body else []
         w = body.cast(w, a.type.dtype)
         return [body.op("matmul", a, w, *added, trans_b=True)]
 
     order = [s for s in OPERANDS[op.type].split() if s in operands]
-    group(reader, op, {s: operands[s] for s in order}, build)
+    add_group(reader, op, {s: operands[s] for s in order}, build)
 
 
-def _rounds(body: BodyBuilder, blocks: BlockPacking) -> bool:
-    """Returns whether a kernel for eight bits next to few takes these weights, which nobody
-    computes."""
+def _has_int8_kernel(body: BodyBuilder, blocks: BlockPacking) -> bool:
+    """Returns whether onnxruntime's int8 kernel of accuracy level 4 supports these weights."""
     quant = body["B"].type.quant
-    if quant is None or quant.real_zero or (quant.grain is not None and quant.grain.by is not None):
+    if (
+        quant is None
+        or quant.has_float_zero
+        or (quant.granularity is not None and quant.granularity.by is not None)
+    ):
         return False
-    return blocks.bits != 2 or blocks.size >= _LEAST_OF_TWO
+    return blocks.bits != 2 or blocks.block_size >= _MIN_BLOCK_OF_2_BITS
 
 
-_LEAST_OF_TWO = 32
-"""Quantized values of two bits in blocks that the kernel for eight bits next to them takes, at
-least."""
+_MIN_BLOCK_OF_2_BITS = 32
+"""The smallest block of 2-bit weights that the int8 kernel supports."""
 
 
-def _blocked(reader: OnnxReader, op: OnnxOp, blocks: BlockPacking) -> Value:
-    """Returns the weights as quantized values of [N, K] with their scales and zero points."""
+def _block_quantized_weight(reader: OnnxReader, op: OnnxOp, blocks: BlockPacking) -> Value:
+    """Returns the constant weights [N, K] of a quantized type with block scales."""
     rows, depth = blocks.shape
-    held, scales = reader.held(op.input(1)), reader.held(op.input(2))
-    if held.size != rows * blocks.count * blocks.bytes or scales.size != rows * blocks.count:
-        raise op.fail(f"has {held.size} bytes of weights and {scales.size} scales for {rows} rows")
-    data = codes_in(held, blocks.bits, (rows, blocks.count * blocks.size))
-    grid = (rows, blocks.count)
+    packed, scales = reader.lazy_data(op.input(1)), reader.lazy_data(op.input(2))
+    if (
+        packed.size != rows * blocks.blocks_per_row * blocks.block_bytes
+        or scales.size != rows * blocks.blocks_per_row
+    ):
+        raise op.error(
+            f"has {packed.size} bytes of weights and {scales.size} scales for {rows} rows"
+        )
+    data = unpack_integers(packed, blocks.bits, (rows, blocks.blocks_per_row * blocks.block_size))
+    grid = (rows, blocks.blocks_per_row)
     zero: Array | None = None
     if op.input(3):
-        zeros = reader.numbers(op.input(3))
-        zero = Array.of(blocks.zeros(op, zeros), op.input(3))
+        zeros = reader.constant_data(op.input(3))
+        zero = Array.of(blocks.zero_points(op, zeros), op.input(3))
     else:
         zero = Array.of(np.full(grid, 1 << (blocks.bits - 1), np.uint8), "zero")
-    by = None
+    group_index = None
     if op.input(4):
-        index = reader.numbers(op.input(4)).reshape(-1).astype(np.int64)
+        index = reader.constant_data(op.input(4)).reshape(-1).astype(np.int64)
         if index.size != depth:
-            raise op.fail(f"g_idx names {index.size} columns of {depth}")
-        by = Array.of(index.astype(np.int32), op.input(4))
-    grain = Grain(((0, 1), (1, blocks.size)), by)
+            raise op.error(f"g_idx names {index.size} columns of {depth}")
+        group_index = Array.of(index.astype(np.int32), op.input(4))
+    granularity = Granularity(((0, 1), (1, blocks.block_size)), group_index)
     storage = dtype(f"u{blocks.bits}")
-    kind = reader.kind_of(op.input(2))
-    held_scales = Array(reshaped(scales, grid), TensorType(grid, kind), op.input(2))
-    quant = QuantType(storage, kind, held_scales, zero, grain)
-    return weight(reader, op.input(1), cut(data, (rows, depth)), quant)
+    kind = reader.constant_dtype(op.input(2))
+    held_scales = Array(reshape(scales, grid), TensorType(grid, kind), op.input(2))
+    quant = QuantType(storage, kind, held_scales, zero, granularity)
+    return quantized_constant(reader, op.input(1), crop(data, (rows, depth)), quant)
 
 
-def weight(reader: OnnxReader, name: str, data: Held, quant: QuantType) -> Value:
-    """Returns a constant of the file, unpacked."""
-    if not isinstance(data, Parts):
+def quantized_constant(reader: OnnxReader, name: str, data: ArrayData, quant: QuantType) -> Value:
+    """Returns a constant of the file as unpacked quantized values."""
+    if not isinstance(data, LazyArray):
         data = np.asarray(data, order="C")
     array = Array(data, TensorType(data.shape, quant), name)
-    return reader.hold(reader.resolve(name), array, quant)
+    return reader.add_constant(reader.resolve(name), array, quant)
 
 
-def _computed(body: BodyBuilder, blocks: BlockPacking) -> Value:
-    """Weights whose numbers, or which themselves, come while the model runs: [N, K] of floats."""
+def _dequantized_at_run_time(body: BodyBuilder, blocks: BlockPacking) -> Value:
+    """Returns weights [N, K] as floats, in ops: weights or parameters are computed."""
     rows, depth = blocks.shape
-    scales = body.reshaped(body["scales"], rows, blocks.count, 1)
+    scales = body.reshape(body["scales"], rows, blocks.blocks_per_row, 1)
     kind = scales.type.dtype
-    w = spread(body, body.reshaped(body["B"], rows, -1), blocks.bits)
-    w = body.cast(body.reshaped(w, rows, blocks.count, blocks.size), kind)
+    w = unpack_at_run_time(body, body.reshape(body["B"], rows, -1), blocks.bits)
+    w = body.cast(body.reshape(w, rows, blocks.blocks_per_row, blocks.block_size), kind)
     if "g_idx" in body:
         raise KeepOperator("an order of groups with computed parameters")
     if "zero_points" not in body:
-        zero = body.like(scales, float(1 << (blocks.bits - 1)))
+        zero = body.scalar_like(scales, float(1 << (blocks.bits - 1)))
     elif body["zero_points"].type.dtype == U8:
-        flat = spread(body, body.reshaped(body["zero_points"], rows, -1), blocks.bits)
-        cut = {"starts": (0,), "ends": (blocks.count,), "axes": (1,), "steps": (1,)}
+        flat = unpack_at_run_time(body, body.reshape(body["zero_points"], rows, -1), blocks.bits)
+        cut = {"starts": (0,), "ends": (blocks.blocks_per_row,), "axes": (1,), "steps": (1,)}
         zero = body.cast(body.op("slice", flat, **cut), kind)
-        zero = body.reshaped(zero, rows, blocks.count, 1)
+        zero = body.reshape(zero, rows, blocks.blocks_per_row, 1)
     else:
-        zero = body.reshaped(body["zero_points"], rows, blocks.count, 1)
+        zero = body.reshape(body["zero_points"], rows, blocks.blocks_per_row, 1)
     w = body.op("mul", body.op("sub", w, zero), scales)
-    flat = body.reshaped(w, rows, blocks.count * blocks.size)
+    flat = body.reshape(w, rows, blocks.blocks_per_row * blocks.block_size)
     cut = {"starts": (0,), "ends": (depth,), "axes": (1,), "steps": (1,)}
     return body.op("slice", flat, **cut)
 
 
-def spread(body: BodyBuilder, x: Value, bits: int) -> Value:
-    """Returns the numbers that bytes of [rows, n] hold, low bits first."""
+def unpack_at_run_time(body: BodyBuilder, x: Value, bits: int) -> Value:
+    """Returns the integers packed in bytes [rows, n], low bits first, in ops."""
     if bits == 8:
         return x
     each = 8 // bits
     places = body.constant((np.arange(each) * bits).astype(np.uint8))
     rows = x.type.shape[0]
     assert isinstance(rows, int)
-    moved = body.op("bit_shift", body.reshaped(x, rows, -1, 1), places, direction="right")
+    moved = body.op("bit_shift", body.reshape(x, rows, -1, 1), places, direction="right")
     low = body.op("bit_and", moved, body.constant(np.array((1 << bits) - 1, np.uint8)))
-    return body.reshaped(low, rows, -1)
+    return body.reshape(low, rows, -1)
 
 
-def rounded(body: BodyBuilder, a: Value, blocks: BlockPacking) -> Value:
-    """Returns the left side as eight bits a block hold it: the greatest of each is 127."""
-    depth, wide = blocks.shape[1], blocks.count * blocks.size
+def round_to_int8_blocks(body: BodyBuilder, a: Value, blocks: BlockPacking) -> Value:
+    """Returns A rounded to int8 blocks and back: the largest magnitude of a block becomes 127."""
+    depth, wide = blocks.shape[1], blocks.blocks_per_row * blocks.block_size
     rank = a.type.rank
     if wide > depth:
         sides = (0,) * (2 * rank - 1) + (wide - depth,)
         a = body.op("pad", a, pads=sides)
     lead = [0] * (rank - 1)
-    parts = body.reshaped(a, *lead, blocks.count, blocks.size)
+    parts = body.reshape(a, *lead, blocks.blocks_per_row, blocks.block_size)
     most = body.op("reduce_max", body.op("abs", parts), axes=(rank,), keep=True)
-    none = body.op("equal", most, body.constant(0.0))
-    gain = body.op("div", body.constant(127.0), most)
-    gain = body.op("where", none, body.constant(0.0), gain)
-    q = body.op("round", body.op("mul", parts, gain))
+    is_zero = body.op("equal", most, body.constant(0.0))
+    inverse = body.op("div", body.constant(127.0), most)
+    inverse = body.op("where", is_zero, body.constant(0.0), inverse)
+    q = body.op("round", body.op("mul", parts, inverse))
     scale = body.op("mul", most, body.constant(np.asarray(np.float32(1) / np.float32(127))))
-    back = body.reshaped(body.op("mul", q, scale), *lead, wide)
+    dequantized = body.reshape(body.op("mul", q, scale), *lead, wide)
     if wide == depth:
-        return back
+        return dequantized
     cut = {"starts": (0,), "ends": (depth,), "axes": (rank - 1,), "steps": (1,)}
-    return body.op("slice", back, **cut)
+    return body.op("slice", dequantized, **cut)
 
 
-def _bnb4(reader: OnnxReader, op: OnnxOp) -> None:
-    """MatMulBnb4: weights by a table of 16 floats, a scale a block of all of them in a row."""
-    op.only("K", "N", "block_size", "quant_type", "training_mode", "transB")
+def _matmul_bnb4(reader: OnnxReader, op: OnnxOp) -> None:
+    """MatMulBnb4: weights by a table of 16 floats, a scale for each block of the flat weights."""
+    op.allow_only("K", "N", "block_size", "quant_type", "training_mode", "transB")
     rows, depth = op.integer("N", 0), op.integer("K", 0)
     size, name = op.integer("block_size", 0), op.integer("quant_type", 0)
     if not op.integer("transB", 1) or name not in (0, 1) or size < 16 or size & (size - 1):
         raise KeepOperator(f"blocks of {size} by table {name}")
     if min(rows, depth) < 1:
-        raise op.fail(f"has weights of {rows} x {depth}")
-    table = Array.of(TABLES[name], ("fp4", "nf4")[name])
+        raise op.error(f"has weights of {rows} x {depth}")
+    table = Array.of(BNB4_TABLES[name], ("fp4", "nf4")[name])
     count = rows * depth
     operands = {"A": reader.value(op, op.input(0))}
     if reader.is_constant(op.input(1)) and reader.is_constant(op.input(2)):
-        held = reader.held(op.input(1))
-        scales = reader.numbers(op.input(2)).reshape(-1)
-        if held.size < (count + 1) // 2 or scales.size != -(-count // size):
-            raise op.fail(f"has {held.size} bytes and {scales.size} scales for {count} weights")
-        held = cut(reshaped(held, (held.size,)), ((count + 1) // 2,))
+        packed = reader.lazy_data(op.input(1))
+        scales = reader.constant_data(op.input(2)).reshape(-1)
+        if packed.size < (count + 1) // 2 or scales.size != -(-count // size):
+            raise op.error(f"has {packed.size} bytes and {scales.size} scales for {count} weights")
+        packed = crop(reshape(packed, (packed.size,)), ((count + 1) // 2,))
         scale = Array.of(scales, op.input(2))
-        quant = QuantType(dtype("u4"), F32, scale, (), Grain(((0, size),)), kind="lut", codes=table)
-        operands["B"] = weight(reader, op.input(1), codes_in(held, 4, (count,), "high"), quant)
+        quant = QuantType(
+            dtype("u4"), F32, scale, (), Granularity(((0, size),)), kind="lut", codes=table
+        )
+        operands["B"] = quantized_constant(
+            reader, op.input(1), unpack_integers(packed, 4, (count,), "high"), quant
+        )
     else:
-        operands |= given(reader, op, "A")
+        operands |= named_operands(reader, op, "A")
 
     def build(body: BodyBuilder) -> list[Value]:
         if "absmax" in body:
-            w = _looked_up(body, table, size, count)
+            w = _table_lookup(body, table, size, count)
         else:
-            w = body.real("B")
-        w = body.reshaped(w, rows, depth)
+            w = body.dequantized("B")
+        w = body.reshape(w, rows, depth)
         return [body.op("matmul", body["A"], w, trans_b=True)]
 
-    group(reader, op, operands, build)
+    add_group(reader, op, operands, build)
 
 
-def _looked_up(body: BodyBuilder, table: Array, size: int, count: int) -> Value:
-    held = body.reshaped(body["B"], -1, 1)
-    high = body.op("bit_shift", held, body.constant(np.array(4, np.uint8)), direction="right")
-    low = body.op("bit_and", held, body.constant(np.array(15, np.uint8)))
-    both = body.cast(body.reshaped(body.op("concat", high, low, axis=1), -1), I32)
+def _table_lookup(body: BodyBuilder, table: Array, size: int, count: int) -> Value:
+    packed = body.reshape(body["B"], -1, 1)
+    high = body.op("bit_shift", packed, body.constant(np.array(4, np.uint8)), direction="right")
+    low = body.op("bit_and", packed, body.constant(np.array(15, np.uint8)))
+    both = body.cast(body.reshape(body.op("concat", high, low, axis=1), -1), I32)
     w = body.op("gather", body.constant(table.data), both, axis=0)
     spare = -count % size
     cut = {"starts": (0,), "ends": (count,), "axes": (0,), "steps": (1,)}
     w = body.op("slice", w, **cut)
     if spare:
         w = body.op("pad", w, pads=(0, spare))
-    w = body.op("mul", body.reshaped(w, -1, size), body.reshaped(body["absmax"], -1, 1))
-    return body.op("slice", body.reshaped(w, -1), **cut)
+    w = body.op("mul", body.reshape(w, -1, size), body.reshape(body["absmax"], -1, 1))
+    return body.op("slice", body.reshape(w, -1), **cut)
 
 
-def _gather(reader: OnnxReader, op: OnnxOp) -> None:
-    """GatherBlockQuantized: the entries of an axis that indices name, as floats."""
-    op.only("bits", "block_size", "gather_axis", "quantize_axis")
+def _gather_block_quantized(reader: OnnxReader, op: OnnxOp) -> None:
+    """GatherBlockQuantized: gathers along an axis, then dequantizes."""
+    op.allow_only("bits", "block_size", "gather_axis", "quantize_axis")
     kind = reader.type_of(op, op.input(0))
     packed = kind.dtype == U8
     bits = op.integer("bits", 4) if packed else kind.dtype.bits
@@ -324,31 +348,31 @@ def _gather(reader: OnnxReader, op: OnnxOp) -> None:
     along = op.integer("gather_axis", 0) % kind.rank
     if any(op.input(i) and not reader.is_constant(op.input(i)) for i in (0, 2, 3)):
         raise KeepOperator("its data or their numbers are computed")
-    data, scales = reader.held(op.input(0)), reader.numbers(op.input(2))
+    data, scales = reader.lazy_data(op.input(0)), reader.constant_data(op.input(2))
     if packed:
-        data = codes_in(data, bits, (*data.shape[:-1], data.shape[-1] * 8 // bits))
+        data = unpack_integers(data, bits, (*data.shape[:-1], data.shape[-1] * 8 // bits))
     storage = dtype(f"u{bits}") if packed else kind.dtype
-    grain = Grain(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
+    grain = Granularity(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
     if grain.grid(data.shape) != scales.shape:
-        raise op.fail(f"has scales of {scales.shape} for data of {data.shape}")
+        raise op.error(f"has scales of {scales.shape} for data of {data.shape}")
     held = Array.of(scales, op.input(2))
     quant = QuantType(
         storage,
-        reader.kind_of(op.input(2)),
+        reader.constant_dtype(op.input(2)),
         held,
-        _zero_of(reader, op, scales, bits, packed),
+        _gather_zero_points(reader, op, scales, bits, packed),
         grain,
     )
-    operands = {"data": weight(reader, op.input(0), data, quant)}
+    operands = {"data": quantized_constant(reader, op.input(0), data, quant)}
     operands["indices"] = reader.value(op, op.input(1))
 
     def build(body: BodyBuilder) -> list[Value]:
-        return [body.op("gather", body.real("data"), body["indices"], axis=along)]
+        return [body.op("gather", body.dequantized("data"), body["indices"], axis=along)]
 
-    group(reader, op, operands, build)
+    add_group(reader, op, operands, build)
 
 
-def _zero_of(
+def _gather_zero_points(
     reader: OnnxReader, op: OnnxOp, scales: Tensor, bits: int, packed: bool
 ) -> Array | tuple[int, ...]:
     if not op.input(3):
@@ -360,17 +384,17 @@ def _zero_of(
     if not packed:
         return Array(zeros.data, zeros.type, op.input(3))
     wide = zeros.data.reshape(-1, zeros.data.shape[-1])
-    flat = unpacked(wide, bits)[:, : scales.shape[-1]]
+    flat = unpack_rows(wide, bits)[:, : scales.shape[-1]]
     if flat.size != scales.size:
-        raise op.fail(f"has {flat.size} zero points for {scales.size} scales")
+        raise op.error(f"has {flat.size} zero points for {scales.size} scales")
     return Array.of(np.ascontiguousarray(flat.reshape(scales.shape)), op.input(3))
 
 
 OPS: dict[tuple[str, str], Callable[[OnnxReader, OnnxOp], None]] = {
-    (MICROSOFT, "MatMulIntegerToFloat"): _to_float,
-    (MICROSOFT, "DynamicQuantizeMatMul"): _dynamic,
-    (MICROSOFT, "MatMulInteger16"): _integer16,
-    (MICROSOFT, "MatMulNBits"): _nbits,
-    (MICROSOFT, "MatMulBnb4"): _bnb4,
-    (MICROSOFT, "GatherBlockQuantized"): _gather,
+    (MICROSOFT, "MatMulIntegerToFloat"): _matmul_integer_to_float,
+    (MICROSOFT, "DynamicQuantizeMatMul"): _dynamic_quantize_matmul,
+    (MICROSOFT, "MatMulInteger16"): _matmul_integer16,
+    (MICROSOFT, "MatMulNBits"): _matmul_nbits,
+    (MICROSOFT, "MatMulBnb4"): _matmul_bnb4,
+    (MICROSOFT, "GatherBlockQuantized"): _gather_block_quantized,
 }

@@ -249,6 +249,6 @@ def test_without_onnxruntime_it_is_refused(
     opset, node, feed, held = CASES[case]
     path = model(tmp_path / "m.onnx", opset, [node], feed, held, list(node.output))
     graph = pipeline.load(path)
-    monkeypatch.setattr(foreign, "_in_runtime", lambda model, feed: None)
+    monkeypatch.setattr(foreign, "_run_in_runtime", lambda model, feed: None)
     with pytest.raises(QirError, match=f"{node.op_type} of opset {opset} needs onnxruntime"):
         pipeline.run(graph, feed)

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
 from qir.errors import InputError, OpError
-from qir.frontends.onnx.elements import Room
+from qir.frontends.onnx.elements import SparseBudget
 
 from .models import save
 
@@ -76,7 +76,7 @@ def test_functions_with_large_constants_count_by_their_bytes(tmp_path: Path) -> 
 def test_functions_with_large_attributes_count_by_their_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qir.frontends.onnx.files._LIMIT", 1 << 24)
+    monkeypatch.setattr("qir.frontends.onnx.files._MAX_FILE_BYTES", 1 << 24)
     made = function("F", "Relu")
     made.attribute.append("t")
     for i in range(20):
@@ -147,8 +147,8 @@ def _length(value: int) -> bytes:
 def test_sparse_tensors_have_room_for_their_zeros_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert Room.most == 1 << 26
-    monkeypatch.setattr(Room, "most", 1 << 20)
+    assert SparseBudget.most == 1 << 26
+    monkeypatch.setattr(SparseBudget, "limit", 1 << 20)
     made = net([])
     for i in range(9):
         values = numpy_helper.from_array(np.ones(1), f"w{i}")
@@ -193,7 +193,7 @@ def test_sizes_that_no_tensor_has_are_told(
 
 
 def test_a_device_that_never_ends_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qir.frontends.onnx.files._LIMIT", 1 << 20)
+    monkeypatch.setattr("qir.frontends.onnx.files._MAX_FILE_BYTES", 1 << 20)
     path = tmp_path / "zero.onnx"
     path.symlink_to("/dev/zero")
     assert "does not end before 2 GiB" in refused(path)

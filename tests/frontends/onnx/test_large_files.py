@@ -59,7 +59,7 @@ def test_tensors_of_all_kinds_are_what_they_are(tmp_path: Path) -> None:
     proto, arrays = many()
     path = tmp_path / "m.onnx"
     onnx.save(proto, path)
-    found = wire.split(path)
+    found = wire.split_message(path)
     assert found is not None
     assert len(found.places) >= len(KINDS)
     assert len(found.message) < 40_000
@@ -80,7 +80,7 @@ def test_a_model_in_another_order_of_fields_is_read_alike(tmp_path: Path) -> Non
     rest.graph.initializer.extend(proto.graph.initializer)
     path = tmp_path / "m.onnx"
     path.write_bytes(rest.SerializeToString() + bare.SerializeToString())
-    assert wire.split(path) is None
+    assert wire.split_message(path) is None
     made = run(load(path), {})
     assert all((made[f"y_{n}"] == a).all() for n, a in arrays.items())
 
