@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from qir.errors import Refused
-from qir.ir.dims import known
+from qir.ir.dims import known_shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
@@ -105,7 +105,7 @@ class RecipeCall:
             return 1
         count = 0
         for node in self.nodes:
-            if node.op == "lstm" and (sizes := known(node.operands["w"].type.shape or ())):
+            if node.op == "lstm" and (sizes := known_shape(node.operands["w"].type.shape or ())):
                 count += sizes[0] * (4 if "bias" in node.operands else 2)
         return count
 
