@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from qir.errors import Refused
+from qir.ir.dims import known_shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
@@ -102,8 +103,11 @@ class RecipeCall:
         """How many weights the layer has that are never quantized."""
         if self.origin.layer == _BAG:
             return 1
-        cells = [node for node in self.nodes if node.op == "lstm"]
-        return sum(_directions(n) * (4 if "bias" in n.operands else 2) for n in cells)
+        count = 0
+        for node in self.nodes:
+            if node.op == "lstm" and (sizes := known_shape(node.operands["w"].type.shape or ())):
+                count += sizes[0] * (4 if "bias" in node.operands else 2)
+        return count
 
     def owner(self, *, nested: bool) -> str:
         """Returns the path of the module whose calls it is numbered among."""
@@ -202,10 +206,3 @@ __all__ = [
     "numbers",
     "plain",
 ]
-
-
-def _directions(lstm: Node) -> int:
-    """Returns 2 for a bidirectional LSTM, else 1: the weights have an axis of directions."""
-    count = lstm.operands["w"].type.shape[0]
-    assert isinstance(count, int)  # weights are constants
-    return count

@@ -83,25 +83,33 @@ def ends(value: Value) -> tuple[float, float]:
 def integers(call: SymbolCall, index: int, low: int, high: int) -> Value:
     """Returns an operand with the range that two other operands give it.
 
-    Stored integers take the range as their type; computed ones have to come with this range.
+    Stored integers take the range as their type; computed ones have to come with this range, or
+    with a stored one, by which they are read.
     """
     value = call.value(index)
     if value.type.quant is not None:
         given = [call.inputs[i] if i < len(call) else None for i in (low, high)]
         wanted = [RangeEnd(end) for end in ends(value)]
-        if given != wanted:
+        if given == wanted:
+            return value
+        if any(not isinstance(end, Value) or end.node.op != "constant" for end in given):
             raise Unsupported(f"operand {index} comes with the range of another tensor")
-        return value
+        element = quantized(value.type.quant.storage, *_stored_ends(call, index, low, high))
+        types = [TensorType(value.type.shape, element)]
+        return call.reader.graph.add("recode", {"x": value}, types=types).result
     kind = value.type.dtype
     if value.node.op != "constant":
         raise Unsupported(f"the range of operand {index} is not calibrated; {CALIBRATE}")
     if kind not in LEVELS:
         raise Unsupported(f"operand {index} is {kind}; int8 and uint8 with a known range are read")
+    return _stored(call, index, quantized(kind, *_stored_ends(call, index, low, high)))
+
+
+def _stored_ends(call: SymbolCall, index: int, low: int, high: int) -> tuple[float, float]:
     found = [call.held(i, "range").reshape(-1) for i in (low, high)]
     if any(end.size != 1 for end in found):
         raise Unsupported(f"the range of operand {index} is no pair of numbers")
-    low_end, high_end = (float(end[0]) for end in found)
-    return _stored(call, index, quantized(kind, low_end, high_end))
+    return float(found[0][0]), float(found[1][0])
 
 
 def _stored(call: SymbolCall, index: int, element: QuantType) -> Value:

@@ -121,7 +121,8 @@ class SymbolReader:
             except Unsupported as why:
                 raise self.fail(node, f"cannot be a result: {why}") from why
             if not isinstance(made, Value):
-                raise self.fail(node, f"has a result {entry[1]} that is not computed in inference")
+                said = f"has a result {entry[1]} that is not computed in inference"
+                raise self.fail(node, f"{said}; save one result of it, such as symbol[0]")
             operands[name if name not in operands else self.graph.fresh(name)] = made
         self.graph.add("output", operands)
         for made_of in reversed(list(self.graph)):

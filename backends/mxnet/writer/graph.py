@@ -92,7 +92,8 @@ def _source_files(graph: Graph) -> tuple[Path, Path] | None:
 
 def converted(graph: Graph, ledger: Ledger, *, integers: bool = False) -> Graph:
     """Returns the graph as MXNet computes it: grouped, NCHW, constants folded."""
-    last = any(n.attrs.get("layout") == "NHWC" for n in graph)
+    every = (attrs for n in graph for attrs in (n.attrs, *(s.attrs for s in n.stages)))
+    last = any(attrs.get("layout") == "NHWC" for attrs in every)
     made = run_passes(graph, [Layout("nchw")], ledger) if last else graph.copy()
     replace_missing_ops(made)
     if integers:

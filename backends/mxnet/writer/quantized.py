@@ -208,6 +208,13 @@ def _embedding_reason(node: Node, first: KernelStage, rest: Sequence[KernelStage
     return _unsupported_type_reason(w)
 
 
+def _recode_reason(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
+    before, after = first.operands["x"].type.quant, node.result.type.quant
+    if before is None or after is None or before.storage != after.storage:
+        return "MXNet reads the bits of integers as no other type"
+    return ""
+
+
 _REASONS: Mapping[str, Callable[[Node, KernelStage, Sequence[KernelStage]], str]] = {
     "conv2d": _layer_reason,
     "linear": _layer_reason,
@@ -221,6 +228,7 @@ _REASONS: Mapping[str, Callable[[Node, KernelStage, Sequence[KernelStage]], str]
     "batch_norm": _batch_norm_reason,
     "mul": _product_reason,
     "embedding": _embedding_reason,
+    "recode": _recode_reason,
 }
 
 
@@ -287,6 +295,9 @@ def write(ranges: Ranges, node: Node) -> None:
         ranges.writer.entries[node.result] = ranges.writer.add_result(
             node, "_contrib_dequantize", operands
         )
+        return
+    if node.op == "recode":  # the same integers, with another range beside them
+        ranges.writer.entries[node.result] = ranges.writer.entry(node.operands["x"])
         return
     made = _WRITERS[first.op](ranges, node, first, rest)
     if node.result.type.quant is None:

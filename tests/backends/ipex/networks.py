@@ -155,11 +155,12 @@ def made(name: str) -> tuple[nn.Module, Tensor]:
     # Made after the others, whose weights and data are recorded.
     if name == "own":
         nets[name] = Own(), (2, 3, 8, 8)
-    later: dict[str, tuple[type[nn.Module], tuple[int, ...]]]
-    later = {"inplace": (Inplace, (2, 3, 8, 8)), "functions": (Functions, (2, 3, 8, 8))}
-    later["recurrent"] = Recurrent, (5, 2, 6)
-    if name in later:
-        nets[name] = later[name][0](), later[name][1]
+    if name == "inplace":
+        nets[name] = Inplace(), (2, 3, 8, 8)
+    if name == "functions":
+        nets[name] = Functions(), (2, 3, 8, 8)
+    if name == "recurrent":
+        nets[name] = Recurrent(), (5, 2, 6)
     net, shape = nets[name]
     for part in net.modules():
         if isinstance(part, nn.BatchNorm2d):
