@@ -14,41 +14,43 @@ import torch
 
 from qir.errors import InputError
 
-from .muting import muted
+from .muting import muted_logger
 
 _LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _FOLDERS = tuple(str(Path(held).parent) for held in (torch.__file__, contextlib.__file__, __file__))
 """Where the frames of a traceback are that no user wrote."""
-BY_DATA = (
+DATA_DEPENDENT_CONTROL_FLOW = (
     "branches or loops by data; say it with torch.where, torch.cond or while_loop, or read a part"
     " without it"
 )
 """What to say of control flow that depends on data."""
 
 
-def attempt(make: Callable[[], Any], name: str, what: str) -> Any:
+def call_pytorch(make: Callable[[], Any], name: str, what: str) -> Any:
     """Returns what is made; InputError where PyTorch fails, with the line of the user's code."""
     try:
-        with quiet():
+        with quiet_pytorch():
             return make()
     except Exception as error:  # the user's own code runs here
-        if depends_on_data(error):
-            raise InputError(f"{name}: {BY_DATA}{line_of(error)}") from error
+        if is_data_dependent(error):
+            raise InputError(
+                f"{name}: {DATA_DEPENDENT_CONTROL_FLOW}{user_line_of(error)}"
+            ) from error
         said = first_line(error)
-        raise InputError(f"{name}: {what} does not take it: {said}{line_of(error)}") from error
+        raise InputError(f"{name}: {what} does not take it: {said}{user_line_of(error)}") from error
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet_pytorch() -> Iterator[None]:
     """Keeps PyTorch from logging, and from printing its graphs, where QIR reports the failure."""
     with contextlib.ExitStack() as stack:
         for logger in _LOGGERS:
-            stack.enter_context(muted(logger))
+            stack.enter_context(muted_logger(logger))
         stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
         yield
 
 
-def depends_on_data(error: BaseException) -> bool:
+def is_data_dependent(error: BaseException) -> bool:
     """Returns whether PyTorch had to know a number that only data tell."""
     causes = {type(error).__name__, type(error.__cause__).__name__}
     return "GuardOnDataDependentSymNode" in causes or "data-dependent" in first_line(error)
@@ -60,7 +62,7 @@ def first_line(error: BaseException) -> str:
     return next(filter(None, lines), type(error).__name__)
 
 
-def line_of(error: BaseException) -> str:
+def user_line_of(error: BaseException) -> str:
     """Returns the last line of the user's code that led to an error, in brackets."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith((*_FOLDERS, "<"))]

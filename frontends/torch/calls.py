@@ -14,7 +14,7 @@ from qir.ir.call_signature import LEAF, CallSignature, Tree
 _LITERALS = (int, float, bool, str, type(None))
 
 
-def call_of(exported: ExportedProgram) -> str:
+def call_signature_of(exported: ExportedProgram) -> str:
     """Returns the text of a call signature; empty for a plain one, and where there is none.
 
     Classes that PyTorch flattens to named parts are dicts. Arguments that are no tensors are those
@@ -54,12 +54,12 @@ def _tree(spec: Any, rest: Iterator[Tree]) -> Tree:
         return held
     if isinstance(context, type) and hasattr(context, "_fields"):
         context = context._fields
-    names = context[0] if _is_pair(context) else context
+    names = context[0] if _is_names_and_more(context) else context
     if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
         return dict(zip(names, held, strict=True))
     raise ValueError(f"{kind} has no named parts")
 
 
-def _is_pair(context: Any) -> bool:
+def _is_names_and_more(context: Any) -> bool:
     """Returns whether a context is names next to something else, as that of dataclasses is."""
     return isinstance(context, (list, tuple)) and len(context) > 0 and isinstance(context[0], list)

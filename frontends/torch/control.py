@@ -25,19 +25,19 @@ def cond(reader: ProgramReader, node: fx.Node) -> list[Value]:
     """Reads `torch.cond`; what both branches are given comes into them as inputs."""
     condition, then, other, *rest = node.args
     given: Sequence[Any] = rest[0] if rest else ()  # type: ignore[assignment]
-    outside = _outside(reader, given)
+    outside = _captured_values(reader, given)
     bodies = {}
     for name, held in (("then", then), ("else", other)):
         graph = Graph(name, profile="")
-        inputs = _inputs(graph, outside)
-        made = _inlined(reader, graph, _module(reader, held), given, inputs)
+        inputs = _body_inputs(graph, outside)
+        made = _inline(reader, graph, _submodule(reader, held), given, inputs)
         graph.add("output", {f"result_{i}": value for i, value in enumerate(made)})
         bodies[name] = graph
     if not isinstance(condition, fx.Node) or sizes.is_size(condition):
-        raise reader.fail(node, "branches by a size; export it with that size fixed")
+        raise reader.error(node, "branches by a size; export it with that size fixed")
     operands = {"cond": reader.tensor(condition)}
     operands |= {f"xs.{i}": value for i, value in enumerate(outside.values())}
-    return _added(reader, node, "if", operands, bodies)
+    return _add_control(reader, node, "if", operands, bodies)
 
 
 def while_loop(reader: ProgramReader, node: fx.Node) -> list[Value]:
@@ -46,12 +46,12 @@ def while_loop(reader: ProgramReader, node: fx.Node) -> list[Value]:
     kept: Sequence[Any] = carried  # type: ignore[assignment]
     more: Sequence[Any] = rest[0] if rest else ()  # type: ignore[assignment]
     if not all(isinstance(held, fx.Node) and not sizes.is_size(held) for held in kept):
-        raise reader.fail(node, "carries a number around a loop; carry a tensor of one element")
+        raise reader.error(node, "carries a number around a loop; carry a tensor of one element")
     given = [*kept, *more]
-    asks, runs = _module(reader, condition), _module(reader, body)
+    asks, runs = _submodule(reader, condition), _submodule(reader, body)
     first = [reader.tensor(held) for held in kept]
-    outside = _outside(reader, more)
-    (before,) = _inlined(
+    outside = _captured_values(reader, more)
+    (before,) = _inline(
         reader, reader.graph, asks, given, [*first, *(outside.get(h) for h in more)]
     )
     graph = Graph("body", profile="")
@@ -61,30 +61,32 @@ def while_loop(reader: ProgramReader, node: fx.Node) -> list[Value]:
         graph.add("input", types=[value.type], name=f"carried_{i}").result
         for i, value in enumerate(first)
     ]
-    inputs = _inputs(graph, outside)
-    made = _inlined(reader, graph, runs, given, [*inner, *(inputs.get(h) for h in more)])
-    (after,) = _inlined(reader, graph, asks, given, [*made, *(inputs.get(h) for h in more)])
+    inputs = _body_inputs(graph, outside)
+    made = _inline(reader, graph, runs, given, [*inner, *(inputs.get(h) for h in more)])
+    (after,) = _inline(reader, graph, asks, given, [*made, *(inputs.get(h) for h in more)])
     graph.add("output", {"after": after} | {f"kept_{i}": value for i, value in enumerate(made)})
     operands = {"cond": before}
     operands |= {f"vs.{i}": value for i, value in enumerate(first)}
     operands |= {f"xs.{i}": value for i, value in enumerate(outside.values())}
-    return _added(reader, node, "loop", operands, {"body": graph})
+    return _add_control(reader, node, "loop", operands, {"body": graph})
 
 
-def _module(reader: ProgramReader, held: Any) -> fx.GraphModule:
+def _submodule(reader: ProgramReader, held: Any) -> fx.GraphModule:
     found = reader.program.attribute(str(held.target))
     if not isinstance(found, fx.GraphModule):
-        raise reader.fail(held, "is no graph of calls")
+        raise reader.error(held, "is no graph of calls")
     return found
 
 
-def _outside(reader: ProgramReader, given: Sequence[Any]) -> dict[fx.Node, Value]:
+def _captured_values(reader: ProgramReader, given: Sequence[Any]) -> dict[fx.Node, Value]:
     """Returns what comes into a body from outside; it has stored tensors itself."""
-    nodes = [held for held in given if isinstance(held, fx.Node) and reader.held(held) is None]
+    nodes = [
+        held for held in given if isinstance(held, fx.Node) and reader.stored_tensor(held) is None
+    ]
     return {node: reader.tensor(node) for node in nodes}
 
 
-def _inputs(graph: Graph, outside: Mapping[fx.Node, Value]) -> dict[fx.Node, Value]:
+def _body_inputs(graph: Graph, outside: Mapping[fx.Node, Value]) -> dict[fx.Node, Value]:
     """Adds an input to a body for each value from outside."""
     return {
         node: graph.add("input", types=[value.type], name=f"given_{i}").result
@@ -92,7 +94,7 @@ def _inputs(graph: Graph, outside: Mapping[fx.Node, Value]) -> dict[fx.Node, Val
     }
 
 
-def _inlined(
+def _inline(
     reader: ProgramReader,
     graph: Graph,
     module: fx.GraphModule,
@@ -103,18 +105,20 @@ def _inlined(
     places = [n for n in module.graph.nodes if n.op == "placeholder"]
     stored = {}
     for place, held in zip(places, given, strict=True):
-        found = reader.held(held) if isinstance(held, fx.Node) else None
+        found = reader.stored_tensor(held) if isinstance(held, fx.Node) else None
         if found is not None:
             stored[place.name] = found
     if isinstance(values, Mapping):
         values = [values.get(held) if isinstance(held, fx.Node) else None for held in given]
     program = TorchProgram(module.graph, stored, lambda name: operator.attrgetter(name)(module))
-    inner = type(reader)(program, reader.graph.name, reader.ledger, reader.share, graph=graph)
+    inner = type(reader)(
+        program, reader.graph.name, reader.ledger, reader.shares_memory, graph=graph
+    )
     for place, value in zip(places, values, strict=True):
         if value is not None and sizes.is_size(place):
-            inner.sizes[place.name] = value
+            inner.size_values[place.name] = value
         elif value is not None:
-            inner.found[place.name] = value
+            inner.results[place.name] = value
     results: Any = ()
     for node in module.graph.nodes:
         if node.op == "output":
@@ -125,7 +129,7 @@ def _inlined(
     return [inner.tensor(held) for held in held_results]
 
 
-def _added(
+def _add_control(
     reader: ProgramReader,
     node: fx.Node,
     op: str,

@@ -21,18 +21,18 @@ from .program import TorchProgram
 if TYPE_CHECKING:
     from .reader import ProgramReader
 
-_DEEPEST = 8
+_MAX_DEPTH = 8
 """How often an operator may be said in others, these in others, and so on."""
 
 
 def read(reader: ProgramReader, node: fx.Node) -> Any:
     """Reads a call as what PyTorch makes of it; Keep where that is not known either."""
-    if reader.depth >= _DEEPEST or not str(node.target).startswith("aten."):
+    if reader.depth >= _MAX_DEPTH or not str(node.target).startswith("aten."):
         raise KeepCall
     leaves, shape = tree_flatten((node.args, node.kwargs))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, fx.Node)]
     operands = [leaves[i] for i in places]
-    function, before_dispatch = _function(node.target)
+    function, before_dispatch = _decomposition_of(node.target)
 
     def called(*given: Any) -> Any:
         held = list(leaves)
@@ -41,16 +41,16 @@ def read(reader: ProgramReader, node: fx.Node) -> Any:
         args, kwargs = tree_unflatten(held, shape)
         return function(*args, **kwargs)
 
-    module = _traced(called, [held.meta["val"] for held in operands], before_dispatch)
-    return _inlined(reader, node, module, operands)
+    module = _trace(called, [held.meta["val"] for held in operands], before_dispatch)
+    return _inline(reader, node, module, operands)
 
 
-def _function(target: Any) -> tuple[Callable[..., Any], bool]:
+def _decomposition_of(target: Any) -> tuple[Callable[..., Any], bool]:
     """Returns what computes an operator by others, and whether it calls composite ones.
 
     Raises Keep for one that PyTorch does not say in others.
     """
-    plain = _functional(target) if target._schema.is_mutable else target
+    plain = _functional_overload(target) if target._schema.is_mutable else target
     if plain._can_decompose():
         return plain, False
     if plain not in decomposition_table:
@@ -58,7 +58,7 @@ def _function(target: Any) -> tuple[Callable[..., Any], bool]:
     return decomposition_table[plain], True
 
 
-def _functional(target: Any) -> Any:
+def _functional_overload(target: Any) -> Any:
     """Returns the operator that gives a result of its own instead of changing its operand."""
     packet = getattr(torch.ops.aten, target._schema.name.partition("::")[2].removesuffix("_"), None)
     found = getattr(packet, target._overloadname, None)
@@ -67,7 +67,7 @@ def _functional(target: Any) -> Any:
     return found
 
 
-def _traced(
+def _trace(
     called: Callable[..., Any], fakes: Sequence[Any], before_dispatch: bool
 ) -> fx.GraphModule:
     """Returns the calls that a function makes; Keep where it cannot be traced, or fixes sizes."""
@@ -87,29 +87,31 @@ def _traced(
     return made
 
 
-def _inlined(
+def _inline(
     reader: ProgramReader, node: fx.Node, module: fx.GraphModule, operands: Sequence[fx.Node]
 ) -> Any:
     """Reads the calls of a module in the place of a call."""
-    places = [held for held in module.graph.nodes if held.op == "placeholder"]
-    given = dict(zip(places, operands, strict=True))
+    placeholders = [held for held in module.graph.nodes if held.op == "placeholder"]
+    operand_of = dict(zip(placeholders, operands, strict=True))
     stored = {
-        p.name: found for p, held in given.items() if (found := reader.held(held)) is not None
+        p.name: found
+        for p, held in operand_of.items()
+        if (found := reader.stored_tensor(held)) is not None
     }
     program = TorchProgram(module.graph, stored, lambda name: operator.attrgetter(name)(module))
     inner = type(reader)(
         program,
         reader.graph.name,
         reader.ledger,
-        reader.share,
+        reader.shares_memory,
         graph=reader.graph,
         depth=reader.depth + 1,
     )
-    for place, held in given.items():
+    for place, held in operand_of.items():
         if sizes.is_size(held):
-            inner.sizes[place.name] = reader.size(held)
+            inner.size_values[place.name] = reader.size_value(held)
         elif place.name not in stored:
-            inner.found[place.name] = reader.tensor(held)
+            inner.results[place.name] = reader.tensor(held)
     try:
         for call in module.graph.nodes:
             if call.op == "output":

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from qir.errors import InputError
 from qir.ir.dtype import DType, dtype
 
-NAMES = {
+DTYPE_NAMES = {
     torch.float64: "f64",
     torch.float32: "f32",
     torch.float16: "f16",
@@ -25,21 +25,21 @@ NAMES = {
 """The language's name of each element type that is read."""
 
 
-def element(kind: torch.dtype) -> DType | None:
+def dtype_of(kind: torch.dtype) -> DType | None:
     """Returns the language's element type; None where it has none."""
-    name = NAMES.get(kind)
+    name = DTYPE_NAMES.get(kind)
     return None if name is None else dtype(name)
 
 
 def torch_dtype(kind: DType) -> torch.dtype:
     """Returns PyTorch's element type; raises InputError where it has none."""
-    for found, name in NAMES.items():
+    for found, name in DTYPE_NAMES.items():
         if name == str(kind):
             return found
     raise InputError(f"PyTorch has no {kind}")
 
 
-def array(tensor: torch.Tensor) -> NDArray[np.generic]:
+def array_of(tensor: torch.Tensor) -> NDArray[np.generic]:
     """Returns a tensor's elements, without a copy where NumPy can share them."""
     held = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if held.dtype == torch.bfloat16:
@@ -47,7 +47,7 @@ def array(tensor: torch.Tensor) -> NDArray[np.generic]:
     return held.numpy()
 
 
-def tensor(data: NDArray[np.generic]) -> torch.Tensor:
+def tensor_of(data: NDArray[np.generic]) -> torch.Tensor:
     """Returns the elements as a tensor of PyTorch."""
     held = np.asarray(data, order="C")  # np.ascontiguousarray would make rank 0 rank 1
     if held.dtype == ml_dtypes.bfloat16:

@@ -60,20 +60,22 @@ class TorchFrontend(Frontend):
         _require_torch()
         from .reader import read
         from .signature import restore_names
-        from .sources import opened
+        from .sources import open_source
         from .trained_norms import fold_trained_norms
 
-        found = opened(source, inputs)
+        found = open_source(source, inputs)
         with growth():
-            graph = read(found.program, found.name, ledger, share=found.share)
+            graph = read(found.program, found.name, ledger, shares_memory=found.shares_memory)
             graph.profile = found.profile or graph.profile
-            if found.observers:
-                said = f"{found.observers} observers are left out; calibrate the float model"
+            if found.observers_removed:
+                said = (
+                    f"{found.observers_removed} observers are left out; calibrate the float model"
+                )
                 ledger.add(Change.EXACT, "read torch", found.name, said)
             fold_trained_norms(graph, ledger)
             for said in found.notes:
                 ledger.add(Change.DROPPED, "read torch", found.name, said)
-            if found.kernels:
+            if found.has_quantized_kernels:
                 Group(found.profile).run(graph, ledger)
             if isinstance(source, (str, Path)):
                 restore_names(graph, Path(source))
@@ -90,11 +92,11 @@ class TorchFrontend(Frontend):
         """
         _require_torch()
         from .sources import is_pickled
-        from .trusted import unpickled
+        from .trusted import load_unsafe
 
         if not is_pickled(path):
             return self.load_object(path, ledger, inputs)
-        made = unpickled(path)
+        made = load_unsafe(path)
         if inputs is None and any(c.__name__ == "Module" for c in type(made).__mro__):
             said = "a module is exported with inputs; give their shapes or examples"
             raise ShapesNeeded(f"{path}: {said}: --shape n,3,224,224, --data, or inputs=(x, ...)")

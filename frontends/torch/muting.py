@@ -11,7 +11,7 @@ import torch
 
 
 @contextmanager
-def muted(name: str) -> Iterator[None]:
+def muted_logger(name: str) -> Iterator[None]:
     """Disables a logger for a while."""
     logger = logging.getLogger(name)
     before, logger.disabled = logger.disabled, True
@@ -21,7 +21,7 @@ def muted(name: str) -> Iterator[None]:
         logger.disabled = before
 
 
-def mute_quantized_tensors() -> None:
+def mute_quantized_tensor_warning() -> None:
     """Has PyTorch say unheard, as it does once in a process, that quantized tensors are deprecated.
 
     When an archive holds them, its loader writes that to standard error, where no filter reaches.

@@ -12,7 +12,7 @@ from qir.errors import InputError
 from qir.inspect.versions import profile_of
 from qir.profiles import profile, profile_names
 
-EXPORTED = "pt2e"
+PT2E = "pt2e"
 """The flow of exported programs, next to the quantized engines."""
 
 

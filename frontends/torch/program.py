@@ -12,9 +12,9 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from .calls import call_of
+from .calls import call_signature_of
 
-_ALLOCATES = frozenset(
+_ALLOCATING = frozenset(
     f"aten.{name}"
     for name in (
         "batch_norm.default conv1d.default conv2d.default conv3d.default conv_transpose1d.default"
@@ -25,7 +25,7 @@ _ALLOCATES = frozenset(
 )
 """Composite operators whose results always have memory of their own."""
 
-_DROPOUTS = frozenset(
+_DROPOUTS_BY_NAME = frozenset(
     f"aten.{name}{place}.default"
     for name in ("alpha_dropout", "dropout", "feature_dropout")
     for place in ("", "_")
@@ -37,13 +37,13 @@ class TorchProgram:
     """The calls of operators that the reader reads, and the tensors of their operands."""
 
     graph: fx.Graph
-    stored: Mapping[str, tuple[str, torch.Tensor]]
+    stored_tensors: Mapping[str, tuple[str, torch.Tensor]]
     """By placeholder: the name and the elements of a tensor that the program stores."""
     attribute: Callable[[str], object]
     """Returns what the target of a `get_attr` node stands for."""
-    updated: Mapping[int, str] = field(default_factory=dict)
+    state_updates: Mapping[int, str] = field(default_factory=dict)
     """By place of a result: the state that it updates, and which nobody is given."""
-    call: str = ""
+    call_signature: str = ""
     """How arguments and results nest; empty where they are plain."""
 
 
@@ -65,21 +65,21 @@ def as_program(exported: ExportedProgram) -> TorchProgram:
     def attribute(name: str) -> object:
         return operator.attrgetter(name)(exported.graph_module)
 
-    return TorchProgram(exported.graph, stored, attribute, updated, call_of(exported))
+    return TorchProgram(exported.graph, stored, attribute, updated, call_signature_of(exported))
 
 
-def gives_back(node: torch.fx.Node) -> bool:
+def returns_its_operand(node: torch.fx.Node) -> bool:
     """Returns whether a call gives back its operand itself, as dropout does in inference."""
-    return str(node.target) in _DROPOUTS and node.args[2:] == (False,)
+    return str(node.target) in _DROPOUTS_BY_NAME and node.args[2:] == (False,)
 
 
-def functional(program: ExportedProgram) -> ExportedProgram:
+def functionalized_if_needed(program: ExportedProgram) -> ExportedProgram:
     """Returns a program whose in-place ops can be read as functional ones.
 
     An op in place whose operand has no other view only gives its result a new name, which the
     reader follows. Where a view may see the change, PyTorch's functionalization rewrites the graph.
     """
-    return _rewritten(program) if mutates_views(program.graph) else program
+    return _functionalized(program) if mutates_views(program.graph) else program
 
 
 def mutates_views(graph: fx.Graph) -> bool:
@@ -90,15 +90,15 @@ def mutates_views(graph: fx.Graph) -> bool:
     for place, node in enumerate(graph.nodes):
         read = [same.get(operand.name, operand.name) for operand in node.all_input_nodes]
         if node.target is operator.getitem and read[0] in views:
-            _join(views, node.name, *read)
+            _note_shared_memory(views, node.name, *read)
         if not isinstance(node.target, torch._ops.OpOverload):
             continue
-        if gives_back(node):
+        if returns_its_operand(node):
             same[node.name] = read[0]
         elif not node.target._schema.is_mutable:
             if _may_alias(node.target):
-                _join(views, node.name, *read)
-        elif (changed := written(node)) is not None:
+                _note_shared_memory(views, node.name, *read)
+        elif (changed := written_operand(node)) is not None:
             root = same[node.name] = same.get(changed.name, changed.name)
             others = views.get(root, set()) - {root}
             later = others and any(last[n] > place for n in last if same.get(n, n) in others)
@@ -120,13 +120,13 @@ def _last_uses(graph: fx.Graph) -> dict[str, int]:
     }
 
 
-def _join(views: dict[str, set[str]], *names: str) -> None:
+def _note_shared_memory(views: dict[str, set[str]], *names: str) -> None:
     """Notes that tensors may share memory."""
     joined = set(names).union(*(views.get(name, ()) for name in names))
     views.update(dict.fromkeys(joined, joined))
 
 
-def _rewritten(program: ExportedProgram) -> ExportedProgram:
+def _functionalized(program: ExportedProgram) -> ExportedProgram:
     rewritten: ExportedProgram = program.run_decompositions({})
     return rewritten
 
@@ -136,10 +136,10 @@ def _may_alias(target: torch._ops.OpOverload) -> bool:
 
     The schema of a composite operator such as `reshape` does not say so: its kernel decides.
     """
-    return target.is_view or (target._can_decompose() and str(target) not in _ALLOCATES)
+    return target.is_view or (target._can_decompose() and str(target) not in _ALLOCATING)
 
 
-def written(node: fx.Node) -> fx.Node | None:
+def written_operand(node: fx.Node) -> fx.Node | None:
     """Returns the operand that a call changes and gives back, as `relu_` does.
 
     None for calls that change nothing, and for `add.out` or `_foreach_add_`.

@@ -13,7 +13,11 @@ _QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 _FUNCTIONAL = "FloatFunctional"
 """torch.ao's module of float functions, which lives among the quantized ones."""
 _OBSERVERS, _FAKES = frozenset({"ObserverBase"}), frozenset({"FakeQuantizeBase"})
-_CALLS = ("quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic")
+_QUANTIZING_FUNCTIONS = (
+    "quantize_per_tensor",
+    "quantize_per_channel",
+    "quantize_per_tensor_dynamic",
+)
 
 
 def is_quantized(module: nn.Module) -> bool:
@@ -23,30 +27,32 @@ def is_quantized(module: nn.Module) -> bool:
             continue
         if any(kind.__module__.startswith(_QUANTIZED) for kind in type(part).__mro__):
             return True
-        if isinstance(part, torch.fx.GraphModule) and any(map(_quantizes, part.graph.nodes)):
+        if isinstance(part, torch.fx.GraphModule) and any(
+            map(_is_quantized_call, part.graph.nodes)
+        ):
             return True
     return False
 
 
-def quantizes_tensors(node: torch.fx.Node) -> bool:
+def makes_quantized_tensor(node: torch.fx.Node) -> bool:
     """Returns whether a node of an exported program makes a quantized tensor."""
-    return str(node.target).startswith(tuple(f"aten.{call}." for call in _CALLS))
+    return str(node.target).startswith(tuple(f"aten.{call}." for call in _QUANTIZING_FUNCTIONS))
 
 
-def quantizes(module: torch.jit.ScriptModule) -> bool:
+def uses_quantized_tensors(module: torch.jit.ScriptModule) -> bool:
     """Returns whether a traced module computes with quantized tensors."""
     graph: Any = module.inlined_graph
     kinds = {str(node.kind()) for node in graph.nodes()}
     return any(kind.startswith(("quantized::", "aten::quantize_per")) for kind in kinds)
 
 
-def _quantizes(node: torch.fx.Node) -> bool:
+def _is_quantized_call(node: torch.fx.Node) -> bool:
     if node.op != "call_function":
         return False
     target: Any = node.target
     if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return str(target).startswith("quantized.")
-    return getattr(target, "__name__", "") in _CALLS
+    return getattr(target, "__name__", "") in _QUANTIZING_FUNCTIONS
 
 
 def without_observers(module: nn.Module) -> tuple[nn.Module, int]:
@@ -55,19 +61,23 @@ def without_observers(module: nn.Module) -> tuple[nn.Module, int]:
     Fake quantization stays, by the numbers that it has. A module without either is returned as it
     is, another as a copy.
     """
-    if not any(_is_one(part, _OBSERVERS | _FAKES) for part in module.modules()):
+    if not any(_is_instance_by_name(part, _OBSERVERS | _FAKES) for part in module.modules()):
         return module, 0
     module, count = copy.deepcopy(module), 0
     for path, part in list(module.named_modules(remove_duplicate=False)):  # FX shares observers
-        if path and _is_one(part, _OBSERVERS | _FAKES):
+        if path and _is_instance_by_name(part, _OBSERVERS | _FAKES):
             owner, _, name = path.rpartition(".")
-            fakes = _is_one(part, _FAKES)
-            setattr(module.get_submodule(owner), name, _Fake(part) if fakes else nn.Identity())
+            fakes = _is_instance_by_name(part, _FAKES)
+            setattr(
+                module.get_submodule(owner),
+                name,
+                _FixedFakeQuantize(part) if fakes else nn.Identity(),
+            )
             count += not fakes
     return module, count
 
 
-def _is_one(part: nn.Module, names: frozenset[str]) -> bool:
+def _is_instance_by_name(part: nn.Module, names: frozenset[str]) -> bool:
     """Returns whether a module is of a class of torch.ao or torchao, which have each their own."""
     return any(
         kind.__name__ in names and kind.__module__.startswith(("torch.ao.", "torchao."))
@@ -75,7 +85,7 @@ def _is_one(part: nn.Module, names: frozenset[str]) -> bool:
     )
 
 
-def with_functions_called(module: nn.Module) -> nn.Module:
+def with_functional_as_modules(module: nn.Module) -> nn.Module:
     """Returns a module whose FloatFunctional parts are called, so that their paths are traced.
 
     A module without any is returned as it is, another as a copy.
@@ -86,11 +96,11 @@ def with_functions_called(module: nn.Module) -> nn.Module:
     module = copy.deepcopy(module)
     for path in filter(None, paths):
         owner, _, name = path.rpartition(".")
-        setattr(module.get_submodule(owner), name, _Functions(module.get_submodule(path)))
+        setattr(module.get_submodule(owner), name, _CallableFunctional(module.get_submodule(path)))
     return module
 
 
-class _Functions(nn.Module):
+class _CallableFunctional(nn.Module):
     """torch.ao's FloatFunctional, whose functions are calls of a module."""
 
     def __init__(self, part: Any) -> None:
@@ -106,15 +116,15 @@ class _Functions(nn.Module):
         return made
 
     def __getattr__(self, name: str) -> Any:
-        if name in _FUNCTIONS:
+        if name in _FLOAT_FUNCTIONS:
             return functools.partial(self.__call__, name)
         return super().__getattr__(name)
 
 
-_FUNCTIONS = frozenset("add add_scalar mul mul_scalar cat add_relu matmul".split())
+_FLOAT_FUNCTIONS = frozenset("add add_scalar mul mul_scalar cat add_relu matmul".split())
 
 
-class _Fake(nn.Module):
+class _FixedFakeQuantize(nn.Module):
     """Fake quantization with the scale and zero point that training or calibration has found."""
 
     scale: torch.Tensor
@@ -147,5 +157,5 @@ class _Fake(nn.Module):
         """Computes as PyTorch does where zero points are no integers, as those of tables are."""
         shape = [-1 if axis == self.axis else 1 for axis in range(x.dim())]
         scale, zero = self.scale.reshape(shape), self.zero_point.reshape(shape)
-        codes = torch.round(x * (1 / scale) + zero).clamp(self.low, self.high)
-        return (codes - zero) * scale
+        quantized = torch.round(x * (1 / scale) + zero).clamp(self.low, self.high)
+        return (quantized - zero) * scale

@@ -18,7 +18,7 @@ _MEMBER = "extra/qir.json"
 
 def restore_names(graph: Graph, path: Path) -> None:
     """Gives inputs and outputs of a graph the names that its file states, where it states them."""
-    inputs, outputs = _names(path)
+    inputs, outputs = _stated_names(path)
     if len(inputs) == len(graph.inputs):
         for value, name in zip(graph.inputs, inputs, strict=True):
             _rename(graph, value.name, name)
@@ -31,12 +31,12 @@ def restore_names(graph: Graph, path: Path) -> None:
 
 def stated_engine(path: Path) -> str:
     """Returns the engine that QIR wrote a TorchScript file for; empty where none is stated."""
-    return str(_stated(path).get("engine", ""))
+    return str(_qir_record(path).get("engine", ""))
 
 
 def states_types(path: Path) -> bool:
     """Returns whether a file states the types of its inputs, as QIR writes them."""
-    return bool(_stated(path))
+    return bool(_qir_record(path))
 
 
 def _rename(graph: Graph, old: str, new: str) -> None:
@@ -47,7 +47,7 @@ def _rename(graph: Graph, old: str, new: str) -> None:
     graph.rename(graph[old], new)
 
 
-def _stated(path: Path) -> dict[str, Any]:
+def _qir_record(path: Path) -> dict[str, Any]:
     """Returns what QIR states in a file; nothing for files of others."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -58,9 +58,9 @@ def _stated(path: Path) -> dict[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-def _names(path: Path) -> tuple[list[str], list[str]]:
+def _stated_names(path: Path) -> tuple[list[str], list[str]]:
     """Returns names of inputs and of outputs; none where the file states none, or not each once."""
-    told = _stated(path)
+    told = _qir_record(path)
     try:
         inputs, outputs = (list(map(str, told.get(key, ()))) for key in ("inputs", "outputs"))
     except TypeError:

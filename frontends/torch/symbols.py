@@ -10,7 +10,7 @@ import torch
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape
 
-_MOST_POWER = 9
+_MAX_POWER = 9
 
 
 def dim_of(size: int | torch.SymInt) -> Dim:
@@ -33,9 +33,9 @@ def _dim(expression: Any) -> Dim:
         return None if expression.name.startswith("u") else dims.symbol(expression.name)
     if expression.is_Add or expression.is_Mul:
         combine = dims.add if expression.is_Add else dims.multiply
-        return _combined(combine, [_dim(part) for part in expression.args])
-    if expression.is_Pow and expression.exp.is_Integer and 0 < expression.exp < _MOST_POWER:
-        return _combined(dims.multiply, [_dim(expression.base)] * int(expression.exp))
+        return _combine(combine, [_dim(part) for part in expression.args])
+    if expression.is_Pow and expression.exp.is_Integer and 0 < expression.exp < _MAX_POWER:
+        return _combine(dims.multiply, [_dim(expression.base)] * int(expression.exp))
     if type(expression).__name__ in ("FloorDiv", "CleanDiv"):
         numerator, divisor = expression.args
         whole = _dim(numerator)
@@ -44,7 +44,7 @@ def _dim(expression: Any) -> Dim:
     return None
 
 
-def _combined(combine: Callable[[Dim, Dim], Dim], parts: Sequence[Dim]) -> Dim:
+def _combine(combine: Callable[[Dim, Dim], Dim], parts: Sequence[Dim]) -> Dim:
     found = parts[0]
     for part in parts[1:]:
         found = None if found is None or part is None else combine(found, part)

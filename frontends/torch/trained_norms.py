@@ -22,7 +22,7 @@ from qir.rewrite.layer_weights import operands, store_bias
 
 _NORM = ("gamma", "beta", "mean", "var")
 _RESHAPES = ("reshape", "unsqueeze", "flatten")
-_PAIR = ("dequantize", "quantize")
+_FAKE_QUANTIZE = ("dequantize", "quantize")
 
 
 def fold_trained_norms(graph: Graph, ledger: Ledger) -> int:
@@ -36,19 +36,21 @@ def fold_trained_norms(graph: Graph, ledger: Ledger) -> int:
 
 def _fold(graph: Graph, norm: Node, ledger: Ledger) -> bool:
     divided, bias = _without_bias(norm.operands["x"])
-    if divided.node.op != "div" or not _parts_known(norm):
+    if divided.node.op != "div" or not _has_constant_parameters(norm):
         return False
     layer, factor = (divided.node.operands[slot].node for slot in ("a", "b"))
-    if layer.op not in ("linear", *CONVOLUTIONS, *TRANSPOSED) or _is_read_twice(norm, layer):
+    if layer.op not in ("linear", *CONVOLUTIONS, *TRANSPOSED) or _has_other_uses(norm, layer):
         return False
-    scaled = _scaled_weights(layer)
-    factor = _plain(factor.result).node
+    scaled = _weights_times_factor(layer)
+    factor = _before_reshapes(factor.result).node
     if scaled is None or not _is_factor(factor, norm):
         return False
     product, weights, by = scaled
-    if _plain(by).node is not factor or (layer.op in TRANSPOSED and layer.attrs["groups"] != 1):
+    if _before_reshapes(by).node is not factor or (
+        layer.op in TRANSPOSED and layer.attrs["groups"] != 1
+    ):
         return False
-    folded, shifts = _folded(layer, norm, weights, bias)
+    folded, shifts = _fold_parameters(layer, norm, weights, bias)
     made = graph.constant(
         Array.of(folded.numpy(), weights.name),
         name=graph.fresh(f"{weights.name}.folded"),
@@ -70,24 +72,24 @@ def _without_bias(x: Value) -> tuple[Value, Value | None]:
     node = x.node
     if node.op == "add":
         for data, other in (("a", "b"), ("b", "a")):
-            bias = _plain(node.operands[other])
+            bias = _before_reshapes(node.operands[other])
             if bias.constant is not None and bias.type.rank == 1:
                 return node.operands[data], bias
     return x, None
 
 
-def _plain(value: Value) -> Value:
+def _before_reshapes(value: Value) -> Value:
     """Returns a row before it was given axes of one element."""
     while value.node.op in _RESHAPES:
         value = value.node.operands["x"]
     return value
 
 
-def _parts_known(norm: Node) -> bool:
+def _has_constant_parameters(norm: Node) -> bool:
     return all(norm.operands[slot].constant is not None for slot in _NORM)
 
 
-def _is_read_twice(norm: Node, layer: Node) -> bool:
+def _has_other_uses(norm: Node, layer: Node) -> bool:
     """Returns whether a value between a layer and its norm, or its own bias, is used elsewhere."""
     node = norm.operands["x"].node
     while node.result.only_use is not None:
@@ -103,10 +105,10 @@ def _leads_to(value: Value, layer: Node) -> bool:
     return value.node is layer or layer.result in value.node.operands.values()
 
 
-def _scaled_weights(layer: Node) -> tuple[Node, Value, Value] | None:
+def _weights_times_factor(layer: Node) -> tuple[Node, Value, Value] | None:
     """Returns weights times factor before fake quantization: the product, weights and factor."""
     _, value, _ = operands(layer)
-    for op in _PAIR:
+    for op in _FAKE_QUANTIZE:
         if value.node.op == op:
             value = value.node.operands["x"]
     product = value.node
@@ -122,21 +124,23 @@ def _is_factor(node: Node, norm: Node) -> bool:
     if node.op != "div" or node.operands["b"].node.op != "sqrt":
         return False
     inner = node.operands["b"].node.operands["x"].node
-    if inner.op != "add" or not _same(node.operands["a"], norm.operands["gamma"]):
+    if inner.op != "add" or not _are_equal_constants(node.operands["a"], norm.operands["gamma"]):
         return False
     a, b = inner.operands["a"], inner.operands["b"]
     var, eps = (a, b) if a.type.rank else (b, a)
-    if eps.constant is None or not _same(var, norm.operands["var"]):
+    if eps.constant is None or not _are_equal_constants(var, norm.operands["var"]):
         return False
     return bool(np.float32(eps.constant.data) == np.float32(norm.attrs["eps"]))  # type: ignore[arg-type]
 
 
-def _same(left: Value, right: Value) -> bool:
+def _are_equal_constants(left: Value, right: Value) -> bool:
     held, other = left.constant, right.constant
     return held is not None and other is not None and np.array_equal(held.data, other.data)
 
 
-def _folded(layer: Node, norm: Node, weights: Value, bias: Value | None) -> tuple[Tensor, Tensor]:
+def _fold_parameters(
+    layer: Node, norm: Node, weights: Value, bias: Value | None
+) -> tuple[Tensor, Tensor]:
     """Returns weights and bias as torch.ao computes them."""
     gamma, beta, mean, var = (_tensor(norm.operands[slot]) for slot in _NORM)
     own = torch.zeros_like(mean) if bias is None else _tensor(bias)

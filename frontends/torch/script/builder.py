@@ -20,7 +20,9 @@ _COPIES = frozenset(
 )
 
 
-def _recurrent(x: torch.Tensor, states: Any, weights: Any, *rest: Any) -> tuple[torch.Tensor, ...]:
+def _infer_recurrent(
+    x: torch.Tensor, states: Any, weights: Any, *rest: Any
+) -> tuple[torch.Tensor, ...]:
     """Returns empty results of an LSTM, GRU or RNN layer, of the right shapes."""
     held = states if isinstance(states, (list, tuple)) else (states,)
     directions = 2 if rest[-2] else 1
@@ -28,7 +30,7 @@ def _recurrent(x: torch.Tensor, states: Any, weights: Any, *rest: Any) -> tuple[
     return (made, *(torch.empty_like(state) for state in held))
 
 
-def _padded(
+def _infer_pad(
     x: torch.Tensor, pads: Sequence[Any], mode: str = "constant", value: object = None
 ) -> torch.Tensor:
     """Returns an empty tensor with elements added around, pairs from the last axis on."""
@@ -38,20 +40,20 @@ def _padded(
     return x.new_empty(shape)
 
 
-def _scaled(size: Any, factor: float) -> Any:
+def _scaled_size(size: Any, factor: float) -> Any:
     """Returns a size times a factor, rounded down; it stays a symbol where it is one."""
     if float(factor).is_integer():
         return size * int(factor)
     return torch.sym_int(size * factor)  # type: ignore[no-untyped-call]
 
 
-def _resized(name: str) -> Callable[..., torch.Tensor]:
+def _infer_resize(name: str) -> Callable[..., torch.Tensor]:
     """Returns the shape rule of an interpolation, of which some sizes may be symbols."""
     target: Any = getattr(torch.ops.aten, name)
 
     def infer(x: torch.Tensor, sizes: Sequence[Any] | None, *rest: Any) -> torch.Tensor:
         if sizes is None:  # then the factors are last
-            made = [_scaled(size, by) for size, by in zip(x.shape[2:], rest[-1], strict=True)]
+            made = [_scaled_size(size, by) for size, by in zip(x.shape[2:], rest[-1], strict=True)]
             return x.new_empty((*x.shape[:2], *made))
         if not any(isinstance(size, torch.SymInt) for size in (*x.shape, *sizes)):
             result: torch.Tensor = target(x, sizes, *rest)
@@ -69,11 +71,15 @@ _RESIZES = (
         for axes in (1, 2, 3)
     ),
 )
-IN_PYTHON: Mapping[str, Callable[..., Any]] = {
+PYTHON_SHAPE_RULES: Mapping[str, Callable[..., Any]] = {
     "aten.constant_pad_nd.default": torch._refs.constant_pad_nd,
-    "aten.pad.default": _padded,
-    **{f"aten.{name}.{form}": _resized(name) for name in _RESIZES for form in ("vec", "default")},
-    **{f"aten.{name}.input": _recurrent for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+    "aten.pad.default": _infer_pad,
+    **{
+        f"aten.{name}.{form}": _infer_resize(name)
+        for name in _RESIZES
+        for form in ("vec", "default")
+    },
+    **{f"aten.{name}.input": _infer_recurrent for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }
 """Operators whose C++ code turns symbolic sizes into numbers, and the same in Python."""
 _SYMBOLIC = (torch.SymInt, torch.SymBool, torch.SymFloat)
@@ -104,7 +110,7 @@ class ScriptBuilder:
         """What the next call is named after, where that is not its operator."""
         self.open_axes: dict[str, frozenset[int]] = {}
         """By input: the axes whose sizes are examples."""
-        self.decided: list[Any] = []
+        self.branch_guards: list[Any] = []
         """What was found of open sizes where the program branches by them."""
         self._nodes: dict[int, fx.Node] = {}
 
@@ -115,14 +121,14 @@ class ScriptBuilder:
         found: Sequence[Any] = environment.guards
         return found
 
-    def decide(self, ask: Callable[[], object]) -> bool:
+    def decide_branch(self, ask: Callable[[], object]) -> bool:
         """Returns whether something holds of sizes, and notes what was found of open ones."""
         before = len(self.guards)
         held = bool(ask())
-        self.decided += self.guards[before:]
+        self.branch_guards += self.guards[before:]
         return held
 
-    def fail(self, what: str) -> InputError:
+    def error(self, what: str) -> InputError:
         """Returns the error for the present call."""
         known = (s.strip() for s in self.line.splitlines() if s.strip().startswith("File"))
         lines = [line for line in known if not line.startswith('File ""')]
@@ -160,40 +166,40 @@ class ScriptBuilder:
         self._nodes[id(data)] = node
         return node
 
-    def node(self, held: Any) -> Any:
+    def as_node(self, held: Any) -> Any:
         """Returns what a call is given: tensors as nodes, also in lists."""
         if isinstance(held, ArchiveTensor):
             return self.constant(held.name, held.data)
         if isinstance(held, torch.Tensor):
             return self.constant(f"{self.path}.constant".removeprefix("."), held)
         if isinstance(held, (list, tuple)):
-            return [self.node(item) for item in held]
+            return [self.as_node(item) for item in held]
         return held
 
-    def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def add_call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Adds a call; returns its node, a list of them, or the number that it comes to."""
-        args = tuple(self.node(held) for held in args)
-        kwargs = {name: self.node(held) for name, held in kwargs.items()}
+        args = tuple(self.as_node(held) for held in args)
+        kwargs = {name: self.as_node(held) for name, held in kwargs.items()}
         fakes = fx.map_arg(args, lambda n: n.meta["val"])
         more = fx.map_arg(kwargs, lambda n: n.meta["val"])
         try:
             with self.mode, torch.no_grad():
-                made = IN_PYTHON.get(str(target), target)(*fakes, **more)
+                made = PYTHON_SHAPE_RULES.get(str(target), target)(*fakes, **more)
         except Exception as error:  # PyTorch raises what it likes
             said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
-            raise self.fail(f"{_named(target)} does not take its operands: {said}") from error
+            raise self.error(f"{_full_name(target)} does not take its operands: {said}") from error
         if isinstance(made, _SYMBOLIC) and made.node.expr.is_number:
             made = made.node.expr
             return bool(made) if made.is_Boolean else int(made) if made.is_Integer else float(made)
         if not isinstance(made, (torch.Tensor, list, tuple, *_SYMBOLIC)):
             return made
-        return self.emit(target, args, kwargs, made)
+        return self.add_call_of_type(target, args, kwargs, made)
 
-    def emit(
+    def add_call_of_type(
         self, target: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], made: Any
     ) -> Any:
         """Adds a call whose results are known; returns its node, or a list of them."""
-        label = f"{self.path}_{self.label or _short(target)}".strip("_").replace(".", "_")
+        label = f"{self.path}_{self.label or _short_name(target)}".strip("_").replace(".", "_")
         node = self.graph.create_node("call_function", target, tuple(args), kwargs, name=label)
         self._describe(node, made)
         if not isinstance(made, (list, tuple)):
@@ -210,9 +216,9 @@ class ScriptBuilder:
         node.meta["nn_module_stack"] = {self.path: (self.path, None)}
         node.meta["stack_trace"] = self.line
 
-    def known(self, held: Any) -> torch.Tensor | None:
+    def stored_data(self, held: Any) -> torch.Tensor | None:
         """Returns the elements of a stored tensor, also of a copy of it; None for others."""
-        while isinstance(held, fx.Node) and _copies(held):
+        while isinstance(held, fx.Node) and _is_copy(held):
             held = held.args[0]
         if isinstance(held, fx.Node):
             return self.tensors.get(str(held.target)) if held.op == "get_attr" else None
@@ -224,10 +230,10 @@ class ScriptBuilder:
         found = shape[axis]
         if isinstance(found, int):
             return int(found)
-        return self.call(torch.ops.aten.sym_size.int, held, axis % len(shape))
+        return self.add_call(torch.ops.aten.sym_size.int, held, axis % len(shape))
 
 
-def _copies(node: fx.Node) -> bool:
+def _is_copy(node: fx.Node) -> bool:
     """Returns whether a call only copies its operand."""
     if str(node.target) in _COPIES:
         return True
@@ -237,14 +243,17 @@ def _copies(node: fx.Node) -> bool:
     return bool(first.meta["val"].dtype == node.meta["val"].dtype)
 
 
-def _short(target: Callable[..., Any]) -> str:
+def _short_name(target: Callable[..., Any]) -> str:
     """Returns an operator's name without its namespace and overload."""
     return (
-        _named(target).removeprefix("quantized_decomposed.").removeprefix("aten.").partition(".")[0]
+        _full_name(target)
+        .removeprefix("quantized_decomposed.")
+        .removeprefix("aten.")
+        .partition(".")[0]
     )
 
 
-def _named(target: Callable[..., Any]) -> str:
+def _full_name(target: Callable[..., Any]) -> str:
     return str(target) if isinstance(target, torch._ops.OpOverload) else target.__name__
 
 

@@ -35,10 +35,10 @@ def test_every_operator_that_is_read_is_compared() -> None:
     from qir.frontends.torch.dynamic_recurrent import OPS as LAYERS
     from qir.frontends.torch.operators import OPS
     from qir.frontends.torch.pointwise import OPS as POINTWISE
-    from qir.frontends.torch.program import functional
+    from qir.frontends.torch.program import functionalized_if_needed
 
     read = [exported(case) for case in CASES]
-    programs = [*read, *map(functional, read)]
+    programs = [*read, *map(functionalized_if_needed, read)]
     compared = {str(node.target) for program in programs for node in program.graph.nodes}
     # test_lowered_programs.py, test_torchscript.py
     elsewhere = POINTWISE.keys() | DYNAMIC.keys() | {f"aten.{name}" for name in LAYERS}

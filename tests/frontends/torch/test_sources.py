@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import qir
 from qir.errors import DataError, InputError, PluginError, ShapesNeeded, UsageError
 from qir.frontends.torch.frontend import TorchFrontend
-from qir.frontends.torch.program import functional
+from qir.frontends.torch.program import functionalized_if_needed
 from qir.ledger import Ledger
 from tests.cli.command import qir as qir_command
 
@@ -220,7 +220,7 @@ def test_a_program_is_rewritten_only_where_a_view_sees_a_change() -> None:
 
     for function, rewritten in ((unseen, False), (seen, True)):
         program = torch.export.export(Calls(function), (X,))
-        assert (functional(program) is not program) == rewritten
+        assert (functionalized_if_needed(program) is not program) == rewritten
 
 
 @pytest.mark.slow
