@@ -30,9 +30,9 @@ _SIZE_FUNCTIONS = frozenset(
     " Pow PowByNatural PythonMod Rational RoundDecimal RoundToInt ToFloat TruncToInt ceiling floor"
     " False True int_oo oo zoo".split()
 )
-"""What the text of a symbolic size may call, besides symbols such as `s0` and `u3`."""
+"""SymPy names that a symbolic size may contain, besides symbols such as `s0` and `u3`."""
 _SYMBOL_WITH_ASSUMPTIONS = re.compile(r"Symbol\('([a-z]+\d+)'(?:, [a-z]+=(?:True|False))*\)")
-"""A symbol as SymPy prints it with its assumptions."""
+"""A symbol in SymPy's `srepr` form, with its assumptions."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _SYMBOL = re.compile(r"[a-z]+\d+")
 _ARITHMETIC_TEXT = re.compile(r"[\w\s+\-*/(),<>=&|~]*")
@@ -49,13 +49,13 @@ _ARCHIVE_ERRORS = (
     OverflowError,
     MemoryError,
 )
-"""What `zipfile` and `json` raise for a damaged archive."""
+"""Exceptions of `zipfile` and `json` for a damaged archive."""
 
 
 def require_intact(path: Path) -> None:
-    """InputError for an archive of which a member does not have the checksum that is stated.
+    """Raises InputError if a member of an archive does not match its checksum.
 
-    PyTorch does not look at the checksums of weights.
+    PyTorch does not verify the checksums of weights.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -69,8 +69,7 @@ def require_intact(path: Path) -> None:
 
 
 def open_archive(path: Path) -> ExportedProgram:
-    """Loads a `.pt2` file; raises InputError for one that is damaged or holds more than plain
-    tensors."""
+    """Loads a `.pt2` file; raises InputError if it is damaged or would have to be unpickled."""
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.namelist():
@@ -85,7 +84,7 @@ def open_archive(path: Path) -> ExportedProgram:
         with muted_logger("torch.export"):  # it logs a traceback before it raises
             if path.suffix.lower() == ".pt2":
                 return torch.export.load(path)
-            with path.open("rb") as file:  # PyTorch takes other names for another kind of file
+            with path.open("rb") as file:  # by path, torch.export.load requires the suffix .pt2
                 return torch.export.load(io.BytesIO(file.read()))
     except Exception as error:  # PyTorch raises what it likes for a damaged file
         said = str(error).strip().splitlines() or [type(error).__name__]
@@ -95,7 +94,7 @@ def open_archive(path: Path) -> ExportedProgram:
 
 
 def _check_member(path: Path, archive: zipfile.ZipFile, member: str) -> None:
-    """Raises InputError for a member that PyTorch would unpickle or evaluate."""
+    """Raises InputError for a member that `torch.export.load` would unpickle or evaluate."""
     if member.endswith(".json"):
         for key, value in _entries(json.loads(archive.read(member))):
             if key == "use_pickle" and value:
@@ -116,7 +115,7 @@ def _check_member(path: Path, archive: zipfile.ZipFile, member: str) -> None:
 
 
 def _entries(held: Any) -> Iterator[tuple[str, object]]:
-    """Yields every key and value of nested JSON."""
+    """Yields all keys and values of nested JSON."""
     if isinstance(held, dict):
         for key, value in held.items():
             yield key, value
@@ -127,7 +126,7 @@ def _entries(held: Any) -> Iterator[tuple[str, object]]:
 
 
 def _is_size_expression(text: str) -> bool:
-    """Returns whether a text is arithmetic on symbols and integers."""
+    """Returns whether a text is arithmetic on symbols and integers, safe for SymPy to evaluate."""
     text = _SYMBOL_WITH_ASSUMPTIONS.sub(r"\1", text)
     words = _WORD.findall(text)
     known = all(w in _SIZE_FUNCTIONS or _SYMBOL.fullmatch(w) for w in words)

@@ -1,4 +1,4 @@
-"""Runs PyTorch's own tracing, and says in one line what it does not take and where."""
+"""Runs PyTorch's export and tracing, and turns their failures into one line of error."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .muting import muted_logger
 
 _LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _FOLDERS = tuple(str(Path(held).parent) for held in (torch.__file__, contextlib.__file__, __file__))
-"""Where the frames of a traceback are that no user wrote."""
+"""Folders of frames in a traceback that are not the user's code."""
 DATA_DEPENDENT_CONTROL_FLOW = (
     "branches or loops by data; say it with torch.where, torch.cond or while_loop, or read a part"
     " without it"
 )
-"""What to say of control flow that depends on data."""
+"""The error text for control flow that depends on data."""
 
 
 def call_pytorch(make: Callable[[], Any], name: str, what: str) -> Any:
-    """Returns what is made; InputError where PyTorch fails, with the line of the user's code."""
+    """Calls PyTorch; raises InputError if it fails, with the line of the user's code."""
     try:
         with quiet_pytorch():
             return make()
@@ -42,7 +42,7 @@ def call_pytorch(make: Callable[[], Any], name: str, what: str) -> Any:
 
 @contextlib.contextmanager
 def quiet_pytorch() -> Iterator[None]:
-    """Keeps PyTorch from logging, and from printing its graphs, where QIR reports the failure."""
+    """Suppresses PyTorch's logs and prints of a failure that QIR reports itself."""
     with contextlib.ExitStack() as stack:
         for logger in _LOGGERS:
             stack.enter_context(muted_logger(logger))
@@ -51,19 +51,19 @@ def quiet_pytorch() -> Iterator[None]:
 
 
 def is_data_dependent(error: BaseException) -> bool:
-    """Returns whether PyTorch had to know a number that only data tell."""
+    """Returns whether PyTorch failed because a size or branch depends on data."""
     causes = {type(error).__name__, type(error.__cause__).__name__}
     return "GuardOnDataDependentSymNode" in causes or "data-dependent" in first_line(error)
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of a message that says something."""
+    """Returns the first line of a message that is not empty, else the exception's class."""
     lines = (line.strip() for line in str(error).splitlines())
     return next(filter(None, lines), type(error).__name__)
 
 
 def user_line_of(error: BaseException) -> str:
-    """Returns the last line of the user's code that led to an error, in brackets."""
+    """Returns the last frame of the user's code in a traceback, in parentheses."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith((*_FOLDERS, "<"))]
     if not own or own[-1].lineno is None:

@@ -1,4 +1,8 @@
-"""One call of an operator, its arguments read by the names that its schema has for them."""
+"""A call of an aten operator, with its arguments by the names of its schema.
+
+Converters (`elementwise`, `movement`, ...) get an `OverloadCall`, and add nodes by it. They raise
+`KeepCall` where the language cannot express the call exactly.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,8 @@ Size: TypeAlias = "int | fx.Node"
 
 
 class KeepCall(Exception):
-    """The call has no exact form in the language, and is kept as a foreign op."""
+    """Raised where a call has no exact form in the language: it is decomposed, or kept as
+    foreign."""
 
 
 class OverloadCall:
@@ -36,7 +41,7 @@ class OverloadCall:
         self.reader = reader
         self.node = node
         self.keeps_quantized_type = moves
-        """Whether the op only moves elements, and so keeps a quantized type."""
+        """Whether the op only moves elements, so that quantized operands stay quantized."""
         target = node.target
         schema = target._schema  # type: ignore[union-attr]
         self.arguments: dict[str, Any] = {}
@@ -49,19 +54,19 @@ class OverloadCall:
                 self.arguments[formal.name] = formal.default_value
 
     def __getitem__(self, name: str) -> Any:
-        """Returns an argument as the graph has it."""
+        """Returns an argument as the fx graph has it."""
         return self.arguments[name]
 
     # -- results --------------------------------------------------------------------------------
 
     @property
     def result(self) -> torch.Tensor:
-        """The fake tensor of the only result: its shape and element type."""
+        """The fake tensor of the single result: its shape and element type."""
         found: torch.Tensor = self.node.meta["val"]
         return found
 
     def is_result_used(self, place: int) -> bool:
-        """Returns whether somebody reads the result at a place of several."""
+        """Returns whether the result at that index is used."""
         return any(
             user.target is operator.getitem and user.args[1] == place and user.users
             for user in self.node.users
@@ -93,13 +98,13 @@ class OverloadCall:
     def add_group(
         self, stages: Sequence[Stage], operands: Mapping[str, Value], kind: TensorType
     ) -> Value:
-        """Adds ops that one kernel computes; one alone is no group."""
+        """Adds a group of ops that one kernel computes; a single op is added as it is."""
         if len(stages) == 1:
             return self.add_typed(stages[0].op, operands, kind, stages[0].attrs)
         return self.reader.add_group(self.node, stages, operands, kind)
 
     def expand_like(self, x: Value, like: Value) -> Value:
-        """Returns a tensor repeated to the shape of another one."""
+        """Returns a tensor expanded to the shape of another one."""
         shape = like.type.shape
         if x.type.shape == shape:
             return x
@@ -128,22 +133,25 @@ class OverloadCall:
         return None if held is None else self._operand(held)
 
     def quantized_value(self, name: str) -> Value:
-        """Returns a tensor argument with the quantized type that it may have."""
+        """Returns a tensor argument, of a quantized type if it has one."""
         return self.reader.tensor(self.arguments[name])
 
     def _operand(self, held: Any) -> Value:
-        """Returns a tensor; quantized ones as plain integers, except for ops that move them."""
+        """Returns a tensor; quantized values as plain integers, unless the op only moves elements.
+
+        aten operators compute on the integers of PT2E programs, not on the floats they represent.
+        """
         found = self.reader.tensor(held)
         if found.type.quant is None or self.keeps_quantized_type:
             return found
         return self.add("recode", {"x": found})
 
     def values(self, name: str) -> list[Value]:
-        """Returns the tensors of a list."""
+        """Returns the tensors of a list argument."""
         return [self._operand(held) for held in self.arguments[name]]
 
     def scalar(self, value: Value) -> Value:
-        """Returns the only element of a tensor without its axes."""
+        """Returns a tensor of one element reshaped to rank 0."""
         shape = self.reader.graph.constant(np.zeros(0, np.int64))
         return self.add("reshape", {"x": value, "shape": shape})
 
@@ -153,11 +161,11 @@ class OverloadCall:
         return found
 
     def rank(self, name: str) -> int:
-        """Returns how many axes a tensor argument has."""
+        """Returns the rank of a tensor argument."""
         return self.fake_tensor(name).dim()
 
     def promote(self, *names: str, kind: torch.dtype | None = None) -> list[Value]:
-        """Returns operands in the element type that PyTorch computes in: tensors cast, numbers as
+        """Returns arguments in the type that PyTorch promotes them to: tensors cast, numbers as
         constants."""
         kind = kind or self.promoted_dtype(*names)
         return [self.cast_to(self.arguments[name], kind) for name in names]
@@ -185,25 +193,25 @@ class OverloadCall:
     # -- attributes -----------------------------------------------------------------------------
 
     def integer(self, name: str) -> int:
-        """Returns an integer; Keep for one that is not known."""
+        """Returns an integer argument; raises KeepCall for a symbolic one."""
         held = self.arguments[name]
         if not isinstance(held, int):
             raise KeepCall
         return int(held)
 
     def number(self, name: str) -> float:
-        """Returns a number; Keep for one that is not known."""
+        """Returns a number as a float; raises KeepCall for a symbolic one."""
         held = self.arguments[name]
         if not isinstance(held, (int, float)):
             raise KeepCall
         return float(held)
 
     def flag(self, name: str) -> bool:
-        """Returns a truth value."""
+        """Returns a boolean argument."""
         return bool(self.arguments[name])
 
     def integers(self, name: str, count: int = 0) -> tuple[int, ...]:
-        """Returns a list of integers; one alone is repeated `count` times."""
+        """Returns a list of integers; a single one is repeated `count` times, as PyTorch does."""
         held = self.arguments[name]
         if held is None:
             return ()
@@ -213,18 +221,18 @@ class OverloadCall:
         return tuple(items) * (count if len(items) == 1 and count else 1)
 
     def axis(self, name: str, rank: int) -> int:
-        """Returns an axis, counted from the front."""
+        """Returns an axis, negative ones counted from the end."""
         found = self.integer(name)
         return found + rank if found < 0 else found
 
     def axes(self, name: str, rank: int) -> tuple[int, ...]:
-        """Returns axes, counted from the front; all of them where none is named."""
+        """Returns axes, negative ones counted from the end; all axes where none is named."""
         named = self.integers(name) or tuple(range(rank))
         return tuple(a + rank if a < 0 else a for a in named)
 
 
 def known_dtype(kind: torch.dtype) -> DType:
-    """Returns the language's element type; Keep where it has none."""
+    """Returns the language's element type; raises KeepCall if it has none."""
     found = dtype_of(kind)
     if found is None:
         raise KeepCall
@@ -241,7 +249,7 @@ def type_of(fake: torch.Tensor, place: str) -> TensorType:
 
 
 def are_known(sizes: Sequence[Size]) -> bool:
-    """Returns whether all sizes are known."""
+    """Returns whether all sizes are integers, none symbolic."""
     return all(isinstance(size, int) for size in sizes)
 
 

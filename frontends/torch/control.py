@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def cond(reader: ProgramReader, node: fx.Node) -> list[Value]:
-    """Reads `torch.cond`; what both branches are given comes into them as inputs."""
+    """Reads `torch.cond`; the operands of both branches become inputs of the bodies."""
     condition, then, other, *rest = node.args
     given: Sequence[Any] = rest[0] if rest else ()  # type: ignore[assignment]
     outside = _captured_values(reader, given)
@@ -41,7 +41,7 @@ def cond(reader: ProgramReader, node: fx.Node) -> list[Value]:
 
 
 def while_loop(reader: ProgramReader, node: fx.Node) -> list[Value]:
-    """Reads `while_loop`, whose condition is computed before the first round and after each."""
+    """Reads `while_loop`; the condition is computed before the loop and at the end of its body."""
     condition, body, carried, *rest = node.args
     kept: Sequence[Any] = carried  # type: ignore[assignment]
     more: Sequence[Any] = rest[0] if rest else ()  # type: ignore[assignment]
@@ -79,7 +79,7 @@ def _submodule(reader: ProgramReader, held: Any) -> fx.GraphModule:
 
 
 def _captured_values(reader: ProgramReader, given: Sequence[Any]) -> dict[fx.Node, Value]:
-    """Returns what comes into a body from outside; it has stored tensors itself."""
+    """Returns the computed operands of a body; stored tensors are constants inside it."""
     nodes = [
         held for held in given if isinstance(held, fx.Node) and reader.stored_tensor(held) is None
     ]
@@ -87,7 +87,7 @@ def _captured_values(reader: ProgramReader, given: Sequence[Any]) -> dict[fx.Nod
 
 
 def _body_inputs(graph: Graph, outside: Mapping[fx.Node, Value]) -> dict[fx.Node, Value]:
-    """Adds an input to a body for each value from outside."""
+    """Adds an input to a body for each captured value."""
     return {
         node: graph.add("input", types=[value.type], name=f"given_{i}").result
         for i, (node, value) in enumerate(outside.items())
@@ -101,7 +101,7 @@ def _inline(
     given: Sequence[Any],
     values: Mapping[fx.Node, Value] | Sequence[Value | None],
 ) -> list[Value]:
-    """Reads the calls of a graph into another; returns its results."""
+    """Reads the calls of a submodule into a graph; returns its results."""
     places = [n for n in module.graph.nodes if n.op == "placeholder"]
     stored = {}
     for place, held in zip(places, given, strict=True):
@@ -136,7 +136,7 @@ def _add_control(
     operands: Mapping[str, Value],
     bodies: Mapping[str, Graph],
 ) -> list[Value]:
-    """Adds the op that holds the bodies."""
+    """Adds the `if` or `loop` node."""
     origins, name = [reader.origin(node)], reader.names(node, op)
     made = reader.graph.add(op, operands, name=name, origins=origins, bodies=bodies)
     reader.unnamed.update(made.results)
@@ -144,4 +144,4 @@ def _add_control(
 
 
 CONTROL = {torch.ops.higher_order.cond: cond, torch.ops.higher_order.while_loop: while_loop}
-"""The readers of control flow, by its operator."""
+"""Converters of control flow, by operator."""

@@ -12,7 +12,7 @@ from .call import KeepCall, OverloadCall
 
 
 def _with_batch_axis(call: OverloadCall, axes: int) -> tuple[Value, bool]:
-    """Returns the data with a batch axis, and whether one had to be added."""
+    """Returns the data with a batch axis, and whether it was added."""
     x = call.value("input")
     if x.type.rank == axes + 2:
         return x, False
@@ -43,7 +43,7 @@ def _convolution(axes: int) -> Callable[[OverloadCall], Value]:
 
 
 def _same_padding(call: OverloadCall, axes: int) -> tuple[int, ...]:
-    """Returns the padding that keeps sizes; an odd rest is padded at the end."""
+    """Returns the padding of mode "same"; of an odd total, the larger part is at the end."""
     kernel = call.fake_tensor("weight").shape[2:]
     dilation = call.integers("dilation", axes)
     total = [d * (int(k) - 1) for d, k in zip(dilation, kernel, strict=True)]
@@ -68,7 +68,7 @@ def _transposed(axes: int) -> Callable[[OverloadCall], Value]:
 
 
 def _any_convolution(call: OverloadCall) -> Value:
-    """Reads `convolution`, which decomposition makes of all of them."""
+    """Reads `aten.convolution`, into which PyTorch decomposes all convolutions."""
     axes = call.fake_tensor("weight").dim() - 2
     if axes not in (1, 2, 3) or prod(call.fake_tensor("weight").shape) == 0:
         raise KeepCall

@@ -1,4 +1,4 @@
-"""Operators that make tensors of numbers: zeros, ones, ranges."""
+"""Operators that create tensors: zeros, full, arange, linspace, eye, windows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .elements import array_of
 
 
 def _filled(number: float | None, like: bool = False) -> Callable[[OverloadCall], Value]:
-    """Returns the converter of an op that makes a tensor of one number, or of its fill value."""
+    """Returns the converter of an op that fills a tensor with `number`, or with its fill value."""
 
     def read(call: OverloadCall) -> Value:
         held = number
@@ -64,13 +64,13 @@ def _linear_space(call: OverloadCall) -> Value:
 
 
 def _constant(call: OverloadCall, data: torch.Tensor) -> Value:
-    """Returns numbers that PyTorch computes while the model is read."""
+    """Returns a constant of a tensor that PyTorch computed while reading."""
     held = Array(array_of(data), TensorType(tuple(data.shape), known_dtype(call.result.dtype)))
     return call.reader.graph.constant(held, name=call.reader.names(call.node, "range"))
 
 
 def _evaluate(call: OverloadCall) -> Value:
-    """Computes numbers of numbers, such as a window or the indices of a triangle."""
+    """Evaluates an operator without tensor operands, such as a window function."""
     target: Any = call.node.target
     given = {name: held for name, held in call.arguments.items() if name != "device"}
     places = [f for f in target._schema.arguments if f.name in given]
@@ -82,7 +82,7 @@ def _evaluate(call: OverloadCall) -> Value:
 
 
 def _fill_by_tensor(call: OverloadCall) -> Value:
-    """Fills a tensor with the one element of another."""
+    """Fills a tensor with a tensor of one element."""
     number = call.promote("value", kind=call.result.dtype)[0]
     shape = call.add("shape", {"x": call.value("self")})
     return call.add("expand", {"x": number, "shape": shape})

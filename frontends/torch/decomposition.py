@@ -1,4 +1,4 @@
-"""Operators that PyTorch says in others: read as these where the language knows all of them."""
+"""Reads operators without a converter as the operators that PyTorch decomposes them into."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from .reader import ProgramReader
 
 _MAX_DEPTH = 8
-"""How often an operator may be said in others, these in others, and so on."""
+"""Nesting of decompositions inside decompositions."""
 
 
 def read(reader: ProgramReader, node: fx.Node) -> Any:
-    """Reads a call as what PyTorch makes of it; Keep where that is not known either."""
+    """Reads a call as its decomposition; raises KeepCall if some operator in it is unknown too."""
     if reader.depth >= _MAX_DEPTH or not str(node.target).startswith("aten."):
         raise KeepCall
     leaves, shape = tree_flatten((node.args, node.kwargs))
@@ -46,9 +46,10 @@ def read(reader: ProgramReader, node: fx.Node) -> Any:
 
 
 def _decomposition_of(target: Any) -> tuple[Callable[..., Any], bool]:
-    """Returns what computes an operator by others, and whether it calls composite ones.
+    """Returns the decomposition of an operator, and whether to trace it before dispatch.
 
-    Raises Keep for one that PyTorch does not say in others.
+    Functions of the decomposition table call composite operators, which stay composite that way.
+    Raises KeepCall for an operator that PyTorch does not decompose.
     """
     plain = _functional_overload(target) if target._schema.is_mutable else target
     if plain._can_decompose():
@@ -59,7 +60,7 @@ def _decomposition_of(target: Any) -> tuple[Callable[..., Any], bool]:
 
 
 def _functional_overload(target: Any) -> Any:
-    """Returns the operator that gives a result of its own instead of changing its operand."""
+    """Returns the functional variant of an in-place operator."""
     packet = getattr(torch.ops.aten, target._schema.name.partition("::")[2].removesuffix("_"), None)
     found = getattr(packet, target._overloadname, None)
     if found is None:
@@ -70,7 +71,7 @@ def _functional_overload(target: Any) -> Any:
 def _trace(
     called: Callable[..., Any], fakes: Sequence[Any], before_dispatch: bool
 ) -> fx.GraphModule:
-    """Returns the calls that a function makes; Keep where it cannot be traced, or fixes sizes."""
+    """Returns the calls of a function; raises KeepCall if it cannot be traced or fixes sizes."""
     mode: Any = next((f.fake_mode for f in fakes if hasattr(f, "fake_mode")), None)
     if mode is None:
         raise KeepCall
@@ -81,6 +82,7 @@ def _trace(
             made: fx.GraphModule = trace(*fakes)
     except Exception as error:  # PyTorch raises what it likes
         raise KeepCall from error
+    # An equality guard means that the trace holds for one size only.
     found = mode.shape_env.guards[known:] if mode.shape_env else []
     if any(getattr(guard.expr, "rel_op", "") == "==" for guard in found):
         raise KeepCall
@@ -90,7 +92,7 @@ def _trace(
 def _inline(
     reader: ProgramReader, node: fx.Node, module: fx.GraphModule, operands: Sequence[fx.Node]
 ) -> Any:
-    """Reads the calls of a module in the place of a call."""
+    """Reads the calls of a traced decomposition in place of a call."""
     placeholders = [held for held in module.graph.nodes if held.op == "placeholder"]
     operand_of = dict(zip(placeholders, operands, strict=True))
     stored = {
@@ -127,7 +129,7 @@ def _inline(
 
 
 def _results(inner: ProgramReader, held: Any) -> Any:
-    """Returns the values of results; of a result that is none nobody reads anything."""
+    """Returns the values of results; None for a result that is None."""
     if isinstance(held, (list, tuple)):
         return [None if one is None else inner.tensor(one) for one in held]
     return inner.tensor(held)

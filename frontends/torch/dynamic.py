@@ -1,4 +1,4 @@
-"""Quantized kernels that no float operators state: dynamic layers, and rows of tables."""
+"""Kernels of quantized engines without a float form: dynamic linear and quantized embeddings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .elements import array_of
 
 
 def _dynamic_linear(call: OverloadCall) -> Value:
-    """Reads linear_dynamic, whose second operand is the pair of weights and bias."""
+    """Reads linear_dynamic; `script.quantized` replaced its packed weights by (weight, bias)."""
     x = call.value("X")
     weight, bias = call["W_prepack"]
     data, numbers = quantize_by_own_range(call, x, seven_bits=call.flag("reduce_range"))
@@ -32,7 +32,7 @@ def _dynamic_linear(call: OverloadCall) -> Value:
 
 
 def _quantized_table(call: OverloadCall, name: str, storage: str) -> Value:
-    """Returns the rows of a table, each with a scale and a zero point that is a float."""
+    """Returns an embedding table; each row has a scale and a float zero point."""
     found = [call.reader.stored_tensor(node) for node in call[name]]
     rows, *numbers = [held for held in found if held is not None]
     held = [array_of(data).astype(np.float32) for _, data in numbers]
@@ -73,4 +73,4 @@ OPS: dict[str, Callable[[OverloadCall], Any]] = {
     "quantized.embedding_bag_byte.default": _embedding_bag("u8"),
     "quantized.embedding_bag_4bit.default": _embedding_bag("u4"),
 }
-"""Kernels of PyTorch's quantized engines that no float operators state."""
+"""Converters by overload."""

@@ -1,4 +1,4 @@
-"""Dynamic LSTM and GRU layers: data are quantized as a whole, the state in each step."""
+"""Dynamic LSTM and GRU: data are quantized per tensor, the state anew in each step."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .recurrent import GATES
 
 STORAGE = dtype("u8")
 SEVEN_BIT_RANGE = (0, 127)
-"""The range that reduce_range asks for."""
+"""The range of `reduce_range`: u8 products with 8 bits may overflow FBGEMM's i16 pair sums."""
 
 
 def quantize_by_own_range(
     call: OverloadCall, x: Value, *, seven_bits: bool
 ) -> tuple[Value, dict[str, Value]]:
-    """Quantizes data by their own range; returns the integers, their scale and zero point."""
+    """Quantizes data at run time by their own range; returns them with scale and zero point."""
     attrs: dict[str, Attr] = {"rule": "torch.dynamic", "storage": STORAGE, "scale_type": F64}
     if seven_bits:
         attrs["bounds"] = SEVEN_BIT_RANGE
@@ -91,7 +91,7 @@ def _one_direction(
 
 
 def _reordered_weights(call: OverloadCall, kind: str, weight: Any) -> Value:
-    """Returns quantized weights as the language has them: one direction, gates in its order."""
+    """Returns quantized weights in the language's layout: one direction, gates in its order."""
     dequantized = call.reader.tensor(weight).node.operands["x"]
     array, quant = dequantized.constant, dequantized.type.quant
     if array is None or quant is None:
@@ -110,7 +110,7 @@ def _reordered_weights(call: OverloadCall, kind: str, weight: Any) -> Value:
 
 
 def _reordered_biases(call: OverloadCall, kind: str, biases: Sequence[Any]) -> Value:
-    """Returns the biases of both products, one after the other."""
+    """Returns the biases of both products, concatenated."""
     found = [call.reader.stored_tensor(bias) for bias in biases]
     both = [data.detach().numpy() for held in found if held is not None for data in held[1:]]
     if len(both) != 2:
@@ -121,7 +121,7 @@ def _reordered_biases(call: OverloadCall, kind: str, biases: Sequence[Any]) -> V
 
 
 def _gate_rows(kind: str, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Returns where the rows of our gates are among PyTorch's."""
+    """Returns the rows of PyTorch's weights in the order of the language's gates."""
     parts = np.arange(count).reshape(len(GATES[kind]), -1)
     return np.concatenate([parts[gate] for gate in GATES[kind]])
 

@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons, functions and activations that work element by element."""
+"""Elementwise arithmetic, comparisons, functions and activations."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Handler = Callable[[OverloadCall], Value]
 
 
 def _in_result_dtype(call: OverloadCall, name: str) -> Value:
-    """Returns an operand in the result's element type: integers are computed in floats."""
+    """Returns an operand in the result's type: PyTorch computes functions of integers in floats."""
     return call.promote(name, kind=call.result.dtype)[0]
 
 
 def _unary(op: str, **names: str) -> Handler:
-    """Returns the converter of a function of one operand; attributes by their name in PyTorch."""
+    """Returns the converter of a unary function; `names` has PyTorch's name of each attribute."""
 
     def read(call: OverloadCall) -> Value:
         first = "self" if "self" in call.arguments else "input"
@@ -32,7 +32,7 @@ def _unary(op: str, **names: str) -> Handler:
 
 
 def _dtype_keeping_unary(op: str) -> Handler:
-    """Returns the converter of a function that keeps integers, such as floor."""
+    """Returns the converter of a function that keeps the element type, such as floor."""
 
     def read(call: OverloadCall) -> Value:
         if call.fake_tensor("self").dtype != call.result.dtype:
@@ -45,7 +45,7 @@ def _dtype_keeping_unary(op: str) -> Handler:
 
 
 def _binary(op: str, kind: Callable[[OverloadCall], torch.dtype | None] | None = None) -> Handler:
-    """Returns the converter of an op with two operands, tensors or numbers."""
+    """Returns the converter of a binary op of tensors or numbers."""
 
     def read(call: OverloadCall) -> Value:
         a, b = call.promote("self", "other", kind=kind(call) if kind else None)
@@ -59,7 +59,7 @@ def _result_dtype(call: OverloadCall) -> torch.dtype:
 
 
 def _add_with_alpha(op: str, swapped: bool = False) -> Handler:
-    """Returns the converter of add, sub and rsub, whose second operand is times alpha."""
+    """Returns the converter of add, sub and rsub, which multiply the second operand by alpha."""
 
     def read(call: OverloadCall) -> Value:
         a, b = call.promote("self", "other", kind=call.result.dtype)
@@ -90,7 +90,7 @@ def _div_with_rounding(call: OverloadCall) -> Value:
 
 
 def _truncating_div(call: OverloadCall, a: Value, b: Value) -> Value:
-    """Divides integers toward zero: their sizes, times both signs."""
+    """Divides integers toward zero: the quotient of the magnitudes, times both signs."""
     if not call.result.dtype.is_signed:
         return call.add("floor_div", {"a": a, "b": b})
     whole = call.add("floor_div", {s: call.add("abs", {"x": v}) for s, v in (("a", a), ("b", b))})
@@ -139,7 +139,7 @@ def _logical(op: str) -> Handler:
 
 
 def _bitwise(op: str, truth: str) -> Handler:
-    """Returns the converter of a bitwise op, which on truth values is the logical one."""
+    """Returns the converter of a bitwise op, which is the logical one on booleans."""
 
     def read(call: OverloadCall) -> Value:
         a, b = call.promote("self", "other")
@@ -170,7 +170,7 @@ def _clip(call: OverloadCall) -> Value:
 
 
 def _clamp_by_min_max(call: OverloadCall, low: object, high: object) -> Value:
-    """Clamps integers, and by bounds that are tensors."""
+    """Clamps by max and min: for integers, and for bounds that are tensors."""
     kind = call.result.dtype
     value = call.cast_to(call["self"], kind)
     for op, bound in (("max", low), ("min", high)):
@@ -183,7 +183,7 @@ def _clamp_by_min_max(call: OverloadCall, low: object, high: object) -> Value:
 
 
 def _is_representable(bound: object, kind: torch.dtype) -> bool:
-    """Returns whether a number is one of an element type; tensors are."""
+    """Returns whether an element type can represent a number; true for tensors."""
     if kind.is_floating_point or not isinstance(bound, (int, float)):
         return True
     return torch.iinfo(kind).min <= bound <= torch.iinfo(kind).max
@@ -214,7 +214,8 @@ def _elu(call: OverloadCall) -> Value:
 
 def _softplus(call: OverloadCall) -> Value:
     if call.number("beta") != 1 or call.number("threshold") < 15:
-        raise KeepCall  # above the threshold PyTorch gives x, which is the same where it is large
+        # Above the threshold PyTorch returns x itself. From 15 on, that is softplus in float32.
+        raise KeepCall
     return call.add("softplus", {"x": call.value("self")})
 
 
@@ -229,7 +230,8 @@ def _prelu(call: OverloadCall) -> Value:
     slope, x = call.value("weight"), call.value("self")
     if x.type.rank > 2 and slope.type.shape != (1,):
         sides = {"axes": tuple(range(1, x.type.rank - 1))}
-        if slope.node.op == "dequantize":  # so that kernels find the integers
+        # The axes are added before the dequantize, so that groups still match a dequantized slope.
+        if slope.node.op == "dequantize":
             wide = call.add("unsqueeze", {"x": slope.node.operands["x"]}, sides)
             slope = call.add("dequantize", {"x": wide})
         else:

@@ -1,4 +1,4 @@
-"""Operators that QIR does not know: kept with all their arguments, and run by PyTorch."""
+"""Foreign nodes: aten operators without a form, kept with their arguments and run by PyTorch."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .elements import array_of, dtype_of, tensor_of
 
 _NAMESPACE = "aten"
 _UNSAFE = frozenset({"from_file", "save", "load"})
-"""Operators that reach beyond their operands, and are never run from a file."""
+"""Operators that access files; a model must not be able to call them."""
 
 
 def keep(call: OverloadCall, why: str = "") -> Value | list[Value]:
-    """Adds a call as a foreign op; raises InputError where its results or arguments have no form
-    here."""
+    """Adds a call as a foreign node; raises InputError for results or arguments that no node
+    has."""
     node, reader = call.node, call.reader
     target: Any = node.target
     if target.namespace != _NAMESPACE:
@@ -62,7 +62,7 @@ def keep(call: OverloadCall, why: str = "") -> Value | list[Value]:
 
 
 def _argument_to_json(call: OverloadCall, held: Any, operands: list[Value]) -> Any:
-    """Returns an argument as JSON; tensors are numbered operands."""
+    """Returns an argument as JSON; tensors and sizes are operands by number."""
     if isinstance(held, fx.Node):
         value = call.reader.tensor(held)
         is_size = not isinstance(held.meta["val"], torch.Tensor)
@@ -77,12 +77,12 @@ def _argument_to_json(call: OverloadCall, held: Any, operands: list[Value]) -> A
     if held is None or isinstance(held, (bool, int, float, str)):
         return held
     if isinstance(held, (torch.device, torch.layout, torch.memory_format)):
-        return None  # the processor's memory, in its usual layout
+        return None  # the default: CPU memory, strided layout
     raise TypeError(f"an argument of type {type(held).__name__}")
 
 
 def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArray[np.generic], ...]:
-    """Computes a kept op; raises PluginError for one that PyTorch lacks or that fails."""
+    """Computes a foreign node; raises PluginError if PyTorch lacks the operator or fails."""
     name = str(node.attrs["op"])
     namespace, _, rest = name.partition(".")
     packet, _, overload = rest.partition(".")
@@ -97,7 +97,8 @@ def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArra
         for formal in found._schema.arguments:
             written = formal.alias_info is not None and formal.alias_info.is_write
             if written and isinstance(named[formal.name], torch.Tensor):
-                named[formal.name] = named[formal.name].clone()  # operands belong to the caller
+                # In-place operators write to a copy: the arrays belong to the caller.
+                named[formal.name] = named[formal.name].clone()
         positional = [named[a.name] for a in found._schema.arguments if not a.kwarg_only]
         more = {a.name: named[a.name] for a in found._schema.arguments if a.kwarg_only}
         with torch.no_grad():

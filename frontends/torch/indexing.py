@@ -1,4 +1,4 @@
-"""Operators that pick elements by indices."""
+"""Embedding, gather and index operators, and writes to slices."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _index(call: OverloadCall) -> Value:
 
 
 def _select_by_mask(call: OverloadCall, x: Value, mask: Value) -> Value:
-    """Returns the elements, or the entries of the first axes, where a mask holds."""
+    """Returns the entries of the leading axes where a mask is true."""
     places = call.add("transpose", {"x": call.add("nonzero", {"x": mask})}, {"perm": (1, 0)})
     return call.add("gather_nd", {"x": x, "indices": places})
 
@@ -84,7 +84,7 @@ def permute(call: OverloadCall, x: Value, perm: Sequence[int]) -> Value:
 
 
 def broadcast_indices(call: OverloadCall, parts: list[Value]) -> list[Value]:
-    """Returns tensors of indices expanded to one shape, of one element type."""
+    """Returns index tensors expanded to one shape, as i64."""
     parts = [
         part if str(part.type.dtype) == "i64" else call.add("cast", {"x": part}, {"to": I64})
         for part in parts
@@ -93,17 +93,17 @@ def broadcast_indices(call: OverloadCall, parts: list[Value]) -> list[Value]:
     for part in parts[1:]:
         if part.type.shape != whole.type.shape:
             zeros = call.add("sub", {"a": part, "b": part})
-            whole = call.add("add", {"a": whole, "b": zeros})  # of the shape of both
+            whole = call.add("add", {"a": whole, "b": zeros})  # broadcasts to the shape of both
     return [call.expand_like(part, whole) for part in parts]
 
 
 def is_mask(node: fx.Node) -> bool:
-    """Returns whether an index says of each place whether it is taken."""
+    """Returns whether an index is a mask; PyTorch takes u8 for one too."""
     return str(node.meta["val"].dtype) in ("torch.bool", "torch.uint8")
 
 
 def _unfold(call: OverloadCall) -> Value:
-    """Reads `x.unfold(axis, size, step)`: windows of an axis, along a new last one."""
+    """Reads `x.unfold(axis, size, step)`: windows of an axis, along a new last axis."""
     x, size, step = call.value("self"), call.integer("size"), call.integer("step")
     axis = call.axis("dimension", x.type.rank)
     count = x.type.shape[axis]
@@ -130,7 +130,7 @@ def _diagonal(call: OverloadCall) -> Value:
 
 
 def _repeat_interleave(call: OverloadCall) -> Value:
-    """Reads `repeat_interleave` by a stored tensor of counts."""
+    """Reads `repeat_interleave` with constant counts."""
     x, counts = call.value("self"), call.reader.stored_tensor(call["repeats"])
     if counts is None or call["dim"] is None:
         raise KeepCall("its counts are computed")
@@ -139,7 +139,7 @@ def _repeat_interleave(call: OverloadCall) -> Value:
 
 
 def _slice_scatter(call: OverloadCall) -> Value:
-    """Reads `x[:, i:j] = y`, which functionalization turns into a call that gives a tensor."""
+    """Reads `x[:, i:j] = y`, which functionalization turns into slice_scatter."""
     x, axis = call.value("self"), call.axis("dim", call.rank("self"))
     count = x.type.shape[axis]
     bounds = call["start"], call["end"]
@@ -152,7 +152,7 @@ def _slice_scatter(call: OverloadCall) -> Value:
 
 
 def _select_scatter(call: OverloadCall) -> Value:
-    """Reads `x[:, i] = y` likewise."""
+    """Reads `x[:, i] = y`, which functionalization turns into select_scatter."""
     x, axis = call.value("self"), call.axis("dim", call.rank("self"))
     count, index = x.type.shape[axis], call.integer("index")
     if not isinstance(count, int):
@@ -165,7 +165,7 @@ def _select_scatter(call: OverloadCall) -> Value:
 def _replace_part(
     call: OverloadCall, x: Value, part: Value, axis: int, bounds: tuple[int, int, int]
 ) -> Value:
-    """Returns a tensor whose elements from start to end of an axis are those of another."""
+    """Returns a tensor with a part of an axis replaced by another tensor."""
     start, end, count = bounds
 
     def kept(first: int, last: int) -> list[Value]:
@@ -181,7 +181,7 @@ def _replace_part(
 
 
 def _copy(call: OverloadCall) -> Value:
-    """Reads `x[...] = y`: another tensor in the shape and element type of this one."""
+    """Reads `x[...] = y`: y in the shape and element type of x."""
     made = call.cast_to(call["src"], call.result.dtype)
     if tuple(call.fake_tensor("src").shape) == tuple(call.result.shape):
         return made

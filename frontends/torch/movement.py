@@ -1,4 +1,4 @@
-"""Operators that move elements and compute none."""
+"""Operators that only move elements: views, concat, split, slices, padding, flips."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _reshape(name: str) -> Callable[[OverloadCall], Value]:
 
 
 def _reshape_to_result(call: OverloadCall) -> Value:
-    """Reshapes to the result's shape, of which at most one size may be symbolic."""
+    """Reshapes to the inferred result shape, of which at most one size may be symbolic."""
     shape = [int(s) if isinstance(s, int) else -1 for s in call.result.shape]
     if shape.count(-1) > 1 or {-1, 0} <= set(shape):
         raise KeepCall
@@ -80,7 +80,7 @@ def _unsqueeze(call: OverloadCall) -> Value:
 def _concat(call: OverloadCall) -> Value:
     parts = [call.cast_to(held, call.result.dtype) for held in call["tensors"]]
     rank = call.result.dim()
-    parts = [part for part in parts if part.type.rank == rank]  # PyTorch ignores empty rows
+    parts = [part for part in parts if part.type.rank == rank]  # PyTorch skips empty 1-D tensors
     axis = call.axis("dim", rank)
     return call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
 
@@ -176,7 +176,8 @@ def _repeat(call: OverloadCall) -> Value:
 
 
 def _pads_of_all_axes(call: OverloadCall, rank: int) -> tuple[int, ...]:
-    """Returns fronts of all axes, then backs; PyTorch names pairs from the last axis on."""
+    """Returns the front padding of all axes, then the back; PyTorch has pairs from the last
+    axis."""
     held = call.integers("pad" if "pad" in call.arguments else "padding")
     fronts, backs = [0] * rank, [0] * rank
     for i in range(len(held) // 2):
@@ -202,7 +203,7 @@ def _pad(call: OverloadCall) -> Value:
 
 
 def _pad_circular(call: OverloadCall, x: Value) -> Value:
-    """Adds elements of the other end of each axis."""
+    """Pads with elements of the other end of each axis."""
     pads = _pads_of_all_axes(call, x.type.rank)
     if min(pads) < 0:
         raise KeepCall

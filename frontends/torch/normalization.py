@@ -13,7 +13,7 @@ from .call import KeepCall, OverloadCall
 
 
 def _constant_vector(call: OverloadCall, like: Value, number: float, count: int) -> Value:
-    """Returns a constant row: gamma or beta of a layer that has none."""
+    """Returns a constant vector, for gamma or beta of a layer without them."""
     data = np.full(count, number, like.type.dtype.carrier)
     return call.reader.graph.constant(data, name=call.reader.names(call.node, "row"))
 
@@ -26,7 +26,7 @@ def _channel_count(x: Value) -> int:
 
 
 def _batch_statistics(call: OverloadCall, x: Value) -> tuple[Value, Value]:
-    """Returns mean and variance of each channel of the data themselves."""
+    """Returns mean and variance of each channel of the data."""
     axes = tuple(axis for axis in range(x.type.rank) if axis != 1)
     kept = call.add("reduce_mean", {"x": x}, {"axes": axes, "keep": True})
     square = call.add("squared_difference", {"a": x, "b": kept})
@@ -56,13 +56,13 @@ def _batch_norm(call: OverloadCall) -> Value:
 
 
 def _decomposed_batch_norm(call: OverloadCall) -> list[Value]:
-    """Reads what PyTorch's functionalization leaves of a batch norm: saved statistics are empty."""
+    """Reads the form of batch norm after functionalization; its saved statistics are empty."""
     empty = np.zeros(0, np.float32)
     return [_batch_norm(call), *(call.reader.graph.constant(empty) for _ in range(2))]
 
 
 def _weight_norm(call: OverloadCall) -> Value:
-    """Scales a weight to the length `g` along all axes but one."""
+    """Scales a weight to the norm `g` along all axes but one."""
     weight, kept = call.value("v"), call.integer("dim")
     if kept < 0:
         raise KeepCall("it has one length for all of the weight")

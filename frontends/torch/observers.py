@@ -1,4 +1,4 @@
-"""Reads observers, fake quantization and QConfigs of torch.ao as schemes and range rules."""
+"""Converts observers, fake quantization and QConfigs of torch.ao to schemes and range rules."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ class ObserverRecord:
     scheme: Scheme
     """Storage, bounds, symmetry, granularity and range rule."""
     scales: str
-    """The rule that turns a range into numbers, as `qir quantize --scales` has it."""
+    """The rule that turns a range into scale and zero point, as in `qir quantize --scales`."""
 
 
 def observed(given: object) -> ObserverRecord:
-    """Returns the scheme of an observer, of fake quantization, or of what makes one.
+    """Returns the scheme of an observer, a fake quantization module, or a factory of one.
 
-    An observer whose search QIR has not, such as HistogramObserver, is read by the scale and zero
-    point that it has found. Raises Refused for one that finds none.
+    An observer whose search QIR lacks, such as HistogramObserver, gives the scale and zero point
+    that
+    it has found. Raises Refused for one that finds none.
     """
     held: Any = given if isinstance(given, nn.Module) else _instantiate(given)
     if isinstance(held, FakeQuantizeBase):
@@ -107,14 +108,14 @@ def _storage(held: Any, name: str) -> DType:
 
 
 def _range_rule(held: Any) -> str:
-    """Returns the range rule: an average keeps the constant with which it follows the batches."""
+    """Returns the range rule; a moving average has its averaging constant."""
     if isinstance(held, ao.MovingAverageMinMaxObserver):
         return f"average:{held.averaging_constant:g}"
     return "minmax"
 
 
 def _scheme_of_fixed_qparams(held: Any, storage: DType, bounds: tuple[int, int]) -> Scheme:
-    """Returns the scheme with the numbers that an observer has found or was given."""
+    """Returns the scheme with the scale and zero point of an observer."""
     if isinstance(held, ao.HistogramObserver) and bool(torch.isinf(held.min_val).any()):
         raise Refused(
             "HistogramObserver has seen no data, and QIR has no rule of its numbers: run data "

@@ -1,4 +1,4 @@
-"""The converter of each overload of PyTorch's operators, by its name."""
+"""The table of converters, by overload."""
 
 from __future__ import annotations
 
@@ -61,4 +61,7 @@ _ALSO_TYPE_KEEPING = ("alias.default", "clone.default", "contiguous.default", "d
 KEEPS_QUANTIZED_TYPE = frozenset(
     f"aten.{name}" for name in (*movement.OPS, *_ALSO_TYPE_KEEPING) if name not in _NOT_TYPE_KEEPING
 )
-"""Operators that only move elements: of quantized integers they keep the type."""
+"""Operators that only move elements, so that quantized operands keep their type.
+
+Concatenation and padding combine operands, whose types may differ.
+"""

@@ -1,4 +1,4 @@
-"""The kernels of oneDNN that lowering puts into exported programs, as groups of quantized types."""
+"""oneDNN kernels that torch's x86 inductor lowering puts into exported programs, as groups."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _ACTIVATIONS: Mapping[str, str] = {
     "tanh": "tanh",
     "sigmoid": "sigmoid",
 }
-"""Activations without numbers, by oneDNN's name."""
+"""Activations without parameters, by oneDNN's name."""
 
 
 @dataclass(frozen=True)
 class _ArgumentNames:
-    """What the arguments of a kernel are called after its weights and bias."""
+    """Names of a kernel's arguments after weights and bias."""
 
     activation: str
     parameters: str
@@ -55,13 +55,13 @@ _UNARY_ARGUMENTS = {
     "conv2d": ("attr", "scalars", "algorithm"),
     "linear": ("post_op_name", "post_op_args", "post_op_algorithm"),
 }
-"""The same arguments of kernels that add no other tensor."""
+"""The same for kernels without a binary epilogue: activation, parameters, algorithm."""
 
 
 def _known_array(
     call: OverloadCall, name: str
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-    """Returns a number, or a tensor that the program stores."""
+    """Returns a number or a stored tensor as an array; raises KeepCall for a computed one."""
     held = call[name]
     if isinstance(held, fx.Node):
         found = call.reader.stored_tensor(held)
@@ -81,7 +81,7 @@ def _quantized_operand(call: OverloadCall, name: str, scale: str, zero: str) -> 
 
 
 def _packed_weights(call: OverloadCall, op: str) -> Value:
-    """Returns the weights, which the program stores as oneDNN has packed them."""
+    """Returns the weights, which the program stores in oneDNN's packed layout."""
     found = call.reader.stored_tensor(call["qw"])
     if found is None or found[1].dtype != torch.int8:
         raise KeepCall("its weights are not stored as int8")
@@ -99,7 +99,7 @@ def _packed_weights(call: OverloadCall, op: str) -> Value:
 
 
 def _activation(name: str | None, numbers: list[float], algorithm: str) -> Stage | None:
-    """Returns what follows the sum."""
+    """Returns the activation as a stage of the group; None without one."""
     attrs: dict[str, Attr] = {}
     if name in (None, "", "none"):
         return None
@@ -116,7 +116,8 @@ def _activation(name: str | None, numbers: list[float], algorithm: str) -> Stage
 
 
 def _kernel(op: str, *, joins: bool) -> Callable[[OverloadCall], Value]:
-    """Returns the reader of a product with what follows it."""
+    """Returns the converter of a product with its epilogue: a binary op (`joins`), an
+    activation."""
 
     def read(call: OverloadCall) -> Value:
         set_export_profile(call)
@@ -162,7 +163,7 @@ def _window_attrs(call: OverloadCall) -> dict[str, Attr]:
 
 
 def _result_type(call: OverloadCall) -> QuantType | None:
-    """Returns the type of the result; None for a float one."""
+    """Returns the quantized type of the result; None for a float result."""
     kind = call.result.dtype
     if kind == torch.float32:
         return None
@@ -187,4 +188,4 @@ OPS: dict[str, Callable[[OverloadCall], Value]] = {
         for form in forms
     },
 }
-"""The converters of the kernels, by their overloads."""
+"""Converters by overload."""

@@ -1,4 +1,8 @@
-"""Builds a graph from the nodes of an exported program."""
+"""Builds a graph from the nodes of a `TorchProgram`.
+
+A call is read by the converter of its overload (`operators`). Without one, the call is read as its
+decomposition in PyTorch (`decomposition`); if that is unknown too, it becomes a foreign node.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +38,13 @@ _COPIES = frozenset(
 )
 _CONTAINERS = frozenset({"ModuleDict", "ModuleList", "Sequential"})
 _ASSERTIONS = ("_assert", "sym_constrain_range", "_check")
-"""How the names of operators begin that check sizes and compute nothing."""
+"""Prefixes of operators that check sizes and compute nothing."""
 
 
 def read(program: TorchProgram, name: str, ledger: Ledger, *, shares_memory: bool) -> Graph:
-    """Returns the graph of a program; InputError names what it cannot read.
+    """Returns the graph of a program; raises InputError for what it cannot read.
 
-    Parameters share the program's memory where `share` says that nobody writes to it any more.
+    With `shares_memory`, constants share the memory of the program, which nobody writes to then.
     """
     reader = ProgramReader(program, name, ledger, shares_memory)
     for node in program.graph.nodes:
@@ -50,7 +54,7 @@ def read(program: TorchProgram, name: str, ledger: Ledger, *, shares_memory: boo
 
 
 class ProgramReader:
-    """The graph that is built, and what each node of the program has become in it."""
+    """The graph under construction, and the value of each node of the program in it."""
 
     def __init__(
         self,
@@ -64,23 +68,22 @@ class ProgramReader:
     ) -> None:
         self.program = program
         self.depth = depth
-        """How many operators are being read as what PyTorch makes of them; 0 keeps unknown ones."""
+        """Nesting of decompositions. At 0, unknown operators are kept; inside, the outer one is."""
         self.shares_memory = shares_memory
         self.graph = Graph(name) if graph is None else graph
         self.ledger = ledger
         self.results: dict[str, Any] = {}
-        """By node: a value, a list of them, or None for a node that computes nothing."""
+        """By node: a value, a list of values, or None for a node that computes nothing."""
         self.size_values: dict[str, Value] = {}
-        """By node that is a size: the i64 tensor of one element that holds it."""
+        """By node that is a size: an i64 tensor of one element."""
         self.quantized_constants: dict[str, list[Value]] = {}
-        """By stored tensor: the constants of quantized types that it became."""
+        """By stored tensor: the constants of quantized types that were made of it."""
         self.unnamed: set[Value] = set()
-        """Values that may still take the name of the node whose result they are."""
+        """Values that may still take the name of the node that returns them."""
         self.aliases: dict[str, list[str]] = {}
-        """By node: those that are the same tensor, as ops in place give back their operand."""
+        """By node: the nodes that are the same tensor, since in-place ops return their operand."""
         self.stored_tensors = dict(program.stored_tensors)
-        """By placeholder or attribute: the tensor of the program that it stands for, and its
-        name there."""
+        """By placeholder or attribute: the name and the tensor that the program stores."""
 
     # -- nodes ----------------------------------------------------------------------------------
 
@@ -99,7 +102,7 @@ class ProgramReader:
 
     def _read_placeholder(self, node: fx.Node) -> None:
         if node.name in self.stored_tensors:
-            return  # a constant, made when something reads it
+            return  # a parameter, which becomes a constant when it is first used
         fake = node.meta.get("val")
         if not isinstance(fake, torch.Tensor):
             if node.users:
@@ -115,7 +118,7 @@ class ProgramReader:
 
     def _read_attribute(self, node: fx.Node) -> None:
         held = self.program.attribute(str(node.target))
-        if isinstance(held, torch.Tensor):  # else a body, which its call is refused for
+        if isinstance(held, torch.Tensor):  # else a submodule, which `control` reads
             self.stored_tensors[node.name] = str(node.target), held
 
     def constant(self, name: str, tensor: torch.Tensor, quant: QuantType | None = None) -> Value:
@@ -155,7 +158,7 @@ class ProgramReader:
             self._rename_to(value, node.name)
             return
         if sizes.is_size(node):
-            return  # computed where something reads it
+            return  # sizes are computed only where something uses them, by `sizes.size_value`
         target: Any = node.target
         if target in CONTROL:
             self.results[node.name] = CONTROL[target](self, node)
@@ -180,9 +183,9 @@ class ProgramReader:
             self._rename_to(made, node.name)
 
     def _decompose_or_keep(self, call: OverloadCall, why: str) -> Any:
-        """Returns what PyTorch makes of an unknown operator, in ops of the language, or keeps it.
+        """Reads an unknown operator as its decomposition in PyTorch, else keeps it as foreign.
 
-        Raises Keep within another one, which is then kept instead.
+        Inside another decomposition it raises KeepCall instead, so that the outer operator is kept.
         """
         count = len(self.graph)
         try:
@@ -196,7 +199,7 @@ class ProgramReader:
         return results
 
     def _record_in_place(self, operand: str, result: str, made: Any) -> None:
-        """Makes whatever reads a tensor later see what an op in place made of it."""
+        """Lets later uses of a tensor, by any of its names, see the result of an in-place op."""
         if operand in self.stored_tensors and operand not in self.aliases:
             name = self.stored_tensors[operand][0]
             said = f"{name} is not updated: a graph has no state"
@@ -207,7 +210,7 @@ class ProgramReader:
         self.results.update(dict.fromkeys(names, made))
 
     def _convert(self, call: OverloadCall, name: str) -> Any:
-        """Returns what a known operator becomes; Keep for one that is not known."""
+        """Returns the values of a call by its converter; raises KeepCall without one."""
         handler = OPS.get(_functional_name(call.node.target))
         if handler is None:
             raise KeepCall(f"{name} is no operator of the language")
@@ -216,7 +219,7 @@ class ProgramReader:
         return made
 
     def _check_results(self, node: fx.Node, made: Any) -> None:
-        """Holds what a call has become to the types of its results."""
+        """Checks that converted results have the types that PyTorch inferred."""
         fakes = node.meta["val"]
         for value, fake in zip(
             made if isinstance(made, (list, tuple)) else [made],
@@ -227,9 +230,9 @@ class ProgramReader:
                 self._check_type(value, fake)
 
     def _check_type(self, value: Value, fake: torch.Tensor) -> None:
-        """Holds a value to the type that PyTorch has for it, and refines sizes that were unknown.
+        """Checks a value against PyTorch's type, and takes over sizes that were open.
 
-        Keep where the two disagree: then the converter does not know this case.
+        Raises KeepCall where they disagree: the converter does not cover this case then.
         """
         kind, shape = value.type, shape_of(fake.shape)
         if kind.dtype != dtype_of(fake.dtype) or kind.rank != len(shape):
@@ -241,7 +244,7 @@ class ProgramReader:
             self.graph.set_type(value, kind.with_shape(refined))
 
     def _remove_added(self, count: int) -> None:
-        """Removes what a converter added before it gave up, but sizes, which others may read."""
+        """Removes what a converter added before it gave up; computed sizes stay for other uses."""
         kept = {value.node for value in self.size_values.values()}
         for node in reversed(list(self.graph)[count:]):
             used = node in kept or any(value.uses for value in node.results)
@@ -249,12 +252,12 @@ class ProgramReader:
                 self.graph.remove(node)
 
     def _rename_to(self, value: Value, name: str) -> None:
-        """Gives a value the name of the node that makes it, unless it has a name of the model."""
+        """Names a value after its fx node, unless it has a name of the model already."""
         if value in self.unnamed and not self.graph.has(name):
             self.unnamed.discard(value)
             self.graph.rename(value, name)
 
-    # -- what converters ask for ----------------------------------------------------------------
+    # -- for converters -------------------------------------------------------------------------
 
     def add(
         self,
@@ -264,7 +267,7 @@ class ProgramReader:
         attrs: Mapping[str, Attr],
         kind: TensorType | None = None,
     ) -> Node:
-        """Adds an op that stems from a node of the program; `kind` is its only result's type."""
+        """Adds an op with the origin of an fx node; `kind` is the type of its single result."""
         origins, name = [self.origin(node)], self.names(node, op)
         types = None if kind is None else [kind]
         made = self.graph.add(op, operands, attrs, types=types, name=name, origins=origins)
@@ -289,7 +292,7 @@ class ProgramReader:
         return self.graph.fresh(f"{node.name}.{op}")
 
     def origin(self, node: fx.Node) -> Origin:
-        """Returns where a node came from: its overload, and path and class of the caller."""
+        """Returns the origin of a node: its overload, and the module path and layer class."""
         stack = node.meta.get("nn_module_stack") or {}
         path = next(reversed(stack.values()))[0] if stack else ""
         operands = tuple(
@@ -300,7 +303,7 @@ class ProgramReader:
         return Origin("torch", str(node.target), node.name, module, 0, operands, layer)
 
     def tensor(self, node: fx.Node) -> Value:
-        """Returns the value of a node; a parameter becomes a constant when it is first read."""
+        """Returns the value of a node; a parameter becomes a constant on first use."""
         if not isinstance(node, fx.Node):
             raise KeepCall
         if sizes.is_size(node):
@@ -315,9 +318,9 @@ class ProgramReader:
         return found
 
     def stored_tensor(self, node: Any) -> tuple[str, torch.Tensor] | None:
-        """Returns the name and the elements of a tensor that the program stores; None for others.
+        """Returns name and tensor of a parameter or buffer; None for other nodes.
 
-        One that is cloned or detached is still the stored one.
+        Looks through clone and detach, which exporting inserts.
         """
         while isinstance(node, fx.Node) and str(node.target) in _COPIES:
             node = node.args[0]
@@ -326,7 +329,7 @@ class ProgramReader:
     def quantized_constant(self, node: fx.Node, quant: QuantType) -> Value:
         """Returns a stored tensor as a constant of a quantized type.
 
-        Raises Keep where its elements are of another type.
+        Raises KeepCall where it is stored in another element type.
         """
         found = self.stored_tensor(node)
         if found is None or dtype_of(found[1].dtype) != quant.storage:
@@ -352,7 +355,7 @@ class ProgramReader:
         )
 
     def error(self, node: fx.Node, what: str) -> InputError:
-        """Returns the error for a node, with the line of the user's code that made it."""
+        """Returns an error for a node, with the line of the user's code it comes from."""
         trace = (node.meta.get("stack_trace") or "").strip().splitlines()
         line = next((s.strip() for s in reversed(trace) if s.strip().startswith("File")), "")
         where = f" ({line})" if line else ""
@@ -360,11 +363,11 @@ class ProgramReader:
 
 
 def _is_pytorch_layer(name: str) -> bool:
-    """Returns whether a module's class is a layer of PyTorch; its containers only hold others."""
+    """Returns whether a class is a layer of PyTorch, and not one of its containers."""
     return name.startswith("torch.nn.") and name.rpartition(".")[2] not in _CONTAINERS
 
 
 def _functional_name(target: Any) -> str:
-    """Returns an operator's name; an op in place has that of the functional one."""
+    """Returns the name of an operator, for in-place ones that of the functional variant."""
     name = str(target)
     return name.replace("_.", ".") if target._schema.is_mutable else name
